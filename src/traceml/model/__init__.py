@@ -1,0 +1,1 @@
+"""The nouns every room speaks of, their units, and the layout of a record."""

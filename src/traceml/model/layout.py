@@ -1,0 +1,200 @@
+"""The layout of a ring and of a record file, written down once.
+
+`trace` packs by these fields, `store` derives its numpy dtypes from them.
+
+A ring is one file per rank: a header, a table of named regions, step slots, message slots.
+A record file is the same header followed by step records in order.
+All numbers are little endian. A slot's last field is its sequence number plus one, written after
+everything else in the slot: a reader that finds another number there has caught the slot in
+mid-write or after it was overwritten.
+
+History of `VERSION`:
+1  first.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from enum import IntFlag
+
+MAGIC = b"TRACEML\x00"
+VERSION = 1
+BYTE_ORDER_MARK = 0x01020304
+HEADER_BYTES = 4096
+NOT_MEASURED = -1
+
+Field = tuple[str, str]
+"""A name and a `struct` format character (or `Ns` for text)."""
+
+IDENTITY: tuple[Field, ...] = (
+    ("magic", "8s"),
+    ("version", "I"),
+    ("byte_order", "I"),
+    ("header_bytes", "I"),
+    ("region_capacity", "I"),
+    ("step_bytes", "I"),
+    ("step_capacity", "I"),
+    ("message_bytes", "I"),
+    ("message_capacity", "I"),
+    ("pid", "q"),
+    ("rank", "q"),
+    ("local_rank", "q"),
+    ("world_size", "q"),
+    ("local_world_size", "q"),
+    ("node_rank", "q"),
+    ("monotonic_ns", "q"),
+    ("unix_ns", "q"),
+    ("device_total_bytes", "q"),
+    ("device", "32s"),
+    ("device_name", "64s"),
+    ("hostname", "64s"),
+)
+"""Who wrote the file and how it is laid out; written once, when the file is made."""
+
+COUNTERS_OFFSET = 1024
+COUNTERS: tuple[Field, ...] = (
+    ("steps_written", "Q"),
+    ("steps_final", "Q"),
+    ("messages_written", "Q"),
+    ("regions_used", "Q"),
+    ("ended", "Q"),
+    ("failures", "Q"),
+    ("messages_dropped", "Q"),
+    ("regions_dropped", "Q"),
+    ("last_failure", "256s"),
+)
+"""Kept up to date by the tracer: `steps_final` counts the steps whose GPU times are filled in."""
+
+STEP: tuple[Field, ...] = (
+    ("start_ns", "q"),
+    ("wall_ns", "q"),
+    ("input_ns", "q"),
+    ("body_ns", "q"),
+    ("evaluation_ns", "q"),
+    ("checkpoint_ns", "q"),
+    ("h2d_ns", "q"),
+    ("forward_ns", "q"),
+    ("backward_ns", "q"),
+    ("optimizer_ns", "q"),
+    ("communication_ns", "q"),
+    ("gc_ns", "q"),
+    ("gpu_input_ns", "q"),
+    ("gpu_body_ns", "q"),
+    ("gpu_h2d_ns", "q"),
+    ("gpu_forward_ns", "q"),
+    ("gpu_backward_ns", "q"),
+    ("gpu_optimizer_ns", "q"),
+    ("allocated_bytes", "q"),
+    ("reserved_bytes", "q"),
+    ("samples", "i"),
+    ("micro_batches", "i"),
+    ("flags", "I"),
+    ("optimizer_steps", "I"),
+    ("sequence", "Q"),
+)
+"""One step. `wall = input + body + between`; `-1` is "not measured".
+
+`start_ns` is the end of the step before. `between` holds evaluation, checkpoints and whatever an
+explicit step leaves outside itself. The host's phases lie inside the body. `gpu_input_ns` is the
+time that the GPU's own timeline stood still for input, and `gpu_body_ns` the rest of its step.
+"""
+
+GPU_FIELDS = tuple(name for name, _ in STEP if name.startswith("gpu_"))
+
+FOLDED = tuple(name for name, kind in STEP if kind == "q" and name != "start_ns") + ("samples",)
+"""The fields whose count, sum, minimum and maximum a block keeps."""
+
+BLOCK: tuple[Field, ...] = (
+    ("first_step", "q"),
+    ("steps", "q"),
+    ("complete_steps", "q"),
+    ("start_ns", "q"),
+    *(
+        (f"{name}_{statistic}", "q")
+        for name in FOLDED
+        for statistic in ("count", "sum", "min", "max")
+    ),
+)
+"""Neighbouring old steps folded into one record: totals stay exact, single steps are gone."""
+
+REGION: tuple[Field, ...] = (
+    ("name", "64s"),
+    ("calls", "q"),
+    ("host_ns", "q"),
+    ("longest_ns", "q"),
+    ("gpu_ns", "q"),
+)
+
+MESSAGE: tuple[Field, ...] = (
+    ("length", "H"),
+    ("more", "H"),
+    ("payload", "244s"),
+    ("sequence", "Q"),
+)
+"""A piece of a JSON message; `more` is 1 while further pieces follow."""
+
+MESSAGE_PAYLOAD_BYTES = 244
+
+
+class StepFlag(IntFlag):
+    """What is special about a step record."""
+
+    ABORTED = 1
+    """An exception left the step: its time counts, it is not a complete step."""
+    EXPLICIT = 2
+    """Bounded by `trace_step`."""
+    TAIL = 4
+    """What came after the last step (a closing evaluation, say): time, but no step."""
+    QUEUE_WATCHED = 8
+    QUEUE_DRY = 16
+    """The GPU had nothing queued when the host reached the step's end."""
+    GPU_TIMED = 32
+    """GPU times have been asked for; they are filled in a few steps later."""
+
+
+NO_STEP = StepFlag.ABORTED | StepFlag.TAIL
+"""Records that carry time and are not complete steps."""
+
+
+def packer(fields: Sequence[Field]) -> struct.Struct:
+    """The `struct` that packs these fields, little endian and without padding."""
+    return struct.Struct("<" + "".join(kind for _, kind in fields))
+
+
+def offset_of(fields: Sequence[Field], name: str) -> int:
+    """The byte at which a field begins."""
+    before = []
+    for field, kind in fields:
+        if field == name:
+            return struct.calcsize("<" + "".join(before))
+        before.append(kind)
+    raise KeyError(name)
+
+
+STEP_BYTES = packer(STEP).size
+MESSAGE_BYTES = packer(MESSAGE).size
+REGION_BYTES = packer(REGION).size
+BLOCK_BYTES = packer(BLOCK).size
+
+
+def region_table_offset() -> int:
+    """Where the table of named regions begins."""
+    return HEADER_BYTES
+
+
+def step_slots_offset(region_capacity: int) -> int:
+    """Where the step slots begin."""
+    return HEADER_BYTES + region_capacity * REGION_BYTES
+
+
+def message_slots_offset(region_capacity: int, step_capacity: int) -> int:
+    """Where the message slots begin."""
+    return step_slots_offset(region_capacity) + step_capacity * STEP_BYTES
+
+
+def ring_bytes(region_capacity: int, step_capacity: int, message_capacity: int) -> int:
+    """The size of a whole ring."""
+    return (
+        message_slots_offset(region_capacity, step_capacity) + message_capacity * MESSAGE_BYTES
+    )

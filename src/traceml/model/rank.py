@@ -1,0 +1,41 @@
+"""Who a rank is: one training process and its place in the job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One training process."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
+    node_rank: int
+    pid: int
+    hostname: str
+    device: str
+    """`cpu`, `cuda:0`, `mps`: where the model's parameters live."""
+    device_name: str
+    device_total_bytes: int | None
+    monotonic_ns: int
+    """The process's monotonic clock and …"""
+    unix_ns: int
+    """… the wall clock at the same instant: the pair aligns ranks and nodes."""
+
+    def unix_s(self, monotonic_ns: int) -> float:
+        """The wall-clock time of a monotonic timestamp of this process."""
+        return (self.unix_ns + monotonic_ns - self.monotonic_ns) / 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A named region's totals over a rank's life (`trace_time`)."""
+
+    name: str
+    calls: int
+    host_s: float
+    longest_s: float
+    gpu_s: float | None

@@ -1,0 +1,1 @@
+"""Writes and reads runs: rings drained to record files, run folders; alone knows file formats."""

@@ -1,0 +1,125 @@
+"""A run as it was recorded: what the rooms above read, free of files and formats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from traceml.model import layout
+from traceml.model.rank import Rank, Region
+from traceml.model.sample import Sample
+
+_NUMPY_KIND = {"q": "<i8", "Q": "<u8", "i": "<i4", "I": "<u4", "H": "<u2"}
+
+
+def dtype_of(fields: tuple[layout.Field, ...]) -> np.dtype[Any]:
+    """The numpy dtype of a layout: the same bytes that `struct` packs."""
+    return np.dtype(
+        [
+            (name, f"S{kind[:-1]}" if kind.endswith("s") else _NUMPY_KIND[kind])
+            for name, kind in fields
+        ]
+    )
+
+
+STEP_DTYPE = dtype_of(layout.STEP)
+BLOCK_DTYPE = dtype_of(layout.BLOCK)
+
+
+@dataclass(frozen=True, slots=True)
+class TracerHealth:
+    """What the tracer of one rank could not do."""
+
+    steps_lost: int = 0
+    """Steps the ring overwrote before anybody drained them."""
+    failures: int = 0
+    """Exceptions caught inside our hooks."""
+    last_failure: str = ""
+    messages_lost: int = 0
+    regions_dropped: int = 0
+    ended: bool = False
+    """The process said goodbye: it was not killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankRecords:
+    """One rank: its steps in order, old ones folded into blocks, and its named regions."""
+
+    rank: Rank
+    steps: npt.NDArray[Any]
+    """`STEP_DTYPE`, full resolution, in order; includes aborted steps and the tail."""
+    blocks: npt.NDArray[Any]
+    """`BLOCK_DTYPE`: the steps before `steps`, oldest first."""
+    regions: tuple[Region, ...] = ()
+    health: TracerHealth = TracerHealth()
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What is known about a run when it starts."""
+
+    run_name: str
+    started_unix_s: float
+    command: tuple[str, ...] = ()
+    traceml_version: str = ""
+    mode: str = "summary"
+    profile: str = "essential"
+    hostname: str = ""
+    ring_folder: str = ""
+    expected_world_size: int | None = None
+    nodes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How the run ended, as far as anybody saw it."""
+
+    unix_s: float
+    exit_status: int | None = None
+    """As a shell would report it; `None` when nobody was there to see it."""
+    reason_without_steps: str | None = None
+    """Why there is nothing to analyse, in words for people; `None` where there are steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One logged value's history, reduced."""
+
+    name: str
+    count: int
+    last: float
+    minimum: float
+    maximum: float
+    mean: float
+    first_step: int | None
+    last_step: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A file the user named."""
+
+    name: str
+    path: str
+    size_bytes: int | None
+    sha256: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecords:
+    """Everything a run left behind."""
+
+    manifest: Manifest
+    ranks: tuple[RankRecords, ...]
+    """In order of global rank, one entry each."""
+    samples: tuple[Sample, ...] = ()
+    ending: Ending | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+    metrics: tuple[Metric, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What could not be done or read, in words for people."""
