@@ -1,0 +1,232 @@
+"""The final summary: one record that every output consumes and `final_summary.json` holds.
+
+The names are those of the file. Everything has a default, because a summary that somebody else
+wrote may lack any part of it; `None` is "not measured" and is written as `null`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct, field
+
+SCHEMA_VERSION = 1.9
+PRODUCER = "traceml-insight"
+FORMAT = 1
+"""The version of what we add to the shared schema. History: 1 first."""
+
+
+class Producer(Struct, frozen=True):
+    """Whose file this is."""
+
+    name: str | None = None
+    version: str | None = None
+    format: int | None = None
+
+
+class Meta(Struct, frozen=True):
+    """Which run, and how large."""
+
+    run_name: str | None = None
+    mode: str | None = None
+    world_size: int | None = None
+    nodes_observed: int | None = None
+    gpus_observed: int | None = None
+
+
+class Issue(Struct, frozen=True):
+    """One finding as a section lists it; the shares are fractions."""
+
+    kind: str | None = None
+    status: str | None = None
+    severity: str | None = None
+    summary: str | None = None
+    action: str | None = None
+    metric: str | None = None
+    phase: str | None = None
+    score: float | None = None
+    share_pct: float | None = None
+    skew_pct: float | None = None
+    ranks: tuple[int, ...] = ()
+    evidence: dict[str, Any] = {}
+
+
+class PrimaryDiagnosis(Struct, frozen=True):
+    """The one finding to read first."""
+
+    kind: str | None = None
+    status: str | None = None
+    severity: str | None = None
+    section: str | None = None
+    summary: str | None = None
+    action: str | None = None
+    evidence: dict[str, Any] = {}
+
+
+class Window(Struct, frozen=True):
+    """What the numbers of a section cover."""
+
+    kind: str | None = None
+    alignment: str | None = None
+    samples: int | None = None
+    steps_analyzed: int | None = None
+    start_step: int | None = None
+    end_step: int | None = None
+    completed_step: int | None = None
+    warmup_steps: int | None = None
+    diagnosis_clock: str | None = None
+
+
+class Place(Struct, frozen=True):
+    """A value and the rank or node that has it."""
+
+    value: float | None = None
+    idx: str | None = None
+
+
+class Global(Struct, frozen=True):
+    """A section over all ranks or nodes."""
+
+    index_by: str | None = None
+    window: Window = Window()
+    average: dict[str, float | None] = {}
+    median: dict[str, Place] = {}
+    worst: dict[str, Place] = {}
+
+
+class Identity(Struct, frozen=True):
+    """Who a row is about."""
+
+    global_rank: int | None = None
+    local_rank: int | None = None
+    node_rank: int | None = None
+    hostname: str | None = None
+    local_world_size: int | None = None
+    world_size: int | None = None
+
+
+class Row(Struct, frozen=True):
+    """One rank's or node's own numbers."""
+
+    identity: Identity = Identity()
+    metrics: dict[str, float | None] = {}
+
+
+class Groups(Struct, frozen=True):
+    """A section rank by rank or node by node."""
+
+    by: str | None = None
+    rows: dict[str, Row] = {}
+
+
+class SectionMetadata(Struct, frozen=True):
+    """What a section was made from."""
+
+    mode: str | None = None
+    duration_s: float | None = None
+    samples: int | None = None
+    nodes_expected: int | None = None
+    nodes_observed: int | None = None
+    gpus_observed: int | None = None
+    global_ranks_seen: int | None = None
+    global_ranks_used: int | None = None
+    training_total_steps: int | None = None
+    training_latest_step: int | None = None
+    section_metric_names: tuple[str, ...] = ()
+
+
+class SectionSummary(Struct, frozen=True):
+    """One section: its diagnosis, and the numbers behind it."""
+
+    metadata: SectionMetadata = SectionMetadata()
+    diagnosis: Issue | None = None
+    issues: tuple[Issue, ...] = ()
+    global_: Global = field(default=Global(), name="global")
+    groups: Groups = Groups()
+    units: dict[str, str] = {}
+
+
+class StepSeries(Struct, frozen=True):
+    """How the step times of the slowest-clocked rank were distributed: what a comparison needs.
+
+    `step_time` after warm-up, in milliseconds.
+    """
+
+    count: int
+    mean_ms: float | None = None
+    stdev_ms: float | None = None
+    quantiles_ms: dict[str, float] = {}
+    """By percentile: "1", "5", "25", "50", "75", "95", "99"."""
+    autocorrelation: tuple[float, ...] = ()
+    """Lags 1, 2, 4, 8, … as far as the series bears."""
+    effective_count: float | None = None
+    """How many independent steps the series is worth."""
+    block_steps: int | None = None
+    block_means_ms: tuple[float, ...] = ()
+    """Means of at most 64 neighbouring blocks of equal length."""
+
+
+class RegionSummary(Struct, frozen=True):
+    """A named region (`trace_time`), summed over ranks."""
+
+    name: str
+    calls: int
+    total_ms: float
+    mean_ms: float
+    longest_ms: float
+    gpu_total_ms: float | None = None
+
+
+class MetricSummary(Struct, frozen=True):
+    """A logged metric's history, reduced."""
+
+    count: int
+    last: float | None = None
+    min: float | None = None
+    max: float | None = None
+    mean: float | None = None
+    first_step: int | None = None
+    last_step: int | None = None
+
+
+class ArtifactSummary(Struct, frozen=True):
+    """A file the user named."""
+
+    path: str
+    size_bytes: int | None = None
+    sha256: str | None = None
+
+
+class TracerSummary(Struct, frozen=True):
+    """What the tracer itself could not do."""
+
+    steps_recorded: int = 0
+    steps_lost: int = 0
+    steps_aborted: int = 0
+    failures: int = 0
+    last_failure: str | None = None
+    messages_lost: int = 0
+    notes: tuple[str, ...] = ()
+
+
+class Summary(Struct, frozen=True):
+    """A whole `final_summary.json`."""
+
+    schema_version: float | None = None
+    generated_at: str | None = None
+    duration_s: float | None = None
+    producer: Producer = Producer()
+    meta: Meta = Meta()
+    exit_status: int | None = None
+    primary_diagnosis: PrimaryDiagnosis = PrimaryDiagnosis()
+    step_time: SectionSummary | None = None
+    step_memory: SectionSummary | None = None
+    process: SectionSummary | None = None
+    system: SectionSummary | None = None
+    steps: StepSeries | None = None
+    regions: tuple[RegionSummary, ...] = ()
+    params: dict[str, Any] = {}
+    metrics: dict[str, MetricSummary] = {}
+    artifacts: dict[str, ArtifactSummary] = {}
+    tracer: TracerSummary | None = None
+    text: str | None = None
