@@ -147,9 +147,9 @@ class SectionSummary(Struct, frozen=True):
 
 
 class StepSeries(Struct, frozen=True):
-    """How the step times of the slowest-clocked rank were distributed: what a comparison needs.
+    """How the step times were distributed over the run: what a comparison needs.
 
-    `step_time` after warm-up, in milliseconds.
+    Each step's time is its mean over the ranks; after warm-up, at full resolution.
     """
 
     count: int
@@ -164,6 +164,10 @@ class StepSeries(Struct, frozen=True):
     block_steps: int | None = None
     block_means_ms: tuple[float, ...] = ()
     """Means of at most 64 neighbouring blocks of equal length."""
+    slowdown_step: int | None = None
+    """The step, counted from 1, from which on steps took clearly longer; `None`: there is none."""
+    slowdown_ratio: float | None = None
+    """How many times as long they took afterwards."""
 
 
 class RegionSummary(Struct, frozen=True):

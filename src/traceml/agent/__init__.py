@@ -1,0 +1,1 @@
+"""Follows rings, samples host, processes and GPUs, ships to the summary."""

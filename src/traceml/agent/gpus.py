@@ -1,0 +1,162 @@
+"""Samples every NVIDIA GPU of the node through NVML; where there is none, it samples nothing."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from traceml.model.sample import GpuSample
+
+REASONS = (
+    (0x001, "idle"),
+    (0x002, "application clocks"),
+    (0x004, "power cap"),
+    (0x008, "hw slowdown"),
+    (0x010, "sync boost"),
+    (0x020, "thermal"),  # the driver lowers the clocks
+    (0x040, "thermal"),  # the hardware does, and sets "hw slowdown" beside it
+    (0x080, "power brake"),
+    (0x100, "display clocks"),
+    (0x200, "board limit"),
+    (0x400, "reliability"),
+)
+"""NVML's bits, which have kept their meaning while their names changed."""
+REASON_READERS = (
+    "nvmlDeviceGetCurrentClocksEventReasons",  # drivers from 535 on
+    "nvmlDeviceGetCurrentClocksThrottleReasons",  # the same before, gone in CUDA 14
+)
+NO_BYTES = 2**64 - 1  # NVML's "not available" in a field of bytes
+
+
+@dataclass(slots=True)
+class _Gpu:
+    """One opened GPU and what never changes about it."""
+
+    index: int
+    handle: Any
+    uuid: str
+    name: str
+    sm_clock_max_mhz: float | None = None
+    is_lost: bool = False
+
+
+class GpuSampler:
+    """Opens NVML at the first sample; `CUDA_VISIBLE_DEVICES` hides nothing here."""
+
+    def __init__(self) -> None:
+        self._nvml: Any = None
+        self._gpus: tuple[_Gpu, ...] | None = None
+        self._reason_reader = 0
+
+    def sample(self) -> tuple[GpuSample, ...]:
+        """One sample per GPU; a GPU lost on the way stays in the list with nothing measured."""
+        if self._gpus is None:
+            self._gpus = self._open()
+        return tuple(self._sample(gpu) for gpu in self._gpus)
+
+    def close(self) -> None:
+        """Lets go of the driver; samples are empty from then on."""
+        nvml, self._nvml, self._gpus = self._nvml, None, ()
+        if nvml is not None:
+            try:
+                nvml.nvmlShutdown()
+            except nvml.NVMLError:
+                return  # the driver has already let go of us
+
+    def _open(self) -> tuple[_Gpu, ...]:
+        # Late, so that machines without NVIDIA pay nothing for it at start.
+        try:
+            nvml = importlib.import_module("pynvml")
+        except ImportError:
+            return ()
+        try:
+            nvml.nvmlInit()
+        except nvml.NVMLError:  # no library, no driver
+            return ()
+        self._nvml = nvml
+        try:
+            count = nvml.nvmlDeviceGetCount()
+        except nvml.NVMLError:
+            return ()
+        return tuple(gpu for index in range(count) if (gpu := self._open_gpu(index)) is not None)
+
+    def _open_gpu(self, index: int) -> _Gpu | None:
+        """None for a GPU that cannot even say who it is: nothing could be matched to it."""
+        nvml = self._nvml
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            uuid = _text(nvml.nvmlDeviceGetUUID(handle))
+            name = _text(nvml.nvmlDeviceGetName(handle))
+        except nvml.NVMLError:
+            return None
+        gpu = _Gpu(index=index, handle=handle, uuid=uuid, name=name)
+        gpu.sm_clock_max_mhz = self._read(
+            gpu, lambda: float(nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM))
+        )
+        return gpu
+
+    def _sample(self, gpu: _Gpu) -> GpuSample:
+        nvml, handle = self._nvml, gpu.handle
+        read = self._read
+        memory = read(gpu, lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+        sample = GpuSample(
+            index=gpu.index,
+            uuid=gpu.uuid,
+            name=gpu.name,
+            utilisation=read(gpu, lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100),
+            memory_used_bytes=None if memory is None else _bytes(memory.used),
+            memory_total_bytes=None if memory is None else _bytes(memory.total),
+            temperature_c=read(
+                gpu,
+                lambda: float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
+            ),
+            power_w=read(gpu, lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000),
+            power_limit_w=read(gpu, lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000),
+            sm_clock_mhz=read(
+                gpu, lambda: float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))
+            ),
+            sm_clock_max_mhz=gpu.sm_clock_max_mhz,
+            throttle_reasons=read(gpu, lambda: self._throttle_reasons(handle)),
+        )
+        return GpuSample(gpu.index, gpu.uuid, gpu.name) if gpu.is_lost else sample
+
+    def _read(self, gpu: _Gpu, sensor: Callable[[], Any]) -> Any:
+        """One sensor's value; None for one that is missing, and for all once the GPU is lost."""
+        if gpu.is_lost:
+            return None
+        try:
+            return sensor()
+        except self._nvml.NVMLError as error:
+            gpu.is_lost = error.value == self._nvml.NVML_ERROR_GPU_IS_LOST
+            return None
+
+    def _throttle_reasons(self, handle: Any) -> tuple[str, ...] | None:
+        """Asks by the newest name that both the binding and the driver know."""
+        while self._reason_reader < len(REASON_READERS):
+            reader = getattr(self._nvml, REASON_READERS[self._reason_reader], None)
+            if reader is not None:
+                try:
+                    return throttle_words(int(reader(handle)))
+                except self._nvml.NVMLError as error:
+                    if error.value != self._nvml.NVML_ERROR_FUNCTION_NOT_FOUND:
+                        raise
+            self._reason_reader += 1
+        return None
+
+
+def throttle_words(bits: int) -> tuple[str, ...]:
+    """The reasons as short words, each once; empty when nothing holds the clocks down."""
+    words = [word for bit, word in REASONS if bits & bit]
+    if bits & ~sum(bit for bit, _ in REASONS):
+        words.append("other")
+    return tuple(dict.fromkeys(words))
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value  # bytes in older bindings
+
+
+def _bytes(value: int) -> int | None:
+    return None if value == NO_BYTES else int(value)

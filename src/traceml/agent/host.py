@@ -1,0 +1,181 @@
+"""Samples the machine as a whole: CPU, memory, swap, disks, network, and the quota on our CPU."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import psutil
+
+from traceml.agent.cgroup import Cgroup
+from traceml.model.sample import HostSample
+
+SYS = Path("/sys")
+IN_MEMORY_DISKS = ("loop", "ram", "zram")  # a loop's blocks are counted at the disk below it
+LOOPBACK = re.compile(r"lo\d*")
+NOT_BUSY = ("idle", "iowait")
+ALSO_IN_USER_TIME = ("guest", "guest_nice")  # Linux counts these twice
+
+Counters = Mapping[str, tuple[int, int]]
+"""Device → two counters that only grow: bytes read and written, or received and sent."""
+
+
+class HostSampler:
+    """Remembers the last reading of each counter, since a rate needs two."""
+
+    def __init__(self, cgroup: Cgroup | None = None, sys: Path = SYS) -> None:
+        self._cgroup = Cgroup() if cgroup is None else cgroup
+        self._sys = sys
+        self._cpu_before: dict[str, float] | None = None
+        self._disks = _Rates()
+        self._network = _Rates()
+
+    def sample(self, now_s: float) -> HostSample:
+        """One reading; `now_s` is a monotonic clock, which the rates divide by."""
+        read_per_s, written_per_s = self._disks.update(_disk_counters(self._sys), now_s)
+        received_per_s, sent_per_s = self._network.update(_network_counters(self._sys), now_s)
+        used_bytes, total_bytes = self._ram()
+        return HostSample(
+            cpu_share=self._cpu_share(),
+            ram_used_bytes=used_bytes,
+            ram_total_bytes=total_bytes,
+            swap_used_bytes=_swap_used_bytes(),
+            disk_read_bytes_per_s=read_per_s,
+            disk_write_bytes_per_s=written_per_s,
+            network_received_bytes_per_s=received_per_s,
+            network_sent_bytes_per_s=sent_per_s,
+            cpu_throttled_share=self._cgroup.throttled_share(now_s),
+        )
+
+    def _cpu_share(self) -> float | None:
+        try:
+            now = psutil.cpu_times()._asdict()
+        except (OSError, RuntimeError):
+            now = None
+        before, self._cpu_before = self._cpu_before, now
+        return None if before is None or now is None else busy_share(before, now)
+
+    def _ram(self) -> tuple[int | None, int | None]:
+        """Used and total: of the control group where its limit is the tighter one."""
+        used: int | None
+        total: int | None
+        try:
+            memory = psutil.virtual_memory()
+            used, total = int(memory.total - memory.available), int(memory.total)
+        except (OSError, RuntimeError, ValueError, KeyError):  # a container's odd /proc/meminfo
+            used = total = None
+        group = self._cgroup.memory()
+        if group is not None and total is not None and group.limit_bytes < total:
+            return group.used_bytes, group.limit_bytes
+        return used, total
+
+
+class _Rates:
+    """Bytes per second over the devices present in both readings."""
+
+    def __init__(self) -> None:
+        self._before: tuple[float, Counters] | None = None
+
+    def update(self, now: Counters | None, now_s: float) -> tuple[float | None, float | None]:
+        before, self._before = self._before, None if now is None else (now_s, now)
+        if before is None or now is None or now_s <= before[0]:
+            return None, None
+        # A disk that appears brings the total of its life with it, so only pairs are compared.
+        pairs = [(before[1][name], now[name]) for name in now if name in before[1]]
+        first = _growth((was[0], is_[0]) for was, is_ in pairs)
+        second = _growth((was[1], is_[1]) for was, is_ in pairs)
+        interval_s = now_s - before[0]
+        return (
+            None if first is None else first / interval_s,
+            None if second is None else second / interval_s,
+        )
+
+
+def _growth(pairs: Iterable[tuple[int, int]]) -> int | None:
+    """The sum of all growths; None when a counter ran backwards or there was none to read."""
+    growths = [now - was for was, now in pairs]
+    return sum(growths) if growths and min(growths) >= 0 else None
+
+
+def busy_share(before: Mapping[str, float], now: Mapping[str, float]) -> float | None:
+    """Busy part of the CPU time that passed; None when the counters stood still or ran back."""
+    if sum(now.values()) < sum(before.values()):
+        return None
+    # A single field may step back by a tick (iowait does, on Linux) while time goes on.
+    passed = {
+        name: max(0.0, now[name] - before[name])
+        for name in now
+        if name in before and name not in ALSO_IN_USER_TIME
+    }
+    total = sum(passed.values())
+    if total <= 0:
+        return None
+    return 1.0 - sum(passed.get(name, 0.0) for name in NOT_BUSY) / total
+
+
+def _swap_used_bytes() -> int | None:
+    try:
+        return int(psutil.swap_memory().used)
+    except (OSError, RuntimeError, ValueError, KeyError):
+        return None
+
+
+def _disk_counters(sys: Path) -> Counters | None:
+    try:
+        disks = psutil.disk_io_counters(perdisk=True, nowrap=False)
+    except (OSError, RuntimeError, ValueError, NotImplementedError):
+        return None
+    names = physical_disks(disks or {}, sys)
+    return {name: (disks[name].read_bytes, disks[name].write_bytes) for name in names} or None
+
+
+def physical_disks(names: Iterable[str], sys: Path) -> list[str]:
+    """Each byte once: no partitions, and no volumes (LVM, RAID, multipath) built from disks."""
+    every = [name for name in names if not name.startswith(IN_MEMORY_DISKS)]
+    if (sys / "block").is_dir():
+        return [name for name in every if _is_physical_disk(sys / "block" / name.replace("/", "!"))]
+    return [name for name in every if not any(_is_partition(name, disk) for disk in every)]
+
+
+def _is_physical_disk(folder: Path) -> bool:
+    """Partitions have no folder of their own here; a volume names the disks it lies on."""
+    try:
+        if any((folder / "slaves").iterdir()):
+            return False
+    except OSError:
+        return folder.is_dir()
+    try:  # one path of several to an NVMe disk that is listed beside it
+        return (folder / "hidden").read_text().strip() != "1"
+    except OSError:
+        return True
+
+
+def _is_partition(name: str, disk: str) -> bool:
+    """`sda1` of `sda`, `nvme0n1p2` of `nvme0n1`: for systems that do not say it."""
+    separator = "p" if disk[-1].isdigit() else ""
+    return re.fullmatch(re.escape(disk + separator) + r"\d+", name) is not None
+
+
+def _network_counters(sys: Path) -> Counters | None:
+    try:
+        cards = psutil.net_io_counters(pernic=True, nowrap=False)
+    except (OSError, RuntimeError, ValueError, NotImplementedError):
+        return None
+    names = outward_interfaces(cards or {}, sys)
+    return {name: (cards[name].bytes_recv, cards[name].bytes_sent) for name in names} or None
+
+
+def outward_interfaces(names: Iterable[str], sys: Path) -> list[str]:
+    """Each byte once: the hardware where it shows, else all but loopback and what lies on others.
+
+    Bonds, bridges, VLANs and containers' cables repeat what a card has already counted.
+    """
+    outward = [name for name in names if not LOOPBACK.fullmatch(name)]
+    net = sys / "class/net"
+    cards = [name for name in outward if (net / name / "device").exists()]
+    return cards or [name for name in outward if not _repeats_another(net / name)]
+
+
+def _repeats_another(folder: Path) -> bool:
+    return (folder / "master").exists() or any(folder.glob("lower_*"))

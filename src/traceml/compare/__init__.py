@@ -1,0 +1,1 @@
+"""Turns two summaries into what changed, by how much, and a verdict."""

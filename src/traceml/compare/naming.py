@@ -1,0 +1,39 @@
+"""What two compared runs are called, and where their comparison is written by default."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+FOLDER = Path("compare")
+_GENERIC = frozenset({"final_summary", "summary"})
+_LONGEST_BYTES = 100
+"""Two names and the rest of the file name stay below the 255 bytes that file systems allow."""
+
+
+def run_names(a: Path, b: Path) -> tuple[str, str]:
+    """What to call the runs that two summary files hold, told apart where they can be."""
+    names = _run_name(a), _run_name(b)
+    if names[0] == names[1]:
+        names = str(a), str(b)
+    return _printable(names[0]), _printable(names[1])
+
+
+def default_base(names: tuple[str, str]) -> Path:
+    """The files of a comparison, without their endings: `compare/<a>_vs_<b>`."""
+    return FOLDER / f"{_file_safe(names[0])}_vs_{_file_safe(names[1])}"
+
+
+def _run_name(path: Path) -> str:
+    if path.stem in _GENERIC:
+        return path.parent.resolve().name or path.stem
+    return path.stem
+
+
+def _printable(name: str) -> str:
+    return "".join(character if character.isprintable() else "?" for character in name)
+
+
+def _file_safe(name: str) -> str:
+    safe = re.sub(r"[^\w.+=@-]+", "_", name).encode("utf-8", "ignore")
+    return safe[:_LONGEST_BYTES].decode("utf-8", "ignore").strip("._") or "run"

@@ -1,0 +1,67 @@
+"""Which phases explain a change of the step time, as parts that sum to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from traceml.compare.record import Delta
+from traceml.model.phase import COMPUTE, Phase
+
+COMPUTE_WHOLE = "compute"
+"""The part that stands for forward, backward and optimizer where they were not told apart."""
+
+_METRICS = {
+    Phase.INPUT: "input_wait_ms",
+    Phase.H2D: "h2d_ms",
+    Phase.FORWARD: "forward_ms",
+    Phase.BACKWARD: "backward_ms",
+    Phase.OPTIMIZER: "optimizer_ms",
+    Phase.COMMUNICATION: "communication_ms",
+}
+
+
+def waterfall_ms(metrics: Mapping[str, Delta]) -> dict[str, float] | None:
+    """The change of each phase measured on both sides, and the rest of the change.
+
+    `None` where the step time itself, or every phase of it, is missing on a side.
+    """
+    total = metrics.get("step_time_ms", Delta()).delta
+    if total is None:
+        return None
+    parts = {
+        phase.value: delta
+        for phase, metric in _METRICS.items()
+        if (delta := metrics.get(metric, Delta()).delta) is not None
+    }
+    compute = metrics.get("compute_ms", Delta()).delta
+    if compute is not None and not all(phase.value in parts for phase in COMPUTE):
+        parts = {name: part for name, part in parts.items() if name not in COMPUTE}
+        parts[COMPUTE_WHOLE] = compute
+    if _overlaps_compute(metrics):
+        parts.pop(Phase.COMMUNICATION.value, None)
+    if not parts:
+        return None
+    parts[Phase.RESIDUAL.value] = total - sum(parts.values())
+    return parts
+
+
+def grouped_ms(parts: Mapping[str, float]) -> dict[str, float]:
+    """The same parts with forward, backward and optimizer as one."""
+    grouped: dict[str, float] = {}
+    for name, part in parts.items():
+        name = COMPUTE_WHOLE if name in COMPUTE else name
+        grouped[name] = grouped.get(name, 0.0) + part
+    return grouped
+
+
+def _overlaps_compute(metrics: Mapping[str, Delta]) -> bool:
+    """Communication longer than what compute leaves over ran during it: it would count twice."""
+    communication = metrics.get("communication_ms", Delta())
+    residual = metrics.get("residual_ms", Delta())
+    return any(
+        spent is not None and left is not None and spent > left
+        for spent, left in (
+            (communication.lhs, residual.lhs),
+            (communication.rhs, residual.rhs),
+        )
+    )

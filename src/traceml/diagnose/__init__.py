@@ -1,0 +1,1 @@
+"""Turns facts into findings."""

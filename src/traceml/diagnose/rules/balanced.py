@@ -1,0 +1,29 @@
+"""Balanced: no part of the step stands out."""
+
+from __future__ import annotations
+
+from traceml.facts.facts import Facts
+from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.model.phase import Phase
+from traceml.model.quantities import duration, percent
+
+
+def check(facts: Facts) -> Finding:
+    """What to say when no step-time rule found anything."""
+    known = {phase: share for phase in Phase if (share := facts.typical_share(phase)) is not None}
+    claim = f"No single bottleneck stands out in a step of {duration(facts.mean.step_s)}"
+    if known:
+        largest = max(known, key=lambda phase: known[phase])
+        claim += f"; {largest.value} is the largest part at {percent(known[largest])}"
+    return Finding(
+        kind=Kind.BALANCED,
+        section=Section.STEP_TIME,
+        severity=Severity.INFO,
+        claim=f"{claim}.",
+        action="Optimise only if throughput is too low; compare with a run you expected to match.",
+        evidence={
+            "step_time_ms": None if facts.mean.step_s is None else facts.mean.step_s * 1e3,
+            **{f"{phase.value}_share": share for phase, share in known.items()},
+            "diagnosis_clock": facts.clock,
+        },
+    )

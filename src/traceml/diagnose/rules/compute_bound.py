@@ -1,0 +1,68 @@
+"""Compute bound: the model's own work is where the time goes.
+
+That is how a healthy job looks, so it is never more than a remark. Judged by the measured parts
+of compute: what was not measured could only add to them.
+"""
+
+from __future__ import annotations
+
+from traceml.facts.facts import Facts
+from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.model.phase import COMPUTE, Phase
+from traceml.model.quantities import duration, percent
+
+SHARE = 0.80  # with at most a fifth elsewhere, nothing but the model can speed the step up much
+ROOM_SHARE = 0.5  # a device filled less than half has room for a larger batch
+
+
+def check(facts: Facts) -> Finding | None:
+    """Fires when forward, backward and optimizer fill the step."""
+    times = facts.mean
+    if times.compute_at_least_s is None or not times.step_s:
+        return None
+    compute_share = times.compute_at_least_s / times.step_s
+    parts = {phase: part for phase in COMPUTE if (part := facts.typical(phase)) is not None}
+    if compute_share < SHARE or not parts:
+        return None
+    largest = max(parts, key=lambda phase: parts[phase])
+    return Finding(
+        kind=Kind.COMPUTE_BOUND,
+        section=Section.STEP_TIME,
+        severity=Severity.INFO,
+        claim=(
+            f"Compute takes {percent(compute_share)} of a typical step; "
+            f"{largest.value} is the largest part "
+            f"({duration(parts[largest])}, {percent(parts[largest] / times.step_s)})."
+        ),
+        action=_next_step(facts, largest),
+        phase=largest,
+        share=compute_share,
+        ranks=tuple(rank.rank.rank for rank in facts.ranks_used),
+        evidence={
+            "compute_share": compute_share,
+            "compute_ms": times.compute_at_least_s * 1e3,
+            "step_time_ms": times.step_s * 1e3,
+            "largest_phase": largest.value,
+            "largest_phase_ms": parts[largest] * 1e3,
+            "diagnosis_clock": facts.clock,
+        },
+    )
+
+
+def _next_step(facts: Facts, largest: Phase) -> str:
+    if largest is Phase.OPTIMIZER:
+        return "Try a fused optimizer (fused=True) or a larger batch, so that it runs less often."
+    on_host = all(rank.rank.device.startswith("cpu") for rank in facts.ranks_used)
+    if on_host:
+        return "The job is limited by the CPU's arithmetic: a GPU, a smaller model or bfloat16."
+    filled = [
+        rank.memory.peak_reserved_bytes / rank.rank.device_total_bytes
+        for rank in facts.ranks_used
+        if rank.memory.peak_reserved_bytes is not None and rank.rank.device_total_bytes
+    ]
+    room = (
+        f" Memory is {percent(max(filled))} used: a larger batch fits."
+        if filled and max(filled) < ROOM_SHARE
+        else ""
+    )
+    return f"To go faster, try bfloat16 autocast and torch.compile.{room}"

@@ -1,0 +1,29 @@
+"""Balanced memory: nothing presses, differs or grows."""
+
+from __future__ import annotations
+
+from traceml.facts.facts import Facts
+from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.model.quantities import memory
+
+
+def check(facts: Facts) -> Finding:
+    """What to say when no memory rule found anything."""
+    reserved = [
+        rank.memory.peak_reserved_bytes
+        for rank in facts.ranks
+        if rank.memory.peak_reserved_bytes is not None
+    ]
+    resident = [
+        rank.memory.peak_rss_bytes for rank in facts.ranks if rank.memory.peak_rss_bytes is not None
+    ]
+    name, place = ("peak_reserved_bytes", "GPU") if reserved else ("peak_rss_bytes", "host")
+    peak = max(reserved or resident, default=None)
+    return Finding(
+        kind=Kind.BALANCED,
+        section=Section.STEP_MEMORY,
+        severity=Severity.INFO,
+        claim=f"No memory problem was seen; the {place} memory of a rank peaked at {memory(peak)}.",
+        action="Nothing to do.",
+        evidence={name: peak},
+    )

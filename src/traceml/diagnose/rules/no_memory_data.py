@@ -1,0 +1,19 @@
+"""No memory data: neither the GPU's allocator nor the host's memory was read."""
+
+from __future__ import annotations
+
+from traceml.facts.facts import NO_MEMORY, Facts
+from traceml.model.finding import Finding, Kind, Section, Severity
+
+
+def check(facts: Facts) -> Finding | None:
+    """Fires when no rank's memory is known."""
+    if any(rank.memory != NO_MEMORY for rank in facts.ranks):
+        return None
+    return Finding(
+        kind=Kind.NO_DATA,
+        section=Section.STEP_MEMORY,
+        severity=Severity.INFO,
+        claim="No rank's memory was read.",
+        action="Memory is read once a second: let the run take a few seconds of steps.",
+    )

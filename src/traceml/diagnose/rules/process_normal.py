@@ -1,0 +1,18 @@
+"""Normal processes: the training processes show nothing to act on."""
+
+from __future__ import annotations
+
+from traceml.facts.facts import Facts
+from traceml.model.finding import Finding, Kind, Section, Severity
+
+
+def check(facts: Facts) -> Finding:
+    """What to say when no process rule found anything."""
+    return Finding(
+        kind=Kind.NORMAL,
+        section=Section.PROCESS,
+        severity=Severity.INFO,
+        claim="The training processes showed nothing to act on.",
+        action="Nothing to do.",
+        evidence={"processes": len(facts.processes)},
+    )

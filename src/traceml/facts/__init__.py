@@ -1,0 +1,1 @@
+"""Turns records into facts about a run: aligned windows, shares, spreads, trends."""

@@ -1,0 +1,173 @@
+"""Gathers the facts of a run from its records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from traceml.facts.aligned import Aligned, align
+from traceml.facts.facts import Facts, RankFacts, RankMemory, Window
+from traceml.facts.sensors import during, host_facts, process_facts
+from traceml.facts.series import Series, Slowdown, describe, find_slowdown
+from traceml.facts.times import NO_TIMES, StepTimes, mean_times, step_clocks, times_by_rank
+from traceml.facts.warmup import warmup_steps
+from traceml.model import layout
+from traceml.model.rank import Region
+from traceml.store.records import RankRecords, RunRecords
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """What the shared steps of the ranks say."""
+
+    window: Window
+    clock: str | None = None
+    times: Mapping[int, StepTimes] | None = None
+    """By global rank."""
+    series: Series | None = None
+    slowdown: Slowdown | None = None
+
+
+def gather(records: RunRecords) -> Facts:
+    """The facts of a run, or of the part of one that these records hold."""
+    taken = {rank.rank.rank: _steps_taken(rank) for rank in records.ranks}
+    steps = _measure_steps([rank for rank in records.ranks if taken[rank.rank.rank]], taken)
+    times = steps.times or {}
+    samples = during(records.samples, *_training_time(records.ranks))
+    processes = process_facts(samples)
+    resident = {process.rank: process.rss_bytes.peak for process in processes}
+    return Facts(
+        ranks=tuple(
+            RankFacts(
+                rank=rank.rank,
+                steps_taken=taken[rank.rank.rank],
+                steps_aborted=_steps_aborted(rank),
+                loop_s=_total_s(rank, "wall_ns"),
+                times=times.get(rank.rank.rank, NO_TIMES),
+                memory=_memory(rank, resident.get(rank.rank.rank)),
+            )
+            for rank in records.ranks
+        ),
+        window=steps.window,
+        clock=steps.clock,
+        mean=mean_times(tuple(times.values())),
+        series=steps.series,
+        slowdown=steps.slowdown,
+        regions=_sum_regions(records.ranks),
+        host=host_facts(samples),
+        processes=processes,
+        reason_without_steps=_reason_without_steps(records, taken),
+    )
+
+
+def _measure_steps(used: Sequence[RankRecords], taken: Mapping[int, int]) -> _Steps:
+    most = max(taken.values(), default=0)
+    aligned = align(used)
+    if aligned is None:
+        return _Steps(Window(steps_taken=most))
+    clocks = step_clocks(aligned)
+    over_ranks = clocks.over_ranks()
+    # Old steps are folded only after very many: their warm-up no longer weighs anything.
+    warmup = 0 if aligned.folded else warmup_steps(over_ranks)
+    by_rank = times_by_rank(aligned, clocks, warmup)
+    over_ranks, numbers = over_ranks[warmup:], aligned.index[warmup:] + 1
+    seen = np.isfinite(over_ranks)
+    return _Steps(
+        window=_window(aligned, warmup, most),
+        clock=clocks.clock,
+        times={rank.rank.rank: found for rank, found in zip(used, by_rank, strict=True)},
+        series=describe(over_ranks[seen]) if seen.any() else None,
+        slowdown=find_slowdown(over_ranks[seen], numbers[seen]),
+    )
+
+
+def _window(aligned: Aligned, warmup: int, most: int) -> Window:
+    older = min(
+        (
+            int(blocks["complete_steps"].sum()) + len(steps.index)
+            for blocks, steps in zip(aligned.blocks, aligned.older, strict=False)
+        ),
+        default=0,
+    )
+    return Window(
+        steps_analyzed=older + len(aligned.index) - warmup,
+        first_step=1 if older else int(aligned.index[warmup]) + 1,
+        last_step=int(aligned.index[-1]) + 1,
+        warmup_steps=warmup,
+        steps_taken=most,
+    )
+
+
+def _steps_taken(rank: RankRecords) -> int:
+    complete = (rank.steps["flags"] & layout.NO_STEP) == 0
+    return int(np.count_nonzero(complete)) + int(rank.blocks["complete_steps"].sum())
+
+
+def _steps_aborted(rank: RankRecords) -> int:
+    aborted = (rank.steps["flags"] & layout.StepFlag.ABORTED) != 0
+    folded = rank.blocks["steps"] - rank.blocks["complete_steps"]
+    return int(np.count_nonzero(aborted)) + int(folded.sum())
+
+
+def _total_s(rank: RankRecords, name: str) -> float:
+    total_ns = np.maximum(rank.steps[name], 0).sum() + rank.blocks[f"{name}_sum"].sum()
+    return float(total_ns) * 1e-9
+
+
+def _memory(rank: RankRecords, resident_bytes: float | None) -> RankMemory:
+    return RankMemory(
+        peak_allocated_bytes=_peak(rank, "allocated_bytes"),
+        peak_reserved_bytes=_peak(rank, "reserved_bytes"),
+        peak_rss_bytes=None if resident_bytes is None else int(resident_bytes),
+    )
+
+
+def _peak(rank: RankRecords, name: str) -> int | None:
+    def largest(values: npt.NDArray[Any]) -> int:
+        return int(values.max(initial=layout.NOT_MEASURED))
+
+    counted = rank.blocks[f"{name}_count"] > 0
+    found = max(largest(rank.steps[name]), largest(rank.blocks[f"{name}_max"][counted]))
+    return None if found == layout.NOT_MEASURED else found
+
+
+def _training_time(ranks: Sequence[RankRecords]) -> tuple[float, float]:
+    """From the first step's beginning to the last one's end, in wall-clock seconds."""
+    first, last = float("inf"), float("-inf")
+    for rank in ranks:
+        if len(rank.steps):
+            begin, end = rank.steps[0], rank.steps[-1]
+            start_ns = rank.blocks[0]["start_ns"] if len(rank.blocks) else begin["start_ns"]
+            first = min(first, rank.rank.unix_s(int(start_ns)))
+            last = max(last, rank.rank.unix_s(int(end["start_ns"] + max(end["wall_ns"], 0))))
+    return first, last
+
+
+def _sum_regions(ranks: Sequence[RankRecords]) -> tuple[Region, ...]:
+    by_name = attrgetter("name")
+    every = sorted((region for rank in ranks for region in rank.regions), key=by_name)
+    summed = [_sum_region(name, list(parts)) for name, parts in groupby(every, by_name)]
+    return tuple(sorted(summed, key=lambda region: (-region.host_s, region.name)))
+
+
+def _sum_region(name: str, parts: Sequence[Region]) -> Region:
+    on_gpu = [part.gpu_s for part in parts if part.gpu_s is not None]
+    return Region(
+        name=name,
+        calls=sum(part.calls for part in parts),
+        host_s=sum(part.host_s for part in parts),
+        longest_s=max(part.longest_s for part in parts),
+        gpu_s=sum(on_gpu) if on_gpu else None,
+    )
+
+
+def _reason_without_steps(records: RunRecords, taken: Mapping[int, int]) -> str | None:
+    if any(taken.values()):
+        return "The ranks have no complete step in common."
+    return None if records.ending is None else records.ending.reason_without_steps

@@ -1,0 +1,122 @@
+"""How step times are distributed and how they hang together over time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+PERCENTILES = (1, 5, 25, 50, 75, 95, 99)
+MOST_BLOCKS = 64
+MOST_LAGS = 12
+SLOWDOWN_RATIO = 1.10  # a smaller shift is not worth a sentence
+SLOWDOWN_ERRORS = 6.0  # standard errors: the best of all splits of pure noise reaches about four
+SHORTEST_SEGMENT = 0.05  # of the steps, and …
+FEWEST_SEGMENT_STEPS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The step times of a run, step by step, reduced to what a comparison needs."""
+
+    count: int
+    mean_s: float
+    stdev_s: float
+    quantiles_s: dict[int, float]
+    autocorrelation: tuple[float, ...]
+    """At lags 1, 2, 4, 8, …"""
+    effective_count: float
+    """How many independent steps the series is worth."""
+    block_steps: int
+    block_means_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Slowdown:
+    """From some step on, steps took clearly longer."""
+
+    onset_step: int
+    """The number of the first slow step, counted from 1."""
+    before_s: float
+    after_s: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times as long a step takes afterwards."""
+        return self.after_s / self.before_s
+
+
+def describe(step_s: Floats) -> Series:
+    """Reduce a series of step times without gaps; at least one."""
+    steps = len(step_s)
+    correlation = _autocorrelation(step_s)
+    lags = [1 << power for power in range(MOST_LAGS) if (1 << power) <= steps // 4]
+    block_steps = math.ceil(steps / MOST_BLOCKS)
+    blocks = steps // block_steps
+    means = step_s[: blocks * block_steps].reshape(blocks, block_steps).mean(axis=1)
+    quantiles = np.percentile(step_s, PERCENTILES).tolist()
+    return Series(
+        count=steps,
+        mean_s=float(step_s.mean()),
+        stdev_s=float(step_s.std(ddof=1)) if steps > 1 else 0.0,
+        quantiles_s=dict(zip(PERCENTILES, quantiles, strict=True)),
+        autocorrelation=tuple(float(correlation[lag]) for lag in lags),
+        effective_count=_effective_count(steps, correlation),
+        block_steps=block_steps,
+        block_means_s=tuple(means.tolist()),
+    )
+
+
+def find_slowdown(step_s: Floats, numbers: npt.NDArray[np.int64]) -> Slowdown | None:
+    """The onset of a lasting slowdown, where there clearly is one.
+
+    The best split into two level segments; it counts when the difference of their means is far
+    outside their errors and when the medians moved too, so that a few long stalls are none.
+    """
+    steps = len(step_s)
+    shortest = max(FEWEST_SEGMENT_STEPS, math.ceil(steps * SHORTEST_SEGMENT))
+    if steps < 2 * shortest:
+        return None
+    sizes = np.arange(1, steps)
+    sums = np.cumsum(step_s)
+    gaps = (sums[-1] - sums[:-1]) / (steps - sizes) - sums[:-1] / sizes
+    explained = gaps * np.sqrt(sizes * (steps - sizes))
+    position = shortest + int(np.argmax(explained[shortest - 1 : steps - shortest]))
+    before, after = step_s[:position], step_s[position:]
+    found = Slowdown(int(numbers[position]), float(before.mean()), float(after.mean()))
+    if found.before_s <= 0 or found.ratio < SLOWDOWN_RATIO:
+        return None
+    error = math.sqrt(_mean_variance(before) + _mean_variance(after))
+    median_ratio = float(np.median(after) / max(float(np.median(before)), 1e-12))
+    lasting = median_ratio - 1 >= (found.ratio - 1) / 2
+    clear = found.after_s - found.before_s > SLOWDOWN_ERRORS * error
+    return found if lasting and clear else None
+
+
+def _mean_variance(step_s: Floats) -> float:
+    return float(step_s.var(ddof=1)) / _effective_count(len(step_s), _autocorrelation(step_s))
+
+
+def _autocorrelation(step_s: Floats) -> Floats:
+    """By lag, from 0 to half the length; a constant series has none."""
+    steps = len(step_s)
+    lags = steps // 2 + 1
+    centred = step_s - step_s.mean()
+    size = 1 << (2 * steps - 1).bit_length()
+    spectrum = np.fft.rfft(centred, size)
+    covariance = np.fft.irfft(spectrum * np.conj(spectrum), size)[:lags]
+    if covariance[0] <= (1e-9 * abs(float(step_s.mean()))) ** 2 * steps:
+        return np.concatenate((np.ones(1), np.zeros(lags - 1)))
+    found: Floats = covariance / covariance[0]
+    return found
+
+
+def _effective_count(steps: int, correlation: Floats) -> float:
+    """From the sum of the leading positive autocorrelations; at least one."""
+    below = np.flatnonzero(correlation[1:] <= 0)
+    leading = correlation[1:] if not len(below) else correlation[1 : 1 + below[0]]
+    return max(1.0, steps / (1 + 2 * float(leading.sum())))

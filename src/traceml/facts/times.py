@@ -1,0 +1,237 @@
+"""Where the time of a step went: means per rank and over ranks, in seconds.
+
+A phase's mean is taken over the steps in which it was measured, provided most were. Input wait,
+evaluation and checkpoints are accounts of the loop's wall time instead: a step in which no fetch
+was seen waited for none, so their totals are divided by all steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+
+from traceml.facts.aligned import COLUMNS, WIDE, Aligned, RankSteps
+from traceml.model.layout import FOLDED
+
+Floats = npt.NDArray[np.float64]
+
+MOST = 0.5
+"""Something measured in at most this share of steps or ranks counts as not measured."""
+
+_STACKED = ("input_ns", "body_ns", "gpu_input_ns", "gpu_body_ns")
+_STACKED_COLUMNS = [WIDE.index(name) for name in _STACKED]
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Means of one step and its parts, on the run's clock where the name says no other."""
+
+    step_s: float | None = None
+    """Input wait and body."""
+    body_s: float | None = None
+    input_s: float | None = None
+    h2d_s: float | None = None
+    forward_s: float | None = None
+    backward_s: float | None = None
+    optimizer_s: float | None = None
+    communication_s: float | None = None
+    compute_s: float | None = None
+    """Forward, backward and optimizer; `None` where one of them was not measured."""
+    compute_at_least_s: float | None = None
+    """The measured ones of them."""
+    residual_s: float | None = None
+    """Body without copies and compute."""
+    wait_s: float | None = None
+    """Body without compute."""
+    between_s: float | None = None
+    evaluation_s: float | None = None
+    checkpoint_s: float | None = None
+    wall_s: float | None = None
+    cpu_step_s: float | None = None
+    gpu_step_s: float | None = None
+    cpu_body_s: float | None = None
+    gpu_body_s: float | None = None
+    cpu_input_s: float | None = None
+    p50_s: float | None = None
+    p95_s: float | None = None
+    p99_s: float | None = None
+    stdev_s: float | None = None
+    mad_s: float | None = None
+    """Median absolute deviation from the median."""
+    steps_per_s: float | None = None
+    samples_per_s: float | None = None
+
+
+NO_TIMES = StepTimes()
+
+
+@dataclass(frozen=True, slots=True)
+class StepClocks:
+    """Every shared step of every rank on the run's clock, in seconds: (ranks, steps)."""
+
+    clock: str
+    step_s: Floats
+    """NaN where the clock did not run in that step."""
+
+    def over_ranks(self) -> Floats:
+        """Each step's mean over the ranks that measured it; NaN where none did."""
+        measured = np.isfinite(self.step_s)
+        counts = measured.sum(axis=0)
+        if counts.min(initial=len(self.step_s)) == len(self.step_s):
+            return np.asarray(self.step_s.mean(axis=0))
+        sums = np.where(measured, self.step_s, 0.0).sum(axis=0)
+        return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+
+
+def step_clocks(aligned: Aligned) -> StepClocks:
+    """Choose the clock and take every step's time on it.
+
+    The GPU's own clock where most steps of every rank have been timed on it, else the host's.
+    """
+    stack = np.empty((len(_STACKED), len(aligned.ranks), len(aligned.index)))
+    for position, steps in enumerate(aligned.ranks):
+        stack[:, position] = steps.rows[:, _STACKED_COLUMNS].T
+    cpu_input, cpu_body, gpu_input, gpu_body = stack
+    on_gpu = bool(((gpu_body >= 0).mean(axis=1) > MOST).all())
+    waited, body = (gpu_input, gpu_body) if on_gpu else (cpu_input, cpu_body)
+    unmeasured = body < 0
+    step_s: Floats = (np.maximum(waited, 0) + body) * 1e-9
+    step_s[unmeasured] = np.nan
+    return StepClocks("gpu" if on_gpu else "cpu", step_s)
+
+
+def times_by_rank(aligned: Aligned, clocks: StepClocks, warmup: int) -> tuple[StepTimes, ...]:
+    """The means of each rank after warm-up; old steps kept as blocks enter them exactly."""
+    sums = np.zeros((len(aligned.ranks), len(COLUMNS)))
+    counts = np.zeros_like(sums)
+    for position, steps in enumerate(aligned.ranks):
+        _add(sums[position], counts[position], steps.take(slice(warmup, None)))
+    if aligned.folded:
+        _add_folded(aligned, sums, counts)
+    columns = {
+        name: _Column(sums[:, position] * (1 if name == "samples" else 1e-9), counts[:, position])
+        for position, name in enumerate(COLUMNS)
+    }
+    found = _parts(columns, clocks.clock) | _spread(clocks.step_s[:, warmup:])
+    table = [found[field.name].tolist() for field in fields(StepTimes)]
+    return tuple(
+        StepTimes(*(None if value != value else value for value in row))
+        for row in zip(*table, strict=True)
+    )
+
+
+def mean_times(ranks: tuple[StepTimes, ...]) -> StepTimes:
+    """The mean over ranks, of what most of them measured."""
+    if not ranks:
+        return NO_TIMES
+    table = np.array([astuple(times) for times in ranks], dtype=np.float64)
+    measured = np.isfinite(table)
+    counts = measured.sum(axis=0)
+    means = np.where(measured, table, 0.0).sum(axis=0) / np.maximum(counts, 1)
+    enough = counts > MOST * len(ranks)
+    return StepTimes(
+        *(value if known else None for value, known in zip(means.tolist(), enough, strict=True))
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """One field's sum and count of measured steps, rank by rank."""
+
+    sums: Floats
+    counts: Floats
+
+    def mean(self, steps: Floats) -> Floats:
+        """Over the steps where it was measured, if most of all steps were."""
+        return np.where(self.counts > MOST * steps, self.sums / np.maximum(self.counts, 1), np.nan)
+
+    def per_step(self, steps: Floats) -> Floats:
+        """The total shared out over all steps, if it was ever measured."""
+        return np.where((self.counts > 0) & (steps > 0), self.sums / np.maximum(steps, 1), np.nan)
+
+
+def _add(sums: Floats, counts: Floats, steps: RankSteps) -> None:
+    sums[:-1] += np.maximum(steps.rows, 0).sum(axis=0)
+    counts[:-1] += (steps.rows >= 0).sum(axis=0)
+    sums[-1] += np.maximum(steps.samples, 0).sum()
+    counts[-1] += (steps.samples >= 0).sum()
+
+
+def _add_folded(aligned: Aligned, sums: Floats, counts: Floats) -> None:
+    for position, (steps, blocks) in enumerate(zip(aligned.older, aligned.blocks, strict=True)):
+        _add(sums[position], counts[position], steps)
+        for column, name in enumerate(COLUMNS):
+            if name in FOLDED:
+                sums[position, column] += blocks[f"{name}_sum"].sum()
+                counts[position, column] += blocks[f"{name}_count"].sum()
+
+
+def _parts(columns: dict[str, _Column], clock: str) -> dict[str, Floats]:
+    """Each part of the step, rank by rank; NaN is "not measured"."""
+    prefix = "gpu_" if clock == "gpu" else ""
+    cpu_steps = columns["body_ns"].counts
+    steps = columns[f"{prefix}body_ns"].counts
+
+    def phase(name: str) -> Floats:
+        return columns[f"{prefix}{name}_ns"].mean(steps)
+
+    def account(name: str) -> Floats:
+        return columns[f"{name}_ns"].per_step(cpu_steps)
+
+    found = {name: phase(name) for name in ("body", "h2d", "forward", "backward", "optimizer")}
+    cpu_input, cpu_body = account("input"), columns["body_ns"].mean(cpu_steps)
+    gpu_steps = columns["gpu_body_ns"].counts
+    gpu_input = columns["gpu_input_ns"].per_step(gpu_steps)
+    gpu_body = columns["gpu_body_ns"].mean(cpu_steps)
+    found["input"] = gpu_input if clock == "gpu" else cpu_input
+    found["cpu_step"], found["gpu_step"] = _plus(cpu_body, cpu_input), _plus(gpu_body, gpu_input)
+    found["step"] = found[f"{clock}_step"]
+    found["cpu_body"], found["gpu_body"], found["cpu_input"] = cpu_body, gpu_body, cpu_input
+    # The host sees collectives only on its own clock; the GPU's phases contain them.
+    host_communication = columns["communication_ns"].mean(steps)
+    found["communication"] = host_communication * (np.nan if clock == "gpu" else 1)
+    compute = np.stack([found[name] for name in ("forward", "backward", "optimizer")])
+    found["compute"] = compute.sum(axis=0)
+    found["compute_at_least"] = np.where(
+        np.isnan(compute).all(axis=0), np.nan, np.nansum(compute, axis=0)
+    )
+    found["wait"] = found["body"] - found["compute"]
+    found["residual"] = found["wait"] - np.nan_to_num(found["h2d"])
+    found["evaluation"], found["checkpoint"] = account("evaluation"), account("checkpoint")
+    found["wall"] = columns["wall_ns"].mean(cpu_steps)
+    found["between"] = np.maximum(found["wall"] - found["cpu_step"], 0)
+    seconds = {f"{name}_s": values for name, values in found.items()}
+    samples = columns["samples"].mean(cpu_steps)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rates = {"steps_per_s": 1 / found["wall"], "samples_per_s": samples / found["wall"]}
+    return seconds | {name: np.where(np.isfinite(v), v, np.nan) for name, v in rates.items()}
+
+
+def _plus(body: Floats, waited: Floats) -> Floats:
+    """Body and input wait, where a wait that was never measured adds nothing."""
+    return body + np.nan_to_num(waited)
+
+
+def _spread(step_s: Floats) -> dict[str, Floats]:
+    """Percentiles and spread of each rank's step times."""
+    if np.isfinite(step_s).all():
+        return _row_spread(step_s)
+    rows = [_row_spread(row[np.isfinite(row)][np.newaxis]) for row in step_s]
+    return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+
+
+def _row_spread(step_s: Floats) -> dict[str, Floats]:
+    ranks, steps = step_s.shape
+    nothing = np.full(ranks, np.nan)
+    if not steps:
+        return dict.fromkeys(("p50_s", "p95_s", "p99_s", "stdev_s", "mad_s"), nothing)
+    p50, p95, p99 = np.percentile(step_s, (50, 95, 99), axis=1)
+    return {
+        "p50_s": p50,
+        "p95_s": p95,
+        "p99_s": p99,
+        "stdev_s": step_s.std(axis=1, ddof=1) if steps > 1 else nothing,
+        "mad_s": np.median(np.abs(step_s - p50[:, np.newaxis]), axis=1),
+    }

@@ -1,0 +1,88 @@
+"""The one formatter: seconds, shares, bytes and counts in the form people read them.
+
+`None`, and a number that is none, is "n/a": not measured is never shown as zero.
+"""
+
+from __future__ import annotations
+
+import math
+
+NOT_MEASURED = "n/a"
+
+_MEMORY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def duration(seconds: float | None) -> str:
+    """A length of time in the unit that suits it: 84 µs, 43.8 ms, 1.24 s, 3 min 20 s."""
+    if seconds is None or not math.isfinite(seconds):
+        return NOT_MEASURED
+    if seconds < 0:
+        return "-" + duration(-seconds)
+    if seconds == 0:
+        return "0 s"
+    if seconds < 0.0009995:
+        return f"{seconds * 1e6:.{1 if seconds < 1e-5 else 0}f} µs"
+    if seconds < 0.99995:
+        return f"{seconds * 1e3:.1f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.{2 if seconds < 9.995 else 1}f} s"
+    minutes, rest_s = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest_s} s" if rest_s else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:,} h {minutes} min" if minutes else f"{hours:,} h"
+
+
+def milliseconds(ms: float | None, signed: bool = False) -> str:
+    """Milliseconds, whatever their size, so that a column of them compares at a glance."""
+    if ms is None or not math.isfinite(ms):
+        return NOT_MEASURED
+    size = abs(ms)
+    if size >= 9999.5:
+        decimals = 0
+    elif size >= 0.9995 or size == 0:
+        decimals = 1
+    else:
+        decimals = 2 if size >= 0.01 else 3
+    return f"{ms:{'+' if signed else ''},.{decimals}f} ms"
+
+
+def percent(share: float | None, signed: bool = False) -> str:
+    """A share of 1 as a percentage, with one decimal below ten."""
+    if share is None or not math.isfinite(share):
+        return NOT_MEASURED
+    value = share * 100
+    decimals = 1 if round(abs(value), 1) < 10 else 0
+    return f"{value:{'+' if signed else ''},.{decimals}f}%"
+
+
+def memory(size_bytes: float | None) -> str:
+    """An amount of memory in binary units."""
+    if size_bytes is None or not math.isfinite(size_bytes):
+        return NOT_MEASURED
+    size = abs(size_bytes)
+    unit = 0
+    while size >= 1023.95 and unit < len(_MEMORY_UNITS) - 1:
+        size /= 1024
+        unit += 1
+    decimals = 0 if unit == 0 else 2 if unit >= 3 and size < 9.995 else 1
+    sign = "-" if size_bytes < 0 else ""
+    return f"{sign}{size:,.{decimals}f} {_MEMORY_UNITS[unit]}"
+
+
+def count(number: int | None, noun: str = "") -> str:
+    """A whole number, with its noun in the right form where one is given."""
+    if number is None:
+        return NOT_MEASURED
+    if not noun:
+        return f"{number:,}"
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def rate(per_second: float | None, noun: str) -> str:
+    """So many of something each second, in three significant figures below a hundred."""
+    if per_second is None or not math.isfinite(per_second):
+        return NOT_MEASURED
+    size = abs(per_second)
+    decimals = 0 if size >= 99.95 else 1 if size >= 9.995 else 2 if size >= 0.0995 else 4
+    return f"{per_second:,.{decimals}f} {noun}/s"

@@ -1,0 +1,156 @@
+"""Builds the summary of a run from its records: the same records, the same summary."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+from traceml.diagnose.engine import diagnose
+from traceml.facts.facts import Facts
+from traceml.facts.gather import gather
+from traceml.model.finding import Finding, Section
+from traceml.model.rank import Region
+from traceml.store.records import RunRecords
+from traceml.summary import sections
+from traceml.summary.record import (
+    FORMAT,
+    PRODUCER,
+    SCHEMA_VERSION,
+    ArtifactSummary,
+    Meta,
+    MetricSummary,
+    PrimaryDiagnosis,
+    Producer,
+    RegionSummary,
+    StepSeries,
+    Summary,
+    TracerSummary,
+)
+from traceml.summary.tables import number
+
+
+def build(records: RunRecords, generated_unix_s: float, version: str) -> Summary:
+    """The whole summary but for its text, which the room above writes from it."""
+    facts = gather(records)
+    diagnosis = diagnose(facts)
+    found, nodes, gpus = diagnosis.sections, records.manifest.nodes, _gpus(facts)
+    generated = datetime.fromtimestamp(generated_unix_s, tz=timezone.utc)
+    return Summary(
+        schema_version=SCHEMA_VERSION,
+        generated_at=generated.isoformat(timespec="microseconds"),
+        duration_s=_duration_s(records),
+        producer=Producer(name=PRODUCER, version=version, format=FORMAT),
+        meta=Meta(
+            run_name=records.manifest.run_name,
+            mode=sections.mode(nodes),
+            world_size=_world_size(records),
+            nodes_observed=len({rank.rank.node_rank for rank in facts.ranks}) or 1,
+            gpus_observed=gpus,
+        ),
+        exit_status=None if records.ending is None else records.ending.exit_status,
+        primary_diagnosis=_primary(diagnosis.primary),
+        step_time=sections.step_time(facts, found[Section.STEP_TIME], nodes),
+        step_memory=sections.step_memory(facts, found[Section.STEP_MEMORY], nodes),
+        process=sections.process(facts, found[Section.PROCESS], nodes),
+        system=sections.system(facts, found[Section.SYSTEM], nodes, gpus),
+        steps=_series(facts),
+        regions=tuple(_region(region) for region in facts.regions),
+        params=dict(records.params),
+        metrics=_metrics(records),
+        artifacts={
+            artifact.name: ArtifactSummary(artifact.path, artifact.size_bytes, artifact.sha256)
+            for artifact in records.artifacts
+        },
+        tracer=_tracer(records, facts),
+    )
+
+
+def _duration_s(records: RunRecords) -> float | None:
+    if records.ending is None:
+        return None
+    return number(records.ending.unix_s - records.manifest.started_unix_s)
+
+
+def _world_size(records: RunRecords) -> int:
+    """What the ranks say; else what the launcher expected; else what was seen."""
+    told = max((rank.rank.world_size for rank in records.ranks), default=0)
+    return max(told, len(records.ranks)) or records.manifest.expected_world_size or 1
+
+
+def _gpus(facts: Facts) -> int:
+    used = {
+        (rank.rank.hostname, rank.rank.device)
+        for rank in facts.ranks
+        if rank.rank.device.startswith("cuda")
+    }
+    return max(facts.host.gpus, len(used))
+
+
+def _primary(finding: Finding) -> PrimaryDiagnosis:
+    return PrimaryDiagnosis(
+        kind=finding.kind.value,
+        status=finding.kind.status,
+        severity=finding.severity.value,
+        section=finding.section.value,
+        summary=finding.claim,
+        action=finding.action,
+        evidence=sections.evidence(finding),
+    )
+
+
+def _series(facts: Facts) -> StepSeries | None:
+    series, slowdown = facts.series, facts.slowdown
+    if series is None:
+        return None
+    return StepSeries(
+        count=series.count,
+        mean_ms=number(series.mean_s * 1e3),
+        stdev_ms=number(series.stdev_s * 1e3),
+        quantiles_ms={str(p): round(s * 1e3, 6) for p, s in series.quantiles_s.items()},
+        autocorrelation=tuple(round(value, 6) for value in series.autocorrelation),
+        effective_count=number(series.effective_count),
+        block_steps=series.block_steps,
+        block_means_ms=tuple(round(mean_s * 1e3, 6) for mean_s in series.block_means_s),
+        slowdown_step=None if slowdown is None else slowdown.onset_step,
+        slowdown_ratio=None if slowdown is None else number(slowdown.ratio),
+    )
+
+
+def _region(region: Region) -> RegionSummary:
+    return RegionSummary(
+        name=region.name,
+        calls=region.calls,
+        total_ms=round(region.host_s * 1e3, 6),
+        mean_ms=round(region.host_s * 1e3 / max(region.calls, 1), 6),
+        longest_ms=round(region.longest_s * 1e3, 6),
+        gpu_total_ms=None if region.gpu_s is None else number(region.gpu_s * 1e3),
+    )
+
+
+def _metrics(records: RunRecords) -> dict[str, MetricSummary]:
+    return {
+        metric.name: MetricSummary(
+            count=metric.count,
+            last=metric.last,
+            min=metric.minimum,
+            max=metric.maximum,
+            mean=metric.mean,
+            first_step=metric.first_step,
+            last_step=metric.last_step,
+        )
+        for metric in records.metrics
+    }
+
+
+def _tracer(records: RunRecords, facts: Facts) -> TracerSummary:
+    health = [rank.health for rank in records.ranks]
+    dropped = sum(each.regions_dropped for each in health)
+    notes = (f"{dropped} named regions did not fit and were not timed",) if dropped else ()
+    return TracerSummary(
+        steps_recorded=sum(rank.steps_taken for rank in facts.ranks),
+        steps_lost=sum(each.steps_lost for each in health),
+        steps_aborted=sum(rank.steps_aborted for rank in facts.ranks),
+        failures=sum(each.failures for each in health),
+        last_failure=next((each.last_failure for each in health if each.last_failure), None),
+        messages_lost=sum(each.messages_lost for each in health),
+        notes=(*records.notes, *notes),
+    )

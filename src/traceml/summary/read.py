@@ -1,0 +1,244 @@
+"""Reads a run summary from JSON of any version, ours or foreign, or says in one line why not."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from traceml.model.errors import RunNotFound, UnreadableSummary
+from traceml.summary.foreign import modernise
+from traceml.summary.record import SectionSummary, Summary
+
+FILE_NAME = "final_summary.json"
+SECTIONS = ("step_time", "step_memory", "process", "system")
+
+_RECORD_FILES = ("*.ring", "*.steps", "run.json")
+_NOT_NEGATIVE = frozenset(
+    {
+        *("step_time_ms", "traced_step_time_ms", "input_wait_ms", "h2d_ms", "forward_ms"),
+        *("backward_ms", "optimizer_ms", "compute_ms", "communication_ms", "between_ms"),
+        *("wall_step_ms", "peak_allocated_bytes", "peak_reserved_bytes"),
+    }
+)
+"""What is measured as such; what is left after a subtraction may fall below zero by a hair."""
+_ADVICE = f"pass a complete {FILE_NAME} or a run folder"
+_DECODER = msgspec.json.Decoder(Summary)
+
+
+def locate(argument: str, logs_folder: Path) -> Path:
+    """The summary file that a path, a run folder or a run's name leads to."""
+    places = (Path(argument), logs_folder / argument)
+    try:
+        for place in places:
+            if place.exists() and not place.is_dir():
+                return place
+            if (place / FILE_NAME).is_file():
+                return place / FILE_NAME
+        for place in places:
+            if place.is_dir():
+                raise _no_summary_in(place)
+    except (OSError, ValueError) as error:
+        raise RunNotFound(
+            f"{argument!r} cannot be looked up ({error}); expected a {FILE_NAME}, a run folder "
+            f"or the name of a run under {logs_folder}; check the path"
+        ) from error
+    raise RunNotFound(
+        f"no run {argument!r}: neither a file or folder of that name nor a run under "
+        f"{logs_folder}; pass a {FILE_NAME}, a run folder or a run's name{_known(logs_folder)}"
+    )
+
+
+def read_summary(path: Path) -> Summary:
+    """The summary a file holds, whoever wrote it; what it lacks is `None`."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError as error:
+        raise RunNotFound(f"{path} does not exist; expected a run summary; {_ADVICE}") from error
+    except OSError as error:
+        raise UnreadableSummary(
+            f"{path} cannot be read ({error.strerror}); expected a run summary; "
+            "check its permissions"
+        ) from error
+    try:
+        summary = _decode(content, path)
+        if not any(_sections(summary)):
+            raise _no_section(content, path)
+    except RecursionError as error:
+        raise _not_json(path, "it is nested too deeply") from error
+    summary = modernise(summary)
+    _refuse_negative(summary, path)
+    return summary
+
+
+def _decode(content: bytes, path: Path) -> Summary:
+    try:
+        return _DECODER.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        # The fast way knows neither `null` for a missing object nor a metric's name in its
+        # complaint; the slow way is taken by odd files alone.
+        return _decode_leniently(content, path)
+
+
+def _decode_leniently(content: bytes, path: Path) -> Summary:
+    document = _document(content, path)
+    if not isinstance(document, dict):
+        raise UnreadableSummary(
+            f"{path} is not a run summary: it holds JSON of type "
+            f"{_JSON_TYPES[type(document)]}; expected an object; {_ADVICE}"
+        )
+    for name, value in _nodes(document):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise _bad_field(path, name, f"is {value}", "a finite number or null")
+    try:
+        return msgspec.convert(_without_nulls(document), Summary)
+    except msgspec.ValidationError as error:
+        complaint, _, place = str(error).partition(" - at `$")
+        types = re.search("Expected `(.+?)`, got `(.+?)`", complaint)
+        expected, got = types.groups() if types else ("a number in range", None)
+        raise _bad_field(
+            path,
+            _field_name(document, place.rstrip("`").lstrip("."), got),
+            f"is of type {got}" if got else f"is refused ({complaint})",
+            expected.replace(" | ", " or "),
+        ) from error
+
+
+def _document(content: bytes, path: Path) -> Any:
+    if not content.strip():
+        raise _not_json(path, "it is empty")
+    try:
+        return json.loads(content)
+    except UnicodeDecodeError as error:
+        raise _not_json(path, f"it is binary ({error.reason} at byte {error.start})") from error
+    except json.JSONDecodeError as error:
+        cut = error.pos >= len(error.doc.rstrip()) or error.msg.startswith("Unterminated")
+        found = "it breaks off" if cut else f"{error.msg[0].lower()}{error.msg[1:]}"
+        raise _not_json(path, f"{found} at line {error.lineno}") from error
+    except ValueError as error:  # an integer of thousands of digits
+        raise _not_json(path, str(error).partition(";")[0]) from error
+
+
+def _without_nulls(value: Any) -> Any:
+    """A missing object and a `null` one are the same; text that no file can hold is mended."""
+    if isinstance(value, dict):
+        return {
+            _encodable(name): _without_nulls(part)
+            for name, part in value.items()
+            if part is not None
+        }
+    if isinstance(value, list):
+        return [_without_nulls(part) for part in value if part is not None]
+    return _encodable(value) if isinstance(value, str) else value
+
+
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _nodes(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value of a document with its dotted name."""
+    yield name, value
+    if isinstance(value, dict):
+        for key, part in value.items():
+            yield from _nodes(part, f"{name}.{key}" if name else key)
+    elif isinstance(value, list):
+        for index, part in enumerate(value):
+            yield from _nodes(part, f"{name}[{index}]")
+
+
+def _field_name(document: Any, place: str, got: str | None) -> str:
+    """The dotted name of the field a complaint is about.
+
+    The decoder writes `[...]` for the key of a map; the key is the first whose value is of the
+    type complained of.
+    """
+    pattern = re.escape(place).replace(re.escape("[...]"), r"\..+")
+    for name, value in _nodes(document):
+        if got == _JSON_TYPES[type(value)] and re.fullmatch(pattern, name):
+            return name
+    return place
+
+
+_JSON_TYPES: Mapping[type, str] = {
+    dict: "object",
+    list: "array",
+    str: "str",
+    int: "int",
+    float: "float",
+    bool: "bool",
+    type(None): "null",
+}
+
+
+def _refuse_negative(summary: Summary, path: Path) -> None:
+    numbers: list[tuple[str, float | None]] = [("duration_s", summary.duration_s)]
+    for section_name, section in zip(SECTIONS, _sections(summary), strict=True):
+        for statistic, values in _statistics(section) if section else ():
+            numbers += (
+                (f"{section_name}.{statistic}.{metric}", value)
+                for metric, value in values.items()
+                if metric in _NOT_NEGATIVE
+            )
+    for name, value in numbers:
+        if value is not None and value < 0:
+            raise _bad_field(path, name, f"is {value:g}", "zero or more")
+
+
+def _statistics(section: SectionSummary) -> Iterator[tuple[str, Mapping[str, float | None]]]:
+    whole = section.global_
+    yield "global.average", whole.average
+    yield "global.median", {metric: place.value for metric, place in whole.median.items()}
+    yield "global.worst", {metric: place.value for metric, place in whole.worst.items()}
+    for rank, row in section.groups.rows.items():
+        yield f"groups.rows.{rank}.metrics", row.metrics
+
+
+def _sections(summary: Summary) -> tuple[SectionSummary | None, ...]:
+    return (summary.step_time, summary.step_memory, summary.process, summary.system)
+
+
+def _no_summary_in(folder: Path) -> RunNotFound:
+    if any(any(folder.glob(pattern)) for pattern in _RECORD_FILES):
+        return RunNotFound(
+            f"{folder} holds a run's records and no {FILE_NAME}; expected a finished run; wait "
+            f"for its end or, if it was killed, rebuild it with: traceml recover {folder.name}"
+        )
+    return RunNotFound(f"{folder} holds no {FILE_NAME} and no run's records; {_ADVICE}")
+
+
+def _known(logs_folder: Path) -> str:
+    names = sorted(place.parent.name for place in logs_folder.glob(f"*/{FILE_NAME}"))
+    if not names:
+        return ""
+    more = ", …" if len(names) > 5 else ""
+    return f" (runs there: {', '.join(names[:5])}{more})"
+
+
+def _no_section(content: bytes, path: Path) -> UnreadableSummary:
+    found = _shown(", ".join(_document(content, path))) or "none"
+    return UnreadableSummary(
+        f"{path} is not a run summary: it has none of the sections {', '.join(SECTIONS)} "
+        f"(found keys: {found}); {_ADVICE}"
+    )
+
+
+def _not_json(path: Path, found: str) -> UnreadableSummary:
+    return UnreadableSummary(f"{path} is not a run summary: {found}; expected JSON; {_ADVICE}")
+
+
+def _bad_field(path: Path, name: str, found: str, expected: str) -> UnreadableSummary:
+    return UnreadableSummary(
+        f"{path} is not a usable run summary: '{_shown(name)}' {found}; expected {expected}; "
+        "write the summary again or mend that field"
+    )
+
+
+def _shown(text: str) -> str:
+    """Foreign text as part of one line."""
+    return "".join(character if character.isprintable() else "?" for character in text[:200])

@@ -1,0 +1,1 @@
+"""Summaries and comparisons as text."""

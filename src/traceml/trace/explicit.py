@@ -1,0 +1,31 @@
+"""Explicit steps: where the script says itself where a step begins and ends."""
+
+from __future__ import annotations
+
+from threading import get_ident
+from typing import Any
+
+from traceml.trace.models import Models
+from traceml.trace.session import Session
+
+
+class ExplicitSteps:
+    """What `trace_step` and `trace_model_instance` do in a traced process."""
+
+    def __init__(self, session: Session, models: Models) -> None:
+        self._session = session
+        self._models = models
+        self.enter = session.guard(self._enter, any_thread=True)
+        self.exit = session.guard(session.tracer.exit_step)
+        self.watch = session.guard(models.watch_one, any_thread=True)
+
+    def _enter(self, model: Any) -> None:
+        session = self._session
+        if session.thread != get_ident():
+            session.follow_this_thread()
+            if session.thread != get_ident():
+                return  # another thread trains already
+        if model is not None:
+            self._models.watch_one(model)
+        session.identify()
+        session.tracer.enter_step()

@@ -1,0 +1,138 @@
+"""The GPU's own clock: pooled CUDA events, read a few steps later and never waited for."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Protocol
+
+import torch
+
+from traceml.model.layout import NOT_MEASURED
+from traceml.trace import steps
+
+PENDING_STEPS = 64
+"""Steps whose GPU times may be outstanding; a queue deeper than that is not followed."""
+SPANS_PER_STEP = 256
+"""Phases timed on the GPU in one step: hundreds of micro-batches keep their host times alone."""
+RESOLVED_PER_STEP = 2
+"""How many outstanding steps are looked at when a step closes: keeps up, never bursts."""
+MEMORY_EVERY_NS = 20_000_000
+"""Reading the allocator's statistics costs about 12 µs: once per step, but no more often than this.
+The peak covers everything since the last reading, so nothing is missed."""
+
+_PHASES = (steps.INPUT, steps.H2D, steps.FORWARD, steps.BACKWARD, steps.OPTIMIZER)
+_NOT_BODY = (steps.INPUT, steps.EVALUATION, steps.CHECKPOINT)
+
+
+class GpuSink(Protocol):
+    """Where GPU times go: the ring in production."""
+
+    steps_written: int
+
+    def fill_gpu_times(self, number: int, times: list[int]) -> None:
+        """Complete a step that was written before."""
+
+    def mark_final(self, count: int) -> None:
+        """Say that the first `count` steps will not change any more."""
+
+
+class CudaTimeline:
+    """Marks on one CUDA device's current stream."""
+
+    def __init__(self, sink: GpuSink, device: int, clock: Any) -> None:
+        self._sink = sink
+        self._device = device
+        self._clock = clock
+        self._pool: list[Any] = []
+        self._pending: deque[tuple[int, steps.Bounds, list[steps.Span]]] = deque()
+        self._stream_key: Any = None
+        self._stream: Any = None
+        self._current_stream = torch._C._cuda_getCurrentStream
+        self._capturing = torch._C._cuda_isCurrentStreamCapturing
+        self._record = torch.cuda.Event.__mro__[1].record  # ours passes the stream: no look-up
+        self._read_memory = torch._C._cuda_memoryStats
+        self._reset_peak = torch._C._cuda_resetPeakMemoryStats
+        self._memory_read_at = 0
+
+    def mark(self) -> Any:
+        """A moment on the current stream; `None` while a CUDA graph is being captured."""
+        if self._capturing():
+            return None
+        key = self._current_stream(self._device)
+        if key != self._stream_key:
+            self._stream_key = key
+            self._stream = torch.cuda.current_stream(self._device)
+        event = self._pool.pop() if self._pool else torch.cuda.Event(enable_timing=True)
+        self._record(event, self._stream)
+        return event
+
+    def queue_is_dry(self, mark: Any) -> bool | None:
+        """Whether the GPU is already past this mark."""
+        return None if self._capturing() else bool(mark.query())
+
+    def measure_later(
+        self, number: int, step: steps.Bounds, spans: list[steps.Span]
+    ) -> None:
+        """Remember a step whose marks the GPU has yet to pass, and finish older ones."""
+        if len(spans) > SPANS_PER_STEP:
+            step, spans = step._replace(start=None), []
+        self._pending.append((number, step, spans))
+        if len(self._pending) > PENDING_STEPS:
+            self._give_up(self._pending.popleft())
+        self.resolve(RESOLVED_PER_STEP)
+
+    def resolve(self, most: int) -> None:
+        """Fill in the GPU times of outstanding steps that the GPU has completed."""
+        pending = self._pending
+        for _ in range(min(most, len(pending))):
+            number, step, spans = pending[0]
+            if step.end is not None:
+                if self._capturing() or not step.end.query():
+                    return
+                if step.start is not None:
+                    self._sink.fill_gpu_times(number, _gpu_times(step, spans))
+            pending.popleft()
+            self._sink.mark_final(number + 1)
+            self._recycle(step, spans)
+
+    @property
+    def outstanding(self) -> int:
+        """Steps that still wait for the GPU."""
+        return len(self._pending)
+
+    def memory(self) -> tuple[int, int]:
+        """Peak bytes allocated and reserved since last asked."""
+        now = self._clock()
+        if now - self._memory_read_at < MEMORY_EVERY_NS or self._capturing():
+            return NOT_MEASURED, NOT_MEASURED
+        self._memory_read_at = now
+        read = self._read_memory(self._device)
+        self._reset_peak(self._device)
+        return read["allocated_bytes"]["all"]["peak"], read["reserved_bytes"]["all"]["peak"]
+
+    def _give_up(self, step: tuple[int, steps.Bounds, list[steps.Span]]) -> None:
+        self._sink.mark_final(step[0] + 1)
+
+    def _recycle(self, step: steps.Bounds, spans: list[steps.Span]) -> None:
+        """Return a step's marks to the pool, but for the last: the next step begins there."""
+        marks = {id(mark): mark for span in spans for mark in span[1:3]}
+        marks.update((id(mark), mark) for mark in (step.first, step.start) if mark is not None)
+        marks.pop(id(step.end), None)
+        self._pool.extend(marks.values())
+
+
+def _gpu_times(step: steps.Bounds, spans: list[steps.Span]) -> list[int]:
+    """The GPU fields of the layout, in nanoseconds; a phase inside another is charged once."""
+    sums: dict[int, int] = {}
+    body = int(step.start.elapsed_time(step.end) * 1e6)
+    for index, (phase, began, ended, outer) in enumerate(spans):
+        took = int(began.elapsed_time(ended) * 1e6)
+        sums[phase] = sums.get(phase, 0) + took
+        if outer is not None:
+            sums[outer] = sums.get(outer, 0) - took
+        if index >= step.spans_before and phase in _NOT_BODY:
+            body -= took
+    if step.fetches:
+        sums.setdefault(steps.INPUT, 0)
+    waited, *phases = (sums.get(phase, NOT_MEASURED) for phase in _PHASES)
+    return [waited, body, *phases]

@@ -1,0 +1,229 @@
+"""Finds the model behind an optimizer and times its calls, touching no submodule.
+
+The model is looked for when an optimizer first steps: the outermost module, among those that the
+callers hold, that owns the optimizer's parameters. Its class's `__call__` is wrapped and lets every
+other instance through, so nothing is attached to the model itself: it saves, copies and compiles
+as before.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+import weakref
+from collections.abc import Iterable, Iterator
+from threading import get_ident
+from typing import Any
+
+import torch
+from torch import nn
+
+from traceml.trace.session import Session
+from traceml.trace.steps import FORWARD
+
+MOST_SCANS = 3
+"""Searches through all live objects (40–130 ms each) for models that no caller holds."""
+MOST_FRAMES = 40
+PATIENCE_STEPS = 2
+"""Steps without a forward pass before the next way of seeing one is tried."""
+
+
+class KnownOptimizers:
+    """The optimizers that have stepped, and through them the models."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+        self._seen: dict[int, weakref.ref[Any]] = {}
+        self._scans = 0
+
+    def add(self, optimizer: Any) -> bool:
+        """Look at an optimizer that steps; whether it was new."""
+        known = self._seen.get(id(optimizer))
+        if known is not None and known() is optimizer:
+            return False
+        self._seen[id(optimizer)] = weakref.ref(optimizer)
+        parameters = {
+            id(parameter): parameter
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        }
+        self._models.use_device(parameters.values())
+        if not self._models.cover(parameters):
+            self._models.watch(self._owners(parameters.keys()))
+        return True
+
+    def _owners(self, parameters: Iterable[int]) -> list[nn.Module]:
+        wanted = set(parameters)
+        owners = outermost(own_any(wanted, _held_by_callers()))
+        if not owners and self._scans < MOST_SCANS:
+            self._scans += 1
+            owners = outermost(own_any(wanted, _all_modules()))
+        return owners
+
+
+class Models:
+    """The models whose calls are timed as forward passes."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._watched: dict[int, weakref.ref[nn.Module]] = {}
+        self._wrapped: set[tuple[type, str]] = set()
+        self._unseen = 0
+        self._escalations = [self._watch_forward, self._watch_children]
+        session.at_step.append(self._look)
+        tracer = session.tracer
+        self._begin = session.guard(tracer.begin_forward)
+        self._end = session.guard(tracer.end_forward)
+        self._abort = session.guard(tracer.abort)
+        self._forwards = 0
+        self._depth = 0
+
+    def cover(self, parameters: Iterable[int]) -> bool:
+        """Whether the watched models own all of these already."""
+        owned = {id(p) for model in self._models() for p in model.parameters()}
+        return bool(owned) and owned.issuperset(parameters)
+
+    def watch(self, models: Iterable[nn.Module]) -> None:
+        """Time the calls of these models."""
+        for model in models:
+            if id(model) not in self._watched:
+                self._watched[id(model)] = weakref.ref(model, self._forget(id(model)))
+                self._wrap(type(model), "__call__")
+
+    def watch_one(self, model: nn.Module) -> None:
+        """Time the calls of a model that the script has named."""
+        if id(model) not in self._watched:
+            self.use_device(model.parameters())
+            self.watch([model])
+
+    def use_device(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Follow the GPU that the first of these parameters lives on."""
+        device = next((parameter.device for parameter in parameters), None)
+        if device is None or self._session.tracer.gpu is not None:
+            return
+        if device.type == "cuda":
+            index = torch.cuda.current_device() if device.index is None else device.index
+            self._session.follow_cuda(index)
+        elif device.type != "cpu":
+            self._session.device = device.type
+
+    def _models(self) -> list[nn.Module]:
+        return [model for model in (ref() for ref in self._watched.values()) if model is not None]
+
+    def _forget(self, identity: int) -> Any:
+        watched = self._watched
+        return lambda _: watched.pop(identity, None)
+
+    def _wrap(self, kind: type, name: str) -> None:
+        if (kind, name) in self._wrapped:
+            return
+        self._wrapped.add((kind, name))
+        call = getattr(kind, name)
+        session, watched = self._session, self._watched
+        begin, end, abort = self._begin, self._end, self._abort
+
+        @functools.wraps(call)
+        def timed(model: Any, *arguments: Any, **options: Any) -> Any:
+            if torch.compiler.is_compiling() or id(model) not in watched:
+                return call(model, *arguments, **options)
+            if self._depth or get_ident() != session.thread:
+                return call(model, *arguments, **options)
+            training, gradients = model.training, torch.is_grad_enabled()
+            self._depth = 1
+            self._forwards += 1
+            begin(training, gradients)
+            try:
+                result = call(model, *arguments, **options)
+            except BaseException:
+                self._depth = 0
+                abort(FORWARD)
+                raise
+            self._depth = 0
+            end(training, gradients)
+            return result
+
+        self._session.replace(kind, name, timed)
+
+    def _look(self) -> None:
+        """After each step: if the model was not called, try the next way of seeing it."""
+        if self._forwards:
+            self._forwards = self._unseen = 0
+            self._escalations.clear()
+            return
+        if not self._escalations or not self._watched:
+            return
+        self._unseen += 1
+        if self._unseen > PATIENCE_STEPS:
+            self._unseen = 0
+            if not _something_is_compiled():  # wrapping now would make torch compile it again
+                self._escalations.pop(0)()
+
+    def _watch_forward(self) -> None:
+        """The script may call `model.forward(x)` itself."""
+        for model in self._models():
+            self._wrap(type(model), "forward")
+
+    def _watch_children(self) -> None:
+        """The outermost module may be a mere container: its parts are called one by one."""
+        for model in self._models():
+            parts = [part for part in model.children() if any(True for _ in part.parameters())]
+            self.watch(parts)
+
+
+def _something_is_compiled() -> bool:
+    dynamo: Any = sys.modules.get("torch._dynamo.utils")
+    return dynamo is not None and bool(dynamo.counters["stats"])
+
+
+def own_any(wanted: set[int], modules: Iterable[nn.Module]) -> list[nn.Module]:
+    """Those modules that own at least one of the wanted parameters."""
+    return [
+        module
+        for module in {id(module): module for module in modules}.values()
+        if any(id(parameter) in wanted for parameter in module.parameters())
+    ]
+
+
+def outermost(modules: list[nn.Module]) -> list[nn.Module]:
+    """Those modules that no other of them contains."""
+    inner = {
+        id(part) for module in modules for part in module.modules() if part is not module
+    }
+    return [module for module in modules if id(module) not in inner]
+
+
+def _held_by_callers() -> Iterator[nn.Module]:
+    """Modules in the local variables of the callers, in their objects, and one container deep."""
+    frame = sys._getframe(1)
+    for _ in range(MOST_FRAMES):
+        if frame.f_back is None:
+            return
+        frame = frame.f_back
+        if _is_ours_or_torchs(frame.f_globals.get("__name__", "")):
+            continue
+        for value in list(frame.f_locals.values()):
+            yield from _modules_in(value)
+            attributes = getattr(value, "__dict__", None)
+            if type(attributes) is dict and not isinstance(value, type):
+                for inner in list(attributes.values()):
+                    yield from _modules_in(inner)
+
+
+def _is_ours_or_torchs(name: str) -> bool:
+    return name.partition(".")[0] in ("torch", "traceml")
+
+
+def _modules_in(value: Any) -> Iterator[nn.Module]:
+    kind = type(value)
+    if issubclass(kind, nn.Module):
+        yield value
+    elif kind in (list, tuple, dict) and len(value) <= 100:
+        for item in list(value.values() if kind is dict else value):
+            if issubclass(type(item), nn.Module):
+                yield item
+
+
+def _all_modules() -> Iterator[nn.Module]:
+    # type(x), not isinstance: a dead weak proxy raises when asked for its class
+    return (thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module))

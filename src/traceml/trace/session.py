@@ -1,0 +1,268 @@
+"""The tracer of this process: its ring, its hooks, and the guard that keeps training safe."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+from traceml.model.rank import Rank
+from traceml.trace import ring as rings
+from traceml.trace.messages import Messages
+from traceml.trace.regions import Regions
+from traceml.trace.steps import StepTracer
+
+if TYPE_CHECKING:
+    from traceml.trace.explicit import ExplicitSteps
+
+TOO_MANY_FAILURES = 1000
+"""Exceptions of our own after which the tracer takes itself out of the process."""
+LAST_LOOK_S = 0.05
+"""How long the end of the process may be held up for the GPU times of the last steps."""
+
+_RANK_VARIABLES = (
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
+    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", "SLURM_NODEID"),
+    (
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+        "OMPI_COMM_WORLD_NODE_RANK",
+    ),
+)
+
+
+class Session:
+    """Tracing in one process; it makes no file before the first step or the first logged value."""
+
+    def __init__(self, run_folder: Path, ring_folder: Path | None, max_steps: int | None) -> None:
+        self.run_folder = run_folder
+        self.max_steps = max_steps
+        self.ring: rings.Ring | None = None
+        self.device = "cpu"
+        self.thread: int | None = None
+        self.active = True
+        self.restores: list[Callable[[], None]] = []
+        self.at_step: list[Callable[[], None]] = []
+        self._folders = [ring_folder, run_folder] if ring_folder else [run_folder]
+        self._failures = 0
+        self._identified = False
+        self._pid = os.getpid()
+        self.tracer = StepTracer(_NoRing(), time.perf_counter_ns)
+        self.tracer.on_step = self._after_step
+        # What a script may say for itself; `steps` is there once torch is.
+        self.steps: ExplicitSteps | None = None
+        self.regions = Regions(self)
+        self.messages = Messages(self)
+
+    # The guard
+
+    def guard(
+        self, function: Callable[..., Any], any_thread: bool = False
+    ) -> Callable[..., Any]:
+        """Make one of our functions safe to call from training: it may fail, training goes on.
+
+        Only the training thread is followed, unless asked otherwise: a fetch in a prefetching
+        thread holds up nobody.
+        """
+
+        def guarded(*arguments: Any) -> Any:
+            if not self.active:
+                return None
+            if self.thread != (me := get_ident()) and not any_thread:
+                if self.thread is not None:
+                    return None
+                self.thread = me
+            try:
+                return function(*arguments)
+            except Exception as error:  # noqa: BLE001 - counted and shown in the summary
+                self.failed(error)
+                return None
+
+        return guarded
+
+    def failed(self, error: Exception) -> None:
+        """Count an exception of our own; too many of them end tracing."""
+        self._failures += 1
+        if self.ring is not None:
+            self.ring.count_failure(f"{type(error).__name__}: {error}")
+        if self._failures >= TOO_MANY_FAILURES:
+            self.stop()
+
+    def follow_this_thread(self) -> None:
+        """An optimizer steps here: before the first step that decides which thread trains."""
+        me = get_ident()
+        if self.thread != me and self.tracer.steps == 0 and not self.tracer.in_backward:
+            self.thread = me
+            self.tracer.forget()
+
+    def replace(self, owner: Any, name: str, replacement: Any) -> None:
+        """Set an attribute of torch's; the way back restores what was there, or its absence."""
+        attributes = vars(owner)
+        had, original = name in attributes, attributes.get(name)
+        setattr(owner, name, replacement)
+
+        def restore() -> None:
+            if had:
+                setattr(owner, name, original)
+            else:
+                delattr(owner, name)
+
+        self.restores.append(restore)
+
+    # The ring
+
+    def open(self) -> rings.Ring | None:
+        """The ring; made when it is first needed, identified anew when the first step begins."""
+        if self.ring is None and self.active:
+            try:
+                self.ring = rings.create(self._folders, f"rank-{_place()[0]}-{os.getpid()}.ring")
+            except OSError as error:
+                self.say(f"tracing is off in process {os.getpid()}: no room for a ring: {error}")
+                self.stop()
+                return None
+            self.ring.identify(self._identity())
+            self.tracer.sink = self.ring
+        return self.ring
+
+    def identify(self) -> None:
+        """Write who this is: from the first step on its rank and device are known."""
+        if not self._identified and self.open() is not None:
+            self._identified = True
+            assert self.ring is not None
+            self.ring.identify(self._identity())
+
+    def follow_cuda(self, index: int) -> None:
+        """The model lives on a CUDA device: time its phases there as well."""
+        from traceml.trace.gpu import CudaTimeline
+
+        ring = self.open()
+        if ring is not None:
+            self.device = f"cuda:{index}"
+            self.tracer.gpu = CudaTimeline(ring, index, self.tracer.clock)
+
+    def _identity(self) -> Rank:
+        rank, world, local_rank, local_world, node = _place()
+        name, total = _describe(self.device)
+        return Rank(
+            rank=rank,
+            local_rank=local_rank,
+            world_size=world,
+            local_world_size=local_world,
+            node_rank=node,
+            pid=os.getpid(),
+            hostname=socket.gethostname(),
+            device=self.device,
+            device_name=name,
+            device_total_bytes=total,
+            monotonic_ns=time.perf_counter_ns(),
+            unix_ns=time.time_ns(),
+        )
+
+    def _after_step(self) -> None:
+        for look in self.at_step:
+            look()
+        if self.max_steps is not None and self.tracer.steps >= self.max_steps:
+            self.stop()
+
+    # Ending
+
+    def finish(self) -> None:
+        """The process ends by itself: keep what is open, say goodbye."""
+        if os.getpid() != self._pid:
+            return
+        if self.ring is not None:
+            self.guard(self._finish, any_thread=True)()
+            self.ring.mark_ended()
+        self.stop()
+
+    def _finish(self) -> None:
+        self.tracer.finish()
+        gpu: Any = self.tracer.gpu
+        deadline = time.monotonic() + LAST_LOOK_S
+        while gpu is not None and gpu.outstanding and time.monotonic() < deadline:
+            gpu.resolve(gpu.outstanding)
+            time.sleep(0.001)
+        for look in self.at_step:
+            look()
+
+    def stop(self) -> None:
+        """Take every hook out again; the ring stays for the agent."""
+        self.active = False
+        while self.restores:
+            self.restores.pop()()
+
+    def forget_parent(self) -> None:
+        """In a forked child: nothing of the parent's is ours; a ring of our own may come."""
+        self.ring = None
+        self.thread = None
+        self._identified = False
+        self._failures = 0
+        self._pid = os.getpid()
+        self.tracer.sink = _NoRing()
+        self.tracer.gpu = None
+        self.tracer.forget()
+        self.regions.forget()
+        self.messages.forget()
+
+    def say(self, text: str) -> None:
+        """One line for people, on stderr; never an error of its own."""
+        try:
+            sys.stderr.write(f"traceml: {text}\n")
+        except (OSError, ValueError, AttributeError):
+            return  # stderr is closed: nobody is listening
+
+
+class _NoRing:
+    """Stands in for the ring until the first step opens it."""
+
+    def write_step(self, *values: int) -> int:
+        raise RuntimeError("a step was closed before its ring was open")
+
+
+def _place() -> tuple[int, int, int, int, int]:
+    """Rank, world size, local rank, local world size and node rank of this process."""
+    rank, world, local_rank, local_world, node = _place_in_environment()
+    torch_distributed: Any = sys.modules.get("torch.distributed")
+    if torch_distributed is not None and torch_distributed.is_available():
+        if torch_distributed.is_initialized():
+            rank, known_world = torch_distributed.get_rank(), torch_distributed.get_world_size()
+            if known_world != world:  # spawned by the script itself: one node as far as we know
+                local_rank, local_world, node = rank, known_world, 0
+            world = known_world
+    return rank, world, local_rank, local_world, node
+
+
+def _place_in_environment() -> tuple[int, int, int, int, int]:
+    for rank, world, local_rank, local_world, node in _RANK_VARIABLES:
+        if _number(rank) is None:
+            continue
+        ranks = _number(world) or 1
+        return (
+            _number(rank) or 0,
+            ranks,
+            _number(local_rank) or 0,
+            _number(local_world) or ranks,
+            _number(node) or 0,
+        )
+    return 0, 1, 0, 1, 0
+
+
+def _number(variable: str) -> int | None:
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdigit() else None
+
+
+def _describe(device: str) -> tuple[str, int | None]:
+    """A device's name and memory, as torch knows them."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not device.startswith("cuda"):
+        return "", None
+    properties = torch.cuda.get_device_properties(device)
+    return properties.name, properties.total_memory

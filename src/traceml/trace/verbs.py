@@ -1,0 +1,101 @@
+"""What a script may say for itself; without a run every verb is a cheap no-op."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from traceml.trace.current import current
+from traceml.trace.session import Session
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class trace_step:  # noqa: N801 - a verb, as users write it
+    """An explicit step boundary: `with traceml.trace_step(model): ...`."""
+
+    __slots__ = ("_model", "_session")
+
+    def __init__(self, model: Any = None) -> None:
+        self._model = model
+        self._session: Session | None = None
+
+    def __enter__(self) -> None:
+        session = current()
+        if session is not None and session.steps is not None:
+            self._session = session
+            session.steps.enter(self._model)
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        if self._session is not None and self._session.steps is not None:
+            self._session.steps.exit(kind is not None)
+
+
+class trace_time:  # noqa: N801 - a verb, as users write it
+    """A named region, as a decorator or a context manager.
+
+    `use_gpu` times the region on the GPU's clock as well, without waiting for it.
+    """
+
+    __slots__ = ("_name", "_open", "_use_gpu")
+
+    def __init__(self, name: str, use_gpu: bool = False) -> None:
+        self._name = name
+        self._use_gpu = use_gpu
+        self._open: list[tuple[int, Any]] = []
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def timed(*arguments: P.args, **options: P.kwargs) -> R:
+            with trace_time(self._name, self._use_gpu):
+                return function(*arguments, **options)
+
+        return timed
+
+    def __enter__(self) -> None:
+        session = current()
+        if session is not None:
+            mark = session.regions.mark() if self._use_gpu else None
+            self._open.append((time.perf_counter_ns(), mark))
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        session = current()
+        if self._open and session is not None:
+            began, mark = self._open.pop()
+            session.regions.add(self._name, time.perf_counter_ns() - began, mark)
+
+
+def trace_model_instance(model: Any) -> Any:
+    """Name the model, where it is not to be found by itself; returns it unchanged."""
+    session = current()
+    if session is not None and session.steps is not None:
+        session.steps.watch(model)
+    return model
+
+
+def log_params(values: Mapping[str, Any]) -> None:
+    """Record the run's parameters; later values of a name replace earlier ones."""
+    _send("params", {"values": values})
+
+
+def log_metrics(values: Mapping[str, Any], step: int | None = None) -> None:
+    """Record metric values at a step (by default the step that is running)."""
+    session = current()
+    if session is not None:
+        session.messages.metrics(values, step)
+
+
+def log_artifact(path: str | Path, name: str | None = None) -> None:
+    """Record a file of the run; the agent notes its size and hash, the training goes on."""
+    where = Path(path).absolute()
+    _send("artifact", {"path": str(where), "name": name or where.name})
+
+
+def _send(kind: str, content: dict[str, Any]) -> None:
+    session = current()
+    if session is not None:
+        session.messages.send(kind, content)

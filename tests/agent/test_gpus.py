@@ -1,0 +1,311 @@
+"""GPUs through NVML: a fake driver at the edge, the real binding where it needs no GPU."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from traceml.agent.gpus import REASON_READERS, REASONS, GpuSampler, throttle_words
+from traceml.model.sample import GpuSample
+
+NEW_READER, OLD_READER = REASON_READERS
+NOT_SUPPORTED, FUNCTION_NOT_FOUND, DRIVER_NOT_LOADED, GPU_IS_LOST = 3, 13, 9, 15
+
+
+class FakeError(Exception):
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+
+@dataclass
+class FakeDriver:
+    """What NVML would answer, by function name, for GPU 0 and GPU 1."""
+
+    errors: dict[tuple[str, int], int] = field(default_factory=dict)
+    missing: set[str] = field(default_factory=set)
+    calls: list[tuple[str, int]] = field(default_factory=list)
+    opened: int = 0
+    closed: int = 0
+    init_error: int | None = None
+    count_error: int | None = None
+    shutdown_error: int | None = None
+    answers: dict[str, Callable[[int], Any]] = field(
+        default_factory=lambda: {
+            "nvmlDeviceGetHandleByIndex": lambda gpu: gpu,
+            "nvmlDeviceGetUUID": lambda gpu: f"GPU-{gpu}",
+            "nvmlDeviceGetName": lambda _: "NVIDIA H200",
+            "nvmlDeviceGetMaxClockInfo": lambda _: 1980,
+            "nvmlDeviceGetClockInfo": lambda _: 1755,
+            "nvmlDeviceGetMemoryInfo": lambda gpu: SimpleNamespace(used=gpu + 7, total=100),
+            "nvmlDeviceGetUtilizationRates": lambda gpu: SimpleNamespace(gpu=93, memory=40),
+            "nvmlDeviceGetTemperature": lambda _: 61,
+            "nvmlDeviceGetPowerUsage": lambda _: 512_345,
+            "nvmlDeviceGetEnforcedPowerLimit": lambda _: 700_000,
+            NEW_READER: lambda _: 0x4,
+            OLD_READER: lambda _: 0x20,
+        }
+    )
+
+    def module(self) -> ModuleType:
+        module: Any = ModuleType("pynvml")
+        module.NVMLError = FakeError
+        module.NVML_CLOCK_SM, module.NVML_TEMPERATURE_GPU = 1, 0
+        module.NVML_ERROR_GPU_IS_LOST = GPU_IS_LOST
+        module.NVML_ERROR_FUNCTION_NOT_FOUND = FUNCTION_NOT_FOUND
+        module.nvmlInit = self._init
+        module.nvmlShutdown = self._shutdown
+        module.nvmlDeviceGetCount = self._count
+        for name in self.answers:
+            if name not in self.missing:
+                setattr(module, name, self._function(name))
+        return module  # type: ignore[no-any-return]
+
+    def _function(self, name: str) -> Callable[..., Any]:
+        def call(gpu: int, *_: int) -> Any:
+            self.calls.append((name, gpu))
+            if (name, gpu) in self.errors:
+                raise FakeError(self.errors[name, gpu])
+            return self.answers[name](gpu)
+
+        return call
+
+    def _init(self) -> None:
+        self.opened += 1
+        if self.init_error is not None:
+            raise FakeError(self.init_error)
+
+    def _count(self) -> int:
+        if self.count_error is not None:
+            raise FakeError(self.count_error)
+        return 2
+
+    def _shutdown(self) -> None:
+        self.closed += 1
+        if self.shutdown_error is not None:
+            raise FakeError(self.shutdown_error)
+
+
+Install = Callable[[FakeDriver], GpuSampler]
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Install:
+    def install(driver: FakeDriver) -> GpuSampler:
+        monkeypatch.setitem(sys.modules, "pynvml", driver.module())
+        return GpuSampler()
+
+    return install
+
+
+def healthy(index: int) -> GpuSample:
+    return GpuSample(
+        index=index,
+        uuid=f"GPU-{index}",
+        name="NVIDIA H200",
+        utilisation=0.93,
+        memory_used_bytes=index + 7,
+        memory_total_bytes=100,
+        temperature_c=61.0,
+        power_w=512.345,
+        power_limit_w=700.0,
+        sm_clock_mhz=1755.0,
+        sm_clock_max_mhz=1980.0,
+        throttle_reasons=("power cap",),
+    )
+
+
+def test_every_gpu_of_the_node(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    driver = FakeDriver()
+    sampler = install(driver)
+    assert driver.opened == 0  # nothing before it is needed
+    assert sampler.sample() == (healthy(0), healthy(1))
+    assert sampler.sample() == (healthy(0), healthy(1))
+    assert driver.opened == 1
+
+
+def replaced(sample: GpuSample, **values: Any) -> GpuSample:
+    names = GpuSample.__dataclass_fields__
+    return GpuSample(**{**{name: getattr(sample, name) for name in names}, **values})
+
+
+@pytest.mark.parametrize(
+    ("function", "unknown"),
+    [
+        ("nvmlDeviceGetUtilizationRates", ["utilisation"]),
+        ("nvmlDeviceGetMemoryInfo", ["memory_used_bytes", "memory_total_bytes"]),
+        ("nvmlDeviceGetTemperature", ["temperature_c"]),
+        ("nvmlDeviceGetPowerUsage", ["power_w"]),
+        ("nvmlDeviceGetEnforcedPowerLimit", ["power_limit_w"]),
+        ("nvmlDeviceGetClockInfo", ["sm_clock_mhz"]),
+        ("nvmlDeviceGetMaxClockInfo", ["sm_clock_max_mhz"]),
+        (NEW_READER, ["throttle_reasons"]),
+    ],
+)
+def test_unsupported_sensor_is_none_and_the_others_stay(
+    install: Install, function: str, unknown: list[str]
+) -> None:
+    driver = FakeDriver(errors={(function, 0): NOT_SUPPORTED})
+    expected = replaced(healthy(0), **dict.fromkeys(unknown))
+    assert install(driver).sample() == (expected, healthy(1))
+
+
+def test_memory_that_nvml_marks_as_not_available(install: Install) -> None:
+    driver = FakeDriver()
+    driver.answers["nvmlDeviceGetMemoryInfo"] = lambda _: SimpleNamespace(used=2**64 - 1, total=100)
+    sample = install(driver).sample()[0]
+    assert (sample.memory_used_bytes, sample.memory_total_bytes) == (None, 100)
+
+
+def test_lost_gpu_keeps_its_place_and_is_asked_no_more(install: Install) -> None:
+    driver = FakeDriver()
+    sampler = install(driver)
+    sampler.sample()
+    driver.errors["nvmlDeviceGetTemperature", 0] = GPU_IS_LOST
+    lost = GpuSample(index=0, uuid="GPU-0", name="NVIDIA H200")
+    assert sampler.sample() == (lost, healthy(1))
+    driver.calls.clear()
+    assert sampler.sample() == (lost, healthy(1))
+    assert {gpu for _, gpu in driver.calls} == {1}
+
+
+def test_gpu_that_cannot_be_opened_leaves_the_others(install: Install) -> None:
+    driver = FakeDriver(errors={("nvmlDeviceGetHandleByIndex", 0): GPU_IS_LOST})
+    assert install(driver).sample() == (healthy(1),)
+
+
+def test_names_in_bytes_from_older_bindings(install: Install) -> None:
+    driver = FakeDriver()
+    driver.answers["nvmlDeviceGetUUID"] = lambda gpu: f"GPU-{gpu}".encode()
+    driver.answers["nvmlDeviceGetName"] = lambda _: b"NVIDIA H200"
+    assert install(driver).sample() == (healthy(0), healthy(1))
+
+
+@pytest.mark.parametrize(
+    ("driver", "reasons"),
+    [
+        pytest.param(FakeDriver(), ("power cap",), id="new name"),
+        pytest.param(FakeDriver(missing={NEW_READER}), ("thermal",), id="older binding"),
+        pytest.param(
+            FakeDriver(errors=dict.fromkeys([(NEW_READER, 0), (NEW_READER, 1)], 13)),
+            ("thermal",),
+            id="older driver",
+        ),
+        pytest.param(FakeDriver(missing=set(REASON_READERS)), None, id="neither name"),
+    ],
+)
+def test_throttle_reasons_by_either_name(
+    install: Install, driver: FakeDriver, reasons: tuple[str, ...] | None
+) -> None:
+    sampler = install(driver)
+    for _ in range(2):
+        assert [gpu.throttle_reasons for gpu in sampler.sample()] == [reasons, reasons]
+
+
+@pytest.mark.parametrize(
+    ("bits", "words"),
+    [
+        (0, ()),
+        (0x1, ("idle",)),
+        (0x4 | 0x20, ("power cap", "thermal")),
+        (0x8 | 0x40, ("hw slowdown", "thermal")),
+        (0x20 | 0x40, ("thermal",)),
+        (0x80, ("power brake",)),
+        (0x4 | 1 << 40, ("power cap", "other")),
+    ],
+)
+def test_throttle_words(bits: int, words: tuple[str, ...]) -> None:
+    assert throttle_words(bits) == words
+
+
+@pytest.mark.parametrize(
+    ("driver", "closed"),
+    [
+        pytest.param(FakeDriver(init_error=DRIVER_NOT_LOADED), 0, id="no driver"),
+        pytest.param(FakeDriver(count_error=DRIVER_NOT_LOADED), 1, id="driver unloaded since"),
+    ],
+)
+def test_driver_that_fails_is_no_gpus_and_not_tried_again(
+    install: Install, driver: FakeDriver, closed: int
+) -> None:
+    sampler = install(driver)
+    assert sampler.sample() == sampler.sample() == ()
+    sampler.close()
+    assert (driver.opened, driver.closed) == (1, closed)
+
+
+def test_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    sampler = GpuSampler()
+    assert sampler.sample() == ()
+    sampler.close()
+
+
+@pytest.mark.parametrize("error", [None, DRIVER_NOT_LOADED], ids=["clean", "driver gone"])
+def test_closed_sampler_is_empty(install: Install, error: int | None) -> None:
+    driver = FakeDriver(shutdown_error=error)
+    sampler = install(driver)
+    sampler.sample()
+    sampler.close()
+    sampler.close()
+    assert sampler.sample() == ()
+    assert (driver.opened, driver.closed) == (1, 1)
+
+
+def test_importing_the_sampler_does_not_import_nvml() -> None:
+    code = "import sys; sys.path[:] = sys.argv[1:]; import traceml.agent.gpus as _;"
+    code += "print('pynvml' in sys.modules)"
+    answer = subprocess.run([sys.executable, "-c", code, *sys.path], capture_output=True, text=True)
+    assert answer.stdout.split() == ["False"]
+
+
+def test_the_fake_speaks_as_the_real_binding_does() -> None:
+    real = importlib.import_module("pynvml")
+    fake = FakeDriver().module()
+    ours = [name for name in vars(fake) if not name.startswith("_")]
+    assert [name for name in ours if not hasattr(real, name)] == []
+    for name in ("NVML_CLOCK_SM", "NVML_TEMPERATURE_GPU", "NVML_ERROR_GPU_IS_LOST"):
+        assert getattr(fake, name) == getattr(real, name)
+    assert real.NVML_ERROR_FUNCTION_NOT_FOUND == FUNCTION_NOT_FOUND
+    assert real.NVMLError(GPU_IS_LOST).value == GPU_IS_LOST
+    assert real.nvmlClocksThrottleReasonAll == sum(bit for bit, _ in REASONS)
+
+
+def has_nvml() -> bool:
+    real = importlib.import_module("pynvml")
+    try:
+        real.nvmlInit()
+    except real.NVMLError:
+        return False
+    real.nvmlShutdown()
+    return True
+
+
+@pytest.mark.skipif(has_nvml(), reason="this machine has an NVIDIA driver")
+def test_real_binding_without_a_driver() -> None:
+    sampler = GpuSampler()
+    assert sampler.sample() == ()
+    sampler.close()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not has_nvml(), reason="this machine has no NVIDIA driver")
+def test_real_gpus() -> None:
+    sampler = GpuSampler()
+    gpus = sampler.sample()
+    sampler.close()
+    assert gpus
+    for gpu in gpus:
+        assert gpu.uuid.startswith("GPU-")
+        assert gpu.utilisation is None or 0 <= gpu.utilisation <= 1
+        assert gpu.memory_used_bytes is not None
+        assert gpu.memory_total_bytes is not None
+        assert gpu.memory_used_bytes <= gpu.memory_total_bytes
+        assert gpu.power_w is None or gpu.power_w < 5000

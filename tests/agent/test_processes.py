@@ -1,0 +1,343 @@
+"""Ranks and their workers: a real process tree that burns CPU on command, by a clock of our own."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from traceml.agent.processes import REREAD_EVERY, ProcessSampler
+from traceml.model.sample import ProcessSample
+
+# One line in, one line out, so a test always knows what has already happened.
+ACTOR = """
+import os, subprocess, sys, threading, time
+
+children, kept, stop = [], [], threading.Event()
+for line in sys.stdin:
+    verb, *words = line.split()
+    answer = "done"
+    if verb == "burn":
+        end_s = time.process_time() + float(words[0])
+        while time.process_time() < end_s:
+            pass
+    elif verb == "start":
+        command = [sys.executable, sys.argv[0]]
+        pipe = subprocess.PIPE
+        child = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+        print("hello", file=child.stdin, flush=True)
+        child.stdout.readline()  # its start-up is behind it
+        children.append(child)
+        answer = child.pid
+    elif verb == "tell":
+        child = children[int(words[0])]
+        print(*words[1:], file=child.stdin, flush=True)
+        answer = child.stdout.readline().strip()
+    elif verb == "end":
+        child = children[int(words[0])]
+        child.stdin.close()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # a zombie from here on
+    elif verb == "reap":
+        children[int(words[0])].wait()
+    elif verb == "fill":
+        kept.append(b"x" * int(words[0]))
+    elif verb == "thread":
+        threading.Thread(target=stop.wait, daemon=True).start()
+    print(answer, flush=True)
+for child in children:
+    child.stdin.close()
+    child.wait()
+"""
+
+
+class Actor:
+    """A process below the test, and through it the processes below that one."""
+
+    def __init__(self, script: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.pid = self.process.pid
+
+    def do(self, command: str) -> str:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(command, file=self.process.stdin, flush=True)
+        return self.process.stdout.readline().strip()
+
+    def start_worker(self) -> int:
+        return int(self.do("start"))
+
+    def end(self) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def make_actor(tmp_path: Path) -> Iterator[Callable[[], Actor]]:
+    script = tmp_path / "actor.py"
+    script.write_text(ACTOR)
+    actors: list[Actor] = []
+
+    def make() -> Actor:
+        actors.append(Actor(script))
+        actors[-1].do("hello")  # the interpreter's own start-up is behind it
+        return actors[-1]
+
+    yield make
+    for actor in actors:
+        if actor.process.poll() is None:
+            actor.end()
+
+
+@pytest.fixture
+def rank(make_actor: Callable[[], Actor]) -> Actor:
+    return make_actor()
+
+
+def only(samples: tuple[ProcessSample, ...]) -> ProcessSample:
+    assert len(samples) == 1
+    return samples[0]
+
+
+def test_cores_used_by_the_rank_and_by_its_workers(rank: Actor) -> None:
+    rank.start_worker()
+    rank.start_worker()
+    rank.do("tell 1 start")  # a worker of a worker
+    sampler = ProcessSampler()
+    first = only(sampler.sample({3: rank.pid}, 50.0))
+    assert (first.rank, first.pid, first.workers) == (3, rank.pid, 3)
+    assert (first.cpu_cores, first.workers_cpu_cores) == (None, None)
+
+    rank.do("burn 0.4")
+    for worker in ("0", "1", "1 tell 0"):
+        rank.do(f"tell {worker} burn 0.2")
+    second = only(sampler.sample({3: rank.pid}, 50.5))
+    # Two ticks of 10 ms per process, and what passing the messages on costs.
+    assert second.cpu_cores == pytest.approx(0.4 / 0.5, abs=0.1)
+    assert second.workers_cpu_cores == pytest.approx(3 * 0.2 / 0.5, abs=0.2)
+
+
+def test_worker_born_since_the_last_sample_counts_from_its_birth(rank: Actor) -> None:
+    sampler = ProcessSampler()
+    assert only(sampler.sample({0: rank.pid}, 0.0)).workers_rss_bytes == 0
+    rank.start_worker()
+    rank.do("tell 0 burn 0.3")
+    sample = only(sampler.sample({0: rank.pid}, 1.0))
+    assert sample.workers == 1
+    assert sample.workers_cpu_cores is not None
+    assert 0.28 <= sample.workers_cpu_cores < 0.6  # with the interpreter's start-up
+
+
+@pytest.mark.skipif(not hasattr(os, "waitid"), reason="needs waitid to keep a zombie")
+def test_worker_that_ended_is_not_counted_even_as_a_zombie(rank: Actor) -> None:
+    rank.start_worker()
+    rank.start_worker()
+    sampler = ProcessSampler()
+    assert only(sampler.sample({0: rank.pid}, 0.0)).workers == 2
+    rank.do("end 0")
+    sample = only(sampler.sample({0: rank.pid}, 1.0))
+    assert sample.workers == 1
+    assert sample.workers_cpu_cores == pytest.approx(0.0, abs=0.05)
+    rank.do("reap 0")
+    assert only(sampler.sample({0: rank.pid}, 2.0)).workers == 1
+
+
+def test_memory_and_threads(rank: Actor) -> None:
+    rank.start_worker()
+    sampler = ProcessSampler()
+    before = only(sampler.sample({0: rank.pid}, 0.0))
+    rank.do("fill 30000000")
+    rank.do("tell 0 fill 50000000")
+    rank.do("thread")
+    after = only(sampler.sample({0: rank.pid}, 1.0))
+
+    assert before.rss_bytes is not None
+    assert before.workers_rss_bytes is not None
+    assert after.rss_bytes is not None
+    assert after.workers_rss_bytes is not None
+    assert 30e6 <= after.rss_bytes - before.rss_bytes < 40e6
+    assert 50e6 <= after.workers_rss_bytes - before.workers_rss_bytes < 75e6
+    assert (before.threads, after.threads) == (1, 2)
+
+
+def test_rank_started_by_another_rank_is_not_its_worker(rank: Actor) -> None:
+    spawned = rank.start_worker()
+    rank.do("tell 0 start")
+    rank.start_worker()
+    sampler = ProcessSampler()
+    ranks = {0: rank.pid, 1: spawned}
+    sampler.sample(ranks, 0.0)
+    rank.do("tell 0 tell 0 burn 0.3")
+    parent, child = sampler.sample(ranks, 1.0)
+    assert (parent.rank, parent.workers, child.rank, child.workers) == (0, 1, 1, 1)
+    assert parent.workers_cpu_cores == pytest.approx(0.0, abs=0.05)
+    assert child.workers_cpu_cores == pytest.approx(0.3, abs=0.05)
+    assert child.cpu_cores == pytest.approx(0.0, abs=0.05)
+
+
+def test_worker_that_becomes_a_rank_keeps_its_history(rank: Actor) -> None:
+    spawned = rank.start_worker()
+    sampler = ProcessSampler()
+    sampler.sample({0: rank.pid}, 0.0)
+    rank.do("tell 0 burn 0.3")
+    parent, child = sampler.sample({0: rank.pid, 1: spawned}, 1.0)
+    assert parent.workers == 0
+    assert child.cpu_cores == pytest.approx(0.3, abs=0.05)
+
+
+def test_the_agent_below_a_rank_is_not_its_worker() -> None:
+    code = (
+        "import os; from traceml.agent.processes import ProcessSampler;"
+        "print(ProcessSampler().sample({0: os.getppid()}, 0.0)[0].workers)"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    before = len(psutil.Process().children(recursive=True))
+    answer = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
+    assert answer.stdout.split() == [str(before)]
+
+
+@pytest.mark.skipif(not hasattr(os, "waitid"), reason="needs waitid to keep a zombie")
+def test_rank_that_ended_has_no_sample(rank: Actor, make_actor: Callable[[], Actor]) -> None:
+    other = make_actor()
+    sampler = ProcessSampler()
+    ranks = {0: rank.pid, 1: other.pid}
+    assert len(sampler.sample(ranks, 0.0)) == 2
+    other.process.kill()
+    os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
+    assert [sample.rank for sample in sampler.sample(ranks, 1.0)] == [0]  # a zombie
+    other.process.wait()
+    assert [sample.rank for sample in sampler.sample(ranks, 2.0)] == [0]
+
+
+@pytest.mark.parametrize("pid", [2**22 + 1, -5], ids=["above every pid", "negative"])
+def test_pid_that_is_no_process(pid: int) -> None:
+    assert ProcessSampler().sample({0: pid}, 0.0) == ()
+
+
+def test_no_ranks_yet() -> None:
+    assert ProcessSampler().sample({}, 0.0) == ()
+
+
+def fail_for(
+    monkeypatch: pytest.MonkeyPatch, method: str, pid: int, error: Exception
+) -> Callable[[], None]:
+    """Lets one of psutil's readings fail for one process, as a busy system does."""
+    real = getattr(psutil.Process, method)
+
+    @functools.wraps(real)  # psutil keeps its cache in the method's attributes
+    def reading(process: psutil.Process, *args: Any, **kwargs: Any) -> Any:
+        if process.pid == pid:
+            raise error
+        return real(process, *args, **kwargs)
+
+    monkeypatch.setattr(psutil.Process, method, reading)
+    return lambda: monkeypatch.setattr(psutil.Process, method, real)
+
+
+@pytest.mark.parametrize("method", ["status", "cpu_times", "memory_info", "ppid"])
+@pytest.mark.parametrize("error", [psutil.NoSuchProcess, psutil.ZombieProcess])
+def test_worker_that_vanishes_while_it_is_read(
+    rank: Actor, monkeypatch: pytest.MonkeyPatch, method: str, error: type[psutil.NoSuchProcess]
+) -> None:
+    staying, leaving = rank.start_worker(), rank.start_worker()
+    sampler = ProcessSampler()
+    fail_for(monkeypatch, method, leaving, error(leaving))
+    sample = only(sampler.sample({0: rank.pid}, 0.0))
+    assert sample.workers == 1
+    assert sample.workers_rss_bytes == pytest.approx(psutil.Process(staying).memory_info().rss)
+
+
+def test_denied_worker_is_counted_and_makes_the_sums_unknown(
+    rank: Actor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank.start_worker()
+    denied = rank.start_worker()
+    sampler = ProcessSampler()
+    allow = fail_for(monkeypatch, "cpu_times", denied, psutil.AccessDenied(denied))
+    for second in range(2):
+        sample = only(sampler.sample({0: rank.pid}, float(second)))
+        assert sample.workers == 2
+        assert (sample.workers_cpu_cores, sample.workers_rss_bytes) == (None, None)
+        assert sample.rss_bytes is not None
+    allow()
+    # Its whole life must not pass for the last second.
+    assert only(sampler.sample({0: rank.pid}, 2.0)).workers_cpu_cores is None
+    assert only(sampler.sample({0: rank.pid}, 3.0)).workers_cpu_cores is not None
+
+
+def test_denied_rank_keeps_its_place(rank: Actor, monkeypatch: pytest.MonkeyPatch) -> None:
+    for method in ("memory_info", "num_threads"):
+        fail_for(monkeypatch, method, rank.pid, psutil.AccessDenied(rank.pid))
+    sample = only(ProcessSampler().sample({0: rank.pid}, 0.0))
+    assert sample == ProcessSample(rank=0, pid=rank.pid, workers=0, workers_rss_bytes=0)
+
+
+def test_pid_taken_over_by_another_process_is_no_rank(
+    rank: Actor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampler = ProcessSampler()
+    assert len(sampler.sample({0: rank.pid}, 0.0)) == 1
+    # psutil tells a pid's new owner by the time it started.
+    monkeypatch.setattr(psutil.Process, "is_running", lambda process: process.pid != rank.pid)
+    assert sampler.sample({0: rank.pid}, 1.0) == ()
+
+
+def test_a_second_look_reads_only_processes_that_are_new(
+    rank: Actor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampler = ProcessSampler()
+    sampler.sample({0: rank.pid}, 0.0)
+    looked_at: list[int] = []
+    real = psutil.Process.ppid
+
+    @functools.wraps(real)
+    def ppid(process: psutil.Process) -> int:
+        looked_at.append(process.pid)
+        return int(real(process))
+
+    monkeypatch.setattr(psutil.Process, "ppid", ppid)
+    worker = rank.start_worker()
+    assert only(sampler.sample({0: rank.pid}, 1.0)).workers == 1
+    assert worker in looked_at
+    assert rank.pid not in looked_at
+
+
+def test_wrong_parent_is_corrected_in_time(rank: Actor) -> None:
+    worker = rank.start_worker()
+    sampler = ProcessSampler()
+    sampler.sample({0: rank.pid}, 0.0)
+    sampler._tree._parents[worker] = os.getpid()  # as if its pid had belonged to a child of ours
+    assert only(sampler.sample({0: rank.pid}, 1.0)).workers == 0
+    for second in range(2, REREAD_EVERY + 1):
+        sampler.sample({0: rank.pid}, float(second))
+    assert only(sampler.sample({0: rank.pid}, REREAD_EVERY + 1.0)).workers == 1
+
+
+def test_sample_is_cheap(rank: Actor) -> None:
+    for _ in range(4):
+        rank.start_worker()
+    sampler = ProcessSampler()
+    sampler.sample({0: rank.pid}, 0.0)
+    costs_s = []
+    for second in range(1, 11):
+        started_s = time.process_time()
+        sampler.sample({0: rank.pid}, float(second))
+        costs_s.append(time.process_time() - started_s)
+    assert min(costs_s) < 0.005

@@ -1,0 +1,246 @@
+"""Two runs side by side: deltas, verdict, why, and what differs about the runs."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from traceml.compare.pair import compare
+from traceml.compare.record import Comparison, to_json
+from traceml.summary.read import read_summary
+from traceml.summary.record import PRODUCER, Summary
+
+DATA = Path(__file__).parents[1] / "data"
+SEED = DATA / "seed" / "compare_slow.json", DATA / "seed" / "compare_fast.json"
+PEER = DATA / "peer" / "slow_input_cpu.json", DATA / "peer" / "fast_input_cpu.json"
+NAMES = ("a", "b")
+
+
+def files_compared(paths: tuple[Path, Path]) -> Comparison:
+    return compare(read_summary(paths[0]), read_summary(paths[1]), (paths[0].stem, paths[1].stem))
+
+
+def run(
+    average: dict[str, float | None] | None = None,
+    peak_bytes: float | None = None,
+    **fields: Any,
+) -> Summary:
+    """One of our own summaries, with these step times and this peak of the worst rank."""
+    document = {"producer": {"name": PRODUCER}, **fields}
+    if average is not None:
+        document["step_time"] = {"global": {"average": average}}
+    if peak_bytes is not None:
+        worst = {"peak_allocated_bytes": {"value": peak_bytes, "idx": "1"}}
+        document["step_memory"] = {
+            "global": {"average": {"peak_allocated_bytes": 1.0}, "worst": worst}
+        }
+    return msgspec.convert(document, Summary)
+
+
+def steps(stdev_ms: float) -> dict[str, Any]:
+    return {"count": 400, "stdev_ms": stdev_ms, "effective_count": 100.0}
+
+
+def test_the_seeds_example_has_the_seeds_numbers() -> None:
+    comparison = files_compared(SEED)
+    assert comparison.verdict.status == "IMPROVEMENT"
+    primary = comparison.overview.primary_diagnosis
+    assert (primary.lhs, primary.rhs, primary.changed) == ("INPUT-BOUND", "COMPUTE-BOUND", True)
+    step_time = comparison.sections["step_time"].metrics
+    assert f"{step_time['step_time_ms'].delta:.1f}" == "-520.8"
+    assert f"{step_time['step_time_ms'].pct_change:.1f}" == "-92.5"
+    assert f"{step_time['input_wait_ms'].delta:.1f}" == "-529.3"
+    assert f"{step_time['compute_ms'].delta:+.1f}" == "+7.9"
+    assert f"{comparison.sections['system'].metrics['gpu_util_percent'].delta:+.1f}" == "+42.9"
+    assert comparison.sections["step_memory"].diagnosis.changed is False
+    assert comparison.verdict.why == (
+        "Step time fell by 520.8 ms (-92.5%): input -529.3 ms, compute +7.9 ms, rest +0.60 ms."
+    )
+
+
+def test_both_peer_files_are_an_improvement_by_input() -> None:
+    comparison = files_compared(PEER)
+    assert comparison.verdict.status == "IMPROVEMENT"
+    assert comparison.verdict.allowance_pct == 25
+    assert "input -37.1 ms" in comparison.verdict.why
+    assert comparison.sections["step_memory"].metrics["peak_reserved_bytes"].delta is None
+    assert comparison.warnings == ()
+
+
+@pytest.mark.parametrize("path", [*SEED, *PEER], ids=lambda path: str(path.stem))
+def test_a_run_compared_with_itself_shows_no_change(path: Path) -> None:
+    comparison = files_compared((path, path))
+    assert comparison.verdict.status == "NO CHANGE"
+    assert comparison.overview.primary_diagnosis.changed is False
+    for section in comparison.sections.values():
+        assert all(metric.delta in (0, None) for metric in section.metrics.values())
+
+
+@pytest.mark.parametrize("paths", [SEED, PEER], ids=["seed", "peer"])
+def test_swapping_the_runs_mirrors_every_delta(paths: tuple[Path, Path]) -> None:
+    there, back = files_compared(paths), files_compared((paths[1], paths[0]))
+    assert (there.verdict.status, back.verdict.status) == ("IMPROVEMENT", "REGRESSION")
+    for name, section in there.sections.items():
+        assert section.metrics.keys() == back.sections[name].metrics.keys()
+        for metric, change in section.metrics.items():
+            mirrored = back.sections[name].metrics[metric]
+            assert (change.lhs, change.rhs) == (mirrored.rhs, mirrored.lhs)
+            assert change.delta == (None if mirrored.delta is None else -mirrored.delta)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "status"),
+    [
+        pytest.param(run({"step_time_ms": 100}), run({"step_time_ms": 104}), "REGRESSION",
+                     id="slower than noise explains"),
+        pytest.param(run({"step_time_ms": 100}), run({"step_time_ms": 96}), "IMPROVEMENT",
+                     id="faster than noise explains"),
+        pytest.param(run({"step_time_ms": 100}), run({"step_time_ms": 103}), "INCONCLUSIVE",
+                     id="on the line of the allowance"),
+        pytest.param(run({"step_time_ms": 100}), run({"step_time_ms": 100.5}), "INCONCLUSIVE",
+                     id="small, and no distribution shows it is"),
+        pytest.param(run({"step_time_ms": 100}, steps=steps(1)),
+                     run({"step_time_ms": 100.5}, steps=steps(1)), "NO CHANGE",
+                     id="small, as the steps of both runs show"),
+        pytest.param(run({"step_time_ms": 100}, steps=steps(9)),
+                     run({"step_time_ms": 100.5}, steps=steps(9)), "INCONCLUSIVE",
+                     id="small, and the steps spread too far to show it"),
+        pytest.param(run({"step_time_ms": 100}), run({"step_time_ms": 120}, producer={}),
+                     "INCONCLUSIVE", id="a foreign file gets the larger allowance"),
+        pytest.param(run({"step_time_ms": 100}, 1e9), run({"step_time_ms": 80}, 2e9), "MIXED",
+                     id="faster for more memory"),
+        pytest.param(run({"step_time_ms": 80}, 2e9), run({"step_time_ms": 100}, 1e9), "MIXED",
+                     id="slower for less memory"),
+        pytest.param(run({"step_time_ms": 100}, 1e9), run({"step_time_ms": 80}, 1.04e9),
+                     "IMPROVEMENT", id="memory moved too little to matter"),
+        pytest.param(run({"step_time_ms": 100}, 1e6), run({"step_time_ms": 80}, 3e6),
+                     "IMPROVEMENT", id="a few megabytes do not matter"),
+        pytest.param(run({"step_time_ms": 100}, 1e9), run({"step_time_ms": 101}, 2e9),
+                     "REGRESSION", id="memory decides where step time does not"),
+        pytest.param(run({"step_time_ms": 100}), run({"step_time_ms": None}), "INCONCLUSIVE",
+                     id="step time not measured in B"),
+        pytest.param(run(), run(peak_bytes=1.0), "INCONCLUSIVE", id="no step time at all"),
+        pytest.param(run({"step_time_ms": 0}), run({"step_time_ms": 5}), "INCONCLUSIVE",
+                     id="a step of no length has no ratio"),
+    ],
+)  # fmt: skip
+def test_the_verdict(a: Summary, b: Summary, status: str) -> None:
+    verdict = compare(a, b, NAMES).verdict
+    assert verdict.status == status
+    assert verdict.why.endswith(".") and "\n" not in verdict.why
+    assert verdict.next
+
+
+def test_an_unmeasured_side_is_named() -> None:
+    verdict = compare(run({"step_time_ms": 9}), run({"step_time_ms": None}), NAMES).verdict
+    assert "not measured in B" in verdict.why
+
+
+def test_memory_is_that_of_the_worst_rank() -> None:
+    comparison = compare(run(peak_bytes=4e9), run(peak_bytes=5e9), NAMES)
+    assert comparison.sections["step_memory"].metrics["peak_allocated_bytes"].lhs == 4e9
+
+
+def test_missing_sections_are_left_out_and_missing_values_stay_missing() -> None:
+    comparison = compare(run({"step_time_ms": 9, "h2d_ms": None}), run(), NAMES)
+    assert list(comparison.sections) == ["step_time"]
+    change = comparison.sections["step_time"].metrics["step_time_ms"]
+    assert (change.lhs, change.rhs, change.delta, change.pct_change) == (9, None, None, None)
+    assert comparison.overview.duration_s.delta is None
+    assert comparison.overview.primary_diagnosis.changed is None
+    assert comparison.waterfall_ms is None
+    assert not comparison.has_common_metric
+
+
+def test_what_differs_about_the_runs_is_said() -> None:
+    a = run(schema_version=1.9, meta={"world_size": 1, "gpus_observed": 1})
+    b = run(schema_version=1.4, meta={"world_size": 8, "gpus_observed": 8}, producer={})
+    warnings = compare(a, b, NAMES).warnings
+    assert [warning.split(" differs")[0] for warning in warnings[:3]] == [
+        "World size",
+        "Number of GPUs",
+        "Schema version",
+    ]
+    assert "traceml-insight -> another tool" in warnings[3]
+
+
+def test_a_diagnosis_is_compared_by_kind_and_shown_in_words() -> None:
+    a = run(primary_diagnosis={"kind": "INPUT_BOUND", "status": "INPUT-BOUND"})
+    b = run(primary_diagnosis={"kind": "INPUT_BOUND", "status": "input bound"})
+    primary = compare(a, b, NAMES).overview.primary_diagnosis
+    assert (primary.lhs, primary.rhs, primary.changed) == ("INPUT-BOUND", "input bound", False)
+
+
+def test_an_old_summary_is_diagnosed_by_its_step_time() -> None:
+    old = run(step_time={"diagnosis": {"kind": "INPUT_BOUND", "status": "INPUT-BOUND"}})
+    assert compare(old, old, NAMES).overview.primary_diagnosis.lhs == "INPUT-BOUND"
+
+
+def test_the_json_is_strict_and_has_the_contracts_keys() -> None:
+    document = json.loads(to_json(files_compared(SEED)), parse_constant=pytest.fail)
+    assert document["format"] == "A -> B | delta = B - A"
+    assert (document["a"], document["b"]) == ("compare_slow", "compare_fast")
+    assert document["verdict"]["status"] == "IMPROVEMENT"
+    assert document["overview"]["primary_diagnosis"]["changed"] is True
+    change = document["sections"]["step_time"]["metrics"]["input_wait_ms"]
+    assert set(change) == {"lhs", "rhs", "delta", "pct_change"}
+    assert document["warnings"] == []
+
+
+times_ms = st.none() | st.floats(0, 1e6, allow_nan=False)
+phases = st.fixed_dictionaries(
+    {
+        "step_time_ms": st.floats(0.001, 1e6),
+        **{
+            f"{phase}_ms": times_ms
+            for phase in (
+                *("input_wait", "h2d", "forward", "backward", "optimizer"),
+                *("compute", "communication", "residual"),
+            )
+        },
+    }
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(phases, phases)
+def test_the_waterfall_sums_to_the_change_of_the_step_time(
+    a: dict[str, float | None], b: dict[str, float | None]
+) -> None:
+    comparison = compare(run(a), run(b), NAMES)
+    total = comparison.sections["step_time"].metrics["step_time_ms"].delta
+    if comparison.waterfall_ms is not None:
+        assert total is not None
+        assert math.isclose(math.fsum(comparison.waterfall_ms.values()), total, abs_tol=1e-6)
+
+
+@settings(max_examples=100, deadline=None)
+@given(phases, phases, st.sampled_from([0.25, 2.0, 1024.0]))
+def test_scaling_every_time_changes_no_verdict(
+    a: dict[str, float | None], b: dict[str, float | None], factor: float
+) -> None:
+    scaled = [
+        {name: None if ms is None else ms * factor for name, ms in side.items()} for side in (a, b)
+    ]
+    there = compare(run(a), run(b), NAMES).verdict.status
+    assert compare(run(scaled[0]), run(scaled[1]), NAMES).verdict.status == there
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.dictionaries(st.sampled_from(["step_time_ms", "compute_ms", "backward_ms", "x"]),
+                       st.none() | st.floats(0, allow_infinity=False)),
+       st.floats(0, allow_infinity=False))  # fmt: skip
+def test_no_number_is_too_extreme_to_compare(
+    average: dict[str, float | None], stdev_ms: float
+) -> None:
+    a = run(average, steps={"count": 9, "stdev_ms": stdev_ms, "effective_count": 1e-300})
+    b = run({"step_time_ms": 5e-324, "compute_ms": 1e308, "backward_ms": 1e308}, steps=steps(1))
+    for comparison in (compare(a, b, NAMES), compare(b, a, NAMES)):
+        assert json.loads(to_json(comparison), parse_constant=pytest.fail)

@@ -1,0 +1,227 @@
+"""Makes small readable runs: `make_run(ranks=4, slow_rank=2)`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from traceml.model import layout
+from traceml.model.rank import Rank, Region
+from traceml.model.sample import GpuSample, HostSample, ProcessSample, Sample
+from traceml.store.records import (
+    BLOCK_DTYPE,
+    STEP_DTYPE,
+    Ending,
+    Manifest,
+    RankRecords,
+    RunRecords,
+)
+
+STARTED_UNIX_S = 1_800_000_000.0
+GIB = 1 << 30
+
+PHASES = ("forward", "backward", "optimizer")
+
+
+def make_run(
+    ranks: int = 1,
+    steps: int = 200,
+    *,
+    input_ms: float | None = 1.0,
+    forward_ms: float | None = 10.0,
+    backward_ms: float | None = 20.0,
+    optimizer_ms: float | None = 5.0,
+    h2d_ms: float | None = None,
+    communication_ms: float | None = None,
+    rest_ms: float = 1.0,
+    between_ms: float = 0.0,
+    noise: float = 0.02,
+    slow_rank: int | None = None,
+    slow_ms: float = 20.0,
+    first_step_ms: float | None = None,
+    slowdown_at: int | None = None,
+    slowdown: float = 1.5,
+    gpu: bool = False,
+    samples: int = 32,
+    sampled_s: int = 3,
+    workers: int | None = 2,
+    seed: int = 0,
+) -> RunRecords:
+    """A run whose steps take what the arguments say, with a little seeded noise.
+
+    `slow_rank` spends `slow_ms` more in its forward; `None` for a phase is "not measured".
+    The first step of `first_step_ms` spends its excess in forward.
+    """
+    parts = {
+        "input": input_ms,
+        "h2d": h2d_ms,
+        "forward": forward_ms,
+        "backward": backward_ms,
+        "optimizer": optimizer_ms,
+        "communication": communication_ms,
+    }
+    made = []
+    for rank in range(ranks):
+        random = np.random.default_rng((seed, rank))
+        factor = 1 + noise * random.standard_normal(steps).clip(-3, 3)
+        if slowdown_at is not None:
+            factor[slowdown_at:] *= slowdown
+        own = dict(parts)
+        if rank == slow_rank and forward_ms is not None:
+            own["forward"] = forward_ms + slow_ms
+        records = make_steps(own, factor, rest_ms, between_ms, gpu)
+        if first_step_ms is not None:
+            _stretch_first(records, first_step_ms, gpu)
+        records["samples"] = samples
+        made.append(make_rank(records, rank, ranks, gpu))
+    return RunRecords(
+        manifest=Manifest(run_name="made", started_unix_s=STARTED_UNIX_S - 2, nodes=1),
+        ranks=tuple(made),
+        samples=make_samples(ranks, sampled_s, gpu, workers),
+        ending=Ending(unix_s=STARTED_UNIX_S + 60, exit_status=0),
+    )
+
+
+def make_steps(
+    parts: dict[str, float | None],
+    factor: npt.NDArray[np.float64],
+    rest_ms: float = 1.0,
+    between_ms: float = 0.0,
+    gpu: bool = False,
+) -> npt.NDArray[Any]:
+    """Step records in which every part takes so many milliseconds, times the step's factor."""
+    steps = len(factor)
+    records = np.zeros(steps, STEP_DTYPE)
+    for name, kind in layout.STEP:
+        if kind == "q":
+            records[name] = layout.NOT_MEASURED
+    records["samples"] = layout.NOT_MEASURED
+    records["evaluation_ns"] = records["checkpoint_ns"] = records["gc_ns"] = 0
+    body = (rest_ms * 1e6 * factor).astype(np.int64)
+    for name, part_ms in parts.items():
+        if part_ms is None:
+            continue
+        part_ns = (part_ms * 1e6 * factor).astype(np.int64)
+        records[f"{name}_ns"] = part_ns
+        if name != "input":
+            body += part_ns
+    records["body_ns"] = body
+    waited = np.maximum(records["input_ns"], 0)
+    records["wall_ns"] = waited + body + round(between_ms * 1e6)
+    records["start_ns"] = np.cumsum(records["wall_ns"]) - records["wall_ns"]
+    if gpu:
+        for name in ("input", "body", "h2d", *PHASES):
+            records[f"gpu_{name}_ns"] = records[f"{name}_ns"]
+        records["allocated_bytes"] = 10 * GIB
+        records["reserved_bytes"] = 12 * GIB
+    number_steps(records)
+    return records
+
+
+def number_steps(records: npt.NDArray[Any], first: int = 0) -> None:
+    """Number records as the tracer does: the sequence number plus one."""
+    records["sequence"] = np.arange(first + 1, first + len(records) + 1)
+
+
+def make_rank(
+    steps: npt.NDArray[Any],
+    rank: int = 0,
+    world_size: int = 1,
+    gpu: bool = False,
+    blocks: npt.NDArray[Any] | None = None,
+    regions: Sequence[Region] = (),
+) -> RankRecords:
+    """One rank of a single-node job."""
+    return RankRecords(
+        rank=Rank(
+            rank=rank,
+            local_rank=rank,
+            world_size=world_size,
+            local_world_size=world_size,
+            node_rank=0,
+            pid=1000 + rank,
+            hostname="host-a",
+            device=f"cuda:{rank}" if gpu else "cpu",
+            device_name="NVIDIA H200" if gpu else "",
+            device_total_bytes=140 * GIB if gpu else None,
+            monotonic_ns=0,
+            unix_ns=int(STARTED_UNIX_S * 1e9),
+        ),
+        steps=steps,
+        blocks=np.zeros(0, BLOCK_DTYPE) if blocks is None else blocks,
+        regions=tuple(regions),
+    )
+
+
+def make_samples(
+    ranks: int, seconds: int, gpu: bool = False, workers: int | None = 2
+) -> tuple[Sample, ...]:
+    """One sample a second, the host half busy and each rank using one core and one GiB."""
+    return tuple(
+        Sample(
+            unix_s=STARTED_UNIX_S + second,
+            host=HostSample(cpu_share=0.5, ram_used_bytes=8 * GIB, ram_total_bytes=32 * GIB),
+            processes=tuple(
+                ProcessSample(
+                    rank, 1000 + rank, cpu_cores=1.0, rss_bytes=GIB, threads=8, workers=workers
+                )
+                for rank in range(ranks)
+            ),
+            gpus=tuple(
+                GpuSample(
+                    rank,
+                    f"GPU-{rank}",
+                    "NVIDIA H200",
+                    utilisation=0.9,
+                    memory_used_bytes=14 * GIB,
+                    memory_total_bytes=140 * GIB,
+                    temperature_c=60.0,
+                    power_w=500.0,
+                )
+                for rank in range(ranks if gpu else 0)
+            ),
+        )
+        for second in range(seconds)
+    )
+
+
+def fold(records: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
+    """Blocks of `size` neighbouring steps, as old steps are kept."""
+    blocks = np.zeros(len(records) // size, BLOCK_DTYPE)
+    for block, start in zip(blocks, range(0, len(records), size), strict=True):
+        part = records[start : start + size]
+        block["first_step"] = part[0]["sequence"] - 1
+        block["steps"] = len(part)
+        block["complete_steps"] = np.count_nonzero((part["flags"] & layout.NO_STEP) == 0)
+        block["start_ns"] = part[0]["start_ns"]
+        for name in layout.FOLDED:
+            measured = part[name][part[name] >= 0]
+            block[f"{name}_count"] = len(measured)
+            block[f"{name}_sum"] = measured.sum()
+            block[f"{name}_min"] = measured.min(initial=np.iinfo(np.int64).max)
+            block[f"{name}_max"] = measured.max(initial=layout.NOT_MEASURED)
+    return blocks
+
+
+def map_steps(run: RunRecords, change: Any) -> RunRecords:
+    """The run with `change(steps, rank)` applied to a copy of every rank's records."""
+
+    def changed(rank: RankRecords) -> RankRecords:
+        steps = rank.steps.copy()
+        change(steps, rank.rank.rank)
+        return replace(rank, steps=steps)
+
+    return replace(run, ranks=tuple(changed(rank) for rank in run.ranks))
+
+
+def _stretch_first(records: npt.NDArray[Any], first_step_ms: float, gpu: bool) -> None:
+    extra = round(first_step_ms * 1e6) - int(records["wall_ns"][0])
+    for name in ("wall_ns", "body_ns", "forward_ns"):
+        records[name][0] += extra
+        if gpu and name != "wall_ns":
+            records[f"gpu_{name}"][0] += extra
+    records["start_ns"] = np.cumsum(records["wall_ns"]) - records["wall_ns"]

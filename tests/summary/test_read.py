@@ -1,0 +1,299 @@
+"""Any summary is read, and anything else is refused in one clear line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from traceml.model.errors import RunNotFound, TraceMLError, UnreadableSummary
+from traceml.summary.read import locate, read_summary
+from traceml.summary.record import Summary
+
+PEER = Path(__file__).parents[1] / "data" / "peer"
+SLOW = PEER / "slow_input_cpu.json"
+
+
+def write(folder: Path, content: bytes | str | dict[str, Any]) -> Path:
+    path = folder / "final_summary.json"
+    if isinstance(content, dict):
+        content = json.dumps(content)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def step_time(**average: Any) -> dict[str, Any]:
+    return {"step_time": {"global": {"average": average}}}
+
+
+def test_a_foreign_file_is_read() -> None:
+    summary = read_summary(SLOW)
+    assert summary.schema_version == 1.9
+    assert summary.producer.name is None
+    assert summary.primary_diagnosis.kind == "INPUT_BOUND"
+    assert summary.step_time is not None
+    assert summary.step_time.global_.average["step_time_ms"] == pytest.approx(43.817, abs=1e-3)
+    assert summary.step_time.global_.average["h2d_ms"] is None
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        pytest.param({"step_time": {}}, id="one empty section"),
+        pytest.param({"system": {}, "step_time": None}, id="a section that is null"),
+        pytest.param({"meta": None, "producer": None, **step_time(a=1)}, id="null objects"),
+        pytest.param(
+            {"step_time": {"issues": None, "global": {"worst": {"a": None}}, "groups": None}},
+            id="null inside a section",
+        ),
+        pytest.param({"from_the_future": [1, {"x": 2}], **step_time(a=1)}, id="unknown keys"),
+        pytest.param({"schema_version": 2, **step_time(a=1)}, id="a schema of whole number"),
+    ],
+)
+def test_what_is_missing_null_or_unknown_is_no_error(
+    tmp_path: Path, document: dict[str, Any]
+) -> None:
+    assert read_summary(write(tmp_path, document)).duration_s is None
+
+
+@pytest.mark.parametrize("kind", ["RESIDUAL_HEAVY", "OVERHEAD_HEAVY", "WAIT_HEAVY"])
+def test_every_name_of_wait_heavy_reads_as_ours(tmp_path: Path, kind: str) -> None:
+    diagnosis = {"kind": kind, "status": kind.replace("_", "-")}
+    section = {"diagnosis": diagnosis, "issues": [diagnosis]}
+    summary = read_summary(write(tmp_path, {"primary_diagnosis": diagnosis, "step_time": section}))
+    assert summary.step_time is not None and summary.step_time.diagnosis is not None
+    found = [(summary.primary_diagnosis.kind, summary.primary_diagnosis.status)]
+    for issue in (summary.step_time.diagnosis, *summary.step_time.issues):
+        found.append((issue.kind, issue.status))
+    assert found == [("WAIT_HEAVY", "WAIT-HEAVY")] * 3
+
+
+@pytest.mark.parametrize(
+    ("average", "expected"),
+    [
+        pytest.param(
+            {"total_step_ms": 50, "dataloader_ms": 30, "compute_ms": 18, "step_overhead_ms": 2},
+            {"step_time_ms": 50, "input_wait_ms": 30, "compute_ms": 18, "residual_ms": 2},
+            id="1.4",
+        ),
+        pytest.param(
+            {"total_step_ms": 50, "dataloader_ms": 30, "wait_ms": 2},
+            {"step_time_ms": 50, "input_wait_ms": 30, "residual_ms": 2},
+            id="before 1.4 the rest was called wait",
+        ),
+        pytest.param(
+            {"total_step_ms": 50, "dataloader_ms": 30, "input_wait_ms": 10, "step_time_ms": 25},
+            {"step_time_ms": 35, "input_wait_ms": 10, "traced_step_time_ms": 25},
+            id="1.6 called the body the step",
+        ),
+        pytest.param(
+            {"step_time_ms": 50, "input_wait_ms": 10, "wait_ms": 7},
+            {"step_time_ms": 50, "input_wait_ms": 10, "wait_ms": 7},
+            id="1.9 and ours stay as they are",
+        ),
+    ],
+)
+def test_older_names_get_their_present_meaning(
+    tmp_path: Path, average: dict[str, float], expected: dict[str, float]
+) -> None:
+    section = read_summary(write(tmp_path, step_time(**average))).step_time
+    assert section is not None and section.global_.average == expected
+
+
+NESTED = '{"x":' + "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        pytest.param(b"", "it is empty", id="empty"),
+        pytest.param(b" \n", "it is empty", id="blank"),
+        pytest.param(SLOW.read_bytes()[:5000], "breaks off", id="truncated"),
+        pytest.param(b"SQLite format 3\x00\xff\xfe", "is binary", id="binary"),
+        pytest.param(b"step time: 3 ms", "expecting value", id="plain text"),
+        pytest.param(NESTED, "nested too deeply", id="deeply nested"),
+        pytest.param("[" * 100_000, "nested too deeply", id="deeply nested from the start"),
+        pytest.param("[1, 2]", "JSON of type array", id="an array"),
+        pytest.param("null", "JSON of type null", id="null"),
+        pytest.param('"text"', "JSON of type str", id="text"),
+        pytest.param("{}", "found keys: none", id="an empty object"),
+        pytest.param('{"loss": 1}', "found keys: loss", id="no known section"),
+        pytest.param(b'{"a\xff": 1}', "is binary", id="bytes that are no text in a key"),
+        pytest.param('{"a\\nb": 1}', "found keys: a?b", id="a line break in a key"),
+        pytest.param('{"step_time": null}', "found keys: step_time", id="a null section alone"),
+        pytest.param('{"duration_s": NaN, "system": {}}', "'duration_s' is nan", id="NaN"),
+        pytest.param(
+            '{"step_time": {"global": {"average": {"step_time_ms": -Infinity}}}}',
+            "'step_time.global.average.step_time_ms' is -inf",
+            id="minus infinity",
+        ),
+        pytest.param(
+            '{"step_time": {"global": {"average": {"step_time_ms": 1e999}}}}',
+            "'step_time.global.average.step_time_ms' is inf",
+            id="a number too large",
+        ),
+        pytest.param(
+            step_time(h2d_ms=None, step_time_ms=-3.5),
+            "'step_time.global.average.step_time_ms' is -3.5",
+            id="a negative time",
+        ),
+        pytest.param({"duration_s": -1, "system": {}}, "'duration_s' is -1", id="negative run"),
+        pytest.param(
+            {"step_time": {"groups": {"rows": {"3": {"metrics": {"input_wait_ms": -1}}}}}},
+            "'step_time.groups.rows.3.metrics.input_wait_ms' is -1",
+            id="a negative time of one rank",
+        ),
+        pytest.param(
+            step_time(step_time_ms=1, forward_ms="fast"),
+            "'step_time.global.average.forward_ms' is of type",
+            id="text for a number",
+        ),
+        pytest.param(
+            step_time(step_time_ms=1, forward_ms={"mean": 1}),
+            "'step_time.global.average.forward_ms' is of type",
+            id="an object for a number",
+        ),
+        pytest.param(
+            step_time(step_time_ms=10**400),
+            "'step_time.global.average",
+            id="an integer beyond every float",
+        ),
+        pytest.param({"step_time": [1]}, "'step_time' is of type", id="a section as array"),
+        pytest.param(
+            {"system": {}, "meta": {"world_size": "two"}},
+            "'meta.world_size' is of type",
+            id="text for a count",
+        ),
+        pytest.param("1" * 5000, "is not a run summary", id="a number of 5000 digits"),
+    ],
+)
+def test_a_bad_file_is_refused_in_one_clear_line(
+    tmp_path: Path, content: bytes | str | dict[str, Any], said: str
+) -> None:
+    path = write(tmp_path, content)
+    with pytest.raises(UnreadableSummary) as refusal:
+        read_summary(path)
+    message = str(refusal.value)
+    assert said in message
+    assert message.startswith(str(path)) and "\n" not in message and ";" in message
+
+
+def test_a_missing_file_and_a_folder_are_said(tmp_path: Path) -> None:
+    with pytest.raises(RunNotFound, match="does not exist"):
+        read_summary(tmp_path / "none.json")
+    with pytest.raises(UnreadableSummary, match="cannot be read"):
+        read_summary(tmp_path)
+
+
+def test_a_file_of_a_windows_shell_is_read(tmp_path: Path) -> None:
+    document = json.dumps(step_time(step_time_ms=2.0))
+    for encoding in ("utf-8-sig", "utf-16"):
+        assert read_summary(write(tmp_path, document.encode(encoding))).step_time is not None
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    for name in ("first", "second"):
+        (tmp_path / "logs" / name).mkdir(parents=True)
+        write(tmp_path / "logs" / name, step_time(step_time_ms=1))
+    return tmp_path / "logs"
+
+
+def test_a_file_a_folder_and_a_name_lead_to_the_same_summary(logs: Path) -> None:
+    summary = logs / "first" / "final_summary.json"
+    for argument in (str(summary), str(summary.parent), "first"):
+        assert locate(argument, logs) == summary
+
+
+def test_an_unknown_name_is_told_which_runs_there_are(logs: Path) -> None:
+    with pytest.raises(RunNotFound, match=r"no run 'frist'.*\(runs there: first, second\)"):
+        locate("frist", logs)
+
+
+@pytest.mark.parametrize("record", ["rank0.ring", "rank0.steps", "run.json"])
+def test_an_unfinished_run_is_pointed_to_recover(logs: Path, record: str) -> None:
+    (logs / "killed").mkdir()
+    (logs / "killed" / record).touch()
+    with pytest.raises(RunNotFound, match="traceml recover killed"):
+        locate("killed", logs)
+
+
+def test_a_folder_that_is_no_run_is_not_pointed_to_recover(logs: Path) -> None:
+    (logs / "empty").mkdir()
+    with pytest.raises(RunNotFound, match=r"holds no final_summary\.json") as refusal:
+        locate("empty", logs)
+    assert "recover" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("argument", ["x" * 5000, "a\0b"], ids=["too long", "a null byte"])
+def test_an_impossible_name_is_an_answer_too(logs: Path, argument: str) -> None:
+    with pytest.raises(RunNotFound):
+        locate(argument, logs)
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.floats() | st.text(max_size=8),
+    lambda part: (
+        st.lists(part, max_size=3) | st.dictionaries(st.text(max_size=8), part, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """Every container and key of a document."""
+    found: list[tuple[Any, Any]] = []
+    keys = list(value) if isinstance(value, dict) else range(len(value))
+    for key in keys:
+        found.append((value, key))
+        if isinstance(value[key], dict | list):
+            found += places(value[key])
+    return found
+
+
+def assert_read_or_refused(path: Path) -> None:
+    """Either the file becomes a summary that can be written again, or the refusal names it."""
+    try:
+        summary = read_summary(path)
+    except TraceMLError as refusal:
+        assert str(path) in str(refusal)
+    else:
+        assert msgspec.json.decode(msgspec.json.encode(summary), type=Summary) == summary
+
+
+@settings(
+    max_examples=300,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(data=st.data())
+def test_a_mutated_summary_is_read_or_refused_and_never_crashes(
+    tmp_path: Path, data: st.DataObject
+) -> None:
+    document = json.loads(SLOW.read_bytes())
+    spots = places(document)
+    for index in data.draw(st.lists(st.integers(0, len(spots) - 1), max_size=3)):
+        container, key = spots[index]
+        container[key] = data.draw(JSON_VALUES)
+    path = write(tmp_path, json.dumps(document))
+    assert_read_or_refused(path)
+
+
+@settings(
+    max_examples=200,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(cut=st.integers(0, 27_000), noise=st.binary(max_size=12))
+@example(cut=1, noise=b"")
+def test_a_damaged_summary_is_read_or_refused_and_never_crashes(
+    tmp_path: Path, cut: int, noise: bytes
+) -> None:
+    content = SLOW.read_bytes()
+    path = write(tmp_path, content[:cut] + noise + content[cut + len(noise) :])
+    assert_read_or_refused(path)
