@@ -11,15 +11,9 @@ import numpy.typing as npt
 
 from traceml.model import layout
 from traceml.model.rank import Rank, Region
+from traceml.model.run import Ending, Manifest
 from traceml.model.sample import GpuSample, HostSample, ProcessSample, Sample
-from traceml.store.records import (
-    BLOCK_DTYPE,
-    STEP_DTYPE,
-    Ending,
-    Manifest,
-    RankRecords,
-    RunRecords,
-)
+from traceml.store.records import BLOCK_DTYPE, STEP_DTYPE, RankRecords, RunRecords
 
 STARTED_UNIX_S = 1_800_000_000.0
 GIB = 1 << 30
@@ -187,24 +181,6 @@ def make_samples(
         )
         for second in range(seconds)
     )
-
-
-def fold(records: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
-    """Blocks of `size` neighbouring steps, as old steps are kept."""
-    blocks = np.zeros(len(records) // size, BLOCK_DTYPE)
-    for block, start in zip(blocks, range(0, len(records), size), strict=True):
-        part = records[start : start + size]
-        block["first_step"] = part[0]["sequence"] - 1
-        block["steps"] = len(part)
-        block["complete_steps"] = np.count_nonzero((part["flags"] & layout.NO_STEP) == 0)
-        block["start_ns"] = part[0]["start_ns"]
-        for name in layout.FOLDED:
-            measured = part[name][part[name] >= 0]
-            block[f"{name}_count"] = len(measured)
-            block[f"{name}_sum"] = measured.sum()
-            block[f"{name}_min"] = measured.min(initial=np.iinfo(np.int64).max)
-            block[f"{name}_max"] = measured.max(initial=layout.NOT_MEASURED)
-    return blocks
 
 
 def map_steps(run: RunRecords, change: Any) -> RunRecords:

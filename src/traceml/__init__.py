@@ -1,3 +1,61 @@
-"""Why is this PyTorch training job slow or unstable, and what changed between these runs?"""
+"""Why is this PyTorch training job slow or unstable, and what changed between these runs?
+
+A lazy front door: importing it loads nothing, each name opens its room when it is first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from traceml.api.ask import final_summary, summary
+    from traceml.trace.init import init
+    from traceml.trace.verbs import (
+        log_artifact,
+        log_metrics,
+        log_params,
+        trace_model_instance,
+        trace_step,
+        trace_time,
+    )
+
+__all__ = [
+    "__version__",
+    "final_summary",
+    "init",
+    "log_artifact",
+    "log_metrics",
+    "log_params",
+    "summary",
+    "trace_model_instance",
+    "trace_step",
+    "trace_time",
+]
+
+_ROOMS = {
+    "final_summary": "traceml.api.ask",
+    "init": "traceml.trace.init",
+    "log_artifact": "traceml.trace.verbs",
+    "log_metrics": "traceml.trace.verbs",
+    "log_params": "traceml.trace.verbs",
+    "summary": "traceml.api.ask",
+    "trace_model_instance": "traceml.trace.verbs",
+    "trace_step": "traceml.trace.verbs",
+    "trace_time": "traceml.trace.verbs",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ROOMS:
+        raise AttributeError(f"module 'traceml' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(_ROOMS[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -55,7 +55,7 @@ def train():
     loss = F.cross_entropy(out[train_mask], y[train_mask])
     loss.backward()
     optimizer.step()
-    return float(loss)
+    return loss.item()
 
 
 @torch.no_grad()

@@ -62,12 +62,24 @@ def complete_steps(records: RankRecords) -> RankSteps:
         (len(steps), len(WIDE)), np.int64, steps, strides=(steps.dtype.itemsize, 8)
     )
     incomplete = (steps["flags"] & layout.NO_STEP) != 0
-    folded_incomplete = int((records.blocks["steps"] - records.blocks["complete_steps"]).sum())
-    index = steps["sequence"].astype(np.int64) - 1 - folded_incomplete
+    folded, folded_complete = (
+        int(records.blocks[name].sum()) for name in ("steps", "complete_steps")
+    )
+    index = _numbered(steps["sequence"], folded) - (folded - folded_complete)
     if not incomplete.any():
         return RankSteps(index, rows, steps["samples"])
     index -= np.cumsum(incomplete)
     return RankSteps(index, rows, steps["samples"]).take(np.flatnonzero(~incomplete))
+
+
+def _numbered(sequence: npt.NDArray[np.uint64], folded: int) -> Ints:
+    """Each record's number from 0; a rank that was started again counts on where it ended."""
+    numbers = sequence.astype(np.int64) - 1
+    if len(numbers):
+        numbers += max(0, folded - int(numbers[0]))
+    for restart in np.flatnonzero(numbers[1:] <= numbers[:-1]) + 1:
+        numbers[restart:] += numbers[restart - 1] + 1 - numbers[restart]
+    return numbers
 
 
 def align(ranks: Sequence[RankRecords]) -> Aligned | None:
@@ -81,10 +93,7 @@ def align(ranks: Sequence[RankRecords]) -> Aligned | None:
     aligned = Aligned(
         index=common,
         ranks=tuple(
-            steps
-            if len(steps.index) == len(common)
-            else steps.take(np.searchsorted(steps.index, common))
-            for steps in found
+            steps if len(steps.index) == len(common) else _only(steps, common) for steps in found
         ),
         older=(),
         blocks=tuple(rank.blocks for rank in ranks),
@@ -95,6 +104,14 @@ def align(ranks: Sequence[RankRecords]) -> Aligned | None:
         steps.take(slice(0, int(np.searchsorted(steps.index, common[0])))) for steps in found
     )
     return Aligned(aligned.index, aligned.ranks, older, aligned.blocks)
+
+
+def _only(steps: RankSteps, common: Ints) -> RankSteps:
+    positions = np.searchsorted(steps.index, common)
+    first, last = int(positions[0]), int(positions[-1])
+    if last - first + 1 == len(positions):  # neighbours, as they mostly are: no copy
+        return steps.take(slice(first, last + 1))
+    return steps.take(positions)
 
 
 def _intersect(left: Ints, right: Ints) -> Ints:

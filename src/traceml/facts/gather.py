@@ -48,7 +48,7 @@ def gather(records: RunRecords) -> Facts:
                 rank=rank.rank,
                 steps_taken=taken[rank.rank.rank],
                 steps_aborted=_steps_aborted(rank),
-                loop_s=_total_s(rank, "wall_ns"),
+                loop_s=_loop_s(rank),
                 times=times.get(rank.rank.rank, NO_TIMES),
                 memory=_memory(rank, resident.get(rank.rank.rank)),
             )
@@ -115,9 +115,9 @@ def _steps_aborted(rank: RankRecords) -> int:
     return int(np.count_nonzero(aborted)) + int(folded.sum())
 
 
-def _total_s(rank: RankRecords, name: str) -> float:
-    total_ns = np.maximum(rank.steps[name], 0).sum() + rank.blocks[f"{name}_sum"].sum()
-    return float(total_ns) * 1e-9
+def _loop_s(rank: RankRecords) -> float:
+    folded_ns = rank.blocks["wall_ns_sum"].sum() + rank.blocks["incomplete_wall_ns"].sum()
+    return float(np.maximum(rank.steps["wall_ns"], 0).sum() + folded_ns) * 1e-9
 
 
 def _memory(rank: RankRecords, resident_bytes: float | None) -> RankMemory:

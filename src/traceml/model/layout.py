@@ -109,6 +109,7 @@ BLOCK: tuple[Field, ...] = (
     ("first_step", "q"),
     ("steps", "q"),
     ("complete_steps", "q"),
+    ("incomplete_wall_ns", "q"),
     ("start_ns", "q"),
     *(
         (f"{name}_{statistic}", "q")
@@ -116,7 +117,10 @@ BLOCK: tuple[Field, ...] = (
         for statistic in ("count", "sum", "min", "max")
     ),
 )
-"""Neighbouring old steps folded into one record: totals stay exact, single steps are gone."""
+"""Neighbouring old steps folded into one record: totals stay exact, single steps are gone.
+
+The statistics are over complete steps; `incomplete_wall_ns` keeps the time of the others.
+"""
 
 REGION: tuple[Field, ...] = (
     ("name", "64s"),
@@ -195,6 +199,4 @@ def message_slots_offset(region_capacity: int, step_capacity: int) -> int:
 
 def ring_bytes(region_capacity: int, step_capacity: int, message_capacity: int) -> int:
     """The size of a whole ring."""
-    return (
-        message_slots_offset(region_capacity, step_capacity) + message_capacity * MESSAGE_BYTES
-    )
+    return message_slots_offset(region_capacity, step_capacity) + message_capacity * MESSAGE_BYTES

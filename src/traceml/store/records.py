@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from traceml.model import layout
 from traceml.model.rank import Rank, Region
+from traceml.model.run import Ending, Manifest
 from traceml.model.sample import Sample
 
 _NUMPY_KIND = {"q": "<i8", "Q": "<u8", "i": "<i4", "I": "<u4", "H": "<u2"}
@@ -56,33 +57,6 @@ class RankRecords:
     """`BLOCK_DTYPE`: the steps before `steps`, oldest first."""
     regions: tuple[Region, ...] = ()
     health: TracerHealth = TracerHealth()
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """What is known about a run when it starts."""
-
-    run_name: str
-    started_unix_s: float
-    command: tuple[str, ...] = ()
-    traceml_version: str = ""
-    mode: str = "summary"
-    profile: str = "essential"
-    hostname: str = ""
-    ring_folder: str = ""
-    expected_world_size: int | None = None
-    nodes: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How the run ended, as far as anybody saw it."""
-
-    unix_s: float
-    exit_status: int | None = None
-    """As a shell would report it; `None` when nobody was there to see it."""
-    reason_without_steps: str | None = None
-    """Why there is nothing to analyse, in words for people; `None` where there are steps."""
 
 
 @dataclass(frozen=True, slots=True)

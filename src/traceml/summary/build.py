@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
+from msgspec import structs
+
 from traceml.diagnose.engine import diagnose
 from traceml.facts.facts import Facts
 from traceml.facts.gather import gather
@@ -29,7 +31,7 @@ from traceml.summary.tables import number
 
 
 def build(records: RunRecords, generated_unix_s: float, version: str) -> Summary:
-    """The whole summary but for its text, which the room above writes from it."""
+    """The whole summary but for its text, which `with_text` adds once it is written from it."""
     facts = gather(records)
     diagnosis = diagnose(facts)
     found, nodes, gpus = diagnosis.sections, records.manifest.nodes, _gpus(facts)
@@ -62,6 +64,11 @@ def build(records: RunRecords, generated_unix_s: float, version: str) -> Summary
         },
         tracer=_tracer(records, facts),
     )
+
+
+def with_text(summary: Summary, text: str) -> Summary:
+    """The summary together with its own text form."""
+    return structs.replace(summary, text=text)
 
 
 def _duration_s(records: RunRecords) -> float | None:

@@ -70,9 +70,7 @@ class CudaTimeline:
         """Whether the GPU is already past this mark."""
         return None if self._capturing() else bool(mark.query())
 
-    def measure_later(
-        self, number: int, step: steps.Bounds, spans: list[steps.Span]
-    ) -> None:
+    def measure_later(self, number: int, step: steps.Bounds, spans: list[steps.Span]) -> None:
         """Remember a step whose marks the GPU has yet to pass, and finish older ones."""
         if len(spans) > SPANS_PER_STEP:
             step, spans = step._replace(start=None), []

@@ -187,9 +187,7 @@ def own_any(wanted: set[int], modules: Iterable[nn.Module]) -> list[nn.Module]:
 
 def outermost(modules: list[nn.Module]) -> list[nn.Module]:
     """Those modules that no other of them contains."""
-    inner = {
-        id(part) for module in modules for part in module.modules() if part is not module
-    }
+    inner = {id(part) for module in modules for part in module.modules() if part is not module}
     return [module for module in modules if id(module) not in inner]
 
 

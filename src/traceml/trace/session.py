@@ -53,7 +53,7 @@ class Session:
         self._folders = [ring_folder, run_folder] if ring_folder else [run_folder]
         self._failures = 0
         self._identified = False
-        self._pid = os.getpid()
+        self.pid = os.getpid()
         self.tracer = StepTracer(_NoRing(), time.perf_counter_ns)
         self.tracer.on_step = self._after_step
         # What a script may say for itself; `steps` is there once torch is.
@@ -63,9 +63,7 @@ class Session:
 
     # The guard
 
-    def guard(
-        self, function: Callable[..., Any], any_thread: bool = False
-    ) -> Callable[..., Any]:
+    def guard(self, function: Callable[..., Any], any_thread: bool = False) -> Callable[..., Any]:
         """Make one of our functions safe to call from training: it may fail, training goes on.
 
         Only the training thread is followed, unless asked otherwise: a fetch in a prefetching
@@ -175,7 +173,7 @@ class Session:
 
     def finish(self) -> None:
         """The process ends by itself: keep what is open, say goodbye."""
-        if os.getpid() != self._pid:
+        if os.getpid() != self.pid:
             return
         if self.ring is not None:
             self.guard(self._finish, any_thread=True)()
@@ -204,7 +202,7 @@ class Session:
         self.thread = None
         self._identified = False
         self._failures = 0
-        self._pid = os.getpid()
+        self.pid = os.getpid()
         self.tracer.sink = _NoRing()
         self.tracer.gpu = None
         self.tracer.forget()

@@ -52,7 +52,6 @@ class Bounds(NamedTuple):
     """Whether a step without a fetch is one that waited for none."""
 
 
-
 class Role(Enum):
     """What a source of batches is for, as far as it has been seen."""
 

@@ -54,7 +54,7 @@ def _next_step(facts: Facts, largest: Phase) -> str:
         return "Try a fused optimizer (fused=True) or a larger batch, so that it runs less often."
     on_host = all(rank.rank.device.startswith("cpu") for rank in facts.ranks_used)
     if on_host:
-        return "The job is limited by the CPU's arithmetic: a GPU, a smaller model or bfloat16."
+        return "The CPU's arithmetic is the limit: try a GPU, bfloat16 or a smaller model."
     filled = [
         rank.memory.peak_reserved_bytes / rank.rank.device_total_bytes
         for rank in facts.ranks_used

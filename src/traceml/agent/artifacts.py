@@ -1,0 +1,49 @@
+"""Looks at the files a script names as artifacts, when it names them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from traceml.store.folder import write_atomically
+from traceml.store.load import ARTIFACTS, read_artifact_hashes
+
+MOST_HASHED_BYTES = 256 << 20
+"""About half a second of hashing; a larger file is known by its size alone."""
+
+
+class Artifacts:
+    """Size and hash of every artifact, as it was when the script named it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._found: dict[str, Any] = read_artifact_hashes(folder)
+        self._changed = False
+
+    def note(self, messages: Iterable[bytes]) -> None:
+        """Look at the artifacts among newly drained messages."""
+        for message in messages:
+            if b'"artifact"' in message[:40]:
+                path = json.loads(message)["path"]
+                self._found[path] = _describe(Path(path))
+                self._changed = True
+        self.save()
+
+    def save(self) -> None:
+        """Write down what was found."""
+        if self._changed:
+            write_atomically(self._folder / ARTIFACTS, json.dumps(self._found).encode())
+            self._changed = False
+
+
+def _describe(path: Path) -> dict[str, Any]:
+    try:
+        size = path.stat().st_size
+        if not path.is_file() or size > MOST_HASHED_BYTES:
+            return {"size_bytes": size if path.is_file() else None, "sha256": None}
+        return {"size_bytes": size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    except OSError:
+        return {"size_bytes": None, "sha256": None}

@@ -1,0 +1,1 @@
+"""One small function per verb a user says: wiring, no logic."""

@@ -1,0 +1,65 @@
+"""The command line: one file per subcommand; this door loads only the one that is asked for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+COMMANDS = {
+    "run": "run a training script with tracing",
+    "compare": "say what changed between two runs",
+    "view": "print a finished run's summary again",
+    "recover": "rebuild the summary of a run whose agent died",
+    "demo": "the before/after story on this machine, in under a minute",
+}
+_HIDDEN = ("agent",)
+
+_EXIT_USAGE = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; its exit status."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(_help())
+        return 0 if words else _EXIT_USAGE
+    if words[0] == "--version":
+        from traceml import __version__
+
+        print(f"traceml {__version__}")
+        return 0
+    if words[0] not in COMMANDS and words[0] not in _HIDDEN:
+        known = ", ".join(COMMANDS)
+        print(f"traceml: there is no command {words[0]!r}; the commands are {known}", file=sys.stderr)
+        return _EXIT_USAGE
+    return _dispatch(words[0], words[1:])
+
+
+def _dispatch(name: str, words: list[str]) -> int:
+    from importlib import import_module
+
+    from traceml.model.errors import TraceMLError
+
+    command = import_module(f"traceml.cli.{name}")
+    try:
+        status: int = command.main(words)
+    except TraceMLError as error:
+        print(f"traceml {name}: {error}", file=sys.stderr)
+        return _EXIT_USAGE
+    except BrokenPipeError:  # whoever read our output has gone; that is their choice
+        sys.stderr.close()
+        return 141
+    return status
+
+
+def _help() -> str:
+    lines = [
+        "traceml: why is this PyTorch training job slow or unstable, and what changed?",
+        "",
+        "usage: traceml COMMAND [options]",
+        "",
+        *(f"  {name:<9} {words}" for name, words in COMMANDS.items()),
+        "",
+        "  traceml COMMAND --help says more; traceml --version prints the version",
+    ]
+    return "\n".join(lines)

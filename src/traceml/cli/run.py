@@ -1,0 +1,123 @@
+"""`traceml run`: a training script, or any command, with tracing."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+from traceml.api.run import RunOptions, run
+from traceml.launch import command as commands
+from traceml.launch.supervise import say
+from traceml.model.errors import UsageError
+from traceml.store import folder as folders
+
+_USAGE = """traceml run [options] SCRIPT [options] [--args …]
+       traceml run [options] -- COMMAND …"""
+_EPILOG = """\
+Everything after --args goes to the script. The exit status is the training command's own.
+"""
+
+
+def main(words: list[str]) -> int:
+    """Run as asked; the training command's status."""
+    words, command, script_arguments = _split(words)
+    options = _parser().parse_args(words)
+    cluster = _cluster(options)
+    if command and options.script:
+        raise UsageError(f"pass either a script ({options.script}) or a command after --, not both")
+    if command:
+        if cluster.world_size > 1:
+            raise UsageError("--nproc-per-node and --nnodes are for a script; let the command say")
+        commands.require_command(command)
+    elif options.script:
+        command = commands.for_script(options.script, script_arguments, cluster)
+    else:
+        raise UsageError("nothing to run: pass a SCRIPT, or a command after --")
+    if options.disable_traceml:
+        return _run_untraced(command)
+    status, folder = run(command, options.script or command[0], _run_options(options, cluster))
+    _show(folder)
+    return status
+
+
+def _split(words: list[str]) -> tuple[list[str], list[str], list[str]]:
+    """Our own words, the command after `--`, and the script's arguments after `--args`."""
+    for index, word in enumerate(words):
+        if word == "--args":
+            return words[:index], [], words[index + 1 :]
+        if word == "--":
+            return words[:index], words[index + 1 :], []
+    return words, [], []
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="traceml run", usage=_USAGE, epilog=_EPILOG)
+    add = parser.add_argument
+    add("script", nargs="?", help="the training script")
+    add("--mode", choices=("auto", "summary"), default="auto", help="what is shown, and when")
+    add("--run-name", metavar="NAME", help="the run's folder under the logs folder")
+    add("--logs-dir", metavar="DIR", default="logs", help="where runs are kept (default: logs)")
+    add("--nproc-per-node", metavar="N", type=_positive, default=1, help="processes per machine")
+    add("--nnodes", metavar="N", type=_positive, default=1, help="machines")
+    add("--node-rank", metavar="N", type=int, default=0, help="which machine this is")
+    add("--master-addr", metavar="A", help="where the machines meet")
+    add("--master-port", metavar="P", type=int, help="the port where they meet")
+    add("--profile", choices=("essential",), default="essential", help="how much is traced")
+    add("--save-output", action="store_true", help="keep what the script prints in the run folder")
+    add("--trace-max-steps", metavar="N", type=_positive, help="stop tracing after N steps")
+    add("--disable-traceml", action="store_true", help="run the command without any tracing")
+    add("--overwrite", action="store_true", help="replace a run of the same name")
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return number
+
+
+def _cluster(options: argparse.Namespace) -> commands.Cluster:
+    return commands.Cluster(
+        processes_per_node=options.nproc_per_node,
+        nodes=options.nnodes,
+        node_rank=options.node_rank,
+        master_addr=options.master_addr,
+        master_port=options.master_port,
+    )
+
+
+def _run_options(options: argparse.Namespace, cluster: commands.Cluster) -> RunOptions:
+    return RunOptions(
+        run_name=options.run_name,
+        logs_dir=Path(options.logs_dir),
+        profile=options.profile,
+        max_steps=options.trace_max_steps,
+        save_output=options.save_output,
+        overwrite=options.overwrite,
+        world_size=cluster.world_size if options.script else None,
+        nodes=cluster.nodes,
+    )
+
+
+def _run_untraced(command: list[str]) -> int:
+    """Run the command as if we were not there."""
+    from traceml.launch import signals
+
+    with signals.held() as release:
+        training = subprocess.Popen(command, preexec_fn=release)  # noqa: PLW1509 - no threads
+        return signals.wait(training)
+
+
+def _show(folder: Path) -> None:
+    """The summary, on stderr: the script's own output stays its own."""
+    text = folder / folders.TEXT
+    try:
+        sys.stderr.write("\n" + text.read_text())
+        sys.stderr.flush()
+    except FileNotFoundError:
+        say(f"there is no summary yet; `traceml recover {folder}` writes it")
+    except (OSError, ValueError):
+        return  # stderr is closed: nobody is listening

@@ -1,0 +1,106 @@
+"""What is to be run: the training command, and the environment that carries the tracer to it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from traceml.model.environment import MAX_STEPS, PROFILE, RING_FOLDER, RUN_FOLDER
+from traceml.model.errors import UsageError
+
+INJECT = Path(__file__).parents[1] / "trace" / "inject"
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """How many processes on how many machines."""
+
+    processes_per_node: int = 1
+    nodes: int = 1
+    node_rank: int = 0
+    master_addr: str | None = None
+    master_port: int | None = None
+
+    @property
+    def world_size(self) -> int:
+        """All processes of the job."""
+        return self.processes_per_node * self.nodes
+
+
+def for_script(script: str, arguments: list[str], cluster: Cluster) -> list[str]:
+    """The command that runs a script under this interpreter, alone or through torch's launcher."""
+    _require_script(script)
+    if cluster.world_size == 1:
+        return [sys.executable, script, *arguments]
+    launcher = [sys.executable, "-m", "torch.distributed.run"]
+    launcher.append(f"--nproc-per-node={cluster.processes_per_node}")
+    if cluster.nodes == 1 and cluster.master_port is None:
+        launcher.append("--standalone")  # a free port of its own: runs go side by side
+    else:
+        launcher.append(f"--nnodes={cluster.nodes}")
+        launcher.append(f"--node-rank={cluster.node_rank}")
+        launcher.append(f"--master-addr={cluster.master_addr or '127.0.0.1'}")
+        launcher.append(f"--master-port={cluster.master_port or 29500}")
+    return [*launcher, script, *arguments]
+
+
+def _require_script(script: str) -> None:
+    path = Path(script)
+    if path.is_dir() and (path / "__main__.py").is_file():
+        return
+    if not path.is_file():
+        found = "a folder" if path.is_dir() else "nothing"
+        raise UsageError(
+            f"there is no script {script!r} (found {found} there, from {Path.cwd()}); "
+            "pass a Python file, or a whole command after --"
+        )
+    if not os.access(path, os.R_OK):
+        raise UsageError(f"the script {script!r} cannot be read; check its permissions")
+
+
+def require_command(command: list[str]) -> None:
+    """Refuse a command that cannot be found, before anything is started."""
+    if shutil.which(command[0]) is None:
+        raise UsageError(
+            f"there is no command {command[0]!r} on the PATH; "
+            "pass a command that can be run after --, such as `-- torchrun train.py`"
+        )
+
+
+def isolated_python(command: list[str]) -> str | None:
+    """The option that keeps our bootstrap out of a Python command, if it has one."""
+    if not Path(command[0]).name.startswith("python"):
+        return None
+    for word in command[1:]:
+        if not word.startswith("-") or word.startswith("--") or word[1:2] in ("m", "c"):
+            return None
+        for letter in word[1:]:
+            if letter in "IES":
+                return f"-{letter}"
+    return None
+
+
+def environment_for(
+    outer: Mapping[str, str],
+    run_folder: Path,
+    ring_folder: str,
+    profile: str,
+    max_steps: int | None,
+) -> dict[str, str]:
+    """The environment of the training command: as it was, with the way to the run folder."""
+    path = [str(INJECT), *filter(None, [outer.get("PYTHONPATH")])]
+    environment = {
+        **outer,
+        "PYTHONPATH": os.pathsep.join(path),
+        RUN_FOLDER: str(run_folder),
+        RING_FOLDER: ring_folder,
+        PROFILE: profile,
+    }
+    environment.pop(MAX_STEPS, None)
+    if max_steps is not None:
+        environment[MAX_STEPS] = str(max_steps)
+    return environment

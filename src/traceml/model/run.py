@@ -1,0 +1,32 @@
+"""What is known about a run when it starts, and when it ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What is known about a run when it starts."""
+
+    run_name: str
+    started_unix_s: float
+    command: tuple[str, ...] = ()
+    traceml_version: str = ""
+    mode: str = "summary"
+    profile: str = "essential"
+    hostname: str = ""
+    ring_folder: str = ""
+    expected_world_size: int | None = None
+    nodes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How the run ended, as far as anybody saw it."""
+
+    unix_s: float
+    exit_status: int | None = None
+    """As a shell would report it; `None` when nobody was there to see it."""
+    reason_without_steps: str | None = None
+    """Why there is nothing to analyse, in words for people; `None` where there are steps."""

@@ -1,0 +1,163 @@
+"""Reads a whole run back: record files first, then what rings still hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from traceml.model.errors import UnreadableRecords
+from traceml.model.rank import Rank
+from traceml.model.run import Manifest
+from traceml.store import folder as folders
+from traceml.store import logged, samples
+from traceml.store.blocks import fold
+from traceml.store.recordfile import RankFiles, last_number
+from traceml.store.records import RankRecords, RunRecords, TracerHealth
+from traceml.store.rings import Head, RingReader
+
+ARTIFACTS = "artifacts.json"
+
+
+def ring_paths(folder: Path, manifest: Manifest) -> list[Path]:
+    """The rings of a run, wherever they had room."""
+    places = [folder, *([Path(manifest.ring_folder)] if manifest.ring_folder else [])]
+    return sorted(path for place in places if place.is_dir() for path in place.glob("rank-*.ring"))
+
+
+def drain_rings(folder: Path, everything: bool) -> list[str]:
+    """Bring what the rings hold to disk; returns what could not be read, in words for people."""
+    notes = []
+    for path in ring_paths(folder, folders.read_manifest(folder)):
+        try:
+            with RingReader(path) as ring:
+                RankFiles.of(folder, path.stem).drain(ring, everything)
+        except UnreadableRecords as error:
+            notes.append(str(error))
+    return notes
+
+
+def load_run(folder: Path) -> RunRecords:
+    """Everything a run left on disk; `drain_rings` first, where rings may hold more."""
+    manifest = folders.read_manifest(folder)
+    notes: list[str] = []
+    ranks, messages = [], []
+    for files in RankFiles.all_in(folder):
+        messages.extend(files.read_messages())
+        try:
+            head = files.head()
+            if head is not None:
+                ranks.append(_rank_records(files, head))
+        except UnreadableRecords as error:
+            notes.append(str(error))
+    messages.sort(key=lambda message: message.get("unix_ns", 0))
+    trouble = folders.read_mark(folder, "trouble")
+    return RunRecords(
+        manifest=manifest,
+        ranks=tuple(_one_per_rank(ranks)),
+        samples=samples.read(folder),
+        ending=folders.read_ending(folder),
+        params=logged.merge_params(messages),
+        metrics=logged.reduce_metrics(messages),
+        artifacts=logged.artifacts(messages, read_artifact_hashes(folder)),
+        notes=tuple(notes + trouble.splitlines() if trouble else notes),
+    )
+
+
+def read_artifact_hashes(folder: Path) -> dict[str, Any]:
+    """What the agent found out about the files that the script named, by path."""
+    try:
+        found = json.loads((folder / ARTIFACTS).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _rank_records(files: RankFiles, head: Head) -> RankRecords:
+    steps, blocks = files.read_steps(), files.read_blocks()
+    folded = int(blocks["steps"].sum()) if len(blocks) else 0
+    counters = head.counters
+    return RankRecords(
+        rank=head.rank,
+        steps=steps,
+        blocks=blocks,
+        regions=head.regions,
+        health=TracerHealth(
+            steps_lost=max(0, last_number(steps, blocks) - len(steps) - folded),
+            failures=counters["failures"],
+            last_failure=counters["last_failure"].rstrip(b"\0").decode(errors="replace"),
+            regions_dropped=counters["regions_dropped"],
+            ended=bool(counters["ended"]),
+        ),
+    )
+
+
+def _one_per_rank(records: list[RankRecords]) -> Iterator[RankRecords]:
+    """One entry per rank: restarts are joined end to end, processes side by side are numbered on.
+
+    A job that is restarted (torchrun does that) has the same ranks again, later. A script that
+    trains in several processes without telling anybody has several ranks 0 at the same time.
+    """
+    trained = [record for record in records if len(record.steps)] or records
+    trained.sort(key=lambda record: (record.rank.rank, record.rank.unix_ns, record.rank.pid))
+    joined: list[RankRecords] = []
+    for record in trained:
+        last = joined[-1] if joined else None
+        if last is not None and last.rank.rank == record.rank.rank and _follows(last, record):
+            joined[-1] = _join(last, record)
+        else:
+            joined.append(record)
+    numbers = _numbers([record.rank for record in joined])
+    for record, number in sorted(zip(joined, numbers, strict=True), key=lambda pair: pair[1]):
+        yield replace(record, rank=replace(record.rank, rank=number))
+
+
+def _numbers(ranks: list[Rank]) -> list[int]:
+    """Each rank's own number, or the next free one where another process has it already."""
+    taken: set[int] = set()
+    claimed = {rank.rank for rank in ranks}
+    numbers = []
+    for rank in ranks:
+        number = rank.rank
+        if number in taken:
+            number = next(free for free in count() if free not in claimed | taken)
+        taken.add(number)
+        numbers.append(number)
+    return numbers
+
+
+def _follows(first: RankRecords, second: RankRecords) -> bool:
+    if not len(first.steps) or not len(second.steps):
+        return False
+    last = first.steps[-1]
+    ended = first.rank.unix_s(int(last["start_ns"] + last["wall_ns"]))
+    return second.rank.unix_s(int(second.steps[0]["start_ns"])) >= ended
+
+
+def _join(first: RankRecords, second: RankRecords) -> RankRecords:
+    """Two lives of one rank, on the first one's clock."""
+    shift = (second.rank.unix_ns - second.rank.monotonic_ns) - (
+        first.rank.unix_ns - first.rank.monotonic_ns
+    )
+    steps, blocks = second.steps.copy(), second.blocks.copy()
+    steps["start_ns"] += shift
+    blocks["start_ns"] += shift
+    if len(blocks):  # the first life's steps can stand before the second's blocks only as blocks
+        earlier = np.concatenate([first.blocks, fold(first.steps), blocks])
+        return replace(second, rank=first.rank, blocks=earlier, steps=steps)
+    return RankRecords(
+        rank=replace(second.rank, monotonic_ns=first.rank.monotonic_ns, unix_ns=first.rank.unix_ns),
+        steps=np.concatenate([first.steps, steps]),
+        blocks=first.blocks,
+        regions=first.regions + second.regions,
+        health=replace(
+            second.health,
+            steps_lost=first.health.steps_lost + second.health.steps_lost,
+            failures=first.health.failures + second.health.failures,
+        ),
+    )

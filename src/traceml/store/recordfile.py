@@ -1,0 +1,204 @@
+"""A rank's records on disk: appended in segments, the oldest of them folded into blocks.
+
+`<stem>.0000.steps` and so on begin with the ring's head and hold step records; the newest segment's
+head is the current one. `<stem>.blocks` holds blocks alone. `<stem>.messages` holds a JSON object
+per line, each with the number of the ring slot it ended in, so that nothing is written twice.
+Together they stay under 64 MB however long the run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from traceml.store import blocks as folding
+from traceml.store import logged
+from traceml.store.folder import write_atomically
+from traceml.store.records import BLOCK_DTYPE, STEP_DTYPE
+from traceml.store.rings import Head, RingReader, parse_head
+
+SEGMENT_STEPS = 32_768
+KEEP_SEGMENTS = 6
+"""Full segments at full resolution: about 200,000 steps, 36 MB."""
+MOST_BLOCKS = 16_384
+"""About 11 MB; beyond it, neighbouring blocks are merged."""
+MOST_MESSAGE_BYTES = 8 << 20
+
+_HEAD_BYTES = 1 << 16
+"""Enough for the head of any record file."""
+
+
+class RankFiles:
+    """The files of one traced process, found by their common stem."""
+
+    def __init__(self, folder: Path, stem: str, segments: list[Path]) -> None:
+        self._folder = folder
+        self._stem = stem
+        self._segments = segments
+        self._messages = folder / f"{stem}.messages"
+        self._blocks = folder / f"{stem}.blocks"
+        self._next_step: int | None = None
+        self._next_message: int | None = None
+
+    @classmethod
+    def of(cls, folder: Path, stem: str) -> RankFiles:
+        """The files of one process, to go on writing them."""
+        return cls(folder, stem, sorted(folder.glob(f"{stem}.????.steps")))
+
+    @classmethod
+    def all_in(cls, folder: Path) -> list[RankFiles]:
+        """The files of every process in a run folder, from one look at it."""
+        found: dict[str, list[Path]] = {}
+        for path in sorted(folder.glob("rank-*")):
+            if path.name.endswith(".steps"):
+                found.setdefault(path.name.split(".")[0], []).append(path)
+            elif path.name.endswith(".messages"):
+                found.setdefault(path.stem, [])
+        return [cls(folder, stem, segments) for stem, segments in sorted(found.items())]
+
+    # Writing
+
+    def drain(self, ring: RingReader, everything: bool = False) -> list[bytes]:
+        """Bring what is new in the ring to disk; returns the messages that came.
+
+        Raises OSError when the disk is full: nothing is half written, the next drain tries again.
+        """
+        if self._next_step is None or self._next_message is None:
+            self._next_step = last_number(self.read_steps(), self.read_blocks())
+            self._next_message = logged.last_number(self._messages)
+        steps = ring.steps_from(self._next_step, everything)
+        if len(steps) or everything:
+            self._append(ring.head_bytes(), steps)
+        messages = ring.messages_from(self._next_message)
+        self._append_messages(messages)
+        return [payload for _, payload in messages]
+
+    def _append(self, head: bytes, steps: npt.NDArray[Any]) -> None:
+        while True:
+            path = self._segments[-1] if self._segments else self._add_segment()
+            held = self._count(path, len(head))
+            room = SEGMENT_STEPS - held
+            self._write(path, head, held, steps[:room])
+            if len(steps) <= room:
+                break
+            steps = steps[room:]
+            self._add_segment()
+        while len(self._segments) > KEEP_SEGMENTS + 1:
+            self._fold_oldest()
+
+    def _add_segment(self) -> Path:
+        number = int(self._segments[-1].name.split(".")[-2]) + 1 if self._segments else 0
+        self._segments.append(self._folder / f"{self._stem}.{number:04d}.steps")
+        return self._segments[-1]
+
+    @staticmethod
+    def _count(path: Path, head_bytes: int) -> int:
+        size = path.stat().st_size if path.exists() else 0
+        return max(0, size - head_bytes) // STEP_DTYPE.itemsize
+
+    def _write(self, path: Path, head: bytes, held: int, steps: npt.NDArray[Any]) -> None:
+        """Append to a segment and refresh its head; on failure cut back what was half written."""
+        end = len(head) + held * STEP_DTYPE.itemsize
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            _write_whole(descriptor, head, 0)
+            _write_whole(descriptor, steps.tobytes(), end)
+        except OSError:
+            os.ftruncate(descriptor, end if held else 0)
+            raise
+        finally:
+            os.close(descriptor)
+        if len(steps):
+            self._next_step = int(steps["sequence"][-1])
+
+    def _fold_oldest(self) -> None:
+        oldest = self._segments[0]
+        folded = np.concatenate([self.read_blocks(), folding.fold(_read_steps(oldest))])
+        if len(folded) > MOST_BLOCKS:
+            folded = folding.merge_pairs(folded)
+        write_atomically(self._blocks, folded.tobytes())
+        oldest.unlink()
+        del self._segments[0]
+
+    def _append_messages(self, messages: list[tuple[int, bytes]]) -> None:
+        if not messages:
+            return
+        lines = [logged.line(number, payload) for number, payload in messages]
+        size = self._messages.stat().st_size if self._messages.exists() else 0
+        descriptor = os.open(self._messages, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            _write_whole(descriptor, b"".join(lines), size)
+        except OSError:
+            os.ftruncate(descriptor, size)
+            raise
+        finally:
+            os.close(descriptor)
+        self._next_message = messages[-1][0]
+        if size > MOST_MESSAGE_BYTES:
+            write_atomically(self._messages, logged.thin(self._messages.read_bytes()))
+
+    # Reading
+
+    def head(self) -> Head | None:
+        """Who wrote these; `None` before the first step."""
+        if not self._segments:
+            return None
+        with self._segments[-1].open("rb") as file:
+            return parse_head(file.read(_HEAD_BYTES), self._segments[-1])
+
+    def read_steps(self) -> npt.NDArray[Any]:
+        """All steps at full resolution, oldest first."""
+        parts = [_read_steps(path) for path in self._segments]
+        return np.concatenate(parts) if parts else np.empty(0, STEP_DTYPE)
+
+    def read_blocks(self) -> npt.NDArray[Any]:
+        """The folded steps; those that a segment still holds are left to it."""
+        if not self._blocks.exists():
+            return np.empty(0, BLOCK_DTYPE)
+        blocks = np.fromfile(self._blocks, BLOCK_DTYPE)
+        if self._segments and len(blocks):
+            oldest = _read_steps(self._segments[0])
+            if len(oldest):
+                blocks = blocks[blocks["first_step"] < int(oldest["sequence"][0]) - 1]
+        return blocks
+
+    def read_messages(self) -> list[dict[str, Any]]:
+        """What the script logged, in order."""
+        if not self._messages.exists():
+            return []
+        return [entry for entry in map(_decode, self._messages.read_bytes().splitlines()) if entry]
+
+
+def last_number(steps: npt.NDArray[Any], blocks: npt.NDArray[Any]) -> int:
+    """How many steps the tracer had written when the last of these was: lost ones count."""
+    if len(steps):
+        return int(steps["sequence"][-1])
+    return int(blocks["first_step"][-1] + blocks["steps"][-1]) if len(blocks) else 0
+
+
+def _read_steps(path: Path) -> npt.NDArray[Any]:
+    with path.open("rb") as file:
+        head = parse_head(file.read(_HEAD_BYTES), path)
+        file.seek(head.size)
+        content = file.read()
+    whole = len(content) // STEP_DTYPE.itemsize
+    return np.frombuffer(content, STEP_DTYPE, whole)
+
+
+def _write_whole(descriptor: int, content: bytes, offset: int) -> None:
+    written = 0
+    while written < len(content):
+        written += os.pwrite(descriptor, content[written:], offset + written)
+
+
+def _decode(line: bytes) -> dict[str, Any] | None:
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return None  # the last line of an agent that was killed in mid-write
+    return entry if isinstance(entry, dict) else None

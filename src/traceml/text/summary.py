@@ -1,0 +1,305 @@
+"""A run's summary as plain text of at most 80 columns: verdict, why and next first."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from traceml.model.quantities import count, duration, memory, milliseconds, percent, rate
+from traceml.summary.record import Issue, PrimaryDiagnosis, SectionSummary, Summary
+from traceml.text.phases import phase_tree
+
+WIDTH = 80
+LABEL = 9
+MOST_RANKS = 8
+MOST_NAMED = 6
+UNEVEN = 1.05  # times the median: below this it does not matter which rank it was
+
+_SEVERITY = {"crit": " (critical)", "warn": " (warning)"}
+_RANK_COLUMNS = {
+    "step": "step_time_ms",
+    "input": "input_wait_ms",
+    "forward": "forward_ms",
+    "backward": "backward_ms",
+    "optimizer": "optimizer_ms",
+    "rest": "residual_ms",
+}
+
+
+def summary_text(summary: Summary) -> str:
+    """The whole summary, ending in a newline."""
+    blocks = (
+        _heading(summary),
+        _verdict(summary),
+        _step_time(summary),
+        _ranks(summary.step_time),
+        _machine(summary),
+        _regions(summary),
+        _logged(summary),
+        _also(summary),
+        _tracer(summary),
+    )
+    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+
+
+def clean(text: str) -> str:
+    """Text from outside on one line, without anything that could move a terminal's cursor."""
+    spaced = " ".join(text.split())
+    return "".join(letter for letter in spaced if letter.isprintable())
+
+
+def _labelled(label: str, text: str) -> list[str]:
+    """A label and its text, wrapped beside it."""
+    return textwrap.wrap(
+        clean(text),
+        WIDTH,
+        initial_indent=f"  {label:<{LABEL}}",
+        subsequent_indent=" " * (2 + LABEL),
+    )
+
+
+def _short(text: str, width: int) -> str:
+    cleaned = clean(text)
+    return cleaned if len(cleaned) <= width else cleaned[: width - 1] + "…"
+
+
+def _joined(parts: Iterable[str | None]) -> str:
+    return " · ".join(part for part in parts if part)
+
+
+def _heading(summary: Summary) -> list[str]:
+    steps = None if summary.step_time is None else summary.step_time.metadata.training_total_steps
+    size = summary.meta.world_size
+    facts = _joined(
+        (
+            None if size is None else count(size, "rank"),
+            count(summary.meta.gpus_observed, "GPU") if summary.meta.gpus_observed else None,
+            None if steps is None else count(steps, "step"),
+            None if summary.duration_s is None else duration(summary.duration_s),
+        )
+    )
+    name = _short(summary.meta.run_name or "", WIDTH - len(f"TraceML ·  · {facts}"))
+    return [_joined(("TraceML", name, facts)), "─" * WIDTH]
+
+
+def _verdict(summary: Summary) -> list[str]:
+    primary = summary.primary_diagnosis
+    verdict = (primary.status or primary.kind or "n/a") + _SEVERITY.get(primary.severity or "", "")
+    lines = _labelled("Verdict", verdict)
+    if primary.summary:
+        lines += _labelled("Why", primary.summary)
+    if primary.action:
+        lines += _labelled("Next", primary.action)
+    if summary.exit_status:
+        lines += _labelled("Ended", f"with exit status {summary.exit_status}")
+    return lines
+
+
+def _step_time(summary: Summary) -> list[str]:
+    section = summary.step_time
+    if section is None or section.global_.average.get("step_time_ms") is None:
+        return []
+    times, window = section.global_.average, section.global_.window
+    warmup = f" after {count(window.warmup_steps, 'warm-up step')}" if window.warmup_steps else ""
+    clock = f", {window.diagnosis_clock.upper()} clock" if window.diagnosis_clock else ""
+    lines = [f"  Where a step goes (mean of {count(window.steps_analyzed, 'step')}{warmup}{clock})"]
+    lines += phase_tree(times, _guilty(summary.primary_diagnosis, section))
+    points = [
+        f"{point} {milliseconds(value)}"
+        for point in ("p50", "p95", "p99")
+        if (value := times.get(f"step_time_{point}_ms")) is not None
+    ]
+    several = " per rank" if len(section.groups.rows) > 1 else ""
+    samples = times.get("samples_per_s")
+    speeds = [
+        rate(times["steps_per_s"], "steps") if times.get("steps_per_s") is not None else None,
+        None if samples is None else rate(samples, "samples") + several,
+    ]
+    lines += [f"  {line}" for line in (_joined(points), _joined(speeds)) if line]
+    series = summary.steps
+    if series is not None and series.slowdown_step is not None and series.slowdown_ratio:
+        lines.append(
+            f"  slower from step {count(series.slowdown_step)} on: "
+            f"{series.slowdown_ratio:.2f} times as long as before"
+        )
+    return lines
+
+
+def _guilty(primary: PrimaryDiagnosis, section: SectionSummary) -> str | None:
+    """The phase that the verdict is about."""
+    found = section.diagnosis
+    return found.phase if found is not None and found.kind == primary.kind else None
+
+
+def _ranks(section: SectionSummary | None) -> list[str]:
+    if section is None or len(section.groups.rows) < 2:
+        return []
+    rows = sorted(
+        ((name, row.metrics) for name, row in section.groups.rows.items()),
+        key=lambda row: -(row[1].get("step_time_ms") or 0.0),
+    )
+    shown = {
+        title: key
+        for title, key in _RANK_COLUMNS.items()
+        if any(metrics.get(key) is not None for _, metrics in rows)
+    }
+    title = f"the slowest {MOST_RANKS} of {count(len(rows))}" if len(rows) > MOST_RANKS else "in ms"
+    lines = [
+        f"  Ranks ({title})",
+        f"  {'rank':>6}" + "".join(f"{title:>11}" for title in shown),
+    ]
+    for name, metrics in rows[:MOST_RANKS]:
+        cells = (milliseconds(metrics.get(key)).removesuffix(" ms") for key in shown.values())
+        lines.append(f"  {_short(name, 6):>6}" + "".join(f"{cell:>11}" for cell in cells))
+    return lines
+
+
+def _machine(summary: Summary) -> list[str]:
+    """One line each for memory, system and processes, of what was measured."""
+    lines: list[str] = []
+    for label, text in (
+        ("Memory", _memory(summary.step_memory)),
+        ("System", _system(summary.system)),
+        ("Process", _process(summary.process)),
+    ):
+        if text:
+            lines += _labelled(label, text)
+    return lines
+
+
+def _memory(section: SectionSummary | None) -> str:
+    if section is None:
+        return ""
+    parts = []
+    for key, words in (
+        ("peak_reserved_bytes", "GPU peak {} reserved"),
+        ("peak_allocated_bytes", "{} allocated"),
+        ("peak_rss_bytes", "host peak {} resident"),
+    ):
+        worst, median = section.global_.worst.get(key), section.global_.median.get(key)
+        if worst is not None and worst.value is not None:
+            uneven = median is not None and worst.value > UNEVEN * (median.value or 0.0)
+            where = f" (rank {_short(worst.idx or '', 6)})" if uneven else ""
+            parts.append(words.format(memory(worst.value)) + where)
+    return _joined(parts)
+
+
+def _system(section: SectionSummary | None) -> str:
+    if section is None:
+        return ""
+    found = section.global_.average
+
+    def share(key: str) -> str:
+        value = found.get(key)
+        return "" if value is None else percent(value / 100)
+
+    def amount(key: str, of_total: str) -> str:
+        value, part = found.get(key), share(of_total)
+        return "" if value is None else memory(value) + (f" ({part})" if part else "")
+
+    throttled = found.get("cpu_throttled_percent") or 0.0
+    warmth, power = found.get("gpu_temp_c"), found.get("gpu_power_w")
+    named = {
+        "CPU": share("cpu_percent"),
+        "CPU throttled": share("cpu_throttled_percent") if throttled >= 1 else "",
+        "RAM": amount("ram_bytes", "ram_percent"),
+        "GPU": share("gpu_util_percent"),
+        "GPU memory": amount("gpu_mem_bytes", "gpu_mem_percent"),
+    }
+    return _joined(
+        (
+            *(f"{name} {value}" for name, value in named.items() if value),
+            None if warmth is None else f"{warmth:.0f} °C",
+            None if power is None else f"{power:.0f} W",
+        )
+    )
+
+
+def _process(section: SectionSummary | None) -> str:
+    if section is None:
+        return ""
+    found = section.global_.average
+    cores, resident, workers = (found.get(key) for key in ("cpu_percent", "ram_bytes", "workers"))
+    return _joined(
+        (
+            None if cores is None else f"{cores / 100:.1f} cores",
+            None if resident is None else f"{memory(resident)} resident",
+            count(round(workers), "worker") if workers else None,
+        )
+    )
+
+
+def _regions(summary: Summary) -> list[str]:
+    if not summary.regions:
+        return []
+    lines = [f"  {'Named regions':<34}{'calls':>10}{'mean':>14}{'total':>16}"]
+    for region in summary.regions[:MOST_NAMED]:
+        lines.append(
+            f"  {_short(region.name, 33):<34}{count(region.calls):>10}"
+            f"{duration(region.mean_ms / 1e3):>14}{duration(region.total_ms / 1e3):>16}"
+        )
+    return lines + _more(summary.regions)
+
+
+def _more(things: Sequence[object]) -> list[str]:
+    hidden = len(things) - MOST_NAMED
+    return [f"  … and {count(hidden)} more"] if hidden > 0 else []
+
+
+def _logged(summary: Summary) -> list[str]:
+    lines: list[str] = []
+    if summary.params:
+        params = [f"{name}={value}" for name, value in summary.params.items()]
+        lines += _labelled("Params", ", ".join(_listed(params)))
+    if summary.metrics:
+        metrics = [
+            f"{name} {'n/a' if metric.last is None else format(metric.last, '.4g')}"
+            for name, metric in summary.metrics.items()
+        ]
+        lines += _labelled("Metrics", " · ".join(_listed(metrics)))
+    return lines
+
+
+def _listed(things: Sequence[str]) -> list[str]:
+    hidden = len(things) - MOST_NAMED
+    shown = [_short(thing, 60) for thing in things[:MOST_NAMED]]
+    return [*shown, f"and {count(hidden)} more"] if hidden > 0 else shown
+
+
+def _also(summary: Summary) -> list[str]:
+    """The other findings: warnings of every section, and what else was said of the step."""
+    primary = summary.primary_diagnosis
+    lines: list[str] = []
+    for name in ("step_time", "step_memory", "system", "process"):
+        section: SectionSummary | None = getattr(summary, name)
+        for issue in () if section is None else section.issues:
+            is_primary = issue.kind == primary.kind and name == primary.section
+            further = issue.severity != "info" or (name == "step_time" and issue.phase is not None)
+            if further and not is_primary:
+                lines += _labelled("Also", _finding(issue))
+    return lines
+
+
+def _finding(issue: Issue) -> str:
+    severity = _SEVERITY.get(issue.severity or "", "")
+    return f"{issue.status or issue.kind}{severity}: {issue.summary or ''} {issue.action or ''}"
+
+
+def _tracer(summary: Summary) -> list[str]:
+    """What the tracer could not do; nothing where it could do everything."""
+    tracer = summary.tracer
+    if tracer is None:
+        return []
+    failed = f" (last: {_short(tracer.last_failure, 120)})" if tracer.last_failure else ""
+    problems = _joined(
+        (
+            count(tracer.steps_aborted, "step") + " aborted" if tracer.steps_aborted else None,
+            count(tracer.steps_lost, "step") + " lost" if tracer.steps_lost else None,
+            count(tracer.failures, "tracer failure") + failed if tracer.failures else None,
+            count(tracer.messages_lost, "message") + " lost" if tracer.messages_lost else None,
+        )
+    )
+    lines = _labelled("Tracer", problems) if problems else []
+    for note in tracer.notes:
+        lines += _labelled("Note", note)
+    return lines

@@ -1,0 +1,149 @@
+"""Every section says something, in order of severity and cost, and one finding leads."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from factories import make_run
+from traceml.diagnose import engine
+from traceml.diagnose.engine import diagnose
+from traceml.facts.facts import Facts
+from traceml.facts.gather import gather
+from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.store.records import RunRecords
+
+
+def kinds(run: RunRecords, section: Section = Section.STEP_TIME) -> list[Kind]:
+    return [finding.kind for finding in diagnose(gather(run)).sections[section]]
+
+
+def test_every_section_has_a_finding_even_without_records() -> None:
+    empty = RunRecords(manifest=make_run().manifest, ranks=())
+    for run in (empty, make_run(), make_run(gpu=True), make_run(steps=0)):
+        sections = diagnose(gather(run)).sections
+        assert set(sections) == set(Section)
+        assert all(sections.values())
+
+
+def test_sections_without_measurements_say_no_data() -> None:
+    bare = replace(make_run(steps=0), samples=())
+    for section in Section:
+        assert kinds(bare, section) == [Kind.NO_DATA]
+
+
+def test_sections_with_nothing_wrong_are_calm() -> None:
+    run = make_run()
+    assert kinds(run, Section.STEP_MEMORY) == [Kind.BALANCED]
+    assert kinds(run, Section.SYSTEM) == [Kind.NORMAL]
+    assert kinds(run, Section.PROCESS) == [Kind.NORMAL]
+
+
+def test_balanced_is_said_only_alone() -> None:
+    assert kinds(make_run(forward_ms=5, backward_ms=5, optimizer_ms=5, rest_ms=1.7)) == [
+        Kind.COMPUTE_BOUND
+    ]
+    assert kinds(
+        make_run(input_ms=0.9, forward_ms=2, backward_ms=3, rest_ms=0.9, optimizer_ms=None)
+    ) == [Kind.BALANCED]
+
+
+def test_severity_then_time_lost_decides_the_order() -> None:
+    both = make_run(input_ms=30, rest_ms=12)
+    assert kinds(both) == [Kind.INPUT_BOUND, Kind.WAIT_HEAVY]
+    assert kinds(make_run(input_ms=12, rest_ms=30)) == [Kind.WAIT_HEAVY, Kind.INPUT_BOUND]
+
+
+def test_the_order_of_the_rules_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = gather(make_run(input_ms=30, rest_ms=12))
+    forward = diagnose(facts)
+    monkeypatch.setattr(engine, "RULES", tuple(reversed(engine.RULES)))
+    assert diagnose(facts) == forward
+
+
+@pytest.mark.parametrize(
+    ("run", "leads"),
+    [
+        pytest.param(make_run(), Section.STEP_MEMORY, id="a calm step yields to it"),
+        pytest.param(make_run(input_ms=50), Section.STEP_TIME, id="a slow step does not"),
+    ],
+)
+def test_critical_memory_leads_only_over_a_calm_step(
+    monkeypatch: pytest.MonkeyPatch, run: RunRecords, leads: Section
+) -> None:
+    def full(facts: Facts) -> Finding:
+        return Finding(Kind.BALANCED, Section.STEP_MEMORY, Severity.CRITICAL, "full", "less")
+
+    monkeypatch.setattr(engine, "RULES", (*engine.RULES, full))
+    assert diagnose(gather(run)).primary.section is leads
+
+
+parts = st.floats(2.0, 200.0)
+
+
+@settings(max_examples=30, deadline=None)
+@given(parts, parts, parts, parts, st.floats(1.0, 50.0))
+def test_slower_by_a_factor_is_the_same_verdict(
+    input_ms: float, forward_ms: float, backward_ms: float, rest_ms: float, factor: float
+) -> None:
+    """Scale-free above a millisecond; below it a lost time may be too small to matter."""
+
+    def run(scale: float) -> RunRecords:
+        return make_run(
+            steps=40,
+            noise=0,
+            input_ms=input_ms * scale,
+            forward_ms=forward_ms * scale,
+            backward_ms=backward_ms * scale,
+            optimizer_ms=5 * scale,
+            rest_ms=rest_ms * scale,
+        )
+
+    compute_ms = forward_ms + backward_ms + 5
+    step_ms = input_ms + compute_ms + rest_ms
+    for part_ms, edges in ((input_ms, (0.1, 0.2)), (rest_ms, (0.1, 0.2)), (compute_ms, (0.8,))):
+        assume(all(abs(part_ms / step_ms - edge) > 1e-4 for edge in edges))
+
+    def said(run: RunRecords) -> set[tuple[Kind, Severity]]:
+        return {(f.kind, f.severity) for f in diagnose(gather(run)).sections[Section.STEP_TIME]}
+
+    assert said(run(1.0)) == said(run(factor))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.permutations(range(4)), parts, parts)
+def test_permuting_ranks_permutes_the_ranks_named(
+    order: list[int], input_ms: float, slow_ms: float
+) -> None:
+    run = make_run(ranks=4, steps=20, input_ms=input_ms, slow_rank=2, slow_ms=slow_ms, noise=0)
+    moved = replace(
+        run,
+        ranks=tuple(
+            replace(run.ranks[old], rank=replace(run.ranks[old].rank, rank=new))
+            for new, old in enumerate(order)
+        ),
+    )
+    before = diagnose(gather(run)).sections[Section.STEP_TIME]
+    after = diagnose(gather(moved)).sections[Section.STEP_TIME]
+    assert [f.kind for f in before] == [f.kind for f in after]
+    for one, other in zip(before, after, strict=True):
+        assert sorted(order.index(rank) for rank in one.ranks) == sorted(other.ranks)
+
+
+@settings(max_examples=30, deadline=None)
+@given(parts, parts, parts, parts, st.sampled_from(["forward_ms", "backward_ms", "optimizer_ms"]))
+def test_removing_a_measurement_of_compute_only_removes_findings(
+    input_ms: float, forward_ms: float, backward_ms: float, rest_ms: float, removed: str
+) -> None:
+    """The time stays in the body, as it does when a tracer cannot see a phase."""
+    whole = {
+        "input_ms": input_ms,
+        "forward_ms": forward_ms,
+        "backward_ms": backward_ms,
+        "optimizer_ms": 5.0,
+    }
+    known = make_run(steps=20, noise=0, rest_ms=rest_ms, **whole)
+    hidden = {**whole, removed: None}
+    unknown = make_run(steps=20, noise=0, rest_ms=rest_ms + whole[removed], **hidden)
+    assert set(kinds(unknown)) - {Kind.BALANCED} <= set(kinds(known))

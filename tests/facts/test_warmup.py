@@ -1,0 +1,34 @@
+"""Warm-up is told apart from how the run was."""
+
+import numpy as np
+import pytest
+
+from traceml.facts.warmup import warmup_steps
+
+
+def steps(*parts: tuple[float, int]) -> np.ndarray:
+    return np.concatenate([np.full(count, seconds) for seconds, count in parts])
+
+
+@pytest.mark.parametrize(
+    ("series", "expected"),
+    [
+        pytest.param(steps((4.0, 1), (0.02, 199)), 1, id="one very long first step"),
+        pytest.param(steps((0.1, 5), (0.02, 195)), 5, id="five slow steps at the beginning"),
+        pytest.param(steps((0.02, 200)), 0, id="steady from the first step"),
+        pytest.param(steps((0.02, 100), (0.04, 100)), 0, id="a slowdown in the second half"),
+        pytest.param(steps((0.04, 100), (0.02, 100)), 20, id="a slow half counts a tenth at most"),
+        pytest.param(steps((0.025, 10), (0.02, 190)), 0, id="only a little slower"),
+        pytest.param(steps((0.02, 3), (4.0, 1), (0.02, 196)), 0, id="a stall after the beginning"),
+        pytest.param(steps((4.0, 1), (0.02, 1)), 0, id="too few steps to say"),
+        pytest.param(steps((4.0, 1), (0.02, 4)), 1, id="a short run loses one step"),
+    ],
+)
+def test_warmup_is_a_slow_beginning(series: np.ndarray, expected: int) -> None:
+    assert warmup_steps(series) == expected
+
+
+def test_a_noisy_run_has_no_warmup_by_chance() -> None:
+    random = np.random.default_rng(1)
+    runs = [warmup_steps(random.lognormal(0, 0.5, 200)) for _ in range(200)]
+    assert sum(runs) <= 4

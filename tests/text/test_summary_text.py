@@ -1,0 +1,163 @@
+"""The text leads with the verdict, fits a terminal, and shows nothing that was not measured."""
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from factories import make_rank, make_run
+from traceml.model.rank import Region
+from traceml.store.records import Metric, RunRecords, TracerHealth
+from traceml.summary.build import build
+from traceml.summary.record import Summary
+from traceml.text.summary import summary_text
+
+
+def text_of(run: RunRecords) -> str:
+    return summary_text(build(run, 0.0, "0"))
+
+
+def line_with(text: str, words: str) -> str:
+    (line,) = [line for line in text.splitlines() if words in line]
+    return line
+
+
+def test_verdict_why_and_next_come_first() -> None:
+    lines = text_of(make_run(input_ms=80, workers=0)).splitlines()
+    assert lines[0] == "TraceML · made · 1 rank · 200 steps · 1 min 2 s"
+    assert lines[3] == "  Verdict  INPUT-BOUND (critical)"
+    assert lines[4].startswith("  Why      Waiting for data takes 69% of a typical step")
+    assert lines[5].startswith("  Next     Batches are made in the training process itself")
+
+
+def test_the_phase_tree_accounts_for_the_step() -> None:
+    text = text_of(make_run(noise=0, h2d_ms=2, input_ms=6, rest_ms=2, gpu=True))
+    tree = text.splitlines()[8:18]
+    assert [line[2:37].strip() for line in tree[1:-1]] == [
+        "step time",
+        "├─ input wait",
+        "├─ host-to-device copy",
+        "├─ compute",
+        "│  ├─ forward",
+        "│  ├─ backward",
+        "│  └─ optimizer",
+        "└─ rest",
+    ]
+    assert tree[0] == "  Where a step goes (mean of 200 steps, GPU clock)"
+    assert tree[-1] == "  p50 45.0 ms · p95 45.0 ms · p99 45.0 ms"
+    assert "45.0 ms   100%" in line_with(text, "step time")
+    assert "6.0 ms    13%" in line_with(text, "input wait")
+    assert "◀" in line_with(text, "├─ input wait")
+    assert "2.0 ms   4.4%" in line_with(text, "└─ rest")
+
+
+def test_what_was_not_measured_has_no_line() -> None:
+    text = text_of(replace(make_run(input_ms=None, optimizer_ms=None, samples=-1), samples=()))
+    for absent in ("input wait", "host-to-device", "├─ compute", "samples/s", "n/a"):
+        assert absent not in text
+    for absent in ("Memory", "System", "Process", "Ranks", "Tracer", "between"):
+        assert absent not in text
+    assert "rest, with optimizer" in text
+
+
+def test_evaluation_and_checkpoints_appear_when_there_were_any() -> None:
+    run = make_run(between_ms=5, noise=0)
+    for rank in run.ranks:
+        rank.steps["evaluation_ns"] = 3_000_000
+    text = text_of(run)
+    assert "5.0 ms" in line_with(text, "between steps")
+    assert "3.0 ms" in line_with(text, "└─ evaluation")
+    assert "checkpoint" not in text
+
+
+def test_a_run_without_steps_is_short_and_says_why() -> None:
+    text = text_of(replace(make_run(steps=0), samples=()))
+    assert "Verdict  NO DATA" in text
+    assert "No complete training step was recorded." in text
+    assert "Where a step goes" not in text
+
+
+def test_a_large_world_shows_its_slowest_ranks() -> None:
+    text = text_of(make_run(ranks=20, steps=20, slow_rank=13))
+    assert "the slowest 8 of 20" in text
+    table = text.split("Ranks")[1].split("\n\n")[0].splitlines()
+    assert len(table) == 2 + 8
+    assert table[2].split()[0] == "13"
+
+
+def test_slowdown_regions_and_logged_values_are_told() -> None:
+    run = make_run(slowdown_at=100)
+    rank = make_rank(run.ranks[0].steps, regions=[Region("augment", 10, 1.5, 0.3, None)])
+    metric = Metric("loss", 10, 0.12345, 0.1, 2.0, 1.0, 0, 9)
+    text = text_of(replace(run, ranks=(rank,), params={"lr": 0.1}, metrics=(metric,)))
+    assert "slower from step 101 on: 1.50 times as long as before" in text
+    assert line_with(text, "augment").split() == ["augment", "10", "150.0", "ms", "1.50", "s"]
+    assert "Params   lr=0.1" in text
+    assert "Metrics  loss 0.1235" in text
+
+
+def test_other_findings_follow() -> None:
+    text = text_of(make_run(input_ms=80, rest_ms=30))
+    assert "Verdict  INPUT-BOUND" in text
+    assert "Also     WAIT-HEAVY (critical)" in text
+
+
+def test_tracer_problems_appear_only_when_there_are_any() -> None:
+    (rank,) = make_run().ranks
+    troubled = replace(rank, health=TracerHealth(steps_lost=5, failures=1, last_failure="E"))
+    text = text_of(replace(make_run(), ranks=(troubled,), notes=("The disk was full.",)))
+    assert "Tracer   5 steps lost · 1 tracer failure (last: E)" in text
+    assert "Note     The disk was full." in text
+
+
+def test_an_empty_foreign_summary_still_has_a_text() -> None:
+    assert "Verdict  n/a" in summary_text(Summary())
+
+
+names = st.text(min_size=1, max_size=200)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    ranks=st.integers(1, 12),
+    input_ms=st.none() | st.floats(0.001, 1e6),
+    forward_ms=st.none() | st.floats(0.001, 1e6),
+    backward_ms=st.none() | st.floats(0.001, 1e6),
+    between_ms=st.floats(0, 1e5),
+    gpu=st.booleans(),
+    name=names,
+    word=names,
+)
+def test_any_run_fits_80_columns_and_moves_no_cursor(
+    ranks: int,
+    input_ms: float | None,
+    forward_ms: float | None,
+    backward_ms: float | None,
+    between_ms: float,
+    gpu: bool,
+    name: str,
+    word: str,
+) -> None:
+    run = make_run(
+        ranks,
+        5,
+        input_ms=input_ms,
+        forward_ms=forward_ms,
+        backward_ms=backward_ms,
+        between_ms=between_ms,
+        communication_ms=3.0,
+        gpu=gpu,
+    )
+    rank = make_rank(run.ranks[0].steps, regions=[Region(word, 3, 1e5, 5e4, None)])
+    run = replace(
+        run,
+        manifest=replace(run.manifest, run_name=name),
+        ranks=(rank, *run.ranks[1:]),
+        params={word: word},
+        metrics=(Metric(word, 1, 1e300, 0, 0, 0, None, None),),
+        notes=(word,),
+    )
+    text = text_of(run)
+    assert max(map(len, text.split("\n"))) <= 80
+    assert all(letter.isprintable() or letter == "\n" for letter in text)
+    assert "None" not in text or "None" in name + word
