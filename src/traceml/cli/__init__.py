@@ -30,7 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if words[0] not in COMMANDS and words[0] not in _HIDDEN:
         known = ", ".join(COMMANDS)
-        print(f"traceml: there is no command {words[0]!r}; the commands are {known}", file=sys.stderr)
+        print(
+            f"traceml: there is no command {words[0]!r}; the commands are {known}", file=sys.stderr
+        )
         return _EXIT_USAGE
     return _dispatch(words[0], words[1:])
 

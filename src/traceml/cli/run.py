@@ -38,7 +38,7 @@ def main(words: list[str]) -> int:
     if options.disable_traceml:
         return _run_untraced(command)
     status, folder = run(command, options.script or command[0], _run_options(options, cluster))
-    _show(folder)
+    show(folder)
     return status
 
 
@@ -111,7 +111,7 @@ def _run_untraced(command: list[str]) -> int:
         return signals.wait(training)
 
 
-def _show(folder: Path) -> None:
+def show(folder: Path) -> None:
     """The summary, on stderr: the script's own output stays its own."""
     text = folder / folders.TEXT
     try:

@@ -150,9 +150,7 @@ def run(
     return status
 
 
-def _end(
-    folder: Path, agent: AgentProcess, status: int, rebuild: Callable[[Path], object]
-) -> None:
+def _end(folder: Path, agent: AgentProcess, status: int, rebuild: Callable[[Path], object]) -> None:
     """Have the summary written: by the agent, or here if it cannot."""
     ended = Ending(time.time(), status)
     try:
@@ -169,7 +167,9 @@ def _end(
     if not agent.has_ended():
         agent.kill()
     if not agent.has_succeeded:
-        say(f"the agent did not write the summary (see {folder / folders.AGENT_LOG}): doing it here")
+        say(
+            f"the agent did not write the summary (see {folder / folders.AGENT_LOG}): doing it here"
+        )
         try:
             rebuild(folder)
         except OSError as error:

@@ -102,7 +102,7 @@ time that the GPU's own timeline stood still for input, and `gpu_body_ns` the re
 
 GPU_FIELDS = tuple(name for name, _ in STEP if name.startswith("gpu_"))
 
-FOLDED = tuple(name for name, kind in STEP if kind == "q" and name != "start_ns") + ("samples",)
+FOLDED = (*(name for name, kind in STEP if kind == "q" and name != "start_ns"), "samples")
 """The fields whose count, sum, minimum and maximum a block keeps."""
 
 BLOCK: tuple[Field, ...] = (
@@ -168,7 +168,7 @@ def packer(fields: Sequence[Field]) -> struct.Struct:
 
 def offset_of(fields: Sequence[Field], name: str) -> int:
     """The byte at which a field begins."""
-    before = []
+    before: list[str] = []
     for field, kind in fields:
         if field == name:
             return struct.calcsize("<" + "".join(before))

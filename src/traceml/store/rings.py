@@ -59,9 +59,17 @@ def parse_head(content: bytes | mmap.mmap, where: Path) -> Head:
     )
     total = fields["device_total_bytes"]
     rank = Rank(
-        **{name: fields[name] for name in ("rank", "local_rank", "world_size", "local_world_size")},
-        **{name: fields[name] for name in ("node_rank", "pid", "monotonic_ns", "unix_ns")},
-        **{name: _text(fields[name]) for name in ("device", "device_name", "hostname")},
+        rank=fields["rank"],
+        local_rank=fields["local_rank"],
+        world_size=fields["world_size"],
+        local_world_size=fields["local_world_size"],
+        node_rank=fields["node_rank"],
+        pid=fields["pid"],
+        monotonic_ns=fields["monotonic_ns"],
+        unix_ns=fields["unix_ns"],
+        device=_text(fields["device"]),
+        device_name=_text(fields["device_name"]),
+        hostname=_text(fields["hostname"]),
         device_total_bytes=None if total == layout.NOT_MEASURED else total,
     )
     return Head(
@@ -198,7 +206,7 @@ class RingReader:
             return np.empty(0, dtype)
         numbers = np.arange(first, end, dtype=np.uint64)
         view = np.frombuffer(self._map, dtype, capacity, base)
-        copy = view[(numbers % np.uint64(capacity)).astype(np.int64)]
+        copy: npt.NDArray[Any] = view[(numbers % np.uint64(capacity)).astype(np.int64)]
         del view
         intact = copy["sequence"] == numbers + np.uint64(1)
         return copy[intact]

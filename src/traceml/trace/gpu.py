@@ -49,7 +49,8 @@ class CudaTimeline:
         self._stream: Any = None
         self._current_stream = torch._C._cuda_getCurrentStream
         self._capturing = torch._C._cuda_isCurrentStreamCapturing
-        self._record = torch.cuda.Event.__mro__[1].record  # ours passes the stream: no look-up
+        self._record: Any = torch._C._CudaEventBase.record  # with the stream: no look-up
+        self._new_event: Any = torch.cuda.Event
         self._read_memory = torch._C._cuda_memoryStats
         self._reset_peak = torch._C._cuda_resetPeakMemoryStats
         self._memory_read_at = 0
@@ -62,7 +63,7 @@ class CudaTimeline:
         if key != self._stream_key:
             self._stream_key = key
             self._stream = torch.cuda.current_stream(self._device)
-        event = self._pool.pop() if self._pool else torch.cuda.Event(enable_timing=True)
+        event = self._pool.pop() if self._pool else self._new_event(enable_timing=True)
         self._record(event, self._stream)
         return event
 

@@ -33,7 +33,7 @@ def install(session: Session) -> None:
     watched = models.Models(session)
     session.steps = ExplicitSteps(session, watched)
     _watch_loaders(session)
-    _watch_backward(session)
+    _watch_backward(session, watched)
     _watch_optimizers(session, models.KnownOptimizers(watched))
     _watch_checkpoints(session)
     if torch.version.cuda or torch.version.hip or torch.backends.mps.is_built():
@@ -103,11 +103,11 @@ def samples_in(batch: Any) -> int:
 # Backward
 
 
-def _watch_backward(session: Session) -> None:
+def _watch_backward(session: Session, watched: models.Models) -> None:
     tracer = session.tracer
     begin = session.guard(tracer.begin_backward)
     abort = session.guard(tracer.abort)
-    look_for_optimizers = _optimizer_search(session)
+    look_for_optimizers = _optimizer_search(session, watched)
 
     def end_backward() -> None:
         look_for_optimizers()
@@ -136,7 +136,7 @@ def _watch_backward(session: Session) -> None:
     session.replace(torch.autograd, "grad", timed(torch.autograd.grad))
 
 
-def _optimizer_search(session: Session) -> Callable[[], None]:
+def _optimizer_search(session: Session, watched: models.Models) -> Callable[[], None]:
     """Find out, at the first backward passes, whether this script has an optimizer at all."""
     tracer = session.tracer
     seen = 0
@@ -147,8 +147,9 @@ def _optimizer_search(session: Session) -> Callable[[], None]:
             return
         seen += 1
         if seen >= BACKWARDS_WITHOUT_OPTIMIZER or (seen <= 2 and not _any_optimizer_made()):
-            session.identify()
             tracer.by_hand = True
+            watched.watch_callers()
+            session.identify()
 
     return look
 

@@ -88,7 +88,7 @@ class Messages:
             raise ValueError(f"more than {MOST_PENDING} logged values wait for the GPU")
         host = torch.empty((), dtype=value.dtype, pin_memory=True)
         host.copy_(value.detach().reshape(()), non_blocking=True)
-        mark = torch.cuda.Event()
+        mark: Any = torch.cuda.Event()  # type: ignore[no-untyped-call] # torch has no types here
         mark.record()
         self._pending.append((step, now, name, host, mark))
 

@@ -108,6 +108,12 @@ class Models:
         elif device.type != "cpu":
             self._session.device = device.type
 
+    def watch_callers(self) -> None:
+        """Without an optimizer to ask: time the modules that the callers hold and train."""
+        held = {id(module): module for module in _held_by_callers()}.values()
+        trained = [m for m in held if any(p.requires_grad for p in m.parameters())]
+        self.watch(outermost(trained))
+
     def _models(self) -> list[nn.Module]:
         return [model for model in (ref() for ref in self._watched.values()) if model is not None]
 

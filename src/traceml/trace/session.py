@@ -228,12 +228,12 @@ def _place() -> tuple[int, int, int, int, int]:
     """Rank, world size, local rank, local world size and node rank of this process."""
     rank, world, local_rank, local_world, node = _place_in_environment()
     torch_distributed: Any = sys.modules.get("torch.distributed")
-    if torch_distributed is not None and torch_distributed.is_available():
-        if torch_distributed.is_initialized():
-            rank, known_world = torch_distributed.get_rank(), torch_distributed.get_world_size()
-            if known_world != world:  # spawned by the script itself: one node as far as we know
-                local_rank, local_world, node = rank, known_world, 0
-            world = known_world
+    initialised = getattr(torch_distributed, "is_initialized", None)
+    if initialised is not None and initialised():
+        rank, known_world = torch_distributed.get_rank(), torch_distributed.get_world_size()
+        if known_world != world:  # spawned by the script itself: one node as far as we know
+            local_rank, local_world, node = rank, known_world, 0
+        world = known_world
     return rank, world, local_rank, local_world, node
 
 

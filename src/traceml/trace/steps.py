@@ -323,7 +323,7 @@ class StepTracer:
 
     @property
     def in_backward(self) -> bool:
-        """Whether a backward pass is open: optimizers may step inside it, parameter by parameter."""
+        """Whether a backward pass is open: an optimizer per parameter may step inside it."""
         return any(frame[0] == BACKWARD for frame in self._frames)
 
     # Optimizer
@@ -400,8 +400,8 @@ class StepTracer:
         if self._start is None:
             return
         self._frames.clear()
-        if self._stepped and not self._explicit and self._optimizer_end is not None:
-            self._close_at_optimizer_end()
+        if self._usual_optimizers <= self._stepped and not self._explicit:
+            self._close_at_optimizer_end()  # nothing, where no optimizer has stepped
         if self.steps == 0:
             return
         mark = None if self.gpu is None else self.gpu.mark()

@@ -49,6 +49,8 @@ class trace_time:  # noqa: N801 - a verb, as users write it
         self._open: list[tuple[int, Any]] = []
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Time every call of a function."""
+
         @functools.wraps(function)
         def timed(*arguments: P.args, **options: P.kwargs) -> R:
             with trace_time(self._name, self._use_gpu):

@@ -1,0 +1,1 @@
+"""What TraceML costs, measured: each file here answers for some rows of the table in the docs."""

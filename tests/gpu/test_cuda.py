@@ -1,0 +1,281 @@
+"""What the tracer says about a CUDA device, against what the device itself says."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from traceml.model.layout import StepFlag
+from traceml.store.load import drain_rings
+from traceml.store.recordfile import RankFiles
+from traceml.trace import current, hooks
+
+pytestmark = pytest.mark.gpu
+
+GPU_PHASES = ("gpu_h2d_ns", "gpu_forward_ns", "gpu_backward_ns", "gpu_optimizer_ns")
+
+
+@pytest.fixture
+def traced(tmp_path):
+    """A session in this process; call the fixture's value to end it and get the steps."""
+    (tmp_path / "run.json").write_text('{"run_name": "gpu", "started_unix_s": 0}')
+    session = current.start(tmp_path, None, None)
+    hooks.install(session)
+
+    def steps():
+        torch.cuda.synchronize()
+        current.end()
+        drain_rings(tmp_path, everything=True)
+        (files,) = RankFiles.all_in(tmp_path)
+        assert files.head().counters["failures"] == 0, files.head().counters["last_failure"]
+        return files.read_steps()
+
+    yield steps
+    current.end()
+
+
+def complete(steps):
+    """The complete steps whose GPU times are there, the first few left out."""
+    whole = steps[(steps["flags"] & int(StepFlag.TAIL | StepFlag.ABORTED)) == 0]
+    return whole[5:]
+
+
+def wide_model(width=4096, depth=6):
+    return nn.Sequential(*(nn.Linear(width, width) for _ in range(depth))).cuda()
+
+
+def train(model, steps, batch=2048, width=4096, pause=lambda: None, loader=None):
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    batches = loader or (torch.randn(batch, width) for _ in range(steps))
+    for index, inputs in enumerate(batches):
+        inputs = inputs[0] if isinstance(inputs, list) else inputs
+        loss = model(inputs.cuda(non_blocking=True)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        pause()
+        if index + 1 == steps:
+            break
+
+
+def test_phases_and_the_rest_sum_to_the_gpu_step(traced):
+    train(wide_model(), 30)
+    steps = complete(traced())
+    assert len(steps) >= 20
+    assert (steps["gpu_body_ns"] > 0).all()
+    phases = sum(steps[name] for name in GPU_PHASES)
+    rest = steps["gpu_body_ns"] - phases
+    assert (rest > -20_000).all()  # the clock of events has half-microsecond ticks
+    assert phases.sum() > 0.5 * steps["gpu_body_ns"].sum()
+
+
+def test_gpu_and_host_clocks_agree_when_every_step_is_synchronised(traced):
+    train(wide_model(), 30, pause=torch.cuda.synchronize)
+    steps = complete(traced())
+    host = steps["wall_ns"].astype(float)
+    gpu = (steps["gpu_body_ns"] + np.maximum(steps["gpu_input_ns"], 0)).astype(float)
+    assert abs(gpu.sum() / host.sum() - 1) < 0.05
+    assert abs(np.median(gpu / host) - 1) < 0.05
+
+
+def test_forward_takes_what_cuda_events_of_our_own_say(traced):
+    model = wide_model()
+    inputs = torch.randn(4096, 4096, device="cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    marks = []
+    for _ in range(20):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        output = model(inputs)
+        end.record()
+        marks.append((start, end))
+        output.square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    steps = complete(traced())
+    ours = np.median(steps["gpu_forward_ns"]) / 1e6
+    theirs = np.median([start.elapsed_time(end) for start, end in marks[5:]])
+    assert abs(ours / theirs - 1) < 0.1
+
+
+def test_copies_to_the_device_are_seen(traced):
+    train(wide_model(width=1024, depth=1), 30, batch=65536, width=1024)  # 256 MB a batch
+    steps = complete(traced())
+    assert (steps["h2d_ns"] > 0).all()
+    assert (steps["gpu_h2d_ns"] > 0.5 * steps["gpu_body_ns"]).mean() > 0.9
+
+
+def test_input_that_the_gpu_does_not_wait_for_costs_nothing_there(traced):
+    """A deep queue hides the host's wait; an empty one does not."""
+    model = wide_model(8192, 8)
+    loader = DataLoader(TensorDataset(torch.randn(4096 * 40, 64)), batch_size=4096)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    widen = torch.randn(64, 8192, device="cuda")
+    for (inputs,) in loader:
+        model(inputs.cuda() @ widen).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    steps = complete(traced())
+    assert np.median(steps["input_ns"]) > 1e6
+    assert np.median(steps["gpu_input_ns"]) < 0.2 * np.median(steps["input_ns"])
+
+
+def test_memory_peaks_are_the_allocators(traced):
+    model = wide_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    peaks = []
+    for index in range(20):
+        torch.cuda.reset_peak_memory_stats()
+        extra = torch.empty((64 + 8 * index) << 20, dtype=torch.uint8, device="cuda")
+        model(torch.randn(2048, 4096, device="cuda")).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        del extra
+        torch.cuda.synchronize()
+        peaks.append(torch.cuda.max_memory_allocated())
+        import time
+
+        deadline = time.perf_counter() + 0.025  # past the interval at which memory is read
+        while time.perf_counter() < deadline:
+            pass
+    steps = complete(traced())
+    measured = steps["allocated_bytes"]
+    assert (measured > 0).mean() > 0.8
+    theirs = np.array(peaks[5 : 5 + len(measured)])
+    agree = np.abs(measured / theirs - 1) < 0.02
+    assert agree[measured > 0].mean() > 0.8
+    assert (steps["reserved_bytes"][measured > 0] >= measured[measured > 0]).all()
+
+
+def test_nothing_synchronises(traced, monkeypatch):
+    """The CPU runs ahead of a GPU that is kept busy: it would not if we waited for it."""
+    for owner, name in (
+        (torch.cuda, "synchronize"),
+        (torch.cuda.Event, "synchronize"),
+        (torch.cuda.Stream, "synchronize"),
+    ):
+        monkeypatch.setattr(owner, name, lambda *_: pytest.fail("the tracer synchronised"))
+    model = wide_model(8192, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    inputs = torch.randn(16384, 8192, device="cuda")
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(12):
+            model(inputs).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        last = torch.cuda.Event()
+        last.record()
+        assert not last.query()  # the host is well ahead of the device
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    monkeypatch.undo()
+    steps = traced()
+    assert len(steps) >= 12
+
+
+def test_the_queue_is_dry_when_launching_is_the_bottleneck(traced):
+    model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(60))).cuda()
+    train(model, 40, batch=8, width=16)
+    steps = complete(traced())
+    watched = (steps["flags"] & int(StepFlag.QUEUE_WATCHED)) != 0
+    dry = (steps["flags"] & int(StepFlag.QUEUE_DRY)) != 0
+    assert watched.all()
+    assert dry.mean() > 0.9
+
+
+def test_the_queue_is_not_dry_when_the_gpu_is_the_bottleneck(traced):
+    model = wide_model(8192, 6)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    inputs = torch.randn(8192, 8192, device="cuda")
+    for _ in range(20):
+        model(inputs).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    steps = complete(traced())
+    dry = (steps["flags"] & int(StepFlag.QUEUE_DRY)) != 0
+    assert dry.mean() < 0.2
+
+
+def test_a_cuda_graph_can_be_captured_and_replayed_while_traced(traced):
+    model = wide_model(256, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    static = torch.randn(64, 256, device="cuda")
+
+    def step():
+        model(static).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(5):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    for _ in range(10):
+        graph.replay()
+    torch.cuda.synchronize()
+    traced()
+
+
+def test_compiled_models_gain_no_graph_and_no_break(tmp_path):
+    script = tmp_path / "compiled.py"
+    script.write_text(
+        "import torch, torch._dynamo as dynamo\n"
+        "from torch import nn\n"
+        "model = torch.compile(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)).cuda())\n"
+        "optimizer = torch.optim.AdamW(model.parameters())\n"
+        "for _ in range(12):\n"
+        "    x = torch.randn(32, 64).to('cuda')\n"
+        "    model(x).square().mean().backward()\n"
+        "    optimizer.step(); optimizer.zero_grad()\n"
+        "print(dict(dynamo.utils.counters['stats']), dict(dynamo.utils.counters['graph_break']))\n"
+    )
+    plain = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-m", "traceml", "run", "--logs-dir", tmp_path / "logs", script]
+    traced = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert traced.stdout == plain.stdout
+    assert Path(tmp_path / "logs").is_dir()
+
+
+def test_a_whole_run_on_the_gpu(tmp_path):
+    import json
+
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch, traceml\n"
+        "from torch import nn\n"
+        "from torch.utils.data import DataLoader, TensorDataset\n"
+        "data = TensorDataset(torch.randn(20000, 1024), torch.randn(20000, 1))\n"
+        "model = nn.Sequential(nn.Linear(1024, 4096), nn.ReLU(), nn.Linear(4096, 1)).cuda()\n"
+        "optimizer = torch.optim.AdamW(model.parameters())\n"
+        "for x, y in DataLoader(data, batch_size=200, pin_memory=True):\n"
+        "    with traceml.trace_time('augment', use_gpu=True):\n"
+        "        x = x.cuda(non_blocking=True) * 2\n"
+        "    loss = nn.functional.mse_loss(model(x), y.cuda(non_blocking=True))\n"
+        "    loss.backward(); optimizer.step(); optimizer.zero_grad()\n"
+        "    traceml.log_metrics({'loss': loss})\n"
+    )
+    command = [sys.executable, "-m", "traceml", "run", script, "--run-name", "a"]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    summary = json.loads((tmp_path / "logs/a/final_summary.json").read_text())
+    average = summary["step_time"]["global"]["average"]
+    assert summary["step_time"]["metadata"]["training_total_steps"] == 100
+    assert summary["step_time"]["global"]["window"]["diagnosis_clock"] == "gpu"
+    assert all(average[key] is not None for key in ("h2d_ms", "forward_ms", "step_time_gpu_ms"))
+    assert summary["meta"]["gpus_observed"] == 1
+    assert summary["step_memory"]["global"]["average"]["peak_allocated_bytes"] > 1e6
+    assert summary["metrics"]["loss"]["count"] == 100
+    assert summary["regions"][0]["gpu_total_ms"] is not None
+    assert summary["tracer"]["failures"] == 0
+    print(ran.stderr)
