@@ -83,6 +83,7 @@ def clocked(workload: Workload, folder: Path) -> Iterator[Meter]:
     meter = Meter(places(workload.model))
     meter.before_install()
     try:
+        meter.calibrate(workload.plain)
         with tracing(folder):
             for _ in range(WARMUP_STEPS):
                 workload.traced()

@@ -30,7 +30,7 @@ STEPS = 1000
 PER_NODE = 8
 SAMPLES = 120
 STARTED_S = 1_800_000_000.0
-REPEATS = 7
+REPEATS = 9
 
 
 def step_rows(rank: int) -> list[tuple[int, ...]]:

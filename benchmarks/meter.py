@@ -2,8 +2,8 @@
 
 A patched function of torch is clocked twice: outside our wrapper, and inside it where the wrapper
 calls the original. The difference is ours, wrapper included; whatever happens inside the original
-(another hook, say) is not. What the two clocks cost themselves is measured in the same run, with
-nothing between them, and taken off.
+(another hook, say) is not. What the two clocks cost themselves is measured in the same run, in the
+same steps with nothing of ours between them, and taken off.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from time import perf_counter_ns
 from typing import Any
 
 from torch.optim import optimizer as torch_optimizer
+
+CALIBRATION_ROUNDS = 10
+CALIBRATION_STEPS = 20
 
 Place = tuple[str, Any, str]
 """What a hook is called in the report, and the attribute that it replaces."""
@@ -62,7 +65,7 @@ class Clocked:
 
 
 class Meter:
-    """Clocks all hooks of a session; `before_install`, then `after_install`, then `remove`."""
+    """Clocks all hooks of a session: its methods are called in the order they stand here."""
 
     def __init__(self, places: list[Place]) -> None:
         self._places = places
@@ -72,12 +75,28 @@ class Meter:
 
     def before_install(self) -> None:
         """Put the inner clocks where the hooks will find them in the original's place."""
-        cost = _clock_cost(wraps=True)
         for name, owner, attribute in self._places:
             hook = self.hooks[name] = Clocked(name)
-            hook.clock_ns = cost
             inner = self._insides[name] = hook.inside(getattr(owner, attribute))
             self._set(owner, attribute, inner)
+
+    def calibrate(self, step: Callable[[], Any]) -> None:
+        """Learn what the clocks cost in a real step: outer and inner, with nothing between."""
+        for name, owner, attribute in self._places:
+            self._set(owner, attribute, self.hooks[name].outside(getattr(owner, attribute)))
+        costs: dict[str, list[float]] = {name: [] for name in self.hooks}
+        for _ in range(CALIBRATION_ROUNDS):
+            for hook in self.hooks.values():
+                hook.calls = hook.outer_ns = hook.inner_ns = 0
+            for _ in range(CALIBRATION_STEPS):
+                step()
+            for name, hook in self.hooks.items():
+                if hook.calls:
+                    costs[name].append((hook.outer_ns - hook.inner_ns) / hook.calls)
+        for name, hook in self.hooks.items():
+            hook.clock_ns = median(costs[name]) if costs[name] else 0.0
+            hook.calls = hook.outer_ns = 0
+        self.remove_outer()
 
     def after_install(self, alone: list[Place]) -> None:
         """Put the outer clocks around what was installed, and around hooks that wrap nothing."""
@@ -85,7 +104,7 @@ class Meter:
             self.hooks[name].inner_ns = 0  # the first steps had no clock outside
             if getattr(owner, attribute) is not self._insides[name]:
                 self._set(owner, attribute, self.hooks[name].outside(getattr(owner, attribute)))
-        cost = _clock_cost(wraps=False)
+        cost = _clock_cost()
         for name, owner, attribute in alone:
             hook = self._add(name, cost)
             self._set(owner, attribute, hook.outside(getattr(owner, attribute)))
@@ -138,22 +157,13 @@ def _put_back(callback: Any, clocked: Any) -> Callable[[], None]:
     return put
 
 
-def _clock_cost(wraps: bool, rounds: int = 20, calls: int = 2000) -> float:
-    """What a hook that does nothing appears to take, in nanoseconds per call."""
-
-    def nothing(argument: Any) -> Any:
-        return argument
-
+def _clock_cost(rounds: int = 20, calls: int = 2000) -> float:
+    """What the clock takes, in nanoseconds: a hook that wraps nothing is ours but for this."""
     costs = []
     for _ in range(rounds):
-        hook = Clocked("")
-        # An alone hook's own call is ours, so there only the clock itself is taken off.
-        clocked = hook.outside(hook.inside(nothing)) if wraps else None
+        taken = 0
         for _ in range(calls):
-            if clocked is not None:
-                clocked(None)
-            else:
-                began = perf_counter_ns()
-                hook.outer_ns += perf_counter_ns() - began
-        costs.append((hook.outer_ns - hook.inner_ns) / calls)
+            began = perf_counter_ns()
+            taken += perf_counter_ns() - began
+        costs.append(taken / calls)
     return median(costs)

@@ -3,6 +3,7 @@
 The count is the steps of each rank, the same on both; rank 0 prints it.
 """
 
+import gc
 import os
 import socket
 import tempfile
@@ -67,9 +68,13 @@ def main(rank, world_size, port, checkpoint):
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     trainer = Trainer(model, loader, optimizer, rank, checkpoint)
     trainer.train(max_epochs=2)
+    steps = trainer.steps
+    # DDP sits in reference cycles; a gloo group that it keeps alive until exit may abort there
+    del trainer
+    gc.collect()
     dist.destroy_process_group()
     if rank == 0:
-        print(f"steps: {trainer.steps}", flush=True)
+        print(f"steps: {steps}", flush=True)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import Any
 
 from traceml.store.folder import write_atomically
 from traceml.store.load import ARTIFACTS, read_artifact_hashes
+from traceml.store.records import Artifact
 
 MOST_HASHED_BYTES = 256 << 20
 """About half a second of hashing; a larger file is known by its size alone."""
@@ -27,10 +28,19 @@ class Artifacts:
         """Look at the artifacts among newly drained messages."""
         for message in messages:
             if b'"artifact"' in message[:40]:
-                path = json.loads(message)["path"]
-                self._found[path] = _describe(Path(path))
-                self._changed = True
+                self._look_at(json.loads(message)["path"])
         self.save()
+
+    def complete(self, named: Iterable[Artifact]) -> None:
+        """Look at those that nobody has looked at: the agent died before it could."""
+        for artifact in named:
+            if artifact.path not in self._found:
+                self._look_at(artifact.path)
+        self.save()
+
+    def _look_at(self, path: str) -> None:
+        self._found[path] = _describe(Path(path))
+        self._changed = True
 
     def save(self) -> None:
         """Write down what was found."""

@@ -5,6 +5,7 @@ The agent does this at the end, `traceml recover` later: the same road, so the s
 
 from __future__ import annotations
 
+import socket
 import sys
 import time
 from dataclasses import replace
@@ -13,12 +14,17 @@ from pathlib import Path
 import msgspec
 
 from traceml import __version__
-from traceml.model.environment import PYTHON_MARK, TORCH_MARK, TROUBLE_MARK
+from traceml.agent.alive import is_alive, process_of
+from traceml.agent.artifacts import Artifacts
+from traceml.model.environment import NO_TORCH_MARK, PYTHON_MARK, TORCH_MARK, TROUBLE_MARK
+from traceml.model.errors import UnreadableRecords
 from traceml.model.run import Ending
 from traceml.store import folder as folders
-from traceml.store.load import drain_rings, load_run
-from traceml.store.records import RunRecords
+from traceml.store.load import drain_rings, load_run, ring_paths
+from traceml.store.records import RankRecords, RunRecords
+from traceml.store.rings import RingReader
 from traceml.summary.build import build, with_text
+from traceml.summary.flat import flat
 from traceml.summary.record import Summary
 from traceml.text.summary import summary_text
 
@@ -30,9 +36,41 @@ def write_ending(folder: Path, exit_status: int | None) -> None:
 
 def recover(folder: Path) -> Summary:
     """Bring to disk what rings still hold, then summarise; nobody else may be draining them."""
-    for note in drain_rings(folder, everything=True):
+    last_sign = max((path.stat().st_mtime for path in folder.glob("*")), default=0.0)
+    manifest = folders.read_manifest(folder)
+    is_over = not any(map(_is_written, ring_paths(folder, manifest)))
+    notes = drain_rings(folder, everything=True)
+    for note in notes:
         print(note, file=sys.stderr)
-    return summarise(folder)
+    records = load_run(folder)
+    Artifacts(folder).complete(records.artifacts)
+    if is_over and records.ending is None:  # nobody saw the end: it was after the last sign of life
+        last_step = max(map(_last_step_unix_s, records.ranks), default=0.0)
+        folders.write_ending(folder, Ending(max(last_sign, last_step)))
+    summary = summarise(folder)
+    if is_over and not notes:
+        for path in ring_paths(folder, manifest):
+            path.unlink(missing_ok=True)
+        folders.remove_rings(manifest)
+    return summary
+
+
+def _is_written(ring: Path) -> bool:
+    """Whether the process that made a ring is still there to write it."""
+    try:
+        with RingReader(ring) as reader:
+            rank = reader.head().rank
+    except (UnreadableRecords, OSError, ValueError):
+        return False
+    process = process_of(rank.pid) if rank.hostname == socket.gethostname() else None
+    return process is not None and is_alive(process)
+
+
+def _last_step_unix_s(rank: RankRecords) -> float:
+    if not len(rank.steps):
+        return 0.0
+    last = rank.steps[-1]
+    return rank.rank.unix_s(int(last["start_ns"] + last["wall_ns"]))
 
 
 def summarise(folder: Path) -> Summary:
@@ -46,6 +84,11 @@ def summarise(folder: Path) -> Summary:
     folders.write_atomically(folder / folders.TEXT, (summary.text or "").encode())
     folders.write_atomically(folder / folders.SUMMARY, encoded + b"\n")
     return summary
+
+
+def write_answer(folder: Path, summary: Summary) -> None:
+    """Write the summary's numbers for a training process, which needs nothing of ours to read."""
+    folders.write_atomically(folder / folders.ANSWER, msgspec.json.encode(flat(summary)))
 
 
 def _generated(records: RunRecords) -> float:
@@ -67,9 +110,12 @@ def _why_no_steps(folder: Path) -> str:
         return "no training step was seen before the process ended"
     if folders.read_mark(folder, PYTHON_MARK) is None:
         return (
-            "no Python interpreter loaded the tracer: python -I, -E or -S, a replaced PYTHONPATH, "
-            "or a sitecustomize ahead of ours keeps it out"
+            "no Python interpreter loaded the tracer: the command started none, or python -I, -E "
+            "or -S, a replaced PYTHONPATH, or a sitecustomize ahead of ours kept it out"
         )
+    interpreter = folders.read_mark(folder, NO_TORCH_MARK)
+    if folders.read_mark(folder, TORCH_MARK) is None and interpreter is not None:
+        return f"the script asked for torch, which {interpreter} does not have"
     if folders.read_mark(folder, TORCH_MARK) is None:
         return "the script never imported torch"
     return "torch was imported, but no optimizer step and no backward pass completed a step"

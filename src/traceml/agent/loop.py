@@ -9,14 +9,16 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from traceml.agent.alive import is_alive, process_of
 from traceml.agent.artifacts import Artifacts
-from traceml.agent.close import summarise, write_ending
+from traceml.agent.close import summarise, write_answer, write_ending
 from traceml.agent.sampler import Sampler
 from traceml.model.errors import UnreadableRecords
 from traceml.store import folder as folders
@@ -30,30 +32,35 @@ TICK_S = 0.1
 SECOND_S = 1.0
 FULL = 0.125
 """A ring that holds this share of its capacity undrained is drained before the second is over."""
+MOST_TRACEBACKS = 20
+"""After so many the log has said it."""
 
 
 @dataclass
 class _Followed:
-    """A ring that the agent follows, and where its records go."""
+    """A ring that the agent follows, where its records go, and the process that writes it."""
 
     ring: RingReader
     files: RankFiles
     rank: int
     pid: int
+    process: psutil.Process | None
     drained: int = 0
 
 
 class Agent:
-    """One node's agent for one run."""
+    """One node's agent for one run.
+
+    `control` is the reading end of a pipe from whoever started us: the launcher, or (`owner`) the
+    training process itself. Its end tells us that they are gone.
+    """
 
     def __init__(self, folder: Path, control: int, owner: int | None = None) -> None:
         self._folder = folder
-        self._control = control
+        self._control: int | None = control
         self._manifest = folders.read_manifest(folder)
-        self._training: psutil.Process | None = None
-        self._owner_is_trainer = owner is not None
-        if owner is not None:
-            self._note_training(owner)
+        self._owned_by_trainer = owner is not None
+        self._training = None if owner is None else process_of(owner)
         self._rings: dict[Path, _Followed | None] = {}
         self._samples = SampleFile(folder)
         self._sampler = Sampler()
@@ -62,38 +69,46 @@ class Agent:
         self._over = False
         self._failures = 0
         self._seconds = 0
+        self._told_to_end: set[int] = set()
 
-    def run(self) -> None:
-        """Follow the run to its end, then write its summary."""
+    def run(self) -> bool:
+        """Follow the run to its end, then write its summary; whether everything is on disk."""
         due = time.monotonic()
         while not self._over:
             self._listen(TICK_S)
             second = time.monotonic() >= due
             if second:
                 due += SECOND_S * max(1, int(time.monotonic() - due))
-            self._guarded_tick(second)
-        self._finish()
+            self._look(second)
+        return self._finish()
 
-    def _guarded_tick(self, second: bool) -> None:
-        """One look at everything; whatever goes wrong is written down and the agent goes on."""
+    def _guarded(self, function: Callable[..., object], *arguments: Any) -> bool:
+        """Whatever goes wrong is counted and written down, and the agent goes on."""
         try:
-            self._tick(second)
+            function(*arguments)
         except Exception:  # noqa: BLE001 - counted, and its traceback kept in the agent's log
             self._failures += 1
-            if self._failures <= 20:
+            if self._failures <= MOST_TRACEBACKS:
                 traceback.print_exc()
+            return False
+        return True
 
-    def _tick(self, second: bool) -> None:
+    def _look(self, second: bool) -> None:
+        """One look at everything; what fails in one place holds up no other."""
         if second:
-            self._find_rings()
-        for followed in self._rings.values():
-            if followed is not None and (second or self._is_filling(followed)):
-                self._drain(followed)
-        self._answer()
+            self._guarded(self._find_rings)
+        for followed in self._followed():
+            if second or self._is_filling(followed):
+                self._guarded(self._drain, followed)
+        self._guarded(self._answer)
         if second:
-            self._sample()
+            self._guarded(self._sample)
+            self._guarded(self._look_after_training)
 
     # Rings
+
+    def _followed(self) -> list[_Followed]:
+        return [followed for followed in self._rings.values() if followed is not None]
 
     def _find_rings(self) -> None:
         for path in ring_paths(self._folder, self._manifest):
@@ -101,15 +116,14 @@ class Agent:
                 continue
             try:
                 ring = RingReader(path)
-            except UnreadableRecords as error:
+            except (UnreadableRecords, ValueError) as error:  # ValueError: it is empty yet
                 if time.time() - path.stat().st_mtime > 5 * SECOND_S:  # not just being made
                     self._rings[path] = None
                     print(error, file=sys.stderr)
                 continue
             rank = ring.head().rank
-            self._rings[path] = _Followed(
-                ring, RankFiles.of(self._folder, path.stem), rank.rank, rank.pid
-            )
+            files = RankFiles.of(self._folder, path.stem)
+            self._rings[path] = _Followed(ring, files, rank.rank, rank.pid, process_of(rank.pid))
 
     @staticmethod
     def _is_filling(followed: _Followed) -> bool:
@@ -124,7 +138,7 @@ class Agent:
     # Sampling
 
     def _sample(self) -> None:
-        ranks = {f.rank: f.pid for f in self._rings.values() if f is not None}
+        ranks = {followed.rank: followed.pid for followed in self._followed()}
         sample = self._sampler.sample(ranks, time.monotonic(), time.time())
         self._seconds += 1
         if self._seconds % self._samples.stride == 0:
@@ -138,75 +152,82 @@ class Agent:
         if not requests:
             return
         self._find_rings()
-        for followed in self._rings.values():
-            if followed is not None:
-                self._drain(followed)
-        summarise(self._folder)
+        for followed in self._followed():
+            self._drain(followed)
+        write_answer(self._folder, summarise(self._folder))
         for request in requests:
             request.unlink(missing_ok=True)
 
     # The launcher, or whoever holds the other end of the control pipe
 
     def _listen(self, timeout_s: float) -> None:
-        try:
-            ready, _, _ = select.select([self._control], [], [], timeout_s)
-        except InterruptedError:
+        if self._control is None:
+            time.sleep(timeout_s)
             return
+        ready, _, _ = select.select([self._control], [], [], timeout_s)
         if not ready:
             return
         content = os.read(self._control, 1 << 16)
-        self._received += content
-        *lines, self._received = self._received.split(b"\n")
+        if not content:
+            self._control = None
+            self._guarded(self._left_alone)
+            return
+        *lines, self._received = (self._received + content).split(b"\n")
         for line in lines:
-            self._hear(json.loads(line))
-        if not content and not self._over:
-            self._left_alone()
+            self._guarded(self._hear, line)
 
-    def _hear(self, message: dict[str, Any]) -> None:
+    def _hear(self, line: bytes) -> None:
+        message: dict[str, Any] = json.loads(line)
         if "training_pid" in message:
-            self._note_training(message["training_pid"])
+            self._training = process_of(message["training_pid"])
         if "ended" in message:
-            if folders.read_ending(self._folder) is None:
-                write_ending(self._folder, message["ended"].get("exit_status"))
-            self._over = True
+            self._end(message["ended"].get("exit_status"))
 
-    def _note_training(self, pid: int) -> None:
-        try:
-            self._training = psutil.Process(pid)
-        except psutil.NoSuchProcess:
-            self._training = None
+    def _end(self, exit_status: int | None) -> None:
+        self._over = True
+        if folders.read_ending(self._folder) is None:
+            write_ending(self._folder, exit_status)
 
     def _left_alone(self) -> None:
-        """The launcher died without a word: the training process gets SIGTERM, then we close."""
-        training = self._training
-        if training is not None and not self._owner_is_trainer:
-            try:
-                training.send_signal(signal.SIGTERM)
-            except psutil.NoSuchProcess:
-                training = None
-        while training is not None and _is_alive(training):
-            time.sleep(TICK_S)
-            self._guarded_tick(second=False)
-        if folders.read_ending(self._folder) is None:
-            write_ending(self._folder, None)
-        self._over = True
+        """The launcher died without a word, or the trainer closed our pipe."""
+        if not self._owned_by_trainer and self._training is not None:
+            self._tell_to_end(self._training)
+        self._look_after_training()
 
-    def _finish(self) -> None:
+    def _look_after_training(self) -> None:
+        """Without a launcher, the run is over when nobody trains any more."""
+        if self._over or (self._control is not None and not self._owned_by_trainer):
+            return
+        if self._training is not None and is_alive(self._training):
+            return
+        # What the command started may outlive it: a shell ends of the SIGTERM meant for its child.
+        ranks = [each.process for each in self._followed() if each.process is not None]
+        living = [process for process in ranks if is_alive(process)]
+        if not self._owned_by_trainer:
+            for process in living:
+                self._tell_to_end(process)
+        if not living:
+            self._end(None)
+
+    def _tell_to_end(self, process: psutil.Process) -> None:
+        if process.pid not in self._told_to_end:
+            self._told_to_end.add(process.pid)
+            try:
+                process.send_signal(signal.SIGTERM)
+            except psutil.NoSuchProcess:
+                return
+
+    def _finish(self) -> bool:
         """The end: one last look, the summary, and the rings' memory back."""
         self._find_rings()
-        for followed in self._rings.values():
-            if followed is not None:
-                self._drain(followed, everything=True)
-        self._artifacts.save()
-        self._sampler.close()
+        drained = [self._guarded(self._drain, followed, True) for followed in self._followed()]
+        self._guarded(self._artifacts.save)
+        self._guarded(self._sampler.close)
         summarise(self._folder)
+        if not all(drained):
+            return False  # what could not be brought to disk is still in its ring
+        folders.remove_answer(self._folder)
         for path in ring_paths(self._folder, self._manifest):
             path.unlink(missing_ok=True)
         folders.remove_rings(self._manifest)
-
-
-def _is_alive(process: psutil.Process) -> bool:
-    try:
-        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
+        return True

@@ -1,4 +1,7 @@
-"""Asks the agent, from inside the training process, for the summary of the run so far."""
+"""Asks the agent, from inside the training process, for the summary of the run so far.
+
+It needs the standard library alone: the script's interpreter may have nothing of ours.
+"""
 
 from __future__ import annotations
 
@@ -13,42 +16,42 @@ from traceml.model.environment import RUN_FOLDER
 PATIENCE_S = 5.0
 POLL_S = 0.02
 
+_SUMMARY, _NUMBERS = "final_summary.json", "summary-answer.json"  # as `store.folder` names them
+
 
 def final_summary() -> dict[str, Any]:
     """The whole summary of the run so far; `{}` when tracing is off or no agent answers."""
-    path = _asked()
-    if path is None:
-        return {}
-    found: dict[str, Any] = json.loads(path.read_bytes())
-    return found
+    return _asked_for(_SUMMARY)
 
 
 def summary() -> dict[str, float]:
     """The run's main numbers as a flat dict, for a tracker; `{}` as for `final_summary`."""
-    path = _asked()
-    if path is None:
-        return {}
-    from traceml.summary.flat import flat
-    from traceml.summary.read import read_summary
-
-    return flat(read_summary(path))
+    return _asked_for(_NUMBERS)
 
 
-def _asked() -> Path | None:
-    """Ask and wait for the answer on disk."""
+def _asked_for(name: str) -> dict[str, Any]:
+    """Ask, wait for the answer on disk, and read it."""
     where = os.environ.get(RUN_FOLDER)
     if not where:
-        return None
+        return {}
     folder = Path(where)
     request = folder / f"summary-request-{os.getpid()}-{time.monotonic_ns()}"
     try:
-        request.touch()
-    except OSError:
-        return None
+        request.touch(exist_ok=False)
+        if not _is_answered(request):
+            return {}
+        found: dict[str, Any] = json.loads((folder / name).read_bytes())
+    except (OSError, ValueError):  # a full disk, or the run folder is gone
+        return {}
+    return found
+
+
+def _is_answered(request: Path) -> bool:
     deadline = time.monotonic() + PATIENCE_S
     while request.exists():
-        if time.monotonic() > deadline:
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
             request.unlink(missing_ok=True)
-            return None
-        time.sleep(POLL_S)
-    return folder / "final_summary.json"
+            return False
+        time.sleep(min(POLL_S, left_s))
+    return True

@@ -32,7 +32,7 @@ def script() -> Path:
     )
 
 
-def run_scenario(name: str, logs_dir: Path) -> tuple[int, Path]:
+def run_scenario(name: str, logs_dir: Path) -> tuple[int, Path | None]:
     """Run one half of the story under its well-known name."""
     options = RunOptions(run_name=name, logs_dir=logs_dir, overwrite=True)
     command = for_script(os.path.relpath(script()), list(SCENARIOS[name]), Cluster())

@@ -11,6 +11,7 @@ from pathlib import Path
 from traceml import __version__
 from traceml.launch import command as commands
 from traceml.launch import supervise
+from traceml.launch.say import say
 from traceml.model.run import Manifest
 from traceml.store import folder as folders
 
@@ -30,12 +31,17 @@ class RunOptions:
     nodes: int = 1
 
 
-def run(command: list[str], subject: str, options: RunOptions) -> tuple[int, Path]:
-    """Run a command under the tracer; its status and the run folder."""
-    name = options.run_name
-    if name is None:
-        name = folders.unique_name(subject)
-    folder = new_run(name, command, options)
+def run(command: list[str], subject: str, options: RunOptions) -> tuple[int, Path | None]:
+    """Run a command under the tracer; its status and the run folder.
+
+    Without a folder to record in, training runs all the same: `None` then.
+    Raises UsageError where the run's name cannot be had.
+    """
+    try:
+        folder = new_run(subject, command, options)
+    except OSError as error:
+        say(f"the run cannot be recorded ({error}): training runs without tracing")
+        return supervise.run_untraced(command, dict(os.environ)), None
     environment = commands.environment_for(
         os.environ,
         folder,
@@ -45,16 +51,22 @@ def run(command: list[str], subject: str, options: RunOptions) -> tuple[int, Pat
     )
     option = commands.isolated_python(command)
     if option is not None:
-        supervise.say(f"python {option} keeps the tracer out: the script runs untraced")
+        say(f"python {option} keeps the tracer out: the script runs untraced")
     status = supervise.run(command, environment, folder, options.save_output, _rebuild)
     return status, folder
 
 
-def new_run(name: str, command: list[str], options: RunOptions) -> Path:
-    """Make the folder of a new run and write down what is known about it."""
-    folder = folders.create(options.logs_dir, name, options.overwrite)
+def new_run(subject: str, command: list[str], options: RunOptions) -> Path:
+    """Make the folder of a new run and write down what is known about it.
+
+    Raises UsageError where the name cannot be had, OSError where nothing can be written.
+    """
+    if options.run_name is None:
+        folder = folders.create_unique(options.logs_dir, subject)
+    else:
+        folder = folders.create(options.logs_dir, options.run_name, options.overwrite)
     manifest = Manifest(
-        run_name=name,
+        run_name=folder.name,
         started_unix_s=time.time(),
         command=tuple(command),
         traceml_version=__version__,
@@ -65,7 +77,11 @@ def new_run(name: str, command: list[str], options: RunOptions) -> Path:
         expected_world_size=options.world_size,
         nodes=options.nodes,
     )
-    folders.write_manifest(folder, manifest)
+    try:
+        folders.write_manifest(folder, manifest)
+    except OSError:
+        folders.discard(folder, manifest)
+        raise
     return folder
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from traceml.model.errors import RunNotFound
+from traceml.model.errors import RunNotFound, UsageError
 from traceml.store import folder as folders
 from traceml.summary.read import locate, read_summary
 from traceml.text.summary import summary_text
@@ -20,10 +21,22 @@ def recover(run: str, logs_dir: Path) -> str:
     from traceml.agent.close import recover as rebuild
 
     folder = find_folder(run, logs_dir)
-    manifest = folders.read_manifest(folder)
-    summary = rebuild(folder)
-    folders.remove_rings(manifest)
-    return summary.text or ""
+    if folders.is_going_on(folder):
+        raise UsageError(
+            f"the run {folder.name!r} is still going on ({folder}): its agent writes the summary "
+            "when it ends; recover is for runs that nobody follows any more"
+        )
+    held = folders.hold(folder)
+    try:
+        return rebuild(folder).text or ""
+    except OSError as error:
+        raise UsageError(
+            f"the summary of {folder} cannot be written ({error}); "
+            "make room, or make the folder writable, and recover again: the records are kept"
+        ) from error
+    finally:
+        if held is not None:
+            os.close(held)
 
 
 def find_folder(run: str, logs_dir: Path) -> Path:

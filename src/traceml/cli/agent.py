@@ -4,32 +4,38 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
 
-from traceml.model.errors import TraceMLError
+from traceml.model.errors import TraceMLError, UsageError
 
 _STANDARD_INPUT = 0
+_NOT_OURS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+"""A batch system signals every process of a job; we end when the training has."""
 
 
 def main(words: list[str]) -> int:
     """Follow a run that exists, or (`--new`) make one first and say where it is."""
+    if not words:
+        raise UsageError("this is the agent's own command; people say `traceml run`")
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.Signals[name] for name in _NOT_OURS])
     owner = None
     if words[0] == "--new":
         options = json.loads(words[1])
         owner = options["pid"]
         try:
             folder = _new_run(options)
-        except TraceMLError as error:
-            print(json.dumps({"error": str(error)}), flush=True)
+        except (TraceMLError, OSError) as error:
+            blame = "error" if isinstance(error, TraceMLError) else "trouble"
+            print(json.dumps({blame: str(error)}), flush=True)
             return 2
     else:
         folder = Path(words[0])
     from traceml.agent.loop import Agent
 
-    Agent(folder, _STANDARD_INPUT, owner).run()
-    return 0
+    return 0 if Agent(folder, _STANDARD_INPUT, owner).run() else 1
 
 
 def _new_run(options: dict[str, Any]) -> Path:
@@ -37,17 +43,27 @@ def _new_run(options: dict[str, Any]) -> Path:
     from traceml.api.run import RunOptions, new_run
     from traceml.store import folder as folders
 
-    command = options["command"]
-    name = options["run_name"] or folders.unique_name(Path(command[-1]).name or "notebook")
     wanted = RunOptions(
-        logs_dir=Path(options["logs_dir"]), overwrite=options["overwrite"], mode="init"
+        run_name=options["run_name"],
+        logs_dir=Path(options["logs_dir"]),
+        overwrite=options["overwrite"],
+        mode="init",
     )
-    folder = new_run(name, command, wanted)
+    folder = new_run(options["subject"], options["command"], wanted)
+    folders.hold(folder)  # until we end
     ring_folder = folders.read_manifest(folder).ring_folder
     print(json.dumps({"folder": str(folder), "ring_folder": ring_folder}), flush=True)
-    log = os.open(folder / folders.AGENT_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    sys.stdout.flush()
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.chdir("/")
+    _leave_output(folder / folders.AGENT_LOG)
     return folder
+
+
+def _leave_output(log: Path) -> None:
+    """From here on our output goes to the log: the user's streams are theirs."""
+    try:
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    except OSError:
+        descriptor = os.open(os.devnull, os.O_WRONLY)
+    sys.stdout.flush()
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
+import os
 from pathlib import Path
+from typing import NoReturn
 
 from traceml.api.run import RunOptions, run
 from traceml.launch import command as commands
-from traceml.launch.supervise import say
+from traceml.launch import supervise
+from traceml.launch.say import say, write
 from traceml.model.errors import UsageError
 from traceml.store import folder as folders
 
@@ -31,13 +32,15 @@ def main(words: list[str]) -> int:
         if cluster.world_size > 1:
             raise UsageError("--nproc-per-node and --nnodes are for a script; let the command say")
         commands.require_command(command)
+        subject = commands.subject(command)
     elif options.script:
         command = commands.for_script(options.script, script_arguments, cluster)
+        subject = options.script
     else:
         raise UsageError("nothing to run: pass a SCRIPT, or a command after --")
     if options.disable_traceml:
-        return _run_untraced(command)
-    status, folder = run(command, options.script or command[0], _run_options(options, cluster))
+        return supervise.run_untraced(command, commands.untraced_environment(os.environ))
+    status, folder = run(command, subject, _run_options(options, cluster))
     show(folder)
     return status
 
@@ -52,8 +55,18 @@ def _split(words: list[str]) -> tuple[list[str], list[str], list[str]]:
     return words, [], []
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as every other error of ours."""
+
+    def error(self, message: str) -> NoReturn:
+        hint = "traceml run --help lists the options"
+        if message.startswith("unrecognized arguments"):
+            hint = "the script's own arguments go after --args; " + hint
+        raise UsageError(f"{message}; {hint}")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="traceml run", usage=_USAGE, epilog=_EPILOG)
+    parser = _Parser(prog="traceml run", usage=_USAGE, epilog=_EPILOG, allow_abbrev=False)
     add = parser.add_argument
     add("script", nargs="?", help="the training script")
     add("--mode", choices=("auto", "summary"), default="auto", help="what is shown, and when")
@@ -73,10 +86,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return number
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+    return int(text)
 
 
 def _cluster(options: argparse.Namespace) -> commands.Cluster:
@@ -102,22 +114,13 @@ def _run_options(options: argparse.Namespace, cluster: commands.Cluster) -> RunO
     )
 
 
-def _run_untraced(command: list[str]) -> int:
-    """Run the command as if we were not there."""
-    from traceml.launch import signals
-
-    with signals.held() as release:
-        training = subprocess.Popen(command, preexec_fn=release)  # noqa: PLW1509 - no threads
-        return signals.wait(training)
-
-
-def show(folder: Path) -> None:
+def show(folder: Path | None) -> None:
     """The summary, on stderr: the script's own output stays its own."""
-    text = folder / folders.TEXT
+    if folder is None:
+        return  # nothing could be recorded, and that has been said
     try:
-        sys.stderr.write("\n" + text.read_text())
-        sys.stderr.flush()
+        write("\n" + (folder / folders.TEXT).read_text())
     except FileNotFoundError:
         say(f"there is no summary yet; `traceml recover {folder}` writes it")
-    except (OSError, ValueError):
-        return  # stderr is closed: nobody is listening
+    except OSError as error:
+        say(f"the summary cannot be shown: {error}")

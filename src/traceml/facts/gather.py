@@ -74,7 +74,7 @@ def _measure_steps(used: Sequence[RankRecords], taken: Mapping[int, int]) -> _St
     clocks = step_clocks(aligned)
     over_ranks = clocks.over_ranks()
     # Old steps are folded only after very many: their warm-up no longer weighs anything.
-    warmup = 0 if aligned.folded else warmup_steps(over_ranks)
+    warmup = 0 if aligned.folded else warmup_steps(clocks.with_host())
     by_rank = times_by_rank(aligned, clocks, warmup)
     over_ranks, numbers = over_ranks[warmup:], aligned.index[warmup:] + 1
     seen = np.isfinite(over_ranks)

@@ -74,6 +74,8 @@ class StepClocks:
     clock: str
     step_s: Floats
     """NaN where the clock did not run in that step."""
+    host_s: Floats
+    """Each step's mean over the ranks on the host's clock, which always runs."""
 
     def over_ranks(self) -> Floats:
         """Each step's mean over the ranks that measured it; NaN where none did."""
@@ -83,6 +85,12 @@ class StepClocks:
             return np.asarray(self.step_s.mean(axis=0))
         sums = np.where(measured, self.step_s, 0.0).sum(axis=0)
         return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+
+
+    def with_host(self) -> Floats:
+        """Each step's mean over the ranks; where the clock did not run yet, the host's."""
+        steps = self.over_ranks()
+        return np.where(np.isfinite(steps), steps, self.host_s)
 
 
 def step_clocks(aligned: Aligned) -> StepClocks:
@@ -99,7 +107,8 @@ def step_clocks(aligned: Aligned) -> StepClocks:
     unmeasured = body < 0
     step_s: Floats = (np.maximum(waited, 0) + body) * 1e-9
     step_s[unmeasured] = np.nan
-    return StepClocks("gpu" if on_gpu else "cpu", step_s)
+    host_s = ((np.maximum(cpu_input, 0) + cpu_body) * 1e-9).mean(axis=0)
+    return StepClocks("gpu" if on_gpu else "cpu", step_s, host_s)
 
 
 def times_by_rank(aligned: Aligned, clocks: StepClocks, warmup: int) -> tuple[StepTimes, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from traceml.model.environment import MAX_STEPS, PROFILE, RING_FOLDER, RUN_FOLDER
+from traceml.model.environment import DISABLED, MAX_STEPS, PROFILE, RING_FOLDER, RUN_FOLDER
 from traceml.model.errors import UsageError
 
 INJECT = Path(__file__).parents[1] / "trace" / "inject"
@@ -71,16 +71,36 @@ def require_command(command: list[str]) -> None:
         )
 
 
+def subject(command: list[str]) -> str:
+    """What a command is about, to name its run by: the script or module in it, or its program."""
+    for position, word in enumerate(command[1:], start=1):
+        if word.endswith(".py"):
+            return word
+        if command[position - 1] == "-m":
+            return word.replace(".", "-")
+    return command[0]
+
+
 def isolated_python(command: list[str]) -> str | None:
     """The option that keeps our bootstrap out of a Python command, if it has one."""
     if not Path(command[0]).name.startswith("python"):
         return None
-    for word in command[1:]:
-        if not word.startswith("-") or word.startswith("--") or word[1:2] in ("m", "c"):
-            return None
-        for letter in word[1:]:
+    words = iter(command[1:])
+    for word in words:
+        if word in ("-", "--") or not word.startswith("-"):
+            return None  # the script begins: what follows is its own
+        if word.startswith("--"):
+            next(words, None)  # --check-hash-based-pycs takes a value
+            continue
+        for position, letter in enumerate(word[1:], start=1):
             if letter in "IES":
                 return f"-{letter}"
+            if letter in "cm":
+                return None
+            if letter in "WX":  # their value follows, here or in the next word
+                if position == len(word) - 1:
+                    next(words, None)
+                break
     return None
 
 
@@ -100,7 +120,14 @@ def environment_for(
         RING_FOLDER: ring_folder,
         PROFILE: profile,
     }
-    environment.pop(MAX_STEPS, None)
+    for name in (MAX_STEPS, DISABLED):
+        environment.pop(name, None)
     if max_steps is not None:
         environment[MAX_STEPS] = str(max_steps)
     return environment
+
+
+def untraced_environment(outer: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a command that nobody is to trace, not even itself."""
+    ours = (RUN_FOLDER, RING_FOLDER, PROFILE, MAX_STEPS)
+    return {name: value for name, value in outer.items() if name not in ours} | {DISABLED: "1"}

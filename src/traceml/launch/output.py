@@ -5,53 +5,74 @@ A stream that is a terminal stays one: the command gets a pseudo-terminal of the
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import pty
+import select
 import struct
-import sys
 import termios
+from collections.abc import Callable
 from pathlib import Path
 from threading import Lock, Thread
-from typing import BinaryIO
+
+from traceml.launch.say import say
 
 FILE_NAME = "output.log"
 LAST_OUTPUT_S = 0.5
-"""How long a grandchild that keeps the stream open may hold up the end."""
+"""How long a grandchild that keeps the stream open, and says nothing, may hold up the end."""
+
+
+PATIENCE_S = 0.1
+"""How often the end looks whether the user still waits for the output."""
 
 
 class KeptOutput:
     """Copies standard output and error to where they went before, and into a file."""
 
     def __init__(self, folder: Path) -> None:
-        self._file: BinaryIO = (folder / FILE_NAME).open("ab", buffering=0)
+        """Raises OSError where the file cannot be made, or a stream is closed already."""
+        terminals = [stream for stream in (1, 2) if os.fstat(stream) and os.isatty(stream)]
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        self._file: int | None = os.open(folder / FILE_NAME, flags, 0o644)
         self._lock = Lock()
         self._threads: list[Thread] = []
         self._ends: list[int] = []
         self._sources: list[tuple[int, int]] = []
-        terminal = self._open_terminal() if sys.stdout.isatty() or sys.stderr.isatty() else None
-        self.stdout = self._end_for(1, terminal)
-        self.stderr = self._end_for(2, terminal)
+        self._terminal: tuple[int, int] | None = None
+        self._over, self._say_over = os.pipe()
+        ends = {stream: self._open_pipe(stream) for stream in (1, 2) if stream not in terminals}
+        if terminals:
+            ends |= dict.fromkeys(terminals, self._open_terminal(terminals[0]))
+        self.stdout, self.stderr = ends[1], ends[2]
 
-    def _open_terminal(self) -> int:
+    def _open_terminal(self, where: int) -> int:
         source, end = pty.openpty()
-        where = 1 if os.isatty(1) else 2
-        size = fcntl.ioctl(where, termios.TIOCGWINSZ, struct.pack("HHHH", 0, 0, 0, 0))
-        fcntl.ioctl(end, termios.TIOCSWINSZ, size)
         modes = termios.tcgetattr(end)
         modes[1] &= ~termios.OPOST  # the user's own terminal turns line ends into what it needs
         termios.tcsetattr(end, termios.TCSANOW, modes)
+        self._terminal = source, where
+        self.resize()
         self._ends.append(end)
         self._sources.append((source, where))
         return end
 
-    def _end_for(self, stream: int, terminal: int | None) -> int:
-        if terminal is not None and os.isatty(stream):
-            return terminal
+    def _open_pipe(self, stream: int) -> int:
         source, end = os.pipe()
         self._ends.append(end)
         self._sources.append((source, stream))
         return end
+
+    def resize(self) -> None:
+        """Give the command's terminal the size of the user's."""
+        if self._terminal is None:
+            return
+        source, where = self._terminal
+        try:
+            size = fcntl.ioctl(where, termios.TIOCGWINSZ, struct.pack("HHHH", 0, 0, 0, 0))
+            fcntl.ioctl(source, termios.TIOCSWINSZ, size)
+        except OSError:
+            return  # the user's terminal is gone, or the command has closed its own
 
     def start(self) -> None:
         """The command has its ends now: begin to copy."""
@@ -63,32 +84,53 @@ class KeptOutput:
             self._threads.append(thread)
 
     def _copy(self, source: int, destination: int) -> None:
-        while True:
-            try:
-                content = os.read(source, 1 << 16)
-            except OSError:  # a pseudo-terminal whose other end is closed
-                break
-            if not content:
-                break
-            with self._lock:
-                try:
-                    self._file.write(content)
-                except OSError as error:
-                    print(f"traceml: output is no longer kept: {error}", file=sys.stderr)
-                    self._file = open(os.devnull, "wb", buffering=0)  # noqa: SIM115, PTH123
+        while content := self._read(source):
+            self._keep(content)
             try:
                 _write_whole(destination, content)
             except OSError:  # whoever read our output has gone: the command must learn it as we do
                 break
+        self._terminal = None
         os.close(source)
 
-    def finish(self) -> None:
-        """The command has ended: take what is still on its way."""
+    def _read(self, source: int) -> bytes:
+        """What comes next; nothing at the end of the stream, or of the command and some time."""
+        ready, _, _ = select.select([source, self._over], [], [])
+        if source not in ready:
+            ready, _, _ = select.select([source], [], [], LAST_OUTPUT_S)
+        try:
+            return os.read(source, 1 << 16) if source in ready else b""
+        except OSError:  # a pseudo-terminal whose other end is closed
+            return b""
+
+    def _keep(self, content: bytes) -> None:
+        with self._lock:
+            if self._file is None:
+                return
+            try:
+                _write_whole(self._file, content)
+            except OSError as error:
+                say(f"the output is no longer kept: {error.strerror}")
+                os.close(self._file)
+                self._file = None
+
+    def finish(self, is_unwanted: Callable[[], bool]) -> None:
+        """The command has ended: take what is still on its way, as slow as its reader may be.
+
+        A reader that reads no more holds us up as it would have held up the command, until
+        `is_unwanted` says that the user has had enough.
+        """
+        os.close(self._say_over)
         for thread in self._threads:
-            thread.join(LAST_OUTPUT_S)
-        self._file.close()
+            while thread.is_alive() and not is_unwanted():
+                thread.join(PATIENCE_S)
 
 
 def _write_whole(destination: int, content: bytes) -> None:
     while content:
-        content = content[os.write(destination, content) :]
+        try:
+            content = content[os.write(destination, content) :]
+        except OSError as error:
+            if error.errno != errno.EAGAIN:
+                raise
+            select.select([], [destination], [])  # somebody made the stream non-blocking

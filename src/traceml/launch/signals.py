@@ -10,52 +10,105 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import FrameType
 
 PASSED_ON = tuple(
-    getattr(signal, name)
-    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+    signal.Signals[name]
+    for name in (
+        *("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"),
+        *("SIGALRM", "SIGXCPU"),
+    )
 )
+_FROM_TERMINALS = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
+_WATCHED = (*PASSED_ON, signal.SIGCHLD, signal.SIGWINCH)
 POLL_S = 0.05
 """How often children are looked at where signals cannot be waited for (macOS)."""
 
-
-def _sent_by_a_process(code: int) -> bool:
-    """SI_USER, SI_QUEUE and SI_TKILL are zero or less; a terminal's signals come from the kernel."""
-    return code <= 0
+_CAN_WAIT = hasattr(signal, "sigtimedwait")
+_arrived: list[int] = []
+"""Where signals cannot be waited for: what handlers have noted."""
 
 
 @contextmanager
 def held() -> Iterator[Callable[[], None]]:
     """Hold signals back so that none is lost; yields what a child does to be rid of that."""
-    if not hasattr(signal, "sigtimedwait"):
-        before = {number: signal.getsignal(number) for number in PASSED_ON}
-        for number in PASSED_ON:
-            signal.signal(number, lambda *_: None)  # a handler, unlike SIG_IGN, is not inherited
-        yield lambda: None
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        return
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*PASSED_ON, signal.SIGCHLD))
-    try:
-        yield lambda: signal.pthread_sigmask(signal.SIG_SETMASK, mask) and None
-    finally:
+    with _held_in_mask() if _CAN_WAIT else _held_by_handlers() as release:
+        yield release
+
+
+@contextmanager
+def _held_in_mask() -> Iterator[Callable[[], None]]:
+    children_ignored = signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
+    if children_ignored:  # inherited: our children's statuses would be thrown away
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+
+    def release() -> None:
+        if children_ignored:
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    try:
+        yield release
+    finally:
+        discard_pending()  # they were for the command, which has ended
+        release()
+
+
+@contextmanager
+def _held_by_handlers() -> Iterator[Callable[[], None]]:
+    def note(number: int, frame: FrameType | None) -> None:
+        _arrived.append(number)
+
+    # A handler, unlike SIG_IGN, is not inherited.
+    before = {number: signal.signal(number, note) for number in (*PASSED_ON, signal.SIGWINCH)}
+    try:
+        yield lambda: None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        _arrived.clear()
 
 
 def next_signal(timeout_s: float) -> tuple[int, bool] | None:
     """The next signal to us and whether it must be passed on; `None` when the time is up.
 
-    SIGCHLD comes as any other. To be called inside `held`.
+    SIGCHLD comes as any other, where it can be waited for. To be called inside `held`.
     """
-    if not hasattr(signal, "sigtimedwait"):
-        time.sleep(min(timeout_s, POLL_S))
-        return None
-    found = signal.sigtimedwait((*PASSED_ON, signal.SIGCHLD), timeout_s)
+    if not _CAN_WAIT:
+        return _next_noted(timeout_s)
+    found = signal.sigtimedwait(_WATCHED, timeout_s)
     if found is None:
         return None
-    return found.si_signo, _sent_by_a_process(found.si_code)
+    # SI_USER, SI_QUEUE and SI_TKILL are zero or less; a terminal's signals come from the kernel.
+    return found.si_signo, found.si_code <= 0
+
+
+def _next_noted(timeout_s: float) -> tuple[int, bool] | None:
+    """Where nothing says who sent a signal: a terminal, if it can have been one."""
+    if not _arrived:
+        time.sleep(min(timeout_s, POLL_S))
+    if not _arrived:
+        return None
+    number = _arrived.pop(0)
+    return number, number not in _FROM_TERMINALS or not _in_foreground()
+
+
+def _in_foreground() -> bool:
+    """Whether a terminal's keys send their signals to our process group."""
+    try:
+        with open("/dev/tty", "rb", buffering=0) as terminal:  # noqa: PTH123 - no path of anybody's
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    except OSError:
+        return False
+
+
+def discard_pending() -> None:
+    """Let go of signals that have arrived already."""
+    while next_signal(0) is not None:
+        continue
 
 
 def pass_on(pid: int, number: int) -> None:
@@ -66,19 +119,19 @@ def pass_on(pid: int, number: int) -> None:
         return
 
 
-def wait(process: subprocess.Popen[bytes], on_child: Callable[[], None] = lambda: None) -> int:
+def wait(
+    process: subprocess.Popen[bytes], on: Mapping[int, Callable[[], None]] | None = None
+) -> int:
     """Wait for a process, passing signals on; its status, as a shell would report it.
 
-    `on_child` is called when any child of ours may have ended.
+    `on` says what else to do when a signal has come; for SIGCHLD also once in a while.
     """
+    actions = on or {}
     while process.poll() is None:
-        found = next_signal(1.0)
-        if found is None:
-            continue
-        number, ours_alone = found
-        if number == signal.SIGCHLD:
-            on_child()
-        elif ours_alone:
+        number, ours_alone = next_signal(1.0) or (signal.SIGCHLD, False)
+        if ours_alone and number in PASSED_ON:
             pass_on(process.pid, number)
+        if number in actions:
+            actions[number]()
     code = process.returncode
     return 128 - code if code < 0 else code

@@ -9,27 +9,24 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from traceml.launch import signals
 from traceml.launch.output import KeptOutput
+from traceml.launch.say import say
 from traceml.model.run import Ending
 from traceml.store import folder as folders
 
 AGENT_STARTS = 3
-"""An agent that dies is started again, but not for ever."""
+"""An agent that dies young is started again, but not for ever."""
+YOUNG_S = 60.0
+"""An agent that lived longer was not at fault: its death does not count."""
 CLOSING_S = 60.0
 """How long the agent may take to write the summary before the launcher does it itself."""
 
-
-def say(text: str) -> None:
-    """What TraceML itself has to say goes to stderr; a closed stderr is nobody's error."""
-    try:
-        sys.stderr.write(f"traceml: {text}\n")
-        sys.stderr.flush()
-    except (OSError, ValueError):
-        return
+_NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # as a shell reports them
 
 
 class AgentProcess:
@@ -37,34 +34,49 @@ class AgentProcess:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._lock = folders.hold(folder)
         self._process: subprocess.Popen[bytes] | None = None
-        self._starts = 0
+        self._deaths = 0
+        self._started_s = 0.0
         self._training_pid: int | None = None
+        self.was_given_up = False
+        """Whether the user knows already that there is none."""
 
     def start(self) -> None:
         """Start the agent, in a session of its own: Ctrl-C is not its business."""
-        self._starts += 1
+        self._started_s = time.monotonic()
         environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
         package = Path(__file__).parents[2]
-        try:
-            log: Any = (self._folder / folders.AGENT_LOG).open("ab")
-        except OSError:
-            log = subprocess.DEVNULL
-        command = [sys.executable, "-c", _AGENT, str(package), str(self._folder)]
+        log = self._open_log()
         try:
             self._process = subprocess.Popen(
-                command,
+                [sys.executable, "-c", _AGENT, str(package), str(self._folder)],
+                bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 env=environment,
                 start_new_session=True,
+                pass_fds=() if self._lock is None else (self._lock,),
                 cwd="/",
             )
         except OSError as error:
-            say(f"the agent could not be started ({error}); training goes on without it")
+            self._give_up(f"the agent could not be started ({error})")
+        os.close(log)
         if self._training_pid is not None:
             self.tell({"training_pid": self._training_pid})
+
+    def _open_log(self) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        try:
+            return os.open(self._folder / folders.AGENT_LOG, flags, 0o644)
+        except OSError:
+            return os.open(os.devnull, os.O_WRONLY)
+
+    def _give_up(self, why: str) -> None:
+        say(f"{why}; training goes on, the summary is written at its end without system figures")
+        self._process = None
+        self.was_given_up = True
 
     def tell_training(self, pid: int) -> None:
         """Say which process trains, so that it is not orphaned if we are killed."""
@@ -77,7 +89,6 @@ class AgentProcess:
             return
         try:
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
-            self._process.stdin.flush()
         except OSError:
             return
 
@@ -85,11 +96,13 @@ class AgentProcess:
         """Start an agent that died again: rings hold the last thousands of steps meanwhile."""
         if self._process is None or self._process.poll() is None:
             return
-        if self._starts < AGENT_STARTS:
+        lived_s = time.monotonic() - self._started_s
+        self._deaths = self._deaths + 1 if lived_s < YOUNG_S else 1
+        if self._deaths < AGENT_STARTS:
             self.start()
         else:
-            say(f"the agent died {self._starts} times; see {self._folder / folders.AGENT_LOG}")
-            self._process = None
+            log = self._folder / folders.AGENT_LOG
+            self._give_up(f"the agent died {self._deaths} times (see {log})")
 
     def has_ended(self) -> bool:
         """Whether the agent is gone."""
@@ -106,10 +119,16 @@ class AgentProcess:
             self._process.kill()
             self._process.wait()
 
+    def let_go(self) -> None:
+        """The run is over as far as we are concerned; an agent still at work holds it alone."""
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+        if self._lock is not None:
+            os.close(self._lock)
+
 
 _AGENT = """\
-import signal, sys
-signal.pthread_sigmask(signal.SIG_SETMASK, [])
+import sys
 sys.path.insert(0, sys.argv[1])
 from traceml.cli import main
 sys.exit(main(["agent", sys.argv[2]]))
@@ -126,54 +145,101 @@ def run(
 ) -> int:
     """Run the command to its end and return its status, as a shell would report it."""
     with signals.held() as release:
-        output = KeptOutput(folder) if save_output else None
+        output = _keep_output(folder) if save_output else None
         try:
-            training = subprocess.Popen(
-                command,
-                env=environment,
-                preexec_fn=release,  # noqa: PLW1509 - no thread runs yet
-                stdout=output.stdout if output else None,
-                stderr=output.stderr if output else None,
-            )
+            training = _start(command, environment, release, output)
         except OSError as error:
-            say(f"{command[0]} could not be started: {error.strerror}")
-            return 127 if isinstance(error, FileNotFoundError) else 126
+            _end(folder, None, status := _not_started(command, error), rebuild)
+            return status
         agent = AgentProcess(folder)
         agent.start()
         agent.tell_training(training.pid)
+        actions: dict[int, Callable[[], None]] = {signal.SIGCHLD: agent.restart_if_dead}
         if output:
             output.start()
-        status = signals.wait(training, agent.restart_if_dead)
+            actions[signal.SIGWINCH] = output.resize
+        status = signals.wait(training, actions)
+        signals.discard_pending()  # a Ctrl-C that ended the training does not hurry us
         if output:
-            output.finish()
+            output.finish(is_unwanted=_has_had_enough)
         _end(folder, agent, status, rebuild)
+        agent.let_go()
     return status
 
 
-def _end(folder: Path, agent: AgentProcess, status: int, rebuild: Callable[[Path], object]) -> None:
-    """Have the summary written: by the agent, or here if it cannot."""
-    ended = Ending(time.time(), status)
-    try:
-        folders.write_ending(folder, ended)
-    except OSError as error:
-        say(f"the end of the run could not be written down: {error}")
-    agent.tell({"ended": {"exit_status": status}})
-    deadline = time.monotonic() + CLOSING_S
-    while not agent.has_ended() and time.monotonic() < deadline:
-        found = signals.next_signal(0.2)
-        if found is not None and found[0] == signal.SIGINT:
-            say(f"not waiting; the agent writes the summary to {folder / folders.SUMMARY}")
-            return
-    if not agent.has_ended():
-        agent.kill()
-    if not agent.has_succeeded:
-        say(
-            f"the agent did not write the summary (see {folder / folders.AGENT_LOG}): doing it here"
-        )
+def run_untraced(command: list[str], environment: dict[str, str]) -> int:
+    """Run the command as if we were not there."""
+    with signals.held() as release:
         try:
-            rebuild(folder)
+            training = _start(command, environment, release)
         except OSError as error:
-            say(
-                f"the summary could not be written: {error}; the records are kept, "
-                f"`traceml recover {folder}` writes it when there is room"
-            )
+            return _not_started(command, error)
+        return signals.wait(training)
+
+
+def _start(
+    command: list[str],
+    environment: dict[str, str],
+    release: Callable[[], None],
+    output: KeptOutput | None = None,
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command,
+        env=environment,
+        preexec_fn=release,  # no thread runs yet
+        close_fds=False,  # whatever we inherited is the command's; what we opened closes itself
+        stdout=output.stdout if output else None,
+        stderr=output.stderr if output else None,
+    )
+
+
+def _not_started(command: list[str], error: OSError) -> int:
+    say(f"{command[0]} could not be started: {error.strerror}")
+    return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
+
+
+def _keep_output(folder: Path) -> KeptOutput | None:
+    try:
+        return KeptOutput(folder)
+    except OSError as error:
+        say(f"the output cannot be kept: {error.strerror}")
+        return None
+
+
+def _has_had_enough() -> bool:
+    found = signals.next_signal(0)
+    return found is not None and found[0] in signals.PASSED_ON
+
+
+def _end(
+    folder: Path, agent: AgentProcess | None, status: int, rebuild: Callable[[Path], object]
+) -> None:
+    """Have the summary written: by the agent, or here if it cannot."""
+    with suppress(OSError):  # a full disk: what cannot be written is said once, below
+        folders.write_ending(folder, Ending(time.time(), status))
+    if agent is not None:
+        agent.tell({"ended": {"exit_status": status}})
+        deadline = time.monotonic() + CLOSING_S
+        while not agent.has_ended() and time.monotonic() < deadline:
+            found = signals.next_signal(0.2)
+            if found is not None and found[0] == signal.SIGINT:
+                say(f"not waiting; the agent writes the summary to {folder / folders.SUMMARY}")
+                return
+        if agent.has_succeeded:
+            return
+        agent.kill()
+    _write_here(folder, rebuild, says_so=agent is not None and not agent.was_given_up)
+
+
+def _write_here(folder: Path, rebuild: Callable[[Path], object], says_so: bool) -> None:
+    try:
+        rebuild(folder)
+    except Exception as error:  # noqa: BLE001 - said; the status must stay the training's own
+        say(
+            f"the summary could not be written ({type(error).__name__}: {error}); the records are "
+            f"kept, and `traceml recover {folder}` writes it once that is mended"
+        )
+        return
+    if says_so:
+        log = folder / folders.AGENT_LOG
+        say(f"the agent did not write the summary (see {log}); it was written without it")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -12,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from traceml.model.environment import MARKS
-from traceml.model.errors import RunNotFound, UsageError
+from traceml.model.errors import RunNotFound, TraceMLError, UnreadableRecords, UsageError
 from traceml.model.run import Ending, Manifest
 
 MANIFEST = "run.json"
@@ -22,54 +23,118 @@ TEXT = "final_summary.txt"
 AGENT_LOG = "agent.log"
 REQUESTS = "summary-request-*"
 """Files by which training processes ask for a summary; each vanishes when it is answered."""
+ANSWER = "summary-answer.json"
+"""The numbers of the last such summary."""
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=@ -]{0,199}")
+_LONGEST_NAME = 200
+"""In bytes: file systems take 255, and the files of comparisons are named after two runs."""
 
 
 def unique_name(script: str) -> str:
-    """A readable name nobody has used: what runs, when, and three letters of chance."""
+    """A readable name nobody has used: what runs, when, and four letters of chance."""
     stem = re.sub(r"[^A-Za-z0-9]+", "-", Path(script).stem).strip("-")[:40] or "run"
     return f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
 
 
+def create_unique(logs_folder: Path, script: str) -> Path:
+    """Make the folder of a new run under a name of its own; raises OSError."""
+    while True:
+        folder = logs_folder.absolute() / unique_name(script)
+        with contextlib.suppress(FileExistsError):  # somebody was as lucky: draw again
+            folder.mkdir(parents=True)
+            return folder
+
+
 def create(logs_folder: Path, name: str, overwrite: bool) -> Path:
-    """Make the folder of a new run; raises UsageError where that cannot be."""
-    if not _NAME.fullmatch(name) or name in (".", "..") or name != name.strip():
+    """Make the folder of a new run.
+
+    Raises UsageError where the name cannot be had, OSError where no folder can be made at all.
+    """
+    if not _is_run_name(name):
         raise UsageError(
             f"{name!r} cannot be a run name: a run name is a folder's name under the logs folder, "
-            "1 to 200 letters, digits and . _ - + = @, beginning with a letter or digit; "
-            "choose another --run-name"
+            f"1 to {_LONGEST_NAME} printable characters without slashes, not beginning with a dot, "
+            "a dash or a blank; choose another --run-name"
         )
     folder = logs_folder.absolute() / name
+    if overwrite and folder.exists():
+        _remove_run(folder)
     try:
-        if folder.exists() and overwrite:
-            _remove_run(folder)
         folder.mkdir(parents=True)
     except FileExistsError:
         raise UsageError(
             f"a run named {name!r} exists already ({folder}); "
             "choose another --run-name, or pass --overwrite to replace it"
         ) from None
-    except OSError as error:
-        raise UsageError(
-            f"the run folder {folder} cannot be made: {error.strerror}; "
-            "choose a folder that can be written with --logs-dir"
-        ) from None
     return folder
 
 
+def _is_run_name(name: str) -> bool:
+    return (
+        name.isprintable()
+        and not any(character in name for character in "/\\")
+        and not name.startswith((".", "-"))
+        and name == name.strip()
+        and 1 <= len(name.encode()) <= _LONGEST_NAME
+    )
+
+
 def _remove_run(folder: Path) -> None:
-    """Remove an earlier run; anything that is not a run stays."""
-    if folder.is_symlink() or not folder.is_dir():
-        raise FileExistsError(folder)
-    if any(folder.iterdir()) and not (folder / MANIFEST).is_file():
+    """Remove an earlier run; anything that is not a run, or not over, stays."""
+    is_run = folder.is_dir() and not folder.is_symlink() and (folder / MANIFEST).is_file()
+    if not is_run and not _is_empty(folder):
         raise UsageError(
             f"{folder} holds no {MANIFEST}, so it is not a run that --overwrite may replace; "
             "choose another --run-name"
         )
-    with contextlib.suppress(OSError, ValueError, KeyError):
+    if is_going_on(folder):
+        raise UsageError(
+            f"the run {folder.name!r} is still going on ({folder}), --overwrite would destroy it; "
+            "wait for its end, or choose another --run-name"
+        )
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, TraceMLError):
         remove_rings(read_manifest(folder))
     shutil.rmtree(folder)
+
+
+def _is_empty(folder: Path) -> bool:
+    return folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir())
+
+
+def discard(folder: Path, manifest: Manifest) -> None:
+    """Take back the folder of a run that could not begin."""
+    remove_rings(manifest)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def hold(folder: Path) -> int | None:
+    """Say that a run is going on, for as long as any process keeps the descriptor returned.
+
+    `None` where the file system knows no such locks: then nobody else can tell.
+    """
+    descriptor = None
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        if descriptor is not None:
+            os.close(descriptor)
+        return None
+    return descriptor
+
+
+def is_going_on(folder: Path) -> bool:
+    """Whether somebody holds the run."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False  # no locks here: nobody can tell
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def make_ring_folder() -> str:
@@ -91,6 +156,11 @@ def remove_rings(manifest: Manifest) -> None:
         shutil.rmtree(manifest.ring_folder, ignore_errors=True)
 
 
+def remove_answer(folder: Path) -> None:
+    """Nobody will ask again."""
+    (folder / ANSWER).unlink(missing_ok=True)
+
+
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write what is known about the run."""
     write_atomically(folder / MANIFEST, json.dumps(asdict(manifest), indent=2).encode())
@@ -105,9 +175,21 @@ def read_manifest(folder: Path) -> Manifest:
             f"{folder} is not a run folder: it has no {MANIFEST}; "
             "pass a folder that `traceml run` made, or its name"
         ) from None
+    except ValueError as error:
+        raise _damaged(folder, error) from None
     known = Manifest.__dataclass_fields__
-    fields = {name: value for name, value in fields.items() if name in known}
-    return Manifest(**{**fields, "command": tuple(fields.get("command", ()))})
+    try:
+        fields = {name: value for name, value in fields.items() if name in known}
+        return Manifest(**{**fields, "command": tuple(fields.get("command", ()))})
+    except (AttributeError, TypeError) as error:
+        raise _damaged(folder, error) from None
+
+
+def _damaged(folder: Path, error: Exception) -> UnreadableRecords:
+    return UnreadableRecords(
+        f"{folder / MANIFEST} is damaged ({error}); expected what `traceml run` wrote there: "
+        "restore it from a copy, or leave the run out"
+    )
 
 
 def write_ending(folder: Path, ending: Ending) -> None:

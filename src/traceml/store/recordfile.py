@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from traceml.store import blocks as folding
 from traceml.store import logged
+from traceml.store.append import append_lines, write_whole
 from traceml.store.folder import write_atomically
 from traceml.store.records import BLOCK_DTYPE, STEP_DTYPE
 from traceml.store.rings import Head, RingReader, parse_head
@@ -48,7 +49,7 @@ class RankFiles:
     @classmethod
     def of(cls, folder: Path, stem: str) -> RankFiles:
         """The files of one process, to go on writing them."""
-        return cls(folder, stem, sorted(folder.glob(f"{stem}.????.steps")))
+        return cls(folder, stem, _begun(sorted(folder.glob(f"{stem}.????.steps"))))
 
     @classmethod
     def all_in(cls, folder: Path) -> list[RankFiles]:
@@ -59,7 +60,7 @@ class RankFiles:
                 found.setdefault(path.name.split(".")[0], []).append(path)
             elif path.name.endswith(".messages"):
                 found.setdefault(path.stem, [])
-        return [cls(folder, stem, segments) for stem, segments in sorted(found.items())]
+        return [cls(folder, stem, _begun(segments)) for stem, segments in sorted(found.items())]
 
     # Writing
 
@@ -106,10 +107,10 @@ class RankFiles:
         end = len(head) + held * STEP_DTYPE.itemsize
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            _write_whole(descriptor, head, 0)
-            _write_whole(descriptor, steps.tobytes(), end)
+            write_whole(descriptor, head, 0)
+            write_whole(descriptor, steps.tobytes(), end)
         except OSError:
-            os.ftruncate(descriptor, end if held else 0)
+            os.ftruncate(descriptor, end if held else 0)  # an empty segment is none
             raise
         finally:
             os.close(descriptor)
@@ -118,10 +119,11 @@ class RankFiles:
 
     def _fold_oldest(self) -> None:
         oldest = self._segments[0]
-        folded = np.concatenate([self.read_blocks(), folding.fold(_read_steps(oldest))])
-        if len(folded) > MOST_BLOCKS:
-            folded = folding.merge_pairs(folded)
-        write_atomically(self._blocks, folded.tobytes())
+        older, folded = self.read_blocks(), folding.fold(_read_steps(oldest))
+        if len(older) + len(folded) > MOST_BLOCKS:
+            # Among themselves: if we die before the segment is gone, no block may reach into it.
+            older = folding.merge_pairs(older)
+        write_atomically(self._blocks, np.concatenate([older, folded]).tobytes())
         oldest.unlink()
         del self._segments[0]
 
@@ -129,15 +131,10 @@ class RankFiles:
         if not messages:
             return
         lines = [logged.line(number, payload) for number, payload in messages]
-        size = self._messages.stat().st_size if self._messages.exists() else 0
-        descriptor = os.open(self._messages, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            _write_whole(descriptor, b"".join(lines), size)
-        except OSError:
-            os.ftruncate(descriptor, size)
-            raise
-        finally:
-            os.close(descriptor)
+        lost = messages[-1][0] - (self._next_message or 0) - logged.pieces(messages)
+        if lost:
+            lines.insert(0, logged.lost_line(messages[0][0], lost))
+        size = append_lines(self._messages, b"".join(lines))
         self._next_message = messages[-1][0]
         if size > MOST_MESSAGE_BYTES:
             write_atomically(self._messages, logged.thin(self._messages.read_bytes()))
@@ -154,6 +151,8 @@ class RankFiles:
     def read_steps(self) -> npt.NDArray[Any]:
         """All steps at full resolution, oldest first."""
         parts = [_read_steps(path) for path in self._segments]
+        if len(parts) == 1:  # most ranks of a large run: no second copy of everything
+            return parts[0]
         return np.concatenate(parts) if parts else np.empty(0, STEP_DTYPE)
 
     def read_blocks(self) -> npt.NDArray[Any]:
@@ -174,6 +173,11 @@ class RankFiles:
         return [entry for entry in map(_decode, self._messages.read_bytes().splitlines()) if entry]
 
 
+def _begun(segments: list[Path]) -> list[Path]:
+    """Segments with something in them: one that is empty was made and never written."""
+    return segments[:-1] if segments and not segments[-1].stat().st_size else segments
+
+
 def last_number(steps: npt.NDArray[Any], blocks: npt.NDArray[Any]) -> int:
     """How many steps the tracer had written when the last of these was: lost ones count."""
     if len(steps):
@@ -188,12 +192,6 @@ def _read_steps(path: Path) -> npt.NDArray[Any]:
         content = file.read()
     whole = len(content) // STEP_DTYPE.itemsize
     return np.frombuffer(content, STEP_DTYPE, whole)
-
-
-def _write_whole(descriptor: int, content: bytes, offset: int) -> None:
-    written = 0
-    while written < len(content):
-        written += os.pwrite(descriptor, content[written:], offset + written)
 
 
 def _decode(line: bytes) -> dict[str, Any] | None:

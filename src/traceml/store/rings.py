@@ -44,12 +44,13 @@ class Head:
 def parse_head(content: bytes | mmap.mmap, where: Path) -> Head:
     """Read who wrote a ring or record file; raises UnreadableRecords."""
     if len(content) < layout.HEADER_BYTES:
-        raise UnreadableRecords(
-            f"{where} is too short for a record file ({len(content)} bytes); it is damaged or empty"
-        )
+        raise _damaged(where, f"{len(content)} bytes long, expected {layout.HEADER_BYTES} or more")
     names = [name for name, _ in layout.IDENTITY]
     fields: dict[str, Any] = dict(zip(names, _IDENTITY.unpack_from(content, 0), strict=True))
     _check(fields, where)
+    head_bytes = layout.step_slots_offset(fields["region_capacity"])
+    if len(content) < head_bytes:
+        raise _damaged(where, f"{len(content)} bytes long, expected a head of {head_bytes} bytes")
     counters = dict(
         zip(
             [name for name, _ in layout.COUNTERS],
@@ -75,7 +76,9 @@ def parse_head(content: bytes | mmap.mmap, where: Path) -> Head:
     return Head(
         rank=rank,
         counters=counters,
-        regions=_parse_regions(content, counters["regions_used"]),
+        regions=_parse_regions(
+            content, min(counters["regions_used"], fields["region_capacity"])
+        ),
         region_capacity=fields["region_capacity"],
         step_capacity=fields["step_capacity"],
         message_capacity=fields["message_capacity"],
@@ -84,14 +87,27 @@ def parse_head(content: bytes | mmap.mmap, where: Path) -> Head:
 
 def _check(fields: dict[str, Any], where: Path) -> None:
     if fields["magic"].rstrip(b"\0") != layout.MAGIC.rstrip(b"\0"):
-        raise UnreadableRecords(f"{where} is not a TraceML record file; leave it out of the run")
+        raise UnreadableRecords(
+            f"{where} is not a TraceML record file: it begins with {fields['magic']!r}, expected "
+            f"{layout.MAGIC!r}; move it out of the run folder"
+        )
     if fields["byte_order"] != layout.BYTE_ORDER_MARK:
-        raise UnreadableRecords(f"{where} is damaged: its byte-order mark is not ours")
+        raise _damaged(
+            where,
+            f"its byte-order mark is {fields['byte_order']:#x}, "
+            f"expected {layout.BYTE_ORDER_MARK:#x}",
+        )
     if fields["version"] != layout.VERSION or fields["step_bytes"] != layout.STEP_BYTES:
         raise UnreadableRecords(
             f"{where} has record format {fields['version']}, this TraceML reads format "
             f"{layout.VERSION}; read it with the TraceML that wrote it, or a newer one"
         )
+
+
+def _damaged(where: Path, what: str) -> UnreadableRecords:
+    return UnreadableRecords(
+        f"{where} is damaged: {what}; restore it from a copy, or move it out of the run folder"
+    )
 
 
 def _parse_regions(content: bytes | mmap.mmap, used: int) -> tuple[Region, ...]:
@@ -115,14 +131,17 @@ class RingReader:
     def __init__(self, path: Path) -> None:
         self.path = path
         with path.open("rb") as file:
-            self._map = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+            try:
+                self._map = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+            except ValueError:  # its process has only just made it, or was killed doing so
+                raise _damaged(path, "it is empty, expected a ring") from None
         try:
             head = self.head()
             expected = layout.ring_bytes(
                 head.region_capacity, head.step_capacity, head.message_capacity
             )
             if len(self._map) < expected:
-                raise UnreadableRecords(f"{path} is shorter than it says; it is damaged")
+                raise _damaged(path, f"{len(self._map)} bytes long, expected {expected}")
         except UnreadableRecords:
             self._map.close()
             raise
@@ -167,46 +186,51 @@ class RingReader:
 
         What was overwritten is missing: the sequence numbers show the gap.
         """
-        slots = self._slots(STEP_DTYPE, self._step_base, self._steps, number, self.written())
+        final = self._count("steps_final")  # before the copy: what is final in it stays so
+        slots = self._slots(STEP_DTYPE, self._step_base, self._steps, number, "steps_written")
         if everything or not len(slots):
             return slots
         open_still = (slots["flags"] & StepFlag.GPU_TIMED).astype(bool) & (
-            slots["sequence"] > self._count("steps_final")
+            slots["sequence"] > final
         )
         return slots[: int(open_still.argmax())] if open_still.any() else slots
 
     def messages_from(self, number: int) -> list[tuple[int, bytes]]:
         """Whole messages from a piece's number on, each with the number after its last piece."""
         slots = self._slots(
-            _MESSAGE_DTYPE,
-            self._message_base,
-            self._messages,
-            number,
-            self._count("messages_written"),
+            _MESSAGE_DTYPE, self._message_base, self._messages, number, "messages_written"
         )
         messages: list[tuple[int, bytes]] = []
         pieces: list[bytes] = []
-        begun_before = number > 0 and bool(len(slots)) and int(slots[0]["sequence"]) != number + 1
+        is_whole, expected = True, number + 1
         for slot in slots:
+            sequence = int(slot["sequence"])
+            if sequence != expected:  # pieces are lost, perhaps of the message this one belongs to
+                pieces, is_whole = [], False
+            expected = sequence + 1
             pieces.append(
                 slot["payload"].ljust(layout.MESSAGE_PAYLOAD_BYTES, b"\0")[: slot["length"]]
             )
             if not slot["more"]:
-                if not begun_before:
-                    messages.append((int(slot["sequence"]), b"".join(pieces)))
-                pieces, begun_before = [], False
+                if is_whole:
+                    messages.append((sequence, b"".join(pieces)))
+                pieces, is_whole = [], True
         return messages
 
     def _slots(
-        self, dtype: np.dtype[Any], base: int, capacity: int, first: int, end: int
+        self, dtype: np.dtype[Any], base: int, capacity: int, first: int, counter: str
     ) -> npt.NDArray[Any]:
-        """A consistent copy of the slots numbered `first` to `end`, as far as they still exist."""
+        """A consistent copy of the slots from number `first` on, as far as they still exist."""
+        end = self._count(counter)
         first = max(first, end - capacity)
         if first >= end:
             return np.empty(0, dtype)
-        numbers = np.arange(first, end, dtype=np.uint64)
+        numbers = np.arange(first, end)
         view = np.frombuffer(self._map, dtype, capacity, base)
-        copy: npt.NDArray[Any] = view[(numbers % np.uint64(capacity)).astype(np.int64)]
+        copy: npt.NDArray[Any] = view[numbers % capacity]
         del view
-        intact = copy["sequence"] == numbers + np.uint64(1)
+        # The slot that is written next may be half written: its old number is still there, what
+        # belongs to the number no longer. Counted after the copy, because writing went on.
+        oldest = self._count(counter) + 1 - capacity
+        intact = (copy["sequence"] == (numbers + 1).astype(np.uint64)) & (numbers >= oldest)
         return copy[intact]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -20,16 +19,18 @@ def begin() -> None:
     session = current()
     if session is None or not session.active or session.steps is not None:
         return
-    version = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
-    if version < OLDEST_TORCH:
-        _give_up(session, f"torch {torch.__version__} is too old: tracing needs 2.1 or newer")
+    version = getattr(torch, "__version__", "of no version")
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if numbers < OLDEST_TORCH:
+        _give_up(session, f"torch {version} is too old: tracing needs 2.1 or newer")
         return
     try:
         from traceml.trace import hooks
 
         hooks.install(session)
-    except (ImportError, AttributeError) as error:
-        _give_up(session, f"torch {torch.__version__} has not the hooks we know: {error}")
+    except Exception as error:  # noqa: BLE001 - said, and kept for the summary; training goes on
+        what = f"{type(error).__name__}: {error}"
+        _give_up(session, f"torch {version} has not the hooks we know ({what})")
 
 
 def _give_up(session: Session, reason: str) -> None:
@@ -39,6 +40,8 @@ def _give_up(session: Session, reason: str) -> None:
         place.parent.mkdir(exist_ok=True)
         with Path(place).open("x") as file:  # the first process to say so is enough
             file.write(reason)
-    except OSError:
+    except FileExistsError:
         return
-    session.say(f"tracing is off in process {os.getpid()}: {reason}")
+    except OSError:
+        pass  # nowhere to write: then every process says so itself
+    session.say(f"tracing is off: {reason}")

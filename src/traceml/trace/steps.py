@@ -78,8 +78,11 @@ class Timeline(Protocol):
     def measure_later(self, number: int, step: Bounds, spans: list[Span]) -> None:
         """Fill in the GPU times of a written step when the GPU has got there."""
 
+    def look_at_memory(self) -> None:
+        """Read how much memory is in use, if it is time to."""
+
     def memory(self) -> tuple[int, int]:
-        """Peak bytes allocated and reserved since last asked, or not measured."""
+        """The most bytes allocated and reserved seen since last asked, or not measured."""
 
 
 class StepTracer:
@@ -208,7 +211,7 @@ class StepTracer:
         if self.steps == 0 and not self._stepped and not self._had_backward:
             self._forget_before(now, mark)
         elif self._was_evaluation(source):
-            self._roles[self._source or 0] = Role.EVALUATION
+            self._roles.setdefault(self._source or 0, Role.EVALUATION)
             self._take_as_evaluation(now, mark)
         elif self._stepped and not self._explicit:
             self._close(now, mark, StepFlag(0))
@@ -304,6 +307,8 @@ class StepTracer:
         self._had_backward = True
         self._evaluated_at = None
         self._totals[BACKWARDS] += 1
+        if self.gpu is not None and not self._frames:
+            self.gpu.look_at_memory()
         self.begin(BACKWARD)
 
     def end_backward(self) -> None:
@@ -405,6 +410,8 @@ class StepTracer:
         if self.steps == 0:
             return
         mark = None if self.gpu is None else self.gpu.mark()
+        if self.gpu is not None:
+            self.gpu.look_at_memory()
         now = self.clock()
         if self._source is not None and self._was_evaluation(self._source):
             self._take_as_evaluation(now, mark)

@@ -1,8 +1,8 @@
 """Begins tracing in every interpreter below `traceml run`, once that interpreter imports torch.
 
 It is found through PYTHONPATH by whatever Python the user's command starts, so it needs nothing but
-the standard library, reads as old Pythons can, and never raises. A `sitecustomize` of the user's own
-still runs.
+the standard library, reads as old Pythons can, and never raises. A `sitecustomize` of the user's
+own still runs.
 """
 
 import importlib.machinery
@@ -12,41 +12,61 @@ import sys
 
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib costs 5 ms here
 _PACKAGE = os.path.dirname(os.path.dirname(_HERE))  # noqa: PTH120
-_RUN_FOLDER = os.environ.get("TRACEML_RUN_FOLDER", "")
 
 
 def mark(name, text=""):
-    """Leave a small file that says how far this interpreter came; the first one is enough."""
+    """Leave a small file that says how far this interpreter came; whether it is the first to."""
     try:
-        folder = os.path.join(_RUN_FOLDER, "marks")  # noqa: PTH118
+        folder = os.path.join(os.environ["TRACEML_RUN_FOLDER"], "marks")  # noqa: PTH118
         os.makedirs(folder, exist_ok=True)  # noqa: PTH103
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
         descriptor = os.open(os.path.join(folder, name), flags, 0o644)  # noqa: PTH118
         os.write(descriptor, text.encode())
         os.close(descriptor)
-    except OSError:
-        return  # marked already, or nowhere to write: tracing does not depend on it
+    except (OSError, KeyError, UnicodeError):
+        return False  # marked already, or nowhere to write: tracing does not depend on it
+    return True
 
 
 class AfterTorch:
     """Waits in `sys.meta_path` for torch, then lets the tracer begin."""
 
     def find_spec(self, name, path=None, target=None):
-        """Find torch as Python would have, and begin tracing when it has been executed."""
+        """Find torch as Python would have, and begin tracing when it has been executed.
+
+        Many a library only asks whether there is a torch, so we wait until it is executed.
+        """
         if name != "torch":
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.loader is None or not hasattr(spec.loader, "exec_module"):
-            return spec
-        execute = spec.loader.exec_module
+        spec = self._find(name, path, target)
+        if spec is None:
+            mark("no-torch", sys.executable or "this Python")
+            return None
+        loader = spec.loader
+        if not hasattr(loader, "exec_module") or isinstance(loader, type):
+            return spec  # a folder of that name, or a loader that is not this module's alone
+        execute = loader.exec_module
 
         def execute_then_begin(module):
+            vars(loader).pop("exec_module", None)
             execute(module)
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
             _begin()
 
-        spec.loader.exec_module = execute_then_begin
+        try:
+            loader.exec_module = execute_then_begin
+        except AttributeError:
+            mark("trouble", "torch comes from a loader that lets nobody wait for it")
         return spec
+
+    def _find(self, name, path, target):
+        for finder in sys.meta_path:
+            if finder is not self and hasattr(finder, "find_spec"):
+                spec = finder.find_spec(name, path, target)
+                if spec is not None:
+                    return spec
+        return None
 
 
 class _OwnPackage:
@@ -67,15 +87,24 @@ def _begin():
     mark("torch")
     if sys.version_info < (3, 10):  # noqa: UP036 - the user's interpreter may be any
         version = ".".join(map(str, sys.version_info[:2]))
-        mark("trouble", "the script runs under Python %s; tracing needs 3.10 or newer" % version)
+        _give_up("the script runs under Python " + version + "; tracing needs 3.10 or newer")
         return
     try:
         from traceml.trace.begin import begin
-    except ImportError as error:
-        where = getattr(sys.modules.get("traceml"), "__file__", "nowhere")
-        mark("trouble", "the tracer could not be loaded (%s; traceml is %s)" % (error, where))
-        return
-    begin()
+
+        begin()
+    except Exception as error:  # noqa: BLE001 - said; the user's `import torch` must not fail of us
+        where = getattr(sys.modules.get("traceml"), "__file__", None) or "nowhere"
+        _give_up("the tracer could not be loaded (" + str(error) + "; traceml is " + where + ")")
+
+
+def _give_up(reason):
+    """Say why this process is not traced; the first one to find out is enough."""
+    if mark("trouble", reason) and sys.stderr is not None:
+        try:
+            sys.stderr.write("traceml: tracing is off: " + reason + "\n")
+        except (OSError, ValueError):
+            return  # stderr is closed: nobody is listening
 
 
 def _run_users_own():
@@ -88,7 +117,7 @@ def _run_users_own():
 
 def _arrive():
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]  # noqa: PTH100
-    if _RUN_FOLDER:
+    if os.environ.get("TRACEML_RUN_FOLDER"):
         mark("python")
         sys.meta_path.append(_OwnPackage())
         sys.meta_path.insert(0, AfterTorch())

@@ -1,0 +1,42 @@
+import pytest
+
+from traceml.store.load import drain_rings
+from traceml.store.recordfile import RankFiles
+from traceml.trace import current, hooks
+
+
+class Traced:
+    """A session in the test's own process, and its records afterwards."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.session = None
+
+    def start(self, max_steps=None):
+        self.session = current.start(self.folder, None, max_steps)
+        hooks.install(self.session)
+        return self.session
+
+    def finish(self):
+        """End the session; its step records, which hold no failure of ours."""
+        if current.current() is not None:
+            current.end()
+        drain_rings(self.folder, everything=True)
+        found = RankFiles.all_in(self.folder)
+        if not found:
+            return []
+        assert found[0].head().counters["failures"] == 0, found[0].head().counters["last_failure"]
+        return found[0].read_steps()
+
+    def messages(self):
+        (files,) = RankFiles.all_in(self.folder)
+        return files.read_messages()
+
+
+@pytest.fixture
+def traced(tmp_path):
+    (tmp_path / "run.json").write_text('{"run_name": "here", "started_unix_s": 0}')
+    here = Traced(tmp_path)
+    here.start()
+    yield here
+    current.end()

@@ -1,0 +1,371 @@
+"""The hooks on real torch: what they see, and that nobody can see them."""
+
+import gc
+import threading
+import traceback
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim import optimizer as torch_optimizer
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.dataloader import (
+    _BaseDataLoaderIter,
+    _MultiProcessingDataLoaderIter,
+    _SingleProcessDataLoaderIter,
+)
+
+import traceml
+from traceml.trace import current, hooks
+
+NO_STEP = 1 | 4
+
+
+def make_loader(samples=64, batch=8, **options):
+    data = TensorDataset(torch.randn(samples, 4), torch.randn(samples, 1))
+    return DataLoader(data, batch_size=batch, **options)
+
+
+def train(model, optimizer, batches):
+    for inputs, targets in batches:
+        loss = nn.functional.mse_loss(model(inputs), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def complete(steps):
+    return steps[(steps["flags"] & NO_STEP) == 0]
+
+
+def patched_places():
+    return {
+        "backward": torch.autograd.backward,
+        "grad": torch.autograd.grad,
+        "save": torch.save,
+        "next": _BaseDataLoaderIter.__dict__["__next__"],
+        "iter": DataLoader.__dict__["__iter__"],
+        "to": torch.Tensor.__dict__.get("to"),
+        "call": nn.Linear.__dict__.get("__call__"),
+        "before": tuple(torch_optimizer._global_optimizer_pre_hooks),
+        "after": tuple(torch_optimizer._global_optimizer_post_hooks),
+        "gc": tuple(gc.callbacks),
+        "optimizer": vars(Optimizer).copy(),
+    }
+
+
+def test_removing_the_tracer_restores_every_patched_attribute(tmp_path):
+    before = patched_places()
+    session = current.start(tmp_path, None, None)
+    hooks.install(session)
+    model = nn.Linear(4, 1)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1), make_loader())
+    during = patched_places()
+    assert all(during[name] != before[name] for name in ("backward", "save", "next", "call"))
+    current.end()
+    assert patched_places() == before
+
+
+def test_a_loaders_iterator_keeps_its_type_its_length_and_its_eager_workers(traced):
+    single = make_loader()
+    assert type(iter(single)) is _SingleProcessDataLoaderIter
+    assert len(single) == len(iter(single)) == 8
+    several = make_loader(num_workers=1)
+    iterator = iter(several)
+    assert type(iterator) is _MultiProcessingDataLoaderIter
+    assert iterator._workers[0].is_alive()  # started before the first batch is asked for
+
+
+def test_batches_are_the_loaders_own(traced):
+    loader = make_loader()
+    first = next(iter(loader))
+    assert torch.equal(first[0], loader.dataset.tensors[0][:8])
+
+
+def test_steps_phases_and_samples_are_seen(traced):
+    model = nn.Linear(4, 1)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1), make_loader())
+    steps = complete(traced.finish())
+    assert len(steps) == 8
+    for name in ("input_ns", "backward_ns", "optimizer_ns", "body_ns"):
+        assert (steps[name] > 0).all(), name
+    assert (steps["forward_ns"][1:] > 0).all()  # the first step finds the model
+    assert (steps["samples"] == 8).all()
+    phases = steps["forward_ns"] + steps["backward_ns"] + steps["optimizer_ns"]
+    assert (phases < steps["body_ns"]).all()
+
+
+def test_the_walls_add_up_to_the_loop(traced):
+    model = nn.Linear(4, 1)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1), make_loader(800))
+    steps = traced.finish()
+    ends = steps["start_ns"] + steps["wall_ns"]
+    assert np.array_equal(ends[:-1], steps["start_ns"][1:])
+    assert steps["wall_ns"].sum() == ends[-1] - steps["start_ns"][0]
+
+
+def test_the_outermost_module_is_the_model_and_submodules_stay_untouched(traced):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(4, 1)
+
+        def forward(self, inputs):
+            return self.inner(inputs)
+
+    model = Net()
+    criterion = nn.MSELoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for inputs, targets in make_loader():
+        criterion(model(inputs), targets).backward()
+        optimizer.step()
+    assert "__call__" in vars(Net)
+    assert "__call__" not in vars(nn.Linear)
+    assert "__call__" not in vars(nn.MSELoss)
+    assert not model._forward_hooks
+    assert not model._forward_pre_hooks
+    steps = complete(traced.finish())
+    assert (steps["forward_ns"][1:] > 0).all()
+
+
+def test_a_model_that_no_caller_holds_is_found_all_the_same(traced):
+    def make():
+        model = nn.Linear(4, 1)
+        return (lambda inputs: model(inputs)), torch.optim.SGD(model.parameters(), lr=0.1)
+
+    predict, optimizer = make()
+    for inputs, targets in make_loader():
+        nn.functional.mse_loss(predict(inputs), targets).backward()
+        optimizer.step()
+    assert (complete(traced.finish())["forward_ns"][1:] > 0).all()
+
+
+def test_forward_called_directly_is_seen_after_a_few_steps(traced):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(4, 1)
+
+        def forward(self, inputs):
+            return self.inner(inputs)
+
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for inputs, targets in make_loader(160):
+        nn.functional.mse_loss(model.forward(inputs), targets).backward()
+        optimizer.step()
+    steps = complete(traced.finish())
+    assert (steps["forward_ns"][5:] > 0).all()
+
+
+def test_saving_copying_and_scripting_a_traced_model_works(traced, tmp_path):
+    import copy
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1), make_loader())
+    torch.save(model, tmp_path / "model.pt")
+    loaded = torch.load(tmp_path / "model.pt", weights_only=False)
+    inputs = torch.randn(3, 4)
+    assert torch.equal(loaded(inputs), model(inputs))
+    assert torch.equal(copy.deepcopy(model)(inputs), model(inputs))
+    assert torch.equal(torch.jit.script(model)(inputs), model(inputs))
+
+
+def test_a_users_error_comes_through_with_the_users_frames(traced):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(4, 1)
+            self.broken = False
+
+        def forward(self, inputs):
+            if self.broken:
+                raise RuntimeError("the user's own")
+            return self.inner(inputs)
+
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train(model, optimizer, make_loader())
+    model.broken = True
+    with pytest.raises(RuntimeError, match="the user's own") as caught:
+        train(model, optimizer, make_loader())
+    names = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert names[-1] == "forward"
+    assert "train" in names
+    assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None
+
+
+def test_a_caught_error_aborts_its_step_alone(traced):
+    class Net(nn.Linear):
+        calls = 0
+
+        def forward(self, inputs):
+            self.calls += 1
+            if self.calls == 5:
+                raise RuntimeError("a bad batch")
+            return super().forward(inputs)
+
+    model = Net(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in make_loader():
+        try:
+            train(model, optimizer, [batch])
+        except RuntimeError:
+            continue
+    steps = traced.finish()
+    assert len(complete(steps)) == 7
+    assert ((steps["flags"] & 1) != 0).sum() == 1
+
+
+def test_a_failure_of_ours_is_counted_and_training_goes_on(traced, monkeypatch):
+    def fail(*_):
+        raise ValueError("ours")
+
+    monkeypatch.setattr(traced.session.tracer, "end_epoch", fail)
+    monkeypatch.setattr(hooks, "samples_in", fail)
+    model = nn.Linear(4, 1)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1), make_loader())
+    current.end()
+    with pytest.raises(AssertionError, match="ours"):
+        traced.finish()
+
+
+def test_fetching_in_another_thread_is_nobodys_wait(traced):
+    import queue
+
+    batches = queue.Queue(2)
+
+    def prefetch():
+        for batch in make_loader():
+            batches.put(batch)
+        batches.put(None)
+
+    thread = threading.Thread(target=prefetch)
+    thread.start()
+    model = nn.Linear(4, 1)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1), iter(batches.get, None))
+    thread.join()
+    steps = complete(traced.finish())
+    assert len(steps) == 8
+    assert (steps["input_ns"] == -1).all()
+
+
+def test_training_in_another_thread_is_followed(traced):
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    thread = threading.Thread(target=train, args=(model, optimizer, make_loader()))
+    thread.start()
+    thread.join()
+    assert len(complete(traced.finish())) == 8
+
+
+def test_garbage_collection_is_timed(traced):
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in make_loader():
+        train(model, optimizer, [batch])
+        gc.collect()
+    assert (complete(traced.finish())["gc_ns"] > 0).all()
+
+
+def test_tracing_stops_after_the_steps_asked_for(tmp_path):
+    before = patched_places()
+    session = current.start(tmp_path, None, 3)
+    hooks.install(session)
+    model = nn.Linear(4, 1)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1), make_loader())
+    assert session.tracer.steps == 3
+    assert patched_places() == before
+    current.end()
+
+
+def test_no_thread_is_added(traced):
+    before = threading.enumerate()
+    model = nn.Linear(4, 1)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1), make_loader())
+    assert threading.enumerate() == before
+
+
+def test_a_second_model_and_optimizer_are_found_when_they_come(traced):
+    for _ in range(2):
+        model = nn.Linear(4, 1)
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), make_loader())
+    steps = complete(traced.finish())
+    assert len(steps) == 16
+    assert (steps["forward_ns"] > 0).sum() == 14
+
+
+@pytest.mark.parametrize(
+    ("batch", "samples"),
+    [
+        (torch.zeros(5, 2), 5),
+        ([torch.zeros(5, 2), torch.zeros(5)], 5),
+        ((torch.zeros(5, 2), torch.zeros(5)), 5),
+        ({"pixels": torch.zeros(5, 2)}, 5),
+        ([{"pixels": torch.zeros(5, 2)}], 5),
+        (torch.tensor(1.0), -1),
+        ("text", -1),
+        ([], -1),
+        ({}, -1),
+        (None, -1),
+    ],
+    ids=["tensor", "list", "tuple", "dict", "nested", "scalar", "text", "empty", "none", "nothing"],
+)
+def test_the_batch_size_is_read_where_it_shows(batch, samples):
+    assert hooks.samples_in(batch) == samples
+
+
+def test_explicit_steps_and_regions(traced):
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    @traceml.trace_time("augment")
+    def augment(inputs):
+        return inputs * 2
+
+    for inputs, targets in make_loader():
+        with traceml.trace_step(model):
+            with traceml.trace_time("loss"):
+                loss = nn.functional.mse_loss(model(augment(inputs)), targets)
+            loss.backward()
+            optimizer.step()
+    steps = complete(traced.finish())
+    assert len(steps) == 8
+    assert (steps["forward_ns"] > 0).all()  # the model was named: the first step has it too
+    from traceml.store.recordfile import RankFiles
+
+    (files,) = RankFiles.all_in(traced.folder)
+    regions = {region.name: region.calls for region in files.head().regions}
+    assert regions == {"augment": 8, "loss": 8}
+
+
+def test_what_is_logged_reaches_the_ring(traced):
+    traceml.log_params({"lr": 0.1, "layers": [1, 2], "odd": object})
+    traceml.log_metrics({"loss": torch.tensor(0.5), "bad": float("nan")}, step=3)
+    traceml.log_artifact("model.pt", name="model")
+    current.end()
+    from traceml.store.load import drain_rings
+
+    drain_rings(traced.folder, everything=True)
+    params, metrics, artifact = traced.messages()
+    assert params["values"]["lr"] == 0.1
+    assert params["values"]["odd"] == str(object)
+    assert metrics["values"] == {"loss": 0.5, "bad": "nan"}
+    assert metrics["step"] == 3
+    assert artifact["name"] == "model"
+
+
+def test_without_a_run_every_verb_does_nothing(monkeypatch):
+    monkeypatch.delenv("TRACEML_RUN_FOLDER", raising=False)
+    assert current.current() is None
+    traceml.log_params({"lr": 0.1})
+    traceml.log_metrics({"loss": 1.0})
+    with traceml.trace_step(None), traceml.trace_time("x"):
+        pass
+    assert traceml.summary() == {}
+    assert traceml.final_summary() == {}
+    model = nn.Linear(1, 1)
+    assert traceml.trace_model_instance(model) is model

@@ -1,0 +1,481 @@
+"""The step machine on a clock of our own: every microsecond is where it belongs."""
+
+import pytest
+
+from traceml.model import layout
+from traceml.model.layout import StepFlag
+from traceml.trace.steps import BACKWARD, CHECKPOINT, FORWARD, H2D, INPUT, OPTIMIZER, StepTracer
+
+FIELDS = [name for name, _ in layout.STEP[:-1]]
+TRAINING, VALIDATION, UNLABELLED = 11, 22, 33
+ADAM, OTHER = 101, 102
+
+
+class Story:
+    """A training loop told in words, each word taking as long as it says."""
+
+    def __init__(self):
+        self.now = 1_000
+        self.records = []
+        self.tracer = StepTracer(self, lambda: self.now)
+
+    def write_step(self, *values):
+        self.records.append(dict(zip(FIELDS, values, strict=True)))
+        return len(self.records) - 1
+
+    def takes(self, duration):
+        self.now += duration
+        return self
+
+    def fetch(self, duration, source=TRAINING, samples=8):
+        self.tracer.begin_fetch(source)
+        self.takes(duration)
+        self.tracer.end_fetch(samples)
+        return self
+
+    def exhaust(self, duration, source=TRAINING):
+        self.tracer.begin_fetch(source)
+        self.takes(duration)
+        self.tracer.end_epoch()
+        return self
+
+    def forward(self, duration, training=True, gradients=True):
+        self.tracer.begin_forward(training, gradients)
+        self.takes(duration)
+        self.tracer.end_forward(training, gradients)
+        return self
+
+    def evaluate(self, duration):
+        return self.forward(duration, training=False, gradients=False)
+
+    def backward(self, duration):
+        self.tracer.begin_backward()
+        self.takes(duration)
+        self.tracer.end_backward()
+        return self
+
+    def optimizer(self, duration, identity=ADAM):
+        self.tracer.begin_optimizer(identity)
+        self.takes(duration)
+        self.tracer.end_optimizer(identity)
+        return self
+
+    def save(self, duration):
+        self.tracer.begin(CHECKPOINT)
+        self.takes(duration)
+        self.tracer.end(CHECKPOINT)
+        return self
+
+    def copy(self, duration):
+        self.tracer.begin(H2D)
+        self.takes(duration)
+        self.tracer.end(H2D)
+        return self
+
+    def step(self, fetch=10, source=TRAINING):
+        return self.fetch(fetch, source).forward(20).backward(30).optimizer(5).takes(2)
+
+    def step_without_fetch(self):
+        return self.takes(3).forward(20).backward(30).optimizer(5)
+
+    @property
+    def complete(self):
+        return [record for record in self.records if not record["flags"] & layout.NO_STEP]
+
+    def finish(self):
+        self.tracer.finish()
+        return self
+
+
+@pytest.fixture
+def story():
+    return Story()
+
+
+def check_accounts(story, began=None):
+    """The walls follow each other without a gap, and each is input + body + what lies between."""
+    end = began
+    for record in story.records:
+        if end is not None:
+            assert record["start_ns"] == end
+        end = record["start_ns"] + record["wall_ns"]
+        known = max(record["input_ns"], 0) + record["body_ns"]
+        known += record["evaluation_ns"] + record["checkpoint_ns"]
+        assert record["wall_ns"] >= known
+        if not record["flags"] & StepFlag.EXPLICIT:
+            assert record["wall_ns"] == known
+    return end
+
+
+def test_a_step_reaches_from_its_fetch_to_the_next(story):
+    began = story.now
+    story.step().step().step().exhaust(1)
+    assert len(story.complete) == 3
+    first = story.records[0]
+    assert first["start_ns"] == began
+    assert first["wall_ns"] == 67
+    assert first["input_ns"] == 10
+    assert first["body_ns"] == 57
+    assert (first["forward_ns"], first["backward_ns"], first["optimizer_ns"]) == (20, 30, 5)
+    assert first["samples"] == 8
+    assert check_accounts(story, began) == story.now - 1
+
+
+def test_without_a_fetch_a_step_ends_where_its_optimizer_does(story):
+    for _ in range(4):
+        story.step_without_fetch()
+    story.takes(50).finish()
+    assert [record["wall_ns"] for record in story.complete] == [55, 58, 58, 58]
+    assert all(record["input_ns"] == layout.NOT_MEASURED for record in story.records)
+    assert story.records[-1]["flags"] & StepFlag.TAIL
+    assert story.records[-1]["wall_ns"] == 50
+    check_accounts(story)
+
+
+def test_after_two_steps_without_fetches_each_is_written_as_its_optimizer_ends(story):
+    story.step_without_fetch().step_without_fetch()
+    assert len(story.complete) == 2
+    story.step_without_fetch()
+    assert len(story.complete) == 3
+
+
+def test_accumulated_gradients_are_one_step(story):
+    for _ in range(3):
+        for _ in range(4):
+            story.fetch(10).forward(20).backward(30)
+        story.optimizer(5)
+    story.exhaust(1)
+    assert len(story.complete) == 3
+    record = story.complete[1]
+    assert record["micro_batches"] == 4
+    assert record["input_ns"] == 40
+    assert record["backward_ns"] == 120
+    assert record["samples"] == 32
+    check_accounts(story)
+
+
+def test_two_optimizers_on_one_batch_are_one_step(story):
+    for _ in range(3):
+        story.fetch(10).forward(20).backward(30).optimizer(5, ADAM)
+        story.forward(7).backward(9).optimizer(4, OTHER)
+    story.exhaust(1)
+    assert len(story.complete) == 3
+    assert story.complete[0]["optimizer_steps"] == 2
+    assert story.complete[0]["optimizer_ns"] == 9
+
+
+def test_two_optimizers_without_fetches_are_one_step(story):
+    for _ in range(5):
+        story.forward(20).backward(30).optimizer(5, ADAM).forward(7).backward(9).optimizer(4, OTHER)
+    story.finish()
+    assert len(story.complete) == 5
+    assert {record["optimizer_steps"] for record in story.complete} == {2}
+    check_accounts(story)
+
+
+def test_an_optimizer_that_steps_now_and_then_adds_no_step(story):
+    for index in range(6):
+        story.step_without_fetch()
+        if index % 2:
+            story.backward(9).optimizer(4, OTHER)
+    story.finish()
+    assert len(story.complete) == 6
+
+
+def test_several_steps_on_one_batch_are_several_steps(story):
+    for _ in range(2):
+        story.fetch(10)
+        for _ in range(3):
+            story.forward(20).backward(30).optimizer(5)
+    story.exhaust(1)
+    assert len(story.complete) == 6
+    check_accounts(story)
+
+
+def test_a_closure_inside_the_optimizer_is_charged_once(story):
+    for _ in range(2):
+        story.tracer.begin_optimizer(ADAM)
+        for _ in range(3):
+            story.takes(1).forward(20).backward(30)
+        story.takes(4)
+        story.tracer.end_optimizer(ADAM)
+    story.finish()
+    record = story.complete[-1]
+    assert record["forward_ns"] == 60
+    assert record["backward_ns"] == 90
+    assert record["optimizer_ns"] == 7
+    assert record["optimizer_steps"] == 1
+
+
+def test_a_copy_inside_forward_is_charged_to_the_copy(story):
+    story.fetch(10)
+    story.tracer.begin_forward(True, True)
+    story.takes(5).copy(7).takes(5)
+    story.tracer.end_forward(True, True)
+    story.backward(30).optimizer(5).exhaust(1)
+    assert story.records[0]["h2d_ns"] == 7
+    assert story.records[0]["forward_ns"] == 10
+
+
+def test_evaluation_after_an_epoch_is_between_steps(story):
+    story.step().step().exhaust(1)
+    story.takes(2)
+    for _ in range(3):
+        story.fetch(100, VALIDATION).evaluate(50).takes(5)
+    story.exhaust(1, VALIDATION).takes(9)
+    story.step().exhaust(1)
+    assert len(story.complete) == 3
+    after = story.complete[2]
+    assert after["evaluation_ns"] == 3 * 155 + 1 + 9
+    assert after["input_ns"] == 1 + 10
+    assert after["forward_ns"] == 20
+    assert after["samples"] == 8
+    check_accounts(story)
+
+
+def test_evaluation_in_the_middle_of_an_epoch_is_between_steps(story):
+    story.step().step()
+    story.fetch(100, VALIDATION).evaluate(50).exhaust(1, VALIDATION)
+    story.step().exhaust(1)
+    assert [record["input_ns"] for record in story.complete] == [10, 10, 10]
+    assert story.complete[2]["evaluation_ns"] == 151
+
+
+def test_evaluation_by_another_model_is_known_by_its_loader(story):
+    """The averaged copy of a model is not the one we time: its batches alone give it away."""
+    story.step().exhaust(1)
+    for _ in range(3):
+        story.fetch(100, VALIDATION).takes(50)
+    story.exhaust(1, VALIDATION)
+    story.step().exhaust(1)
+    assert story.complete[1]["input_ns"] == 1 + 10
+    assert story.complete[1]["evaluation_ns"] == 451
+
+
+def test_evaluation_before_training_belongs_to_nothing(story):
+    for _ in range(3):
+        story.fetch(100, VALIDATION).evaluate(50)
+    story.exhaust(1, VALIDATION)
+    began = story.now
+    story.step().exhaust(1)
+    assert story.records[0]["start_ns"] == began
+    assert story.records[0]["input_ns"] == 10
+
+
+def test_evaluation_without_a_loader_is_between_steps(story):
+    for _ in range(3):
+        story.step_without_fetch()
+    for _ in range(4):
+        story.takes(6).evaluate(50)
+    story.step_without_fetch().finish()
+    record = story.complete[3]
+    assert record["evaluation_ns"] == 50 + 3 * 56
+    assert record["forward_ns"] == 20
+    check_accounts(story)
+
+
+def test_evaluation_with_a_loader_in_a_loop_without_one(story):
+    for _ in range(3):
+        story.step_without_fetch()
+    story.fetch(100, VALIDATION).evaluate(50).exhaust(1, VALIDATION).takes(9)
+    story.forward(20).backward(30).optimizer(5).finish()
+    record = story.complete[3]
+    assert record["evaluation_ns"] == 160
+    assert record["forward_ns"] == 20
+    check_accounts(story)
+
+
+def test_evaluation_on_the_training_data_is_between_steps(story):
+    story.step().step().exhaust(1)
+    for _ in range(2):
+        story.fetch(10).evaluate(50)
+    story.exhaust(1)
+    story.step().exhaust(1)
+    assert len(story.complete) == 3
+    assert story.complete[2]["evaluation_ns"] == 120
+    assert story.complete[2]["forward_ns"] == 20
+
+
+def test_forward_without_gradients_inside_a_step_is_the_steps_own(story):
+    """A policy that acts before it learns, a teacher that is the student: not evaluation."""
+    for _ in range(3):
+        story.forward(7, training=True, gradients=False).forward(20).backward(30).optimizer(5)
+    story.finish()
+    assert [record["evaluation_ns"] for record in story.complete] == [0, 0, 0]
+    assert story.complete[2]["forward_ns"] == 27
+
+
+def test_a_checkpoint_is_between_steps(story):
+    story.step().save(500).step().save(500).exhaust(1)
+    assert [record["checkpoint_ns"] for record in story.complete] == [500, 500]
+    assert story.complete[0]["body_ns"] == 57
+    check_accounts(story)
+
+
+def test_a_checkpoint_during_evaluation_stays_a_checkpoint(story):
+    story.step().exhaust(1).fetch(100, VALIDATION).evaluate(50).save(500)
+    story.exhaust(1, VALIDATION).step().exhaust(1)
+    assert story.complete[1]["checkpoint_ns"] == 500
+    assert story.complete[1]["evaluation_ns"] == 151
+
+
+def test_two_loaders_per_step_are_both_input(story):
+    for _ in range(3):
+        story.fetch(10).fetch(15, UNLABELLED).forward(20).backward(30).optimizer(5)
+    story.exhaust(1)
+    assert len(story.complete) == 3
+    assert story.complete[1]["input_ns"] == 25
+    assert story.complete[1]["evaluation_ns"] == 0
+
+
+def test_a_batch_that_is_skipped_stays_with_training(story):
+    story.step().fetch(10).forward(20).fetch(10).forward(20).backward(30).optimizer(5).exhaust(1)
+    assert len(story.complete) == 2
+    assert story.complete[1]["input_ns"] == 20
+    assert story.complete[1]["evaluation_ns"] == 0
+
+
+@pytest.mark.parametrize("phase", [FORWARD, BACKWARD], ids=["in forward", "in backward"])
+def test_an_aborted_step_is_recorded_and_not_counted(story, phase):
+    story.step().fetch(10)
+    story.tracer.begin_forward(True, True)
+    story.takes(4)
+    if phase == BACKWARD:
+        story.tracer.end_forward(True, True)
+        story.tracer.begin_backward()
+        story.takes(4)
+    story.tracer.abort(phase)
+    story.step().exhaust(1)
+    assert len(story.complete) == 2
+    assert [bool(record["flags"] & StepFlag.ABORTED) for record in story.records] == [
+        False,
+        True,
+        False,
+    ]
+    check_accounts(story)
+
+
+def test_an_optimizer_step_that_raises_aborts_the_step(story):
+    story.step().fetch(10).forward(20).backward(30)
+    story.tracer.begin_optimizer(ADAM)
+    story.takes(3)  # … and raises: torch calls no hook
+    story.step().exhaust(1)
+    assert len(story.complete) == 2
+    assert story.records[1]["flags"] & StepFlag.ABORTED
+
+
+def test_updates_by_hand_are_marked_by_backward_and_fetch(story):
+    story.tracer.by_hand = True
+    for _ in range(3):
+        story.fetch(10).takes(20).backward(30).takes(4)
+    story.exhaust(1)
+    assert len(story.complete) == 3
+    assert story.complete[1]["optimizer_ns"] == layout.NOT_MEASURED
+    check_accounts(story)
+
+
+def test_updates_by_hand_without_fetches_are_marked_by_backward(story):
+    story.tracer.by_hand = True
+    for _ in range(4):
+        story.takes(20).backward(30).takes(4)
+    story.finish()
+    assert len(story.complete) == 4
+    check_accounts(story)
+
+
+def test_an_explicit_step_is_what_the_user_says(story):
+    for _ in range(3):
+        story.fetch(10)
+        story.tracer.enter_step()
+        story.takes(1).forward(20).backward(30).optimizer(5)
+        story.tracer.exit_step(False)
+        story.takes(40)
+    assert len(story.complete) == 3
+    record = story.complete[1]
+    assert record["flags"] == StepFlag.EXPLICIT
+    assert record["body_ns"] == 56
+    assert record["input_ns"] == 10
+    assert record["wall_ns"] == 106
+    check_accounts(story)
+
+
+def test_explicit_steps_win_over_optimizer_steps(story):
+    """Two optimizer steps inside one explicit step are one step."""
+    for _ in range(3):
+        story.tracer.enter_step()
+        story.fetch(10).forward(20).backward(30).optimizer(5).backward(30).optimizer(5)
+        story.tracer.exit_step(False)
+    assert len(story.complete) == 3
+    assert story.complete[1]["input_ns"] == 10
+    assert story.complete[1]["body_ns"] == 90
+    assert story.complete[1]["optimizer_steps"] == 2
+
+
+def test_an_exception_leaves_an_explicit_step_aborted(story):
+    story.tracer.enter_step()
+    story.takes(5)
+    story.tracer.exit_step(True)
+    assert story.complete == []
+    assert story.records[0]["flags"] == StepFlag.EXPLICIT | StepFlag.ABORTED
+
+
+def test_nested_explicit_steps_are_the_outer_one(story):
+    story.tracer.enter_step()
+    story.tracer.enter_step()
+    story.takes(5)
+    story.tracer.exit_step(False)
+    story.takes(5)
+    story.tracer.exit_step(False)
+    assert [record["body_ns"] for record in story.complete] == [10]
+
+
+def test_evaluation_between_explicit_steps_is_told_apart(story):
+    for _ in range(2):
+        story.fetch(10)
+        story.tracer.enter_step()
+        story.forward(20).backward(30).optimizer(5)
+        story.tracer.exit_step(False)
+        for _ in range(2):
+            story.fetch(100, VALIDATION).evaluate(50)
+        story.exhaust(1, VALIDATION)
+    assert story.complete[1]["evaluation_ns"] == 301
+    assert story.complete[1]["input_ns"] == 10
+
+
+def test_optimizers_that_step_inside_backward_are_one_step(story):
+    for _ in range(3):
+        story.fetch(10).forward(20)
+        story.tracer.begin_backward()
+        for parameter in range(4):
+            story.takes(5).optimizer(2, 200 + parameter)
+        story.tracer.end_backward()
+    story.exhaust(1)
+    assert len(story.complete) == 3
+    assert story.complete[1]["backward_ns"] == 20
+    assert story.complete[1]["optimizer_ns"] == 8
+
+
+def test_a_model_that_moves_before_training_begins_starts_no_step(story):
+    story.copy(1_000).save(500).takes(100)
+    began = story.now
+    story.step().exhaust(1)
+    assert story.records[0]["start_ns"] == began
+    assert story.records[0]["h2d_ns"] == layout.NOT_MEASURED
+
+
+def test_the_time_after_the_last_step_is_kept_as_the_tail(story):
+    story.step().step().takes(7)
+    story.finish()
+    assert len(story.complete) == 2
+    tail = story.records[-1]
+    assert tail["flags"] & StepFlag.TAIL
+    assert check_accounts(story) == story.now
+
+
+def test_nothing_is_written_for_a_process_that_never_steps(story):
+    story.fetch(10, VALIDATION).evaluate(5).fetch(10, VALIDATION).evaluate(5).finish()
+    assert story.records == []
+
+
+def test_phases_are_named_in_the_order_of_their_places():
+    assert [INPUT, H2D, FORWARD, BACKWARD, OPTIMIZER] == [0, 1, 2, 3, 4]
