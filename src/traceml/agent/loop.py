@@ -219,6 +219,9 @@ class Agent:
 
     def _finish(self) -> bool:
         """The end: one last look, the summary, and the rings' memory back."""
+        if not self._folder.is_dir():  # somebody removed the run: nobody can ever read its rings
+            folders.remove_rings(self._manifest)
+            return False
         self._find_rings()
         drained = [self._guarded(self._drain, followed, True) for followed in self._followed()]
         self._guarded(self._artifacts.save)

@@ -42,18 +42,14 @@ def run(command: list[str], subject: str, options: RunOptions) -> tuple[int, Pat
     except OSError as error:
         say(f"the run cannot be recorded ({error}): training runs without tracing")
         return supervise.run_untraced(command, dict(os.environ)), None
+    to = supervise.TracedRun(folder, folders.read_manifest(folder), _rebuild)
     environment = commands.environment_for(
-        os.environ,
-        folder,
-        folders.read_manifest(folder).ring_folder,
-        options.profile,
-        options.max_steps,
+        os.environ, folder, to.manifest.ring_folder, options.profile, options.max_steps
     )
     option = commands.isolated_python(command)
     if option is not None:
         say(f"python {option} keeps the tracer out: the script runs untraced")
-    status = supervise.run(command, environment, folder, options.save_output, _rebuild)
-    return status, folder
+    return supervise.run(command, environment, to, options.save_output), folder
 
 
 def new_run(subject: str, command: list[str], options: RunOptions) -> Path:

@@ -10,7 +10,7 @@ from typing import NoReturn
 from traceml.api.run import RunOptions, run
 from traceml.launch import command as commands
 from traceml.launch import supervise
-from traceml.launch.say import say, write
+from traceml.launch.say import write
 from traceml.model.errors import UsageError
 from traceml.store import folder as folders
 
@@ -117,10 +117,8 @@ def _run_options(options: argparse.Namespace, cluster: commands.Cluster) -> RunO
 def show(folder: Path | None) -> None:
     """The summary, on stderr: the script's own output stays its own."""
     if folder is None:
-        return  # nothing could be recorded, and that has been said
+        return
     try:
         write("\n" + (folder / folders.TEXT).read_text())
-    except FileNotFoundError:
-        say(f"there is no summary yet; `traceml recover {folder}` writes it")
-    except OSError as error:
-        say(f"the summary cannot be shown: {error}")
+    except OSError:
+        return  # why there is none has been said

@@ -10,13 +10,14 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from traceml.launch import signals
 from traceml.launch.output import KeptOutput
 from traceml.launch.say import say
-from traceml.model.run import Ending
+from traceml.model.run import Ending, Manifest
 from traceml.store import folder as folders
 
 AGENT_STARTS = 3
@@ -136,22 +137,25 @@ sys.exit(main(["agent", sys.argv[2]]))
 """The agent runs from the package that runs us, whatever the environment says of paths."""
 
 
-def run(
-    command: list[str],
-    environment: dict[str, str],
-    folder: Path,
-    save_output: bool,
-    rebuild: Callable[[Path], object],
-) -> int:
+@dataclass(frozen=True, slots=True)
+class TracedRun:
+    """Where a run is recorded, and how its summary is built where no agent does it."""
+
+    folder: Path
+    manifest: Manifest
+    rebuild: Callable[[Path], object]
+
+
+def run(command: list[str], environment: dict[str, str], to: TracedRun, save_output: bool) -> int:
     """Run the command to its end and return its status, as a shell would report it."""
     with signals.held() as release:
-        output = _keep_output(folder) if save_output else None
+        output = _keep_output(to.folder) if save_output else None
         try:
             training = _start(command, environment, release, output)
         except OSError as error:
-            _end(folder, None, status := _not_started(command, error), rebuild)
+            _end(to, None, status := _not_started(command, error))
             return status
-        agent = AgentProcess(folder)
+        agent = AgentProcess(to.folder)
         agent.start()
         agent.tell_training(training.pid)
         actions: dict[int, Callable[[], None]] = {signal.SIGCHLD: agent.restart_if_dead}
@@ -162,7 +166,7 @@ def run(
         signals.discard_pending()  # a Ctrl-C that ended the training does not hurry us
         if output:
             output.finish(is_unwanted=_has_had_enough)
-        _end(folder, agent, status, rebuild)
+        _end(to, agent, status)
         agent.let_go()
     return status
 
@@ -211,35 +215,37 @@ def _has_had_enough() -> bool:
     return found is not None and found[0] in signals.PASSED_ON
 
 
-def _end(
-    folder: Path, agent: AgentProcess | None, status: int, rebuild: Callable[[Path], object]
-) -> None:
+def _end(to: TracedRun, agent: AgentProcess | None, status: int) -> None:
     """Have the summary written: by the agent, or here if it cannot."""
     with suppress(OSError):  # a full disk: what cannot be written is said once, below
-        folders.write_ending(folder, Ending(time.time(), status))
+        folders.write_ending(to.folder, Ending(time.time(), status))
     if agent is not None:
         agent.tell({"ended": {"exit_status": status}})
         deadline = time.monotonic() + CLOSING_S
         while not agent.has_ended() and time.monotonic() < deadline:
             found = signals.next_signal(0.2)
             if found is not None and found[0] == signal.SIGINT:
-                say(f"not waiting; the agent writes the summary to {folder / folders.SUMMARY}")
+                say(f"not waiting; the agent writes the summary to {to.folder / folders.SUMMARY}")
                 return
         if agent.has_succeeded:
             return
         agent.kill()
-    _write_here(folder, rebuild, says_so=agent is not None and not agent.was_given_up)
+    _write_here(to, says_so=agent is not None and not agent.was_given_up)
 
 
-def _write_here(folder: Path, rebuild: Callable[[Path], object], says_so: bool) -> None:
+def _write_here(to: TracedRun, says_so: bool) -> None:
+    if not to.folder.is_dir():
+        folders.remove_rings(to.manifest)
+        say(f"the run folder {to.folder} was removed while it ran: there is no summary")
+        return
     try:
-        rebuild(folder)
+        to.rebuild(to.folder)
     except Exception as error:  # noqa: BLE001 - said; the status must stay the training's own
         say(
             f"the summary could not be written ({type(error).__name__}: {error}); the records are "
-            f"kept, and `traceml recover {folder}` writes it once that is mended"
+            f"kept, and `traceml recover {to.folder}` writes it once that is mended"
         )
         return
     if says_so:
-        log = folder / folders.AGENT_LOG
+        log = to.folder / folders.AGENT_LOG
         say(f"the agent did not write the summary (see {log}); it was written without it")

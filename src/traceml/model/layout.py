@@ -49,6 +49,7 @@ IDENTITY: tuple[Field, ...] = (
     ("device", "32s"),
     ("device_name", "64s"),
     ("hostname", "64s"),
+    ("process_unix_ns", "q"),
 )
 """Who wrote the file and how it is laid out; written once, when the file is made."""
 

@@ -24,6 +24,8 @@ class Rank:
     """The process's monotonic clock and …"""
     unix_ns: int
     """… the wall clock at the same instant: the pair aligns ranks and nodes."""
+    process_unix_ns: int = 0
+    """When the process was started; 0 where that cannot be known."""
 
     def unix_s(self, monotonic_ns: int) -> float:
         """The wall-clock time of a monotonic timestamp of this process."""

@@ -48,11 +48,12 @@ def load_run(folder: Path) -> RunRecords:
     notes: list[str] = []
     ranks, messages = [], []
     for files in RankFiles.all_in(folder):
-        messages.extend(files.read_messages())
+        said = files.read_messages()
+        messages.extend(said)
         try:
             head = files.head()
             if head is not None:
-                ranks.append(_rank_records(files, head))
+                ranks.append(_rank_records(files, head, logged.lost_pieces(said)))
         except UnreadableRecords as error:
             notes.append(str(error))
     messages.sort(key=lambda message: message.get("unix_ns", 0))
@@ -78,7 +79,7 @@ def read_artifact_hashes(folder: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _rank_records(files: RankFiles, head: Head) -> RankRecords:
+def _rank_records(files: RankFiles, head: Head, messages_lost: int) -> RankRecords:
     steps, blocks = files.read_steps(), files.read_blocks()
     folded = int(blocks["steps"].sum()) if len(blocks) else 0
     counters = head.counters
@@ -91,6 +92,7 @@ def _rank_records(files: RankFiles, head: Head) -> RankRecords:
             steps_lost=max(0, last_number(steps, blocks) - len(steps) - folded),
             failures=counters["failures"],
             last_failure=counters["last_failure"].rstrip(b"\0").decode(errors="replace"),
+            messages_lost=messages_lost,
             regions_dropped=counters["regions_dropped"],
             ended=bool(counters["ended"]),
         ),
@@ -135,8 +137,10 @@ def _follows(first: RankRecords, second: RankRecords) -> bool:
     if not len(first.steps) or not len(second.steps):
         return False
     last = first.steps[-1]
-    ended = first.rank.unix_s(int(last["start_ns"] + last["wall_ns"]))
-    return second.rank.unix_s(int(second.steps[0]["start_ns"])) >= ended
+    ended_s = first.rank.unix_s(int(last["start_ns"] + last["wall_ns"]))
+    began_s = second.rank.unix_s(int(second.steps[0]["start_ns"]))
+    started_s = second.rank.process_unix_ns / 1e9 or began_s
+    return min(started_s, began_s) >= ended_s
 
 
 def _join(first: RankRecords, second: RankRecords) -> RankRecords:
@@ -148,16 +152,24 @@ def _join(first: RankRecords, second: RankRecords) -> RankRecords:
     steps["start_ns"] += shift
     blocks["start_ns"] += shift
     if len(blocks):  # the first life's steps can stand before the second's blocks only as blocks
-        earlier = np.concatenate([first.blocks, fold(first.steps), blocks])
-        return replace(second, rank=first.rank, blocks=earlier, steps=steps)
+        blocks = np.concatenate([first.blocks, fold(first.steps), blocks])
+    else:
+        blocks, steps = first.blocks, np.concatenate([first.steps, steps])
     return RankRecords(
         rank=replace(second.rank, monotonic_ns=first.rank.monotonic_ns, unix_ns=first.rank.unix_ns),
-        steps=np.concatenate([first.steps, steps]),
-        blocks=first.blocks,
+        steps=steps,
+        blocks=blocks,
         regions=first.regions + second.regions,
-        health=replace(
-            second.health,
-            steps_lost=first.health.steps_lost + second.health.steps_lost,
-            failures=first.health.failures + second.health.failures,
-        ),
+        health=_join_health(first.health, second.health),
+    )
+
+
+def _join_health(first: TracerHealth, second: TracerHealth) -> TracerHealth:
+    return TracerHealth(
+        steps_lost=first.steps_lost + second.steps_lost,
+        failures=first.failures + second.failures,
+        last_failure=second.last_failure or first.last_failure,
+        messages_lost=first.messages_lost + second.messages_lost,
+        regions_dropped=first.regions_dropped + second.regions_dropped,
+        ended=second.ended,
     )

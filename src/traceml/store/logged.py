@@ -8,14 +8,28 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from traceml.model.layout import MESSAGE_PAYLOAD_BYTES
 from traceml.store.records import Artifact, Metric
 
 _TAIL_BYTES = 1 << 20
+_NEVER_NS = 1 << 63
+_MERGED = ("folded", "params", "lost", "metrics")
+"""The kinds of lines that thinning merges or halves; all others it keeps."""
 
 
 def line(number: int, payload: bytes) -> bytes:
     """One message as it stands on disk: its number first, then what the script said."""
     return b'{"number":%d,' % number + payload[1:] + b"\n"
+
+
+def lost_line(number: int, pieces: int) -> bytes:
+    """What stands on disk for pieces of messages that the ring overwrote before they were read."""
+    return b'{"number":%d,"kind":"lost","pieces":%d}\n' % (number, pieces)
+
+
+def pieces(messages: Iterable[tuple[int, bytes]]) -> int:
+    """How many of the ring's slots these messages filled."""
+    return sum(-(-len(payload) // MESSAGE_PAYLOAD_BYTES) for _, payload in messages)
 
 
 def last_number(path: Path) -> int:
@@ -40,24 +54,22 @@ class _Totals:
         self.count = 0
         self.total = 0.0
         self.finite = 0
-        self.last = math.nan
         self.minimum = math.inf
         self.maximum = -math.inf
-        self.first_step: int | None = None
-        self.last_step: int | None = None
+        self.first: tuple[int, int | None] = (_NEVER_NS, None)
+        """When the first value came, and its step."""
+        self.last: tuple[int, int | None, float] = (-1, None, math.nan)
+        """When the last value came, its step, and the value."""
 
-    def add(self, value: float, step: int | None) -> None:
+    def add(self, value: float, step: int | None, unix_ns: int) -> None:
         """One more value; what is not finite is counted and kept out of the mean."""
         self.count += 1
-        self.last = value
         if math.isfinite(value):
             self.finite += 1
             self.total += value
             self.minimum = min(self.minimum, value)
             self.maximum = max(self.maximum, value)
-        if self.first_step is None:
-            self.first_step = step
-        self.last_step = step
+        self._place((unix_ns, step), (unix_ns, step, value))
 
     def absorb(self, folded: dict[str, Any]) -> None:
         """Take in the totals of values that were thinned out."""
@@ -66,8 +78,14 @@ class _Totals:
         self.total += folded["total"]
         self.minimum = min(self.minimum, float(folded["minimum"]))
         self.maximum = max(self.maximum, float(folded["maximum"]))
-        if self.first_step is None:
-            self.first_step = folded["first_step"]
+        last_ns, last_step, last = folded["last"]
+        self._place(tuple(folded["first"]), (last_ns, last_step, float(last)))
+
+    def _place(self, first: tuple[int, int | None], last: tuple[int, int | None, float]) -> None:
+        if first[0] < self.first[0]:
+            self.first = first
+        if last[0] >= self.last[0]:
+            self.last = last
 
     def folded(self) -> dict[str, Any]:
         """These totals as a line on disk keeps them; infinities as text, for strict JSON."""
@@ -77,7 +95,8 @@ class _Totals:
             "total": self.total,
             "minimum": str(self.minimum),
             "maximum": str(self.maximum),
-            "first_step": self.first_step,
+            "first": self.first,
+            "last": (*self.last[:2], str(self.last[2])),
         }
 
 
@@ -88,12 +107,12 @@ def reduce_metrics(messages: Iterable[dict[str, Any]]) -> tuple[Metric, ...]:
         Metric(
             name=name,
             count=each.count,
-            last=each.last,
+            last=each.last[2],
             minimum=each.minimum,
             maximum=each.maximum,
             mean=each.total / each.finite if each.finite else math.nan,
-            first_step=each.first_step,
-            last_step=each.last_step,
+            first_step=each.first[1],
+            last_step=each.last[1],
         )
         for name, each in sorted(totals.items())
     )
@@ -106,31 +125,47 @@ def _sum_up(messages: Iterable[dict[str, Any]]) -> dict[str, _Totals]:
             if message.get("kind") == "folded":
                 totals.setdefault(name, _Totals()).absorb(value)
             elif message.get("kind") == "metrics":
-                totals.setdefault(name, _Totals()).add(float(value), message.get("step"))
+                at = message.get("unix_ns", 0)
+                totals.setdefault(name, _Totals()).add(float(value), message.get("step"), at)
     return totals
 
 
 def thin(content: bytes) -> bytes:
-    """Half of the metric lines of a file that has grown too long, with the totals of the rest."""
-    kept: list[bytes] = []
-    dropped: list[dict[str, Any]] = []
-    metric_lines = 0
-    lines = content.splitlines()
-    for text in lines:
-        message = json.loads(text)
-        if message.get("kind") == "folded":
-            dropped.append(message)
-        elif message.get("kind") == "metrics":
-            metric_lines += 1
-            if metric_lines % 2 and text is not lines[-1]:
-                dropped.append(message)
-            else:
-                kept.append(text)
-        else:
-            kept.append(text)
+    """A file that has grown too long: half of its metric lines, and the rest in a few totals.
+
+    Parameters become one line and so do losses; the last line stays, its number is still needed.
+    """
+    *earlier, newest = decode(content)
+    metrics = [message for message in earlier if message.get("kind") == "metrics"]
+    dropped = [message for message in earlier if message.get("kind") == "folded"] + metrics[::2]
     totals = {name: each.folded() for name, each in _sum_up(dropped).items()}
-    folded = json.dumps({"number": 0, "kind": "folded", "values": totals}).encode()
-    return b"\n".join([folded, *kept]) + b"\n"
+    kept = [
+        {"number": 0, "kind": "folded", "values": totals},
+        {"number": 0, "kind": "params", "values": merge_params(earlier)},
+        {"number": 0, "kind": "lost", "pieces": lost_pieces(earlier)},
+        *(message for message in earlier if message.get("kind") not in _MERGED),
+        *metrics[1::2],
+        newest,
+    ]
+    return b"".join(json.dumps(message, ensure_ascii=False).encode() + b"\n" for message in kept)
+
+
+def decode(content: bytes) -> list[dict[str, Any]]:
+    """The lines of a file; one that its writer was killed in is passed over."""
+    found = []
+    for text in content.splitlines():
+        try:
+            entry = json.loads(text)
+        except ValueError:
+            continue
+        if isinstance(entry, dict):
+            found.append(entry)
+    return found
+
+
+def lost_pieces(messages: Iterable[dict[str, Any]]) -> int:
+    """How many pieces of messages the ring overwrote before anybody read them."""
+    return sum(message["pieces"] for message in messages if message.get("kind") == "lost")
 
 
 def merge_params(messages: Iterable[dict[str, Any]]) -> dict[str, Any]:

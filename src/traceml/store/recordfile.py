@@ -8,7 +8,6 @@ Together they stay under 64 MB however long the run.
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -133,7 +132,8 @@ class RankFiles:
         lines = [logged.line(number, payload) for number, payload in messages]
         lost = messages[-1][0] - (self._next_message or 0) - logged.pieces(messages)
         if lost:
-            lines.insert(0, logged.lost_line(messages[0][0], lost))
+            before = messages[0][0] - logged.pieces(messages[:1])
+            lines.insert(0, logged.lost_line(before, lost))
         size = append_lines(self._messages, b"".join(lines))
         self._next_message = messages[-1][0]
         if size > MOST_MESSAGE_BYTES:
@@ -168,9 +168,7 @@ class RankFiles:
 
     def read_messages(self) -> list[dict[str, Any]]:
         """What the script logged, in order."""
-        if not self._messages.exists():
-            return []
-        return [entry for entry in map(_decode, self._messages.read_bytes().splitlines()) if entry]
+        return logged.decode(self._messages.read_bytes()) if self._messages.exists() else []
 
 
 def _begun(segments: list[Path]) -> list[Path]:
@@ -192,11 +190,3 @@ def _read_steps(path: Path) -> npt.NDArray[Any]:
         content = file.read()
     whole = len(content) // STEP_DTYPE.itemsize
     return np.frombuffer(content, STEP_DTYPE, whole)
-
-
-def _decode(line: bytes) -> dict[str, Any] | None:
-    try:
-        entry = json.loads(line)
-    except ValueError:
-        return None  # the last line of an agent that was killed in mid-write
-    return entry if isinstance(entry, dict) else None

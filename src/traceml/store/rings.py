@@ -71,14 +71,13 @@ def parse_head(content: bytes | mmap.mmap, where: Path) -> Head:
         device=_text(fields["device"]),
         device_name=_text(fields["device_name"]),
         hostname=_text(fields["hostname"]),
+        process_unix_ns=fields["process_unix_ns"],
         device_total_bytes=None if total == layout.NOT_MEASURED else total,
     )
     return Head(
         rank=rank,
         counters=counters,
-        regions=_parse_regions(
-            content, min(counters["regions_used"], fields["region_capacity"])
-        ),
+        regions=_parse_regions(content, min(counters["regions_used"], fields["region_capacity"])),
         region_capacity=fields["region_capacity"],
         step_capacity=fields["step_capacity"],
         message_capacity=fields["message_capacity"],
@@ -227,10 +226,11 @@ class RingReader:
             return np.empty(0, dtype)
         numbers = np.arange(first, end)
         view = np.frombuffer(self._map, dtype, capacity, base)
-        copy: npt.NDArray[Any] = view[numbers % capacity]
+        copy = view[numbers % capacity]
         del view
         # The slot that is written next may be half written: its old number is still there, what
         # belongs to the number no longer. Counted after the copy, because writing went on.
         oldest = self._count(counter) + 1 - capacity
         intact = (copy["sequence"] == (numbers + 1).astype(np.uint64)) & (numbers >= oldest)
-        return copy[intact]
+        found: npt.NDArray[Any] = copy[intact]
+        return found

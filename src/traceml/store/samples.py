@@ -7,6 +7,8 @@ from pathlib import Path
 import msgspec
 
 from traceml.model.sample import Sample
+from traceml.store.append import append_lines
+from traceml.store.folder import write_atomically
 
 FILE_NAME = "samples.jsonl"
 MOST_SAMPLES = 16_384
@@ -27,17 +29,14 @@ class SampleFile:
 
     def append(self, sample: Sample) -> None:
         """Keep one sample."""
-        with self._path.open("ab") as file:
-            file.write(_encoder.encode(sample) + b"\n")
+        append_lines(self._path, _encoder.encode(sample) + b"\n")
         self._count += 1
         if self._count >= MOST_SAMPLES:
             self._halve()
 
     def _halve(self) -> None:
         kept = self._lines()[::2]
-        temporary = self._path.with_suffix(".new")
-        temporary.write_bytes(b"".join(line + b"\n" for line in kept))
-        temporary.replace(self._path)
+        write_atomically(self._path, b"".join(line + b"\n" for line in kept))
         self._count = len(kept)
         self.stride *= 2
 

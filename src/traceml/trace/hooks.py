@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from traceml.trace import models
+from traceml.trace.compiling import is_compiling
 from traceml.trace.explicit import ExplicitSteps
 from traceml.trace.session import Session
 from traceml.trace.steps import BACKWARD, CHECKPOINT, GC, H2D, INPUT
@@ -118,7 +119,7 @@ def _watch_backward(session: Session, watched: models.Models) -> None:
     def timed(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def backward(*arguments: Any, **options: Any) -> Any:
-            if torch.compiler.is_compiling():
+            if is_compiling():
                 return function(*arguments, **options)
             begin()
             try:
@@ -178,12 +179,12 @@ def _watch_optimizers(session: Session, known: models.KnownOptimizers) -> None:
     guarded_end = session.guard(lambda optimizer: tracer.end_optimizer(id(optimizer)))
 
     def before(optimizer: Any, arguments: Any, options: Any) -> None:
-        if not torch.compiler.is_compiling():
+        if not is_compiling():
             session.follow_this_thread()
             guarded_begin(optimizer)
 
     def after(optimizer: Any, arguments: Any, options: Any) -> None:
-        if not torch.compiler.is_compiling():
+        if not is_compiling():
             guarded_end(optimizer)
 
     session.restores.append(torch_optimizer.register_optimizer_step_pre_hook(before).remove)
@@ -219,7 +220,7 @@ def _watch_copies(session: Session) -> None:
     def timed(function: Callable[..., Any], target: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def copy(self: Any, *arguments: Any, **options: Any) -> Any:
-            if torch.compiler.is_compiling() or not target(self, arguments, options):
+            if is_compiling() or not target(self, arguments, options):
                 return function(self, *arguments, **options)
             begin(H2D)
             try:

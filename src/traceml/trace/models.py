@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from traceml.trace.compiling import is_compiling
 from traceml.trace.session import Session
 from traceml.trace.steps import FORWARD
 
@@ -131,7 +132,7 @@ class Models:
 
         @functools.wraps(call)
         def timed(model: Any, *arguments: Any, **options: Any) -> Any:
-            if torch.compiler.is_compiling() or id(model) not in watched:
+            if is_compiling() or id(model) not in watched:
                 return call(model, *arguments, **options)
             if self._depth or get_ident() != session.thread:
                 return call(model, *arguments, **options)

@@ -90,6 +90,7 @@ class Ring:
             rank.device.encode()[:32],
             rank.device_name.encode()[:64],
             rank.hostname.encode()[:64],
+            rank.process_unix_ns,
         )
 
     def write_step(self, *values: int) -> int:

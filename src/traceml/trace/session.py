@@ -127,7 +127,16 @@ class Session:
                 return None
             self.ring.identify(self._identity())
             self.tracer.sink = self.ring
+            self._finish_in_worker()
         return self.ring
+
+    def _finish_in_worker(self) -> None:
+        """A rank that multiprocessing started skips `atexit`: its own finalizers end it."""
+        multiprocessing: Any = sys.modules.get("multiprocessing")
+        if multiprocessing is not None and multiprocessing.parent_process() is not None:
+            from multiprocessing.util import Finalize
+
+            Finalize(None, self.finish, exitpriority=100)
 
     def identify(self) -> None:
         """Write who this is: from the first step on its rank and device are known."""
@@ -161,6 +170,7 @@ class Session:
             device_total_bytes=total,
             monotonic_ns=time.perf_counter_ns(),
             unix_ns=time.time_ns(),
+            process_unix_ns=_process_start_ns(),
         )
 
     def _after_step(self) -> None:
@@ -255,6 +265,16 @@ def _place_in_environment() -> tuple[int, int, int, int, int]:
 def _number(variable: str) -> int | None:
     text = os.environ.get(variable, "")
     return int(text) if text.isdigit() else None
+
+
+def _process_start_ns() -> int:
+    """When this process was started, from what Linux keeps about it; 0 elsewhere."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError, ValueError, IndexError):
+        return 0
+    return time.time_ns() - int(age_s * 1e9)
 
 
 def _describe(device: str) -> tuple[str, int | None]:

@@ -1,0 +1,104 @@
+"""A whole run read back: ranks joined, numbered, and what came beside them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from traceml.model.errors import RunNotFound
+from traceml.model.run import Ending, Manifest
+from traceml.store import folder as folders
+from traceml.store import recordfile
+from traceml.store.load import drain_rings, load_run
+
+STARTED_S = 1_800_000_000.0
+
+
+def walls(rank) -> int:
+    return int(rank.blocks["wall_ns_sum"].sum() + rank.steps["wall_ns"].sum())
+
+
+def test_restarts_of_a_rank_are_joined_on_one_clock(tracer, run_folder):
+    for life, unix_s in enumerate((STARTED_S, STARTED_S + 60, STARTED_S + 120)):
+        made = tracer(rank=3, pid=200 - life, unix_s=unix_s)
+        made.step(10)
+        made.ring.write_region(made.ring.open_region(), b"augment", 2, 100, 60, -1)
+        made.ring.count_failure(f"ValueError: in life {life}")
+        made.drain(run_folder, everything=True)
+    (rank,) = load_run(run_folder).ranks
+    assert rank.rank.rank == 3
+    starts = [rank.rank.unix_s(int(start)) for start in rank.steps["start_ns"][::10]]
+    assert starts == pytest.approx([STARTED_S, STARTED_S + 60, STARTED_S + 120])
+    assert np.all(np.diff(rank.steps["start_ns"]) > 0)
+    assert len(rank.steps) == 30 and rank.health.failures == 3
+    assert rank.health.last_failure == "ValueError: in life 2"
+    assert sum(region.calls for region in rank.regions) == 6
+
+
+def test_a_restart_that_has_blocks_keeps_what_came_before(tracer, run_folder, monkeypatch):
+    monkeypatch.setattr(recordfile, "SEGMENT_STEPS", 8)
+    monkeypatch.setattr(recordfile, "KEEP_SEGMENTS", 1)
+    for life, steps in enumerate((20, 50)):
+        made = tracer(pid=200 + life, unix_s=STARTED_S + 60 * life)
+        made.step(steps)
+        made.ring.write_region(made.ring.open_region(), b"augment", 2, 100, 60, -1)
+        made.ring.count_failure("ValueError: ours")
+        made.drain(run_folder, everything=True)
+    (rank,) = load_run(run_folder).ranks
+    assert int(rank.blocks["steps"].sum()) + len(rank.steps) == 70
+    assert walls(rank) == sum(1_000 + n for n in range(20)) + sum(1_000 + n for n in range(50))
+    assert rank.health.failures == 2 and len(rank.regions) == 2
+    assert np.all(np.diff(rank.blocks["start_ns"]) > 0)
+
+
+def test_processes_that_trained_side_by_side_are_numbered_on(tracer, run_folder):
+    for pid in (300, 301, 302):
+        made = tracer(rank=0, pid=pid)
+        made.step(10)
+        made.drain(run_folder)
+    made = tracer(rank=2, pid=303)
+    made.step(10)
+    made.drain(run_folder)
+    ranks = load_run(run_folder).ranks
+    assert [(rank.rank.rank, rank.rank.pid) for rank in ranks] == [
+        (0, 300),
+        (1, 301),
+        (2, 303),
+        (3, 302),
+    ]
+
+
+def test_a_process_that_only_logged_is_no_rank(tracer, run_folder):
+    trainer, logger = tracer(pid=400), tracer(rank=1, pid=401)
+    trainer.step(3)
+    trainer.drain(run_folder, everything=True)
+    logger.say({"kind": "params", "values": {"lr": 0.1}})
+    logger.drain(run_folder, everything=True)
+    loaded = load_run(run_folder)
+    assert [rank.rank.pid for rank in loaded.ranks] == [400]
+    assert loaded.params == {"lr": 0.1}
+
+
+def test_rings_are_found_on_tmpfs_and_in_the_run_folder(tracer, run_folder):
+    made = tracer()
+    made.step(4)
+    manifest = Manifest("run", STARTED_S, ring_folder=str(made.path.parent))
+    folders.write_manifest(run_folder, manifest)
+    assert drain_rings(run_folder, everything=True) == []
+    assert len(load_run(run_folder).ranks[0].steps) == 4
+
+
+def test_manifest_ending_and_trouble_come_with_the_run(run_folder):
+    folders.write_ending(run_folder, Ending(STARTED_S + 5, exit_status=7))
+    (run_folder / "marks").mkdir()
+    (run_folder / "marks" / "trouble").write_text("torch 1.13 is too old")
+    loaded = load_run(run_folder)
+    assert loaded.manifest.run_name == "run"
+    assert loaded.ending is not None and loaded.ending.exit_status == 7
+    assert loaded.notes == ("torch 1.13 is too old",)
+    assert loaded.ranks == ()
+
+
+def test_a_folder_that_is_no_run_says_so(tmp_path):
+    with pytest.raises(RunNotFound, match=r"has no run\.json; pass a folder"):
+        load_run(tmp_path)

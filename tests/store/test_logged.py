@@ -1,0 +1,125 @@
+"""What a script logs, from the ring to the summary's numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from traceml.store import logged, recordfile
+from traceml.store.load import load_run
+
+NAMES = ("loss", "accuracy", "lr")
+LOGGED = st.lists(
+    st.tuples(st.sampled_from(NAMES), st.integers(-1000, 1000) | st.just("nan")),
+    min_size=1,
+    max_size=80,
+)
+
+
+def metric_lines(values) -> bytes:
+    return b"".join(
+        logged.line(
+            number,
+            json.dumps(
+                {"kind": "metrics", "step": number, "unix_ns": number, "values": {name: value}}
+            ).encode(),
+        )
+        for number, (name, value) in enumerate(values, start=1)
+    )
+
+
+@given(values=LOGGED, times=st.integers(1, 6))
+@settings(max_examples=100, deadline=None)
+def test_thinning_changes_no_number_of_the_summary(values, times):
+    content = metric_lines(values)
+    thinned = content
+    for _ in range(times):
+        thinned = logged.thin(thinned)
+    before = logged.reduce_metrics(logged.decode(content))
+    after = logged.reduce_metrics(logged.decode(thinned))
+    assert repr(before) == repr(after)  # repr, because nan is not equal to itself
+
+
+def test_thinning_halves_the_lines_and_keeps_the_last_number(tmp_path):
+    content = metric_lines([("loss", 1)] * 1000)
+    thinned = logged.thin(content)
+    assert len(thinned) < 0.6 * len(content)
+    (path := tmp_path / "rank-0-1.messages").write_bytes(thinned)
+    assert logged.last_number(path) == 1000
+
+
+def test_thinning_keeps_params_artifacts_and_losses():
+    said = [
+        {"number": 1, "kind": "params", "values": {"lr": 0.1, "seed": 1}},
+        {"number": 2, "kind": "artifact", "name": "model", "path": "/m.pt"},
+        {"number": 2, "kind": "lost", "pieces": 3},
+        {"number": 6, "kind": "params", "values": {"lr": 0.2}},
+        {"number": 6, "kind": "lost", "pieces": 4},
+        {"number": 11, "kind": "metrics", "step": 1, "unix_ns": 1, "values": {"loss": 1.0}},
+    ]
+    content = b"".join(json.dumps(message).encode() + b"\n" for message in said)
+    for _ in range(3):
+        content = logged.thin(content)
+    messages = logged.decode(content)
+    assert logged.merge_params(messages) == {"lr": 0.2, "seed": 1}
+    assert [each.name for each in logged.artifacts(messages, {})] == ["model"]
+    assert logged.lost_pieces(messages) == 7
+
+
+def test_a_line_its_writer_was_killed_in_is_passed_over():
+    content = metric_lines([("loss", 1), ("loss", 2)])[:-10]
+    assert len(logged.decode(content)) == 1
+    assert len(logged.decode(logged.thin(content + b"\n"))) == 4
+
+
+def test_values_that_are_not_finite_are_counted_and_kept_out_of_the_mean():
+    (metric,) = logged.reduce_metrics(
+        logged.decode(metric_lines([("loss", 1), ("loss", "inf"), ("loss", 3), ("loss", "nan")]))
+    )
+    assert (metric.count, metric.minimum, metric.maximum, metric.mean) == (4, 1.0, 3.0, 2.0)
+    assert math.isnan(metric.last)
+    assert (metric.first_step, metric.last_step) == (1, 4)
+
+
+def test_messages_stay_bounded_while_their_totals_grow(tracer, run_folder, monkeypatch):
+    monkeypatch.setattr(recordfile, "MOST_MESSAGE_BYTES", 4096)
+    made = tracer()
+    made.step(1)
+    for step in range(1, 2001):
+        made.metrics(step, loss=step)
+        if step % 16 == 0:
+            made.say({"kind": "params", "values": {"progress": step}})
+        if step % 20 == 0:
+            made.drain(run_folder)
+    assert (run_folder / f"{made.stem}.messages").stat().st_size < 3 * 4096
+    loaded = load_run(run_folder)
+    (metric,) = loaded.metrics
+    assert (metric.count, metric.minimum, metric.maximum) == (2000, 1, 2000)
+    assert (metric.mean, metric.last, metric.last_step) == (1000.5, 2000, 2000)
+    assert loaded.params == {"progress": 2000}
+
+
+@pytest.mark.parametrize("drained_before", [True, False], ids=["in mid-run", "at the beginning"])
+def test_messages_the_ring_overwrote_are_counted(tracer, run_folder, drained_before):
+    made = tracer(messages=8)
+    made.step(1)
+    made.metrics(0, loss=0)
+    if drained_before:
+        made.drain(run_folder)
+    for step in range(1, 21):
+        made.metrics(step, loss=step)
+    made.drain(run_folder)
+    loaded = load_run(run_folder)
+    (metric,) = loaded.metrics
+    assert loaded.ranks[0].health.messages_lost == 21 - metric.count
+    assert metric.last == 20 and metric.count < 10
+
+
+def test_an_artifacts_size_and_hash_are_found_by_its_path():
+    said = [{"kind": "artifact", "name": "model", "path": "/m.pt"}]
+    (found,) = logged.artifacts(said, {"/m.pt": {"size_bytes": 3, "sha256": "ab"}})
+    assert (found.size_bytes, found.sha256) == (3, "ab")

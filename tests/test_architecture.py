@@ -1,0 +1,258 @@
+"""Keeps the drawing of the house true: who may import whom, and who owns which library."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "traceml"
+
+LAYERS = (
+    ("cli",),
+    ("api",),
+    ("launch", "agent"),
+    ("text",),
+    ("compare",),
+    ("summary",),
+    ("diagnose",),
+    ("facts",),
+    ("store",),
+    ("model",),
+)
+"""From the top: a room may import those of lower layers, and none beside it in its own."""
+TRAINER = ("trace", "model")
+"""The training process's own column."""
+FRONT_DOOR = ("__init__", "decorators", "__main__")
+
+OWNERS = {
+    "numpy": {"store", "facts"},
+    "msgspec": {"store", "summary", "compare", "agent"},
+    "psutil": {"agent"},
+    "pynvml": {"agent"},
+    "torch": {"trace"},
+}
+"""The rooms that may import each library; what is not here nobody may."""
+
+PURE = ("facts", "diagnose", "compare", "text", "summary")
+IMPURE = frozenset(
+    [
+        "io",
+        "logging",
+        "os",
+        "pathlib",
+        "random",
+        "shutil",
+        "socket",
+        "subprocess",
+        "tempfile",
+        "time",
+    ]
+)
+MAY_READ_FILES = {"summary/read.py"}
+
+NO_ROOMS = {"utils", "util", "core", "common", "helpers", "base", "misc"}
+
+GUARDS = [
+    "agent/loop.py",  # around the agent's loop
+    "trace/session.py",  # around every hook in the training process
+]
+"""The two places that catch everything; both count and report what they caught."""
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import, wherever in a module it stands."""
+
+    module: str
+    by: str
+    line: int
+
+    @property
+    def place(self) -> str:
+        return f"src/traceml/{self.by}:{self.line}"
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        yield path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text(), str(path))
+
+
+MODULES = dict(modules())
+
+
+def room_of(file: str) -> str:
+    return file.removesuffix(".py").split("/")[0]
+
+
+def imports() -> Iterator[Import]:
+    for file, tree in MODULES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                for name in node.names:
+                    yield Import(name.name, file, node.lineno)
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{file}:{node.lineno}: imports are absolute"
+                for name in node.names:
+                    yield Import(f"{node.module}.{name.name}", file, node.lineno)
+
+
+def rooms_below(room: str) -> set[str]:
+    if room == TRAINER[0]:
+        return set(TRAINER)
+    depth = next(place for place, layer in enumerate(LAYERS) if room in layer)
+    return {room}.union(*LAYERS[depth + 1 :])
+
+
+def rooms() -> set[str]:
+    return {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+
+
+def test_every_room_has_its_line_in_the_drawing():
+    drawn = {room for layer in LAYERS for room in layer} | set(TRAINER)
+    assert rooms() == drawn
+    files = {path.stem for path in PACKAGE.glob("*.py")}
+    assert files == set(FRONT_DOOR), "a module outside every room"
+
+
+def test_no_room_has_a_name_that_says_nothing():
+    names = {part.removesuffix(".py") for file in MODULES for part in file.split("/")}
+    assert not names & NO_ROOMS
+
+
+def test_imports_point_down_only():
+    wrong = []
+    for found in imports():
+        by, (top, _, rest) = room_of(found.by), found.module.partition(".")
+        if top != "traceml" or by in FRONT_DOOR:
+            continue
+        room = rest.split(".")[0]
+        if room in rooms():
+            if room not in rooms_below(by):
+                wrong.append(f"{found.place} imports {found.module}: {by} stands below {room}")
+        elif by == "trace" or room not in ("", "__version__"):
+            wrong.append(f"{found.place} imports {found.module} through the front door")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_library_is_imported_by_its_owners_alone():
+    wrong = []
+    for found in imports():
+        top = found.module.split(".")[0]
+        if top == "traceml" or top in sys.stdlib_module_names:
+            continue
+        if room_of(found.by) not in OWNERS.get(top, set()):
+            wrong.append(f"{found.place} imports {top}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_pure_rooms_know_no_clock_disk_or_environment():
+    wrong = [
+        f"{found.place} imports {found.module}"
+        for found in imports()
+        if room_of(found.by) in PURE
+        and found.module.split(".")[0] in IMPURE
+        and found.module != "pathlib.PurePath"  # names of files, and no file
+        and found.by not in MAY_READ_FILES
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("room", sorted(rooms()))
+def test_a_room_has_a_door_sign_of_one_sentence(room: str):
+    tree = MODULES[f"{room}/__init__.py"]
+    sign = ast.get_docstring(tree) or ""
+    assert sign.endswith(".") and "\n" not in sign and ". " not in sign
+    if room != "cli":  # the command line's door is also its dispatcher
+        assert len(tree.body) == 1, "a room's door holds nothing but its sign"
+
+
+def test_every_module_says_what_it_is_for():
+    assert [file for file, tree in MODULES.items() if not ast.get_docstring(tree)] == []
+
+
+def _catches_everything(handler: ast.ExceptHandler) -> bool:
+    kinds = [None] if handler.type is None else ast.walk(handler.type)
+    broad = any(
+        kind is None or (isinstance(kind, ast.Name) and kind.id in ("Exception", "BaseException"))
+        for kind in kinds
+    )
+    passes_on = isinstance(handler.body[-1], ast.Raise) and handler.body[-1].exc is None
+    return broad and not passes_on
+
+
+def test_only_the_two_guards_catch_everything():
+    found = [
+        file
+        for file, tree in MODULES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ExceptHandler) and _catches_everything(node)
+    ]
+    assert found == GUARDS
+
+
+def _loaded_after(code: str) -> set[str]:
+    script = f"{code}\nimport sys\nprint(*sorted(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    return set(done.stdout.split())
+
+
+def test_importing_traceml_loads_nothing_heavy():
+    loaded = _loaded_after("import traceml")
+    assert not loaded & OWNERS.keys()
+    assert {name for name in loaded if name.startswith("traceml.")} == set()
+
+
+def test_the_command_line_loads_nothing_heavy_to_show_its_help():
+    loaded = _loaded_after("from traceml.cli import main; main(['--help'])")
+    assert not loaded & OWNERS.keys()
+
+
+def test_the_training_process_loads_the_standard_library_torch_and_the_tracer_alone(tmp_path):
+    """Whatever torch brings along is torch's; what comes with tracing on top of it is ours."""
+    training = """
+import torch
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = torch.utils.data.DataLoader(torch.zeros(4, 2))
+def train():
+    for batch in loader:
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+train()
+"""
+    tracing = f"""
+import sys
+from pathlib import Path
+from traceml.trace import current
+from traceml.trace.begin import begin
+import traceml
+session = current.start(Path({str(tmp_path)!r}), None, None)
+begin()
+train()
+with traceml.trace_step(model), traceml.trace_time("region"):
+    train()
+traceml.log_params({{"lr": 0.1}})
+traceml.log_metrics({{"loss": 1.0}})
+traceml.log_artifact({str(tmp_path)!r})
+assert session.tracer.steps > 0
+"""
+    added = _loaded_after(training + tracing) - _loaded_after(training)
+    allowed = ("traceml", "traceml.trace", "traceml.model")
+    strangers = {
+        name
+        for name in added
+        if name.split(".")[0] not in sys.stdlib_module_names
+        and name not in allowed
+        and not name.startswith(("traceml.trace.", "traceml.model."))
+    }
+    assert strangers == set()

@@ -1,0 +1,125 @@
+"""Scripts in the styles people publish, unmodified: the steps recorded are the steps they took."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "scripts"
+SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py"))
+AT_ONCE = 2
+"""Two small scripts at a time: what is tested here is counting, not timing."""
+
+
+class Ran:
+    """One script's own count, and what was recorded of it."""
+
+    def __init__(self, name, logs):
+        command = [sys.executable, "-m", "traceml", "run", FOLDER / f"{name}.py"]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        ran = subprocess.run(
+            [*command, "--logs-dir", logs, "--run-name", name],
+            capture_output=True,
+            text=True,
+            env=environment,
+            cwd=logs,
+        )
+        self.status, self.stdout, self.stderr = ran.returncode, ran.stdout, ran.stderr
+        self.summary = json.loads((logs / name / "final_summary.json").read_text())
+
+    @property
+    def steps_taken(self):
+        """What the script counted next to `optimizer.step()`."""
+        return int(re.findall(r"^steps: (\d+)$", self.stdout, re.MULTILINE)[-1])
+
+    @property
+    def steps_recorded(self):
+        return self.summary["step_time"]["metadata"]["training_total_steps"]
+
+    def __getitem__(self, metric):
+        return self.summary["step_time"]["global"]["average"][metric]
+
+
+@pytest.fixture(scope="module")
+def runs(request, tmp_path_factory):
+    """The runs of the scripts that the selected tests ask for."""
+    logs = tmp_path_factory.mktemp("scripts")
+    selected = [item for item in request.session.items if item.path == Path(__file__)]
+    asked = {item.callspec.params.get("name") for item in selected if hasattr(item, "callspec")}
+    names = sorted(asked & set(SCRIPTS) | (set() if all_named(selected) else set(SCRIPTS)))
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return dict(zip(names, pool.map(lambda name: Ran(name, logs), names), strict=True))
+
+
+def all_named(items):
+    """Whether every selected test names its script, so that the others need not run."""
+    return all(hasattr(item, "callspec") for item in items)
+
+
+def test_there_are_scripts_in_many_styles():
+    assert len(SCRIPTS) >= 20
+    assert not any("traceml" in path.read_text() for path in FOLDER.glob("*.py"))
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_step_is_recorded_and_no_other(runs, name):
+    ran = runs[name]
+    assert ran.status == 0, ran.stderr
+    assert ran.steps_recorded == ran.steps_taken
+    assert ran.summary["tracer"]["failures"] == 0, ran.summary["tracer"]["last_failure"]
+    assert ran.summary["tracer"]["steps_lost"] == 0
+
+
+def test_accumulation_has_its_micro_batches_inside_the_step(runs):
+    ran = runs["grad_accumulation_leftover"]
+    assert ran["backward_ms"] > 0
+    assert ran["input_wait_ms"] > 0
+
+
+def test_both_networks_of_a_gan_are_forward_and_both_updates_optimizer(runs):
+    ran = runs["gan_dcgan"]
+    assert min(ran["forward_ms"], ran["backward_ms"], ran["optimizer_ms"]) > 0
+    assert ran["compute_ms"] <= ran["traced_step_time_ms"]
+
+
+def test_the_closures_of_lbfgs_are_forward_and_backward_not_optimizer(runs):
+    ran = runs["lbfgs_time_sequence"]
+    assert min(ran["forward_ms"], ran["backward_ms"], ran["optimizer_ms"]) > 0
+    assert ran["compute_ms"] <= ran["traced_step_time_ms"]
+
+
+def test_a_plain_generator_leaves_input_wait_unmeasured(runs):
+    ran = runs["char_rnn_generator"]
+    assert ran["input_wait_ms"] is None
+    assert ran["step_time_ms"] == pytest.approx(ran["traced_step_time_ms"])
+
+
+@pytest.mark.parametrize("name", ["cnn_train_validate", "nanogpt", "gcn_full_batch"])
+def test_evaluation_is_between_steps(runs, name):
+    ran = runs[name]
+    assert ran["evaluation_ms"] > 0
+    between = ran["between_ms"]
+    assert between >= ran["evaluation_ms"]
+    assert ran["wall_step_ms"] == pytest.approx(ran["step_time_ms"] + between, rel=1e-3)
+
+
+def test_checkpoints_are_between_steps(runs):
+    assert runs["cnn_train_validate"]["checkpoint_ms"] > 0
+
+
+def test_an_aborted_batch_is_no_step(runs):
+    ran = runs["aborted_batch_caught"]
+    assert ran.summary["tracer"]["steps_aborted"] > 0
+    assert ran.steps_recorded == ran.steps_taken
+
+
+def test_spawned_ranks_are_ranks_and_loader_workers_are_not(runs):
+    for name in ("spawn_ddp", "spawn_fixed_steps"):
+        assert set(runs[name].summary["step_time"]["groups"]["rows"]) == {"0", "1"}
+    assert runs["spawn_ddp"].summary["meta"]["world_size"] == 2
+    assert runs["loader_workers_persistent"].summary["meta"]["world_size"] == 1
