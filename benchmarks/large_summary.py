@@ -54,7 +54,7 @@ def step_rows(rank: int) -> list[tuple[int, ...]]:
 
 def write_rank(folder: Path, rank: int) -> None:
     """The road of the real thing: a ring is written, drained into record files, and removed."""
-    ring = rings._create_sized(folder / f"rank-{rank}-{1000 + rank}.ring", STEPS, 16)
+    ring = rings._create_sized(folder / f"rank-{rank}-{1000 + rank}.ring", 2 * STEPS, 16)
     node, local = divmod(rank, PER_NODE)
     ring.identify(
         Rank(

@@ -71,7 +71,7 @@ def make_run(
         if first_step_ms is not None:
             _stretch_first(records, first_step_ms, gpu)
         records["samples"] = samples
-        made.append(make_rank(records, rank, ranks, gpu))
+        made.append(replace(make_rank(records, rank, ranks, gpu), loader_workers=workers))
     return RunRecords(
         manifest=Manifest(run_name="made", started_unix_s=STARTED_UNIX_S - 2, nodes=1),
         ranks=tuple(made),

@@ -209,7 +209,9 @@ def _environment(process: psutil.Process) -> bytes:
         return b""
 
 
-def marked_environment(mark: str, changes: Mapping[str, str | None] | None = None) -> dict[str, str]:
+def marked_environment(
+    mark: str, changes: Mapping[str, str | None] | None = None
+) -> dict[str, str]:
     """The environment of a user: nothing of ours in it but the mark; `None` takes a name out."""
     inherited = {name: text for name, text in os.environ.items() if not name.startswith("TRACEML_")}
     environment: dict[str, str | None] = {
@@ -217,6 +219,7 @@ def marked_environment(mark: str, changes: Mapping[str, str | None] | None = Non
         "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": None,
+        "PYTHONUNBUFFERED": None,
         "TRACEML_TEST_MARK": mark,
         **(changes or {}),
     }
@@ -316,7 +319,7 @@ class Terminal(Traces):
 
     def resize(self, rows: int, columns: int) -> None:
         """Give the terminal another size, as dragging its window does."""
-        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        _set_size(self.master, rows, columns)
 
     def wait_for(self, name: str) -> Path:
         """Wait until the script has made a file of this name; the screen is read meanwhile."""
@@ -351,6 +354,10 @@ class Terminal(Traces):
         return self._status is not None
 
 
+def _set_size(terminal: int, rows: int, columns: int) -> None:
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+
 @contextmanager
 def in_terminal(
     command: Sequence[str | Path],
@@ -366,7 +373,7 @@ def in_terminal(
     words = [str(word) for word in command]
     pid, master = pty.fork()
     if pid == 0:
-        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", TERMINAL_ROWS, TERMINAL_COLUMNS, 0, 0))
+        _set_size(0, TERMINAL_ROWS, TERMINAL_COLUMNS)
         os.chdir(cwd)
         os.execvpe(words[0], words, environment)
     terminal = Terminal(cwd, mark, pid, master)

@@ -22,12 +22,9 @@ def test_the_default_base(a: str, b: str, base: str) -> None:
     assert default_base(run_names(Path(a), Path(b))) == Path("compare") / base
 
 
-def test_a_generic_name_in_the_current_folder_takes_the_folders_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "baseline").mkdir()
-    monkeypatch.chdir(tmp_path / "baseline")
-    assert run_names(Path("final_summary.json"), Path("other.json")) == ("baseline", "other")
+def test_a_generic_name_takes_its_folders_name(tmp_path: Path) -> None:
+    path = tmp_path / "baseline" / "final_summary.json"
+    assert run_names(path, tmp_path / "other.json") == ("baseline", "other")
 
 
 def test_no_name_is_too_long_or_unprintable() -> None:

@@ -37,7 +37,9 @@ def _refuse(arguments: list[str], cwd: Path) -> Finished:
         pytest.param(["--", "gone"], "there is no command 'gone' on the PATH", id="no command"),
         pytest.param(["--", "./train.py"], "there is no command './train.py'", id="no program"),
         pytest.param(["train.py", "--", "x"], "either a script (train.py) or a command", id="both"),
-        pytest.param(["train.py", "--no-such"], "unrecognized arguments: --no-such", id="no option"),
+        pytest.param(
+            ["train.py", "--no-such"], "unrecognized arguments: --no-such", id="no option"
+        ),
         pytest.param(["train.py", "--lr", "1"], "arguments go after --args", id="forgot --args"),
         pytest.param(["train.py", "data"], "arguments go after --args", id="forgot it too"),
         pytest.param(["train.py", "--run-name"], "expected one argument", id="no value"),
@@ -57,19 +59,21 @@ def _refuse(arguments: list[str], cwd: Path) -> Finished:
 )
 def test_what_cannot_be_run_is_said(tmp_path: Path, arguments: list[str], words: str) -> None:
     assert words in _refuse(arguments, tmp_path).stderr
-    assert os.listdir(tmp_path) == ["train.py"]
+    assert list(tmp_path.iterdir()) == [tmp_path / "train.py"]
 
 
 @pytest.mark.parametrize(
     "name",
-    ["", " ", ".", "..", "../x", "a/b", "/tmp/x", "a\\b", "a\nb", "a\tb", "\x1b[31m", ".hidden", "-x"]
-    + ["a" * 201, "ü" * 101, " a", "a ", "a\x7f"],
+    [
+        *("", " ", ".", "..", "../x", "a/b", "/tmp/x", "a\\b", ".hidden", "-x", " a", "a "),
+        *("a\nb", "a\tb", "\x1b[31m", "a\x7f", "a" * 201, "ü" * 101),
+    ],
     ids=repr,
 )
 def test_a_name_that_is_no_folders_name_is_refused(tmp_path: Path, name: str) -> None:
     done = _refuse(["train.py", f"--run-name={name}"], tmp_path)
     assert "cannot be a run name" in done.stderr
-    assert os.listdir(tmp_path) == ["train.py"]
+    assert list(tmp_path.iterdir()) == [tmp_path / "train.py"]
 
 
 @pytest.mark.parametrize("name", ["lr=1e-3, bs=32", "größe", "a.b", "run(1)", "a" * 200, "日本"])

@@ -131,10 +131,7 @@ def test_without_shared_memory_rings_go_to_the_run_folder(tmp_path: Path, option
 def test_no_room_for_a_ring_at_all_is_said_and_training_goes_on(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     with small_disk(tmp_path / "logs", 256):
-        shell = (
-            "mount -t tmpfs -o size=64k tmpfs /dev/shm || exit 99; "
-            f"exec {TRACEML} run train.py"
-        )
+        shell = f"mount -t tmpfs -o size=64k tmpfs /dev/shm || exit 99; exec {TRACEML} run train.py"
         done = run(["unshare", "-m", "sh", "-c", shell], tmp_path)
         if done.status == 99 or "unshare" in done.stderr:
             pytest.skip(f"no file system can be mounted here: {done.stderr}")
@@ -231,7 +228,9 @@ def test_a_bug_of_ours_while_summing_up_changes_no_status(tmp_path: Path) -> Non
         pytest.param("os.dup2(os.open('o', os.O_CREAT | os.O_RDWR), 1)", id="redirects stdout"),
         pytest.param("os.environ.clear()", id="clears its environment"),
         pytest.param("import gc; gc.disable(); sys.setrecursionlimit(50)", id="is short of stack"),
-        pytest.param("import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)", id="no SIGCHLD"),
+        pytest.param(
+            "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)", id="no SIGCHLD"
+        ),
     ],
 )
 def test_what_scripts_do_changes_nothing(tmp_path: Path, body: str) -> None:
@@ -260,7 +259,8 @@ def test_a_traced_script_computes_what_it_would_have(tmp_path: Path) -> None:
         "os.mkdir('x'); os.chdir('x')\n"
         "data = torch.utils.data.TensorDataset(torch.randn(64, 4), torch.randn(64, 1))\n"
         "loader = torch.utils.data.DataLoader(data, batch_size=8, shuffle=True, num_workers=1)\n"
-        "model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(), torch.nn.Linear(8, 1))\n"
+        "from torch.nn import Dropout, Linear, Sequential\n"
+        "model = Sequential(Linear(4, 8), Dropout(), Linear(8, 1))\n"
         "optimizer = torch.optim.Adam(model.parameters())\n"
         "for epoch in range(2):\n"
         "    for x, y in loader:\n"
@@ -269,7 +269,8 @@ def test_a_traced_script_computes_what_it_would_have(tmp_path: Path) -> None:
         "        loss.backward()\n"
         "        optimizer.step()\n"
         "torch.save(model.state_dict(), 'weights.pt')\n"
-        "print([p.detach().numpy().tobytes().hex() for p in model.parameters()], loss.item(), flush=True)\n"
+        "weights = [p.detach().numpy().tobytes().hex() for p in model.parameters()]\n"
+        "print(weights, loss.item(), flush=True)\n"
         "os._exit(7)\n"
     )
     ours, plain = tmp_path / "ours", tmp_path / "plain"
@@ -288,8 +289,7 @@ def test_a_torch_that_fails_to_import_fails_as_without_us(tmp_path: Path) -> Non
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('libcudart.so.12')")
     script = (
-        "try:\n    import torch\nexcept ImportError as error:\n    print(error)\n"
-        "import torch\n"
+        "try:\n    import torch\nexcept ImportError as error:\n    print(error)\nimport torch\n"
     )
     done = run_traceml(["run", "train.py"], tmp_path, script)
     assert (done.status, done.stdout) == (1, "libcudart.so.12\n")

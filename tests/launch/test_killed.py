@@ -52,7 +52,10 @@ def test_a_killed_launcher_ends_the_training_and_the_agent_writes_the_summary(
 ) -> None:
     script = STEPS + (
         "import signal, sys, time\n"
-        "def leave(*_):\n    open('terminated', 'a').write('x')\n    take_steps(2)\n    sys.exit(0)\n"
+        "def leave(*_):\n"
+        "    open('terminated', 'a').write('x')\n"
+        "    take_steps(2)\n"
+        "    sys.exit(0)\n"
         "signal.signal(signal.SIGTERM, leave)\n"
         "take_steps(5)\nopen('ready', 'w').close()\ntime.sleep(300)\n"
     )
@@ -122,7 +125,9 @@ def test_an_agent_killed_again_and_again_is_given_up_and_no_step_is_missing(
             agent = wait_until(lambda: _another(running, seen), "another agent is there")
             seen.add(agent.pid)
             kill(agent)
-        wait_until(lambda: "the agent died 3 times" in running.stderr_path.read_text(), "it is said")
+        wait_until(
+            lambda: "the agent died 3 times" in running.stderr_path.read_text(), "it is said"
+        )
         (tmp_path / "go").touch()
         done = running.finish()
     assert (done.status, done.stdout, done.steps) == (0, "trained\n", 10)
@@ -140,8 +145,10 @@ def _another(running: Running, seen: set[int]) -> psutil.Process | None:
 
 def test_an_agent_killed_at_the_very_end_is_replaced_by_the_launcher(tmp_path: Path) -> None:
     """Stopped, it cannot write the summary; killed then, nobody is left to but the launcher."""
-    script = WAITS + "import traceml; open('weights', 'w').write('w' * 10)\n" + (
-        "traceml.log_artifact('weights')\n"
+    script = (
+        WAITS
+        + "import traceml; open('weights', 'w').write('w' * 10)\n"
+        + ("traceml.log_artifact('weights')\n")
     )
     with started(RUN, tmp_path, script) as running:
         running.wait_for("ready")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 from pathlib import Path
 
@@ -70,6 +69,7 @@ def test_a_run_without_steps_says_why(tmp_path: Path, script: str, why: str) -> 
     assert done.status == 0
     assert done.summary["primary_diagnosis"]["kind"] == "NO_DATA"
     assert done.why == why
+    assert list(done.folder.glob("rank-*")) == []
     assert "Verdict  NO DATA" in done.stderr  # the summary is shown, and not on stdout
 
 
@@ -125,7 +125,7 @@ def test_disabled_means_no_trace_at_all(tmp_path: Path) -> None:
     )
     done = run_traceml(["run", "--disable-traceml", "train.py"], tmp_path, script)
     assert (done.status, done.stdout, done.stderr) == (5, "[]\nFalse\n", "")
-    assert os.listdir(tmp_path) == ["train.py"]
+    assert list(tmp_path.iterdir()) == [tmp_path / "train.py"]
 
 
 def test_a_disabled_command_that_is_killed_has_its_status(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The tracer finds its way into every interpreter below `traceml run`, and changes nothing there."""
+"""The tracer comes into every interpreter below `traceml run`, and changes nothing there."""
 
 from __future__ import annotations
 
@@ -44,18 +44,38 @@ def _assert_two_ranks(done: Finished) -> None:
     done.assert_nothing_is_left()
 
 
+def test_a_script_is_traced(tmp_path: Path) -> None:
+    """Also when somebody asks `find_spec("torch")` first, as transformers does."""
+    script = (
+        "import importlib.util\n"
+        "assert importlib.util.find_spec('torch') is not None\n"
+        "assert importlib.util.find_spec('torch') is not None\n" + TRAIN + "import sys\n"
+        "assert 'exec_module' not in vars(torch.__spec__.loader)\n"
+        "assert not [f for f in sys.meta_path if type(f).__name__ == 'AfterTorch']\n"
+    )
+    done = run_traceml(["run", "train.py"], tmp_path, script)
+    assert (done.status, done.steps) == (0, 6), done.stderr
+    done.assert_nothing_is_left()
+
+
 @pytest.mark.parametrize(
     "command",
     [
-        pytest.param(["run", "train.py"], id="a script"),
-        pytest.param(["run", "--", "python", "-m", "train"], id="python -m"),
-        pytest.param(["run", "--", "python", "-c", TRAIN], id="python -c"),
+        pytest.param(["python", "-m", "train"], id="python -m"),
+        pytest.param(["python", "-c", "import torch"], id="python -c"),
+        pytest.param(["python", "-c", "__import__('torch')"], id="__import__"),
+        pytest.param(["python", "-s", "train.py"], id="python -s"),
+        pytest.param(["sh", "-c", "cd /; python $OLDPWD/train.py"], id="from a shell"),
+        pytest.param(["env", "A=1", "nice", "python", "train.py"], id="behind other programs"),
     ],
 )
-def test_one_process_is_traced(tmp_path: Path, command: list[str]) -> None:
-    done = run_traceml(command, tmp_path, TRAIN)
-    assert (done.status, done.steps) == (0, 6)
-    done.assert_nothing_is_left()
+def test_the_tracer_comes_with_torch_however_python_is_started(
+    tmp_path: Path, command: list[str]
+) -> None:
+    _fake_torch(tmp_path, "__version__ = '1.0'")  # what it says of this one shows that it came
+    done = run_traceml(["run", "--", *command], tmp_path, "import torch")
+    assert done.status == 0
+    assert done.why == "torch 1.0 is too old: tracing needs 2.1 or newer"
 
 
 def test_two_processes_per_node(tmp_path: Path) -> None:
@@ -110,9 +130,7 @@ import torch.multiprocessing as mp
 def train(rank):
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    loader = torch.utils.data.DataLoader(
-        torch.ones(12, 4), batch_size=2, num_workers=1, multiprocessing_context="spawn"
-    )
+    loader = torch.utils.data.DataLoader(torch.ones(12, 4), batch_size=2, num_workers=1)
     for batch in loader:
         optimizer.zero_grad()
         model(batch).sum().backward()
@@ -168,9 +186,7 @@ def _fake_torch(folder: Path, content: str) -> None:
         pytest.param("", "torch of no version is too old", id="no torch at all"),
     ],
 )
-def test_a_torch_that_cannot_be_traced_is_said_once(
-    tmp_path: Path, torch: str, words: str
-) -> None:
+def test_a_torch_that_cannot_be_traced_is_said_once(tmp_path: Path, torch: str, words: str) -> None:
     _fake_torch(tmp_path, torch)
     script = (
         "import subprocess, sys, torch\n"
@@ -187,7 +203,10 @@ def test_a_torch_that_cannot_be_traced_is_said_once(
 
 def test_no_torch_in_the_scripts_environment_is_said(tmp_path: Path) -> None:
     base = _base_python()
-    if subprocess.run([base, "-c", "import torch"], capture_output=True, check=False).returncode == 0:
+    if (
+        subprocess.run([base, "-c", "import torch"], capture_output=True, check=False).returncode
+        == 0
+    ):
         pytest.skip(f"{base} has torch")
     script = "try:\n    import torch\nexcept ImportError as error:\n    print(error)\nimport torch"
     done = run_traceml(["run", "--", base, "train.py"], tmp_path, script)
@@ -209,7 +228,9 @@ def _python_of(version: str) -> str:
 def test_a_python_that_is_too_old_is_said(tmp_path: Path, version: str) -> None:
     python = _python_of(version)
     _fake_torch(tmp_path, "__version__ = '2.1'")
-    done = run_traceml(["run", "--", python, "train.py"], tmp_path, "import torch; print('trained')")
+    done = run_traceml(
+        ["run", "--", python, "train.py"], tmp_path, "import torch; print('trained')"
+    )
     assert (done.status, done.stdout) == (0, "trained\n")
     (line,) = done.lines_of_ours()
     assert f"the script runs under Python {version}; tracing needs 3.10 or newer" in line
@@ -227,10 +248,22 @@ def test_a_python_two_runs_untouched(tmp_path: Path) -> None:
 def test_other_pythons_load_the_tracer(tmp_path: Path, version: str) -> None:
     """Without a torch of their own: the tracer itself must load, and log."""
     python = _python_of(version)
-    script = "import traceml; traceml.log_params({'lr': 0.1}); print(sorted(traceml.summary()) != [])"
+    script = (
+        "import traceml; traceml.log_params({'lr': 0.1}); print(sorted(traceml.summary()) != [])"
+    )
     done = run_traceml(["run", "--", python, "train.py"], tmp_path, script)
     assert done.status == 0, done.stderr
     assert done.stdout == "True\n"
+    assert done.summary["params"] == {"lr": 0.1}
+
+
+def test_a_folder_that_is_called_traceml_is_no_package(tmp_path: Path) -> None:
+    """A checkout of ours beside the script, say."""
+    (tmp_path / "traceml").mkdir()
+    (tmp_path / "traceml" / "README.md").touch()
+    script = "import traceml; traceml.log_params({'lr': 0.1})"
+    done = run_traceml(["run", "--", _base_python(), "train.py"], tmp_path, script)
+    assert done.status == 0, done.stderr
     assert done.summary["params"] == {"lr": 0.1}
 
 
@@ -289,22 +322,3 @@ def test_a_sitecustomize_that_raises_does_so_as_without_us(tmp_path: Path) -> No
     assert done.stderr.count(plain.stderr) >= 1
     assert (done.status, done.stdout) == (plain.status, plain.stdout)
     assert done.why == "the script never imported torch"
-
-
-def test_a_question_whether_there_is_torch_does_not_lose_the_tracer(tmp_path: Path) -> None:
-    """transformers and others ask `find_spec("torch")` before anybody imports it."""
-    script = (
-        "import importlib.util\n"
-        "assert importlib.util.find_spec('torch') is not None\n"
-        "assert importlib.util.find_spec('torch') is not None\n" + TRAIN + "import sys\n"
-        "assert 'exec_module' not in vars(torch.__spec__.loader)\n"
-        "assert not [f for f in sys.meta_path if type(f).__name__ == 'AfterTorch']\n"
-    )
-    done = run_traceml(["run", "train.py"], tmp_path, script)
-    assert (done.status, done.steps) == (0, 6), done.stderr
-
-
-def test_nothing_is_written_for_a_process_that_only_imports_torch(tmp_path: Path) -> None:
-    done = run_traceml(["run", "train.py"], tmp_path, "import torch")
-    assert list(done.folder.glob("rank-*")) == []
-    assert sorted(path.name for path in (done.folder / "marks").iterdir()) == ["python", "torch"]

@@ -15,10 +15,10 @@ from traceml.text.comparison import comparison_text
 
 def compare(a: str, b: str, logs_dir: Path, output: str | None) -> tuple[Comparison, Path]:
     """Compare two runs; the comparison, and the base name of the two files written."""
-    paths = locate(a, logs_dir), locate(b, logs_dir)
-    names = run_names(*paths)
-    comparison = compare_summaries(*map(read_summary, paths), names)
-    base = Path(output) if output else default_base(names)
+    first, second = _in_its_folder(locate(a, logs_dir)), _in_its_folder(locate(b, logs_dir))
+    names = run_names(first, second)
+    comparison = compare_summaries(read_summary(first), read_summary(second), names)
+    base = Path(output or default_base(names))
     try:
         base.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(base.with_name(f"{base.name}.json"), to_json(comparison))
@@ -29,3 +29,8 @@ def compare(a: str, b: str, logs_dir: Path, output: str | None) -> tuple[Compari
             "choose another place with --output"
         ) from None
     return comparison, base
+
+
+def _in_its_folder(path: Path) -> Path:
+    """The path with its folder's real name: a run may be called by it."""
+    return path.parent.resolve() / path.name

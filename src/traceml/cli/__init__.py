@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -15,6 +16,7 @@ COMMANDS = {
 _HIDDEN = ("agent",)
 
 _EXIT_USAGE = 2
+_EXIT_INTERRUPTED, _EXIT_BROKEN_PIPE = 130, 141  # as a shell reports SIGINT and SIGPIPE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,15 +44,18 @@ def _dispatch(name: str, words: list[str]) -> int:
 
     from traceml.model.errors import TraceMLError
 
-    command = import_module(f"traceml.cli.{name}")
     try:
-        status: int = command.main(words)
+        status: int = import_module(f"traceml.cli.{name}").main(words)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # a reader that has gone shows here, not while Python ends
     except TraceMLError as error:
         print(f"traceml {name}: {error}", file=sys.stderr)
         return _EXIT_USAGE
     except BrokenPipeError:  # whoever read our output has gone; that is their choice
-        sys.stderr.close()
-        return 141
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _EXIT_BROKEN_PIPE
+    except KeyboardInterrupt:
+        return _EXIT_INTERRUPTED
     return status
 
 

@@ -39,7 +39,8 @@ def main(words: list[str]) -> int:
         if status:
             return status
     print("\n3/3  What changed between the two runs?\n", flush=True)
-    comparison, base = compare(*SCENARIOS, logs_dir, None)
+    slow, fast = SCENARIOS
+    comparison, base = compare(slow, fast, logs_dir, None)
     print(comparison_text(comparison))
     print(f"\nThe whole story took {time.monotonic() - began:.0f} s. Its files:")
     for name in SCENARIOS:

@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from pathlib import PurePath
 
-FOLDER = Path("compare")
+FOLDER = PurePath("compare")
 _GENERIC = frozenset({"final_summary", "summary"})
 _LONGEST_BYTES = 100
 """Two names and the rest of the file name stay below the 255 bytes that file systems allow."""
 
 
-def run_names(a: Path, b: Path) -> tuple[str, str]:
-    """What to call the runs that two summary files hold, told apart where they can be."""
+def run_names(a: PurePath, b: PurePath) -> tuple[str, str]:
+    """What to call the runs that two summary files hold, told apart where they can be.
+
+    The paths are absolute: a generic file name falls back to its folder's.
+    """
     names = _run_name(a), _run_name(b)
     if names[0] == names[1]:
         names = str(a), str(b)
     return _printable(names[0]), _printable(names[1])
 
 
-def default_base(names: tuple[str, str]) -> Path:
+def default_base(names: tuple[str, str]) -> PurePath:
     """The files of a comparison, without their endings: `compare/<a>_vs_<b>`."""
     return FOLDER / f"{_file_safe(names[0])}_vs_{_file_safe(names[1])}"
 
 
-def _run_name(path: Path) -> str:
+def _run_name(path: PurePath) -> str:
     if path.stem in _GENERIC:
-        return path.parent.resolve().name or path.stem
+        return path.parent.name or path.stem
     return path.stem
 
 

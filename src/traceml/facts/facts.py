@@ -65,6 +65,8 @@ class Facts:
     slowdown: Slowdown | None = None
     regions: tuple[Region, ...] = ()
     """Summed over ranks, the longest total first."""
+    loader_workers: int | None = None
+    """The most workers that a rank's training loader has."""
     host: HostFacts = NOT_SAMPLED
     processes: tuple[ProcessFacts, ...] = ()
     reason_without_steps: str | None = None

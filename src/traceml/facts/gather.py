@@ -60,6 +60,10 @@ def gather(records: RunRecords) -> Facts:
         series=steps.series,
         slowdown=steps.slowdown,
         regions=_sum_regions(records.ranks),
+        loader_workers=max(
+            (rank.loader_workers for rank in records.ranks if rank.loader_workers is not None),
+            default=None,
+        ),
         host=host_facts(samples),
         processes=processes,
         reason_without_steps=_reason_without_steps(records, taken),

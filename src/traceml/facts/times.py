@@ -86,7 +86,6 @@ class StepClocks:
         sums = np.where(measured, self.step_s, 0.0).sum(axis=0)
         return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
-
     def with_host(self) -> Floats:
         """Each step's mean over the ranks; where the clock did not run yet, the host's."""
         steps = self.over_ranks()

@@ -64,8 +64,10 @@ COUNTERS: tuple[Field, ...] = (
     ("messages_dropped", "Q"),
     ("regions_dropped", "Q"),
     ("last_failure", "256s"),
+    ("loader_workers", "Q"),
 )
-"""Kept up to date by the tracer: `steps_final` counts the steps whose GPU times are filled in."""
+"""Kept up to date by the tracer: `steps_final` counts the steps whose GPU times are filled in;
+`loader_workers` is one more than the training loader has, so that 0 is "not known"."""
 
 STEP: tuple[Field, ...] = (
     ("start_ns", "q"),

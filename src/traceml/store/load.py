@@ -88,6 +88,7 @@ def _rank_records(files: RankFiles, head: Head, messages_lost: int) -> RankRecor
         steps=steps,
         blocks=blocks,
         regions=head.regions,
+        loader_workers=counters["loader_workers"] - 1 if counters["loader_workers"] else None,
         health=TracerHealth(
             steps_lost=max(0, last_number(steps, blocks) - len(steps) - folded),
             failures=counters["failures"],

@@ -56,6 +56,8 @@ class RankRecords:
     blocks: npt.NDArray[Any]
     """`BLOCK_DTYPE`: the steps before `steps`, oldest first."""
     regions: tuple[Region, ...] = ()
+    loader_workers: int | None = None
+    """How many workers the training loader has; `None` where no fetch was seen."""
     health: TracerHealth = TracerHealth()
 
 

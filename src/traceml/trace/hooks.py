@@ -49,7 +49,16 @@ def _watch_loaders(session: Session) -> None:
     tracer = session.tracer
     begin = session.guard(lambda iterator: tracer.begin_fetch(id(iterator._dataset)))
     begin_iterator = session.guard(lambda loader: tracer.begin_fetch(id(loader.dataset)))
-    end = session.guard(lambda batch: tracer.end_fetch(samples_in(batch)))
+    workers = -1
+
+    def end_fetch(iterator: Any, batch: Any) -> None:
+        nonlocal workers
+        tracer.end_fetch(samples_in(batch))
+        if iterator._num_workers != workers and session.ring and tracer.source_trains():
+            workers = iterator._num_workers
+            session.ring.note_loader_workers(workers)
+
+    end = session.guard(end_fetch)
     end_iterator = session.guard(tracer.end)
     end_epoch = session.guard(tracer.end_epoch)
     abort = session.guard(tracer.abort)
@@ -67,7 +76,7 @@ def _watch_loaders(session: Session) -> None:
         except BaseException:
             abort(INPUT)
             raise
-        end(batch)
+        end(self, batch)
         return batch
 
     @functools.wraps(iterate)

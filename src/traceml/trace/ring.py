@@ -46,6 +46,7 @@ _ENDED = _counter("ended")
 _FAILURES = _counter("failures")
 _REGIONS_DROPPED = _counter("regions_dropped")
 _LAST_FAILURE = _counter("last_failure")
+_LOADER_WORKERS = _counter("loader_workers")
 
 
 class Ring:
@@ -142,6 +143,10 @@ class Ring:
         offset = layout.region_table_offset() + line * layout.REGION_BYTES
         _pack_region(self._map, offset, name, *totals)
         _pack_count(self._map, _REGIONS_USED, self._regions_used)
+
+    def note_loader_workers(self, workers: int) -> None:
+        """Write down how many workers the training loader has."""
+        _pack_count(self._map, _LOADER_WORKERS, workers + 1)
 
     def count_failure(self, text: str) -> None:
         """Count an exception of our own and keep its text."""

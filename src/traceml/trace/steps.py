@@ -272,11 +272,12 @@ class StepTracer:
 
     def _end_evaluation(self) -> None:
         """A training loop without fetches goes on after an evaluation with them."""
-        if self._fetched and not self._had_backward and not self._source_trains():
+        if self._fetched and not self._had_backward and not self.source_trains():
             mark = None if self.gpu is None else self.gpu.mark()
             self._take_as_evaluation(self.clock(), mark)
 
-    def _source_trains(self) -> bool:
+    def source_trains(self) -> bool:
+        """Whether the last fetch was from a source that is known to be for training."""
         return self._roles.get(self._source or 0) is Role.TRAINING
 
     def end_forward(self, training: bool, gradients: bool) -> None:
@@ -287,7 +288,7 @@ class StepTracer:
 
     def _is_for_training(self) -> bool:
         """Whether what came since the last fetch is known to be a step's, not an evaluation's."""
-        return self._had_backward or not self._fetched or self._source_trains()
+        return self._had_backward or not self._fetched or self.source_trains()
 
     def _claim_evaluation(self, own: int) -> None:
         """A forward pass for evaluation without a fetch of its own, and the gap since the last."""

@@ -83,7 +83,7 @@ def advice(run: RunRecords) -> str:
 
 
 def with_workers(workers: int, cores: float) -> RunRecords:
-    run = make_run(input_ms=100)
+    run = make_run(input_ms=100, workers=workers)
     process = ProcessSample(0, 1, workers=workers, workers_cpu_cores=cores)
     samples = tuple(replace(s, processes=(process,)) for s in make_samples(1, 3))
     return replace(run, samples=samples)

@@ -56,11 +56,10 @@ def check(facts: Facts) -> Finding | None:
 
 def _next_step(facts: Facts, wait_s: float) -> str:
     """What to try first, from how the batches were made and how long the rest of a step takes."""
-    seen = [p.workers.peak for p in facts.processes if p.workers.peak is not None]
+    workers = facts.loader_workers
     body_s = max((facts.mean.step_s or 0.0) - wait_s, 1e-9)
-    if not seen:
+    if workers is None:
         return "Give the DataLoader more workers, make each sample cheaper, or speed up storage."
-    workers = int(max(seen))
     if workers == 0:
         # A batch takes the whole wait to make; so many makers keep up with the rest of the step.
         needed = max(1, math.ceil(wait_s / body_s))
@@ -71,8 +70,8 @@ def _next_step(facts: Facts, wait_s: float) -> str:
     if busy and max(busy) / workers < BUSY_WORKER:
         return (
             f"The {count(workers, 'worker')} mostly wait themselves "
-            f"({max(busy) / workers:.1f} cores each): speed up storage or reading, "
-            "then try more workers and a larger prefetch_factor."
+            f"({max(busy) / workers:.1f} cores each), for storage or to hand batches over: "
+            "speed up reading, send smaller batches, then try a larger prefetch_factor."
         )
     return _ask_for(needed, f"{count(workers, 'worker')} cannot keep up")
 

@@ -38,7 +38,7 @@ class AfterTorch:
         """
         if name != "torch":
             return None
-        spec = self._find(name, path, target)
+        spec = _find_elsewhere(self, name, path, target)
         if spec is None:
             mark("no-torch", sys.executable or "this Python")
             return None
@@ -60,27 +60,32 @@ class AfterTorch:
             mark("trouble", "torch comes from a loader that lets nobody wait for it")
         return spec
 
-    def _find(self, name, path, target):
-        for finder in sys.meta_path:
-            if finder is not self and hasattr(finder, "find_spec"):
-                spec = finder.find_spec(name, path, target)
-                if spec is not None:
-                    return spec
-        return None
-
 
 class _OwnPackage:
     """Lets an interpreter that has no `traceml` of its own find ours, and nothing beside it."""
 
     def find_spec(self, name, path=None, target=None):
-        """Find `traceml` where the launcher has it."""
+        """Find `traceml` where the launcher has it, unless the interpreter has one."""
         if name != "traceml":
             return None
+        found = _find_elsewhere(self, name, path, target)
+        if found is not None and found.origin is not None:
+            return found  # a folder that merely has the name has no origin
         return importlib.util.spec_from_file_location(
             name,
             os.path.join(_PACKAGE, "__init__.py"),  # noqa: PTH118
             submodule_search_locations=[_PACKAGE],
         )
+
+
+def _find_elsewhere(finder, name, path, target):
+    """What Python would have found without one of our finders."""
+    for other in sys.meta_path:
+        if other is not finder and hasattr(other, "find_spec"):
+            spec = other.find_spec(name, path, target)
+            if spec is not None:
+                return spec
+    return None
 
 
 def _begin():
@@ -119,8 +124,7 @@ def _arrive():
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]  # noqa: PTH100
     if os.environ.get("TRACEML_RUN_FOLDER"):
         mark("python")
-        sys.meta_path.append(_OwnPackage())
-        sys.meta_path.insert(0, AfterTorch())
+        sys.meta_path[:0] = [AfterTorch(), _OwnPackage()]
     _run_users_own()
 
 

@@ -1,0 +1,222 @@
+"""The agent's loop: what fails in one place holds up no other, and the end is seen."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from processes import wait_until
+from traceml.agent import loop
+from traceml.agent.loop import Agent
+from traceml.api.run import RunOptions, new_run
+from traceml.store import folder as folders
+from traceml.trace.session import Session
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    made = new_run("train.py", ["train.py"], RunOptions(logs_dir=tmp_path))
+    manifest = folders.read_manifest(made)
+    yield made
+    folders.remove_rings(manifest)
+
+
+def _train(folder: Path, steps: int) -> Session:
+    """A rank of this very process."""
+    ring_folder = folders.read_manifest(folder).ring_folder
+    session = Session(folder, Path(ring_folder) if ring_folder else None, None)
+    session.identify()
+    _take_steps(session, steps)
+    return session
+
+
+def _take_steps(session: Session, count: int) -> None:
+    for _ in range(count):
+        session.tracer.enter_step()
+        session.tracer.exit_step(False)
+
+
+class _Following:
+    """An agent at work in a thread, and the end of the pipe that its launcher holds."""
+
+    def __init__(self, folder: Path, owner: int | None = None) -> None:
+        reading, self.control = os.pipe()
+        self.agent = Agent(folder, reading, owner)
+        self.result: list[bool] = []
+        self._thread = Thread(target=lambda: self.result.append(self.agent.run()))
+        self._thread.start()
+
+    def tell(self, message: object) -> None:
+        os.write(self.control, json.dumps(message).encode() + b"\n")
+
+    def hang_up(self) -> None:
+        os.close(self.control)
+
+    def finish(self) -> bool:
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+        return self.result[0]
+
+
+def _steps(folder: Path) -> int:
+    summary = json.loads((folder / "final_summary.json").read_bytes())
+    steps: int = summary["step_time"]["metadata"]["training_total_steps"]
+    return steps
+
+
+def test_a_run_is_followed_to_its_end(folder: Path) -> None:
+    following = _Following(folder)
+    _train(folder, 7)
+    following.tell({"training_pid": os.getpid()})
+    following.tell({"ended": {"exit_status": 3}})
+    assert following.finish()
+    assert _steps(folder) == 7
+    ending = folders.read_ending(folder)
+    assert ending is not None
+    assert ending.exit_status == 3
+    assert not Path(folders.read_manifest(folder).ring_folder).exists()
+    following.hang_up()
+
+
+def test_messages_in_pieces_and_nonsense_are_survived(folder: Path) -> None:
+    following = _Following(folder)
+    os.write(following.control, b'not json\n{"ended": {"exit')
+    os.write(following.control, b'_status": 0}}\n')
+    assert following.finish()
+    following.hang_up()
+
+
+def test_one_damaged_ring_holds_up_no_other(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ring_folder = Path(folders.read_manifest(folder).ring_folder or folder)
+    (ring_folder / "rank-0-1.ring").write_bytes(b"")
+    (ring_folder / "rank-0-2.ring").write_bytes(b"x" * 10_000)
+    session = _train(folder, 7)
+    following = _Following(folder)
+    wait_until(lambda: list(folder.glob("rank-*.steps")), "the whole ring is drained")
+    _take_steps(session, 2)
+    following.tell({"ended": {"exit_status": 0}})
+    assert following.finish()
+    assert _steps(folder) == 9
+    following.hang_up()
+
+
+def test_a_ring_that_fills_up_is_drained_in_time(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten times what a ring holds, and not a step is lost."""
+    monkeypatch.setattr("traceml.trace.ring.SIZES", ((512, 64),))
+    session = _train(folder, 1)
+    following = _Following(folder)
+    wait_until(lambda: list(folder.glob("rank-*.steps")), "the agent has found the ring")
+    for _ in range(20):
+        _take_steps(session, 256)
+        wait_until(
+            lambda: (
+                session.ring is not None and session.ring.steps_written - _drained(following) < 128
+            ),
+            "the agent keeps up",
+        )
+    following.tell({"ended": {"exit_status": 0}})
+    assert following.finish()
+    assert _steps(folder) == 1 + 20 * 256
+    following.hang_up()
+
+
+def _drained(following: _Following) -> int:
+    return sum(followed.drained for followed in following.agent._followed())
+
+
+def test_sampling_that_fails_is_written_down_and_the_rest_goes_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("no sensor")
+
+    monkeypatch.setattr("traceml.agent.sampler.Sampler.sample", fail)
+    _train(folder, 7)
+    following = _Following(folder)
+    wait_until(lambda: list(folder.glob("rank-*.steps")), "the agent drains")
+    following.tell({"ended": {"exit_status": 0}})
+    assert following.finish()
+    assert _steps(folder) == 7
+    assert "RuntimeError: no sensor" in capsys.readouterr().err
+    following.hang_up()
+
+
+def test_what_cannot_be_drained_stays_in_its_ring(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    session = _train(folder, 7)
+    monkeypatch.setattr("traceml.store.recordfile.RankFiles.drain", full)
+    following = _Following(folder)
+    following.tell({"ended": {"exit_status": 0}})
+    assert not following.finish()
+    assert session.ring is not None
+    assert session.ring.path.exists()
+    following.hang_up()
+
+
+def test_requests_are_answered_together(folder: Path) -> None:
+    _train(folder, 7)
+    following = _Following(folder)
+    for number in range(3):
+        (folder / f"summary-request-{number}").touch()
+    wait_until(lambda: not list(folder.glob("summary-request-*")), "the requests are answered")
+    assert json.loads((folder / "summary-answer.json").read_bytes())["traceml/steps"] == 7
+    following.tell({"ended": {"exit_status": 0}})
+    assert following.finish()
+    assert not (folder / "summary-answer.json").exists()
+    following.hang_up()
+
+
+def _sleeper() -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+
+
+def test_left_alone_it_ends_the_training_and_then_itself(folder: Path) -> None:
+    with _sleeper() as training:
+        following = _Following(folder)
+        following.tell({"training_pid": training.pid})
+        following.hang_up()
+        assert following.finish()
+        assert training.wait(30) == -15
+    ending = folders.read_ending(folder)
+    assert ending is not None
+    assert ending.exit_status is None
+
+
+def test_owned_by_the_trainer_it_waits_for_its_end_and_sends_it_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "SECOND_S", 0.05)
+    with _sleeper() as training:
+        following = _Following(folder, owner=training.pid)
+        following.hang_up()  # the script closed its descriptors; it still trains
+        following._thread.join(0.5)
+        assert following._thread.is_alive()
+        assert training.poll() is None
+        training.kill()
+        assert following.finish()
+
+
+def test_an_owner_that_is_gone_ends_the_run_though_its_pipe_is_open(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "SECOND_S", 0.05)
+    with _sleeper() as training:
+        following = _Following(folder, owner=training.pid)
+        training.kill()
+        assert following.finish()
+    following.hang_up()

@@ -1,0 +1,108 @@
+"""What a script logs is in the summary, whatever becomes of the script afterwards."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from processes import PYTHON, STEPS, TORCH_STEPS, run, run_traceml
+
+LOGS = """\
+import os, traceml
+open("weights.pt", "w").write("w" * 100)
+traceml.log_params({"lr": 0.1, "layers": [1, 2], "name": "größe"})
+traceml.log_params({"lr": 0.2})
+for step in range(5):
+    traceml.log_metrics({"loss": 1.0 / (step + 1), "accuracy": step}, step=step)
+traceml.log_artifact("weights.pt")
+traceml.log_artifact("weights.pt", name="best")
+"""
+
+
+def _assert_logged(summary: dict[str, object]) -> None:
+    assert summary["params"] == {"lr": 0.2, "layers": [1, 2], "name": "größe"}
+    metrics, artifacts = summary["metrics"], summary["artifacts"]
+    assert isinstance(metrics, dict)
+    assert metrics["loss"]["count"] == 5
+    assert (metrics["loss"]["last"], metrics["loss"]["max"]) == (0.2, 1.0)
+    assert (metrics["accuracy"]["first_step"], metrics["accuracy"]["last_step"]) == (0, 4)
+    assert isinstance(artifacts, dict)
+    assert artifacts.keys() == {"weights.pt", "best"}
+    for artifact in artifacts.values():
+        assert artifact["size_bytes"] == 100
+        assert artifact["sha256"] == hashlib.sha256(b"w" * 100).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        pytest.param("", 0, id="and ends"),
+        pytest.param("os.kill(os.getpid(), 9)", 137, id="and is killed right after"),
+        pytest.param("os._exit(3)", 3, id="and leaves by os._exit"),
+    ],
+)
+def test_a_script_without_torch_logs(tmp_path: Path, end: str, status: int) -> None:
+    done = run_traceml(["run", "train.py"], tmp_path, LOGS + end)
+    assert done.status == status
+    _assert_logged(done.summary)
+    assert done.summary["primary_diagnosis"]["kind"] == "NO_DATA"
+    done.assert_nothing_is_left()
+
+
+def test_what_is_logged_before_torch_is_there_belongs_to_the_run(tmp_path: Path) -> None:
+    script = LOGS + TORCH_STEPS + "take_steps(6)\ntraceml.log_metrics({'late': 1.0})\n"
+    done = run_traceml(["run", "train.py"], tmp_path, script)
+    assert (done.status, done.steps) == (0, 6)
+    assert done.summary["metrics"].pop("late")["last_step"] == 6
+    _assert_logged(done.summary)
+
+
+def test_under_plain_python_every_verb_does_nothing(tmp_path: Path) -> None:
+    script = LOGS + (
+        "with traceml.trace_step(): pass\n"
+        "with traceml.trace_time('a'): pass\n"
+        "print(traceml.trace_time('b')(len)('abc'), traceml.trace_model_instance(7))\n"
+        "import sys; print('torch' in sys.modules, 'numpy' in sys.modules)\n"
+    )
+    done = run([PYTHON, "-c", script], tmp_path)
+    assert (done.status, done.stdout, done.stderr) == (0, "3 7\nFalse False\n", "")
+    assert list(tmp_path.iterdir()) == [tmp_path / "weights.pt"]
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_tracing_stops_after_as_many_steps_as_asked_for(tmp_path: Path, steps: int) -> None:
+    script = STEPS + "take_steps(10)\nprint('trained')\n"
+    done = run_traceml(["run", "--trace-max-steps", str(steps), "train.py"], tmp_path, script)
+    assert (done.status, done.stdout) == (0, "trained\n")
+    assert done.steps == steps
+
+
+def test_tracing_that_has_stopped_leaves_torch_as_it_was(tmp_path: Path) -> None:
+    script = (
+        """\
+import sys
+import torch
+from torch.optim import optimizer as optimizers
+from torch.utils.data import DataLoader, dataloader
+
+def look():
+    places = [(torch.autograd, "backward"), (torch.autograd, "grad"), (torch, "save")]
+    places += [(DataLoader, "__iter__"), (dataloader._BaseDataLoaderIter, "__next__")]
+    ours = [name for owner, name in places if hasattr(vars(owner)[name], "__wrapped__")]
+    hooks = optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks
+    return len(ours), list(map(len, hooks))
+
+"""
+        + TORCH_STEPS
+        + """\
+before = look()
+take_steps(10)
+print(before, look())
+"""
+    )
+    done = run_traceml(["run", "--trace-max-steps", "4", "train.py"], tmp_path, script)
+    assert done.status == 0, done.stderr
+    assert done.stdout == "(5, [1, 1]) (0, [0, 0])\n"
+    assert done.steps == 4

@@ -1,0 +1,218 @@
+"""The documentation cannot lie: what the code has is in it, and what it links to is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import traceml
+from traceml.cli import COMMANDS
+from traceml.cli.run import _parser
+from traceml.diagnose.engine import CALM, RULES
+from traceml.model import environment, layout
+from traceml.model.finding import Kind
+from traceml.summary import record, sections
+
+ROOT = Path(__file__).parents[1]
+REFERENCE = (ROOT / "docs" / "reference.md").read_text()
+SUMMARY = (ROOT / "docs" / "summary.md").read_text()
+DIAGNOSES = (ROOT / "docs" / "diagnoses.md").read_text()
+PAGES = sorted(
+    path
+    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("examples/**/*.md")]
+)
+
+
+def rows(text: str) -> set[str]:
+    """What stands in the first cell of every table row, without its code marks."""
+    return {line.split("|")[1].strip().strip("`") for line in text.splitlines() if line[:2] == "| "}
+
+
+def section(text: str, title: str) -> str:
+    found = re.search(rf"^## {re.escape(title)}$(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert found, f"there is no section {title!r}"
+    return found[1]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_is_in_the_reference(command: str):
+    assert re.search(rf"^\| `traceml {command}\b", section(REFERENCE, "Commands"), re.MULTILINE)
+
+
+RUN_OPTIONS = [
+    word
+    for action in _parser()._actions
+    for word in action.option_strings
+    if word.startswith("--") and word != "--help"
+]
+
+
+@pytest.mark.parametrize("option", RUN_OPTIONS)
+def test_every_option_of_run_is_in_the_reference(option: str):
+    assert re.search(rf"^\| `{option}\b", section(REFERENCE, "Options of `run`"), re.MULTILINE)
+
+
+def test_the_reference_has_no_option_that_run_has_not():
+    documented = re.findall(
+        r"^\| `(--[a-z-]+)", section(REFERENCE, "Options of `run`"), re.MULTILINE
+    )
+    assert set(documented) == set(RUN_OPTIONS)
+
+
+@pytest.mark.parametrize("name", traceml.__all__)
+def test_every_public_name_is_in_the_reference(name: str):
+    assert re.search(rf"^\| `traceml\.{name}\b", section(REFERENCE, "Python"), re.MULTILINE)
+
+
+def test_every_variable_is_in_the_reference():
+    variables = {
+        value
+        for value in vars(environment).values()
+        if isinstance(value, str) and value.startswith("TRACEML_")
+    }
+    assert rows(section(REFERENCE, "Environment variables")) >= variables
+
+
+def test_the_sizes_in_the_reference_are_those_of_the_layout():
+    text = section(REFERENCE, "Record format")
+    for size in (layout.step_slots_offset(64), layout.STEP_BYTES, layout.BLOCK_BYTES):
+        assert f"{size:,} bytes" in text
+    versions = {int(row) for row in rows(text) if row.isdigit()}
+    assert versions == set(range(1, layout.VERSION + 1))
+
+
+def test_every_key_at_the_top_of_the_summary_has_a_row():
+    keys = {field.encode_name for field in msgspec.structs.fields(record.Summary)}
+    assert rows(section(SUMMARY, "Top level")) - {"key", "---"} == keys
+
+
+STRUCTS = [
+    record.Producer,
+    record.Meta,
+    record.Issue,
+    record.PrimaryDiagnosis,
+    record.Window,
+    record.Place,
+    record.Global,
+    record.Identity,
+    record.Row,
+    record.Groups,
+    record.SectionMetadata,
+    record.SectionSummary,
+    record.StepSeries,
+    record.RegionSummary,
+    record.MetricSummary,
+    record.ArtifactSummary,
+    record.TracerSummary,
+]
+
+
+def test_no_part_of_the_summary_is_forgotten_here():
+    parts = {
+        part
+        for part in vars(record).values()
+        if isinstance(part, type)
+        and issubclass(part, msgspec.Struct)
+        and part is not msgspec.Struct
+    }
+    assert parts == {*STRUCTS, record.Summary}
+
+
+@pytest.mark.parametrize("part", STRUCTS, ids=lambda part: part.__name__)
+def test_every_key_of_every_part_is_named(part: type[msgspec.Struct]):
+    missing = [
+        field.encode_name
+        for field in msgspec.structs.fields(part)
+        if f"`{field.encode_name}`" not in SUMMARY
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize(
+    ("title", "metrics"),
+    [
+        ("Metrics of `step_time`", sections.STEP_TIME),
+        ("Metrics of `step_memory`", sections.STEP_MEMORY),
+        ("Metrics of `system`", tuple(sections._host_metrics(sections.HostFacts()))),
+        (
+            "Metrics of `process`",
+            tuple(sections._process_metrics(sections.ProcessFacts(0, 0), None)),
+        ),
+    ],
+    ids=["step time", "step memory", "system", "process"],
+)
+def test_every_metric_has_a_row_and_every_row_a_metric(title: str, metrics: tuple[str, ...]):
+    assert rows(section(SUMMARY, title)) - {"metric", "---"} == set(metrics)
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_every_kind_has_a_row_and_a_section(kind: Kind):
+    assert kind.value in rows(DIAGNOSES)
+    assert f"| {kind.status} |" in DIAGNOSES
+    text = section(DIAGNOSES, kind.value)
+    for word in ("*Meaning.*", "*Evidence.*", "*Thresholds.*", "*What to do.*"):
+        assert word in text
+
+
+def test_the_thresholds_in_the_text_are_those_of_the_rules():
+    from traceml.diagnose.rules import compute_bound, input_bound, wait_heavy
+
+    for rule, title in ((input_bound, "INPUT_BOUND"), (wait_heavy, "WAIT_HEAVY")):
+        text = section(DIAGNOSES, title)
+        assert f"A share of {rule.WARN_SHARE:.0%} warns".replace("%", " %") in text
+        assert f"{rule.CRITICAL_SHARE:.0%} is critical".replace("%", " %") in text
+    assert f"{input_bound.BUSY_WORKER} of a core" in DIAGNOSES
+    assert f"more than {input_bound.MOST_WORKERS} would be needed" in DIAGNOSES
+    assert f"Less than {wait_heavy.LOOP_OVERHEAD_S * 1e3:g} ms" in DIAGNOSES
+    assert f"{compute_bound.SHARE:.0%} of the step".replace("%", " %") in DIAGNOSES
+
+
+def test_every_rule_is_listed_once():
+    files = {
+        path.stem
+        for path in (ROOT / "src/traceml/diagnose/rules").glob("*.py")
+        if path.stem != "__init__"
+    }
+    listed = [rule.__module__.rpartition(".")[2] for rule in (*RULES, *CALM.values())]
+    assert sorted(listed) == sorted(files)
+
+
+def _anchor(title: str) -> str:
+    """A heading's anchor, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_relative_link_resolves(page: Path):
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        where = page if not name else (page.parent / name).resolve()
+        if not where.exists():
+            broken.append(target)
+        elif anchor:
+            titles = re.findall(r"^#+ (.*)$", where.read_text(), re.MULTILINE)
+            if anchor not in map(_anchor, titles):
+                broken.append(target)
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_no_page_is_left_unfinished(page: Path):
+    assert not re.search(r"\b(TODO|FIXME|TBD|XXX)\b", page.read_text())
+
+
+def test_the_version_is_in_the_changelog():
+    assert f"{traceml.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_every_room_has_a_row_for_contributors():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    rooms = {path.parent.name for path in (ROOT / "src/traceml").glob("*/__init__.py")}
+    assert {f"{room}/" for room in rooms} <= rows(section(text, "The rooms"))
