@@ -67,7 +67,7 @@ def take_steps(count):
 """Put before a script that is to train."""
 
 
-def wait_until(condition: Callable[[], T], what: str, patience_s: float = PATIENCE_S) -> T:
+def wait_until(condition: Callable[[], T | None], what: str, patience_s: float = PATIENCE_S) -> T:
     """Wait for an event; its value. Fails, and says what did not happen, when patience is over."""
     deadline = time.monotonic() + patience_s
     while not (value := condition()):

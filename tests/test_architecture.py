@@ -20,7 +20,7 @@ LAYERS = (
     ("launch", "agent"),
     ("text",),
     ("compare",),
-    ("summary",),
+    ("summaries",),
     ("diagnose",),
     ("facts",),
     ("store",),
@@ -33,14 +33,14 @@ FRONT_DOOR = ("__init__", "decorators", "__main__")
 
 OWNERS = {
     "numpy": {"store", "facts"},
-    "msgspec": {"store", "summary", "compare", "agent"},
+    "msgspec": {"store", "summaries", "compare", "agent"},
     "psutil": {"agent"},
     "pynvml": {"agent"},
     "torch": {"trace"},
 }
 """The rooms that may import each library; what is not here nobody may."""
 
-PURE = ("facts", "diagnose", "compare", "text", "summary")
+PURE = ("facts", "diagnose", "compare", "text", "summaries")
 IMPURE = frozenset(
     [
         "io",
@@ -55,7 +55,7 @@ IMPURE = frozenset(
         "time",
     ]
 )
-MAY_READ_FILES = {"summary/read.py"}
+MAY_READ_FILES = {"summaries/read.py"}
 
 NO_ROOMS = {"utils", "util", "core", "common", "helpers", "base", "misc"}
 

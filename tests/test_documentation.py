@@ -14,7 +14,7 @@ from traceml.cli.run import _parser
 from traceml.diagnose.engine import CALM, RULES
 from traceml.model import environment, layout
 from traceml.model.finding import Kind
-from traceml.summary import record, sections
+from traceml.summaries import record, sections
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = (ROOT / "docs" / "reference.md").read_text()

@@ -12,7 +12,7 @@ from pathlib import Path
 began = time.perf_counter()
 
 from traceml.store.load import load_run  # noqa: E402 - imports are timed too
-from traceml.summary.build import build  # noqa: E402
+from traceml.summaries.build import build  # noqa: E402
 from traceml.text.summary import summary_text  # noqa: E402
 
 imported = time.perf_counter()

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from traceml.compare.pair import compare
 from traceml.compare.record import Comparison, to_json
-from traceml.summary.read import read_summary
-from traceml.summary.record import PRODUCER, Summary
+from traceml.summaries.read import read_summary
+from traceml.summaries.record import PRODUCER, Summary
 
 DATA = Path(__file__).parents[1] / "data"
 SEED = DATA / "seed" / "compare_slow.json", DATA / "seed" / "compare_fast.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,16 @@ def _assert_trained(done: Finished) -> str:
     assert done.left() == []
     (line,) = done.lines_of_ours()
     return line
+
+
+LAUNCHER = """\
+import sys
+from traceml.launch import supervise
+{change}
+from traceml.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+"""A launcher with one thing changed about it."""
 
 
 # The logs folder
@@ -128,6 +139,17 @@ def test_without_shared_memory_rings_go_to_the_run_folder(tmp_path: Path, option
     done.assert_nothing_is_left()
 
 
+def test_a_system_without_shared_memory_has_rings_in_the_run_folder(tmp_path: Path) -> None:
+    change = "from traceml.store import folder; folder.SHARED_MEMORY = folder.Path('/no/such')"
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "launcher.py").write_text(LAUNCHER.format(change=change))
+    done = run([PYTHON, "launcher.py", "run", "--", "python", "train.py"], tmp_path)
+    assert (done.status, done.stdout, done.lines_of_ours()) == (7, "trained\n", [])
+    assert done.steps == 5
+    assert json.loads((done.folder / "run.json").read_bytes())["ring_folder"] == ""
+    done.assert_nothing_is_left()
+
+
 def test_no_room_for_a_ring_at_all_is_said_and_training_goes_on(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     with small_disk(tmp_path / "logs", 256):
@@ -143,15 +165,6 @@ def test_no_room_for_a_ring_at_all_is_said_and_training_goes_on(tmp_path: Path) 
 # The agent
 
 
-LAUNCHER = """\
-import sys
-from traceml.launch import supervise
-{change}
-from traceml.cli import main
-sys.exit(main(sys.argv[1:]))
-"""
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -164,9 +177,13 @@ sys.exit(main(sys.argv[1:]))
     ],
 )
 def test_an_agent_that_cannot_start(tmp_path: Path, change: str, words: str) -> None:
-    (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "launcher.py").write_text(LAUNCHER.format(change=change))
-    done = run([PYTHON, "launcher.py", "run", "--", "python", "train.py"], tmp_path)
+    waits = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
+    command = [PYTHON, "launcher.py", "run", "--", "python", "train.py"]
+    with started(command, tmp_path, waits + TRAIN) as running:
+        wait_until(lambda: words in running.stderr_path.read_text(), "it is said at once")
+        (tmp_path / "go").touch()
+        done = running.finish()
     assert words in _assert_trained(done)
     assert done.steps == 5
     done.assert_nothing_is_left()

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 
 from traceml.compare.pair import compare
-from traceml.summary.read import read_summary
-from traceml.summary.record import Summary
+from traceml.summaries.read import read_summary
+from traceml.summaries.record import Summary
 from traceml.text.comparison import WIDTH, comparison_text
 
 DATA = Path(__file__).parents[1] / "data"

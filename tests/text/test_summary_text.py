@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from factories import make_rank, make_run
 from traceml.model.rank import Region
 from traceml.store.records import Metric, RunRecords, TracerHealth
-from traceml.summary.build import build
-from traceml.summary.record import Summary
+from traceml.summaries.build import build
+from traceml.summaries.record import Summary
 from traceml.text.summary import summary_text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import site
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from processes import PYTHON, TORCH_STEPS, TRACEML, Finished, in_terminal, run, run_traceml
+from processes import PYTHON, TORCH_STEPS, TRACEML, Finished, in_terminal, run, run_traceml, started
 
 TRAIN = TORCH_STEPS + "take_steps(6)\n"
 DISTRIBUTED = """\
@@ -101,6 +102,19 @@ def test_ctrl_c_under_torchrun_leaves_nothing(tmp_path: Path) -> None:
     done.assert_nothing_is_left()
 
 
+def test_a_launcher_killed_over_torchrun_leaves_nothing(tmp_path: Path) -> None:
+    """torchrun gets the SIGTERM, and ends its workers."""
+    script = TRAIN + "import time\nopen('ready', 'w').close()\ntime.sleep(300)\n"
+    command = [TRACEML, "run", "--", "torchrun", "--standalone", "train.py"]
+    with started(command, tmp_path, script) as running:
+        running.wait_for("ready")
+        running.send(signal.SIGKILL)
+        done = running.finish()
+        done.wait_until_none_is_left()
+    assert done.steps == 6
+    done.assert_nothing_is_left()
+
+
 def test_accelerate(tmp_path: Path) -> None:
     script = """\
 import torch
@@ -165,7 +179,7 @@ def test_another_interpreter_is_traced_though_it_has_no_traceml(tmp_path: Path) 
         "print([name for name in ('msgspec', 'psutil', 'traceml.store') if name in sys.modules])\n"
     )
     packages = site.getsitepackages()[0]  # torch is there; as a plain path it installs nothing
-    command = ["run", "--", _base_python(), "train.py"]
+    command = ["run", "--", str(_base_python()), "train.py"]
     done = run_traceml(command, tmp_path, script, env={"PYTHONPATH": packages})
     assert done.status == 0, done.stderr
     assert done.stdout == "6\n[]\n"

@@ -23,9 +23,9 @@ from traceml.store import folder as folders
 from traceml.store.load import drain_rings, load_run, ring_paths
 from traceml.store.records import RankRecords, RunRecords
 from traceml.store.rings import RingReader
-from traceml.summary.build import build, with_text
-from traceml.summary.flat import flat
-from traceml.summary.record import Summary
+from traceml.summaries.build import build, with_text
+from traceml.summaries.flat import flat
+from traceml.summaries.record import Summary
 from traceml.text.summary import summary_text
 
 

@@ -9,7 +9,7 @@ from traceml.compare.pair import compare as compare_summaries
 from traceml.compare.record import Comparison, to_json
 from traceml.model.errors import UsageError
 from traceml.store.folder import write_atomically
-from traceml.summary.read import locate, read_summary
+from traceml.summaries.read import locate, read_summary
 from traceml.text.comparison import comparison_text
 
 

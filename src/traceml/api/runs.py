@@ -7,7 +7,7 @@ from pathlib import Path
 
 from traceml.model.errors import RunNotFound, UsageError
 from traceml.store import folder as folders
-from traceml.summary.read import locate, read_summary
+from traceml.summaries.read import locate, read_summary
 from traceml.text.summary import summary_text
 
 

@@ -14,7 +14,7 @@ from traceml.compare.record import (
 from traceml.compare.verdict import judge
 from traceml.compare.waterfall import waterfall_ms
 from traceml.model.finding import Section
-from traceml.summary.record import Issue, PrimaryDiagnosis, SectionSummary, Summary
+from traceml.summaries.record import Issue, PrimaryDiagnosis, SectionSummary, Summary
 
 
 def compare(a: Summary, b: Summary, names: tuple[str, str]) -> Comparison:

@@ -10,7 +10,7 @@ from traceml.compare.record import Delta, Verdict
 from traceml.compare.waterfall import COMPUTE_WHOLE, grouped_ms
 from traceml.model.phase import COMPUTE, Phase
 from traceml.model.quantities import memory, milliseconds
-from traceml.summary.record import PRODUCER, PrimaryDiagnosis, SectionSummary, StepSeries, Summary
+from traceml.summaries.record import PRODUCER, PrimaryDiagnosis, SectionSummary, StepSeries, Summary
 
 OWN_ALLOWANCE_PCT = 3.0
 """Two quiet runs of one command stay within this; warm-up is excluded from our averages."""

@@ -26,6 +26,8 @@ REQUESTS = "summary-request-*"
 ANSWER = "summary-answer.json"
 """The numbers of the last such summary."""
 
+SHARED_MEMORY = Path("/dev/shm")
+
 _LONGEST_NAME = 200
 """In bytes: file systems take 255, and the files of comparisons are named after two runs."""
 
@@ -139,10 +141,9 @@ def is_going_on(folder: Path) -> bool:
 
 def make_ring_folder() -> str:
     """A folder on tmpfs for this run's rings; empty where there is none: rings go to the run."""
-    shared_memory = Path("/dev/shm")
-    if not shared_memory.is_dir() or not os.access(shared_memory, os.W_OK):
+    if not SHARED_MEMORY.is_dir() or not os.access(SHARED_MEMORY, os.W_OK):
         return ""
-    folder = shared_memory / f"traceml-{os.getpid()}-{os.urandom(4).hex()}"
+    folder = SHARED_MEMORY / f"traceml-{os.getpid()}-{os.urandom(4).hex()}"
     try:
         folder.mkdir(mode=0o700)
     except OSError:

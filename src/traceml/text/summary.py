@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from traceml.model.quantities import count, duration, memory, milliseconds, percent, rate
-from traceml.summary.record import Issue, PrimaryDiagnosis, SectionSummary, Summary
+from traceml.summaries.record import Issue, PrimaryDiagnosis, SectionSummary, Summary
 from traceml.text.phases import phase_tree
 
 WIDTH = 80

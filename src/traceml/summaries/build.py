@@ -12,8 +12,8 @@ from traceml.facts.gather import gather
 from traceml.model.finding import Finding, Section
 from traceml.model.rank import Region
 from traceml.store.records import RunRecords
-from traceml.summary import sections
-from traceml.summary.record import (
+from traceml.summaries import sections
+from traceml.summaries.record import (
     FORMAT,
     PRODUCER,
     SCHEMA_VERSION,
@@ -27,7 +27,7 @@ from traceml.summary.record import (
     Summary,
     TracerSummary,
 )
-from traceml.summary.tables import number
+from traceml.summaries.tables import number
 
 
 def build(records: RunRecords, generated_unix_s: float, version: str) -> Summary:

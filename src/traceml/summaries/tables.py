@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from traceml.summary.record import Global, Groups, Identity, Place, Row, Window
+from traceml.summaries.record import Global, Groups, Identity, Place, Row, Window
 
 Metrics = Mapping[str, "float | None"]
 

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from traceml.model.errors import RunNotFound, UnreadableSummary
-from traceml.summary.foreign import modernise
-from traceml.summary.record import SectionSummary, Summary
+from traceml.summaries.foreign import modernise
+from traceml.summaries.record import SectionSummary, Summary
 
 FILE_NAME = "final_summary.json"
 SECTIONS = ("step_time", "step_memory", "process", "system")

@@ -15,7 +15,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from traceml.model.finding import Kind
-from traceml.summary.record import Issue, PrimaryDiagnosis, SectionSummary, Summary
+from traceml.summaries.record import Issue, PrimaryDiagnosis, SectionSummary, Summary
 
 _WAIT_HEAVY_BEFORE = ("RESIDUAL_HEAVY", "OVERHEAD_HEAVY")
 _RENAMED = (

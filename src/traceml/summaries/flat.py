@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceml.summary.record import SectionSummary, Summary
+from traceml.summaries.record import SectionSummary, Summary
 
 PREFIX = "traceml/"
 

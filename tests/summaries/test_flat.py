@@ -3,9 +3,9 @@
 import pytest
 
 from factories import GIB, make_run
-from traceml.summary.build import build
-from traceml.summary.flat import flat
-from traceml.summary.record import Summary
+from traceml.summaries.build import build
+from traceml.summaries.flat import flat
+from traceml.summaries.record import Summary
 
 
 def test_only_measured_numbers_are_in_it() -> None:

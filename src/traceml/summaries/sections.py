@@ -10,14 +10,14 @@ from traceml.facts.times import StepTimes
 from traceml.model.finding import Finding
 from traceml.model.phase import Phase
 from traceml.model.rank import Rank
-from traceml.summary.record import (
+from traceml.summaries.record import (
     Identity,
     Issue,
     SectionMetadata,
     SectionSummary,
     Window,
 )
-from traceml.summary.tables import TableRow, groups, number, over_all
+from traceml.summaries.tables import TableRow, groups, number, over_all
 
 _MILLISECONDS = {
     "input_wait_ms": "input_s",

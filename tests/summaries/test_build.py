@@ -10,8 +10,8 @@ from traceml.model.layout import StepFlag
 from traceml.model.rank import Region
 from traceml.model.run import Ending
 from traceml.store.records import Artifact, Metric, RunRecords, TracerHealth
-from traceml.summary.build import build, with_text
-from traceml.summary.record import SectionSummary, Summary
+from traceml.summaries.build import build, with_text
+from traceml.summaries.record import SectionSummary, Summary
 
 SECTIONS = ("step_time", "step_memory", "system", "process")
 

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from traceml.model.errors import RunNotFound, TraceMLError, UnreadableSummary
-from traceml.summary.read import locate, read_summary
-from traceml.summary.record import Summary
+from traceml.summaries.read import locate, read_summary
+from traceml.summaries.record import Summary
 
 PEER = Path(__file__).parents[1] / "data" / "peer"
 SLOW = PEER / "slow_input_cpu.json"
