@@ -236,7 +236,8 @@ def test_compiled_models_gain_no_graph_and_no_break(tmp_path):
     script.write_text(
         "import torch, torch._dynamo as dynamo\n"
         "from torch import nn\n"
-        "model = torch.compile(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)).cuda())\n"
+        "layers = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)).cuda()\n"
+        "model = torch.compile(layers)\n"
         "optimizer = torch.optim.AdamW(model.parameters())\n"
         "for _ in range(12):\n"
         "    x = torch.randn(32, 64).to('cuda')\n"

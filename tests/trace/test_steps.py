@@ -17,7 +17,7 @@ class Story:
     def __init__(self):
         self.now = 1_000
         self.records = []
-        self.tracer = StepTracer(self, lambda: self.now)
+        self.tracer = StepTracer(self)
 
     def write_step(self, *values):
         self.records.append(dict(zip(FIELDS, values, strict=True)))
@@ -28,48 +28,50 @@ class Story:
         return self
 
     def fetch(self, duration, source=TRAINING, samples=8):
-        self.tracer.begin_fetch(source)
+        self.tell(self.tracer.begin_fetch, source)
         self.takes(duration)
-        self.tracer.end_fetch(samples)
+        self.tell(self.tracer.end_fetch, samples)
         return self
 
     def exhaust(self, duration, source=TRAINING):
-        self.tracer.begin_fetch(source)
+        self.tell(self.tracer.begin_fetch, source)
         self.takes(duration)
-        self.tracer.end_epoch()
+        self.tell(self.tracer.end_epoch, source)
+        return self
+
+    def tell(self, event, what=None):
+        event(what, self.now, None)
         return self
 
     def forward(self, duration, training=True, gradients=True):
-        self.tracer.begin_forward(training, gradients)
-        self.takes(duration)
-        self.tracer.end_forward(training, gradients)
-        return self
+        mode = training + 2 * gradients
+        self.tell(self.tracer.begin_forward, mode).takes(duration)
+        return self.tell(self.tracer.end_forward, mode)
 
     def evaluate(self, duration):
         return self.forward(duration, training=False, gradients=False)
 
     def backward(self, duration):
-        self.tracer.begin_backward()
+        self.tell(self.tracer.begin_backward)
         self.takes(duration)
-        self.tracer.end_backward()
+        self.tell(self.tracer.end_backward)
         return self
 
     def optimizer(self, duration, identity=ADAM):
-        self.tracer.begin_optimizer(identity)
+        self.tell(self.tracer.begin_optimizer, identity)
         self.takes(duration)
-        self.tracer.end_optimizer(identity)
-        return self
+        return self.tell(self.tracer.end_optimizer, (identity, None))
 
     def save(self, duration):
-        self.tracer.begin(CHECKPOINT)
+        self.tell(self.tracer.begin, CHECKPOINT)
         self.takes(duration)
-        self.tracer.end(CHECKPOINT)
+        self.tell(self.tracer.end, CHECKPOINT)
         return self
 
     def copy(self, duration):
-        self.tracer.begin(H2D)
+        self.tell(self.tracer.begin, H2D)
         self.takes(duration)
-        self.tracer.end(H2D)
+        self.tell(self.tracer.end, H2D)
         return self
 
     def step(self, fetch=10, source=TRAINING):
@@ -83,8 +85,7 @@ class Story:
         return [record for record in self.records if not record["flags"] & layout.NO_STEP]
 
     def finish(self):
-        self.tracer.finish()
-        return self
+        return self.tell(self.tracer.finish)
 
 
 @pytest.fixture
@@ -194,11 +195,11 @@ def test_several_steps_on_one_batch_are_several_steps(story):
 
 def test_a_closure_inside_the_optimizer_is_charged_once(story):
     for _ in range(2):
-        story.tracer.begin_optimizer(ADAM)
+        story.tell(story.tracer.begin_optimizer, ADAM)
         for _ in range(3):
             story.takes(1).forward(20).backward(30)
         story.takes(4)
-        story.tracer.end_optimizer(ADAM)
+        story.tell(story.tracer.end_optimizer, (ADAM, None))
     story.finish()
     record = story.complete[-1]
     assert record["forward_ns"] == 60
@@ -209,9 +210,9 @@ def test_a_closure_inside_the_optimizer_is_charged_once(story):
 
 def test_a_copy_inside_forward_is_charged_to_the_copy(story):
     story.fetch(10)
-    story.tracer.begin_forward(True, True)
+    story.tell(story.tracer.begin_forward, 3)
     story.takes(5).copy(7).takes(5)
-    story.tracer.end_forward(True, True)
+    story.tell(story.tracer.end_forward, 3)
     story.backward(30).optimizer(5).exhaust(1)
     assert story.records[0]["h2d_ns"] == 7
     assert story.records[0]["forward_ns"] == 10
@@ -338,13 +339,13 @@ def test_a_batch_that_is_skipped_stays_with_training(story):
 @pytest.mark.parametrize("phase", [FORWARD, BACKWARD], ids=["in forward", "in backward"])
 def test_an_aborted_step_is_recorded_and_not_counted(story, phase):
     story.step().fetch(10)
-    story.tracer.begin_forward(True, True)
+    story.tell(story.tracer.begin_forward, 3)
     story.takes(4)
     if phase == BACKWARD:
-        story.tracer.end_forward(True, True)
-        story.tracer.begin_backward()
+        story.tell(story.tracer.end_forward, 3)
+        story.tell(story.tracer.begin_backward)
         story.takes(4)
-    story.tracer.abort(phase)
+    story.tell(story.tracer.abort, phase)
     story.step().exhaust(1)
     assert len(story.complete) == 2
     assert [bool(record["flags"] & StepFlag.ABORTED) for record in story.records] == [
@@ -357,7 +358,7 @@ def test_an_aborted_step_is_recorded_and_not_counted(story, phase):
 
 def test_an_optimizer_step_that_raises_aborts_the_step(story):
     story.step().fetch(10).forward(20).backward(30)
-    story.tracer.begin_optimizer(ADAM)
+    story.tell(story.tracer.begin_optimizer, ADAM)
     story.takes(3)  # … and raises: torch calls no hook
     story.step().exhaust(1)
     assert len(story.complete) == 2
@@ -386,9 +387,9 @@ def test_updates_by_hand_without_fetches_are_marked_by_backward(story):
 def test_an_explicit_step_is_what_the_user_says(story):
     for _ in range(3):
         story.fetch(10)
-        story.tracer.enter_step()
+        story.tell(story.tracer.enter_step)
         story.takes(1).forward(20).backward(30).optimizer(5)
-        story.tracer.exit_step(False)
+        story.tell(story.tracer.exit_step, False)
         story.takes(40)
     assert len(story.complete) == 3
     record = story.complete[1]
@@ -402,9 +403,9 @@ def test_an_explicit_step_is_what_the_user_says(story):
 def test_explicit_steps_win_over_optimizer_steps(story):
     """Two optimizer steps inside one explicit step are one step."""
     for _ in range(3):
-        story.tracer.enter_step()
+        story.tell(story.tracer.enter_step)
         story.fetch(10).forward(20).backward(30).optimizer(5).backward(30).optimizer(5)
-        story.tracer.exit_step(False)
+        story.tell(story.tracer.exit_step, False)
     assert len(story.complete) == 3
     assert story.complete[1]["input_ns"] == 10
     assert story.complete[1]["body_ns"] == 90
@@ -412,29 +413,29 @@ def test_explicit_steps_win_over_optimizer_steps(story):
 
 
 def test_an_exception_leaves_an_explicit_step_aborted(story):
-    story.tracer.enter_step()
+    story.tell(story.tracer.enter_step)
     story.takes(5)
-    story.tracer.exit_step(True)
+    story.tell(story.tracer.exit_step, True)
     assert story.complete == []
     assert story.records[0]["flags"] == StepFlag.EXPLICIT | StepFlag.ABORTED
 
 
 def test_nested_explicit_steps_are_the_outer_one(story):
-    story.tracer.enter_step()
-    story.tracer.enter_step()
+    story.tell(story.tracer.enter_step)
+    story.tell(story.tracer.enter_step)
     story.takes(5)
-    story.tracer.exit_step(False)
+    story.tell(story.tracer.exit_step, False)
     story.takes(5)
-    story.tracer.exit_step(False)
+    story.tell(story.tracer.exit_step, False)
     assert [record["body_ns"] for record in story.complete] == [10]
 
 
 def test_evaluation_between_explicit_steps_is_told_apart(story):
     for _ in range(2):
         story.fetch(10)
-        story.tracer.enter_step()
+        story.tell(story.tracer.enter_step)
         story.forward(20).backward(30).optimizer(5)
-        story.tracer.exit_step(False)
+        story.tell(story.tracer.exit_step, False)
         for _ in range(2):
             story.fetch(100, VALIDATION).evaluate(50)
         story.exhaust(1, VALIDATION)
@@ -445,10 +446,10 @@ def test_evaluation_between_explicit_steps_is_told_apart(story):
 def test_optimizers_that_step_inside_backward_are_one_step(story):
     for _ in range(3):
         story.fetch(10).forward(20)
-        story.tracer.begin_backward()
+        story.tell(story.tracer.begin_backward)
         for parameter in range(4):
             story.takes(5).optimizer(2, 200 + parameter)
-        story.tracer.end_backward()
+        story.tell(story.tracer.end_backward)
     story.exhaust(1)
     assert len(story.complete) == 3
     assert story.complete[1]["backward_ns"] == 20

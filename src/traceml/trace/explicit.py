@@ -16,7 +16,9 @@ class ExplicitSteps:
         self._session = session
         self._models = models
         self.enter = session.guard(self._enter, any_thread=True)
-        self.exit = session.guard(session.tracer.exit_step)
+        self.exit = session.guard(
+            lambda aborted: session.recorder.note_and_digest(session.tracer.exit_step, aborted)
+        )
         self.watch = session.guard(models.watch_one, any_thread=True)
 
     def _enter(self, model: Any) -> None:
@@ -25,7 +27,8 @@ class ExplicitSteps:
             session.follow_this_thread()
             if session.thread != get_ident():
                 return  # another thread trains already
-        if model is not None:
+        if model is not None and not self._models.watches(model):
             self._models.watch_one(model)
-        session.identify()
-        session.tracer.enter_step()
+        if not session.identified:
+            session.identify()
+        session.recorder.note(session.tracer.enter_step, None)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import functools
 import gc
 from collections.abc import Callable
+from threading import get_ident
+from time import perf_counter_ns
 from typing import Any
 
 import torch
@@ -21,7 +23,7 @@ from traceml.trace import models
 from traceml.trace.compiling import is_compiling
 from traceml.trace.explicit import ExplicitSteps
 from traceml.trace.session import Session
-from traceml.trace.steps import BACKWARD, CHECKPOINT, GC, H2D, INPUT
+from traceml.trace.steps import BACKWARD, CHECKPOINT, H2D, INPUT
 
 BACKWARDS_WITHOUT_OPTIMIZER = 100
 """An optimizer exists and never steps (a wrapper of its own kind): backward marks the step."""
@@ -33,9 +35,10 @@ def install(session: Session) -> None:
     """Set every hook; `session.stop()` takes them out again."""
     watched = models.Models(session)
     session.steps = ExplicitSteps(session, watched)
+    search = _OptimizerSearch(session, watched)
     _watch_loaders(session)
-    _watch_backward(session, watched)
-    _watch_optimizers(session, models.KnownOptimizers(watched))
+    _watch_backward(session, search)
+    _watch_optimizers(session, models.KnownOptimizers(watched), search)
     _watch_checkpoints(session)
     if torch.version.cuda or torch.version.hip or torch.backends.mps.is_built():
         _watch_copies(session)
@@ -46,22 +49,20 @@ def install(session: Session) -> None:
 
 
 def _watch_loaders(session: Session) -> None:
-    tracer = session.tracer
-    begin = session.guard(lambda iterator: tracer.begin_fetch(id(iterator._dataset)))
-    begin_iterator = session.guard(lambda loader: tracer.begin_fetch(id(loader.dataset)))
+    tracer, recorder = session.tracer, session.recorder
+    note = session.guard(recorder.note)
+    begin = session.guard(lambda iterator: recorder.begin_fetch(id(iterator._dataset)))
+    begin_iterator = session.guard(lambda loader: recorder.begin_fetch(id(loader.dataset)))
     workers = -1
 
     def end_fetch(iterator: Any, batch: Any) -> None:
         nonlocal workers
-        tracer.end_fetch(samples_in(batch))
+        recorder.note(tracer.end_fetch, samples_in(batch))
         if iterator._num_workers != workers and session.ring and tracer.source_trains():
             workers = iterator._num_workers
             session.ring.note_loader_workers(workers)
 
     end = session.guard(end_fetch)
-    end_iterator = session.guard(tracer.end)
-    end_epoch = session.guard(tracer.end_epoch)
-    abort = session.guard(tracer.abort)
     fetch = _BaseDataLoaderIter.__next__
     iterate = DataLoader.__iter__
 
@@ -71,10 +72,10 @@ def _watch_loaders(session: Session) -> None:
         try:
             batch = fetch(self)
         except StopIteration:
-            end_epoch()
+            note(tracer.end_epoch, id(self._dataset))
             raise
         except BaseException:
-            abort(INPUT)
+            note(tracer.abort, INPUT)
             raise
         end(self, batch)
         return batch
@@ -85,7 +86,7 @@ def _watch_loaders(session: Session) -> None:
         try:
             return iterate(self)
         finally:
-            end_iterator(INPUT)
+            note(tracer.end, INPUT)
 
     session.replace(_BaseDataLoaderIter, "__next__", __next__)
     session.replace(DataLoader, "__iter__", __iter__)
@@ -113,30 +114,39 @@ def samples_in(batch: Any) -> int:
 # Backward
 
 
-def _watch_backward(session: Session, watched: models.Models) -> None:
-    tracer = session.tracer
-    begin = session.guard(tracer.begin_backward)
-    abort = session.guard(tracer.abort)
-    look_for_optimizers = _optimizer_search(session, watched)
+def _watch_backward(session: Session, search: _OptimizerSearch) -> None:
+    tracer, note = session.tracer, session.guard(session.recorder.note)
+    begin_backward, end_backward = tracer.begin_backward, tracer.end_backward
 
-    def end_backward() -> None:
-        look_for_optimizers()
-        tracer.end_backward()
+    def begin() -> None:
+        session.backwards_open += 1
+        if tracer.gpu is not None:
+            tracer.gpu.look_at_memory()
+        session.recorder.note(begin_backward, None)
 
-    end = session.guard(end_backward)
+    def end() -> None:
+        session.backwards_open -= 1
+        if not search.is_over:
+            search.look()
+        session.recorder.note(end_backward, None)
+        if tracer.by_hand:
+            session.recorder.digest()
+
+    guarded_begin, guarded_end = session.guard(begin), session.guard(end)
 
     def timed(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def backward(*arguments: Any, **options: Any) -> Any:
             if is_compiling():
                 return function(*arguments, **options)
-            begin()
+            guarded_begin()
             try:
                 result = function(*arguments, **options)
             except BaseException:
-                abort(BACKWARD)
+                session.backwards_open = 0
+                note(tracer.abort, BACKWARD)
                 raise
-            end()
+            guarded_end()
             return result
 
         return backward
@@ -146,22 +156,25 @@ def _watch_backward(session: Session, watched: models.Models) -> None:
     session.replace(torch.autograd, "grad", timed(torch.autograd.grad))
 
 
-def _optimizer_search(session: Session, watched: models.Models) -> Callable[[], None]:
-    """Find out, at the first backward passes, whether this script has an optimizer at all."""
-    tracer = session.tracer
-    seen = 0
+class _OptimizerSearch:
+    """Finds out, at the first backward passes, whether this script has an optimizer at all."""
 
-    def look() -> None:
-        nonlocal seen
-        if tracer.by_hand or tracer.steps or tracer.has_stepped:
-            return
-        seen += 1
-        if seen >= BACKWARDS_WITHOUT_OPTIMIZER or (seen <= 2 and not _any_optimizer_made()):
-            tracer.by_hand = True
-            watched.watch_callers()
-            session.identify()
+    def __init__(self, session: Session, watched: models.Models) -> None:
+        self._session = session
+        self._watched = watched
+        self._backwards = 0
+        self.is_over = False
 
-    return look
+    def look(self) -> None:
+        """After a backward pass without an optimizer step so far."""
+        self._backwards += 1
+        if self._backwards >= BACKWARDS_WITHOUT_OPTIMIZER or (
+            self._backwards <= 2 and not _any_optimizer_made()
+        ):
+            self.is_over = True
+            self._session.tracer.by_hand = True
+            self._watched.watch_callers()
+            self._session.identify()
 
 
 def _any_optimizer_made() -> bool:
@@ -175,21 +188,37 @@ def _any_optimizer_made() -> bool:
 # Optimizers
 
 
-def _watch_optimizers(session: Session, known: models.KnownOptimizers) -> None:
-    tracer = session.tracer
+def _watch_optimizers(
+    session: Session, known: models.KnownOptimizers, search: _OptimizerSearch
+) -> None:
+    tracer, recorder = session.tracer, session.recorder
+    begin_optimizer, end_optimizer = tracer.begin_optimizer, tracer.end_optimizer
+    seen = known.seen
+    opened: Any = None
 
     def begin(optimizer: Any) -> None:
-        tracer.by_hand = False
-        if known.add(optimizer):
+        nonlocal opened
+        identity = id(optimizer)
+        if identity not in seen:
+            known.add(optimizer)
             session.identify()
-        tracer.begin_optimizer(id(optimizer))
+            search.is_over = True
+            tracer.by_hand = False
+        opened = recorder.note(begin_optimizer, identity)
 
-    guarded_begin = session.guard(begin)
-    guarded_end = session.guard(lambda optimizer: tracer.end_optimizer(id(optimizer)))
+    def end(optimizer: Any) -> None:
+        gpu = tracer.gpu
+        dry = None if gpu is None or opened is None else gpu.queue_is_dry(opened)
+        recorder.note(end_optimizer, (id(optimizer), dry))
+        if not tracer.fetches:  # no fetch will close the step
+            recorder.digest()
+
+    guarded_begin, guarded_end = session.guard(begin), session.guard(end)
 
     def before(optimizer: Any, arguments: Any, options: Any) -> None:
         if not is_compiling():
-            session.follow_this_thread()
+            if session.thread != get_ident():
+                session.follow_this_thread()
             guarded_begin(optimizer)
 
     def after(optimizer: Any, arguments: Any, options: Any) -> None:
@@ -204,17 +233,16 @@ def _watch_optimizers(session: Session, known: models.KnownOptimizers) -> None:
 
 
 def _watch_checkpoints(session: Session) -> None:
-    begin = session.guard(session.tracer.begin)
-    end = session.guard(session.tracer.end)
+    tracer, note = session.tracer, session.guard(session.recorder.note)
     save = torch.save
 
     @functools.wraps(save)
     def timed_save(*arguments: Any, **options: Any) -> Any:
-        begin(CHECKPOINT)
+        note(tracer.begin, CHECKPOINT)
         try:
             return save(*arguments, **options)
         finally:
-            end(CHECKPOINT)
+            note(tracer.end, CHECKPOINT)
 
     session.replace(torch, "save", timed_save)
 
@@ -223,19 +251,19 @@ def _watch_checkpoints(session: Session) -> None:
 
 
 def _watch_copies(session: Session) -> None:
-    begin = session.guard(session.tracer.begin)
-    end = session.guard(session.tracer.end)
+    note = session.guard(session.recorder.note)
+    begin, end = session.tracer.begin, session.tracer.end
 
     def timed(function: Callable[..., Any], target: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def copy(self: Any, *arguments: Any, **options: Any) -> Any:
             if is_compiling() or not target(self, arguments, options):
                 return function(self, *arguments, **options)
-            begin(H2D)
+            note(begin, H2D)
             try:
                 return function(self, *arguments, **options)
             finally:
-                end(H2D)
+                note(end, H2D)
 
         return copy
 
@@ -276,16 +304,16 @@ def _fills_from_host(tensor: Any, arguments: Any, options: Any) -> bool:
 
 
 def _watch_garbage_collection(session: Session) -> None:
-    tracer = session.tracer
+    tracer, recorder = session.tracer, session.recorder
     began = 0
 
-    def note(phase: str, details: dict[str, int]) -> None:
+    def collect(phase: str, details: dict[str, int]) -> None:
         nonlocal began
         if phase == "start":
-            began = tracer.clock()
+            began = perf_counter_ns()
         else:
-            tracer.add(GC, tracer.clock() - began)
+            recorder.note(tracer.collect_garbage, perf_counter_ns() - began)
 
-    guarded = session.guard(note)
+    guarded = session.guard(collect)
     gc.callbacks.append(guarded)
     session.restores.append(lambda: gc.callbacks.remove(guarded))

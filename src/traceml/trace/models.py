@@ -35,15 +35,14 @@ class KnownOptimizers:
 
     def __init__(self, models: Models) -> None:
         self._models = models
-        self._seen: dict[int, weakref.ref[Any]] = {}
+        self.seen: dict[int, weakref.ref[Any]] = {}
+        """By identity; an optimizer that dies is forgotten, since another may get its number."""
         self._scans = 0
 
-    def add(self, optimizer: Any) -> bool:
-        """Look at an optimizer that steps; whether it was new."""
-        known = self._seen.get(id(optimizer))
-        if known is not None and known() is optimizer:
-            return False
-        self._seen[id(optimizer)] = weakref.ref(optimizer)
+    def add(self, optimizer: Any) -> None:
+        """Look at an optimizer that steps for the first time."""
+        identity, seen = id(optimizer), self.seen
+        seen[identity] = weakref.ref(optimizer, lambda _: seen.pop(identity, None))
         parameters = {
             id(parameter): parameter
             for group in optimizer.param_groups
@@ -52,7 +51,6 @@ class KnownOptimizers:
         self._models.use_device(parameters.values())
         if not self._models.cover(parameters):
             self._models.watch(self._owners(parameters.keys()))
-        return True
 
     def _owners(self, parameters: Iterable[int]) -> list[nn.Module]:
         wanted = set(parameters)
@@ -72,11 +70,8 @@ class Models:
         self._wrapped: set[tuple[type, str]] = set()
         self._unseen = 0
         self._escalations = [self._watch_forward, self._watch_children]
-        session.at_step.append(self._look)
-        tracer = session.tracer
-        self._begin = session.guard(tracer.begin_forward)
-        self._end = session.guard(tracer.end_forward)
-        self._abort = session.guard(tracer.abort)
+        session.tracer.looks.append(self._look)
+        self._note = session.guard(session.recorder.note)
         self._forwards = 0
         self._depth = 0
 
@@ -92,11 +87,14 @@ class Models:
                 self._watched[id(model)] = weakref.ref(model, self._forget(id(model)))
                 self._wrap(type(model), "__call__")
 
+    def watches(self, model: nn.Module) -> bool:
+        """Whether the calls of this model are timed already."""
+        return id(model) in self._watched
+
     def watch_one(self, model: nn.Module) -> None:
         """Time the calls of a model that the script has named."""
-        if id(model) not in self._watched:
-            self.use_device(model.parameters())
-            self.watch([model])
+        self.use_device(model.parameters())
+        self.watch([model])
 
     def use_device(self, parameters: Iterable[nn.Parameter]) -> None:
         """Follow the GPU that the first of these parameters lives on."""
@@ -128,7 +126,8 @@ class Models:
         self._wrapped.add((kind, name))
         call = getattr(kind, name)
         session, watched = self._session, self._watched
-        begin, end, abort = self._begin, self._end, self._abort
+        note, tracer = self._note, session.tracer
+        begin, end, abort = tracer.begin_forward, tracer.end_forward, tracer.abort
 
         @functools.wraps(call)
         def timed(model: Any, *arguments: Any, **options: Any) -> Any:
@@ -136,29 +135,28 @@ class Models:
                 return call(model, *arguments, **options)
             if self._depth or get_ident() != session.thread:
                 return call(model, *arguments, **options)
-            training, gradients = model.training, torch.is_grad_enabled()
+            mode = model.training + 2 * torch.is_grad_enabled()
             self._depth = 1
-            self._forwards += 1
-            begin(training, gradients)
+            note(begin, mode)
             try:
                 result = call(model, *arguments, **options)
             except BaseException:
                 self._depth = 0
-                abort(FORWARD)
+                note(abort, FORWARD)
                 raise
             self._depth = 0
-            end(training, gradients)
+            self._forwards = 1
+            note(end, mode)
             return result
 
         self._session.replace(kind, name, timed)
 
     def _look(self) -> None:
         """After each step: if the model was not called, try the next way of seeing it."""
-        if self._forwards:
-            self._forwards = self._unseen = 0
-            self._escalations.clear()
+        if self._forwards or not self._escalations:
+            self._session.tracer.looks.remove(self._look)
             return
-        if not self._escalations or not self._watched:
+        if not self._watched:
             return
         self._unseen += 1
         if self._unseen > PATIENCE_STEPS:

@@ -18,7 +18,6 @@ class Regions:
         self.forget()
         self.add = session.guard(self._add, any_thread=True)
         self.mark = session.guard(self._mark, any_thread=True)
-        session.at_step.append(self.look)
 
     def forget(self) -> None:
         """Begin anew: in a forked child the parent's lines are not ours."""
@@ -39,6 +38,8 @@ class Regions:
         totals[4] = max(totals[4], took)
         ended = None if began is None else self._mark()
         if ended is not None:
+            if not self._pending:
+                self._session.tracer.looks.append(self.look)
             self._pending.append((totals, began, ended))
         self._write(totals)
 
@@ -52,9 +53,11 @@ class Regions:
             self._session.ring.write_region(*totals)
 
     def look(self) -> None:
-        """After each step: add the GPU times of regions that the GPU has completed."""
+        """After each step, as long as any wait: add the times of regions the GPU has completed."""
         pending = self._pending
         while pending and pending[0][2].query():
             totals, began, ended = pending.pop(0)
             totals[5] = max(totals[5], 0) + int(began.elapsed_time(ended) * 1e6)
             self._write(totals)
+        if not pending:
+            self._session.tracer.looks.remove(self.look)

@@ -31,6 +31,9 @@ _pack_region = layout.packer(layout.REGION).pack_into
 _pack_count = layout.packer([("", "Q")]).pack_into
 _pack_text = layout.packer([("", "256s")]).pack_into
 
+_POPULATE = getattr(mmap, "MAP_POPULATE", 0)
+"""All pages at once, where Linux can: later none of them costs a step a fault."""
+
 _GPU_OFFSET = layout.offset_of(layout.STEP, layout.GPU_FIELDS[0])
 
 
@@ -59,6 +62,8 @@ class Ring:
         self._messages = messages
         self._step_base = layout.step_slots_offset(REGION_CAPACITY)
         self._message_base = layout.message_slots_offset(REGION_CAPACITY, steps)
+        self.longest_message = messages // 4 * layout.MESSAGE_PAYLOAD_BYTES
+        """In bytes: a quarter of the ring, so that no message evicts itself."""
         self.steps_written = 0
         self._messages_written = 0
         self._regions_used = 0
@@ -124,11 +129,6 @@ class Ring:
             self._messages_written = number + 1
         _pack_count(self._map, _MESSAGES_WRITTEN, self._messages_written)
 
-    @property
-    def longest_message(self) -> int:
-        """How many bytes a message may have: a quarter of the ring, so that none evicts itself."""
-        return self._messages // 4 * layout.MESSAGE_PAYLOAD_BYTES
-
     def open_region(self) -> int | None:
         """Reserve a line of the region table; `None` when it is full (the loss is counted)."""
         if self._regions_used >= REGION_CAPACITY:
@@ -185,7 +185,7 @@ def _create_sized(path: Path, steps: int, messages: int) -> Ring:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         _reserve(descriptor, size)
-        mapping = mmap.mmap(descriptor, size)
+        mapping = mmap.mmap(descriptor, size, mmap.MAP_SHARED | _POPULATE)
     except OSError:
         path.unlink()
         raise

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from traceml.model.rank import Rank
 from traceml.trace import ring as rings
 from traceml.trace.messages import Messages
+from traceml.trace.recorder import Recorder
 from traceml.trace.regions import Regions
 from traceml.trace.steps import StepTracer
 
@@ -49,13 +50,15 @@ class Session:
         self.thread: int | None = None
         self.active = True
         self.restores: list[Callable[[], None]] = []
-        self.at_step: list[Callable[[], None]] = []
         self._folders = [ring_folder, run_folder] if ring_folder else [run_folder]
         self._failures = 0
-        self._identified = False
+        self.identified = False
         self.pid = os.getpid()
-        self.tracer = StepTracer(_NoRing(), time.perf_counter_ns)
-        self.tracer.on_step = self._after_step
+        self.tracer = StepTracer(_NoRing())
+        self.recorder = Recorder(self.tracer)
+        self.backwards_open = 0
+        if max_steps is not None:
+            self.tracer.looks.append(self._stop_when_done)
         # What a script may say for itself; `steps` is there once torch is.
         self.steps: ExplicitSteps | None = None
         self.regions = Regions(self)
@@ -96,9 +99,9 @@ class Session:
     def follow_this_thread(self) -> None:
         """An optimizer steps here: before the first step that decides which thread trains."""
         me = get_ident()
-        if self.thread != me and self.tracer.steps == 0 and not self.tracer.in_backward:
+        if self.thread != me and self.tracer.steps == 0 and not self.backwards_open:
             self.thread = me
-            self.tracer.forget()
+            self.recorder.forget()
 
     def replace(self, owner: Any, name: str, replacement: Any) -> None:
         """Set an attribute of torch's; the way back restores what was there, or its absence."""
@@ -140,8 +143,8 @@ class Session:
 
     def identify(self) -> None:
         """Write who this is: from the first step on its rank and device are known."""
-        if not self._identified and self.open() is not None:
-            self._identified = True
+        if not self.identified and self.open() is not None:
+            self.identified = True
             assert self.ring is not None
             self.ring.identify(self._identity())
 
@@ -152,7 +155,7 @@ class Session:
         ring = self.open()
         if ring is not None:
             self.device = f"cuda:{index}"
-            self.tracer.gpu = CudaTimeline(ring, index, self.tracer.clock)
+            self.tracer.gpu = CudaTimeline(ring, index)
 
     def _identity(self) -> Rank:
         rank, world, local_rank, local_world, node = _place()
@@ -173,9 +176,7 @@ class Session:
             process_unix_ns=_process_start_ns(),
         )
 
-    def _after_step(self) -> None:
-        for look in self.at_step:
-            look()
+    def _stop_when_done(self) -> None:
         if self.max_steps is not None and self.tracer.steps >= self.max_steps:
             self.stop()
 
@@ -191,13 +192,15 @@ class Session:
         self.stop()
 
     def _finish(self) -> None:
-        self.tracer.finish()
         gpu: Any = self.tracer.gpu
+        if gpu is not None:
+            gpu.look_at_memory()
+        self.recorder.note_and_digest(self.tracer.finish, None)
         deadline = time.monotonic() + LAST_LOOK_S
         while gpu is not None and gpu.outstanding and time.monotonic() < deadline:
             gpu.resolve(gpu.outstanding)
             time.sleep(0.001)
-        for look in self.at_step:
+        for look in tuple(self.tracer.looks):
             look()
 
     def stop(self) -> None:
@@ -210,12 +213,12 @@ class Session:
         """In a forked child: nothing of the parent's is ours; a ring of our own may come."""
         self.ring = None
         self.thread = None
-        self._identified = False
+        self.identified = False
         self._failures = 0
         self.pid = os.getpid()
         self.tracer.sink = _NoRing()
         self.tracer.gpu = None
-        self.tracer.forget()
+        self.recorder.forget()
         self.regions.forget()
         self.messages.forget()
 

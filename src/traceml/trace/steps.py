@@ -1,4 +1,7 @@
-"""Turns what the hooks see (fetch, copy, forward, backward, optimizer, save) into steps.
+"""Turns what the hooks saw (fetch, copy, forward, backward, optimizer, save) into steps.
+
+Each event comes with its moment: a time on the host's clock and, where there is one, a mark on the
+GPU's timeline. The machine itself reads no clock, so it can run after the fact (see `recorder`).
 
 Time is accounted for completely. A step begins where the one before it ended, so the walls of all
 records add up to the loop's wall time. Inside, `wall = input + body + between`.
@@ -21,14 +24,26 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
-from traceml.model.layout import NOT_MEASURED, StepFlag
+from traceml.model.layout import NO_STEP, NOT_MEASURED, StepFlag
 
 INPUT, H2D, FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT, EVALUATION, GC, SAMPLES, BACKWARDS, STEPS = (
     range(11)
 )
 """Places in the list of what a step has accumulated so far."""
 
+EVALUATING, TRAINING_WITH_GRADIENTS = 0, 3
+"""A forward pass's mode: 1 if the model is in training mode, plus 2 if gradients are kept."""
+
 _OUTSIDE_STEPS_TOO = (H2D, CHECKPOINT)
+
+_ABORTED = int(StepFlag.ABORTED)
+_EXPLICIT = int(StepFlag.EXPLICIT)
+_TAIL = int(StepFlag.TAIL)
+_GPU_TIMED = int(StepFlag.GPU_TIMED)
+_QUEUE_WATCHED = int(StepFlag.QUEUE_WATCHED)
+_QUEUE_DRY = int(StepFlag.QUEUE_DRY)
+_NO_STEP = int(NO_STEP)
+# Plain numbers: arithmetic on enum flags costs a microsecond each, in every step.
 
 _BY_HAND = 0
 """Stands for the optimizer where the script has none: no object has this id."""
@@ -86,13 +101,53 @@ class Timeline(Protocol):
 
 
 class StepTracer:
-    """The steps of one training process; fed by hooks, all from one thread."""
+    """The steps of one training process; fed with events, all from one thread.
 
-    def __init__(self, sink: Sink, clock: Callable[[], int]) -> None:
+    Every event's method takes what happened, the moment, and the mark, in this order.
+    """
+
+    __slots__ = (
+        "_aborted",
+        "_dry",
+        "_empty",
+        "_evaluated_at",
+        "_explicit",
+        "_explicit_depth",
+        "_explicit_start",
+        "_fetch_over",
+        "_fetched",
+        "_fetched_at",
+        "_fetched_in_step",
+        "_fetched_mark",
+        "_frames",
+        "_had_backward",
+        "_had_forward",
+        "_had_training_forward",
+        "_optimizer_end",
+        "_roles",
+        "_snapshot",
+        "_snapshot_spans",
+        "_source",
+        "_spans",
+        "_start",
+        "_start_mark",
+        "_stepped",
+        "_totals",
+        "_usual_optimizers",
+        "by_hand",
+        "fetches",
+        "gpu",
+        "looks",
+        "sink",
+        "steps",
+    )
+    # More than thirty attributes: without slots Python would keep them in a slower place.
+
+    def __init__(self, sink: Sink) -> None:
         self.sink = sink
-        self.clock = clock
         self.gpu: Timeline | None = None
-        self.on_step: Callable[[], None] = lambda: None
+        self.looks: list[Callable[[], None]] = []
+        """What wants to be called after each step, as long as it wants to."""
         self.forget()
 
     def forget(self) -> None:
@@ -100,11 +155,12 @@ class StepTracer:
         self.steps = 0
         self.by_hand = False
         self.fetches = False
+        self._empty: _Totals = [-1, -1, -1, -1, -1, 0, 0, 0, -1, 0, 0]
         self._roles: dict[int, Role] = {}
         self._start: int | None = None
         self._start_mark: Any = None
         self._frames: list[list[Any]] = []
-        self._totals = self._fresh()
+        self._totals = self._empty.copy()
         self._spans: list[Any] = []
         self._stepped: set[int] = set()
         self._usual_optimizers: set[int] = set()
@@ -114,9 +170,9 @@ class StepTracer:
         self._source: int | None = None
         self._fetched_at = 0
         self._fetched_mark: Any = None
-        self._snapshot = self._totals
+        self._snapshot = self._empty
         self._snapshot_spans = 0
-        self._fetched = False
+        self._fetched = self._fetch_over = False
         self._fetched_in_step = False
         self._had_backward = False
         self._had_forward = False
@@ -132,12 +188,8 @@ class StepTracer:
     # Phases: a stack, so that a phase inside another (a copy inside forward, a closure inside the
     # optimizer step) is charged once, to the inner one.
 
-    def begin(self, phase: int) -> None:
+    def begin(self, phase: int, now: int, mark: Any) -> None:
         """A phase begins."""
-        mark = None if self.gpu is None else self.gpu.mark()
-        self._begin_at(phase, self.clock(), mark)
-
-    def _begin_at(self, phase: int, now: int, mark: Any) -> None:
         if self._start is None:
             if phase in _OUTSIDE_STEPS_TOO:
                 return  # a model that moves to its device before training begins
@@ -145,9 +197,8 @@ class StepTracer:
             self._fetched_at, self._fetched_mark = now, mark
         self._frames.append([phase, now, 0, mark])
 
-    def end(self, phase: int) -> int:
+    def end(self, phase: int, now: int, mark: Any) -> int:
         """The innermost phase of this name ends; returns its own duration."""
-        now = self.clock()
         frames = self._frames
         while frames:
             frame = frames.pop()
@@ -159,54 +210,65 @@ class StepTracer:
             if frames:
                 frames[-1][2] += total
                 outer = frames[-1][0]
-            value = self._totals[phase]
-            self._totals[phase] = own if value < 0 else value + own
-            if frame[3] is not None and self.gpu is not None:
-                mark = self.gpu.mark()
-                if mark is not None:
-                    self._spans.append((phase, frame[3], mark, outer))
+            totals = self._totals
+            totals[phase] = own if totals[phase] < 0 else totals[phase] + own
+            if mark is not None and frame[3] is not None:
+                self._spans.append((phase, frame[3], mark, outer))
             return own
         return 0
 
-    def abort(self, phase: int) -> None:
+    def abort(self, phase: int, now: int, mark: Any) -> None:
         """An exception leaves a phase: its time counts, the step is not a complete one."""
-        self.end(phase)
+        self.end(phase, now, mark)
         self._aborted = True
 
-    def add(self, place: int, amount: int) -> None:
-        """Add to one of the totals without a phase of its own."""
-        self._totals[place] += amount
+    def collect_garbage(self, duration: int, now: int, mark: Any) -> None:
+        """Python collected garbage, for so long."""
+        self._totals[GC] += duration
 
     # Fetching
 
-    def begin_fetch(self, source: int) -> None:
+    def begin_fetch(self, source: int, now: int, mark: Any) -> None:
         """A batch is asked for from a source (a dataset, by identity)."""
         if self._frames:
             self._drop_stale_frames()
-        mark = None if self.gpu is None else self.gpu.mark()
-        now = self.clock()
-        if not self._frames and not self._explicit_depth:
-            self._settle(now, mark, source)
-            self._provisional_from(now, mark)
+        going_on = (
+            self._fetched and not self._fetch_over and source == self._source
+        )  # workers started
+        if not going_on and not self._frames and not self._explicit_depth:
+            self._settle(source, now, mark)
+            if self._fetched_at != now:
+                self._provisional_from(now, mark)
         self._source = source
         self._fetched = True
-        self._begin_at(INPUT, now, mark)
+        self.begin(INPUT, now, mark)
 
-    def end_fetch(self, samples: int) -> None:
+    @property
+    def is_explicit(self) -> bool:
+        """Whether the script bounds its steps itself: then no fetch ends one."""
+        return self._explicit
+
+    def resume_fetch(self, now: int) -> None:
+        """The fetch goes on now: what we did since it began is not waiting for data."""
+        if self._frames and self._frames[-1][0] == INPUT:
+            self._frames[-1][1] = now
+
+    def end_fetch(self, samples: int, now: int, mark: Any) -> None:
         """The batch is there."""
-        self.end(INPUT)
-        self._fetched_in_step = True
+        self.end(INPUT, now, mark)
+        self._fetched_in_step = self._fetch_over = True
         if samples >= 0:
-            value = self._totals[SAMPLES]
-            self._totals[SAMPLES] = samples if value < 0 else value + samples
+            totals = self._totals
+            totals[SAMPLES] = samples if totals[SAMPLES] < 0 else totals[SAMPLES] + samples
 
-    def end_epoch(self) -> None:
+    def end_epoch(self, source: int, now: int, mark: Any) -> None:
         """The source had no further batch."""
-        self.end(INPUT)
-        if self._roles.get(self._source or 0) is Role.EVALUATION:
+        self.end(INPUT, now, mark)
+        self._fetch_over = True
+        if self._roles.get(source) is Role.EVALUATION:
             self._had_forward = True  # what follows, up to the next fetch, concludes evaluation
 
-    def _settle(self, now: int, mark: Any, source: int) -> None:
+    def _settle(self, source: int, now: int, mark: Any) -> None:
         """Decide what the time since the last fetch was: a step, evaluation, or neither yet."""
         if self.steps == 0 and not self._stepped and not self._had_backward:
             self._forget_before(now, mark)
@@ -214,9 +276,9 @@ class StepTracer:
             self._roles.setdefault(self._source or 0, Role.EVALUATION)
             self._take_as_evaluation(now, mark)
         elif self._stepped and not self._explicit:
-            self._close(now, mark, StepFlag(0))
+            self._close(now, mark, 0)
         elif self._aborted and not self._explicit:
-            self._close(now, mark, StepFlag.ABORTED)
+            self._close(now, mark, _ABORTED)
 
     def _was_evaluation(self, source: int) -> bool:
         if self._had_backward or not self._fetched or self._source is None:
@@ -229,7 +291,7 @@ class StepTracer:
     def _forget_before(self, now: int, mark: Any) -> None:
         """Before the first backward nothing was training: the loop begins here."""
         self._start, self._start_mark = now, mark
-        self._totals, self._spans = self._fresh(), []
+        self._totals, self._spans = self._empty.copy(), []
 
     def _take_as_evaluation(self, now: int, mark: Any) -> None:
         """Everything since the last fetch was evaluation (checkpoints in it stay checkpoints)."""
@@ -248,7 +310,7 @@ class StepTracer:
     def _provisional_from(self, now: int, mark: Any) -> None:
         self._fetched_at, self._fetched_mark = now, mark
         self._snapshot, self._snapshot_spans = self._totals.copy(), len(self._spans)
-        self._fetched = False
+        self._fetched = self._fetch_over = False
         self._had_backward = self._had_forward = self._had_training_forward = False
         self._evaluated_at = None
 
@@ -260,39 +322,37 @@ class StepTracer:
 
     # Forward and backward
 
-    def begin_forward(self, training: bool, gradients: bool) -> None:
-        """The model is called."""
-        if training and gradients:
+    def begin_forward(self, mode: int, now: int, mark: Any) -> None:
+        """The model is called; the mode says whether it trains and whether gradients are kept."""
+        if mode == TRAINING_WITH_GRADIENTS:
             if not self._had_training_forward and self._had_forward and not self._frames:
-                self._end_evaluation()
+                self._end_evaluation(now, mark)
             self._had_training_forward = True
             self._evaluated_at = None
         self._had_forward = True
-        self.begin(FORWARD)
+        self.begin(FORWARD, now, mark)
 
-    def _end_evaluation(self) -> None:
+    def end_forward(self, mode: int, now: int, mark: Any) -> None:
+        """The model's call returned."""
+        own = self.end(FORWARD, now, mark)
+        if mode == EVALUATING and not self._frames and self._is_for_training():
+            self._claim_evaluation(own, now)
+
+    def _end_evaluation(self, now: int, mark: Any) -> None:
         """A training loop without fetches goes on after an evaluation with them."""
         if self._fetched and not self._had_backward and not self.source_trains():
-            mark = None if self.gpu is None else self.gpu.mark()
-            self._take_as_evaluation(self.clock(), mark)
+            self._take_as_evaluation(now, mark)
 
     def source_trains(self) -> bool:
         """Whether the last fetch was from a source that is known to be for training."""
         return self._roles.get(self._source or 0) is Role.TRAINING
 
-    def end_forward(self, training: bool, gradients: bool) -> None:
-        """The model's call returned."""
-        own = self.end(FORWARD)
-        if not training and not gradients and not self._frames and self._is_for_training():
-            self._claim_evaluation(own)
-
     def _is_for_training(self) -> bool:
         """Whether what came since the last fetch is known to be a step's, not an evaluation's."""
         return self._had_backward or not self._fetched or self.source_trains()
 
-    def _claim_evaluation(self, own: int) -> None:
+    def _claim_evaluation(self, own: int, now: int) -> None:
         """A forward pass for evaluation without a fetch of its own, and the gap since the last."""
-        now = self.clock()
         since = now - own if self._evaluated_at is None else self._evaluated_at
         self._totals[FORWARD] -= own
         self._totals[EVALUATION] += now - since
@@ -301,107 +361,90 @@ class StepTracer:
             self._spans.append((EVALUATION, start, end, None))
         self._evaluated_at = now
 
-    def begin_backward(self) -> None:
+    def begin_backward(self, _: None, now: int, mark: Any) -> None:
         """Gradients are asked for."""
         if self.by_hand and self._stepped and not self._fetched_in_step:
             self._close_at_optimizer_end()
         self._had_backward = True
         self._evaluated_at = None
         self._totals[BACKWARDS] += 1
-        if self.gpu is not None and not self._frames:
-            self.gpu.look_at_memory()
-        self.begin(BACKWARD)
+        self.begin(BACKWARD, now, mark)
 
-    def end_backward(self) -> None:
+    def end_backward(self, _: None, now: int, mark: Any) -> None:
         """Gradients are there."""
-        self.end(BACKWARD)
+        self.end(BACKWARD, now, mark)
         if self.by_hand and not self._frames:
             self._stepped.add(_BY_HAND)
             self._totals[STEPS] += 1
             if self._source is not None:
                 self._roles[self._source] = Role.TRAINING
-            self._remember_optimizer_end()
-
-    @property
-    def has_stepped(self) -> bool:
-        """Whether an optimizer has stepped in the step that is open."""
-        return bool(self._stepped)
-
-    @property
-    def in_backward(self) -> bool:
-        """Whether a backward pass is open: an optimizer per parameter may step inside it."""
-        return any(frame[0] == BACKWARD for frame in self._frames)
+            self._remember_optimizer_end(now, mark)
 
     # Optimizer
 
-    def begin_optimizer(self, identity: int) -> None:
+    def begin_optimizer(self, identity: int, now: int, mark: Any) -> None:
         """An optimizer steps."""
         if self._frames and self._frames[-1][0] == OPTIMIZER:
             self._drop_stale_frames()
         if identity in self._stepped and not self._explicit and not self._frames:
             self._close_at_optimizer_end()
-        self.begin(OPTIMIZER)
+        self.begin(OPTIMIZER, now, mark)
 
-    def end_optimizer(self, identity: int) -> None:
-        """The optimizer has stepped."""
-        watched = self._frames[-1][3] if self._frames else None
-        self.end(OPTIMIZER)
-        if watched is not None and self.gpu is not None:
-            self._dry = self.gpu.queue_is_dry(watched)
+    def end_optimizer(self, what: tuple[int, bool | None], now: int, mark: Any) -> None:
+        """The optimizer has stepped; whether the GPU's queue had run dry by then comes with it."""
+        identity, self._dry = what
+        self.end(OPTIMIZER, now, mark)
         self._totals[STEPS] += 1
         if self._source is not None and self._had_backward:
             self._roles[self._source] = Role.TRAINING
         self._stepped.add(identity)
         if self._frames:
             return  # parameter by parameter inside a backward pass: the step goes on
-        self._remember_optimizer_end()
+        self._aborted = False
+        if self._explicit:
+            return
+        self._remember_optimizer_end(now, mark)
         complete = self._usual_optimizers and self._usual_optimizers <= self._stepped
-        if complete and not self._fetched_in_step and not self._explicit:
+        if complete and not self._fetched_in_step:
             self._close_at_optimizer_end()
 
-    def _remember_optimizer_end(self) -> None:
+    def _remember_optimizer_end(self, now: int, mark: Any) -> None:
         self._aborted = False
-        mark = self._spans[-1][2] if self._spans else None
-        self._optimizer_end = (self.clock(), mark, self._totals.copy(), len(self._spans))
+        self._optimizer_end = (now, mark, self._totals.copy(), len(self._spans))
 
     # Explicit steps
 
-    def enter_step(self) -> None:
+    def enter_step(self, _: None, now: int, mark: Any) -> None:
         """`with trace_step(model)` begins."""
         self._explicit_depth += 1
         if self._explicit_depth > 1:
             return
-        mark = None if self.gpu is None else self.gpu.mark()
-        now = self.clock()
         self._frames.clear()
         if self._start is None:
             self._start, self._start_mark = now, mark
         elif self._had_forward:
-            self._end_evaluation()
+            self._end_evaluation(now, mark)
         if self._source is not None:
             self._roles[self._source] = Role.TRAINING
         self._explicit = True
         self._explicit_start = (now, mark, self._outside_body(), len(self._spans))
         self._provisional_from(now, mark)
 
-    def exit_step(self, aborted: bool) -> None:
+    def exit_step(self, aborted: bool, now: int, mark: Any) -> None:
         """`with trace_step(model)` ends."""
         self._explicit_depth = max(0, self._explicit_depth - 1)
-        if self._explicit_depth:
-            return
-        mark = None if self.gpu is None else self.gpu.mark()
-        now = self.clock()
-        self._frames.clear()
-        flags = StepFlag.EXPLICIT | (StepFlag.ABORTED if aborted else StepFlag(0))
-        self._close(now, mark, flags)
+        if not self._explicit_depth:
+            self._frames.clear()
+            self._close(now, mark, _EXPLICIT | _ABORTED if aborted else _EXPLICIT)
 
     def _outside_body(self) -> int:
         totals = self._totals
-        return max(totals[INPUT], 0) + totals[EVALUATION] + totals[CHECKPOINT]
+        waited = totals[INPUT]
+        return (waited if waited > 0 else 0) + totals[EVALUATION] + totals[CHECKPOINT]
 
     # Closing
 
-    def finish(self) -> None:
+    def finish(self, _: None, now: int, mark: Any) -> None:
         """The process ends: close the step that is done, keep the rest as the tail."""
         if self._start is None:
             return
@@ -410,13 +453,9 @@ class StepTracer:
             self._close_at_optimizer_end()  # nothing, where no optimizer has stepped
         if self.steps == 0:
             return
-        mark = None if self.gpu is None else self.gpu.mark()
-        if self.gpu is not None:
-            self.gpu.look_at_memory()
-        now = self.clock()
         if self._source is not None and self._was_evaluation(self._source):
             self._take_as_evaluation(now, mark)
-        self._close(now, mark, StepFlag.ABORTED if self._aborted else StepFlag.TAIL)
+        self._close(now, mark, _ABORTED if self._aborted else _TAIL)
 
     def _close_at_optimizer_end(self) -> None:
         """The step ended where its last optimizer did; what came after belongs to the next."""
@@ -427,40 +466,28 @@ class StepTracer:
         backward, forward = self._had_backward, self._had_training_forward
         self._totals, self._spans = totals, self._spans[:spans]
         self._usual_optimizers = self._stepped.copy()
-        self._close(end, mark, StepFlag(0))
+        self._close(end, mark, 0)
+        if later == totals:
+            return
         self._spans = later_spans
         self._totals = [
             empty if after == before else after - max(before, 0)
-            for after, before, empty in zip(later, totals, self._fresh(), strict=True)
+            for after, before, empty in zip(later, totals, self._empty, strict=True)
         ]
-        if later != totals:
-            self._had_backward, self._had_training_forward = backward, forward
+        self._had_backward, self._had_training_forward = backward, forward
 
-    def _close(self, end: int, mark: Any, flags: StepFlag) -> None:
+    def _close(self, end: int, mark: Any, flags: int) -> None:
+        """Write the step that ends here and open the next."""
         totals = self._totals
         start = end if self._start is None else self._start
-        wall = end - start
-        body = wall - self._outside_body()
-        bounds = Bounds(self._start_mark, self._start_mark, mark, 0, self.fetches)
-        if flags & StepFlag.EXPLICIT:
-            began, began_mark, outside, spans_before = self._explicit_start
-            body = end - began - (self._outside_body() - outside)
-            bounds = bounds._replace(start=began_mark, spans_before=spans_before)
-        allocated = reserved = NOT_MEASURED
-        gpu = self.gpu
-        if gpu is not None:
-            allocated, reserved = gpu.memory()
-            if self._dry is not None:
-                flags |= StepFlag.QUEUE_WATCHED
-                if self._dry:
-                    flags |= StepFlag.QUEUE_DRY
-            if bounds.start is not None and mark is not None:
-                flags |= StepFlag.GPU_TIMED
+        body_start, outside = start, 0
+        if flags & _EXPLICIT:
+            body_start, _, outside, _ = self._explicit_start
         number = self.sink.write_step(
             start,
-            wall,
+            end - start,
             totals[INPUT],
-            body,
+            end - body_start - (self._outside_body() - outside),
             totals[EVALUATION],
             totals[CHECKPOINT],
             totals[H2D],
@@ -470,34 +497,44 @@ class StepTracer:
             NOT_MEASURED,
             totals[GC],
             *_NO_GPU_TIMES,
-            allocated,
-            reserved,
+            *(_NO_MEMORY if self.gpu is None else self.gpu.memory()),
             totals[SAMPLES],
-            max(totals[BACKWARDS], 0),
-            flags,
+            totals[BACKWARDS],
+            flags if self.gpu is None else flags | self._gpu_flags(mark),
             totals[STEPS],
         )
-        if gpu is not None:
-            gpu.measure_later(number, bounds, self._spans)
-        if not flags & (StepFlag.ABORTED | StepFlag.TAIL):
+        if self.gpu is not None:
+            self.gpu.measure_later(number, self._bounds(mark, flags), self._spans)
+        if not flags & _NO_STEP:
             self.steps += 1
-        self._start, self._start_mark = end, mark
         self._open_next(end, mark)
-        self.on_step()
+        for look in tuple(self.looks):
+            look()
+
+    def _gpu_flags(self, mark: Any) -> int:
+        flags = 0 if mark is None or self._start_mark is None else _GPU_TIMED
+        if self._dry is not None:
+            flags |= _QUEUE_DRY | _QUEUE_WATCHED if self._dry else _QUEUE_WATCHED
+        return flags
+
+    def _bounds(self, mark: Any, flags: int) -> Bounds:
+        first = self._start_mark
+        if flags & _EXPLICIT:
+            _, began, _, spans_before = self._explicit_start
+            return Bounds(first, None if first is None else began, mark, spans_before, self.fetches)
+        return Bounds(first, first, mark, 0, self.fetches)
 
     def _open_next(self, end: int, mark: Any) -> None:
-        if self._fetched_in_step:
+        if self._fetched_in_step and not self.fetches:
             self.fetches = True
-        self._totals, self._spans = self._fresh(), []
-        self._stepped = set()
-        self._optimizer_end = None
+            self._empty[INPUT] = 0  # fetches are seen: a step without one waited for none
+        self._start, self._start_mark = end, mark
+        self._totals, self._spans = self._empty.copy(), []
+        self._stepped.clear()
+        self._optimizer_end = self._dry = None
         self._aborted = self._fetched_in_step = False
-        self._dry = None
         self._provisional_from(end, mark)
-
-    def _fresh(self) -> _Totals:
-        """Nothing yet; once fetches are known to be seen, a step without one waited for none."""
-        return [0 if self.fetches else -1, -1, -1, -1, -1, 0, 0, 0, -1, 0, 0]
 
 
 _NO_GPU_TIMES = (NOT_MEASURED,) * 6
+_NO_MEMORY = (NOT_MEASURED, NOT_MEASURED)
