@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import pty
+import shutil
 import signal
 import struct
 import subprocess
@@ -19,7 +20,7 @@ import termios
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,21 +37,8 @@ PYTHON, TRACEML = str(BIN / "python"), str(BIN / "traceml")
 
 T = TypeVar("T")
 
-STEPS = """\
-def take_steps(count):
-    # Complete steps through the tracer itself: quick, where torch is not the point.
-    from traceml.trace.current import current
-    session = current()
-    if session is None:
-        return  # under plain python
-    session.identify()
-    enter, leave = map(session.guard, (session.tracer.enter_step, session.tracer.exit_step))
-    for _ in range(count):
-        enter()
-        leave(False)
-
-"""
-"""Put before a script that is to record steps without torch."""
+STEPS = Path(__file__).with_name("ring_steps.py").read_text()
+"""Put before a script that is to record steps without torch: `take_steps(count)`."""
 
 TORCH_STEPS = """\
 import torch
@@ -297,11 +285,12 @@ def started(
 
 
 def _end_all(traces: Traces) -> None:
+    """After a test that failed: its processes and their shared memory are not left to others."""
     for process in traces.left():
-        try:
+        with suppress(psutil.NoSuchProcess):
             process.kill()
-        except psutil.NoSuchProcess:
-            continue
+    for place in traces.rings():
+        shutil.rmtree(place, ignore_errors=True)
 
 
 @dataclass

@@ -13,6 +13,7 @@ from threading import Thread
 import pytest
 
 from processes import wait_until
+from ring_steps import write_steps
 from traceml.agent import loop
 from traceml.agent.loop import Agent
 from traceml.api.run import RunOptions, new_run
@@ -32,15 +33,8 @@ def _train(folder: Path, steps: int) -> Session:
     """A rank of this very process."""
     ring_folder = folders.read_manifest(folder).ring_folder
     session = Session(folder, Path(ring_folder) if ring_folder else None, None)
-    session.identify()
-    _take_steps(session, steps)
+    write_steps(session, steps)
     return session
-
-
-def _take_steps(session: Session, count: int) -> None:
-    for _ in range(count):
-        session.tracer.enter_step()
-        session.tracer.exit_step(False)
 
 
 class _Following:
@@ -102,7 +96,7 @@ def test_one_damaged_ring_holds_up_no_other(
     session = _train(folder, 7)
     following = _Following(folder)
     wait_until(lambda: list(folder.glob("rank-*.steps")), "the whole ring is drained")
-    _take_steps(session, 2)
+    write_steps(session, 2)
     following.tell({"ended": {"exit_status": 0}})
     assert following.finish()
     assert _steps(folder) == 9
@@ -118,7 +112,7 @@ def test_a_ring_that_fills_up_is_drained_in_time(
     following = _Following(folder)
     wait_until(lambda: list(folder.glob("rank-*.steps")), "the agent has found the ring")
     for _ in range(20):
-        _take_steps(session, 256)
+        write_steps(session, 256)
         wait_until(
             lambda: (
                 session.ring is not None and session.ring.steps_written - _drained(following) < 128

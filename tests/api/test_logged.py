@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from processes import PYTHON, STEPS, TORCH_STEPS, run, run_traceml
+from processes import PYTHON, TORCH_STEPS, run, run_traceml
 
 LOGS = """\
 import os, traceml
@@ -69,14 +69,6 @@ def test_under_plain_python_every_verb_does_nothing(tmp_path: Path) -> None:
     done = run([PYTHON, "-c", script], tmp_path)
     assert (done.status, done.stdout, done.stderr) == (0, "3 7\nFalse False\n", "")
     assert list(tmp_path.iterdir()) == [tmp_path / "weights.pt"]
-
-
-@pytest.mark.parametrize("steps", [1, 4])
-def test_tracing_stops_after_as_many_steps_as_asked_for(tmp_path: Path, steps: int) -> None:
-    script = STEPS + "take_steps(10)\nprint('trained')\n"
-    done = run_traceml(["run", "--trace-max-steps", str(steps), "train.py"], tmp_path, script)
-    assert (done.status, done.stdout) == (0, "trained\n")
-    assert done.steps == steps
 
 
 def test_tracing_that_has_stopped_leaves_torch_as_it_was(tmp_path: Path) -> None:

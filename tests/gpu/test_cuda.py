@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from traceml.model.layout import StepFlag
 from traceml.store.load import drain_rings
 from traceml.store.recordfile import RankFiles
-from traceml.trace import current, hooks
+from traceml.trace import current, gpu, hooks
 
 pytestmark = pytest.mark.gpu
 
@@ -22,7 +22,18 @@ GPU_PHASES = ("gpu_h2d_ns", "gpu_forward_ns", "gpu_backward_ns", "gpu_optimizer_
 
 
 @pytest.fixture
-def traced(tmp_path):
+def every_step(monkeypatch):
+    """Time every step on the GPU, whatever it costs."""
+    monkeypatch.setattr(gpu, "GPU_TIMING_SHARE", 1e9)
+
+
+@pytest.fixture
+def traced(every_step, traced_as_usual):
+    return traced_as_usual
+
+
+@pytest.fixture
+def traced_as_usual(tmp_path):
     """A session in this process; call the fixture's value to end it and get the steps."""
     (tmp_path / "run.json").write_text('{"run_name": "gpu", "started_unix_s": 0}')
     session = current.start(tmp_path, None, None)
@@ -110,7 +121,7 @@ def test_copies_to_the_device_are_seen(traced):
     steps = complete(traced())
     assert (steps["h2d_ns"] > 0).all()
     assert (steps["gpu_h2d_ns"] > 0.5 * steps["gpu_body_ns"]).mean() > 0.9
-    assert abs(np.median(steps["gpu_h2d_ns"] / steps["h2d_ns"]) - 1) < 0.1
+    assert 0.7 < np.median(steps["gpu_h2d_ns"] / steps["h2d_ns"]) <= 1.05  # the host allocates too
 
 
 def test_input_that_the_gpu_does_not_wait_for_costs_nothing_there(traced):
@@ -141,7 +152,7 @@ def test_memory_peaks_are_the_allocators_and_stay_the_users(traced):
         peaks.append(torch.cuda.max_memory_allocated())
         optimizer.step()
         optimizer.zero_grad()
-        deadline = time.perf_counter() + 0.025  # past the interval at which memory is read
+        deadline = time.perf_counter() + 0.11  # past the interval at which memory is read
         while time.perf_counter() < deadline:
             pass
     at_the_end = torch.cuda.max_memory_allocated()
@@ -204,6 +215,15 @@ def test_the_queue_is_not_dry_when_the_gpu_is_the_bottleneck(traced):
     steps = complete(traced())
     dry = (steps["flags"] & int(StepFlag.QUEUE_DRY)) != 0
     assert dry.mean() < 0.2
+
+
+def test_short_steps_are_timed_now_and_then(traced_as_usual):
+    small = nn.Linear(16, 16).cuda()
+    train(small, 600, loader=[torch.randn(8, 16)] * 600)
+    steps = complete(traced_as_usual())
+    timed = steps["gpu_body_ns"] >= 0
+    assert 5 <= timed.sum() < 0.5 * len(steps)
+    assert (steps["gpu_forward_ns"][timed] > 0).all()
 
 
 def test_a_cuda_graph_can_be_captured_and_replayed_while_traced(traced):

@@ -78,20 +78,20 @@ def _shared_memory(running: Running) -> list[Path]:
 @pytest.mark.parametrize("option", [(), ("--save-output",)], ids=["as it is", "kept"])
 def test_a_disk_that_fills_up_in_mid_run(tmp_path: Path, option: tuple[str, ...]) -> None:
     script = STEPS + (
-        "import sys, time, traceml\n"
+        "import os, sys, time, traceml\n"
         "take_steps(5)\n"
         "traceml.log_params({'lr': 0.1})\n"
         "open('ready', 'w').close()\n"
-        "while not __import__('os').path.exists('full'): time.sleep(0.01)\n"
-        "take_steps(5)\nprint('trained')\nsys.exit(7)\n"
+        "while not os.path.exists('full'): time.sleep(0.01)\n"
+        "take_steps(2000)\nprint('trained')\nsys.exit(7)\n"
     )
-    with small_disk(tmp_path / "logs", 256) as logs:
-        with started([TRACEML, "run", *option, "train.py"], tmp_path, script) as running:
-            running.wait_for("ready")
-            wait_until(lambda: list(running.folder.glob("rank-*.steps")), "the agent drains")
-            filler = fill(logs)
-            (tmp_path / "full").touch()
-            done = running.finish()
+    command = [TRACEML, "run", *option, "train.py"]
+    with small_disk(tmp_path / "logs", 1024) as logs, started(command, tmp_path, script) as running:
+        running.wait_for("ready")
+        wait_until(lambda: list(running.folder.glob("rank-*.steps")), "the agent drains")
+        filler = fill(logs)
+        (tmp_path / "full").touch()
+        done = running.finish()
         assert (done.status, done.stdout) == (7, "trained\n")
         *before, line = done.lines_of_ours()
         assert before == (
@@ -99,10 +99,11 @@ def test_a_disk_that_fills_up_in_mid_run(tmp_path: Path, option: tuple[str, ...]
         )
         assert line.startswith("traceml: the summary could not be written (OSError: [Errno 28] No")
         assert f"`traceml recover {done.folder}` writes it" in line
+        assert len(done.rings()) == 1  # what has no room on the disk is still here
         filler.unlink()
         recovered = run_traceml(["recover", done.folder], tmp_path)
         assert recovered.status == 0
-        assert recovered.steps == 10
+        assert recovered.steps == 2005
         assert recovered.summary["params"] == {"lr": 0.1}
         recovered.assert_nothing_is_left()
 

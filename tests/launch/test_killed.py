@@ -182,16 +182,16 @@ def test_everything_killed_and_the_run_is_recovered(tmp_path: Path) -> None:
         running.send(signal.SIGKILL)
         done = running.finish()
         assert done.left() == []
-    assert not (done.folder / "final_summary.json").exists()
-    recovered = run_traceml(["recover", done.folder.name], tmp_path)
-    assert recovered.status == 0
-    assert recovered.stdout.startswith("TraceML · train-")
-    assert recovered.steps == 20
-    assert recovered.summary["metrics"]["loss"]["last"] == 0.5
-    assert recovered.summary["duration_s"] > 0
-    recovered.assert_nothing_is_left()
-    first = recovered.summary
-    assert run_traceml(["recover", str(done.folder)], tmp_path).summary == first
+        assert not (done.folder / "final_summary.json").exists()
+        recovered = run_traceml(["recover", done.folder.name], tmp_path)
+        assert recovered.status == 0
+        assert recovered.stdout.startswith("TraceML · train-")
+        assert recovered.steps == 20
+        assert recovered.summary["metrics"]["loss"]["last"] == 0.5
+        assert recovered.summary["duration_s"] > 0
+        recovered.assert_nothing_is_left()
+        first = recovered.summary
+        assert run_traceml(["recover", str(done.folder)], tmp_path).summary == first
 
 
 def test_a_summary_built_again_is_equal_field_by_field(tmp_path: Path) -> None:
@@ -257,9 +257,9 @@ def test_recovering_beside_a_trainer_that_lives_takes_nothing_from_it(tmp_path: 
         assert len(half.rings()) == 1
         (tmp_path / "go").touch()
         half.wait_until_none_is_left()
-    whole = run_traceml(["recover", half.folder], tmp_path)
-    assert whole.steps == 10
-    whole.assert_nothing_is_left()
+        whole = run_traceml(["recover", half.folder], tmp_path)
+        assert whole.steps == 10
+        whole.assert_nothing_is_left()
 
 
 def _recover(folder: Path) -> Finished:

@@ -126,7 +126,7 @@ open("seen", "w").write(str([int(number) for number in seen]))
     "name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGXCPU"]
 )
 def test_a_signal_to_the_launcher_alone_reaches_the_script_once(tmp_path: Path, name: str) -> None:
-    script = COUNTS.format(names=[name])
+    script = COUNTS.replace("{names}", str([name]))
     with started([TRACEML, "run", "train.py"], tmp_path, script) as running:
         running.wait_for("ready")
         running.send(signal.Signals[name])
@@ -149,7 +149,7 @@ def test_a_script_that_dies_of_a_signal_to_the_launcher(tmp_path: Path) -> None:
 
 
 def test_a_disabled_run_passes_signals_on_too(tmp_path: Path) -> None:
-    script = COUNTS.replace("take_steps(5)\n", "").format(names=["SIGUSR1"])
+    script = COUNTS.replace("take_steps(5)\n", "").replace("{names}", str(["SIGUSR1"]))
     with started([TRACEML, "run", "--disable-traceml", "train.py"], tmp_path, script) as running:
         running.wait_for("ready")
         running.send(signal.SIGUSR1)
@@ -233,7 +233,7 @@ sys.exit(main(sys.argv[1:]))
 def test_waiting_without_sigtimedwait_passes_signals_on(tmp_path: Path) -> None:
     """macOS knows no `sigtimedwait`: handlers note what came, and nothing is lost."""
     (tmp_path / "launcher.py").write_text(LAUNCHER_WITHOUT_SIGTIMEDWAIT)
-    script = COUNTS.format(names=["SIGTERM"])
+    script = COUNTS.replace("{names}", str(["SIGTERM"]))
     command = [PYTHON, "launcher.py", "run", "train.py"]
     with started(command, tmp_path, script, start_new_session=True) as running:
         running.wait_for("ready")

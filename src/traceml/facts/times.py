@@ -19,6 +19,8 @@ Floats = npt.NDArray[np.float64]
 
 MOST = 0.5
 """Something measured in at most this share of steps or ranks counts as not measured."""
+FEWEST_TIMED = 5
+"""Short steps are timed on the GPU now and then; so many of them stand for the rest."""
 
 _STACKED = ("input_ns", "body_ns", "gpu_input_ns", "gpu_body_ns")
 _STACKED_COLUMNS = [WIDE.index(name) for name in _STACKED]
@@ -69,11 +71,12 @@ NO_TIMES = StepTimes()
 
 @dataclass(frozen=True, slots=True)
 class StepClocks:
-    """Every shared step of every rank on the run's clock, in seconds: (ranks, steps)."""
+    """Every shared step of every rank, in seconds: (ranks, steps)."""
 
     clock: str
+    """The clock that the phases are taken on."""
     step_s: Floats
-    """NaN where the clock did not run in that step."""
+    """On that clock where it ran in most steps, else on the host's; NaN where it did not run."""
     host_s: Floats
     """Each step's mean over the ranks on the host's clock, which always runs."""
 
@@ -95,14 +98,16 @@ class StepClocks:
 def step_clocks(aligned: Aligned) -> StepClocks:
     """Choose the clock and take every step's time on it.
 
-    The GPU's own clock where most steps of every rank have been timed on it, else the host's.
+    The GPU's own clock where enough steps of every rank have been timed on it, else the host's.
     """
     stack = np.empty((len(_STACKED), len(aligned.ranks), len(aligned.index)))
     for position, steps in enumerate(aligned.ranks):
         stack[:, position] = steps.rows[:, _STACKED_COLUMNS].T
     cpu_input, cpu_body, gpu_input, gpu_body = stack
-    on_gpu = bool(((gpu_body >= 0).mean(axis=1) > MOST).all())
-    waited, body = (gpu_input, gpu_body) if on_gpu else (cpu_input, cpu_body)
+    timed = (gpu_body >= 0).sum(axis=1)
+    mostly = bool((timed > MOST * gpu_body.shape[1]).all())
+    on_gpu = mostly or bool((timed >= FEWEST_TIMED).all())
+    waited, body = (gpu_input, gpu_body) if mostly else (cpu_input, cpu_body)
     unmeasured = body < 0
     step_s: Floats = (np.maximum(waited, 0) + body) * 1e-9
     step_s[unmeasured] = np.nan
@@ -153,7 +158,8 @@ class _Column:
 
     def mean(self, steps: Floats) -> Floats:
         """Over the steps where it was measured, if most of all steps were."""
-        return np.where(self.counts > MOST * steps, self.sums / np.maximum(self.counts, 1), np.nan)
+        enough = (self.counts > 0) & (self.counts > MOST * steps)
+        return np.where(enough, self.sums / np.maximum(self.counts, 1), np.nan)
 
     def per_step(self, steps: Floats) -> Floats:
         """The total shared out over all steps, if it was ever measured."""
@@ -192,7 +198,7 @@ def _parts(columns: dict[str, _Column], clock: str) -> dict[str, Floats]:
     cpu_input, cpu_body = account("input"), columns["body_ns"].mean(cpu_steps)
     gpu_steps = columns["gpu_body_ns"].counts
     gpu_input = columns["gpu_input_ns"].per_step(gpu_steps)
-    gpu_body = columns["gpu_body_ns"].mean(cpu_steps)
+    gpu_body = columns["gpu_body_ns"].mean(gpu_steps)
     found["input"] = gpu_input if clock == "gpu" else cpu_input
     found["cpu_step"], found["gpu_step"] = _plus(cpu_body, cpu_input), _plus(gpu_body, gpu_input)
     found["step"] = found[f"{clock}_step"]

@@ -31,4 +31,4 @@ class ExplicitSteps:
             self._models.watch_one(model)
         if not session.identified:
             session.identify()
-        session.recorder.note(session.tracer.enter_step, None)
+        session.recorder.note_boundary(session.tracer.enter_step, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from enum import Enum
 from time import perf_counter_ns
 from typing import Any, Protocol
 
@@ -17,8 +18,12 @@ SPANS_PER_STEP = 256
 """Phases timed on the GPU in one step: hundreds of micro-batches keep their host times alone."""
 RESOLVED_PER_STEP = 2
 """How many outstanding steps are looked at when a step closes: keeps up, never bursts."""
-MEMORY_EVERY_NS = 20_000_000
-"""Reading the allocator's statistics costs about 10 µs: once per step, but no more often than this.
+GPU_TIMING_SHARE = 0.003
+"""Of the loop's time: what marks, queries and reading them may take of the host."""
+MOST_STEPS_BETWEEN = 63
+"""However short the steps, one in so many is timed."""
+MEMORY_EVERY_NS = 100_000_000
+"""Reading the allocator's statistics costs 10 to 30 µs: once per step, but no more often than this.
 The allocator's peak covers everything since the last reading, so no new height is missed."""
 
 _PHASES = (steps.INPUT, steps.H2D, steps.FORWARD, steps.BACKWARD, steps.OPTIMIZER)
@@ -37,8 +42,20 @@ class GpuSink(Protocol):
         """Say that the first `count` steps will not change any more."""
 
 
+class _Timing(Enum):
+    """What is marked on the GPU's timeline at present."""
+
+    OFF = "nothing"
+    ARMED = "the ends of steps"
+    ON = "everything"
+
+
 class CudaTimeline:
-    """Marks on one CUDA device's current stream."""
+    """Marks on one CUDA device's current stream.
+
+    Long steps are all timed. A mark costs the host about ten microseconds amid a step, so of short
+    steps only every so many is: timing takes at most its share of the loop's time.
+    """
 
     def __init__(self, sink: GpuSink, device: int) -> None:
         self._sink = sink
@@ -55,17 +72,30 @@ class CudaTimeline:
         self._memory_read_at = 0
         self._peaks = (0, 0)
         self._seen = (NOT_MEASURED, NOT_MEASURED)
+        self._timing = _Timing.ARMED
+        self._steps_off = self._steps_between = 0
+        self._planned_at = perf_counter_ns()
+        self._spent_ns = 0
 
     def mark(self) -> Any:
-        """A moment on the current stream; `None` while a CUDA graph is being captured."""
+        """A moment on the current stream; `None` in a step that is not timed on the GPU."""
+        return self._record_now() if self._timing is _Timing.ON else None
+
+    def mark_boundary(self) -> Any:
+        """The same where a step may end: the next one needs it if it is to be timed."""
+        return None if self._timing is _Timing.OFF else self._record_now()
+
+    def _record_now(self) -> Any:
+        began = perf_counter_ns()
         if self._capturing():
-            return None
+            return None  # a CUDA graph is being captured: it must see nothing of us
         key = self._current_stream(self._device)
         if key != self._stream_key:
             self._stream_key = key
             self._stream = torch.cuda.current_stream(self._device)
         event = self._pool.pop() if self._pool else self._new_event(enable_timing=True)
         self._record(event, self._stream)
+        self._spent_ns += perf_counter_ns() - began
         return event
 
     def queue_is_dry(self, mark: Any) -> bool | None:
@@ -73,27 +103,49 @@ class CudaTimeline:
         return None if self._capturing() else bool(mark.query())
 
     def measure_later(self, number: int, step: steps.Bounds, spans: list[steps.Span]) -> None:
-        """Remember a step whose marks the GPU has yet to pass, and finish older ones."""
-        if len(spans) > SPANS_PER_STEP:
-            step, spans = step._replace(start=None), []
-        self._pending.append((number, step, spans))
-        if len(self._pending) > PENDING_STEPS:
-            self._give_up(self._pending.popleft())
-        self.resolve(RESOLVED_PER_STEP)
+        """A step has ended: remember it if it is timed, finish older ones, plan the next."""
+        if step.start is not None and step.end is not None:
+            if len(spans) > SPANS_PER_STEP:
+                step, spans = step._replace(start=None), []
+            self._pending.append((number, step, spans))
+            if len(self._pending) > PENDING_STEPS:
+                self._sink.mark_final(self._pending.popleft()[0] + 1)
+            self._plan_after_timed()
+        elif self._timing is _Timing.OFF:
+            self._steps_off -= 1
+            if self._steps_off <= 0:
+                self._timing = _Timing.ARMED
+        elif step.end is not None:
+            self._timing = _Timing.ON
+        if self._pending:
+            self.resolve(RESOLVED_PER_STEP)
+
+    def _plan_after_timed(self) -> None:
+        """Time the next step too, or leave so many out that timing stays below its share."""
+        now = perf_counter_ns()
+        steps_since = self._steps_between + 1
+        step_ns = max(1, (now - self._planned_at) // steps_since)
+        between = self._spent_ns / (GPU_TIMING_SHARE * step_ns)
+        self._planned_at, self._spent_ns = now, 0
+        self._steps_between = min(MOST_STEPS_BETWEEN, int(between))
+        if self._steps_between:
+            self._timing = _Timing.ARMED if self._steps_between == 1 else _Timing.OFF
+            self._steps_off = self._steps_between - 1
 
     def resolve(self, most: int) -> None:
         """Fill in the GPU times of outstanding steps that the GPU has completed."""
         pending = self._pending
+        began = perf_counter_ns()
         for _ in range(min(most, len(pending))):
             number, step, spans = pending[0]
-            if step.end is not None:
-                if self._capturing() or not step.end.query():
-                    return
-                if step.start is not None:
-                    self._sink.fill_gpu_times(number, _gpu_times(step, spans))
+            if self._capturing() or not step.end.query():
+                break
+            if step.start is not None:
+                self._sink.fill_gpu_times(number, _gpu_times(step, spans))
             pending.popleft()
             self._sink.mark_final(number + 1)
             self._recycle(step, spans)
+        self._spent_ns += perf_counter_ns() - began
 
     @property
     def outstanding(self) -> int:
@@ -122,9 +174,6 @@ class CudaTimeline:
         """The most bytes allocated and reserved that were seen since last asked."""
         seen, self._seen = self._seen, (NOT_MEASURED, NOT_MEASURED)
         return seen
-
-    def _give_up(self, step: tuple[int, steps.Bounds, list[steps.Span]]) -> None:
-        self._sink.mark_final(step[0] + 1)
 
     def _recycle(self, step: steps.Bounds, spans: list[steps.Span]) -> None:
         """Return a step's marks to the pool, but for the last: the next step begins there."""

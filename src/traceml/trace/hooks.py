@@ -128,9 +128,10 @@ def _watch_backward(session: Session, search: _OptimizerSearch) -> None:
         session.backwards_open -= 1
         if not search.is_over:
             search.look()
-        session.recorder.note(end_backward, None)
         if tracer.by_hand:
-            session.recorder.digest()
+            session.recorder.note_and_digest(end_backward, None)
+        else:
+            session.recorder.note(end_backward, None)
 
     guarded_begin, guarded_end = session.guard(begin), session.guard(end)
 
@@ -209,9 +210,10 @@ def _watch_optimizers(
     def end(optimizer: Any) -> None:
         gpu = tracer.gpu
         dry = None if gpu is None or opened is None else gpu.queue_is_dry(opened)
-        recorder.note(end_optimizer, (id(optimizer), dry))
-        if not tracer.fetches:  # no fetch will close the step
-            recorder.digest()
+        if tracer.fetches:
+            recorder.note(end_optimizer, (id(optimizer), dry))
+        else:  # no fetch will end the step
+            recorder.note_and_digest(end_optimizer, (id(optimizer), dry))
 
     guarded_begin, guarded_end = session.guard(begin), session.guard(end)
 

@@ -36,14 +36,21 @@ class Recorder:
             self.digest()
         return mark
 
+    def note_boundary(self, event: Event, what: Any) -> None:
+        """Something happens where a step may end or begin."""
+        gpu = self.tracer.gpu
+        now = perf_counter_ns()
+        mark = None if gpu is None else gpu.mark_boundary()
+        self._events.append((event, what, now, mark))
+
     def note_and_digest(self, event: Event, what: Any) -> None:
-        """Something happens that may end a step."""
-        self.note(event, what)
+        """Something happens that ends a step."""
+        self.note_boundary(event, what)
         self.digest()
 
     def begin_fetch(self, source: int) -> None:
         """A batch is asked for: the step before may end here."""
-        self.note(self.tracer.begin_fetch, source)
+        self.note_boundary(self.tracer.begin_fetch, source)
         if not self.tracer.is_explicit:
             self.digest()
             self.tracer.resume_fetch(perf_counter_ns())

@@ -85,7 +85,10 @@ class Timeline(Protocol):
     """The GPU's own clock; see `trace.gpu`."""
 
     def mark(self) -> Any:
-        """A moment on the GPU's timeline; `None` when none can be taken now."""
+        """A moment on the GPU's timeline; `None` when none is taken now."""
+
+    def mark_boundary(self) -> Any:
+        """The same where a step may end."""
 
     def queue_is_dry(self, mark: Any) -> bool | None:
         """Whether the GPU has passed this mark already."""
