@@ -7,6 +7,7 @@ import pytest
 
 from factories import GIB, make_rank, make_run, map_steps, number_steps
 from traceml.facts.gather import gather
+from traceml.model import layout
 from traceml.model.layout import StepFlag
 from traceml.model.phase import Phase
 from traceml.model.rank import Region
@@ -171,7 +172,8 @@ def test_the_gpu_clock_needs_some_timed_steps_of_every_rank() -> None:
     def untimed(count):
         def change(steps, rank):
             if rank == 1:
-                steps["gpu_body_ns"][-count:] = -1
+                for name in layout.GPU_FIELDS:
+                    steps[name][-count:] = layout.NOT_MEASURED
 
         return change
 
