@@ -28,7 +28,7 @@ def begin() -> None:
         from traceml.trace import hooks
 
         hooks.install(session)
-    except Exception as error:  # noqa: BLE001 - said, and kept for the summary; training goes on
+    except (ImportError, AttributeError, TypeError) as error:
         what = f"{type(error).__name__}: {error}"
         _give_up(session, f"torch {version} has not the hooks we know ({what})")
 
