@@ -37,6 +37,10 @@ PYTHON, TRACEML = str(BIN / "python"), str(BIN / "traceml")
 
 T = TypeVar("T")
 
+# A shell's background job ignores these, and every process below inherits that: not our tests'.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
 STEPS = Path(__file__).with_name("ring_steps.py").read_text()
 """Put before a script that is to record steps without torch: `take_steps(count)`."""
 

@@ -79,13 +79,14 @@ class CudaTimeline:
 
     def mark(self) -> Any:
         """A moment on the current stream; `None` in a step that is not timed on the GPU."""
-        return self._record_now() if self._timing is _Timing.ON else None
+        return self.record_now() if self._timing is _Timing.ON else None
 
     def mark_boundary(self) -> Any:
         """The same where a step may end: the next one needs it if it is to be timed."""
-        return None if self._timing is _Timing.OFF else self._record_now()
+        return None if self._timing is _Timing.OFF else self.record_now()
 
-    def _record_now(self) -> Any:
+    def record_now(self) -> Any:
+        """A moment on the current stream in any step: for regions that the user asked to time."""
         began = perf_counter_ns()
         if self._capturing():
             return None  # a CUDA graph is being captured: it must see nothing of us

@@ -26,7 +26,7 @@ class Regions:
 
     def _mark(self) -> Any:
         gpu = self._session.tracer.gpu
-        return None if gpu is None else gpu.mark()
+        return None if gpu is None else gpu.record_now()
 
     def _add(self, name: str, took: int, began: Any) -> None:
         """One more time through a region; `began` is its first mark on the GPU, if it has one."""

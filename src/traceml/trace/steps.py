@@ -90,6 +90,9 @@ class Timeline(Protocol):
     def mark_boundary(self) -> Any:
         """The same where a step may end."""
 
+    def record_now(self) -> Any:
+        """The same in any step, for what the user asked to time."""
+
     def queue_is_dry(self, mark: Any) -> bool | None:
         """Whether the GPU has passed this mark already."""
 
