@@ -51,10 +51,14 @@ def test_ctrl_c_is_one_keyboard_interrupt(tmp_path: Path, option: tuple[str, ...
 
 def test_ctrl_c_on_a_program_that_dies_of_it(tmp_path: Path) -> None:
     """The interrupt may be waiting for us still when the program is gone: the summary comes."""
-    with in_terminal([TRACEML, "run", "--", "sh", "-c", ": > ready; sleep 300"], tmp_path) as shell:
-        shell.wait_for("ready")
-        shell.press(b"\x03")
-        done = shell.finish()
+    script = (
+        "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_DFL)\n"
+        "open('ready', 'w').close()\ntime.sleep(300)\n"
+    )
+    with in_terminal([TRACEML, "run", "train.py"], tmp_path, script) as terminal:
+        terminal.wait_for("ready")
+        terminal.press(b"\x03")
+        done = terminal.finish()
     assert done.status == 130
     assert "Traceback" not in done.stdout
     assert "not waiting" not in done.stdout

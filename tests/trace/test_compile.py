@@ -9,7 +9,7 @@ import pytest
 
 SCRIPT = """
 import json
-import torch, torch._dynamo as dynamo
+import torch, torch._dynamo as dynamo, traceml
 from torch import nn
 torch.set_num_threads(1)
 
@@ -21,17 +21,22 @@ def run(scenario):
         def forward(self, x):
             return self.two(torch.relu(self.one(x)))
 
+    class Talkative(Net):
+        @traceml.trace_time("inside")
+        def forward(self, x):
+            return self.two(torch.relu(self.one(x)))
+
     torch.manual_seed(0)
     dynamo.reset()
     dynamo.utils.counters.clear()
-    model = Net()
+    model = Talkative() if scenario == "verbs" else Net()
     if scenario == "sequential":
         model = nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     update = optimizer.step
     if scenario in ("wrapper", "sequential", "evaluation"):
         model = torch.compile(model, backend="eager")
-    elif scenario == "whole graph":
+    elif scenario in ("whole graph", "verbs"):
         model = torch.compile(model, backend="eager", fullgraph=True)
     elif scenario == "in place":
         model.compile(backend="eager")
@@ -67,7 +72,7 @@ def run(scenario):
     return {"stats": dict(counters["stats"]), "breaks": breaks, "losses": losses}
 
 SCENARIOS = ("wrapper", "whole graph", "in place", "submodule", "sequential", "loss function",
-             "late", "evaluation", "optimizer")
+             "late", "evaluation", "verbs", "optimizer")
 print(json.dumps({scenario: run(scenario) for scenario in SCENARIOS}))
 """
 
@@ -80,6 +85,7 @@ SCENARIOS = [
     "loss function",
     "late",
     "evaluation",
+    "verbs",
     "optimizer",
 ]
 STEPS_SEEN = 14 * (len(SCENARIOS) - 1)

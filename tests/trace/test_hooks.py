@@ -303,6 +303,7 @@ def test_a_second_model_and_optimizer_are_found_when_they_come(traced):
         (torch.zeros(5, 2), 5),
         ([torch.zeros(5, 2), torch.zeros(5)], 5),
         ((torch.zeros(5, 2), torch.zeros(5)), 5),
+        (((torch.zeros(3, 8, 8),) * 16, ({},) * 16), -1),
         ({"pixels": torch.zeros(5, 2)}, 5),
         ([{"pixels": torch.zeros(5, 2)}], 5),
         (torch.tensor(1.0), -1),
@@ -311,7 +312,19 @@ def test_a_second_model_and_optimizer_are_found_when_they_come(traced):
         ({}, -1),
         (None, -1),
     ],
-    ids=["tensor", "list", "tuple", "dict", "nested", "scalar", "text", "empty", "none", "nothing"],
+    ids=[
+        "tensor",
+        "list",
+        "tuple",
+        "unstacked",
+        "dict",
+        "nested",
+        "scalar",
+        "text",
+        "empty",
+        "none",
+        "nothing",
+    ],
 )
 def test_the_batch_size_is_read_where_it_shows(batch, samples):
     assert hooks.samples_in(batch) == samples
@@ -368,3 +381,110 @@ def test_without_a_run_every_verb_does_nothing(monkeypatch):
     assert traceml.final_summary() == {}
     model = nn.Linear(1, 1)
     assert traceml.trace_model_instance(model) is model
+
+
+def test_a_model_called_by_its_forward_beside_one_called_as_usual(traced):
+    class Net(nn.Module):
+        def __init__(self, inputs, outputs):
+            super().__init__()
+            self.inner = nn.Linear(inputs, outputs)
+            self.calls = 0
+
+        def forward(self, inputs):
+            self.calls += 1
+            return self.inner(inputs)
+
+    class Encoder(Net):
+        pass
+
+    encoder, decoder = Encoder(4, 4), Net(4, 1)
+    optimizer = torch.optim.SGD([*encoder.parameters(), *decoder.parameters()], lr=0.1)
+    for inputs, targets in make_loader(160):
+        nn.functional.mse_loss(decoder(encoder.forward(inputs)), targets).backward()
+        optimizer.step()
+    assert "forward" in vars(Encoder)
+    assert vars(Encoder)["forward"] is not Net.forward
+    steps = complete(traced.finish())
+    assert np.median(steps["forward_ns"][8:]) > np.median(steps["forward_ns"][1:3])
+
+
+def test_a_thread_that_collects_garbage_does_not_become_the_training_thread(traced, monkeypatch):
+    monkeypatch.setattr(hooks, "_any_optimizer_made", lambda: False)  # other tests made some
+    thread = threading.Thread(target=gc.collect)
+    thread.start()
+    thread.join()
+    weight = torch.zeros(4, 1, requires_grad=True)
+    for inputs, targets in make_loader():
+        loss = nn.functional.mse_loss(inputs @ weight, targets)
+        loss.backward()
+        with torch.no_grad():
+            weight -= 0.1 * weight.grad
+            weight.grad = None
+    assert len(complete(traced.finish())) == 8
+
+
+def test_hundreds_of_micro_batches_are_one_step(traced):
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for index, (inputs, targets) in enumerate(make_loader(600, batch=1), start=1):
+        nn.functional.mse_loss(model(inputs), targets).backward()
+        if index % 200 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    steps = complete(traced.finish())
+    assert len(steps) == 3
+    assert list(steps["micro_batches"]) == [200, 200, 200]
+
+
+def test_what_the_user_patched_after_us_stays(traced):
+    def mine(*_):
+        return None
+
+    ours = torch.save
+    torch.save = mine
+    try:
+        current.end()
+        assert torch.save is mine
+    finally:
+        torch.save = ours.__wrapped__
+
+
+def test_what_is_logged_after_tracing_stopped_is_kept(tmp_path):
+    (tmp_path / "run.json").write_text('{"run_name": "here", "started_unix_s": 0}')
+    session = current.start(tmp_path, None, 3)
+    hooks.install(session)
+    model = nn.Linear(4, 1)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1), make_loader())
+    traceml.log_metrics({"accuracy": 0.9})
+    current.end()
+    from traceml.store.load import drain_rings, load_run
+
+    drain_rings(tmp_path, everything=True)
+    run = load_run(tmp_path)
+    assert [metric.name for metric in run.metrics] == ["accuracy"]
+    assert len(complete(run.ranks[0].steps)) == 3
+
+
+def test_a_logged_value_that_is_no_number_costs_only_itself(traced):
+    model = nn.Linear(4, 1)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1), make_loader())
+    loss = model(torch.zeros(1, 4)).sum()
+    traceml.log_metrics({"loss": loss, "phase": "train", "accuracy": 0.5})
+    current.end()
+    from traceml.store.load import drain_rings, load_run
+
+    drain_rings(traced.folder, everything=True)
+    run = load_run(traced.folder)
+    assert [metric.name for metric in run.metrics] == ["accuracy", "loss"]
+    assert run.ranks[0].health.failures == 0
+    assert run.ranks[0].health.messages_lost == 1
+
+
+def test_naming_an_artifact_never_raises(traced, monkeypatch, tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    traceml.log_artifact("model.pt")
+    traceml.log_artifact(None)
+    assert traced.session.active

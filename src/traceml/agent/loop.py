@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,7 @@ class Agent:
                 self._guarded(self._drain, followed)
         self._guarded(self._answer)
         if second:
+            self._guarded(self._let_go_of_the_dead)
             self._guarded(self._sample)
             self._guarded(self._look_after_training)
 
@@ -135,10 +137,23 @@ class Agent:
         followed.rank = followed.ring.head().rank.rank
         self._artifacts.note(messages)
 
+    def _let_go_of_the_dead(self) -> None:
+        """Bring the rings of processes that have ended to disk and give their memory back."""
+        for path, followed in list(self._rings.items()):
+            if followed is None or followed.process is None or is_alive(followed.process):
+                continue
+            self._drain(followed, everything=True)
+            followed.ring.close()
+            path.unlink(missing_ok=True)
+            del self._rings[path]
+
     # Sampling
 
     def _sample(self) -> None:
-        ranks = {followed.rank: followed.pid for followed in self._followed()}
+        ranks: dict[int, int] = {}
+        for followed in self._followed():  # several may claim one rank: a pid tells them apart
+            free = next(n for n in count(followed.rank) if n not in ranks)
+            ranks[free] = followed.pid
         sample = self._sampler.sample(ranks, time.monotonic(), time.time())
         self._seconds += 1
         if self._seconds % self._samples.stride == 0:

@@ -1,7 +1,8 @@
 """Signals on their way to the training command, as it would get them without us.
 
-The command shares our process group, so what a terminal sends (Ctrl-C) reaches it directly and must
-not be passed on a second time; what somebody sends to us alone must be.
+Where there is a terminal, the command shares our process group: what the terminal sends (Ctrl-C)
+reaches it directly and is not passed on a second time; what somebody sends to us alone is.
+Without a terminal it has a group of its own: what is sent to our whole group reaches it once, by us.
 """
 
 from __future__ import annotations
@@ -50,8 +51,14 @@ def _held_in_mask() -> Iterator[Callable[[], None]]:
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
+    def release_in_child() -> None:
+        if not has_terminal:
+            os.setpgid(0, 0)
+        release()
+
+    has_terminal = _terminal_group() is not None
     try:
-        yield release
+        yield release_in_child
     finally:
         discard_pending()  # they were for the command, which has ended
         release()
@@ -98,11 +105,16 @@ def _next_noted(timeout_s: float) -> tuple[int, bool] | None:
 
 def _in_foreground() -> bool:
     """Whether a terminal's keys send their signals to our process group."""
+    return _terminal_group() == os.getpgrp()
+
+
+def _terminal_group() -> int | None:
+    """The process group that our terminal's keys reach; `None` where we have no terminal."""
     try:
         with open("/dev/tty", "rb", buffering=0) as terminal:  # noqa: PTH123 - no path of anybody's
-            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+            return os.tcgetpgrp(terminal.fileno())
     except OSError:
-        return False
+        return None
 
 
 def discard_pending() -> None:
@@ -119,6 +131,14 @@ def pass_on(pid: int, number: int) -> None:
         return
 
 
+def _is_apart(process: subprocess.Popen[bytes]) -> bool:
+    """Whether a process has a group of its own, so that signals to ours pass it by."""
+    try:
+        return os.getpgid(process.pid) != os.getpgrp()
+    except ProcessLookupError:
+        return False
+
+
 def wait(
     process: subprocess.Popen[bytes], on: Mapping[int, Callable[[], None]] | None = None
 ) -> int:
@@ -129,7 +149,7 @@ def wait(
     actions = on or {}
     while process.poll() is None:
         number, ours_alone = next_signal(1.0) or (signal.SIGCHLD, False)
-        if ours_alone and number in PASSED_ON:
+        if number in PASSED_ON and (ours_alone or _is_apart(process)):
             pass_on(process.pid, number)
         if number in actions:
             actions[number]()

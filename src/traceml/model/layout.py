@@ -155,7 +155,7 @@ class StepFlag(IntFlag):
     """What came after the last step (a closing evaluation, say): time, but no step."""
     QUEUE_WATCHED = 8
     QUEUE_DRY = 16
-    """The GPU had nothing queued when the host reached the step's end."""
+    """The GPU had reached the optimizer's work by the time the host had queued all of it."""
     GPU_TIMED = 32
     """GPU times have been asked for; they are filled in a few steps later."""
 

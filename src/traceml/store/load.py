@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from traceml.model.environment import TROUBLE_MARK
 from traceml.model.errors import UnreadableRecords
 from traceml.model.rank import Rank
 from traceml.model.run import Manifest
+from traceml.model.sample import Sample
 from traceml.store import folder as folders
 from traceml.store import logged, samples
 from traceml.store.blocks import fold
@@ -57,16 +59,40 @@ def load_run(folder: Path) -> RunRecords:
         except UnreadableRecords as error:
             notes.append(str(error))
     messages.sort(key=lambda message: message.get("unix_ns", 0))
-    trouble = folders.read_mark(folder, "trouble")
+    trouble = folders.read_mark(folder, TROUBLE_MARK)
+    one_each = tuple(_one_per_rank(ranks))
     return RunRecords(
         manifest=manifest,
-        ranks=tuple(_one_per_rank(ranks)),
-        samples=samples.read(folder),
+        ranks=one_each,
+        samples=_by_final_rank(samples.read(folder), one_each),
         ending=folders.read_ending(folder),
         params=logged.merge_params(messages),
         metrics=logged.reduce_metrics(messages),
         artifacts=logged.artifacts(messages, read_artifact_hashes(folder)),
         notes=tuple(notes + trouble.splitlines() if trouble else notes),
+    )
+
+
+def _by_final_rank(
+    samples: tuple[Sample, ...], ranks: tuple[RankRecords, ...]
+) -> tuple[Sample, ...]:
+    """The samples under the numbers that the ranks have now; a process is known by its pid."""
+    final = {record.rank.pid: record.rank.rank for record in ranks}
+    if all(
+        final.get(process.pid, process.rank) == process.rank
+        for sample in samples
+        for process in sample.processes
+    ):
+        return samples
+    return tuple(
+        replace(
+            sample,
+            processes=tuple(
+                replace(process, rank=final.get(process.pid, process.rank))
+                for process in sample.processes
+            ),
+        )
+        for sample in samples
     )
 
 
@@ -93,7 +119,7 @@ def _rank_records(files: RankFiles, head: Head, messages_lost: int) -> RankRecor
             steps_lost=max(0, last_number(steps, blocks) - len(steps) - folded),
             failures=counters["failures"],
             last_failure=counters["last_failure"].rstrip(b"\0").decode(errors="replace"),
-            messages_lost=messages_lost,
+            messages_lost=messages_lost + counters["messages_dropped"],
             regions_dropped=counters["regions_dropped"],
             ended=bool(counters["ended"]),
         ),
@@ -161,6 +187,9 @@ def _join(first: RankRecords, second: RankRecords) -> RankRecords:
         steps=steps,
         blocks=blocks,
         regions=first.regions + second.regions,
+        loader_workers=(
+            first.loader_workers if second.loader_workers is None else second.loader_workers
+        ),
         health=_join_health(first.health, second.health),
     )
 

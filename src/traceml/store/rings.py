@@ -148,6 +148,10 @@ class RingReader:
         self._messages = head.message_capacity
         self._message_base = layout.message_slots_offset(head.region_capacity, head.step_capacity)
 
+    def close(self) -> None:
+        """Unmap the ring."""
+        self._map.close()
+
     def __enter__(self) -> RingReader:
         return self
 
@@ -157,7 +161,7 @@ class RingReader:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._map.close()
+        self.close()
 
     def head(self) -> Head:
         """Who writes this ring, and its counters, as of now."""

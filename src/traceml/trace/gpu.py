@@ -20,8 +20,8 @@ RESOLVED_PER_STEP = 2
 """How many outstanding steps are looked at when a step closes: keeps up, never bursts."""
 GPU_TIMING_SHARE = 0.003
 """Of the loop's time: what marks, queries and reading them may take of the host."""
-MOST_STEPS_BETWEEN = 63
-"""However short the steps, one in so many is timed."""
+MOST_STEPS_BETWEEN = 60
+"""However short the steps, one in 61 is timed: a prime, to miss the loop's own rhythms."""
 MEMORY_EVERY_NS = 100_000_000
 """Reading the allocator's statistics costs 10 to 30 µs: once per step, but no more often than this.
 The allocator's peak covers everything since the last reading, so no new height is missed."""

@@ -19,20 +19,22 @@ from torch.optim import optimizer as torch_optimizer
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from traceml.trace import models
+from traceml.trace import models, verbs
 from traceml.trace.compiling import is_compiling
 from traceml.trace.explicit import ExplicitSteps
 from traceml.trace.session import Session
 from traceml.trace.steps import BACKWARD, CHECKPOINT, H2D, INPUT
 
-BACKWARDS_WITHOUT_OPTIMIZER = 100
-"""An optimizer exists and never steps (a wrapper of its own kind): backward marks the step."""
+BACKWARDS_WITHOUT_OPTIMIZER = 4096
+"""An optimizer exists and never steps (it is compiled, or of a kind of its own): backward marks the
+step from then on. Far more than anybody's micro-batches in one step."""
 
 _GPU_KINDS = ("cuda", "mps")
 
 
 def install(session: Session) -> None:
     """Set every hook; `session.stop()` takes them out again."""
+    session.replace(verbs, "is_compiling", is_compiling)
     watched = models.Models(session)
     session.steps = ExplicitSteps(session, watched)
     search = _OptimizerSearch(session, watched)
@@ -94,21 +96,13 @@ def _watch_loaders(session: Session) -> None:
 
 def samples_in(batch: Any) -> int:
     """How many samples a collated batch holds; -1 when it does not show."""
-    for _ in range(3):  # a tensor, a pair of tensors, a dict of tensors, nested a little
-        kind = type(batch)
-        if kind is torch.Tensor:
-            return batch.shape[0] if batch.dim() else -1
-        if kind is list or kind is tuple:
-            batch = batch[0] if batch else None
-        elif isinstance(batch, dict):
-            batch = next(iter(batch.values()), None)
-        elif isinstance(batch, torch.Tensor):
-            return batch.shape[0] if batch.dim() else -1
-        elif isinstance(batch, tuple) and batch:
-            batch = batch[0]
-        else:
-            return -1
-    return -1
+    if isinstance(batch, (list, tuple)) and batch:
+        batch = batch[0]
+    if isinstance(batch, dict) and batch:
+        batch = next(iter(batch.values()))
+    if isinstance(batch, torch.Tensor) and batch.dim():
+        return batch.shape[0]
+    return -1  # a list of lists may be anything: the samples of one field, or one sample's fields
 
 
 # Backward
@@ -135,26 +129,40 @@ def _watch_backward(session: Session, search: _OptimizerSearch) -> None:
 
     guarded_begin, guarded_end = session.guard(begin), session.guard(end)
 
-    def timed(function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def backward(*arguments: Any, **options: Any) -> Any:
-            if is_compiling():
-                return function(*arguments, **options)
-            guarded_begin()
-            try:
-                result = function(*arguments, **options)
-            except BaseException:
-                session.backwards_open = 0
-                note(tracer.abort, BACKWARD)
-                raise
-            guarded_end()
-            return result
-
-        return backward
+    def abort() -> None:
+        session.backwards_open = 0
+        note(tracer.abort, BACKWARD)
 
     # Tensor.backward calls torch.autograd.backward: one place serves both.
-    session.replace(torch.autograd, "backward", timed(torch.autograd.backward))
-    session.replace(torch.autograd, "grad", timed(torch.autograd.grad))
+    for name in ("backward", "grad"):
+        function = getattr(torch.autograd, name)
+        timed = _timed_backward(session, function, guarded_begin, guarded_end, abort)
+        session.replace(torch.autograd, name, timed)
+
+
+def _timed_backward(
+    session: Session,
+    function: Callable[..., Any],
+    begin: Callable[[], Any],
+    end: Callable[[], Any],
+    abort: Callable[[], None],
+) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def backward(*arguments: Any, **options: Any) -> Any:
+        if is_compiling():
+            return function(*arguments, **options)
+        if session.thread != get_ident():
+            session.follow_this_thread()
+        begin()
+        try:
+            result = function(*arguments, **options)
+        except BaseException:
+            abort()
+            raise
+        end()
+        return result
+
+    return backward
 
 
 class _OptimizerSearch:
@@ -200,7 +208,7 @@ def _watch_optimizers(
     def begin(optimizer: Any) -> None:
         nonlocal opened
         identity = id(optimizer)
-        if identity not in seen:
+        if identity not in seen or not session.identified:  # new, or inherited through a fork
             known.add(optimizer)
             session.identify()
             search.is_over = True
@@ -311,11 +319,13 @@ def _watch_garbage_collection(session: Session) -> None:
 
     def collect(phase: str, details: dict[str, int]) -> None:
         nonlocal began
+        if session.thread != get_ident():
+            return  # a thread that collects garbage need not be the one that trains
         if phase == "start":
             began = perf_counter_ns()
         else:
             recorder.note(tracer.collect_garbage, perf_counter_ns() - began)
 
-    guarded = session.guard(collect)
+    guarded = session.guard(collect, any_thread=True)
     gc.callbacks.append(guarded)
     session.restores.append(lambda: gc.callbacks.remove(guarded))

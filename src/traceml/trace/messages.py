@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Mapping
 from math import isfinite
+from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
@@ -31,9 +32,14 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def _number(value: Any) -> str:
-    """A metric's value as strict JSON; what is not finite travels as text."""
-    number = float(value)
+def _number(value: Any) -> str | None:
+    """A metric's value as strict JSON; what is not finite travels as text, what is none not."""
+    if hasattr(value, "detach"):
+        value = value.detach()  # torch warns of numbers taken from a graph
+    try:
+        number = float(value)
+    except (TypeError, ValueError, RuntimeError):
+        return None
     return repr(number) if isfinite(number) else f'"{number}"'
 
 
@@ -45,17 +51,24 @@ class Messages:
         self._encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
         self._names: dict[str, str] = {}
         self.forget()
-        self.send = session.guard(self._send, any_thread=True)
+        self.params = session.guard(self._params, any_thread=True)
         self.metrics = session.guard(self._metrics, any_thread=True)
+        self.artifact = session.guard(self._artifact, any_thread=True)
 
     def forget(self) -> None:
         """Begin anew: in a forked child the parent's lock may be held for ever."""
         self._lock = RLock()
         self._pending: list[tuple[int, int, str, Any, Any]] = []
 
-    def _send(self, kind: str, content: dict[str, Any]) -> None:
-        """Write one message, whatever the user put into it."""
-        self._put(self._encode({"kind": kind, **_plain(content)}).encode(errors="replace"))
+    def _params(self, values: Mapping[str, Any]) -> None:
+        self._write({"kind": "params", "values": _plain(values)})
+
+    def _artifact(self, path: str | Path, name: str | None) -> None:
+        where = Path(path).absolute()
+        self._write({"kind": "artifact", "path": str(where), "name": str(name or where.name)})
+
+    def _write(self, message: dict[str, Any]) -> None:
+        self._put(self._encode(message).encode(errors="replace"))
 
     def _put(self, payload: bytes) -> None:
         ring = self._session.ring or self._session.open()
@@ -79,10 +92,18 @@ class Messages:
                 ready.append(f"{self._quoted(name)}:{value!r}")
             elif getattr(value, "is_cuda", False):
                 self._fetch_later(at, now, str(name), value)
+            elif (number := _number(value)) is not None:
+                ready.append(f"{self._quoted(name)}:{number}")
             else:
-                ready.append(f"{self._quoted(name)}:{_number(value)}")
+                self._drop()
         if ready:
             self._write_metrics(at, now, ",".join(ready))
+
+    def _drop(self) -> None:
+        """Count a value that is no number: the user's slip, not a failure of ours."""
+        ring = self._session.ring or self._session.open()
+        if ring is not None:
+            ring.count_dropped()
 
     def _quoted(self, name: str) -> str:
         """A metric's name in JSON; the same few names come again and again."""

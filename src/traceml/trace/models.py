@@ -70,9 +70,9 @@ class Models:
         self._wrapped: set[tuple[type, str]] = set()
         self._unseen = 0
         self._escalations = [self._watch_forward, self._watch_children]
-        session.tracer.looks.append(self._look)
         self._note = session.guard(session.recorder.note)
-        self._forwards = 0
+        self._called: set[int] = set()
+        """The watched models that were seen to be called."""
         self._depth = 0
 
     def cover(self, parameters: Iterable[int]) -> bool:
@@ -86,6 +86,8 @@ class Models:
             if id(model) not in self._watched:
                 self._watched[id(model)] = weakref.ref(model, self._forget(id(model)))
                 self._wrap(type(model), "__call__")
+                if self._look not in self._session.tracer.looks:
+                    self._session.tracer.looks.append(self._look)
 
     def watches(self, model: nn.Module) -> bool:
         """Whether the calls of this model are timed already."""
@@ -117,15 +119,20 @@ class Models:
         return [model for model in (ref() for ref in self._watched.values()) if model is not None]
 
     def _forget(self, identity: int) -> Any:
-        watched = self._watched
-        return lambda _: watched.pop(identity, None)
+        watched, called = self._watched, self._called
+
+        def forget(_: Any) -> None:
+            watched.pop(identity, None)
+            called.discard(identity)
+
+        return forget
 
     def _wrap(self, kind: type, name: str) -> None:
         if (kind, name) in self._wrapped:
             return
         self._wrapped.add((kind, name))
         call = getattr(kind, name)
-        session, watched = self._session, self._watched
+        session, watched, called = self._session, self._watched, self._called
         note, tracer = self._note, session.tracer
         begin, end, abort = tracer.begin_forward, tracer.end_forward, tracer.abort
 
@@ -145,18 +152,18 @@ class Models:
                 note(abort, FORWARD)
                 raise
             self._depth = 0
-            self._forwards = 1
+            called.add(id(model))
             note(end, mode)
             return result
 
         self._session.replace(kind, name, timed)
 
     def _look(self) -> None:
-        """After each step: if the model was not called, try the next way of seeing it."""
-        if self._forwards or not self._escalations:
-            self._session.tracer.looks.remove(self._look)
-            return
+        """After each step: if a model was not called, try the next way of seeing it."""
         if not self._watched:
+            return
+        if not self._uncalled() or not self._escalations:
+            self._session.tracer.looks.remove(self._look)
             return
         self._unseen += 1
         if self._unseen > PATIENCE_STEPS:
@@ -164,14 +171,17 @@ class Models:
             if not _something_is_compiled():  # wrapping now would make torch compile it again
                 self._escalations.pop(0)()
 
+    def _uncalled(self) -> list[nn.Module]:
+        return [model for model in self._models() if id(model) not in self._called]
+
     def _watch_forward(self) -> None:
         """The script may call `model.forward(x)` itself."""
-        for model in self._models():
+        for model in self._uncalled():
             self._wrap(type(model), "forward")
 
     def _watch_children(self) -> None:
         """The outermost module may be a mere container: its parts are called one by one."""
-        for model in self._models():
+        for model in self._uncalled():
             parts = [part for part in model.children() if any(True for _ in part.parameters())]
             self.watch(parts)
 

@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from traceml.trace.session import Session
 
 
+MOST_PENDING = 4096
+"""Timed regions that may wait for the GPU; a loop without steps could enter more."""
+
+
 class Regions:
     """One line of the ring's table per name: no growth, whatever happens inside a region."""
 
@@ -37,7 +41,7 @@ class Regions:
         totals[3] += took
         totals[4] = max(totals[4], took)
         ended = None if began is None else self._mark()
-        if ended is not None:
+        if ended is not None and len(self._pending) < MOST_PENDING:
             if not self._pending:
                 self._session.tracer.looks.append(self.look)
             self._pending.append((totals, began, ended))

@@ -49,6 +49,7 @@ _ENDED = _counter("ended")
 _FAILURES = _counter("failures")
 _REGIONS_DROPPED = _counter("regions_dropped")
 _LAST_FAILURE = _counter("last_failure")
+_MESSAGES_DROPPED = _counter("messages_dropped")
 _LOADER_WORKERS = _counter("loader_workers")
 
 
@@ -69,6 +70,7 @@ class Ring:
         self._regions_used = 0
         self._regions_dropped = 0
         self._failures = 0
+        self._messages_dropped = 0
 
     def identify(self, rank: Rank) -> None:
         """Write who this is; done again when the rank's place in the job becomes known."""
@@ -153,6 +155,11 @@ class Ring:
         self._failures += 1
         _pack_count(self._map, _FAILURES, self._failures)
         _pack_text(self._map, _LAST_FAILURE, text.encode(errors="replace")[:256])
+
+    def count_dropped(self) -> None:
+        """Count a logged value that could not be kept."""
+        self._messages_dropped += 1
+        _pack_count(self._map, _MESSAGES_DROPPED, self._messages_dropped)
 
     def mark_ended(self) -> None:
         """Say that the process ended by itself."""

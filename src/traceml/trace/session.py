@@ -49,6 +49,9 @@ class Session:
         self.device = "cpu"
         self.thread: int | None = None
         self.active = True
+        """Whether anything is still recorded: steps, or what the script logs."""
+        self.tracing = True
+        """Whether the hooks are in."""
         self.restores: list[Callable[[], None]] = []
         self._folders = [ring_folder, run_folder] if ring_folder else [run_folder]
         self._failures = 0
@@ -74,7 +77,7 @@ class Session:
         """
 
         def guarded(*arguments: Any) -> Any:
-            if not self.active:
+            if not (self.active if any_thread else self.tracing):
                 return None
             if self.thread != (me := get_ident()) and not any_thread:
                 if self.thread is not None:
@@ -93,7 +96,8 @@ class Session:
         self._failures += 1
         if self.ring is not None:
             self.ring.count_failure(f"{type(error).__name__}: {error}")
-        if self._failures >= TOO_MANY_FAILURES:
+        if self._failures == TOO_MANY_FAILURES:
+            self.say(f"tracing is off: it failed {self._failures} times, last with: {error}")
             self.stop()
 
     def follow_this_thread(self) -> None:
@@ -110,6 +114,8 @@ class Session:
         setattr(owner, name, replacement)
 
         def restore() -> None:
+            if vars(owner).get(name) is not replacement:
+                return  # the user has replaced it since: theirs stays, ours lets everything through
             if had:
                 setattr(owner, name, original)
             else:
@@ -178,7 +184,7 @@ class Session:
 
     def _stop_when_done(self) -> None:
         if self.max_steps is not None and self.tracer.steps >= self.max_steps:
-            self.stop()
+            self.take_hooks_out()
 
     # Ending
 
@@ -193,9 +199,10 @@ class Session:
 
     def _finish(self) -> None:
         gpu: Any = self.tracer.gpu
-        if gpu is not None:
-            gpu.look_at_memory()
-        self.recorder.note_and_digest(self.tracer.finish, None)
+        if self.tracing:
+            if gpu is not None:
+                gpu.look_at_memory()
+            self.recorder.note_and_digest(self.tracer.finish, None)
         deadline = time.monotonic() + LAST_LOOK_S
         while gpu is not None and gpu.outstanding and time.monotonic() < deadline:
             gpu.resolve(gpu.outstanding)
@@ -204,8 +211,13 @@ class Session:
             look()
 
     def stop(self) -> None:
-        """Take every hook out again; the ring stays for the agent."""
+        """Record nothing any more; the ring stays for the agent."""
         self.active = False
+        self.take_hooks_out()
+
+    def take_hooks_out(self) -> None:
+        """Leave torch as we found it; what the script logs is still recorded."""
+        self.tracing = False
         while self.restores:
             self.restores.pop()()
 
@@ -214,6 +226,7 @@ class Session:
         self.ring = None
         self.thread = None
         self.identified = False
+        self.backwards_open = 0
         self._failures = 0
         self.pid = os.getpid()
         self.tracer.sink = _NoRing()

@@ -11,6 +11,12 @@ from typing import Any, ParamSpec, TypeVar
 from traceml.trace.current import current
 from traceml.trace.session import Session
 
+
+def is_compiling() -> bool:
+    """Whether torch compiles the code that calls us; the hooks put torch's own answer here."""
+    return False
+
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -25,13 +31,15 @@ class trace_step:  # noqa: N801 - a verb, as users write it
         self._session: Session | None = None
 
     def __enter__(self) -> None:
+        if is_compiling():
+            return
         session = current()
         if session is not None and session.steps is not None:
             self._session = session
             session.steps.enter(self._model)
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        if self._session is not None and self._session.steps is not None:
+        if not is_compiling() and self._session is not None and self._session.steps is not None:
             self._session.steps.exit(kind is not None)
 
 
@@ -59,12 +67,16 @@ class trace_time:  # noqa: N801 - a verb, as users write it
         return timed
 
     def __enter__(self) -> None:
+        if is_compiling():
+            return
         session = current()
         if session is not None:
             mark = session.regions.mark() if self._use_gpu else None
             self._open.append((time.perf_counter_ns(), mark))
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        if is_compiling():
+            return
         session = current()
         if self._open and session is not None:
             began, mark = self._open.pop()
@@ -81,23 +93,20 @@ def trace_model_instance(model: Any) -> Any:
 
 def log_params(values: Mapping[str, Any]) -> None:
     """Record the run's parameters; later values of a name replace earlier ones."""
-    _send("params", {"values": values})
+    session = None if is_compiling() else current()
+    if session is not None:
+        session.messages.params(values)
 
 
 def log_metrics(values: Mapping[str, Any], step: int | None = None) -> None:
     """Record metric values at a step (by default the step that is running)."""
-    session = current()
+    session = None if is_compiling() else current()
     if session is not None:
         session.messages.metrics(values, step)
 
 
 def log_artifact(path: str | Path, name: str | None = None) -> None:
     """Record a file of the run; the agent notes its size and hash, the training goes on."""
-    where = Path(path).absolute()
-    _send("artifact", {"path": str(where), "name": name or where.name})
-
-
-def _send(kind: str, content: dict[str, Any]) -> None:
-    session = current()
+    session = None if is_compiling() else current()
     if session is not None:
-        session.messages.send(kind, content)
+        session.messages.artifact(path, name)
