@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from traceml.model.environment import DISABLED, MAX_STEPS, PROFILE, RING_FOLDER, RUN_FOLDER
+from traceml.model.environment import DISABLED, MAX_STEPS, RING_FOLDER, RUN_FOLDER
 from traceml.model.errors import UsageError
 
 INJECT = Path(__file__).parents[1] / "trace" / "inject"
@@ -108,7 +108,6 @@ def environment_for(
     outer: Mapping[str, str],
     run_folder: Path,
     ring_folder: str,
-    profile: str,
     max_steps: int | None,
 ) -> dict[str, str]:
     """The environment of the training command: as it was, with the way to the run folder."""
@@ -118,7 +117,6 @@ def environment_for(
         "PYTHONPATH": os.pathsep.join(path),
         RUN_FOLDER: str(run_folder),
         RING_FOLDER: ring_folder,
-        PROFILE: profile,
     }
     for name in (MAX_STEPS, DISABLED):
         environment.pop(name, None)
@@ -129,5 +127,5 @@ def environment_for(
 
 def untraced_environment(outer: Mapping[str, str]) -> dict[str, str]:
     """The environment of a command that nobody is to trace, not even itself."""
-    ours = (RUN_FOLDER, RING_FOLDER, PROFILE, MAX_STEPS)
+    ours = (RUN_FOLDER, RING_FOLDER, MAX_STEPS)
     return {name: value for name, value in outer.items() if name not in ours} | {DISABLED: "1"}

@@ -2,7 +2,7 @@
 
 Where there is a terminal, the command shares our process group: what the terminal sends (Ctrl-C)
 reaches it directly and is not passed on a second time; what somebody sends to us alone is.
-Without a terminal it has a group of its own: what is sent to our whole group reaches it once, by us.
+Without a terminal it has a group of its own: what is sent to all of ours reaches it once, by us.
 """
 
 from __future__ import annotations

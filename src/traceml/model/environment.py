@@ -3,7 +3,6 @@
 RUN_FOLDER = "TRACEML_RUN_FOLDER"
 RING_FOLDER = "TRACEML_RING_FOLDER"
 MAX_STEPS = "TRACEML_MAX_STEPS"
-PROFILE = "TRACEML_PROFILE"
 DISABLED = "TRACEML_DISABLED"
 """Set by `traceml run --disable-traceml`: `traceml.init` does nothing either."""
 

@@ -11,6 +11,7 @@ from traceml.facts.times import StepTimes
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.phase import Phase
 from traceml.model.quantities import duration, percent
+from traceml.model.rank import Region
 
 WARN_SHARE = 0.10
 CRITICAL_SHARE = 0.20
@@ -64,9 +65,16 @@ def unexplained_s(times: StepTimes) -> float | None:
     return times.residual_s - (times.communication_s or 0.0)
 
 
+def _suspect(facts: Facts) -> Region | None:
+    """The longest named region that fits into what is unexplained: a longer one holds phases too."""
+    rest_s = unexplained_s(facts.mean) or 0.0
+    steps = max(1, facts.window.steps_taken * len(facts.ranks_used))
+    return next((region for region in facts.regions if region.host_s / steps <= rest_s), None)
+
+
 def _next_step(facts: Facts) -> str:
-    if facts.regions:
-        region = facts.regions[0]
+    region = _suspect(facts)
+    if region is not None:
         calls_s = region.host_s / max(region.calls, 1)
         return (
             f"Look at the region '{region.name}' first ({duration(calls_s)} a call), "
