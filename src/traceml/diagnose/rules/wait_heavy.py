@@ -66,7 +66,7 @@ def unexplained_s(times: StepTimes) -> float | None:
 
 
 def _suspect(facts: Facts) -> Region | None:
-    """The longest named region that fits into what is unexplained: a longer one holds phases too."""
+    """The longest named region that fits into what is unexplained: a longer one holds phases."""
     rest_s = unexplained_s(facts.mean) or 0.0
     steps = max(1, facts.window.steps_taken * len(facts.ranks_used))
     return next((region for region in facts.regions if region.host_s / steps <= rest_s), None)
