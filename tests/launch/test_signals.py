@@ -141,6 +141,19 @@ def test_a_signal_to_the_launcher_alone_reaches_the_script_once(tmp_path: Path, 
     done.assert_nothing_is_left()
 
 
+def test_a_signal_to_the_whole_group_reaches_the_script_once(tmp_path: Path) -> None:
+    """Without a terminal: batch systems and supervisors signal process groups."""
+    script = COUNTS.replace("{names}", str(["SIGUSR1"]))
+    command = [TRACEML, "run", "train.py"]
+    with started(command, tmp_path, script, start_new_session=True) as running:
+        running.wait_for("ready")
+        os.killpg(running.pid, signal.SIGUSR1)
+        done = running.finish()
+    assert (tmp_path / "seen").read_text() == str([signal.SIGUSR1.value])
+    assert (done.status, done.steps) == (0, 5)
+    done.assert_nothing_is_left()
+
+
 def test_a_script_that_dies_of_a_signal_to_the_launcher(tmp_path: Path) -> None:
     script = STEPS + "take_steps(5)\nopen('ready', 'w').close()\nimport time; time.sleep(300)"
     with started([TRACEML, "run", "train.py"], tmp_path, script) as running:
