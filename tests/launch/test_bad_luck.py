@@ -158,8 +158,9 @@ def test_no_room_for_a_ring_at_all_is_said_and_training_goes_on(tmp_path: Path) 
         done = run(["unshare", "-m", "sh", "-c", shell], tmp_path)
         if done.status == 99 or "unshare" in done.stderr:
             pytest.skip(f"no file system can be mounted here: {done.stderr}")
-        assert "no room for a ring" in _assert_trained(done)
+        assert "no room for the records" in _assert_trained(done)
         assert done.summary["primary_diagnosis"]["kind"] == "NO_DATA"
+        assert "no room for the records" in done.summary["primary_diagnosis"]["summary"]
         done.assert_nothing_is_left()
 
 

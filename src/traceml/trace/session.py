@@ -11,6 +11,7 @@ from pathlib import Path
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
+from traceml.model.environment import MARKS, TROUBLE_MARK
 from traceml.model.rank import Rank
 from traceml.trace import ring as rings
 from traceml.trace.messages import Messages
@@ -129,10 +130,9 @@ class Session:
         """The ring; made when it is first needed, identified anew when the first step begins."""
         if self.ring is None and self.active:
             try:
-                self.ring = rings.create(self._folders, f"rank-{_place()[0]}-{os.getpid()}.ring")
+                self.ring = rings.create(self._folders, _ring_name())
             except OSError as error:
-                self.say(f"tracing is off in process {os.getpid()}: no room for a ring: {error}")
-                self.stop()
+                self.give_up(f"there is no room for the records of process {os.getpid()}: {error}")
                 return None
             self.ring.identify(self._identity())
             self.tracer.sink = self.ring
@@ -215,6 +215,20 @@ class Session:
         self.active = False
         self.take_hooks_out()
 
+    def give_up(self, reason: str) -> None:
+        """Record nothing in this process, and say why: to the user, and for the summary."""
+        self.stop()
+        place = self.run_folder / MARKS / TROUBLE_MARK
+        try:
+            place.parent.mkdir(exist_ok=True)
+            with place.open("x") as file:  # the first process to say so is enough
+                file.write(reason)
+        except FileExistsError:
+            return
+        except OSError:
+            pass  # nowhere to write: then every process says so itself
+        self.say(f"tracing is off: {reason}")
+
     def take_hooks_out(self) -> None:
         """Leave torch as we found it; what the script logs is still recorded."""
         self.tracing = False
@@ -276,6 +290,11 @@ def _place_in_environment() -> tuple[int, int, int, int, int]:
             _number(node) or 0,
         )
     return 0, 1, 0, 1, 0
+
+
+def _ring_name() -> str:
+    """A name of its own: a process that executes itself anew keeps its number."""
+    return f"rank-{_place()[0]}-{os.getpid()}-{time.time_ns() // 1_000_000:x}.ring"
 
 
 def _number(variable: str) -> int | None:
