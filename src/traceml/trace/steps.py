@@ -276,7 +276,9 @@ class StepTracer:
 
     def _settle(self, source: int, now: int, mark: Any) -> None:
         """Decide what the time since the last fetch was: a step, evaluation, or neither yet."""
-        if self.steps == 0 and not self._stepped and not self._had_backward:
+        if self._stepped and self._had_backward and not self._explicit:
+            self._close(now, mark, 0)  # as nearly always
+        elif self.steps == 0 and not self._stepped and not self._had_backward:
             self._forget_before(now, mark)
         elif self._was_evaluation(source):
             self._roles.setdefault(self._source or 0, Role.EVALUATION)
@@ -410,8 +412,9 @@ class StepTracer:
         if self._explicit:
             return
         self._remember_optimizer_end(now, mark)
-        complete = self._usual_optimizers and self._usual_optimizers <= self._stepped
-        if complete and not self._fetched_in_step:
+        if self._fetched_in_step:
+            return
+        if self._usual_optimizers and self._usual_optimizers <= self._stepped:
             self._close_at_optimizer_end()
 
     def _remember_optimizer_end(self, now: int, mark: Any) -> None:
@@ -514,8 +517,9 @@ class StepTracer:
         if not flags & _NO_STEP:
             self.steps += 1
         self._open_next(end, mark)
-        for look in tuple(self.looks):
-            look()
+        if self.looks:
+            for look in tuple(self.looks):
+                look()
 
     def _gpu_flags(self, mark: Any) -> int:
         flags = 0 if mark is None or self._start_mark is None else _GPU_TIMED
