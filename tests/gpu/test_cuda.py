@@ -245,10 +245,12 @@ def test_a_cuda_graph_can_be_captured_and_replayed_while_traced(traced):
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
+    before = model[0].weight.detach().clone()
     for _ in range(10):
         graph.replay()
     torch.cuda.synchronize()
-    traced()
+    assert not torch.equal(before, model[0].weight)  # the graph holds the whole step
+    assert len(traced()) >= 5  # the steps before it are recorded, the captured one disturbs nothing
 
 
 def test_compiled_models_gain_no_graph_and_no_break(tmp_path):

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator
 
 from traceml.compare.record import Comparison, Delta, DiagnosisChange
-from traceml.text.quantities import NOT_MEASURED, duration, memory, milliseconds
+from traceml.model.quantities import NOT_MEASURED, duration, memory, milliseconds
 
 WIDTH = 100
 MOVED_SHARE = 0.01

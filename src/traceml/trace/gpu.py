@@ -11,6 +11,7 @@ import torch
 
 from traceml.model.layout import NOT_MEASURED
 from traceml.trace import steps
+from traceml.trace.timeline import Bounds, Span
 
 PENDING_STEPS = 64
 """Steps whose GPU times may be outstanding; a queue deeper than that is not followed."""
@@ -61,7 +62,7 @@ class CudaTimeline:
         self._sink = sink
         self._device = device
         self._pool: list[Any] = []
-        self._pending: deque[tuple[int, steps.Bounds, list[steps.Span]]] = deque()
+        self._pending: deque[tuple[int, Bounds, list[Span]]] = deque()
         self._stream_key: Any = None
         self._stream: Any = None
         self._current_stream = torch._C._cuda_getCurrentStream
@@ -103,7 +104,7 @@ class CudaTimeline:
         """Whether the GPU is already past this mark."""
         return None if self._capturing() else bool(mark.query())
 
-    def measure_later(self, number: int, step: steps.Bounds, spans: list[steps.Span]) -> None:
+    def measure_later(self, number: int, step: Bounds, spans: list[Span]) -> None:
         """A step has ended: remember it if it is timed, finish older ones, plan the next."""
         if step.start is not None and step.end is not None:
             if len(spans) > SPANS_PER_STEP:
@@ -176,7 +177,7 @@ class CudaTimeline:
         seen, self._seen = self._seen, (NOT_MEASURED, NOT_MEASURED)
         return seen
 
-    def _recycle(self, step: steps.Bounds, spans: list[steps.Span]) -> None:
+    def _recycle(self, step: Bounds, spans: list[Span]) -> None:
         """Return a step's marks to the pool, but for the last: the next step begins there."""
         marks = {id(mark): mark for span in spans for mark in span[1:3]}
         marks.update((id(mark), mark) for mark in (step.first, step.start) if mark is not None)
@@ -184,7 +185,7 @@ class CudaTimeline:
         self._pool.extend(marks.values())
 
 
-def _gpu_times(step: steps.Bounds, spans: list[steps.Span]) -> list[int]:
+def _gpu_times(step: Bounds, spans: list[Span]) -> list[int]:
     """The GPU fields of the layout, in nanoseconds; a phase inside another is charged once."""
     sums: dict[int, int] = {}
     body = int(step.start.elapsed_time(step.end) * 1e6)

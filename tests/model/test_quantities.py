@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceml.text.quantities import count, duration, memory, milliseconds, percent, rate
+from traceml.model.quantities import count, duration, memory, milliseconds, percent, rate
 
 
 @pytest.mark.parametrize(
