@@ -171,7 +171,7 @@ def test_no_room_for_a_ring_at_all_is_said_and_training_goes_on(tmp_path: Path) 
     ("change", "words"),
     [
         pytest.param(
-            "supervise._AGENT = 'raise SystemExit(3)'", "the agent died 3 times", id="ends at once"
+            "supervise.AGENT = 'raise SystemExit(3)'", "the agent died 3 times", id="ends at once"
         ),
         pytest.param(
             "sys.executable = '/no/such/python'", "the agent could not be started", id="no program"
@@ -192,7 +192,7 @@ def test_an_agent_that_cannot_start(tmp_path: Path, change: str, words: str) -> 
 
 
 def test_an_agent_that_hangs_at_the_end_is_replaced(tmp_path: Path) -> None:
-    change = "supervise.CLOSING_S = 0.2; supervise._AGENT = 'import time; time.sleep(300)'"
+    change = "supervise.CLOSING_S = 0.2; supervise.AGENT = 'import time; time.sleep(300)'"
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "launcher.py").write_text(LAUNCHER.format(change=change))
     done = run([PYTHON, "launcher.py", "run", "--", "python", "train.py"], tmp_path)
@@ -203,7 +203,7 @@ def test_an_agent_that_hangs_at_the_end_is_replaced(tmp_path: Path) -> None:
 
 def test_a_bug_of_ours_while_summing_up_changes_no_status(tmp_path: Path) -> None:
     change = (
-        "supervise._AGENT = 'raise SystemExit(3)'\n"
+        "supervise.AGENT = 'raise SystemExit(3)'\n"
         "import traceml.agent.close as close\n"
         "close.summarise = lambda folder: 1 / 0"
     )

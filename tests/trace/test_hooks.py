@@ -23,6 +23,17 @@ from traceml.trace import current, hooks
 NO_STEP = 1 | 4
 
 
+class Net(nn.Module):
+    """A model around a layer: the outer one is the model, the inner one stays untouched."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 1)
+
+    def forward(self, inputs):
+        return self.inner(inputs)
+
+
 def make_loader(samples=64, batch=8, **options):
     data = TensorDataset(torch.randn(samples, 4), torch.randn(samples, 1))
     return DataLoader(data, batch_size=batch, **options)
@@ -107,14 +118,6 @@ def test_the_walls_add_up_to_the_loop(traced):
 
 
 def test_the_outermost_module_is_the_model_and_submodules_stay_untouched(traced):
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = nn.Linear(4, 1)
-
-        def forward(self, inputs):
-            return self.inner(inputs)
-
     model = Net()
     criterion = nn.MSELoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -143,14 +146,6 @@ def test_a_model_that_no_caller_holds_is_found_all_the_same(traced):
 
 
 def test_forward_called_directly_is_seen_after_a_few_steps(traced):
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = nn.Linear(4, 1)
-
-        def forward(self, inputs):
-            return self.inner(inputs)
-
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for inputs, targets in make_loader(160):

@@ -17,6 +17,7 @@ from typing import Any
 from traceml.launch import signals
 from traceml.launch.output import KeptOutput
 from traceml.launch.say import say
+from traceml.model.environment import AGENT
 from traceml.model.run import Ending, Manifest
 from traceml.store import folder as folders
 
@@ -51,7 +52,7 @@ class AgentProcess:
         log = self._open_log()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _AGENT, str(package), str(self._folder)],
+                [sys.executable, "-c", AGENT, str(package), str(self._folder)],
                 bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -126,15 +127,6 @@ class AgentProcess:
             self._process.stdin.close()
         if self._lock is not None:
             os.close(self._lock)
-
-
-_AGENT = """\
-import sys
-sys.path.insert(0, sys.argv[1])
-from traceml.cli import main
-sys.exit(main(["agent", sys.argv[2]]))
-"""
-"""The agent runs from the package that runs us, whatever the environment says of paths."""
 
 
 @dataclass(frozen=True, slots=True)

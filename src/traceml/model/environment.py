@@ -14,3 +14,11 @@ NO_TORCH_MARK = "no-torch"
 """An interpreter was asked for torch and has none."""
 TROUBLE_MARK = "trouble"
 """Why tracing is off in a process below, in words for people."""
+
+AGENT = """\
+import sys
+sys.path.insert(0, sys.argv[1])
+from traceml.cli import main
+sys.exit(main(["agent", *sys.argv[2:]]))
+"""
+"""The agent's program: it runs from the package that starts it, whatever the environment says."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from traceml.model.environment import DISABLED, MAX_STEPS, RING_FOLDER, RUN_FOLDER
+from traceml.model.environment import AGENT, DISABLED, MAX_STEPS, RING_FOLDER, RUN_FOLDER
 from traceml.model.errors import UsageError
 from traceml.trace import current
 
@@ -20,13 +20,6 @@ STARTING_S = 30.0
 """How long a new agent may take to say where the run is."""
 CLOSING_S = 30.0
 """How long the end of the process may wait for the agent to write the summary."""
-
-_AGENT = """\
-import sys
-sys.path.insert(0, sys.argv[1])
-from traceml.cli import main
-sys.exit(main(["agent", *sys.argv[2:]]))
-"""
 
 
 def init(
@@ -93,7 +86,7 @@ class _Agent:
     def __init__(self, words: Sequence[str]) -> None:
         package = Path(__file__).parents[2]
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _AGENT, str(package), *words],
+            [sys.executable, "-c", AGENT, str(package), *words],
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
