@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from traceml.facts.parts import StepParts
 from traceml.facts.sensors import NOT_SAMPLED, HostFacts, ProcessFacts
 from traceml.facts.series import Series, Slowdown
 from traceml.facts.times import NO_TIMES, StepTimes
@@ -60,6 +61,8 @@ class Facts:
     """`gpu` or `cpu`: which clock the means are taken on."""
     mean: StepTimes = NO_TIMES
     """The mean over ranks of their means."""
+    parts: StepParts | None = None
+    """Every shared step of every rank, part by part."""
     series: Series | None = None
     """Step by step, each step's mean over ranks, after warm-up, at full resolution."""
     slowdown: Slowdown | None = None

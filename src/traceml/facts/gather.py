@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from traceml.facts.aligned import Aligned, align
 from traceml.facts.facts import Facts, RankFacts, RankMemory, Window
+from traceml.facts.parts import StepParts
 from traceml.facts.sensors import during, host_facts, process_facts
 from traceml.facts.series import Series, Slowdown, describe, find_slowdown
 from traceml.facts.times import NO_TIMES, StepTimes, mean_times, step_clocks, times_by_rank
@@ -30,6 +31,7 @@ class _Steps:
     clock: str | None = None
     times: Mapping[int, StepTimes] | None = None
     """By global rank."""
+    parts: StepParts | None = None
     series: Series | None = None
     slowdown: Slowdown | None = None
 
@@ -57,6 +59,7 @@ def gather(records: RunRecords) -> Facts:
         window=steps.window,
         clock=steps.clock,
         mean=mean_times(tuple(times.values())),
+        parts=steps.parts,
         series=steps.series,
         slowdown=steps.slowdown,
         regions=_sum_regions(records.ranks),
@@ -86,6 +89,7 @@ def _measure_steps(used: Sequence[RankRecords], taken: Mapping[int, int]) -> _St
         window=_window(aligned, warmup, most),
         clock=clocks.clock,
         times={rank.rank.rank: found for rank, found in zip(used, by_rank, strict=True)},
+        parts=StepParts(aligned, warmup, clocks.clock, tuple(rank.rank.rank for rank in used)),
         series=describe(over_ranks[seen]) if seen.any() else None,
         slowdown=find_slowdown(over_ranks[seen], numbers[seen]),
     )

@@ -39,6 +39,9 @@ class StepTimes:
     backward_s: float | None = None
     optimizer_s: float | None = None
     communication_s: float | None = None
+    """Exposed: the rank waited for a collective and did nothing else."""
+    own_s: float | None = None
+    """The step without exposed communication: what this rank itself took."""
     compute_s: float | None = None
     """Forward, backward and optimizer; `None` where one of them was not measured."""
     compute_at_least_s: float | None = None
@@ -50,6 +53,13 @@ class StepTimes:
     between_s: float | None = None
     evaluation_s: float | None = None
     checkpoint_s: float | None = None
+    gc_s: float | None = None
+    """Garbage collection, on the host's clock like the next four."""
+    logging_s: float | None = None
+    compile_s: float | None = None
+    sync_s: float | None = None
+    """The host waited for the device."""
+    collate_s: float | None = None
     wall_s: float | None = None
     cpu_step_s: float | None = None
     gpu_step_s: float | None = None
@@ -194,7 +204,8 @@ def _parts(columns: dict[str, _Column], clock: str) -> dict[str, Floats]:
     def account(name: str) -> Floats:
         return columns[f"{name}_ns"].per_step(cpu_steps)
 
-    found = {name: phase(name) for name in ("body", "h2d", "forward", "backward", "optimizer")}
+    parts = ("body", "h2d", "forward", "backward", "optimizer", "communication")
+    found = {name: phase(name) for name in parts}
     cpu_input, cpu_body = account("input"), columns["body_ns"].mean(cpu_steps)
     gpu_steps = columns["gpu_body_ns"].counts
     gpu_input = columns["gpu_input_ns"].per_step(gpu_steps)
@@ -203,9 +214,7 @@ def _parts(columns: dict[str, _Column], clock: str) -> dict[str, Floats]:
     found["cpu_step"], found["gpu_step"] = _plus(cpu_body, cpu_input), _plus(gpu_body, gpu_input)
     found["step"] = found[f"{clock}_step"]
     found["cpu_body"], found["gpu_body"], found["cpu_input"] = cpu_body, gpu_body, cpu_input
-    # The host sees collectives only on its own clock; the GPU's phases contain them.
-    host_communication = columns["communication_ns"].mean(steps)
-    found["communication"] = host_communication * (np.nan if clock == "gpu" else 1)
+    found["own"] = found["step"] - np.nan_to_num(found["communication"])
     compute = np.stack([found[name] for name in ("forward", "backward", "optimizer")])
     found["compute"] = compute.sum(axis=0)
     found["compute_at_least"] = np.where(
@@ -213,7 +222,8 @@ def _parts(columns: dict[str, _Column], clock: str) -> dict[str, Floats]:
     )
     found["wait"] = found["body"] - found["compute"]
     found["residual"] = found["wait"] - np.nan_to_num(found["h2d"])
-    found["evaluation"], found["checkpoint"] = account("evaluation"), account("checkpoint")
+    for name in ("evaluation", "checkpoint", "gc", "logging", "compile", "sync", "collate"):
+        found[name] = account(name)
     found["wall"] = columns["wall_ns"].mean(cpu_steps)
     found["between"] = np.maximum(found["wall"] - found["cpu_step"], 0)
     seconds = {f"{name}_s": values for name, values in found.items()}

@@ -18,6 +18,8 @@ class Section(str, Enum):
     STEP_MEMORY = "step_memory"
     SYSTEM = "system"
     PROCESS = "process"
+    STABILITY = "stability"
+    """Whether the run came to its end, and whether its loss stayed a number."""
 
 
 class Severity(str, Enum):
@@ -36,12 +38,61 @@ class Severity(str, Enum):
 class Kind(str, Enum):
     """The key by which programs know a finding."""
 
+    # Any section
     NO_DATA = "NO_DATA"
     BALANCED = "BALANCED"
+    NORMAL = "NORMAL"
+    # Step time: where a typical step's time goes
+    WARMUP = "WARMUP"
+    INCOMPLETE_DATA = "INCOMPLETE_DATA"
     INPUT_BOUND = "INPUT_BOUND"
+    H2D_BOUND = "H2D_BOUND"
     COMPUTE_BOUND = "COMPUTE_BOUND"
     WAIT_HEAVY = "WAIT_HEAVY"
-    NORMAL = "NORMAL"
+    COMM_BOUND = "COMM_BOUND"
+    HOST_BOUND = "HOST_BOUND"
+    # Step time: one rank holds up the others
+    INPUT_STRAGGLER = "INPUT_STRAGGLER"
+    COMPUTE_STRAGGLER = "COMPUTE_STRAGGLER"
+    H2D_STRAGGLER = "H2D_STRAGGLER"
+    WAIT_STRAGGLER = "WAIT_STRAGGLER"
+    STRAGGLER = "STRAGGLER"
+    # Step time: causes inside or between steps; they explain one of the above
+    GC_PAUSES = "GC_PAUSES"
+    LOGGING_HEAVY = "LOGGING_HEAVY"
+    HOST_SYNC = "HOST_SYNC"
+    RECOMPILING = "RECOMPILING"
+    CHECKPOINT_HEAVY = "CHECKPOINT_HEAVY"
+    EVALUATION_HEAVY = "EVALUATION_HEAVY"
+    CPU_STARVED = "CPU_STARVED"
+    GPU_THROTTLED = "GPU_THROTTLED"
+    SLOWDOWN = "SLOWDOWN"
+    # Step memory
+    HIGH_PRESSURE = "HIGH_PRESSURE"
+    IMBALANCE = "IMBALANCE"
+    CREEP_EARLY = "CREEP_EARLY"
+    CREEP_CONFIRMED = "CREEP_CONFIRMED"
+    FRAGMENTATION = "FRAGMENTATION"
+    # System and process: the context
+    HIGH_CPU = "HIGH_CPU"
+    HIGH_RAM = "HIGH_RAM"
+    SWAPPING = "SWAPPING"
+    NO_GPU = "NO_GPU"
+    LOW_GPU_UTILIZATION = "LOW_GPU_UTILIZATION"
+    MODERATE_GPU_UTILIZATION = "MODERATE_GPU_UTILIZATION"
+    UNEVEN_GPU_UTILIZATION = "UNEVEN_GPU_UTILIZATION"
+    HIGH_GPU_MEMORY = "HIGH_GPU_MEMORY"
+    HIGH_GPU_TEMPERATURE = "HIGH_GPU_TEMPERATURE"
+    HIGH_GPU_POWER = "HIGH_GPU_POWER"
+    GPU_MEMORY_IMBALANCE = "GPU_MEMORY_IMBALANCE"
+    # Stability
+    STABLE = "STABLE"
+    EXCEPTION = "EXCEPTION"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    KILLED = "KILLED"
+    HANG = "HANG"
+    NON_FINITE_LOSS = "NON_FINITE_LOSS"
+    LOSS_SPIKE = "LOSS_SPIKE"
 
     @property
     def status(self) -> str:
@@ -50,9 +101,11 @@ class Kind(str, Enum):
 
 
 _STATUS = {
-    Kind.INPUT_BOUND: "INPUT-BOUND",
-    Kind.COMPUTE_BOUND: "COMPUTE-BOUND",
+    **{kind: kind.value.replace("_", "-") for kind in Kind if kind.value.endswith("_BOUND")},
     Kind.WAIT_HEAVY: "WAIT-HEAVY",
+    Kind.CREEP_EARLY: "MEMORY CREEP (EARLY)",
+    Kind.CREEP_CONFIRMED: "MEMORY CREEP",
+    Kind.NON_FINITE_LOSS: "NON-FINITE LOSS",
 }
 
 

@@ -10,6 +10,9 @@ mid-write or after it was overwritten.
 
 History of `VERSION`:
 1  first.
+2  a step also says what its rest was spent on (garbage collection had a field already, now also
+   logging, compiling, waiting for the device), how long its batches took to collate, the exposed
+   communication on the GPU's clock, the process's memory, and the loss where it was looked at.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from collections.abc import Sequence
 from enum import IntFlag
 
 MAGIC = b"TRACEML\x00"
-VERSION = 1
+VERSION = 2
 BYTE_ORDER_MARK = 0x01020304
 HEADER_BYTES = 4096
 NOT_MEASURED = -1
@@ -65,9 +68,11 @@ COUNTERS: tuple[Field, ...] = (
     ("regions_dropped", "Q"),
     ("last_failure", "256s"),
     ("loader_workers", "Q"),
+    ("loader_pinned", "Q"),
 )
 """Kept up to date by the tracer: `steps_final` counts the steps whose GPU times are filled in;
-`loader_workers` is one more than the training loader has, so that 0 is "not known"."""
+`loader_workers` is one more than the training loader has, so that 0 is "not known", and
+`loader_pinned` is 1 for a loader that does not pin its batches and 2 for one that does."""
 
 STEP: tuple[Field, ...] = (
     ("start_ns", "q"),
@@ -88,8 +93,15 @@ STEP: tuple[Field, ...] = (
     ("gpu_forward_ns", "q"),
     ("gpu_backward_ns", "q"),
     ("gpu_optimizer_ns", "q"),
+    ("gpu_communication_ns", "q"),
     ("allocated_bytes", "q"),
     ("reserved_bytes", "q"),
+    ("rss_bytes", "q"),
+    ("sync_ns", "q"),
+    ("logging_ns", "q"),
+    ("compile_ns", "q"),
+    ("collate_ns", "q"),
+    ("loss", "d"),
     ("samples", "i"),
     ("micro_batches", "i"),
     ("flags", "I"),
@@ -101,7 +113,23 @@ STEP: tuple[Field, ...] = (
 `start_ns` is the end of the step before. `between` holds evaluation, checkpoints and whatever an
 explicit step leaves outside itself. The host's phases lie inside the body. `gpu_input_ns` is the
 time that the GPU's own timeline stood still for input, and `gpu_body_ns` the rest of its step.
+Communication is what was exposed: time in which the rank waited for a collective and did nothing
+else. Time in garbage collection, logging and compiling is charged to them and to no phase; waiting
+for the device (`sync_ns`) and collating (`collate_ns`) are parts of the phase they happen in.
+`loss` holds a number where `StepFlag.LOSS_SEEN` says so.
 """
+
+STEP_FIELDS_SINCE_2 = frozenset(
+    {
+        "gpu_communication_ns",
+        "rss_bytes",
+        "sync_ns",
+        "logging_ns",
+        "compile_ns",
+        "collate_ns",
+        "loss",
+    }
+)
 
 GPU_FIELDS = tuple(name for name, _ in STEP if name.startswith("gpu_"))
 
@@ -158,6 +186,10 @@ class StepFlag(IntFlag):
     """The GPU had reached the optimizer's work by the time the host had queued all of it."""
     GPU_TIMED = 32
     """GPU times have been asked for; they are filled in a few steps later."""
+    LOADER_WATCHED = 64
+    LOADER_EMPTY = 128
+    """When a batch was asked for, the loader's workers had none ready."""
+    LOSS_SEEN = 256
 
 
 NO_STEP = StepFlag.ABORTED | StepFlag.TAIL
@@ -177,6 +209,20 @@ def offset_of(fields: Sequence[Field], name: str) -> int:
             return struct.calcsize("<" + "".join(before))
         before.append(kind)
     raise KeyError(name)
+
+
+def step_fields(version: int) -> tuple[Field, ...]:
+    """The fields of a step in files of this version."""
+    if version >= 2:
+        return STEP
+    return tuple(field for field in STEP if field[0] not in STEP_FIELDS_SINCE_2)
+
+
+def block_fields(version: int) -> tuple[Field, ...]:
+    """The fields of a block in files of this version."""
+    if version >= 2:
+        return BLOCK
+    return tuple(field for field in BLOCK if field[0].rpartition("_")[0] not in STEP_FIELDS_SINCE_2)
 
 
 STEP_BYTES = packer(STEP).size

@@ -1,7 +1,8 @@
 """A rank's records on disk: appended in segments, the oldest of them folded into blocks.
 
 `<stem>.0000.steps` and so on begin with the ring's head and hold step records; the newest segment's
-head is the current one. `<stem>.blocks` holds blocks alone. `<stem>.messages` holds a JSON object
+head is the current one. `<stem>.v2.blocks` holds blocks alone (`<stem>.blocks` in format 1).
+`<stem>.messages` holds a JSON object
 per line, each with the number of the ring slot it ended in, so that nothing is written twice.
 Together they stay under 64 MB however long the run.
 """
@@ -15,18 +16,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from traceml.model import layout
 from traceml.store import blocks as folding
-from traceml.store import logged
+from traceml.store import logged, versions
 from traceml.store.append import append_lines, write_whole
 from traceml.store.folder import write_atomically
 from traceml.store.records import BLOCK_DTYPE, STEP_DTYPE
 from traceml.store.rings import Head, RingReader, parse_head
 
 SEGMENT_STEPS = 32_768
-KEEP_SEGMENTS = 6
-"""Full segments at full resolution: about 200,000 steps, 36 MB."""
-MOST_BLOCKS = 16_384
-"""About 11 MB; beyond it, neighbouring blocks are merged."""
+KEEP_SEGMENTS = 5
+"""Full segments at full resolution: about 160,000 steps, 39 MB."""
+MOST_BLOCKS = 8_192
+"""About 7 MB; beyond it, neighbouring blocks are merged."""
 MOST_MESSAGE_BYTES = 8 << 20
 
 _HEAD_BYTES = 1 << 16
@@ -41,7 +43,10 @@ class RankFiles:
         self._stem = stem
         self._segments = segments
         self._messages = folder / f"{stem}.messages"
-        self._blocks = folder / f"{stem}.blocks"
+        self._blocks = {
+            version: folder / (f"{stem}.blocks" if version == 1 else f"{stem}.v{version}.blocks")
+            for version in range(1, layout.VERSION + 1)
+        }
         self._next_step: int | None = None
         self._next_message: int | None = None
 
@@ -79,8 +84,10 @@ class RankFiles:
         return [payload for _, payload in messages]
 
     def _append(self, head: bytes, steps: npt.NDArray[Any]) -> None:
+        if not self._segments or _version(self._segments[-1]) != layout.VERSION:
+            self._add_segment()
         while True:
-            path = self._segments[-1] if self._segments else self._add_segment()
+            path = self._segments[-1]
             held = self._count(path, len(head))
             room = SEGMENT_STEPS - held
             self._write(path, head, held, steps[:room])
@@ -122,7 +129,9 @@ class RankFiles:
         if len(older) + len(folded) > MOST_BLOCKS:
             # Among themselves: if we die before the segment is gone, no block may reach into it.
             older = folding.merge_pairs(older)
-        write_atomically(self._blocks, np.concatenate([older, folded]).tobytes())
+        write_atomically(self._blocks[layout.VERSION], np.concatenate([older, folded]).tobytes())
+        for version in range(1, layout.VERSION):
+            self._blocks[version].unlink(missing_ok=True)  # they are in the current one now
         oldest.unlink()
         del self._segments[0]
 
@@ -157,9 +166,11 @@ class RankFiles:
 
     def read_blocks(self) -> npt.NDArray[Any]:
         """The folded steps; those that a segment still holds are left to it."""
-        if not self._blocks.exists():
+        found = {version: path for version, path in self._blocks.items() if path.exists()}
+        if not found:
             return np.empty(0, BLOCK_DTYPE)
-        blocks = np.fromfile(self._blocks, BLOCK_DTYPE)
+        newest = max(found)
+        blocks = versions.read_blocks(found[newest].read_bytes(), newest)
         if self._segments and len(blocks):
             oldest = _read_steps(self._segments[0])
             if len(oldest):
@@ -188,5 +199,12 @@ def _read_steps(path: Path) -> npt.NDArray[Any]:
         head = parse_head(file.read(_HEAD_BYTES), path)
         file.seek(head.size)
         content = file.read()
-    whole = len(content) // STEP_DTYPE.itemsize
-    return np.frombuffer(content, STEP_DTYPE, whole)
+    return versions.read_steps(content, head.version)
+
+
+def _version(path: Path) -> int:
+    """The record format of a segment; a new one gets the current."""
+    if not path.exists() or not path.stat().st_size:
+        return layout.VERSION
+    with path.open("rb") as file:
+        return parse_head(file.read(_HEAD_BYTES), path).version

@@ -14,7 +14,7 @@ from traceml.model.rank import Rank, Region
 from traceml.model.run import Ending, Manifest
 from traceml.model.sample import Sample
 
-_NUMPY_KIND = {"q": "<i8", "Q": "<u8", "i": "<i4", "I": "<u4", "H": "<u2"}
+_NUMPY_KIND = {"q": "<i8", "Q": "<u8", "i": "<i4", "I": "<u4", "H": "<u2", "d": "<f8"}
 
 
 def dtype_of(fields: tuple[layout.Field, ...]) -> np.dtype[Any]:

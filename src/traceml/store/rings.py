@@ -17,6 +17,7 @@ from traceml.model.errors import UnreadableRecords
 from traceml.model.layout import StepFlag
 from traceml.model.rank import Rank, Region
 from traceml.store.records import STEP_DTYPE, dtype_of
+from traceml.store.versions import STEPS_BY_VERSION
 
 _IDENTITY = layout.packer(layout.IDENTITY)
 _COUNTERS = layout.packer(layout.COUNTERS)
@@ -28,6 +29,7 @@ _MESSAGE_DTYPE = dtype_of(layout.MESSAGE)
 class Head:
     """The part of a ring or record file before its records."""
 
+    version: int
     rank: Rank
     counters: dict[str, Any]
     regions: tuple[Region, ...]
@@ -75,6 +77,7 @@ def parse_head(content: bytes | mmap.mmap, where: Path) -> Head:
         device_total_bytes=None if total == layout.NOT_MEASURED else total,
     )
     return Head(
+        version=fields["version"],
         rank=rank,
         counters=counters,
         regions=_parse_regions(content, min(counters["regions_used"], fields["region_capacity"])),
@@ -96,9 +99,10 @@ def _check(fields: dict[str, Any], where: Path) -> None:
             f"its byte-order mark is {fields['byte_order']:#x}, "
             f"expected {layout.BYTE_ORDER_MARK:#x}",
         )
-    if fields["version"] != layout.VERSION or fields["step_bytes"] != layout.STEP_BYTES:
+    known = STEPS_BY_VERSION.get(fields["version"])
+    if known is None or fields["step_bytes"] != known.itemsize:
         raise UnreadableRecords(
-            f"{where} has record format {fields['version']}, this TraceML reads format "
+            f"{where} has record format {fields['version']}, this TraceML reads formats 1 to "
             f"{layout.VERSION}; read it with the TraceML that wrote it, or a newer one"
         )
 
@@ -136,6 +140,11 @@ class RingReader:
                 raise _damaged(path, "it is empty, expected a ring") from None
         try:
             head = self.head()
+            if head.version != layout.VERSION:
+                raise UnreadableRecords(
+                    f"{path} is a ring of record format {head.version}, expected "
+                    f"{layout.VERSION}; bring it to disk with the TraceML that wrote it"
+                )
             expected = layout.ring_bytes(
                 head.region_capacity, head.step_capacity, head.message_capacity
             )

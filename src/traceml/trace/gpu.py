@@ -27,7 +27,14 @@ MEMORY_EVERY_NS = 100_000_000
 """Reading the allocator's statistics costs 10 to 30 µs: once per step, but no more often than this.
 The allocator's peak covers everything since the last reading, so no new height is missed."""
 
-_PHASES = (steps.INPUT, steps.H2D, steps.FORWARD, steps.BACKWARD, steps.OPTIMIZER)
+_PHASES = (
+    steps.INPUT,
+    steps.H2D,
+    steps.FORWARD,
+    steps.BACKWARD,
+    steps.OPTIMIZER,
+    steps.COMMUNICATION,
+)
 _NOT_BODY = (steps.INPUT, steps.EVALUATION, steps.CHECKPOINT)
 
 

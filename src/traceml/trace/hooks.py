@@ -23,7 +23,7 @@ from traceml.trace import models, verbs
 from traceml.trace.compiling import is_compiling
 from traceml.trace.explicit import ExplicitSteps
 from traceml.trace.session import Session
-from traceml.trace.steps import BACKWARD, CHECKPOINT, H2D, INPUT
+from traceml.trace.steps import BACKWARD, CHECKPOINT, GC, H2D, INPUT
 
 BACKWARDS_WITHOUT_OPTIMIZER = 4096
 """An optimizer exists and never steps (it is compiled, or of a kind of its own): backward marks the
@@ -62,7 +62,7 @@ def _watch_loaders(session: Session) -> None:
         recorder.note(tracer.end_fetch, samples_in(batch))
         if iterator._num_workers != workers and session.ring and tracer.source_trains():
             workers = iterator._num_workers
-            session.ring.note_loader_workers(workers)
+            session.ring.note_loader(workers, bool(iterator._pin_memory))
 
     end = session.guard(end_fetch)
     fetch = _BaseDataLoaderIter.__next__
@@ -324,7 +324,7 @@ def _watch_garbage_collection(session: Session) -> None:
         if phase == "start":
             began = perf_counter_ns()
         else:
-            recorder.note(tracer.collect_garbage, perf_counter_ns() - began)
+            recorder.note(tracer.spend, (GC, perf_counter_ns() - began))
 
     guarded = session.guard(collect, any_thread=True)
     gc.callbacks.append(guarded)

@@ -18,7 +18,7 @@ from traceml.model import layout
 from traceml.model.rank import Rank
 
 REGION_CAPACITY = 64
-SIZES = ((16384, 4096), (2048, 512))
+SIZES = ((12288, 4096), (2048, 512))
 """Step and message slots, the largest that fits: about 4 MB, or 0.6 MB where memory is tight."""
 SPARE_BYTES = 8 << 20
 """What a ring must leave free on a shared tmpfs: a DataLoader's workers need it too."""
@@ -51,6 +51,7 @@ _REGIONS_DROPPED = _counter("regions_dropped")
 _LAST_FAILURE = _counter("last_failure")
 _MESSAGES_DROPPED = _counter("messages_dropped")
 _LOADER_WORKERS = _counter("loader_workers")
+_LOADER_PINNED = _counter("loader_pinned")
 
 
 class Ring:
@@ -101,7 +102,7 @@ class Ring:
             rank.process_unix_ns,
         )
 
-    def write_step(self, *values: int) -> int:
+    def write_step(self, *values: float) -> int:
         """Append a step (all fields of the layout but the sequence) and return its number."""
         number = self.steps_written
         slot = self._step_base + (number % self._steps) * layout.STEP_BYTES
@@ -146,9 +147,10 @@ class Ring:
         _pack_region(self._map, offset, name, *totals)
         _pack_count(self._map, _REGIONS_USED, self._regions_used)
 
-    def note_loader_workers(self, workers: int) -> None:
-        """Write down how many workers the training loader has."""
+    def note_loader(self, workers: int, pinned: bool) -> None:
+        """Write down how many workers the training loader has, and whether it pins batches."""
         _pack_count(self._map, _LOADER_WORKERS, workers + 1)
+        _pack_count(self._map, _LOADER_PINNED, 2 if pinned else 1)
 
     def count_failure(self, text: str) -> None:
         """Count an exception of our own and keep its text."""

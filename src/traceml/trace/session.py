@@ -260,7 +260,7 @@ class Session:
 class _NoRing:
     """Stands in for the ring until the first step opens it."""
 
-    def write_step(self, *values: int) -> int:
+    def write_step(self, *values: float) -> int:
         raise RuntimeError("a step was closed before its ring was open")
 
 

@@ -30,12 +30,13 @@ from traceml.trace.timeline import Bounds, Sink, Timeline
 INPUT, H2D, FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT, EVALUATION, GC, SAMPLES, BACKWARDS, STEPS = (
     range(11)
 )
+COMMUNICATION, SYNC, LOGGING, COMPILE, COLLATE = range(11, 16)
 """Places in the list of what a step has accumulated so far."""
 
 EVALUATING, TRAINING_WITH_GRADIENTS = 0, 3
 """A forward pass's mode: 1 if the model is in training mode, plus 2 if gradients are kept."""
 
-_OUTSIDE_STEPS_TOO = (H2D, CHECKPOINT)
+_OUTSIDE_STEPS_TOO = (H2D, CHECKPOINT, COMMUNICATION)
 
 _ABORTED = int(StepFlag.ABORTED)
 _EXPLICIT = int(StepFlag.EXPLICIT)
@@ -43,6 +44,9 @@ _TAIL = int(StepFlag.TAIL)
 _GPU_TIMED = int(StepFlag.GPU_TIMED)
 _QUEUE_WATCHED = int(StepFlag.QUEUE_WATCHED)
 _QUEUE_DRY = int(StepFlag.QUEUE_DRY)
+_LOADER_WATCHED = int(StepFlag.LOADER_WATCHED)
+_LOADER_EMPTY = int(StepFlag.LOADER_EMPTY)
+_LOSS_SEEN = int(StepFlag.LOSS_SEEN)
 _NO_STEP = int(NO_STEP)
 # Plain numbers: arithmetic on enum flags costs a microsecond each, in every step.
 
@@ -82,8 +86,12 @@ class StepTracer:
         "_had_backward",
         "_had_forward",
         "_had_training_forward",
+        "_local_gradients",
+        "_loss",
         "_optimizer_end",
         "_roles",
+        "_rss",
+        "_seen",
         "_snapshot",
         "_snapshot_spans",
         "_source",
@@ -114,7 +122,7 @@ class StepTracer:
         self.steps = 0
         self.by_hand = False
         self.fetches = False
-        self._empty: _Totals = [-1, -1, -1, -1, -1, 0, 0, 0, -1, 0, 0]
+        self._empty: _Totals = [-1, -1, -1, -1, -1, 0, 0, 0, -1, 0, 0, -1, 0, 0, 0, -1]
         self._roles: dict[int, Role] = {}
         self._start: int | None = None
         self._start_mark: Any = None
@@ -125,6 +133,12 @@ class StepTracer:
         self._usual_optimizers: set[int] = set()
         self._aborted = False
         self._dry: bool | None = None
+        # What was looked at in this step, and not in every one: flags, the loss, memory.
+        self._seen = 0
+        self._loss = 0.0
+        self._rss = NOT_MEASURED
+        # Where the last gradient of this rank's own was there, before it waited for the others'.
+        self._local_gradients: tuple[int, Any] | None = None
         # What came since the last fetch, and the way back to before it.
         self._source: int | None = None
         self._fetched_at = 0
@@ -181,9 +195,33 @@ class StepTracer:
         self.end(phase, now, mark)
         self._aborted = True
 
-    def collect_garbage(self, duration: int, now: int, mark: Any) -> None:
-        """Python collected garbage, for so long."""
-        self._totals[GC] += duration
+    def spend(self, what: tuple[int, int], now: int, mark: Any) -> None:
+        """Time that ends now went to no phase: garbage collection, logging, compiling."""
+        kind, duration = what
+        self._totals[kind] += duration
+        if self._frames:
+            self._frames[-1][2] += duration
+
+    def spend_within(self, what: tuple[int, int], now: int, mark: Any) -> None:
+        """Time that ends now, within the phase it happened in: waiting for the device, collating."""
+        kind, duration = what
+        totals = self._totals
+        totals[kind] = duration if totals[kind] < 0 else totals[kind] + duration
+
+    # What is looked at now and then
+
+    def see_loss(self, loss: float, now: int, mark: Any) -> None:
+        """The loss that gradients are asked for, as a number."""
+        self._loss = loss
+        self._seen |= _LOSS_SEEN
+
+    def see_memory(self, rss_bytes: int, now: int, mark: Any) -> None:
+        """How much memory the process holds."""
+        self._rss = rss_bytes
+
+    def see_loader(self, is_empty: bool, now: int, mark: Any) -> None:
+        """Whether the loader's workers had no batch ready when one was asked for."""
+        self._seen |= _LOADER_WATCHED | _LOADER_EMPTY if is_empty else _LOADER_WATCHED
 
     # Fetching
 
@@ -261,7 +299,6 @@ class StepTracer:
         evaluated = totals[EVALUATION] - before[EVALUATION]
         self._totals = before.copy()
         self._totals[CHECKPOINT] = totals[CHECKPOINT]
-        self._totals[GC] = totals[GC]
         self._totals[EVALUATION] += max(now - self._fetched_at - saved, evaluated)
         if self._fetched_mark is not None and mark is not None:
             del self._spans[self._snapshot_spans :]
@@ -331,8 +368,21 @@ class StepTracer:
         self._totals[BACKWARDS] += 1
         self.begin(BACKWARD, now, mark)
 
+    def have_local_gradients(self, _: None, now: int, mark: Any) -> None:
+        """This rank's own gradients are there; what is left of backward waits for the others'.
+
+        Of several such moments in one backward pass the last one counts.
+        """
+        self._local_gradients = (now, mark)
+
     def end_backward(self, _: None, now: int, mark: Any) -> None:
         """Gradients are there."""
+        if self._local_gradients is not None:
+            began, began_mark = self._local_gradients
+            self._local_gradients = None
+            if self._frames and self._frames[-1][0] == BACKWARD:
+                self._frames.append([COMMUNICATION, began, 0, began_mark])
+                self.end(COMMUNICATION, now, mark)
         self.end(BACKWARD, now, mark)
         if self.by_hand and not self._frames:
             self._stepped.add(_BY_HAND)
@@ -456,13 +506,19 @@ class StepTracer:
             totals[FORWARD],
             totals[BACKWARD],
             totals[OPTIMIZER],
-            NOT_MEASURED,
+            totals[COMMUNICATION],
             totals[GC],
             *_NO_GPU_TIMES,
             *(_NO_MEMORY if self.gpu is None else self.gpu.memory()),
+            self._rss,
+            totals[SYNC],
+            totals[LOGGING],
+            totals[COMPILE],
+            totals[COLLATE],
+            self._loss,
             totals[SAMPLES],
             totals[BACKWARDS],
-            flags if self.gpu is None else flags | self._gpu_flags(mark),
+            flags | self._seen if self.gpu is None else flags | self._seen | self._gpu_flags(mark),
             totals[STEPS],
         )
         if self.gpu is not None:
@@ -491,13 +547,18 @@ class StepTracer:
         if self._fetched_in_step and not self.fetches:
             self.fetches = True
             self._empty[INPUT] = 0  # fetches are seen: a step without one waited for none
+        if self._totals[COMMUNICATION] >= 0:
+            self._empty[COMMUNICATION] = (
+                0  # collectives are seen: a step without one waited for none
+            )
         self._start, self._start_mark = end, mark
         self._totals, self._spans = self._empty.copy(), []
+        self._seen, self._loss, self._rss = 0, 0.0, NOT_MEASURED
         self._stepped.clear()
         self._optimizer_end = self._dry = None
         self._aborted = self._fetched_in_step = False
         self._provisional_from(end, mark)
 
 
-_NO_GPU_TIMES = (NOT_MEASURED,) * 6
+_NO_GPU_TIMES = (NOT_MEASURED,) * 7
 _NO_MEMORY = (NOT_MEASURED, NOT_MEASURED)

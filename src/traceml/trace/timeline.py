@@ -24,7 +24,7 @@ class Bounds(NamedTuple):
 class Sink(Protocol):
     """Where finished steps go: the ring in production."""
 
-    def write_step(self, *values: int) -> int:
+    def write_step(self, *values: float) -> int:
         """Append a step; all fields of the layout but the sequence."""
 
 
