@@ -1,0 +1,1 @@
+"""Planted faults: real training runs whose truth is known, and whether TraceML says it."""

@@ -1,0 +1,1 @@
+"""The training script that the fault bench runs, and the faults that can be planted in it."""
