@@ -149,6 +149,79 @@ def test_unreadable_use_stays_unknown(make_root: MakeRoot) -> None:
     assert Cgroup(make_root(files)).memory() == CgroupMemory(8 * GIB, None)
 
 
+@pytest.mark.parametrize(
+    ("files", "killed"),
+    [
+        pytest.param(
+            {
+                **V2_HOST,
+                "sys/fs/cgroup/user.slice/memory.events": "oom 9\noom_kill 9\n",
+                "sys/fs/cgroup/user.slice/user-1000.slice/session-3.scope/memory.events": (
+                    "low 0\nhigh 0\nmax 4\noom 2\noom_kill 2\noom_group_kill 0\n"
+                ),
+            },
+            2,
+            id="v2, of our own group only",
+        ),
+        pytest.param(
+            {
+                **V1_DOCKER_WITHOUT_A_NAMESPACE,
+                "sys/fs/cgroup/memory/memory.oom_control": (
+                    "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n"
+                ),
+            },
+            1,
+            id="v1",
+        ),
+        pytest.param(V2_CONTAINER_IN_A_NAMESPACE, None, id="not counted"),
+        pytest.param({}, None, id="no groups"),
+    ],
+)
+def test_kills_for_want_of_memory(
+    make_root: MakeRoot, files: Mapping[str, str], killed: int | None
+) -> None:
+    assert Cgroup(make_root(files)).oom_kills() == killed
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        pytest.param(
+            {
+                **V2_HOST,
+                "sys/fs/cgroup/user.slice/cpu.max": "400000 100000\n",
+                "sys/fs/cgroup/user.slice/user-1000.slice/cpu.max": "150000 100000\n",
+                "sys/fs/cgroup/user.slice/user-1000.slice/session-3.scope/cpu.max": "max 100000\n",
+            },
+            1.5,
+            id="v2, the tightest on the way up",
+        ),
+        pytest.param(
+            {
+                **V1_DOCKER_WITHOUT_A_NAMESPACE,
+                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "100000\n",
+                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "50000\n",
+            },
+            2.0,
+            id="v1",
+        ),
+        pytest.param(
+            {
+                **V1_DOCKER_WITHOUT_A_NAMESPACE,
+                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "-1\n",
+            },
+            None,
+            id="v1 without a quota",
+        ),
+        pytest.param(V2_HOST, None, id="v2 without a quota"),
+    ],
+)
+def test_cores_that_the_quota_is_worth(
+    make_root: MakeRoot, files: Mapping[str, str], cores: float | None
+) -> None:
+    assert Cgroup(make_root(files)).cpu_quota_cores() == pytest.approx(cores)
+
+
 def v2_stat(times: int, throttled_s: float) -> str:
     return (
         "usage_usec 900\nuser_usec 600\nsystem_usec 300\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ import psutil
 import pytest
 
 from traceml.agent.cgroup import Cgroup
-from traceml.agent.host import HostSampler, busy_share, outward_interfaces, physical_disks
+from traceml.agent.host import HostSampler, busy_share, cores, outward_interfaces, physical_disks
 from traceml.model.sample import HostSample
 
 GIB = 2**30
@@ -55,8 +56,11 @@ def test_first_sample_has_no_rates() -> None:
         sample.network_received_bytes_per_s,
         sample.network_sent_bytes_per_s,
         sample.cpu_throttled_share,
+        sample.disk_busy_share,
+        sample.swap_in_bytes_per_s,
+        sample.swap_out_bytes_per_s,
     )
-    assert rates == (None,) * 6
+    assert rates == (None,) * 9
 
 
 class FakeMachine:
@@ -68,9 +72,10 @@ class FakeMachine:
         monkeypatch.setattr(psutil, "disk_io_counters", lambda **_: self.disks)
         monkeypatch.setattr(psutil, "net_io_counters", lambda **_: self.cards)
 
-    def set_disk(self, name: str, read: int, written: int) -> None:
+    def set_disk(self, name: str, read: int, written: int, **more: int) -> None:
         assert self.disks is not None
-        self.disks = {**self.disks, name: SimpleNamespace(read_bytes=read, write_bytes=written)}
+        disk = SimpleNamespace(read_bytes=read, write_bytes=written, **more)
+        self.disks = {**self.disks, name: disk}
 
     def set_card(self, name: str, received: int, sent: int) -> None:
         self.cards = {**self.cards, name: SimpleNamespace(bytes_recv=received, bytes_sent=sent)}
@@ -140,8 +145,62 @@ def test_container_without_sensors(
     monkeypatch.setattr(psutil, "net_io_counters", missing)
     for sensor in ("virtual_memory", "swap_memory", "cpu_times"):
         monkeypatch.setattr(psutil, sensor, unreadable)
+    sampler = HostSampler(no_cgroup, sys=tmp_path, proc=tmp_path)
+    read = [replace(sampler.sample(second), cores=None) for second in (0.0, 1.0)]
+    assert read == [HostSample(), HostSample()]
+
+
+@pytest.mark.parametrize(
+    ("before_ms", "after_ms", "share"),
+    [
+        pytest.param({"sda": 0, "sdb": 0}, {"sda": 500, "sdb": 1800}, 0.9, id="the busiest counts"),
+        pytest.param({"sda": 0}, {"sda": 2040}, 1.0, id="never more than always"),
+        pytest.param({"sda": 900}, {"sda": 100}, None, id="ran backwards"),
+        pytest.param({"sda": 0}, {"sdb": 900}, None, id="another disk"),
+        pytest.param({"sda": None}, {"sda": None}, None, id="macOS does not say"),
+    ],
+)
+def test_share_of_two_seconds_that_a_disk_worked(
+    machine: FakeMachine,
+    no_cgroup: Cgroup,
+    tmp_path: Path,
+    before_ms: dict[str, int | None],
+    after_ms: dict[str, int | None],
+    share: float | None,
+) -> None:
     sampler = HostSampler(no_cgroup, sys=tmp_path)
-    assert [sampler.sample(0.0), sampler.sample(1.0)] == [HostSample(), HostSample()]
+    samples = []
+    for second, busy in ((0.0, before_ms), (2.0, after_ms)):
+        machine.disks = {}
+        for name, busy_ms in busy.items():
+            machine.set_disk(name, 0, 0, **({} if busy_ms is None else {"busy_time": busy_ms}))
+        samples.append(sampler.sample(second))
+    assert [sample.disk_busy_share for sample in samples] == [None, share]
+
+
+def test_swapping_is_told_as_rates(monkeypatch: pytest.MonkeyPatch, no_cgroup: Cgroup) -> None:
+    sampler = HostSampler(no_cgroup)
+    for second, moved in ((0.0, 0), (2.0, 8 * MIB)):
+        swap = SimpleNamespace(used=GIB, sin=moved, sout=3 * moved)
+        monkeypatch.setattr(psutil, "swap_memory", lambda swap=swap: swap)
+        sample = sampler.sample(second)
+    assert (sample.swap_in_bytes_per_s, sample.swap_out_bytes_per_s) == (4 * MIB, 12 * MIB)
+    assert sample.swap_used_bytes == GIB
+
+
+def test_kills_for_want_of_memory_of_the_machine_where_no_group_counts_them(
+    no_cgroup: Cgroup, tmp_path: Path
+) -> None:
+    (tmp_path / "vmstat").write_text("pswpout 0\noom_kill 3\nthp_swpout 0\n")
+    assert HostSampler(no_cgroup, proc=tmp_path).sample(0.0).oom_kills == 3
+
+
+def test_cores_are_those_the_job_may_use() -> None:
+    every = cores(None)
+    assert every is not None
+    assert every >= 1
+    assert cores(0.5) == 0.5
+    assert cores(every + 1) == every
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from traceml.agent import processes
 from traceml.agent.processes import REREAD_EVERY, ProcessSampler
 from traceml.model.sample import ProcessSample
 
@@ -341,3 +342,61 @@ def test_sample_is_cheap(rank: Actor) -> None:
         sampler.sample({0: rank.pid}, float(second))
         costs_s.append(time.process_time() - started_s)
     assert min(costs_s) < 0.005
+
+
+class FakeAccounts:
+    """The kernel's accounts of one process, written by hand."""
+
+    def __init__(self, proc: Path, pid: int) -> None:
+        self._folder = proc / str(pid)
+        self._folder.mkdir()
+
+    def set(self, queued_s: float, major_faults: int) -> None:
+        (self._folder / "schedstat").write_text(f"5000 {round(queued_s * 1e9)} 12\n")
+        (self._folder / "stat").write_text(
+            f"1 (a (name) with 9 9 9) S 1 1 1 0 -1 4194560 700 0 {major_faults} 0 3 2\n"
+        )
+
+
+def test_waiting_for_a_core_and_reading_pages_back(
+    rank: Actor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "PROC", tmp_path)
+    accounts = FakeAccounts(tmp_path, rank.pid)
+    sampler = ProcessSampler()
+    seen = []
+    for now_s, queued_s, faults in ((0.0, 5.0, 10), (2.0, 5.5, 30), (4.0, 8.0, 30), (6.0, 1.0, 0)):
+        accounts.set(queued_s, faults)
+        sample = only(sampler.sample({0: rank.pid}, now_s))
+        seen.append((sample.runqueue_share, sample.major_faults_per_s))
+    # A rate needs two readings; a share is at most all of the time; nothing runs backwards.
+    assert seen == [(None, None), (0.25, 10.0), (1.0, 0.0), (None, None)]
+
+
+def test_a_thread_that_shares_its_core_waits_for_it(make_actor: Callable[[], Actor]) -> None:
+    """Three processes on one core: each could run all the time and runs a third of it."""
+    if not hasattr(os, "sched_setaffinity") or not Path("/proc/self/schedstat").exists():
+        pytest.skip("only Linux says how long a thread waited for a core")
+    actors = [make_actor() for _ in range(3)]
+    core = {min(os.sched_getaffinity(0))}
+    for actor in actors:
+        os.sched_setaffinity(actor.pid, core)
+    sampler = ProcessSampler()
+    sampler.sample({0: actors[0].pid}, time.monotonic())
+    for actor in actors[1:]:
+        print("burn 0.4", file=actor.process.stdin, flush=True)
+    actors[0].do("burn 0.2")
+    sample = only(sampler.sample({0: actors[0].pid}, time.monotonic()))
+    assert sample.runqueue_share is not None
+    assert 0.2 < sample.runqueue_share <= 1.0
+
+
+def test_no_accounts_is_not_measured(
+    rank: Actor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "PROC", tmp_path)
+    sampler = ProcessSampler()
+    sampler.sample({0: rank.pid}, 0.0)
+    sample = only(sampler.sample({0: rank.pid}, 1.0))
+    assert (sample.runqueue_share, sample.major_faults_per_s) == (None, None)
+    assert sample.cpu_cores is not None

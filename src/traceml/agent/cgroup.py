@@ -66,6 +66,20 @@ class Cgroup:
             return None
         return CgroupMemory(limit_bytes=tightest[0], used_bytes=_memory_used(tightest[1]))
 
+    def oom_kills(self) -> int | None:
+        """Processes of our group and below that the kernel killed for want of memory."""
+        for folder in self._memory[:1]:  # a group's count holds those of the groups below it
+            for name in ("memory.events", "memory.oom_control"):  # v2, v1
+                killed = _table(folder / name).get("oom_kill")
+                if killed is not None:
+                    return killed
+        return None
+
+    def cpu_quota_cores(self) -> float | None:
+        """What the tightest CPU quota on the way up is worth; None where none is set."""
+        quotas = (_quota_cores(folder) for folder in self._cpu)
+        return min((quota for quota in quotas if quota is not None), default=None)
+
     def throttled_share(self, now_s: float) -> float | None:
         """Share of the time since the last call in which a CPU quota held the group back."""
         after = {folder: read for folder in self._cpu if (read := _throttling(folder)) is not None}
@@ -114,6 +128,13 @@ def _period_s(folder: Path) -> float:
     text = v2[1] if len(v2) == 2 else _read(folder / "cpu.cfs_period_us")
     period_us = _number(text)
     return period_us / 1e6 if period_us else DEFAULT_PERIOD_S
+
+
+def _quota_cores(folder: Path) -> float | None:
+    """None where the quota is "max" (v2) or -1 (v1)."""
+    v2 = (_read(folder / "cpu.max") or "").split()
+    quota_us = _number(v2[0] if v2 else _read(folder / "cpu.cfs_quota_us"))
+    return quota_us / 1e6 / _period_s(folder) if quota_us else None
 
 
 def _memory_limit(folder: Path) -> int | None:

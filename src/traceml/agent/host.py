@@ -1,10 +1,12 @@
-"""Samples the machine as a whole: CPU, memory, swap, disks, network, and the quota on our CPU."""
+"""Samples the machine as a whole: CPU, memory, swap, disks, network, and what limits this job."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -12,40 +14,55 @@ from traceml.agent.cgroup import Cgroup
 from traceml.model.sample import HostSample
 
 SYS = Path("/sys")
+PROC = Path("/proc")
 IN_MEMORY_DISKS = ("loop", "ram", "zram")  # a loop's blocks are counted at the disk below it
 LOOPBACK = re.compile(r"lo\d*")
 NOT_BUSY = ("idle", "iowait")
 ALSO_IN_USER_TIME = ("guest", "guest_nice")  # Linux counts these twice
 
 Counters = Mapping[str, tuple[int, int]]
-"""Device → two counters that only grow: bytes read and written, or received and sent."""
+"""Device → two counters that only grow: bytes read and written, received and sent, in and out."""
 
 
 class HostSampler:
     """Remembers the last reading of each counter, since a rate needs two."""
 
-    def __init__(self, cgroup: Cgroup | None = None, sys: Path = SYS) -> None:
+    def __init__(self, cgroup: Cgroup | None = None, sys: Path = SYS, proc: Path = PROC) -> None:
         self._cgroup = Cgroup() if cgroup is None else cgroup
         self._sys = sys
+        self._proc = proc
         self._cpu_before: dict[str, float] | None = None
         self._disks = _Rates()
+        self._busy_disks = _Busiest()
         self._network = _Rates()
+        self._swapped = _Rates()
+        self._cores = cores(self._cgroup.cpu_quota_cores())
 
     def sample(self, now_s: float) -> HostSample:
         """One reading; `now_s` is a monotonic clock, which the rates divide by."""
-        read_per_s, written_per_s = self._disks.update(_disk_counters(self._sys), now_s)
+        disks = _disk_counters(self._sys)
+        read_per_s, written_per_s = self._disks.update(_disk_bytes(disks), now_s)
         received_per_s, sent_per_s = self._network.update(_network_counters(self._sys), now_s)
         used_bytes, total_bytes = self._ram()
+        swap = _swap()
+        in_per_s, out_per_s = self._swapped.update(
+            None if swap is None else {"swap": (int(swap.sin), int(swap.sout))}, now_s
+        )
         return HostSample(
             cpu_share=self._cpu_share(),
             ram_used_bytes=used_bytes,
             ram_total_bytes=total_bytes,
-            swap_used_bytes=_swap_used_bytes(),
+            swap_used_bytes=None if swap is None else int(swap.used),
             disk_read_bytes_per_s=read_per_s,
             disk_write_bytes_per_s=written_per_s,
+            disk_busy_share=self._busy_disks.update(_disk_busy_s(disks), now_s),
+            swap_in_bytes_per_s=in_per_s,
+            swap_out_bytes_per_s=out_per_s,
             network_received_bytes_per_s=received_per_s,
             network_sent_bytes_per_s=sent_per_s,
             cpu_throttled_share=self._cgroup.throttled_share(now_s),
+            cores=self._cores,
+            oom_kills=self._oom_kills(),
         )
 
     def _cpu_share(self) -> float | None:
@@ -70,6 +87,11 @@ class HostSampler:
             return group.used_bytes, group.limit_bytes
         return used, total
 
+    def _oom_kills(self) -> int | None:
+        """Of our control group where it counts them: the machine's may be somebody else's."""
+        ours = self._cgroup.oom_kills()
+        return _host_oom_kills(self._proc) if ours is None else ours
+
 
 class _Rates:
     """Bytes per second over the devices present in both readings."""
@@ -90,6 +112,21 @@ class _Rates:
             None if first is None else first / interval_s,
             None if second is None else second / interval_s,
         )
+
+
+class _Busiest:
+    """Share of the time in which the busiest device worked."""
+
+    def __init__(self) -> None:
+        self._before: tuple[float, Mapping[str, float]] | None = None
+
+    def update(self, busy_s: Mapping[str, float] | None, now_s: float) -> float | None:
+        before, self._before = self._before, None if busy_s is None else (now_s, busy_s)
+        if before is None or busy_s is None or now_s <= before[0]:
+            return None
+        growths = [busy_s[name] - before[1][name] for name in busy_s if name in before[1]]
+        forward = [growth for growth in growths if growth >= 0]
+        return min(1.0, max(forward) / (now_s - before[0])) if forward else None
 
 
 def _growth(pairs: Iterable[tuple[int, int]]) -> int | None:
@@ -114,20 +151,51 @@ def busy_share(before: Mapping[str, float], now: Mapping[str, float]) -> float |
     return 1.0 - sum(passed.get(name, 0.0) for name in NOT_BUSY) / total
 
 
-def _swap_used_bytes() -> int | None:
+def cores(quota_cores: float | None) -> float | None:
+    """Cores that this job may use: those it may run on, or fewer where a quota is worth less."""
     try:
-        return int(psutil.swap_memory().used)
+        usable: int | None = len(os.sched_getaffinity(0))
+    except (AttributeError, OSError):  # only Linux has it
+        usable = os.cpu_count()
+    known = [float(found) for found in (usable, quota_cores) if found]
+    return min(known, default=None)
+
+
+def _host_oom_kills(proc: Path) -> int | None:
+    try:
+        text = (proc / "vmstat").read_text()
+    except OSError:
+        return None
+    found = re.search(r"^oom_kill (\d+)$", text, re.MULTILINE)
+    return None if found is None else int(found[1])
+
+
+def _swap() -> Any:
+    """psutil's reading; None where there is none."""
+    try:
+        return psutil.swap_memory()
     except (OSError, RuntimeError, ValueError, KeyError):
         return None
 
 
-def _disk_counters(sys: Path) -> Counters | None:
+def _disk_counters(sys: Path) -> Mapping[str, Any] | None:
+    """psutil's counters of each physical disk."""
     try:
         disks = psutil.disk_io_counters(perdisk=True, nowrap=False)
     except (OSError, RuntimeError, ValueError, NotImplementedError):
         return None
     names = physical_disks(disks or {}, sys)
-    return {name: (disks[name].read_bytes, disks[name].write_bytes) for name in names} or None
+    return {name: disks[name] for name in names} or None
+
+
+def _disk_bytes(disks: Mapping[str, Any] | None) -> Counters | None:
+    return disks and {name: (disk.read_bytes, disk.write_bytes) for name, disk in disks.items()}
+
+
+def _disk_busy_s(disks: Mapping[str, Any] | None) -> Mapping[str, float] | None:
+    """Only Linux and FreeBSD say for how long a disk had work."""
+    busy_ms = {name: getattr(disk, "busy_time", None) for name, disk in (disks or {}).items()}
+    return {name: ms / 1e3 for name, ms in busy_ms.items() if ms is not None} or None
 
 
 def physical_disks(names: Iterable[str], sys: Path) -> list[str]:

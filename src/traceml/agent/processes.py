@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import psutil
 
 from traceml.model.sample import ProcessSample
 
+PROC = Path("/proc")
+MAJOR_FAULTS = 9  # its place in /proc/PID/stat behind the name, which may hold spaces
 REREAD_EVERY = 60  # refreshes: a pid reused between two listings must not stay wrong for ever
 
 
@@ -19,6 +22,9 @@ class _Reading:
 
     cpu_s: float | None = None
     rss_bytes: int | None = None
+    queued_s: float | None = None
+    """How long the main thread could have run and had no core, since it began; of ranks only."""
+    major_faults: float | None = None
 
 
 class ProcessSampler:
@@ -49,6 +55,8 @@ class ProcessSampler:
 
         wanted = set(below).union(*below.values())
         now = {pid: reading for pid in wanted if (reading := self._read(pid)) is not None}
+        for pid in below.keys() & now.keys():
+            now[pid] = replace(now[pid], queued_s=_queued_s(pid), major_faults=_major_faults(pid))
         interval_s = None if self._before_s is None else now_s - self._before_s
         samples = tuple(
             self._sample(rank, pid, below[pid], now, interval_s)
@@ -68,29 +76,31 @@ class ProcessSampler:
         interval_s: float | None,
     ) -> ProcessSample:
         workers = [worker for worker in below if worker in now]
-        was_followed = pid in self._before
+        before = self._before.get(pid)
+        queued = None if before is None else _growth(before.queued_s, now[pid].queued_s)
+        faults = None if before is None else _growth(before.major_faults, now[pid].major_faults)
+        runqueue_share = _per_s(queued, interval_s)
         return ProcessSample(
             rank=rank,
             pid=pid,
-            cpu_cores=_per_s(self._cpu_growth_s(pid, now), interval_s) if was_followed else None,
+            cpu_cores=None if before is None else _per_s(self._cpu_growth_s(pid, now), interval_s),
             rss_bytes=now[pid].rss_bytes,
             threads=_threads(self._followed[pid]),
+            runqueue_share=None if runqueue_share is None else min(1.0, runqueue_share),
+            major_faults_per_s=_per_s(faults, interval_s),
             workers=len(workers),
             workers_cpu_cores=(
-                _per_s(_sum(self._cpu_growth_s(worker, now) for worker in workers), interval_s)
-                if was_followed
-                else None
+                None
+                if before is None
+                else _per_s(_sum(self._cpu_growth_s(worker, now) for worker in workers), interval_s)
             ),
             workers_rss_bytes=_whole(_sum(now[worker].rss_bytes for worker in workers)),
         )
 
     def _cpu_growth_s(self, pid: int, now: Mapping[int, _Reading]) -> float | None:
         """CPU seconds since the last sample; all of them for a process that is new since then."""
-        cpu_s = now[pid].cpu_s
         was_s = self._before[pid].cpu_s if pid in self._before else 0.0
-        if cpu_s is None or was_s is None or cpu_s < was_s:
-            return None
-        return cpu_s - was_s
+        return _growth(was_s, now[pid].cpu_s)
 
     def _is_rank_alive(self, rank: int, pid: int) -> bool:
         """Whether the process first met under this rank still has the pid."""
@@ -180,6 +190,31 @@ def _threads(process: psutil.Process) -> int | None:
         return int(process.num_threads())
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return None
+
+
+def _queued_s(pid: int) -> float | None:
+    """The second number of its scheduler's account, in nanoseconds."""
+    fields = _fields(PROC / str(pid) / "schedstat")
+    return int(fields[1]) / 1e9 if len(fields) == 3 else None
+
+
+def _major_faults(pid: int) -> float | None:
+    fields = _fields(PROC / str(pid) / "stat", after=")")
+    return float(fields[MAJOR_FAULTS]) if len(fields) > MAJOR_FAULTS else None
+
+
+def _fields(path: Path, after: str = "") -> list[str]:
+    """None of them where the system has no such file or the process has ended."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    return text.rpartition(after)[2].split() if after else text.split()
+
+
+def _growth(before: float | None, now: float | None) -> float | None:
+    """None where either is unknown, and for a counter that ran backwards."""
+    return None if before is None or now is None or now < before else now - before
 
 
 def _sum(values: Iterable[float | None]) -> float | None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from traceml.model.sample import GpuSample, ProcessSample, Sample
+from traceml.facts.throttling import NOT_THROTTLED, Throttling, throttling
+from traceml.model.sample import GpuSample, HostSample, ProcessSample, Sample
+
+Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,19 +21,48 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuFacts:
+    """One GPU while the run trained."""
+
+    index: int
+    name: str
+    utilisation: Level = Level()
+    memory_bytes: Level = Level()
+    memory_share: Level = Level()
+    temperature_c: Level = Level()
+    power_w: Level = Level()
+    power_share: Level = Level()
+    """Of the limit that is enforced."""
+    clock_share: Level = Level()
+    """The clock of the multiprocessors, of the highest there is."""
+    throttling: Throttling = NOT_THROTTLED
+
+
+@dataclass(frozen=True, slots=True)
 class HostFacts:
     """The machine while the run trained; the GPU levels are over all its GPUs."""
 
     samples: int = 0
     duration_s: float | None = None
     gpus: int = 0
+    cores: float | None = None
+    """Cores that the job may use."""
     cpu_share: Level = Level()
     cpu_throttled_share: Level = Level()
     ram_bytes: Level = Level()
     ram_share: Level = Level()
+    ram_total_bytes: int | None = None
+    ram_free_bytes: int | None = None
+    """At the last sample."""
     swap_bytes: Level = Level()
+    swap_bytes_per_s: Level = Level()
+    """Moved in and out together."""
+    oom_kills: int | None = None
+    """Processes that the kernel killed for want of memory while the run was watched."""
     disk_read_bytes_per_s: Level = Level()
     disk_write_bytes_per_s: Level = Level()
+    disk_busy_share: Level = Level()
+    """Of the busiest disk."""
     network_received_bytes_per_s: Level = Level()
     network_sent_bytes_per_s: Level = Level()
     gpu_utilisation: Level = Level()
@@ -38,6 +71,9 @@ class HostFacts:
     gpu_headroom_bytes: Level = Level()
     gpu_temperature_c: Level = Level()
     gpu_power_w: Level = Level()
+    gpu_clock_share: Level = Level()
+    by_gpu: tuple[GpuFacts, ...] = ()
+    """Each GPU of the machine, used by the run or not, in order."""
 
 
 NOT_SAMPLED = HostFacts()
@@ -54,6 +90,8 @@ class ProcessFacts:
     rss_share: Level = Level()
     """Of the host's memory."""
     threads: Level = Level()
+    runqueue_share: Level = Level()
+    major_faults_per_s: Level = Level()
     workers: Level = Level()
     workers_cpu_cores: Level = Level()
     workers_rss_bytes: Level = Level()
@@ -74,13 +112,19 @@ def host_facts(samples: Sequence[Sample]) -> HostFacts:
         samples=len(samples),
         duration_s=samples[-1].unix_s - samples[0].unix_s,
         gpus=len({gpu.uuid for gpu in gpus}),
+        cores=_last(host.cores for host in hosts),
         cpu_share=_level(host.cpu_share for host in hosts),
         cpu_throttled_share=_level(host.cpu_throttled_share for host in hosts),
         ram_bytes=_level(host.ram_used_bytes for host in hosts),
         ram_share=_level(_share(host.ram_used_bytes, host.ram_total_bytes) for host in hosts),
+        ram_total_bytes=_last(host.ram_total_bytes for host in hosts),
+        ram_free_bytes=_last(map(_ram_free, hosts)),
         swap_bytes=_level(host.swap_used_bytes for host in hosts),
+        swap_bytes_per_s=_level(map(_swapped, hosts)),
+        oom_kills=oom_kills(samples),
         disk_read_bytes_per_s=_level(host.disk_read_bytes_per_s for host in hosts),
         disk_write_bytes_per_s=_level(host.disk_write_bytes_per_s for host in hosts),
+        disk_busy_share=_level(host.disk_busy_share for host in hosts),
         network_received_bytes_per_s=_level(host.network_received_bytes_per_s for host in hosts),
         network_sent_bytes_per_s=_level(host.network_sent_bytes_per_s for host in hosts),
         gpu_utilisation=_level(gpu.utilisation for gpu in gpus),
@@ -89,6 +133,35 @@ def host_facts(samples: Sequence[Sample]) -> HostFacts:
         gpu_headroom_bytes=_level(map(_headroom, gpus)),
         gpu_temperature_c=_level(gpu.temperature_c for gpu in gpus),
         gpu_power_w=_level(gpu.power_w for gpu in gpus),
+        gpu_clock_share=_level(_share(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz) for gpu in gpus),
+        by_gpu=_by_gpu(gpus),
+    )
+
+
+def oom_kills(samples: Sequence[Sample]) -> int | None:
+    """Processes that the kernel killed for want of memory between the first and the last sample."""
+    counted = [sample.host.oom_kills for sample in samples if sample.host.oom_kills is not None]
+    return max(0, counted[-1] - counted[0]) if counted else None
+
+
+def _by_gpu(samples: Sequence[GpuSample]) -> tuple[GpuFacts, ...]:
+    read: dict[str, list[GpuSample]] = {}
+    for gpu in samples:
+        read.setdefault(gpu.uuid, []).append(gpu)
+    return tuple(
+        GpuFacts(
+            index=seen[0].index,
+            name=seen[0].name,
+            utilisation=_level(gpu.utilisation for gpu in seen),
+            memory_bytes=_level(gpu.memory_used_bytes for gpu in seen),
+            memory_share=_level(_share(g.memory_used_bytes, g.memory_total_bytes) for g in seen),
+            temperature_c=_level(gpu.temperature_c for gpu in seen),
+            power_w=_level(gpu.power_w for gpu in seen),
+            power_share=_level(_share(gpu.power_w, gpu.power_limit_w) for gpu in seen),
+            clock_share=_level(_share(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz) for gpu in seen),
+            throttling=throttling(seen),
+        )
+        for seen in sorted(read.values(), key=lambda seen: seen[0].index)
     )
 
 
@@ -106,6 +179,8 @@ def process_facts(samples: Sequence[Sample]) -> tuple[ProcessFacts, ...]:
             rss_bytes=_level(process.rss_bytes for process, _ in seen),
             rss_share=_level(_share(process.rss_bytes, total) for process, total in seen),
             threads=_level(process.threads for process, _ in seen),
+            runqueue_share=_level(process.runqueue_share for process, _ in seen),
+            major_faults_per_s=_level(process.major_faults_per_s for process, _ in seen),
             workers=_level(process.workers for process, _ in seen),
             workers_cpu_cores=_level(process.workers_cpu_cores for process, _ in seen),
             workers_rss_bytes=_level(process.workers_rss_bytes for process, _ in seen),
@@ -119,8 +194,24 @@ def _level(values: Iterable[float | None]) -> Level:
     return Level(sum(read) / len(read), max(read)) if read else Level()
 
 
-def _share(part: int | None, whole: int | None) -> float | None:
+def _last(values: Iterable[Number | None]) -> Number | None:
+    return next((value for value in reversed(list(values)) if value is not None), None)
+
+
+def _ram_free(host: HostSample) -> int | None:
+    if host.ram_used_bytes is None or host.ram_total_bytes is None:
+        return None
+    return max(0, host.ram_total_bytes - host.ram_used_bytes)
+
+
+def _share(part: float | None, whole: float | None) -> float | None:
     return part / whole if part is not None and whole else None
+
+
+def _swapped(host: HostSample) -> float | None:
+    if host.swap_in_bytes_per_s is None or host.swap_out_bytes_per_s is None:
+        return None
+    return host.swap_in_bytes_per_s + host.swap_out_bytes_per_s
 
 
 def _headroom(gpu: GpuSample) -> float | None:

@@ -19,10 +19,18 @@ class HostSample:
     swap_used_bytes: int | None = None
     disk_read_bytes_per_s: float | None = None
     disk_write_bytes_per_s: float | None = None
+    disk_busy_share: float | None = None
+    """Share of the time in which the busiest disk had work to do, 0–1."""
+    swap_in_bytes_per_s: float | None = None
+    swap_out_bytes_per_s: float | None = None
     network_received_bytes_per_s: float | None = None
     network_sent_bytes_per_s: float | None = None
     cpu_throttled_share: float | None = None
     """Share of the time that the cgroup's CPU quota held this job back, 0–1."""
+    cores: float | None = None
+    """Cores that this job may use: the machine's, or what the cgroup's CPU quota is worth."""
+    oom_kills: int | None = None
+    """Processes that the kernel has killed for want of memory, counted since long before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +43,10 @@ class ProcessSample:
     """Cores kept busy by the rank's own process: 1.5 is one and a half cores."""
     rss_bytes: int | None = None
     threads: int | None = None
+    runqueue_share: float | None = None
+    """Share of the time in which the main thread could have run and had no core, 0–1."""
+    major_faults_per_s: float | None = None
+    """Pages of the rank's own process that had to be read back from a disk."""
     workers: int | None = None
     """Processes below the rank: DataLoader workers and whatever else it started."""
     workers_cpu_cores: float | None = None

@@ -6,6 +6,8 @@ from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import memory
 
+KIND = Kind.BALANCED
+
 
 def check(facts: Facts) -> Finding:
     """What to say when no memory rule found anything."""
@@ -20,7 +22,7 @@ def check(facts: Facts) -> Finding:
     name, place = ("peak_reserved_bytes", "GPU") if reserved else ("peak_rss_bytes", "host")
     peak = max(reserved or resident, default=None)
     return Finding(
-        kind=Kind.BALANCED,
+        kind=KIND,
         section=Section.STEP_MEMORY,
         severity=Severity.INFO,
         claim=f"No memory problem was seen; the {place} memory of a rank peaked at {memory(peak)}.",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from traceml.facts.facts import NO_MEMORY, Facts
+from traceml.facts.facts import Facts
+from traceml.facts.memory import NO_MEMORY
 from traceml.model.finding import Finding, Kind, Section, Severity
+
+KIND = Kind.NO_DATA
 
 
 def check(facts: Facts) -> Finding | None:
@@ -11,7 +14,7 @@ def check(facts: Facts) -> Finding | None:
     if any(rank.memory != NO_MEMORY for rank in facts.ranks):
         return None
     return Finding(
-        kind=Kind.NO_DATA,
+        kind=KIND,
         section=Section.STEP_MEMORY,
         severity=Severity.INFO,
         claim="No rank's memory was read.",

@@ -5,13 +5,15 @@ from __future__ import annotations
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind, Section, Severity
 
+KIND = Kind.NO_DATA
+
 
 def check(facts: Facts) -> Finding | None:
     """Fires when there is no sample of any rank."""
     if facts.processes:
         return None
     return Finding(
-        kind=Kind.NO_DATA,
+        kind=KIND,
         section=Section.PROCESS,
         severity=Severity.INFO,
         claim="No training process was sampled.",

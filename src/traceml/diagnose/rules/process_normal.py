@@ -5,11 +5,13 @@ from __future__ import annotations
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind, Section, Severity
 
+KIND = Kind.NORMAL
+
 
 def check(facts: Facts) -> Finding:
     """What to say when no process rule found anything."""
     return Finding(
-        kind=Kind.NORMAL,
+        kind=KIND,
         section=Section.PROCESS,
         severity=Severity.INFO,
         claim="The training processes showed nothing to act on.",

@@ -5,11 +5,13 @@ from __future__ import annotations
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind, Section, Severity
 
+KIND = Kind.NORMAL
+
 
 def check(facts: Facts) -> Finding:
     """What to say when no system rule found anything."""
     return Finding(
-        kind=Kind.NORMAL,
+        kind=KIND,
         section=Section.SYSTEM,
         severity=Severity.INFO,
         claim="The host showed nothing to act on.",

@@ -1,0 +1,67 @@
+"""Fragmentation: the GPU's allocator holds far more than tensors occupy.
+
+Harmless while the device has room, a cause of running out of memory when it has not. Silent where
+the allocator was not read.
+"""
+
+from __future__ import annotations
+
+from traceml.facts.facts import Facts, RankFacts
+from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.model.quantities import memory, percent
+
+KIND = Kind.FRAGMENTATION
+
+CAPACITY_SHARE = 0.20  # of the device: enough for a larger batch
+RESERVED_SHARE = 0.30  # of what is reserved; blocks rounded up and kept for reuse are a fifth
+LEAST_BYTES = 1 << 30  # a small model's allocator keeps most of what it has, and it is nothing
+FULL_SHARE = 0.80  # of the device reserved: from there on the gap is what will be missing
+
+
+def check(facts: Facts) -> Finding | None:
+    """Fires when much of what the allocator holds is in nobody's use."""
+    found = [
+        (rank, idle)
+        for rank in facts.ranks
+        if (idle := _idle_bytes(rank)) is not None and _is_much(rank, idle)
+    ]
+    if not found:
+        return None
+    worst, idle_bytes = max(found, key=lambda one: (one[1], -one[0].rank.rank))
+    reserved = worst.memory.peak_reserved_bytes or 0
+    full = reserved / worst.rank.device_total_bytes if worst.rank.device_total_bytes else None
+    idle_share = idle_bytes / reserved
+    return Finding(
+        kind=KIND,
+        section=Section.STEP_MEMORY,
+        severity=Severity.WARNING if full is not None and full >= FULL_SHARE else Severity.INFO,
+        claim=(
+            f"The allocator of rank {worst.rank.rank} holds {memory(reserved)}, of which tensors "
+            f"never occupied {memory(idle_bytes)} ({percent(idle_share)})."
+        ),
+        action=(
+            "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; batches of equal shapes "
+            f"(padded to a few lengths) would win back part of the {memory(idle_bytes)} too."
+        ),
+        share=idle_share,
+        ranks=tuple(rank.rank.rank for rank, _ in found),
+        evidence={
+            "reserved_bytes": reserved,
+            "allocated_bytes": worst.memory.peak_allocated_bytes,
+            "idle_bytes": idle_bytes,
+            "idle_share": idle_share,
+            "pressure": full,
+        },
+    )
+
+
+def _idle_bytes(rank: RankFacts) -> int | None:
+    reserved, allocated = rank.memory.peak_reserved_bytes, rank.memory.peak_allocated_bytes
+    return None if reserved is None or allocated is None else reserved - allocated
+
+
+def _is_much(rank: RankFacts, idle_bytes: int) -> bool:
+    capacity = rank.rank.device_total_bytes
+    of_device = capacity is not None and idle_bytes >= CAPACITY_SHARE * capacity
+    of_reserved = idle_bytes >= RESERVED_SHARE * (rank.memory.peak_reserved_bytes or 0)
+    return idle_bytes >= LEAST_BYTES and (of_device or of_reserved)

@@ -1,0 +1,42 @@
+"""GPU memory imbalance: the ranks' tensors take up different amounts of their GPUs.
+
+Context: whether it matters depends on how full the GPUs are, which the memory section judges.
+"""
+
+from __future__ import annotations
+
+from traceml.diagnose.spread import over_ranks
+from traceml.facts.facts import Facts
+from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.model.quantities import memory, percent
+
+KIND = Kind.GPU_MEMORY_IMBALANCE
+
+SKEW = 0.20  # above the median rank
+LEAST_BYTES = 1 << 30  # a smaller difference is not worth a look
+
+
+def check(facts: Facts) -> Finding | None:
+    """Fires when the worst rank's tensors stand out."""
+    spread = over_ranks(facts, lambda rank: rank.memory.peak_allocated_bytes)
+    if spread is None or len(facts.ranks) < 2:
+        return None
+    if spread.skew < SKEW or spread.worst - spread.median < LEAST_BYTES:
+        return None
+    return Finding(
+        kind=KIND,
+        section=Section.PROCESS,
+        severity=Severity.INFO,
+        claim=(
+            f"Rank {spread.worst_rank} had {memory(spread.worst)} in tensors at most, "
+            f"{percent(spread.skew)} more than the median rank ({memory(spread.median)})."
+        ),
+        action=f"Compare the shapes and the state of rank {spread.worst_rank} with the others'.",
+        skew=spread.skew,
+        ranks=(spread.worst_rank,),
+        evidence={
+            "worst_bytes": spread.worst,
+            "median_bytes": spread.median,
+            "skew": spread.skew,
+        },
+    )

@@ -1,0 +1,52 @@
+"""GPU utilization: the GPUs have no work for a good part of the time.
+
+By NVML a GPU is in use while any kernel is resident, so this is the most that can be true. Silent
+on runs without a GPU and while there are too few samples.
+"""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+from traceml.facts.facts import Facts
+from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.model.quantities import count, percent
+
+KIND = Kind.LOW_GPU_UTILIZATION
+KINDS = (KIND, Kind.MODERATE_GPU_UTILIZATION)
+
+LOW_SHARE = 0.30
+MODERATE_SHARE = 0.70  # a loop that evaluates and saves now and then stays above it
+FEWEST_SAMPLES = 5  # the first second or two of a run belong to its start
+
+
+def check(facts: Facts) -> Finding | None:
+    """Fires when the GPUs that the run trains on were mostly or partly without work."""
+    gpus = facts.gpus_used or facts.host.by_gpu
+    known = sorted(gpu.utilisation.mean for gpu in gpus if gpu.utilisation.mean is not None)
+    # Where nobody says which GPUs are ours, ours did no more than the busiest did.
+    ours = known[-facts.gpus_needed :] if facts.gpus_needed else []
+    if not ours or facts.host.samples < FEWEST_SAMPLES:
+        return None
+    used = fmean(ours)
+    if used >= MODERATE_SHARE:
+        return None
+    low = used < LOW_SHARE
+    which = "GPU was" if len(ours) == 1 else f"{count(len(ours), 'GPU')} were"
+    return Finding(
+        kind=Kind.LOW_GPU_UTILIZATION if low else Kind.MODERATE_GPU_UTILIZATION,
+        section=Section.SYSTEM,
+        severity=Severity.WARNING if low else Severity.INFO,
+        claim=f"The {which} in use {percent(used)} of the time.",
+        action=(
+            f"Read the step-time diagnosis for the reason: the other {percent(1 - used)} went to "
+            "data, the host, communication or work between steps."
+        ),
+        share=used,
+        evidence={
+            "gpu_utilization": used,
+            "gpu_utilization_worst": ours[0],
+            "gpus": len(ours),
+            "samples": facts.host.samples,
+        },
+    )

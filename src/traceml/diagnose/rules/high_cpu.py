@@ -1,0 +1,53 @@
+"""High CPU: the machine's cores are mostly busy.
+
+Context and no fault: a busy CPU is what many jobs want. Whether training waits for it is said by
+the rules on step time.
+"""
+
+from __future__ import annotations
+
+from traceml.facts.facts import Facts
+from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.model.quantities import percent
+
+KIND = Kind.HIGH_CPU
+
+BUSY_SHARE = 0.80
+OTHERS_CORES = 1.0  # kept busy by somebody else: less is the system's own work
+
+
+def check(facts: Facts) -> Finding | None:
+    """Fires when the cores were busy most of the time."""
+    busy = facts.host.cpu_share.mean
+    if busy is None or busy < BUSY_SHARE:
+        return None
+    ours = _cores_of_the_run(facts)
+    others = None
+    if ours is not None and facts.host.cores is not None:
+        others = max(0.0, busy * facts.host.cores - ours)
+    used = "" if ours is None else f"; this run kept {ours:.1f} cores busy"
+    return Finding(
+        kind=KIND,
+        section=Section.SYSTEM,
+        severity=Severity.INFO,
+        claim=f"The machine's CPU was {percent(busy)} busy{used}.",
+        action=(
+            f"Other processes took about {others:.1f} cores: ask whose they are."
+            if others is not None and others >= OTHERS_CORES
+            else "Nothing by itself; more workers or threads than cores would wait for each other."
+        ),
+        share=busy,
+        evidence={
+            "cpu_share": busy,
+            "cpu_peak_share": facts.host.cpu_share.peak,
+            "cores": facts.host.cores,
+            "run_cores": ours,
+        },
+    )
+
+
+def _cores_of_the_run(facts: Facts) -> float | None:
+    own = [process.cpu_cores.mean for process in facts.processes]
+    below = [process.workers_cpu_cores.mean for process in facts.processes]
+    known = [cores for cores in (*own, *below) if cores is not None]
+    return sum(known) if known else None

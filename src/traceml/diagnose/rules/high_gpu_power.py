@@ -1,0 +1,42 @@
+"""High GPU power: a GPU draws what it is allowed to.
+
+Context and no fault: that is what a GPU at full work does.
+"""
+
+from __future__ import annotations
+
+from traceml.facts.facts import Facts
+from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.model.quantities import percent
+
+KIND = Kind.HIGH_GPU_POWER
+
+LIMIT_SHARE = 0.95  # of the enforced limit, on average: the clock is held down to keep it
+
+
+def check(facts: Facts) -> Finding | None:
+    """Fires when a GPU worked at its power limit."""
+    drawn = [
+        (gpu.power_share.mean, gpu)
+        for gpu in facts.gpus_used or facts.host.by_gpu
+        if gpu.power_share.mean is not None
+    ]
+    if not drawn or not facts.gpus_needed:
+        return None
+    share, gpu = max(drawn, key=lambda one: (one[0], -one[1].index))
+    if share < LIMIT_SHARE:
+        return None
+    return Finding(
+        kind=KIND,
+        section=Section.SYSTEM,
+        severity=Severity.INFO,
+        claim=f"GPU {gpu.index} drew {gpu.power_w.mean:.0f} W, {percent(share)} of its limit.",
+        action="Nothing, unless nvidia-smi -q -d POWER shows a limit below the board's default.",
+        share=share,
+        evidence={
+            "gpu": gpu.index,
+            "power_w": gpu.power_w.mean,
+            "power_share": share,
+            "clock_share": gpu.clock_share.mean,
+        },
+    )

@@ -1,0 +1,43 @@
+"""High GPU temperature: a GPU runs hot enough to slow down soon.
+
+Whether it did slow down is said by the rule on throttling.
+"""
+
+from __future__ import annotations
+
+from traceml.facts.facts import Facts
+from traceml.model.finding import Finding, Kind, Section, Severity
+
+KIND = Kind.HIGH_GPU_TEMPERATURE
+
+WARN_C = 85.0  # most data-centre GPUs lower their clock a few degrees above
+CRITICAL_C = 90.0  # all the time: the next step is that the GPU shuts down
+
+
+def check(facts: Facts) -> Finding | None:
+    """Fires when the hottest GPU was hot all along, or touched the limit."""
+    hot = [
+        (mean_c, peak_c, gpu)
+        for gpu in facts.gpus_used or facts.host.by_gpu
+        for mean_c, peak_c in [(gpu.temperature_c.mean, gpu.temperature_c.peak)]
+        if mean_c is not None and peak_c is not None
+        if mean_c >= WARN_C or peak_c >= CRITICAL_C
+    ]
+    if not hot or not facts.gpus_needed:
+        return None
+    mean_c, peak_c, hottest = max(hot, key=lambda one: (one[0], one[1], -one[2].index))
+    return Finding(
+        kind=KIND,
+        section=Section.SYSTEM,
+        severity=Severity.CRITICAL if mean_c >= CRITICAL_C else Severity.WARNING,
+        claim=f"GPU {hottest.index} ran at {mean_c:.0f} °C, up to {peak_c:.0f} °C.",
+        action=(
+            f"See to its cooling: airflow, fans, the room, neighbours. From {CRITICAL_C:.0f} °C on "
+            "a GPU slows itself down."
+        ),
+        evidence={
+            "gpu": hottest.index,
+            "temperature_c": mean_c,
+            "temperature_peak_c": peak_c,
+        },
+    )

@@ -1,0 +1,45 @@
+"""High RAM: the memory of the machine, or of the job's control group, is mostly in use."""
+
+from __future__ import annotations
+
+from traceml.facts.facts import Facts
+from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.model.quantities import memory, percent
+
+KIND = Kind.HIGH_RAM
+
+WARN_SHARE = 0.80
+CRITICAL_SHARE = 0.97  # what the kernel does next ends a process
+
+
+def check(facts: Facts) -> Finding | None:
+    """Fires when little was left at the worst moment."""
+    full, used = facts.host.ram_share.peak, facts.host.ram_bytes.peak
+    if full is None or used is None or full < WARN_SHARE:
+        return None
+    ours = sum(
+        (process.rss_bytes.peak or 0.0) + (process.workers_rss_bytes.peak or 0.0)
+        for process in facts.processes
+    )
+    total = facts.host.ram_total_bytes
+    return Finding(
+        kind=KIND,
+        section=Section.SYSTEM,
+        severity=Severity.CRITICAL if full >= CRITICAL_SHARE else Severity.WARNING,
+        claim=(
+            f"The host's memory was up to {percent(full)} full ({memory(used)} of "
+            f"{memory(total)}); this run's processes held {memory(ours)}."
+        ),
+        action=(
+            "Free what is not needed, or ask for more memory, before the kernel kills a process."
+            if 2 * ours >= used
+            else "Look at what else runs on the machine: most of it is not this run's."
+        ),
+        share=full,
+        evidence={
+            "ram_share": full,
+            "ram_used_bytes": used,
+            "ram_total_bytes": total,
+            "run_bytes": ours,
+        },
+    )

@@ -1,0 +1,62 @@
+"""Imbalance: one rank needs more memory than the others, enough to limit them all.
+
+Never critical: uneven memory ends no run. Silent with one rank and where no capacity is known.
+"""
+
+from __future__ import annotations
+
+from traceml.diagnose.spread import Spread, over_ranks
+from traceml.facts.facts import Facts
+from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.model.quantities import memory, percent
+
+KIND = Kind.IMBALANCE
+
+SKEW = 0.20  # above the median rank; rank 0 alone often carries some more
+PRESSURE = 0.30  # of the capacity: with more than that free, an uneven rank limits nobody
+
+
+def check(facts: Facts) -> Finding | None:
+    """Fires when the worst rank stands out and its memory is not mostly free."""
+    reserved = over_ranks(facts, lambda rank: rank.memory.peak_reserved_bytes)
+    if reserved is not None:
+        capacities = [rank.rank.device_total_bytes for rank in facts.ranks]
+        capacity = min((total for total in capacities if total is not None), default=None)
+        return _judge(facts, reserved, capacity, "GPU")
+    resident = over_ranks(facts, lambda rank: rank.memory.peak_rss_bytes)
+    total = facts.host.ram_total_bytes
+    if resident is None or total is None:
+        return None
+    return _judge(facts, resident, total // len(facts.ranks), "host")
+
+
+def _judge(facts: Facts, spread: Spread, capacity_bytes: int | None, place: str) -> Finding | None:
+    """`capacity_bytes` is what one rank can have: its device, or its part of the host."""
+    if len(facts.ranks) < 2 or not capacity_bytes:
+        return None
+    pressure = spread.worst / capacity_bytes
+    if spread.skew < SKEW or pressure < PRESSURE:
+        return None
+    return Finding(
+        kind=KIND,
+        section=Section.STEP_MEMORY,
+        severity=Severity.WARNING,
+        claim=(
+            f"Rank {spread.worst_rank} needs {percent(spread.skew)} more {place} memory than the "
+            f"median rank ({memory(spread.worst)} against {memory(spread.median)})."
+        ),
+        action=(
+            f"Compare what rank {spread.worst_rank} holds and the shapes it gets with the others: "
+            f"it alone keeps the batch from growing ({percent(pressure)} of its {place} memory)."
+        ),
+        skew=spread.skew,
+        share=pressure,
+        ranks=(spread.worst_rank,),
+        evidence={
+            "place": place.lower(),
+            "worst_bytes": spread.worst,
+            "median_bytes": spread.median,
+            "skew": spread.skew,
+            "pressure": pressure,
+        },
+    )

@@ -1,0 +1,169 @@
+"""Memory creep: memory grows with the steps and goes on growing.
+
+On the GPU, in the training process, or in the processes below it; each rank is judged by itself, so
+that a leak on one rank is seen. Silent where memory was not read often enough to have a trend.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median_low
+
+from traceml.facts.facts import Facts, RankFacts
+from traceml.facts.memory import Place
+from traceml.facts.trend import Growth, Trend
+from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.model.quantities import count, duration, memory
+
+KIND = Kind.CREEP_CONFIRMED
+KINDS = (Kind.CREEP_EARLY, KIND)
+
+FEWEST_STEPS = 50  # before that, caches and optimizer state are still being built
+LEAST_RISE_BYTES = {
+    Place.GPU: 32 << 20,  # two of the allocator's blocks for large tensors come and go anyway
+    Place.HOST: 32 << 20,  # Python, its allocator and torch's caches grow by a few MB on their own
+    Place.WORKERS: 64 << 20,  # several processes together, read only once a second
+}
+LEAST_RISE_SHARE = 0.03  # of what was held before: less takes a run longer to fill than to end
+CRITICAL_S = 24 * 3600.0  # a run that is full within a day does not end by itself
+
+_WHOSE = {
+    Place.GPU: "GPU memory",
+    Place.HOST: "host memory",
+    Place.WORKERS: "memory of the workers",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Creep:
+    """One kind of memory that grows, on one or more ranks."""
+
+    place: Place
+    growing: tuple[tuple[RankFacts, Trend], ...]
+    """The fastest first."""
+    full_s: float | None
+    """From the end of the window, at this rate; `None` where the capacity is not known."""
+
+    @property
+    def worst(self) -> Trend:
+        return self.growing[0][1]
+
+    @property
+    def kind(self) -> Kind:
+        steady = any(trend.growth is Growth.STEADY for _, trend in self.growing)
+        return Kind.CREEP_CONFIRMED if steady else Kind.CREEP_EARLY
+
+    @property
+    def severity(self) -> Severity:
+        soon = self.full_s is not None and self.full_s < CRITICAL_S
+        certain = self.kind is Kind.CREEP_CONFIRMED
+        return Severity.CRITICAL if certain and soon else Severity.WARNING
+
+
+def check(facts: Facts) -> Finding | None:
+    """Fires when a rank's memory has risen by something that matters and still rises."""
+    found = [creep for place in Place if (creep := _creep(facts, place)) is not None]
+    if not found:
+        return None
+    creep = min(found, key=lambda one: (-one.severity.weight, one.full_s or float("inf")))
+    trend = creep.worst
+    rises = [
+        other.rise_bytes
+        for rank in facts.ranks
+        if (other := rank.memory.trends.get(creep.place)) is not None
+    ]
+    return Finding(
+        kind=creep.kind,
+        section=Section.STEP_MEMORY,
+        severity=creep.severity,
+        claim=_claim(facts, creep),
+        action=_next_step(facts, creep),
+        ranks=tuple(sorted(rank.rank.rank for rank, _ in creep.growing)),
+        evidence={
+            "place": creep.place.value,
+            "per_1000_steps_bytes": trend.per_step_bytes * 1e3,
+            "per_hour_bytes": trend.per_s_bytes * 3600,
+            "onset_step": trend.onset_step,
+            "start_bytes": trend.start_bytes,
+            "end_bytes": trend.end_bytes,
+            "worst_rise_bytes": trend.rise_bytes,
+            "median_rise_bytes": median_low(rises),
+            "full_in_s": creep.full_s,
+            "readings": trend.readings,
+        },
+    )
+
+
+def _creep(facts: Facts, place: Place) -> _Creep | None:
+    growing = [
+        (rank, trend)
+        for rank in facts.ranks
+        if (trend := rank.memory.trends.get(place)) is not None and _matters(place, trend)
+    ]
+    growing.sort(key=lambda one: (-one[1].per_step_bytes, one[0].rank.rank))
+    return _Creep(place, tuple(growing), _full_s(facts, place, growing)) if growing else None
+
+
+def _matters(place: Place, trend: Trend) -> bool:
+    return (
+        trend.growth is not Growth.NONE
+        and trend.last_step - trend.first_step + 1 >= FEWEST_STEPS
+        and trend.rise_bytes >= LEAST_RISE_BYTES[place]
+        and trend.rise_bytes >= LEAST_RISE_SHARE * trend.start_bytes
+    )
+
+
+def _full_s(facts: Facts, place: Place, growing: list[tuple[RankFacts, Trend]]) -> float | None:
+    """A device fills by its own rank, the host by all of them."""
+    if place is Place.GPU:
+        known = [
+            max(0.0, rank.rank.device_total_bytes - trend.end_bytes) / trend.per_s_bytes
+            for rank, trend in growing
+            if rank.rank.device_total_bytes is not None
+        ]
+        return min(known, default=None)
+    free_bytes = facts.host.ram_free_bytes
+    if free_bytes is None:
+        return None
+    return free_bytes / sum(trend.per_s_bytes for _, trend in growing)
+
+
+def _claim(facts: Facts, creep: _Creep) -> str:
+    trend, ranks = creep.worst, len(creep.growing)
+    if ranks > 1:
+        whose = f"of {'all' if ranks == len(facts.ranks) else ranks} ranks"
+    else:
+        whose = f"of rank {creep.growing[0][0].rank.rank}"
+        whose += " alone" if len(facts.ranks) > 1 else ""
+    began = (
+        "from the start"
+        if trend.onset_step == trend.first_step
+        else f"since step {count(trend.onset_step)}"
+    )
+    each = " on the fastest of them" if ranks > 1 else ""
+    claim = (
+        f"The {_WHOSE[creep.place]} {whose} grows {began}, by "
+        f"{memory(trend.per_step_bytes * 1e3)} per 1,000 steps{each} "
+        f"({memory(trend.per_s_bytes * 3600)} an hour)"
+    )
+    if creep.full_s is None:
+        return f"{claim}."
+    return f"{claim}; at this rate memory is full in {duration(creep.full_s)}."
+
+
+def _next_step(facts: Facts, creep: _Creep) -> str:
+    left = f"Each step leaves {memory(creep.worst.per_step_bytes)} behind"
+    if creep.place is Place.WORKERS:
+        return (
+            f"{left} in the workers: look at what they keep from batch to batch, such as caches "
+            "in __getitem__ or collate_fn, open files, or a long Python list in the dataset "
+            "(forked workers copy it page by page; an array stays shared). Until then "
+            "persistent_workers=False frees it each epoch."
+        )
+    caches = "caches"
+    if creep.place is Place.HOST and facts.loader.workers == 0:
+        caches = "caches in __getitem__"
+    return (
+        f"{left}: look for losses or outputs kept with their graph (keep loss.item() or "
+        f"loss.detach() instead), growing lists, {caches}."
+    )

@@ -1,0 +1,30 @@
+"""No GPU: the run trains on the CPU beside GPUs that stand idle.
+
+Silent on a machine without a GPU: that much its owner knows.
+"""
+
+from __future__ import annotations
+
+from traceml.facts.facts import Facts
+from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.model.quantities import count
+
+KIND = Kind.NO_GPU
+
+
+def check(facts: Facts) -> Finding | None:
+    """Fires when every rank's parameters live on the CPU and there is a GPU."""
+    on_cpu = bool(facts.ranks_used) and all(rank.rank.device == "cpu" for rank in facts.ranks_used)
+    if not on_cpu or not facts.host.gpus:
+        return None
+    return Finding(
+        kind=KIND,
+        section=Section.SYSTEM,
+        severity=Severity.WARNING,
+        claim=f"The run trained on the CPU beside {count(facts.host.gpus, 'GPU')}.",
+        action=(
+            "Move the model and its batches to the GPU (model.to('cuda')), and check that "
+            "torch.cuda.is_available() says True."
+        ),
+        evidence={"gpus": facts.host.gpus},
+    )

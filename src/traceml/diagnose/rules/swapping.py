@@ -1,0 +1,33 @@
+"""Swapping: the machine moves memory to and from a disk while the run trains."""
+
+from __future__ import annotations
+
+from traceml.facts.facts import Facts
+from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.model.quantities import memory
+
+KIND = Kind.SWAPPING
+
+BYTES_PER_S = 1 << 20  # the kernel puts aside what nobody uses by the kibibyte
+
+
+def check(facts: Facts) -> Finding | None:
+    """Fires when pages went to and fro all the time."""
+    moved, used = facts.host.swap_bytes_per_s.mean, facts.host.swap_bytes.peak
+    if moved is None or moved < BYTES_PER_S:
+        return None
+    return Finding(
+        kind=KIND,
+        section=Section.SYSTEM,
+        severity=Severity.WARNING,
+        claim=f"The machine swapped {memory(moved)} a second, with {memory(used)} of swap in use.",
+        action=(
+            f"Free memory ({memory(facts.host.ram_free_bytes)} was left): fewer workers, a smaller "
+            "prefetch_factor, or other jobs elsewhere."
+        ),
+        evidence={
+            "swap_bytes_per_s": moved,
+            "swap_used_bytes": used,
+            "ram_free_bytes": facts.host.ram_free_bytes,
+        },
+    )

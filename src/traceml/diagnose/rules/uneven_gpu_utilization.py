@@ -1,0 +1,45 @@
+"""Uneven GPU utilization: some GPUs of the run have work while others wait.
+
+Silent where the GPUs of the run cannot be told from those of others.
+"""
+
+from __future__ import annotations
+
+from traceml.facts.facts import Facts
+from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.model.quantities import percent
+
+KIND = Kind.UNEVEN_GPU_UTILIZATION
+
+GAP = 0.20  # between the most and the least used; ranks that wait for each other stay closer
+WARN_GAP = 0.40  # one GPU does much of the others' work
+FEWEST_SAMPLES = 5  # as for the utilization itself
+
+
+def check(facts: Facts) -> Finding | None:
+    """Fires when the most and the least used GPU lie far apart."""
+    used = [
+        (gpu.utilisation.mean, gpu.index)
+        for gpu in facts.gpus_used or ()
+        if gpu.utilisation.mean is not None
+    ]
+    if len(used) < 2 or facts.host.samples < FEWEST_SAMPLES:
+        return None
+    (least, idle), (most, busy) = min(used), max(used)
+    gap = most - least
+    if gap < GAP:
+        return None
+    return Finding(
+        kind=KIND,
+        section=Section.SYSTEM,
+        severity=Severity.WARNING if gap >= WARN_GAP else Severity.INFO,
+        claim=(f"GPU {idle} was in use {percent(least)} of the time, GPU {busy} {percent(most)}."),
+        action=f"Compare what the rank on GPU {idle} gets to do, and when, with GPU {busy}.",
+        skew=gap,
+        evidence={
+            "least_used_gpu": idle,
+            "least_utilization": least,
+            "most_used_gpu": busy,
+            "most_utilization": most,
+        },
+    )

@@ -1,0 +1,154 @@
+"""How much memory each rank held, and whether it goes on growing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from traceml.facts.aligned import WIDE, Ints, RankSteps, complete_steps
+from traceml.facts.trend import Floats, Trend, find_trend
+from traceml.model import layout
+from traceml.model.sample import ProcessSample, Sample
+from traceml.store.records import RankRecords
+
+CHUNK_STEPS = 64  # as many as a block of folded steps holds at least
+
+
+class Place(str, Enum):
+    """Whose memory it is."""
+
+    GPU = "gpu"
+    HOST = "host"
+    """The rank's own process."""
+    WORKERS = "workers"
+    """The processes below it together."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankMemory:
+    """One rank's memory: the GPU's by its allocator, the host's by its process."""
+
+    peak_allocated_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    peak_rss_bytes: int | None = None
+    trends: Mapping[Place, Trend] = field(default_factory=dict)
+    """Of the memory that was read often enough."""
+
+
+NO_MEMORY = RankMemory()
+
+
+@dataclass(frozen=True, slots=True)
+class _Readings:
+    """Sizes in order of time, each at its step's number, counted from 1."""
+
+    numbers: Ints
+    times_s: Floats
+    sizes: Ints
+
+
+Sampled = Sequence[tuple[float, ProcessSample]]
+"""One rank's process, each time with the wall-clock second."""
+
+
+def processes_by_rank(samples: Sequence[Sample]) -> dict[int, Sampled]:
+    """The samples of each rank's process, in order of time."""
+    found: dict[int, list[tuple[float, ProcessSample]]] = {}
+    for sample in samples:
+        for process in sample.processes:
+            found.setdefault(process.rank, []).append((sample.unix_s, process))
+    return dict(found)
+
+
+def rank_memory(rank: RankRecords, sampled: Sampled = ()) -> RankMemory:
+    """One rank's peaks and trends, from its steps and from the samples of its process."""
+    resident = [process.rss_bytes for _, process in sampled if process.rss_bytes is not None]
+    seen = (_peak(rank, "rss_bytes"), max(resident, default=None))
+    return RankMemory(
+        peak_allocated_bytes=_peak(rank, "allocated_bytes"),
+        peak_reserved_bytes=_peak(rank, "reserved_bytes"),
+        peak_rss_bytes=max((peak for peak in seen if peak is not None), default=None),
+        trends=_trends(rank, sampled),
+    )
+
+
+def _trends(rank: RankRecords, sampled: Sampled) -> dict[Place, Trend]:
+    steps = complete_steps(rank)
+    by_step = _from_steps(rank, steps, "rss_bytes")
+    by_second = _from_samples(rank, steps, [(at, one.rss_bytes) for at, one in sampled])
+    readings = {
+        Place.GPU: _from_steps(rank, steps, "allocated_bytes"),
+        Place.HOST: by_step if len(by_step.sizes) >= len(by_second.sizes) else by_second,
+        Place.WORKERS: _from_samples(rank, steps, _of_all_workers(sampled)),
+    }
+    found = {place: find_trend(r.numbers, r.times_s, r.sizes) for place, r in readings.items()}
+    return {place: trend for place, trend in found.items() if trend is not None}
+
+
+def _from_steps(rank: RankRecords, steps: RankSteps, name: str) -> _Readings:
+    """What was read in the steps themselves, not in each; chunk by chunk where some are folded."""
+    sizes = steps.rows[:, WIDE.index(name)]
+    read = np.flatnonzero(sizes != layout.NOT_MEASURED)
+    numbers, starts_ns, sizes = steps.index[read] + 1, _starts_ns(steps)[read], sizes[read]
+    blocks = rank.blocks
+    if not len(blocks):
+        return _Readings(numbers, _unix_s(rank, starts_ns), sizes)
+    if len(read):  # a folded block says its least, so what is compared with it must be that too
+        firsts = np.flatnonzero(np.diff((numbers - 1) // CHUNK_STEPS, prepend=-1))
+        numbers, starts_ns = numbers[firsts], starts_ns[firsts]
+        sizes = np.minimum.reduceat(sizes, firsts)
+    older = np.cumsum(blocks["complete_steps"]) - blocks["complete_steps"] + 1
+    counted = blocks[f"{name}_count"] > 0
+    return _Readings(
+        np.concatenate([older[counted], numbers]),
+        _unix_s(rank, np.concatenate([blocks["start_ns"][counted], starts_ns])),
+        np.concatenate([blocks[f"{name}_min"][counted], sizes]),
+    )
+
+
+def _from_samples(
+    rank: RankRecords, steps: RankSteps, sampled: Sequence[tuple[float, int | None]]
+) -> _Readings:
+    """What was read once a second, at the steps that ran then; one reading of a long step."""
+    read = [(at, size) for at, size in sampled if size is not None]
+    times_s = np.array([at for at, _ in read], dtype=np.float64)
+    sizes = np.array([size for _, size in read], dtype=np.int64)
+    if not len(steps.index) or not read:
+        return _Readings(sizes[:0], times_s[:0], sizes[:0])
+    at = np.interp(times_s, _unix_s(rank, _starts_ns(steps)), steps.index + 1)
+    numbers, firsts = np.unique(at.astype(np.int64), return_index=True)
+    return _Readings(numbers, times_s[firsts], sizes[firsts])
+
+
+def _of_all_workers(sampled: Sampled) -> list[tuple[float, int | None]]:
+    """Their memory while as many of them ran as mostly did: starting one is no growth."""
+    counts = Counter(process.workers for _, process in sampled if process.workers)
+    usual = max(counts, key=lambda workers: counts[workers], default=None)
+    return [
+        (at, process.workers_rss_bytes)
+        for at, process in sampled
+        if usual is not None and process.workers == usual
+    ]
+
+
+def _starts_ns(steps: RankSteps) -> Ints:
+    return steps.rows[:, WIDE.index("start_ns")]
+
+
+def _unix_s(rank: RankRecords, starts_ns: Ints) -> Floats:
+    return (starts_ns + (rank.rank.unix_ns - rank.rank.monotonic_ns)) / 1e9
+
+
+def _peak(rank: RankRecords, name: str) -> int | None:
+    def largest(values: npt.NDArray[Any]) -> int:
+        return int(values.max(initial=layout.NOT_MEASURED))
+
+    counted = rank.blocks[f"{name}_count"] > 0
+    found = max(largest(rank.steps[name]), largest(rank.blocks[f"{name}_max"][counted]))
+    return None if found == layout.NOT_MEASURED else found

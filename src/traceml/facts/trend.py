@@ -1,0 +1,134 @@
+"""Tells memory that grows and goes on growing from memory that only moves.
+
+Readings are taken together in blocks, and of each block only its floor is looked at: evaluation
+peaks, checkpoints and garbage that is collected now and then stand above it. Floors are compared
+head against tail in several ways, because each way alone is fooled by something: a stair that has
+ended, a warm-up that levels off, a sawtooth longer than a block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+FEWEST_READINGS = 8  # fewer are too few blocks to have a head, a middle and a tail
+BLOCKS = 12  # the first is left out: allocators and compilers settle in it
+FLOOR = 0.25  # of a block's readings lie at or below its floor: peaks are rarer than the rest
+GOES_ON = 0.75  # of the whole growth's speed, lately: 1 in a leak, 2/3 at most in a logarithm
+STILL = 0.4  # of that speed within the last third: 1 in a leak, 0 where a stair has ended
+CLEAR = 4.0  # times what the floors scatter around the growth
+FEWEST_RISING = 3  # blocks: one or two steps up are an allocator's, not a leak's
+RISING = 0.02  # of the whole rise: a block that rises by less stands still
+STEADY = 0.75  # of the blocks since the onset rise in a leak that is beyond doubt
+STEADY_READINGS = 12  # … which needs a reading in every block
+
+
+class Growth(Enum):
+    """How sure it is that memory goes on growing."""
+
+    NONE = "none"
+    LIKELY = "likely"
+    STEADY = "steady"
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """How the floor of some memory moved from the first third of its readings to the last."""
+
+    growth: Growth
+    readings: int
+    first_step: int
+    last_step: int
+    onset_step: int
+    """Where the growth began, as far as it shows; the first step where it always was."""
+    start_bytes: float
+    end_bytes: float
+    rise_bytes: float
+    per_step_bytes: float
+    """Since the onset."""
+    per_s_bytes: float
+
+
+def find_trend(numbers: Ints, times_s: Floats, sizes: Ints) -> Trend | None:
+    """The trend of readings in order; `None` where they are too few.
+
+    `numbers` are the steps they were taken in, each at most once: a leak grows with the steps,
+    however long these take. The growth is judged by differences alone, so that memory which is
+    always there changes nothing.
+    """
+    if len(sizes) < FEWEST_READINGS:
+        return None
+    lowest = int(sizes.min())
+    floors, places = _floors(sizes - lowest, numbers)
+    onset, per_step_bytes, scatter = _hinge(floors, places)
+    third = len(floors) // 3
+    head, tail = float(floors[:third].mean()), float(floors[-third:].mean())
+    steps_per_s = int(numbers[-1] - numbers[0]) / max(float(times_s[-1] - times_s[0]), 1e-9)
+    return Trend(
+        growth=_growth(floors, places, onset, scatter, len(sizes)),
+        readings=len(sizes),
+        first_step=int(numbers[0]),
+        last_step=int(numbers[-1]),
+        onset_step=int(places[onset]) if onset else int(numbers[0]),
+        start_bytes=lowest + head,
+        end_bytes=lowest + tail,
+        rise_bytes=tail - head,
+        per_step_bytes=per_step_bytes,
+        per_s_bytes=per_step_bytes * steps_per_s,
+    )
+
+
+def _floors(sizes: Ints, numbers: Ints) -> tuple[Floats, Floats]:
+    """The floor of each block of readings but the first, and the step that has it in a leak."""
+    edges = np.linspace(0, len(sizes), min(BLOCKS, len(sizes)) + 1).astype(np.int64)[1:]
+    blocks = [slice(begin, end) for begin, end in pairwise(edges)]
+    floors, places = (
+        np.array([float(np.quantile(values[block], FLOOR, method="lower")) for block in blocks])
+        for values in (sizes, numbers)
+    )
+    return floors, places
+
+
+def _hinge(floors: Floats, places: Floats) -> tuple[int, float, float]:
+    """The best line that is level up to one block and straight from there on.
+
+    That block, the slope behind it, and how far the floors scatter around the line.
+    """
+    best = (0, 0.0, float("inf"))
+    for onset in range(len(floors) - len(floors) // 3):
+        bent = np.maximum(places - places[onset], 0.0)
+        bent -= bent.mean()
+        slope = float(bent @ floors) / float(bent @ bent)
+        rest = floors - floors.mean() - slope * bent
+        scatter = float(np.sqrt(rest @ rest / (len(floors) - 2)))
+        if scatter < best[2] * (1 - 1e-9):
+            best = (onset, slope, scatter)
+    return best
+
+
+def _growth(floors: Floats, places: Floats, onset: int, scatter: float, readings: int) -> Growth:
+    third = len(floors) // 3
+    head, middle, tail = floors[:third], floors[-2 * third : -third], floors[-third:]
+    where = places[:third].mean(), places[-2 * third : -third].mean(), places[-third:].mean()
+    rise = tail.mean() - head.mean()
+    speed = rise / (where[2] - where[0])
+    lately = (tail.mean() - middle.mean()) / (where[2] - where[1])
+    rising = np.diff(floors) > RISING * rise
+    is_likely = (
+        tail.min() > head.max()
+        and rise >= CLEAR * scatter
+        and lately >= GOES_ON * speed
+        and (tail[-1] - tail[0]) / (places[-1] - places[-third]) >= STILL * lately
+        and rising.sum() >= FEWEST_RISING
+    )
+    if not is_likely:
+        return Growth.NONE
+    steady = readings >= STEADY_READINGS and rising[onset:].mean() >= STEADY
+    return Growth.STEADY if steady else Growth.LIKELY

@@ -1,0 +1,54 @@
+"""Low and moderate utilization of the run's own GPUs, as far as they can be told."""
+
+from __future__ import annotations
+
+import pytest
+
+from system_facts import always, on_gpus, on_host
+from traceml.diagnose.rules import gpu_utilization
+from traceml.facts.facts import Facts
+from traceml.facts.sensors import HostFacts
+from traceml.model.finding import Kind, Section, Severity
+
+
+def used(*shares: float, ranks: int | None = None, samples: int = 10) -> Facts:
+    gpus = [{"utilisation": always(share)} for share in shares]
+    return on_gpus(*gpus, ranks=ranks, samples=samples)
+
+
+@pytest.mark.parametrize(
+    ("facts", "kind", "severity"),
+    [
+        pytest.param(used(0.29), Kind.LOW_GPU_UTILIZATION, Severity.WARNING, id="low"),
+        pytest.param(used(0.31), Kind.MODERATE_GPU_UTILIZATION, Severity.INFO, id="moderate"),
+        pytest.param(used(0.69), Kind.MODERATE_GPU_UTILIZATION, Severity.INFO, id="just moderate"),
+        pytest.param(
+            used(0.1, 0.2, 0.1, 0.2), Kind.LOW_GPU_UTILIZATION, Severity.WARNING, id="all of four"
+        ),
+        pytest.param(
+            used(0.0, 0.2, 0.0, ranks=1),
+            Kind.LOW_GPU_UTILIZATION,
+            Severity.WARNING,
+            id="even the busiest of those that may be ours",
+        ),
+    ],
+)
+def test_must_fire(facts: Facts, kind: Kind, severity: Severity) -> None:
+    finding = gpu_utilization.check(facts)
+    assert finding is not None
+    assert (finding.kind, finding.severity) == (kind, severity)
+    assert finding.section is Section.SYSTEM
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        pytest.param(used(0.71), id="just above the line"),
+        pytest.param(used(0.0, 0.9, 0.0, ranks=1), id="idle GPUs that are not ours"),
+        pytest.param(used(0.1, samples=4), id="too few samples"),
+        pytest.param(on_gpus({}), id="not measured"),
+        pytest.param(on_host(HostFacts(gpus=1)), id="a run on the CPU"),
+    ],
+)
+def test_must_stay_silent(facts: Facts) -> None:
+    assert gpu_utilization.check(facts) is None

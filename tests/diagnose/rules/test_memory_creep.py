@@ -1,0 +1,200 @@
+"""Memory creep fires on memory that outlives its steps, and names whose it is."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from factories import GIB
+from memory_runs import MIB, Curve, with_sampled_memory, with_steps_memory
+from traceml.diagnose.rules import memory_creep
+from traceml.facts.gather import gather
+from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.store.records import RunRecords
+
+noise = np.random.default_rng(0).normal(0, 1, 10_000)
+
+
+def host(curve: Curve, **run: int) -> RunRecords:
+    return with_steps_memory("rss_bytes", curve, **run)
+
+
+def gpu(curve: Curve, ranks: int = 1) -> RunRecords:
+    return with_steps_memory("allocated_bytes", curve, ranks, gpu=True)
+
+
+def check(run: RunRecords) -> Finding | None:
+    return memory_creep.check(gather(run))
+
+
+def fires(run: RunRecords) -> Finding:
+    finding = check(run)
+    assert finding is not None
+    return finding
+
+
+EARLY, CONFIRMED = Kind.CREEP_EARLY, Kind.CREEP_CONFIRMED
+
+
+@pytest.mark.parametrize(
+    ("run", "kind", "place"),
+    [
+        pytest.param(host(lambda x, rank: 500 + 2 * x), CONFIRMED, "host", id="a linear leak"),
+        pytest.param(
+            host(lambda x, rank: 500 + 2 * x + 30 * noise[: len(x)]),
+            CONFIRMED,
+            "host",
+            id="a leak with noise",
+        ),
+        pytest.param(
+            host(lambda x, rank: 500 + np.maximum(x - 120, 0)),
+            CONFIRMED,
+            "host",
+            id="a leak from step 120 on",
+        ),
+        pytest.param(
+            host(lambda x, rank: 500 + x + 5 * (x % 40)), EARLY, "host", id="under a sawtooth"
+        ),
+        pytest.param(
+            host(lambda x, rank: 500 + 2 * x, steps=50), CONFIRMED, "host", id="just enough steps"
+        ),
+        pytest.param(
+            gpu(lambda x, rank: 10_000 + 4 * x), CONFIRMED, "gpu", id="tensors kept on the GPU"
+        ),
+        pytest.param(
+            with_sampled_memory(lambda x, rank: 500 + 20 * x),
+            CONFIRMED,
+            "workers",
+            id="a worker that leaks",
+        ),
+        pytest.param(
+            with_sampled_memory(lambda x, rank: 500 + 50 * x, seconds=9),
+            EARLY,
+            "workers",
+            id="a worker that leaks, seen for a few seconds",
+        ),
+        pytest.param(
+            with_sampled_memory(lambda x, rank: 500 + 20 * x, of_workers=False),
+            CONFIRMED,
+            "host",
+            id="a trainer that leaks, by its samples alone",
+        ),
+    ],
+)
+def test_must_fire(run: RunRecords, kind: Kind, place: str) -> None:
+    finding = fires(run)
+    assert (finding.kind, finding.section) == (kind, Section.STEP_MEMORY)
+    assert finding.evidence["place"] == place
+    assert finding.ranks == (0,)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        pytest.param(host(lambda x, rank: 500 + 0 * x), id="nothing grows"),
+        pytest.param(host(lambda x, rank: 500 + 5 * (x % 60)), id="a sawtooth"),
+        pytest.param(host(lambda x, rank: 500 + 100 * np.minimum(x // 30, 5)), id="a stair's end"),
+        pytest.param(
+            host(lambda x, rank: 500 + 400 * (1 - np.exp(-x / 40))), id="warm-up with a plateau"
+        ),
+        pytest.param(
+            host(lambda x, rank: 500 + np.where(x % 50 < 5, 900, 0)), id="evaluation peaks"
+        ),
+        pytest.param(host(lambda x, rank: 500 + 50 * np.log1p(x)), id="slow growth of a logarithm"),
+        pytest.param(host(lambda x, rank: 500 + 0.1 * x), id="Python's own few megabytes"),
+        pytest.param(host(lambda x, rank: 50_000 + x), id="next to nothing of what is held"),
+        pytest.param(host(lambda x, rank: 500 + 10 * x, steps=40), id="too few steps"),
+        pytest.param(host(lambda x, rank: np.full(len(x), np.nan)), id="memory not read"),
+        pytest.param(gpu(lambda x, rank: 10_000 + 300 * (x % 7)), id="batches of varying length"),
+        pytest.param(
+            with_sampled_memory(lambda x, rank: 500 + 50 * x, seconds=7), id="too few samples"
+        ),
+        pytest.param(
+            with_sampled_memory(lambda x, rank: 500 + 40 * (x % 10)), id="workers of each epoch"
+        ),
+    ],
+)
+def test_must_stay_silent(run: RunRecords) -> None:
+    assert check(run) is None
+
+
+def test_a_leak_on_one_rank_names_it() -> None:
+    finding = fires(host(lambda x, rank: 500 + (2 * x if rank == 2 else 0 * x), ranks=4))
+    assert finding.ranks == (2,)
+    assert "rank 2 alone" in finding.claim
+    assert finding.evidence["median_rise_bytes"] == 0
+    assert isinstance(finding.evidence["worst_rise_bytes"], float)
+    assert finding.evidence["worst_rise_bytes"] > 300 * MIB
+
+
+def test_a_leak_on_every_rank_names_them_all() -> None:
+    finding = fires(gpu(lambda x, rank: 10_000 + (2 + rank) * x, ranks=4))
+    assert finding.ranks == (0, 1, 2, 3)
+    assert "all ranks" in finding.claim
+    assert finding.evidence["per_1000_steps_bytes"] == pytest.approx(5000 * MIB)
+
+
+def test_the_claim_says_how_fast_since_when_and_how_long_it_can_go_on() -> None:
+    """Steps of 37 ms that keep 2 MiB each, with 24 GiB left."""
+    finding = fires(host(lambda x, rank: 500 + 2 * np.maximum(x - 100, 0), noise=0))
+    assert "GiB per 1,000 steps" in finding.claim
+    assert re.search(r"since step \d+", finding.claim)
+    full_s = finding.evidence["full_in_s"]
+    assert isinstance(full_s, float)
+    assert full_s == pytest.approx(24 * GIB / (2 * MIB / 0.037), rel=0.1)
+    assert "7 min" in finding.claim
+    assert re.search(r"leaves 2\.\d MiB", finding.action)
+
+
+def test_a_gpu_fills_up_by_its_own_rank() -> None:
+    finding = fires(gpu(lambda x, rank: 10_000 + 4 * x, ranks=2))
+    full_s = finding.evidence["full_in_s"]
+    assert isinstance(full_s, float)
+    assert full_s == pytest.approx((140 * 1024 - 11_200) * MIB / (4 * MIB / 0.037), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("per_step_mib", "severity"),
+    [
+        pytest.param(2.0, Severity.CRITICAL, id="full within minutes"),
+        pytest.param(0.2, Severity.CRITICAL, id="full within hours"),
+        pytest.param(0.008, Severity.WARNING, id="full in days"),
+    ],
+)
+def test_what_ends_the_run_soon_is_critical(per_step_mib: float, severity: Severity) -> None:
+    finding = fires(host(lambda x, rank: 500 + per_step_mib * x, steps=8000))
+    assert (finding.kind, finding.severity) == (CONFIRMED, severity)
+
+
+def test_an_early_sign_is_never_critical() -> None:
+    finding = fires(host(lambda x, rank: 500 + x + 5 * (x % 40)))
+    assert (finding.kind, finding.severity) == (EARLY, Severity.WARNING)
+
+
+def test_without_a_known_capacity_nothing_is_said_about_its_end() -> None:
+    run = replace(host(lambda x, rank: 500 + 2 * x), samples=())
+    finding = fires(run)
+    assert finding.severity is Severity.WARNING
+    assert finding.evidence["full_in_s"] is None
+    assert "full" not in finding.claim
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        pytest.param(gpu(lambda x, rank: 10_000 + 4 * x), "loss.detach()", id="GPU"),
+        pytest.param(
+            with_sampled_memory(lambda x, rank: 500 + 20 * x), "persistent_workers", id="workers"
+        ),
+        pytest.param(
+            with_steps_memory("rss_bytes", lambda x, rank: 500 + 2 * x, workers=0),
+            "__getitem__",
+            id="host, where the training process makes its batches itself",
+        ),
+    ],
+)
+def test_the_action_names_the_usual_culprits(run: RunRecords, words: str) -> None:
+    assert words in fires(run).action
