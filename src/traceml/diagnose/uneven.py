@@ -1,0 +1,227 @@
+"""Judges the ranks that are late: whether it matters, what makes them late, and what that costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from traceml.diagnose.lines import Line, severity
+from traceml.facts.facts import Facts
+from traceml.facts.job import Job
+from traceml.facts.stragglers import Against, Straggler, lost_s
+from traceml.model.finding import Evidence, Finding, Kind, Section, Severity
+from traceml.model.phase import COMPUTE, Phase
+from traceml.model.quantities import count, duration
+
+WARN = Line(0.10, 0.001)  # of a typical step; ranks of a healthy job differ by less
+CRITICAL = Line(0.20, 0.003)  # a fifth of the step, and enough to see in a progress bar
+COVERS = 0.80  # of the excess: a phase that holds less is not the cause alone
+EVENLY = 0.50  # of the latest rank's excess: ranks that late are late together
+CHANCE = 0.01  # of equal ranks having one named for noise alone; few runs are that noisy at all
+CRITICAL_CHANCE = 0.0001  # nobody should be woken for noise; also where the waiting is inferred
+MOST_NAMED = 4
+
+CAUSES: Mapping[Kind, tuple[Phase, ...]] = {
+    Kind.INPUT_STRAGGLER: (Phase.INPUT,),
+    Kind.H2D_STRAGGLER: (Phase.H2D,),
+    Kind.COMPUTE_STRAGGLER: COMPUTE,
+    Kind.WAIT_STRAGGLER: (Phase.RESIDUAL,),
+}
+"""The phases that make a cause; what none of them explains alone is a `STRAGGLER`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """The ranks that one cause makes late."""
+
+    worst: Straggler
+    ranks: tuple[int, ...]
+    phase: Phase | None
+    names: str
+    """`rank 1`, `ranks 2 and 3`."""
+    other: int | None
+    """The rank they are compared with where there is but one; else it is the typical rank."""
+    lost_s: float
+    """What the job would save per step if they kept up."""
+
+    @property
+    def part(self) -> Against:
+        """The part of the work that makes the worst of them late."""
+        return self.worst.own if self.phase is None else self.worst.phases[self.phase]
+
+
+def cause_of(late: Straggler) -> tuple[Kind, Phase | None]:
+    """What makes a rank late, and the phase that holds most of it."""
+    excess = {phase: part.excess_s for phase, part in late.phases.items()}
+    needed_s = COVERS * late.own.excess_s
+    causes = [
+        kind
+        for kind, phases in CAUSES.items()
+        if sum(excess.get(phase, 0.0) for phase in phases) >= needed_s
+    ]
+    kind = causes[0] if len(causes) == 1 else Kind.STRAGGLER
+    if kind is Kind.WAIT_STRAGGLER and late.unmeasured:
+        return Kind.STRAGGLER, None
+    among = [phase for phase in CAUSES.get(kind, tuple(excess)) if phase in excess]
+    return kind, max(among, key=lambda phase: excess[phase])
+
+
+def find(facts: Facts, kind: Kind, action: Callable[[Facts, Late], str]) -> Finding | None:
+    """The claim that some ranks are late for this cause, where any are."""
+    late = _late(facts, kind)
+    if late is None or facts.job is None:
+        return None
+    worst, part = late.worst, late.part
+    return Finding(
+        kind=kind,
+        section=Section.STEP_TIME,
+        severity=_severity(facts, worst) or Severity.WARNING,
+        claim=_claim(facts.job, late),
+        action=f"{_machine(facts, late)}{action(facts, late)}",
+        phase=late.phase,
+        share=worst.own.excess_s / worst.typical_s,
+        skew=part.excess_s / part.others_s if part.others_s > 0 else None,
+        ranks=late.ranks,
+        lost_s_per_step=late.lost_s,
+        evidence=_evidence(facts.job, late),
+    )
+
+
+def _late(facts: Facts, kind: Kind) -> Late | None:
+    matter = [late for late in facts.stragglers if _severity(facts, late) is not None]
+    if not matter or facts.job is None:
+        return None
+    least_s = EVENLY * matter[0].own.excess_s
+    found = [late for late in matter if late.own.excess_s >= least_s and cause_of(late)[0] is kind]
+    if not found:
+        return None
+    ranks = tuple(sorted(late.rank for late in found))
+    others = [rank for rank in facts.job.parts.ranks if rank not in ranks]
+    return Late(
+        worst=found[0],
+        ranks=ranks,
+        phase=cause_of(found[0])[1],
+        names=named(ranks),
+        other=others[0] if len(facts.job.parts.ranks) == 2 else None,
+        lost_s=lost_s(facts.job, ranks),
+    )
+
+
+def _severity(facts: Facts, late: Straggler) -> Severity | None:
+    """How much a late rank matters; `None` where it does not, or where it may be chance."""
+    job = facts.job
+    if job is None or late.typical_s <= 0:
+        return None
+    sure = late.standard_errors >= _errors_of_chance(CRITICAL_CHANCE, len(job.parts.ranks))
+    likely = late.standard_errors >= _errors_of_chance(CHANCE, len(job.parts.ranks))
+    if not (sure if job.wait_is_hidden else likely):
+        return None
+    # Ranks that go their own ways hold up nobody.
+    critical = (CRITICAL,) if sure and job.waits else ()
+    return severity(late.own.excess_s, late.typical_s, WARN, critical)
+
+
+def _errors_of_chance(chance: float, ranks: int) -> float:
+    """So many standard errors, the latest of so many equal ranks exceeds by chance alone."""
+    return NormalDist().inv_cdf(1 - chance / ranks)
+
+
+def named(ranks: tuple[int, ...]) -> str:
+    """Ranks as people say them: `rank 1`, `ranks 2 and 3`."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > MOST_NAMED:
+        shown = ", ".join(str(rank) for rank in ranks[:MOST_NAMED])
+        return f"{count(len(ranks), 'rank')} ({shown}, …)"
+    return f"ranks {', '.join(str(rank) for rank in ranks[:-1])} and {ranks[-1]}"
+
+
+def _claim(job: Job, late: Late) -> str:
+    worst, one = late.worst, len(late.ranks) == 1
+    whom = "a typical rank" if late.other is None else f"rank {late.other}"
+    since = "" if worst.since_step is None else f", all since step {count(worst.since_step)}"
+    own = f"{duration(worst.own.rank_s)} of own work against {duration(worst.own.others_s)}"
+    claim = (
+        f"{late.names[0].upper()}{late.names[1:]} {'takes' if one else 'take up to'} "
+        f"{duration(worst.own.excess_s)} longer per step than {whom} "
+        f"({own}{since}): {_where(late)}."
+    )
+    if not job.waits:
+        return f"{claim} The ranks do not wait for each other."
+    who = "The others wait" if late.other is None else f"Rank {late.other} waits"
+    waiting = f"{who} for {'it' if one else 'them'}, {duration(late.lost_s)} per step"
+    if job.wait_is_hidden:
+        waiting += (
+            "; communication was not measured, so this is inferred from the work outside backward"
+        )
+    return f"{claim} {waiting}."
+
+
+_WORDS = {
+    Phase.INPUT: "waiting for data",
+    Phase.H2D: "copying to the device",
+    Phase.RESIDUAL: "what is neither data, copies nor compute",
+}
+_INSIDE = {
+    "gc_s": "garbage collection",
+    "logging_s": "logging",
+    "compile_s": "compiling",
+    "sync_s": "waiting for the device",
+}
+
+
+def inside_rest(late: Late) -> tuple[str, str, Against] | None:
+    """What most of the excess in the rest is: its field, its words and its times."""
+    for name, part in late.worst.inside_rest.items():
+        if part.excess_s >= COVERS * late.part.excess_s:
+            return name, _INSIDE[name], part
+    return None
+
+
+def _where(late: Late) -> str:
+    phase, part = late.phase, late.part
+    if phase is None:
+        return "no measured phase accounts for it"
+    words = _WORDS.get(phase, phase.value)
+    against = f"{words} takes {duration(part.rank_s)} against {duration(part.others_s)}"
+    if phase is Phase.RESIDUAL and (inside := inside_rest(late)) is not None:
+        return f"{against}, most of it {inside[1]}"
+    if cause_of(late.worst)[0] is Kind.STRAGGLER:
+        return f"of several phases, {against}"
+    return against
+
+
+def _machine(facts: Facts, late: Late) -> str:
+    """A word about the machine where exactly its ranks are late."""
+    hosts = {rank.rank.rank: rank.rank.hostname for rank in facts.ranks_used}
+    slow = {hosts[rank] for rank in late.ranks}
+    if len(slow) > 1 or len(set(hosts.values())) == 1 or len(late.ranks) == 1:
+        return ""
+    if any(host in slow and rank not in late.ranks for rank, host in hosts.items()):
+        return ""
+    return f"All ranks of {slow.pop()} are late, and no others: suspect that machine first. "
+
+
+def _evidence(job: Job, late: Late) -> Evidence:
+    worst, part = late.worst, late.part
+    certainty = (
+        "not measured" if not job.waits else "inferred" if job.wait_is_hidden else "measured"
+    )
+    return {
+        "rank": worst.rank,
+        "worst_ms": part.rank_s * 1e3,
+        "median_ms": part.others_s * 1e3,
+        "skew": part.excess_s / part.others_s if part.others_s > 0 else None,
+        "score": worst.own.excess_s / worst.typical_s,
+        "excess_ms": worst.own.excess_s * 1e3,
+        "own_worst_ms": worst.own.rank_s * 1e3,
+        "own_median_ms": worst.own.others_s * 1e3,
+        "typical_step_ms": worst.typical_s * 1e3,
+        **{f"{phase.value}_excess_ms": a.excess_s * 1e3 for phase, a in worst.phases.items()},
+        "lost_ms": late.lost_s * 1e3,
+        "slowest_share": worst.slowest_share,
+        "since_step": worst.since_step,
+        "waiting": certainty,
+        "diagnosis_clock": job.parts.clock,
+    }

@@ -1,0 +1,148 @@
+"""What if: how long a step would take if the cause of a finding were gone.
+
+Computed step by step from the window that the finding was made from: ranks that wait for each other
+take as long as the slowest, so what is gone from one rank counts only until the next one is the
+slowest. What a finding merely describes, such as compute, has no entry: nothing can be removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from traceml.diagnose.uneven import named
+from traceml.facts.facts import Facts
+from traceml.facts.job import Job
+from traceml.model.finding import Finding, Kind
+from traceml.model.phase import Phase
+from traceml.model.quantities import duration
+
+LOOP_OVERHEAD_S = 0.0005  # zero_grad, the loss and a progress bar stay in any Python loop
+LEAST_SHARE = 0.001  # of the step: a smaller change is no change
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """A step as it is, and as it would be without the cause of one finding."""
+
+    finding: Finding
+    words: str
+    """What would be different."""
+    step_s: float
+    predicted_s: float
+
+    @property
+    def saved_s(self) -> float:
+        """How much shorter a step would be."""
+        return self.step_s - self.predicted_s
+
+    @property
+    def speedup(self) -> float | None:
+        """How many times as fast; `None` where nothing of the step would be left."""
+        return self.step_s / self.predicted_s if self.predicted_s > 0 else None
+
+    @property
+    def summary(self) -> str:
+        """The prediction in words."""
+        times = "" if self.speedup is None else f" ({self.speedup:.{self._decimals}f}×)"
+        return (
+            f"{duration(self.step_s)} → {duration(self.predicted_s)} per step{times} {self.words}"
+        )
+
+    @property
+    def _decimals(self) -> int:
+        return 2 if self.speedup is None or self.speedup < 9.995 else 1
+
+
+@dataclass(frozen=True, slots=True)
+class Cure:
+    """What would be different without a cause, and how much time that saves."""
+
+    words: str
+    saved_s: Callable[[Job, Finding], float | None]
+    between: bool = False
+    """The cause lies between the steps, so that it is wall time that shrinks."""
+
+
+def predict(facts: Facts, findings: Iterable[Finding]) -> tuple[WhatIf, ...]:
+    """A prediction for every finding whose cause could be gone, in their order."""
+    found = (_predict(facts, finding) for finding in findings)
+    return tuple(what_if for what_if in found if what_if is not None)
+
+
+def _predict(facts: Facts, finding: Finding) -> WhatIf | None:
+    cure, job = CURES.get(finding.kind), facts.job
+    if cure is None or job is None:
+        return None
+    step_s = facts.mean.wall_s if cure.between else facts.mean.step_s
+    saved_s = cure.saved_s(job, finding)
+    if not step_s or saved_s is None or saved_s < LEAST_SHARE * step_s:
+        return None
+    words = cure.words.format(ranks=named(finding.ranks) if finding.ranks else "every rank")
+    return WhatIf(finding, words, step_s, max(0.0, step_s - saved_s))
+
+
+def _without(phase: Phase) -> Callable[[Job, Finding], float]:
+    """The phase gone from every rank."""
+    return lambda job, _: job.saved_s(job.parts.phase(phase))
+
+
+def _without_rest(job: Job, finding: Finding) -> float:
+    """The rest gone, but for what any loop costs."""
+    return job.saved_s(job.parts.phase(Phase.RESIDUAL) - LOOP_OVERHEAD_S)
+
+
+def _without_host_time(field: str) -> Callable[[Job, Finding], float | None]:
+    """The host's time gone; on the GPU's clock only what the step had to wait for it."""
+    return lambda job, finding: (
+        job.saved_s(job.parts.field(field)) if job.parts.clock == "cpu" else _lost(job, finding)
+    )
+
+
+def _without_between(field: str) -> Callable[[Job, Finding], float]:
+    """Work between the steps gone from every rank."""
+    return lambda job, _: job.saved_s(job.parts.field(field), job.own_wall_s())
+
+
+def _hidden_copies(job: Job, finding: Finding) -> float:
+    """Copies done while the step computes, as pinned memory and `non_blocking` allow."""
+    return job.saved_s(job.copies_s())
+
+
+def _transfer(job: Job, finding: Finding) -> float | None:
+    """What the last rank to arrive still communicates; waiting for it is no communication."""
+    return job.transfer_s() if job.communication_measured else None
+
+
+def _lost(job: Job, finding: Finding) -> float | None:
+    """What the rule itself found to be lost."""
+    return finding.lost_s_per_step
+
+
+_KEPT_UP = Cure("if {ranks} kept up with the others", _lost)
+
+CURES: Mapping[Kind, Cure] = {
+    Kind.INPUT_BOUND: Cure("without the input wait", _without(Phase.INPUT)),
+    Kind.H2D_BOUND: Cure("with copies hidden behind compute", _hidden_copies),
+    Kind.WAIT_HEAVY: Cure("without the rest", _without_rest),
+    Kind.COMM_BOUND: Cure("with communication hidden behind compute", _transfer),
+    Kind.HOST_BOUND: Cure("with a GPU that is always in use", _lost),
+    Kind.INPUT_STRAGGLER: _KEPT_UP,
+    Kind.COMPUTE_STRAGGLER: _KEPT_UP,
+    Kind.H2D_STRAGGLER: _KEPT_UP,
+    Kind.WAIT_STRAGGLER: _KEPT_UP,
+    Kind.STRAGGLER: _KEPT_UP,
+    Kind.GC_PAUSES: Cure("without garbage collection", _without_host_time("gc_ns")),
+    Kind.LOGGING_HEAVY: Cure("without logging", _without_host_time("logging_ns")),
+    Kind.RECOMPILING: Cure("without compiling again", _without_host_time("compile_ns")),
+    Kind.HOST_SYNC: Cure("without waiting for the device", _lost),
+    Kind.CPU_STARVED: Cure("with enough CPU", _lost),
+    Kind.SLOWDOWN: Cure("had it stayed as fast as before", _lost),
+    Kind.CHECKPOINT_HEAVY: Cure(
+        "of wall time without checkpoints", _without_between("checkpoint_ns"), between=True
+    ),
+    Kind.EVALUATION_HEAVY: Cure(
+        "of wall time without evaluation", _without_between("evaluation_ns"), between=True
+    ),
+}
+"""What can be removed; a kind that is not here only describes."""

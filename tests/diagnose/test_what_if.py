@@ -1,0 +1,206 @@
+"""The prediction for a run without its fault is the run that was made without it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from factories import make_late, make_run, make_waiting, map_steps
+from traceml.diagnose.engine import diagnose
+from traceml.diagnose.what_if import CURES, WhatIf, predict
+from traceml.facts.gather import gather
+from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.store.records import RunRecords
+
+
+def what_ifs(run: RunRecords) -> dict[Kind, WhatIf]:
+    facts = gather(run)
+    found = predict(facts, diagnose(facts).sections[Section.STEP_TIME])
+    return {what_if.finding.kind: what_if for what_if in found}
+
+
+def predicted_s(run: RunRecords, kind: Kind) -> float:
+    """Whether or not the rule would have fired."""
+    finding = Finding(kind, Section.STEP_TIME, Severity.WARNING, "", "", ranks=(1,))
+    (found,) = predict(gather(run), [finding])
+    return found.predicted_s
+
+
+def pausing(run: RunRecords, field: str, by_ms: float, every: int, *ranks: int) -> RunRecords:
+    """The host stops for something in every so many steps."""
+    late = make_late(run, *ranks, phase="rest", by_ms=by_ms, every=every)
+
+    def change(steps, rank):
+        steps[field] = 0
+        if rank in ranks:
+            steps[field][::every] = round(by_ms * 1e6)
+
+    return map_steps(late, change)
+
+
+def saving(run: RunRecords, by_ms: float, every: int) -> RunRecords:
+    """Rank 0 saves between steps."""
+
+    def change(steps, rank):
+        steps["checkpoint_ns"] = 0
+        if rank == 0:
+            steps["checkpoint_ns"][::every] = round(by_ms * 1e6)
+            steps["wall_ns"] += steps["checkpoint_ns"]
+
+    return make_waiting(map_steps(run, change))
+
+
+@pytest.mark.parametrize("gpu", [False, True], ids=["host's clock", "GPU's clock"])
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("kind", "fault", "without"),
+    [
+        pytest.param(Kind.INPUT_BOUND, {"input_ms": 80.0}, {"input_ms": 0.0}, id="input"),
+        pytest.param(Kind.H2D_BOUND, {"h2d_ms": 30.0}, {"h2d_ms": 0.0}, id="copies"),
+        pytest.param(Kind.WAIT_HEAVY, {"rest_ms": 30.0}, {"rest_ms": 0.5}, id="rest"),
+        pytest.param(
+            Kind.COMM_BOUND, {"communication_ms": 30.0}, {"communication_ms": 0.0}, id="transfer"
+        ),
+    ],
+)
+def test_a_fault_that_every_rank_has(
+    kind: Kind, fault: dict[str, float], without: dict[str, float], ranks: int, gpu: bool
+) -> None:
+    slow, healthy = (
+        make_waiting(make_run(ranks, gpu=gpu, noise=0.02, **parts)) for parts in (fault, without)
+    )
+    assert predicted_s(slow, kind) == pytest.approx(gather(healthy).mean.step_s, rel=0.02)
+
+
+@pytest.mark.parametrize("phase", ["input", "forward", "backward", "optimizer", "rest"])
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("every", [1, 10])
+def test_a_fault_that_one_rank_has(phase: str, ranks: int, every: int) -> None:
+    healthy = make_run(ranks, 400)
+    slow = make_waiting(make_late(healthy, 1, phase=phase, by_ms=20 * every, every=every))
+    what_if = next(iter(what_ifs(slow).values()))
+    assert what_if.finding.ranks == (1,)
+    assert what_if.predicted_s == pytest.approx(gather(make_waiting(healthy)).mean.step_s, rel=0.02)
+    assert what_if.words == "if rank 1 kept up with the others"
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [
+        (Kind.GC_PAUSES, "gc_ns"),
+        (Kind.LOGGING_HEAVY, "logging_ns"),
+        (Kind.RECOMPILING, "compile_ns"),
+    ],
+)
+@pytest.mark.parametrize("ranks", [(0,), (0, 1)], ids=["one rank", "both ranks"])
+def test_pauses_of_the_host(kind: Kind, field: str, ranks: tuple[int, ...]) -> None:
+    healthy = make_run(2)
+    slow = make_waiting(pausing(healthy, field, 100, 10, *ranks))
+    expected_s = gather(make_waiting(healthy)).mean.step_s
+    assert predicted_s(slow, kind) == pytest.approx(expected_s, rel=0.02)
+
+
+def test_checkpoints_shorten_the_wall_time_of_a_step() -> None:
+    healthy = make_run(2)
+    slow = saving(healthy, 500, 10)
+    (found,) = predict(
+        gather(slow),
+        [Finding(Kind.CHECKPOINT_HEAVY, Section.STEP_TIME, Severity.INFO, "", "")],
+    )
+    assert found.step_s == pytest.approx(gather(slow).mean.wall_s)
+    assert found.predicted_s == pytest.approx(gather(make_waiting(healthy)).mean.wall_s, rel=0.02)
+
+
+def test_removing_one_ranks_share_uncovers_the_next() -> None:
+    """Input 20 ms on rank 1 hides 15 ms of forward on rank 2."""
+    late = make_late(make_run(3, noise=0), 1, phase="input", by_ms=20)
+    run = make_waiting(make_late(late, 2, by_ms=15))
+    assert predicted_s(run, Kind.INPUT_BOUND) == pytest.approx((37 + 15 - 1) / 1e3, rel=0.01)
+
+
+def test_copies_longer_than_compute_are_not_hidden_whole() -> None:
+    run = make_run(h2d_ms=100, noise=0)
+    assert predicted_s(run, Kind.H2D_BOUND) == pytest.approx(0.137 - 0.035)
+
+
+def test_on_the_gpus_clock_a_pause_saves_what_the_gpu_waited() -> None:
+    run = pausing(make_run(gpu=True, noise=0), "gc_ns", 100, 10, 0)
+    lost = Finding(Kind.GC_PAUSES, Section.STEP_TIME, Severity.WARNING, "", "")
+    (found,) = predict(gather(run), [replace(lost, lost_s_per_step=0.004)])
+    assert found.saved_s == pytest.approx(0.004)
+
+
+def test_what_only_describes_has_no_prediction() -> None:
+    assert what_ifs(make_run()) == {}
+    assert what_ifs(make_run(steps=0)) == {}
+    assert not {Kind.COMPUTE_BOUND, Kind.BALANCED, Kind.NO_DATA, Kind.WARMUP} & set(CURES)
+
+
+def test_a_cause_that_was_not_measured_has_no_prediction() -> None:
+    finding = Finding(Kind.COMM_BOUND, Section.STEP_TIME, Severity.WARNING, "", "")
+    assert predict(gather(make_run(2)), [finding]) == ()
+    assert predict(gather(make_run(input_ms=None)), [replace(finding, kind=Kind.INPUT_BOUND)]) == ()
+    assert predict(gather(make_run()), [replace(finding, kind=Kind.CPU_STARVED)]) == ()
+
+
+def test_the_words_give_both_times_and_the_factor() -> None:
+    what_if = what_ifs(make_run(input_ms=540, noise=0))[Kind.INPUT_BOUND]
+    assert what_if.summary == "576.0 ms → 36.0 ms per step (16.0×) without the input wait"
+    slight = WhatIf(what_if.finding, "otherwise", 0.1, 0.08)
+    assert slight.summary == "100.0 ms → 80.0 ms per step (1.25×) otherwise"
+    assert WhatIf(what_if.finding, "otherwise", 0.1, 0.0).speedup is None
+
+
+def test_the_order_is_that_of_the_findings() -> None:
+    assert list(what_ifs(make_run(input_ms=30, rest_ms=12))) == [Kind.INPUT_BOUND, Kind.WAIT_HEAVY]
+    assert list(what_ifs(make_run(input_ms=12, rest_ms=30))) == [Kind.WAIT_HEAVY, Kind.INPUT_BOUND]
+
+
+parts = st.floats(0.0, 100.0)
+
+
+def made(
+    ranks: int, parts_ms: tuple[float, ...], late_ms: float, waits: bool, scale: float = 1.0
+) -> RunRecords:
+    names = ("input_ms", "h2d_ms", "forward_ms", "backward_ms", "rest_ms", "communication_ms")
+    values = dict(zip(names, np.multiply(parts_ms, scale).tolist(), strict=True))
+    run = make_run(ranks, 12, optimizer_ms=5 * scale, **values)
+    late = make_late(run, ranks - 1, phase="input", by_ms=late_ms * scale, every=3)
+    return make_waiting(late) if waits else late
+
+
+every_kind = [
+    Finding(kind, Section.STEP_TIME, Severity.WARNING, "", "", ranks=(0,), lost_s_per_step=0.01)
+    for kind in CURES
+]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 5), st.tuples(*[parts] * 6), parts, st.booleans())
+def test_a_prediction_lies_between_nothing_and_the_step(
+    ranks: int, parts_ms: tuple[float, ...], late_ms: float, waits: bool
+) -> None:
+    for found in predict(gather(made(ranks, parts_ms, late_ms, waits)), every_kind):
+        assert 0 <= found.predicted_s <= found.step_s
+        assert found.speedup is None or found.speedup >= 1
+        assert found.saved_s == pytest.approx(found.step_s - found.predicted_s)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 4), st.tuples(*[parts] * 6), parts, st.booleans(), st.floats(1.0, 20.0))
+def test_slower_by_a_factor_is_predicted_slower_by_it(
+    ranks: int, parts_ms: tuple[float, ...], late_ms: float, waits: bool, factor: float
+) -> None:
+    """But for the half millisecond that any loop costs."""
+    scaled = [
+        {
+            found.finding.kind: found.predicted_s
+            for found in predict(gather(made(ranks, parts_ms, late_ms, waits, scale)), every_kind)
+            if CURES[found.finding.kind].saved_s.__name__ != "_lost"
+        }
+        for scale in (1.0, factor)
+    ]
+    for kind in scaled[0].keys() & scaled[1].keys():
+        assert scaled[1][kind] == pytest.approx(factor * scaled[0][kind], rel=0.001, abs=0.01)
