@@ -32,3 +32,20 @@ def test_a_noisy_run_has_no_warmup_by_chance() -> None:
     random = np.random.default_rng(1)
     runs = [warmup_steps(random.lognormal(0, 0.5, 200)) for _ in range(200)]
     assert sum(runs) <= 4
+
+
+@pytest.mark.parametrize(
+    ("series", "earlier", "most", "expected"),
+    [
+        pytest.param(steps((0.4, 4), (0.02, 12)), 0, 10, 4, id="more than a tenth, where allowed"),
+        pytest.param(steps((0.4, 4), (0.02, 3)), 0, 10, 3, id="half of what was seen at most"),
+        pytest.param(steps((0.4, 4), (0.02, 96)), 6, 10, 4, id="the rest of a slow beginning"),
+        pytest.param(steps((0.4, 4), (0.02, 96)), 8, 10, 2, id="what is left of the beginning"),
+        pytest.param(steps((0.4, 4), (0.02, 96)), 500, 10, 0, id="in mid-run it is no warm-up"),
+        pytest.param(steps((0.4, 4), (0.02, 96)), 500, None, 0, id="nor by default"),
+    ],
+)
+def test_warmup_is_where_training_begins(
+    series: np.ndarray, earlier: int, most: int | None, expected: int
+) -> None:
+    assert warmup_steps(series, earlier, most) == expected

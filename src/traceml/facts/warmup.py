@@ -13,15 +13,19 @@ SPREADS = 6.0  # … and outside what the later steps do by themselves
 FEWEST_STEPS = 3  # with fewer, nothing says which step is the odd one
 
 
-def warmup_steps(step_s: npt.NDArray[np.float64]) -> int:
+def warmup_steps(step_s: npt.NDArray[np.float64], earlier: int = 0, most: int | None = None) -> int:
     """How many of the leading steps are clearly slower than the typical step after them.
 
     Only an unbroken run of slow steps from the very first one counts, so that a stall which
-    happens again and again stays in.
+    happens again and again stays in. Warm-up is where training begins: `most` counts from there,
+    and `earlier` steps of it are not among these.
     """
     if len(step_s) < FEWEST_STEPS:
         return 0
-    most = math.ceil(len(step_s) * MOST)
+    most = math.ceil(len(step_s) * MOST) if most is None else min(most, len(step_s) // 2)
+    most -= earlier
+    if most <= 0:
+        return 0
     later = step_s[most:][np.isfinite(step_s[most:])]
     if not len(later):
         return 0

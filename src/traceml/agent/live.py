@@ -1,0 +1,63 @@
+"""Looks at the last steps once a second, and writes down what is to be said of them."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import msgspec
+
+from traceml.diagnose.live import LiveDiagnosis, new_leads, update
+from traceml.facts.lately import gather_lately
+from traceml.model.run import Manifest
+from traceml.model.sample import Sample
+from traceml.store.live import LiveFiles
+from traceml.store.recent import Recent
+from traceml.store.rings import RingReader
+from traceml.summaries.live import live_change, live_state
+
+MOST_OF_A_CORE = 0.02
+"""About what eight ranks need for a look each second; a node with more is looked at less often."""
+
+_encoder = msgspec.json.Encoder()
+
+
+class Live:
+    """The live findings of one node's ranks; nothing is read back from disk for them."""
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self._nodes = manifest.nodes
+        self._recent = Recent(manifest)
+        self._files = LiveFiles(folder)
+        self._shown = LiveDiagnosis()
+        self._rests_until_s = 0.0
+
+    def follow(self, ring: RingReader, is_last: bool) -> None:
+        """Take the steps that are new in a ring."""
+        self._recent.follow(ring, is_last)
+
+    def sample(self, sample: Sample) -> None:
+        """Take a sample of the machine."""
+        self._recent.sample(sample)
+
+    def look(self) -> None:
+        """Diagnose the last steps, if any are new and the last look was cheap enough."""
+        if time.monotonic() < self._rests_until_s:
+            return
+        began_s = time.process_time()
+        self._diagnose()
+        spent_s = time.process_time() - began_s
+        self._rests_until_s = time.monotonic() + spent_s / MOST_OF_A_CORE
+
+    def _diagnose(self) -> None:
+        records = self._recent.window()
+        if records is None:
+            return
+        lately, unix_s = gather_lately(records), time.time()
+        before, self._shown = self._shown, update(self._shown, lately)
+        changes = new_leads(before, self._shown)
+        self._files.append(
+            [_encoder.encode(live_change(live, lately.window, unix_s)) for live in changes]
+        )
+        state = live_state(self._shown, lately.window, self._nodes, unix_s)
+        self._files.write(_encoder.encode(state))

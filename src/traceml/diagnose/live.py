@@ -1,0 +1,282 @@
+"""Live findings: what the rules say of a moving window, kept steady.
+
+A finding is shown once it has been found several times in a row, and goes once its measure has
+clearly fallen; in between it stays, with the numbers of the last time it was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+
+from traceml.diagnose.engine import CALM, diagnose
+from traceml.diagnose.explain import has_verdict
+from traceml.facts.facts import Facts, phase_s, share
+from traceml.facts.lately import FEWEST_STEPS, Lately, since_step
+from traceml.model.finding import Finding, Section, Severity
+
+CRITICAL_EVALUATIONS = 2  # one window may be chance; a second that agrees has new steps in it
+EVALUATIONS = 3  # what can wait is shown when it has lasted
+CLEARLY_BELOW = 0.8  # of the lowest measure at which it was found: no longer on the line
+GONE_EVALUATIONS = 3  # clearly below for so long
+UNMEASURED_EVALUATIONS = 15  # not found for longer than a window of ten seconds remembers it
+DOUBTFUL_EVALUATIONS = 60  # not found, and still near the line: a minute settles it
+OUTRANKED_EVALUATIONS = 3  # another comes first, and not by a hair's breadth of cost
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFinding:
+    """A finding that is shown."""
+
+    finding: Finding
+    since_step: int
+    """The step from which on it holds, as far back as the window reaches."""
+    first_ranks: tuple[int, ...] = ()
+    """The ranks that it named when it was first made: another straggler is another finding."""
+
+    def is_about(self, finding: Finding) -> bool:
+        """Whether this finding is the same one, made again."""
+        one_rank_each = len(finding.ranks) == len(self.first_ranks) == 1
+        is_other_rank = one_rank_each and finding.ranks != self.first_ranks
+        return finding.kind is self.finding.kind and not is_other_rank
+
+
+@dataclass(frozen=True, slots=True)
+class _Track:
+    """A finding from the first time that a rule made it to the time it is gone."""
+
+    live: LiveFinding
+    """As it was last found."""
+    place: int
+    """Where the rules' order last put it."""
+    shown: Severity | None = None
+    above: int = 0
+    """Evaluations in a row that found it worse than it is shown, …"""
+    below: int = 0
+    """… or less severe or not at all, …"""
+    clearly_below: int = 0
+    """… with a measure far from the line."""
+    lowest: float | None = None
+    """The lowest measure at which it was found as severe as it is shown."""
+
+    def again(self, finding: Finding, place: int) -> _Track:
+        """The same finding, made again."""
+        return replace(self, live=replace(self.live, finding=finding), place=place)
+
+    def as_shown(self) -> LiveFinding:
+        """With the severity that it is shown with."""
+        severity = self.shown or self.live.finding.severity
+        return replace(self.live, finding=replace(self.live.finding, severity=severity))
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSection:
+    """One section's live findings, and those that are not shown yet."""
+
+    findings: tuple[LiveFinding, ...] = ()
+    """The leading one first; empty until something has been found often enough."""
+    tracks: tuple[_Track, ...] = ()
+    outranked: int = 0
+    """Evaluations in a row in which another finding came before the leading one."""
+
+    @property
+    def lead(self) -> LiveFinding | None:
+        """The finding to read first."""
+        return self.findings[0] if self.findings else None
+
+
+@dataclass(frozen=True, slots=True)
+class LiveDiagnosis:
+    """What is shown of a run that goes on."""
+
+    sections: Mapping[Section, LiveSection] = field(default_factory=dict)
+
+
+def update(before: LiveDiagnosis, lately: Lately) -> LiveDiagnosis:
+    """What to show after another look at the last steps; too few steps change nothing."""
+    if lately.window.window.steps_analyzed < FEWEST_STEPS:
+        return before
+    return LiveDiagnosis(
+        {
+            section: _follow(
+                before.sections.get(section, LiveSection()),
+                findings,
+                lately,
+                lately.now if section is Section.STEP_TIME else lately.window,
+            )
+            for section, findings in _found(lately).items()
+        }
+    )
+
+
+def new_leads(before: LiveDiagnosis, after: LiveDiagnosis) -> tuple[LiveFinding, ...]:
+    """The leading findings that were not leading before, or not as severe."""
+    return tuple(
+        live.lead
+        for section, live in after.sections.items()
+        if live.lead is not None
+        and _label(live.lead) != _label(before.sections.get(section, LiveSection()).lead)
+    )
+
+
+def _label(live: LiveFinding | None) -> object:
+    if live is None:
+        return None
+    return live.finding.kind, live.finding.severity, live.since_step
+
+
+def _found(lately: Lately) -> Mapping[Section, Sequence[Finding]]:
+    """Step time by how the run is now, everything else by the whole window."""
+    window = diagnose(lately.window).sections
+    if lately.now is lately.window:
+        return window
+    now = diagnose(lately.now).sections[Section.STEP_TIME]
+    step_time = sorted(
+        (*now, *_of_the_change(lately.window, window[Section.STEP_TIME])),
+        key=lambda finding: -finding.severity.weight,
+    )
+    return {**window, Section.STEP_TIME: step_time}
+
+
+def _of_the_change(window: Facts, found: Sequence[Finding]) -> list[Finding]:
+    """The findings that are about the change itself: without a slowdown nobody would make them."""
+    if window.slowdown is None:
+        return []
+    otherwise = diagnose(replace(window, slowdown=None)).sections[Section.STEP_TIME]
+    kinds = {finding.kind for finding in otherwise}
+    return [finding for finding in found if finding.kind not in kinds]
+
+
+def _follow(
+    before: LiveSection, found: Sequence[Finding], lately: Lately, facts: Facts
+) -> LiveSection:
+    """One section, one evaluation later."""
+    calm = CALM[found[0].section](facts)
+    unmatched = [finding for finding in found if finding.kind is not calm.kind]
+    tracks = []
+    for track in before.tracks:
+        now = next(filter(track.live.is_about, unmatched), None)
+        if now is not None:
+            unmatched.remove(now)
+            track = track.again(now, found.index(now))
+        tracks.append(_advance(track, now, lately, facts))
+    for finding in unmatched:
+        new = _Track(LiveFinding(finding, 0, finding.ranks), found.index(finding))
+        tracks.append(_advance(new, finding, lately, facts))
+    tracks = [track for track in tracks if track.shown or track.above]
+    tracks.sort(key=lambda track: (-_weight(track.shown), track.place))
+    shown = [track.as_shown() for track in tracks if track.shown is not None]
+    if has_verdict(calm.section, [live.finding for live in shown]):
+        return _with_lead(before, tuple(tracks), shown)
+    is_calm = any(finding.kind is calm.kind for finding in found)
+    lead = _lead_without_verdict(before.lead, calm, is_calm, facts)
+    rest = [live for live in shown if not lead or not lead.is_about(live.finding)]
+    return LiveSection((*([lead] if lead else []), *rest), tuple(tracks))
+
+
+def _advance(track: _Track, now: Finding | None, lately: Lately, facts: Facts) -> _Track:
+    """One finding, one evaluation later; `now` is `None` where no rule made it."""
+    measure = _measure(track.live.finding, facts)
+    severity = None if now is None else now.severity
+    if _weight(severity) > _weight(track.shown):
+        above = replace(track, above=track.above + 1, below=0, clearly_below=0)
+        return _raised(above, measure, lately)
+    if severity is track.shown:
+        known = [value for value in (track.lowest, measure) if value is not None]
+        lowest = min(known, default=None)
+        return replace(track, above=0, below=0, clearly_below=0, lowest=lowest)
+    clear = measure is not None and track.lowest and measure < CLEARLY_BELOW * track.lowest
+    track = replace(
+        track,
+        above=0,
+        below=track.below + 1,
+        clearly_below=track.clearly_below + 1 if clear else 0,
+    )
+    if track.clearly_below < GONE_EVALUATIONS and track.below < _patience(track, measure):
+        return track
+    return replace(track, shown=severity, below=0, clearly_below=0, lowest=measure)
+
+
+def _patience(track: _Track, measure: float | None) -> int:
+    """For how many evaluations a finding is shown that is not found and not clearly gone."""
+    if measure is not None:
+        return DOUBTFUL_EVALUATIONS
+    # What only describes the run is believed as it is said.
+    return GONE_EVALUATIONS if track.shown is Severity.INFO else UNMEASURED_EVALUATIONS
+
+
+def _raised(track: _Track, measure: float | None, lately: Lately) -> _Track:
+    """The finding as severe as it is, once that has been found often enough."""
+    finding = track.live.finding
+    critical = finding.severity is Severity.CRITICAL
+    if track.above < (CRITICAL_EVALUATIONS if critical else EVALUATIONS):
+        return track
+    live = replace(track.live, since_step=_since(finding, lately))
+    return replace(track, live=live, shown=finding.severity, above=0, lowest=measure)
+
+
+def _with_lead(
+    before: LiveSection, tracks: tuple[_Track, ...], shown: list[LiveFinding]
+) -> LiveSection:
+    """The leading finding leads until another has come before it for long, or is more severe."""
+    best, last = shown[0], before.lead
+    lead = next((live for live in shown if last and _is_same(live, last)), best)
+    outranked = before.outranked + 1
+    if lead is best or _weight(best.finding.severity) > _weight(lead.finding.severity):
+        return LiveSection(tuple(shown), tracks)
+    if outranked >= _patience_with(lead.finding, best.finding):
+        return LiveSection(tuple(shown), tracks)
+    rest = tuple(each for each in shown if each is not lead)
+    return LiveSection((lead, *rest), tracks, outranked)
+
+
+def _lead_without_verdict(
+    lead: LiveFinding | None, calm: Finding, is_calm: bool, facts: Facts
+) -> LiveFinding | None:
+    """That all is well; while something else may turn out to be true, what was last said."""
+    if lead is not None and lead.finding.kind is calm.kind:
+        return replace(lead, finding=calm)
+    return LiveFinding(calm, _first_step(facts)) if is_calm else lead
+
+
+def _patience_with(lead: Finding, better: Finding) -> int:
+    """For how many evaluations a finding leads though another of its severity comes first."""
+    lost_s, more_s = lead.lost_s_per_step or 0.0, better.lost_s_per_step or 0.0
+    is_close = CLEARLY_BELOW * more_s <= lost_s <= more_s
+    return DOUBTFUL_EVALUATIONS if is_close else OUTRANKED_EVALUATIONS
+
+
+def _is_same(one: LiveFinding, other: LiveFinding) -> bool:
+    return one.finding.kind is other.finding.kind and one.first_ranks == other.first_ranks
+
+
+def _weight(severity: Severity | None) -> int:
+    return -1 if severity is None else severity.weight
+
+
+def _measure(finding: Finding, facts: Facts) -> float | None:
+    """What the finding is about, as a share of the step; `None` where it is about no phase.
+
+    Of one rank among several, what its phase takes longer than the median rank's.
+    """
+    if finding.phase is None:
+        return None
+    if len(finding.ranks) != 1 or len(facts.ranks_used) == 1:
+        return facts.typical_share(finding.phase)
+    by_rank = {rank.rank.rank: phase_s(rank.times, finding.phase) for rank in facts.ranks_used}
+    known = [part_s for part_s in by_rank.values() if part_s is not None]
+    own_s = by_rank.get(finding.ranks[0])
+    return None if own_s is None else share(own_s - median(known), facts.mean.step_s)
+
+
+def _since(finding: Finding, lately: Lately) -> int:
+    parts = lately.window.parts
+    if finding.section is not Section.STEP_TIME or parts is None:
+        return _first_step(lately.window)
+    began = since_step(parts, finding.phase, finding.ranks)
+    return max(began, _first_step(lately.now))  # of the steps before, something else was true
+
+
+def _first_step(facts: Facts) -> int:
+    return facts.window.first_step or 1

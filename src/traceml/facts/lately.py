@@ -1,0 +1,91 @@
+"""The last steps of a run, and those of them that show how it is now."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceml.facts.aligned import Ints
+from traceml.facts.facts import Facts
+from traceml.facts.gather import gather
+from traceml.facts.parts import Floats, StepParts
+from traceml.facts.series import find_slowdown
+from traceml.model.phase import Phase
+from traceml.store.recent import WINDOW_STEPS, only
+from traceml.store.records import RunRecords
+
+MOST_WARMUP = WINDOW_STEPS // 10  # the tenth of a full window, from its first seconds on
+FEWEST_STEPS = 8  # fewer since a change say little about how the run is now
+STALL = 3.0  # times the median: a step that stands out like this …
+FEWEST_STALLS = 2  # … proves nothing by itself
+PRESENCE = 0.5  # of a phase's mean: so much of it shows that it takes its time already
+FLOOR_S = 1e-6  # under a phase that took nothing at first, so that its growth has a ratio
+
+
+@dataclass(frozen=True, slots=True)
+class Lately:
+    """A window of the last steps, seen in two ways."""
+
+    window: Facts
+    """All of it."""
+    now: Facts
+    """Since the pace last changed, and without a stall that has happened only once."""
+
+
+def gather_lately(records: RunRecords) -> Lately:
+    """The facts of the last steps of a run."""
+    window = gather(records, MOST_WARMUP)
+    if window.parts is None:
+        return Lately(window, window)
+    step_s, numbers = _over_ranks(window.parts.step(), window.parts.numbers)
+    if not len(numbers):
+        return Lately(window, window)
+    chosen = numbers[_since_the_pace_changed(step_s, numbers)]
+    stall = _lone_stall(step_s[-len(chosen) :])
+    if stall is not None:
+        chosen = np.delete(chosen, stall)
+    if len(chosen) == len(numbers):
+        return Lately(window, window)
+    untimed = np.setdiff1d(window.parts.numbers, numbers)  # the GPU's clock did not run: they stay
+    kept = np.concatenate([chosen, untimed[untimed > chosen[0]]])
+    return Lately(window, gather(only(records, kept - 1), 0))
+
+
+def since_step(parts: StepParts, phase: Phase | None, ranks: Collection[int]) -> int:
+    """From which of these steps on a phase (or all of the step) takes as long as it does now.
+
+    Where it grew, the step at which it did; else the first step in which it was there at all.
+    """
+    table = parts.step() if phase is None else parts.phase(phase)
+    rows = [row for row, rank in enumerate(parts.ranks) if not ranks or rank in ranks]
+    part_s, numbers = _over_ranks(table[rows], parts.numbers)
+    if not len(part_s):
+        return int(parts.numbers[0])
+    grown = find_slowdown(part_s + FLOOR_S, numbers)
+    if grown is not None:
+        return grown.onset_step
+    return int(numbers[np.argmax(part_s >= PRESENCE * part_s.mean())])
+
+
+def _over_ranks(table: Floats, numbers: Ints) -> tuple[Floats, Ints]:
+    """Each step's mean over ranks, for the steps in which any was measured."""
+    seen = np.isfinite(table).any(axis=0)
+    return np.asarray(np.nanmean(table[:, seen], axis=0)), numbers[seen]
+
+
+def _since_the_pace_changed(step_s: Floats, numbers: Ints) -> slice:
+    slower = find_slowdown(step_s, numbers)
+    faster = find_slowdown(step_s[::-1], numbers[::-1])  # a speed-up, read backwards
+    first = max(
+        0 if slower is None else int(np.searchsorted(numbers, slower.onset_step)),
+        0 if faster is None else int(np.searchsorted(numbers, faster.onset_step)) + 1,
+    )
+    return slice(first if len(numbers) - first >= FEWEST_STEPS else 0, None)
+
+
+def _lone_stall(step_s: Floats) -> int | None:
+    """Where the only step lies that took far longer than the others."""
+    stalls = np.flatnonzero(step_s > STALL * np.median(step_s))
+    return int(stalls[0]) if 0 < len(stalls) < FEWEST_STALLS else None

@@ -1,0 +1,35 @@
+"""The live findings on disk: what is shown now, and a line for every change of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from traceml.store.append import append_lines
+from traceml.store.folder import write_atomically
+
+STATE = "live.json"
+CHANGES = "live.jsonl"
+MOST_BYTES = 1 << 20
+"""About two thousand changes; after that the older half goes."""
+
+
+class LiveFiles:
+    """The two files of one run."""
+
+    def __init__(self, folder: Path) -> None:
+        self._state = folder / STATE
+        self._changes = folder / CHANGES
+
+    def append(self, changes: Sequence[bytes]) -> None:
+        """Add a line for each change."""
+        if not changes:
+            return
+        size = append_lines(self._changes, b"".join(change + b"\n" for change in changes))
+        if size > MOST_BYTES:
+            lines = self._changes.read_bytes().splitlines(keepends=True)
+            write_atomically(self._changes, b"".join(lines[len(lines) // 2 :]))
+
+    def write(self, state: bytes) -> None:
+        """Replace what is shown."""
+        write_atomically(self._state, state)

@@ -1,0 +1,172 @@
+"""The last steps of every rank, kept in memory as they come: what live views look at.
+
+A window is the last hundred steps, or those of the last ten seconds where there are more: a hundred
+so that a stall every twentieth step weighs the same from one second to the next, ten seconds so
+that fast loops are seen together with ten samples of the host and the GPUs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from traceml.model import layout
+from traceml.model.run import Manifest
+from traceml.model.sample import Sample
+from traceml.store.load import by_final_rank, number_ranks, rank_records
+from traceml.store.records import BLOCK_DTYPE, STEP_DTYPE, RankRecords, RunRecords
+from traceml.store.rings import Head, RingReader
+
+WINDOW_STEPS = 100
+WINDOW_S = 10.0
+MOST_STEPS = 1_000
+"""Faster loops are judged by so many steps, so that a look at eight ranks stays within ten ms."""
+MOST_SAMPLES = 60
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass
+class _Tail:
+    """The last records of one process; those of one that was started again are its own alone."""
+
+    head: Head
+    before: int
+    """How many steps the same rank took in earlier processes."""
+    steps: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, STEP_DTYPE))
+    numbers: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    """Which complete step of the process each record is, from 0; an incomplete one has the number
+    of the step that follows it."""
+    read: int = 0
+    """The number of the last record taken from the ring."""
+    incomplete: int = 0
+
+    def take(self, new: npt.NDArray[Any]) -> None:
+        """Append what came, and let go of what is too old for any window."""
+        incomplete = _incomplete(new)
+        passed = self.incomplete + np.cumsum(incomplete) - incomplete
+        numbers = new["sequence"].astype(np.int64) - 1 - passed
+        self.read, self.incomplete = int(new["sequence"][-1]), int(passed[-1] + incomplete[-1])
+        steps = np.concatenate([self.steps, new])
+        first = _first_in_window(steps)
+        self.steps = steps[first:]
+        self.numbers = np.concatenate([self.numbers, numbers])[first:]
+
+    @property
+    def taken(self) -> int:
+        """How many complete steps the rank has taken in this process and those before."""
+        return self.before + self.read - self.incomplete
+
+    def has_steps(self) -> bool:
+        """Whether any of the records is a complete step."""
+        return not _incomplete(self.steps).all()
+
+    def records(self) -> RankRecords:
+        """The rank as a run of its own, its steps under the numbers that they have in the run."""
+        found = rank_records(self.head, self.steps, np.empty(0, BLOCK_DTYPE))
+        return replace(
+            found,
+            steps=_renumbered(self.steps, self.numbers + self.before),
+            earlier_steps=int(self.numbers[0]),
+            regions=(),  # they are counted from the process's beginning
+            health=replace(found.health, steps_lost=0),
+        )
+
+
+class Recent:
+    """The last steps of all ranks of one node, and the samples taken meanwhile."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._manifest = manifest
+        self._tails: dict[Path, _Tail] = {}
+        self._ended: dict[int, int] = {}
+        """How many steps each rank had taken when its last process ended."""
+        self._samples: deque[Sample] = deque(maxlen=MOST_SAMPLES)
+        self._is_new = False
+
+    def follow(self, ring: RingReader, is_last: bool) -> None:
+        """Take what is new in a ring; after the last time its rank is history."""
+        head = ring.head()
+        tail = self._tails.get(ring.path)
+        if tail is None:
+            tail = self._tails[ring.path] = _Tail(head, self._ended.get(head.rank.rank, 0))
+        tail.head = head
+        new = ring.steps_from(tail.read, everything=is_last)
+        if len(new):
+            tail.take(new)
+            self._is_new = True
+        if is_last:
+            self._ended[head.rank.rank] = max(tail.taken, self._ended.get(head.rank.rank, 0))
+            del self._tails[ring.path]
+
+    def sample(self, sample: Sample) -> None:
+        """Keep a sample beside the steps."""
+        self._samples.append(sample)
+
+    def window(self) -> RunRecords | None:
+        """The last steps as a run of their own; `None` where none came since this was last asked.
+
+        Ranks that have no step in common with the one that is furthest are left out: processes
+        that train side by side and know nothing of each other.
+        """
+        tails = [tail for tail in self._tails.values() if tail.has_steps()]
+        if not self._is_new or not tails:
+            return None
+        self._is_new = False
+        furthest = max(tails, key=lambda tail: tail.taken)
+        first = int(furthest.numbers[0]) + furthest.before
+        ranks = [tail.records() for tail in tails if tail.taken > first]
+        ranks.sort(key=lambda rank: (rank.rank.rank, rank.rank.unix_ns, rank.rank.pid))
+        numbers = number_ranks([rank.rank for rank in ranks])
+        one_each = tuple(
+            replace(rank, rank=replace(rank.rank, rank=number))
+            for number, rank in sorted(zip(numbers, ranks, strict=True), key=lambda pair: pair[0])
+        )
+        return RunRecords(
+            manifest=self._manifest,
+            ranks=one_each,
+            samples=by_final_rank(tuple(self._samples), one_each),
+        )
+
+
+def only(run: RunRecords, numbers: Ints) -> RunRecords:
+    """The run with none but these complete steps, each under the number that it has (from 0)."""
+    return replace(run, ranks=tuple(_only(rank, numbers) for rank in run.ranks))
+
+
+def _only(rank: RankRecords, numbers: Ints) -> RankRecords:
+    incomplete = _incomplete(rank.steps)
+    passed: Ints = np.cumsum(incomplete) - incomplete
+    found = rank.steps["sequence"].astype(np.int64) - 1 - passed
+    chosen = np.isin(found, numbers) & ~incomplete
+    dropped = int(chosen.argmax()) if chosen.any() else len(chosen)
+    return replace(
+        rank,
+        steps=_renumbered(rank.steps[chosen], found[chosen]),
+        earlier_steps=rank.earlier_steps + int(np.count_nonzero(~incomplete[:dropped])),
+    )
+
+
+def _renumbered(steps: npt.NDArray[Any], numbers: Ints) -> npt.NDArray[Any]:
+    """Records whose sequence says which complete step of the run each one is."""
+    incomplete = _incomplete(steps)
+    renumbered: npt.NDArray[Any] = steps.copy()
+    renumbered["sequence"] = numbers + 1 + np.cumsum(incomplete) - incomplete
+    return renumbered
+
+
+def _incomplete(steps: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    return np.asarray((steps["flags"] & int(layout.NO_STEP)) != 0)
+
+
+def _first_in_window(steps: npt.NDArray[Any]) -> int:
+    """Where the window begins."""
+    recent_ns = int(steps["start_ns"][-1]) - int(WINDOW_S * 1e9)
+    recent = int(np.searchsorted(steps["start_ns"], recent_ns))
+    first = min(recent, len(steps) - WINDOW_STEPS)
+    return max(0, first, len(steps) - MOST_STEPS)
