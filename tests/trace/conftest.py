@@ -1,5 +1,6 @@
 import pytest
 
+from traceml.model.layout import NO_STEP
 from traceml.store.load import drain_rings
 from traceml.store.recordfile import RankFiles
 from traceml.trace import current, hooks
@@ -27,6 +28,11 @@ class Traced:
             return []
         assert found[0].head().counters["failures"] == 0, found[0].head().counters["last_failure"]
         return found[0].read_steps()
+
+    def complete(self):
+        """End the session; its complete steps, without the time after the last one."""
+        steps = self.finish()
+        return steps[(steps["flags"] & int(NO_STEP)) == 0]
 
     def messages(self):
         (files,) = RankFiles.all_in(self.folder)

@@ -4,7 +4,16 @@ import pytest
 
 from traceml.model import layout
 from traceml.model.layout import StepFlag
-from traceml.trace.steps import BACKWARD, CHECKPOINT, FORWARD, H2D, INPUT, OPTIMIZER, StepTracer
+from traceml.trace.steps import (
+    BACKWARD,
+    CHECKPOINT,
+    COMMUNICATION,
+    FORWARD,
+    H2D,
+    INPUT,
+    OPTIMIZER,
+    StepTracer,
+)
 
 FIELDS = [name for name, _ in layout.STEP[:-1]]
 TRAINING, VALIDATION, UNLABELLED = 11, 22, 33
@@ -480,3 +489,53 @@ def test_nothing_is_written_for_a_process_that_never_steps(story):
 
 def test_phases_are_named_in_the_order_of_their_places():
     assert [INPUT, H2D, FORWARD, BACKWARD, OPTIMIZER] == [0, 1, 2, 3, 4]
+
+
+def wait_in_backward(story, local, waited):
+    """A backward pass that has its own gradients after a while and then waits for the others'."""
+    story.tell(story.tracer.begin_backward).takes(local)
+    story.tell(story.tracer.have_local_gradients).takes(waited)
+    return story.tell(story.tracer.end_backward)
+
+
+def test_backward_after_the_last_local_gradient_is_communication(story):
+    story.fetch(10).forward(20)
+    wait_in_backward(story, 30, 500).optimizer(5).fetch(10)
+    (step,) = story.complete
+    assert (step["backward_ns"], step["communication_ns"]) == (30, 500)
+
+
+def test_of_several_moments_the_last_counts(story):
+    story.fetch(10).forward(20).tell(story.tracer.begin_backward).takes(30)
+    story.tell(story.tracer.have_local_gradients).takes(40)
+    story.tell(story.tracer.have_local_gradients).takes(50)
+    story.tell(story.tracer.end_backward).optimizer(5).fetch(10)
+    (step,) = story.complete
+    assert (step["backward_ns"], step["communication_ns"]) == (70, 50)
+
+
+def test_a_collective_while_backward_waits_is_charged_once(story):
+    story.fetch(10).forward(20).tell(story.tracer.begin_backward).takes(30)
+    story.tell(story.tracer.have_local_gradients).takes(40)
+    story.tell(story.tracer.begin, COMMUNICATION).takes(7).tell(story.tracer.end, COMMUNICATION)
+    story.tell(story.tracer.end_backward).optimizer(5).fetch(10)
+    (step,) = story.complete
+    assert (step["backward_ns"], step["communication_ns"]) == (30, 47)
+
+
+def test_a_pass_inside_another_leaves_it_its_moment(story):
+    story.fetch(10).forward(20).tell(story.tracer.begin_backward).takes(30)
+    story.tell(story.tracer.have_local_gradients).takes(40)
+    story.backward(100).tell(story.tracer.end_backward).optimizer(5).fetch(10)
+    (step,) = story.complete
+    assert (step["backward_ns"], step["communication_ns"]) == (130, 40)
+
+
+def test_the_moment_of_a_pass_that_failed_is_not_the_next_ones(story):
+    story.step()
+    story.fetch(10).forward(20).tell(story.tracer.begin_backward).takes(30)
+    story.tell(story.tracer.have_local_gradients).takes(40)
+    story.tell(story.tracer.abort, BACKWARD)
+    story.step()
+    story.fetch(10)
+    assert story.complete[-1]["communication_ns"] in (-1, 0)

@@ -93,6 +93,10 @@ class CudaTimeline:
         """The same where a step may end: the next one needs it if it is to be timed."""
         return None if self._timing is _Timing.OFF else self.record_now()
 
+    def is_timing(self) -> bool:
+        """Whether every phase of the step that is running is marked."""
+        return self._timing is _Timing.ON
+
     def record_now(self) -> Any:
         """A moment on the current stream in any step: for regions that the user asked to time."""
         began = perf_counter_ns()
@@ -106,6 +110,11 @@ class CudaTimeline:
         self._record(event, self._stream)
         self._spent_ns += perf_counter_ns() - began
         return event
+
+    def is_on_its_stream(self) -> bool:
+        """Whether the current stream is the one that the last mark was made on."""
+        key = self._stream_key
+        return key is None or self._current_stream(self._device) == key
 
     def queue_is_dry(self, mark: Any) -> bool | None:
         """Whether the GPU is already past this mark."""

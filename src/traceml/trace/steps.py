@@ -138,7 +138,7 @@ class StepTracer:
         self._loss = 0.0
         self._rss = NOT_MEASURED
         # Where the last gradient of this rank's own was there, before it waited for the others'.
-        self._local_gradients: tuple[int, Any] | None = None
+        self._local_gradients: tuple[int, Any, int] | None = None
         # What came since the last fetch, and the way back to before it.
         self._source: int | None = None
         self._fetched_at = 0
@@ -373,16 +373,24 @@ class StepTracer:
 
         Of several such moments in one backward pass the last one counts.
         """
-        self._local_gradients = (now, mark)
+        if self._frames and self._frames[-1][0] == BACKWARD:
+            self._local_gradients = (now, mark, self._frames[-1][2])
+
+    def _charge_waiting(self, moment: tuple[int, Any, int], now: int, mark: Any) -> None:
+        """Since its last local gradient backward has waited; what was charged since stays so."""
+        began, began_mark, charged = moment
+        backward = self._frames[-1] if self._frames else [COMMUNICATION]
+        if backward[0] != BACKWARD or began < backward[1]:
+            return  # the moment is another pass's: one around this, or one that failed
+        self._local_gradients = None
+        self._frames.append([COMMUNICATION, began, backward[2] - charged, began_mark])
+        backward[2] = charged
+        self.end(COMMUNICATION, now, mark)
 
     def end_backward(self, _: None, now: int, mark: Any) -> None:
         """Gradients are there."""
         if self._local_gradients is not None:
-            began, began_mark = self._local_gradients
-            self._local_gradients = None
-            if self._frames and self._frames[-1][0] == BACKWARD:
-                self._frames.append([COMMUNICATION, began, 0, began_mark])
-                self.end(COMMUNICATION, now, mark)
+            self._charge_waiting(self._local_gradients, now, mark)
         self.end(BACKWARD, now, mark)
         if self.by_hand and not self._frames:
             self._stepped.add(_BY_HAND)
@@ -531,13 +539,18 @@ class StepTracer:
                 look()
 
     def _gpu_flags(self, mark: Any) -> int:
-        flags = 0 if mark is None or self._start_mark is None else _GPU_TIMED
+        flags = _GPU_TIMED if self._is_timed(mark) else 0
         if self._dry is not None:
             flags |= _QUEUE_DRY | _QUEUE_WATCHED if self._dry else _QUEUE_WATCHED
         return flags
 
+    def _is_timed(self, mark: Any) -> bool:
+        """Whether the phases were marked too: a step between two timed ones has only its ends."""
+        timed = self.gpu is not None and self.gpu.is_timing()
+        return timed and mark is not None and self._start_mark is not None
+
     def _bounds(self, mark: Any, flags: int) -> Bounds:
-        first = self._start_mark
+        first = self._start_mark if self._is_timed(mark) else None
         if flags & _EXPLICIT:
             _, began, _, spans_before = self._explicit_start
             return Bounds(first, None if first is None else began, mark, spans_before, self.fetches)
@@ -548,9 +561,7 @@ class StepTracer:
             self.fetches = True
             self._empty[INPUT] = 0  # fetches are seen: a step without one waited for none
         if self._totals[COMMUNICATION] >= 0:
-            self._empty[COMMUNICATION] = (
-                0  # collectives are seen: a step without one waited for none
-            )
+            self._empty[COMMUNICATION] = 0  # the same with collectives
         self._start, self._start_mark = end, mark
         self._totals, self._spans = self._empty.copy(), []
         self._seen, self._loss, self._rss = 0, 0.0, NOT_MEASURED

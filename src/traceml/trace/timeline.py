@@ -37,8 +37,14 @@ class Timeline(Protocol):
     def mark_boundary(self) -> Any:
         """The same where a step may end."""
 
+    def is_timing(self) -> bool:
+        """Whether every phase of the step that is running is marked."""
+
     def record_now(self) -> Any:
         """The same in any step, for what the user asked to time."""
+
+    def is_on_its_stream(self) -> bool:
+        """Whether work that is queued now lies on the timeline that the marks are on."""
 
     def queue_is_dry(self, mark: Any) -> bool | None:
         """Whether the GPU has passed this mark already."""

@@ -1,0 +1,150 @@
+"""Times what a rank waits in collectives: exposed communication, wherever in the step it happens.
+
+On the host that is time in the calls of `torch.distributed` and in `Work.wait`. A backend that does
+not block the host (NCCL) leaves its trace between two marks on the GPU's timeline instead.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from threading import get_ident
+from typing import Any
+
+import torch
+
+from traceml.trace.compiling import is_compiling, left_alone
+from traceml.trace.session import Session
+from traceml.trace.steps import COMMUNICATION
+
+COLLECTIVES = (
+    "all_gather",
+    "all_gather_coalesced",
+    "all_gather_into_tensor",
+    "all_gather_object",
+    "all_gather_single",
+    "all_reduce",
+    "all_reduce_coalesced",
+    "all_to_all",
+    "all_to_all_single",
+    "barrier",
+    "broadcast",
+    "broadcast_object_list",
+    "gather",
+    "gather_object",
+    "monitored_barrier",
+    "recv",
+    "recv_object_list",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_single",
+    "reduce_scatter_tensor",
+    "scatter",
+    "scatter_object_list",
+    "send",
+    "send_object_list",
+)
+"""Calls that wait, or start what `Work.wait` waits for; no torch has all of these names."""
+
+_FUNCTIONAL = "torch.distributed._functional_collectives"
+"""What DTensor waits through; a module that torch itself does not import."""
+
+
+class Communication:
+    """The calls that are timed as communication."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._note = session.guard(session.recorder.note, any_thread=True)
+        self._is_open = False
+        """One of the calls is under way: those inside it are part of it."""
+
+    def watch(self) -> None:
+        """Time the collectives of this torch, if it has any."""
+        distributed: Any = sys.modules.get("torch.distributed")
+        if distributed is None or not distributed.is_available():
+            return
+        home: Any = sys.modules["torch.distributed.distributed_c10d"]
+        for name in COLLECTIVES:
+            if hasattr(home, name):
+                collective = self.timed(getattr(home, name))
+                for owner in (home, distributed):
+                    if hasattr(owner, name):
+                        self._session.replace(owner, name, collective)
+        self._session.restores.append(_keep_traceable)
+        self._session.replace(home.Work, "wait", self._timed_wait(home.Work.wait))
+
+    def watch_functional(self) -> None:
+        """Time the collectives of tensors that are spread over ranks, once a script uses them."""
+        functional: Any = sys.modules.get(_FUNCTIONAL)
+        if functional is not None and not hasattr(functional.wait_tensor, "__wrapped__"):
+            self._session.replace(functional, "wait_tensor", self.timed(functional.wait_tensor))
+
+    def timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function, its time charged to communication."""
+
+        begin, end = self._begin, self._end
+
+        @functools.wraps(function)
+        def collective(*arguments: Any, **options: Any) -> Any:
+            if is_compiling() or not begin():
+                return function(*arguments, **options)
+            try:
+                return function(*arguments, **options)
+            finally:
+                end()
+
+        return left_alone(collective)
+
+    def _timed_wait(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        begin, end = self._begin, self._end
+
+        # The name and the first argument matter: a kind of work that is written in Python knows by
+        # them that it is called from its own method, and does not call that again without end.
+        @functools.wraps(function)
+        def wait(work: Any, *arguments: Any, **options: Any) -> Any:
+            if is_compiling() or not begin():
+                return function(work, *arguments, **options)
+            try:
+                return function(work, *arguments, **options)
+            finally:
+                end()
+
+        return left_alone(wait)
+
+    def _begin(self) -> bool:
+        """A call begins; whether it is one to be timed."""
+        if self._is_open or not self._is_trainings_own():
+            return False
+        self._is_open = True
+        self._note(self._session.tracer.begin, COMMUNICATION)
+        return True
+
+    def _end(self) -> None:
+        self._note(self._session.tracer.end, COMMUNICATION)
+        self._is_open = False
+
+    def _is_trainings_own(self) -> bool:
+        """Whether the loop itself waits here: its thread, or its backward pass in another one."""
+        session = self._session
+        if not session.tracing:
+            return False
+        if session.thread != get_ident() and not in_backward(session):
+            return False
+        gpu = session.tracer.gpu
+        # On a stream of its own (FSDP gathers ahead that way) a collective holds nobody up.
+        return gpu is None or gpu.is_on_its_stream()
+
+
+def _keep_traceable() -> None:
+    """Torch compiles collectives that it knows by identity: those it met while ours stood there."""
+    functional = sys.modules.get(_FUNCTIONAL)
+    known: dict[Any, Any] = getattr(functional, "traceable_collective_remaps", {})
+    for collective, traceable in list(known.items()):
+        known.setdefault(getattr(collective, "__wrapped__", collective), traceable)
+
+
+def in_backward(session: Session) -> bool:
+    """Whether this code runs inside a backward pass of the training loop, in whatever thread."""
+    return session.backwards_open > 0 and torch._C._current_graph_task_id() >= 0

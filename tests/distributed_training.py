@@ -1,0 +1,190 @@
+"""Trains a small model on several ranks over gloo, with a delay planted in one of them.
+
+A script of its own, for `traceml run --nproc-per-node N`; each rank prints a digest of what it has
+learnt, so that a run with tracing can be compared with one without.
+"""
+
+import argparse
+import gc
+import hashlib
+import time
+from contextlib import nullcontext
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, Dataset
+
+WIDTH = 32
+
+
+def options():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kind", choices=("ddp", "fsdp1", "fsdp2", "explicit"), default="ddp")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--micro-batches", type=int, default=1)
+    parser.add_argument("--late-rank", type=int, default=-1)
+    parser.add_argument("--where", default="backward")
+    parser.add_argument("--delay-ms", type=float, default=40.0)
+    parser.add_argument("--branches", action="store_true", help="other layers in every step")
+    parser.add_argument("--static-graph", action="store_true")
+    parser.add_argument("--recompute", action="store_true", help="re-entrant checkpointing")
+    parser.add_argument("--buffers", action="store_true", help="a BatchNorm, broadcast by rank 0")
+    parser.add_argument("--own-hook", action="store_true", help="a comm hook of the user's")
+    parser.add_argument("--nested", action="store_true", help="DDP inside a module of the user's")
+    parser.add_argument("--backwards", type=int, default=1, help="passes per forward")
+    return parser.parse_args()
+
+
+ARGUMENTS = options()
+
+
+def delay(where):
+    """Be late, on the late rank, if this is the place."""
+    if ARGUMENTS.where == where and dist.get_rank() == ARGUMENTS.late_rank:
+        time.sleep(ARGUMENTS.delay_ms / 1e3)
+
+
+class LateBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(context, inputs):
+        return inputs.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        delay("backward")
+        return gradient
+
+
+class Samples(Dataset):
+    def __len__(self):
+        return 8 * ARGUMENTS.steps * ARGUMENTS.micro_batches
+
+    def __getitem__(self, index):
+        if index % 8 == 0:
+            delay("input")
+        generator = torch.Generator().manual_seed(index * 64 + dist.get_rank())
+        return torch.randn(WIDTH, generator=generator)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.branches = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
+        self.normal = nn.BatchNorm1d(WIDTH) if ARGUMENTS.buffers else nn.Identity()
+        self.last = nn.Linear(WIDTH, WIDTH)
+        self.calls = 0
+
+    def forward(self, inputs):
+        delay("forward")
+        self.calls += 1
+        # The branch comes first: where the other one is taken, other gradients come last.
+        chosen = (self.calls % 2,) if ARGUMENTS.branches else (0, 1)
+        hidden = inputs
+        for index in chosen:
+            hidden = torch.tanh(self.branches[index](hidden))
+        hidden = LateBackward.apply(hidden)
+        if ARGUMENTS.recompute:
+            hidden = checkpoint(self.first, hidden, use_reentrant=True)
+        else:
+            hidden = self.first(hidden)
+        return self.last(self.normal(hidden))
+
+
+class Wrapper(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, inputs):
+        return self.inner(inputs)
+
+
+def in_halves(state, bucket):
+    """What people register to halve the traffic; DDP takes one such hook and no second."""
+    halved = bucket.buffer().to(torch.bfloat16)
+    work = dist.all_reduce(halved, async_op=True)
+    return work.get_future().then(
+        lambda future: future.value()[0].to(torch.float32) / dist.get_world_size()
+    )
+
+
+def spread(model):
+    """The model as all ranks train it."""
+    if ARGUMENTS.kind == "ddp":
+        model = DistributedDataParallel(
+            model, find_unused_parameters=ARGUMENTS.branches, static_graph=ARGUMENTS.static_graph
+        )
+        if ARGUMENTS.own_hook:
+            model.register_comm_hook(None, in_halves)
+        return Wrapper(model) if ARGUMENTS.nested else model
+    if ARGUMENTS.kind == "fsdp2":
+        from torch.distributed.fsdp import fully_shard
+
+        fully_shard(model.first)
+        return fully_shard(model)
+    if ARGUMENTS.kind == "fsdp1":
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        return FullyShardedDataParallel(model, device_id=torch.device("cpu"))
+    return model
+
+
+class LateSGD(torch.optim.SGD):
+    def step(self, closure=None):
+        delay("optimizer")
+        return super().step(closure)
+
+
+def accumulating(model):
+    return (model.inner if ARGUMENTS.nested else model).no_sync()
+
+
+def train(model, optimizer):
+    batches = iter(DataLoader(Samples(), batch_size=8))
+    for _ in range(ARGUMENTS.steps):
+        optimizer.zero_grad()
+        for micro_batch in range(ARGUMENTS.micro_batches):
+            waits = micro_batch < ARGUMENTS.micro_batches - 1
+            with accumulating(model) if waits else nullcontext():
+                loss = (model(next(batches)) ** 2).mean()
+                for _ in range(ARGUMENTS.backwards - 1):
+                    loss.backward(retain_graph=True)
+                loss.backward()
+        delay("between")
+        if ARGUMENTS.kind == "explicit":
+            for parameter in model.parameters():
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= dist.get_world_size()
+        optimizer.step()
+    return loss
+
+
+def digest(model, loss):
+    learnt = hashlib.sha256(loss.detach().numpy().tobytes())
+    for parameter in model.parameters():
+        local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
+        learnt.update(local.detach().numpy().tobytes())
+    return learnt.hexdigest()
+
+
+def main():
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model = spread(Net())
+    optimizer = LateSGD(model.parameters(), lr=0.05)
+    loss = train(model, optimizer)
+    print(f"rank {dist.get_rank()}: {digest(model, loss)}", flush=True)
+    dist.barrier()
+    # DDP sits in reference cycles; a gloo group that it keeps alive until exit may abort there
+    del model, optimizer, loss
+    gc.collect()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

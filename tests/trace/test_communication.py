@@ -1,0 +1,296 @@
+"""Communication is measured where it happens: in collectives, and in DDP's backward."""
+
+import inspect
+import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import distributed as ddp_module
+
+from processes import TRACEML, run
+from traceml.facts.gather import gather
+from traceml.store.load import load_run
+from traceml.trace import collectives, current, hooks
+from traceml.trace.ddp import FIRST_SAMPLES, LAST_GRADIENTS
+
+SCRIPT = Path(__file__).parents[1] / "distributed_training.py"
+AT_ONCE = 2
+"""Two small jobs at a time: they mostly sleep."""
+DELAY_MS = 40
+CLEARLY = 0.8
+"""Of the delay: the rest is noise of a busy machine."""
+
+LATE = {
+    "several backward passes": (2, 1, "--nested", "--backwards", "2"),
+    "optimizer, four ranks": (4, 2, "--where", "optimizer"),
+    "between phases, eight ranks": (8, 5, "--where", "between", "--steps", "12"),
+    "forward of the rank that broadcasts": (2, 0, "--where", "forward", "--buffers"),
+    "other parameters in every step": (2, 0, "--branches"),
+    "accumulation and a hook": (2, 1, "--micro-batches", "2", "--own-hook"),
+    "re-entrant checkpoints": (2, 1, "--recompute", "--static-graph"),
+    "input, explicit collectives": (2, 0, "--where", "input", "--kind", "explicit"),
+    "fsdp2": (2, 1, "--kind", "fsdp2"),
+}
+"""Jobs with a delay in one rank, in its backward if nothing else is said: how many ranks, the late
+one, and what to do."""
+HEALTHY = {"healthy": (2, -1)}
+COMPARED = ("accumulation and a hook", "fsdp2")
+"""These run a second time without tracing."""
+ALL = {**LATE, **HEALTHY}
+
+
+class Job:
+    """What a job printed, and the facts that were recorded of it."""
+
+    def __init__(self, name, cwd, traced):
+        ranks, late, *words = ALL[name]
+        words = ["--late-rank", late, "--delay-ms", DELAY_MS, *words]
+        options = ["--nproc-per-node", ranks, *([] if traced else ["--disable-traceml"])]
+        cwd.mkdir()
+        command = [TRACEML, "run", *options, SCRIPT, "--args", *words]
+        self.done = run(command, cwd)
+        assert self.done.status == 0, self.done.stderr
+        self.learnt = sorted(re.findall(r"rank \d+: [0-9a-f]{64}", self.done.stdout))
+        assert len(self.learnt) == ranks
+        self.facts = gather(load_run(self.done.folder)) if traced else None
+
+    def column(self, name):
+        return [getattr(rank.times, name) * 1e3 for rank in self.facts.ranks]
+
+
+@pytest.fixture(scope="module")
+def jobs(request, tmp_path_factory):
+    """The jobs that the selected tests ask for."""
+    folder = tmp_path_factory.mktemp("jobs")
+    chosen = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
+    asked = {each["job"] for each in chosen if "job" in each}
+    asked |= {(name, True) for name, _ in asked}
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        made = {
+            each: pool.submit(Job, each[0], folder / str(number), each[1])
+            for number, each in enumerate(sorted(asked))
+        }
+        return {each: job.result() for each, job in made.items()}
+
+
+def traced_jobs(names):
+    return pytest.mark.parametrize("job", [pytest.param((name, True), id=name) for name in names])
+
+
+@traced_jobs(LATE)
+def test_the_late_rank_is_the_one_that_works_and_the_others_wait(jobs, job):
+    found = jobs[job]
+    late = ALL[job[0]][1]
+    own, exposed = found.column("own_s"), found.column("communication_s")
+    delay_ms = DELAY_MS * CLEARLY
+    for rank in range(len(own)):
+        if rank != late:
+            assert own[late] - own[rank] > delay_ms
+            assert exposed[rank] - exposed[late] > delay_ms
+    health = [rank.health for rank in load_run(found.done.folder).ranks]
+    assert [each.failures for each in health] == [0] * len(own), health[0].last_failure
+
+
+@traced_jobs(HEALTHY)
+def test_no_rank_stands_out_in_a_healthy_job(jobs, job):
+    own = jobs[job].column("own_s")
+    assert max(own) - min(own) < (1 - CLEARLY) * DELAY_MS
+    assert min(jobs[job].column("communication_s")) > 0
+
+
+@pytest.mark.parametrize("job", [pytest.param((name, False), id=name) for name in COMPARED])
+def test_what_is_learnt_is_bit_for_bit_the_same_without_tracing(jobs, job):
+    assert jobs[job].learnt == jobs[job[0], True].learnt
+
+
+@traced_jobs(["optimizer, four ranks"])
+def test_what_ddp_measured_itself_is_passed_on(jobs, job):
+    ddp = jobs[job].facts.ddp
+    parameters = 4 * (32 * 32 + 32)
+    assert ddp.gradient_bytes == parameters * 4
+    assert (ddp.buckets, ddp.has_hook) == (1, False)
+    assert ddp.communication_s > 0
+    assert jobs[job].facts.hidden_communication_s == ddp.overlap_s
+
+
+@traced_jobs(["accumulation and a hook"])
+def test_a_hook_of_the_users_is_known(jobs, job):
+    assert jobs[job].facts.ddp.has_hook
+
+
+# In this process, as a group of one
+
+
+@pytest.fixture
+def group():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def make_net():
+    return nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
+
+
+def take_steps(model, optimizer, steps, between=lambda: None):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).sum().backward()
+        between()
+        optimizer.step()
+
+
+def train(model, steps=4, between=lambda: None):
+    take_steps(model, torch.optim.SGD(model.parameters(), lr=0.1), steps, between)
+
+
+def patched_places():
+    home = dist.distributed_c10d
+    names = [name for name in collectives.COLLECTIVES if hasattr(home, name)]
+    return {
+        **{f"c10d.{name}": getattr(home, name) for name in names},
+        **{f"dist.{name}": getattr(dist, name, None) for name in names},
+        "wait": dist.Work.__dict__["wait"],
+        "init": DistributedDataParallel.__dict__["__init__"],
+        "buffers": DistributedDataParallel.__dict__["_sync_buffers"],
+        "rebuild": dist.Reducer.__dict__["_rebuild_buckets"],
+        "sink": ddp_module._DDPSink.__dict__["backward"],
+    }
+
+
+def hooks_on(model):
+    found = [each._post_accumulate_grad_hooks for each in model.parameters()]
+    return [len(hooks) if hooks else 0 for hooks in found]
+
+
+def test_removing_the_tracer_leaves_torch_and_the_model_as_they_were(tmp_path, group):
+    before = patched_places()
+    hooks.install(current.start(tmp_path, None, None))
+    during = patched_places()
+    assert all(during[name] is not before[name] for name in before if before[name] is not None)
+    model = DistributedDataParallel(make_net())
+    train(model)
+    assert sum(hooks_on(model)) == LAST_GRADIENTS
+    current.end()
+    assert patched_places() == before
+    assert sum(hooks_on(model)) == 0
+
+
+def test_a_collective_keeps_its_name_and_its_arguments(traced):
+    original = dist.all_reduce.__wrapped__
+    assert dist.all_reduce is dist.distributed_c10d.all_reduce
+    assert inspect.signature(dist.all_reduce) == inspect.signature(original)
+    assert dist.all_reduce.__name__ == "all_reduce"
+    assert dist.all_reduce.__doc__ == original.__doc__
+
+
+def test_only_the_parameters_whose_gradients_come_last_are_watched(traced, group):
+    model = DistributedDataParallel(make_net())
+    assert hooks_on(model) == [1, 1, 1, 1, 1, 1]
+    train(model, steps=2)
+    assert hooks_on(model) == [1, 1, 0, 0, 0, 0]
+
+
+def test_a_ddp_model_from_before_tracing_is_found_inside_another(tmp_path, group):
+    model = nn.Sequential(nn.Flatten(), DistributedDataParallel(make_net()))
+    hooks.install(current.start(tmp_path, None, None))
+    train(model)
+    assert sum(hooks_on(model)) == LAST_GRADIENTS
+    current.end()
+
+
+def test_a_script_on_one_rank_has_no_communication(traced):
+    train(make_net())
+    assert set(traced.finish()["communication_ns"]) == {-1}
+
+
+def test_accumulating_is_no_communication(traced, group):
+    model = DistributedDataParallel(make_net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    take_steps(model, optimizer, 3)
+    with model.no_sync():
+        take_steps(model, optimizer, 3)
+    take_steps(model, optimizer, 3)
+    exposed = traced.finish()["communication_ns"]
+    assert [took > 0 for took in exposed[:9].tolist()] == [True] * 3 + [False] * 3 + [True] * 3
+
+
+@pytest.mark.parametrize(
+    "communicate",
+    [
+        pytest.param(lambda: dist.all_reduce(torch.ones(3)), id="a collective"),
+        pytest.param(lambda: dist.all_reduce(torch.ones(3), async_op=True).wait(), id="a wait"),
+        pytest.param(lambda: dist.barrier(), id="a barrier"),
+        pytest.param(lambda: dist.all_gather_object([None], "text"), id="collectives inside one"),
+    ],
+)
+def test_what_a_step_communicates_is_charged_once(traced, group, communicate):
+    train(make_net(), 4, communicate)
+    steps = traced.finish()[1:4]
+    exposed = steps["communication_ns"]
+    assert (exposed > 0).all()
+    phases = sum(steps[f"{name}_ns"] for name in ("forward", "backward", "optimizer"))
+    assert (exposed + phases <= steps["body_ns"]).all()
+
+
+def test_another_threads_collective_holds_nobody_up(traced, group):
+    def aside():
+        thread = threading.Thread(target=lambda: dist.all_reduce(torch.ones(3)))
+        thread.start()
+        thread.join()
+
+    train(make_net(), 4, aside)
+    assert set(traced.finish()["communication_ns"]) == {-1}
+
+
+def test_a_collective_that_fails_still_fails_and_is_over(traced, group):
+    def fail():
+        with pytest.raises((TypeError, ValueError)):
+            dist.all_reduce("no tensor")
+
+    train(make_net(), 4, fail)
+    assert (traced.finish()["communication_ns"][1:4] >= 0).all()
+
+
+def test_work_that_is_written_in_python_waits_as_ever(traced, group):
+    class OwnWork(dist.Work):
+        def __init__(self):
+            super().__init__()
+
+    train(make_net(), 2)
+    with pytest.raises(RuntimeError, match="timed out"):
+        OwnWork().wait(timedelta(milliseconds=1))
+
+
+def test_a_collective_in_compiled_code_breaks_no_graph(traced, group):
+    train(make_net(), 2)
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def doubled(values):
+        values = values * 2
+        dist.all_reduce(values)
+        return values
+
+    assert doubled(torch.ones(2)).tolist() == [2, 2]
+
+
+def test_ddps_own_statistics_are_read_rarely(traced, group, monkeypatch):
+    reads = []
+    original = DistributedDataParallel._get_ddp_logging_data
+
+    def counted(model):
+        reads.append(model)
+        return original(model)
+
+    monkeypatch.setattr(DistributedDataParallel, "_get_ddp_logging_data", counted)
+    train(DistributedDataParallel(make_net()), FIRST_SAMPLES + 30)
+    traced.finish()
+    assert len(reads) == 1
+    assert [message["kind"] for message in traced.messages()] == ["ddp"]
