@@ -2,16 +2,19 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from factories import make_run
+from factories import make_run, map_steps, spend, work_between
 from traceml.diagnose import engine
 from traceml.diagnose.engine import diagnose
+from traceml.facts.aligned import WIDE
 from traceml.facts.facts import Facts
 from traceml.facts.gather import gather
 from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.model.layout import NOT_MEASURED
 from traceml.store.records import RunRecords
 
 
@@ -62,6 +65,67 @@ def test_the_order_of_the_rules_changes_nothing(monkeypatch: pytest.MonkeyPatch)
     assert diagnose(facts) == forward
 
 
+def test_a_remark_leaves_the_verdict_to_another() -> None:
+    """Evaluation as such is normal work: it neither leads nor silences the verdict."""
+    evaluated = work_between(make_run(), "evaluation", 10)
+    assert kinds(evaluated) == [Kind.COMPUTE_BOUND, Kind.EVALUATION_HEAVY]
+    uneventful = work_between(
+        make_run(input_ms=0.9, forward_ms=2, backward_ms=3, rest_ms=0.9, optimizer_ms=None),
+        "evaluation",
+        3,
+    )
+    assert kinds(uneventful) == [Kind.BALANCED, Kind.EVALUATION_HEAVY]
+
+
+def test_evaluation_leads_where_it_costs_more_than_training() -> None:
+    assert kinds(work_between(make_run(), "evaluation", 60))[0] is Kind.EVALUATION_HEAVY
+
+
+def test_what_is_inside_the_rest_follows_it() -> None:
+    assert kinds(spend(make_run(), "gc", 9)) == [Kind.WAIT_HEAVY, Kind.GC_PAUSES]
+    assert kinds(spend(make_run(), "gc", 2.2)) == [Kind.GC_PAUSES, Kind.COMPUTE_BOUND]
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_a_handful_of_steps_is_warm_up_and_nothing_else(steps: int) -> None:
+    assert kinds(make_run(steps=steps, input_ms=500)) == [Kind.WARMUP]
+    assert kinds(make_run(steps=5, input_ms=500)) == [Kind.INPUT_BOUND]
+
+
+def test_a_missing_rank_hides_nothing() -> None:
+    run = make_run(ranks=4, input_ms=50)
+    assert kinds(replace(run, ranks=run.ranks[:3])) == [Kind.INPUT_BOUND, Kind.INCOMPLETE_DATA]
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        pytest.param(make_run(), id="one rank"),
+        pytest.param(make_run(ranks=4), id="four ranks"),
+        pytest.param(make_run(gpu=True), id="on a GPU"),
+        pytest.param(make_run(input_ms=None, workers=None), id="batches already in memory"),
+        pytest.param(make_run(first_step_ms=8000), id="with a long first step"),
+        pytest.param(
+            make_run(input_ms=0.36, forward_ms=1, backward_ms=1.5, optimizer_ms=0.3, rest_ms=0.5),
+            id="a fast loader and short steps",
+        ),
+        pytest.param(
+            make_run(input_ms=0.3, forward_ms=0.2, backward_ms=0.3, optimizer_ms=0.1, rest_ms=0.4),
+            id="a tiny model",
+        ),
+        pytest.param(work_between(make_run(), "evaluation", 300, every=20), id="with evaluation"),
+        pytest.param(spend(make_run(), "gc", 10, every=50), id="with an ordinary collection"),
+        pytest.param(spend(make_run(), "logging", 5, every=50), id="with ordinary logging"),
+        pytest.param(
+            spend(make_run(gpu=True), "sync", 30, hidden=True), id="reading the loss of a busy GPU"
+        ),
+    ],
+)
+def test_a_healthy_run_gets_no_more_than_remarks(run: RunRecords) -> None:
+    for findings in diagnose(gather(run)).sections.values():
+        assert {finding.severity for finding in findings} == {Severity.INFO}, findings
+
+
 @pytest.mark.parametrize(
     ("run", "leads"),
     [
@@ -79,7 +143,15 @@ def test_critical_memory_leads_only_over_a_calm_step(
     assert diagnose(gather(run)).primary.section is leads
 
 
-parts = st.floats(2.0, 200.0)
+def test_a_run_that_failed_is_told_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failed(facts: Facts) -> Finding:
+        return Finding(Kind.EXCEPTION, Section.STABILITY, Severity.CRITICAL, "failed", "mend")
+
+    monkeypatch.setattr(engine, "RULES", (*engine.RULES, failed))
+    assert diagnose(gather(make_run(input_ms=50))).primary.kind is Kind.EXCEPTION
+
+
+parts = st.floats(4.0, 200.0)
 
 
 @settings(max_examples=30, deadline=None)
@@ -87,7 +159,7 @@ parts = st.floats(2.0, 200.0)
 def test_slower_by_a_factor_is_the_same_verdict(
     input_ms: float, forward_ms: float, backward_ms: float, rest_ms: float, factor: float
 ) -> None:
-    """Scale-free above a millisecond; below it a lost time may be too small to matter."""
+    """Scale-free above a few milliseconds; below, a lost time may be too small to matter."""
 
     def run(scale: float) -> RunRecords:
         return make_run(
@@ -102,7 +174,8 @@ def test_slower_by_a_factor_is_the_same_verdict(
 
     compute_ms = forward_ms + backward_ms + 5
     step_ms = input_ms + compute_ms + rest_ms
-    for part_ms, edges in ((input_ms, (0.1, 0.2)), (rest_ms, (0.1, 0.2)), (compute_ms, (0.8,))):
+    lines = ((input_ms, (0.1, 0.2, 0.5)), (rest_ms, (0.1, 0.2)), (compute_ms, (0.8,)))
+    for part_ms, edges in lines:
         assume(all(abs(part_ms / step_ms - edge) > 1e-4 for edge in edges))
 
     def said(run: RunRecords) -> set[tuple[Kind, Severity]]:
@@ -147,3 +220,33 @@ def test_removing_a_measurement_of_compute_only_removes_findings(
     hidden = {**whole, removed: None}
     unknown = make_run(steps=20, noise=0, rest_ms=rest_ms + whole[removed], **hidden)
     assert set(kinds(unknown)) - {Kind.BALANCED} <= set(kinds(known))
+
+
+MEASURED = [name for name in WIDE if name not in ("start_ns", "wall_ns", "body_ns", "gpu_body_ns")]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(MEASURED), st.booleans(), parts)
+def test_removing_any_measurement_never_finds_anything_new(
+    removed: str, gpu: bool, each_ms: float
+) -> None:
+    """Calm findings aside: they are what is said when nothing is found.
+
+    A wait that was not seen as one is time in the body, as it is for the tracer.
+    """
+    run = make_run(ranks=2, steps=40, noise=0, input_ms=12, h2d_ms=9, rest_ms=6, gpu=gpu)
+    for name in ("gc", "logging", "compile", "sync"):
+        run = spend(run, name, each_ms)
+    run = work_between(run, "evaluation", 30)
+
+    def remove(steps, rank):
+        if removed.endswith("input_ns"):
+            body = removed.replace("input", "body")
+            steps[body] += np.where(steps[body] < 0, 0, steps[removed])
+        steps[removed] = NOT_MEASURED
+
+    calm = {Kind.BALANCED, Kind.NO_DATA, Kind.NORMAL, Kind.STABLE}
+    before, after = diagnose(gather(run)), diagnose(gather(map_steps(run, remove)))
+    for section, findings in after.sections.items():
+        known = {finding.kind for finding in before.sections[section]}
+        assert {finding.kind for finding in findings} - calm <= known

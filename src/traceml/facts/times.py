@@ -7,7 +7,8 @@ was seen waited for none, so their totals are divided by all steps.
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -149,7 +150,7 @@ def mean_times(ranks: tuple[StepTimes, ...]) -> StepTimes:
     """The mean over ranks, of what most of them measured."""
     if not ranks:
         return NO_TIMES
-    table = np.array([astuple(times) for times in ranks], dtype=np.float64)
+    table = np.array([_values(times) for times in ranks], dtype=np.float64)
     measured = np.isfinite(table)
     counts = measured.sum(axis=0)
     means = np.where(measured, table, 0.0).sum(axis=0) / np.maximum(counts, 1)
@@ -157,6 +158,9 @@ def mean_times(ranks: tuple[StepTimes, ...]) -> StepTimes:
     return StepTimes(
         *(value if known else None for value, known in zip(means.tolist(), enough, strict=True))
     )
+
+
+_values = attrgetter(*(field.name for field in fields(StepTimes)))  # `astuple` copies each value
 
 
 @dataclass(frozen=True, slots=True)

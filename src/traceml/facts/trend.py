@@ -67,12 +67,17 @@ def find_trend(numbers: Ints, times_s: Floats, sizes: Ints) -> Trend | None:
         return None
     lowest = int(sizes.min())
     floors, places = _floors(sizes - lowest, numbers)
-    onset, per_step_bytes, scatter = _hinge(floors, places)
     third = len(floors) // 3
     head, tail = float(floors[:third].mean()), float(floors[-third:].mean())
-    steps_per_s = int(numbers[-1] - numbers[0]) / max(float(times_s[-1] - times_s[0]), 1e-9)
+    steps = int(numbers[-1] - numbers[0])
+    if floors[-third:].min() > floors[:third].max():
+        onset, per_step_bytes, scatter = _hinge(floors, places)
+        growth = _growth(floors, places, onset, scatter, len(sizes))
+    else:  # as nearly always
+        onset, per_step_bytes, growth = 0, (tail - head) / max(steps, 1), Growth.NONE
+    steps_per_s = steps / max(float(times_s[-1] - times_s[0]), 1e-9)
     return Trend(
-        growth=_growth(floors, places, onset, scatter, len(sizes)),
+        growth=growth,
         readings=len(sizes),
         first_step=int(numbers[0]),
         last_step=int(numbers[-1]),
@@ -87,13 +92,13 @@ def find_trend(numbers: Ints, times_s: Floats, sizes: Ints) -> Trend | None:
 
 def _floors(sizes: Ints, numbers: Ints) -> tuple[Floats, Floats]:
     """The floor of each block of readings but the first, and the step that has it in a leak."""
-    edges = np.linspace(0, len(sizes), min(BLOCKS, len(sizes)) + 1).astype(np.int64)[1:]
-    blocks = [slice(begin, end) for begin, end in pairwise(edges)]
-    floors, places = (
-        np.array([float(np.quantile(values[block], FLOOR, method="lower")) for block in blocks])
-        for values in (sizes, numbers)
-    )
-    return floors, places
+    edges = np.linspace(0, len(sizes), min(BLOCKS, len(sizes)) + 1).astype(np.int64).tolist()[1:]
+    floors, places = [], []
+    for begin, end in pairwise(edges):
+        place = int(FLOOR * (end - begin - 1))
+        floors.append(float(np.partition(sizes[begin:end], place)[place]))
+        places.append(float(numbers[begin + place]))  # in order already
+    return np.array(floors), np.array(places)
 
 
 def _hinge(floors: Floats, places: Floats) -> tuple[int, float, float]:
@@ -114,6 +119,7 @@ def _hinge(floors: Floats, places: Floats) -> tuple[int, float, float]:
 
 
 def _growth(floors: Floats, places: Floats, onset: int, scatter: float, readings: int) -> Growth:
+    """How sure the growth is of floors whose last third lies above the first."""
     third = len(floors) // 3
     head, middle, tail = floors[:third], floors[-2 * third : -third], floors[-third:]
     where = places[:third].mean(), places[-2 * third : -third].mean(), places[-third:].mean()
@@ -122,8 +128,7 @@ def _growth(floors: Floats, places: Floats, onset: int, scatter: float, readings
     lately = (tail.mean() - middle.mean()) / (where[2] - where[1])
     rising = np.diff(floors) > RISING * rise
     is_likely = (
-        tail.min() > head.max()
-        and rise >= CLEAR * scatter
+        rise >= CLEAR * scatter
         and lately >= GOES_ON * speed
         and (tail[-1] - tail[0]) / (places[-1] - places[-third]) >= STILL * lately
         and rising.sum() >= FEWEST_RISING

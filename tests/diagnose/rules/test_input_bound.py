@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from factories import make_run, make_samples
+from factories import flag_steps, make_run, make_samples, map_steps
 from traceml.diagnose.rules import input_bound
 from traceml.facts.gather import gather
 from traceml.model.finding import Kind, Severity
+from traceml.model.layout import StepFlag
 from traceml.model.phase import Phase
 from traceml.model.sample import ProcessSample
 from traceml.store.records import RunRecords
@@ -32,9 +33,8 @@ def run_with_share(share: float, step_ms: float = 100.0) -> RunRecords:
         pytest.param(run_with_share(0.199), Severity.WARNING, id="just below critical"),
         pytest.param(run_with_share(0.201), Severity.CRITICAL, id="just critical"),
         pytest.param(run_with_share(0.86), Severity.CRITICAL, id="nothing but waiting"),
-        pytest.param(
-            run_with_share(0.3, 2.0), Severity.CRITICAL, id="a large share of a tiny step"
-        ),
+        pytest.param(run_with_share(0.4, 7.0), Severity.WARNING, id="much of a short step"),
+        pytest.param(run_with_share(0.6, 2.0), Severity.CRITICAL, id="most of a short step"),
         pytest.param(make_run(input_ms=50, gpu=True), Severity.CRITICAL, id="on the GPU's clock"),
         pytest.param(
             make_run(input_ms=50, forward_ms=None), Severity.CRITICAL, id="with forward unknown"
@@ -58,7 +58,8 @@ def test_must_fire(run: RunRecords, severity: Severity) -> None:
     "run",
     [
         pytest.param(run_with_share(0.099), id="just below the line"),
-        pytest.param(run_with_share(0.15, 5.0), id="a lost time nobody would notice"),
+        pytest.param(run_with_share(0.1, 3.6), id="a fast loader and a fast step"),
+        pytest.param(run_with_share(0.4, 2.0), id="a lost time nobody would notice"),
         pytest.param(make_run(input_ms=None), id="input not measured"),
         pytest.param(make_run(steps=0), id="no steps"),
     ],
@@ -95,6 +96,72 @@ def test_the_advice_follows_from_the_workers_seen() -> None:
     assert "storage" in advice(with_workers(4, 0.4))
     assert "more workers" in advice(make_run(input_ms=100, workers=None))
     assert "cheaper first" in advice(make_run(input_ms=10_000, workers=0))
+
+
+def collating(share: float) -> RunRecords:
+    def change(steps, rank):
+        steps["collate_ns"] = (steps["input_ns"] * share).astype(int)
+
+    return map_steps(make_run(input_ms=100, workers=0, noise=0), change)
+
+
+def test_the_advice_tells_collating_from_making_samples() -> None:
+    assert "Collating takes 80% of each fetch (80.0 ms)" in advice(collating(0.8))
+    assert "num_workers=3 " in advice(collating(0.8))
+    assert "70% of it in __getitem__" in advice(collating(0.3))
+
+
+def finding_batches(empty_share: float) -> RunRecords:
+    return flag_steps(
+        with_workers(2, 2.0), StepFlag.LOADER_WATCHED, StepFlag.LOADER_EMPTY, empty_share
+    )
+
+
+def test_the_advice_tells_slow_workers_from_slow_handing_over() -> None:
+    assert "no batch was ready in 95% of the fetches" in advice(finding_batches(0.95))
+    assert "num_workers=8 " in advice(finding_batches(0.95))
+    assert "num_workers=8 " in advice(finding_batches(0.2))
+    assert "handing it over" in advice(finding_batches(0.02))
+    assert "98% of the fetches" in advice(finding_batches(0.02))
+
+
+def test_a_wait_for_batches_that_were_ready_is_never_critical() -> None:
+    for empty_share, severity in ((0.02, Severity.WARNING), (0.5, Severity.CRITICAL)):
+        finding = input_bound.check(gather(finding_batches(empty_share)))
+        assert finding is not None
+        assert finding.severity is severity
+
+
+def test_a_disk_at_its_limit_is_told_before_the_workers() -> None:
+    run = with_workers(2, 2.0)
+    samples = tuple(replace(s, host=replace(s.host, disk_busy_share=0.93)) for s in run.samples)
+    assert "disk was busy 93%" in advice(replace(run, samples=samples))
+
+
+def test_a_wait_at_the_start_of_each_epoch_is_told_from_a_steady_one() -> None:
+    def every_twentieth(steps, rank):
+        steps["input_ns"][::20] += 2_000_000_000
+        steps["wall_ns"][::20] += 2_000_000_000
+
+    assert "persistent_workers=True" in advice(map_steps(make_run(workers=2), every_twentieth))
+    assert "persistent_workers" not in advice(with_workers(2, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "pinned", "said"),
+    [
+        pytest.param(True, False, True, id="off on a GPU"),
+        pytest.param(True, True, False, id="on already"),
+        pytest.param(True, None, False, id="nobody knows"),
+        pytest.param(False, False, False, id="nothing to copy to"),
+    ],
+)
+def test_pinned_memory_is_advised_where_it_is_off(
+    gpu: bool, pinned: bool | None, said: bool
+) -> None:
+    run = make_run(input_ms=50, gpu=gpu)
+    ranks = tuple(replace(rank, loader_pinned=pinned) for rank in run.ranks)
+    assert ("pin_memory=True" in advice(replace(run, ranks=ranks))) is said
 
 
 def test_only_the_ranks_that_wait_are_named() -> None:

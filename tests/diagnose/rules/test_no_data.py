@@ -13,6 +13,7 @@ def test_must_fire_with_the_reason_given() -> None:
     ending = Ending(unix_s=0.0, reason_without_steps="The script never imported torch.")
     finding = no_data.check(gather(replace(make_run(steps=0), ending=ending)))
     assert finding is not None
+    assert finding.kind is no_data.KIND
     assert finding.claim == "The script never imported torch."
 
 

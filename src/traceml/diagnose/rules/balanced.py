@@ -7,6 +7,8 @@ from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.phase import Phase
 from traceml.model.quantities import duration, percent
 
+KIND = Kind.BALANCED
+
 
 def check(facts: Facts) -> Finding:
     """What to say when no step-time rule found anything."""
@@ -16,7 +18,7 @@ def check(facts: Facts) -> Finding:
         largest = max(known, key=lambda phase: known[phase])
         claim += f"; {largest.value} is the largest part at {percent(known[largest])}"
     return Finding(
-        kind=Kind.BALANCED,
+        kind=KIND,
         section=Section.STEP_TIME,
         severity=Severity.INFO,
         claim=f"{claim}.",

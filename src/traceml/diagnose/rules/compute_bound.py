@@ -11,6 +11,8 @@ from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.phase import COMPUTE, Phase
 from traceml.model.quantities import duration, percent
 
+KIND = Kind.COMPUTE_BOUND
+
 SHARE = 0.80  # with at most a fifth elsewhere, nothing but the model can speed the step up much
 ROOM_SHARE = 0.5  # a device filled less than half has room for a larger batch
 
@@ -26,7 +28,7 @@ def check(facts: Facts) -> Finding | None:
         return None
     largest = max(parts, key=lambda phase: parts[phase])
     return Finding(
-        kind=Kind.COMPUTE_BOUND,
+        kind=KIND,
         section=Section.STEP_TIME,
         severity=Severity.INFO,
         claim=(

@@ -7,79 +7,156 @@ from __future__ import annotations
 
 import math
 
+from traceml.diagnose.lines import Line, severity
 from traceml.facts.facts import Facts, phase_s, share
+from traceml.facts.loader import LoaderFacts
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.phase import Phase
 from traceml.model.quantities import count, duration, percent
 
-WARN_SHARE = 0.10  # below this, faster input would not be noticed
-CRITICAL_SHARE = 0.20
-NOTICEABLE_S = 0.001  # a shorter wait is what fetching costs at all; only its share can matter
+KIND = Kind.INPUT_BOUND
+
+WARN = Line(0.10, 0.001)  # a smaller share would not be noticed; less than 1 ms is a fetch's price
+CRITICAL = (
+    Line(0.20, 0.003),  # a fifth of the step, and enough to see in a progress bar
+    Line(0.50, 0.001),  # or half of even a short step
+)
+BUSY_DISK = 0.80  # of the time: a disk with so little rest is at its limit
+SELDOM_EMPTY = 0.05  # of the fetches; many workers that are all late leave it empty only at times
+MOSTLY_COLLATE = 0.50  # of the fetch: collating costs more than the samples themselves
+MOSTLY_RARE = 0.80  # of the wait, in a tenth of the steps: the other steps are well supplied
 BUSY_WORKER = 0.7  # of a core: the worker computes rather than waits for storage
 MOST_WORKERS = 32  # asking for more than a node's share of cores helps nobody
 
 
 def check(facts: Facts) -> Finding | None:
     """Fires when faster input would shorten the step noticeably."""
-    wait_s, wait_share = facts.typical(Phase.INPUT), facts.typical_share(Phase.INPUT)
-    if wait_s is None or wait_share is None or wait_share < WARN_SHARE:
+    wait_s, step_s = facts.typical(Phase.INPUT), facts.mean.step_s
+    if wait_s is None or not step_s:
         return None
-    if wait_s < NOTICEABLE_S and wait_share < CRITICAL_SHARE:
+    found = severity(wait_s, step_s, WARN, CRITICAL)
+    if found is None:
         return None
-    step_s = facts.mean.step_s or 0.0
+    loader = facts.loader
+    if _workers_keep_up(loader):
+        found = Severity.WARNING  # the data was there: it is not what the step waits for
     return Finding(
-        kind=Kind.INPUT_BOUND,
+        kind=KIND,
         section=Section.STEP_TIME,
-        severity=Severity.CRITICAL if wait_share >= CRITICAL_SHARE else Severity.WARNING,
+        severity=found,
         claim=(
-            f"Waiting for data takes {percent(wait_share)} of a typical step "
+            f"Waiting for data takes {percent(wait_s / step_s)} of a typical step "
             f"({duration(wait_s)} of {duration(step_s)})."
         ),
-        action=_next_step(facts, wait_s),
+        action=_next_step(facts, wait_s, step_s - wait_s) + _pinning(facts),
         phase=Phase.INPUT,
-        share=wait_share,
+        share=wait_s / step_s,
         ranks=tuple(
             rank.rank.rank
             for rank in facts.ranks_used
-            if (share(phase_s(rank.times, Phase.INPUT), rank.times.step_s) or 0.0) >= WARN_SHARE
+            if (share(phase_s(rank.times, Phase.INPUT), rank.times.step_s) or 0.0) >= WARN.share
         ),
         lost_s_per_step=wait_s,
         evidence={
-            "input_bound_share": wait_share,
+            "input_bound_share": wait_s / step_s,
             "input_wait_ms": wait_s * 1e3,
             "step_time_ms": step_s * 1e3,
-            "traced_step_time_ms": step_s * 1e3 - wait_s * 1e3,
+            "traced_step_time_ms": (step_s - wait_s) * 1e3,
+            "workers": loader.workers,
+            "loader_empty_share": loader.empty_share,
+            "collate_share": loader.collate_share,
+            "rare_share": loader.rare_share,
+            "disk_busy_share": facts.host.disk_busy_share.mean,
             "diagnosis_clock": facts.clock,
         },
     )
 
 
-def _next_step(facts: Facts, wait_s: float) -> str:
+def _next_step(facts: Facts, wait_s: float, body_s: float) -> str:
     """What to try first, from how the batches were made and how long the rest of a step takes."""
-    workers = facts.loader_workers
-    body_s = max((facts.mean.step_s or 0.0) - wait_s, 1e-9)
+    workers, disk_share = facts.loader.workers, facts.host.disk_busy_share.mean
+    if disk_share is not None and disk_share >= BUSY_DISK:
+        return (
+            f"The disk was busy {percent(disk_share)} of the time and sets the pace: keep the data "
+            "in memory or on a faster disk, read fewer and larger files, compress them; more "
+            "workers will not help."
+        )
+    rare_share = facts.loader.rare_share
+    if rare_share is not None and rare_share >= MOSTLY_RARE:
+        return (
+            f"{percent(rare_share)} of the wait lies in a tenth of the steps: keep workers alive "
+            "between epochs (persistent_workers=True) and let them run ahead (a larger "
+            "prefetch_factor); else look for a few samples or files that take far longer."
+        )
     if workers is None:
         return "Give the DataLoader more workers, make each sample cheaper, or speed up storage."
     if workers == 0:
-        # A batch takes the whole wait to make; so many makers keep up with the rest of the step.
-        needed = max(1, math.ceil(wait_s / body_s))
-        return _ask_for(needed, "Batches are made in the training process itself")
-    # Workers that cannot keep up make a batch in as many steps as there are workers.
-    needed = max(workers + 1, math.ceil(workers * (wait_s + body_s) / body_s))
+        return _without_workers(facts, wait_s, body_s)
+    return _with_workers(facts, workers, wait_s, body_s)
+
+
+def _without_workers(facts: Facts, wait_s: float, body_s: float) -> str:
+    """A batch takes the whole wait to make; so many makers keep up with the rest of the step."""
+    making_s = facts.mean.cpu_input_s or wait_s
+    needed = _workers_for(making_s, body_s)
+    collate_share = facts.loader.collate_share
+    if collate_share is not None and collate_share >= MOSTLY_COLLATE:
+        return _ask_for(
+            needed,
+            f"Collating takes {percent(collate_share)} of each fetch "
+            f"({duration(collate_share * making_s)}), in the training process itself",
+            "make collate_fn cheaper (stack whole tensors, no Python loop over samples)",
+        )
+    samples = (
+        "" if collate_share is None else f", {percent(1 - collate_share)} of it in __getitem__"
+    )
+    return _ask_for(needed, f"Batches are made in the training process itself{samples}")
+
+
+def _with_workers(facts: Facts, workers: int, wait_s: float, body_s: float) -> str:
+    empty_share = facts.loader.empty_share
+    if _workers_keep_up(facts.loader):
+        return (
+            f"A batch was ready in {percent(1 - (empty_share or 0.0))} of the fetches, so that "
+            "handing it over takes the time: send smaller batches (uint8, no Python objects), "
+            "tensors instead of lists, and see that the training process has a core to itself."
+        )
     busy = [p.workers_cpu_cores.mean for p in facts.processes if p.workers_cpu_cores.mean]
     if busy and max(busy) / workers < BUSY_WORKER:
         return (
-            f"The {count(workers, 'worker')} mostly wait themselves "
-            f"({max(busy) / workers:.1f} cores each), for storage or to hand batches over: "
+            f"The workers ({workers}) mostly wait themselves, with "
+            f"{max(busy) / workers:.1f} cores each busy, for storage or to hand batches over: "
             "speed up reading, send smaller batches, then try a larger prefetch_factor."
         )
-    return _ask_for(needed, f"{count(workers, 'worker')} cannot keep up")
-
-
-def _ask_for(needed: int, reason: str) -> str:
-    if needed > MOST_WORKERS:
-        return f"{reason}: make each sample cheaper first, more workers alone will not hide it."
-    return (
-        f"{reason}: num_workers={needed} would hide the wait if cores are free; "
-        "else make each sample cheaper."
+    # Workers that cannot keep up make a batch in as many steps as there are workers.
+    needed = max(workers + 1, _workers_for(workers * (wait_s + body_s), body_s))
+    empty = (
+        ""
+        if empty_share is None
+        else f" (no batch was ready in {percent(empty_share)} of the fetches)"
     )
+    return _ask_for(needed, f"{count(workers, 'worker')} cannot keep up{empty}")
+
+
+def _workers_keep_up(loader: LoaderFacts) -> bool:
+    """Whether workers had a batch ready nearly whenever one was asked for."""
+    is_seldom_empty = loader.empty_share is not None and loader.empty_share < SELDOM_EMPTY
+    return bool(loader.workers) and is_seldom_empty
+
+
+def _workers_for(making_s: float, body_s: float) -> int:
+    """So many workers have a batch ready each time the rest of the step is done."""
+    return max(1, math.ceil(making_s / max(body_s, 1e-9)))
+
+
+def _ask_for(needed: int, reason: str, cheaper: str = "make each sample cheaper") -> str:
+    if needed > MOST_WORKERS:
+        return f"{reason}: {cheaper} first, more workers alone will not hide it."
+    return f"{reason}: num_workers={needed} would hide the wait if cores are free; else {cheaper}."
+
+
+def _pinning(facts: Facts) -> str:
+    on_gpu = any(rank.rank.device.startswith("cuda") for rank in facts.ranks_used)
+    if not on_gpu or facts.loader.pinned is not False:
+        return ""
+    return " Pinned memory is off: pin_memory=True makes the copies to the GPU faster as well."

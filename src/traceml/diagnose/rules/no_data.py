@@ -5,6 +5,8 @@ from __future__ import annotations
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind, Section, Severity
 
+KIND = Kind.NO_DATA
+
 REASON = "No complete training step was recorded."
 
 
@@ -14,7 +16,7 @@ def check(facts: Facts) -> Finding | None:
         return None
     aborted = sum(rank.steps_aborted for rank in facts.ranks)
     return Finding(
-        kind=Kind.NO_DATA,
+        kind=KIND,
         section=Section.STEP_TIME,
         severity=Severity.INFO,
         claim=facts.reason_without_steps or REASON,

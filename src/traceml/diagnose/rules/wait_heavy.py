@@ -1,93 +1,134 @@
 """Wait heavy: the step's body spends its time outside the model's work.
 
-Judged by what no measurement explains: not input wait, copies, communication or compute. Stays
-silent when a part of compute was not measured, because that part would look like waiting.
+Judged by what is not input wait, copies, communication or compute; the parts of it that have a
+measurement of their own are told apart. Stays silent when a part of compute was not measured,
+because that part would look like waiting.
 """
 
 from __future__ import annotations
 
+from traceml.diagnose.host_time import unexplained_s
+from traceml.diagnose.lines import Line, severity
+from traceml.diagnose.rules import gc_pauses, host_sync, logging_heavy, recompiling
 from traceml.facts.facts import Facts
-from traceml.facts.times import StepTimes
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.phase import Phase
 from traceml.model.quantities import duration, percent
-from traceml.model.rank import Region
 
-WARN_SHARE = 0.10
-CRITICAL_SHARE = 0.20
-LOOP_OVERHEAD_S = 0.0005  # zero_grad, the loss and a progress bar cost this in any Python loop
-NOTICEABLE_S = 0.001  # a shorter wait matters only by its share, and is never critical
+KIND = Kind.WAIT_HEAVY
+
+WARN = Line(0.10, 0.001)  # zero_grad, the loss and a progress bar cost less in any Python loop
+CRITICAL = Line(0.20, 0.003)  # a fifth of the step, and enough to see in a progress bar
+WARN_WITHOUT_FETCHES = CRITICAL  # … and a loop without a DataLoader makes its batches besides
+MAIN_PART = 0.30  # of the rest: a smaller part is not the answer, and what is unknown may be
+
+Known = tuple[str, float, str]
+"""A part of the rest in words, its seconds per step, and what to do about it."""
 
 
 def check(facts: Facts) -> Finding | None:
     """Fires when a noticeable part of the step is neither work nor a measured wait."""
     times = facts.mean
     rest_s = unexplained_s(times)
-    if rest_s is None or not times.step_s or rest_s < LOOP_OVERHEAD_S:
+    if rest_s is None or not times.step_s:
         return None
-    rest_share = rest_s / times.step_s
-    noticeable = rest_s >= NOTICEABLE_S
-    if rest_share < (WARN_SHARE if noticeable else CRITICAL_SHARE):
+    warn = WARN_WITHOUT_FETCHES if times.input_s is None else WARN
+    found = severity(rest_s, times.step_s, warn, (CRITICAL,))
+    if found is None:
         return None
-    critical = noticeable and rest_share >= CRITICAL_SHARE
+    measured = [(words, min(part_s, rest_s), action) for words, part_s, action in _measured(facts)]
+    measured_s = min(sum(part_s for _, part_s, _ in measured), rest_s)
+    known = [*measured, *_regions(facts, rest_s)]
+    main = max(known, key=lambda part: part[1], default=("", 0.0, ""))
+    if main[1] < MAIN_PART * rest_s:
+        main = ("", 0.0, "")
+    if times.input_s is None and not CRITICAL.is_crossed(measured_s, times.step_s):
+        found = Severity.WARNING  # a script may make its batches here, which is work
     return Finding(
-        kind=Kind.WAIT_HEAVY,
+        kind=KIND,
         section=Section.STEP_TIME,
-        severity=Severity.CRITICAL if critical else Severity.WARNING,
-        claim=(
-            f"{percent(rest_share)} of a typical step ({duration(rest_s)} of "
-            f"{duration(times.step_s)}) is neither data, copies nor the model's work."
-        ),
-        action=_next_step(facts),
+        severity=found,
+        claim=_claim(facts, rest_s, times.step_s, main, max(measured_s, main[1])),
+        action=main[2] or _next_step(facts),
         phase=Phase.RESIDUAL,
-        share=rest_share,
+        share=rest_s / times.step_s,
         ranks=tuple(
             rank.rank.rank
             for rank in facts.ranks_used
-            if (unexplained_s(rank.times) or 0.0) >= WARN_SHARE * (rank.times.step_s or 0.0)
+            if (unexplained_s(rank.times) or 0.0) >= WARN.share * (rank.times.step_s or 0.0)
         ),
         lost_s_per_step=rest_s,
         evidence={
-            "wait_share": rest_share,
-            "unexplained_ms": rest_s * 1e3,
+            "wait_share": rest_s / times.step_s,
+            "rest_ms": rest_s * 1e3,
+            "unexplained_ms": (rest_s - max(measured_s, main[1])) * 1e3,
             "residual_ms": None if times.residual_s is None else times.residual_s * 1e3,
             "wait_ms": None if times.wait_s is None else times.wait_s * 1e3,
             "step_time_ms": times.step_s * 1e3,
+            "main_part": main[0] or None,
+            "main_part_ms": main[1] * 1e3 if main[0] else None,
             "diagnosis_clock": facts.clock,
         },
     )
 
 
-def unexplained_s(times: StepTimes) -> float | None:
-    """What is left of the body after copies, compute and communication."""
-    if times.residual_s is None:
-        return None
-    return times.residual_s - (times.communication_s or 0.0)
+def _measured(facts: Facts) -> list[Known]:
+    """The parts of the rest that are measured in every run."""
+    parts = (rule.part(facts) for rule in (gc_pauses, logging_heavy, recompiling, host_sync))
+    return [(part.words, part.spent.lost_s, part.action) for part in parts if part is not None]
 
 
-def _suspect(facts: Facts) -> Region | None:
-    """The longest named region that fits into what is unexplained: a longer one holds phases."""
-    rest_s = unexplained_s(facts.mean) or 0.0
+def _regions(facts: Facts, rest_s: float) -> list[Known]:
+    """The named regions that fit into the rest: a longer one holds phases."""
     steps = max(1, facts.window.steps_taken * len(facts.ranks_used))
-    return next((region for region in facts.regions if region.host_s / steps <= rest_s), None)
+    return [
+        (
+            f"the region '{region.name}'",
+            region.host_s / steps,
+            f"Look into the region '{region.name}' first "
+            f"({duration(region.host_s / max(region.calls, 1))} a call): do it less often, or "
+            "outside the step.",
+        )
+        for region in facts.regions
+        if region.host_s / steps <= rest_s
+    ]
+
+
+def _claim(facts: Facts, rest_s: float, step_s: float, main: Known, known_s: float) -> str:
+    what = (
+        "is time in which the GPU stood idle or did other work than the model's"
+        if facts.clock == "gpu"
+        else "is neither data, copies nor the model's work"
+    )
+    claim = (
+        f"{percent(rest_s / step_s)} of a typical step ({duration(rest_s)} of {duration(step_s)}) "
+        f"{what}"
+    )
+    words, part_s, _ = main
+    left = percent(max(0.0, 1 - known_s / rest_s))
+    if words:
+        claim += f": {words} is {percent(part_s / rest_s)} of it, {left} is unexplained"
+    elif facts.mean.input_s is not None:
+        claim += f"; {left} of it is unexplained by anything that was measured"
+    if facts.mean.input_s is None:
+        claim += "; this includes making batches, since no DataLoader was seen"
+    return f"{claim}."
 
 
 def _next_step(facts: Facts) -> str:
-    region = _suspect(facts)
-    if region is not None:
-        calls_s = region.host_s / max(region.calls, 1)
-        return (
-            f"Look at the region '{region.name}' first ({duration(calls_s)} a call), "
-            "then at logging, metrics and .item() calls in the loop."
-        )
     if facts.clock == "gpu":
         return (
             "The GPU stood idle between its phases: look for .item(), .cpu(), printing and "
             "logging in every step."
         )
+    if facts.mean.input_s is None:
+        return (
+            "If batches are made in the loop, use a DataLoader with workers; else look at "
+            "metrics and the loss, and name a suspect with traceml.trace_time."
+        )
     if len(facts.ranks_used) > 1:
-        return "Look at synchronisation between ranks, then at logging and metrics in every step."
+        return "Look at synchronisation between ranks, then at metrics in every step."
     return (
-        "Look at what the loop does besides the model: metrics, logging, the loss, copies; "
+        "Look at what the loop does besides the model: metrics, the loss, copies, locks; "
         "name a suspect with traceml.trace_time."
     )

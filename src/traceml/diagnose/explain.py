@@ -1,0 +1,177 @@
+"""Puts the findings of a run in order: what explains another follows it or leads it.
+
+Severity decides first, always. Within one severity the time lost decides, and an explanation
+stands directly behind what it explains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from traceml.model.finding import Finding, Kind, Section, Severity
+
+STRAGGLERS = frozenset(
+    {
+        Kind.INPUT_STRAGGLER,
+        Kind.COMPUTE_STRAGGLER,
+        Kind.H2D_STRAGGLER,
+        Kind.WAIT_STRAGGLER,
+        Kind.STRAGGLER,
+    }
+)
+
+_HOST_DELAY = (Kind.WAIT_HEAVY, Kind.HOST_BOUND, Kind.WAIT_STRAGGLER, Kind.STRAGGLER)
+CAUSES: Mapping[Kind, tuple[Kind, ...]] = {
+    Kind.GC_PAUSES: _HOST_DELAY,
+    Kind.LOGGING_HEAVY: _HOST_DELAY,
+    Kind.HOST_SYNC: _HOST_DELAY,
+    Kind.RECOMPILING: _HOST_DELAY,
+    Kind.CPU_STARVED: (
+        Kind.INPUT_BOUND,
+        *_HOST_DELAY,
+        *sorted(STRAGGLERS),
+        Kind.COMPUTE_BOUND,
+        Kind.BALANCED,
+    ),
+    Kind.GPU_THROTTLED: (Kind.COMPUTE_STRAGGLER, Kind.SLOWDOWN),
+    Kind.CHECKPOINT_HEAVY: (),
+    Kind.EVALUATION_HEAVY: (),
+}
+"""What each cause may explain; of several it is the one that is read first."""
+
+REMARKS = frozenset({*CAUSES, Kind.SLOWDOWN, Kind.INCOMPLETE_DATA})
+"""Where they merely inform they are no verdict on the step, and something else has to be."""
+
+OUTWEIGHS = 0.5  # a shared machine always takes a share of the CPU; beyond half, that is the story
+
+SAID_EARLY = frozenset({Kind.NO_DATA, Kind.WARMUP, Kind.INCOMPLETE_DATA})
+"""With next to no steps only these are true; any share would be a guess."""
+
+ONE_RANK: Mapping[Kind, frozenset[Kind]] = {
+    Kind.INPUT_BOUND: frozenset({Kind.INPUT_STRAGGLER, Kind.STRAGGLER}),
+    Kind.H2D_BOUND: frozenset({Kind.H2D_STRAGGLER, Kind.STRAGGLER}),
+    Kind.WAIT_HEAVY: frozenset({Kind.WAIT_STRAGGLER, Kind.STRAGGLER}),
+}
+"""What is only a straggler's own trouble where no other rank has it."""
+
+_STARVES_GPU = (
+    Kind.INPUT_BOUND,
+    Kind.H2D_BOUND,
+    Kind.WAIT_HEAVY,
+    Kind.COMM_BOUND,
+    Kind.HOST_BOUND,
+    *sorted(STRAGGLERS),
+    *sorted(set(CAUSES) - {Kind.GPU_THROTTLED}),
+)
+CONTEXT: Mapping[Kind, tuple[Kind, ...]] = {
+    Kind.LOW_GPU_UTILIZATION: _STARVES_GPU,
+    Kind.MODERATE_GPU_UTILIZATION: _STARVES_GPU,
+    Kind.UNEVEN_GPU_UTILIZATION: tuple(sorted(STRAGGLERS)),
+}
+"""What the machine shows, and the step-time findings of which it is only the outside."""
+
+
+def explain(found: Iterable[Finding]) -> tuple[Finding, ...]:
+    """All findings of a run in the order in which to read them."""
+    said = _without_guesses(sorted(found, key=_order))
+    stepped_back = [_step_back(finding, said) for finding in said]
+    return tuple(_told(sorted(stepped_back, key=_order)))
+
+
+def has_verdict(section: Section, found: Iterable[Finding]) -> bool:
+    """Whether anything found so far is more than a remark about this section."""
+    return any(finding.section is section and not _is_remark(finding) for finding in found)
+
+
+def _is_remark(finding: Finding) -> bool:
+    return finding.kind in REMARKS and (finding.severity is Severity.INFO or _is_usual(finding))
+
+
+def _is_usual(finding: Finding) -> bool:
+    """Whether it is bad luck that a step with nothing else wrong may have."""
+    is_share_of_cpu = finding.kind is Kind.CPU_STARVED and finding.share is not None
+    return is_share_of_cpu and (finding.share or 0.0) < OUTWEIGHS
+
+
+def _order(finding: Finding) -> tuple[int, bool, float, str, str]:
+    """Severity, verdicts before remarks, the time that could be won; names to be repeatable."""
+    return (
+        -finding.severity.weight,
+        _is_remark(finding),
+        -(finding.lost_s_per_step or 0.0),
+        finding.kind.value,
+        finding.claim,
+    )
+
+
+def _without_guesses(said: Sequence[Finding]) -> list[Finding]:
+    """Without claims about the step where there are too few steps for any."""
+    early = any(
+        finding.section is Section.STEP_TIME and finding.kind in (Kind.NO_DATA, Kind.WARMUP)
+        for finding in said
+    )
+    return [
+        finding
+        for finding in said
+        if not early or finding.section is not Section.STEP_TIME or finding.kind in SAID_EARLY
+    ]
+
+
+def _step_back(finding: Finding, said: Sequence[Finding]) -> Finding:
+    """No louder than the trouble that this finding explains or that explains it."""
+    if finding.kind in CONTEXT:
+        reason = _first(CONTEXT[finding.kind], said, least=Severity.WARNING)
+        if reason is None:
+            return finding
+        claim = f"{finding.claim} {reason.kind.status} explains it."
+        return replace(finding, severity=Severity.INFO, claim=claim)
+    leader = _leader(finding, said)
+    if leader is None or (leader.severity is Severity.INFO and not _is_usual(finding)):
+        return finding
+    quieter = min(finding.severity, leader.severity, key=lambda severity: severity.weight)
+    return replace(finding, severity=quieter)
+
+
+def _leader(finding: Finding, said: Sequence[Finding]) -> Finding | None:
+    """The finding behind which this one stands: what it explains, or the rank to blame for it."""
+    if finding.kind in CAUSES:
+        return _first(CAUSES[finding.kind], [f for f in said if f.section is finding.section])
+    for other in said:
+        only_its_rank = finding.ranks and set(finding.ranks) <= set(other.ranks)
+        if only_its_rank and other.kind in ONE_RANK.get(finding.kind, ()):
+            return other
+    return None
+
+
+def _first(
+    kinds: Sequence[Kind], said: Sequence[Finding], least: Severity = Severity.INFO
+) -> Finding | None:
+    """The first finding in reading order that is of one of these kinds."""
+    return next(
+        (
+            finding
+            for finding in said
+            if finding.kind in kinds and finding.severity.weight >= least.weight
+        ),
+        None,
+    )
+
+
+def _told(ordered: Sequence[Finding]) -> list[Finding]:
+    """The same findings with each follower moved directly behind its leader of equal severity."""
+    leaders = [
+        leader if leader is not None and leader.severity is finding.severity else None
+        for finding in ordered
+        for leader in [_leader(finding, ordered)]
+    ]
+    told: list[Finding] = []
+
+    def tell(leader: Finding | None) -> None:
+        for finding, behind in zip(ordered, leaders, strict=True):
+            if behind is leader:
+                told.append(finding)
+                tell(finding)
+
+    tell(None)
+    return told

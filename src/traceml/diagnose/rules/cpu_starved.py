@@ -1,0 +1,139 @@
+"""CPU starved: the training process wants to run and gets no core, or waits for swapped memory.
+
+Never critical, because the samples tell how long the process waited and not what it cost; silent
+while a busy GPU hides it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from traceml.diagnose.host_time import host_delays_count
+from traceml.facts.facts import Facts
+from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.model.quantities import count, memory, percent
+
+KIND = Kind.CPU_STARVED
+
+THROTTLED_SHARE = 0.10  # of the time, by the control group's quota: a tenth is felt in every step
+RUNQUEUE_SHARE = 0.20  # of the main thread's time; a shared machine makes it wait for less anyway
+SWAP_BYTES_PER_S = 10 << 20  # a machine at rest moves pages by the kibibyte
+FEWEST_SAMPLES = 3  # one second's bad luck is none
+
+
+@dataclass(frozen=True, slots=True)
+class _Shortage:
+    """One way in which the CPU was short."""
+
+    claim: str
+    share: float | None
+    ranks: tuple[int, ...]
+
+
+def check(facts: Facts) -> Finding | None:
+    """Fires when the host could not give the training process what it asked for."""
+    if not facts.ranks_used or facts.host.samples < FEWEST_SAMPLES:
+        return None
+    if not host_delays_count(facts):
+        return None
+    found = [short for short in (_quota(facts), _run_queue(facts), _swap(facts)) if short]
+    if not found:
+        return None
+    share = max((short.share for short in found if short.share is not None), default=None)
+    return Finding(
+        kind=KIND,
+        section=Section.STEP_TIME,
+        severity=Severity.WARNING,
+        claim="; ".join(short.claim for short in found) + ".",
+        action=_next_step(facts),
+        share=share,
+        ranks=tuple(sorted({rank for short in found for rank in short.ranks})),
+        lost_s_per_step=_lost_s(facts, share),
+        evidence={
+            "cpu_throttled_share": facts.host.cpu_throttled_share.mean,
+            "runqueue_share": _worst_runqueue(facts)[0],
+            "swap_bytes_per_s": facts.host.swap_bytes_per_s.mean,
+            "cores_used": _cores_used(facts),
+            "cores": facts.host.cores,
+        },
+    )
+
+
+def _lost_s(facts: Facts, share: float | None) -> float | None:
+    """Known on the host's clock alone: a GPU may have been busy meanwhile."""
+    if share is None or facts.mean.step_s is None or facts.clock != "cpu":
+        return None
+    return share * facts.mean.step_s
+
+
+def _quota(facts: Facts) -> _Shortage | None:
+    share = facts.host.cpu_throttled_share.mean
+    if share is None or share < THROTTLED_SHARE:
+        return None
+    cores = facts.host.cores
+    limit = "" if cores is None else f" of {cores:.3g} cores"
+    claim = f"The CPU quota{limit} stopped this job for {percent(share)} of the time"
+    return _Shortage(claim, share, ())
+
+
+def _run_queue(facts: Facts) -> _Shortage | None:
+    share, ranks = _worst_runqueue(facts)
+    if share is None or share < RUNQUEUE_SHARE:
+        return None
+    claim = (
+        f"The main thread of rank {ranks[0]} could have run and had no core for "
+        f"{percent(share)} of the time"
+    )
+    return _Shortage(claim, share, ranks)
+
+
+def _swap(facts: Facts) -> _Shortage | None:
+    per_s = facts.host.swap_bytes_per_s.mean
+    if per_s is None or per_s < SWAP_BYTES_PER_S:
+        return None
+    return _Shortage(f"The machine swapped {memory(per_s)} per second", None, ())
+
+
+def _worst_runqueue(facts: Facts) -> tuple[float | None, tuple[int, ...]]:
+    """The longest mean wait of any rank, and the ranks that wait too long, the worst first."""
+    waits = sorted(
+        (-process.runqueue_share.mean, process.rank)
+        for process in facts.processes
+        if process.runqueue_share.mean is not None and process.samples >= FEWEST_SAMPLES
+    )
+    if not waits:
+        return None, ()
+    return -waits[0][0], tuple(rank for wait, rank in waits if -wait >= RUNQUEUE_SHARE)
+
+
+def _cores_used(facts: Facts) -> float | None:
+    """What the ranks and their workers kept busy together."""
+    means = [
+        level.mean
+        for process in facts.processes
+        for level in (process.cpu_cores, process.workers_cpu_cores)
+        if level.mean is not None
+    ]
+    return sum(means) if means else None
+
+
+def _next_step(facts: Facts) -> str:
+    """Names what was asked for against what there is, and the ways to ask for less."""
+    workers = facts.loader.workers or 0
+    fewer = f"fewer workers than {workers}, " if workers else ""
+    if _swap(facts) is not None:
+        return (
+            f"Free memory first: {fewer}a smaller prefetch_factor, less data held in memory; "
+            "then look at the cores."
+        )
+    ranks = len(facts.processes) or len(facts.ranks_used)
+    asked = count(ranks, "rank")
+    if workers:
+        asked += f" with {count(workers, 'worker')}{' each' if ranks > 1 else ''}"
+    there = "" if facts.host.cores is None else f" on {facts.host.cores:.3g} cores"
+    used = _cores_used(facts)
+    got = "" if used is None else f" got {used:.1f} cores' worth of work done"
+    return (
+        f"{asked}{there}{got}: try {fewer}OMP_NUM_THREADS so that ranks × threads fit the cores, "
+        "more cores, or other jobs kept off them."
+    )

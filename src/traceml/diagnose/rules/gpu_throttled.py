@@ -1,0 +1,78 @@
+"""GPU throttled: heat, power or the hardware hold the GPU's clock down.
+
+Silent where the driver does not say why the clock is what it is.
+"""
+
+from __future__ import annotations
+
+from traceml.facts.facts import Facts
+from traceml.facts.sensors import GpuFacts
+from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.model.quantities import percent
+
+KIND = Kind.GPU_THROTTLED
+
+WARN_SHARE = 0.10  # of the samples: a shorter spell costs less than a step's own spread
+LOW_CLOCK = 0.70  # of the highest clock: a power cap at full load leaves more than that
+FAULTS = {
+    "thermal": "See to the cooling: airflow, dust, the room, a neighbour's heat; nvidia-smi -q -d "
+    "TEMPERATURE shows how far the limit is.",
+    "power brake": "The power supply asked the GPU to slow down: check the supply and the rack's "
+    "power budget.",
+    "hw slowdown": "The hardware slowed itself down: check power cables, cooling and the kernel "
+    "log (Xid messages).",
+}
+"""What should never last, the most telling name first, and what to do about each."""
+POWER_CAP = "power cap"
+
+
+def check(facts: Facts) -> Finding | None:
+    """Fires when a GPU's clock was held down in a noticeable part of the samples."""
+    found = [held for gpu in facts.host.by_gpu if (held := _main_reason(gpu)) is not None]
+    if not found or not facts.ranks_used:
+        return None
+    gpu, reason, severity = max(
+        found, key=lambda one: (one[2].weight, one[0].throttling.shares[one[1]], -one[0].index)
+    )
+    held_share, clock_share = gpu.throttling.shares[reason], gpu.throttling.clock_share
+    clock = f", at {percent(clock_share)} of its highest clock" if clock_share is not None else ""
+    heat = gpu.temperature_c.peak if reason == "thermal" else None
+    warm = f" (up to {heat:.0f} °C)" if heat is not None else ""
+    return Finding(
+        kind=KIND,
+        section=Section.STEP_TIME,
+        severity=severity,
+        claim=(
+            f"GPU {gpu.index} was held back ({reason}) in {percent(held_share)} of the "
+            f"samples{clock}{warm}."
+        ),
+        action=FAULTS.get(reason, _POWER_ACTION),
+        share=held_share,
+        evidence={
+            "gpu": gpu.index,
+            "reason": reason,
+            "held_back_share": held_share,
+            "clock_share": clock_share,
+            "temperature_c": gpu.temperature_c.peak,
+            "power_w": gpu.power_w.mean,
+        },
+    )
+
+
+_POWER_ACTION = (
+    "The power limit sets the pace, as it does at full load: raise it (nvidia-smi -pl) if the "
+    "machine allows, or leave it."
+)
+
+
+def _main_reason(gpu: GpuFacts) -> tuple[GpuFacts, str, Severity] | None:
+    """A fault before the power cap, which is how a fully used GPU runs."""
+    shares = gpu.throttling.shares
+    for reason in FAULTS:
+        if shares.get(reason, 0.0) >= WARN_SHARE:
+            return gpu, reason, Severity.WARNING
+    if shares.get(POWER_CAP, 0.0) < WARN_SHARE:
+        return None
+    clock_share = gpu.throttling.clock_share
+    slow = clock_share is not None and clock_share < LOW_CLOCK
+    return gpu, POWER_CAP, Severity.WARNING if slow else Severity.INFO

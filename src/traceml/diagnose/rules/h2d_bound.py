@@ -1,0 +1,67 @@
+"""Copy bound: the step's time goes into copying data to the device."""
+
+from __future__ import annotations
+
+from traceml.diagnose.lines import Line, severity
+from traceml.facts.facts import Facts, phase_s, share
+from traceml.model.finding import Finding, Kind, Section
+from traceml.model.phase import Phase
+from traceml.model.quantities import duration, percent
+
+KIND = Kind.H2D_BOUND
+
+WARN = Line(0.10, 0.001)  # a smaller share, or less than a millisecond, is what copying costs
+CRITICAL = Line(0.20, 0.003)  # a fifth of the step, and enough to see in a progress bar
+
+
+def check(facts: Facts) -> Finding | None:
+    """Fires when cheaper copies would shorten the step noticeably."""
+    copy_s, step_s = facts.typical(Phase.H2D), facts.mean.step_s
+    if copy_s is None or not step_s:
+        return None
+    found = severity(copy_s, step_s, WARN, (CRITICAL,))
+    if found is None:
+        return None
+    return Finding(
+        kind=KIND,
+        section=Section.STEP_TIME,
+        severity=found,
+        claim=(
+            f"Copies to the device take {percent(copy_s / step_s)} of a typical step "
+            f"({duration(copy_s)} of {duration(step_s)})."
+        ),
+        action=_next_step(facts),
+        phase=Phase.H2D,
+        share=copy_s / step_s,
+        ranks=tuple(
+            rank.rank.rank
+            for rank in facts.ranks_used
+            if (share(phase_s(rank.times, Phase.H2D), rank.times.step_s) or 0.0) >= WARN.share
+        ),
+        lost_s_per_step=copy_s,
+        evidence={
+            "h2d_share": copy_s / step_s,
+            "h2d_ms": copy_s * 1e3,
+            "step_time_ms": step_s * 1e3,
+            "pinned": None if facts.loader.pinned is None else str(facts.loader.pinned).lower(),
+            "diagnosis_clock": facts.clock,
+        },
+    )
+
+
+def _next_step(facts: Facts) -> str:
+    less = (
+        "copy less: smaller types (uint8 images, converted on the device), and data that every "
+        "step uses kept on the device"
+    )
+    if facts.loader.pinned:
+        return (
+            "The loader pins its batches already: copy them with non_blocking=True and ahead of "
+            f"the step, on a stream of their own; then {less}."
+        )
+    reason = (
+        "The loader does not pin its batches: "
+        if facts.loader.pinned is False
+        else "Where batches are not pinned: "
+    )
+    return f"{reason}set pin_memory=True and copy with non_blocking=True; then {less}."

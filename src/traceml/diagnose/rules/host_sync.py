@@ -1,0 +1,41 @@
+"""Host sync: the host waits for the device, and the device then waits for the host.
+
+Silent while the GPU stays busy: a wait for work that has to be done anyway costs nothing.
+"""
+
+from __future__ import annotations
+
+from traceml.diagnose.host_time import Part, finding_of, spent_on
+from traceml.diagnose.lines import Line
+from traceml.facts.facts import Facts
+from traceml.model.finding import Finding, Kind
+from traceml.model.quantities import duration
+
+KIND = Kind.HOST_SYNC
+
+WARN = Line(0.10, 0.001)  # reading one value leaves a small gap in any loop
+
+
+def part(facts: Facts) -> Part | None:
+    """What waiting for the device took of a step; known only on the device's own clock."""
+    spent = spent_on(facts, "sync") if facts.clock == "gpu" else None
+    if spent is None:
+        return None
+    return Part(
+        words="waiting for the device",
+        spent=spent,
+        detail=(
+            f"the host waited in {spent.steps}, {duration(spent.host_s)} per step, and the GPU "
+            "stood still while it launched the next work"
+        ),
+        action=(
+            "Move .item(), .cpu(), .tolist() and printed tensors out of the step, or do them "
+            "every so many steps: keep the loss as a detached tensor and read it when you log it; "
+            "copy with non_blocking=True from pinned memory."
+        ),
+    )
+
+
+def check(facts: Facts) -> Finding | None:
+    """Fires when synchronising leaves the GPU without work for a noticeable share of the step."""
+    return finding_of(part(facts), facts, KIND, WARN)

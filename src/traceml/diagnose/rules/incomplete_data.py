@@ -1,0 +1,71 @@
+"""Incomplete data: ranks are missing, or the ranks share far fewer steps than they took.
+
+It hides nothing: whatever the ranks that were seen show is said beside it.
+"""
+
+from __future__ import annotations
+
+from traceml.facts.facts import Facts
+from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.model.quantities import count, percent
+
+KIND = Kind.INCOMPLETE_DATA
+
+SHARED_SHARE = 0.5  # of the steps taken: with fewer, what was analysed need not be typical
+
+
+def check(facts: Facts) -> Finding | None:
+    """Fires when what was analysed is only a part of the job."""
+    used, window = facts.ranks_used, facts.window
+    if not used:
+        return None
+    world_size = max(rank.rank.world_size for rank in used)
+    missing = _missing(facts, world_size)
+    shared = window.steps_analyzed + window.warmup_steps
+    few = len(used) > 1 and shared < SHARED_SHARE * window.steps_taken
+    if not missing and not few:
+        return None
+    said = []
+    if missing:
+        said.append(f"Only {len(used)} of {count(world_size, 'rank')} took steps that were seen")
+    if few:
+        said.append(
+            f"{count(shared, 'step')} of {count(window.steps_taken)} "
+            f"({percent(shared / window.steps_taken)}) were complete on every rank"
+        )
+    return Finding(
+        kind=KIND,
+        section=Section.STEP_TIME,
+        severity=Severity.WARNING if few or _is_missing_here(facts) else Severity.INFO,
+        claim="; ".join(said) + ".",
+        action=_next_step(missing),
+        ranks=missing,
+        evidence={
+            "ranks_used": len(used),
+            "world_size": world_size,
+            "steps_shared": shared,
+            "steps_taken": window.steps_taken,
+        },
+    )
+
+
+def _missing(facts: Facts, world_size: int) -> tuple[int, ...]:
+    """The ranks of the job of which nothing can be said."""
+    seen = {rank.rank.rank for rank in facts.ranks_used}
+    return tuple(rank for rank in range(world_size) if rank not in seen)
+
+
+def _is_missing_here(facts: Facts) -> bool:
+    """Whether a node that was seen lacks a rank; other nodes' ranks may be recorded there."""
+    expected = {rank.rank.node_rank: rank.rank.local_world_size for rank in facts.ranks_used}
+    return sum(expected.values()) > len(facts.ranks_used)
+
+
+def _next_step(missing: tuple[int, ...]) -> str:
+    if missing:
+        named = ", ".join(map(str, missing[:8])) + (", …" if len(missing) > 8 else "")
+        return (
+            f"See what became of rank {named}: a rank that ended early or was started without "
+            "the tracer cannot be compared with the others."
+        )
+    return "See which rank ended early or skipped steps; only shared steps can be compared."

@@ -1,0 +1,64 @@
+"""Slowdown: from some step on, every step takes longer."""
+
+from __future__ import annotations
+
+from traceml.facts.facts import Facts
+from traceml.facts.onset import growth_by_phase
+from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.model.phase import Phase
+from traceml.model.quantities import count, duration, percent
+
+KIND = Kind.SLOWDOWN
+
+WARN_RATIO = 1.30  # a shared machine drifts by less within a run
+LEAST_S = 0.001  # a smaller difference per step is not worth looking for
+MOST_OF_IT = 0.5  # a phase that grew by less than half of it is not where to look first
+
+
+def check(facts: Facts) -> Finding | None:
+    """Fires when the series of steps has a lasting upward shift."""
+    slowdown, series = facts.slowdown, facts.series
+    if slowdown is None or series is None or slowdown.after_s - slowdown.before_s < LEAST_S:
+        return None
+    phase, grown_s = _grown_most(facts, slowdown.onset_step)
+    more_s = slowdown.after_s - slowdown.before_s
+    where = (
+        f"; {phase.value} grew by {duration(grown_s)}, {percent(grown_s / more_s)} of it"
+        if phase is not None
+        else ""
+    )
+    return Finding(
+        kind=KIND,
+        section=Section.STEP_TIME,
+        severity=Severity.WARNING if slowdown.ratio >= WARN_RATIO else Severity.INFO,
+        claim=(
+            f"From step {count(slowdown.onset_step)} on a step takes {slowdown.ratio:.2f} times "
+            f"as long ({duration(slowdown.before_s)} → {duration(slowdown.after_s)}){where}."
+        ),
+        action=(
+            f"Look at what changed at step {count(slowdown.onset_step)}: longer sequences, a "
+            "schedule, other jobs on the machine, hotter hardware, memory that filled up."
+        ),
+        phase=phase,
+        share=more_s / slowdown.after_s,
+        ranks=tuple(rank.rank.rank for rank in facts.ranks_used),
+        lost_s_per_step=max(series.mean_s - slowdown.before_s, 0.0),
+        evidence={
+            "onset_step": slowdown.onset_step,
+            "before_ms": slowdown.before_s * 1e3,
+            "after_ms": slowdown.after_s * 1e3,
+            "ratio": slowdown.ratio,
+            "grown_phase_ms": None if phase is None else grown_s * 1e3,
+            "diagnosis_clock": facts.clock,
+        },
+    )
+
+
+def _grown_most(facts: Facts, onset_step: int) -> tuple[Phase | None, float]:
+    """The phase that most of the slowdown lies in, if one does."""
+    grown = {} if facts.parts is None else growth_by_phase(facts.parts, onset_step)
+    if not grown or facts.slowdown is None:
+        return None, 0.0
+    phase = max(grown, key=lambda phase: grown[phase])
+    more_s = facts.slowdown.after_s - facts.slowdown.before_s
+    return (phase, grown[phase]) if grown[phase] >= MOST_OF_IT * more_s else (None, 0.0)

@@ -1,0 +1,37 @@
+"""Warm-up: too few steps to say where a step's time goes."""
+
+from __future__ import annotations
+
+from traceml.facts.facts import Facts
+from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.model.quantities import count
+
+KIND = Kind.WARMUP
+
+FEWEST_STEPS = 5  # with fewer, one odd step is most of the picture
+
+
+def check(facts: Facts) -> Finding | None:
+    """Fires on a run, or a live window, of only a handful of steps."""
+    window = facts.window
+    if not 0 < window.steps_analyzed < FEWEST_STEPS:
+        return None
+    after = f" after {count(window.warmup_steps, 'warm-up step')}" if window.warmup_steps else ""
+    return Finding(
+        kind=KIND,
+        section=Section.STEP_TIME,
+        severity=Severity.INFO,
+        claim=(
+            f"Only {count(window.steps_analyzed, 'step')} could be analysed{after}: "
+            "too few to say where the time goes."
+        ),
+        action=(
+            f"Let the run take {count(FEWEST_STEPS - window.steps_analyzed, 'step')} more "
+            "on every rank; a few dozen give a clear picture."
+        ),
+        evidence={
+            "steps_analyzed": window.steps_analyzed,
+            "warmup_steps": window.warmup_steps,
+            "steps_needed": FEWEST_STEPS,
+        },
+    )

@@ -1,0 +1,81 @@
+"""How the training batches were made, and whether the GPU's queue ran dry meanwhile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceml.facts.parts import StepParts
+from traceml.facts.times import StepTimes
+from traceml.model.layout import NO_STEP, StepFlag
+from traceml.store.records import RankRecords
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderFacts:
+    """The training loaders of all ranks; `None` is "not seen"."""
+
+    workers: int | None = None
+    """The most that a rank's loader has."""
+    pinned: bool | None = None
+    """Whether every rank's loader pins its batches."""
+    empty_share: float | None = None
+    """Of the fetches that were watched, those that found no batch ready."""
+    collate_share: float | None = None
+    """The part of the host's input wait that went into collating."""
+    rare_share: float | None = None
+    """The part of the host's input wait that lies in the tenth of the steps that waited longest."""
+
+
+NO_LOADER = LoaderFacts()
+
+RARE = 0.1  # of the steps: epochs are longer than ten of them
+
+
+def loader_facts(
+    ranks: Sequence[RankRecords], mean: StepTimes, parts: StepParts | None
+) -> LoaderFacts:
+    """What the ranks' loaders have in common."""
+    pinned = [rank.loader_pinned for rank in ranks if rank.loader_pinned is not None]
+    return LoaderFacts(
+        workers=max(
+            (rank.loader_workers for rank in ranks if rank.loader_workers is not None),
+            default=None,
+        ),
+        pinned=all(pinned) if pinned else None,
+        empty_share=_share_of_watched(ranks, StepFlag.LOADER_WATCHED, StepFlag.LOADER_EMPTY),
+        collate_share=(
+            mean.collate_s / mean.cpu_input_s
+            if mean.collate_s is not None and mean.cpu_input_s
+            else None
+        ),
+        rare_share=None if parts is None else _rare_share(parts),
+    )
+
+
+def queue_dry_share(ranks: Sequence[RankRecords]) -> float | None:
+    """Of the steps that were watched, those in which the GPU had caught up with the host."""
+    return _share_of_watched(ranks, StepFlag.QUEUE_WATCHED, StepFlag.QUEUE_DRY)
+
+
+def _rare_share(parts: StepParts) -> float | None:
+    wait_s = np.sort(np.nan_to_num(parts.field("input_ns")), axis=None)
+    total_s = float(wait_s.sum())
+    longest = math.ceil(len(wait_s) * RARE)
+    return float(wait_s[-longest:].sum()) / total_s if total_s else None
+
+
+def _share_of_watched(
+    ranks: Sequence[RankRecords], watched: StepFlag, seen: StepFlag
+) -> float | None:
+    """Over complete steps at full resolution; old ones keep no flags."""
+    looked = found = 0
+    for rank in ranks:
+        flags = rank.steps["flags"]
+        counted = ((flags & NO_STEP) == 0) & ((flags & watched) != 0)
+        looked += int(np.count_nonzero(counted))
+        found += int(np.count_nonzero(counted & ((flags & seen) != 0)))
+    return found / looked if looked else None

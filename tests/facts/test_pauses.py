@@ -1,0 +1,43 @@
+"""Pauses are counted, measured, and charged with what they made late."""
+
+import pytest
+
+from factories import make_run, spend
+from traceml.facts.gather import gather
+from traceml.facts.pauses import Pauses, pauses
+from traceml.store.records import RunRecords
+
+
+def found(run: RunRecords) -> Pauses:
+    parts = gather(run).parts
+    assert parts is not None
+    seen = pauses(parts, "gc_ns")
+    assert seen is not None
+    return seen
+
+
+def test_the_steps_with_a_pause_are_counted_on_every_rank() -> None:
+    seen = found(spend(make_run(ranks=2, noise=0), "gc", 30, every=10))
+    assert (seen.steps, seen.steps_seen) == (40, 400)
+    assert seen.longest_s == pytest.approx(0.030)
+
+
+def test_a_pause_now_and_then_makes_its_own_step_late() -> None:
+    assert found(spend(make_run(noise=0), "gc", 30, every=10)).late_s == pytest.approx(0.003)
+
+
+def test_a_pause_that_the_gpu_hides_makes_nothing_late() -> None:
+    run = make_run(gpu=True, noise=0)
+    assert found(spend(run, "gc", 30, every=10, hidden=True)).late_s == 0.0
+    assert found(spend(run, "gc", 30, every=10)).late_s == pytest.approx(0.003)
+
+
+def test_a_late_step_is_charged_with_no_more_than_its_pause() -> None:
+    late = found(spend(make_run(noise=0, first_step_ms=50, steps=9), "gc", 1, every=9)).late_s
+    assert late <= 0.001
+
+
+def test_what_was_never_measured_has_no_pauses() -> None:
+    parts = gather(make_run()).parts
+    assert parts is not None
+    assert pauses(parts, "logging_ns") is None
