@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from traceml.model.layout import StepFlag
 from traceml.store.load import drain_rings
 from traceml.store.recordfile import RankFiles
-from traceml.trace import current, gpu, hooks
+from traceml.trace import current, glance, gpu, hooks
 
 pytestmark = pytest.mark.gpu
 
@@ -25,6 +25,12 @@ GPU_PHASES = ("gpu_h2d_ns", "gpu_forward_ns", "gpu_backward_ns", "gpu_optimizer_
 def every_step(monkeypatch):
     """Time every step on the GPU, whatever it costs."""
     monkeypatch.setattr(gpu, "GPU_TIMING_SHARE", 1e9)
+
+
+@pytest.fixture
+def closely(monkeypatch):
+    """Look at the loss and at memory in every step, however short it is."""
+    monkeypatch.setattr(glance, "EVERY_NS", 0)
 
 
 @pytest.fixture
@@ -167,7 +173,7 @@ def test_memory_peaks_are_the_allocators_and_stay_the_users(traced):
     assert (steps["reserved_bytes"][3:-1] >= measured[3:-1]).all()
 
 
-def test_nothing_synchronises(traced, monkeypatch):
+def test_nothing_synchronises(traced, closely, monkeypatch):
     """The CPU runs ahead of a GPU that is kept busy: it would not if we waited for it."""
     for owner, name in (
         (torch.cuda, "synchronize"),
@@ -226,7 +232,7 @@ def test_short_steps_are_timed_now_and_then(traced_as_usual):
     assert (steps["gpu_forward_ns"][timed] > 0).all()
 
 
-def test_a_cuda_graph_can_be_captured_and_replayed_while_traced(traced):
+def test_a_cuda_graph_can_be_captured_and_replayed_while_traced(traced, closely):
     model = wide_model(256, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
     static = torch.randn(64, 256, device="cuda")
@@ -253,11 +259,8 @@ def test_a_cuda_graph_can_be_captured_and_replayed_while_traced(traced):
     assert len(traced()) >= 5  # the steps before it are recorded, the captured one disturbs nothing
 
 
-def test_compiled_models_gain_no_graph_and_no_break(tmp_path):
-    script = tmp_path / "compiled.py"
-    script.write_text(
-        "import torch, torch._dynamo as dynamo\n"
-        "from torch import nn\n"
+COMPILED = {
+    "a model": (
         "layers = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)).cuda()\n"
         "model = torch.compile(layers)\n"
         "optimizer = torch.optim.AdamW(model.parameters())\n"
@@ -265,6 +268,32 @@ def test_compiled_models_gain_no_graph_and_no_break(tmp_path):
         "    x = torch.randn(32, 64).to('cuda')\n"
         "    model(x).square().mean().backward()\n"
         "    optimizer.step(); optimizer.zero_grad()\n"
+    ),
+    "reading values": (
+        "model = nn.Linear(64, 8).cuda()\n"
+        "optimizer = torch.optim.AdamW(model.parameters())\n"
+        "@torch.compile(backend='eager')\n"
+        "def measured(x):\n"
+        "    if x.sum() > 0:\n"
+        "        x = x * x.max().item()\n"
+        "    torch.cuda.synchronize()\n"
+        "    return float(x.mean()) + int(x.min()) + len(x.cpu().tolist()) + len(x.to('cpu'))\n"
+        "for step in range(6):\n"
+        "    x = torch.full((32, 64), 1.0 if step % 2 else -1.0, device='cuda')\n"
+        "    model(x).square().mean().backward()\n"
+        "    optimizer.step(); optimizer.zero_grad()\n"
+        "    print(measured(x))\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("body", COMPILED.values(), ids=COMPILED)
+def test_compiled_code_gains_no_graph_and_no_break(tmp_path, body):
+    script = tmp_path / "compiled.py"
+    script.write_text(
+        "import torch, torch._dynamo as dynamo\n"
+        "from torch import nn\n"
+        f"{body}"
         "print(dict(dynamo.utils.counters['stats']), dict(dynamo.utils.counters['graph_break']))\n"
     )
     plain = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
@@ -306,3 +335,115 @@ def test_a_whole_run_on_the_gpu(tmp_path):
     assert summary["regions"][0]["gpu_total_ms"] is not None
     assert summary["tracer"]["failures"] == 0
     print(ran.stderr)
+
+
+# Waiting for the device
+
+
+def _wait_for_a_stream(loss):
+    torch.cuda.current_stream().synchronize()
+
+
+def _wait_for_an_event(loss):
+    mark = torch.cuda.Event()
+    mark.record()
+    mark.synchronize()
+
+
+WAITS = {
+    "item": lambda loss: loss.item(),
+    "cpu": lambda loss: loss.cpu(),
+    "tolist": lambda loss: loss.tolist(),
+    "float": float,
+    "int": int,
+    "bool": bool,
+    "to": lambda loss: loss.to("cpu"),
+    "copy_": lambda loss: torch.empty(()).copy_(loss),
+    "synchronize": lambda loss: torch.cuda.synchronize(),
+    "a stream": _wait_for_a_stream,
+    "an event": _wait_for_an_event,
+}
+
+
+def keep_the_device_busy(steps, then):
+    """Steps of tens of milliseconds on the device, and of one or two for the host to queue."""
+    model = wide_model(8192, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    inputs = torch.randn(2048, 8192, device="cuda")
+    for _ in range(steps):
+        loss = model(inputs).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        then(loss.detach())
+
+
+@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
+def test_waiting_for_the_device_is_measured(traced_as_usual, wait):
+    keep_the_device_busy(12, wait)
+    steps = complete(traced_as_usual())
+    assert np.median(steps["sync_ns"] / steps["wall_ns"]) > 0.5
+    assert (steps["sync_ns"] < steps["wall_ns"]).all()
+
+
+def test_a_loop_that_does_not_wait_has_no_waiting(traced_as_usual, closely):
+    host = torch.empty((), pin_memory=True)
+
+    def send_home(loss):
+        host.copy_(loss, non_blocking=True)
+        loss.to("cpu", non_blocking=True)
+
+    keep_the_device_busy(12, send_home)
+    assert (complete(traced_as_usual())["sync_ns"] == 0).all()
+
+
+# The loss
+
+
+def test_the_loss_arrives_from_the_device_a_little_later(traced_as_usual, closely):
+    model = wide_model(1024, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    inputs = torch.randn(256, 1024, device="cuda")
+    kept = []
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for index in range(80):
+            loss = model(inputs).square().mean() * (float("nan") if index >= 60 else 1.0)
+            loss.backward()
+            kept.append(loss.detach())
+            optimizer.step()
+            optimizer.zero_grad()
+            deadline = time.perf_counter() + 0.002  # longer than the device takes
+            while time.perf_counter() < deadline:
+                pass
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    steps = traced_as_usual()
+    seen = steps["loss"][(steps["flags"] & int(StepFlag.LOSS_SEEN)) != 0]
+    real = [loss.item() for loss in kept]
+    finite = seen[np.isfinite(seen)].tolist()
+    assert len(finite) >= 20
+    assert set(finite) <= set(real)
+    assert [real.index(loss) for loss in finite] == sorted(real.index(loss) for loss in finite)
+    assert np.isnan(seen).any()
+
+
+# Compiling
+
+
+def test_recompiling_is_told_apart_from_forward_and_backward(traced_as_usual):
+    """The backward graph is compiled in a thread of the autograd engine's."""
+    torch._dynamo.reset()
+    layers = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)).cuda()
+    model = torch.compile(layers, dynamic=False)
+    optimizer = torch.optim.SGD(layers.parameters(), lr=1e-4)
+    for batch in [32] * 10 + [48] * 10:
+        model(torch.randn(batch, 64, device="cuda")).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    steps = complete(traced_as_usual())
+    compiled = steps["compile_ns"] > 0
+    assert compiled.sum() == 1
+    assert steps["compile_ns"][compiled] > 0.5 * steps["wall_ns"][compiled]
+    assert (steps["forward_ns"] >= 0).all()
+    assert (steps["backward_ns"] >= 0).all()

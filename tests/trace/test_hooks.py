@@ -18,7 +18,7 @@ from torch.utils.data.dataloader import (
 )
 
 import traceml
-from traceml.trace import current, hooks
+from traceml.trace import current, hooks, loaders
 
 NO_STEP = 1 | 4
 
@@ -219,7 +219,7 @@ def test_a_failure_of_ours_is_counted_and_training_goes_on(traced, monkeypatch):
     def fail(*_):
         raise ValueError("ours")
 
-    monkeypatch.setattr(hooks, "samples_in", fail)
+    monkeypatch.setattr(loaders, "samples_in", fail)
     model = nn.Linear(4, 1)
     train(model, torch.optim.SGD(model.parameters(), lr=0.1), make_loader())
     current.end()
@@ -322,7 +322,7 @@ def test_a_second_model_and_optimizer_are_found_when_they_come(traced):
     ],
 )
 def test_the_batch_size_is_read_where_it_shows(batch, samples):
-    assert hooks.samples_in(batch) == samples
+    assert loaders.samples_in(batch) == samples
 
 
 def test_explicit_steps_and_regions(traced):

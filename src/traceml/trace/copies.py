@@ -1,0 +1,86 @@
+"""Copies between host and device: those to it are a phase, those from it wait for it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from traceml.trace.compiling import is_compiling, left_alone
+from traceml.trace.session import Session
+from traceml.trace.spending import Spending
+from traceml.trace.steps import H2D, SYNC
+
+_GPU_KINDS = ("cuda", "mps")
+
+
+def watch(session: Session, spending: Spending) -> None:
+    """Time the methods of tensors that copy from device to device."""
+    note = session.guard(session.recorder.note)
+    begin, end = session.tracer.begin, session.tracer.end
+
+    def timed(function: Callable[..., Any], direction: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def copy(self: Any, *arguments: Any, **options: Any) -> Any:
+            if is_compiling():
+                return function(self, *arguments, **options)
+            cause = direction(self, arguments, options)
+            if cause is None:
+                return function(self, *arguments, **options)
+            if cause == SYNC:
+                return waits(self, *arguments, **options)
+            note(begin, H2D)
+            try:
+                return function(self, *arguments, **options)
+            finally:
+                note(end, H2D)
+
+        waits = spending.timed(SYNC, function)
+        return left_alone(copy)
+
+    session.replace(torch.Tensor, "to", timed(torch.Tensor.to, _way_of_to))
+    session.replace(torch.Tensor, "cuda", timed(torch.Tensor.cuda, _way_of_cuda))
+    session.replace(torch.Tensor, "copy_", timed(torch.Tensor.copy_, _way_of_copy))
+
+
+def _way(source: str, target: str, arguments: Any, options: Any) -> int | None:
+    """What a copy from one kind of device to another is: a phase, a wait, or of no interest."""
+    if source == "cpu" and target in _GPU_KINDS:
+        return H2D
+    if source == "cuda" and target == "cpu" and not _is_non_blocking(arguments, options):
+        return SYNC
+    return None
+
+
+def _is_non_blocking(arguments: Any, options: Any) -> bool:
+    """Whether the host goes on at once; among positional arguments it is the first flag."""
+    flags = (argument for argument in arguments if type(argument) is bool)
+    return bool(options.get("non_blocking", next(flags, False)))
+
+
+def _way_of_cuda(tensor: Any, arguments: Any, options: Any) -> int | None:
+    return H2D if tensor.device.type == "cpu" else None
+
+
+def _way_of_to(tensor: Any, arguments: Any, options: Any) -> int | None:
+    target = arguments[0] if arguments else options.get("device")
+    if type(target) is torch.device:
+        kind = target.type
+    elif type(target) is str:
+        kind = target.partition(":")[0]
+    elif type(target) is int:
+        kind = "cuda"
+    elif isinstance(target, torch.Tensor):
+        kind = target.device.type
+    else:
+        return None
+    return _way(tensor.device.type, kind, arguments, options)
+
+
+def _way_of_copy(tensor: Any, arguments: Any, options: Any) -> int | None:
+    source = arguments[0] if arguments else options.get("other")
+    if not isinstance(source, torch.Tensor):
+        return None
+    return _way(source.device.type, tensor.device.type, arguments, options)

@@ -1,0 +1,110 @@
+"""Compiling is told apart from the phase it happens in, and dynamo is never loaded by us."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from torch import nn
+
+import traceml
+
+COMPILING_S = 0.05
+
+dynamo = pytest.importorskip("torch._dynamo")
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_compiled():
+    """Before a test, and after it: what dynamo counts is this process's."""
+    dynamo.reset()
+    yield
+    dynamo.reset()
+    dynamo.utils.counters.clear()
+
+
+def slow_backend(graph, inputs):
+    time.sleep(COMPILING_S)
+    return graph.forward
+
+
+def train(batches, backend, before=lambda step: None):
+    plain = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    model = torch.compile(plain, backend=backend, dynamic=False)
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+    for step, batch in enumerate(batches):
+        before(step)
+        with traceml.trace_step(model):
+            model(torch.randn(batch, 4)).mean().backward()
+            optimizer.step()
+
+
+def test_a_recompiling_step_shows_compile_time_and_not_forward_time(traced):
+    train([8, 8, 8, 5, 8, 3], slow_backend)
+    steps = traced.complete()
+    compiled = steps["compile_ns"] >= COMPILING_S * 1e9
+    assert compiled.tolist() == [True, False, False, True, False, True]
+    assert (steps["compile_ns"][~compiled] == 0).all()
+    assert (steps["forward_ns"] >= 0).all()
+    assert (steps["forward_ns"] < steps["compile_ns"])[compiled].all()
+    assert (steps["compile_ns"] < steps["body_ns"]).all()
+
+
+def test_the_gradients_that_a_compiler_traces_are_no_backward_pass(traced, monkeypatch):
+    def backend(graph, inputs):
+        parameter = torch.ones(1, requires_grad=True)
+        with monkeypatch.context() as older:  # older torch does not say so while a backend traces
+            older.setattr(torch.compiler, "_is_compiling_flag", False, raising=False)
+            torch.autograd.grad(parameter.sum(), parameter)
+            parameter.sum().backward()
+        return graph.forward
+
+    train([8, 8, 5], backend)
+    steps = traced.complete()
+    assert (steps["micro_batches"] == 1).all()
+    assert (steps["forward_ns"] >= 0).all()
+    assert (steps["backward_ns"] > 0).all()
+
+
+def test_compiling_is_still_seen_after_dynamo_was_reset(traced):
+    train([8, 8, 8, 5], slow_backend, before=lambda step: dynamo.reset() if step == 1 else None)
+    compiled = traced.complete()["compile_ns"] >= COMPILING_S * 1e9
+    assert compiled.tolist() == [True, True, False, True]
+
+
+def test_an_error_while_compiling_leaves_tracing_on(traced):
+    def broken(graph, inputs):
+        raise RuntimeError("the backend's own")
+
+    with pytest.raises(Exception, match="the backend's own"):
+        train([8], broken)
+    train([8, 8], slow_backend)
+    steps = traced.complete()
+    assert (steps["forward_ns"][-2:] > 0).all()
+
+
+def test_no_callback_is_left_behind(traced):
+    train([8], slow_backend)
+    handler = dynamo.callback.callback_handler
+    assert handler.start_callbacks
+    assert "clear" in vars(handler)
+    traced.finish()
+    assert "clear" not in vars(handler)
+    assert not handler.start_callbacks
+    assert not handler.end_callbacks
+
+
+def test_dynamo_is_not_loaded_by_us(tmp_path):
+    code = (
+        "import sys, torch\n"
+        "from pathlib import Path\n"
+        "from traceml.trace import current, hooks\n"
+        f"hooks.install(current.start(Path({str(tmp_path)!r}), None, None))\n"
+        "for _ in range(3):\n"
+        "    torch.ones(2, requires_grad=True).sum().backward()\n"
+        "assert current.current().tracer.steps == 2\n"
+        "assert 'torch._dynamo' not in sys.modules\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr

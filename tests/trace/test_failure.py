@@ -1,0 +1,232 @@
+"""Exceptions that pass a hook are noted with phase and module, and nothing is kept alive."""
+
+import gc
+import sys
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from traceml.model.failure import amounts_in, is_consequence, is_out_of_memory
+from traceml.trace import failure as failing
+
+
+class Refuses(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        self.error = None
+
+    def forward(self, x):
+        if self.error is not None:
+            raise self.error
+        return self.inner(x)
+
+
+class Job:
+    def __init__(self):
+        self.model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.ReLU(), Refuses()))
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.1)
+
+    @property
+    def refuses(self):
+        return self.model[1][1]
+
+    def step(self):
+        self.optimizer.zero_grad()
+        self.model(torch.ones(2, 4)).sum().backward()
+        self.optimizer.step()
+
+
+@pytest.fixture
+def job(traced):
+    made = Job()
+    for _ in range(3):
+        made.step()
+    return made
+
+
+def failures(traced):
+    traced.finish()
+    return [said for said in traced.messages() if said["kind"] == "failure"]
+
+
+def test_an_exception_in_forward_is_noted_with_its_module(traced, job):
+    job.refuses.error = ValueError("no")
+    with pytest.raises(ValueError, match="no"):
+        job.step()
+    (found,) = failures(traced)
+    assert (found["error"], found["message"], found["is_handled"]) == ("ValueError", "no", True)
+    assert (found["step"], found["phase"], found["module"]) == (4, "forward", "1.1")
+    assert found["where"].endswith("in forward")
+
+
+def test_an_exception_in_backward_is_noted(traced, job):
+    with pytest.raises(RuntimeError):
+        job.model(torch.ones(2, 4)).backward()
+    (found,) = failures(traced)
+    assert (found["step"], found["phase"], found["module"]) == (4, "backward", None)
+
+
+def test_wrappers_are_no_part_of_a_modules_name(traced):
+    job = Job()
+    wrapped = nn.DataParallel(job.model)
+    job.model = wrapped
+    for _ in range(3):
+        job.step()
+    wrapped.module[1][1].error = ValueError("no")
+    with pytest.raises(ValueError, match="no"):
+        job.step()
+    assert failures(traced)[0]["module"] == "1.1"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(1), StopIteration()])
+def test_what_is_no_failure_is_not_noted(traced, job, error):
+    job.refuses.error = error
+    with pytest.raises(type(error)):
+        job.step()
+    assert failures(traced) == []
+
+
+def test_a_script_that_raises_in_every_step_is_noted_now_and_then(traced, job):
+    for number in range(3 * failing.MOST_NOTED):
+        job.refuses.error = ValueError(str(number))
+        with pytest.raises(ValueError, match=str(number)):
+            job.step()
+    assert len(failures(traced)) == failing.MOST_NOTED
+
+
+def test_the_last_of_many_is_known_at_the_end(traced, job, monkeypatch):
+    monkeypatch.setattr(failing, "RARELY_S", 0.0)
+    for number in range(failing.MOST_NOTED + 5):
+        job.refuses.error = ValueError(str(number))
+        with pytest.raises(ValueError, match=str(number)):
+            job.step()
+    found = failures(traced)
+    assert len(found) == failing.MOST_NOTED + 1
+    assert found[-1]["message"] == str(failing.MOST_NOTED + 4)
+
+
+def test_the_same_error_again_after_more_steps_is_another_one(traced, job):
+    for _ in range(2):
+        job.refuses.error = ValueError("no")
+        with pytest.raises(ValueError, match="no"):
+            job.step()
+        job.refuses.error = None
+        job.step()
+    assert [found["step"] for found in failures(traced)] == [4, 5]
+
+
+def test_where_torch_alone_is_below_the_line_is_the_callers(traced, job):
+    with pytest.raises(RuntimeError):
+        job.model(torch.ones(2, 5))
+    (found,) = failures(traced)
+    assert found["module"] == "0"
+    assert "test_where_torch_alone" in found["where"]
+
+
+def test_noting_keeps_nothing_alive(traced):
+    def fail():
+        job = Job()
+        job.step()
+        job.refuses.error = ValueError("no")
+        with pytest.raises(ValueError, match="no"):
+            job.step()
+        return weakref.ref(job.model)
+
+    kept = fail()
+    gc.collect()
+    assert kept() is None
+    assert len(failures(traced)) == 1
+
+
+def test_the_exception_that_ends_the_process_is_told_in_two_lines(traced, job, monkeypatch, capsys):
+    job.refuses.error = RuntimeError("x" * 500)
+    try:
+        job.step()
+    except RuntimeError as error:
+        monkeypatch.setattr(sys, "last_value", error, raising=False)
+    found = failures(traced)[-1]
+    assert not found["is_handled"]
+    first, second = capsys.readouterr().err.splitlines()
+    begin = "traceml: rank 0 failed at step 4 in forward, module 1.1: RuntimeError: xxx"
+    assert first.startswith(begin)
+    assert len(first) < 300
+    assert second.startswith("traceml: your line: ")
+
+
+def test_the_module_of_a_cause_is_told_with_the_error_that_was_raised(traced, job, monkeypatch):
+    job.refuses.error = KeyError("token")
+    try:
+        try:
+            job.step()
+        except KeyError as cause:
+            raise RuntimeError("training failed") from cause
+    except RuntimeError as error:
+        monkeypatch.setattr(sys, "last_value", error, raising=False)
+    found = failures(traced)[-1]
+    assert (found["error"], found["module"], found["phase"]) == ("RuntimeError", "1.1", "forward")
+
+
+def test_out_of_memory_says_what_the_model_holds(traced, job):
+    job.refuses.error = torch.cuda.OutOfMemoryError(
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB "
+        "of which 1.50 GiB is free. Of the allocated memory 70.00 GiB is allocated by PyTorch, "
+        "and 4.00 GiB is reserved by PyTorch but unallocated."
+    )
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        job.step()
+    memory = failures(traced)[0]["memory"]
+    parameters = sum(each.numel() * 4 for each in job.model.parameters())
+    assert memory["parameter_bytes"] == parameters
+    assert memory["optimizer_bytes"] >= 2 * parameters
+    assert memory["tried_bytes"] == 2 << 30
+    assert memory["reserved_bytes"] == 74 << 30
+
+
+@pytest.mark.parametrize(
+    ("text", "tried"),
+    [
+        pytest.param(
+            "CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 15.78 GiB total capacity; "
+            "14.56 GiB already allocated; 8.75 MiB free; 14.77 GiB reserved in total by PyTorch)",
+            20 << 20,
+            id="an older torch",
+        ),
+        pytest.param(
+            "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate "
+            "memory: you tried to allocate 4000 bytes. Error code 12 (Cannot allocate memory)",
+            4000,
+            id="the host",
+        ),
+        pytest.param("Unable to allocate 2.00 KiB for an array with shape", 2048, id="numpy"),
+    ],
+)
+def test_amounts_are_read_from_the_text(text, tried):
+    assert is_out_of_memory("RuntimeError", text)
+    assert amounts_in(text)["tried_bytes"] == tried
+
+
+@pytest.mark.parametrize(
+    ("error", "text", "expected"),
+    [
+        ("RuntimeError", "Connection closed by peer [127.0.0.1]:14745", True),
+        ("RuntimeError", "[..] Timed out waiting 1800000ms for recv operation to complete", True),
+        ("DistBackendError", "NCCL error in: ProcessGroupNCCL.cpp:2251, remote process", True),
+        ("ProcessRaisedException", "-- Process 1 terminated with the following error", True),
+        ("ConnectionResetError", "[Errno 104] Connection reset by peer", True),
+        ("RuntimeError", "mat1 and mat2 shapes cannot be multiplied (2x5 and 4x4)", False),
+        ("ValueError", "closed", False),
+    ],
+)
+def test_what_only_says_that_another_has_gone_is_told_apart(error, text, expected):
+    assert is_consequence(error, text) is expected
+
+
+def test_a_forked_child_keeps_nothing_of_its_parents(traced, job):
+    job.refuses.error = ValueError("no")
+    with pytest.raises(ValueError, match="no"):
+        job.step()
+    traced.session.failures.forget()
+    assert traced.session.failures._last is None
