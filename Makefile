@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 # The CPU build of torch; a machine with its own torch may say TORCH=torch, or another version.
 TORCH ?= torch==2.13.0
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check bench faults clean
 
 demo: $(READY)
 	$(BIN)/traceml demo
@@ -23,6 +23,10 @@ check: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks
+
+# Every planted fault, several times over: about an hour on two cores.
+faults: $(READY)
+	$(BIN)/python -m benchmarks.faults --repeats 3
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist

@@ -108,7 +108,7 @@ def make_steps(
     records["wall_ns"] = waited + body + round(between_ms * 1e6)
     records["start_ns"] = np.cumsum(records["wall_ns"]) - records["wall_ns"]
     if gpu:
-        for name in ("input", "body", "h2d", *PHASES):
+        for name in ("input", "body", "h2d", "communication", *PHASES):
             records[f"gpu_{name}_ns"] = records[f"{name}_ns"]
         records["allocated_bytes"] = 10 * GIB
         records["reserved_bytes"] = 12 * GIB
@@ -194,6 +194,48 @@ def map_steps(run: RunRecords, change: Any) -> RunRecords:
     return replace(run, ranks=tuple(changed(rank) for rank in run.ranks))
 
 
+def make_late(
+    run: RunRecords,
+    *ranks: int,
+    phase: str = "forward",
+    by_ms: float = 20.0,
+    every: int = 1,
+    since: int = 0,
+) -> RunRecords:
+    """The run with ranks that spend more on a phase, or on the `rest`, in every so many steps."""
+
+    def change(steps: npt.NDArray[Any], rank: int) -> None:
+        if rank in ranks:
+            extra_ns = np.zeros(len(steps), np.int64)
+            extra_ns[since::every] = round(by_ms * 1e6)
+            _lengthen(steps, phase, extra_ns)
+
+    return map_steps(run, change)
+
+
+def make_waiting(run: RunRecords, where: str = "communication") -> RunRecords:
+    """The run with ranks that wait for the slowest in every step; there the wait is charged."""
+    walls_ns = np.stack([rank.steps["wall_ns"] for rank in run.ranks])
+    behind_ns = walls_ns.max(axis=0) - walls_ns
+
+    def change(steps: npt.NDArray[Any], rank: int) -> None:
+        _lengthen(steps, where, behind_ns[rank])
+
+    return map_steps(run, change)
+
+
+def _lengthen(steps: npt.NDArray[Any], phase: str, extra_ns: npt.NDArray[np.int64]) -> None:
+    outer = () if phase == "input" else ("body",)
+    inner = () if phase == "rest" else (phase,)
+    on_gpu = bool((steps["gpu_body_ns"] >= 0).any())
+    for name in (*outer, *inner):
+        for clock in ("", "gpu_") if on_gpu else ("",):
+            field = f"{clock}{name}_ns"
+            steps[field] = np.maximum(steps[field], 0) + extra_ns
+    steps["wall_ns"] += extra_ns
+    steps["start_ns"] = np.cumsum(steps["wall_ns"]) - steps["wall_ns"]
+
+
 def _stretch_first(records: npt.NDArray[Any], first_step_ms: float, gpu: bool) -> None:
     extra = round(first_step_ms * 1e6) - int(records["wall_ns"][0])
     for name in ("wall_ns", "body_ns", "forward_ns"):
@@ -201,3 +243,42 @@ def _stretch_first(records: npt.NDArray[Any], first_step_ms: float, gpu: bool) -
         if gpu and name != "wall_ns":
             records[f"gpu_{name}"][0] += extra
     records["start_ns"] = np.cumsum(records["wall_ns"]) - records["wall_ns"]
+
+
+def spend(
+    run: RunRecords, name: str, each_ms: float, every: int = 1, hidden: bool = False
+) -> RunRecords:
+    """The run with time spent on `gc`, `logging`, `compile` or `sync` in every so many steps.
+
+    It lengthens the body on both clocks; what is `hidden` behind a busy GPU only the host's.
+    """
+
+    def change(steps: npt.NDArray[Any], rank: int) -> None:
+        steps[f"{name}_ns"] = 0
+        steps[f"{name}_ns"][every - 1 :: every] = round(each_ms * 1e6)
+        for field in ("body_ns", "wall_ns"):
+            steps[field] += steps[f"{name}_ns"]
+        if not hidden:
+            steps["gpu_body_ns"] += np.where(steps["gpu_body_ns"] < 0, 0, steps[f"{name}_ns"])
+
+    return map_steps(run, change)
+
+
+def work_between(run: RunRecords, name: str, each_ms: float, every: int = 1) -> RunRecords:
+    """The run with an `evaluation` or a `checkpoint` after every so many steps."""
+
+    def change(steps: npt.NDArray[Any], rank: int) -> None:
+        steps[f"{name}_ns"][every - 1 :: every] = round(each_ms * 1e6)
+        steps["wall_ns"] += steps[f"{name}_ns"]
+
+    return map_steps(run, change)
+
+
+def flag_steps(run: RunRecords, watched: int, seen: int, seen_share: float) -> RunRecords:
+    """The run with every step watched, and something seen in this share of them."""
+
+    def change(steps: npt.NDArray[Any], rank: int) -> None:
+        steps["flags"] |= np.uint32(watched)
+        steps["flags"][: round(len(steps) * seen_share)] |= np.uint32(seen)
+
+    return map_steps(run, change)

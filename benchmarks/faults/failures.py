@@ -6,7 +6,7 @@ from benchmarks.faults.scenario import Scenario, Truth
 from benchmarks.faults.training.plan import Plant, Setup
 
 DDP2 = Setup("small_tabular", 200, device_ms=15)
-HANG_S = 20.0
+HANG_S = 40.0
 """How long a user looks at a training that stands still, here."""
 
 

@@ -146,6 +146,23 @@ def test_sampling_that_fails_is_written_down_and_the_rest_goes_on(
     following.hang_up()
 
 
+def test_live_findings_that_fail_are_written_down_and_the_rest_goes_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("no window")
+
+    monkeypatch.setattr("traceml.agent.live.Live.follow", fail)
+    _train(folder, 7)
+    following = _Following(folder)
+    wait_until(lambda: list(folder.glob("rank-*.steps")), "the agent drains")
+    following.tell({"ended": {"exit_status": 0}})
+    assert following.finish()
+    assert _steps(folder) == 7
+    assert "RuntimeError: no window" in capsys.readouterr().err
+    following.hang_up()
+
+
 def test_what_cannot_be_drained_stays_in_its_ring(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

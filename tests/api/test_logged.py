@@ -36,18 +36,19 @@ def _assert_logged(summary: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "status"),
+    ("end", "status", "kind"),
     [
-        pytest.param("", 0, id="and ends"),
-        pytest.param("os.kill(os.getpid(), 9)", 137, id="and is killed right after"),
-        pytest.param("os._exit(3)", 3, id="and leaves by os._exit"),
+        pytest.param("", 0, "NO_DATA", id="and ends"),
+        pytest.param("os.kill(os.getpid(), 9)", 137, "KILLED", id="and is killed right after"),
+        pytest.param("os._exit(3)", 3, "NO_DATA", id="and leaves by os._exit"),
     ],
 )
-def test_a_script_without_torch_logs(tmp_path: Path, end: str, status: int) -> None:
+def test_a_script_without_torch_logs(tmp_path: Path, end: str, status: int, kind: str) -> None:
     done = run_traceml(["run", "train.py"], tmp_path, LOGS + end)
     assert done.status == status
     _assert_logged(done.summary)
-    assert done.summary["primary_diagnosis"]["kind"] == "NO_DATA"
+    assert done.summary["primary_diagnosis"]["kind"] == kind
+    assert done.summary["step_time"]["diagnosis"]["kind"] == "NO_DATA"
     done.assert_nothing_is_left()
 
 

@@ -1,7 +1,7 @@
 """Samples become means and peaks, and a sensor that could not be read stays unknown."""
 
 from factories import make_samples
-from traceml.facts.sensors import Level, during, host_facts, process_facts
+from traceml.facts.sensors import Level, during, host_facts, oom_kills, process_facts
 from traceml.model.sample import GpuSample, HostSample, ProcessSample, Sample
 
 
@@ -46,3 +46,59 @@ def test_samples_outside_training_count_only_when_there_are_no_others() -> None:
     samples = [Sample(float(second), HostSample()) for second in range(10)]
     assert len(during(samples, 2.5, 5.5)) == 3
     assert len(during(samples, 100.0, 200.0)) == 10
+
+
+def test_swapping_needs_both_directions() -> None:
+    both = HostSample(swap_in_bytes_per_s=3.0, swap_out_bytes_per_s=4.0)
+    assert host_facts([Sample(0.0, both)]).swap_bytes_per_s == Level(7.0, 7.0)
+    half = HostSample(swap_in_bytes_per_s=3.0)
+    assert host_facts([Sample(0.0, half)]).swap_bytes_per_s == Level()
+
+
+def test_kills_for_want_of_memory_are_those_since_the_first_sample() -> None:
+    counts = (None, 7, 7, 9, None)
+    samples = [Sample(float(at), HostSample(oom_kills=found)) for at, found in enumerate(counts)]
+    assert oom_kills(samples) == 2
+    assert oom_kills(samples[:2]) == 0
+    assert oom_kills(samples[:1]) is None
+
+
+def test_memory_left_is_that_of_the_last_sample_that_tells() -> None:
+    samples = [
+        Sample(0.0, HostSample(ram_used_bytes=10, ram_total_bytes=40)),
+        Sample(1.0, HostSample(ram_used_bytes=25, ram_total_bytes=40, cores=2.0)),
+        Sample(2.0, HostSample(ram_total_bytes=40)),
+    ]
+    host = host_facts(samples)
+    assert (host.ram_free_bytes, host.ram_total_bytes, host.cores) == (15, 40, 2.0)
+
+
+def test_each_gpu_has_levels_of_its_own() -> None:
+    def gpu(index: int, used: float) -> GpuSample:
+        return GpuSample(
+            index,
+            f"GPU-{index}",
+            "x",
+            utilisation=used,
+            power_w=used * 600,
+            power_limit_w=600.0,
+            sm_clock_mhz=900.0,
+            sm_clock_max_mhz=1800.0,
+        )
+
+    samples = [
+        Sample(0.0, HostSample(), gpus=(gpu(1, 0.25), gpu(0, 1.0))),
+        Sample(1.0, HostSample(), gpus=(gpu(1, 0.75), gpu(0, 1.0))),
+    ]
+    host = host_facts(samples)
+    assert [gpu.index for gpu in host.by_gpu] == [0, 1]
+    assert [gpu.utilisation for gpu in host.by_gpu] == [Level(1.0, 1.0), Level(0.5, 0.75)]
+    assert host.by_gpu[1].power_share == Level(0.5, 0.75)
+    assert host.gpu_clock_share == Level(0.5, 0.5)
+
+
+def test_waiting_for_a_core_is_a_level_of_its_rank() -> None:
+    processes = (ProcessSample(0, 1, runqueue_share=0.5, major_faults_per_s=3.0),)
+    (found,) = process_facts([Sample(0.0, HostSample(), processes)])
+    assert found.runqueue_share == Level(0.5, 0.5)
+    assert found.major_faults_per_s == Level(3.0, 3.0)

@@ -35,6 +35,27 @@ def test_restarts_of_a_rank_are_joined_on_one_clock(tracer, run_folder):
     assert sum(region.calls for region in rank.regions) == 6
 
 
+@pytest.mark.parametrize(
+    ("seen", "known"),
+    [
+        pytest.param([(4, True)], (4, True), id="workers that pin"),
+        pytest.param([(0, False)], (0, False), id="neither"),
+        pytest.param([None], (None, None), id="no fetch was seen"),
+        pytest.param([(2, True), None], (2, True), id="before a restart"),
+        pytest.param([(2, True), (3, False)], (3, False), id="after a restart"),
+    ],
+)
+def test_what_is_known_of_the_loader_outlives_the_process(tracer, run_folder, seen, known):
+    for life, loader in enumerate(seen):
+        made = tracer(pid=200 + life, unix_s=STARTED_S + 60 * life)
+        made.step(2)
+        if loader is not None:
+            made.ring.note_loader(*loader)
+        made.drain(run_folder, everything=True)
+    (rank,) = load_run(run_folder).ranks
+    assert (rank.loader_workers, rank.loader_pinned) == known
+
+
 def test_a_restart_that_has_blocks_keeps_what_came_before(tracer, run_folder, monkeypatch):
     monkeypatch.setattr(recordfile, "SEGMENT_STEPS", 8)
     monkeypatch.setattr(recordfile, "KEEP_SEGMENTS", 1)

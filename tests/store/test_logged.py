@@ -123,3 +123,19 @@ def test_an_artifacts_size_and_hash_are_found_by_its_path():
     said = [{"kind": "artifact", "name": "model", "path": "/m.pt"}]
     (found,) = logged.artifacts(said, {"/m.pt": {"size_bytes": 3, "sha256": "ab"}})
     assert (found.size_bytes, found.sha256) == (3, "ab")
+
+
+def test_of_ddps_own_statistics_the_latest_count():
+    def said(overlap_ns):
+        return {
+            "kind": "ddp",
+            "communication_ns": 2_000_000,
+            "overlap_ns": overlap_ns,
+            "gradient_bytes": 4096,
+            "buckets": 2,
+            "has_hook": False,
+        }
+
+    found = logged.ddp_statistics([said(1), {"kind": "params", "values": {}}, said(500_000)])
+    assert (found.communication_s, found.overlap_s) == (0.002, 0.0005)
+    assert logged.ddp_statistics([{"kind": "params", "values": {}}]) is None

@@ -171,7 +171,7 @@ def _patch(field: str, content: bytes) -> tuple[int, bytes]:
     [
         (*_patch("magic", b"SQLite f"), ("not a TraceML record file", "expected", "move it out")),
         (*_patch("byte_order", b"\1\2\3\4"), ("damaged", "expected", "restore it")),
-        (*_patch("version", b"\x63\0\0\0"), ("format 99", "reads format 1", "newer one")),
+        (*_patch("version", b"\x63\0\0\0"), ("format 99", "reads formats 1 to", "newer one")),
         (*_patch("step_capacity", b"\xff" * 4), ("damaged", "expected", "restore it")),
         (*_patch("region_capacity", b"\xff" * 4), ("damaged", "expected", "restore it")),
     ],

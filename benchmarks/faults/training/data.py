@@ -68,6 +68,21 @@ class Hoarding(Dataset[Sample]):
         return self.inner[index]
 
 
+class Batches(Dataset[Sample]):
+    """Another data set's samples, a whole batch at once: a GPU would wait for single ones."""
+
+    def __init__(self, inner: Samples, batch: int) -> None:
+        self.inner = inner
+        self.batch = batch
+
+    def __len__(self) -> int:
+        return len(self.inner) // self.batch
+
+    def __getitem__(self, number: int) -> Sample:
+        chosen = torch.arange(number * self.batch, (number + 1) * self.batch) % POOL
+        return self.inner.inputs[chosen], self.inner.classes[chosen]
+
+
 class SlowCollate:
     """Makes a batch of samples, after a while."""
 
@@ -83,6 +98,9 @@ def loader(setup: Setup, data: Dataset[Sample], collate: Collate, epoch: int) ->
     """The batches of one epoch, in order."""
     total = setup.steps * setup.accumulate * setup.batch
     first, last = total * epoch // setup.epochs, total * (epoch + 1) // setup.epochs
+    if setup.cuda and isinstance(data, Samples):
+        numbers = range(first // setup.batch, last // setup.batch)
+        return DataLoader(Batches(data, setup.batch), batch_size=None, sampler=numbers)
     return DataLoader(
         data,
         batch_size=setup.batch,

@@ -5,18 +5,61 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from traceml.diagnose.explain import explain, has_verdict
 from traceml.diagnose.rules import (
     balanced,
+    checkpoint_heavy,
+    comm_bound,
     compute_bound,
+    compute_straggler,
+    cpu_starved,
+    evaluation_heavy,
+    exception,
+    fragmentation,
+    gc_pauses,
+    gpu_memory_imbalance,
+    gpu_throttled,
+    gpu_utilization,
+    h2d_bound,
+    h2d_straggler,
+    hang,
+    high_cpu,
+    high_gpu_memory,
+    high_gpu_power,
+    high_gpu_temperature,
+    high_pressure,
+    high_ram,
+    high_rank_cpu,
+    host_bound,
+    host_sync,
+    imbalance,
+    incomplete_data,
     input_bound,
+    input_straggler,
+    killed,
+    logging_heavy,
+    loss_spike,
     memory_balanced,
+    memory_creep,
     no_data,
+    no_gpu,
     no_memory_data,
     no_process_data,
+    no_stability_data,
     no_system_data,
+    non_finite_loss,
+    out_of_memory,
     process_normal,
+    recompiling,
+    slowdown,
+    stable,
+    straggler,
+    swapping,
     system_normal,
+    uneven_gpu_utilization,
     wait_heavy,
+    wait_straggler,
+    warmup,
 )
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Section, Severity
@@ -24,13 +67,54 @@ from traceml.model.finding import Finding, Section, Severity
 Rule = Callable[[Facts], "Finding | None"]
 
 RULES: tuple[Rule, ...] = (
+    checkpoint_heavy.check,
+    comm_bound.check,
     compute_bound.check,
+    compute_straggler.check,
+    cpu_starved.check,
+    evaluation_heavy.check,
+    exception.check,
+    fragmentation.check,
+    gc_pauses.check,
+    gpu_memory_imbalance.check,
+    gpu_throttled.check,
+    gpu_utilization.check,
+    h2d_bound.check,
+    h2d_straggler.check,
+    hang.check,
+    high_cpu.check,
+    high_gpu_memory.check,
+    high_gpu_power.check,
+    high_gpu_temperature.check,
+    high_pressure.check,
+    high_ram.check,
+    high_rank_cpu.check,
+    host_bound.check,
+    host_sync.check,
+    imbalance.check,
+    incomplete_data.check,
     input_bound.check,
+    input_straggler.check,
+    killed.check,
+    logging_heavy.check,
+    loss_spike.check,
+    memory_creep.check,
     no_data.check,
+    no_gpu.check,
     no_memory_data.check,
     no_process_data.check,
+    no_stability_data.check,
     no_system_data.check,
+    non_finite_loss.check,
+    out_of_memory.check,
+    recompiling.check,
+    slowdown.check,
+    straggler.check,
+    swapping.check,
+    uneven_gpu_utilization.check,
     wait_heavy.check,
+    wait_straggler.check,
+    warmup.check,
 )
 
 CALM: Mapping[Section, Callable[[Facts], Finding]] = {
@@ -38,8 +122,9 @@ CALM: Mapping[Section, Callable[[Facts], Finding]] = {
     Section.STEP_MEMORY: memory_balanced.check,
     Section.SYSTEM: system_normal.check,
     Section.PROCESS: process_normal.check,
+    Section.STABILITY: stable.check,
 }
-"""What to say of a section in which no rule found anything."""
+"""What to say of a section in which no rule found more than a remark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +139,18 @@ class Diagnosis:
 def diagnose(facts: Facts) -> Diagnosis:
     """What is to be said about a run, section by section."""
     found = [finding for rule in RULES if (finding := rule(facts)) is not None]
-    sections = {
-        section: tuple(sorted((f for f in found if f.section is section), key=_order))
-        or (calm(facts),)
-        for section, calm in CALM.items()
-    }
+    calm = [check(facts) for section, check in CALM.items() if not has_verdict(section, found)]
+    told = explain([*found, *calm])
+    sections = {section: tuple(f for f in told if f.section is section) for section in CALM}
     return Diagnosis(_primary(sections), sections)
 
 
-def _order(finding: Finding) -> tuple[int, float, str]:
-    """Severity first, then the time that could be won; the name only to be repeatable."""
-    return -finding.severity.weight, -(finding.lost_s_per_step or 0.0), finding.kind.value
-
-
 def _primary(sections: Mapping[Section, tuple[Finding, ...]]) -> Finding:
-    """Step time leads, unless nothing is wrong with it and memory is about to run out."""
-    step_time, memory = sections[Section.STEP_TIME][0], sections[Section.STEP_MEMORY][0]
-    memory_leads = step_time.severity is Severity.INFO and memory.severity is Severity.CRITICAL
+    """A run that failed is told first; then the step, unless memory is in danger and it is not."""
+    worst = {section: findings[0] for section, findings in sections.items()}
+    if worst[Section.STABILITY].severity is Severity.CRITICAL:
+        return worst[Section.STABILITY]
+    step_time, memory = worst[Section.STEP_TIME], worst[Section.STEP_MEMORY]
+    in_danger = memory.severity is Severity.CRITICAL
+    memory_leads = in_danger and step_time.severity is not Severity.CRITICAL
     return memory if memory_leads else step_time

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from traceml.facts.job import Job
+from traceml.facts.loader import NO_LOADER, LoaderFacts
+from traceml.facts.memory import RankMemory
 from traceml.facts.parts import StepParts
-from traceml.facts.sensors import NOT_SAMPLED, HostFacts, ProcessFacts
+from traceml.facts.sensors import NOT_SAMPLED, GpuFacts, HostFacts, ProcessFacts
 from traceml.facts.series import Series, Slowdown
+from traceml.facts.stability import NOTHING_KNOWN, Stability
+from traceml.facts.stragglers import Straggler
 from traceml.facts.times import NO_TIMES, StepTimes
 from traceml.model.phase import Phase
 from traceml.model.rank import Rank, Region
+from traceml.store.records import DdpStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,18 +28,6 @@ class Window:
     warmup_steps: int = 0
     steps_taken: int = 0
     """Complete steps of the rank that took most."""
-
-
-@dataclass(frozen=True, slots=True)
-class RankMemory:
-    """One rank's largest use of memory; the GPU's from its allocator, the host's from samples."""
-
-    peak_allocated_bytes: int | None = None
-    peak_reserved_bytes: int | None = None
-    peak_rss_bytes: int | None = None
-
-
-NO_MEMORY = RankMemory()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +57,49 @@ class Facts:
     """The mean over ranks of their means."""
     parts: StepParts | None = None
     """Every shared step of every rank, part by part."""
+    job: Job | None = None
+    """The ranks as one job, in which some may wait for others."""
+    stragglers: tuple[Straggler, ...] = ()
+    """The ranks whose own work takes longer than the others', the latest first."""
     series: Series | None = None
     """Step by step, each step's mean over ranks, after warm-up, at full resolution."""
     slowdown: Slowdown | None = None
     regions: tuple[Region, ...] = ()
     """Summed over ranks, the longest total first."""
-    loader_workers: int | None = None
-    """The most workers that a rank's training loader has."""
+    loader: LoaderFacts = NO_LOADER
+    ddp: DdpStatistics | None = None
+    """What DDP measured of its own communication; `None` where nothing is known of any."""
+    queue_dry_share: float | None = None
+    """Of the steps that were watched, those in which the GPU had caught up with the host."""
     host: HostFacts = NOT_SAMPLED
     processes: tuple[ProcessFacts, ...] = ()
     reason_without_steps: str | None = None
+    stability: Stability = NOTHING_KNOWN
 
     @property
     def ranks_used(self) -> tuple[RankFacts, ...]:
         """The ranks whose steps the means cover."""
         return tuple(rank for rank in self.ranks if rank.times.step_s is not None)
+
+    @property
+    def hidden_communication_s(self) -> float | None:
+        """Communication that went on while backward still computed."""
+        return None if self.ddp is None else self.ddp.overlap_s
+
+    @property
+    def gpus_used(self) -> tuple[GpuFacts, ...] | None:
+        """The sampled GPUs that the ranks train on; `None` where they cannot be told apart.
+
+        A rank knows its device by torch's number, the samples by the machine's: they agree for
+        certain only when the run uses all there are.
+        """
+        return self.host.by_gpu if len(self.host.by_gpu) == self.gpus_needed else None
+
+    @property
+    def gpus_needed(self) -> int:
+        """How many GPUs of this machine the ranks train on."""
+        devices = {(rank.rank.hostname, rank.rank.device) for rank in self.ranks}
+        return sum(device.startswith("cuda") for _, device in devices)
 
     def typical(self, phase: Phase) -> float | None:
         """A phase's mean seconds per step."""

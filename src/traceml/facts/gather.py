@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from traceml.facts.aligned import Aligned, align
-from traceml.facts.facts import Facts, RankFacts, RankMemory, Window
+from traceml.facts.ddp import ddp_facts
+from traceml.facts.facts import Facts, RankFacts, Window
+from traceml.facts.job import Job, job_of
+from traceml.facts.loader import loader_facts, queue_dry_share
+from traceml.facts.memory import processes_by_rank, rank_memory
 from traceml.facts.parts import StepParts
-from traceml.facts.sensors import during, host_facts, process_facts
+from traceml.facts.sensors import during, host_facts, oom_kills, process_facts
 from traceml.facts.series import Series, Slowdown, describe, find_slowdown
+from traceml.facts.stability import stability
+from traceml.facts.stragglers import Straggler, find_stragglers
 from traceml.facts.times import NO_TIMES, StepTimes, mean_times, step_clocks, times_by_rank
 from traceml.facts.warmup import warmup_steps
 from traceml.model import layout
@@ -32,18 +36,24 @@ class _Steps:
     times: Mapping[int, StepTimes] | None = None
     """By global rank."""
     parts: StepParts | None = None
+    job: Job | None = None
+    stragglers: tuple[Straggler, ...] = ()
     series: Series | None = None
     slowdown: Slowdown | None = None
 
 
-def gather(records: RunRecords) -> Facts:
-    """The facts of a run, or of the part of one that these records hold."""
+def gather(records: RunRecords, most_warmup: int | None = None) -> Facts:
+    """The facts of a run, or of the part of one that these records hold.
+
+    At most `most_warmup` of the first steps of training are warm-up; by default, a tenth.
+    """
     taken = {rank.rank.rank: _steps_taken(rank) for rank in records.ranks}
-    steps = _measure_steps([rank for rank in records.ranks if taken[rank.rank.rank]], taken)
+    used = [rank for rank in records.ranks if taken[rank.rank.rank]]
+    steps = _measure_steps(used, taken, most_warmup)
     times = steps.times or {}
+    mean = mean_times(tuple(times.values()))
     samples = during(records.samples, *_training_time(records.ranks))
-    processes = process_facts(samples)
-    resident = {process.rank: process.rss_bytes.peak for process in processes}
+    sampled = processes_by_rank(samples)
     return Facts(
         ranks=tuple(
             RankFacts(
@@ -52,28 +62,33 @@ def gather(records: RunRecords) -> Facts:
                 steps_aborted=_steps_aborted(rank),
                 loop_s=_loop_s(rank),
                 times=times.get(rank.rank.rank, NO_TIMES),
-                memory=_memory(rank, resident.get(rank.rank.rank)),
+                memory=rank_memory(rank, sampled.get(rank.rank.rank, ())),
             )
             for rank in records.ranks
         ),
         window=steps.window,
         clock=steps.clock,
-        mean=mean_times(tuple(times.values())),
+        mean=mean,
         parts=steps.parts,
+        job=steps.job,
+        stragglers=steps.stragglers,
         series=steps.series,
         slowdown=steps.slowdown,
         regions=_sum_regions(records.ranks),
-        loader_workers=max(
-            (rank.loader_workers for rank in records.ranks if rank.loader_workers is not None),
-            default=None,
-        ),
-        host=host_facts(samples),
-        processes=processes,
+        loader=loader_facts(records.ranks, mean, steps.parts),
+        ddp=ddp_facts(records.ranks),
+        queue_dry_share=queue_dry_share(records.ranks),
+        # A kill for want of memory comes after the last step.
+        host=replace(host_facts(samples), oom_kills=oom_kills(records.samples)),
+        processes=process_facts(samples),
         reason_without_steps=_reason_without_steps(records, taken),
+        stability=stability(records),
     )
 
 
-def _measure_steps(used: Sequence[RankRecords], taken: Mapping[int, int]) -> _Steps:
+def _measure_steps(
+    used: Sequence[RankRecords], taken: Mapping[int, int], most_warmup: int | None
+) -> _Steps:
     most = max(taken.values(), default=0)
     aligned = align(used)
     if aligned is None:
@@ -81,15 +96,20 @@ def _measure_steps(used: Sequence[RankRecords], taken: Mapping[int, int]) -> _St
     clocks = step_clocks(aligned)
     over_ranks = clocks.over_ranks()
     # Old steps are folded only after very many: their warm-up no longer weighs anything.
-    warmup = 0 if aligned.folded else warmup_steps(clocks.with_host())
+    earlier = min(rank.earlier_steps for rank in used)
+    warmup = 0 if aligned.folded else warmup_steps(clocks.with_host(), earlier, most_warmup)
     by_rank = times_by_rank(aligned, clocks, warmup)
     over_ranks, numbers = over_ranks[warmup:], aligned.index[warmup:] + 1
     seen = np.isfinite(over_ranks)
+    parts = StepParts(aligned, warmup, clocks.clock, tuple(rank.rank.rank for rank in used))
+    job = job_of(parts, by_rank)
     return _Steps(
         window=_window(aligned, warmup, most),
         clock=clocks.clock,
         times={rank.rank.rank: found for rank, found in zip(used, by_rank, strict=True)},
-        parts=StepParts(aligned, warmup, clocks.clock, tuple(rank.rank.rank for rank in used)),
+        parts=parts,
+        job=job,
+        stragglers=find_stragglers(job, by_rank),
         series=describe(over_ranks[seen]) if seen.any() else None,
         slowdown=find_slowdown(over_ranks[seen], numbers[seen]),
     )
@@ -126,23 +146,6 @@ def _steps_aborted(rank: RankRecords) -> int:
 def _loop_s(rank: RankRecords) -> float:
     folded_ns = rank.blocks["wall_ns_sum"].sum() + rank.blocks["incomplete_wall_ns"].sum()
     return float(np.maximum(rank.steps["wall_ns"], 0).sum() + folded_ns) * 1e-9
-
-
-def _memory(rank: RankRecords, resident_bytes: float | None) -> RankMemory:
-    return RankMemory(
-        peak_allocated_bytes=_peak(rank, "allocated_bytes"),
-        peak_reserved_bytes=_peak(rank, "reserved_bytes"),
-        peak_rss_bytes=None if resident_bytes is None else int(resident_bytes),
-    )
-
-
-def _peak(rank: RankRecords, name: str) -> int | None:
-    def largest(values: npt.NDArray[Any]) -> int:
-        return int(values.max(initial=layout.NOT_MEASURED))
-
-    counted = rank.blocks[f"{name}_count"] > 0
-    found = max(largest(rank.steps[name]), largest(rank.blocks[f"{name}_max"][counted]))
-    return None if found == layout.NOT_MEASURED else found
 
 
 def _training_time(ranks: Sequence[RankRecords]) -> tuple[float, float]:

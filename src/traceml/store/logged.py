@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from traceml.model.layout import MESSAGE_PAYLOAD_BYTES
-from traceml.store.records import Artifact, Metric
+from traceml.store.records import Artifact, DdpStatistics, Metric
 
 _TAIL_BYTES = 1 << 20
 _NEVER_NS = 1 << 63
+MOST_HISTORY = 4096
+"""Values of a loss or a gradient norm that are kept one by one."""
+_WITH_HISTORY = re.compile(r"loss|grad[a-z]*[ ./_-]*norm", re.IGNORECASE)
 _MERGED = ("folded", "params", "lost", "metrics")
 """The kinds of lines that thinning merges or halves; all others it keeps."""
 
@@ -60,6 +65,9 @@ class _Totals:
         """When the first value came, and its step."""
         self.last: tuple[int, int | None, float] = (-1, None, math.nan)
         """When the last value came, its step, and the value."""
+        self.first_not_finite: tuple[int, int | None] = (_NEVER_NS, None)
+        """When the first value came that is no number, and its step."""
+        self.history: deque[tuple[int, float]] = deque(maxlen=MOST_HISTORY)
 
     def add(self, value: float, step: int | None, unix_ns: int) -> None:
         """One more value; what is not finite is counted and kept out of the mean."""
@@ -69,6 +77,8 @@ class _Totals:
             self.total += value
             self.minimum = min(self.minimum, value)
             self.maximum = max(self.maximum, value)
+        else:
+            self.first_not_finite = min(self.first_not_finite, (unix_ns, step), key=_when)
         self._place((unix_ns, step), (unix_ns, step, value))
 
     def absorb(self, folded: dict[str, Any]) -> None:
@@ -80,6 +90,8 @@ class _Totals:
         self.maximum = max(self.maximum, float(folded["maximum"]))
         last_ns, last_step, last = folded["last"]
         self._place(tuple(folded["first"]), (last_ns, last_step, float(last)))
+        not_finite = tuple(folded.get("first_not_finite", self.first_not_finite))
+        self.first_not_finite = min(self.first_not_finite, not_finite, key=_when)
 
     def _place(self, first: tuple[int, int | None], last: tuple[int, int | None, float]) -> None:
         if first[0] < self.first[0]:
@@ -97,7 +109,12 @@ class _Totals:
             "maximum": str(self.maximum),
             "first": self.first,
             "last": (*self.last[:2], str(self.last[2])),
+            "first_not_finite": self.first_not_finite,
         }
+
+
+def _when(place: tuple[int, int | None]) -> int:
+    return place[0]
 
 
 def reduce_metrics(messages: Iterable[dict[str, Any]]) -> tuple[Metric, ...]:
@@ -113,6 +130,8 @@ def reduce_metrics(messages: Iterable[dict[str, Any]]) -> tuple[Metric, ...]:
             mean=each.total / each.finite if each.finite else math.nan,
             first_step=each.first[1],
             last_step=each.last[1],
+            first_not_finite_step=each.first_not_finite[1],
+            history=tuple(each.history),
         )
         for name, each in sorted(totals.items())
     )
@@ -125,8 +144,11 @@ def _sum_up(messages: Iterable[dict[str, Any]]) -> dict[str, _Totals]:
             if message.get("kind") == "folded":
                 totals.setdefault(name, _Totals()).absorb(value)
             elif message.get("kind") == "metrics":
-                at = message.get("unix_ns", 0)
-                totals.setdefault(name, _Totals()).add(float(value), message.get("step"), at)
+                at, step = message.get("unix_ns", 0), message.get("step")
+                each = totals.setdefault(name, _Totals())
+                each.add(float(value), step, at)
+                if step is not None and _WITH_HISTORY.search(name):
+                    each.history.append((step, float(value)))
     return totals
 
 
@@ -175,6 +197,21 @@ def merge_params(messages: Iterable[dict[str, Any]]) -> dict[str, Any]:
         if message.get("kind") == "params":
             params.update(message.get("values", {}))
     return params
+
+
+def ddp_statistics(messages: Iterable[dict[str, Any]]) -> DdpStatistics | None:
+    """The latest of DDP's own statistics: they are means over everything before."""
+    said = [message for message in messages if message.get("kind") == "ddp"]
+    if not said:
+        return None
+    latest = said[-1]
+    return DdpStatistics(
+        communication_s=latest["communication_ns"] * 1e-9,
+        overlap_s=latest["overlap_ns"] * 1e-9,
+        gradient_bytes=latest["gradient_bytes"],
+        buckets=latest["buckets"],
+        has_hook=latest["has_hook"],
+    )
 
 
 def artifacts(messages: Iterable[dict[str, Any]], hashes: dict[str, Any]) -> tuple[Artifact, ...]:

@@ -19,6 +19,9 @@ from traceml.model.rank import Rank, Region
 from traceml.store.records import STEP_DTYPE, dtype_of
 from traceml.store.versions import STEPS_BY_VERSION
 
+LAST_STEPS = 256
+"""Enough to tell what a usual step takes, and how long its pauses are."""
+
 _IDENTITY = layout.packer(layout.IDENTITY)
 _COUNTERS = layout.packer(layout.COUNTERS)
 _REGION = layout.packer(layout.REGION)
@@ -206,6 +209,11 @@ class RingReader:
             slots["sequence"] > final
         )
         return slots[: int(open_still.argmax())] if open_still.any() else slots
+
+    def last_walls_s(self) -> list[float]:
+        """The wall times of the last steps, oldest first."""
+        steps = self.steps_from(max(0, self.written() - LAST_STEPS), everything=True)
+        return [max(0, int(wall_ns)) / 1e9 for wall_ns in steps["wall_ns"]]
 
     def messages_from(self, number: int) -> list[tuple[int, bytes]]:
         """Whole messages from a piece's number on, each with the number after its last piece."""

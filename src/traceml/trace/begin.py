@@ -6,7 +6,9 @@ import re
 
 import torch
 
+from traceml.model.environment import INTERPRETER_MARK
 from traceml.trace.current import current
+from traceml.trace.interpreter import introduce
 
 OLDEST_TORCH = (2, 1)
 
@@ -16,6 +18,7 @@ def begin() -> None:
     session = current()
     if session is None or not session.active or session.steps is not None:
         return
+    session.guard(introduce, any_thread=True)(session.run_folder, INTERPRETER_MARK)
     version = getattr(torch, "__version__", "of no version")
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if numbers < OLDEST_TORCH:
@@ -25,6 +28,7 @@ def begin() -> None:
         from traceml.trace import hooks
 
         hooks.install(session)
+        session.end_with_worker()
     except (ImportError, AttributeError, TypeError) as error:
         what = f"{type(error).__name__}: {error}"
         session.give_up(f"torch {version} has not the hooks we know ({what})")

@@ -16,9 +16,7 @@ class ExplicitSteps:
         self._session = session
         self._models = models
         self.enter = session.guard(self._enter, any_thread=True)
-        self.exit = session.guard(
-            lambda aborted: session.recorder.note_and_digest(session.tracer.exit_step, aborted)
-        )
+        self.exit = session.guard(self._exit)
         self.watch = session.guard(models.watch_one, any_thread=True)
 
     def _enter(self, model: Any) -> None:
@@ -32,3 +30,9 @@ class ExplicitSteps:
         if not session.identified:
             session.identify()
         session.recorder.note_boundary(session.tracer.enter_step, None)
+
+    def _exit(self, aborted: bool) -> None:
+        session = self._session
+        if aborted:
+            session.failures.note()
+        session.recorder.note_and_digest(session.tracer.exit_step, aborted)

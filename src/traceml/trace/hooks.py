@@ -16,110 +16,67 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizer
-from torch.utils.data import DataLoader
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from traceml.trace import models, verbs
+from traceml.trace import copies, loaders, logging_calls, models, synchronising, verbs
+from traceml.trace.arrivals import Arrivals
+from traceml.trace.collectives import Communication
+from traceml.trace.compile_time import CompileTime
 from traceml.trace.compiling import is_compiling
+from traceml.trace.ddp import DdpModels
 from traceml.trace.explicit import ExplicitSteps
+from traceml.trace.glance import Glance
 from traceml.trace.session import Session
-from traceml.trace.steps import BACKWARD, CHECKPOINT, GC, H2D, INPUT
+from traceml.trace.spending import Spending
+from traceml.trace.steps import BACKWARD, CHECKPOINT, GC
 
 BACKWARDS_WITHOUT_OPTIMIZER = 4096
 """An optimizer exists and never steps (it is compiled, or of a kind of its own): backward marks the
 step from then on. Far more than anybody's micro-batches in one step."""
-
-_GPU_KINDS = ("cuda", "mps")
 
 
 def install(session: Session) -> None:
     """Set every hook; `session.stop()` takes them out again."""
     session.replace(verbs, "is_compiling", is_compiling)
     watched = models.Models(session)
+    _watch_communication(session, watched)
     session.steps = ExplicitSteps(session, watched)
     search = _OptimizerSearch(session, watched)
-    _watch_loaders(session)
-    _watch_backward(session, search)
-    _watch_optimizers(session, models.KnownOptimizers(watched), search)
+    spending, arrivals = Spending(session), Arrivals(session)
+    loaders.watch(session, spending)
+    _watch_backward(session, search, CompileTime(session, arrivals))
+    known = models.KnownOptimizers(watched)
+    session.failures.follow(watched.living, known.living)
+    _watch_optimizers(session, known, search)
     _watch_checkpoints(session)
     if torch.version.cuda or torch.version.hip or torch.backends.mps.is_built():
-        _watch_copies(session)
-    _watch_garbage_collection(session)
-
-
-# Fetching
-
-
-def _watch_loaders(session: Session) -> None:
-    tracer, recorder = session.tracer, session.recorder
-    note = session.guard(recorder.note)
-    begin = session.guard(lambda iterator: recorder.begin_fetch(id(iterator._dataset)))
-    begin_iterator = session.guard(lambda loader: recorder.begin_fetch(id(loader.dataset)))
-    workers = -1
-
-    def end_fetch(iterator: Any, batch: Any) -> None:
-        nonlocal workers
-        recorder.note(tracer.end_fetch, samples_in(batch))
-        if iterator._num_workers != workers and session.ring and tracer.source_trains():
-            workers = iterator._num_workers
-            session.ring.note_loader(workers, bool(iterator._pin_memory))
-
-    end = session.guard(end_fetch)
-    fetch = _BaseDataLoaderIter.__next__
-    iterate = DataLoader.__iter__
-
-    @functools.wraps(fetch)
-    def __next__(self: Any) -> Any:  # noqa: N807 - stands in for the method of that name
-        begin(self)
-        try:
-            batch = fetch(self)
-        except StopIteration:
-            note(tracer.end_epoch, id(self._dataset))
-            raise
-        except BaseException:
-            note(tracer.abort, INPUT)
-            raise
-        end(self, batch)
-        return batch
-
-    @functools.wraps(iterate)
-    def __iter__(self: Any) -> Any:  # noqa: N807 - starting workers is waiting for input too
-        begin_iterator(self)
-        try:
-            return iterate(self)
-        finally:
-            note(tracer.end, INPUT)
-
-    session.replace(_BaseDataLoaderIter, "__next__", __next__)
-    session.replace(DataLoader, "__iter__", __iter__)
-
-
-def samples_in(batch: Any) -> int:
-    """How many samples a collated batch holds; -1 when it does not show."""
-    if isinstance(batch, (list, tuple)) and batch:
-        batch = batch[0]
-    if isinstance(batch, dict) and batch:
-        batch = next(iter(batch.values()))
-    if isinstance(batch, torch.Tensor) and batch.dim():
-        return batch.shape[0]
-    return -1  # a list of lists may be anything: the samples of one field, or one sample's fields
+        copies.watch(session, spending)
+    if torch.version.cuda or torch.version.hip:
+        synchronising.watch(session, spending)
+    logging_calls.watch(session, spending, arrivals)
+    _watch_garbage_collection(session, spending)
 
 
 # Backward
 
 
-def _watch_backward(session: Session, search: _OptimizerSearch) -> None:
+def _watch_backward(session: Session, search: _OptimizerSearch, compile_time: CompileTime) -> None:
     tracer, note = session.tracer, session.guard(session.recorder.note)
     begin_backward, end_backward = tracer.begin_backward, tracer.end_backward
+    glance = Glance(session)
 
-    def begin() -> None:
+    def begin(tensors: Any) -> None:
         session.backwards_open += 1
         if tracer.gpu is not None:
             tracer.gpu.look_at_memory()
+        seen = glance.look(tensors) if session.backwards_open == 1 else ()
         session.recorder.note(begin_backward, None)
+        for event, what in seen:
+            session.recorder.note_on_host(event, what)
 
     def end() -> None:
         session.backwards_open -= 1
+        if compile_time.elsewhere_ns:
+            compile_time.note_elsewhere()
         if not search.is_over:
             search.look()
         if tracer.by_hand:
@@ -132,6 +89,7 @@ def _watch_backward(session: Session, search: _OptimizerSearch) -> None:
     def abort() -> None:
         session.backwards_open = 0
         note(tracer.abort, BACKWARD)
+        session.failures.note()
 
     # Tensor.backward calls torch.autograd.backward: one place serves both.
     for name in ("backward", "grad"):
@@ -143,17 +101,19 @@ def _watch_backward(session: Session, search: _OptimizerSearch) -> None:
 def _timed_backward(
     session: Session,
     function: Callable[..., Any],
-    begin: Callable[[], Any],
+    begin: Callable[[Any], Any],
     end: Callable[[], Any],
     abort: Callable[[], None],
 ) -> Callable[..., Any]:
+    has_loss = function.__name__ == "backward"  # what `grad` is asked about need not be one
+
     @functools.wraps(function)
     def backward(*arguments: Any, **options: Any) -> Any:
         if is_compiling():
             return function(*arguments, **options)
         if session.thread != get_ident():
             session.follow_this_thread()
-        begin()
+        begin((arguments[0] if arguments else options.get("tensors")) if has_loss else None)
         try:
             result = function(*arguments, **options)
         except BaseException:
@@ -239,6 +199,18 @@ def _watch_optimizers(
     session.restores.append(torch_optimizer.register_optimizer_step_post_hook(after).remove)
 
 
+# Communication
+
+
+def _watch_communication(session: Session, watched: models.Models) -> None:
+    communication = Communication(session)
+    communication.watch()
+    ddp_models = DdpModels(session, communication)
+    ddp_models.watch_all()
+    watched.visitors.append(ddp_models.find)
+    watched.visitors.append(lambda _: communication.watch_functional())
+
+
 # Checkpoints
 
 
@@ -257,74 +229,20 @@ def _watch_checkpoints(session: Session) -> None:
     session.replace(torch, "save", timed_save)
 
 
-# Copies to the device
-
-
-def _watch_copies(session: Session) -> None:
-    note = session.guard(session.recorder.note)
-    begin, end = session.tracer.begin, session.tracer.end
-
-    def timed(function: Callable[..., Any], target: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def copy(self: Any, *arguments: Any, **options: Any) -> Any:
-            if is_compiling() or not target(self, arguments, options):
-                return function(self, *arguments, **options)
-            note(begin, H2D)
-            try:
-                return function(self, *arguments, **options)
-            finally:
-                note(end, H2D)
-
-        return copy
-
-    session.replace(torch.Tensor, "to", timed(torch.Tensor.to, _moves_to_gpu))
-    session.replace(torch.Tensor, "cuda", timed(torch.Tensor.cuda, _is_on_host))
-    session.replace(torch.Tensor, "copy_", timed(torch.Tensor.copy_, _fills_from_host))
-
-
-def _is_on_host(tensor: Any, arguments: Any, options: Any) -> bool:
-    return bool(tensor.device.type == "cpu")
-
-
-def _moves_to_gpu(tensor: Any, arguments: Any, options: Any) -> bool:
-    target = arguments[0] if arguments else options.get("device")
-    if type(target) is torch.device:
-        kind = target.type
-    elif type(target) is str:
-        kind = target.partition(":")[0]
-    elif type(target) is int:
-        kind = "cuda"
-    elif isinstance(target, torch.Tensor):
-        kind = target.device.type
-    else:
-        return False
-    return kind in _GPU_KINDS and tensor.device.type == "cpu"
-
-
-def _fills_from_host(tensor: Any, arguments: Any, options: Any) -> bool:
-    source = arguments[0] if arguments else options.get("other")
-    return (
-        tensor.device.type in _GPU_KINDS
-        and isinstance(source, torch.Tensor)
-        and source.device.type == "cpu"
-    )
-
-
 # Garbage collection
 
 
-def _watch_garbage_collection(session: Session) -> None:
-    tracer, recorder = session.tracer, session.recorder
-    began = 0
+def _watch_garbage_collection(session: Session, spending: Spending) -> None:
+    began_ns = charged_ns = 0
 
     def collect(phase: str, details: dict[str, int]) -> None:
-        nonlocal began
+        nonlocal began_ns, charged_ns
         if session.thread != get_ident():
             return  # a thread that collects garbage need not be the one that trains
         if phase == "start":
-            began = perf_counter_ns()
+            began_ns, charged_ns = perf_counter_ns(), spending.charged_ns
         else:
-            recorder.note(tracer.spend, (GC, perf_counter_ns() - began))
+            spending.charge(GC, began_ns, charged_ns)
 
     guarded = session.guard(collect, any_thread=True)
     gc.callbacks.append(guarded)

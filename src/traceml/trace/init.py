@@ -50,6 +50,7 @@ def _start_run(
         "overwrite": overwrite,
         "subject": _subject(),
         "command": [sys.executable, *sys.argv],
+        "working_folder": str(Path.cwd()),
         "pid": os.getpid(),
     }
     try:

@@ -54,6 +54,7 @@ class Messages:
         self.params = session.guard(self._params, any_thread=True)
         self.metrics = session.guard(self._metrics, any_thread=True)
         self.artifact = session.guard(self._artifact, any_thread=True)
+        self.write = session.guard(self._write, any_thread=True)
 
     def forget(self) -> None:
         """Begin anew: in a forked child the parent's lock may be held for ever."""
@@ -66,6 +67,10 @@ class Messages:
     def _artifact(self, path: str | Path, name: str | None) -> None:
         where = Path(path).absolute()
         self._write({"kind": "artifact", "path": str(where), "name": str(name or where.name)})
+
+    def pass_on(self, message: dict[str, Any]) -> None:
+        """Write something that the tracer itself has to say; its kind is in it."""
+        self._write(message)
 
     def _write(self, message: dict[str, Any]) -> None:
         self._put(self._encode(message).encode(errors="replace"))
@@ -125,7 +130,7 @@ class Messages:
 
         if len(self._pending) >= MOST_PENDING:
             raise ValueError(f"more than {MOST_PENDING} logged values wait for the GPU")
-        host = torch.empty((), dtype=value.dtype, pin_memory=True)
+        host = torch.empty((), dtype=value.dtype, device="cpu", pin_memory=True)
         host.copy_(value.detach().reshape(()), non_blocking=True)
         mark: Any = torch.cuda.Event()  # type: ignore[no-untyped-call] # torch has no types here
         mark.record()

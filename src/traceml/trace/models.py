@@ -12,7 +12,7 @@ import functools
 import gc
 import sys
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from threading import get_ident
 from typing import Any
 
@@ -52,6 +52,10 @@ class KnownOptimizers:
         if not self._models.cover(parameters):
             self._models.watch(self._owners(parameters.keys()))
 
+    def living(self) -> list[Any]:
+        """The optimizers that are still there."""
+        return [each for each in (ref() for ref in self.seen.values()) if each is not None]
+
     def _owners(self, parameters: Iterable[int]) -> list[nn.Module]:
         wanted = set(parameters)
         owners = outermost(own_any(wanted, _held_by_callers()))
@@ -74,6 +78,8 @@ class Models:
         self._called: set[int] = set()
         """The watched models that were seen to be called."""
         self._depth = 0
+        self.visitors: list[Callable[[nn.Module], None]] = []
+        """What wants to see each model that is found."""
 
     def cover(self, parameters: Iterable[int]) -> bool:
         """Whether the watched models own all of these already."""
@@ -88,6 +94,12 @@ class Models:
                 self._wrap(type(model), "__call__")
                 if self._look not in self._session.tracer.looks:
                     self._session.tracer.looks.append(self._look)
+                for visit in self.visitors:
+                    visit(model)
+
+    def living(self) -> list[nn.Module]:
+        """The watched models that are still there."""
+        return self._models()
 
     def watches(self, model: nn.Module) -> bool:
         """Whether the calls of this model are timed already."""
@@ -150,6 +162,7 @@ class Models:
             except BaseException:
                 self._depth = 0
                 note(abort, FORWARD)
+                session.failures.note()
                 raise
             self._depth = 0
             called.add(id(model))

@@ -36,6 +36,12 @@ class Recorder:
             self.digest()
         return mark
 
+    def note_on_host(self, event: Event, what: Any) -> None:
+        """Something that has no place on the GPU's timeline, and whose moment does not matter."""
+        self._events.append((event, what, 0, None))
+        if len(self._events) > MOST_EVENTS:
+            self.digest()
+
     def note_boundary(self, event: Event, what: Any) -> None:
         """Something happens where a step may end or begin."""
         gpu = self.tracer.gpu

@@ -11,12 +11,16 @@ from pathlib import Path
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from traceml.model.environment import MARKS, TROUBLE_MARK
+from traceml.model.environment import MARKS, TRAINER_MARK, TROUBLE_MARK
+from traceml.model.failure import STACKS_SUFFIX
 from traceml.model.rank import Rank
 from traceml.trace import ring as rings
+from traceml.trace.failure import Failures
+from traceml.trace.interpreter import introduce
 from traceml.trace.messages import Messages
 from traceml.trace.recorder import Recorder
 from traceml.trace.regions import Regions
+from traceml.trace.stacks import answer_with_stacks
 from traceml.trace.steps import StepTracer
 
 if TYPE_CHECKING:
@@ -67,6 +71,9 @@ class Session:
         self.steps: ExplicitSteps | None = None
         self.regions = Regions(self)
         self.messages = Messages(self)
+        self.failures = Failures(self)
+        self._stacks: object = None
+        self._ends_with_worker = False
 
     # The guard
 
@@ -136,15 +143,18 @@ class Session:
                 return None
             self.ring.identify(self._identity())
             self.tracer.sink = self.ring
-            self._finish_in_worker()
+            self.end_with_worker()
         return self.ring
 
-    def _finish_in_worker(self) -> None:
+    def end_with_worker(self) -> None:
         """A rank that multiprocessing started skips `atexit`: its own finalizers end it."""
         multiprocessing: Any = sys.modules.get("multiprocessing")
-        if multiprocessing is not None and multiprocessing.parent_process() is not None:
+        if self._ends_with_worker or multiprocessing is None:
+            return
+        if multiprocessing.parent_process() is not None:
             from multiprocessing.util import Finalize
 
+            self._ends_with_worker = True
             Finalize(None, self.finish, exitpriority=100)
 
     def identify(self) -> None:
@@ -152,7 +162,18 @@ class Session:
         if not self.identified and self.open() is not None:
             self.identified = True
             assert self.ring is not None
-            self.ring.identify(self._identity())
+            identity = self._identity()
+            self.ring.identify(identity)
+            self.guard(self._answer_with_stacks, any_thread=True)(self.ring.path)
+            if identity.local_rank == 0:  # always the same one speaks for the run
+                self.guard(introduce, any_thread=True)(self.run_folder, TRAINER_MARK)
+
+    def _answer_with_stacks(self, ring: Path) -> None:
+        self._stacks = answer_with_stacks(ring.with_suffix(STACKS_SUFFIX))  # kept open
+
+    def rank(self) -> int:
+        """This process's global rank, as far as it is known by now."""
+        return _place()[0]
 
     def follow_cuda(self, index: int) -> None:
         """The model lives on a CUDA device: time its phases there as well."""
@@ -192,16 +213,23 @@ class Session:
         """The process ends by itself: keep what is open, say goodbye."""
         if os.getpid() != self.pid:
             return
+        counted = self.tracer.steps
         if self.ring is not None:
-            self.guard(self._finish, any_thread=True)()
+            counted = self.guard(self._finish, any_thread=True)() or counted
+        self.guard(self.failures.conclude, any_thread=True)(counted)
+        if self.ring is not None:
             self.ring.mark_ended()
         self.stop()
 
-    def _finish(self) -> None:
+    def _finish(self) -> int:
+        """Close what is open; how many steps were complete before."""
         gpu: Any = self.tracer.gpu
+        counted = self.tracer.steps
         if self.tracing:
             if gpu is not None:
                 gpu.look_at_memory()
+            self.recorder.digest()
+            counted = self.tracer.steps
             self.recorder.note_and_digest(self.tracer.finish, None)
         deadline = time.monotonic() + LAST_LOOK_S
         while gpu is not None and gpu.outstanding and time.monotonic() < deadline:
@@ -209,6 +237,7 @@ class Session:
             time.sleep(0.001)
         for look in tuple(self.tracer.looks):
             look()
+        return counted
 
     def stop(self) -> None:
         """Record nothing any more; the ring stays for the agent."""
@@ -248,6 +277,8 @@ class Session:
         self.recorder.forget()
         self.regions.forget()
         self.messages.forget()
+        self.failures.forget()
+        self._ends_with_worker = False
 
     def say(self, text: str) -> None:
         """One line for people, on stderr; never an error of its own."""

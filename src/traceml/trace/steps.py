@@ -197,13 +197,17 @@ class StepTracer:
 
     def spend(self, what: tuple[int, int], now: int, mark: Any) -> None:
         """Time that ends now went to no phase: garbage collection, logging, compiling."""
+        if self._start is None:
+            return  # before the first step it is nobody's
         kind, duration = what
         self._totals[kind] += duration
         if self._frames:
             self._frames[-1][2] += duration
 
     def spend_within(self, what: tuple[int, int], now: int, mark: Any) -> None:
-        """Time that ends now, within the phase it happened in: waiting for the device, collating."""
+        """Time that ends now, in whose phase it stays: waiting for the device, collating."""
+        if self._start is None:
+            return
         kind, duration = what
         totals = self._totals
         totals[kind] = duration if totals[kind] < 0 else totals[kind] + duration

@@ -1,0 +1,98 @@
+"""Asks a rank for its Python stacks, and reads from them what it is at."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from traceml.model.failure import STACKS_SIGNAL_ABOVE_FIRST, Doing, is_users, line_name
+
+_FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$')
+_THREAD = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]+)")
+_TRAINING_THREAD = re.compile(r"^training thread 0x([0-9a-f]+)", re.MULTILINE)
+_OURS = re.compile(r"/traceml/trace/")
+_WAITS_FOR_OTHERS = re.compile(r"/torch/distributed/(?!elastic|rpc|launcher)")
+_BACKWARD = re.compile(r"/torch/autograd/|/torch/_tensor\.py$")
+_LOADER = re.compile(r"/torch/utils/data/")
+_STANDARD = re.compile(r"/(threading|queue|selectors|socket|connection|popen_fork|process)\.py$")
+"""Where Python itself waits; who waits there is said by the caller."""
+_NOTEBOOK = re.compile(r"/(ipykernel|IPython)/")
+_WRAPPERS = frozenset({"wrapper", "wrapped", "inner", "decorate_context"})
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One line of a stack."""
+
+    file: str
+    line: int
+    function: str
+
+
+Stack = tuple[Frame, ...]
+"""The innermost frame first."""
+
+
+def ask(pid: int) -> bool:
+    """Ask a process for its stacks; only where it is known to answer, or it would die of it."""
+    first = getattr(signal, "SIGRTMIN", None)
+    if first is None:
+        return False
+    number = first + STACKS_SIGNAL_ABOVE_FIRST
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+        caught = re.search(r"^SigCgt:\s*([0-9a-f]+)", status, re.MULTILINE)
+        if caught is None or not int(caught[1], 16) >> (number - 1) & 1:
+            return False
+        os.kill(pid, number)
+    except OSError:
+        return False
+    return True
+
+
+def training_stack(header: str, dump: str) -> Stack:
+    """The stack of the thread that trains; where it is not told, of the last one: the main."""
+    named = _TRAINING_THREAD.search(header)
+    stacks: dict[int, list[Frame]] = {}
+    thread = 0
+    for line in dump.splitlines():
+        if found := _THREAD.match(line):
+            thread = int(found[1], 16)
+            stacks[thread] = []
+        elif found := _FRAME.match(line):
+            stacks.setdefault(thread, []).append(Frame(found[1], int(found[2]), found[3]))
+    wanted = int(named[1], 16) if named else None
+    chosen = stacks.get(wanted) if wanted is not None else None
+    return tuple(chosen if chosen is not None else next(reversed(stacks.values()), []))
+
+
+def reading(stack: Stack) -> tuple[Doing, str | None]:
+    """What a rank with this stack is at, and the call it waits in."""
+    frames = [frame for frame in stack if not _OURS.search(frame.file)]
+    if not frames:
+        return Doing.UNKNOWN, None
+    for frame in frames:
+        if _NOTEBOOK.search(frame.file):
+            return Doing.IDLE, None
+        if _LOADER.search(frame.file):
+            return Doing.INPUT, None
+        if _WAITS_FOR_OTHERS.search(frame.file):
+            if frame.function in _WRAPPERS:
+                continue
+            return Doing.COLLECTIVE, frame.function
+        if _BACKWARD.search(frame.file):
+            return Doing.BACKWARD, None
+        if not _STANDARD.search(frame.file):
+            break
+    return Doing.CODE, None
+
+
+def users_line(stack: Stack, folder: str) -> str | None:
+    """The user's own innermost line."""
+    for frame in stack:
+        if is_users(frame.file) and not _OURS.search(frame.file):
+            return line_name(frame.file, frame.line, frame.function, folder)
+    return None

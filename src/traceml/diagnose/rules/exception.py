@@ -1,0 +1,70 @@
+"""Exception: an error of the script's own, or of a library it uses, ended the run."""
+
+from __future__ import annotations
+
+from traceml.diagnose.places import evidence_of, phase_of, place, ranks_of, who, words
+from traceml.facts.facts import Facts
+from traceml.model.failure import FailureReport, is_consequence
+from traceml.model.finding import Finding, Kind, Section, Severity
+
+KIND = Kind.EXCEPTION
+
+HINTS = (
+    (
+        "Bus error",
+        "A data worker found no room in shared memory: give the container more (--shm-size), or "
+        "use fewer workers.",
+    ),
+    (
+        "killed by signal: Killed",
+        "The kernel killed a data worker, most likely for memory: use fewer workers, or hold less "
+        "in the dataset.",
+    ),
+    (
+        "device-side assert",
+        "The line may be later than the cause: run once with CUDA_LAUNCH_BLOCKING=1; an index "
+        "outside an embedding or a class count is the usual reason.",
+    ),
+    (
+        "does not require grad",
+        "Nothing in the loss leads to a parameter: look for detach(), no_grad() or frozen layers.",
+    ),
+    (
+        "Expected all tensors to be on the same device",
+        "Move the batch and everything made in forward to the model's device.",
+    ),
+)
+"""A piece of the text, and what has helped others."""
+
+
+def check(facts: Facts) -> Finding | None:
+    """Fires when an exception is what ended the run."""
+    failure = facts.stability.failure
+    if failure is None or failure.kind is not KIND or failure.report is None:
+        return None
+    report = failure.report
+    handled = " The script caught it and ended." if report.is_handled else ""
+    return Finding(
+        kind=KIND,
+        section=Section.STABILITY,
+        severity=Severity.CRITICAL,
+        claim=f"{who(failure)} failed{place(failure)}: {words(report)}.{handled}",
+        action=_action(report, failure.followers),
+        phase=phase_of(report),
+        ranks=ranks_of(failure),
+        evidence={**evidence_of(failure), "message": report.message},
+    )
+
+
+def _action(report: FailureReport, followers: tuple[int, ...]) -> str:
+    where = f"Look at {report.where}." if report.where else "See the traceback in the output."
+    hints = [hint for text, hint in HINTS if text in report.message]
+    if is_consequence(report.error, report.message):
+        hints.append(
+            "It says that another process has gone; none of the traced ranks failed before: look "
+            "at the other machines' output."
+        )
+    if followers:
+        named = ", ".join(map(str, followers))
+        hints.append(f"What rank {named} reported followed from it.")
+    return " ".join([where, *hints])

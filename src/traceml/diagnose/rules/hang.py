@@ -1,0 +1,115 @@
+"""Hang: no step came any more, and some rank stood still."""
+
+from __future__ import annotations
+
+from traceml.diagnose.places import ranks_of
+from traceml.facts.facts import Facts
+from traceml.facts.stability import Failure
+from traceml.model.failure import Doing, Stall, Standing
+from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.model.quantities import duration
+
+KIND = Kind.HANG
+
+MOST_NAMED = 8  # ranks in one sentence
+
+_DOING = {
+    Doing.COLLECTIVE: "waits for the other ranks",
+    Doing.BACKWARD: "is in backward, where DDP waits for the other ranks",
+    Doing.INPUT: "waits for its data loader",
+    Doing.CODE: "stands",
+    Doing.IDLE: "waits for a person",
+    Doing.UNKNOWN: "has gone",
+}
+
+
+def check(facts: Facts) -> Finding | None:
+    """Fires when the run ended, or is, in a hang."""
+    failure = facts.stability.failure
+    if failure is None or failure.kind is not KIND or failure.stall is None:
+        return None
+    stall = failure.stall
+    waiting = [each for each in stall.ranks if each.waits_for_others]
+    return Finding(
+        kind=KIND,
+        section=Section.STABILITY,
+        severity=Severity.CRITICAL,
+        claim=_claim(failure, stall, waiting),
+        action=_action(failure, stall, waiting),
+        ranks=ranks_of(failure) or tuple(each.rank for each in stall.ranks),
+        evidence={
+            "rank": failure.rank,
+            "step": failure.step,
+            "where": failure.culprits[0].where if failure.culprits else None,
+            "waiting_ranks": ", ".join(str(each.rank) for each in waiting) or None,
+            "collective": next((each.call for each in waiting if each.call), None),
+            "no_step_for_s": stall.seen_unix_s - stall.since_unix_s,
+            "usual_step_s": stall.usual_s,
+            "stacks": ", ".join(stall.stacks) or None,
+        },
+    )
+
+
+def _claim(failure: Failure, stall: Stall, waiting: list[Standing]) -> str:
+    still_s = stall.seen_unix_s - stall.since_unix_s
+    begin = (
+        f"No step came for {duration(still_s)} after step {(failure.step or 1) - 1:,} "
+        f"(a usual one takes {duration(stall.usual_s)})"
+    )
+    if failure.culprits:
+        said = "; ".join(_stands(each) for each in failure.culprits[:MOST_NAMED])
+        also = f", while {_waits(waiting)}" if waiting else ""
+        return f"{begin}: {said}{also}."
+    if len({each.call or each.doing for each in waiting}) > 1:
+        said = "; ".join(_stands(each) for each in waiting[:MOST_NAMED])
+        return f"{begin}: the ranks wait in different places: {said}."
+    return f"{begin}: {_waits(waiting)}, and none of the ranks here is missing."
+
+
+def _stands(each: Standing) -> str:
+    call = f" in {each.call}" if each.call else ""
+    where = f" at {each.where}" if each.where else ""
+    busy = " and is busy" if each.moved else ""
+    doing = (
+        f"has gone after step {each.steps:,}"
+        if each.doing is Doing.UNKNOWN
+        else (f"{_DOING[each.doing]}{call}")
+    )
+    return f"rank {each.rank} {doing}{where}{busy}"
+
+
+def _waits(waiting: list[Standing]) -> str:
+    ranks = ", ".join(str(each.rank) for each in waiting[:MOST_NAMED])
+    call = next((each.call for each in waiting if each.call), None)
+    where = next((each.where for each in waiting if each.where), None)
+    place = f" in {call}" if call else " in backward"
+    verb = "waits" if len(waiting) == 1 else "wait"
+    noun = "rank" if len(waiting) == 1 else "ranks"
+    return f"{noun} {ranks} {verb}{place}{f' at {where}' if where else ''}"
+
+
+def _stacks(stall: Stall, culprit: Standing | None) -> str:
+    """Where to read on: the culprit's stack, if it is there."""
+    pid = None if culprit is None else culprit.pid
+    own = [name for name in stall.stacks if name.endswith(f"-{pid}.txt")]
+    files = own or list(stall.stacks)
+    return f" The stacks are in {files[0]}." if files else ""
+
+
+def _action(failure: Failure, stall: Stall, waiting: list[Standing]) -> str:
+    culprit = failure.culprits[0] if failure.culprits else None
+    stacks = _stacks(stall, culprit)
+    if culprit is not None and culprit.doing is Doing.INPUT:
+        return f"See what holds up the data loader: a worker's lock, or storage.{stacks}"
+    if culprit is not None and culprit.doing is Doing.UNKNOWN:
+        return (
+            f"Give every rank the same number of steps: rank {culprit.rank} left the others "
+            f"waiting.{stacks}"
+        )
+    if culprit is not None:
+        never = " never came to the collective" if waiting else " did not go on"
+        return f"See why rank {culprit.rank}{never}: {culprit.where or 'see its stack'}.{stacks}"
+    return (
+        "Have every rank take the same branch and call the same collectives in the same order; "
+        f"ranks on other machines may be missing.{stacks}"
+    )

@@ -1,0 +1,155 @@
+"""Out of memory: a tensor was asked for that did not fit."""
+
+from __future__ import annotations
+
+import math
+
+from traceml.diagnose.places import evidence_of, phase_of, place, ranks_of, who
+from traceml.facts.facts import Facts
+from traceml.facts.stability import Failure
+from traceml.model.failure import MemoryAtFailure
+from traceml.model.finding import Evidence, Finding, Kind, Section, Severity
+from traceml.model.quantities import count, memory, percent
+
+KIND = Kind.OUT_OF_MEMORY
+
+FULL = 0.92  # of the device: what a batch may fill and still leave the allocator room to move
+FRAGMENTED = 0.10  # of the device, reserved and in nobody's use: then the allocator is the matter
+GROWTH = 1.05  # from the first to the last of the steps before: below this the curve is flat
+LARGE = 0.25  # of what is held: to make a smaller part smaller would not help much
+
+
+def check(facts: Facts) -> Finding | None:
+    """Fires when memory, of a GPU or of the host, is what ended the run."""
+    failure = facts.stability.failure
+    if failure is None or failure.kind is not KIND or failure.report is None:
+        return None
+    held = failure.report.memory or MemoryAtFailure()
+    kind = "host memory" if held.is_host else "GPU memory"
+    claim = f"{who(failure)} ran out of {kind}{place(failure)}{_asked(held)}."
+    return Finding(
+        kind=KIND,
+        section=Section.STABILITY,
+        severity=Severity.CRITICAL,
+        claim=" ".join(filter(None, (claim, _held(held), _curve(failure.allocated_bytes)))),
+        action=_action(failure, held),
+        phase=phase_of(failure.report),
+        ranks=ranks_of(failure),
+        evidence={**evidence_of(failure), **_evidence(failure, held)},
+    )
+
+
+def _asked(held: MemoryAtFailure) -> str:
+    if held.tried_bytes is None:
+        return ""
+    free = "" if held.free_bytes is None else f" with {memory(held.free_bytes)} free"
+    total = "" if held.total_bytes is None else f" of {memory(held.total_bytes)}"
+    return f": it asked for {memory(held.tried_bytes)}{free}{total}"
+
+
+def _held(held: MemoryAtFailure) -> str:
+    """The largest consumers."""
+    parts = {
+        "activations and the rest": None if held.is_host else held.activation_bytes,
+        "parameters": held.parameter_bytes,
+        "gradients": held.gradient_bytes,
+        "optimizer state": held.optimizer_bytes,
+    }
+    known = {name: size for name, size in parts.items() if size}
+    if not known:
+        return ""
+    ordered = sorted(known.items(), key=lambda part: -part[1])
+    return "Held: " + ", ".join(f"{memory(size)} {name}" for name, size in ordered) + "."
+
+
+def _curve(peaks: tuple[int, ...]) -> str:
+    if len(peaks) < 2:
+        return ""
+    if peaks[-1] < GROWTH * peaks[0]:
+        return f"The steps before peaked at {memory(max(peaks))}, and did not grow."
+    return (
+        f"The peak had grown from {memory(peaks[0])} to {memory(peaks[-1])} over the "
+        f"{count(len(peaks), 'step')} before."
+    )
+
+
+def _action(failure: Failure, held: MemoryAtFailure) -> str:
+    if held.is_host:
+        return (
+            "Load less at once: stream the dataset, use fewer workers, or ask for more memory; "
+            "the amount asked for shows whether a size was computed wrongly."
+        )
+    advice = [_growth(failure.allocated_bytes), _size(failure, held)]
+    if held.total_bytes and _unused(held) >= FRAGMENTED * held.total_bytes:
+        advice.append(
+            f"{memory(_unused(held))} are reserved and unused: set "
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
+        )
+    whole = held.allocated_bytes or math.inf
+    if (held.activation_bytes or 0) > LARGE * whole:
+        share = percent((held.activation_bytes or 0) / whole)
+        advice.append(f"Activations are {share} of it: bf16 autocast or activation checkpointing.")
+    if (held.optimizer_bytes or 0) > LARGE * whole:
+        advice.append("Optimizer state is large: shard it (FSDP2), or use an 8-bit optimizer.")
+    return " ".join(filter(None, advice))
+
+
+def _growth(peaks: tuple[int, ...]) -> str:
+    if len(peaks) < 2 or peaks[-1] < GROWTH * peaks[0]:
+        return ""
+    return "Find what keeps tensors from step to step (append(loss) without detach())."
+
+
+def _size(failure: Failure, held: MemoryAtFailure) -> str:
+    """What to make smaller, and how much."""
+    too_large = ""
+    if held.tried_bytes and held.total_bytes and held.tried_bytes > held.total_bytes:
+        too_large = "One tensor is more than the whole device: see whether its shape is meant. "
+    batch = _batch(failure, held)
+    if batch is not None:
+        return f"{too_large}Try a batch of {batch} (it was {failure.samples})."
+    if failure.samples == 1:
+        return (
+            f"{too_large}The batch is 1 already: shorten the sequence or shard the model (FSDP2)."
+        )
+    return f"{too_large}Try half the batch, with twice the accumulation steps."
+
+
+def _unused(held: MemoryAtFailure) -> int:
+    if held.reserved_bytes is None or held.allocated_bytes is None:
+        return 0
+    return held.reserved_bytes - held.allocated_bytes
+
+
+def _batch(failure: Failure, held: MemoryAtFailure) -> int | None:
+    """The largest batch that would have fitted, if activations grow with it; at most half."""
+    if failure.samples is None or failure.samples < 2:
+        return None
+    half = failure.samples // 2
+    activations, total = held.activation_bytes, held.total_bytes
+    if not activations or total is None or held.allocated_bytes is None:
+        return half
+    fixed = held.allocated_bytes - activations
+    needed = activations + (held.tried_bytes or 0)
+    fits = math.floor(failure.samples * (FULL * total - fixed) / needed)
+    return max(1, min(half, fits))
+
+
+def _evidence(failure: Failure, held: MemoryAtFailure) -> Evidence:
+    peaks = failure.allocated_bytes
+    return {
+        "device": "host" if held.is_host else "gpu",
+        "tried_bytes": held.tried_bytes,
+        "free_bytes": held.free_bytes,
+        "total_bytes": held.total_bytes,
+        "allocated_bytes": held.allocated_bytes,
+        "reserved_bytes": held.reserved_bytes,
+        "parameter_bytes": held.parameter_bytes,
+        "gradient_bytes": held.gradient_bytes,
+        "optimizer_bytes": held.optimizer_bytes,
+        "activation_bytes": None if held.is_host else held.activation_bytes,
+        "allocated_before_bytes": ", ".join(map(str, peaks[-8:])) or None,
+        "samples_per_step": failure.samples,
+        "suggested_batch": None if held.is_host else _batch(failure, held),
+        "message": "" if failure.report is None else failure.report.message,
+    }

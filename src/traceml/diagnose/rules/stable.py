@@ -1,0 +1,45 @@
+"""Stable: the run came to its end, and its loss stayed a number."""
+
+from __future__ import annotations
+
+from traceml.facts.facts import Facts
+from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.model.quantities import count, duration
+
+KIND = Kind.STABLE
+
+
+def check(facts: Facts) -> Finding:
+    """What to say when nothing went wrong."""
+    known = facts.stability
+    end = "It goes on, and nothing went wrong so far."
+    if known.is_over:
+        end = "The run came to its end."
+    if known.exit_status:
+        end = (
+            f"The script ended with exit status {known.exit_status} by itself: no exception and "
+            "no signal ended it."
+        )
+    loss, pauses = known.loss, known.pauses
+    claims = [end]
+    if loss is not None and loss.first is not None and loss.last is not None:
+        claims.append(f"{loss.name} went from {loss.first:.4g} to {loss.last:.4g}.")
+    if pauses:
+        longest_s = max((s.resumed_unix_s or 0.0) - s.since_unix_s for s in pauses)
+        claims.append(
+            f"{count(len(pauses), 'long pause')} without steps, the longest {duration(longest_s)}."
+        )
+    return Finding(
+        kind=KIND,
+        section=Section.STABILITY,
+        severity=Severity.INFO,
+        claim=" ".join(claims),
+        action="Nothing to do.",
+        evidence={
+            "exit_status": known.exit_status,
+            "loss_values": 0 if loss is None else loss.values,
+            "loss_first": None if loss is None else loss.first,
+            "loss_last": None if loss is None else loss.last,
+            "long_pauses": len(pauses),
+        },
+    )

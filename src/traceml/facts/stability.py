@@ -1,0 +1,298 @@
+"""How a run ended, and what explains it: the first thing that went wrong, not what followed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceml.facts.losses import LossFacts, loss_facts
+from traceml.facts.sensors import oom_kills
+from traceml.model import layout
+from traceml.model.failure import Death, Doing, FailureReport, Stall, Standing, is_consequence
+from traceml.model.finding import Kind
+from traceml.store.records import RankRecords, RunRecords
+
+FIRST_SIGNAL_STATUS = 129
+LAST_SIGNAL_STATUS = 192
+"""A shell reports signal n as 128 + n."""
+LAST_SAMPLES = 5
+"""Seconds before the end: a process that dies gives its memory back before the last of them."""
+CURVE_STEPS = 32
+"""Steps before the end whose memory is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastSamples:
+    """What the agent read last: the machine, and the rank that died."""
+
+    ram_share: float | None = None
+    rss_bytes: int | None = None
+    oom_kills: int | None = None
+    """Processes that the kernel killed for memory while the run went on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What ended a run."""
+
+    kind: Kind
+    rank: int | None = None
+    step: int | None = None
+    report: FailureReport | None = None
+    signal: int | None = None
+    """`None` where nobody saw how the process ended."""
+    status: int | None = None
+    """With which the rank left, where no signal ended it."""
+    said_goodbye: bool = False
+    """Every rank had ended its training before."""
+    was_watched: bool = True
+    """Somebody was there to see the end of the run."""
+    stall: Stall | None = None
+    culprits: tuple[Standing, ...] = ()
+    """The ranks that the others waited for."""
+    followers: tuple[int, ...] = ()
+    """Ranks that failed because this one did."""
+    last: LastSamples = LastSamples()
+    allocated_bytes: tuple[int, ...] = ()
+    """The peak of each of the last steps on the GPU of this rank, oldest first."""
+    samples: int | None = None
+    """In one of its steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stability:
+    """Whether a run came to its end, and how its loss went."""
+
+    is_over: bool = False
+    exit_status: int | None = None
+    failure: Failure | None = None
+    pauses: tuple[Stall, ...] = ()
+    """Long pauses after which steps came again."""
+    loss: LossFacts | None = None
+
+
+NOTHING_KNOWN = Stability()
+
+
+def stability(records: RunRecords) -> Stability:
+    """How the run ended and how its loss went."""
+    ending = records.ending
+    return Stability(
+        is_over=ending is not None,
+        exit_status=None if ending is None else ending.exit_status,
+        failure=_Search(records).failure(),
+        pauses=tuple(s for s in records.seen.stalls if s.resumed_unix_s is not None),
+        loss=loss_facts(records.ranks, records.metrics),
+    )
+
+
+class _Search:
+    """Looks for the first thing that went wrong in a run.
+
+    A rank's own exception is the cause whatever else is seen; an exception that only says that a
+    peer has gone is not, where the peer is known. A process that died before anybody stood still is
+    the cause of a hang; one that died in a hang was ended by somebody who had waited enough.
+    """
+
+    def __init__(self, records: RunRecords) -> None:
+        self._records = records
+        self._is_over = records.ending is not None
+        self._status = None if records.ending is None else records.ending.exit_status
+        pids = {rank.rank.pid for rank in records.ranks}
+        of_last_start = [each for each in records.reports if each.pid in pids]
+        self._reports = of_last_start or list(records.reports)
+
+    def failure(self) -> Failure | None:
+        """What explains the end; `None` where the run ended well, or goes on."""
+        if self._is_over and self._status == 0:
+            return None
+        raised = [each for each in self._reports if not each.is_handled]
+        own = [each for each in raised if not is_consequence(each.error, each.message)]
+        if own:
+            return self._exception(own[0])
+        hang = self._hang()
+        if not self._is_over:
+            return hang
+        killed = self._killed()
+        if hang is not None and (killed is None or not self._died_before(killed, hang)):
+            return hang
+        if killed is not None:
+            return killed
+        handled = [each for each in self._reports if self._is_last_word(each)]
+        last = raised[:1] or handled[-1:]
+        return self._exception(last[0]) if last else None
+
+    # Exceptions
+
+    def _exception(self, report: FailureReport) -> Failure:
+        rank = self._rank(report.rank)
+        others = {each.rank for each in self._reports if not each.is_handled} - {report.rank}
+        return Failure(
+            kind=Kind.EXCEPTION if report.memory is None else Kind.OUT_OF_MEMORY,
+            rank=report.rank,
+            step=report.step,
+            report=report,
+            followers=tuple(sorted(others)),
+            last=self._last(report.rank),
+            allocated_bytes=() if rank is None else _curve(rank),
+            samples=None if rank is None else _samples(rank),
+        )
+
+    def _is_last_word(self, report: FailureReport) -> bool:
+        """Whether a handled exception was the last that a rank did before the run ended badly."""
+        rank = self._rank(report.rank)
+        return bool(self._status) and (rank is None or last_step_unix_s(rank) <= report.unix_s)
+
+    # Processes that died
+
+    def _killed(self) -> Failure | None:
+        silent = self._silent()
+        signal = _signal(self._status)
+        if signal is None and (not silent or self._left_by_itself(silent)):
+            return None
+        first = silent[0] if silent else self._records.ranks[0] if self._records.ranks else None
+        rank = None if first is None else first.rank.rank
+        death = None if first is None else self._death(first)
+        own = None if death is None else death.status
+        return Failure(
+            kind=Kind.KILLED,
+            rank=rank,
+            step=None if first is None else _steps_taken(first) + 1,
+            signal=_signal(own) or signal,
+            status=None if _signal(own) else own,
+            said_goodbye=not silent,
+            was_watched=self._status is not None or self._records.manifest.mode == "init",
+            followers=tuple(each.rank.rank for each in silent[1:]),
+            last=LastSamples() if rank is None else self._last(rank),
+        )
+
+    def _silent(self) -> list[RankRecords]:
+        """Ranks that neither said goodbye nor what was wrong, the first to die first."""
+        spoke = {each.pid for each in self._reports if not each.is_handled}
+        silent = [
+            rank
+            for rank in self._records.ranks
+            if not rank.health.ended and rank.rank.pid not in spoke
+        ]
+        return sorted(silent, key=lambda rank: (self._died_unix_s(rank), last_step_unix_s(rank)))
+
+    def _left_by_itself(self, silent: Sequence[RankRecords]) -> bool:
+        """A single process with a status of its own left by `os._exit`: it chose to."""
+        return len(self._records.ranks) == len(silent) == 1 and self._status is not None
+
+    def _death(self, rank: RankRecords) -> Death | None:
+        deaths = (death for death in self._records.seen.deaths if death.pid == rank.rank.pid)
+        return next(deaths, None)
+
+    def _died_unix_s(self, rank: RankRecords) -> float:
+        death = self._death(rank)
+        return math.inf if death is None else death.unix_s
+
+    def _died_before(self, killed: Failure, hang: Failure) -> bool:
+        rank = None if killed.rank is None else self._rank(killed.rank)
+        seen_unix_s = 0.0 if hang.stall is None else hang.stall.seen_unix_s
+        return rank is not None and self._died_unix_s(rank) < seen_unix_s
+
+    # Hangs
+
+    def _hang(self) -> Failure | None:
+        stalls = self._records.seen.stalls
+        stall = stalls[-1] if stalls else None
+        if stall is None or stall.resumed_unix_s is not None or not stall.ranks:
+            return None
+        stood = {standing.pid for standing in stall.ranks}
+        for rank in self._records.ranks:  # an agent that was killed saw no steps come again
+            if rank.rank.pid in stood and last_step_unix_s(rank) > stall.seen_unix_s:
+                return None
+        culprits = self._culprits(stall)
+        is_stuck = any(each.waits_for_others for each in stall.ranks) or any(
+            not each.moved and each.doing not in (Doing.IDLE, Doing.UNKNOWN) for each in stall.ranks
+        )
+        if not is_stuck:
+            return None
+        first = culprits[0] if culprits else stall.ranks[0]
+        return Failure(
+            kind=Kind.HANG,
+            rank=culprits[0].rank if culprits else None,
+            step=first.steps + 1,
+            stall=stall,
+            culprits=culprits,
+            last=self._last(first.rank),
+        )
+
+    def _culprits(self, stall: Stall) -> tuple[Standing, ...]:
+        """Who the others wait for: whoever does not wait, or has gone."""
+        known = [each for each in stall.ranks if each.doing is not Doing.UNKNOWN]
+        elsewhere = tuple(each for each in known if not each.waits_for_others)
+        if elsewhere and (len(elsewhere) < len(known) or len(known) == 1):
+            return elsewhere
+        if elsewhere:
+            return tuple(each for each in elsewhere if not each.moved)
+        present = {each.pid for each in stall.ranks}
+        return tuple(
+            Standing(death.rank, death.pid, Doing.UNKNOWN, self._steps_of(death.rank))
+            for death in self._records.seen.deaths
+            if death.unix_s < stall.seen_unix_s and death.pid not in present
+        )
+
+    def _steps_of(self, number: int) -> int:
+        rank = self._rank(number)
+        return 0 if rank is None else _steps_taken(rank)
+
+    # What the records say of a rank
+
+    def _rank(self, number: int) -> RankRecords | None:
+        return next((rank for rank in self._records.ranks if rank.rank.rank == number), None)
+
+    def _last(self, rank: int) -> LastSamples:
+        samples = self._records.samples
+        if not samples:
+            return LastSamples()
+        shares = [
+            sample.host.ram_used_bytes / sample.host.ram_total_bytes
+            for sample in samples[-LAST_SAMPLES:]
+            if sample.host.ram_used_bytes is not None and sample.host.ram_total_bytes
+        ]
+        resident = [
+            process.rss_bytes
+            for sample in samples
+            for process in sample.processes
+            if process.rank == rank and process.rss_bytes is not None
+        ]
+        return LastSamples(
+            max(shares, default=None), resident[-1] if resident else None, oom_kills(samples)
+        )
+
+
+def last_step_unix_s(rank: RankRecords) -> float:
+    """When a rank's last complete step ended; 0 where it took none."""
+    complete = np.flatnonzero((rank.steps["flags"] & layout.NO_STEP) == 0)
+    if not len(complete):
+        return 0.0
+    last = rank.steps[complete[-1]]
+    return rank.rank.unix_s(int(last["start_ns"] + last["wall_ns"]))
+
+
+def _steps_taken(rank: RankRecords) -> int:
+    complete = (rank.steps["flags"] & layout.NO_STEP) == 0
+    folded = int(rank.blocks["complete_steps"].sum())
+    return rank.earlier_steps + folded + int(np.count_nonzero(complete))
+
+
+def _curve(rank: RankRecords) -> tuple[int, ...]:
+    peaks = rank.steps["allocated_bytes"]
+    return tuple(int(peak) for peak in peaks[peaks >= 0][-CURVE_STEPS:])
+
+
+def _samples(rank: RankRecords) -> int | None:
+    counted = rank.steps["samples"][rank.steps["samples"] > 0]
+    return int(counted[-1]) if len(counted) else None
+
+
+def _signal(status: int | None) -> int | None:
+    if status is None or not FIRST_SIGNAL_STATUS <= status <= LAST_SIGNAL_STATUS:
+        return None
+    return status - 128

@@ -1,0 +1,335 @@
+"""Says where an exception happened: rank, step, phase, module and the user's own line.
+
+Exceptions that pass a hook are noted at once, in a few words and without keeping hold of anything;
+the one that ends the process is looked at when Python has already shown it. No hook of Python's own
+is replaced, and the exception goes its way as if nobody had looked.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+from traceml.model.failure import (
+    FailureReport,
+    MemoryAtFailure,
+    amounts_in,
+    is_consequence,
+    is_host_memory,
+    is_out_of_memory,
+    is_users,
+    line_name,
+)
+from traceml.trace.footprint import footprint
+
+if TYPE_CHECKING:
+    from traceml.trace.session import Session
+
+MOST_NOTED = 16
+"""Handled exceptions that one process writes down; a script may raise one in every step."""
+RARELY_S = 1.0
+"""How often one is looked at after that; the last of them is written down at the end."""
+LONGEST_MESSAGE = 1000
+LONGEST_LINE = 200
+"""Of an exception's text on the terminal: the whole of it stands in the traceback above."""
+MOST_CAUSES = 8
+
+_PACKAGE = str(Path(__file__).parents[1]) + os.sep
+_NO_FAILURES = (KeyboardInterrupt, SystemExit, GeneratorExit, StopIteration)
+
+_PHASE_OF_HOOK = {
+    "__next__": "input",
+    "__iter__": "input",
+    "backward": "backward",
+    "timed": "forward",
+    "timed_save": "checkpoint",
+    "copy": "h2d",
+}
+"""Functions of ours that stand between the user and torch, by name."""
+_PHASE_OF_TORCH = (
+    ("/torch/utils/data/", "input"),
+    ("/torch/autograd/", "backward"),
+    ("/torch/_tensor.py", "backward"),
+    ("/torch/optim/", "optimizer"),
+    ("/torch/distributed/distributed_c10d.py", "communication"),
+    ("/torch/serialization.py", "checkpoint"),
+)
+_TENSOR_BACKWARD = "backward"
+_WORKER = re.compile(r"Caught (\w+) in DataLoader worker process (\d+)")
+_LINE_IN_TEXT = re.compile(r'^ *File "(.+?)", line (\d+), in (.+)$', re.MULTILINE)
+_WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+
+
+class Failures:
+    """The exceptions of this process that its hooks have seen pass."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.note = session.guard(self._note)
+        """Called where an exception leaves a phase, while it is being handled."""
+        self._models: Callable[[], list[Any]] = list
+        self._optimizers: Callable[[], list[Any]] = list
+        self.forget()
+
+    def follow(self, models: Callable[[], list[Any]], optimizers: Callable[[], list[Any]]) -> None:
+        """Where to ask for the models and optimizers of this process; none is kept alive."""
+        self._models, self._optimizers = models, optimizers
+
+    def forget(self) -> None:
+        """Begin anew: in a forked child the parent's failures are not ours."""
+        self._last: FailureReport | None = None
+        self._noted = 0
+        self._is_written = False
+
+    def _note(self) -> None:
+        error, last = sys.exc_info()[1], self._last
+        if error is None or isinstance(error, _NO_FAILURES):
+            return
+        is_one_of_many = self._noted >= MOST_NOTED
+        if is_one_of_many and last is not None and time.time() - last.unix_s < RARELY_S:
+            return
+        report = self._describe(error, self._session.tracer.steps + 1, is_handled=True)
+        if last is not None and last.step == report.step and _same(last, report):
+            return  # the innermost hook has seen it already
+        self._last = report
+        self._noted += 1
+        self._is_written = self._session.ring is not None and not is_one_of_many
+        if self._is_written:
+            self._write(report)
+
+    def conclude(self, steps_before: int) -> None:
+        """The process ends, and its last step is closed: write down what ended it, if anything."""
+        error = _unhandled()
+        tracer = self._session.tracer
+        if error is None:
+            last = self._last
+            is_last_word = last is not None and (last.step or 0) > tracer.steps
+            if last is not None and is_last_word and not self._is_written:
+                self._write(last)
+            return
+        report = self._describe(error, None, is_handled=False)
+        if self._session.ring is None and not _is_of_training(report):
+            return
+        after_step = tracer.steps > steps_before and report.phase is None
+        step = tracer.steps if after_step else tracer.steps + 1
+        is_counted = self._session.tracing and (tracer.steps > 0 or report.phase is not None)
+        self._finish(report, step if is_counted else None)
+
+    def _finish(self, report: FailureReport, step: int | None) -> None:
+        last = self._last
+        if last is not None and _same(last, report):
+            # What was measured while it passed is nearer to the moment than what is left now.
+            report = replace(report, memory=last.memory, phase=last.phase or report.phase)
+        report = replace(report, step=step)
+        self._write(report)
+        self._say(report)
+
+    def _write(self, report: FailureReport) -> None:
+        rank = self._session.rank()
+        message = {"kind": "failure", **asdict(report), "rank": rank, "pid": os.getpid()}
+        self._session.messages.write(message)
+
+    def _say(self, report: FailureReport) -> None:
+        parts = [f"rank {self._session.rank()} failed"]
+        if report.step is not None:
+            parts.append(f" at step {report.step}")
+        if report.phase is not None:
+            parts.append(f" in {report.phase}")
+        if report.module is not None:
+            parts.append(f", module {report.module}")
+        if report.worker is not None:
+            parts.append(f", DataLoader worker {report.worker}")
+        if is_consequence(report.error, report.message):
+            self._session.say(f"{''.join(parts)} because another process has gone or failed")
+            return
+        text = " ".join(report.message.split())
+        shown = text if len(text) <= LONGEST_LINE else text[: LONGEST_LINE - 1] + "…"
+        self._session.say(f"{''.join(parts)}: {report.error}{': ' if shown else ''}{shown}")
+        if report.where is not None:
+            self._session.say(f"your line: {report.where}")
+
+    def _describe(self, error: BaseException, step: int | None, is_handled: bool) -> FailureReport:
+        chain = list(_chain(error))
+        walked = [_Walk(each.__traceback__) for each in chain]
+        walk = next((each for each in walked if each.module is not None), walked[0])
+        kind, message, where, worker = _words(error, walk.where or _callers_line(error))
+        memory = None
+        for each in chain:
+            name, text = type(each).__name__, _text(each)
+            if is_out_of_memory(name, text):
+                memory = self._memory(name, text, walk.root)
+                kind, message = name, text
+                break
+        return FailureReport(
+            rank=0,  # known when it is written
+            error=kind,
+            message=message[:LONGEST_MESSAGE],
+            step=step,
+            phase=walk.phase,
+            module=None if walk.module is None else self._name(walk.module, walk.root),
+            where=where,
+            is_handled=is_handled,
+            worker=worker,
+            memory=memory,
+            unix_s=time.time(),
+        )
+
+    def _name(self, module: Any, root: Any) -> str:
+        for outer in (*self._models(), root):
+            found = _path(_unwrapped(outer), module)
+            if found:
+                return found
+        return type(module).__name__
+
+    def _memory(self, error: str, text: str, root: Any) -> MemoryAtFailure:
+        roots = self._models() or ([] if root is None else [root])
+        found = footprint(roots, self._optimizers())
+        is_host = is_host_memory(error, text)
+        return MemoryAtFailure(
+            is_host=is_host, **{**found.allocator(is_host), **amounts_in(text)}, **found.held()
+        )
+
+
+class _Walk:
+    """What a traceback's frames say: the phase, the modules, the user's innermost line."""
+
+    def __init__(self, traceback: TracebackType | None) -> None:
+        self.phase: str | None = None
+        self.root: Any = None
+        self.module: Any = None
+        self.where: str | None = None
+        kind = getattr(sys.modules.get("torch.nn"), "Module", None)
+        while traceback is not None:
+            self._see(traceback.tb_frame, traceback.tb_lineno, kind)
+            traceback = traceback.tb_next
+
+    def _see(self, frame: FrameType, line: int, kind: type | None) -> None:
+        code = frame.f_code
+        found = _phase_of(code.co_filename, code.co_name)
+        if found is not None:
+            self.phase = found
+        owner = frame.f_locals.get("self") if kind is not None else None
+        if kind is not None and issubclass(type(owner), kind):
+            self.module = owner
+            if self.root is None:
+                self.root = owner
+            if self.phase in (None, "optimizer"):  # a closure's forward inside the optimizer
+                self.phase = "forward"
+        if is_users(code.co_filename):
+            self.where = _line(code.co_filename, line, code.co_name)
+
+
+def _phase_of(file: str, function: str) -> str | None:
+    if file.startswith(_PACKAGE):
+        return _PHASE_OF_HOOK.get(function)
+    for part, phase in _PHASE_OF_TORCH:
+        if part in file and (not part.endswith("_tensor.py") or function == _TENSOR_BACKWARD):
+            return phase
+    return None
+
+
+def _callers_line(error: BaseException) -> str | None:
+    """The user's line that led to where an exception was met: what came below was torch's alone."""
+    frame = None if error.__traceback__ is None else error.__traceback__.tb_frame.f_back
+    while frame is not None and not is_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    return (
+        None
+        if frame is None
+        else _line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+    )
+
+
+def _line(file: str, line: int | str, function: str) -> str:
+    try:
+        folder = str(Path.cwd())
+    except OSError:  # it is gone
+        folder = os.sep
+    return line_name(file, line, function, folder)
+
+
+def _unhandled() -> BaseException | None:
+    """The exception that ends this process; Python keeps it once it has shown it."""
+    if hasattr(sys, "ps1") or "ipykernel" in sys.modules:
+        return None  # a person goes on after an exception
+    error: BaseException | None = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    if error is None:  # a rank that multiprocessing started ends while it is being handled
+        error = sys.exc_info()[1]
+        if isinstance(error, SystemExit) and error.code not in (None, 0):
+            error = error.__context__
+    return None if isinstance(error, _NO_FAILURES) else error
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An exception and what it was raised from, as a traceback shows them."""
+    following: BaseException | None = error
+    for _ in range(MOST_CAUSES):
+        if following is None:
+            return
+        yield following
+        following = following.__cause__ or (
+            None if following.__suppress_context__ else following.__context__
+        )
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except (TypeError, ValueError, AttributeError, RuntimeError):  # the user's own `__str__`
+        return ""
+
+
+def _words(error: BaseException, where: str | None) -> tuple[str, str, str | None, int | None]:
+    """Type, text, line and DataLoader worker: a worker's exception carries its own traceback."""
+    kind, text = type(error).__name__, _text(error)
+    from_worker = _WORKER.search(text)
+    if from_worker is None:
+        return kind, text, where, None
+    lines = [found for found in _LINE_IN_TEXT.findall(text) if is_users(found[0])]
+    original = text.strip().rsplit("\n", 1)[-1].partition(": ")[2]
+    return (
+        from_worker[1],
+        original or text,
+        _line(*lines[-1]) if lines else where,
+        int(from_worker[2]),
+    )
+
+
+def _is_of_training(report: FailureReport) -> bool:
+    """Whether a process that took no step failed by itself: launchers fail because ranks do."""
+    is_own = report.phase is not None or report.where is not None
+    return is_own and not is_consequence(report.error, report.message)
+
+
+def _same(one: FailureReport, other: FailureReport) -> bool:
+    return (one.error, one.message) == (other.error, other.message)
+
+
+def _unwrapped(module: Any) -> Any:
+    """The user's own model inside what DDP and `torch.compile` put around it."""
+    while module is not None:
+        inner = getattr(module, "_modules", {})
+        if "_orig_mod" in inner:
+            module = inner["_orig_mod"]
+        elif "module" in inner and type(module).__module__.startswith("torch.nn.parallel"):
+            module = inner["module"]
+        else:
+            break
+    return module
+
+
+def _path(root: Any, module: Any) -> str | None:
+    """The module's dotted name under a root; nothing for the root itself and for strangers."""
+    if root is None:
+        return None
+    for name, each in root.named_modules():
+        if each is module:
+            return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+    return None

@@ -1,0 +1,31 @@
+"""Lets the agent ask for this process's Python stacks, by a signal and without a thread of ours."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+from pathlib import Path
+from threading import get_ident
+from typing import BinaryIO
+
+from traceml.model.failure import STACKS_SIGNAL_ABOVE_FIRST
+
+
+def answer_with_stacks(path: Path) -> BinaryIO | None:
+    """Write the stacks of all threads to this file whenever the signal comes.
+
+    The file begins with the thread that trains. It is kept open: the answer must need nothing but
+    a `write`. `None` where the system has no such signals, or somebody else uses this one.
+    """
+    first = getattr(signal, "SIGRTMIN", None)
+    if first is None or not hasattr(faulthandler, "register"):
+        return None
+    number = first + STACKS_SIGNAL_ABOVE_FIRST
+    if signal.getsignal(number) is not signal.SIG_DFL:
+        return None
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    file = os.fdopen(os.open(path, flags, 0o600), "ab", buffering=0)
+    file.write(f"training thread 0x{get_ident():016x}\n".encode())
+    faulthandler.register(number, file=file, all_threads=True, chain=False)
+    return file

@@ -1,0 +1,206 @@
+"""Where a run comes from is captured piece by piece, and completely in real runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from processes import STEPS, TORCH_STEPS, Finished, run_traceml
+from repositories import git, make_repository
+from traceml.agent import lineage as capture
+from traceml.agent.lineage import LineageCapture
+from traceml.compare.lineage import compare_lineage
+from traceml.model.environment import INTERPRETER_MARK, MARKS, TRAINER_MARK
+from traceml.model.interpreter import Interpreter
+from traceml.model.lineage import Lineage
+from traceml.model.run import Manifest
+from traceml.store.lineage import read_lineage
+from traceml.summaries.read import read_summary
+from traceml.summaries.record import Summary
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A repository with a script and data, and a run folder in it."""
+    folder = tmp_path / "project"
+    make_repository(folder, train="1")
+    (folder / "data").mkdir()
+    (folder / "data" / "a").write_text("1")
+    (folder / "logs" / "run").mkdir(parents=True)
+    return folder
+
+
+def _manifest(project: Path, *words: str) -> Manifest:
+    return Manifest("run", time.time(), ("python", *words), working_folder=str(project))
+
+
+def _captured(
+    project: Path, *words: str, said: Callable[[LineageCapture], None] | None = None
+) -> Lineage:
+    """What is captured of a run that is over by the time anybody looks."""
+    run = project / "logs" / "run"
+    capturing = LineageCapture(run, _manifest(project, *words))
+    if said is not None:
+        said(capturing)
+    capturing.close()
+    for piece in capturing.pieces():
+        piece()
+    found = read_lineage(run)
+    assert found is not None
+    return found
+
+
+def _introduce(project: Path, mark: str, **known: object) -> None:
+    packages = project / "packages"
+    (packages / "torch-2.11.0.dist-info").mkdir(parents=True, exist_ok=True)
+    interpreter = Interpreter(
+        executable="/usr/bin/python",
+        version="3.12.1",
+        path=(str(packages),),
+        argv=("train.py",),
+        folder=str(project),
+        variables={"OMP_NUM_THREADS": "1"},
+        torch="2.11.0",
+        cudnn=90100,
+    )._replace(**known)
+    marks = project / "logs" / "run" / MARKS
+    marks.mkdir(exist_ok=True)
+    (marks / mark).write_text(json.dumps(interpreter))
+
+
+def test_the_start_of_a_run_is_captured_whatever_becomes_of_it(project: Path) -> None:
+    (project / "train.py").write_text("2")
+    found = _captured(project, "train.py", "--data", "data", "--lr", "0.1")
+    assert found.code is not None and found.command is not None and found.data is not None
+    assert found.code.commit == git(project, "rev-parse", "HEAD")
+    assert "+2" in (project / "logs" / "run" / "diff.patch").read_text()
+    assert found.command.script == "train.py"
+    assert found.command.arguments == ("--data", "data", "--lr", "0.1")
+    assert found.data.paths["data"].files == 1
+    assert found.hardware is not None and found.hardware.threads == os.cpu_count()
+    assert (found.packages, found.variables) == (None, None)  # no interpreter said anything
+
+
+def test_an_interpreter_that_trains_replaces_the_launchers(project: Path) -> None:
+    _introduce(project, INTERPRETER_MARK, argv=("torchrun", "train.py"))
+    _introduce(project, TRAINER_MARK, argv=("train.py", "--data", "data"))
+    found = _captured(project, "-m", "torch.distributed.run", "train.py", "--data", "data")
+    assert found.command is not None and found.environment is not None
+    assert (found.command.script, found.command.arguments) == ("train.py", ("--data", "data"))
+    assert (found.environment.python, found.environment.cudnn) == ("3.12.1", "9.1.0")
+    assert found.packages == {"torch": "2.11.0"}
+    assert found.variables == {"OMP_NUM_THREADS": "1"}
+
+
+def test_the_script_decides_which_repository_it_is(project: Path, tmp_path: Path) -> None:
+    """The command was a shell's, which went elsewhere."""
+    other = make_repository(tmp_path / "other", train="2")
+    _introduce(project, TRAINER_MARK, folder=str(tmp_path / "other"))
+    found = _captured(project, "run.sh")
+    assert found.code is not None
+    assert found.code.commit == other
+
+
+def test_data_that_the_script_logs_is_looked_at(project: Path) -> None:
+    message = b'{"kind":"params","values":{"dataset":"data","lr":0.1}}'
+    found = _captured(project, "train.py", said=lambda each: each.note([b"{}", message]))
+    assert found.data is not None
+    assert list(found.data.paths) == ["data"]
+
+
+def test_an_agent_that_died_is_not_contradicted_by_the_next(project: Path) -> None:
+    first = _captured(project, "train.py")
+    (project / "train.py").write_text("changed since")
+    _introduce(project, TRAINER_MARK)
+    second = _captured(project, "train.py")
+    assert second.code == first.code
+    assert second.packages == {"torch": "2.11.0"}
+
+
+def test_a_piece_that_fails_holds_up_no_other(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("a bad disk")
+
+    monkeypatch.setattr(capture, "look_at_hardware", fail)
+    capturing = LineageCapture(project / "logs" / "run", _manifest(project, "train.py"))
+    capturing.close()
+    failures = 0
+    for piece in capturing.pieces():
+        try:
+            piece()
+        except OSError:
+            failures += 1
+    found = read_lineage(project / "logs" / "run")
+    assert failures == 1
+    assert found is not None
+    assert found.code is not None and found.data is not None and found.hardware is None
+
+
+@pytest.mark.parametrize(
+    ("number", "words"), [(90100, "9.1.0"), (91002, "9.10.2"), (8902, "8.9.2"), (None, None)]
+)
+def test_cudnn_counts_in_two_ways(number: int | None, words: str | None) -> None:
+    assert capture._cudnn_version(number) == words
+
+
+# Real runs
+
+ARGUMENTS = ["--args", "--data", "data", "--lr", "0.1", "--api-key", "hunter2"]
+
+
+def _summary(done: Finished, name: str) -> Summary:
+    assert done.status == 0, done.stderr
+    return read_summary(done.cwd / "logs" / name / "final_summary.json")
+
+
+def test_two_runs_of_one_command_are_identical_until_something_changes(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a").write_text("1")
+    (tmp_path / ".gitignore").write_text("std*\n")
+    make_repository(tmp_path, train=TORCH_STEPS + "take_steps(3)\n")
+
+    def run(name: str, **env: str) -> Summary:
+        command = ["run", "--run-name", name, "train.py", *ARGUMENTS]
+        return _summary(run_traceml(command, tmp_path, env=env), name)
+
+    first, second = run("first"), run("second")
+    assert compare_lineage(first, second).identical
+    lineage = first.lineage
+    assert lineage is not None and lineage.environment is not None
+    assert lineage.packages is not None and "torch" in lineage.packages
+    assert lineage.environment.torch == lineage.packages["torch"]
+    assert lineage.captured_unix_s is not None
+    manifest = json.loads((tmp_path / "logs" / "first" / "run.json").read_bytes())
+    assert lineage.captured_unix_s - manifest["started_unix_s"] < 10  # not at the end of a long run
+    stored = [path for path in (tmp_path / "logs" / "first").rglob("*") if path.is_file()]
+    assert [path for path in stored if b"hunter2" in path.read_bytes()] == []
+
+    (tmp_path / "data" / "a").write_text("22")
+    (tmp_path / "train.py").write_text((tmp_path / "train.py").read_text() + "# slower\n")
+    found = compare_lineage(first, run("third", OMP_NUM_THREADS="2"))
+    names = {group: [each.name for each in rows] for group, rows in found.differences.items()}
+    assert names == {
+        "code": ["dirty", "changes"],
+        "data": ["data"],
+        "variables": ["OMP_NUM_THREADS"],
+    }
+
+
+def test_a_run_without_git_or_torch_has_what_there_is(tmp_path: Path) -> None:
+    bare = tmp_path / "bin"
+    bare.mkdir()
+    script = STEPS + "take_steps(2)\n"
+    done = run_traceml(
+        ["run", "--run-name", "r", "train.py"], tmp_path, script, env={"PATH": str(bare)}
+    )
+    lineage = _summary(done, "r").lineage
+    assert lineage is not None and lineage.command is not None
+    assert lineage.code is None
+    assert lineage.command.script == "train.py"

@@ -1,0 +1,179 @@
+"""No steps for long: stacks are taken twice, the rank that stands elsewhere shows, pauses end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from traceml.agent import stalls
+from traceml.agent.stalls import StallWatch, Training
+from traceml.model.failure import Doing, Stall
+
+TORCH = "/env/lib/python3.11/site-packages/torch"
+REDUCING = [(f"{TORCH}/distributed/distributed_c10d.py", 3052, "all_reduce"), ("/job/a.py", 9, "f")]
+ASLEEP = [("/job/a.py", 30, "load"), ("/job/a.py", 12, "main")]
+EVALUATING = [("/job/a.py", 40, "evaluate")]
+
+
+def dump(frames: Sequence[tuple[str, int, str]]) -> str:
+    lines = [f'  File "{file}", line {line} in {function}' for file, line, function in frames]
+    return "\n".join(["Current thread 0x0000000000000abc (most recent call first):", *lines, ""])
+
+
+@dataclass
+class Job:
+    """Ranks whose steps, stacks and clock a test moves by hand."""
+
+    folder: Path
+    steps: list[int]
+    frames: list[list[tuple[str, int, str]]]
+    walls_s: list[float] = field(default_factory=lambda: [0.1] * 50)
+    asked: int = 0
+    now_s: float = 1000.0
+
+    def __post_init__(self) -> None:
+        for rank in range(len(self.steps)):
+            self.file(rank).write_text("training thread 0x0000000000000abc\n")
+        self.watch = StallWatch(lambda rank, pid, content: f"stacks/{rank}", ask=self.answer)
+
+    def file(self, rank: int) -> Path:
+        return self.folder / f"rank-{rank}.stacks"
+
+    def answer(self, pid: int) -> bool:
+        self.asked += 1
+        with self.file(pid).open("a") as file:
+            file.write(dump(self.frames[pid]))
+        return True
+
+    def pass_s(self, seconds: int) -> int:
+        """Look once a second; how often there was news."""
+        news = 0
+        for _ in range(seconds):
+            self.now_s += 1
+            ranks = [
+                Training(rank, rank, steps, self.file(rank), lambda: self.walls_s)
+                for rank, steps in enumerate(self.steps)
+            ]
+            news += self.watch.look(ranks, self.now_s, 1e9 + self.now_s)
+        return news
+
+    @property
+    def stall(self) -> Stall:
+        (found,) = self.watch.stalls
+        return found
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+    monkeypatch.setattr(stalls, "_cpu_s", lambda pid: 1.0)
+    return Job(tmp_path, steps=[10, 10], frames=[REDUCING, ASLEEP])
+
+
+def test_a_job_that_goes_on_is_asked_nothing(job: Job) -> None:
+    for _ in range(100):
+        job.steps = [count + 1 for count in job.steps]
+        job.pass_s(5)
+    assert (job.asked, job.watch.stalls) == (0, [])
+
+
+def test_the_rank_that_stands_elsewhere_shows(job: Job) -> None:
+    assert job.pass_s(20) == 0
+    assert job.asked == 0
+    assert job.pass_s(10) == 1
+    assert job.asked == 4
+    waiting, missing = job.stall.ranks
+    assert (waiting.doing, waiting.call, waiting.waits_for_others) == (
+        Doing.COLLECTIVE,
+        "all_reduce",
+        True,
+    )
+    assert (missing.doing, missing.where, missing.moved) == (
+        Doing.CODE,
+        "/job/a.py:30 in load",
+        False,
+    )
+    assert job.stall.stacks == ("stacks/0", "stacks/1")
+    assert job.stall.since_unix_s == 1e9 + 1001
+    assert job.stall.usual_s == 0.1
+
+
+@pytest.mark.parametrize(
+    ("walls_s", "first_s"),
+    [
+        pytest.param([0.1] * 50, 21, id="short steps: the floor"),
+        pytest.param([2.0] * 50, 61, id="long steps: many of them"),
+        pytest.param([0.1] * 49 + [50.0], 101, id="twice the longest pause so far"),
+        pytest.param([300.0] + [0.1] * 49, 21, id="the first step does not count"),
+    ],
+)
+def test_how_long_is_long_follows_from_the_run(
+    job: Job, walls_s: list[float], first_s: int
+) -> None:
+    job.walls_s = walls_s
+    job.pass_s(first_s - 1)
+    assert job.asked == 0
+    job.pass_s(1)
+    assert job.asked == 2
+
+
+def test_a_rank_that_has_moved_by_the_second_look_is_busy(job: Job) -> None:
+    job.frames[1] = EVALUATING
+    job.pass_s(23)
+    job.frames[1] = [("/job/a.py", 44, "evaluate")]
+    job.pass_s(10)
+    assert job.stall.ranks[1].moved
+
+
+def test_a_rank_that_computes_at_one_line_is_busy(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stalls, "_cpu_s", lambda pid: job.now_s if pid == 1 else 1.0)
+    job.pass_s(30)
+    assert [each.moved for each in job.stall.ranks] == [False, True]
+
+
+def test_when_steps_come_again_it_was_a_pause(job: Job) -> None:
+    job.pass_s(30)
+    job.steps = [11, 11]
+    assert job.pass_s(1) == 1
+    assert job.stall.resumed_unix_s == 1e9 + 1031
+    job.pass_s(19)
+    assert len(job.watch.stalls) == 1
+
+
+def test_a_hang_is_looked_at_again_when_it_has_doubled(job: Job) -> None:
+    job.frames[1] = EVALUATING
+    job.pass_s(30)
+    job.frames[1] = ASLEEP
+    job.pass_s(25)
+    assert job.asked == 8
+    assert job.stall.ranks[1].where == "/job/a.py:30 in load"
+    assert job.stall.since_unix_s == 1e9 + 1001
+    job.pass_s(3600)
+    assert job.asked < 50
+
+
+def test_a_rank_that_took_no_step_yet_is_not_watched(job: Job) -> None:
+    job.steps = [0, 0]
+    job.pass_s(300)
+    assert job.asked == 0
+
+
+def test_a_rank_whose_stacks_cannot_be_had_is_unknown(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job.watch, "_ask", lambda pid: False)
+    job.pass_s(30)
+    assert {each.doing for each in job.stall.ranks} == {Doing.UNKNOWN}
+
+
+def test_what_an_agent_before_us_saw_is_kept(tmp_path: Path) -> None:
+    earlier = Stall(since_unix_s=1.0, seen_unix_s=2.0, usual_s=0.1)
+    watch = StallWatch(lambda *_: "", seen=[earlier])
+    training = Training(0, 0, 5, tmp_path / "none", lambda: [0.1])
+    assert not watch.look([training], 0.0, 0.0)
+    assert not watch.look([replace(training, steps=6)], 1.0, 1.0)
+    assert watch.stalls == [earlier]

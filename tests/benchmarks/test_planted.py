@@ -1,0 +1,43 @@
+"""A representative part of the fault bench, with its real processes; `make faults` runs it all.
+
+What is asked here holds on a busy machine too: the truth is found. Whether anything else is said
+beside it (a starved CPU, say) is the bench's question, on a quiet one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from benchmarks.faults.catalog import SCENARIOS
+from benchmarks.faults.judge import judge
+from benchmarks.faults.runner import run
+
+PART = (
+    "input_slow_item",
+    "wait_garbage_collection",
+    "backward_straggler_ddp2_rank1",
+    "wait_straggler_fsdp2_rank1",
+    "exception_in_block_ddp2_rank1",
+    "killed",
+    "loss_not_finite",
+)
+
+
+@pytest.mark.parametrize("name", PART)
+def test_a_planted_fault_is_named_with_its_rank(name: str, tmp_path: Path) -> None:
+    scenario = next(each for each in SCENARIOS if each.name == name)
+    outcome = run(scenario, tmp_path / name)
+    found = judge(scenario, outcome, None)
+    assert found.right, f"{found.said} {found.problem}\n{outcome.output}"
+
+
+@pytest.mark.parametrize("name", ["healthy_transformer_explicit", "healthy_evaluation"])
+def test_a_healthy_training_has_no_critical_finding(name: str, tmp_path: Path) -> None:
+    scenario = next(each for each in SCENARIOS if each.name == name)
+    outcome = run(scenario, tmp_path / name)
+    assert outcome.summary is not None, outcome.output
+    sections = [part for part in outcome.summary.values() if isinstance(part, dict)]
+    issues = [issue for section in sections for issue in section.get("issues", ())]
+    assert issues
+    assert [issue["kind"] for issue in issues if issue["severity"] == "crit"] == []

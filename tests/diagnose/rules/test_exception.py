@@ -1,0 +1,84 @@
+"""An exception is named with rank, step, phase, module and line; what follows from it is not."""
+
+import pytest
+
+from factories import make_run
+from failing import failed, report, said_goodbye, with_deaths
+from traceml.diagnose.rules import exception
+from traceml.facts.gather import gather
+from traceml.model.finding import Kind, Severity
+from traceml.model.phase import Phase
+from traceml.store.records import RunRecords
+
+LOST_PEER = "[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:14745"
+
+
+@pytest.mark.parametrize(
+    ("run", "rank"),
+    [
+        pytest.param(failed(report()), 0, id="one rank"),
+        pytest.param(failed(report(), status=None), 0, id="nobody saw the status"),
+        pytest.param(
+            failed(report(1), report(0, "RuntimeError", LOST_PEER), ranks=2),
+            1,
+            id="the other lost its peer",
+        ),
+        pytest.param(
+            failed(report(0, "RuntimeError", LOST_PEER, unix_s=1.0), report(1), ranks=2),
+            1,
+            id="the other said so first",
+        ),
+        pytest.param(
+            with_deaths(failed(report(1), ranks=2), (1, 1), (0, 143)),
+            1,
+            id="the launcher ended the other",
+        ),
+        pytest.param(
+            said_goodbye(failed(report(is_handled=True)), 0), 0, id="caught, then a bad status"
+        ),
+        pytest.param(failed(report(is_handled=True)), 0, id="caught, then os._exit"),
+        pytest.param(
+            said_goodbye(failed(report(0, "RuntimeError", LOST_PEER)), 0),
+            0,
+            id="a peer elsewhere has gone",
+        ),
+    ],
+)
+def test_must_fire(run: RunRecords, rank: int) -> None:
+    finding = exception.check(gather(run))
+    assert finding is not None
+    assert (finding.kind, finding.severity) == (Kind.EXCEPTION, Severity.CRITICAL)
+    assert finding.ranks == (rank,)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        pytest.param(make_run(), id="ended well"),
+        pytest.param(failed(report(is_handled=True), status=0), id="caught, and ended well"),
+        pytest.param(failed(report(), status=0), id="in a process that did not matter"),
+        pytest.param(
+            failed(report(is_handled=True, unix_s=1.0)), id="caught, and training went on"
+        ),
+        pytest.param(said_goodbye(failed(status=3), 0), id="sys.exit(3)"),
+        pytest.param(failed(status=9), id="os._exit(9)"),
+    ],
+)
+def test_must_stay_silent(run: RunRecords) -> None:
+    assert exception.check(gather(run)) is None
+
+
+def test_the_claim_says_where_and_the_action_what_to_look_at() -> None:
+    finding = exception.check(gather(failed(report(step=57, worker=2))))
+    assert finding is not None
+    assert finding.phase is Phase.FORWARD
+    expected = "Rank 0 failed at step 57 in forward, module block.1, DataLoader worker 2: "
+    assert finding.claim == expected + "ValueError: bad."
+    assert "train.py:7 in forward" in finding.action
+
+
+def test_known_texts_get_their_hint() -> None:
+    text = "CUDA error: device-side assert triggered"
+    finding = exception.check(gather(failed(report(0, "RuntimeError", text))))
+    assert finding is not None
+    assert "CUDA_LAUNCH_BLOCKING=1" in finding.action

@@ -1,0 +1,89 @@
+"""A jump of a smooth loss is named; losses that are noisy by nature are left in peace."""
+
+import numpy as np
+import pytest
+
+from factories import make_run
+from failing import with_loss
+from traceml.diagnose.rules import loss_spike
+from traceml.facts.gather import gather
+from traceml.model.finding import Kind, Severity
+from traceml.store.records import RunRecords
+
+
+def smooth(steps: int = 400, noise: float = 0.05, seed: int = 0) -> np.ndarray:
+    """A loss that falls from 4 to 1, each batch a little off."""
+    random = np.random.default_rng(seed)
+    level = 1 + 3 * np.exp(-np.arange(steps) / 100)
+    return level * np.exp(noise * random.standard_normal(steps))
+
+
+def with_jump(values: np.ndarray, at: int, times: float, length: int) -> np.ndarray:
+    changed = values.copy()
+    changed[at : at + length] *= times
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("run", "severity"),
+    [
+        pytest.param(with_loss(with_jump(smooth(), 300, 8, 1)), Severity.INFO, id="one batch"),
+        pytest.param(with_loss(with_jump(smooth(), 300, 4, 5)), Severity.INFO, id="a few batches"),
+        pytest.param(
+            with_loss(with_jump(smooth(), 300, 6, 100)), Severity.WARNING, id="it stays up"
+        ),
+        pytest.param(
+            with_loss(with_jump(smooth(), 200, 6, 200), every=4),
+            Severity.WARNING,
+            id="seen now and then",
+        ),
+    ],
+)
+def test_must_fire(run: RunRecords, severity: Severity) -> None:
+    finding = loss_spike.check(gather(run))
+    assert finding is not None
+    assert (finding.kind, finding.severity) == (Kind.LOSS_SPIKE, severity)
+
+
+def _noise(seed: int) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(
+    "values",
+    [
+        pytest.param(lambda seed: smooth(seed=seed), id="a falling loss"),
+        pytest.param(lambda seed: smooth(noise=0.3, seed=seed), id="small batches"),
+        pytest.param(lambda seed: np.exp(_noise(seed).standard_normal(2000)), id="a critic's loss"),
+        pytest.param(
+            lambda seed: _noise(seed).standard_normal(2000), id="a policy's loss, around zero"
+        ),
+        pytest.param(
+            lambda seed: 0.7 + np.abs(_noise(seed).standard_t(3, 2000)), id="a generator's loss"
+        ),
+        pytest.param(
+            lambda seed: smooth(2000) * 10.0 ** -(np.arange(2000) / 200), id="one that vanishes"
+        ),
+        pytest.param(
+            lambda seed: np.exp(np.cumsum(0.1 * _noise(seed).standard_normal(2000)) / 5),
+            id="one that wanders",
+        ),
+        pytest.param(lambda seed: np.full(100, 2.0), id="one that stands still"),
+        pytest.param(lambda seed: with_jump(smooth(), 300, 2.2, 1), id="a batch that is hard"),
+        pytest.param(lambda seed: smooth(35), id="too few values"),
+    ],
+)
+def test_must_stay_silent(values, seed: int) -> None:
+    assert loss_spike.check(gather(with_loss(values(seed)))) is None
+
+
+def test_without_a_loss_nothing_is_said() -> None:
+    assert loss_spike.check(gather(make_run())) is None
+
+
+def test_the_claim_says_from_what_to_what_and_when() -> None:
+    values = np.full(100, 2.0)
+    finding = loss_spike.check(gather(with_loss(with_jump(values, 60, 5, 1))))
+    assert finding is not None
+    assert finding.claim == "loss jumped from 2 to 10 at step 61 and came back."

@@ -1,0 +1,102 @@
+"""A loss that is no number is named with its first step; to the end of the run it leads."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from factories import make_run
+from failing import failed, report, with_loss
+from traceml.diagnose.engine import diagnose
+from traceml.diagnose.rules import non_finite_loss
+from traceml.facts.gather import gather
+from traceml.model.finding import Kind, Severity
+from traceml.store.records import Metric, RunRecords
+
+NAN, INF = float("nan"), float("inf")
+
+
+def logged(name: str, values: list[float]) -> Metric:
+    lost = [place for place, value in enumerate(values, 1) if not np.isfinite(value)]
+    return Metric(
+        name=name,
+        count=len(values),
+        last=values[-1],
+        minimum=0,
+        maximum=1,
+        mean=0.5,
+        first_step=1,
+        last_step=len(values),
+        first_not_finite_step=lost[0] if lost else None,
+        history=tuple(enumerate(values, 1)),
+    )
+
+
+def with_metrics(*metrics: Metric) -> RunRecords:
+    return replace(make_run(), metrics=metrics)
+
+
+@pytest.mark.parametrize(
+    ("run", "severity", "step"),
+    [
+        pytest.param(with_loss([1.0] * 50 + [NAN] * 50), Severity.CRITICAL, 51, id="to the end"),
+        pytest.param(with_loss([1.0] * 99 + [INF]), Severity.CRITICAL, 100, id="at the last step"),
+        pytest.param(
+            with_loss([1.0, NAN, NAN], every=16), Severity.CRITICAL, 17, id="seen now and then"
+        ),
+        pytest.param(with_loss([1.0, NAN] + [1.0] * 50), Severity.WARNING, 2, id="it recovered"),
+        pytest.param(
+            with_metrics(logged("train/loss", [1.0, 2.0, NAN])), Severity.CRITICAL, 3, id="logged"
+        ),
+        pytest.param(
+            with_metrics(logged("loss", [1.0] * 9), logged("grad_norm", [1.0, INF, 1.0])),
+            Severity.WARNING,
+            2,
+            id="a gradient norm",
+        ),
+        pytest.param(
+            with_metrics(replace(logged("loss", [1.0] * 9), first_not_finite_step=4)),
+            Severity.WARNING,
+            4,
+            id="the value itself was thinned out",
+        ),
+    ],
+)
+def test_must_fire(run: RunRecords, severity: Severity, step: int) -> None:
+    finding = non_finite_loss.check(gather(run))
+    assert finding is not None
+    assert (finding.kind, finding.severity) == (Kind.NON_FINITE_LOSS, severity)
+    assert finding.evidence["first_step"] == step
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        pytest.param(make_run(), id="no loss was seen"),
+        pytest.param(with_loss([1.0] * 50), id="finite throughout"),
+        pytest.param(with_metrics(logged("accuracy_loss", [1.0])), id="a logged loss that is fine"),
+        pytest.param(
+            with_metrics(logged("loss", [1.0]), logged("val_loss", [NAN])),
+            id="an evaluation's loss, where the training's is known",
+        ),
+    ],
+)
+def test_must_stay_silent(run: RunRecords) -> None:
+    assert non_finite_loss.check(gather(run)) is None
+
+
+def test_to_the_end_it_leads_unless_something_else_ended_the_run() -> None:
+    lost = with_loss([1.0] * 50 + [NAN] * 50, input_ms=80)
+    assert diagnose(gather(lost)).primary.kind is Kind.NON_FINITE_LOSS
+    ended = failed(report())
+    both = replace(lost, reports=ended.reports, ending=ended.ending)
+    assert diagnose(gather(both)).primary.kind is Kind.EXCEPTION
+
+
+def test_a_gradient_norm_that_rose_first_is_said() -> None:
+    norms = logged("grad_norm", [1.0] * 45 + [9.0] * 5)
+    run = replace(with_loss([1.0] * 50 + [NAN] * 50), metrics=(norms,))
+    finding = non_finite_loss.check(gather(run))
+    assert finding is not None
+    assert "the gradient norm had risen first: 9 against a usual 1" in finding.claim.lower()
+    assert "Clip" in finding.action

@@ -1,0 +1,256 @@
+"""A run that fails says which rank, where and why; the script's own end stays what it was."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from processes import TORCH_STEPS, TRACEML, run, run_traceml, started, wait_until
+
+TWO_RANKS = """\
+import os, sys, time
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+class Block(nn.Module):
+    calls = 0
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        Block.calls += 1
+        if dist.get_rank() == 1 and Block.calls == 20:
+            go_wrong()
+        time.sleep(0.1)
+        return self.linear(x)
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(nn.Sequential(nn.Linear(4, 4), Block()))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+def go_wrong():
+    {wrong}
+
+for _ in range(30):
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+"""
+TWO = ["run", "--nproc-per-node", "2", "train.py"]
+
+NETWORK = """\
+import sys
+import torch
+from torch import nn
+
+class Block(nn.Module):
+    calls = 0
+
+    def forward(self, x):
+        Block.calls += 1
+        if Block.calls == 4:
+            raise ValueError("a bad block")
+        return x
+
+model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.ReLU(), Block()))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+def take_steps(count):
+    for _ in range(count):
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+
+"""
+
+
+def failure_of(done: Any) -> dict[str, Any]:
+    found: dict[str, Any] = done.summary["failure"]
+    return found
+
+
+def test_an_exception_is_said_under_the_users_own_traceback(tmp_path: Path) -> None:
+    script = NETWORK + "take_steps(9)\n"
+    (tmp_path / "train.py").write_text(script)
+    plain = run([sys.executable, "train.py"], tmp_path)
+    done = run_traceml(["run", "train.py"], tmp_path)
+    assert done.status == plain.status == 1
+    before, ours = done.stderr.split("ValueError: a bad block\n", 1)
+    assert before.startswith("Traceback (most recent call last):\n")
+    for line in plain.stderr.splitlines():
+        assert line in done.stderr
+    said = "traceml: rank 0 failed at step 4 in forward, module 1.1: ValueError: a bad block"
+    assert ours.splitlines()[:2] == [said, "traceml: your line: train.py:11 in forward"]
+    failure = failure_of(done)
+    assert (failure["kind"], failure["rank"], failure["step"]) == ("EXCEPTION", 0, 4)
+    assert (failure["phase"], failure["module"]) == ("forward", "1.1")
+    assert (failure["error"], failure["message"]) == ("ValueError", "a bad block")
+    assert failure["where"] == "train.py:11 in forward"
+    assert done.summary["primary_diagnosis"]["kind"] == "EXCEPTION"
+    assert done.summary["stability"]["diagnosis"]["kind"] == "EXCEPTION"
+    done.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "kind"),
+    [
+        pytest.param("import sys; sys.exit(3)", 3, "STABLE", id="sys.exit(3)"),
+        pytest.param("raise KeyboardInterrupt", 130, "KILLED", id="KeyboardInterrupt"),
+        pytest.param(
+            "import ctypes; ctypes.string_at(0)", 139, "KILLED", id="a crash in native code"
+        ),
+        pytest.param(
+            "try:\n    model(torch.ones(2, 5))\nexcept RuntimeError:\n    sys.exit(1)",
+            1,
+            "EXCEPTION",
+            id="caught, then sys.exit(1)",
+        ),
+        pytest.param(
+            "try:\n    model(torch.ones(2, 5))\nexcept RuntimeError:\n    os._exit(4)",
+            4,
+            "EXCEPTION",
+            id="caught, then os._exit",
+        ),
+        pytest.param(
+            "try:\n    model(torch.ones(2, 5))\nexcept RuntimeError:\n    pass\n"
+            "take_steps(3)\nsys.exit(5)",
+            5,
+            "STABLE",
+            id="caught, then trained on",
+        ),
+        pytest.param("optimizer.step(lambda: 1 / 0)", 1, "EXCEPTION", id="in the optimizer"),
+    ],
+)
+def test_the_end_is_told_apart(tmp_path: Path, body: str, status: int, kind: str) -> None:
+    script = TORCH_STEPS + f"import os, sys\ntake_steps(5)\n{body}\n"
+    done = run_traceml(["run", "train.py"], tmp_path, script)
+    assert done.status == status
+    assert done.summary["stability"]["diagnosis"]["kind"] == kind
+    leads = kind == "EXCEPTION" or status == 139
+    assert (done.summary["failure"] is not None) is leads
+    if kind == "EXCEPTION":
+        assert failure_of(done)["step"] == 6
+    done.assert_nothing_is_left()
+
+
+def test_a_data_workers_exception_names_the_worker_and_the_datasets_line(tmp_path: Path) -> None:
+    script = TORCH_STEPS + (
+        "class Samples(torch.utils.data.Dataset):\n"
+        "    def __len__(self):\n"
+        "        return 40\n"
+        "    def __getitem__(self, place):\n"
+        "        if place == 21:\n"
+        "            raise KeyError('sample 21')\n"
+        "        return torch.ones(4)\n"
+        "for batch in torch.utils.data.DataLoader(Samples(), batch_size=2, num_workers=1):\n"
+        "    model(batch).sum().backward()\n"
+        "    optimizer.step()\n"
+    )
+    done = run_traceml(["run", "train.py"], tmp_path, script)
+    failure = failure_of(done)
+    assert (failure["error"], failure["phase"], failure["step"]) == ("KeyError", "input", 11)
+    assert failure["where"] == "train.py:16 in __getitem__"
+    assert "DataLoader worker 0" in failure["summary"]
+
+
+def test_a_failure_before_the_first_step_is_attributed_too(tmp_path: Path) -> None:
+    done = run_traceml(
+        ["run", "train.py"], tmp_path, TORCH_STEPS + "model(torch.ones(2, 5)).sum().backward()\n"
+    )
+    failure = failure_of(done)
+    assert (done.status, failure["step"], failure["phase"]) == (1, 1, "forward")
+    assert done.summary["primary_diagnosis"]["kind"] == "EXCEPTION"
+
+
+def test_a_spawned_ranks_exception_is_its_own(tmp_path: Path) -> None:
+    script = (
+        "import torch\nimport torch.multiprocessing as mp\n"
+        "def train(rank):\n"
+        "    model = torch.nn.Linear(4, 4)\n"
+        "    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "    for step in range(5):\n"
+        "        model(torch.ones(2, 4 if step < 3 else 5)).sum().backward()\n"
+        "        optimizer.step()\n"
+        "if __name__ == '__main__':\n"
+        "    mp.spawn(train, nprocs=1)\n"
+    )
+    done = run_traceml(["run", "train.py"], tmp_path, script)
+    failure = failure_of(done)
+    assert (failure["error"], failure["step"], failure["phase"]) == ("RuntimeError", 4, "forward")
+    assert failure["where"] == "train.py:7 in train"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind", "words"),
+    [
+        pytest.param(
+            "raise ValueError('a bad block')",
+            "EXCEPTION",
+            "Rank 1 failed at step 20 in forward, module 1: ValueError: a bad block.",
+            id="an exception",
+        ),
+        pytest.param(
+            "os.kill(os.getpid(), 9)", "KILLED", "Rank 1 was killed by SIGKILL at step 20", id="9"
+        ),
+    ],
+)
+def test_of_two_ranks_the_one_that_failed_is_named(
+    tmp_path: Path, wrong: str, kind: str, words: str
+) -> None:
+    done = run_traceml(TWO, tmp_path, TWO_RANKS.replace("{wrong}", wrong))
+    assert done.status == 1  # torchrun's
+    failure = failure_of(done)
+    assert (failure["kind"], failure["rank"]) == (kind, 1)
+    assert words in failure["summary"]
+    assert done.summary["primary_diagnosis"]["kind"] == kind
+    done.assert_nothing_is_left()
+
+
+def test_a_rank_that_never_comes_is_named_when_the_job_is_ended(tmp_path: Path) -> None:
+    """Half a minute, because nobody calls a shorter pause a hang."""
+    script = TWO_RANKS.replace("{wrong}", "time.sleep(600)")
+    with started([TRACEML, *TWO], tmp_path, script) as running:
+        running.wait_for("logs")
+        wait_until(
+            lambda: list(tmp_path.glob("logs/*/stacks/rank-1-*.txt")), "the stacks are there"
+        )
+        wait_until(
+            lambda: "stalls" in _saw(tmp_path) and "since_unix_s" in _saw(tmp_path), "it is told"
+        )
+        torchrun = running.training()
+        torchrun.send_signal(signal.SIGTERM)
+        done = running.finish()
+    failure = failure_of(done)
+    assert (failure["kind"], failure["rank"], failure["step"]) == ("HANG", 1, 20)
+    assert failure["where"] == "train.py:25 in go_wrong"
+    assert failure["evidence"]["waiting_ranks"] == "0"
+    stacks = (done.folder / failure["evidence"]["stacks"].split(", ")[1]).read_text()
+    assert "in go_wrong" in stacks
+    done.assert_nothing_is_left()
+
+
+def _saw(folder: Path) -> str:
+    (path,) = folder.glob("logs/*/agent_saw.json")
+    return path.read_text()
+
+
+def test_a_loss_that_is_lost_leads(tmp_path: Path) -> None:
+    script = TORCH_STEPS + (
+        "import traceml\n"
+        "for step in range(1, 41):\n"
+        "    take_steps(1)\n"
+        "    traceml.log_metrics({'loss': 1.0 if step < 30 else float('nan')}, step=step)\n"
+    )
+    done = run_traceml(["run", "train.py"], tmp_path, script)
+    assert done.status == 0
+    assert done.summary["failure"] is None
+    primary = done.summary["primary_diagnosis"]
+    assert (primary["kind"], primary["severity"]) == ("NON_FINITE_LOSS", "crit")
+    assert primary["evidence"]["first_step"] == 30
