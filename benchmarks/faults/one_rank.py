@@ -138,7 +138,7 @@ LEAKING = (
     ),
     Scenario(
         "memory_leaky_worker",
-        Setup("small_tabular", 300, workers=1, device_ms=20),
+        Setup("small_tabular", 700, workers=1, device_ms=20),
         Truth(MEMORY, what_if=False),
         Plant("leaky_worker", 3),
     ),

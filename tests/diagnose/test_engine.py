@@ -130,10 +130,11 @@ def test_a_healthy_run_gets_no_more_than_remarks(run: RunRecords) -> None:
     ("run", "leads"),
     [
         pytest.param(make_run(), Section.STEP_MEMORY, id="a calm step yields to it"),
+        pytest.param(make_run(input_ms=5), Section.STEP_MEMORY, id="so does a mere warning"),
         pytest.param(make_run(input_ms=50), Section.STEP_TIME, id="a slow step does not"),
     ],
 )
-def test_critical_memory_leads_only_over_a_calm_step(
+def test_critical_memory_leads_unless_the_step_is_critical(
     monkeypatch: pytest.MonkeyPatch, run: RunRecords, leads: Section
 ) -> None:
     def full(facts: Facts) -> Finding:

@@ -63,11 +63,6 @@ def test_no_more_than_all_of_a_step_can_be_saved() -> None:
     assert job.saved_s(job.own_s() * 10) == pytest.approx(0.037)
 
 
-def test_copies_are_hidden_only_as_far_as_compute_lasts() -> None:
-    job = job_of(make_run(h2d_ms=50, forward_ms=5, backward_ms=10, optimizer_ms=5, noise=0))
-    assert job.copies_s() == pytest.approx(np.full((1, 200), 0.020))
-
-
 def test_what_the_last_rank_communicates_is_the_transfer() -> None:
     job = job_of(make_waiting(make_late(make_run(2, communication_ms=3, noise=0), 1)))
     assert job.transfer_s() == pytest.approx(0.003)

@@ -1,4 +1,4 @@
-"""Looks at the last steps once a second, and writes down what is to be said of them."""
+"""Looks at the last steps twice a second, and writes down what is to be said of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from traceml.store.rings import RingReader
 from traceml.summaries.live import live_change, live_state
 
 MOST_OF_A_CORE = 0.02
-"""About what eight ranks need for a look each second; a node with more is looked at less often."""
+"""Many times what eight ranks need; a node with hundreds is looked at less often."""
 
 _encoder = msgspec.json.Encoder()
 

@@ -127,6 +127,10 @@ CALM: Mapping[Section, Callable[[Facts], Finding]] = {
 """What to say of a section in which no rule found more than a remark."""
 
 
+LEADERS = (Section.STABILITY, Section.STEP_TIME, Section.STEP_MEMORY)
+"""The sections whose worst finding may be the one to read first, in this order among equals."""
+
+
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
     """All findings of a run, and the one to read first."""
@@ -146,11 +150,11 @@ def diagnose(facts: Facts) -> Diagnosis:
 
 
 def _primary(sections: Mapping[Section, tuple[Finding, ...]]) -> Finding:
-    """A run that failed is told first; then the step, unless memory is in danger and it is not."""
-    worst = {section: findings[0] for section, findings in sections.items()}
-    if worst[Section.STABILITY].severity is Severity.CRITICAL:
-        return worst[Section.STABILITY]
-    step_time, memory = worst[Section.STEP_TIME], worst[Section.STEP_MEMORY]
-    in_danger = memory.severity is Severity.CRITICAL
-    memory_leads = in_danger and step_time.severity is not Severity.CRITICAL
-    return memory if memory_leads else step_time
+    """The worst finding leads; of equals a failed run is told first, then the step, then memory.
+
+    What the machine and the processes show is context, and never leads.
+    """
+    worst = [sections[section][0] for section in LEADERS]
+    if all(finding.severity is Severity.INFO for finding in worst):
+        return sections[Section.STEP_TIME][0]
+    return max(worst, key=lambda finding: finding.severity.weight)

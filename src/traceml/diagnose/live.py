@@ -16,13 +16,14 @@ from traceml.facts.facts import Facts, phase_s, share
 from traceml.facts.lately import FEWEST_STEPS, Lately, since_step
 from traceml.model.finding import Finding, Section, Severity
 
+# Evaluations come twice a second, as long as new steps do.
 CRITICAL_EVALUATIONS = 2  # one window may be chance; a second that agrees has new steps in it
-EVALUATIONS = 3  # what can wait is shown when it has lasted
+EVALUATIONS = 4  # what can wait is shown when it has lasted
 CLEARLY_BELOW = 0.8  # of the lowest measure at which it was found: no longer on the line
-GONE_EVALUATIONS = 3  # clearly below for so long
-UNMEASURED_EVALUATIONS = 15  # not found for longer than a window of ten seconds remembers it
-DOUBTFUL_EVALUATIONS = 60  # not found, and still near the line: a minute settles it
-OUTRANKED_EVALUATIONS = 3  # another comes first, and not by a hair's breadth of cost
+GONE_EVALUATIONS = 6  # clearly below for so long
+UNMEASURED_EVALUATIONS = 30  # not found for longer than a window of ten seconds remembers it
+DOUBTFUL_EVALUATIONS = 120  # not found, and still near the line: a minute settles it
+OUTRANKED_EVALUATIONS = 6  # another comes first, and not by a hair's breadth of cost
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,11 +104,6 @@ def _without_between(field: str) -> Callable[[Job, Finding], float]:
     return lambda job, _: job.saved_s(job.parts.field(field), job.own_wall_s())
 
 
-def _hidden_copies(job: Job, finding: Finding) -> float:
-    """Copies done while the step computes, as pinned memory and `non_blocking` allow."""
-    return job.saved_s(job.copies_s())
-
-
 def _transfer(job: Job, finding: Finding) -> float | None:
     """What the last rank to arrive still communicates; waiting for it is no communication."""
     return job.transfer_s() if job.communication_measured else None
@@ -123,7 +118,7 @@ _KEPT_UP = Cure("if {ranks} kept up with the others", _lost)
 
 CURES: Mapping[Kind, Cure] = {
     Kind.INPUT_BOUND: Cure("without the input wait", _without(Phase.INPUT)),
-    Kind.H2D_BOUND: Cure("with copies hidden behind compute", _hidden_copies),
+    Kind.H2D_BOUND: Cure("without the copies", _without(Phase.H2D)),
     Kind.WAIT_HEAVY: Cure("without the rest", _without_rest),
     Kind.COMM_BOUND: Cure("with communication hidden behind compute", _transfer),
     Kind.HOST_BOUND: Cure("with a GPU that is always in use", _lost),

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from traceml.facts.parts import Floats, StepParts
 from traceml.facts.times import MOST, StepTimes
-from traceml.model.phase import COMPUTE, Phase
+from traceml.model.phase import Phase
 
 FEWEST_STEPS = 8  # with fewer steps timed on all ranks at once, the ranks' means say more
 LOCKSTEP_SHARE = 0.01  # ranks that wait for each other cannot drift apart: only their ends differ …
@@ -44,11 +44,6 @@ class Job:
         if self.wait_is_hidden:
             own_s = own_s - np.nan_to_num(self.parts.field("backward_ns"))
         return own_s
-
-    def copies_s(self) -> Floats:
-        """Copies to the device, as far as the same step's compute is long enough to hide them."""
-        compute_s = sum(np.nan_to_num(self.parts.phase(phase)) for phase in COMPUTE)
-        return np.minimum(self.parts.phase(Phase.H2D), compute_s)
 
     def saved_s(self, removed_s: Floats, taken_s: Floats | None = None) -> float:
         """How much shorter a mean step would be without this part of each rank's step.

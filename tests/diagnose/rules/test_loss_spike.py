@@ -30,6 +30,9 @@ def with_jump(values: np.ndarray, at: int, times: float, length: int) -> np.ndar
         pytest.param(with_loss(with_jump(smooth(), 300, 8, 1)), Severity.INFO, id="one batch"),
         pytest.param(with_loss(with_jump(smooth(), 300, 4, 5)), Severity.INFO, id="a few batches"),
         pytest.param(
+            with_loss(with_jump(smooth(), 300, 40, 5)), Severity.WARNING, id="far above the start"
+        ),
+        pytest.param(
             with_loss(with_jump(smooth(), 300, 6, 100)), Severity.WARNING, id="it stays up"
         ),
         pytest.param(

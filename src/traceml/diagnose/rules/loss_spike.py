@@ -12,6 +12,7 @@ from traceml.model.quantities import count
 KIND = Kind.LOSS_SPIKE
 
 MOST_SPIKES_SHARE = 0.02  # of the values: more of them are how this loss is, and no event
+ABOVE_START = 3.0  # times the first loss: worse than knowing nothing, whether it came back or not
 
 
 def check(facts: Facts) -> Finding | None:
@@ -23,12 +24,13 @@ def check(facts: Facts) -> Finding | None:
     if not lasting and len(loss.jumps) > max(1, MOST_SPIKES_SHARE * loss.values):
         return None
     worst = lasting[0] if lasting else max(loss.jumps, key=lambda jump: jump.value / jump.usual)
+    beyond_start = loss.first is not None and worst.value >= ABOVE_START * loss.first
     after = "and stayed there" if worst.lasts else "and came back"
     others = f" ({count(len(loss.jumps), 'spike')} in all)" if len(loss.jumps) > 1 else ""
     return Finding(
         kind=KIND,
         section=Section.STABILITY,
-        severity=Severity.WARNING if worst.lasts else Severity.INFO,
+        severity=Severity.WARNING if worst.lasts or beyond_start else Severity.INFO,
         claim=(
             f"{loss.name} jumped from {worst.usual:.4g} to {worst.value:.4g} at step "
             f"{worst.step:,} {after}{others}."
