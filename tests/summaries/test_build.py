@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from factories import GIB, make_rank, make_run, map_steps
+from failing import failed, report
 from traceml.model.layout import StepFlag
 from traceml.model.rank import Region
 from traceml.model.run import Ending
@@ -151,6 +152,19 @@ def test_the_series_serves_a_comparison() -> None:
     assert series.slowdown_ratio == pytest.approx(1.5, rel=0.02)
 
 
+def test_what_if_follows_the_findings_in_their_order() -> None:
+    summary = summary_of(make_run(input_ms=80, rest_ms=30, noise=0))
+    assert [each.kind for each in summary.what_if] == ["INPUT_BOUND", "WAIT_HEAVY"]
+    first = summary.what_if[0]
+    assert (first.ranks, first.phase) == ((0,), "input")
+    assert first.step_time_ms == pytest.approx(145)
+    assert first.predicted_step_time_ms == pytest.approx(65)
+    assert first.saved_ms == pytest.approx(80)
+    assert first.speedup == pytest.approx(145 / 65, abs=1e-5)
+    assert first.summary == "145.0 ms → 65.0 ms per step (2.23×) without the input wait"
+    assert summary_of(make_run()).what_if == ()
+
+
 def test_what_users_logged_is_kept() -> None:
     run = replace(
         make_run(),
@@ -190,3 +204,30 @@ def test_the_text_is_added_and_changes_nothing_else() -> None:
     complete = with_text(summary, "words")
     assert complete.text == "words"
     assert msgspec.structs.replace(complete, text=None) == summary
+
+
+def test_a_run_that_failed_says_so_first_and_in_one_place() -> None:
+    summary = summary_of(failed(report(step=57)))
+    assert summary.failure is not None
+    assert (summary.failure.kind, summary.failure.rank) == ("EXCEPTION", 0)
+    assert (summary.failure.step, summary.failure.phase) == (57, "forward")
+    assert summary.failure.where == "train.py:7 in forward"
+    assert summary.primary_diagnosis.kind == "EXCEPTION"
+    assert summary.stability is not None
+    assert summary.stability.diagnosis == summary.stability.issues[0]
+    assert summary.failure.summary == summary.stability.diagnosis.summary
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        pytest.param(make_run(), id="ended well"),
+        pytest.param(failed(status=143), id="asked to end"),
+        pytest.param(failed(status=9), id="a status of its own"),
+    ],
+)
+def test_a_run_that_did_not_fail_has_no_failure(run: RunRecords) -> None:
+    summary = summary_of(run)
+    assert summary.failure is None
+    assert summary.stability is not None
+    assert summary.primary_diagnosis.section == "step_time"

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from factories import make_rank, make_run
+from failing import failed, report
 from traceml.model.rank import Region
 from traceml.store.records import Metric, RunRecords, TracerHealth
 from traceml.summaries.build import build
@@ -30,9 +31,17 @@ def test_verdict_why_and_next_come_first() -> None:
     assert lines[5].startswith("  Next     Batches are made in the training process itself")
 
 
+def test_what_a_fix_would_bring_stands_beside_the_verdict() -> None:
+    text = text_of(make_run(input_ms=540, noise=0))
+    expected = "  If fixed 576.0 ms → 36.0 ms per step (16.0×) without the input wait"
+    assert line_with(text, "If fixed") == expected
+    assert "If fixed" not in text_of(make_run())
+
+
 def test_the_phase_tree_accounts_for_the_step() -> None:
     text = text_of(make_run(noise=0, h2d_ms=2, input_ms=6, rest_ms=2, gpu=True))
-    tree = text.splitlines()[8:18]
+    lines = text.splitlines()
+    tree = lines[lines.index("  Where a step goes (mean of 200 steps, GPU clock)") :][:10]
     assert [line[2:37].strip() for line in tree[1:-1]] == [
         "step time",
         "├─ input wait",
@@ -46,7 +55,7 @@ def test_the_phase_tree_accounts_for_the_step() -> None:
     assert tree[0] == "  Where a step goes (mean of 200 steps, GPU clock)"
     assert tree[-1] == "  p50 45.0 ms · p95 45.0 ms · p99 45.0 ms"
     assert "45.0 ms   100%" in line_with(text, "step time")
-    assert "6.0 ms    13%" in line_with(text, "input wait")
+    assert "6.0 ms    13%" in line_with(text, "├─ input wait")
     assert "◀" in line_with(text, "├─ input wait")
     assert "2.0 ms   4.4%" in line_with(text, "└─ rest")
 
@@ -161,3 +170,13 @@ def test_any_run_fits_80_columns_and_moves_no_cursor(
     assert max(map(len, text.split("\n"))) <= 80
     assert all(letter.isprintable() or letter == "\n" for letter in text)
     assert "None" not in text or "None" in name + word
+
+
+def test_a_failure_is_the_verdict_and_an_end_that_was_asked_for_is_not() -> None:
+    lines = text_of(failed(report(step=57), input_ms=80)).splitlines()
+    assert lines[3] == "  Verdict  EXCEPTION (critical)"
+    assert lines[4].startswith("  Why      Rank 0 failed at step 57 in forward, module block.1:")
+    assert any(line.startswith("  Also     INPUT-BOUND (critical)") for line in lines)
+    asked = text_of(failed(status=143, input_ms=80))
+    assert "Verdict  INPUT-BOUND" in asked
+    assert "Also     KILLED: The run was ended by SIGTERM at step 201." in asked

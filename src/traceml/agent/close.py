@@ -20,6 +20,7 @@ from traceml.model.environment import NO_TORCH_MARK, PYTHON_MARK, TORCH_MARK, TR
 from traceml.model.errors import UnreadableRecords
 from traceml.model.run import Ending
 from traceml.store import folder as folders
+from traceml.store.failures import remove_ring
 from traceml.store.load import drain_rings, load_run, ring_paths
 from traceml.store.records import RankRecords, RunRecords
 from traceml.store.rings import RingReader
@@ -50,7 +51,7 @@ def recover(folder: Path) -> Summary:
     summary = summarise(folder)
     if is_over and not notes:
         for path in ring_paths(folder, manifest):
-            path.unlink(missing_ok=True)
+            remove_ring(path)
         folders.remove_rings(manifest)
     return summary
 

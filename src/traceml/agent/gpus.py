@@ -56,6 +56,15 @@ class GpuSampler:
             self._gpus = self._open()
         return tuple(self._sample(gpu) for gpu in self._gpus)
 
+    def driver_version(self) -> str | None:
+        """The driver's version; None where there is no GPU to sample."""
+        if not self._gpus:
+            return None
+        try:
+            return _text(self._nvml.nvmlSystemGetDriverVersion())
+        except self._nvml.NVMLError:
+            return None
+
     def close(self) -> None:
         """Lets go of the driver; samples are empty from then on."""
         nvml, self._nvml, self._gpus = self._nvml, None, ()

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import psutil
@@ -20,9 +21,14 @@ import psutil
 from traceml.agent.alive import is_alive, process_of
 from traceml.agent.artifacts import Artifacts
 from traceml.agent.close import summarise, write_answer, write_ending
+from traceml.agent.failures import FailureWatch
+from traceml.agent.lineage import CLOSING_S, PIECE_S, LineageCapture
+from traceml.agent.live import Live
 from traceml.agent.sampler import Sampler
+from traceml.agent.stalls import Training
 from traceml.model.errors import UnreadableRecords
 from traceml.store import folder as folders
+from traceml.store.failures import remove_ring, stacks_of
 from traceml.store.load import ring_paths
 from traceml.store.recordfile import RankFiles
 from traceml.store.rings import RingReader
@@ -30,9 +36,12 @@ from traceml.store.samples import SampleFile
 
 TICK_S = 0.1
 """How often the agent looks up: fast loops fill a ring in seconds, and questions want answers."""
+LOOK_S = 0.5
+"""How often steps are brought to disk and the last ones diagnosed."""
 SECOND_S = 1.0
+"""How often everything else is done."""
 FULL = 0.125
-"""A ring that holds this share of its capacity undrained is drained before the second is over."""
+"""A ring that holds this share of its capacity undrained is drained before its time has come."""
 MOST_TRACEBACKS = 20
 """After so many the log has said it."""
 
@@ -47,6 +56,21 @@ class _Followed:
     pid: int
     process: psutil.Process | None
     drained: int = 0
+
+
+class _Due:
+    """When something that is done again and again is due; what was missed is not made up for."""
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self._at_s = time.monotonic()
+
+    def is_now(self, now_s: float) -> bool:
+        """Whether it is due; then the next time is planned."""
+        if now_s < self._at_s:
+            return False
+        self._at_s += self._every_s * max(1, int((now_s - self._at_s) / self._every_s))
+        return True
 
 
 class Agent:
@@ -66,6 +90,10 @@ class Agent:
         self._samples = SampleFile(folder)
         self._sampler = Sampler()
         self._artifacts = Artifacts(folder)
+        self._lineage = LineageCapture(folder, self._manifest)
+        self._lineage_thread = Thread(target=self._capture_lineage, daemon=True)
+        self._live = Live(folder, self._manifest)
+        self._watch = FailureWatch(folder)
         self._received = b""
         self._over = False
         self._failures = 0
@@ -74,13 +102,12 @@ class Agent:
 
     def run(self) -> bool:
         """Follow the run to its end, then write its summary; whether everything is on disk."""
-        due = time.monotonic()
+        self._lineage_thread.start()
+        steps_due, all_due = _Due(LOOK_S), _Due(SECOND_S)
         while not self._over:
             self._listen(TICK_S)
-            second = time.monotonic() >= due
-            if second:
-                due += SECOND_S * max(1, int(time.monotonic() - due))
-            self._look(second)
+            now_s = time.monotonic()
+            self._look(steps_due.is_now(now_s), all_due.is_now(now_s))
         return self._finish()
 
     def _guarded(self, function: Callable[..., object], *arguments: Any) -> bool:
@@ -94,18 +121,22 @@ class Agent:
             return False
         return True
 
-    def _look(self, second: bool) -> None:
+    def _look(self, steps: bool, second: bool) -> None:
         """One look at everything; what fails in one place holds up no other."""
-        if second:
+        if steps:
             self._guarded(self._find_rings)
         for followed in self._followed():
-            if second or self._is_filling(followed):
+            if steps or self._is_filling(followed):
                 self._guarded(self._drain, followed)
         self._guarded(self._answer)
+        self._guarded(self._look_for_deaths)
         if second:
+            self._guarded(self._look_for_stalls)
             self._guarded(self._let_go_of_the_dead)
             self._guarded(self._sample)
             self._guarded(self._look_after_training)
+        if steps:
+            self._guarded(self._live.look)
 
     # Rings
 
@@ -126,16 +157,20 @@ class Agent:
             rank = ring.head().rank
             files = RankFiles.of(self._folder, path.stem)
             self._rings[path] = _Followed(ring, files, rank.rank, rank.pid, process_of(rank.pid))
+            self._watch.follow(rank.pid)
 
     @staticmethod
     def _is_filling(followed: _Followed) -> bool:
         return followed.ring.written() - followed.drained > FULL * followed.ring.capacity
 
     def _drain(self, followed: _Followed, everything: bool = False) -> None:
+        self._guarded(self._live.follow, followed.ring, everything)
+        written = followed.ring.written()  # before: what comes meanwhile may not be among it
         messages = followed.files.drain(followed.ring, everything)
-        followed.drained = followed.ring.written()
+        followed.drained = written
         followed.rank = followed.ring.head().rank.rank
         self._artifacts.note(messages)
+        self._lineage.note(messages)
 
     def _let_go_of_the_dead(self) -> None:
         """Bring the rings of processes that have ended to disk and give their memory back."""
@@ -144,8 +179,29 @@ class Agent:
                 continue
             self._drain(followed, everything=True)
             followed.ring.close()
-            path.unlink(missing_ok=True)
+            remove_ring(path)
             del self._rings[path]
+
+    # What goes wrong
+
+    def _look_for_deaths(self) -> None:
+        ranks = {followed.pid: followed.rank for followed in self._followed()}
+        self._watch.look_for_deaths(ranks, time.time())
+
+    def _look_for_stalls(self) -> None:
+        ranks = [
+            Training(
+                rank=followed.rank,
+                pid=followed.pid,
+                steps=followed.ring.written(),
+                stacks=stacks_of(followed.ring.path),
+                walls_s=followed.ring.last_walls_s,
+                on_gpu=head.rank.device.startswith("cuda"),
+            )
+            for followed in self._followed()
+            if not (head := followed.ring.head()).counters["ended"]
+        ]
+        self._watch.look_for_stalls(ranks, time.monotonic(), time.time())
 
     # Sampling
 
@@ -156,8 +212,20 @@ class Agent:
             ranks[free] = followed.pid
         sample = self._sampler.sample(ranks, time.monotonic(), time.time())
         self._seconds += 1
+        self._live.sample(sample)
         if self._seconds % self._samples.stride == 0:
             self._samples.append(sample)
+
+    # Where the run comes from
+
+    def _capture_lineage(self) -> None:
+        """In a thread of its own: a slow disk or a large repository holds up no ring."""
+        for piece in self._lineage.pieces():
+            self._guarded(piece)
+
+    def _finish_lineage(self) -> None:
+        self._lineage.close()
+        self._lineage_thread.join(PIECE_S + CLOSING_S)
 
     # Questions from the training process
 
@@ -176,11 +244,9 @@ class Agent:
     # The launcher, or whoever holds the other end of the control pipe
 
     def _listen(self, timeout_s: float) -> None:
-        if self._control is None:
-            time.sleep(timeout_s)
-            return
-        ready, _, _ = select.select([self._control], [], [], timeout_s)
-        if not ready:
+        heard = [] if self._control is None else [self._control]
+        ready, _, _ = select.select([*heard, *self._watch.wakers()], [], [], timeout_s)
+        if self._control is None or self._control not in ready:
             return
         content = os.read(self._control, 1 << 16)
         if not content:
@@ -238,14 +304,16 @@ class Agent:
             folders.remove_rings(self._manifest)
             return False
         self._find_rings()
+        self._guarded(self._look_for_deaths)
         drained = [self._guarded(self._drain, followed, True) for followed in self._followed()]
         self._guarded(self._artifacts.save)
         self._guarded(self._sampler.close)
+        self._finish_lineage()
         summarise(self._folder)
         if not all(drained):
             return False  # what could not be brought to disk is still in its ring
         folders.remove_answer(self._folder)
         for path in ring_paths(self._folder, self._manifest):
-            path.unlink(missing_ok=True)
+            remove_ring(path)
         folders.remove_rings(self._manifest)
         return True

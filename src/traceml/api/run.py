@@ -13,6 +13,7 @@ from traceml.launch import command as commands
 from traceml.launch import supervise
 from traceml.launch.say import say
 from traceml.model.run import Manifest
+from traceml.model.secrets import masked
 from traceml.store import folder as folders
 
 
@@ -29,6 +30,8 @@ class RunOptions:
     overwrite: bool = False
     world_size: int | None = None
     nodes: int = 1
+    working_folder: str | None = None
+    """Where the command runs; `None`: here."""
 
 
 def run(command: list[str], subject: str, options: RunOptions) -> tuple[int, Path | None]:
@@ -64,7 +67,8 @@ def new_run(subject: str, command: list[str], options: RunOptions) -> Path:
     manifest = Manifest(
         run_name=folder.name,
         started_unix_s=time.time(),
-        command=tuple(command),
+        command=masked(command),
+        working_folder=options.working_folder or str(Path.cwd()),
         traceml_version=__version__,
         mode=options.mode,
         profile=options.profile,

@@ -48,6 +48,7 @@ def _new_run(options: dict[str, Any]) -> Path:
         logs_dir=Path(options["logs_dir"]),
         overwrite=options["overwrite"],
         mode="init",
+        working_folder=options["working_folder"],
     )
     folder = new_run(options["subject"], options["command"], wanted)
     folders.hold(folder)  # until we end

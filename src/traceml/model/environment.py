@@ -14,6 +14,10 @@ NO_TORCH_MARK = "no-torch"
 """An interpreter was asked for torch and has none."""
 TROUBLE_MARK = "trouble"
 """Why tracing is off in a process below, in words for people."""
+INTERPRETER_MARK = "interpreter.json"
+"""Describes the first interpreter that imported torch: a launcher's, perhaps."""
+TRAINER_MARK = "trainer.json"
+"""Describes the interpreter of the first process that took a training step."""
 
 AGENT = """\
 import sys

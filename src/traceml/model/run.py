@@ -12,6 +12,8 @@ class Manifest:
     run_name: str
     started_unix_s: float
     command: tuple[str, ...] = ()
+    """Without secrets."""
+    working_folder: str = ""
     traceml_version: str = ""
     mode: str = "summary"
     profile: str = "essential"

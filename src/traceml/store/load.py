@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from traceml.model.environment import TROUBLE_MARK
 from traceml.model.errors import UnreadableRecords
 from traceml.model.rank import Rank
 from traceml.model.run import Manifest
 from traceml.model.sample import Sample
+from traceml.store import failures, logged, samples
 from traceml.store import folder as folders
-from traceml.store import logged, samples
 from traceml.store.blocks import fold
+from traceml.store.lineage import read_lineage
 from traceml.store.recordfile import RankFiles, last_number
 from traceml.store.records import RankRecords, RunRecords, TracerHealth
 from traceml.store.rings import Head, RingReader
@@ -55,25 +57,31 @@ def load_run(folder: Path) -> RunRecords:
         try:
             head = files.head()
             if head is not None:
-                ranks.append(_rank_records(files, head, logged.lost_pieces(said)))
+                kept = files.read_steps(), files.read_blocks()
+                found = rank_records(head, *kept, logged.lost_pieces(said))
+                ranks.append(replace(found, ddp=logged.ddp_statistics(said)))
         except UnreadableRecords as error:
             notes.append(str(error))
     messages.sort(key=lambda message: message.get("unix_ns", 0))
     trouble = folders.read_mark(folder, TROUBLE_MARK)
     one_each = tuple(_one_per_rank(ranks))
+    numbers = {record.rank.pid: record.rank.rank for record in one_each}
     return RunRecords(
         manifest=manifest,
         ranks=one_each,
-        samples=_by_final_rank(samples.read(folder), one_each),
+        samples=by_final_rank(samples.read(folder), one_each),
         ending=folders.read_ending(folder),
         params=logged.merge_params(messages),
         metrics=logged.reduce_metrics(messages),
         artifacts=logged.artifacts(messages, read_artifact_hashes(folder)),
+        reports=failures.reports(messages, numbers),
+        seen=failures.with_final_ranks(failures.read_seen(folder), numbers),
+        lineage=read_lineage(folder),
         notes=tuple(notes + trouble.splitlines() if trouble else notes),
     )
 
 
-def _by_final_rank(
+def by_final_rank(
     samples: tuple[Sample, ...], ranks: tuple[RankRecords, ...]
 ) -> tuple[Sample, ...]:
     """The samples under the numbers that the ranks have now; a process is known by its pid."""
@@ -105,8 +113,10 @@ def read_artifact_hashes(folder: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _rank_records(files: RankFiles, head: Head, messages_lost: int) -> RankRecords:
-    steps, blocks = files.read_steps(), files.read_blocks()
+def rank_records(
+    head: Head, steps: npt.NDArray[Any], blocks: npt.NDArray[Any], messages_lost: int = 0
+) -> RankRecords:
+    """One process's records, with what the head of its ring or record file says besides."""
     folded = int(blocks["steps"].sum()) if len(blocks) else 0
     counters = head.counters
     return RankRecords(
@@ -115,6 +125,7 @@ def _rank_records(files: RankFiles, head: Head, messages_lost: int) -> RankRecor
         blocks=blocks,
         regions=head.regions,
         loader_workers=counters["loader_workers"] - 1 if counters["loader_workers"] else None,
+        loader_pinned=counters["loader_pinned"] == 2 if counters["loader_pinned"] else None,
         health=TracerHealth(
             steps_lost=max(0, last_number(steps, blocks) - len(steps) - folded),
             failures=counters["failures"],
@@ -141,12 +152,12 @@ def _one_per_rank(records: list[RankRecords]) -> Iterator[RankRecords]:
             joined[-1] = _join(last, record)
         else:
             joined.append(record)
-    numbers = _numbers([record.rank for record in joined])
+    numbers = number_ranks([record.rank for record in joined])
     for record, number in sorted(zip(joined, numbers, strict=True), key=lambda pair: pair[1]):
         yield replace(record, rank=replace(record.rank, rank=number))
 
 
-def _numbers(ranks: list[Rank]) -> list[int]:
+def number_ranks(ranks: list[Rank]) -> list[int]:
     """Each rank's own number, or the next free one where another process has it already."""
     taken: set[int] = set()
     claimed = {rank.rank for rank in ranks}
@@ -190,6 +201,10 @@ def _join(first: RankRecords, second: RankRecords) -> RankRecords:
         loader_workers=(
             first.loader_workers if second.loader_workers is None else second.loader_workers
         ),
+        loader_pinned=(
+            first.loader_pinned if second.loader_pinned is None else second.loader_pinned
+        ),
+        ddp=second.ddp or first.ddp,
         health=_join_health(first.health, second.health),
     )
 

@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from traceml.model import layout
+from traceml.model.failure import NOTHING_SEEN, AgentSaw, FailureReport
+from traceml.model.lineage import Lineage
 from traceml.model.rank import Rank, Region
 from traceml.model.run import Ending, Manifest
 from traceml.model.sample import Sample
@@ -47,6 +49,20 @@ class TracerHealth:
 
 
 @dataclass(frozen=True, slots=True)
+class DdpStatistics:
+    """What DDP measured of its own communication, means over the passes that it sampled."""
+
+    communication_s: float
+    """From the first gradients sent to the last received, waiting for other ranks included."""
+    overlap_s: float
+    """The part of it in which backward still computed."""
+    gradient_bytes: int
+    buckets: int
+    has_hook: bool
+    """The script has registered a communication hook."""
+
+
+@dataclass(frozen=True, slots=True)
 class RankRecords:
     """One rank: its steps in order, old ones folded into blocks, and its named regions."""
 
@@ -55,9 +71,13 @@ class RankRecords:
     """`STEP_DTYPE`, full resolution, in order; includes aborted steps and the tail."""
     blocks: npt.NDArray[Any]
     """`BLOCK_DTYPE`: the steps before `steps`, oldest first."""
+    earlier_steps: int = 0
+    """Complete steps that the process took before these, where only its last ones are here."""
     regions: tuple[Region, ...] = ()
     loader_workers: int | None = None
     """How many workers the training loader has; `None` where no fetch was seen."""
+    loader_pinned: bool | None = None
+    ddp: DdpStatistics | None = None
     health: TracerHealth = TracerHealth()
 
 
@@ -73,6 +93,9 @@ class Metric:
     mean: float
     first_step: int | None
     last_step: int | None
+    first_not_finite_step: int | None = None
+    history: tuple[tuple[int, float], ...] = field(default=(), repr=False, compare=False)
+    """Step and value, in order, of losses and gradient norms; of long ones a part: no number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,5 +120,9 @@ class RunRecords:
     params: Mapping[str, Any] = field(default_factory=dict)
     metrics: tuple[Metric, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
+    reports: tuple[FailureReport, ...] = ()
+    """The exceptions that the ranks wrote down, in order of time."""
+    seen: AgentSaw = NOTHING_SEEN
+    lineage: Lineage | None = None
     notes: tuple[str, ...] = ()
     """What could not be done or read, in words for people."""

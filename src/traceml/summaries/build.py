@@ -7,9 +7,11 @@ from datetime import datetime, timezone
 from msgspec import structs
 
 from traceml.diagnose.engine import diagnose
+from traceml.diagnose.what_if import WhatIf, predict
 from traceml.facts.facts import Facts
 from traceml.facts.gather import gather
-from traceml.model.finding import Finding, Section
+from traceml.facts.stability import Failure
+from traceml.model.finding import Finding, Section, Severity
 from traceml.model.rank import Region
 from traceml.store.records import RunRecords
 from traceml.summaries import sections
@@ -18,6 +20,7 @@ from traceml.summaries.record import (
     PRODUCER,
     SCHEMA_VERSION,
     ArtifactSummary,
+    FailureSummary,
     Meta,
     MetricSummary,
     PrimaryDiagnosis,
@@ -26,6 +29,7 @@ from traceml.summaries.record import (
     StepSeries,
     Summary,
     TracerSummary,
+    WhatIfSummary,
 )
 from traceml.summaries.tables import number
 
@@ -54,7 +58,10 @@ def build(records: RunRecords, generated_unix_s: float, version: str) -> Summary
         step_memory=sections.step_memory(facts, found[Section.STEP_MEMORY], nodes),
         process=sections.process(facts, found[Section.PROCESS], nodes),
         system=sections.system(facts, found[Section.SYSTEM], nodes, gpus),
+        stability=sections.stability(facts, found[Section.STABILITY], nodes),
+        failure=_failure(facts, found[Section.STABILITY][0]),
         steps=_series(facts),
+        what_if=tuple(_what_if(each) for each in predict(facts, found[Section.STEP_TIME])),
         regions=tuple(_region(region) for region in facts.regions),
         params=dict(records.params),
         metrics=_metrics(records),
@@ -62,6 +69,7 @@ def build(records: RunRecords, generated_unix_s: float, version: str) -> Summary
             artifact.name: ArtifactSummary(artifact.path, artifact.size_bytes, artifact.sha256)
             for artifact in records.artifacts
         },
+        lineage=records.lineage,
         tracer=_tracer(records, facts),
     )
 
@@ -104,6 +112,33 @@ def _primary(finding: Finding) -> PrimaryDiagnosis:
     )
 
 
+def _failure(facts: Facts, finding: Finding) -> FailureSummary | None:
+    """What ended the run, where it did not end well; being asked to end is no failure."""
+    failure = facts.stability.failure
+    if failure is None or finding.kind is not failure.kind or finding.severity is Severity.INFO:
+        return None
+    report = failure.report
+    return FailureSummary(
+        kind=failure.kind.value,
+        rank=failure.rank,
+        step=failure.step,
+        phase=None if report is None else report.phase,
+        module=None if report is None else report.module,
+        error=None if report is None else report.error,
+        message=None if report is None else report.message,
+        where=_where(failure),
+        summary=finding.claim,
+        action=finding.action,
+        evidence=sections.evidence(finding),
+    )
+
+
+def _where(failure: Failure) -> str | None:
+    if failure.report is not None:
+        return failure.report.where
+    return failure.culprits[0].where if failure.culprits else None
+
+
 def _series(facts: Facts) -> StepSeries | None:
     series, slowdown = facts.series, facts.slowdown
     if series is None:
@@ -119,6 +154,20 @@ def _series(facts: Facts) -> StepSeries | None:
         block_means_ms=tuple(round(mean_s * 1e3, 6) for mean_s in series.block_means_s),
         slowdown_step=None if slowdown is None else slowdown.onset_step,
         slowdown_ratio=None if slowdown is None else number(slowdown.ratio),
+    )
+
+
+def _what_if(found: WhatIf) -> WhatIfSummary:
+    finding = found.finding
+    return WhatIfSummary(
+        kind=finding.kind.value,
+        ranks=finding.ranks,
+        phase=finding.phase and finding.phase.value,
+        step_time_ms=number(found.step_s * 1e3),
+        predicted_step_time_ms=number(found.predicted_s * 1e3),
+        speedup=number(found.speedup),
+        saved_ms=number(found.saved_s * 1e3),
+        summary=found.summary,
     )
 
 

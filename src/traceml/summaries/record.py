@@ -10,6 +10,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from traceml.model.lineage import Lineage
+
 SCHEMA_VERSION = 1.9
 PRODUCER = "traceml-insight"
 FORMAT = 1
@@ -77,7 +79,7 @@ class Window(Struct, frozen=True):
     diagnosis_clock: str | None = None
 
 
-class Place(Struct, frozen=True):
+class Place(Struct, frozen=True, gc=False):
     """A value and the rank or node that has it."""
 
     value: float | None = None
@@ -94,7 +96,7 @@ class Global(Struct, frozen=True):
     worst: dict[str, Place] = {}
 
 
-class Identity(Struct, frozen=True):
+class Identity(Struct, frozen=True, gc=False):
     """Who a row is about."""
 
     global_rank: int | None = None
@@ -105,7 +107,7 @@ class Identity(Struct, frozen=True):
     world_size: int | None = None
 
 
-class Row(Struct, frozen=True):
+class Row(Struct, frozen=True, gc=False):
     """One rank's or node's own numbers."""
 
     identity: Identity = Identity()
@@ -170,6 +172,36 @@ class StepSeries(Struct, frozen=True):
     """How many times as long they took afterwards."""
 
 
+class WhatIfSummary(Struct, frozen=True):
+    """How long a step would take if the cause of one finding were gone."""
+
+    kind: str
+    ranks: tuple[int, ...] = ()
+    phase: str | None = None
+    step_time_ms: float | None = None
+    """As it is; with what lies between steps where the cause does."""
+    predicted_step_time_ms: float | None = None
+    speedup: float | None = None
+    saved_ms: float | None = None
+    summary: str | None = None
+
+
+class FailureSummary(Struct, frozen=True):
+    """What ended a run that did not end well."""
+
+    kind: str | None = None
+    rank: int | None = None
+    step: int | None = None
+    phase: str | None = None
+    module: str | None = None
+    error: str | None = None
+    message: str | None = None
+    where: str | None = None
+    summary: str | None = None
+    action: str | None = None
+    evidence: dict[str, Any] = {}
+
+
 class RegionSummary(Struct, frozen=True):
     """A named region (`trace_time`), summed over ranks."""
 
@@ -227,10 +259,16 @@ class Summary(Struct, frozen=True):
     step_memory: SectionSummary | None = None
     process: SectionSummary | None = None
     system: SectionSummary | None = None
+    stability: SectionSummary | None = None
+    failure: FailureSummary | None = None
     steps: StepSeries | None = None
+    what_if: tuple[WhatIfSummary, ...] = ()
+    """In the order of the findings that they belong to."""
     regions: tuple[RegionSummary, ...] = ()
     params: dict[str, Any] = {}
     metrics: dict[str, MetricSummary] = {}
     artifacts: dict[str, ArtifactSummary] = {}
+    lineage: Lineage | None = None
+    """Where the run comes from; `None` where nobody recorded it."""
     tracer: TracerSummary | None = None
     text: str | None = None

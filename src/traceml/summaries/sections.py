@@ -1,10 +1,11 @@
-"""The four sections of a summary: step time, step memory, system, process."""
+"""The sections of a summary: step time, step memory, system, process, stability."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traceml.facts.facts import NO_MEMORY, Facts, RankFacts, share
+from traceml.facts.facts import Facts, RankFacts, share
+from traceml.facts.memory import NO_MEMORY, Place
 from traceml.facts.sensors import HostFacts, ProcessFacts
 from traceml.facts.times import StepTimes
 from traceml.model.finding import Finding
@@ -48,7 +49,13 @@ _MILLISECONDS = {
 }
 _RATES = ("steps_per_s", "samples_per_s")
 STEP_TIME = (*_MILLISECONDS, *_RATES)
-STEP_MEMORY = ("peak_allocated_bytes", "peak_reserved_bytes", "peak_rss_bytes")
+_PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes", "peak_rss_bytes")
+_RISES = {
+    "allocated_rise_bytes": Place.GPU,
+    "rss_rise_bytes": Place.HOST,
+    "workers_rss_rise_bytes": Place.WORKERS,
+}
+STEP_MEMORY = (*_PEAKS, *_RISES)
 
 _METRIC = {Phase.INPUT: "input_wait"}
 """The metric of a phase where it is not called like the phase."""
@@ -142,7 +149,7 @@ def process(facts: Facts, findings: Sequence[Finding], nodes: int) -> SectionSum
         TableRow(
             found.rank,
             _identity(rank.rank) if rank is not None else Identity(global_rank=found.rank),
-            _process_metrics(found, rank),
+            _process_metrics(found, rank, facts.host.cores),
         )
         for found in facts.processes
         for rank in [known.get(found.rank)]
@@ -161,6 +168,24 @@ def process(facts: Facts, findings: Sequence[Finding], nodes: int) -> SectionSum
         rows=rows,
         window=_sample_window(samples),
         units={"memory": "bytes", "cpu": "%"},
+    )
+
+
+def stability(facts: Facts, findings: Sequence[Finding], nodes: int) -> SectionSummary:
+    """Whether the run came to its end, and how its loss went."""
+    loss = facts.stability.loss
+    return _section(
+        findings,
+        metadata=SectionMetadata(
+            mode=mode(nodes) if facts.ranks else "no_data",
+            samples=0 if loss is None else loss.values,
+            global_ranks_seen=len(facts.ranks),
+            training_total_steps=facts.window.steps_taken,
+            training_latest_step=facts.window.steps_taken,
+        ),
+        rows=(),
+        window=_step_window(facts, None),
+        units={},
     )
 
 
@@ -247,7 +272,11 @@ def _step_metrics(times: StepTimes) -> dict[str, float | None]:
 
 
 def _memory_metrics(rank: RankFacts) -> dict[str, float | None]:
-    return {name: getattr(rank.memory, name) for name in STEP_MEMORY}
+    trends = rank.memory.trends
+    return {name: getattr(rank.memory, name) for name in _PEAKS} | {
+        name: trends[place].rise_bytes if place in trends else None
+        for name, place in _RISES.items()
+    }
 
 
 def _percent(part: float | None) -> float | None:
@@ -269,16 +298,22 @@ def _host_metrics(host: HostFacts) -> dict[str, float | None]:
         "cpu_throttled_percent": _percent(host.cpu_throttled_share.mean),
         "ram_peak_bytes": host.ram_bytes.peak,
         "swap_peak_bytes": host.swap_bytes.peak,
+        "swap_bytes_per_s": host.swap_bytes_per_s.mean,
+        "oom_kills": host.oom_kills,
         "disk_read_bytes_per_s": host.disk_read_bytes_per_s.mean,
         "disk_write_bytes_per_s": host.disk_write_bytes_per_s.mean,
+        "disk_busy_percent": _percent(host.disk_busy_share.mean),
         "network_received_bytes_per_s": host.network_received_bytes_per_s.mean,
         "network_sent_bytes_per_s": host.network_sent_bytes_per_s.mean,
         "gpu_mem_peak_bytes": host.gpu_memory_bytes.peak,
         "gpu_temp_peak_c": host.gpu_temperature_c.peak,
+        "gpu_clock_percent": _percent(host.gpu_clock_share.mean),
     }
 
 
-def _process_metrics(process: ProcessFacts, rank: RankFacts | None) -> dict[str, float | None]:
+def _process_metrics(
+    process: ProcessFacts, rank: RankFacts | None, cores: float | None = None
+) -> dict[str, float | None]:
     allocated = reserved = total = None
     if rank is not None:
         allocated, reserved = rank.memory.peak_allocated_bytes, rank.memory.peak_reserved_bytes
@@ -287,7 +322,7 @@ def _process_metrics(process: ProcessFacts, rank: RankFacts | None) -> dict[str,
     headroom = None if reserved is None or total is None else total - reserved
     return {
         "cpu_percent": _percent(process.cpu_cores.mean),
-        "cpu_capacity_percent": None,  # the records do not say how many cores there were
+        "cpu_capacity_percent": _percent(share(process.cpu_cores.mean, cores)),
         "ram_bytes": process.rss_bytes.mean,
         "ram_percent": _percent(process.rss_share.mean),
         "gpu_mem_used_bytes": allocated,
@@ -296,6 +331,8 @@ def _process_metrics(process: ProcessFacts, rank: RankFacts | None) -> dict[str,
         "gpu_mem_headroom_bytes": headroom,
         "ram_peak_bytes": process.rss_bytes.peak,
         "threads": process.threads.peak,
+        "runqueue_percent": _percent(process.runqueue_share.mean),
+        "major_faults_per_s": process.major_faults_per_s.mean,
         "workers": process.workers.peak,
         "workers_cpu_percent": _percent(process.workers_cpu_cores.mean),
         "workers_ram_bytes": process.workers_rss_bytes.mean,

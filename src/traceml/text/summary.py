@@ -16,6 +16,7 @@ MOST_NAMED = 6
 UNEVEN = 1.05  # times the median: below this it does not matter which rank it was
 
 _SEVERITY = {"crit": " (critical)", "warn": " (warning)"}
+_CALM = ("STABLE", "NO_DATA")
 _RANK_COLUMNS = {
     "step": "step_time_ms",
     "input": "input_wait_ms",
@@ -90,6 +91,9 @@ def _verdict(summary: Summary) -> list[str]:
         lines += _labelled("Why", primary.summary)
     if primary.action:
         lines += _labelled("Next", primary.action)
+    predicted = next((each for each in summary.what_if if each.kind == primary.kind), None)
+    if predicted is not None and predicted.summary:
+        lines += _labelled("If fixed", predicted.summary)
     if summary.exit_status:
         lines += _labelled("Ended", f"with exit status {summary.exit_status}")
     return lines
@@ -270,11 +274,12 @@ def _also(summary: Summary) -> list[str]:
     """The other findings: warnings of every section, and what else was said of the step."""
     primary = summary.primary_diagnosis
     lines: list[str] = []
-    for name in ("step_time", "step_memory", "system", "process"):
+    for name in ("stability", "step_time", "step_memory", "system", "process"):
         section: SectionSummary | None = getattr(summary, name)
         for issue in () if section is None else section.issues:
             is_primary = issue.kind == primary.kind and name == primary.section
             further = issue.severity != "info" or (name == "step_time" and issue.phase is not None)
+            further = further or (name == "stability" and issue.kind not in _CALM)
             if further and not is_primary:
                 lines += _labelled("Also", _finding(issue))
     return lines

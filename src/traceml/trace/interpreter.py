@@ -1,7 +1,8 @@
 """Leaves behind which Python trains, so that the agent can find its packages later.
 
 The script may run under another interpreter than the agent's. It is said once, in well under a
-millisecond: nothing is looked up here that the process does not already know.
+millisecond: nothing is looked up here that the process does not already know. Torch is not asked
+for the version of cuDNN: it would initialise CUDA, which the script may not want yet.
 """
 
 from __future__ import annotations
@@ -39,7 +40,6 @@ def _interpreter() -> Interpreter:
         variables=_variables(),
         torch=_text(str(getattr(torch, "__version__", ""))) or None,
         cuda=_cuda(torch),
-        cudnn=_cudnn(torch),
     )
 
 
@@ -60,14 +60,6 @@ def _cuda(torch: Any) -> str | None:
     version = getattr(torch, "version", None)
     rocm = getattr(version, "hip", None)
     return f"ROCm {rocm}" if rocm else getattr(version, "cuda", None)
-
-
-def _cudnn(torch: Any) -> int | None:
-    try:
-        version = torch.backends.cudnn.version()
-    except (AttributeError, RuntimeError, OSError):  # no CUDA in it, or two that do not fit
-        return None
-    return version if isinstance(version, int) else None
 
 
 def _folder() -> str:

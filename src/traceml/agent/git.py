@@ -1,0 +1,106 @@
+"""Asks git about a repository: never its network, never its locks, never for long."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Timer
+
+MOST_BYTES = 1 << 20
+"""Of an answer; more than anybody would read."""
+
+_READ_ONLY = (
+    # Whoever runs a script out of a repository trusts it already, whoever owns the files.
+    *("-c", "safe.directory=*"),
+    *("-c", "core.fsmonitor=false"),  # starts a daemon
+    *("-c", "core.quotePath=false"),
+    *("-c", "protocol.allow=never"),  # a partial clone would fetch what it lacks
+)
+
+
+class Git:
+    """Git in one folder; `left_s` says how long the next question may take."""
+
+    def __init__(
+        self, folder: Path, left_s: Callable[[], float], index: Path | None = None
+    ) -> None:
+        self._folder = folder
+        self._left_s = left_s
+        self._index = index
+
+    @contextmanager
+    def with_own_index(self) -> Iterator[Git]:
+        """The same with a copy of the index: `git diff` locks and writes it, whatever it is told.
+
+        Where there is none to copy, this one answers nothing: to git all files would be deleted.
+        """
+        place = self.ask("rev-parse", "--git-path", "index")
+        with TemporaryDirectory(prefix="traceml-") as folder:
+            copy = Path(folder) / "index"
+            try:
+                shutil.copyfile(self._folder / (place or ""), copy)
+            except OSError:
+                yield Git(self._folder, lambda: 0.0)
+                return
+            yield Git(self._folder, self._left_s, copy)
+
+    def ask(self, *words: str) -> str | None:
+        """What git answers; `None` without git, without an answer, or without one in time."""
+        answer = self.ask_bytes(*words)
+        return None if answer is None else answer[0].decode(errors="replace").rstrip("\n")
+
+    def ask_bytes(self, *words: str, most: int = MOST_BYTES) -> tuple[bytes, bool] | None:
+        """The first bytes of the answer, and whether there was more of it."""
+        left_s = self._left_s()
+        if left_s <= 0:
+            return None
+        try:
+            process = subprocess.Popen(
+                ["git", *_READ_ONLY, *words],
+                cwd=self._folder,
+                env=_environment(self._index),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # what git starts ends with it
+            )
+        except OSError:  # there is no git, or no such folder
+            return None
+        alarm = Timer(left_s, _end, [process])
+        alarm.daemon = True
+        alarm.start()
+        assert process.stdout is not None
+        with process:
+            content = process.stdout.read(most + 1)
+            is_more = len(content) > most
+            if is_more:
+                _end(process)
+        alarm.cancel()
+        if process.returncode != 0 and not is_more:
+            return None
+        return content[:most], is_more
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _environment(index: Path | None) -> dict[str, str]:
+    """Ours without what would point git to another repository, or let it ask anybody anything."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    if index is not None:
+        kept["GIT_INDEX_FILE"] = str(index)
+    return {
+        **kept,
+        "GIT_OPTIONAL_LOCKS": "0",  # the user's own git must never find the index locked
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_NO_LAZY_FETCH": "1",
+        "LC_ALL": "C",
+    }

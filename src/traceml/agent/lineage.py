@@ -1,0 +1,211 @@
+"""Captures where a run comes from, piece by piece, beside the agent's loop.
+
+What git, the machine and the arguments say is looked at once, when the run starts. The interpreter
+describes itself when it has torch, and again when it trains; the packages are looked up then.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+from traceml.agent.code import look_at_code
+from traceml.agent.data_version import dvc_hashes, fingerprints, named_by, named_in
+from traceml.agent.git import Git
+from traceml.agent.hardware import look_at_hardware
+from traceml.agent.packages import packages_on
+from traceml.model.interpreter import Interpreter
+from traceml.model.lineage import Command, Data, Environment, Lineage
+from traceml.model.run import Manifest
+from traceml.store.lineage import read_interpreter, read_lineage, write_diff, write_lineage
+
+PIECE_S = 2.0
+"""How long one question may take: a repository too large to answer by then stays unknown."""
+LOOK_S = 0.5
+"""How often the interpreter's mark is looked for."""
+CLOSING_S = 2.0
+"""How long the end of a run waits for pieces that are missing."""
+
+
+class LineageCapture:
+    """One run's lineage; `pieces` belong to a thread of their own, the rest to the agent's loop."""
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self._folder = folder
+        self._manifest = manifest
+        self._lineage = Lineage()
+        self._interpreter: Interpreter | None = None
+        self._params: SimpleQueue[bytes | None] = SimpleQueue()
+        """Logged parameters to be looked at; `None` when no more will come."""
+        self._closed_s: float | None = None
+
+    def note(self, messages: Iterable[bytes]) -> None:
+        """Keep logged parameters for the next look: they may name data."""
+        for message in messages:
+            if b'"params"' in message[:40]:
+                self._params.put(message)
+
+    def close(self) -> None:
+        """The run is over: what is missing is looked at now, within `CLOSING_S`, or never."""
+        self._closed_s = time.monotonic()
+        self._params.put(None)
+
+    def pieces(self) -> Iterator[Callable[[], None]]:
+        """What is to be done, one after the other; each may fail without the others."""
+        captured = read_lineage(self._folder)  # by an agent that died
+        if captured is None:
+            yield from (self._look_at_code, self._look_at_hardware, self._look_at_data)
+        else:
+            self._lineage = captured
+        while True:
+            try:
+                message = self._params.get(timeout=LOOK_S)
+            except Empty:
+                message = b""
+            yield self._look_at_interpreter
+            if message is None:
+                return
+            if message:
+                yield partial(self._look_at_logged, message)
+
+    def _left_s(self) -> float:
+        if self._closed_s is None:
+            return PIECE_S
+        return min(PIECE_S, self._closed_s + CLOSING_S - time.monotonic())
+
+    def _keep(self, lineage: Lineage) -> None:
+        if lineage != self._lineage:
+            self._lineage = lineage
+            write_lineage(self._folder, lineage)
+
+    # The pieces
+
+    def _look_at_code(self) -> None:
+        words = self._manifest.command
+        script, arguments = _script_in(words, self._working_folder)
+        command = Command(
+            words=words,
+            script=script,
+            arguments=arguments,
+            folder=self._manifest.working_folder or None,
+        )
+        self._keep(replace(self._lineage, captured_unix_s=time.time(), command=command))
+        self._find_repository()
+
+    def _find_repository(self) -> None:
+        """Look at the repository that holds the script, or else the folder it runs in."""
+        script = self._script()
+        places = [*([script.parent] if script else []), self._working_folder]
+        for place in dict.fromkeys(places):
+            code, diff = look_at_code(place, self._folder.parent, self._left_s)
+            if code is not None:
+                write_diff(self._folder, diff)
+                self._keep(replace(self._lineage, code=code))
+                return
+
+    def _look_at_hardware(self) -> None:
+        hardware, driver = look_at_hardware()
+        environment = replace(self._lineage.environment or Environment(), driver=driver)
+        self._keep(replace(self._lineage, hardware=hardware, environment=environment))
+
+    def _look_at_data(self) -> None:
+        command, code = self._lineage.command, self._lineage.code
+        dvc: dict[str, str] = {}
+        if code is not None and code.repository is not None:
+            root = Path(code.repository)
+            dvc = dvc_hashes(root, Git(root, self._left_s))
+        self._keep(replace(self._lineage, data=Data(dvc=dvc)))
+        if command is not None and command.arguments is not None:
+            self._add_paths(named_in(command.arguments))
+
+    def _look_at_logged(self, message: bytes) -> None:
+        self._add_paths(named_by(json.loads(message)["values"]))
+
+    def _add_paths(self, names: Iterable[str]) -> None:
+        """Paths not seen yet; the first look counts, since training may write beside its data."""
+        data = self._lineage.data or Data()
+        script = self._script()
+        apart = (self._folder, *([script] if script else []))
+        new = [name for name in names if name not in data.paths]
+        found = fingerprints(new, self._working_folder, apart, self._left_s)
+        self._keep(replace(self._lineage, data=replace(data, paths={**data.paths, **found})))
+
+    def _look_at_interpreter(self) -> None:
+        """Take in how the interpreter describes itself, when it does, or does anew."""
+        found = read_interpreter(self._folder)
+        if found is None or found == self._interpreter:
+            return
+        before, self._interpreter = self._interpreter, found
+        packages = self._lineage.packages
+        if before is None or (found.path, found.folder) != (before.path, before.folder):
+            packages = packages_on(found.path, found.folder)
+        environment = self._lineage.environment or Environment()
+        self._keep(
+            replace(
+                self._lineage,
+                command=self._command_of(found),
+                environment=replace(
+                    environment,
+                    python=found.version,
+                    executable=found.executable or None,
+                    torch=found.torch,
+                    cuda=found.cuda,
+                    cudnn=_cudnn_version(packages),
+                ),
+                packages=packages,
+                variables=dict(sorted(found.variables.items())),
+            )
+        )
+        self._look_again(found)
+
+    def _command_of(self, interpreter: Interpreter) -> Command:
+        command = self._lineage.command or Command(words=self._manifest.command)
+        script, *arguments = interpreter.argv or ("",)
+        return replace(
+            command,
+            script=script or None,
+            arguments=tuple(arguments),
+            folder=interpreter.folder or command.folder,
+        )
+
+    def _look_again(self, interpreter: Interpreter) -> None:
+        """The script may be another than the command let us think, in another repository."""
+        script, code = self._script(), self._lineage.code
+        root = None if code is None or code.repository is None else Path(code.repository)
+        if script is not None and (root is None or root not in script.parents):
+            self._find_repository()
+        self._add_paths(named_in(interpreter.argv[1:]))
+
+    @property
+    def _working_folder(self) -> Path:
+        command = self._lineage.command
+        told = None if command is None else command.folder
+        return Path(told or self._manifest.working_folder or "/")
+
+    def _script(self) -> Path | None:
+        command = self._lineage.command
+        if command is None or not command.script:
+            return None
+        script = (self._working_folder / command.script).resolve()
+        return script if script.is_file() else None
+
+
+def _script_in(words: tuple[str, ...], folder: Path) -> tuple[str | None, tuple[str, ...] | None]:
+    """The script that a command runs, and its arguments, as far as the words alone can tell."""
+    for position, word in enumerate(words):
+        if word.endswith(".py") and (folder / word).is_file():
+            return word, words[position + 1 :]
+    return None, None
+
+
+def _cudnn_version(packages: Mapping[str, str] | None) -> str | None:
+    """By the package that torch brings it in; unknown where it was installed another way."""
+    for name, version in (packages or {}).items():
+        if name.startswith("nvidia-cudnn-"):
+            return version
+    return None

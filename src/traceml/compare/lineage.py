@@ -1,0 +1,271 @@
+"""What is different about two runs before either took a step: code, command, machine, data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
+from datetime import datetime, timezone
+from enum import Enum
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from traceml.model.lineage import (
+    Changes,
+    Code,
+    Command,
+    Data,
+    Environment,
+    Fingerprint,
+    Gpu,
+    Hardware,
+)
+from traceml.model.quantities import count, memory
+from traceml.summaries.record import ArtifactSummary, Summary
+
+HASH_LETTERS = 12
+"""Enough of a hash to tell two apart."""
+DEEPEST = 8
+"""Levels of nested parameters that are told apart."""
+
+
+class Group(str, Enum):
+    """Where two runs may differ, in the order of telling."""
+
+    CODE = "code"
+    COMMAND = "command"
+    ENVIRONMENT = "environment"
+    PACKAGES = "packages"
+    HARDWARE = "hardware"
+    DATA = "data"
+    VARIABLES = "variables"
+    PARAMS = "params"
+    ARTIFACTS = "artifacts"
+
+
+Shown: TypeAlias = str | int | float | bool | None
+_Things: TypeAlias = Mapping[str, object]
+"""What is compared, by name: numbers and texts, and records with a sameness of their own."""
+
+
+class Difference(Struct, frozen=True):
+    """One thing that is not the same; `None` on a side: not there, or not known."""
+
+    name: str
+    lhs: Shown = None
+    rhs: Shown = None
+
+
+class LineageComparison(Struct, frozen=True):
+    """Only what differs."""
+
+    identical: bool
+    """Both sides are on record, and nothing differs."""
+    differences: dict[str, tuple[Difference, ...]] = {}
+    """By group; a group in which nothing differs is left out."""
+    not_recorded: dict[str, tuple[str, ...]] = {}
+    """Groups that could not be compared, and the sides (`A`, `B`) that have none of it."""
+
+
+def compare_lineage(a: Summary, b: Summary) -> LineageComparison:
+    """What is different about the runs behind two summaries."""
+    left, right = _groups(a), _groups(b)
+    differences: dict[str, tuple[Difference, ...]] = {}
+    not_recorded: dict[str, tuple[str, ...]] = {}
+    for group in Group:
+        lhs, rhs = left[group], right[group]
+        if lhs is None or rhs is None:
+            sides = (("A", lhs), ("B", rhs))
+            not_recorded[group.value] = tuple(name for name, side in sides if side is None)
+        elif found := tuple(_differences(lhs, rhs)):
+            differences[group.value] = found
+    one_sided = any(len(sides) == 1 for sides in not_recorded.values())
+    return LineageComparison(
+        identical=a.lineage is not None
+        and b.lineage is not None
+        and not differences
+        and not one_sided,
+        differences=differences,
+        not_recorded=not_recorded,
+    )
+
+
+def _differences(lhs: _Things, rhs: _Things) -> Iterator[Difference]:
+    for name in dict.fromkeys([*lhs, *rhs]):
+        left, right = lhs.get(name), rhs.get(name)
+        if not _is_same(left, right):
+            yield Difference(name, _shown(left), _shown(right))
+
+
+def _is_same(lhs: object, rhs: object) -> bool:
+    if isinstance(lhs, Fingerprint) and isinstance(rhs, Fingerprint):
+        return _are_alike(lhs, rhs)
+    if isinstance(lhs, ArtifactSummary) and isinstance(rhs, ArtifactSummary):
+        if lhs.sha256 is not None and rhs.sha256 is not None:
+            return lhs.sha256 == rhs.sha256
+        return lhs.size_bytes == rhs.size_bytes
+    return lhs == rhs
+
+
+def _are_alike(lhs: Fingerprint, rhs: Fingerprint) -> bool:
+    """Whether nothing shows that two looks were at different data."""
+    if lhs.sha256 is not None and rhs.sha256 is not None:
+        return lhs.sha256 == rhs.sha256  # whenever either was written
+    if not (lhs.complete and rhs.complete) and lhs.files != rhs.files:
+        return True  # time was over at different places: that says nothing of the data
+    return (lhs.files, lhs.size_bytes, lhs.newest_unix_s) == (
+        rhs.files,
+        rhs.size_bytes,
+        rhs.newest_unix_s,
+    )
+
+
+def _shown(value: object) -> Shown:
+    """A value as JSON and people can have it."""
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    if isinstance(value, Changes):
+        lines = f"+{value.added} -{value.removed} lines"
+        return f"{count(value.file_count, 'file')}, {lines} ({_short(value.sha256)})"
+    if isinstance(value, Fingerprint):
+        size = f"{count(value.files, 'file')}, {memory(value.size_bytes)}"
+        known_by = _short(value.sha256) or _date(value.newest_unix_s)
+        return f"{size}{'' if value.complete else ' seen'} ({known_by})"
+    if isinstance(value, ArtifactSummary):
+        return f"{memory(value.size_bytes)} ({_short(value.sha256) or 'no hash'})"
+    if isinstance(value, tuple):
+        return ", ".join(_counted(value))
+    return _text(value)
+
+
+def _counted(values: Iterable[object]) -> Iterator[str]:
+    """Each value once; GPUs alike are told by their number."""
+    for value, times in Counter(_gpu(v) if isinstance(v, Gpu) else str(v) for v in values).items():
+        yield f"{times} × {value}" if times > 1 else value
+
+
+def _gpu(gpu: Gpu) -> str:
+    return gpu.name if gpu.memory_bytes is None else f"{gpu.name} ({memory(gpu.memory_bytes)})"
+
+
+def _date(unix_s: int | None) -> str:
+    if unix_s is None:
+        return "empty"
+    try:
+        date = datetime.fromtimestamp(unix_s, tz=timezone.utc)
+    except (OverflowError, ValueError, OSError):  # beyond any calendar
+        return f"newest {unix_s}"
+    return f"newest {date:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _short(sha256: str | None) -> str:
+    return (sha256 or "")[:HASH_LETTERS]
+
+
+def _groups(summary: Summary) -> dict[Group, _Things | None]:
+    """Everything that is compared; `None` for what nobody recorded."""
+    groups: dict[Group, _Things | None] = dict.fromkeys(Group)
+    groups[Group.PARAMS] = dict(_flat(summary.params))
+    groups[Group.ARTIFACTS] = summary.artifacts
+    lineage = summary.lineage
+    if lineage is None:
+        return groups
+    return groups | {
+        Group.CODE: None if lineage.code is None else _code(lineage.code),
+        Group.COMMAND: None if lineage.command is None else _command(lineage.command),
+        Group.ENVIRONMENT: _fields(lineage.environment),
+        Group.PACKAGES: lineage.packages,
+        Group.HARDWARE: _fields(lineage.hardware),
+        Group.DATA: None if lineage.data is None else _data(lineage.data),
+        Group.VARIABLES: lineage.variables,
+    }
+
+
+def _fields(record: Environment | Hardware | None) -> _Things | None:
+    if record is None:
+        return None
+    return {field.name: getattr(record, field.name) for field in fields(record)}
+
+
+def _code(code: Code) -> _Things:
+    """The repository's place is no difference: the same code may lie in two folders."""
+    return {
+        "commit": code.commit,
+        "branch": code.branch,
+        "remote": code.remote,
+        "dirty": code.dirty,
+        "changes": code.changes,
+        "untracked": code.untracked,
+    }
+
+
+def _command(command: Command) -> _Things:
+    """Arguments one by one where they are known, else the whole line."""
+    found: dict[str, object] = {"script": command.script, "folder": command.folder}
+    if command.arguments is None:
+        return {**found, "command": " ".join(command.words)}
+    return {**found, "launcher": _launcher(command), **_options(command.arguments)}
+
+
+def _launcher(command: Command) -> str | None:
+    """The words before the script: `torchrun` and its options; a plain interpreter is none."""
+    words, arguments = command.words, command.arguments or ()
+    if command.script in words:
+        words = words[: words.index(command.script)]
+    elif arguments and words[-len(arguments) :] == arguments:  # `python -m train`
+        words = words[: -len(arguments)]
+    return " ".join(words) if len(words) > 1 else None
+
+
+def _options(arguments: Iterable[str]) -> dict[str, str | bool]:
+    """Arguments by option, `True` for a flag; what has no option by its place."""
+    found: dict[str, str] = {}
+    option, places = "", 0
+    for word in arguments:
+        name, separator, value = word.partition("=")
+        if separator or (word.startswith("-") and not _is_number(word)):
+            option = "" if separator else word
+        elif option:
+            name, value = option, word  # and there may be more of them: `--sizes 1 2 3`
+        else:
+            places += 1
+            name, value = f"argument {places}", word
+        found[name] = f"{found[name]} {value}".strip() if name in found else value
+    return {name: value or True for name, value in found.items()}
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _data(data: Data) -> _Things:
+    tracked = {f"{path} (DVC)": version for path, version in data.dvc.items()}
+    return {**tracked, **data.paths}
+
+
+def _flat(params: Mapping[str, object], above: str = "") -> Iterator[tuple[str, Shown]]:
+    """Nested parameters under dotted names."""
+    for name, value in params.items():
+        dotted = f"{above}.{name}" if above else name
+        if isinstance(value, Mapping) and dotted.count(".") < DEEPEST:
+            yield from _flat(value, dotted)
+        else:
+            yield dotted, _text(value)
+
+
+def _text(value: object, depth: int = 0) -> Shown:
+    """A logged value in one line; a file may be nested deeper than anybody meant to log."""
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    if depth == DEEPEST:
+        return "…"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}: {_text(part, depth + 1)}" for name, part in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(str(_text(part, depth + 1)) for part in value)
+    return str(value)

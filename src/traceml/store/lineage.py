@@ -1,0 +1,53 @@
+"""Where a run comes from, on disk: `lineage.json`, and beside it what was not committed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from traceml.model.environment import INTERPRETER_MARK, TRAINER_MARK
+from traceml.model.interpreter import Interpreter
+from traceml.model.lineage import Lineage
+from traceml.store.folder import read_mark, write_atomically
+
+LINEAGE = "lineage.json"
+DIFF = "diff.patch"
+
+_lineage = msgspec.json.Decoder(Lineage)
+_interpreter = msgspec.json.Decoder(Interpreter)
+
+
+def write_lineage(folder: Path, lineage: Lineage) -> None:
+    """Write down what is known so far."""
+    content = msgspec.json.format(msgspec.json.encode(lineage), indent=2)
+    write_atomically(folder / LINEAGE, content + b"\n")
+
+
+def read_lineage(folder: Path) -> Lineage | None:
+    """Where the run comes from; `None` where nobody looked, or where it cannot be read."""
+    try:
+        return _lineage.decode((folder / LINEAGE).read_bytes())
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def write_diff(folder: Path, diff: str) -> None:
+    """Keep what was not committed with the run; where there is nothing, no file."""
+    if diff:
+        write_atomically(folder / DIFF, diff.encode())
+    else:
+        (folder / DIFF).unlink(missing_ok=True)
+
+
+def read_interpreter(folder: Path) -> Interpreter | None:
+    """The Python that trains; until a step was taken, the first one that imported torch."""
+    for mark in (TRAINER_MARK, INTERPRETER_MARK):
+        text = read_mark(folder, mark)
+        if text is None:
+            continue
+        try:
+            return _interpreter.decode(text)
+        except msgspec.DecodeError:
+            continue  # it is just being written: it will be whole at the next look
+    return None
