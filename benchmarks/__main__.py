@@ -10,7 +10,10 @@ from pathlib import Path
 
 from benchmarks.figure import machine, table
 
-NAMES = ("cost", "startup", "tail_latency", "fast_loop", "large_summary")
+NAMES = (
+    *("cost", "startup", "tail_latency", "fast_loop", "large_summary"),
+    *("calibration", "repeated_runs", "compare_speed"),
+)
 
 
 def main() -> None:

@@ -36,6 +36,7 @@ OWNERS = {
     "msgspec": {"store", "summaries", "compare", "agent"},
     "psutil": {"agent"},
     "pynvml": {"agent"},
+    "scipy": {"compare"},
     "torch": {"trace"},
 }
 """The rooms that may import each library; what is not here nobody may."""

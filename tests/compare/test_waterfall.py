@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from traceml.compare.record import Delta
-from traceml.compare.waterfall import grouped_ms, waterfall_ms
+from traceml.compare.waterfall import grouped_ms, moved, waterfall_ms
 
 
 def deltas(**changes: tuple[float, float]) -> dict[str, Delta]:
@@ -49,3 +49,24 @@ def test_communication_is_not_counted_twice(
 def test_nothing_is_claimed_where_nothing_was_measured() -> None:
     assert waterfall_ms({}) is None
     assert waterfall_ms(deltas(step_time_ms=(1, 2))) is None
+
+
+@pytest.mark.parametrize(
+    ("parts", "is_move"),
+    [
+        pytest.param({"input": -529.3, "backward": 7.9, "residual": 0.6}, False, id="removed"),
+        pytest.param({"input": -20.0, "forward": 18.0, "residual": 0.0}, True, id="moved"),
+        pytest.param({"forward": 9.0, "backward": -9.0, "residual": 0.0}, False,
+                     id="within compute"),
+        pytest.param({"input": -0.5, "forward": 0.5, "residual": 0.0}, False,
+                     id="too little to matter"),
+        pytest.param({"input": 0.0, "residual": 0.0}, False, id="nothing moved"),
+    ],
+)  # fmt: skip
+def test_work_that_went_elsewhere_is_told_from_work_that_went(
+    parts: dict[str, float], is_move: bool
+) -> None:
+    total = sum(parts.values())
+    found = moved(parts, Delta.between(100.0, 100.0 + total))
+    assert found is not None and found.moved is is_move
+    assert found.added_ms + found.removed_ms == pytest.approx(total)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +14,13 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from traceml.compare.pair import compare
+from traceml.compare.record import to_json
 from traceml.model.errors import RunNotFound, TraceMLError, UnreadableSummary
 from traceml.summaries.read import locate, read_summary
 from traceml.summaries.record import Summary
+from traceml.text.comparison import comparison_text
+from traceml.text.markdown import comparison_markdown
 
 PEER = Path(__file__).parents[1] / "data" / "peer"
 SLOW = PEER / "slow_input_cpu.json"
@@ -297,3 +304,75 @@ def test_a_damaged_summary_is_read_or_refused_and_never_crashes(
     content = SLOW.read_bytes()
     path = write(tmp_path, content[:cut] + noise + content[cut + len(noise) :])
     assert_read_or_refused(path)
+
+
+SEED = Path(__file__).parents[1] / "data" / "seed" / "compare_slow.json"
+MALFORMED = 10_000
+HOSTILE: tuple[Any, ...] = (
+    *(None, True, -1, 0, -0.5, 1e-320, 1e308, -1e308, 10**30, 10**400, 2**63, 3.5),
+    *(float("nan"), float("inf"), -float("inf")),
+    *("", "x" * 300, "NaN", "\x00\x1b[2J", "\ud800", "1.5"),
+    *([], {}, [[]], [None], {"": None}, {"value": -1, "idx": 3}, [1.5, "a", {}]),
+)
+
+
+def replaced(document: Any, chance: random.Random) -> bytes:
+    """Up to four values become something else."""
+    for _ in range(chance.randint(1, 4)):
+        container, key = chance.choice(places(document))
+        container[key] = copy.deepcopy(chance.choice(HOSTILE))
+    return json.dumps(document).encode()
+
+
+def renamed(document: Any, chance: random.Random) -> bytes:
+    """Values stand where others belong, or are gone."""
+    for _ in range(chance.randint(1, 4)):
+        container, key = chance.choice(places(document))
+        if isinstance(container, dict) and chance.random() < 0.5:
+            del container[key]
+        else:
+            other, other_key = chance.choice(places(document))
+            container[key] = copy.deepcopy(other[other_key])
+    return json.dumps(document).encode()
+
+
+def damaged(document: Any, chance: random.Random) -> bytes:
+    """Bytes are gone, doubled or others."""
+    content = bytearray(json.dumps(document).encode())
+    for _ in range(chance.randint(1, 6)):
+        place = chance.randrange(len(content))
+        length = chance.choice((1, 1, 2, 20))
+        piece = chance.choice((b"", chance.randbytes(length), bytes(content[place:][:length] * 2)))
+        content[place : place + length] = piece
+    return bytes(content)
+
+
+def cut(document: Any, chance: random.Random) -> bytes:
+    """The file breaks off."""
+    content = json.dumps(document).encode()
+    return content[: chance.randrange(len(content))]
+
+
+@pytest.mark.parametrize("spoil", [replaced, renamed, damaged, cut])
+def test_ten_thousand_malformed_summaries_are_refused_or_compared(
+    tmp_path: Path, spoil: Callable[[Any, random.Random], bytes]
+) -> None:
+    """A quarter of them each; what can be read can be compared and shown."""
+    chance = random.Random(spoil.__name__)
+    sound = json.loads(SEED.read_bytes())
+    sound["steps"] = {"count": 9, "stdev_ms": 1.0, "block_means_ms": [9.0, 8.0, 9.5, 8.1, 9.2]}
+    sound["params"] = {"seed": 1, "nested": {"lr": 0.1}}
+    other = read_summary(SLOW)
+    read = 0
+    for _ in range(MALFORMED // 4):
+        path = write(tmp_path, spoil(copy.deepcopy(sound), chance))
+        try:
+            summary = read_summary(path)
+        except TraceMLError as refusal:
+            assert str(path) in str(refusal) and "\n" not in str(refusal)
+            continue
+        read += 1
+        comparison = compare(summary, other, ("a", "b"))
+        json.loads(to_json(comparison), parse_constant=pytest.fail)
+        assert comparison_text(comparison) and comparison_markdown(comparison)
+    assert read < MALFORMED // 4, "nothing was malformed"

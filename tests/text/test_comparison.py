@@ -6,7 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from traceml.compare.pair import compare
+from traceml.compare.pair import compare, compare_groups
+from traceml.compare.terms import Terms
 from traceml.summaries.read import read_summary
 from traceml.summaries.record import Summary
 from traceml.text.comparison import WIDTH, comparison_text
@@ -20,8 +21,8 @@ SEED_TEXT = """\
 
 Verdict: IMPROVEMENT
 Why: Step time fell by 520.8 ms (-92.5%): input -529.3 ms, compute +7.9 ms, rest +0.60 ms.
-Noise: two runs alike may differ by ±3%; one run per side does not measure it.
 Diagnosis: INPUT-BOUND -> COMPUTE-BOUND
+Noise: run-to-run variation was not measured; two runs alike are taken to differ by up to ±3%.
 
                         A         B  Delta
 Duration           34.6 s    3.30 s  -31.3 s (-90.5%)
@@ -69,7 +70,8 @@ def test_what_was_not_measured_is_shown_as_such() -> None:
 
 def test_warnings_are_shown() -> None:
     a, b = (summary({"system": {}, "meta": {"world_size": size}}) for size in (1, 8))
-    assert "Note: World size differs: 1 -> 8." in text_of(a, b)
+    text = text_of(a, b)
+    assert "What is different about the runs:\n  World size differs: 1 -> 8.\n" in text
 
 
 def test_no_name_moves_the_cursor_and_no_line_is_too_long() -> None:
@@ -79,3 +81,59 @@ def test_no_name_moves_the_cursor_and_no_line_is_too_long() -> None:
     assert all(line.isprintable() for line in text.splitlines())
     assert max(map(len, text.splitlines())) <= WIDTH
     assert text.splitlines()[1] == "- B: o - B: forged"
+
+
+def test_intervals_without_room_stand_below() -> None:
+    creep = {"kind": "CREEP_EARLY", "status": "MEMORY CREEP (EARLY)"}
+    a, b = (
+        [
+            summary(
+                {
+                    "step_memory": {"diagnosis": creep},
+                    "step_time": {"global": {"average": {"step_time_ms": ms + n * 100}}},
+                }
+            )
+            for n in range(3)
+        ]
+        for ms in (12_345_678.0, 92_345_678.0)
+    )
+    text = comparison_text(compare_groups(a, b, ("a", "b")))
+    assert max(map(len, text.splitlines())) <= WIDTH
+    lines = text.splitlines()
+    row = next(place for place, line in enumerate(lines) if line.startswith("Total step"))
+    assert lines[row + 1].startswith("      95% interval of it: +")
+
+
+def test_an_absurd_number_does_not_widen_the_table() -> None:
+    a, b = (
+        summary({"step_time": {"global": {"average": {"step_time_ms": ms}}}})
+        for ms in (1e-300, 1e300)
+    )
+    for text in (text_of(a, b), text_of(b, a)):
+        assert max(map(len, text.splitlines())) <= WIDTH
+
+
+def test_what_was_asked_for_is_in_the_table() -> None:
+    a, b = (
+        summary({"step_time": {"global": {"average": {"step_time_p95_ms": ms}}}})
+        for ms in (4.0, 5.0)
+    )
+    text = comparison_text(compare(a, b, ("a", "b"), Terms(metric="step_time_p95")))
+    assert "\nStep time p95  4.0 ms  5.0 ms  +1.0 ms (+25.0%)\n" in text
+
+
+def test_work_that_moved_is_said() -> None:
+    a, b = (
+        summary({"step_time": {"global": {"average": {"step_time_ms": 100.0, **parts}}}})
+        for parts in (
+            {"input_wait_ms": 50.0, "compute_ms": 40.0},
+            {"input_wait_ms": 10.0, "compute_ms": 80.0},
+        )
+    )
+    assert "Work was moved rather than removed: some phases lost 40.0 ms" in text_of(a, b)
+
+
+def test_only_a_verdict_is_coloured() -> None:
+    a = summary({"system": {}})
+    text = comparison_text(compare(a, a, ("a", "b")), colour=True)
+    assert text.count("\x1b[") == 2 and "Verdict: \x1b[1;32mNO CHANGE\x1b[0m\n" in text

@@ -1,27 +1,174 @@
-"""`traceml compare`: what changed between two runs."""
+"""`traceml compare`: what changed between runs."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-from traceml.api.compare import compare
+from traceml.api.compare import compare_sides, write_code_diff
+from traceml.compare.record import Comparison, all_to_json
+from traceml.compare.terms import ENDPOINTS, TOLERANCE, Terms
+from traceml.compare.verdict import FAIL_ON
+from traceml.model.errors import UsageError
 from traceml.text.comparison import comparison_text
 
-_NOTHING_IN_COMMON = 3
+_FAILED, _NOTHING_IN_COMMON = 1, 3
+_USAGE = """traceml compare [options] A B [C …]
+       traceml compare [options] --a A1 A2 … --b B1 B2 …"""
+_EPILOG = """\
+A run is a final_summary.json, a run folder, or the name of a run under the logs folder. In --a and
+--b it may also be a pattern of names ('baseline-*') or what runs were run with
+(params.lr=0.1,params.model=small). Of several runs on a side, the run is the unit. C and every
+further run is compared with A.
+
+Exit status: 0 compared; 1 --fail-on matched; 2 a usage or input error; 3 nothing in common.
+"""
 
 
 def main(words: list[str]) -> int:
-    """Compare, write both files, print the text."""
+    """Compare, write the files, print what was asked for."""
+    options = _parser().parse_args(words)
+    terms = Terms(options.tolerance, options.max_regression, options.metric, None, options.fail_on)
+    logs_dir = Path(options.logs_dir)
+    found, bases = [], []
+    for a, b, output in _questions(options):
+        comparison, base = compare_sides(a, b, logs_dir, output, terms)
+        found.append(comparison)
+        bases.append(base)
+        if options.code_diff:
+            _write_code_diff(a, b, logs_dir, base)
+    _show(tuple(found), bases, options.format)
+    if options.max_regression is not None and not options.fail_on:
+        print("traceml compare: nothing fails without --fail-on regression", file=sys.stderr)
+    return _exit_status(found)
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="traceml compare", description="Say what changed between two runs."
+        prog="traceml compare",
+        usage=_USAGE,
+        description="Say what changed between runs, by how much, how sure that is, and why.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
-    parser.add_argument("a", help="the first run: a folder, a final_summary.json, or a name")
-    parser.add_argument("b", help="the second run")
-    parser.add_argument("--output", metavar="BASE", help="write BASE.json and BASE.txt")
-    parser.add_argument("--logs-dir", metavar="DIR", default="logs", help="where runs are kept")
-    options = parser.parse_args(words)
-    comparison, base = compare(options.a, options.b, Path(options.logs_dir), options.output)
-    print(comparison_text(comparison))
-    print(f"Written to {base}.json and {base}.txt")
-    return 0 if comparison.has_common_metric else _NOTHING_IN_COMMON
+    add = parser.add_argument
+    add("runs", nargs="*", metavar="RUN", help="the run to compare with, then those compared")
+    add("--a", nargs="+", metavar="RUN", help="the runs of the first group")
+    add("--b", nargs="+", metavar="RUN", help="the runs of the second group")
+    add("--metric", choices=tuple(ENDPOINTS), metavar="NAME", help=_metric_help())
+    add(
+        "--max-regression",
+        metavar="PCT",
+        type=_share,
+        help="how much worse is still no regression, such as 3%%",
+    )
+    add(
+        "--tolerance",
+        metavar="PCT",
+        type=_share,
+        default=TOLERANCE,
+        help="a change shown to be smaller is none (default: 1%%)",
+    )
+    add(
+        "--fail-on",
+        metavar="VERDICT",
+        type=_fail_on,
+        default=(),
+        help=f"exit with 1 on {' or '.join(FAIL_ON)}, or on both: {','.join(FAIL_ON)}",
+    )
+    add("--code-diff", action="store_true", help="write what changed in the code to BASE.diff")
+    add("--format", choices=("text", "json", "markdown"), default="text", help="what is printed")
+    add("--output", metavar="BASE", help="write BASE.json and BASE.txt")
+    add("--logs-dir", metavar="DIR", default="logs", help="where runs are kept (default: logs)")
+    return parser
+
+
+def _metric_help() -> str:
+    words = ", ".join(ENDPOINTS)
+    return f"what the verdict is given by (default: step_time, then peak_memory): {words}"
+
+
+def _share(text: str) -> float:
+    """A percentage as a share of one."""
+    try:
+        share = float(text.strip().removesuffix("%")) / 100
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < 10:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage such as 3%")
+    return share
+
+
+def _fail_on(text: str) -> tuple[str, ...]:
+    words = tuple(dict.fromkeys(word.strip() for word in text.split(",")))
+    unknown = [word for word in words if word not in FAIL_ON]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(FAIL_ON)}")
+    return words
+
+
+def _questions(
+    options: argparse.Namespace,
+) -> Iterator[tuple[list[str], list[str], str | None]]:
+    """Which runs are compared with which, and the base of the files for it."""
+    runs: list[str] = options.runs
+    if options.a or options.b:
+        if runs or not (options.a and options.b):
+            raise UsageError(
+                "two groups need both --a and --b, and no run besides them; "
+                "say traceml compare --a A1 A2 --b B1 B2"
+            )
+        yield options.a, options.b, options.output
+        return
+    if len(runs) < 2:
+        raise UsageError(f"there is nothing to compare with: {len(runs)} given, two runs expected")
+    for place, run in enumerate(runs[1:], start=1):
+        several = options.output and len(runs) > 2
+        yield [runs[0]], [run], f"{options.output}_{place}" if several else options.output
+
+
+def _write_code_diff(a: list[str], b: list[str], logs_dir: Path, base: Path) -> None:
+    if write_code_diff(a, b, logs_dir, base):
+        print(f"Written to {base}.diff", file=sys.stderr)
+    else:
+        print(
+            "traceml compare: the code cannot be compared: the commits of both runs are not known "
+            "to the repository of this folder",
+            file=sys.stderr,
+        )
+
+
+def _show(found: tuple[Comparison, ...], bases: list[Path], form: str) -> None:
+    written = "\n".join(f"Written to {base}.json and {base}.txt" for base in bases)
+    if form == "text":
+        colour = _wants_colour()
+        print("\n".join(comparison_text(comparison, colour) for comparison in found))
+        print(written)
+        return
+    if form == "json":
+        sys.stdout.write(all_to_json(found).decode())
+    else:
+        from traceml.text.markdown import all_markdown
+
+        sys.stdout.write(all_markdown(found))
+    print(written, file=sys.stderr)
+
+
+def _wants_colour() -> bool:
+    """On a terminal that has it, unless the user says otherwise (no-color.org)."""
+    return (
+        sys.stdout.isatty()
+        and not os.environ.get("NO_COLOR")
+        and os.environ.get("TERM") not in (None, "", "dumb")
+    )
+
+
+def _exit_status(found: list[Comparison]) -> int:
+    if not all(comparison.has_common_metric for comparison in found):
+        return _NOTHING_IN_COMMON
+    failed = any(comparison.gate and comparison.gate.failed for comparison in found)
+    return _FAILED if failed else 0

@@ -1,8 +1,9 @@
-"""What two compared runs are called, and where their comparison is written by default."""
+"""What compared runs are called, and where their comparison is written by default."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import PurePath
 
 FOLDER = PurePath("compare")
@@ -20,6 +21,22 @@ def run_names(a: PurePath, b: PurePath) -> tuple[str, str]:
     if names[0] == names[1]:
         names = str(a), str(b)
     return _printable(names[0]), _printable(names[1])
+
+
+def group_names(
+    a: Sequence[PurePath], b: Sequence[PurePath], words: tuple[Sequence[str], Sequence[str]]
+) -> tuple[str, str]:
+    """What to call two groups: by the one word that chose each, else by their first run."""
+    return _group_name(a, words[0]), _group_name(b, words[1])
+
+
+def _group_name(paths: Sequence[PurePath], words: Sequence[str]) -> str:
+    first = _printable(_run_name(paths[0]))
+    if len(paths) == 1:
+        return first
+    if len(words) == 1:
+        return _printable(words[0])
+    return f"{first}+{len(paths) - 1}"
 
 
 def default_base(names: tuple[str, str]) -> PurePath:

@@ -1,75 +1,147 @@
-"""Compares two summaries, metric by metric, and judges the difference."""
+"""Compares two runs, or two groups of them, metric by metric, and judges the difference."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from msgspec import structs
+
+from traceml.compare import comparable, words
+from traceml.compare.measured import Observed, delta_of, deltas, observe, section_of
+from traceml.compare.ranks import rank_changes
 from traceml.compare.record import (
     Comparison,
     Delta,
     DiagnosisChange,
     Overview,
     SectionComparison,
+    Verdict,
 )
-from traceml.compare.verdict import judge
-from traceml.compare.waterfall import waterfall_ms
+from traceml.compare.sides import Sides, pair_up
+from traceml.compare.statistics import holm
+from traceml.compare.terms import ENDPOINTS, PEAK_MEMORY, Terms
+from traceml.compare.verdict import Judgement, gate, judge
+from traceml.compare.waterfall import moved, waterfall_ms
 from traceml.model.finding import Section
-from traceml.summaries.record import Issue, PrimaryDiagnosis, SectionSummary, Summary
+from traceml.summaries.record import Issue, PrimaryDiagnosis, Summary
 
 
-def compare(a: Summary, b: Summary, names: tuple[str, str]) -> Comparison:
-    """What changed from A to B; `names` are what people call the two runs."""
-    sections = {
-        section.value: _section(section, _of(a, section), _of(b, section))
-        for section in Section
-        if _of(a, section) or _of(b, section)
-    }
+def compare(
+    a: Summary, b: Summary, names: tuple[str, str], terms: Terms | None = None
+) -> Comparison:
+    """What changed from run A to run B; `names` are what people call them."""
+    return compare_groups((a,), (b,), names, terms)
+
+
+def compare_groups(
+    a: Sequence[Summary], b: Sequence[Summary], names: tuple[str, str], terms: Terms | None = None
+) -> Comparison:
+    """What changed from the runs of A to those of B; of several runs, the run is the unit."""
+    terms = terms or Terms()
+    measured, clock_note = comparable.on_one_clock(pair_up(a, b))
+    endpoint, samples_note = comparable.fair_endpoint(measured)
+    if terms.metric is not None:
+        endpoint = ENDPOINTS[terms.metric]
+    main = observe(endpoint, measured)
+    sections = _sections(measured, main)
+    memory = _peak_memory(measured, sections) if terms.metric is None else None
     step_time = _metrics(sections, Section.STEP_TIME)
-    waterfall = waterfall_ms(step_time)
+    waterfall = None if clock_note else waterfall_ms(step_time)
+    found = judge(main, memory, measured, terms)
+    notes = (clock_note, samples_note if terms.metric is None else None)
     return Comparison(
         a=names[0],
         b=names[1],
-        verdict=judge(a, b, step_time, _metrics(sections, Section.STEP_MEMORY), waterfall),
-        overview=Overview(
-            primary_diagnosis=_diagnosis_change(_primary(a), _primary(b)),
-            duration_s=Delta.between(a.duration_s, b.duration_s),
-        ),
+        a_runs=_names(measured.a),
+        b_runs=_names(measured.b),
+        paired_by=measured.paired_by,
+        verdict=_verdict(found, measured, terms, waterfall),
+        gate=gate(found.status, terms),
+        overview=_overview(measured),
         waterfall_ms=waterfall,
+        moved=moved(waterfall, step_time.get("step_time_ms", Delta())),
+        ranks=rank_changes(measured),
         sections=sections,
-        warnings=tuple(_warnings(a, b)),
+        lineage=comparable.lineage(measured),
+        warnings=(*filter(None, notes), *comparable.differences(measured)),
     )
 
 
-def _of(summary: Summary, section: Section) -> SectionSummary | None:
-    found: SectionSummary | None = getattr(summary, section.value)
-    return found
-
-
-def _section(
-    section: Section, lhs: SectionSummary | None, rhs: SectionSummary | None
-) -> SectionComparison:
-    left, right = _values(section, lhs), _values(section, rhs)
-    return SectionComparison(
-        diagnosis=_diagnosis_change(_diagnosis(lhs), _diagnosis(rhs)),
-        metrics={
-            name: Delta.between(left.get(name), right.get(name)) for name in {**left, **right}
-        },
+def _verdict(
+    found: Judgement, sides: Sides, terms: Terms, waterfall: Mapping[str, float] | None
+) -> Verdict:
+    change, ranks = found.main.change, found.main.rank_test
+    primary = sides.b[0].primary_diagnosis
+    return Verdict(
+        status=found.status.value,
+        why=words.why(found, sides, terms, waterfall),
+        next=words.next_step(found, sides, waterfall, primary),
+        metric=found.main.endpoint.word,
+        allowance_pct=round(100 * found.allowance.share, 6),
+        allowance_from=found.allowance.source,
+        tolerance_pct=round(100 * terms.tolerance, 6),
+        max_regression_pct=None
+        if terms.max_regression is None
+        else round(100 * terms.max_regression, 6),
+        ratio=change.ratio if change else None,
+        ratio_interval=(change.low, change.high) if change else None,
+        method=change.method if change else None,
+        p=change.p if change else None,
+        rank_test=ranks[0] if ranks else None,
+        rank_test_p=ranks[1] if ranks else None,
+        further_runs=found.further_runs,
     )
 
 
-def _values(section: Section, summary: SectionSummary | None) -> Mapping[str, float | None]:
-    """The number each metric is compared by: the average, for memory that of the worst rank."""
-    if summary is None:
-        return {}
-    average = summary.global_.average
-    if section is not Section.STEP_MEMORY:
-        return average
-    worst = {
-        name: place.value
-        for name, place in summary.global_.worst.items()
-        if place.value is not None
+def _peak_memory(sides: Sides, sections: Mapping[str, SectionComparison]) -> Observed:
+    """With the p that it has as one question of many."""
+    found = observe(PEAK_MEMORY, sides)
+    return replace(found, delta=_metrics(sections, Section.STEP_MEMORY).get(found.metric, Delta()))
+
+
+def _sections(sides: Sides, main: Observed) -> dict[str, SectionComparison]:
+    """Every section that a run has; what is judged keeps its own p, the rest share theirs."""
+    metrics = {
+        section: deltas(section, sides)
+        for section in Section
+        if any(section_of(run, section) for run in sides.every_run)
     }
-    return {**average, **worst}
+    rest = {
+        (section.value, name): delta.p
+        for section, found in metrics.items()
+        for name, delta in found.items()
+        if delta.p is not None
+        and delta.interval != (0, 0)  # the same in every run: nothing to ask
+        and (section, name) != (main.endpoint.section, main.metric)
+    }
+    for (section_name, name), p in holm(rest).items():
+        found = metrics[Section(section_name)]
+        found[name] = found[name].judged(p)
+    if main.endpoint.section in metrics:
+        metrics[main.endpoint.section][main.metric] = main.delta
+    return {
+        section.value: SectionComparison(_section_diagnosis(section, sides), found)
+        for section, found in metrics.items()
+    }
+
+
+def _overview(sides: Sides) -> Overview:
+    duration = delta_of(
+        [run.duration_s for run in sides.a], [run.duration_s for run in sides.b], sides
+    )
+    return Overview(
+        primary_diagnosis=_diagnosis_change(
+            _most_common([_primary(run) for run in sides.a]),
+            _most_common([_primary(run) for run in sides.b]),
+        ),
+        duration_s=structs.replace(duration, p=None),
+    )
+
+
+def _names(runs: Sequence[Summary]) -> tuple[str, ...]:
+    return tuple(run.meta.run_name or "" for run in runs)
 
 
 def _metrics(sections: Mapping[str, SectionComparison], name: Section) -> Mapping[str, Delta]:
@@ -77,16 +149,31 @@ def _metrics(sections: Mapping[str, SectionComparison], name: Section) -> Mappin
     return section.metrics if section else {}
 
 
+def _section_diagnosis(section: Section, sides: Sides) -> DiagnosisChange:
+    a, b = (
+        _most_common([found.diagnosis for run in side if (found := section_of(run, section))])
+        for side in (sides.a, sides.b)
+    )
+    return _diagnosis_change(a, b)
+
+
 def _primary(summary: Summary) -> PrimaryDiagnosis | Issue | None:
     """The primary diagnosis; an old summary has that of the step time alone."""
     primary = summary.primary_diagnosis
     if primary.kind or primary.status:
         return primary
-    return _diagnosis(summary.step_time)
+    return summary.step_time.diagnosis if summary.step_time else None
 
 
-def _diagnosis(section: SectionSummary | None) -> Issue | None:
-    return section.diagnosis if section else None
+def _most_common(
+    found: Sequence[PrimaryDiagnosis | Issue | None],
+) -> PrimaryDiagnosis | Issue | None:
+    """What most runs of a side were diagnosed with; of a tie, what came first."""
+    known = [diagnosis for diagnosis in found if diagnosis is not None]
+    if not known:
+        return None
+    kind = Counter(diagnosis.kind for diagnosis in known).most_common(1)[0][0]
+    return next(diagnosis for diagnosis in known if diagnosis.kind == kind)
 
 
 def _diagnosis_change(
@@ -99,27 +186,3 @@ def _diagnosis_change(
     elif lhs.status and rhs.status:
         changed = lhs.status != rhs.status
     return DiagnosisChange(lhs.status or lhs.kind, rhs.status or rhs.kind, changed)
-
-
-def _warnings(a: Summary, b: Summary) -> list[str]:
-    """What differs between the runs themselves, so that a change may be theirs."""
-    pairs: tuple[tuple[str, object, object], ...] = (
-        ("World size", a.meta.world_size, b.meta.world_size),
-        ("Number of nodes", a.meta.nodes_observed, b.meta.nodes_observed),
-        ("Number of GPUs", a.meta.gpus_observed, b.meta.gpus_observed),
-        ("Clock of the step times", _clock(a), _clock(b)),
-        ("Schema version", a.schema_version, b.schema_version),
-    )
-    warnings = [
-        f"{what} differs: {lhs} -> {rhs}."
-        for what, lhs, rhs in pairs
-        if lhs is not None and rhs is not None and lhs != rhs
-    ]
-    if a.producer.name != b.producer.name:
-        writers = " -> ".join(side.producer.name or "another tool" for side in (a, b))
-        warnings.append(f"The summaries were written by different tools: {writers}.")
-    return warnings
-
-
-def _clock(summary: Summary) -> str | None:
-    return summary.step_time.global_.window.diagnosis_clock if summary.step_time else None

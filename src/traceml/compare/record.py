@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
-import msgspec
-from msgspec import Struct
+from enum import Enum
 
-SCHEMA_VERSION = 1
-"""History: 1 first."""
+import msgspec
+from msgspec import Struct, structs
+
+from traceml.compare.lineage import LineageComparison
+
+SCHEMA_VERSION = 2
+"""History: 1 first; 2 adds intervals, groups of runs, the gate, and what moved between ranks."""
 FORMAT = "A -> B | delta = B - A"
+SIGNIFICANT = 0.05
+
+
+class Status(str, Enum):
+    """What a comparison can conclude."""
+
+    IMPROVEMENT = "IMPROVEMENT"
+    REGRESSION = "REGRESSION"
+    NO_CHANGE = "NO CHANGE"
+    MIXED = "MIXED"
+    INCONCLUSIVE = "INCONCLUSIVE"
 
 
 class Delta(Struct, frozen=True):
     """One number on both sides; `None` is not measured, and so is a change from or to it."""
 
     lhs: float | None = None
+    """Of several runs their mean."""
     rhs: float | None = None
     delta: float | None = None
     pct_change: float | None = None
     """In percent of `lhs`."""
+    interval: tuple[float, float] | None = None
+    """Holds the true `delta` in 95 of 100 such comparisons; `None` where nothing shows it."""
+    p: float | None = None
+    """The chance of a change this large where there is none, given how many were looked at."""
+    significant: bool | None = None
 
     @staticmethod
     def between(lhs: float | None, rhs: float | None) -> Delta:
@@ -26,6 +47,10 @@ class Delta(Struct, frozen=True):
             return Delta(lhs, rhs)
         delta = rhs - lhs
         return Delta(lhs, rhs, delta, 100 * delta / lhs if lhs else None)
+
+    def judged(self, p: float) -> Delta:
+        """The same change with the p that counts, all questions asked at once considered."""
+        return structs.replace(self, p=p, significant=p < SIGNIFICANT)
 
 
 class DiagnosisChange(Struct, frozen=True):
@@ -50,29 +75,97 @@ class Overview(Struct, frozen=True):
     duration_s: Delta
 
 
-class Verdict(Struct, frozen=True):
+class Verdict(Struct, frozen=True, kw_only=True):
     """The claim, the sentence that supports it, and what to do about it."""
 
     status: str
     why: str
     next: str
+    metric: str = "step_time"
+    """What it was judged by."""
     allowance_pct: float
     """How far two runs of the same command are taken to differ by themselves."""
+    allowance_from: str = "default"
+    """Where that is from: `default`, the `history` of the command, or the `runs` compared."""
+    tolerance_pct: float = 1.0
+    """A change shown to be smaller than this is none."""
+    max_regression_pct: float | None = None
+    """The change for the worse that was allowed, where one was."""
+    ratio: float | None = None
+    """B : A of the metric."""
+    ratio_interval: tuple[float, float] | None = None
+    """Holds the true one in 95 of 100 such comparisons."""
+    method: str | None = None
+    """How the interval was made."""
+    p: float | None = None
+    rank_test: str | None = None
+    rank_test_p: float | None = None
+    further_runs: int | None = None
+    """How many more runs per side would settle it, by the spread seen or assumed."""
+
+
+class Moved(Struct, frozen=True):
+    """Whether the time that some phases lost is the time that others gained."""
+
+    removed_ms: float
+    added_ms: float
+    moved: bool
+    """Work went from one phase to another rather than away."""
+
+
+class Straggler(Struct, frozen=True):
+    """Ranks that held up the others."""
+
+    kind: str
+    status: str
+    ranks: tuple[int, ...]
+
+
+class RankChanges(Struct, frozen=True):
+    """What moved between ranks."""
+
+    new: tuple[Straggler, ...] = ()
+    gone: tuple[Straggler, ...] = ()
+    skew_percent: Delta = Delta()
+    """How much longer the slowest rank's step was than the median rank's."""
+
+
+class Gate(Struct, frozen=True):
+    """What the comparison was to fail on, and whether it did."""
+
+    fail_on: tuple[str, ...]
+    failed: bool
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
-    """Two runs, side by side."""
+    """Two runs, or two groups of runs, side by side."""
 
     schema_version: int = SCHEMA_VERSION
     format: str = FORMAT
     a: str
     b: str
+    a_runs: tuple[str, ...] = ()
+    """The runs of a side, by name."""
+    b_runs: tuple[str, ...] = ()
+    paired_by: str | None = None
+    """The parameter by which the runs of both sides belong together two by two."""
     verdict: Verdict
+    gate: Gate | None = None
     overview: Overview
     waterfall_ms: dict[str, float] | None
     """By phase: the parts of the step time's change; they sum to it."""
+    moved: Moved | None = None
+    ranks: RankChanges = RankChanges()
     sections: dict[str, SectionComparison]
+    lineage: LineageComparison | None = None
+    """What is different about the runs' code, command, environment, machine and data."""
+    code_stat: str | None = None
+    """The files that differ between the two commits, as git counts them."""
     warnings: tuple[str, ...]
+
+    def with_code_stat(self, stat: str | None) -> Comparison:
+        """The same comparison; the repository was asked what changed in the code."""
+        return structs.replace(self, code_stat=stat)
 
     @property
     def has_common_metric(self) -> bool:
@@ -87,3 +180,10 @@ class Comparison(Struct, frozen=True, kw_only=True):
 def to_json(comparison: Comparison) -> bytes:
     """The comparison as strict JSON, indented for people."""
     return msgspec.json.format(msgspec.json.encode(comparison), indent=2) + b"\n"
+
+
+def all_to_json(comparisons: tuple[Comparison, ...]) -> bytes:
+    """One comparison as itself, several as an array."""
+    if len(comparisons) == 1:
+        return to_json(comparisons[0])
+    return msgspec.json.format(msgspec.json.encode(comparisons), indent=2) + b"\n"

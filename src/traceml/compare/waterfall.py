@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from traceml.compare.record import Delta
+from traceml.compare.record import Delta, Moved
 from traceml.model.phase import COMPUTE, Phase
 
 COMPUTE_WHOLE = "compute"
 """The part that stands for forward, backward and optimizer where they were not told apart."""
+
+MOVED_SHARE = 0.25
+"""Of the larger of gain and loss: as much of it as turns up elsewhere is no coincidence."""
+LEAST_MOVED_SHARE = 0.02
+"""Of the longer step: less is not worth a sentence."""
 
 _METRICS = {
     Phase.INPUT: "input_wait_ms",
@@ -52,6 +57,20 @@ def grouped_ms(parts: Mapping[str, float]) -> dict[str, float]:
         name = COMPUTE_WHOLE if name in COMPUTE else name
         grouped[name] = grouped.get(name, 0.0) + part
     return grouped
+
+
+def moved(parts: Mapping[str, float] | None, step: Delta) -> Moved | None:
+    """What some phases lost and others gained; `None` where the phases are not known."""
+    if not parts:
+        return None
+    changes = grouped_ms(parts).values()
+    removed, added = (
+        sum((part for part in changes if (part > 0) == grew), 0.0) for grew in (False, True)
+    )
+    both = min(-removed, added)
+    longest = max(step.lhs or 0.0, step.rhs or 0.0)
+    is_move = both >= MOVED_SHARE * max(-removed, added) and both >= LEAST_MOVED_SHARE * longest
+    return Moved(removed, added, is_move and both > 0)
 
 
 def _overlaps_compute(metrics: Mapping[str, Delta]) -> bool:

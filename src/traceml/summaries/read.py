@@ -7,13 +7,14 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from traceml.model.errors import RunNotFound, UnreadableSummary
 from traceml.summaries.foreign import modernise
-from traceml.summaries.record import SectionSummary, Summary
+from traceml.summaries.labels import Labels
+from traceml.summaries.record import Groups, Row, SectionSummary, Summary
 
 FILE_NAME = "final_summary.json"
 SECTIONS = ("step_time", "step_memory", "process", "system")
@@ -27,8 +28,37 @@ _NOT_NEGATIVE = frozenset(
     }
 )
 """What is measured as such; what is left after a subtraction may fall below zero by a hair."""
+_Summary = TypeVar("_Summary", bound=Summary)
 _ADVICE = f"pass a complete {FILE_NAME} or a run folder"
+_LARGE_BYTES = 32 << 20
+"""A job of some eight thousand ranks; up to there every row is read."""
+
+
+class _NoRows(Groups, frozen=True):
+    """The rows of ranks under a name no file has, so that they are passed over."""
+
+    rows: dict[str, Row] = msgspec.field(default_factory=dict, name="rows, unread")
+
+
+class _Whole(SectionSummary, frozen=True):
+    """A section over all ranks alone."""
+
+    groups: _NoRows = _NoRows()
+
+
+class _LargeSummary(Summary, frozen=True):
+    """A summary without the numbers of single ranks."""
+
+    step_time: _Whole | None = None
+    step_memory: _Whole | None = None
+    process: _Whole | None = None
+    system: _Whole | None = None
+    stability: _Whole | None = None
+
+
 _DECODER = msgspec.json.Decoder(Summary)
+_WITHOUT_ROWS = msgspec.json.Decoder(_LargeSummary)
+_LABELS = msgspec.json.Decoder(Labels)
 
 
 def locate(argument: str, logs_folder: Path) -> Path:
@@ -56,8 +86,20 @@ def locate(argument: str, logs_folder: Path) -> Path:
 
 def read_summary(path: Path) -> Summary:
     """The summary a file holds, whoever wrote it; what it lacks is `None`."""
+    return _summary(_content(path), path, _DECODER)
+
+
+def read_compared(path: Path) -> Summary:
+    """The same for a comparison: of a very large file without the rows of single ranks."""
+    content = _content(path)
+    if len(content) > _LARGE_BYTES:
+        return _summary(content, path, _WITHOUT_ROWS)
+    return _summary(content, path, _DECODER)
+
+
+def _content(path: Path) -> bytes:
     try:
-        content = path.read_bytes()
+        return path.read_bytes()
     except FileNotFoundError as error:
         raise RunNotFound(f"{path} does not exist; expected a run summary; {_ADVICE}") from error
     except OSError as error:
@@ -65,8 +107,11 @@ def read_summary(path: Path) -> Summary:
             f"{path} cannot be read ({error.strerror}); expected a run summary; "
             "check its permissions"
         ) from error
+
+
+def _summary(content: bytes, path: Path, decoder: msgspec.json.Decoder[_Summary]) -> Summary:
     try:
-        summary = _decode(content, path)
+        summary = _decode(content, path, decoder)
         if not any(_sections(summary)):
             raise _no_section(content, path)
     except RecursionError as error:
@@ -76,9 +121,17 @@ def read_summary(path: Path) -> Summary:
     return summary
 
 
-def _decode(content: bytes, path: Path) -> Summary:
+def read_labels(path: Path) -> Labels | None:
+    """What runs are chosen by; `None` for a file that is no summary: it is not chosen."""
     try:
-        return _DECODER.decode(content)
+        return _LABELS.decode(path.read_bytes())
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _decode(content: bytes, path: Path, decoder: msgspec.json.Decoder[_Summary]) -> Summary:
+    try:
+        return decoder.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError):
         # The fast way knows neither `null` for a missing object nor a metric's name in its
         # complaint; the slow way is taken by odd files alone.
@@ -177,17 +230,15 @@ _JSON_TYPES: Mapping[type, str] = {
 
 
 def _refuse_negative(summary: Summary, path: Path) -> None:
-    numbers: list[tuple[str, float | None]] = [("duration_s", summary.duration_s)]
+    if summary.duration_s is not None and summary.duration_s < 0:
+        raise _bad_field(path, "duration_s", f"is {summary.duration_s:g}", "zero or more")
     for section_name, section in zip(SECTIONS, _sections(summary), strict=True):
         for statistic, values in _statistics(section) if section else ():
-            numbers += (
-                (f"{section_name}.{statistic}.{metric}", value)
-                for metric, value in values.items()
-                if metric in _NOT_NEGATIVE
-            )
-    for name, value in numbers:
-        if value is not None and value < 0:
-            raise _bad_field(path, name, f"is {value:g}", "zero or more")
+            for metric in values.keys() & _NOT_NEGATIVE:
+                value = values[metric]
+                if value is not None and value < 0:
+                    name = f"{section_name}.{statistic}.{metric}"
+                    raise _bad_field(path, name, f"is {value:g}", "zero or more")
 
 
 def _statistics(section: SectionSummary) -> Iterator[tuple[str, Mapping[str, float | None]]]:

@@ -1,0 +1,268 @@
+"""Whether `compare` is as sure as it says: false verdicts, coverage and power on known truths.
+
+Synthetic runs: each has a speed of its own (the run-to-run spread), and steps that hang together,
+drift, stall now and then or come in bursts around it. What is asked is the comparison itself, from
+summaries to verdict.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.figure import Figure
+from traceml.compare.allowance import learn
+from traceml.compare.pair import compare_groups
+from traceml.compare.terms import History, Terms
+from traceml.facts.series import describe
+from traceml.summaries.record import (
+    PRODUCER,
+    Global,
+    Producer,
+    SectionSummary,
+    StepSeries,
+    Summary,
+)
+
+Floats = npt.NDArray[np.float64]
+
+STEPS = 500
+STEP_MS = 100.0
+RUN_SPREADS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2)
+TRIALS = 4000
+"""Of a share of 5 % they leave an interval of 4.4 to 5.7 %."""
+DECIDED = ("IMPROVEMENT", "REGRESSION", "MIXED")
+EARLIER_RUNS = 9
+CURVE_TRIALS = 1000
+
+_random = np.random.default_rng(20_261_115)
+
+
+# Step series around a mean of one
+
+
+def independent(steps: int) -> Floats:
+    """Plain noise."""
+    noise: Floats = 1 + 0.05 * _random.standard_normal(steps)
+    return noise
+
+
+def dependent(correlation: float) -> Callable[[int], Floats]:
+    """Each step like the one before."""
+
+    def series(steps: int) -> Floats:
+        shocks = _random.standard_normal(steps) * math.sqrt(1 - correlation**2)
+        shocks[0] = _random.standard_normal()
+        return 1 + 0.05 * _smoothed(shocks, correlation)
+
+    return series
+
+
+def _smoothed(shocks: Floats, correlation: float) -> Floats:
+    found = np.empty_like(shocks)
+    last = 0.0
+    for place, shock in enumerate(shocks):
+        last = correlation * last + shock
+        found[place] = last
+    return found
+
+
+def heavy_tailed(steps: int) -> Floats:
+    """Mostly short steps, a few very long ones."""
+    sigma = 0.5
+    found: Floats = np.exp(sigma * _random.standard_normal(steps) - sigma**2 / 2)
+    return found
+
+
+def bursty(steps: int) -> Floats:
+    """Quiet stretches, and stretches of steps that take half as long again."""
+    found = np.empty(steps)
+    slow = _random.random() < 0.2
+    for place in range(steps):
+        slow = _random.random() < (0.9 if slow else 0.025)
+        found[place] = (1.5 if slow else 1.0) / 1.1
+    return found * (1 + 0.02 * _random.standard_normal(steps))
+
+
+def drifting(steps: int) -> Floats:
+    """Slower and slower, by as much as a tenth: no stationary series."""
+    trend = np.linspace(-0.05, 0.05, steps) * _random.random()
+    found: Floats = 1 + trend + 0.05 * _random.standard_normal(steps)
+    return found
+
+
+STATIONARY: dict[str, Callable[[int], Floats]] = {
+    "independent": independent,
+    "correlated 0.5": dependent(0.5),
+    "correlated 0.9": dependent(0.9),
+    "correlated 0.98": dependent(0.98),
+    "heavy-tailed": heavy_tailed,
+    "bursty": bursty,
+}
+SERIES = {
+    "correlated 0.9": STATIONARY["correlated 0.9"],
+    "drifting": drifting,
+    "heavy-tailed": heavy_tailed,
+    "bursty": bursty,
+}
+
+
+# Runs
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """What a run is made of: its steps, and how far its own speed is off."""
+
+    series: Callable[[int], Floats]
+    run_spread: float
+    steps: int = STEPS
+
+
+def make_run(noise: Noise, ratio: float = 1.0) -> Summary:
+    """One run's summary, `ratio` times as slow as the others on average."""
+    speed = ratio * math.exp(noise.run_spread * _random.standard_normal())
+    step_ms = STEP_MS * speed * noise.series(noise.steps)
+    found = describe(step_ms)
+    return Summary(
+        producer=Producer(PRODUCER),
+        step_time=SectionSummary(global_=Global(average={"step_time_ms": float(step_ms.mean())})),
+        steps=StepSeries(
+            count=found.count,
+            stdev_ms=found.stdev_s,
+            effective_count=found.effective_count,
+            block_steps=found.block_steps,
+            block_means_ms=found.block_means_s,
+        ),
+    )
+
+
+def judged(
+    noise: Noise, runs: int, ratio: float = 1.0, terms: Terms | None = None
+) -> tuple[str, tuple[float, float] | None]:
+    """The verdict on so many runs per side, and the interval of the ratio."""
+    a = [make_run(noise) for _ in range(runs)]
+    b = [make_run(noise, ratio) for _ in range(runs)]
+    verdict = compare_groups(a, b, ("a", "b"), terms).verdict
+    return verdict.status, verdict.ratio_interval
+
+
+def decided_share(
+    noise: Noise, runs: int, ratio: float = 1.0, trials: int = TRIALS, terms: Terms | None = None
+) -> float:
+    """How often the comparison says that something changed."""
+    return sum(judged(noise, runs, ratio, terms)[0] in DECIDED for _ in range(trials)) / trials
+
+
+def coverage(noise: Noise, runs: int, trials: int = TRIALS) -> float:
+    """How often the interval holds the truth, which is one."""
+    held = 0
+    for _ in range(trials):
+        interval = judged(noise, runs)[1]
+        held += interval is not None and interval[0] <= 1 <= interval[1]
+    return held / trials
+
+
+# Figures
+
+
+def run() -> list[Figure]:
+    """Everything, a line each; a few minutes."""
+    return [*_coverage(), *_false_verdicts(), *_one_run_curve(), *_power()]
+
+
+def _coverage() -> list[Figure]:
+    """Of the intervals: from the steps of one run per side, and from several runs."""
+    asked = {
+        f"interval of one run per side, {name} steps: coverage": (Noise(series, 0.0), 1)
+        for name, series in STATIONARY.items()
+    } | {
+        f"interval of {runs} + {runs} runs: coverage": (Noise(independent, 0.01, 64), runs)
+        for runs in (3, 5, 10)
+    }
+    return [
+        _share(what, "93–97 %", coverage(noise, runs), TRIALS)
+        for what, (noise, runs) in asked.items()
+    ]
+
+
+def _false_verdicts() -> list[Figure]:
+    """The worst of all run spreads, for each kind of series."""
+    found = []
+    for name, series in SERIES.items():
+        shares = [decided_share(Noise(series, spread, 128), 3) for spread in RUN_SPREADS]
+        what = f"false verdicts from 3 + 3 runs, {name} steps, worst of spreads 0.1 … 20 %"
+        note = f"mean of all spreads {100 * float(np.mean(shares)):.1f} %"
+        worst = _share(what, "≤ 5 %", max(shares), TRIALS, note)
+        by_spread = dict(zip(map(str, RUN_SPREADS), shares, strict=True))
+        found.append(replace(worst, details=by_spread))
+    return found
+
+
+def _one_run_curve() -> list[Figure]:
+    """What one run per side is worth: a figure for each run spread."""
+    found = []
+    for spread in (0.001, 0.003, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2):
+        noise = Noise(STATIONARY["correlated 0.5"], spread)
+        learned = sum(
+            judged(noise, 1, terms=Terms(history=_history(noise)))[0] in DECIDED
+            for _ in range(CURVE_TRIALS)
+        )
+        share = 100 * learned / CURVE_TRIALS
+        note = f"with {EARLIER_RUNS} earlier runs of the command: {share:.1f} %"
+        what = f"false verdicts from 1 + 1 runs, spread {100 * spread:g} %"
+        decided = decided_share(noise, 1, trials=CURVE_TRIALS)
+        found.append(_share(what, "shown", decided, CURVE_TRIALS, note))
+    return found
+
+
+def _history(noise: Noise) -> History | None:
+    """What as many earlier runs, made like those compared, teach."""
+    runs = [make_run(noise) for _ in range(EARLIER_RUNS)]
+    return learn([[step_ms(run) for run in runs]])
+
+
+def step_ms(run: Summary) -> float:
+    """A run's mean step time."""
+    found = run.step_time and run.step_time.global_.average.get("step_time_ms")
+    if not found:
+        raise RuntimeError("a run without a step time")
+    return found
+
+
+def _power() -> list[Figure]:
+    quiet = Noise(lambda steps: 1 + 0.005 * _random.standard_normal(steps), 0.0005, 400)
+    return [
+        _share(
+            "+1.16 % at run spread 0.05 %, from 3 + 3 runs: found",
+            "found",
+            decided_share(quiet, 3, 1.0116),
+            TRIALS,
+        ),
+        _share(
+            "+5 % at run spread 1 %, from 3 + 3 runs: found",
+            "≥ 90 %",
+            decided_share(Noise(independent, 0.01), 3, 1.05),
+            TRIALS,
+        ),
+    ]
+
+
+def _share(what: str, target: str, share: float, trials: int, note: str = "") -> Figure:
+    """A share of trials, with the interval that so many trials leave (Wilson)."""
+    low, high = wilson(share, trials)
+    spread = f"95 % interval, {trials:,} trials"
+    return Figure(what, target, 100 * share, "%", 100 * low, 100 * high, spread, note)
+
+
+def wilson(share: float, trials: int) -> tuple[float, float]:
+    """The interval of a share seen in so many trials."""
+    z = 1.96
+    middle = (share + z * z / (2 * trials)) / (1 + z * z / trials)
+    reach = z / (1 + z * z / trials)
+    reach *= math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
+    return max(0.0, middle - reach), min(1.0, middle + reach)

@@ -1,0 +1,73 @@
+"""How far two runs of one command are taken to differ by themselves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from traceml.compare.measured import Observed
+from traceml.compare.sides import Sides
+from traceml.compare.student import quantile
+from traceml.compare.terms import History, Terms
+from traceml.model.finding import Section
+from traceml.summaries.record import PRODUCER
+
+OWN = 0.03
+"""Two quiet runs of one command stay within this; warm-up is excluded from our averages."""
+FOREIGN = 0.25
+"""A foreign average includes warm-up and says nothing of its spread."""
+MEMORY = 0.05
+"""Peaks hardly depend on chance, but on where the allocator's blocks fall."""
+LEAST_LEARNED = 0.01
+"""However alike earlier runs were: the next one meets another neighbour on the machine."""
+FEWEST_EARLIER_RUNS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """A share by which two runs alike may differ, and where it is from."""
+
+    share: float
+    source: str
+    log_spread: float
+    """From run to run, on one side."""
+
+
+def allowance_for(found: Observed, sides: Sides, terms: Terms) -> Allowance:
+    """What holds for an endpoint of these runs."""
+    change = found.change
+    if sides.several and change is not None and change.log_spread is not None:
+        runs = len(sides.a) + len(sides.b)
+        return _learned(History(change.log_spread, max(1, runs - 2)), "runs", least=0.0)
+    if found.endpoint.section is Section.STEP_MEMORY:
+        return _assumed(MEMORY)
+    if terms.history is not None:
+        return _learned(terms.history, "history", LEAST_LEARNED)
+    own = all(run.producer.name == PRODUCER for run in sides.every_run)
+    return _assumed(OWN if own else FOREIGN)
+
+
+def learn(groups: Sequence[Sequence[float]]) -> History | None:
+    """The spread of earlier runs, group by group of the same command; `None` of too few."""
+    logs = [[math.log(time) for time in group if time > 0] for group in groups]
+    if sum(map(len, logs)) < FEWEST_EARLIER_RUNS:
+        return None
+    freedom = sum(len(group) - 1 for group in logs if group)
+    if freedom < FEWEST_EARLIER_RUNS - 1:
+        return None
+    means = [math.fsum(group) / len(group) if group else 0.0 for group in logs]
+    squares = math.fsum(
+        (x - mean) ** 2 for group, mean in zip(logs, means, strict=True) for x in group
+    )
+    return History(math.sqrt(squares / freedom), freedom)
+
+
+def _learned(history: History, source: str, least: float) -> Allowance:
+    """The 95 % reach of the difference of two runs."""
+    reach = quantile(history.freedom) * history.log_spread * math.sqrt(2)
+    return Allowance(max(math.expm1(min(reach, 50.0)), least), source, history.log_spread)
+
+
+def _assumed(share: float) -> Allowance:
+    return Allowance(share, "default", math.log1p(share) / (quantile(1e9) * math.sqrt(2)))

@@ -1,0 +1,142 @@
+"""What differs about the runs themselves, and what of them can be compared all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from msgspec import structs
+
+from traceml.compare.lineage import LineageComparison, compare_lineage
+from traceml.compare.measured import Values, values
+from traceml.compare.sides import Sides
+from traceml.compare.terms import SAMPLE_TIME, STEP_TIME, Endpoint
+from traceml.model.finding import Section
+from traceml.summaries.record import Summary
+
+SAME_SAMPLES = 0.02
+"""A last batch that is smaller moves the mean by less; another batch size by more."""
+
+_HOST_CLOCK = {
+    "step_time_ms": "step_time_cpu_ms",
+    "traced_step_time_ms": "traced_step_time_cpu_ms",
+    "input_wait_ms": "dataloader_fetch_cpu_ms",
+}
+"""What the host's clock has of a step, whichever clock it was diagnosed by."""
+_ANY_CLOCK = (
+    *("step_time_ms", "between_ms", "evaluation_ms", "checkpoint_ms", "wall_step_ms"),
+    *("steps_per_s", "samples_per_s"),
+    *_HOST_CLOCK.values(),
+)
+
+_Fact = Callable[[Summary], object]
+
+
+def on_one_clock(sides: Sides) -> tuple[Sides, str | None]:
+    """The same runs by a clock that all of them have, and what had to be left out for it."""
+    clocks = [_clock(run) for run in sides.every_run]
+    if None in clocks or len(set(clocks)) == 1:
+        return sides, None
+    by_host = all(_average(run).get("step_time_cpu_ms") is not None for run in sides.every_run)
+    a, b = (tuple(_without_phases(run, by_host) for run in side) for side in (sides.a, sides.b))
+    what = "by the host's clock" if by_host else "as they are: over many steps the clocks agree"
+    return replace(sides, a=a, b=b), (
+        f"Clock of the step times differs: {_difference(sides, _clock)}; phases are not compared, "
+        f"whole steps {what}."
+    )
+
+
+def _without_phases(run: Summary, by_host: bool) -> Summary:
+    """Only what both clocks mean alike; the spread of the steps is of the run's own clock."""
+    section = run.step_time
+    if section is None:
+        return run
+    average = _average(run)
+    kept = {name: average[name] for name in _ANY_CLOCK if name in average}
+    if by_host:
+        kept |= {name: average.get(source) for name, source in _HOST_CLOCK.items()}
+    whole = structs.replace(section.global_, average=kept)
+    return structs.replace(run, step_time=structs.replace(section, global_=whole), steps=None)
+
+
+def _average(run: Summary) -> Values:
+    return run.step_time.global_.average if run.step_time else {}
+
+
+def fair_endpoint(sides: Sides) -> tuple[Endpoint, str | None]:
+    """Step time where steps hold the same work, else time per sample; and why."""
+    a, b = ([_samples(run) for run in side] for side in (sides.a, sides.b))
+    known = [size for size in (*a, *b) if size is not None]
+    if len(known) < len(sides.every_run) or max(known) <= min(known) * (1 + SAME_SAMPLES):
+        return STEP_TIME, None
+    said = _difference(sides, lambda run: _rounded(_samples(run)))
+    return SAMPLE_TIME, f"Samples per step differ: {said}; the time per sample is judged."
+
+
+def _samples(run: Summary) -> float | None:
+    return values(Section.STEP_TIME, run).get("samples_per_step")
+
+
+def _rounded(size: float | None) -> str | None:
+    return None if size is None else f"{size:,.4g}"
+
+
+def differences(sides: Sides) -> Iterator[str]:
+    """What differs between the runs, so that a change may be theirs."""
+    facts: tuple[tuple[str, _Fact], ...] = (
+        ("World size", lambda run: run.meta.world_size),
+        ("Number of nodes", lambda run: run.meta.nodes_observed),
+        ("Number of GPUs", lambda run: run.meta.gpus_observed),
+        ("Schema version", lambda run: run.schema_version),
+    )
+    for what, fact in facts:
+        said = _difference(sides, fact)
+        if said:
+            yield f"{what} differs: {said}."
+    writers = _difference(sides, lambda run: run.producer.name or "another tool")
+    if writers:
+        yield f"The summaries were written by different tools: {writers}."
+    unfinished = [
+        side
+        for side, runs in (("A", sides.a), ("B", sides.b))
+        if any(run.exit_status for run in runs)
+    ]
+    if unfinished:
+        yield f"Not every run of {' and '.join(unfinished)} ended well; see its own summary."
+
+
+def _difference(sides: Sides, fact: _Fact) -> str | None:
+    """A's value and B's where they differ, whether between the sides or within one."""
+    a, b = (
+        {str(value) for run in side if (value := fact(run)) is not None}
+        for side in (sides.a, sides.b)
+    )
+    if not a or not b or len(a | b) == 1:
+        return None
+    return " -> ".join(", ".join(sorted(side)[:4]) for side in (a, b))
+
+
+def _clock(run: Summary) -> str | None:
+    return run.step_time.global_.window.diagnosis_clock if run.step_time else None
+
+
+def lineage(sides: Sides) -> LineageComparison:
+    """What is different about the runs' code, command, machine and data.
+
+    Of groups, by their first runs; what differs between runs of one side as well is left out.
+    """
+    found = compare_lineage(sides.a[0], sides.b[0])
+    varying = {
+        (group, difference.name)
+        for side in (sides.a, sides.b)
+        for run in side[1:]
+        for group, listed in compare_lineage(side[0], run).differences.items()
+        for difference in listed
+    }
+    kept = {
+        group: tuple(each for each in listed if (group, each.name) not in varying)
+        for group, listed in found.differences.items()
+    }
+    return structs.replace(
+        found, differences={group: listed for group, listed in kept.items() if listed}
+    )

@@ -1,0 +1,52 @@
+"""What moved between ranks: a new straggler, a straggler gone, a wider or narrower skew."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from traceml.compare.measured import delta_of
+from traceml.compare.record import RankChanges, Straggler
+from traceml.compare.sides import Sides
+from traceml.summaries.record import Issue, Summary
+
+_STRAGGLER = "STRAGGLER"
+
+
+def rank_changes(sides: Sides) -> RankChanges:
+    """What the ranks of B do that those of A did not, and the reverse."""
+    before, after = _stragglers(sides.a), _stragglers(sides.b)
+    return RankChanges(
+        new=tuple(found for found in after if found not in before),
+        gone=tuple(found for found in before if found not in after),
+        skew_percent=delta_of(
+            [_skew_percent(run) for run in sides.a], [_skew_percent(run) for run in sides.b], sides
+        ),
+    )
+
+
+def _stragglers(runs: Sequence[Summary]) -> list[Straggler]:
+    """Those that more than half of the runs report."""
+    seen = Counter(_straggler(issue) for run in runs for issue in _issues(run))
+    return [straggler for straggler, times in seen.items() if 2 * times > len(runs)]
+
+
+def _issues(run: Summary) -> list[Issue]:
+    issues = run.step_time.issues if run.step_time else ()
+    return [issue for issue in issues if issue.kind and issue.kind.endswith(_STRAGGLER)]
+
+
+def _straggler(issue: Issue) -> Straggler:
+    kind = issue.kind or _STRAGGLER
+    return Straggler(kind, issue.status or kind, tuple(sorted(issue.ranks)))
+
+
+def _skew_percent(run: Summary) -> float | None:
+    if run.step_time is None or (run.meta.world_size or 1) < 2:
+        return None
+    whole = run.step_time.global_
+    worst, median = (
+        side["step_time_ms"].value if "step_time_ms" in side else None
+        for side in (whole.worst, whole.median)
+    )
+    return None if worst is None or not median else 100 * (worst / median - 1)

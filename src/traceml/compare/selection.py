@@ -1,0 +1,74 @@
+"""A group of runs by what they were run with: `params.lr=0.1,meta.world_size=8`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from traceml.model.errors import UsageError
+from traceml.summaries.labels import Labels
+
+PLACES = ("params", "meta", "lineage")
+"""Where a key is looked up; a key without one of these is looked up in all, in this order."""
+
+Conditions = Mapping[str, str]
+
+
+def is_expression(word: str) -> bool:
+    """Whether a word that names no run can be one."""
+    return "=" in word
+
+
+def parse(word: str) -> dict[str, str]:
+    """The value wanted by key."""
+    wanted: dict[str, str] = {}
+    for part in word.split(","):
+        key, separator, value = (text.strip() for text in part.partition("="))
+        if not key or not separator:
+            raise UsageError(
+                f"{word!r} is no group of runs: {part!r} is not of the form key=value; "
+                "write for example params.lr=0.1,params.seed=3"
+            )
+        wanted[key] = value
+    return wanted
+
+
+def matches(labels: Labels, wanted: Conditions) -> bool:
+    """Whether a run has all the values wanted."""
+    return all(
+        any(_alike(found, value) for found in _found(labels, key)) for key, value in wanted.items()
+    )
+
+
+def _found(labels: Labels, key: str) -> list[Any]:
+    place, _, rest = key.partition(".")
+    if place in PLACES and rest:
+        return _under(getattr(labels, place), rest)
+    return [value for name in PLACES for value in _under(getattr(labels, name), key)]
+
+
+def _under(tree: Any, key: str) -> list[Any]:
+    """The value of a dotted key, whether the dots are in a name or lead inward."""
+    if not isinstance(tree, Mapping):
+        return []
+    if key in tree:
+        return [tree[key]]
+    parts = key.split(".")
+    return [
+        value
+        for cut in range(1, len(parts))
+        if (name := ".".join(parts[:cut])) in tree
+        for value in _under(tree[name], ".".join(parts[cut:]))
+    ]
+
+
+def _alike(found: Any, wanted: str) -> bool:
+    """As text, or as numbers: 0.1 is 1e-1."""
+    if isinstance(found, bool) or found is None:
+        return str(found).lower() == wanted.lower() or (found is None and wanted == "null")
+    if isinstance(found, int | float):
+        try:
+            return float(wanted) == found
+        except ValueError:
+            return False
+    return str(found) == wanted

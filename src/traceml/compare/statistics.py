@@ -1,0 +1,133 @@
+"""How sure one can be of a change: the ratio of two runs, or of two groups of them.
+
+Times are compared as ratios, on logarithms: so many percent mean the same at any size. Where there
+are several runs on a side, the run is the unit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import TypeVar
+
+from traceml.compare.student import Error, quantile, reach, together, two_sided_p
+
+FEWEST_FOR_RANKS = 5
+"""Runs on each side: with three a rank test cannot go below p = 0.10, with four barely."""
+FEWEST_PAIRS_FOR_RANKS = 6
+"""With five, the signed ranks cannot go below p = 0.06."""
+FEWEST_PAIRS = 3
+MOST_RUNS_ADVISED = 100
+"""More is no advice: then the noise is what to work on."""
+_Name = TypeVar("_Name")
+_MOST_LOG = 700.0
+"""Ratios beyond have no number; no two runs of anything differ so much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A ratio B : A and the interval that holds the true one in 95 of 100 such comparisons."""
+
+    ratio: float
+    low: float
+    high: float
+    method: str
+    p: float | None = None
+    """The chance of a change this large where there is none; `None` where no test was made."""
+    log_spread: float | None = None
+    """From run to run on a side: the standard deviation of logarithms."""
+
+    @property
+    def excludes_none(self) -> bool:
+        """Whether "nothing changed" lies outside the interval."""
+        return self.low > 1 or self.high < 1
+
+    def lies_between(self, low: float, high: float) -> bool:
+        """Whether the whole interval does."""
+        return low <= self.low and self.high <= high
+
+
+def between_two_runs(a: float, b: float, error_a: Error, error_b: Error) -> Change | None:
+    """Of one run each; what differs from run to run is not in the interval."""
+    error = together((error_a, error_b))
+    return _change(math.log(b) - math.log(a), reach(error), "the steps of one run per side")
+
+
+def between_groups(a: Sequence[float], b: Sequence[float]) -> Change | None:
+    """Of several runs, three or more in all: Welch's test on logarithms."""
+    logs_a, logs_b = [math.log(x) for x in a], [math.log(x) for x in b]
+    difference = fmean(logs_b) - fmean(logs_a)
+    if min(len(a), len(b)) == 1:
+        larger = max(logs_a, logs_b, key=len)
+        # One run has no spread to show: that of the other side's runs stands for both.
+        spread = stdev(larger)
+        error = Error(spread * math.sqrt(1 / len(a) + 1 / len(b)), len(larger) - 1)
+        return _tested(difference, error, "one run against the spread of the others", spread)
+    error = together((mean_error(logs_a), mean_error(logs_b)))
+    spread = math.sqrt((stdev(logs_a) ** 2 + stdev(logs_b) ** 2) / 2)
+    return _tested(difference, error, "Welch's t test on logarithms", spread)
+
+
+def between_pairs(a: Sequence[float], b: Sequence[float]) -> Change | None:
+    """Of runs that belong together two by two (a seed, a fold): the paired test on logarithms."""
+    differences = [math.log(y) - math.log(x) for x, y in zip(a, b, strict=True)]
+    # Half of a pair's variance is what one run has left once its partner is taken into account.
+    spread = stdev(differences) / math.sqrt(2)
+    return _tested(
+        fmean(differences), mean_error(differences), "paired t test on logarithms", spread
+    )
+
+
+def mean_error(values: Sequence[float]) -> Error:
+    """The error of the mean of two or more independent values."""
+    return Error(stdev(values) / math.sqrt(len(values)), len(values) - 1)
+
+
+def rank_test(a: Sequence[float], b: Sequence[float], paired: bool) -> tuple[str, float] | None:
+    """The name and p of a test that looks at the order alone; `None` with too few runs for one."""
+    fewest = FEWEST_PAIRS_FOR_RANKS if paired else FEWEST_FOR_RANKS
+    if min(len(a), len(b)) < fewest or (paired and list(a) == list(b)):
+        return None
+    from scipy import stats  # late: it takes most of a second
+
+    if paired:
+        return "Wilcoxon signed-rank", float(stats.wilcoxon(a, b).pvalue)
+    return "Mann-Whitney", float(stats.mannwhitneyu(a, b).pvalue)
+
+
+def _tested(difference: float, error: Error, method: str, spread: float) -> Change | None:
+    p = two_sided_p(difference, error)
+    return _change(difference, reach(error) if error.size else 0.0, method, p, spread)
+
+
+def _change(
+    log_ratio: float,
+    log_reach: float,
+    method: str,
+    p: float | None = None,
+    spread: float | None = None,
+) -> Change | None:
+    low, high = log_ratio - log_reach, log_ratio + log_reach
+    if max(abs(low), abs(high)) > _MOST_LOG:
+        return None
+    return Change(math.exp(log_ratio), math.exp(low), math.exp(high), method, p, spread)
+
+
+def holm(p_values: Mapping[_Name, float]) -> dict[_Name, float]:
+    """The p-values of questions asked at once, so that in 95 of 100 cases none of them errs."""
+    adjusted: dict[_Name, float] = {}
+    worst = 0.0
+    for place, (name, p) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
+        worst = max(worst, min(1.0, p * (len(p_values) - place)))
+        adjusted[name] = worst
+    return adjusted
+
+
+def runs_needed(log_spread: float, log_reach: float) -> int | None:
+    """Runs per side until the interval reaches no further than this; `None` beyond reason."""
+    for runs in range(3, MOST_RUNS_ADVISED + 1):
+        if quantile(2 * runs - 2) * log_spread * math.sqrt(2 / runs) <= log_reach:
+            return runs
+    return None

@@ -1,0 +1,97 @@
+"""The terms of a comparison: what it is judged by, and how much of a change counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from traceml.model.finding import Section
+
+TOLERANCE = 0.01
+"""A change this small is none, once it is shown to be this small."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A number to judge runs by; the first of its metrics that both sides have."""
+
+    word: str
+    name: str
+    section: Section
+    metrics: tuple[str, ...]
+    more_is_better: bool = False
+    of_steps: bool = False
+    """Whether the spread of the steps is its spread."""
+
+
+def _of_step(word: str, name: str, metric: str, of_steps: bool = False) -> Endpoint:
+    return Endpoint(word, name, Section.STEP_TIME, (metric,), of_steps=of_steps)
+
+
+STEP_TIME = _of_step("step_time", "Step time", "step_time_ms", of_steps=True)
+SAMPLE_TIME = _of_step("sample_time", "Time per sample", "sample_time_ms", of_steps=True)
+PEAK_MEMORY = Endpoint(
+    "peak_memory",
+    "Peak memory",
+    Section.STEP_MEMORY,
+    ("peak_allocated_bytes", "peak_reserved_bytes"),
+)
+ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
+    {
+        endpoint.word: endpoint
+        for endpoint in (
+            STEP_TIME,
+            SAMPLE_TIME,
+            _of_step("wall_step_time", "Wall time per step", "wall_step_ms", of_steps=True),
+            _of_step("step_time_p50", "Median step time", "step_time_p50_ms"),
+            _of_step("step_time_p95", "95th percentile of the step time", "step_time_p95_ms"),
+            _of_step("step_time_p99", "99th percentile of the step time", "step_time_p99_ms"),
+            _of_step("input", "Input wait", "input_wait_ms"),
+            _of_step("h2d", "Copy to the device", "h2d_ms"),
+            _of_step("compute", "Compute", "compute_ms"),
+            _of_step("forward", "Forward", "forward_ms"),
+            _of_step("backward", "Backward", "backward_ms"),
+            _of_step("optimizer", "Optimizer", "optimizer_ms"),
+            _of_step("communication", "Communication", "communication_ms"),
+            _of_step("residual", "Rest of the step", "residual_ms"),
+            _of_step("between", "Time between steps", "between_ms"),
+            Endpoint(
+                "throughput",
+                "Throughput",
+                Section.STEP_TIME,
+                ("samples_per_s", "steps_per_s"),
+                more_is_better=True,
+                of_steps=True,
+            ),
+            PEAK_MEMORY,
+            Endpoint(
+                "host_memory",
+                "Peak host memory",
+                Section.STEP_MEMORY,
+                ("peak_rss_bytes",),
+            ),
+        )
+    }
+)
+"""By the word that `--metric` takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """How runs of the same command differed before: the spread of their logarithms."""
+
+    log_spread: float
+    freedom: int
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a verdict is given by; shares, such as 0.01."""
+
+    tolerance: float = TOLERANCE
+    max_regression: float | None = None
+    metric: str | None = None
+    """A word of `ENDPOINTS`; `None`: step time, then peak memory."""
+    history: History | None = None
+    fail_on: tuple[str, ...] = ()

@@ -1,0 +1,176 @@
+"""The rows of a comparison: each number on both sides, its change, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from traceml.compare import words
+from traceml.compare.record import Comparison, Delta, DiagnosisChange
+from traceml.compare.terms import ENDPOINTS
+from traceml.model.quantities import NOT_MEASURED, duration
+
+MOVED_SHARE = 0.01
+"""A phase is listed when it moved by this much of the longer step."""
+MOVED_POINTS = 5.0
+"""A utilisation, in percentage points; also a temperature in degrees and a power in watts."""
+MOVED_PCT = 5.0
+"""An amount of memory."""
+STATUS_WIDTH = 28
+SIGNIFICANT = "*"
+
+_HEADLINES = ("step_time_ms", "input_wait_ms", "compute_ms")
+"""Listed whether they moved or not: they are what the verdict is read against."""
+_STEP_TIME = (
+    ("Total step", "step_time_ms"),
+    ("  Input", "input_wait_ms"),
+    ("  Copy to device", "h2d_ms"),
+    ("  Compute", "compute_ms"),
+    ("    Forward", "forward_ms"),
+    ("    Backward", "backward_ms"),
+    ("    Optimizer", "optimizer_ms"),
+    ("  Wait", "wait_ms"),
+    ("  Wait share", "wait_share_percent"),
+    ("  Rest", "residual_ms"),
+    ("  Communication", "communication_ms"),
+    ("Between steps", "between_ms"),
+)
+_CONTEXT = (
+    ("GPU utilization", "system", "gpu_util_percent"),
+    ("Peak allocated", "step_memory", "peak_allocated_bytes"),
+    ("Peak reserved", "step_memory", "peak_reserved_bytes"),
+    ("Process CPU", "process", "cpu_percent"),
+    ("Process memory", "process", "ram_bytes"),
+    ("Host CPU", "system", "cpu_percent"),
+    ("Host memory", "system", "ram_bytes"),
+    ("GPU memory", "system", "gpu_mem_bytes"),
+    ("GPU temperature", "system", "gpu_temp_c"),
+    ("GPU power", "system", "gpu_power_w"),
+)
+_UNITS = {"percent": "%", "c": " °C", "w": " W"}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line, in words; `interval` is empty where nothing gives one."""
+
+    label: str
+    lhs: str
+    rhs: str
+    delta: str
+    interval: str = ""
+
+
+def rows(comparison: Comparison) -> Iterator[Row]:
+    """What moved or matters, in the order of reading."""
+    run = comparison.overview.duration_s
+    if run.lhs is not None or run.rhs is not None:
+        yield _row("Duration", run, "duration_s")
+    shown = []
+    for label, change, metric in _step_time(comparison):
+        shown.append(metric)
+        yield _row(label, change, metric)
+    skew = comparison.ranks.skew_percent
+    if skew.delta is not None and abs(skew.delta) > MOVED_POINTS:
+        yield _row("Rank skew", skew, "skew_percent")
+    for label, section_name, metric in _CONTEXT:
+        section = comparison.sections.get(section_name)
+        if section and metric in section.metrics and _moved(section.metrics[metric], metric):
+            shown.append(metric)
+            yield _row(label, section.metrics[metric], metric)
+    yield from _judged(comparison, shown)
+    step_memory = comparison.sections.get("step_memory")
+    if step_memory and step_memory.diagnosis.changed is not None:
+        lhs, rhs = statuses(step_memory.diagnosis)
+        changed = "changed" if step_memory.diagnosis.changed else "same"
+        yield Row("Step memory", lhs, rhs, changed)
+
+
+def _step_time(comparison: Comparison) -> Iterator[tuple[str, Delta, str]]:
+    section = comparison.sections.get("step_time")
+    if section is None:
+        return
+    step = section.metrics.get("step_time_ms", Delta())
+    threshold_ms = MOVED_SHARE * max(step.lhs or 0.0, step.rhs or 0.0)
+    for label, metric in _STEP_TIME:
+        change = section.metrics.get(metric, Delta())
+        headline = metric in _HEADLINES and (change.lhs is not None or change.rhs is not None)
+        if metric.endswith("_percent"):
+            moved = _moved(change, metric)
+        else:
+            moved = change.delta is not None and abs(change.delta) > threshold_ms
+        if headline or moved:
+            yield label, change, metric
+
+
+def _judged(comparison: Comparison, shown: list[str]) -> Iterator[Row]:
+    """What the verdict was given by, where it is none of the usual rows."""
+    endpoint = ENDPOINTS[comparison.verdict.metric]
+    section = comparison.sections.get(endpoint.section.value)
+    for metric in endpoint.metrics:
+        change = section.metrics.get(metric, Delta()) if section else Delta()
+        if metric not in shown and change.delta is not None:
+            yield _row(endpoint.word.replace("_", " ").capitalize(), change, metric)
+            return
+        if metric in shown:
+            return
+
+
+def _moved(change: Delta, metric: str) -> bool:
+    if change.delta is None:
+        return False
+    if metric.endswith("_bytes"):
+        grew_from_nothing = change.pct_change is None and change.delta != 0
+        return grew_from_nothing or abs(change.pct_change or 0.0) > MOVED_PCT
+    return abs(change.delta) > MOVED_POINTS
+
+
+def _row(label: str, change: Delta, metric: str) -> Row:
+    lhs, rhs = quantity(change.lhs, metric), quantity(change.rhs, metric)
+    if change.delta is None:
+        return Row(label, lhs, rhs, NOT_MEASURED)
+    mark = f" {SIGNIFICANT}" if change.significant else ""
+    interval = _interval(change, metric)
+    if change.delta == 0:
+        return Row(label, lhs, rhs, "same", interval)
+    if metric.endswith("_percent"):
+        return Row(label, lhs, rhs, f"{change.delta:+.1f} pp{mark}", interval)
+    share = "" if change.pct_change is None else f" ({change.pct_change:+,.1f}%)"
+    return Row(label, lhs, rhs, f"{_signed(change.delta, metric)}{share}{mark}", interval)
+
+
+def _interval(change: Delta, metric: str) -> str:
+    if change.interval is None or change.interval == (0, 0):
+        return ""
+    low, high = (_signed(limit, metric) for limit in change.interval)
+    unit = " " + high.rpartition(" ")[2]
+    return f"{low.removesuffix(unit)} … {high}" if low.endswith(unit) else f"{low} … {high}"
+
+
+def _signed(value: float, metric: str) -> str:
+    shown = f"{value:+,.1f} pp" if metric.endswith("_percent") else quantity(value, metric)
+    return shown if shown.startswith(("-", "+")) else f"+{shown}"
+
+
+def quantity(value: float | None, metric: str) -> str:
+    """A number in the unit its metric's name ends in."""
+    unit = _UNITS.get(metric.rpartition("_")[2])
+    if value is not None and unit is not None:
+        return f"{value:,.1f}{unit}"
+    if metric.endswith("_s") and not metric.endswith("_per_s"):
+        return duration(value)
+    return words.quantity(value, metric)
+
+
+def statuses(change: DiagnosisChange) -> tuple[str, str]:
+    """What both sides were diagnosed with, in words that fit a column."""
+    return (
+        plain(change.lhs or NOT_MEASURED, STATUS_WIDTH),
+        plain(change.rhs or NOT_MEASURED, STATUS_WIDTH),
+    )
+
+
+def plain(text: str, limit: int) -> str:
+    """Printable characters only (a name must not move the cursor), cut to a length."""
+    shown = "".join(character if character.isprintable() else " " for character in text).strip()
+    return shown if len(shown) <= limit else f"{shown[: limit - 1]}…"

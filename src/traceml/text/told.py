@@ -1,0 +1,96 @@
+"""What every form of a comparison says besides its table: noise, gate, and what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from traceml.compare.record import Comparison, DiagnosisChange, Status
+from traceml.compare.words import moved_words, rank_words
+from traceml.model.quantities import NOT_MEASURED, count
+from traceml.text.changes import plain, statuses
+
+NAME_WIDTH = 72
+VALUE_WIDTH = 60
+MOST_OF_A_GROUP = 12
+
+
+def legend(name: str, runs: tuple[str, ...]) -> str:
+    """A side by its name, and of several runs how many and which."""
+    shown = plain(name, NAME_WIDTH)
+    return shown if len(runs) < 2 else f"{shown} ({count(len(runs), 'run')})"
+
+
+def diagnosis(change: DiagnosisChange) -> str:
+    """A's diagnosis and B's."""
+    lhs, rhs = statuses(change)
+    return f"{lhs} -> {rhs}" + (" (unchanged)" if change.changed is False else "")
+
+
+def noise(comparison: Comparison) -> str:
+    """How far chance alone moves such runs, and how that is known."""
+    verdict = comparison.verdict
+    reach = f"±{verdict.allowance_pct:.3g}%"
+    if verdict.allowance_from != "runs":
+        known = "run-to-run variation was not measured"
+        if verdict.allowance_from == "history":
+            return f"{known}; earlier runs of the same command differ by up to {reach}."
+        return f"{known}; two runs alike are taken to differ by up to {reach}."
+    said = f"{len(comparison.a_runs)} + {len(comparison.b_runs)} runs"
+    if comparison.paired_by:
+        said += f", paired by {plain(comparison.paired_by, NAME_WIDTH)}"
+    said += f"; two runs alike differ by up to {reach}"
+    if verdict.method and verdict.p is not None:
+        said += f"; {verdict.method}, p {_p(verdict.p)}"
+    if verdict.rank_test and verdict.rank_test_p is not None:
+        said += f"; {verdict.rank_test} test, p {_p(verdict.rank_test_p)}"
+    return f"{said}."
+
+
+def _p(p: float) -> str:
+    return "< 0.0001" if p < 0.0001 else f"= {p:.2g}"
+
+
+def gate(comparison: Comparison) -> str | None:
+    """Whether the gate let it pass; `None` without one."""
+    if comparison.gate is None:
+        return None
+    words = " or ".join(comparison.gate.fail_on)
+    verdict = comparison.verdict
+    allowed = ""
+    if verdict.max_regression_pct is not None:
+        allowed = f"; up to {verdict.max_regression_pct:g}% worse is allowed"
+    state = "FAILED" if comparison.gate.failed else "passed"
+    return f"{state} ({verdict.metric}; fails on {words}{allowed})"
+
+
+def observations(comparison: Comparison) -> Iterator[str]:
+    """What the table does not show: work that moved, ranks that changed."""
+    undecided = (Status.NO_CHANGE.value, Status.INCONCLUSIVE.value)
+    moved = moved_words(comparison.moved)
+    if moved and (comparison.verdict.status not in undecided or len(comparison.a_runs) == 1):
+        yield moved
+    yield from rank_words(comparison.ranks)
+
+
+def different(comparison: Comparison) -> Iterator[str]:
+    """What is different about the runs themselves, a line each."""
+    yield from comparison.warnings
+    lineage = comparison.lineage
+    if lineage is None:
+        return
+    for group, listed in lineage.differences.items():
+        for found in listed[:MOST_OF_A_GROUP]:
+            lhs, rhs = (_value(side) for side in (found.lhs, found.rhs))
+            yield f"{group}: {plain(found.name, NAME_WIDTH)}: {lhs} -> {rhs}"
+        if len(listed) > MOST_OF_A_GROUP:
+            yield f"{group}: {len(listed) - MOST_OF_A_GROUP} more, in the JSON file"
+    for side in ("A", "B"):
+        groups = [group for group, sides in lineage.not_recorded.items() if sides == (side,)]
+        if groups:
+            yield f"Not recorded in {side}: {', '.join(groups)}."
+    if lineage.identical and not comparison.warnings:
+        yield "Nothing: code, command, environment, machine and data are recorded as the same."
+
+
+def _value(value: object) -> str:
+    return NOT_MEASURED if value is None else plain(str(value), VALUE_WIDTH)

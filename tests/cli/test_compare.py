@@ -1,0 +1,206 @@
+"""`traceml compare` as people and CI type it: what is printed, and the exit status."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from processes import TRACEML
+from processes import run as run_process
+from traceml.cli import main
+from traceml.cli.compare import _parser
+from traceml.compare.record import Comparison, Delta, Verdict
+from traceml.compare.terms import ENDPOINTS
+
+DOCS = Path(__file__).parents[2] / "docs"
+REFERENCE = (DOCS / "reference.md").read_text()
+SEED = Path(__file__).parents[1] / "data" / "seed"
+SLOW, FAST = str(SEED / "compare_slow.json"), str(SEED / "compare_fast.json")
+
+
+@pytest.fixture(autouse=True)
+def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with three runs of 100 ms (`base-*`), three of 105 ms (`cand-*`) and one empty."""
+    monkeypatch.chdir(tmp_path)
+    for group, step_ms in (("base", 100.0), ("cand", 105.0)):
+        for number in range(3):
+            time_ms = step_ms * (1 + number / 1000)
+            step_time = {"global": {"average": {"step_time_ms": time_ms}}}
+            add(tmp_path, f"{group}-{number}", {"step_time": step_time})
+    add(tmp_path, "empty", {"system": {}})
+    return tmp_path / "logs"
+
+
+def add(folder: Path, name: str, sections: dict[str, object]) -> None:
+    place = folder / "logs" / name
+    place.mkdir(parents=True)
+    document = {"producer": {"name": "traceml-insight"}, "meta": {"run_name": name}, **sections}
+    (place / "final_summary.json").write_text(json.dumps(document))
+
+
+GROUPS = ["--a", "base-*", "--b", "cand-*"]
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        pytest.param(["base-0", "cand-0"], 0, id="compared"),
+        pytest.param(GROUPS, 0, id="a regression without a gate"),
+        pytest.param([*GROUPS, "--fail-on", "regression"], 1, id="fails on a regression"),
+        pytest.param([*GROUPS, "--fail-on=inconclusive"], 0, id="fails on something else"),
+        pytest.param(
+            [*GROUPS, "--fail-on", "regression", "--max-regression", "10%"], 0, id="allowed"
+        ),
+        pytest.param(
+            [*GROUPS, "--fail-on", "regression", "--metric", "step_time", "--max-regression=3%"],
+            1,
+            id="more than allowed",
+        ),
+        pytest.param(
+            ["base-0", "base-1", "--fail-on", "regression,inconclusive"], 1, id="inconclusive"
+        ),
+        pytest.param(["base-0", "base-1", "--fail-on", "regression"], 0, id="not a regression"),
+        pytest.param(["base-0", "base-0", "--fail-on", "regression,inconclusive"], 0, id="itself"),
+        pytest.param([FAST, SLOW, "--fail-on", "regression"], 1, id="two files"),
+        pytest.param(["base-0", "base-1", "cand-0", "--fail-on", "regression"], 1, id="the third"),
+        pytest.param(["base-0", "empty"], 3, id="nothing in common"),
+        pytest.param(["base-0", "empty", "--fail-on", "inconclusive"], 3, id="and a gate"),
+        pytest.param(["base-0", "gone"], 2, id="no such run"),
+        pytest.param(["base-0"], 2, id="one run"),
+        pytest.param([], 2, id="no run"),
+        pytest.param(["--a", "base-0"], 2, id="one group"),
+        pytest.param(["base-0", *GROUPS], 2, id="runs and groups"),
+        pytest.param(["--a", "base-*", "--b", "base-0"], 2, id="a run on both sides"),
+    ],
+)
+def test_the_exit_status(words: list[str], status: int) -> None:
+    assert main(["compare", *words]) == status
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["--max-regression", "much"], ["--tolerance", "-1%"], ["--tolerance", "nan"]),
+        *(["--fail-on", "improvement"], ["--metric", "speed"], ["--format", "xml"]),
+    ],
+)
+def test_a_wrong_option_is_a_usage_error(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["compare", "base-0", "cand-0", *words])
+    assert ended.value.code == 2
+
+
+def test_the_json_is_all_there_is_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["compare", *GROUPS, "--format", "json", "--fail-on", "regression"])
+    printed = capsys.readouterr()
+    document = json.loads(printed.out, parse_constant=pytest.fail)
+    assert document["verdict"]["status"] == "REGRESSION"
+    assert document["gate"] == {"fail_on": ["regression"], "failed": True}
+    assert document["a_runs"] == ["base-0", "base-1", "base-2"]
+    assert "Written to" in printed.err
+
+
+def test_several_comparisons_are_an_array(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["compare", "base-0", "base-1", "cand-0", "--format=json", "--output", "out/x"])
+    documents = json.loads(capsys.readouterr().out)
+    assert [(each["a"], each["b"]) for each in documents] == [
+        ("base-0", "base-1"),
+        ("base-0", "cand-0"),
+    ]
+    assert json.loads(Path("out/x_2.json").read_text()) == documents[1]
+
+
+def test_text_json_and_status_follow_one_threshold(capsys: pytest.CaptureFixture[str]) -> None:
+    for allowed, status, verdict in (("3%", 1, "REGRESSION"), ("8", 0, "NO CHANGE")):
+        words = [*GROUPS, "--fail-on", "regression", "--max-regression", allowed, "--output", "x"]
+        assert main(["compare", *words]) == status
+        assert f"Verdict: {verdict}\n" in capsys.readouterr().out
+        assert json.loads(Path("x.json").read_text())["verdict"]["status"] == verdict
+
+
+def test_a_threshold_without_a_gate_is_remarked_on(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", *GROUPS, "--max-regression", "3%"]) == 0
+    assert "nothing fails without --fail-on" in capsys.readouterr().err
+
+
+def test_the_markdown_is_all_there_is_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["compare", SLOW, FAST, "--format", "markdown"])
+    assert capsys.readouterr().out.startswith("### 🟢 TraceML: IMPROVEMENT\n")
+
+
+@pytest.mark.parametrize(
+    ("terminal", "variables", "coloured"),
+    [
+        pytest.param(True, {"TERM": "xterm"}, True, id="a terminal"),
+        pytest.param(False, {"TERM": "xterm"}, False, id="a file"),
+        pytest.param(True, {"TERM": "xterm", "NO_COLOR": "1"}, False, id="NO_COLOR"),
+        pytest.param(True, {"TERM": "dumb"}, False, id="a dumb terminal"),
+    ],
+)
+def test_colour_is_for_terminals_that_want_it(
+    terminal: bool,
+    variables: dict[str, str],
+    coloured: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
+    main(["compare", SLOW, FAST])
+    assert ("\x1b[" in capsys.readouterr().out) is coloured
+    assert "\x1b[" not in Path("compare/compare_slow_vs_compare_fast.txt").read_text()
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00\xff", b"[" * 100_000, b'{"step_time": {"glob'])
+def test_a_file_that_is_no_summary_is_one_line(
+    content: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("bad.json").write_bytes(content)
+    assert main(["compare", "base-0", "bad.json"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "bad.json" in said
+
+
+def test_two_files_are_compared_without_scipy(tmp_path: Path) -> None:
+    python = Path(TRACEML).with_name("python")
+    code = (
+        "import sys; from traceml.cli import main; "
+        f"main(['compare', {SLOW!r}, {FAST!r}]); print('loaded', *sys.modules)"
+    )
+    done = run_process([str(python), "-c", code], tmp_path)
+    loaded = set(re.search("loaded (.*)", done.stdout)[1].split())
+    assert not loaded & {"scipy", "numpy", "torch", "subprocess"}
+
+
+def section(title: str) -> str:
+    """One section of the reference."""
+    return REFERENCE.split(f"## {title}\n")[1].split("\n## ")[0]
+
+
+def test_the_reference_has_every_option_and_no_other() -> None:
+    options = {
+        word
+        for action in _parser()._actions
+        for word in action.option_strings
+        if word.startswith("--") and word != "--help"
+    }
+    documented = re.findall(r"^\| `(--[a-z-]+)", section("Options of `compare`"), re.MULTILINE)
+    assert options == set(documented) and len(documented) == len(options) + 1  # `--metric` twice
+
+
+def test_the_reference_has_every_metric_and_no_other() -> None:
+    documented = re.findall(r"^\| `([a-z0-9_]+)` \|", section("Options of `compare`"), re.MULTILINE)
+    assert documented == list(ENDPOINTS)
+
+
+@pytest.mark.parametrize("part", [Comparison, Verdict, Delta], ids=lambda part: part.__name__)
+def test_every_key_of_the_file_has_a_row(part: type[msgspec.Struct]) -> None:
+    keys = [field.encode_name for field in msgspec.structs.fields(part)]
+    page = (DOCS / "comparison.md").read_text()
+    assert [key for key in keys if f"| `{key}` |" not in page] == []

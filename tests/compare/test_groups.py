@@ -1,0 +1,256 @@
+"""Several runs on a side: the run is the unit."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compared_runs import by_seed, run, runs
+from traceml.compare.pair import compare, compare_groups
+from traceml.compare.record import Comparison, to_json
+from traceml.compare.terms import History, Terms
+from traceml.summaries.record import Summary
+
+NAMES = ("a", "b")
+
+
+def compared(a: list[Summary], b: list[Summary], **terms: Any) -> Comparison:
+    return compare_groups(a, b, NAMES, Terms(**terms))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "status"),
+    [
+        pytest.param([100.0, 100.1, 99.9], [101.16, 101.2, 101.1], "REGRESSION",
+                     id="a small change, and runs that hardly differ"),
+        pytest.param([101.16, 101.2, 101.1], [100.0, 100.1, 99.9], "IMPROVEMENT",
+                     id="the same the other way"),
+        pytest.param([100.0, 90.0, 110.0], [105.0, 95.0, 115.0], "INCONCLUSIVE",
+                     id="a large change, and runs that differ more"),
+        pytest.param([100.0, 100.1, 99.9], [100.2, 100.1, 100.0], "NO CHANGE",
+                     id="shown to be within the tolerance"),
+        pytest.param([100.0, 101.0, 99.0], [100.2, 101.1, 99.3], "INCONCLUSIVE",
+                     id="alike, but not shown to be"),
+        pytest.param([100.0, 100.2], [110.0, 110.3], "REGRESSION", id="two runs per side"),
+        pytest.param([100.0], [110.0, 110.3, 109.8], "REGRESSION", id="one against three"),
+        pytest.param([100.0, 100.0], [100.0, 100.0], "NO CHANGE", id="all the same"),
+    ],
+)  # fmt: skip
+def test_the_verdict(a: list[float], b: list[float], status: str) -> None:
+    verdict = compared(runs(a), runs(b)).verdict
+    assert verdict.status == status
+    assert verdict.allowance_from in ("runs", "default")
+
+
+def test_an_interval_and_its_size_go_with_the_claim() -> None:
+    comparison = compared(runs([100.0, 100.5, 99.5]), runs([105.0, 105.5, 104.5]))
+    verdict = comparison.verdict
+    assert verdict.ratio == pytest.approx(1.05, abs=1e-3)
+    assert verdict.ratio_interval is not None
+    assert 1.03 < verdict.ratio_interval[0] < 1.05 < verdict.ratio_interval[1] < 1.07
+    assert "(+5.0%, 95% interval +3." in verdict.why
+    step = comparison.sections["step_time"].metrics["step_time_ms"]
+    assert step.significant is True and step.interval is not None
+    assert step.interval[0] < 5 < step.interval[1]
+
+
+def test_what_is_missing_is_said_in_runs() -> None:
+    verdict = compared(runs([100.0, 104.0, 97.0]), runs([102.0, 105.0, 98.0])).verdict
+    assert verdict.status == "INCONCLUSIVE"
+    assert verdict.further_runs is not None and verdict.further_runs > 10
+    assert f"Add about {verdict.further_runs} runs per side" in verdict.next
+    hopeless = compared(runs([100.0, 140.0, 60.0]), runs([101.0, 141.0, 61.0])).verdict
+    assert hopeless.further_runs is None and "steadier" in hopeless.next
+
+
+def test_pairs_show_what_groups_cannot() -> None:
+    a, b = [100.0, 120.0, 90.0, 150.0], [103.0, 123.5, 92.7, 154.6]
+    assert compared(runs(a), runs(b)).verdict.status == "INCONCLUSIVE"
+    paired = compared(by_seed(a), by_seed(b)[::-1])
+    assert (paired.verdict.status, paired.paired_by) == ("REGRESSION", "seed")
+    assert paired.verdict.method == "paired t test on logarithms"
+
+
+def test_a_number_that_pairs_lack_is_compared_without_pairing() -> None:
+    a = [run({"step_time_ms": 9.0, "x": x}, params={"seed": n}) for n, x in enumerate([1, 2, None])]
+    b = [run({"step_time_ms": 9.0, "x": x}, params={"seed": n}) for n, x in enumerate([None, 5, 6])]
+    comparison = compared(a, b)
+    found = comparison.sections["step_time"].metrics["x"]
+    assert comparison.paired_by == "seed"
+    assert (found.lhs, found.rhs) == (1.5, 5.5) and found.interval is not None
+
+
+def test_enough_runs_get_a_rank_test_beside_the_interval() -> None:
+    a, b = ([base + n / 10 for n in range(6)] for base in (100.0, 105.0))
+    verdict = compared(runs(a), runs(b)).verdict
+    assert verdict.rank_test == "Mann-Whitney"
+    assert verdict.rank_test_p is not None and verdict.rank_test_p < 0.01
+
+
+def test_the_other_metrics_are_corrected_for_their_number() -> None:
+    """Fifty metrics of pure chance: some look striking, none is called so; a real one is."""
+    random = np.random.default_rng(5)
+    names = [f"metric_{n}" for n in range(50)]
+
+    def side(real: float) -> list[Summary]:
+        return [
+            run(
+                {
+                    "step_time_ms": 100.0 + n / 10,
+                    "real": real + n / 100,
+                    **dict(zip(names, random.normal(1, 0.1, 50).tolist(), strict=True)),
+                }
+            )
+            for n in range(4)
+        ]
+
+    metrics = compared(side(1.0), side(2.0)).sections["step_time"].metrics
+    intervals = [metrics[name].interval or (0, 0) for name in names]
+    assert any(low > 0 or high < 0 for low, high in intervals), (
+        "none looks striking: the test tests nothing"
+    )
+    assert all(metrics[name].significant is False for name in names)
+    assert metrics["real"].significant is True
+
+
+def test_what_is_the_same_in_every_run_is_no_question() -> None:
+    """Forty constants do not hide a change that three runs show clearly."""
+    constants = {f"constant_{n}": 1.0 for n in range(40)}
+    a, b = (
+        [run({"step_time_ms": 9.0 + n, "x": x + n / 10, **constants}) for n in range(3)]
+        for x in (1.0, 2.0)
+    )
+    metrics = compared(a, b).sections["step_time"].metrics
+    assert metrics["x"].significant is True
+    assert metrics["constant_0"].significant is None
+
+
+def test_memory_needs_the_runs_to_agree() -> None:
+    steps = {"step_time_ms": 100.0}
+    a = [run(steps, 1e9) for _ in range(3)]
+    noisy = [run(steps, peak) for peak in (1e9, 1.4e9, 1e9)]
+    steady = [run(steps, 1.2e9 + n) for n in range(3)]
+    assert compared(a, noisy).verdict.status in ("NO CHANGE", "INCONCLUSIVE")
+    assert compared(a, steady).verdict.status == "REGRESSION"
+
+
+@pytest.mark.parametrize(
+    ("b", "allowed", "status"),
+    [
+        pytest.param([102.0, 102.1, 101.9], 0.03, "NO CHANGE", id="worse, and within what is"),
+        pytest.param([104.0, 104.1, 103.9], 0.03, "REGRESSION", id="worse than allowed"),
+        pytest.param([102.9, 103.3, 102.5], 0.03, "INCONCLUSIVE", id="across the line"),
+        pytest.param([96.0, 96.1, 95.9], 0.03, "IMPROVEMENT", id="better is always allowed"),
+        pytest.param([100.5, 100.6, 100.4], 0.0, "REGRESSION", id="nothing is allowed"),
+    ],
+)
+def test_one_threshold_says_what_a_regression_is(
+    b: list[float], allowed: float, status: str
+) -> None:
+    comparison = compared(
+        runs([100.0, 100.1, 99.9]), runs(b), max_regression=allowed, fail_on=("regression",)
+    )
+    assert comparison.verdict.status == status
+    assert comparison.verdict.max_regression_pct == pytest.approx(100 * allowed)
+    assert comparison.gate is not None
+    assert comparison.gate.failed is (status == "REGRESSION")
+
+
+@pytest.mark.parametrize(
+    ("fail_on", "b", "failed"),
+    [
+        (("regression",), [110.0, 110.1], True),
+        (("regression",), [90.0, 90.1], False),
+        (("regression",), [100.0, 103.0], False),
+        (("regression", "inconclusive"), [100.0, 103.0], True),
+        (("inconclusive",), [110.0, 110.1], False),
+    ],
+)
+def test_the_gate(fail_on: tuple[str, ...], b: list[float], failed: bool) -> None:
+    gate = compared(runs([100.0, 100.1]), runs(b), fail_on=fail_on).gate
+    assert gate is not None and gate.failed is failed
+
+
+def test_mixed_fails_as_a_regression_does() -> None:
+    faster = compare(run({"step_time_ms": 100}, 1e9), run({"step_time_ms": 80}, 2e9), NAMES,
+                     Terms(fail_on=("regression",)))  # fmt: skip
+    assert faster.verdict.status == "MIXED"
+    assert faster.gate is not None and faster.gate.failed
+
+
+@pytest.mark.parametrize(
+    ("metric", "status"),
+    [("step_time", "IMPROVEMENT"), ("peak_memory", "REGRESSION"), ("input", "INCONCLUSIVE")],
+)
+def test_the_metric_asked_for_decides_alone(metric: str, status: str) -> None:
+    a, b = run({"step_time_ms": 100}, 1e9), run({"step_time_ms": 80}, 2e9)
+    verdict = compare(a, b, NAMES, Terms(metric=metric)).verdict
+    assert (verdict.status, verdict.metric) == (status, metric)
+
+
+def test_more_throughput_is_better() -> None:
+    a, b = run({"samples_per_s": 100.0}), run({"samples_per_s": 120.0})
+    assert compare(a, b, NAMES, Terms(metric="throughput")).verdict.status == "IMPROVEMENT"
+    assert compare(b, a, NAMES, Terms(metric="throughput")).verdict.status == "REGRESSION"
+
+
+@pytest.mark.parametrize(
+    ("spread", "status"), [(0.002, "REGRESSION"), (0.05, "INCONCLUSIVE")], ids=["steady", "noisy"]
+)
+def test_earlier_runs_of_the_command_say_what_one_run_can_show(spread: float, status: str) -> None:
+    a, b = run({"step_time_ms": 100}), run({"step_time_ms": 102})
+    verdict = compare(a, b, NAMES, Terms(history=History(spread, 8))).verdict
+    assert (verdict.status, verdict.allowance_from) == (status, "history")
+    assert verdict.allowance_pct >= 1
+
+
+def test_a_change_beyond_the_allowance_needs_the_steps_to_show_it_too() -> None:
+    wild = {"count": 400, "block_means_ms": [50.0, 150.0] * 5 + [90.0, 180.0] * 5}
+    a = run({"step_time_ms": 100}, steps=wild)
+    verdict = compare(a, run({"step_time_ms": 110}, steps=wild), NAMES).verdict
+    assert verdict.status == "INCONCLUSIVE" and "the steps of each run vary as much" in verdict.why
+
+
+times = st.lists(st.floats(0.01, 1e4), min_size=2, max_size=5)
+
+
+@settings(max_examples=100, deadline=None)
+@given(times, times)
+def test_swapping_the_groups_mirrors_every_delta(a: list[float], b: list[float]) -> None:
+    there, back = compared(runs(a), runs(b)), compared(runs(b), runs(a))
+    mirror = {"IMPROVEMENT": "REGRESSION", "REGRESSION": "IMPROVEMENT"}
+    assert back.verdict.status == mirror.get(there.verdict.status, there.verdict.status)
+    step, mirrored = (each.sections["step_time"].metrics["step_time_ms"] for each in (there, back))
+    assert (step.lhs, step.rhs, step.p) == (mirrored.rhs, mirrored.lhs, pytest.approx(mirrored.p))
+    assert step.delta == pytest.approx(-(mirrored.delta or 0))
+
+
+@settings(max_examples=100, deadline=None)
+@given(times, times, st.sampled_from([0.25, 4.0, 1024.0]))
+def test_scaling_every_time_changes_no_verdict(
+    a: list[float], b: list[float], factor: float
+) -> None:
+    scaled = [[time * factor for time in side] for side in (a, b)]
+    there, then = compared(runs(a), runs(b)), compared(runs(scaled[0]), runs(scaled[1]))
+    assert then.verdict.status == there.verdict.status
+    assert then.verdict.ratio_interval == pytest.approx(there.verdict.ratio_interval)
+
+
+@settings(max_examples=50, deadline=None)
+@given(times)
+def test_groups_compared_with_themselves_show_no_change(a: list[float]) -> None:
+    comparison = compared(runs(a), runs(a))
+    assert comparison.verdict.status == "NO CHANGE"
+    assert comparison.sections["step_time"].metrics["step_time_ms"].delta == 0
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.floats(0, allow_infinity=False), min_size=2, max_size=4))
+def test_no_number_is_too_extreme_to_compare(values: list[float]) -> None:
+    comparison = compared(runs(values), runs([5e-324, 1e308]))
+    assert json.loads(to_json(comparison), parse_constant=pytest.fail)

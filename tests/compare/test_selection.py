@@ -1,0 +1,45 @@
+"""Groups of runs by what they were run with."""
+
+from __future__ import annotations
+
+import pytest
+
+from traceml.compare.selection import matches, parse
+from traceml.model.errors import UsageError
+from traceml.summaries.labels import Labels
+
+LABELS = Labels(
+    params={"lr": 0.1, "model": "small", "amp": True, "optim.name": "adam", "data": {"shards": 4}},
+    meta={"world_size": 8},
+    lineage={"code": {"branch": "main", "dirty": False}},
+)
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *("params.lr=0.1", "lr=1e-1", "model=small", "params.amp=true", "world_size=8"),
+        *("optim.name=adam", "params.data.shards=4", "lineage.code.branch=main"),
+        *("lr=0.1,meta.world_size=8", "code.dirty=False"),
+    ],
+)
+def test_a_run_is_chosen_by_what_it_has(word: str) -> None:
+    assert matches(LABELS, parse(word))
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["lr=0.2", "lr=fast", "model=large", "seed=1", "lr=0.1,world_size=4", "params.world_size=8"],
+)
+def test_a_run_that_has_something_else_is_not_chosen(word: str) -> None:
+    assert not matches(LABELS, parse(word))
+
+
+@pytest.mark.parametrize("word", ["=1", "lr=1,", "lr=1,model"])
+def test_what_is_no_group_is_refused(word: str) -> None:
+    with pytest.raises(UsageError, match="key=value"):
+        parse(word)
+
+
+def test_labels_of_any_shape_are_no_error() -> None:
+    assert not matches(Labels(params=[1], meta="x", lineage=None), parse("lr=1"))

@@ -1,0 +1,70 @@
+"""The comment: verdict first, bounded, and nothing a run is called can format it."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from compared_runs import run
+from traceml.compare.pair import compare
+from traceml.compare.record import Comparison
+from traceml.summaries.record import Summary
+from traceml.text.markdown import MOST_BYTES, all_markdown, comparison_markdown, escaped
+
+
+def compared(names: tuple[str, str] = ("a", "b")) -> Comparison:
+    return compare(run({"step_time_ms": 100}), run({"step_time_ms": 120}), names)
+
+
+def test_the_verdict_comes_first_and_the_details_are_folded() -> None:
+    lines = comparison_markdown(compared()).splitlines()
+    assert lines[0] == "### 🔴 TraceML: REGRESSION"
+    assert lines[2] == "Step time rose by 20.0 ms (+20.0%)."
+    fold = lines.index("<details><summary>What changed</summary>")
+    assert lines.index("| Total step | 100.0 ms | 120.0 ms | +20.0 ms (+20.0%) |  |") > fold
+    assert lines.count("</details>") == sum(line.startswith("<details>") for line in lines)
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        *("</details><script>alert(1)</script>", "a|b|c", "**bold** _it_ `code`", "[x](http://y)"),
+        *("@somebody #12", "line\nbreak\r# title", "https://evil.example www.evil.example"),
+        *("![image](x)", "~~gone~~ <!-- hidden", "&lt;script&gt;"),
+    ],
+)
+def test_what_a_run_is_called_formats_nothing(hostile: str) -> None:
+    text = comparison_markdown(compared((hostile, hostile)))
+    lines = text.splitlines()
+    assert len(lines) == len(comparison_markdown(compared()).splitlines())
+    named = "".join(line for line in lines if line.startswith(("A: ", "B: ")))
+    for mark in ("<", "|", "*", "_", "`", "[", "@", "~", "://", "www."):
+        assert mark not in named
+    assert "#" not in named.replace("&#", "")
+
+
+def test_plain_words_stay_readable() -> None:
+    assert escaped("run-1 (fast): 3.5%") == "run-1 (fast): 3.5%"
+
+
+def test_a_comment_stays_below_its_limit() -> None:
+    long = {"kind": "X", "status": "|" * 5000, "action": "&" * 50_000}
+    a, b = (
+        msgspec.convert(
+            {
+                "primary_diagnosis": long,
+                "params": {f"{'<' * 200}{n}": f"{side}{'>' * 500}" for n in range(500)},
+                "step_time": {"global": {"average": {"step_time_ms": ms}}, "diagnosis": long},
+            },
+            Summary,
+        )
+        for side, ms in (("a", 1.0), ("b", 2.0))
+    )
+    comparison = compare(a, b, ("<" * 1000, ">" * 1000))
+    assert len(comparison_markdown(comparison).encode()) < MOST_BYTES
+    assert len(all_markdown([comparison] * 40).encode()) < MOST_BYTES
+    assert "more comparisons have no room here" in all_markdown([comparison] * 40)
+
+
+def test_several_comparisons_are_one_comment() -> None:
+    assert all_markdown([compared(), compared()]).count("### 🔴 TraceML: REGRESSION") == 2
