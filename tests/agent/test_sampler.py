@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Mapping
+from threading import Event
 
 import pytest
 
-from traceml.agent.sampler import Sampler
+from processes import wait_until
+from traceml.agent.sampler import Sampler, Sampling
+from traceml.model.sample import HostSample, Sample
 
 
 def test_sample_joins_the_three(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,3 +33,54 @@ def test_sample_joins_the_three(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (rank.rank, rank.pid) == (5, os.getpid())
     assert rank.cpu_cores is not None
     assert 0.18 <= rank.cpu_cores < 0.5
+
+
+class Slow(Sampler):
+    """A driver that answers only when it is let."""
+
+    def __init__(self) -> None:
+        self.may_answer = Event()
+        self.asked: list[dict[int, int]] = []
+        self.closed = Event()
+
+    def sample(self, ranks: Mapping[int, int], now_s: float, unix_s: float) -> Sample:
+        self.asked.append(dict(ranks))
+        assert self.may_answer.wait(60)
+        if 13 in ranks:
+            raise OSError("the driver is gone")
+        return Sample(unix_s, HostSample())
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def taken(sampling: Sampling) -> Sample:
+    return wait_until(sampling.take, "the sample is there")
+
+
+def test_a_slow_driver_holds_up_nobody() -> None:
+    slow = Slow()
+    sampling = Sampling(slow)
+    sampling.begin({0: 1})
+    sampling.begin({0: 2})
+    assert sampling.take() is None
+    slow.may_answer.set()
+    assert taken(sampling).unix_s > 0
+    assert slow.asked == [{0: 1}]
+    sampling.begin({0: 3})
+    taken(sampling)
+    assert slow.asked == [{0: 1}, {0: 3}]
+    sampling.close()
+    assert slow.closed.wait(60)
+
+
+def test_what_went_wrong_is_told_once() -> None:
+    slow = Slow()
+    slow.may_answer.set()
+    sampling = Sampling(slow)
+    sampling.begin({13: 1})
+    with pytest.raises(OSError, match="driver is gone"):
+        taken(sampling)
+    assert sampling.take() is None
+    assert sampling.last({0: 1}) is not None
+    sampling.close()

@@ -24,9 +24,10 @@ from traceml.agent.close import summarise, write_answer, write_ending
 from traceml.agent.failures import FailureWatch
 from traceml.agent.lineage import CLOSING_S, PIECE_S, LineageCapture
 from traceml.agent.live import Live
-from traceml.agent.sampler import Sampler
+from traceml.agent.sampler import Sampling
 from traceml.agent.stalls import Training
 from traceml.model.errors import UnreadableRecords
+from traceml.model.sample import Sample
 from traceml.store import folder as folders
 from traceml.store.failures import remove_ring, stacks_of
 from traceml.store.load import ring_paths
@@ -88,7 +89,7 @@ class Agent:
         self._training = None if owner is None else process_of(owner)
         self._rings: dict[Path, _Followed | None] = {}
         self._samples = SampleFile(folder)
-        self._sampler = Sampler()
+        self._sampling = Sampling()
         self._artifacts = Artifacts(folder)
         self._lineage = LineageCapture(folder, self._manifest)
         self._lineage_thread = Thread(target=self._capture_lineage, daemon=True)
@@ -130,10 +131,11 @@ class Agent:
                 self._guarded(self._drain, followed)
         self._guarded(self._answer)
         self._guarded(self._look_for_deaths)
+        self._guarded(self._keep_sample, self._sampling.take)
         if second:
             self._guarded(self._look_for_stalls)
             self._guarded(self._let_go_of_the_dead)
-            self._guarded(self._sample)
+            self._sampling.begin(self._pids())
             self._guarded(self._look_after_training)
         if steps:
             self._guarded(self._live.look)
@@ -205,12 +207,18 @@ class Agent:
 
     # Sampling
 
-    def _sample(self) -> None:
-        ranks: dict[int, int] = {}
-        for followed in self._followed():  # several may claim one rank: a pid tells them apart
-            free = next(n for n in count(followed.rank) if n not in ranks)
-            ranks[free] = followed.pid
-        sample = self._sampler.sample(ranks, time.monotonic(), time.time())
+    def _pids(self) -> dict[int, int]:
+        """By rank; several may claim one rank, and a pid tells them apart."""
+        pids: dict[int, int] = {}
+        for followed in self._followed():
+            free = next(n for n in count(followed.rank) if n not in pids)
+            pids[free] = followed.pid
+        return pids
+
+    def _keep_sample(self, take: Callable[[], Sample | None]) -> None:
+        sample = take()
+        if sample is None:
+            return
         self._seconds += 1
         self._live.sample(sample)
         if self._seconds % self._samples.stride == 0:
@@ -307,7 +315,9 @@ class Agent:
         self._guarded(self._look_for_deaths)
         drained = [self._guarded(self._drain, followed, True) for followed in self._followed()]
         self._guarded(self._artifacts.save)
-        self._guarded(self._sampler.close)
+        pids = self._pids()
+        self._guarded(self._keep_sample, lambda: self._sampling.last(pids))
+        self._guarded(self._sampling.close)
         self._finish_lineage()
         summarise(self._folder)
         if not all(drained):

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from traceml.model import layout
 from traceml.store.records import Metric, RankRecords
 
-WINDOW = 40
+WINDOW = 20
 """Values before a jump that say what the loss usually is; with fewer nobody can say."""
 JUMP = 3.0
 """Times the usual loss: a batch that is merely hard does not reach it. A jump that comes back must
