@@ -48,6 +48,17 @@ def said_goodbye(run: RunRecords, *ranks: int) -> RunRecords:
     )
 
 
+def unrecorded(run: RunRecords, *ranks: int) -> RunRecords:
+    """The same run, in which the tracer of these ranks had stopped recording."""
+    return replace(
+        run,
+        ranks=tuple(
+            replace(rank, health=replace(rank.health, recording_ended=rank.rank.rank in ranks))
+            for rank in run.ranks
+        ),
+    )
+
+
 def with_deaths(run: RunRecords, *deaths: tuple[int, int | None]) -> RunRecords:
     """The same run, in which the agent saw these ranks end one after the other, with a status."""
     seen = tuple(

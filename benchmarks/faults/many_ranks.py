@@ -9,7 +9,7 @@ DDP2 = Setup("small_tabular", 200, device_ms=15)
 """Most of a step is off the CPU: the planted rank, not the scheduler, makes the difference."""
 DDP2_COMPUTING = Setup("conv", 150)
 DDP4 = Setup("small_tabular", 150, device_ms=20)
-FSDP2 = Setup("small_tabular", 150, engine="fsdp", device_ms=20)
+FSDP = Setup("small_tabular", 150, engine="fsdp", device_ms=20)
 DELAY_MS = 40
 DELAY_OF_FOUR_MS = 50
 
@@ -49,10 +49,10 @@ EXPLICIT2 = Setup("small_tabular", 200, device_ms=15, explicit=True)
 STRAGGLERS = (
     _delayed("input_straggler_ddp2", DDP2_COMPUTING, 2, "slow_item", _input(1)),
     _delayed("input_straggler_ddp4", DDP4, 4, "slow_item", _input(2)),
-    _delayed("input_straggler_fsdp2", FSDP2, 2, "slow_item", _input(0)),
+    _delayed("input_straggler_fsdp2", FSDP, 2, "slow_item", _input(0)),
     _delayed("forward_straggler_ddp2", DDP2, 2, "slow_forward", _compute(0, "forward"), 80),
     _delayed("forward_straggler_ddp4", DDP4, 4, "slow_forward", _compute(3, "forward")),
-    _delayed("forward_straggler_fsdp2", FSDP2, 2, "slow_forward", _compute(1, "forward")),
+    _delayed("forward_straggler_fsdp2", FSDP, 2, "slow_forward", _compute(1, "forward")),
     _delayed("backward_straggler_ddp2", DDP2, 2, "slow_backward", _compute(1, "backward")),
     _delayed(
         "backward_straggler_ddp2_explicit",
@@ -63,13 +63,14 @@ STRAGGLERS = (
         80,
     ),
     _delayed("backward_straggler_ddp4", DDP4, 4, "slow_backward", _compute(1, "backward"), 50),
-    _delayed("backward_straggler_fsdp2", FSDP2, 2, "slow_backward", _compute(0, "backward")),
+    _delayed("backward_straggler_fsdp2", FSDP, 2, "slow_backward", _compute(0, "backward")),
     _delayed("optimizer_straggler_ddp2", DDP2, 2, "slow_optimizer_hook", _compute(1, "optimizer")),
     _delayed("optimizer_straggler_ddp4", DDP4, 4, "slow_optimizer_class", _compute(0, "optimizer")),
     _delayed("wait_straggler_ddp2", DDP2, 2, "sleep_after_backward", _wait(0)),
     _delayed("wait_straggler_ddp2_explicit", EXPLICIT2, 2, "sleep_before_fetch", _wait(1)),
     _delayed("wait_straggler_ddp4", DDP4, 4, "sleep_before_fetch", _wait(2), 50),
-    _delayed("wait_straggler_fsdp2", FSDP2, 2, "sleep_after_backward", _wait(1)),
+    _delayed("wait_straggler_fsdp2", FSDP, 2, "sleep_after_backward", _wait(1)),
+    _delayed("wait_straggler_fsdp4", FSDP, 4, "sleep_after_backward", _wait(3)),
     _delayed("mixed_straggler_ddp2", DDP2, 2, "slow_item_and_forward", _mixed(1)),
     _delayed("mixed_straggler_ddp4", DDP4, 4, "slow_item_and_forward", _mixed(3)),
 )

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from factories import make_run
+from failing import report, standing, with_stall
 from processes import TRACEML, started, wait_until
 from replay import ReplayedRing, with_part
 from traceml.agent import live
 from traceml.agent.live import Live
+from traceml.model.failure import Doing
 from traceml.store.records import RunRecords
 
 CHANGE = {
@@ -87,11 +90,43 @@ def test_a_second_without_new_steps_leaves_everything_as_it_is(tmp_path: Path) -
     assert not (tmp_path / "live.json").exists()
 
 
+@pytest.mark.usefixtures("tireless")
+def test_a_hang_is_shown_and_its_rank_named_though_no_step_comes(tmp_path: Path) -> None:
+    run = make_run(ranks=2, steps=300, sampled_s=30)
+    followed = follow(tmp_path, run)
+    waiting = standing(0, Doing.COLLECTIVE, call="all_reduce")
+    asleep = standing(1, Doing.CODE, "train.py:30 in load")
+    followed.see(with_stall(run, waiting, asleep, after_s=60.0).seen)
+    for _ in range(10):
+        followed.look()
+    hangs = [change for change in changes(tmp_path) if change["kind"] == "HANG"]
+    (change,) = hangs
+    assert (change["section"], change["severity"]) == ("stability", "crit")
+    assert change["ranks"] == [1]
+    assert "train.py:30 in load" in change["summary"]
+    state = json.loads((tmp_path / "live.json").read_bytes())
+    assert "HANG" in {finding["kind"] for finding in state["findings"]}
+
+
+@pytest.mark.usefixtures("tireless")
+def test_what_a_rank_says_of_its_end_and_its_loss_is_shown(tmp_path: Path) -> None:
+    followed = follow(tmp_path, make_run(steps=300, sampled_s=30))
+    failure = report(where="train.py:7 in forward")
+    logged = {"kind": "metrics", "step": 7, "unix_ns": 1, "values": {"loss": "nan", "lr": 0.1}}
+    said = ({"kind": "failure", **asdict(failure)}, logged)
+    followed.hear([json.dumps(message, separators=(",", ":")).encode() for message in said])
+    for _ in range(10):
+        followed.look()
+    state = json.loads((tmp_path / "live.json").read_bytes())
+    kinds = [finding["kind"] for finding in state["findings"] if finding["section"] == "stability"]
+    assert kinds == ["EXCEPTION", "NON_FINITE_LOSS"]
+
+
 def test_looks_that_cost_much_become_rarer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A look of 50 ms may be taken again after 2.5 s."""
     looked, clock = [], iter(n * 0.05 for n in range(100))
     monkeypatch.setattr(Live, "_diagnose", lambda self: looked.append(now[0]))
-    monkeypatch.setattr(live.time, "process_time", lambda: next(clock))
+    monkeypatch.setattr(live.time, "thread_time", lambda: next(clock))
     now = [100.0]
     monkeypatch.setattr(live.time, "monotonic", lambda: now[0])
     followed = Live(tmp_path, make_run(steps=1).manifest)

@@ -146,6 +146,42 @@ def test_sampling_that_fails_is_written_down_and_the_rest_goes_on(
     following.hang_up()
 
 
+def test_a_sample_that_cannot_be_begun_is_written_down_and_the_rest_goes_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("no thread")
+
+    monkeypatch.setattr("traceml.agent.sampler.Sampling.begin", fail)
+    _train(folder, 7)
+    following = _Following(folder)
+    wait_until(lambda: list(folder.glob("rank-*.steps")), "the agent drains")
+    following.tell({"ended": {"exit_status": 0}})
+    assert following.finish()
+    assert _steps(folder) == 7
+    assert "RuntimeError: no thread" in capsys.readouterr().err
+    following.hang_up()
+
+
+def test_a_rank_that_no_longer_records_steps_is_not_taken_for_standing_still(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched: list[int] = []
+    monkeypatch.setattr(
+        "traceml.agent.failures.FailureWatch.look_for_stalls",
+        lambda self, ranks, now_s, unix_s: watched.append(len(ranks)),
+    )
+    monkeypatch.setattr(loop, "SECOND_S", 0.05)
+    session = _train(folder, 7)
+    following = _Following(folder)
+    wait_until(lambda: 1 in watched, "the rank is watched")
+    session.take_hooks_out()
+    wait_until(lambda: watched[-1] == 0, "it is watched no longer")
+    following.tell({"ended": {"exit_status": 0}})
+    assert following.finish()
+    following.hang_up()
+
+
 def test_live_findings_that_fail_are_written_down_and_the_rest_goes_on(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

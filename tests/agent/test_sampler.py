@@ -6,11 +6,12 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from threading import Event
 
 import pytest
 
-from processes import wait_until
+from processes import PYTHON, run, wait_until
 from traceml.agent.sampler import Sampler, Sampling
 from traceml.model.sample import HostSample, Sample
 
@@ -84,3 +85,32 @@ def test_what_went_wrong_is_told_once() -> None:
     assert sampling.take() is None
     assert sampling.last({0: 1}) is not None
     sampling.close()
+
+
+STUCK = """
+import threading
+from traceml.agent.sampler import Sampler, Sampling
+
+class Stuck(Sampler):
+    def __init__(self):
+        self.asked = threading.Event()
+
+    def sample(self, ranks, now_s, unix_s):
+        self.asked.set()
+        threading.Event().wait()
+
+stuck = Stuck()
+sampling = Sampling(stuck)
+sampling.begin({0: 1})
+assert stuck.asked.wait(60)
+assert sampling.last({0: 1}) is None
+sampling.close()
+sampling.close()
+print("the end")
+"""
+
+
+def test_a_driver_that_never_answers_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    """The process must end by itself: `run` waits for it."""
+    done = run([PYTHON, "-c", STUCK], tmp_path)
+    assert (done.status, done.stdout) == (0, "the end\n")

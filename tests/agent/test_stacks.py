@@ -39,6 +39,35 @@ QUEUE = Frame("/usr/lib/python3.11/queue.py", 180, "get")
         ),
         pytest.param(
             (
+                Frame(f"{TORCH}/distributed/fsdp/_fully_shard/_fsdp_param_group.py", 1, "unshard"),
+                USER,
+            ),
+            Doing.COLLECTIVE,
+            "unshard",
+            id="FSDP waits for its parameters",
+        ),
+        pytest.param(
+            (
+                Frame(f"{TORCH}/distributed/checkpoint/filesystem.py", 1, "_write_item"),
+                Frame(f"{TORCH}/distributed/checkpoint/state_dict_saver.py", 2, "save"),
+                USER,
+            ),
+            Doing.CODE,
+            None,
+            id="a checkpoint that waits for a disk",
+        ),
+        pytest.param(
+            (
+                Frame(f"{TORCH}/distributed/distributed_c10d.py", 1, "gather_object"),
+                Frame(f"{TORCH}/distributed/checkpoint/utils.py", 2, "reduce_scatter"),
+                USER,
+            ),
+            Doing.COLLECTIVE,
+            "gather_object",
+            id="a checkpoint that waits for other ranks",
+        ),
+        pytest.param(
+            (
                 Frame(f"{TORCH}/autograd/graph.py", 1, "_engine_run_backward"),
                 Frame(f"{TORCH}/_tensor.py", 2, "backward"),
                 USER,

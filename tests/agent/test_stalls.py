@@ -1,4 +1,4 @@
-"""No steps for long: stacks are taken twice, the rank that stands elsewhere shows, pauses end."""
+"""No steps for long: stacks are taken three times, who stands elsewhere shows, pauses end."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ class Job:
     steps: list[int]
     frames: list[list[tuple[str, int, str]]]
     walls_s: list[float] = field(default_factory=lambda: [0.1] * 50)
+    gpu_share: float | None = None
+    """Of every rank; not known on the CPU."""
     asked: int = 0
     now_s: float = 1000.0
 
@@ -54,7 +56,15 @@ class Job:
         for _ in range(seconds):
             self.now_s += 1
             ranks = [
-                Training(rank, rank, steps, self.file(rank), lambda: self.walls_s)
+                Training(
+                    rank,
+                    rank,
+                    steps,
+                    self.file(rank),
+                    lambda: self.walls_s,
+                    on_gpu=self.gpu_share is not None,
+                    gpu_share=self.gpu_share,
+                )
                 for rank, steps in enumerate(self.steps)
             ]
             news += self.watch.look(ranks, self.now_s, 1e9 + self.now_s)
@@ -82,8 +92,8 @@ def test_a_job_that_goes_on_is_asked_nothing(job: Job) -> None:
 def test_the_rank_that_stands_elsewhere_shows(job: Job) -> None:
     assert job.pass_s(20) == 0
     assert job.asked == 0
-    assert job.pass_s(10) == 1
-    assert job.asked == 4
+    assert job.pass_s(15) == 1
+    assert job.asked == 6
     waiting, missing = job.stall.ranks
     assert (waiting.doing, waiting.call, waiting.waits_for_others) == (
         Doing.COLLECTIVE,
@@ -119,41 +129,90 @@ def test_how_long_is_long_follows_from_the_run(
     assert job.asked == 2
 
 
-def test_a_rank_that_has_moved_by_the_second_look_is_busy(job: Job) -> None:
-    job.frames[1] = EVALUATING
-    job.pass_s(23)
-    job.frames[1] = [("/job/a.py", 44, "evaluate")]
-    job.pass_s(10)
+@pytest.mark.parametrize(
+    ("later", "after_s"),
+    [
+        pytest.param([("/job/a.py", 44, "evaluate")], 23, id="another line"),
+        pytest.param([("/job/a.py", 44, "evaluate")], 28, id="only by the third look"),
+        pytest.param(
+            [*EVALUATING, ("/job/a.py", 70, "main")], 23, id="the same line, called from another"
+        ),
+    ],
+)
+def test_a_rank_whose_stack_has_changed_by_the_last_look_is_busy(
+    job: Job, later: list[tuple[str, int, str]], after_s: int
+) -> None:
+    job.frames[1] = [*EVALUATING, ("/job/a.py", 60, "main")]
+    job.pass_s(after_s)
+    job.frames[1] = later
+    job.pass_s(35 - after_s)
     assert job.stall.ranks[1].moved
+
+
+@pytest.mark.parametrize(
+    ("first", "gpu_share", "moved"),
+    [
+        pytest.param(EVALUATING, 0.95, [True, True], id="an evaluation that waits for its GPU"),
+        pytest.param(EVALUATING, 0.05, [False, False], id="an idle GPU"),
+        pytest.param(REDUCING, 1.0, [False, False], id="a collective keeps a GPU busy too"),
+    ],
+)
+def test_a_rank_whose_gpu_works_is_busy_unless_somebody_waits_for_others(
+    job: Job, first: list[tuple[str, int, str]], gpu_share: float, moved: list[bool]
+) -> None:
+    job.frames, job.gpu_share = [first, ASLEEP], gpu_share
+    job.pass_s(35)
+    assert [each.moved for each in job.stall.ranks] == moved
+
+
+def test_a_gpu_that_rested_at_one_look_clears_nobody(job: Job) -> None:
+    job.frames, job.gpu_share = [EVALUATING, ASLEEP], 0.9
+    job.pass_s(23)
+    job.gpu_share = 0.0
+    job.pass_s(12)
+    assert [each.moved for each in job.stall.ranks] == [False, False]
 
 
 def test_a_rank_that_computes_at_one_line_is_busy(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stalls, "_cpu_s", lambda pid: job.now_s if pid == 1 else 1.0)
-    job.pass_s(30)
+    job.pass_s(35)
     assert [each.moved for each in job.stall.ranks] == [False, True]
 
 
 def test_when_steps_come_again_it_was_a_pause(job: Job) -> None:
-    job.pass_s(30)
+    job.pass_s(35)
     job.steps = [11, 11]
     assert job.pass_s(1) == 1
-    assert job.stall.resumed_unix_s == 1e9 + 1031
+    assert job.stall.resumed_unix_s == 1e9 + 1036
     job.pass_s(19)
     assert len(job.watch.stalls) == 1
 
 
 def test_a_hang_is_looked_at_again_when_it_has_doubled(job: Job) -> None:
     job.frames[1] = EVALUATING
-    job.pass_s(30)
+    job.pass_s(35)
     job.frames[1] = ASLEEP
     job.pass_s(25)
-    assert job.asked == 8
+    assert job.asked == 12
     assert job.stall.ranks[1].where == "/job/a.py:30 in load"
     assert job.stall.since_unix_s == 1e9 + 1001
     job.pass_s(3600)
-    assert job.asked < 50
+    assert job.asked < 60
+
+
+def test_ranks_that_have_gone_leave_their_hang_and_the_next_start_is_watched_anew(
+    job: Job,
+) -> None:
+    job.pass_s(35)
+    job.steps = []
+    job.pass_s(5)
+    job.steps = [3, 3]
+    job.pass_s(1)
+    assert job.stall.resumed_unix_s is None
+    job.pass_s(40)
+    assert [each.steps for stall in job.watch.stalls for each in stall.ranks] == [10, 10, 3, 3]
 
 
 def test_a_rank_that_took_no_step_yet_is_not_watched(job: Job) -> None:
@@ -166,7 +225,7 @@ def test_a_rank_whose_stacks_cannot_be_had_is_unknown(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job.watch, "_ask", lambda pid: False)
-    job.pass_s(30)
+    job.pass_s(35)
     assert {each.doing for each in job.stall.ranks} == {Doing.UNKNOWN}
 
 

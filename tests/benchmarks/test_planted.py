@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.faults.catalog import SCENARIOS
-from benchmarks.faults.judge import judge
+from benchmarks.faults.judge import judge, top_finding
 from benchmarks.faults.runner import run
 
 PART = (
@@ -30,6 +30,8 @@ def test_a_planted_fault_is_named_with_its_rank(name: str, tmp_path: Path) -> No
     outcome = run(scenario, tmp_path / name)
     found = judge(scenario, outcome, None)
     assert found.right, f"{found.said} {found.problem}\n{outcome.output}"
+    assert found.rank_right is (True if scenario.truth.ranks else None), found.ranks_said
+    assert found.place_right is not False, top_finding(outcome.summary or {})
 
 
 @pytest.mark.parametrize("name", ["healthy_transformer_explicit", "healthy_evaluation"])

@@ -1,4 +1,4 @@
-"""The thresholds of memory and machine in the docs are those of the rules."""
+"""The thresholds in the docs are those of the rules."""
 
 from __future__ import annotations
 
@@ -7,10 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from traceml.diagnose import between, host_time, uneven
+from traceml.diagnose.lines import Line
 from traceml.diagnose.rules import (
+    comm_bound,
+    compute_bound,
+    cpu_starved,
     fragmentation,
     gpu_memory_imbalance,
+    gpu_throttled,
     gpu_utilization,
+    h2d_bound,
     high_cpu,
     high_gpu_memory,
     high_gpu_power,
@@ -18,12 +25,20 @@ from traceml.diagnose.rules import (
     high_pressure,
     high_ram,
     high_rank_cpu,
+    host_bound,
+    host_sync,
     imbalance,
+    incomplete_data,
+    input_bound,
     memory_creep,
+    recompiling,
+    slowdown,
     swapping,
     uneven_gpu_utilization,
+    wait_heavy,
+    warmup,
 )
-from traceml.facts import trend
+from traceml.facts import job, series, stragglers, trend
 from traceml.facts.memory import Place
 
 DOCS = (Path(__file__).parents[2] / "docs/diagnoses.md").read_text()
@@ -34,6 +49,97 @@ def _percent(share: float) -> str:
     return f"{share:.0%}".replace("%", " %")
 
 
+def _ms(length_s: float) -> str:
+    return f"{length_s * 1e3:g} ms"
+
+
+def _warns(line: Line, on: str = "") -> str:
+    return f"{_percent(line.share)} {on}warns from {_ms(line.least_s)}"
+
+
+def _is_critical(line: Line) -> str:
+    return f"{_percent(line.share)} is critical from {_ms(line.least_s)} on"
+
+
+NUMBERS = {2: "Two", 3: "three"}
+
+STEP_TIME = [
+    ("INPUT_BOUND", _warns(input_bound.WARN)),
+    ("INPUT_BOUND", _is_critical(input_bound.CRITICAL[0])),
+    (
+        "INPUT_BOUND",
+        f"and {_percent(input_bound.CRITICAL[1].share)} from "
+        f"{_ms(input_bound.CRITICAL[1].least_s)} on",
+    ),
+    ("INPUT_BOUND", f"the disk was busy {_percent(input_bound.BUSY_DISK)} of the time"),
+    ("INPUT_BOUND", f"{_percent(input_bound.MOSTLY_RARE)} of the wait or more"),
+    ("INPUT_BOUND", f"collating takes {_percent(input_bound.MOSTLY_COLLATE)} of the fetch"),
+    ("INPUT_BOUND", f"less than {_percent(input_bound.SELDOM_EMPTY)} of the fetches"),
+    ("INPUT_BOUND", f"less than {input_bound.BUSY_WORKER:g} of a core"),
+    ("INPUT_BOUND", f"more than {input_bound.MOST_WORKERS} would be needed"),
+    ("H2D_BOUND", f"{_warns(h2d_bound.WARN)} on, {_is_critical(h2d_bound.CRITICAL)}"),
+    ("WAIT_HEAVY", _warns(wait_heavy.WARN)),
+    ("WAIT_HEAVY", _is_critical(wait_heavy.CRITICAL)),
+    (
+        "WAIT_HEAVY",
+        f"those {_percent(wait_heavy.WARN_WITHOUT_FETCHES.share)} and "
+        f"{_ms(wait_heavy.WARN_WITHOUT_FETCHES.least_s)} only warn",
+    ),
+    ("WAIT_HEAVY", f"if it is {_percent(wait_heavy.MAIN_PART)} of the rest"),
+    ("COMM_BOUND", _warns(Line(comm_bound.WARN_SHARE, comm_bound.NOTICEABLE_S))),
+    ("COMM_BOUND", _is_critical(Line(comm_bound.CRITICAL_SHARE, comm_bound.CRITICAL_S))),
+    ("COMM_BOUND", f"then {_percent(comm_bound.CRITICAL_SHARE)} warns"),
+    ("COMM_BOUND", f"at most {comm_bound.MOST_MICRO_BATCHES}, and"),
+    ("COMM_BOUND", f"from {comm_bound.SMALL_BYTES // MIB} MiB of gradients on"),
+    ("HOST_BOUND", f"dry in {_percent(host_bound.DRY_SHARE)} of the watched steps"),
+    ("HOST_BOUND", f"the host needs {_percent(host_bound.HOST_SHARE)} of the GPU's step"),
+    ("HOST_BOUND", f"compute is at least {_percent(host_bound.COMPUTE_SHARE)} of it"),
+    ("HOST_BOUND", f"in use less than {_percent(host_bound.LOW_UTILISATION)} of the time"),
+    ("HOST_BOUND", f"a step takes {_ms(host_bound.CRITICAL_STEP_S)} or more"),
+    ("STRAGGLER", f"{_warns(uneven.WARN)} on, {_is_critical(uneven.CRITICAL)}"),
+    ("STRAGGLER", f"A cause must cover {_percent(uneven.COVERS)} of the excess"),
+    ("STRAGGLER", f"at least {_percent(uneven.EVENLY)} of the latest rank's excess"),
+    ("STRAGGLER", f"in {uneven.CHANCE * 100:g} % of runs with equal ranks"),
+    ("STRAGGLER", f"({uneven.CRITICAL_CHANCE * 100:g} % to be critical"),
+    ("STRAGGLER", f"the {NUMBERS[stragglers.FEW_STEPS]} longest of its delays"),
+    ("STRAGGLER", f"At least {job.FEWEST_STEPS} steps"),
+    ("WAIT_STRAGGLER", f"covers {_percent(uneven.COVERS)} of the excess"),
+    ("COMPUTE_BOUND", f"{_percent(compute_bound.SHARE)} of the step"),
+    ("COMPUTE_BOUND", f"less than {_percent(compute_bound.ROOM_SHARE)} of the device's memory"),
+    *(
+        (kind, f"{_warns(line, 'of the step ')} per step on, {_is_critical(host_time.CRITICAL)}")
+        for kind, line in (
+            ("GC_PAUSES", host_time.WARN),
+            ("LOGGING_HEAVY", host_time.WARN),
+            ("HOST_SYNC", host_sync.WARN),
+        )
+    ),
+    *(
+        (kind, f"the queue is dry in {_percent(host_time.MOSTLY_DRY)} of the steps")
+        for kind in ("GC_PAUSES", "LOGGING_HEAVY", "HOST_SYNC")
+    ),
+    ("RECOMPILING", f"{NUMBERS[recompiling.FEWEST_STEPS]} steps or more"),
+    (
+        "RECOMPILING",
+        f"{_warns(host_time.WARN, 'of the step ')} per step on, {_is_critical(host_time.CRITICAL)}",
+    ),
+    ("CPU_STARVED", f"by the quota {_percent(cpu_starved.THROTTLED_SHARE)} of the time"),
+    ("CPU_STARVED", f"without a core {_percent(cpu_starved.RUNQUEUE_SHARE)} of the time"),
+    ("CPU_STARVED", f"{cpu_starved.SWAP_BYTES_PER_S // MIB} MiB swapped per second"),
+    ("CPU_STARVED", f"in {NUMBERS[cpu_starved.FEWEST_SAMPLES]} samples or more"),
+    ("GPU_THROTTLED", f"in {_percent(gpu_throttled.WARN_SHARE)} of the samples warns"),
+    ("GPU_THROTTLED", f"below {_percent(gpu_throttled.LOW_CLOCK)} of the highest"),
+    ("CHECKPOINT_HEAVY", f"from {_percent(between.REMARK_SHARE)} of the wall time on"),
+    ("EVALUATION_HEAVY", f"from {_percent(between.REMARK_SHARE)} of the wall time on"),
+    ("SLOWDOWN", f"{series.SLOWDOWN_RATIO:g} times as long"),
+    ("SLOWDOWN", f"{_ms(slowdown.LEAST_S)} or more"),
+    ("SLOWDOWN", f"from {slowdown.WARN_RATIO:g} times on"),
+    ("SLOWDOWN", f"at least {_percent(slowdown.MOST_OF_IT)} of the slowdown"),
+    ("WARMUP", f"Fewer than {warmup.FEWEST_STEPS} steps"),
+    ("INCOMPLETE_DATA", f"fewer than {_percent(incomplete_data.SHARED_SHARE)} of the steps"),
+]
+
+
 def _mib(place: Place) -> str:
     return f"{memory_creep.LEAST_RISE_BYTES[place] // MIB} MiB"
 
@@ -41,6 +147,7 @@ def _mib(place: Place) -> str:
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
+        *STEP_TIME,
         ("HIGH_PRESSURE", f"{_percent(high_pressure.WARN_SHARE)} warns"),
         ("HIGH_PRESSURE", f"{_percent(high_pressure.CRITICAL_SHARE)} is critical"),
         ("IMBALANCE", f"{_percent(imbalance.SKEW)} above the median"),

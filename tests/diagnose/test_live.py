@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from factories import make_run, make_samples
+from factories import make_run, make_samples, map_steps
 from replay import Look, leads, replay, with_part
 from traceml.diagnose.live import LiveDiagnosis, new_leads, update
 from traceml.facts.lately import gather_lately
@@ -196,6 +196,39 @@ def test_the_end_of_a_fault_is_noticed_and_what_follows_holds_since_then() -> No
     assert kinds == [Kind.COMPUTE_BOUND, Kind.INPUT_BOUND, Kind.COMPUTE_BOUND]
     assert [lead.since_step for lead in found] == [1, ONSET + 1, 1501]
     assert shown_as(looks, Kind.INPUT_BOUND)[-1].step - 1500 <= 5 * SECOND_STEPS
+
+
+def goes_in_time(run: RunRecords, kind: Kind, cured: int) -> None:
+    looks = list(replay(run))
+    shown = [
+        look.step
+        for look in looks
+        for found in look.shown.sections[Section.STEP_TIME].findings
+        if found.finding.kind is kind
+    ]
+    assert any(step <= cured for step in shown)
+    assert max(shown) - cured <= 10 * SECOND_STEPS
+    assert max(look.step for look in looks) - cured > 40 * SECOND_STEPS
+
+
+def test_a_rest_that_became_communication_is_a_rest_no_longer() -> None:
+    """The residual, which holds both, is as long as before."""
+    run = make_run(ranks=2, steps=3000, rest_ms=15.0, communication_ms=1.0)
+
+    def cure(steps, rank):
+        steps["communication_ns"][1500:] += 14_000_000
+
+    goes_in_time(map_steps(run, cure), Kind.WAIT_HEAVY, 1500)
+
+
+def test_waiting_for_a_late_rank_is_no_transfer() -> None:
+    """The mean wait is longer than before, and the last to arrive waits for nothing."""
+    run = make_run(ranks=4, steps=3000, communication_ms=15.0)
+    late = slice(1500, None)
+    run = with_part(run, "forward", 50.0, late, ranks=[2])
+    run = with_part(run, "communication", 41.0, late, ranks=[0, 1, 3])
+    run = with_part(run, "communication", 1.0, late, ranks=[2])
+    goes_in_time(run, Kind.COMM_BOUND, 1500)
 
 
 def test_another_straggling_rank_is_another_finding() -> None:

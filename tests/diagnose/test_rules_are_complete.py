@@ -1,5 +1,6 @@
 """A rule is a file that declares its kind, a test of its own, and a section in the docs."""
 
+import ast
 import re
 from importlib import import_module
 from pathlib import Path
@@ -24,6 +25,30 @@ def kinds_of(name: str) -> tuple[Kind, ...]:
     return rule["KINDS"] if "KINDS" in rule else (rule["KIND"],)
 
 
+def cases(source: str, name: str) -> int:
+    """With how many runs the tests whose name begins so assert anything; a plain test has one."""
+    tests = [
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef) and node.name.startswith(name)
+    ]
+    return sum(
+        _runs_of(test)
+        for test in tests
+        if any(isinstance(node, ast.Assert) for node in ast.walk(test))
+    )
+
+
+def _runs_of(test: ast.FunctionDef) -> int:
+    """The entries of its table; a table that is made elsewhere has one at least."""
+    tables = [
+        each.args[1]
+        for each in test.decorator_list
+        if isinstance(each, ast.Call) and ast.unparse(each.func).endswith("parametrize")
+    ]
+    return min((len(each.elts) if isinstance(each, ast.List) else 1 for each in tables), default=1)
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_a_rule_declares_its_kind(name: str) -> None:
     assert all(isinstance(kind, Kind) for kind in kinds_of(name))
@@ -31,10 +56,33 @@ def test_a_rule_declares_its_kind(name: str) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_rule_has_a_test_that_fires_and_one_that_stays_silent(name: str) -> None:
-    text = (ROOT / f"tests/diagnose/rules/test_{name}.py").read_text()
-    assert "must_fire" in text
+    source = (ROOT / f"tests/diagnose/rules/test_{name}.py").read_text()
+    assert cases(source, "test_must_fire")
     calm = {rule.__module__.rpartition(".")[2] for rule in CALM.values()}
-    assert name in calm or "must_stay_silent" in text
+    assert name in calm or cases(source, "test_must_stay_silent")
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        pytest.param("# def test_must_fire(): assert True", 0, id="a comment"),
+        pytest.param("text = 'test_must_fire'", 0, id="a string"),
+        pytest.param("def test_must_fire(): pass", 0, id="nothing is asserted"),
+        pytest.param("def test_must_fire(): assert check(1)", 1, id="a plain test"),
+        pytest.param(
+            "@pytest.mark.parametrize('run', [])\ndef test_must_fire(run): assert check(run)",
+            0,
+            id="an empty table",
+        ),
+        pytest.param(
+            "@pytest.mark.parametrize('run', [1, 2])\ndef test_must_fire(run): assert check(run)",
+            2,
+            id="a table",
+        ),
+    ],
+)
+def test_only_a_test_that_runs_counts(source: str, found: int) -> None:
+    assert cases(source, "test_must_fire") == found
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from factories import make_late, make_run, make_waiting, map_steps
 from traceml.facts.gather import gather
-from traceml.facts.stragglers import Straggler, lost_s, median_of_others
+from traceml.facts.stragglers import Straggler, excess_share, lost_s, median_of_others
 from traceml.model.phase import Phase
 from traceml.store.records import RunRecords
 
@@ -165,6 +165,36 @@ def test_the_known_parts_of_the_rest_are_compared_too() -> None:
     (found,) = stragglers(run)
     assert found.inside_rest["gc_s"].excess_s == pytest.approx(0.020)
     assert "compile_s" not in found.inside_rest
+
+
+def collecting(run: RunRecords) -> RunRecords:
+    """Rank 1 is late, and as long in garbage collection and in waits for the device."""
+
+    def change(steps, rank):
+        steps["gc_ns"] = steps["sync_ns"] = 20_000_000 if rank == 1 else 0
+
+    return make_waiting(map_steps(make_late(run, 1, phase="rest"), change))
+
+
+def test_a_wait_for_the_device_is_no_part_of_the_rest() -> None:
+    """It stays in the phase that it happened in."""
+    (found,) = stragglers(collecting(make_run(2)))
+    assert list(found.inside_rest) == ["gc_s"]
+
+
+def test_the_hosts_time_is_no_part_of_a_rest_on_the_gpus_clock() -> None:
+    (found,) = stragglers(collecting(make_run(2, gpu=True)))
+    assert found.inside_rest == {}
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_excess_of_a_rank_can_be_asked_for_late_or_not(ranks: int) -> None:
+    facts = gather(make_waiting(make_late(make_run(ranks, noise=0), 1, by_ms=20)))
+    assert facts.job is not None
+    times = [rank.times for rank in facts.ranks]
+    assert excess_share(facts.job, times, [0, 1]) == pytest.approx(20 / 37)
+    assert excess_share(facts.job, times, [0]) == pytest.approx(-20 / 57 if ranks == 2 else 0)
+    assert excess_share(facts.job, times, []) is None
 
 
 def stepped(**late: int | float) -> Callable[[RunRecords], RunRecords]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traceml.facts.trend import FEWEST_READINGS, Growth, Trend, find_trend
+from traceml.facts.trend import BLOCKS, FEWEST_READINGS, FLOOR, Growth, Trend, _floors, find_trend
 
 MIB = 1 << 20
 STEPS = 300
@@ -146,3 +146,11 @@ def test_no_rise_that_has_ended_is_growth(steps_up: list[int], ended: float) -> 
     places = np.linspace(0, ended * STEPS, len(steps_up))
     stair = sum(np.where(x >= place, up, 0.0) for place, up in zip(places, steps_up, strict=True))
     assert trend_of(np.asarray(stair)).growth is Growth.NONE
+
+
+@pytest.mark.parametrize("readings", [FEWEST_READINGS, 12, 13, 59, 300, 301])
+def test_each_block_has_a_floor_of_its_own_however_long_it_is(readings: int) -> None:
+    sizes = np.random.default_rng(readings).integers(0, 1000, readings)
+    blocks = np.split(sizes, np.linspace(0, readings, min(BLOCKS, readings) + 1).astype(int)[1:-1])
+    floors, _ = _floors(sizes, np.arange(readings))
+    assert floors.tolist() == [np.sort(b)[int(FLOOR * (len(b) - 1))] for b in blocks[1:]]

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from traceml.model.layout import StepFlag
+from traceml.model.layout import NOT_MEASURED, StepFlag
 from traceml.store.load import drain_rings
 from traceml.store.recordfile import RankFiles
 from traceml.trace import current, glance, gpu, hooks
@@ -128,6 +128,39 @@ def test_copies_to_the_device_are_seen(traced):
     assert (steps["h2d_ns"] > 0).all()
     assert (steps["gpu_h2d_ns"] > 0.5 * steps["gpu_body_ns"]).mean() > 0.9
     assert 0.7 < np.median(steps["gpu_h2d_ns"] / steps["h2d_ns"]) <= 1.05  # the host allocates too
+
+
+class Prefetcher:
+    """Copies the next batch over a stream of its own while the loop works on this one."""
+
+    def __init__(self, batches):
+        self._batches = iter(batches)
+        self._side = torch.cuda.Stream()
+        self._copy_next()
+
+    def _copy_next(self):
+        batch = next(self._batches, None)
+        with torch.cuda.stream(self._side):
+            self._next = None if batch is None else batch.cuda(non_blocking=True)
+
+    def __iter__(self):
+        while self._next is not None:
+            main, batch = torch.cuda.current_stream(), self._next
+            main.wait_stream(self._side)
+            batch.record_stream(main)
+            self._copy_next()
+            yield batch
+
+
+def test_copies_beside_the_loop_are_no_part_of_it(traced):
+    batch = torch.randn(65536, 1024).pin_memory()
+    train(wide_model(width=1024, depth=6), 30, loader=Prefetcher([batch] * 30))
+    steps = complete(traced())
+    assert len(steps) >= 20
+    assert (steps["h2d_ns"] == NOT_MEASURED).all()
+    assert (steps["gpu_h2d_ns"] == NOT_MEASURED).all()
+    assert (steps["gpu_body_ns"] > 0).all()
+    assert (steps["gpu_forward_ns"] > 0).all()
 
 
 def test_input_that_the_gpu_does_not_wait_for_costs_nothing_there(traced):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 from pathlib import Path
@@ -214,19 +215,21 @@ def test_of_two_ranks_the_one_that_failed_is_named(
 
 
 def test_a_rank_that_never_comes_is_named_when_the_job_is_ended(tmp_path: Path) -> None:
-    """Half a minute, because nobody calls a shorter pause a hang."""
+    """More than half a minute, because nobody calls a shorter pause a hang."""
     script = TWO_RANKS.replace("{wrong}", "time.sleep(600)")
     with started([TRACEML, *TWO], tmp_path, script) as running:
         running.wait_for("logs")
         wait_until(
-            lambda: list(tmp_path.glob("logs/*/stacks/rank-1-*.txt")), "the stacks are there"
+            lambda: list(tmp_path.glob("logs/*/stacks/rank-1-*.txt")), "the stacks are there", 120
         )
         wait_until(
             lambda: "stalls" in _saw(tmp_path) and "since_unix_s" in _saw(tmp_path), "it is told"
         )
+        live = wait_until(lambda: _hangs_shown(tmp_path), "the hang is shown live")
         torchrun = running.training()
         torchrun.send_signal(signal.SIGTERM)
         done = running.finish()
+    assert [(change["section"], change["ranks"]) for change in live] == [("stability", [1])]
     failure = failure_of(done)
     assert (failure["kind"], failure["rank"], failure["step"]) == ("HANG", 1, 20)
     assert failure["where"] == "train.py:25 in go_wrong"
@@ -239,6 +242,11 @@ def test_a_rank_that_never_comes_is_named_when_the_job_is_ended(tmp_path: Path) 
 def _saw(folder: Path) -> str:
     (path,) = folder.glob("logs/*/agent_saw.json")
     return path.read_text()
+
+
+def _hangs_shown(folder: Path) -> list[dict[str, Any]]:
+    lines = "".join(path.read_text() for path in folder.glob("logs/*/live.jsonl")).splitlines()
+    return [change for line in lines if (change := json.loads(line))["kind"] == "HANG"]
 
 
 def test_a_loss_that_is_lost_leads(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from factories import make_run, make_samples
 from traceml.facts.aligned import align, complete_steps
+from traceml.model.failure import NOTHING_SEEN, AgentSaw, Doing, Stall, Standing
 from traceml.model.layout import StepFlag
 from traceml.model.run import Manifest
 from traceml.store import recent
@@ -190,6 +191,35 @@ def test_the_last_samples_come_along_under_the_ranks_final_numbers(last, tracer)
     assert window is not None
     assert len(window.samples) == recent.MOST_SAMPLES
     assert [process.rank for process in window.samples[-1].processes] == [0, 1]
+
+
+def test_what_goes_wrong_is_news_for_a_few_windows_though_no_step_comes(last, tracer):
+    made = tracer(pid=100, steps=256)
+    slow_steps(made, 10)
+    follow(last, made.path)
+    assert last.window().seen == NOTHING_SEEN
+    seen = AgentSaw(stalls=(Stall(1.0, 2.0, 0.1, (Standing(5, 100, Doing.CODE, 10),)),))
+    last.see(seen)
+    windows = [last.window() for _ in range(recent.NEWS_LOOKS)]
+    assert [window.seen.stalls[0].ranks[0].rank for window in windows] == [0] * recent.NEWS_LOOKS
+    last.see(seen)
+    assert last.window() is None
+
+
+def test_what_ranks_say_comes_along_as_far_as_it_is_of_this_start(last, tracer):
+    made = tracer(pid=100, steps=256, messages=64, unix_s=1_800_000_000.0)
+    slow_steps(made, 10)
+    said = {"kind": "failure", "rank": 0, "error": "ValueError", "message": "bad", "pid": 100}
+    made.say({**said, "unix_s": 1_700_000_000.0, "message": "of an earlier start"})
+    made.say({**said, "unix_s": 1_800_000_010.0})
+    made.metrics(10, loss=0.5, lr=0.1)
+    with RingReader(made.path) as ring:
+        last.follow(ring, is_last=False)
+        last.hear([message for _, message in ring.messages_from(0)])
+    window = last.window()
+    assert window is not None
+    assert [report.message for report in window.reports] == ["bad"]
+    assert [(metric.name, metric.last) for metric in window.metrics] == [("loss", 0.5)]
 
 
 def test_a_part_of_a_run_keeps_its_numbers():

@@ -15,7 +15,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel import distributed as ddp_module
 
 from processes import TRACEML, run
+from traceml.diagnose.engine import diagnose
 from traceml.facts.gather import gather
+from traceml.model.finding import Kind, Section
+from traceml.model.phase import Phase
 from traceml.store.load import load_run
 from traceml.trace import collectives, current, hooks
 from traceml.trace.ddp import FIRST_SAMPLES, LAST_GRADIENTS
@@ -96,6 +99,30 @@ def test_the_late_rank_is_the_one_that_works_and_the_others_wait(jobs, job):
             assert exposed[rank] - exposed[late] > delay_ms
     health = [rank.health for rank in load_run(found.done.folder).ranks]
     assert [each.failures for each in health] == [0] * len(own), health[0].last_failure
+
+
+@pytest.mark.parametrize(
+    ("job", "kind", "phase"),
+    [
+        pytest.param(
+            ("optimizer, four ranks", True),
+            Kind.COMPUTE_STRAGGLER,
+            Phase.OPTIMIZER,
+            id="four ranks",
+        ),
+        pytest.param(
+            ("between phases, eight ranks", True),
+            Kind.WAIT_STRAGGLER,
+            Phase.RESIDUAL,
+            id="eight ranks",
+        ),
+    ],
+)
+def test_of_many_ranks_the_late_one_is_named_with_its_cause(jobs, job, kind, phase):
+    """Whatever else is said of a machine with fewer cores than ranks."""
+    found = diagnose(jobs[job].facts).sections[Section.STEP_TIME]
+    late = ALL[job[0]][1]
+    assert (kind, phase, (late,)) in [(each.kind, each.phase, each.ranks) for each in found]
 
 
 @traced_jobs(HEALTHY)
@@ -257,6 +284,35 @@ def test_a_collective_that_fails_still_fails_and_is_over(traced, group):
 
     train(make_net(), 4, fail)
     assert (traced.finish()["communication_ns"][1:4] >= 0).all()
+
+
+def test_a_failure_of_ours_never_reaches_a_collective(traced, group):
+    class Broken:
+        def is_on_its_stream(self):
+            raise RuntimeError("ours")
+
+    train(make_net(), 2)
+    values = torch.ones(3)
+    traced.session.tracer.gpu = Broken()
+    dist.all_reduce(values)
+    dist.all_reduce(values, async_op=True).wait()
+    traced.session.tracer.gpu = None
+    assert values.tolist() == [1, 1, 1]
+    with pytest.raises(AssertionError, match="ours"):
+        traced.finish()
+
+
+def test_a_child_forked_during_a_collective_is_in_none(traced):
+    train(make_net(), 2)
+    communication = collectives.Communication(traced.session)
+
+    @communication.timed
+    def fork():
+        was_open = communication._is_open
+        traced.session.forget_parent()  # what Python calls in the child
+        return was_open, communication._is_open
+
+    assert fork() == (True, False)
 
 
 def test_work_that_is_written_in_python_waits_as_ever(traced, group):

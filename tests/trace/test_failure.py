@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+import traceml
 from traceml.model.failure import amounts_in, is_consequence, is_out_of_memory
 from traceml.trace import failure as failing
 
@@ -138,6 +139,22 @@ def test_noting_keeps_nothing_alive(traced):
     kept = fail()
     gc.collect()
     assert kept() is None
+    assert len(failures(traced)) == 1
+
+
+def test_noting_keeps_no_variable_of_a_training_that_goes_on(traced, job):
+    class Trainer:
+        def fit(self):
+            batch = torch.ones(2, 4)
+            first = weakref.ref(batch)
+            try:
+                with traceml.trace_step(job.model):
+                    raise ValueError("a bad batch")
+            except ValueError:
+                batch = torch.ones(2, 4)
+            return first(), batch
+
+    assert Trainer().fit()[0] is None
     assert len(failures(traced)) == 1
 
 

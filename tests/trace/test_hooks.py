@@ -3,6 +3,7 @@
 import gc
 import threading
 import traceback
+import weakref
 
 import numpy as np
 import pytest
@@ -18,7 +19,9 @@ from torch.utils.data.dataloader import (
 )
 
 import traceml
+from traceml.store.rings import RingReader
 from traceml.trace import current, hooks, loaders
+from traceml.trace import session as sessions
 
 NO_STEP = 1 | 4
 
@@ -155,6 +158,21 @@ def test_forward_called_directly_is_seen_after_a_few_steps(traced):
     assert (steps["forward_ns"][5:] > 0).all()
 
 
+def test_the_first_steps_tensors_die_with_their_step(traced):
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    first = []
+    for _ in range(3):
+        inputs = torch.randn(8, 4)
+        outputs = model(inputs)
+        loss = outputs.square().mean()
+        first = first or [weakref.ref(each) for each in (inputs, outputs, loss)]
+        loss.backward()
+        optimizer.step()
+    assert [each() for each in first] == [None, None, None]
+    assert len(complete(traced.finish())) == 3
+
+
 def test_saving_copying_and_scripting_a_traced_model_works(traced, tmp_path):
     import copy
 
@@ -274,6 +292,110 @@ def test_tracing_stops_after_the_steps_asked_for(tmp_path):
     assert session.tracer.steps == 3
     assert patched_places() == before
     current.end()
+
+
+def recording_has_ended(session):
+    with RingReader(session.ring.path) as ring:
+        return bool(ring.head().counters["recording_ended"])
+
+
+def test_the_ring_says_when_the_steps_asked_for_are_recorded(tmp_path):
+    session = current.start(tmp_path, None, 3)
+    hooks.install(session)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train(model, optimizer, make_loader(16))
+    assert not recording_has_ended(session)
+    train(model, optimizer, make_loader())
+    assert recording_has_ended(session)
+    session.forget_parent()  # a forked child logs into a ring of its own
+    session.open()
+    assert recording_has_ended(session)
+    current.end()
+
+
+def test_the_ring_says_when_tracing_has_given_up(traced, monkeypatch):
+    monkeypatch.setattr(sessions, "TOO_MANY_FAILURES", 2)
+    model = nn.Linear(4, 1)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1), make_loader())
+    ended = []
+    for _ in range(2):
+        traced.session.failed(ValueError("ours"))
+        ended.append(recording_has_ended(traced.session))
+    assert ended == [False, True]
+
+
+# Backward passes that are open
+
+
+class CatchingInner(torch.autograd.Function):
+    """Its backward pass runs another one, which fails, and goes on."""
+
+    @staticmethod
+    def forward(context, inputs):
+        return inputs.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        with pytest.raises(RuntimeError, match="does not require grad"):
+            torch.zeros(()).backward()
+        return gradient
+
+
+def open_during_backward(session, between=lambda: None):
+    """How many backward passes are said to be open in the middle of one."""
+    counted = []
+    weight = torch.ones(2, requires_grad=True)
+
+    def count(gradient):
+        between()
+        counted.append(session.backwards_open)
+
+    weight.register_hook(count)
+    weight.sum().backward()
+    return counted
+
+
+def test_an_inner_backward_that_fails_closes_itself_alone(traced):
+    session, weight = traced.session, torch.ones(2, requires_grad=True)
+    counted = []
+    passed = weight * 1
+    passed.register_hook(lambda _: counted.append(session.backwards_open))
+    CatchingInner.apply(passed).sum().backward()
+    assert counted == [1]  # the outer pass is still open
+    assert session.backwards_open == 0
+    assert open_during_backward(session) == [1]
+
+
+def test_another_threads_backward_that_fails_closes_none_of_ours(traced):
+    failed = []
+
+    def fail():
+        try:
+            torch.zeros(()).backward()
+        except RuntimeError as error:
+            failed.append(error)
+
+    def aside():
+        thread = threading.Thread(target=fail)
+        thread.start()
+        thread.join()
+
+    assert open_during_backward(traced.session, aside) == [1]
+    assert len(failed) == 1
+    assert traced.session.backwards_open == 0
+
+
+def test_a_child_forked_in_a_backward_ends_one_that_it_never_began(traced):
+    forget = traced.session.forget_parent  # what Python calls in the child
+    assert open_during_backward(traced.session, forget) == [0]
+    assert traced.session.backwards_open == 0
+
+
+def test_a_backward_that_was_left_without_its_end_is_forgotten_at_the_next(traced):
+    traced.session.backwards_open = 3
+    assert open_during_backward(traced.session) == [1]
+    assert traced.session.backwards_open == 0
 
 
 def test_no_thread_is_added(traced):

@@ -39,8 +39,13 @@ class FailureWatch:
         if self._stalls.look(ranks, now_s, unix_s):
             self._write()
 
+    @property
+    def seen(self) -> AgentSaw:
+        """Everything that was seen so far."""
+        return AgentSaw(tuple(self._ends), tuple(self._stalls.stalls))
+
     def _write(self) -> None:
-        write_seen(self._folder, AgentSaw(tuple(self._ends), tuple(self._stalls.stalls)))
+        write_seen(self._folder, self.seen)
 
 
 class Deaths:

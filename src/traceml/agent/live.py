@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from traceml.diagnose.live import LiveDiagnosis, new_leads, update
 from traceml.facts.lately import gather_lately
+from traceml.model.failure import AgentSaw
 from traceml.model.run import Manifest
 from traceml.model.sample import Sample
 from traceml.store.live import LiveFiles
@@ -40,13 +42,21 @@ class Live:
         """Take a sample of the machine."""
         self._recent.sample(sample)
 
+    def hear(self, messages: Sequence[bytes]) -> None:
+        """Take what the ranks say of themselves and of their loss."""
+        self._recent.hear(messages)
+
+    def see(self, seen: AgentSaw) -> None:
+        """Take what went wrong as seen from outside; a change of it is looked at without steps."""
+        self._recent.see(seen)
+
     def look(self) -> None:
-        """Diagnose the last steps, if any are new and the last look was cheap enough."""
+        """Diagnose the last steps, if there is news and the last look was cheap enough."""
         if time.monotonic() < self._rests_until_s:
             return
-        began_s = time.process_time()
+        began_s = time.thread_time()
         self._diagnose()
-        spent_s = time.process_time() - began_s
+        spent_s = time.thread_time() - began_s
         self._rests_until_s = time.monotonic() + spent_s / MOST_OF_A_CORE
 
     def _diagnose(self) -> None:

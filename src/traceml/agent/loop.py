@@ -22,6 +22,7 @@ from traceml.agent.alive import is_alive, process_of
 from traceml.agent.artifacts import Artifacts
 from traceml.agent.close import summarise, write_answer, write_ending
 from traceml.agent.failures import FailureWatch
+from traceml.agent.gpu_load import gpu_share
 from traceml.agent.lineage import CLOSING_S, PIECE_S, LineageCapture
 from traceml.agent.live import Live
 from traceml.agent.sampler import Sampling
@@ -43,6 +44,8 @@ SECOND_S = 1.0
 """How often everything else is done."""
 FULL = 0.125
 """A ring that holds this share of its capacity undrained is drained before its time has come."""
+FRESH_S = 5 * SECOND_S
+"""A sample older than this says nothing about now: the driver answers slowly, or not at all."""
 MOST_TRACEBACKS = 20
 """After so many the log has said it."""
 
@@ -99,6 +102,7 @@ class Agent:
         self._over = False
         self._failures = 0
         self._seconds = 0
+        self._last_sample: Sample | None = None
         self._told_to_end: set[int] = set()
 
     def run(self) -> bool:
@@ -135,10 +139,10 @@ class Agent:
         if second:
             self._guarded(self._look_for_stalls)
             self._guarded(self._let_go_of_the_dead)
-            self._sampling.begin(self._pids())
+            self._guarded(self._begin_sample)
             self._guarded(self._look_after_training)
         if steps:
-            self._guarded(self._live.look)
+            self._guarded(self._show_live)
 
     # Rings
 
@@ -171,6 +175,7 @@ class Agent:
         messages = followed.files.drain(followed.ring, everything)
         followed.drained = written
         followed.rank = followed.ring.head().rank.rank
+        self._guarded(self._live.hear, messages)
         self._artifacts.note(messages)
         self._lineage.note(messages)
 
@@ -199,13 +204,27 @@ class Agent:
                 stacks=stacks_of(followed.ring.path),
                 walls_s=followed.ring.last_walls_s,
                 on_gpu=head.rank.device.startswith("cuda"),
+                gpu_share=self._gpu_share(head.rank.device),
             )
             for followed in self._followed()
-            if not (head := followed.ring.head()).counters["ended"]
+            if not _is_silent((head := followed.ring.head()).counters)
         ]
         self._watch.look_for_stalls(ranks, time.monotonic(), time.time())
 
+    def _gpu_share(self, device: str) -> float | None:
+        sample = self._last_sample
+        if sample is None or time.time() - sample.unix_s > FRESH_S:
+            return None
+        return gpu_share(device, sample.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+    def _show_live(self) -> None:
+        self._live.see(self._watch.seen)
+        self._live.look()
+
     # Sampling
+
+    def _begin_sample(self) -> None:
+        self._sampling.begin(self._pids())
 
     def _pids(self) -> dict[int, int]:
         """By rank; several may claim one rank, and a pid tells them apart."""
@@ -220,6 +239,7 @@ class Agent:
         if sample is None:
             return
         self._seconds += 1
+        self._last_sample = sample
         self._live.sample(sample)
         if self._seconds % self._samples.stride == 0:
             self._samples.append(sample)
@@ -315,8 +335,7 @@ class Agent:
         self._guarded(self._look_for_deaths)
         drained = [self._guarded(self._drain, followed, True) for followed in self._followed()]
         self._guarded(self._artifacts.save)
-        pids = self._pids()
-        self._guarded(self._keep_sample, lambda: self._sampling.last(pids))
+        self._guarded(self._keep_sample, lambda: self._sampling.last(self._pids()))
         self._guarded(self._sampling.close)
         self._finish_lineage()
         summarise(self._folder)
@@ -327,3 +346,8 @@ class Agent:
             remove_ring(path)
         folders.remove_rings(self._manifest)
         return True
+
+
+def _is_silent(counters: dict[str, Any]) -> bool:
+    """Whether a rank takes no more steps that we would see: it stands still for us alone."""
+    return bool(counters["ended"] or counters["recording_ended"])

@@ -1,14 +1,17 @@
 """Reads everything at one instant on one node: the host, the ranks' processes, the GPUs.
 
 In a thread of its own: opening a GPU's driver takes seconds on some machines, and a driver that
-answers slowly must hold up neither the rings nor the live findings.
+answers slowly, or never, must hold up neither the rings nor the live findings nor the run's end.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from queue import Empty, Full, Queue
+from threading import Thread
+from types import TracebackType
 
 from traceml.agent.gpus import GpuSampler
 from traceml.agent.host import HostSampler
@@ -46,38 +49,72 @@ class Sampler:
         self._gpus.close()
 
 
+class _Reading:
+    """What one reading brought: a sample, or what went wrong, to be raised by whoever takes it."""
+
+    def __init__(self) -> None:
+        self.sample: Sample | None = None
+        self.error: BaseException | None = None
+
+    def __enter__(self) -> _Reading:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        self.error = error
+        return True
+
+
 class Sampling:
-    """Takes one sample at a time, beside the agent's loop."""
+    """Takes one sample at a time, beside the agent's loop.
+
+    The thread is a daemon, and no executor's: Python waits for an executor's threads at its end.
+    """
 
     def __init__(self, sampler: Sampler | None = None) -> None:
         self._sampler = Sampler() if sampler is None else sampler
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sampling")
-        self._pending: Future[Sample] | None = None
+        self._asked: Queue[dict[int, int] | None] = Queue(1)
+        self._read: Queue[_Reading] = Queue(1)
+        self._is_pending = False
+        Thread(target=self._work, name="sampling", daemon=True).start()
 
     def begin(self, ranks: Mapping[int, int]) -> None:
         """Begin a sample, unless the one before is not there yet."""
-        if self._pending is None:
-            self._pending = self._thread.submit(self._read, dict(ranks))
+        if not self._is_pending:
+            self._is_pending = True
+            self._asked.put_nowait(dict(ranks))
 
     def take(self) -> Sample | None:
         """The sample that was begun, once it is there; raises what reading it raised."""
-        pending = self._pending
-        if pending is None or not pending.done():
-            return None
-        self._pending = None
-        return pending.result()
+        return self._take_within(0.0)
 
     def last(self, ranks: Mapping[int, int]) -> Sample | None:
         """One more sample at the end, if it does not take long."""
         self.begin(ranks)
-        if self._pending is not None:
-            wait([self._pending], LAST_S)
-        return self.take()
+        return self._take_within(LAST_S)
 
     def close(self) -> None:
         """Let go of the GPU driver when the last reading is over; nobody waits for it."""
-        self._thread.submit(self._sampler.close)
-        self._thread.shutdown(wait=False)
+        with suppress(Full):  # the thread has not come to the last question: it never will
+            self._asked.put_nowait(None)
 
-    def _read(self, ranks: Mapping[int, int]) -> Sample:
-        return self._sampler.sample(ranks, time.monotonic(), time.time())
+    def _take_within(self, patience_s: float) -> Sample | None:
+        try:
+            reading = self._read.get(timeout=patience_s) if patience_s else self._read.get_nowait()
+        except Empty:
+            return None
+        self._is_pending = False
+        if reading.error is not None:
+            raise reading.error
+        return reading.sample
+
+    def _work(self) -> None:
+        for ranks in iter(self._asked.get, None):
+            with _Reading() as reading:
+                reading.sample = self._sampler.sample(ranks, time.monotonic(), time.time())
+            self._read.put(reading)
+        self._sampler.close()

@@ -14,7 +14,14 @@ _FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$')
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]+)")
 _TRAINING_THREAD = re.compile(r"^training thread 0x([0-9a-f]+)", re.MULTILINE)
 _OURS = re.compile(r"/traceml/trace/")
-_WAITS_FOR_OTHERS = re.compile(r"/torch/distributed/(?!elastic|rpc|launcher)")
+_WAITS_FOR_OTHERS = re.compile(
+    r"/torch/distributed/("
+    r"distributed_c10d|c10d_logger|collective_utils|_functional_collectives(_impl)?|nn/functional|"
+    r"algorithms/.+|pipelining/.+|_symmetric_memory/.+|"
+    r"fsdp/(_fully_shard/.+|_runtime_utils|_flat_param|_limiter_utils|_unshard_param_utils)"
+    r")\.py$"
+)
+"""Only what waits for other ranks: a checkpoint of torch's own stands there for a disk."""
 _BACKWARD = re.compile(r"/torch/autograd/|/torch/_tensor\.py$")
 _LOADER = re.compile(r"/torch/utils/data/")
 _STANDARD = re.compile(r"/(threading|queue|selectors|socket|connection|popen_fork|process)\.py$")

@@ -1,9 +1,9 @@
 """Sees that no steps come any more, and finds out which rank the others wait for.
 
-Every rank is asked for its stacks twice, some seconds apart: one that stands at the same line is
-stuck, one that has moved on is busy with something long (an evaluation, a checkpoint). The stacks
-are asked for again each time the pause has doubled, so that a pause costs nothing and a hang is
-seen as it is in the end. When steps come again it was a pause, and is kept as such.
+Every rank is asked for its stacks three times, some seconds apart: one that has the same stack each
+time is stuck, one that has moved on is busy with something long (an evaluation, a checkpoint). The
+stacks are asked for again each time the pause has doubled, so that a pause costs nothing and a hang
+is seen as it is in the end. When steps come again it was a pause, and is kept as such.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
@@ -24,11 +25,17 @@ USUAL_STEPS = 30
 """So many usual steps without one: far outside what steps differ by."""
 LONGEST_PAUSES = 2
 """Times the longest pause so far: what the run has done before is no news."""
-SECOND_LOOK_S = 5.0
-"""Between the two looks: time enough to get on, for whoever does."""
+LOOKS = 3
+"""Two that agree may be chance: a loop over batches stands at one line most of the time."""
+BETWEEN_LOOKS_S = 5.0
+"""Time enough to get on, for whoever does."""
 BUSY_CORES = 0.5
 """A rank on the CPU that computes while its line stays the same is busy, not stuck."""
+BUSY_GPU = 0.5
+"""Sampled utilisation: a rank that waits for its GPU's work at one line is busy too."""
 MOST_STALLS = 64
+
+_ELSEWHERE = (Doing.CODE, Doing.INPUT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,8 @@ class Training:
     walls_s: Callable[[], Sequence[float]]
     """The wall times of its last steps; read only when it stands still."""
     on_gpu: bool = False
+    gpu_share: float | None = None
+    """The utilisation of its GPU in the last sample; `None` where it is not known."""
 
 
 @dataclass
@@ -66,12 +75,11 @@ class _Asked:
 
 @dataclass
 class _Looks:
-    """The two looks at a stall."""
+    """The looks at a stall so far, each at all ranks in the same order."""
 
-    first: list[_Asked]
+    asked: list[list[_Asked]]
     usual_s: float
-    second_due_s: float
-    second: list[_Asked] | None = None
+    next_due_s: float
 
 
 class StallWatch:
@@ -81,13 +89,13 @@ class StallWatch:
         self,
         keep: Callable[[int, int, bytes], str],
         floor_s: float = FLOOR_S,
-        second_look_s: float = SECOND_LOOK_S,
+        between_looks_s: float = BETWEEN_LOOKS_S,
         ask: Callable[[int], bool] = stacks.ask,
         seen: Sequence[Stall] = (),
     ) -> None:
         self._keep = keep
         self._floor_s = floor_s
-        self._second_look_s = second_look_s
+        self._between_looks_s = between_looks_s
         self._ask = ask
         self._progress: dict[int, _Progress] = {}
         self.stalls: list[Stall] = list(seen)
@@ -99,9 +107,12 @@ class StallWatch:
         """Once a second: whether there is anything new to write down."""
         moved = self._follow(ranks, now_s, unix_s)
         if self._is_open or self._looks is not None:
-            if moved & self._standing_pids():
+            standing = self._standing_pids()
+            if moved & standing:
                 return self._resume(unix_s)
-            return self._look_closer(ranks, now_s, unix_s)
+            if standing & self._progress.keys():
+                return self._look_closer(ranks, now_s, unix_s)
+            self._is_open, self._looks = False, None  # all of them have gone: it ended so
         if len(self.stalls) < MOST_STALLS and self._stands_still(ranks, now_s):
             self._looks = self._begin(ranks, now_s)
         return False
@@ -128,14 +139,14 @@ class StallWatch:
 
     def _standing_pids(self) -> set[int]:
         if self._looks is not None:
-            return {asked.training.pid for asked in self._looks.first}
+            return {asked.training.pid for asked in self._looks.asked[0]}
         return {standing.pid for standing in self.stalls[-1].ranks}
 
     def _begin(self, ranks: Sequence[Training], now_s: float) -> _Looks:
         longest_s = max(now_s - self._progress[each.pid].since_s for each in ranks)
         self._again_s = now_s + longest_s
         usual_s = max(map(_usual_s, ranks))
-        return _Looks(self._ask_all(ranks), usual_s, now_s + self._second_look_s)
+        return _Looks([self._ask_all(ranks)], usual_s, now_s + self._between_looks_s)
 
     def _ask_all(self, ranks: Sequence[Training]) -> list[_Asked]:
         return [
@@ -151,22 +162,29 @@ class StallWatch:
             if now_s >= self._again_s and ranks:
                 self._looks = self._begin(ranks, now_s)
             return False
-        if looks.second is None:
-            if now_s >= looks.second_due_s:
-                looks.second = self._ask_all([asked.training for asked in looks.first])
+        if len(looks.asked) < LOOKS:
+            if now_s >= looks.next_due_s:
+                looks.asked.append(self._ask_again(looks.asked[0], ranks))
+                looks.next_due_s = now_s + self._between_looks_s
             return False
-        self._looks = None  # a look later: the answers are there
-        self._write(looks, list(zip(looks.first, looks.second, strict=True)), unix_s)
+        self._looks = None  # a second later: the answers are there
+        self._write(looks, unix_s)
         return True
 
-    def _write(self, looks: _Looks, pairs: list[tuple[_Asked, _Asked]], unix_s: float) -> None:
+    def _ask_again(self, first: Sequence[_Asked], ranks: Sequence[Training]) -> list[_Asked]:
+        """The same ranks in the same order, as they are now."""
+        now = {each.pid: each for each in ranks}
+        return self._ask_all([now.get(each.training.pid, each.training) for each in first])
+
+    def _write(self, looks: _Looks, unix_s: float) -> None:
         since = [each.since_unix_s for each in self._progress.values()]
+        by_rank = list(zip(*looks.asked, strict=True))
         stall = Stall(
             since_unix_s=max(since, default=unix_s),
             seen_unix_s=unix_s,
             usual_s=looks.usual_s,
-            ranks=tuple(self._standing(before, after) for before, after in pairs),
-            stacks=tuple(self._keep_all(pairs)),
+            ranks=self._standings(by_rank),
+            stacks=tuple(self._keep_all([asked[-1].training for asked in by_rank])),
         )
         if self._is_open:
             self.stalls[-1] = replace(stall, since_unix_s=self.stalls[-1].since_unix_s)
@@ -174,28 +192,44 @@ class StallWatch:
             self.stalls.append(stall)
             self._is_open = True
 
-    def _keep_all(self, pairs: list[tuple[_Asked, _Asked]]) -> list[str]:
+    def _keep_all(self, ranks: Sequence[Training]) -> list[str]:
         return [
-            self._keep(asked.training.rank, asked.training.pid, asked.training.stacks.read_bytes())
-            for asked, _ in pairs
-            if asked.training.stacks.exists()
+            self._keep(each.rank, each.pid, each.stacks.read_bytes())
+            for each in ranks
+            if each.stacks.exists()
         ]
 
-    def _standing(self, before: _Asked, after: _Asked) -> Standing:
-        training = after.training
-        earlier, now = _stacks_between(before, after)
-        doing, call = stacks.reading(now or earlier)
-        has_moved = bool(earlier and now) and earlier[0] != now[0]
+    def _standings(self, by_rank: Sequence[Sequence[_Asked]]) -> tuple[Standing, ...]:
+        """Where each rank stands; a GPU at work clears its rank unless somebody waits for others.
+
+        A collective that waits keeps a GPU as busy as work does.
+        """
+        found = [self._standing(asked) for asked in by_rank]
+        if any(each.doing is Doing.COLLECTIVE for each in found):
+            return tuple(found)
+        return tuple(
+            replace(each, moved=each.moved or (each.doing in _ELSEWHERE and _keeps_gpu_busy(asked)))
+            for each, asked in zip(found, by_rank, strict=True)
+        )
+
+    def _standing(self, asked: Sequence[_Asked]) -> Standing:
+        training = asked[-1].training
+        answers = [stack for stack in _answers(asked) if stack]
+        stack = answers[-1] if answers else ()
+        doing, call = stacks.reading(stack)
+        has_moved = any(before != after for before, after in pairwise(answers))
         if doing is not Doing.COLLECTIVE and not training.on_gpu:
             # A GPU's rank turns round and round while it waits: there it says nothing.
-            has_moved = has_moved or _busy(before, after, self._second_look_s)
+            has_moved = has_moved or any(
+                _computes(before, after, self._between_looks_s) for before, after in pairwise(asked)
+            )
         return Standing(
             rank=training.rank,
             pid=training.pid,
             doing=doing,
             steps=training.steps,
             call=call,
-            where=stacks.users_line(now or earlier, _folder_of(training.pid)),
+            where=stacks.users_line(stack, _folder_of(training.pid)),
             moved=has_moved,
         )
 
@@ -218,25 +252,31 @@ def _limit_s(training: Training) -> float:
     return max(USUAL_STEPS * _usual_s(training), LONGEST_PAUSES * longest_s)
 
 
-def _stacks_between(before: _Asked, after: _Asked) -> tuple[stacks.Stack, stacks.Stack]:
-    """The answers to the two questions; empty where there was none."""
+def _answers(asked: Sequence[_Asked]) -> list[stacks.Stack]:
+    """The answers to the questions; empty where there was none."""
     try:
-        content = after.training.stacks.read_bytes()
+        content = asked[-1].training.stacks.read_bytes()
     except OSError:
-        return (), ()
+        return []
     header = content[:64].decode(errors="replace")
-    first = content[before.offset : after.offset].decode(errors="replace")
-    second = content[after.offset :].decode(errors="replace")
-    return (
-        stacks.training_stack(header, first) if before.answers else (),
-        stacks.training_stack(header, second) if after.answers else (),
-    )
+    ends = [each.offset for each in asked[1:]] + [len(content)]
+    return [
+        stacks.training_stack(header, content[each.offset : end].decode(errors="replace"))
+        if each.answers
+        else ()
+        for each, end in zip(asked, ends, strict=True)
+    ]
 
 
-def _busy(before: _Asked, after: _Asked, interval_s: float) -> bool:
+def _computes(before: _Asked, after: _Asked, interval_s: float) -> bool:
     if before.cpu_s is None or after.cpu_s is None:
         return False
     return after.cpu_s - before.cpu_s >= BUSY_CORES * interval_s
+
+
+def _keeps_gpu_busy(asked: Sequence[_Asked]) -> bool:
+    shares = [each.training.gpu_share for each in asked]
+    return all(share is not None and share >= BUSY_GPU for share in shares)
 
 
 def _size(path: Path) -> int:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median
 
 from traceml.diagnose.engine import CALM, diagnose
 from traceml.diagnose.explain import has_verdict
-from traceml.facts.facts import Facts, phase_s, share
+from traceml.diagnose.measures import MEASURES, share_now
+from traceml.facts.facts import Facts
 from traceml.facts.lately import FEWEST_STEPS, Lately, since_step
 from traceml.model.finding import Finding, Section, Severity
 
@@ -178,7 +178,7 @@ def _follow(
 
 def _advance(track: _Track, now: Finding | None, lately: Lately, facts: Facts) -> _Track:
     """One finding, one evaluation later; `now` is `None` where no rule made it."""
-    measure = _measure(track.live.finding, facts)
+    measure = _measure(track, now, facts)
     severity = None if now is None else now.severity
     if _weight(severity) > _weight(track.shown):
         above = replace(track, above=track.above + 1, below=0, clearly_below=0)
@@ -256,19 +256,11 @@ def _weight(severity: Severity | None) -> int:
     return -1 if severity is None else severity.weight
 
 
-def _measure(finding: Finding, facts: Facts) -> float | None:
-    """What the finding is about, as a share of the step; `None` where it is about no phase.
-
-    Of one rank among several, what its phase takes longer than the median rank's.
-    """
-    if finding.phase is None:
-        return None
-    if len(finding.ranks) != 1 or len(facts.ranks_used) == 1:
-        return facts.typical_share(finding.phase)
-    by_rank = {rank.rank.rank: phase_s(rank.times, finding.phase) for rank in facts.ranks_used}
-    known = [part_s for part_s in by_rank.values() if part_s is not None]
-    own_s = by_rank.get(finding.ranks[0])
-    return None if own_s is None else share(own_s - median(known), facts.mean.step_s)
+def _measure(track: _Track, now: Finding | None, facts: Facts) -> float | None:
+    """The share that its rule judges by, from the rule itself where that made the finding."""
+    if now is None:
+        return share_now(track.live.finding, facts)
+    return now.share if now.kind in MEASURES else None
 
 
 def _since(finding: Finding, lately: Lately) -> int:

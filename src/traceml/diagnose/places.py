@@ -28,6 +28,11 @@ def place(failure: Failure) -> str:
     return "".join(parts)
 
 
+def numbered(step: int, is_logged: bool) -> str:
+    """A step, and whose number it is: a script may number its steps as it likes."""
+    return f"logged step {step:,}" if is_logged else f"step {step:,}"
+
+
 def words(report: FailureReport) -> str:
     """The exception, on one line."""
     text = " ".join(report.message.split())

@@ -167,7 +167,6 @@ _INSIDE = {
     "gc_s": "garbage collection",
     "logging_s": "logging",
     "compile_s": "compiling",
-    "sync_s": "waiting for the device",
 }
 
 

@@ -62,20 +62,20 @@ def queue_dry_share(ranks: Sequence[RankRecords]) -> float | None:
 
 
 def _rare_share(parts: StepParts) -> float | None:
-    wait_s = np.sort(np.nan_to_num(parts.field("input_ns")), axis=None)
+    wait_s = np.nan_to_num(parts.field("input_ns")).ravel()
     total_s = float(wait_s.sum())
     longest = math.ceil(len(wait_s) * RARE)
-    return float(wait_s[-longest:].sum()) / total_s if total_s else None
+    if not total_s:
+        return None
+    return float(np.partition(wait_s, -longest)[-longest:].sum()) / total_s
 
 
 def _share_of_watched(
     ranks: Sequence[RankRecords], watched: StepFlag, seen: StepFlag
 ) -> float | None:
     """Over complete steps at full resolution; old ones keep no flags."""
-    looked = found = 0
-    for rank in ranks:
-        flags = rank.steps["flags"]
-        counted = ((flags & NO_STEP) == 0) & ((flags & watched) != 0)
-        looked += int(np.count_nonzero(counted))
-        found += int(np.count_nonzero(counted & ((flags & seen) != 0)))
-    return found / looked if looked else None
+    if not ranks:
+        return None
+    flags = np.concatenate([rank.steps["flags"] for rank in ranks])
+    counted = flags[(flags & (NO_STEP | watched)) == watched]
+    return np.count_nonzero(counted & seen) / len(counted) if len(counted) else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -45,14 +45,23 @@ class Jump:
 
 @dataclass(frozen=True, slots=True)
 class NotFinite:
-    """The loss, or a gradient norm, was no number."""
+    """The loss was no number; where no loss was lost, a gradient norm."""
 
     name: str
     first_step: int
+    """Where the last unbroken stretch begins, if the values end in it; else the first one lost."""
+    earliest_step: int
+    """The first one lost, whether it came back or not."""
     count: int
+    values: int
     last_finite: float | None
     """The value before."""
     to_the_end: bool
+    lasts: bool
+    """To the end, and for longer than anything that it came back from."""
+    is_logged: bool = False
+    """Steps have the numbers that the script gave them, which need not be the tracer's."""
+    is_norm: bool = False
     ranks: tuple[int, ...] = ()
     norm_before: float | None = None
     norm_usual: float | None = None
@@ -67,18 +76,21 @@ class LossFacts:
     name: str = "loss"
     first: float | None = None
     last: float | None = None
+    is_logged: bool = False
+    """Steps have the numbers that the script gave them, which need not be the tracer's."""
     not_finite: NotFinite | None = None
     jumps: tuple[Jump, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class _Values:
-    """One loss: step numbers counted from 1, and values."""
+    """One loss: values in order, and their steps, counted from 1 or numbered by the script."""
 
     name: str
     steps: npt.NDArray[np.int64]
     values: npt.NDArray[np.float64]
     rank: int | None = None
+    """`None` where it was logged."""
     first_lost_step: int | None = None
     """Where it is known although the value itself was thinned out."""
 
@@ -87,11 +99,11 @@ def loss_facts(ranks: Sequence[RankRecords], metrics: Sequence[Metric]) -> LossF
     """What is known of the loss; `None` where it was neither seen nor logged."""
     seen = [found for rank in ranks if (found := _seen(rank)) is not None]
     logged = [_logged(metric) for metric in metrics if metric.history and "loss" in _low(metric)]
+    logged.sort(key=lambda each: len(each.name))
     training = [each for each in logged if not _is_for_evaluation(each.name)]
-    main = seen[0] if seen else min(training, key=lambda each: len(each.name), default=None)
-    norms = [_logged(m) for m in metrics if m.history and "norm" in _low(m)]
-    watched = [*seen, *training, *norms] if main is not None else [*logged, *norms]
-    lost = _not_finite(watched, norms)
+    main = seen[0] if seen else next(iter(training), None)
+    norms = [_logged(m) for m in metrics if m.history and "loss" not in _low(m)]
+    lost = _not_finite(seen, training if main is not None else logged, norms)
     if main is None:
         return None if lost is None else LossFacts(0, lost.name, not_finite=lost)
     finite = main.values[np.isfinite(main.values)]
@@ -100,6 +112,7 @@ def loss_facts(ranks: Sequence[RankRecords], metrics: Sequence[Metric]) -> LossF
         name=main.name,
         first=float(finite[0]) if len(finite) else None,
         last=float(main.values[-1]),
+        is_logged=main.rank is None,
         not_finite=lost,
         jumps=_jumps(main),
     )
@@ -133,39 +146,78 @@ def _logged(metric: Metric) -> _Values:
     )
 
 
-def _not_finite(every: Sequence[_Values], norms: Sequence[_Values]) -> NotFinite | None:
-    """The one that was lost first; where all ranks lost it, all of them are named."""
-    lost = [(step, each) for each in every if (step := _first_lost_step(each)) is not None]
-    if not lost:
+def _not_finite(
+    seen: Sequence[_Values], logged: Sequence[_Values], norms: Sequence[_Values]
+) -> NotFinite | None:
+    """The loss that was lost for good, or one that was lost at all; failing that, a norm.
+
+    Only ranks of one loss are compared by step: everything logged has numbers of its own.
+    """
+    found = [lost for each in logged if (lost := _lost(each)) is not None]
+    by_rank = [lost for each in seen if (lost := _lost(each)) is not None]
+    if by_rank:
+        first = min(by_rank, key=lambda lost: (not lost.to_the_end, lost.first_step))
+        found.insert(0, replace(first, ranks=tuple(n for lost in by_rank for n in lost.ranks)))
+    if found:
+        usual, before = _risen(norms)
+        chosen = min(found, key=lambda lost: (not lost.lasts, not lost.to_the_end))
+        return replace(chosen, norm_usual=usual, norm_before=before)
+    in_norms = [replace(lost, is_norm=True) for each in norms if (lost := _lost(each)) is not None]
+    return min(in_norms, key=lambda lost: not lost.lasts, default=None)
+
+
+def _lost(each: _Values) -> NotFinite | None:
+    """Where one loss was no number."""
+    lost = ~np.isfinite(each.values)
+    known = [int(step) for step in each.steps[lost][:1]]
+    if each.first_lost_step is not None:
+        known.append(each.first_lost_step)
+    if not known:
         return None
-    step, first = min(lost, key=lambda found: found[0])
-    before = first.values[(first.steps < step) & np.isfinite(first.values)]
-    usual, just_before = _risen(norms, step)
+    start, longest_before = _last_stretch(lost)
+    to_the_end = start < len(lost)
+    earliest = min(known)
+    first = _stretch_step(each, start) if to_the_end else earliest
+    before = each.values[:start] if to_the_end else each.values[each.steps < earliest]
+    finite = before[np.isfinite(before)]
     return NotFinite(
-        name=first.name,
-        first_step=step,
-        count=max(1, int(np.count_nonzero(~np.isfinite(first.values)))),
-        last_finite=float(before[-1]) if len(before) else None,
-        to_the_end=not math.isfinite(float(first.values[-1])),
-        ranks=tuple(sorted({each.rank for _, each in lost if each.rank is not None})),
-        norm_usual=usual,
-        norm_before=just_before,
+        name=each.name,
+        first_step=first,
+        earliest_step=earliest,
+        count=max(1, int(np.count_nonzero(lost))),
+        values=len(each.values),
+        last_finite=float(finite[-1]) if len(finite) else None,
+        to_the_end=to_the_end,
+        lasts=len(lost) - start > longest_before,
+        is_logged=each.rank is None,
+        ranks=() if each.rank is None else (each.rank,),
     )
 
 
-def _first_lost_step(each: _Values) -> int | None:
-    lost = each.steps[~np.isfinite(each.values)]
-    known = [int(step) for step in lost[:1]]
-    if each.first_lost_step is not None:
-        known.append(each.first_lost_step)
-    return min(known, default=None)
+def _last_stretch(lost: npt.NDArray[np.bool_]) -> tuple[int, int]:
+    """Where the values after the last finite one begin, and the longest stretch before."""
+    finite = np.flatnonzero(~lost)
+    stretches = np.diff(finite, prepend=-1) - 1
+    return int(finite[-1]) + 1 if len(finite) else 0, int(stretches.max(initial=0))
 
 
-def _risen(norms: Sequence[_Values], step: int) -> tuple[float | None, float | None]:
-    """What a gradient norm usually was and just before a step, where it had clearly risen."""
+def _stretch_step(each: _Values, start: int) -> int:
+    """The step at which a stretch begins, though its first values were thinned out."""
+    step = int(each.steps[start])
+    after = int(each.steps[start - 1]) if start else -1
+    thinned = each.first_lost_step
+    return thinned if thinned is not None and after < thinned < step else step
+
+
+def _risen(norms: Sequence[_Values]) -> tuple[float | None, float | None]:
+    """What a gradient norm usually was and just before it was lost, where it had clearly risen.
+
+    It is lost together with the loss, so nobody has to compare their steps.
+    """
     for norm in norms:
-        finite = norm.values[(norm.steps < step) & np.isfinite(norm.values)]
-        if len(finite) >= 3:
+        start, _ = _last_stretch(~np.isfinite(norm.values))
+        finite = norm.values[:start][np.isfinite(norm.values[:start])]
+        if start < len(norm.values) and len(finite) >= 3:
             usual, last = float(np.median(finite)), float(finite[-3:].max())
             if usual > 0 and last >= NORM_RISE * usual:
                 return usual, last

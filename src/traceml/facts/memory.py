@@ -80,40 +80,43 @@ def rank_memory(rank: RankRecords, sampled: Sampled = ()) -> RankMemory:
 
 def _trends(rank: RankRecords, sampled: Sampled) -> dict[Place, Trend]:
     steps = complete_steps(rank)
-    by_step = _from_steps(rank, steps, "rss_bytes")
-    by_second = _from_samples(rank, steps, [(at, one.rss_bytes) for at, one in sampled])
+    starts_s = _unix_s(rank, steps.rows[:, WIDE.index("start_ns")])
+    by_step = _from_steps(rank, steps, starts_s, "rss_bytes")
+    by_second = _from_samples(steps, starts_s, [(at, one.rss_bytes) for at, one in sampled])
     readings = {
-        Place.GPU: _from_steps(rank, steps, "allocated_bytes"),
+        Place.GPU: _from_steps(rank, steps, starts_s, "allocated_bytes"),
         Place.HOST: by_step if len(by_step.sizes) >= len(by_second.sizes) else by_second,
-        Place.WORKERS: _from_samples(rank, steps, _of_all_workers(sampled)),
+        Place.WORKERS: _from_samples(steps, starts_s, _of_all_workers(sampled)),
     }
     found = {place: find_trend(r.numbers, r.times_s, r.sizes) for place, r in readings.items()}
     return {place: trend for place, trend in found.items() if trend is not None}
 
 
-def _from_steps(rank: RankRecords, steps: RankSteps, name: str) -> _Readings:
+def _from_steps(rank: RankRecords, steps: RankSteps, starts_s: Floats, name: str) -> _Readings:
     """What was read in the steps themselves, not in each; chunk by chunk where some are folded."""
     sizes = steps.rows[:, WIDE.index(name)]
-    read = np.flatnonzero(sizes != layout.NOT_MEASURED)
-    numbers, starts_ns, sizes = steps.index[read] + 1, _starts_ns(steps)[read], sizes[read]
+    read = sizes != layout.NOT_MEASURED
+    numbers = steps.index + 1
+    if not read.all():
+        numbers, starts_s, sizes = numbers[read], starts_s[read], sizes[read]
     blocks = rank.blocks
     if not len(blocks):
-        return _Readings(numbers, _unix_s(rank, starts_ns), sizes)
-    if len(read):  # a folded block says its least, so what is compared with it must be that too
+        return _Readings(numbers, starts_s, sizes)
+    if len(numbers):  # a folded block says its least, so what is compared with it must be that too
         firsts = np.flatnonzero(np.diff((numbers - 1) // CHUNK_STEPS, prepend=-1))
-        numbers, starts_ns = numbers[firsts], starts_ns[firsts]
+        numbers, starts_s = numbers[firsts], starts_s[firsts]
         sizes = np.minimum.reduceat(sizes, firsts)
     older = np.cumsum(blocks["complete_steps"]) - blocks["complete_steps"] + 1
     counted = blocks[f"{name}_count"] > 0
     return _Readings(
         np.concatenate([older[counted], numbers]),
-        _unix_s(rank, np.concatenate([blocks["start_ns"][counted], starts_ns])),
+        np.concatenate([_unix_s(rank, blocks["start_ns"][counted]), starts_s]),
         np.concatenate([blocks[f"{name}_min"][counted], sizes]),
     )
 
 
 def _from_samples(
-    rank: RankRecords, steps: RankSteps, sampled: Sequence[tuple[float, int | None]]
+    steps: RankSteps, starts_s: Floats, sampled: Sequence[tuple[float, int | None]]
 ) -> _Readings:
     """What was read once a second, at the steps that ran then; one reading of a long step."""
     read = [(at, size) for at, size in sampled if size is not None]
@@ -121,7 +124,7 @@ def _from_samples(
     sizes = np.array([size for _, size in read], dtype=np.int64)
     if not len(steps.index) or not read:
         return _Readings(sizes[:0], times_s[:0], sizes[:0])
-    at = np.interp(times_s, _unix_s(rank, _starts_ns(steps)), steps.index + 1)
+    at = np.interp(times_s, starts_s, steps.index + 1)
     numbers, firsts = np.unique(at.astype(np.int64), return_index=True)
     return _Readings(numbers, times_s[firsts], sizes[firsts])
 
@@ -135,10 +138,6 @@ def _of_all_workers(sampled: Sampled) -> list[tuple[float, int | None]]:
         for at, process in sampled
         if usual is not None and process.workers == usual
     ]
-
-
-def _starts_ns(steps: RankSteps) -> Ints:
-    return steps.rows[:, WIDE.index("start_ns")]
 
 
 def _unix_s(rank: RankRecords, starts_ns: Ints) -> Floats:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -53,6 +53,8 @@ class Failure:
     stall: Stall | None = None
     culprits: tuple[Standing, ...] = ()
     """The ranks that the others waited for."""
+    waiting: tuple[Standing, ...] = ()
+    """The ranks that waited for others; one that trains alone waits for nobody."""
     followers: tuple[int, ...] = ()
     """Ranks that failed because this one did."""
     last: LastSamples = LastSamples()
@@ -199,20 +201,22 @@ class _Search:
     # Hangs
 
     def _hang(self) -> Failure | None:
-        stalls = self._records.seen.stalls
-        stall = stalls[-1] if stalls else None
-        if stall is None or stall.resumed_unix_s is not None or not stall.ranks:
+        stall = self._last_stall()
+        if stall is None:
             return None
         stood = {standing.pid for standing in stall.ranks}
-        for rank in self._records.ranks:  # an agent that was killed saw no steps come again
-            if rank.rank.pid in stood and last_step_unix_s(rank) > stall.seen_unix_s:
-                return None
-        culprits = self._culprits(stall)
-        is_stuck = any(each.waits_for_others for each in stall.ranks) or any(
+        present = [rank for rank in self._records.ranks if rank.rank.pid in stood]
+        # An agent that was killed saw no steps come again, and of a job that was started again it
+        # is the last start that counts.
+        if not present or any(last_step_unix_s(rank) > stall.seen_unix_s for rank in present):
+            return None
+        waiting = tuple(each for each in stall.ranks if self._waits(each))
+        is_stuck = any(
             not each.moved and each.doing not in (Doing.IDLE, Doing.UNKNOWN) for each in stall.ranks
         )
-        if not is_stuck:
+        if not waiting and not is_stuck:
             return None
+        culprits = self._culprits(stall, waiting)
         first = culprits[0] if culprits else stall.ranks[0]
         return Failure(
             kind=Kind.HANG,
@@ -220,14 +224,29 @@ class _Search:
             step=first.steps + 1,
             stall=stall,
             culprits=culprits,
+            waiting=waiting,
             last=self._last(first.rank),
         )
 
-    def _culprits(self, stall: Stall) -> tuple[Standing, ...]:
+    def _last_stall(self) -> Stall | None:
+        """The stall the run is in, or ended in, without the ranks that no longer recorded steps."""
+        stall = self._records.seen.stalls[-1] if self._records.seen.stalls else None
+        if stall is None or stall.resumed_unix_s is not None:
+            return None
+        unrecorded = {r.rank.pid for r in self._records.ranks if r.health.recording_ended}
+        watched = tuple(each for each in stall.ranks if each.pid not in unrecorded)
+        return replace(stall, ranks=watched) if watched else None
+
+    def _waits(self, standing: Standing) -> bool:
+        """Whether a rank can go on only when others do."""
+        alone = {r.rank.pid for r in self._records.ranks if r.rank.world_size == 1}
+        return standing.waits_for_others and standing.pid not in alone
+
+    def _culprits(self, stall: Stall, waiting: tuple[Standing, ...]) -> tuple[Standing, ...]:
         """Who the others wait for: whoever does not wait, or has gone."""
         known = [each for each in stall.ranks if each.doing is not Doing.UNKNOWN]
-        elsewhere = tuple(each for each in known if not each.waits_for_others)
-        if elsewhere and (len(elsewhere) < len(known) or len(known) == 1):
+        elsewhere = tuple(each for each in known if each not in waiting)
+        if elsewhere and (waiting or len(known) == 1):
             return elsewhere
         if elsewhere:
             return tuple(each for each in elsewhere if not each.moved)

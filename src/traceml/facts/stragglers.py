@@ -25,8 +25,8 @@ SMALLEST_SHARE = 0.05  # of the others' work: ranks are never closer than that t
 FEW_STEPS = 3  # so many odd steps are an accident; an excess must be more than twice what they hold
 NOT_YET_LATE = 0.25  # of the later excess: a rank that had more of it was late all along
 
-INSIDE_REST = ("gc_s", "logging_s", "compile_s", "sync_s")
-"""What can be told apart inside the rest."""
+INSIDE_REST = ("gc_s", "logging_s", "compile_s")
+"""What the host's phases leave out and the rest holds; a wait for the device stays in its phase."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,8 @@ class Straggler:
     unmeasured: tuple[Phase, ...]
     """Parts of compute that were not measured everywhere and so lie in the rest."""
     inside_rest: Mapping[str, Against]
-    """Known parts of the rest, by the name of their field in `StepTimes`."""
+    """Known parts of the rest, by the name of their field in `StepTimes`; measured by the host, and
+    so none of a rest that is taken on the GPU's clock."""
     standard_errors: float
     """The excess against its uncertainty; with few independent steps they count for less."""
     slowest_share: float | None
@@ -68,9 +69,7 @@ def find_stragglers(job: Job, times: Sequence[StepTimes]) -> tuple[Straggler, ..
     """The ranks that are late again and again, the largest excess first; `times` by rank."""
     if len(times) < 2:
         return ()
-    whole = _column(times, "own_s")
-    hidden = _column(times, "backward_s") if job.wait_is_hidden else np.zeros(len(times))
-    own = whole - np.nan_to_num(hidden)
+    whole, own = _own_work(job, times)
     if not np.isfinite(own).all():
         return ()
     typical, excess = median_of_others(whole), own - median_of_others(own)
@@ -80,7 +79,7 @@ def find_stragglers(job: Job, times: Sequence[StepTimes]) -> tuple[Straggler, ..
     doubt = _Doubt.of(job.own_s(), job.parts.numbers)
     late = suspects[np.argsort(-excess[suspects], kind="stable")]
     phases, unmeasured = _phases(job, times, own)
-    inside = _measured(times, INSIDE_REST)
+    inside = _measured(times, INSIDE_REST) if job.parts.clock == "cpu" else {}
     return tuple(
         Straggler(
             rank=job.parts.ranks[row],
@@ -97,6 +96,20 @@ def find_stragglers(job: Job, times: Sequence[StepTimes]) -> tuple[Straggler, ..
         if doubt.recurs(row)
         for pieces in [doubt.pieces(row)]
     )
+
+
+def excess_share(job: Job, times: Sequence[StepTimes], ranks: Sequence[int]) -> float | None:
+    """The largest excess of these ranks, late or not, as a part of a typical step."""
+    rows = [row for row, rank in enumerate(job.parts.ranks) if rank in ranks]
+    if len(times) < 2 or not rows:
+        return None
+    whole, own = _own_work(job, times)
+    if not np.isfinite(own).all():
+        return None
+    excess = own - median_of_others(own)
+    latest = max(rows, key=lambda row: float(excess[row]))
+    typical_s = float(median_of_others(whole)[latest])
+    return float(excess[latest]) / typical_s if typical_s > 0 else None
 
 
 def lost_s(job: Job, ranks: Sequence[int]) -> float:
@@ -135,6 +148,13 @@ def median_of_others(table: Floats) -> Floats:
         for place in (low, high)
     )
     return np.asarray((low_value + high_value) / 2)
+
+
+def _own_work(job: Job, times: Sequence[StepTimes]) -> tuple[Floats, Floats]:
+    """Each rank's step without waiting, and what of it can be held against the other ranks."""
+    whole = _column(times, "own_s")
+    hidden = _column(times, "backward_s") if job.wait_is_hidden else np.zeros(len(times))
+    return whole, np.asarray(whole - np.nan_to_num(hidden))
 
 
 def _column(times: Sequence[StepTimes], name: str) -> Floats:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from itertools import pairwise
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -92,13 +92,24 @@ def find_trend(numbers: Ints, times_s: Floats, sizes: Ints) -> Trend | None:
 
 def _floors(sizes: Ints, numbers: Ints) -> tuple[Floats, Floats]:
     """The floor of each block of readings but the first, and the step that has it in a leak."""
-    edges = np.linspace(0, len(sizes), min(BLOCKS, len(sizes)) + 1).astype(np.int64).tolist()[1:]
-    floors, places = [], []
-    for begin, end in pairwise(edges):
-        place = int(FLOOR * (end - begin - 1))
-        floors.append(float(np.partition(sizes[begin:end], place)[place]))
-        places.append(float(numbers[begin + place]))  # in order already
-    return np.array(floors), np.array(places)
+    blocks, places, firsts = _blocks(len(sizes))
+    padded = np.append(sizes, np.iinfo(np.int64).max)
+    ordered = np.partition(padded[blocks], (int(places.min()), int(places.max())), axis=1)
+    floors = ordered[np.arange(len(blocks)), places].astype(np.float64)
+    return floors, numbers[firsts + places].astype(np.float64)  # in order already
+
+
+@lru_cache(maxsize=8)
+def _blocks(readings: int) -> tuple[Ints, Ints, Ints]:
+    """All blocks but the first: their readings, the floor's place in order, the first reading.
+
+    They are about as long: a shorter one is filled up with the reading behind the last.
+    """
+    edges = np.linspace(0, readings, min(BLOCKS, readings) + 1).astype(np.int64)[1:]
+    lengths = np.diff(edges)
+    within = np.arange(lengths.max())
+    blocks = np.where(within < lengths[:, None], edges[:-1, None] + within, readings)
+    return blocks, (FLOOR * (lengths - 1)).astype(np.int64), edges[:-1]
 
 
 def _hinge(floors: Floats, places: Floats) -> tuple[int, float, float]:

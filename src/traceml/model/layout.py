@@ -69,10 +69,12 @@ COUNTERS: tuple[Field, ...] = (
     ("last_failure", "256s"),
     ("loader_workers", "Q"),
     ("loader_pinned", "Q"),
+    ("recording_ended", "Q"),
 )
 """Kept up to date by the tracer: `steps_final` counts the steps whose GPU times are filled in;
 `loader_workers` is one more than the training loader has, so that 0 is "not known", and
-`loader_pinned` is 1 for a loader that does not pin its batches and 2 for one that does."""
+`loader_pinned` is 1 for a loader that does not pin its batches and 2 for one that does;
+`recording_ended` is 1 when no further step is recorded, though training may go on."""
 
 STEP: tuple[Field, ...] = (
     ("start_ns", "q"),

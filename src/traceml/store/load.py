@@ -133,6 +133,7 @@ def rank_records(
             messages_lost=messages_lost + counters["messages_dropped"],
             regions_dropped=counters["regions_dropped"],
             ended=bool(counters["ended"]),
+            recording_ended=bool(counters["recording_ended"]),
         ),
     )
 
@@ -217,4 +218,5 @@ def _join_health(first: TracerHealth, second: TracerHealth) -> TracerHealth:
         messages_lost=first.messages_lost + second.messages_lost,
         regions_dropped=first.regions_dropped + second.regions_dropped,
         ended=second.ended,
+        recording_ended=second.recording_ended,
     )

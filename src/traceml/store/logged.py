@@ -152,6 +152,17 @@ def _sum_up(messages: Iterable[dict[str, Any]]) -> dict[str, _Totals]:
     return totals
 
 
+def of_the_loss(messages: Iterable[bytes]) -> list[dict[str, Any]]:
+    """Of metric messages as they came, what they say of losses and gradient norms."""
+    found = []
+    for message in decode(b"\n".join(messages)):
+        values = message.get("values", {})
+        watched = {name: values[name] for name in values if _WITH_HISTORY.search(name)}
+        if watched:
+            found.append({**message, "values": watched})
+    return found
+
+
 def thin(content: bytes) -> bytes:
     """A file that has grown too long: half of its metric lines, and the rest in a few totals.
 

@@ -2,12 +2,14 @@
 
 A window is the last hundred steps, or those of the last ten seconds where there are more: a hundred
 so that a stall every twentieth step weighs the same from one second to the next, ten seconds so
-that fast loops are seen together with ten samples of the host and the GPUs.
+that fast loops are seen together with ten samples of the host and the GPUs. What goes wrong comes
+along: what the ranks reported and logged of their loss, and what the agent saw.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from traceml.model import layout
+from traceml.model.failure import NOTHING_SEEN, AgentSaw, FailureReport
 from traceml.model.run import Manifest
 from traceml.model.sample import Sample
+from traceml.store import failures, logged
 from traceml.store.load import by_final_rank, number_ranks, rank_records
-from traceml.store.records import BLOCK_DTYPE, STEP_DTYPE, RankRecords, RunRecords
+from traceml.store.records import BLOCK_DTYPE, STEP_DTYPE, Metric, RankRecords, RunRecords
 from traceml.store.rings import Head, RingReader
 
 WINDOW_STEPS = 100
@@ -27,6 +31,11 @@ WINDOW_S = 10.0
 MOST_STEPS = 1_000
 """Faster loops are judged by so many steps, so that a look at eight ranks stays within ten ms."""
 MOST_SAMPLES = 60
+MOST_REPORTS = 64
+MOST_LOGGED = MOST_STEPS
+NEWS_LOOKS = 8
+"""Windows without a new step after something went wrong: a finding is shown when it has lasted, and
+what it contradicts goes when it has not been found for long enough."""
 
 Ints = npt.NDArray[np.int64]
 
@@ -87,7 +96,13 @@ class Recent:
         self._ended: dict[int, int] = {}
         """How many steps each rank had taken when its last process ended."""
         self._samples: deque[Sample] = deque(maxlen=MOST_SAMPLES)
+        self._reports: deque[bytes] = deque(maxlen=MOST_REPORTS)
+        self._unread: deque[bytes] = deque(maxlen=MOST_LOGGED)
+        """Metric messages that nobody has looked into yet."""
+        self._logged: deque[dict[str, Any]] = deque(maxlen=MOST_LOGGED)
+        self._seen = NOTHING_SEEN
         self._is_new = False
+        self._news_looks = 0
 
     def follow(self, ring: RingReader, is_last: bool) -> None:
         """Take what is new in a ring; after the last time its rank is history."""
@@ -108,16 +123,32 @@ class Recent:
         """Keep a sample beside the steps."""
         self._samples.append(sample)
 
+    def hear(self, messages: Sequence[bytes]) -> None:
+        """Keep what ranks say of exceptions and of their loss."""
+        for message in messages:
+            kind = message[:40]
+            if b'"metrics"' in kind:
+                self._unread.append(message)
+            elif b'"failure"' in kind:
+                self._reports.append(message)
+                self._news_looks = NEWS_LOOKS
+
+    def see(self, seen: AgentSaw) -> None:
+        """Keep what the agent saw; a change of it is news though no step came."""
+        if seen != self._seen:
+            self._seen = seen
+            self._news_looks = NEWS_LOOKS
+
     def window(self) -> RunRecords | None:
-        """The last steps as a run of their own; `None` where none came since this was last asked.
+        """The last steps as a run of their own; `None` where there is no news since the last one.
 
         Ranks that have no step in common with the one that is furthest are left out: processes
         that train side by side and know nothing of each other.
         """
         tails = [tail for tail in self._tails.values() if tail.has_steps()]
-        if not self._is_new or not tails:
+        if not tails or not (self._is_new or self._news_looks):
             return None
-        self._is_new = False
+        self._is_new, self._news_looks = False, max(0, self._news_looks - 1)
         furthest = max(tails, key=lambda tail: tail.taken)
         first = int(furthest.numbers[0]) + furthest.before
         ranks = [tail.records() for tail in tails if tail.taken > first]
@@ -131,7 +162,26 @@ class Recent:
             manifest=self._manifest,
             ranks=one_each,
             samples=by_final_rank(tuple(self._samples), one_each),
+            metrics=self._metrics(),
+            reports=self._of_this_start(one_each),
+            seen=failures.with_final_ranks(self._seen, _numbers(one_each)),
         )
+
+    def _metrics(self) -> tuple[Metric, ...]:
+        self._logged.extend(logged.of_the_loss(self._unread))
+        self._unread.clear()
+        return logged.reduce_metrics(self._logged)
+
+    def _of_this_start(self, ranks: tuple[RankRecords, ...]) -> tuple[FailureReport, ...]:
+        """The reports since the youngest rank began: of those before, a job was started again."""
+        began_unix_s = max(rank.rank.unix_ns for rank in ranks) / 1e9
+        said = failures.reports(logged.decode(b"\n".join(self._reports)), _numbers(ranks))
+        return tuple(report for report in said if report.unix_s >= began_unix_s)
+
+
+def _numbers(ranks: tuple[RankRecords, ...]) -> dict[int, int]:
+    """Each process's rank, by pid."""
+    return {rank.rank.pid: rank.rank.rank for rank in ranks}
 
 
 def only(run: RunRecords, numbers: Ints) -> RunRecords:

@@ -46,6 +46,8 @@ class TracerHealth:
     regions_dropped: int = 0
     ended: bool = False
     """The process said goodbye: it was not killed."""
+    recording_ended: bool = False
+    """The tracer stopped recording before the training's end: nobody can say how that went on."""
 
 
 @dataclass(frozen=True, slots=True)

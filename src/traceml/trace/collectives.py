@@ -56,7 +56,13 @@ class Communication:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._note = session.guard(session.recorder.note, any_thread=True)
+        self._begin = session.guard(self._begin_call, any_thread=True)
+        self._end = session.guard(self._end_call, any_thread=True)
+        session.forgets.append(self.forget)
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew: in a forked child no call of the parent's will end."""
         self._is_open = False
         """One of the calls is under way: those inside it are part of it."""
 
@@ -113,17 +119,17 @@ class Communication:
 
         return left_alone(wait)
 
-    def _begin(self) -> bool:
+    def _begin_call(self) -> bool:
         """A call begins; whether it is one to be timed."""
         if self._is_open or not self._is_trainings_own():
             return False
+        self._session.recorder.note(self._session.tracer.begin, COMMUNICATION)
         self._is_open = True
-        self._note(self._session.tracer.begin, COMMUNICATION)
         return True
 
-    def _end(self) -> None:
-        self._note(self._session.tracer.end, COMMUNICATION)
+    def _end_call(self) -> None:
         self._is_open = False
+        self._session.recorder.note(self._session.tracer.end, COMMUNICATION)
 
     def _is_trainings_own(self) -> bool:
         """Whether the loop itself waits here: its thread, or its backward pass in another one."""

@@ -19,7 +19,14 @@ _GPU_KINDS = ("cuda", "mps")
 def watch(session: Session, spending: Spending) -> None:
     """Time the methods of tensors that copy from device to device."""
     note = session.guard(session.recorder.note)
-    begin, end = session.tracer.begin, session.tracer.end
+    tracer = session.tracer
+    begin, end = tracer.begin, tracer.end
+
+    def is_aside() -> bool:
+        """Whether a copy goes over a stream of its own, beside what the loop's stream does."""
+        return tracer.gpu is not None and not tracer.gpu.is_on_its_stream()
+
+    goes_aside = session.guard(is_aside)
 
     def timed(function: Callable[..., Any], direction: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -31,6 +38,8 @@ def watch(session: Session, spending: Spending) -> None:
                 return function(self, *arguments, **options)
             if cause == SYNC:
                 return waits(self, *arguments, **options)
+            if goes_aside():
+                return function(self, *arguments, **options)
             note(begin, H2D)
             try:
                 return function(self, *arguments, **options)

@@ -210,7 +210,7 @@ class _Statistics:
             return
         self._iterations = iterations
         if all(each.get("avg_backward_comm_time", 0) > 0 for each in read):
-            self._session.messages.pass_on(_summed(read))
+            self._session.messages.write(_summed(read))
 
 
 def _summed(read: list[dict[str, Any]]) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from traceml.model.failure import (
     line_name,
 )
 from traceml.trace.footprint import footprint
+from traceml.trace.frames import variables_of
 
 if TYPE_CHECKING:
     from traceml.trace.session import Session
@@ -215,7 +216,8 @@ class _Walk:
         found = _phase_of(code.co_filename, code.co_name)
         if found is not None:
             self.phase = found
-        owner = frame.f_locals.get("self") if kind is not None else None
+        is_method = kind is not None and "self" in code.co_varnames
+        owner = variables_of(frame).get("self") if is_method else None
         if kind is not None and issubclass(type(owner), kind):
             self.module = owner
             if self.root is None:

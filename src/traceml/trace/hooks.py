@@ -65,7 +65,7 @@ def _watch_backward(session: Session, search: _OptimizerSearch, compile_time: Co
     glance = Glance(session)
 
     def begin(tensors: Any) -> None:
-        session.backwards_open += 1
+        _open_backward(session)
         if tracer.gpu is not None:
             tracer.gpu.look_at_memory()
         seen = glance.look(tensors) if session.backwards_open == 1 else ()
@@ -74,7 +74,7 @@ def _watch_backward(session: Session, search: _OptimizerSearch, compile_time: Co
             session.recorder.note_on_host(event, what)
 
     def end() -> None:
-        session.backwards_open -= 1
+        _close_backward(session)
         if compile_time.elsewhere_ns:
             compile_time.note_elsewhere()
         if not search.is_over:
@@ -85,9 +85,10 @@ def _watch_backward(session: Session, search: _OptimizerSearch, compile_time: Co
             session.recorder.note(end_backward, None)
 
     guarded_begin, guarded_end = session.guard(begin), session.guard(end)
+    close = session.guard(_close_backward)  # in another thread none was opened
 
     def abort() -> None:
-        session.backwards_open = 0
+        close(session)
         note(tracer.abort, BACKWARD)
         session.failures.note()
 
@@ -123,6 +124,16 @@ def _timed_backward(
         return result
 
     return backward
+
+
+def _open_backward(session: Session) -> None:
+    if session.backwards_open and torch._C._current_graph_task_id() < 0:
+        session.backwards_open = 0  # this pass is inside no other: one was left without its end
+    session.backwards_open += 1
+
+
+def _close_backward(session: Session) -> None:
+    session.backwards_open = max(0, session.backwards_open - 1)
 
 
 class _OptimizerSearch:

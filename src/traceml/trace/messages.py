@@ -55,6 +55,7 @@ class Messages:
         self.metrics = session.guard(self._metrics, any_thread=True)
         self.artifact = session.guard(self._artifact, any_thread=True)
         self.write = session.guard(self._write, any_thread=True)
+        """For what the tracer itself has to say; its kind is in it."""
 
     def forget(self) -> None:
         """Begin anew: in a forked child the parent's lock may be held for ever."""
@@ -67,10 +68,6 @@ class Messages:
     def _artifact(self, path: str | Path, name: str | None) -> None:
         where = Path(path).absolute()
         self._write({"kind": "artifact", "path": str(where), "name": str(name or where.name)})
-
-    def pass_on(self, message: dict[str, Any]) -> None:
-        """Write something that the tracer itself has to say; its kind is in it."""
-        self._write(message)
 
     def _write(self, message: dict[str, Any]) -> None:
         self._put(self._encode(message).encode(errors="replace"))

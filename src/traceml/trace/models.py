@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from traceml.trace.compiling import is_compiling
+from traceml.trace.frames import variables_of
 from traceml.trace.session import Session
 from traceml.trace.steps import FORWARD
 
@@ -83,7 +84,7 @@ class Models:
 
     def cover(self, parameters: Iterable[int]) -> bool:
         """Whether the watched models own all of these already."""
-        owned = {id(p) for model in self._models() for p in model.parameters()}
+        owned = {id(p) for model in self.living() for p in model.parameters()}
         return bool(owned) and owned.issuperset(parameters)
 
     def watch(self, models: Iterable[nn.Module]) -> None:
@@ -99,7 +100,7 @@ class Models:
 
     def living(self) -> list[nn.Module]:
         """The watched models that are still there."""
-        return self._models()
+        return [model for model in (ref() for ref in self._watched.values()) if model is not None]
 
     def watches(self, model: nn.Module) -> bool:
         """Whether the calls of this model are timed already."""
@@ -126,9 +127,6 @@ class Models:
         held = {id(module): module for module in _held_by_callers()}.values()
         trained = [m for m in held if any(p.requires_grad for p in m.parameters())]
         self.watch(outermost(trained))
-
-    def _models(self) -> list[nn.Module]:
-        return [model for model in (ref() for ref in self._watched.values()) if model is not None]
 
     def _forget(self, identity: int) -> Any:
         watched, called = self._watched, self._called
@@ -185,7 +183,7 @@ class Models:
                 self._escalations.pop(0)()
 
     def _uncalled(self) -> list[nn.Module]:
-        return [model for model in self._models() if id(model) not in self._called]
+        return [model for model in self.living() if id(model) not in self._called]
 
     def _watch_forward(self) -> None:
         """The script may call `model.forward(x)` itself."""
@@ -228,7 +226,7 @@ def _held_by_callers() -> Iterator[nn.Module]:
         frame = frame.f_back
         if _is_ours_or_torchs(frame.f_globals.get("__name__", "")):
             continue
-        for value in list(frame.f_locals.values()):
+        for value in variables_of(frame).values():
             yield from _modules_in(value)
             attributes = getattr(value, "__dict__", None)
             if type(attributes) is dict and not isinstance(value, type):

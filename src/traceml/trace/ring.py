@@ -52,6 +52,7 @@ _LAST_FAILURE = _counter("last_failure")
 _MESSAGES_DROPPED = _counter("messages_dropped")
 _LOADER_WORKERS = _counter("loader_workers")
 _LOADER_PINNED = _counter("loader_pinned")
+_RECORDING_ENDED = _counter("recording_ended")
 
 
 class Ring:
@@ -162,6 +163,10 @@ class Ring:
         """Count a logged value that could not be kept."""
         self._messages_dropped += 1
         _pack_count(self._map, _MESSAGES_DROPPED, self._messages_dropped)
+
+    def mark_recording_ended(self) -> None:
+        """Say that no further step will come, though the process may go on."""
+        _pack_count(self._map, _RECORDING_ENDED, 1)
 
     def mark_ended(self) -> None:
         """Say that the process ended by itself."""

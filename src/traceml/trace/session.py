@@ -58,6 +58,8 @@ class Session:
         self.tracing = True
         """Whether the hooks are in."""
         self.restores: list[Callable[[], None]] = []
+        self.forgets: list[Callable[[], None]] = []
+        """What a forked child calls to begin anew."""
         self._folders = [ring_folder, run_folder] if ring_folder else [run_folder]
         self._failures = 0
         self.identified = False
@@ -143,6 +145,8 @@ class Session:
                 return None
             self.ring.identify(self._identity())
             self.tracer.sink = self.ring
+            if not self.tracing:
+                self.ring.mark_recording_ended()
             self.end_with_worker()
         return self.ring
 
@@ -261,6 +265,8 @@ class Session:
     def take_hooks_out(self) -> None:
         """Leave torch as we found it; what the script logs is still recorded."""
         self.tracing = False
+        if self.ring is not None:
+            self.ring.mark_recording_ended()
         while self.restores:
             self.restores.pop()()
 
@@ -278,6 +284,8 @@ class Session:
         self.regions.forget()
         self.messages.forget()
         self.failures.forget()
+        for forget in self.forgets:
+            forget()
         self._ends_with_worker = False
 
     def say(self, text: str) -> None:

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import re
 import signal
 from pathlib import Path
 from threading import get_ident
 from typing import BinaryIO
 
 from traceml.model.failure import STACKS_SIGNAL_ABOVE_FIRST
+
+_STATUS = Path("/proc/self/status")
+_HANDLED = re.compile(r"^Sig(?:Cgt|Ign):\s*([0-9a-f]+)", re.MULTILINE)
+
+_is_ours = False
+"""Whether the signal is handled because we asked for it, here or in the process forked from."""
 
 
 def answer_with_stacks(path: Path) -> BinaryIO | None:
@@ -18,14 +25,25 @@ def answer_with_stacks(path: Path) -> BinaryIO | None:
     The file begins with the thread that trains. It is kept open: the answer must need nothing but
     a `write`. `None` where the system has no such signals, or somebody else uses this one.
     """
+    global _is_ours
     first = getattr(signal, "SIGRTMIN", None)
     if first is None or not hasattr(faulthandler, "register"):
         return None
     number = first + STACKS_SIGNAL_ABOVE_FIRST
-    if signal.getsignal(number) is not signal.SIG_DFL:
+    if signal.getsignal(number) is not signal.SIG_DFL or (not _is_ours and _is_handled(number)):
         return None
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
     file = os.fdopen(os.open(path, flags, 0o600), "ab", buffering=0)
     file.write(f"training thread 0x{get_ident():016x}\n".encode())
     faulthandler.register(number, file=file, all_threads=True, chain=False)
+    _is_ours = True
     return file
+
+
+def _is_handled(number: int) -> bool:
+    """Whether a signal is caught or ignored: a library in C may do so, and Python not know it."""
+    try:
+        status = _STATUS.read_text()
+    except OSError:  # not Linux: what Python knows must do
+        return False
+    return any(int(mask, 16) >> (number - 1) & 1 for mask in _HANDLED.findall(status))

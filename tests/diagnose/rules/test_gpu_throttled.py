@@ -32,6 +32,22 @@ def throttled(reasons: tuple[str, ...] | None, samples: int, mhz: float = 1900.0
     return replace(run, samples=tuple(kept))
 
 
+def beside_a_hot_neighbour() -> RunRecords:
+    """The run uses one GPU of two, and the other one is held back."""
+    run = throttled((), 10)
+    samples = [
+        replace(
+            sample,
+            gpus=(
+                *sample.gpus,
+                replace(sample.gpus[0], index=1, uuid="GPU-1", throttle_reasons=("thermal",)),
+            ),
+        )
+        for sample in run.samples
+    ]
+    return replace(run, samples=tuple(samples))
+
+
 @pytest.mark.parametrize(
     ("run", "severity", "reason"),
     [
@@ -76,6 +92,7 @@ def test_must_fire(run: RunRecords, severity: Severity, reason: str) -> None:
         pytest.param(throttled(None, 10), id="the driver does not say"),
         pytest.param(throttled(("thermal",), 0), id="never"),
         pytest.param(make_run(), id="no GPU"),
+        pytest.param(beside_a_hot_neighbour(), id="a GPU of somebody else's, maybe"),
     ],
 )
 def test_must_stay_silent(run: RunRecords) -> None:

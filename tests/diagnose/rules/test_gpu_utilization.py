@@ -52,3 +52,10 @@ def test_must_fire(facts: Facts, kind: Kind, severity: Severity) -> None:
 )
 def test_must_stay_silent(facts: Facts) -> None:
     assert gpu_utilization.check(facts) is None
+
+
+def test_what_may_be_somebody_elses_is_only_a_bound() -> None:
+    of_one, of_some = (gpu_utilization.check(used(0.0, 0.2, ranks=ranks)) for ranks in (2, 1))
+    assert of_one is not None and of_some is not None
+    assert of_one.claim == "The 2 GPUs were in use 10% of the time."
+    assert of_some.claim == "The GPU was in use at most 20% of the time."

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from factories import make_run
-from failing import failed, report, standing, with_deaths, with_stall
+from failing import failed, report, standing, unrecorded, with_deaths, with_stall
 from traceml.diagnose.rules import hang
 from traceml.facts.gather import gather
 from traceml.model.failure import Doing
@@ -14,6 +14,7 @@ from traceml.store.records import RunRecords
 
 REDUCING = standing(0, Doing.COLLECTIVE, call="all_reduce")
 ASLEEP = standing(1, Doing.CODE, "train.py:30 in load")
+UNRECORDED = standing(2, Doing.CODE, "train.py:40 in train")
 
 
 @pytest.mark.parametrize(
@@ -60,6 +61,18 @@ ASLEEP = standing(1, Doing.CODE, "train.py:30 in load")
             id="a rank on another machine",
         ),
         pytest.param(
+            with_stall(failed(status=143), standing(0, Doing.BACKWARD)),
+            0,
+            "rank 0 stands in backward at train.py:9 in main",
+            id="a single process in backward",
+        ),
+        pytest.param(
+            with_stall(failed(status=143), REDUCING),
+            0,
+            "rank 0 stands in all_reduce at train.py:9 in main",
+            id="a single process in a collective of its own",
+        ),
+        pytest.param(
             with_stall(replace(make_run(ranks=2), ending=None), REDUCING, ASLEEP),
             1,
             "rank 1",
@@ -100,10 +113,34 @@ def test_must_fire(run: RunRecords, culprit: int | None, words: str) -> None:
         pytest.param(
             with_stall(failed(report(1), status=1, ranks=2), REDUCING), id="a rank had failed"
         ),
+        pytest.param(
+            unrecorded(with_stall(failed(status=143), standing(0, Doing.CODE)), 0),
+            id="the tracer had stopped recording",
+        ),
+        pytest.param(
+            with_stall(failed(status=143), replace(standing(0, Doing.CODE), pid=77)),
+            id="of an earlier start",
+        ),
     ],
 )
 def test_must_stay_silent(run: RunRecords) -> None:
     assert hang.check(gather(run)) is None
+
+
+def test_a_single_process_is_not_told_that_it_waits_for_others() -> None:
+    finding = hang.check(gather(with_stall(failed(status=143), standing(0, Doing.BACKWARD))))
+    assert finding is not None
+    assert finding.evidence["waiting_ranks"] is None
+    assert "other ranks" not in finding.claim
+    assert "See why rank 0 did not go on: train.py:9 in main." in finding.action
+
+
+def test_only_ranks_that_recorded_steps_are_named() -> None:
+    run = unrecorded(with_stall(failed(status=143, ranks=3), REDUCING, ASLEEP, UNRECORDED), 2)
+    finding = hang.check(gather(run))
+    assert finding is not None
+    assert finding.ranks == (1,)
+    assert "rank 2" not in finding.claim
 
 
 def test_a_rank_that_died_before_is_the_cause_and_one_that_died_after_is_not() -> None:

@@ -26,6 +26,10 @@ def test_must_fire_as_a_remark() -> None:
     [
         pytest.param(drawing(0.94), id="just below the line"),
         pytest.param(on_gpus({"power_w": always(700)}), id="the limit is not known"),
+        pytest.param(
+            on_gpus({}, {"power_w": always(700), "power_share": always(1.0)}, ranks=1),
+            id="a GPU of somebody else's, maybe",
+        ),
     ],
 )
 def test_must_stay_silent(facts: Facts) -> None:

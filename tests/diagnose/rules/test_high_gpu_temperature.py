@@ -11,8 +11,8 @@ from traceml.facts.sensors import HostFacts, Level
 from traceml.model.finding import Kind, Severity
 
 
-def at(*levels: tuple[float, float]) -> Facts:
-    return on_gpus(*({"temperature_c": Level(mean, peak)} for mean, peak in levels))
+def at(*levels: tuple[float, float], ranks: int | None = None) -> Facts:
+    return on_gpus(*({"temperature_c": Level(mean, peak)} for mean, peak in levels), ranks=ranks)
 
 
 @pytest.mark.parametrize(
@@ -35,6 +35,7 @@ def test_must_fire(facts: Facts, severity: Severity) -> None:
     [
         pytest.param(at((84, 89)), id="just below both lines"),
         pytest.param(on_gpus({}), id="not measured"),
+        pytest.param(at((60, 62), (95, 97), ranks=1), id="a GPU of somebody else's, maybe"),
         pytest.param(on_host(HostFacts(gpus=1)), id="a run on the CPU"),
     ],
 )

@@ -76,13 +76,16 @@ def test_must_stay_silent(run: RunRecords) -> None:
     assert host_bound.check(gather(run)) is None
 
 
-def test_only_the_gpus_in_use_are_judged() -> None:
-    run = launching(utilisation=0.9)
+@pytest.mark.parametrize("neighbour", [0.0, 0.9], ids=["idle", "busy"])
+def test_a_gpu_that_may_be_somebody_elses_is_not_quoted(neighbour: float) -> None:
+    run = launching(utilisation=0.3)
     beside = tuple(
-        replace(s, gpus=(*s.gpus, replace(s.gpus[0], index=1, uuid="GPU-1", utilisation=0.0)))
+        replace(s, gpus=(*s.gpus, replace(s.gpus[0], index=1, uuid="GPU-1", utilisation=neighbour)))
         for s in run.samples
     )
     finding = host_bound.check(gather(replace(run, samples=beside)))
     assert finding is not None
     assert finding.severity is Severity.WARNING
-    assert finding.evidence["gpu_utilisation"] == pytest.approx(0.9)
+    assert finding.evidence["gpu_utilisation"] is None
+    assert finding.lost_s_per_step is None
+    assert "in use" not in finding.claim

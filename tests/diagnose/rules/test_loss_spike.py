@@ -1,5 +1,7 @@
 """A jump of a smooth loss is named; losses that are noisy by nature are left in peace."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,7 @@ from failing import with_loss
 from traceml.diagnose.rules import loss_spike
 from traceml.facts.gather import gather
 from traceml.model.finding import Kind, Severity
-from traceml.store.records import RunRecords
+from traceml.store.records import Metric, RunRecords
 
 
 def smooth(steps: int = 400, noise: float = 0.05, seed: int = 0) -> np.ndarray:
@@ -90,3 +92,13 @@ def test_the_claim_says_from_what_to_what_and_when() -> None:
     finding = loss_spike.check(gather(with_loss(with_jump(values, 60, 5, 1))))
     assert finding is not None
     assert finding.claim == "loss jumped from 2 to 10 at step 61 and came back."
+
+
+def test_the_step_of_a_logged_loss_is_called_so() -> None:
+    values = with_jump(smooth(), 300, 8, 1)
+    history = tuple((9000 + place, float(value)) for place, value in enumerate(values))
+    metric = Metric("loss", len(values), 1.0, 1.0, 9.0, 2.0, 9000, 9399, history=history)
+    finding = loss_spike.check(gather(replace(make_run(), metrics=(metric,))))
+    assert finding is not None
+    assert "at logged step 9,300 and came back" in finding.claim
+    assert finding.evidence["numbering"] == "logged"

@@ -49,10 +49,34 @@ def with_metrics(*metrics: Metric) -> RunRecords:
             with_metrics(logged("train/loss", [1.0, 2.0, NAN])), Severity.CRITICAL, 3, id="logged"
         ),
         pytest.param(
-            with_metrics(logged("loss", [1.0] * 9), logged("grad_norm", [1.0, INF, 1.0])),
+            with_loss([1.0, NAN, 1.0, 1.0, NAN, NAN, NAN]),
+            Severity.CRITICAL,
+            5,
+            id="lost again, and longer than before",
+        ),
+        pytest.param(
+            with_loss([1.0, NAN, NAN] * 2 + [1.0, NAN]),
             Severity.WARNING,
+            8,
+            id="lost again, as it has recovered from before",
+        ),
+        pytest.param(
+            with_metrics(logged("loss", [1.0] * 9), logged("grad_norm", [1.0, INF, 1.0])),
+            Severity.INFO,
             2,
             id="a gradient norm",
+        ),
+        pytest.param(
+            with_metrics(logged("loss", [1.0] * 9), logged("grad_norm", [1.0, INF])),
+            Severity.INFO,
+            2,
+            id="a gradient norm to the end, and a loss that stayed finite",
+        ),
+        pytest.param(
+            with_metrics(logged("grad_norm", [1.0, INF, INF])),
+            Severity.WARNING,
+            2,
+            id="a gradient norm to the end, and no loss is known",
         ),
         pytest.param(
             with_metrics(replace(logged("loss", [1.0] * 9), first_not_finite_step=4)),
@@ -93,8 +117,45 @@ def test_to_the_end_it_leads_unless_something_else_ended_the_run() -> None:
     assert diagnose(gather(both)).primary.kind is Kind.EXCEPTION
 
 
+def test_a_gradient_norm_is_not_called_a_loss() -> None:
+    norm = logged("grad_norm", [INF, INF, *[1.0] * 98])
+    finding = non_finite_loss.check(gather(with_metrics(logged("loss", [1.0] * 100), norm)))
+    assert finding is not None
+    assert finding.claim == (
+        "The gradient norm grad_norm was not finite in 2 of 100 values, first at logged step 1; "
+        "the loss stayed finite."
+    )
+
+
+def test_a_loss_that_recovered_and_was_lost_again_is_told_from_its_last_stretch() -> None:
+    finding = non_finite_loss.check(gather(with_loss([1.0, NAN, 2.0, 3.0, NAN, NAN])))
+    assert finding is not None
+    assert finding.claim == (
+        "loss is not finite from step 5 on (it was 3 before). It was lost before, first at step 2, "
+        "and recovered (3 values in all)."
+    )
+    assert (finding.evidence["first_step"], finding.evidence["earliest_step"]) == (5, 2)
+
+
+def test_the_scripts_own_step_numbers_are_named_and_not_compared_with_the_tracers() -> None:
+    """The script goes on from step 9,000, and its loss is the later one by any count of steps."""
+    own = logged("loss", [1.0, NAN, NAN])
+    own = replace(own, first_not_finite_step=9002, history=((9001, 1.0), (9002, NAN), (9003, NAN)))
+    alone = non_finite_loss.check(gather(with_metrics(own)))
+    assert alone is not None
+    assert "from logged step 9,002 on" in alone.claim
+    assert alone.evidence["numbering"] == "logged"
+    both = non_finite_loss.check(gather(replace(with_loss([1.0, NAN] * 50), metrics=(own,))))
+    assert both is not None
+    assert both.evidence["first_step"] == 9002  # the one that was lost for good
+    early = logged("loss", [NAN, NAN])
+    seen = non_finite_loss.check(gather(replace(with_loss([1.0] * 50 + [NAN]), metrics=(early,))))
+    assert seen is not None
+    assert (seen.evidence["first_step"], seen.evidence["numbering"]) == (51, "counted")
+
+
 def test_a_gradient_norm_that_rose_first_is_said() -> None:
-    norms = logged("grad_norm", [1.0] * 45 + [9.0] * 5)
+    norms = logged("grad_norm", [1.0] * 45 + [9.0] * 5 + [NAN] * 50)
     run = replace(with_loss([1.0] * 50 + [NAN] * 50), metrics=(norms,))
     finding = non_finite_loss.check(gather(run))
     assert finding is not None

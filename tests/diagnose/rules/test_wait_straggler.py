@@ -10,13 +10,13 @@ from traceml.model.phase import Phase
 from traceml.store.records import RunRecords
 
 
-def spending(field: str) -> RunRecords:
-    """Rank 0 spends its delay on one thing that was measured."""
+def spending(field: str, gpu: bool = False) -> RunRecords:
+    """Rank 0 spends as long as its delay on one thing that was measured."""
 
     def change(steps, rank):
         steps[field] = 19_000_000 if rank == 0 else 0
 
-    return map_steps(make_late(make_run(4), 0, phase="rest"), change)
+    return map_steps(make_late(make_run(4, gpu=gpu), 0, phase="rest"), change)
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,12 @@ def spending(field: str) -> RunRecords:
         pytest.param(spending("gc_ns"), "gc.freeze()", id="garbage collection"),
         pytest.param(spending("logging_ns"), "log every so many steps", id="logging"),
         pytest.param(spending("compile_ns"), "dynamic", id="compiling"),
-        pytest.param(spending("sync_ns"), ".item()", id="synchronising"),
+        pytest.param(
+            spending("sync_ns"), "on rank 0 alone", id="synchronising, which stays in its phase"
+        ),
+        pytest.param(
+            spending("gc_ns", gpu=True), "on rank 0 alone", id="the host's time, the GPU's clock"
+        ),
     ],
 )
 def test_must_fire(run: RunRecords, advice: str) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from traceml.facts.facts import Facts
+from traceml.diagnose.host_time import unexplained_s
+from traceml.facts.facts import Facts, share
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.phase import Phase
 from traceml.model.quantities import duration, percent
@@ -12,7 +13,7 @@ KIND = Kind.BALANCED
 
 def check(facts: Facts) -> Finding:
     """What to say when no step-time rule found anything."""
-    known = {phase: share for phase in Phase if (share := facts.typical_share(phase)) is not None}
+    known = {phase: part for phase in Phase if (part := _share(facts, phase)) is not None}
     claim = f"No single bottleneck stands out in a step of {duration(facts.mean.step_s)}"
     if known:
         largest = max(known, key=lambda phase: known[phase])
@@ -25,7 +26,14 @@ def check(facts: Facts) -> Finding:
         action="Optimise only if throughput is too low; compare with a run you expected to match.",
         evidence={
             "step_time_ms": None if facts.mean.step_s is None else facts.mean.step_s * 1e3,
-            **{f"{phase.value}_share": share for phase, share in known.items()},
+            **{f"{phase.value}_share": part for phase, part in known.items()},
             "diagnosis_clock": facts.clock,
         },
     )
+
+
+def _share(facts: Facts, phase: Phase) -> float | None:
+    """A phase's part of the step; communication, which the residual holds as well, counts once."""
+    if phase is Phase.RESIDUAL:
+        return share(unexplained_s(facts.mean), facts.mean.step_s)
+    return facts.typical_share(phase)

@@ -28,10 +28,9 @@ PIECES = 4  # buckets, of which all but the last can travel while backward goes 
 
 def check(facts: Facts) -> Finding | None:
     """Fires when a noticeable part of the step is exposed transfer between ranks."""
-    job, step_s = facts.job, facts.mean.step_s
-    if job is None or not job.communication_measured or len(facts.ranks_used) < 2 or not step_s:
+    transfer_s, step_s = exposed_transfer_s(facts), facts.mean.step_s
+    if transfer_s is None or not step_s:
         return None
-    transfer_s = job.transfer_s()
     transfer_share = transfer_s / step_s
     crowded = _is_crowded(facts)
     if transfer_share < (CRITICAL_SHARE if crowded else WARN_SHARE) or transfer_s < NOTICEABLE_S:
@@ -63,6 +62,14 @@ def check(facts: Facts) -> Finding | None:
             "diagnosis_clock": facts.clock,
         },
     )
+
+
+def exposed_transfer_s(facts: Facts) -> float | None:
+    """What every rank waits in a mean step; `None` where there is nothing to wait for or to see."""
+    job = facts.job
+    if job is None or not job.communication_measured or len(facts.ranks_used) < 2:
+        return None
+    return job.transfer_s()
 
 
 def _is_crowded(facts: Facts) -> bool:

@@ -1,6 +1,7 @@
 """GPU throttled: heat, power or the hardware hold the GPU's clock down.
 
-Silent where the driver does not say why the clock is what it is.
+Silent where the driver does not say why the clock is what it is, and where the GPUs of the run
+cannot be told from those of others.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ POWER_CAP = "power cap"
 
 
 def check(facts: Facts) -> Finding | None:
-    """Fires when a GPU's clock was held down in a noticeable part of the samples."""
-    found = [held for gpu in facts.host.by_gpu if (held := _main_reason(gpu)) is not None]
+    """Fires when a GPU of the run had its clock held down in a noticeable part of the samples."""
+    found = [held for gpu in facts.gpus_used or () if (held := _main_reason(gpu)) is not None]
     if not found or not facts.ranks_used:
         return None
     gpu, reason, severity = max(

@@ -33,11 +33,12 @@ def check(facts: Facts) -> Finding | None:
         return None
     low = used < LOW_SHARE
     which = "GPU was" if len(ours) == 1 else f"{count(len(ours), 'GPU')} were"
+    at_most = "at most " if facts.gpus_used is None else ""
     return Finding(
         kind=Kind.LOW_GPU_UTILIZATION if low else Kind.MODERATE_GPU_UTILIZATION,
         section=Section.SYSTEM,
         severity=Severity.WARNING if low else Severity.INFO,
-        claim=f"The {which} in use {percent(used)} of the time.",
+        claim=f"The {which} in use {at_most}{percent(used)} of the time.",
         action=(
             f"Read the step-time diagnosis for the reason: the other {percent(1 - used)} went to "
             "data, the host, communication or work between steps."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from traceml.diagnose.places import ranks_of
 from traceml.facts.facts import Facts
 from traceml.facts.stability import Failure
@@ -19,7 +21,6 @@ _DOING = {
     Doing.INPUT: "waits for its data loader",
     Doing.CODE: "stands",
     Doing.IDLE: "waits for a person",
-    Doing.UNKNOWN: "has gone",
 }
 
 
@@ -28,8 +29,7 @@ def check(facts: Facts) -> Finding | None:
     failure = facts.stability.failure
     if failure is None or failure.kind is not KIND or failure.stall is None:
         return None
-    stall = failure.stall
-    waiting = [each for each in stall.ranks if each.waits_for_others]
+    stall, waiting = failure.stall, failure.waiting
     return Finding(
         kind=KIND,
         section=Section.STABILITY,
@@ -50,35 +50,38 @@ def check(facts: Facts) -> Finding | None:
     )
 
 
-def _claim(failure: Failure, stall: Stall, waiting: list[Standing]) -> str:
+def _claim(failure: Failure, stall: Stall, waiting: Sequence[Standing]) -> str:
     still_s = stall.seen_unix_s - stall.since_unix_s
     begin = (
         f"No step came for {duration(still_s)} after step {(failure.step or 1) - 1:,} "
         f"(a usual one takes {duration(stall.usual_s)})"
     )
     if failure.culprits:
-        said = "; ".join(_stands(each) for each in failure.culprits[:MOST_NAMED])
+        said = "; ".join(_stands(each, waits=False) for each in failure.culprits[:MOST_NAMED])
         also = f", while {_waits(waiting)}" if waiting else ""
         return f"{begin}: {said}{also}."
     if len({each.call or each.doing for each in waiting}) > 1:
-        said = "; ".join(_stands(each) for each in waiting[:MOST_NAMED])
+        said = "; ".join(_stands(each, waits=True) for each in waiting[:MOST_NAMED])
         return f"{begin}: the ranks wait in different places: {said}."
     return f"{begin}: {_waits(waiting)}, and none of the ranks here is missing."
 
 
-def _stands(each: Standing) -> str:
-    call = f" in {each.call}" if each.call else ""
+def _stands(each: Standing, waits: bool) -> str:
     where = f" at {each.where}" if each.where else ""
     busy = " and is busy" if each.moved else ""
-    doing = (
-        f"has gone after step {each.steps:,}"
-        if each.doing is Doing.UNKNOWN
-        else (f"{_DOING[each.doing]}{call}")
-    )
-    return f"rank {each.rank} {doing}{where}{busy}"
+    return f"rank {each.rank} {_does(each, waits)}{where}{busy}"
 
 
-def _waits(waiting: list[Standing]) -> str:
+def _does(each: Standing, waits: bool) -> str:
+    if each.doing is Doing.UNKNOWN:
+        return f"has gone after step {each.steps:,}"
+    if not waits and each.doing in (Doing.COLLECTIVE, Doing.BACKWARD):
+        return f"stands in {each.call or 'backward'}"  # there is nobody else to wait for
+    call = f" in {each.call}" if each.call else ""
+    return f"{_DOING[each.doing]}{call}"
+
+
+def _waits(waiting: Sequence[Standing]) -> str:
     ranks = ", ".join(str(each.rank) for each in waiting[:MOST_NAMED])
     call = next((each.call for each in waiting if each.call), None)
     where = next((each.where for each in waiting if each.where), None)
@@ -96,7 +99,7 @@ def _stacks(stall: Stall, culprit: Standing | None) -> str:
     return f" The stacks are in {files[0]}." if files else ""
 
 
-def _action(failure: Failure, stall: Stall, waiting: list[Standing]) -> str:
+def _action(failure: Failure, stall: Stall, waiting: Sequence[Standing]) -> str:
     culprit = failure.culprits[0] if failure.culprits else None
     stacks = _stacks(stall, culprit)
     if culprit is not None and culprit.doing is Doing.INPUT:

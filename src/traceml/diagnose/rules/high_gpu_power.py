@@ -1,6 +1,7 @@
 """High GPU power: a GPU draws what it is allowed to.
 
-Context and no fault: that is what a GPU at full work does.
+Context and no fault: that is what a GPU at full work does. Silent where the GPUs of the run
+cannot be told from those of others.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ LIMIT_SHARE = 0.95  # of the enforced limit, on average: the clock is held down 
 
 
 def check(facts: Facts) -> Finding | None:
-    """Fires when a GPU worked at its power limit."""
+    """Fires when a GPU of the run worked at its power limit."""
     drawn = [
         (gpu.power_share.mean, gpu)
-        for gpu in facts.gpus_used or facts.host.by_gpu
+        for gpu in facts.gpus_used or ()
         if gpu.power_share.mean is not None
     ]
-    if not drawn or not facts.gpus_needed:
+    if not drawn:
         return None
     share, gpu = max(drawn, key=lambda one: (one[0], -one[1].index))
     if share < LIMIT_SHARE:

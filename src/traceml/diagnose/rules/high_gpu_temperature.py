@@ -1,6 +1,7 @@
 """High GPU temperature: a GPU runs hot enough to slow down soon.
 
-Whether it did slow down is said by the rule on throttling.
+Whether it did slow down is said by the rule on throttling. Silent where the GPUs of the run
+cannot be told from those of others.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ CRITICAL_C = 90.0  # all the time: the next step is that the GPU shuts down
 
 
 def check(facts: Facts) -> Finding | None:
-    """Fires when the hottest GPU was hot all along, or touched the limit."""
+    """Fires when the hottest GPU of the run was hot all along, or touched the limit."""
     hot = [
         (mean_c, peak_c, gpu)
-        for gpu in facts.gpus_used or facts.host.by_gpu
+        for gpu in facts.gpus_used or ()
         for mean_c, peak_c in [(gpu.temperature_c.mean, gpu.temperature_c.peak)]
         if mean_c is not None and peak_c is not None
         if mean_c >= WARN_C or peak_c >= CRITICAL_C
     ]
-    if not hot or not facts.gpus_needed:
+    if not hot:
         return None
     mean_c, peak_c, hottest = max(hot, key=lambda one: (one[0], one[1], -one[2].index))
     return Finding(

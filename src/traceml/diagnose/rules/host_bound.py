@@ -64,8 +64,7 @@ def check(facts: Facts) -> Finding | None:
 
 
 def _utilisation(facts: Facts) -> float | None:
-    """The mean of the busiest GPUs, as many as the ranks use: the others are not this job's."""
-    used = len({(rank.rank.hostname, rank.rank.device) for rank in facts.ranks_used})
-    means = [gpu.utilisation.mean for gpu in facts.host.by_gpu if gpu.utilisation.mean is not None]
-    busiest = sorted(means, reverse=True)[:used]
-    return sum(busiest) / len(busiest) if busiest else None
+    """The mean over the run's GPUs; `None` where they cannot be told from those of others."""
+    known = [gpu.utilisation.mean for gpu in facts.gpus_used or ()]
+    means = [mean for mean in known if mean is not None]
+    return sum(means) / len(means) if means else None

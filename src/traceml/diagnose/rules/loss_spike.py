@@ -5,6 +5,7 @@ Stays silent on losses that are noisy by nature, and on those that fall below ze
 
 from __future__ import annotations
 
+from traceml.diagnose.places import numbered
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import count
@@ -25,6 +26,7 @@ def check(facts: Facts) -> Finding | None:
         return None
     worst = lasting[0] if lasting else max(loss.jumps, key=lambda jump: jump.value / jump.usual)
     beyond_start = loss.first is not None and worst.value >= ABOVE_START * loss.first
+    step = numbered(worst.step, loss.is_logged)
     after = "and stayed there" if worst.lasts else "and came back"
     others = f" ({count(len(loss.jumps), 'spike')} in all)" if len(loss.jumps) > 1 else ""
     return Finding(
@@ -32,18 +34,19 @@ def check(facts: Facts) -> Finding | None:
         section=Section.STABILITY,
         severity=Severity.WARNING if worst.lasts or beyond_start else Severity.INFO,
         claim=(
-            f"{loss.name} jumped from {worst.usual:.4g} to {worst.value:.4g} at step "
-            f"{worst.step:,} {after}{others}."
+            f"{loss.name} jumped from {worst.usual:.4g} to {worst.value:.4g} at {step} "
+            f"{after}{others}."
         ),
         action=(
-            f"Go on from a checkpoint before step {worst.step:,} with a lower learning rate, a "
+            f"Go on from a checkpoint before {step} with a lower learning rate, a "
             "longer warm-up or clipped gradients."
             if worst.lasts
-            else f"Look at the batch of step {worst.step:,}; clip gradients if it comes again."
+            else f"Look at the batch of {step}; clip gradients if it comes again."
         ),
         evidence={
             "name": loss.name,
             "step": worst.step,
+            "numbering": "logged" if loss.is_logged else "counted",
             "usual": worst.usual,
             "peak": worst.value,
             "times": worst.value / worst.usual,

@@ -1,9 +1,15 @@
-"""Non-finite loss: the loss, or a gradient norm, was no number any more."""
+"""Non-finite loss: the loss was no number any more.
+
+Where the loss stayed finite, a gradient norm that was not is a remark: a GradScaler that looks for
+its scale makes infinite gradients, and skips their steps.
+"""
 
 from __future__ import annotations
 
+from traceml.diagnose.places import numbered
 from traceml.facts.facts import Facts
-from traceml.facts.losses import NotFinite
+from traceml.facts.losses import LossFacts, NotFinite
+from traceml.facts.stability import Failure
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import count
 
@@ -15,19 +21,20 @@ def check(facts: Facts) -> Finding | None:
     loss = facts.stability.loss
     if loss is None or loss.not_finite is None:
         return None
-    lost, failure = loss.not_finite, facts.stability.failure
-    # What ended the run is told first; a run that somebody stopped did not end by itself.
-    leads = lost.to_the_end and (failure is None or failure.kind is Kind.KILLED)
+    lost = loss.not_finite
     return Finding(
         kind=KIND,
         section=Section.STABILITY,
-        severity=Severity.CRITICAL if leads else Severity.WARNING,
-        claim=_claim(lost),
-        action=_action(lost),
+        severity=_severity(loss, lost, facts.stability.failure),
+        claim=_norms_claim(loss, lost) if lost.is_norm else _claim(lost),
+        action=_norms_action() if lost.is_norm else _action(lost),
         ranks=lost.ranks,
         evidence={
             "name": lost.name,
             "first_step": lost.first_step,
+            "earliest_step": lost.earliest_step,
+            "numbering": "logged" if lost.is_logged else "counted",
+            "values": lost.values,
             "values_not_finite": lost.count,
             "last_finite": lost.last_finite,
             "gradient_norm_usual": lost.norm_usual,
@@ -36,15 +43,24 @@ def check(facts: Facts) -> Finding | None:
     )
 
 
+def _severity(loss: LossFacts, lost: NotFinite, failure: Failure | None) -> Severity:
+    if lost.is_norm:
+        return Severity.WARNING if lost.lasts and not loss.values else Severity.INFO
+    # What ended the run is told first; a run that somebody stopped did not end by itself.
+    leads = lost.lasts and (failure is None or failure.kind is Kind.KILLED)
+    return Severity.CRITICAL if leads else Severity.WARNING
+
+
 def _claim(lost: NotFinite) -> str:
     before = "" if lost.last_finite is None else f" (it was {lost.last_finite:.4g} before)"
+    step = numbered(lost.first_step, lost.is_logged)
+    times = count(lost.count, "value")
     if not lost.to_the_end:
-        times = count(lost.count, "value")
-        return (
-            f"{lost.name} was not finite at step {lost.first_step:,}{before}; it recovered "
-            f"({times} in all)."
-        )
-    claim = f"{lost.name} is not finite from step {lost.first_step:,} on{before}."
+        return f"{lost.name} was not finite at {step}{before}; it recovered ({times} in all)."
+    claim = f"{lost.name} is not finite from {step} on{before}."
+    if lost.earliest_step != lost.first_step:
+        earliest = numbered(lost.earliest_step, lost.is_logged)
+        claim += f" It was lost before, first at {earliest}, and recovered ({times} in all)."
     if lost.norm_before is not None:
         claim += (
             f" The gradient norm had risen first: {lost.norm_before:.4g} against a usual "
@@ -53,16 +69,35 @@ def _claim(lost: NotFinite) -> str:
     return claim
 
 
+def _norms_claim(loss: LossFacts, lost: NotFinite) -> str:
+    step = numbered(lost.first_step, lost.is_logged)
+    if lost.to_the_end:
+        claim = f"The gradient norm {lost.name} is not finite from {step} on"
+    else:
+        claim = (
+            f"The gradient norm {lost.name} was not finite in {lost.count:,} of "
+            f"{count(lost.values, 'value')}, first at {step}"
+        )
+    return f"{claim}; the loss stayed finite." if loss.values else f"{claim}."
+
+
+def _norms_action() -> str:
+    return (
+        "Nothing to do while a GradScaler looks for its scale: it skips such steps. If they go on "
+        "coming, clip gradients or use bf16 instead of fp16."
+    )
+
+
 def _action(lost: NotFinite) -> str:
+    step = numbered(lost.first_step, lost.is_logged)
     if not lost.to_the_end:
         return "Clip gradients, or skip such batches; look at the batch of that step."
     if lost.norm_before is not None:
         return (
             "Clip the gradient norm near its usual value and lower the learning rate; go on from "
-            f"a checkpoint before step {lost.first_step:,}."
+            f"a checkpoint before {step}."
         )
     return (
-        f"Go on from a checkpoint before step {lost.first_step:,} with a lower learning rate and "
-        "clipped gradients; use bf16 instead of fp16; torch.autograd.set_detect_anomaly(True) "
-        "names the operation."
+        f"Go on from a checkpoint before {step} with a lower learning rate and clipped gradients; "
+        "use bf16 instead of fp16; torch.autograd.set_detect_anomaly(True) names the operation."
     )

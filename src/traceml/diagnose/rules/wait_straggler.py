@@ -16,7 +16,6 @@ REMEDIES = {
     "gc_s": "call gc.freeze() and gc.disable(), and gc.collect() at the same step on every rank",
     "logging_s": "log every so many steps, or from another thread",
     "compile_s": "mark the shapes that vary as dynamic, or pad them",
-    "sync_s": "move .item(), .cpu() and printed tensors out of the step",
 }
 """By what the rest was spent on."""
 
