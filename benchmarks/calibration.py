@@ -36,6 +36,9 @@ RUN_SPREADS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2)
 TRIALS = 4000
 """Of a share of 5 % they leave an interval of 4.4 to 5.7 %."""
 DECIDED = ("IMPROVEMENT", "REGRESSION", "MIXED")
+NO_CHANGE = "NO CHANGE"
+MISSED = 1.02
+"""A true change of twice the tolerance: to call it none would be wrong."""
 EARLIER_RUNS = 9
 CURVE_TRIALS = 1000
 
@@ -158,6 +161,11 @@ def decided_share(
     return sum(judged(noise, runs, ratio, terms)[0] in DECIDED for _ in range(trials)) / trials
 
 
+def missed_share(noise: Noise, runs: int, trials: int = TRIALS) -> float:
+    """How often a true change of +2 % is called none."""
+    return sum(judged(noise, runs, MISSED)[0] == NO_CHANGE for _ in range(trials)) / trials
+
+
 def coverage(noise: Noise, runs: int, trials: int = TRIALS) -> float:
     """How often the interval holds the truth, which is one."""
     held = 0
@@ -172,7 +180,7 @@ def coverage(noise: Noise, runs: int, trials: int = TRIALS) -> float:
 
 def run() -> list[Figure]:
     """Everything, a line each; a few minutes."""
-    return [*_coverage(), *_false_verdicts(), *_one_run_curve(), *_power()]
+    return [*_coverage(), *_false_verdicts(), *_missed(), *_one_run_curve(), *_power()]
 
 
 def _coverage() -> list[Figure]:
@@ -192,15 +200,33 @@ def _coverage() -> list[Figure]:
 
 def _false_verdicts() -> list[Figure]:
     """The worst of all run spreads, for each kind of series."""
-    found = []
-    for name, series in SERIES.items():
-        shares = [decided_share(Noise(series, spread, 128), 3) for spread in RUN_SPREADS]
-        what = f"false verdicts from 3 + 3 runs, {name} steps, worst of spreads 0.1 … 20 %"
-        note = f"mean of all spreads {100 * float(np.mean(shares)):.1f} %"
-        worst = _share(what, "≤ 5 %", max(shares), TRIALS, note)
-        by_spread = dict(zip(map(str, RUN_SPREADS), shares, strict=True))
-        found.append(replace(worst, details=by_spread))
-    return found
+    return [
+        _worst_of_spreads(
+            f"false verdicts from 3 + 3 runs, {name} steps",
+            [decided_share(Noise(series, spread, 128), 3) for spread in RUN_SPREADS],
+            TRIALS,
+        )
+        for name, series in SERIES.items()
+    ]
+
+
+def _missed() -> list[Figure]:
+    """Of NO CHANGE: how often it is said of a change."""
+    series = STATIONARY["correlated 0.5"]
+    return [
+        _worst_of_spreads(
+            f"+2 % called NO CHANGE from {runs} + {runs} runs",
+            [missed_share(Noise(series, spread), runs, CURVE_TRIALS) for spread in RUN_SPREADS],
+            CURVE_TRIALS,
+        )
+        for runs in (1, 3)
+    ]
+
+
+def _worst_of_spreads(what: str, shares: list[float], trials: int) -> Figure:
+    note = f"mean of all spreads {100 * float(np.mean(shares)):.1f} %"
+    worst = _share(f"{what}, worst of spreads 0.1 … 20 %", "≤ 5 %", max(shares), trials, note)
+    return replace(worst, details=dict(zip(map(str, RUN_SPREADS), shares, strict=True)))
 
 
 def _one_run_curve() -> list[Figure]:

@@ -1,21 +1,32 @@
-"""How long `traceml compare` takes, from the command to its end."""
+"""How long `traceml compare` takes on run folders as people have them, from command to end.
+
+Fifty runs of one command lie in a repository with their lineage; those of A and of B are of
+different commits, so that a comparison also looks for earlier runs and asks git what changed.
+"""
 
 from __future__ import annotations
 
 import json
 import resource
+import subprocess
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 from benchmarks import commands
 from benchmarks.figure import Figure
 from benchmarks.stats import median_interval
+from traceml.model.run import Manifest
+from traceml.store.folder import write_manifest
 
 REPEATS = 9
+RUNS = 50
 GROUP = 20
+PACKAGES = 150
 LARGE_BYTES = 200_000_000
 LARGE_REPEATS = 5
+COMMAND = ("python", "train.py", "--lr", "0.1")
 
 
 def document(step_ms: float, run_name: str) -> dict[str, Any]:
@@ -29,6 +40,25 @@ def document(step_ms: float, run_name: str) -> dict[str, Any]:
         "meta": {"run_name": run_name, "world_size": 1},
         "step_time": {"global": {"window": {"diagnosis_clock": "cpu"}, "average": average}},
         "steps": {"count": 640, "block_steps": 10, "block_means_ms": blocks},
+    }
+
+
+def lineage(project: Path, commit: str) -> dict[str, Any]:
+    """Where such a run comes from."""
+    return {
+        "captured_unix_s": time.time(),
+        "code": {"repository": str(project), "commit": commit, "branch": "main", "dirty": False},
+        "command": {
+            "words": COMMAND,
+            "script": COMMAND[1],
+            "arguments": COMMAND[2:],
+            "folder": str(project),
+        },
+        "environment": {"python": "3.12.1", "torch": "2.11.0", "cuda": "12.8"},
+        "packages": {f"package-{place}": f"1.{place}" for place in range(PACKAGES)},
+        "hardware": {"hostname": "node", "cpu": "a CPU", "cores": 8, "gpus": []},
+        "data": {"dvc": {}, "paths": {"data": {"files": 3, "size_bytes": 6}}},
+        "variables": {"OMP_NUM_THREADS": "8"},
     }
 
 
@@ -46,41 +76,71 @@ def large_document(step_ms: float) -> str:
     )
 
 
+def make_runs(project: Path) -> None:
+    """Fifty finished runs: `a-*` of the first commit, `b-*` and the rest of the second."""
+    commits = [_commit(project, f"x = {number}\n" * 100) for number in range(2)]
+    names = [f"a-{number}" for number in range(GROUP)] + [f"b-{number}" for number in range(GROUP)]
+    names += [f"other-{number}" for number in range(RUNS - len(names))]
+    for number, name in enumerate(names):
+        folder = project / "logs" / name
+        folder.mkdir(parents=True)
+        is_first = name.startswith("a-")
+        step_ms = (20.0 if is_first else 21.0) * (1 + number % GROUP / 1000)
+        made = document(step_ms, name) | {"lineage": lineage(project, commits[not is_first])}
+        (folder / "final_summary.json").write_text(json.dumps(made))
+        write_manifest(folder, Manifest(name, time.time(), COMMAND, str(project)))
+
+
 def run() -> list[Figure]:
-    """Two files, two groups of runs, and a file that is far too large."""
+    """Two runs, two groups of runs, and a file that is far too large."""
     with tempfile.TemporaryDirectory() as place:
-        logs = Path(place) / "logs"
-        for group, step_ms in (("a", 20.0), ("b", 21.0)):
-            for number in range(GROUP):
-                folder = logs / f"{group}-{number}"
-                folder.mkdir(parents=True)
-                made = document(step_ms * (1 + number / 1000), folder.name)
-                (folder / "final_summary.json").write_text(json.dumps(made))
-        large = Path(place) / "large.json"
+        project = Path(place)
+        make_runs(project)
+        large = project / "large.json"
         large.write_text(large_document(20.0))
-        small = logs / "b-0" / "final_summary.json"
-        base = ["compare", "--logs-dir", str(logs), "--output", str(Path(place) / "out")]
         groups = ["--a", "a-*", "--b", "b-*"]
         return [
-            _timed("compare two summaries", "≤ 0.3 s", [*base, "a-0", "b-0"], REPEATS),
-            _timed(f"compare 2 × {GROUP} runs", "≤ 1.5 s", [*base, *groups], REPEATS),
+            _timed(f"compare two of {RUNS} runs", "≤ 0.3 s", project, ["a-0", "b-0"], REPEATS),
+            _timed(f"compare 2 × {GROUP} runs", "≤ 1.5 s", project, groups, REPEATS),
             _timed(
                 f"compare with a summary of {LARGE_BYTES // 10**6} MB",
                 "≤ 1.5 s",
-                [*base, str(large), str(small)],
+                project,
+                [str(large), "b-0"],
                 LARGE_REPEATS,
             ),
         ]
 
 
-def _timed(what: str, target: str, words: list[str], repeats: int) -> Figure:
-    command = [*commands.traceml(), *words]
-    commands.run(command)  # the files are in memory from here on
+def _commit(project: Path, content: str) -> str:
+    """Write the script and commit it; the first time, make the repository."""
+    identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    (project / "train.py").write_text(content)
+    for words in (["init", "--quiet"], ["add", "train.py"], ["commit", "--quiet", "-m", "change"]):
+        subprocess.run(["git", *identity, *words], cwd=project, check=True)
+    asked = ["git", "rev-parse", "HEAD"]
+    return subprocess.run(asked, cwd=project, check=True, capture_output=True, text=True).stdout[
+        :40
+    ]
+
+
+def _timed(what: str, target: str, project: Path, words: list[str], repeats: int) -> Figure:
+    _seconds(project, words)  # the files are in memory from here on
     before_s = _children_cpu_s()
-    middle, low, high = median_interval([commands.seconds(command) for _ in range(repeats)])
+    middle, low, high = median_interval([_seconds(project, words) for _ in range(repeats)])
     cpu_s = (_children_cpu_s() - before_s) / repeats
     spread = f"95 % interval of the median, {repeats}"
     return Figure(what, target, middle, "s", low, high, spread, f"of which {cpu_s:.2f} s on a core")
+
+
+def _seconds(project: Path, words: list[str]) -> float:
+    """How long one comparison takes for somebody who stands in the project."""
+    command = [*commands.traceml(), "compare", *words]
+    began_s = time.monotonic()
+    subprocess.run(
+        command, cwd=project, env=commands.environment(), check=True, capture_output=True
+    )
+    return time.monotonic() - began_s
 
 
 def _children_cpu_s() -> float:

@@ -62,6 +62,7 @@ NO_ROOMS = {"utils", "util", "core", "common", "helpers", "base", "misc"}
 
 GUARDS = [
     "agent/loop.py",  # around the agent's loop
+    "cli/compare.py",  # around the gate: a bug of ours must not exit as a regression does
     "launch/supervise.py",  # around the launcher's last resort: the status stays the training's
     "trace/inject/sitecustomize.py",  # around our arrival: the user's `import torch` must not fail
     "trace/session.py",  # around every hook in the training process

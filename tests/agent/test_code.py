@@ -170,3 +170,11 @@ def test_variables_that_point_elsewhere_are_not_followed(
     make_repository(tmp_path / "other", train="1")
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "other" / ".git"))
     assert _found(tmp_path / "own").commit == head
+
+
+def test_a_secret_of_any_form_in_changed_code_is_not_kept(tmp_path: Path) -> None:
+    make_repository(tmp_path, train="a\n")
+    (tmp_path / "train.py").write_text("password = 'hunter2'\nsecret = 'x9'\nlr = 'fast'\n")
+    found, diff = _look(tmp_path)
+    assert found is not None and found.changes is not None and found.changes.masked
+    assert "+password = '***'\n+secret = '***'\n+lr = 'fast'" in diff

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
@@ -142,6 +143,34 @@ def test_a_piece_that_fails_holds_up_no_other(
     assert found.code is not None and found.data is not None and found.hardware is None
 
 
+def test_the_script_is_known_by_its_content(project: Path) -> None:
+    (project / "new.py").write_text("unknown to git")
+    expected = hashlib.sha256(b"unknown to git").hexdigest()
+    _introduce(project, TRAINER_MARK, argv=("new.py",))
+    found = _captured(project, "run.sh")
+    assert found.command is not None and found.command.script_sha256 == expected
+
+
+def test_all_of_one_look_has_one_deadline(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Git took its time: nothing else is asked, and the machine is still described."""
+    now_s = 100.0
+    monkeypatch.setattr(capture.time, "monotonic", lambda: now_s)
+
+    def slow(*_: object) -> tuple[None, str]:
+        nonlocal now_s
+        now_s += capture.PIECE_S
+        return None, ""
+
+    monkeypatch.setattr(capture, "look_at_code", slow)
+    capturing = LineageCapture(project / "logs" / "run", _manifest(project, "train.py", "data"))
+    for piece, _ in zip(capturing.pieces(), range(3), strict=False):
+        piece()
+    found = read_lineage(project / "logs" / "run")
+    assert found is not None and found.data is not None and found.hardware is not None
+    assert found.data.paths == {}
+    assert now_s <= 100.0 + 2 * capture.PIECE_S
+
+
 @pytest.mark.parametrize(
     ("packages", "version"),
     [
@@ -195,6 +224,7 @@ def test_two_runs_of_one_command_are_identical_until_something_changes(tmp_path:
     names = {group: [each.name for each in rows] for group, rows in found.differences.items()}
     assert names == {
         "code": ["dirty", "changes"],
+        "command": ["script content"],
         "data": ["data"],
         "variables": ["OMP_NUM_THREADS"],
     }

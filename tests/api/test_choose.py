@@ -45,7 +45,7 @@ def test_an_absolute_pattern_is_found(logs: Path) -> None:
     assert len(choose([str(logs.absolute() / "base-*")], logs)) == 2
 
 
-@pytest.mark.parametrize("word", ["gone", "gone-*", "lr=9", "lr=0.1,", "unfinished"])
+@pytest.mark.parametrize("word", ["gone", "gone-*", "lr=9", "lr=0.1,", "unfinished", "base**"])
 def test_what_leads_to_no_run_is_said(logs: Path, word: str) -> None:
     with pytest.raises(TraceMLError) as refusal:
         choose([word], logs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,12 +16,20 @@ from traceml.summaries.read import read_summary
 COMMAND = ("python", "train.py")
 
 
-def add(logs: Path, name: str, step_ms: float, command: tuple[str, ...] = COMMAND, age: int = 0):
+def add(
+    logs: Path,
+    name: str,
+    step_ms: float,
+    command: tuple[str, ...] = COMMAND,
+    age: int = 0,
+    **fields: Any,
+) -> None:
     folder = logs / name
     folder.mkdir(parents=True)
     document = {
         "producer": {"name": "traceml-insight"},
         "step_time": {"global": {"average": {"step_time_ms": step_ms}}},
+        **fields,
     }
     (folder / "final_summary.json").write_text(json.dumps(document))
     manifest = {"run_name": name, "started_unix_s": 0, "command": command}
@@ -73,3 +82,66 @@ def test_a_file_outside_any_run_has_no_history(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text(json.dumps({"system": {}}))
     assert history_of([path, path], [read_summary(path)] * 2) is None
+
+
+CODE = {"commit": "c0ffee", "dirty": True, "changes": {"sha256": "aa"}}
+MACHINE = {"hostname": "n1", "gpus": [{"name": "H200"}]}
+ALIKE = {"lineage": {"code": CODE, "hardware": MACHINE}, "meta": {"world_size": 2}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "teaches"),
+    [
+        pytest.param(ALIKE, True, id="alike"),
+        pytest.param({**ALIKE, "exit_status": 0}, True, id="ended well"),
+        pytest.param({**ALIKE, "exit_status": 1}, False, id="failed"),
+        pytest.param({**ALIKE, "failure": {"kind": "CRASHED"}}, False, id="known to have failed"),
+        pytest.param({**ALIKE, "meta": {"world_size": 1}}, False, id="fewer ranks"),
+        pytest.param(
+            {
+                **ALIKE,
+                "lineage": {"code": CODE | {"changes": {"sha256": "bb"}}, "hardware": MACHINE},
+            },
+            False,
+            id="other changes to the code",
+        ),
+        pytest.param(
+            {**ALIKE, "lineage": {"code": CODE | {"changes": None}, "hardware": MACHINE}},
+            False,
+            id="changes that nobody kept",
+        ),
+        pytest.param(
+            {**ALIKE, "lineage": ALIKE["lineage"] | {"command": {"script_sha256": "cc"}}},
+            False,
+            id="another script under the same name",
+        ),
+        pytest.param(
+            {**ALIKE, "lineage": {"code": CODE, "hardware": MACHINE | {"hostname": "n2"}}},
+            False,
+            id="another machine",
+        ),
+        pytest.param(
+            {**ALIKE, "lineage": {"code": CODE, "hardware": MACHINE | {"gpus": []}}},
+            False,
+            id="no GPU",
+        ),
+    ],
+)
+def test_only_runs_that_were_alike_teach(
+    tmp_path: Path, fields: dict[str, Any], teaches: bool
+) -> None:
+    for name in ("a", "b"):
+        add(tmp_path, name, 100.0, **ALIKE)
+    for number in range(5):
+        add(tmp_path, f"earlier-{number}", 100.0 + number, **fields)
+    paths = compared(tmp_path)
+    found = history_of(paths, [read_summary(path) for path in paths])
+    assert (found is not None) is teaches
+
+
+def test_changes_that_nobody_kept_are_like_no_other_run(tmp_path: Path) -> None:
+    unknown = {"lineage": {"code": {"commit": "c0ffee", "dirty": True}}}
+    for number, name in enumerate(("a", "b", "c", "d", "e", "f")):
+        add(tmp_path, name, 100.0 + number, **unknown)
+    paths = compared(tmp_path)
+    assert history_of(paths, [read_summary(path) for path in paths]) is None

@@ -30,7 +30,8 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for number in range(3):
             time_ms = step_ms * (1 + number / 1000)
             step_time = {"global": {"average": {"step_time_ms": time_ms}}}
-            add(tmp_path, f"{group}-{number}", {"step_time": step_time})
+            steps = {"count": 400, "stdev_ms": 0.5, "effective_count": 100}
+            add(tmp_path, f"{group}-{number}", {"step_time": step_time, "steps": steps})
     add(tmp_path, "empty", {"system": {}})
     return tmp_path / "logs"
 
@@ -69,6 +70,11 @@ GROUPS = ["--a", "base-*", "--b", "cand-*"]
         pytest.param(["base-0", "base-1", "cand-0", "--fail-on", "regression"], 1, id="the third"),
         pytest.param(["base-0", "empty"], 3, id="nothing in common"),
         pytest.param(["base-0", "empty", "--fail-on", "inconclusive"], 3, id="and a gate"),
+        pytest.param(
+            ["base-0", "cand-0", "--fail-on", "regression", "--metric", "throughput"],
+            3,
+            id="nothing to judge by",
+        ),
         pytest.param(["base-0", "gone"], 2, id="no such run"),
         pytest.param(["base-0"], 2, id="one run"),
         pytest.param([], 2, id="no run"),
@@ -99,7 +105,8 @@ def test_the_json_is_all_there_is_on_stdout(capsys: pytest.CaptureFixture[str]) 
     printed = capsys.readouterr()
     document = json.loads(printed.out, parse_constant=pytest.fail)
     assert document["verdict"]["status"] == "REGRESSION"
-    assert document["gate"] == {"fail_on": ["regression"], "failed": True}
+    gate = document["gate"]
+    assert (gate["fail_on"], gate["failed"], gate["unmeasured"]) == (["regression"], True, [])
     assert document["a_runs"] == ["base-0", "base-1", "base-2"]
     assert "Written to" in printed.err
 
@@ -204,3 +211,74 @@ def test_every_key_of_the_file_has_a_row(part: type[msgspec.Struct]) -> None:
     keys = [field.encode_name for field in msgspec.structs.fields(part)]
     page = (DOCS / "comparison.md").read_text()
     assert [key for key in keys if f"| `{key}` |" not in page] == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(["base-0", "cand-0", "--output", "."], id="a folder"),
+        pytest.param(["base-0", "cand-0", "--output", "/"], id="the root"),
+        pytest.param(["base-0", "cand-0", "base-1", "--output", "."], id="a folder for several"),
+        pytest.param(["base-0", "cand-0", "--output", "a/.."], id="the folder above"),
+        pytest.param(["base-0", "cand-0", "--output", "a\0b"], id="a null byte"),
+        pytest.param(["--a", "base**", "--b", "cand-0"], id="a pattern that is none"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", *words, "--fail-on", "regression"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and said.startswith("traceml compare: ")
+
+
+def test_a_terminal_without_our_signs_gets_others(tmp_path: Path) -> None:
+    words = [TRACEML, "compare", "base-0", "base-1"]
+    done = run_process(words, tmp_path, env={"PYTHONIOENCODING": "ascii"})
+    assert done.status == 0, done.stderr
+    assert "Noise: " in done.stdout and "Traceback" not in done.stderr
+
+
+def test_a_bug_of_ours_is_no_regression(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr("traceml.cli.compare.compare_sides", fail)
+    assert main(["compare", "base-0", "cand-0", "--fail-on", "regression"]) == 2
+    assert "ZeroDivisionError: a bug" in capsys.readouterr().err
+
+
+def of_commit(folder: Path, name: str, commit: str, patch: str = "") -> None:
+    """A run of 100 ms with code on record."""
+    changes = {"sha256": patch} if patch else None
+    code = {"commit": commit * 40, "dirty": bool(patch), "changes": changes}
+    step_time = {"global": {"average": {"step_time_ms": 100.0}}}
+    add(folder, name, {"step_time": step_time, "lineage": {"code": code}})
+    if patch:
+        (folder / "logs" / name / "diff.patch").write_text(patch)
+
+
+def test_code_that_was_not_committed_is_shown_and_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of_commit(tmp_path, "one", "a", "+lr = 1\n")
+    of_commit(tmp_path, "two", "a", "+lr = 2\n")
+    main(["compare", "one", "two", "--code-diff", "--output", "x"])
+    printed = capsys.readouterr()
+    assert "one => two" in printed.out and "Written to x.diff" in printed.err
+    assert "++lr = 2" in Path("x.diff").read_text()
+
+
+def test_code_that_is_the_same_writes_no_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of_commit(tmp_path, "one", "a")
+    of_commit(tmp_path, "two", "a")
+    of_commit(tmp_path, "other", "b")
+    main(["compare", "one", "two", "--code-diff", "--output", "x"])
+    assert "on record as the same; nothing to write" in capsys.readouterr().err
+    main(["compare", "one", "other", "--code-diff", "--output", "x"])
+    assert "cannot be compared" in capsys.readouterr().err
+    assert not Path("x.diff").exists()

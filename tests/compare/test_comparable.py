@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compared_runs import run
-from traceml.compare.pair import compare
+from traceml.compare.pair import compare, compare_groups
 from traceml.compare.terms import Terms
 from traceml.summaries.record import Summary
 
@@ -73,12 +73,25 @@ def test_a_smaller_last_batch_is_no_other_batch_size() -> None:
 
 
 def test_the_metric_asked_for_is_judged_whatever_the_batch() -> None:
-    verdict = compare(
-        batches(32, 10.0), batches(64, 15.0), NAMES, Terms(metric="step_time")
-    ).verdict
-    assert (verdict.status, verdict.metric) == ("REGRESSION", "step_time")
+    comparison = compare(batches(32, 10.0), batches(64, 15.0), NAMES, Terms(metric="step_time"))
+    assert (comparison.verdict.status, comparison.verdict.metric) == ("REGRESSION", "step_time")
+    assert comparison.warnings == ("Samples per step differ: 32 -> 64.",)
 
 
 def test_a_run_that_failed_is_said() -> None:
     comparison = compare(run({"step_time_ms": 1}), run({"step_time_ms": 1}, exit_status=1), NAMES)
     assert comparison.warnings == ("Not every run of B ended well; see its own summary.",)
+
+
+def test_a_run_that_hides_its_clock_hides_no_difference_of_the_others() -> None:
+    unknown = run(dict(CPU))
+    comparison = compare_groups(
+        [by_clock("gpu", GPU), unknown], [by_clock("cpu", CPU), by_clock("cpu", CPU)], NAMES
+    )
+    assert "gpu -> cpu" in comparison.warnings[0]
+    assert "forward_ms" not in comparison.sections["step_time"].metrics
+
+
+def test_one_known_clock_is_no_difference() -> None:
+    comparison = compare(by_clock("gpu", GPU), run(dict(GPU)), NAMES)
+    assert "forward_ms" in comparison.sections["step_time"].metrics

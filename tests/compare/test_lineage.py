@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from traceml.compare.lineage import Difference, compare_lineage
+from traceml.compare.lineage import Difference, compare_lineage, compare_lineages
 from traceml.model.lineage import (
     ChangedFile,
     Changes,
@@ -265,3 +265,52 @@ def test_it_is_strict_json_whatever_a_file_holds() -> None:
     found = compare_lineage(a, b)
     decoded = msgspec.json.decode(msgspec.json.encode(found), type=type(found))
     assert decoded == found
+
+
+def _commits(letters: str) -> list[Summary]:
+    return [_with(code=replace(CODE, commit=letter * 40)) for letter in letters]
+
+
+def test_of_groups_every_run_counts() -> None:
+    """The first runs are alike; what the others ran is a difference all the same."""
+    found = compare_lineages(_commits("aaa"), _commits("abb"))
+    assert not found.identical
+    assert found.differences == {
+        "code": (Difference("commit", "a" * 40, f"{'a' * 40}, {'b' * 40}"),)
+    }
+
+
+def test_what_varies_alike_on_both_sides_is_no_difference_but_not_identical() -> None:
+    found = compare_lineages(_commits("abc"), _commits("cab"))
+    assert (found.identical, found.differences) == (False, {})
+    assert "code" in found.same
+    assert compare_lineages(_commits("aa"), _commits("aaa")).identical
+
+
+def test_many_values_of_a_side_are_counted() -> None:
+    found = compare_lineages(_commits("abcdef"), _commits("g"))
+    (commit,) = found.differences["code"]
+    assert str(commit.lhs).endswith(f"{'d' * 40}, … 2 more") and commit.rhs == "g" * 40
+
+
+def test_a_run_of_a_group_that_recorded_nothing_is_said() -> None:
+    found = compare_lineages([SUMMARY, _with(code=None)], [SUMMARY, SUMMARY])
+    assert (found.identical, found.differences) == (False, {})
+    assert found.not_recorded == {"code": ("A",)}
+
+
+def test_an_edited_script_is_a_difference_where_both_looked() -> None:
+    def script(sha256: str | None) -> Summary:
+        return _with(command=replace(COMMAND, script_sha256=sha256))
+
+    told = {"command": [("script content", "1" * 12, "2" * 12)]}
+    assert _told(script("1" * 64), script("2" * 64)) == told
+    assert _told(script("1" * 64), script(None)) == {}
+
+
+def test_data_that_no_run_names_is_not_on_record() -> None:
+    empty = _with(data=Data())
+    found = compare_lineage(empty, empty)
+    assert found.identical
+    assert found.not_recorded == {"data": ("A", "B")} and "data" not in found.same
+    assert "data" in compare_lineage(SUMMARY, empty).differences

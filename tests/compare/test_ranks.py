@@ -40,6 +40,14 @@ def test_the_same_straggler_is_no_change() -> None:
     assert (found.new, found.gone) == ((), ())
 
 
+def test_a_straggler_in_other_words_is_the_same() -> None:
+    reworded = {**INPUT, "status": "input straggler"}
+    found = changes([with_issues(INPUT)], [with_issues(reworded)])
+    assert (found.new, found.gone) == ((), ())
+    worded_both_ways = [with_issues(INPUT), with_issues(reworded), with_issues()]
+    assert [each.ranks for each in changes([with_issues()] * 3, worded_both_ways).new] == [(2,)]
+
+
 def test_of_several_runs_most_have_to_report_it() -> None:
     sometimes = [with_issues(INPUT), with_issues(), with_issues()]
     mostly = [with_issues(INPUT), with_issues(INPUT), with_issues()]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from traceml.compare.selection import matches, parse
+from traceml.compare.selection import argument_values, matches, parse
 from traceml.model.errors import UsageError
+from traceml.model.lineage import Command, Lineage
 from traceml.summaries.labels import Labels
+from traceml.summaries.record import Summary
 
 LABELS = Labels(
     params={"lr": 0.1, "model": "small", "amp": True, "optim.name": "adam", "data": {"shards": 4}},
@@ -43,3 +45,22 @@ def test_what_is_no_group_is_refused(word: str) -> None:
 
 def test_labels_of_any_shape_are_no_error() -> None:
     assert not matches(Labels(params=[1], meta="x", lineage=None), parse("lr=1"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--seed", "3", "--lr", "0.1"), {"seed": "3"}),
+        (("--fold=2", "--Random-Seed", "7"), {"fold": "2", "random_seed": "7"}),
+        (("trainer.seed=5",), {"seed": "5"}),
+        (("--seed", "--fast"), {}),
+        (("--seedling", "3"), {}),
+        (None, {}),
+    ],
+)
+def test_a_seed_is_found_among_the_arguments(
+    arguments: tuple[str, ...] | None, expected: dict[str, str]
+) -> None:
+    given = Summary(lineage=Lineage(command=Command(arguments=arguments)))
+    assert argument_values(given, ("seed", "random_seed", "fold")) == expected
+    assert argument_values(Summary(), ("seed",)) == {}

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from traceml.compare.sides import pair_up
+from traceml.model.lineage import Command, Lineage
 from traceml.summaries.record import Summary
 
 
@@ -25,6 +26,19 @@ def test_runs_stand_beside_their_partners() -> None:
 def test_a_nested_name_and_a_fold_pair_too() -> None:
     a = runs(*({"trainer.Seed": 0, "fold": n} for n in range(3)))
     assert pair_up(a, a).paired_by == "fold and trainer.Seed"
+
+
+def test_a_seed_on_the_command_line_pairs_too() -> None:
+    a, b = (
+        [
+            Summary(lineage=Lineage(command=Command(arguments=("--seed", str(seed)))))
+            for seed in seeds
+        ]
+        for seeds in ((1, 2, 3), (3, 1, 2))
+    )
+    sides = pair_up(a, b)
+    assert sides.paired_by == "seed"
+    assert [run.lineage for run in sides.a] == [run.lineage for run in sides.b]
 
 
 @pytest.mark.parametrize(

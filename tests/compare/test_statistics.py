@@ -37,6 +37,7 @@ def test_pairs_are_compared_by_the_paired_test_on_logarithms() -> None:
     assert change is not None and change.p == pytest.approx(exact.pvalue)
     whole = between_groups(a, b)
     assert whole is not None and whole.high - whole.low > change.high - change.low
+    assert (change.freedom, whole.freedom) == (2, 4)
 
 
 def test_one_run_is_judged_by_the_spread_of_the_others() -> None:
@@ -82,6 +83,16 @@ def test_more_runs_are_needed_for_less_change_and_more_noise() -> None:
     few, many = runs_needed(0.01, 0.05), runs_needed(0.01, 0.005)
     assert few is not None and many is not None and 3 <= few < many
     assert runs_needed(0.2, 0.001) is None
+    as_pairs = runs_needed(0.01, 0.02, paired=True)
+    assert as_pairs is not None and as_pairs > (runs_needed(0.01, 0.02) or 0)
+
+
+def test_room_for_the_next_run_is_the_same_share_both_ways() -> None:
+    change = between_groups(A, B)
+    assert change is not None
+    wide = change.widened(0.03)
+    assert math.log(wide.high / change.high) == pytest.approx(math.log1p(0.03))
+    assert math.log(change.low / wide.low) == pytest.approx(math.log1p(0.03))
 
 
 def test_ratios_without_a_number_are_no_change() -> None:

@@ -51,22 +51,39 @@ def test_nothing_is_claimed_where_nothing_was_measured() -> None:
     assert waterfall_ms(deltas(step_time_ms=(1, 2))) is None
 
 
+STEP = (100.0, 100.0)
+
+
 @pytest.mark.parametrize(
-    ("parts", "is_move"),
+    ("changes", "is_move"),
     [
-        pytest.param({"input": -529.3, "backward": 7.9, "residual": 0.6}, False, id="removed"),
-        pytest.param({"input": -20.0, "forward": 18.0, "residual": 0.0}, True, id="moved"),
-        pytest.param({"forward": 9.0, "backward": -9.0, "residual": 0.0}, False,
-                     id="within compute"),
-        pytest.param({"input": -0.5, "forward": 0.5, "residual": 0.0}, False,
+        pytest.param({"input_wait_ms": (531.6, 2.3), "compute_ms": (31.0, 38.9)}, False,
+                     id="removed"),
+        pytest.param({"input_wait_ms": (40, 20), "compute_ms": (20, 38)}, True, id="moved"),
+        pytest.param({"input_wait_ms": (60, 20), "compute_ms": (20, 48)}, False,
+                     id="a part was moved, most of it is gone"),
+        pytest.param({"forward_ms": (10, 19), "backward_ms": (20, 11), "optimizer_ms": (1, 1),
+                      "compute_ms": (31, 31)}, False, id="within compute"),
+        pytest.param({"input_wait_ms": (1, 0.5), "h2d_ms": (0.5, 1)}, False,
                      id="too little to matter"),
-        pytest.param({"input": 0.0, "residual": 0.0}, False, id="nothing moved"),
+        pytest.param({"input_wait_ms": (4, 4), "compute_ms": (9, 9)}, False, id="nothing moved"),
+        pytest.param({"input_wait_ms": (10, 0), "h2d_ms": (0, 10)}, True,
+                     id="to a phase that was none"),
     ],
 )  # fmt: skip
 def test_work_that_went_elsewhere_is_told_from_work_that_went(
-    parts: dict[str, float], is_move: bool
+    changes: dict[str, tuple[float, float]], is_move: bool
 ) -> None:
-    total = sum(parts.values())
-    found = moved(parts, Delta.between(100.0, 100.0 + total))
+    inside_compute = ("forward_ms", "backward_ms", "optimizer_ms")
+    outer = [change for name, change in changes.items() if name not in inside_compute]
+    step = 100.0, 100.0 + sum(rhs - lhs for lhs, rhs in outer)
+    metrics = deltas(step_time_ms=step, **changes)
+    found = moved(waterfall_ms(metrics), metrics, lambda change: bool(change.delta))
     assert found is not None and found.moved is is_move
-    assert found.added_ms + found.removed_ms == pytest.approx(total)
+    assert found.added_ms + found.removed_ms == pytest.approx(step[1] - step[0])
+
+
+def test_what_may_be_chance_is_not_called_moved() -> None:
+    metrics = deltas(step_time_ms=STEP, input_wait_ms=(40, 20), compute_ms=(20, 40))
+    found = moved(waterfall_ms(metrics), metrics, lambda change: (change.delta or 0) < 0)
+    assert found is not None and not found.moved

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+
 import pytest
 
-from traceml.model.secrets import is_secret, masked, without_credentials
+from traceml.model.secrets import is_secret, masked, masked_text, without_credentials
 
 LONG = "aB3" * 12
 
@@ -24,6 +28,28 @@ LONG = "aB3" * 12
         pytest.param(["--url=https://me:pw@host/x"], ["--url=https://host/x"], id="in a URL"),
         pytest.param(["s3://id:key@bucket/d"], ["s3://bucket/d"], id="in a bucket's URL"),
         pytest.param(["https://h/d?token=a&n=1"], ["https://h/d?token=***&n=1"], id="in a query"),
+        pytest.param(["--password", "-abc"], ["--password", "***"], id="with a dash"),
+        pytest.param(["--password=my own"], ["--password=***"], id="with a space"),
+        pytest.param(["--password=it's"], ["--password=***"], id="with a quote"),
+        pytest.param(
+            ["wandb", "login", "0a1b2c3d" * 5], ["wandb", "login", "***"], id="after login"
+        ),
+        pytest.param(["x=1,api_key=abc,y=2"], ["x=1,api_key=***,y=2"], id="in a list"),
+        pytest.param(
+            ["sh", "-c", "HF_TOKEN=abc python t.py --api-key k1 --lr 1"],
+            ["sh", "-c", "HF_TOKEN=*** python t.py --api-key *** --lr 1"],
+            id="in a shell's line",
+        ),
+        pytest.param(
+            ["--config", '{"api_key": "abc", "lr": 1}'],
+            ["--config", '{"api_key": "***", "lr": 1}'],
+            id="in JSON",
+        ),
+        pytest.param(
+            ["-H", "Authorization: Bearer abcdefgh"],
+            ["-H", "Authorization: Bearer ***"],
+            id="in a header",
+        ),
     ],
 )
 def test_a_secret_is_masked(words: list[str], expected: list[str]) -> None:
@@ -41,6 +67,9 @@ def test_a_secret_is_masked(words: list[str], expected: list[str]) -> None:
         pytest.param(["--data", "/data/ImageNet2012/train_images_of_2012"], id="a long path"),
         pytest.param(["https://host/data.tar?version=3"], id="an address"),
         pytest.param(["--name", "resnet50-bs256-lr0.1-adamw-cosine-warmup"], id="a long name"),
+        pytest.param(["--use-auth-token", "--fp16"], id="a flag after a flag"),
+        pytest.param(["--note", "the key results; what a pass rate!"], id="prose"),
+        pytest.param(["sh", "-c", "cd x && python train.py --lr 1"], id="a shell's line"),
         pytest.param([], id="nothing"),
     ],
 )
@@ -53,6 +82,84 @@ def test_what_is_no_secret_stays(words: list[str]) -> None:
 )
 def test_a_secrets_name_is_known_whatever_its_value(name: str) -> None:
     assert is_secret(name, "word")
+
+
+def test_a_variable_that_hides_a_secret_is_one() -> None:
+    assert is_secret("NCCL_CONF", "user=me password=hunter2")
+    assert not is_secret("NCCL_CONF", "level=3 mode=fast")
+
+
+KEY = "0a1b2c3d" * 5
+BLOCK = "MIIEpAIBAAKCAQEA1234567890abcdefghij"
+
+
+@pytest.mark.parametrize(
+    ("code", "kept"),
+    [
+        pytest.param(f"wandb.login(key='{KEY}')", "wandb.login(key='***')", id="a key by name"),
+        pytest.param(f'wandb.login("{KEY}")', 'wandb.login("***")', id="a key by place"),
+        pytest.param('password = "hunter2"', 'password = "***"', id="a quoted value"),
+        pytest.param("+  'api_key': 'x',", "+  'api_key': '***',", id="a dictionary"),
+        pytest.param("environ['HF_TOKEN'] = 'x'", "environ['HF_TOKEN'] = '***'", id="environ"),
+        pytest.param("+DB_PASSWORD=hunter2", "+DB_PASSWORD=***", id="a line of .env"),
+        pytest.param("+  token: a1b2", "+  token: ***", id="a line of YAML"),
+        pytest.param("id AKIAIOSFODNN7EXAMPLE", "id ***", id="of Amazon"),
+        pytest.param("x('ya29.a0AfH6SMBx-yz_12')", "x('***')", id="of Google"),
+        pytest.param("x('pk-abcdefghijklmnop')", "x('***')", id="a public key of a service"),
+        pytest.param("'redis://:pw@host'", "'redis://***@host'", id="a URL"),
+        pytest.param(
+            f"+-----BEGIN EC PRIVATE KEY-----\n+{BLOCK}\n+ab=\n+-----END EC PRIVATE KEY-----\n+x",
+            "+***\n+x",
+            id="a private key",
+        ),
+        pytest.param(f"-----BEGIN PRIVATE KEY-----\n+{BLOCK}\n+{BLOCK}", "***", id="a key cut off"),
+    ],
+)
+def test_a_secret_in_code_is_masked(code: str, kept: str) -> None:
+    assert masked_text(code) == kept
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "tokenizer = load('gpt2', token=token)",
+        "def login(token: str = None, password: str = ''):",
+        "+  api_key: str",
+        "key = 'layer1.weight'; pad_token = '<pad>'",
+        "headers = {'Authorization': f'Bearer {token}'}",
+        "if '-----BEGIN CERTIFICATE-----' in text:",
+        "disk-usage-of-every-node, task-number-1234567890",
+    ],
+)
+def test_code_without_a_secret_stays(code: str) -> None:
+    assert masked_text(code) == code
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("aB3" * 80_000, "-----BEGIN PRIVATE KEY-----\n" * 9_000, "key = '" * 40_000),
+        *("authorization" + " " * 250_000, "bearer " * 40_000, "login(" * 40_000, "a=\n" * 90_000),
+    ],
+    ids=["letters", "begins", "quotes", "spaces", "words", "calls", "lines"],
+)
+def test_no_text_takes_long(text: str) -> None:
+    """A pattern that tried every way to read a text would take hours for these."""
+    began_s = time.process_time()
+    masked_text(text + " key")
+    assert time.process_time() - began_s < 10
+
+
+def test_a_plain_command_compiles_no_pattern() -> None:
+    """The training process asks, and compiling takes longer than all the rest."""
+    code = (
+        "from traceml.model import secrets; "
+        "secrets.masked(['train.py', '--api-key', 'abc', 'lr=0.1', 'https://a:b@c/d']); "
+        "secrets.is_secret('OMP_NUM_THREADS', '8'); "
+        "print(secrets._patterns.cache_info().misses)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "0\n"
 
 
 def test_a_remote_without_a_scheme_stays() -> None:

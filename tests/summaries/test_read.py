@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from traceml.compare.pair import compare
 from traceml.compare.record import to_json
 from traceml.model.errors import RunNotFound, TraceMLError, UnreadableSummary
-from traceml.summaries.read import locate, read_summary
+from traceml.summaries.read import MOST_BYTES, locate, read_compared, read_labels, read_summary
 from traceml.summaries.record import Summary
 from traceml.text.comparison import comparison_text
 from traceml.text.markdown import comparison_markdown
@@ -156,6 +157,21 @@ NESTED = '{"x":' + "[" * 100_000
             id="a negative time of one rank",
         ),
         pytest.param(
+            {"process": {"global": {"average": {"ram_peak_bytes": -1}}}},
+            "'process.global.average.ram_peak_bytes' is -1",
+            id="a negative amount of memory",
+        ),
+        pytest.param(
+            {**step_time(step_time_ms=1), "steps": {"count": 2, "block_means_ms": [1, -2]}},
+            "'steps.block_means_ms[1]' is -2",
+            id="a negative time among the steps",
+        ),
+        pytest.param(
+            {**step_time(step_time_ms=1), "steps": {"count": 2, "quantiles_ms": {"50": -1}}},
+            "'steps.quantiles_ms.50' is -1",
+            id="a negative quantile",
+        ),
+        pytest.param(
             step_time(step_time_ms=1, forward_ms="fast"),
             "'step_time.global.average.forward_ms' is of type",
             id="text for a number",
@@ -188,6 +204,36 @@ def test_a_bad_file_is_refused_in_one_clear_line(
     message = str(refusal.value)
     assert said in message
     assert message.startswith(str(path)) and "\n" not in message and ";" in message
+
+
+def test_what_is_left_after_a_subtraction_may_be_below_zero(tmp_path: Path) -> None:
+    left = step_time(step_time_ms=1, residual_ms=-0.1, wait_ms=-0.2)
+    system = {"global": {"average": {"gpu_mem_headroom_bytes": -1, "gpu_temp_c": -4}}}
+    assert read_summary(write(tmp_path, {**left, "system": system})).step_time is not None
+
+
+def test_a_file_beyond_any_summary_is_refused_unread(tmp_path: Path) -> None:
+    path = tmp_path / "sparse.json"
+    with path.open("wb") as file:
+        file.truncate(MOST_BYTES + 1)
+    began_s = time.process_time()
+    for read in (read_summary, read_compared):
+        with pytest.raises(UnreadableSummary, match="too large for a run summary"):
+            read(path)
+    assert read_labels(path) is None
+    assert time.process_time() - began_s < 1  # reading it would take longer
+
+
+def test_a_file_that_memory_cannot_hold_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Path) -> bytes:
+        raise MemoryError
+
+    path = write(tmp_path, step_time(step_time_ms=1))
+    monkeypatch.setattr(Path, "read_bytes", fail)
+    with pytest.raises(UnreadableSummary, match="too large for a run summary"):
+        read_summary(path)
 
 
 def test_a_missing_file_and_a_folder_are_said(tmp_path: Path) -> None:

@@ -20,9 +20,9 @@ SEED_TEXT = """\
 - Format: A -> B | delta = B - A
 
 Verdict: IMPROVEMENT
-Why: Step time fell by 520.8 ms (-92.5%): input -529.3 ms, compute +7.9 ms, rest +0.60 ms.
+Why: Step time fell by 520.8 ms (-92.5%): input -529.3 ms, compute +7.9 ms, rest +0.6 ms.
 Diagnosis: INPUT-BOUND -> COMPUTE-BOUND
-Noise: run-to-run variation was not measured; two runs alike are taken to differ by up to ±3%.
+Noise: run-to-run variation was not measured; two runs alike are taken to differ by up to ±25%.
 
                         A         B  Delta
 Duration           34.6 s    3.30 s  -31.3 s (-90.5%)
@@ -133,7 +133,27 @@ def test_work_that_moved_is_said() -> None:
     assert "Work was moved rather than removed: some phases lost 40.0 ms" in text_of(a, b)
 
 
+def test_a_gate_says_what_nobody_measured() -> None:
+    a = summary({"step_time": {"global": {"average": {"step_time_ms": 4.0}}}})
+    terms = Terms(fail_on=("regression",))
+    text = comparison_text(compare(a, summary({"system": {}}), ("a", "b"), terms))
+    assert "Gate: FAILED (step_time not measured on both sides; fails on regression)\n" in text
+
+
 def test_only_a_verdict_is_coloured() -> None:
     a = summary({"system": {}})
     text = comparison_text(compare(a, a, ("a", "b")), colour=True)
     assert text.count("\x1b[") == 2 and "Verdict: \x1b[1;32mNO CHANGE\x1b[0m\n" in text
+
+
+def test_what_is_on_record_as_the_same_is_named_and_what_is_not_too() -> None:
+    known = {"packages": {"torch": "2"}, "command": {"script": "train.py"}}
+    text = text_of(*[msgspec.convert({"lineage": known}, Summary)] * 2)
+    assert "Nothing that is on record; the same in both: command, packages.\n" in text
+    assert "Not recorded in either: code, environment, hardware, data, variables.\n" in text
+
+
+def test_a_difference_leaves_no_claim_of_sameness() -> None:
+    a, b = (msgspec.convert({"lineage": {"packages": {"torch": v}}}, Summary) for v in "12")
+    text = text_of(a, b)
+    assert "packages: torch: 1 -> 2" in text and "the same in both" not in text

@@ -13,15 +13,15 @@ from traceml.text.markdown import MOST_BYTES, all_markdown, comparison_markdown,
 
 
 def compared(names: tuple[str, str] = ("a", "b")) -> Comparison:
-    return compare(run({"step_time_ms": 100}), run({"step_time_ms": 120}), names)
+    return compare(run({"step_time_ms": 100}), run({"step_time_ms": 130}), names)
 
 
 def test_the_verdict_comes_first_and_the_details_are_folded() -> None:
     lines = comparison_markdown(compared()).splitlines()
     assert lines[0] == "### 🔴 TraceML: REGRESSION"
-    assert lines[2] == "Step time rose by 20.0 ms (+20.0%)."
+    assert lines[2] == "Step time rose by 30.0 ms (+30.0%)."
     fold = lines.index("<details><summary>What changed</summary>")
-    assert lines.index("| Total step | 100.0 ms | 120.0 ms | +20.0 ms (+20.0%) |  |") > fold
+    assert lines.index("| Total step | 100.0 ms | 130.0 ms | +30.0 ms (+30.0%) |  |") > fold
     assert lines.count("</details>") == sum(line.startswith("<details>") for line in lines)
 
 
@@ -63,7 +63,22 @@ def test_a_comment_stays_below_its_limit() -> None:
     comparison = compare(a, b, ("<" * 1000, ">" * 1000))
     assert len(comparison_markdown(comparison).encode()) < MOST_BYTES
     assert len(all_markdown([comparison] * 40).encode()) < MOST_BYTES
-    assert "more comparisons have no room here" in all_markdown([comparison] * 40)
+    assert len(all_markdown([comparison] * 150).encode()) < MOST_BYTES
+
+
+def test_details_give_way_and_every_verdict_stays() -> None:
+    long = {f"{n}{'<' * 200}": "x" for n in range(12)}
+    a = run({"step_time_ms": 100}, params=long)
+    several = [compare(a, run({"step_time_ms": 300}), (f"a{n}", f"b{n}")) for n in range(60)]
+    text = all_markdown(several)
+    assert len(text.encode()) < MOST_BYTES
+    assert text.count("### 🔴 TraceML: REGRESSION") == text.count("Step time rose by") == 60
+    assert text.count("What is different about the runs") < 60
+    assert all(f"A: a{n}  \nB: b{n}\n" in text for n in range(60))
+    assert text.count("<details>") == text.count("</details>") > 0
+    assert text.endswith(
+        "Details have no room here; they are in the files that the comparison wrote.\n"
+    )
 
 
 def test_several_comparisons_are_one_comment() -> None:

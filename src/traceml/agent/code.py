@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable
 from pathlib import Path
 
 from traceml.agent.git import Git
 from traceml.model.lineage import ChangedFile, Changes, Code
-from traceml.model.secrets import MASK, without_credentials
+from traceml.model.secrets import masked_text, without_credentials
 
 MOST_DIFF_BYTES = 256 << 10
 """More than anybody changes by hand between two runs."""
@@ -24,12 +23,6 @@ SOURCES = frozenset(
 """What may change how a script trains."""
 
 _PLAIN_DIFF = ("--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", "HEAD")
-_TOKENS = re.compile(
-    r"(?:sk-|hf_|gh[pousr]_|github_pat_|glpat-|xox[abp]-|AKIA|ASIA|AIza)[\w-]{12,}"
-    r"|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*"
-    r"|(?<=://)[^\s/@:]+:[^\s/@]+(?=@)"
-)
-"""What is a token or a password beyond doubt; the rest of somebody's code stays as it is."""
 
 
 def look_at_code(
@@ -77,7 +70,7 @@ def _changes(git: Git, numbers: str) -> tuple[Changes | None, str]:
     if answer is None:
         return None, ""
     text = answer[0].decode(errors="replace")
-    diff = _TOKENS.sub(MASK, text)
+    diff = masked_text(text)
     files = [_changed_file(line) for line in numbers.split("\0") if line.count("\t") >= 2]
     return Changes(
         sha256=hashlib.sha256(diff.encode()).hexdigest(),

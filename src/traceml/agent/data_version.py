@@ -79,7 +79,7 @@ def fingerprints(
 def _fingerprint(path: Path, most_s: float) -> Fingerprint | None:
     if path.is_file():
         found = path.stat()
-        return Fingerprint(1, found.st_size, int(found.st_mtime), _hash(path, found.st_size))
+        return Fingerprint(1, found.st_size, int(found.st_mtime), content_hash(path))
     if not path.is_dir():
         return None
     files = size_bytes = 0
@@ -98,8 +98,9 @@ def _seconds(unix_s: float | None) -> int | None:
     return None if unix_s is None else int(unix_s)
 
 
-def _hash(path: Path, size_bytes: int) -> str | None:
-    if size_bytes > MOST_HASHED_BYTES:
+def content_hash(path: Path) -> str | None:
+    """The SHA-256 of a file's content; `None` for what is no plain file, or too large to read."""
+    if not path.is_file() or path.stat().st_size > MOST_HASHED_BYTES:
         return None
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -120,7 +121,9 @@ def dvc_hashes(root: Path, git: Git) -> dict[str, str]:
     listed = git.ask("ls-files", "-z", "--", "*.dvc", "dvc.lock", "*/dvc.lock")
     found: dict[str, str] = {}
     for name in (listed or "").split("\0"):
-        if not name or len(found) >= MOST_DVC_ENTRIES:
+        if len(found) >= MOST_DVC_ENTRIES or git.left_s() <= 0:
+            break
+        if not name:
             continue
         try:
             text = (root / name).read_text(errors="replace")

@@ -31,7 +31,7 @@ class Git:
         self, folder: Path, left_s: Callable[[], float], index: Path | None = None
     ) -> None:
         self._folder = folder
-        self._left_s = left_s
+        self.left_s = left_s
         self._index = index
 
     @contextmanager
@@ -48,16 +48,21 @@ class Git:
             except OSError:
                 yield Git(self._folder, lambda: 0.0)
                 return
-            yield Git(self._folder, self._left_s, copy)
+            yield Git(self._folder, self.left_s, copy)
 
     def ask(self, *words: str) -> str | None:
         """What git answers; `None` without git, without an answer, or without one in time."""
         answer = self.ask_bytes(*words)
         return None if answer is None else answer[0].decode(errors="replace").rstrip("\n")
 
-    def ask_bytes(self, *words: str, most: int = MOST_BYTES) -> tuple[bytes, bool] | None:
-        """The first bytes of the answer, and whether there was more of it."""
-        left_s = self._left_s()
+    def ask_bytes(
+        self, *words: str, most: int = MOST_BYTES, answers: tuple[int, ...] = (0,)
+    ) -> tuple[bytes, bool] | None:
+        """The first bytes of the answer, and whether there was more of it.
+
+        `answers` are the exit statuses that come with one.
+        """
+        left_s = self.left_s()
         if left_s <= 0:
             return None
         try:
@@ -82,7 +87,7 @@ class Git:
             if is_more:
                 _end(process)
         alarm.cancel()
-        if process.returncode != 0 and not is_more:
+        if process.returncode not in answers and not is_more:
             return None
         return content[:most], is_more
 

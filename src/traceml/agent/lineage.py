@@ -15,7 +15,13 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from traceml.agent.code import look_at_code
-from traceml.agent.data_version import dvc_hashes, fingerprints, named_by, named_in
+from traceml.agent.data_version import (
+    content_hash,
+    dvc_hashes,
+    fingerprints,
+    named_by,
+    named_in,
+)
 from traceml.agent.git import Git
 from traceml.agent.hardware import look_at_hardware
 from traceml.agent.packages import packages_on
@@ -25,7 +31,7 @@ from traceml.model.run import Manifest
 from traceml.store.lineage import read_interpreter, read_lineage, write_diff, write_lineage
 
 PIECE_S = 2.0
-"""How long one question may take: a repository too large to answer by then stays unknown."""
+"""How long one look takes at most, git and data together; what is not known by then stays so."""
 LOOK_S = 0.5
 """How often the interpreter's mark is looked for."""
 CLOSING_S = 2.0
@@ -42,6 +48,7 @@ class LineageCapture:
         self._interpreter: Interpreter | None = None
         self._params: SimpleQueue[bytes | None] = SimpleQueue()
         """Logged parameters to be looked at; `None` when no more will come."""
+        self._look_until_s = time.monotonic() + PIECE_S
         self._closed_s: float | None = None
 
     def note(self, messages: Iterable[bytes]) -> None:
@@ -59,7 +66,8 @@ class LineageCapture:
         """What is to be done, one after the other; each may fail without the others."""
         captured = read_lineage(self._folder)  # by an agent that died
         if captured is None:
-            yield from (self._look_at_code, self._look_at_hardware, self._look_at_data)
+            self._begin_look()
+            yield from (self._look_at_code, self._look_at_data, self._look_at_hardware)
         else:
             self._lineage = captured
         while True:
@@ -67,16 +75,21 @@ class LineageCapture:
                 message = self._params.get(timeout=LOOK_S)
             except Empty:
                 message = b""
+            self._begin_look()
             yield self._look_at_interpreter
             if message is None:
                 return
             if message:
                 yield partial(self._look_at_logged, message)
 
+    def _begin_look(self) -> None:
+        self._look_until_s = time.monotonic() + PIECE_S
+
     def _left_s(self) -> float:
-        if self._closed_s is None:
-            return PIECE_S
-        return min(PIECE_S, self._closed_s + CLOSING_S - time.monotonic())
+        until_s = self._look_until_s
+        if self._closed_s is not None:
+            until_s = min(until_s, self._closed_s + CLOSING_S)
+        return until_s - time.monotonic()
 
     def _keep(self, lineage: Lineage) -> None:
         if lineage != self._lineage:
@@ -93,6 +106,7 @@ class LineageCapture:
             script=script,
             arguments=arguments,
             folder=self._manifest.working_folder or None,
+            script_sha256=_content(self._working_folder, script),
         )
         self._keep(replace(self._lineage, captured_unix_s=time.time(), command=command))
         self._find_repository()
@@ -166,11 +180,16 @@ class LineageCapture:
     def _command_of(self, interpreter: Interpreter) -> Command:
         command = self._lineage.command or Command(words=self._manifest.command)
         script, *arguments = interpreter.argv or ("",)
+        folder = interpreter.folder or command.folder
+        content = command.script_sha256
+        if content is None or (script, folder) != (command.script, command.folder):
+            content = _content(Path(folder or "/"), script)
         return replace(
             command,
             script=script or None,
             arguments=tuple(arguments),
-            folder=interpreter.folder or command.folder,
+            folder=folder,
+            script_sha256=content,
         )
 
     def _look_again(self, interpreter: Interpreter) -> None:
@@ -201,6 +220,14 @@ def _script_in(words: tuple[str, ...], folder: Path) -> tuple[str | None, tuple[
         if word.endswith(".py") and (folder / word).is_file():
             return word, words[position + 1 :]
     return None, None
+
+
+def _content(folder: Path, script: str | None) -> str | None:
+    """The hash of the script as it is now; its name may be none a file could have."""
+    try:
+        return content_hash(folder / script) if script else None
+    except (OSError, ValueError):
+        return None
 
 
 def _cudnn_version(packages: Mapping[str, str] | None) -> str | None:

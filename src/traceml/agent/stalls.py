@@ -151,7 +151,11 @@ class StallWatch:
     def _ask_all(self, ranks: Sequence[Training]) -> list[_Asked]:
         return [
             _Asked(
-                each, offset=_size(each.stacks), answers=self._ask(each.pid), cpu_s=_cpu_s(each.pid)
+                each,
+                offset=_size(each.stacks),
+                # Without its file it never said that it answers: the signal is somebody else's.
+                answers=each.stacks.exists() and self._ask(each.pid),
+                cpu_s=_cpu_s(each.pid),
             )
             for each in ranks
         ]

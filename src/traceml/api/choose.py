@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from traceml.compare import selection
-from traceml.model.errors import RunNotFound
+from traceml.model.errors import RunNotFound, UsageError
 from traceml.summaries.read import FILE_NAME, locate, read_labels
 
 _PATTERN = frozenset("*?[")
@@ -43,7 +43,12 @@ def _by_pattern(word: str, logs_dir: Path) -> Iterator[Path]:
     )
     inner = str(pattern.relative_to(pattern.anchor)) if pattern.anchor else word
     for place in places:
-        found = sorted(place.glob(inner))
+        try:
+            found = sorted(place.glob(inner))
+        except (ValueError, NotImplementedError) as error:
+            raise UsageError(
+                f"{word!r} is no pattern of names: {error}; write for example 'baseline-*'"
+            ) from None
         files = [path / FILE_NAME if path.is_dir() else path for path in found]
         files = [path for path in files if path.is_file() and path.suffix == ".json"]
         if files:

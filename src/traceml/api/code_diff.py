@@ -1,13 +1,22 @@
-"""Shows what changed in the code between two runs, where the repository is at hand."""
+"""Shows what changed in the code between two runs, as far as repositories and run folders know.
+
+Between commits a repository is asked: that of this folder, or one that a run recorded. What was
+not committed lies as `diff.patch` in each run's folder, and the two patches are told apart.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from traceml.agent.git import Git
+from traceml.model.lineage import Code
 from traceml.model.quantities import memory
+from traceml.store.lineage import DIFF
 from traceml.summaries.record import Summary
 
 MOST_S = 5.0
@@ -15,43 +24,133 @@ MOST_S = 5.0
 MOST_BYTES = 8 << 20
 MOST_STAT_FILES = 30
 STAT_COLUMNS = 80
+UNCOMMITTED = "not committed:"
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 """What a summary says goes to git as it is, so it has to be a commit and nothing else."""
+_PLAIN = ("--no-ext-diff", "--no-textconv", "--no-color")
+_STAT = (f"--stat={STAT_COLUMNS}", f"--stat-count={MOST_STAT_FILES}")
 
 
-def code_stat(a: Summary, b: Summary, folder: Path) -> str | None:
-    """`git diff --stat` between the commits of two runs.
+@dataclass(frozen=True, slots=True)
+class Version:
+    """The code of one run: what its summary says, and the folder that may hold its patch."""
 
-    `None` where either is unknown, or unknown to the repository of this folder.
+    code: Code | None
+    run_folder: Path
+
+    @staticmethod
+    def of(summary: Summary, path: Path) -> Version:
+        """The version behind a summary that was read from a file."""
+        return Version(summary.lineage.code if summary.lineage else None, path.parent)
+
+    @property
+    def commit(self) -> str | None:
+        """The commit, where it can be nothing else."""
+        commit = self.code.commit if self.code else None
+        return commit if commit is not None and _COMMIT.fullmatch(commit) else None
+
+    @property
+    def patch(self) -> Path | None:
+        """What was not committed; `None` where nothing is kept of it."""
+        changes = self.code.changes if self.code else None
+        path = self.run_folder / DIFF
+        return path if changes is not None and path.is_file() else None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the commit and the kept patch are all there is to know."""
+        return self.commit is not None and (
+            self.patch is not None or (self.code is not None and self.code.dirty is False)
+        )
+
+    def is_same(self, other: Version) -> bool:
+        """Whether both are on record as the same."""
+        return (self.commit, self._hash) == (other.commit, other._hash)
+
+    @property
+    def _hash(self) -> str | None:
+        changes = self.code.changes if self.code else None
+        return changes.sha256 if changes else None
+
+
+def differing(a: Sequence[Version], b: Sequence[Version]) -> tuple[Version, Version]:
+    """A version of each side, if possible two that are not the same."""
+    pairs = ((left, right) for left in a for right in b if not left.is_same(right))
+    return next(pairs, (a[0], b[0]))
+
+
+def code_stat(a: Version, b: Version, folder: Path) -> str | None:
+    """`git diff --stat` between the code of two runs; empty where nothing differs.
+
+    `None` where it is not known, or no repository at hand knows it.
     """
-    width, files = f"--stat={STAT_COLUMNS}", f"--stat-count={MOST_STAT_FILES}"
-    answer = _ask(a, b, folder, width, files)
-    return None if answer is None else answer[0]
+    return _joined(_parts(a, b, folder, _STAT))
 
 
-def code_diff(a: Summary, b: Summary, folder: Path) -> str | None:
-    """The whole difference between the commits of two runs; `None` as for `code_stat`."""
-    answer = _ask(a, b, folder, "--patch")
+def code_diff(a: Version, b: Version, folder: Path) -> str | None:
+    """The whole difference between the code of two runs; as for `code_stat`."""
+    return _joined(_parts(a, b, folder, ("--patch",)))
+
+
+def _joined(parts: Iterator[str | None]) -> str | None:
+    """What is known; where one part is and another is not, at least that one."""
+    found = list(parts)
+    known = [part for part in found if part]
+    if known:
+        return "\n".join(known)
+    return "" if found and None not in found else None
+
+
+def _parts(a: Version, b: Version, folder: Path, how: Sequence[str]) -> Iterator[str | None]:
+    until_s = time.monotonic() + MOST_S
+
+    def left_s() -> float:
+        return until_s - time.monotonic()
+
+    yield _between_commits(a, b, folder, how, left_s)
+    yield _between_patches(a, b, how, left_s)
+
+
+def _between_commits(
+    a: Version, b: Version, folder: Path, how: Sequence[str], left_s: Callable[[], float]
+) -> str | None:
+    if a.commit is None or b.commit is None:
+        return None
+    if a.commit == b.commit:
+        return ""
+    words = ("diff", *_PLAIN, *how, a.commit, b.commit, "--")
+    for repository in _repositories(a, b, folder):
+        answer = Git(repository, left_s).ask_bytes(*words, most=MOST_BYTES)
+        if answer is not None:
+            return _text(answer)
+    return None
+
+
+def _repositories(a: Version, b: Version, folder: Path) -> Iterator[Path]:
+    """The folder people stand in first; then where the runs' code lay."""
+    recorded = (each.code.repository for each in (a, b) if each.code is not None)
+    yield from dict.fromkeys([folder, *(Path(place) for place in recorded if place)])
+
+
+def _between_patches(
+    a: Version, b: Version, how: Sequence[str], left_s: Callable[[], float]
+) -> str | None:
+    if a.patch is None and b.patch is None:
+        return "" if a.is_whole and b.is_whole else None
+    if not (a.is_whole and b.is_whole):
+        return None
+    around = Path(os.path.commonpath([a.run_folder, b.run_folder]))
+    names = [str(each.patch.relative_to(around)) if each.patch else os.devnull for each in (a, b)]
+    words = ("diff", "--no-index", *_PLAIN, *how, "--", *names)
+    answer = Git(around, left_s).ask_bytes(*words, most=MOST_BYTES, answers=(0, 1))
     if answer is None:
         return None
-    text, is_more = answer
-    return f"{text}\n… and more: only the first {memory(MOST_BYTES)} are shown" if is_more else text
+    text = _text(answer)
+    return f"{UNCOMMITTED}\n{text}" if text else ""
 
 
-def _ask(a: Summary, b: Summary, folder: Path, *how: str) -> tuple[str, bool] | None:
-    commits = [_commit(a), _commit(b)]
-    if None in commits:
-        return None
-    until = time.monotonic() + MOST_S
-    git = Git(folder, lambda: until - time.monotonic())
-    plain = ("--no-ext-diff", "--no-textconv", "--no-color")
-    words = ("diff", *plain, *how, *(str(commit) for commit in commits), "--")
-    answer = git.ask_bytes(*words, most=MOST_BYTES)
-    return None if answer is None else (answer[0].decode(errors="replace"), answer[1])
-
-
-def _commit(summary: Summary) -> str | None:
-    code = None if summary.lineage is None else summary.lineage.code
-    if code is None or code.commit is None or not _COMMIT.fullmatch(code.commit):
-        return None
-    return code.commit
+def _text(answer: tuple[bytes, bool]) -> str:
+    text = answer[0].decode(errors="replace")
+    if not answer[1]:
+        return text
+    return f"{text}\n… and more: only the first {memory(MOST_BYTES)} are shown"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
 from traceml.api.choose import choose
 from traceml.api.history import history_of
@@ -17,6 +18,9 @@ from traceml.store.folder import write_atomically
 from traceml.summaries.read import read_compared
 from traceml.summaries.record import Summary
 from traceml.text.comparison import comparison_text
+
+_Runs: TypeAlias = Iterable[tuple[Summary, Path]]
+"""The runs of a side, and the files they were read from."""
 
 
 def compare(
@@ -34,6 +38,7 @@ def compare_sides(
     terms: Terms | None = None,
 ) -> tuple[Comparison, Path]:
     """Compare two groups of runs, each said in the words of `choose`."""
+    refuse_folder(output)
     first, second = choose(a, logs_dir), choose(b, logs_dir)
     _refuse_overlap(first, second)
     names = _names(first, second, (a, b))
@@ -42,33 +47,47 @@ def compare_sides(
     if len(first) + len(second) == 2:
         terms = replace(terms, history=history_of([*first, *second], [*left, *right]))
     comparison = compare_groups(left, right, names, terms)
-    comparison = comparison.with_code_stat(_code_stat(comparison, left[0], right[0]))
+    stat = _code_stat(comparison, zip(left, first, strict=True), zip(right, second, strict=True))
+    comparison = comparison.with_code_stat(stat)
     base = Path(output or default_base(names))
     _write(base, ".json", to_json(comparison))
     _write(base, ".txt", comparison_text(comparison).encode())
     return comparison, base
 
 
-def write_code_diff(a: Sequence[str], b: Sequence[str], logs_dir: Path, base: Path) -> bool:
-    """Write the whole difference of the code as BASE.diff; whether the repository knows it."""
-    from traceml.api.code_diff import code_diff
-
-    paths = choose(a, logs_dir)[0], choose(b, logs_dir)[0]
-    found = code_diff(read_compared(paths[0]), read_compared(paths[1]), Path.cwd())
-    if found is None:
-        return False
-    _write(base, ".diff", found.encode(errors="replace"))
-    return True
+def refuse_folder(output: str | None) -> None:
+    """Say so where the base of the files has no name of its own: `.`, `..`, `/`."""
+    if output and Path(output).name in ("", ".."):
+        raise UsageError(f"--output {output} names no file; give a base such as compare/a_vs_b")
 
 
-def _code_stat(comparison: Comparison, a: Summary, b: Summary) -> str | None:
-    """Only where the commits are known to differ: asking git takes a process."""
+def write_code_diff(a: Sequence[str], b: Sequence[str], logs_dir: Path, base: Path) -> bool | None:
+    """Write the whole difference of the code as BASE.diff, where there is one.
+
+    Whether there is; `None` where it is not known.
+    """
+    from traceml.api.code_diff import Version, code_diff, differing
+
+    sides = [
+        [Version.of(read_compared(path), path) for path in choose(words, logs_dir)]
+        for words in (a, b)
+    ]
+    found = code_diff(*differing(*sides), Path.cwd())
+    if found:
+        _write(base, ".diff", found.encode(errors="replace"))
+    return None if found is None else bool(found)
+
+
+def _code_stat(comparison: Comparison, a: _Runs, b: _Runs) -> str | None:
+    """Only where the code is known to differ: asking git takes a process."""
     changed = comparison.lineage.differences.get("code", ()) if comparison.lineage else ()
-    if not any(found.name == "commit" for found in changed):
+    if not any(found.name in ("commit", "changes") for found in changed):
         return None
-    from traceml.api.code_diff import code_stat  # late: most comparisons start no process
+    # Late: most comparisons start no process.
+    from traceml.api.code_diff import Version, code_stat, differing
 
-    return code_stat(a, b, Path.cwd())
+    sides = [[Version.of(summary, path) for summary, path in side] for side in (a, b)]
+    return code_stat(*differing(*sides), Path.cwd()) or None
 
 
 def _names(
@@ -92,8 +111,9 @@ def _write(base: Path, ending: str, content: bytes) -> None:
     try:
         base.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(base.with_name(f"{base.name}{ending}"), content)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
+        found = error.strerror if isinstance(error, OSError) else error
         raise UsageError(
-            f"the comparison cannot be written to {base}{ending}: {error.strerror}; "
+            f"the comparison cannot be written to {base}{ending}: {found}; "
             "choose another place with --output"
         ) from None

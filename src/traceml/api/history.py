@@ -8,6 +8,7 @@ from pathlib import Path
 from traceml.compare.allowance import learn
 from traceml.compare.terms import History
 from traceml.model.errors import TraceMLError
+from traceml.model.lineage import Code, Command, Hardware, Lineage
 from traceml.store.folder import MANIFEST, SUMMARY, read_manifest
 from traceml.summaries.read import read_compared
 from traceml.summaries.record import Summary
@@ -17,26 +18,30 @@ MOST_READ = 20
 MOST_LOOKED_AT = 500
 """Folders: a comparison of two files does not search a whole archive."""
 
+_Command = tuple[str, ...]
+_Setting = tuple[object, ...]
+"""What else has to be the same for two runs to be alike: the code, the machine, the ranks."""
+
 
 def history_of(compared: Sequence[Path], summaries: Sequence[Summary]) -> History | None:
-    """The spread of earlier runs of the same commands, in the folders the runs lie in."""
-    groups: dict[tuple[tuple[str, ...], str | None], list[float]] = {}
+    """The spread of earlier runs like these, in the folders the runs lie in."""
+    groups: dict[tuple[_Command, _Setting], list[float]] = {}
     for path, summary in zip(compared, summaries, strict=True):
-        command = _command(path.parent)
-        key = (command, _commit(summary))
-        if command and key not in groups:
-            groups[key] = list(_earlier(path.parent.parent, key, compared))
+        command, setting = _command(path.parent), _setting(summary)
+        if command and setting and (command, setting) not in groups:
+            earlier = _earlier(path.parent.parent, command, setting, compared)
+            groups[command, setting] = list(earlier)
     return learn(list(groups.values()))
 
 
 def _earlier(
-    logs_dir: Path, key: tuple[tuple[str, ...], str | None], compared: Sequence[Path]
+    logs_dir: Path, command: _Command, setting: _Setting, compared: Sequence[Path]
 ) -> Iterator[float]:
-    """The step times of other runs with this command and commit, the newest first."""
+    """The step times of other runs with this command that ended well, the newest first."""
     read = 0
     for folder in _newest(logs_dir):
         path = folder / SUMMARY
-        if path in compared or _command(folder) != key[0]:
+        if path in compared or _command(folder) != command:
             continue
         try:
             summary = read_compared(path)
@@ -44,7 +49,8 @@ def _earlier(
             continue  # unfinished or damaged: no witness
         read += 1
         step_ms = summary.step_time and summary.step_time.global_.average.get("step_time_ms")
-        if step_ms and _commit(summary) == key[1]:
+        failed = summary.exit_status or summary.failure is not None
+        if step_ms and not failed and _setting(summary) == setting:
             yield step_ms
         if read == MOST_READ:
             return
@@ -61,13 +67,20 @@ def _newest(logs_dir: Path) -> list[Path]:
     return [folder for _, folder in sorted(began, reverse=True)[:MOST_LOOKED_AT]]
 
 
-def _command(folder: Path) -> tuple[str, ...]:
+def _command(folder: Path) -> _Command:
     try:
         return read_manifest(folder).command
     except (TraceMLError, OSError):
         return ()
 
 
-def _commit(summary: Summary) -> str | None:
-    code = summary.lineage.code if summary.lineage else None
-    return code.commit if code else None
+def _setting(summary: Summary) -> _Setting:
+    """Empty where the code was changed and nobody knows how: then no other run is like it."""
+    lineage = summary.lineage or Lineage()
+    code, machine = lineage.code or Code(), lineage.hardware or Hardware()
+    script = (lineage.command or Command()).script_sha256
+    if code.dirty and code.changes is None:
+        return ()
+    changes = code.changes.sha256 if code.changes else None
+    gpus = tuple(gpu.name for gpu in machine.gpus)
+    return (code.commit, changes, script, machine.hostname, gpus, summary.meta.world_size)

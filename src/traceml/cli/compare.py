@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from traceml.api.compare import compare_sides, write_code_diff
+from traceml.api.compare import compare_sides, refuse_folder, write_code_diff
 from traceml.compare.record import Comparison, all_to_json
 from traceml.compare.terms import ENDPOINTS, TOLERANCE, Terms
 from traceml.compare.verdict import FAIL_ON
-from traceml.model.errors import UsageError
+from traceml.model.errors import TraceMLError, UsageError
 from traceml.text.comparison import comparison_text
 
-_FAILED, _NOTHING_IN_COMMON = 1, 3
+_FAILED, _ERROR, _NOTHING_IN_COMMON = 1, 2, 3
 _USAGE = """traceml compare [options] A B [C …]
        traceml compare [options] --a A1 A2 … --b B1 B2 …"""
 _EPILOG = """\
@@ -29,10 +30,25 @@ Exit status: 0 compared; 1 --fail-on matched; 2 a usage or input error; 3 nothin
 
 
 def main(words: list[str]) -> int:
+    """Compare; a bug of ours ends as an input error does, since 1 is the gate's own status."""
+    try:
+        return _compare(_parser().parse_args(words))
+    except (TraceMLError, BrokenPipeError):
+        raise
+    except Exception:  # noqa: BLE001 - shown; the status 1 must stay the gate's own
+        from traceback import print_exc
+
+        print_exc()
+        return _ERROR
+
+
+def _compare(options: argparse.Namespace) -> int:
     """Compare, write the files, print what was asked for."""
-    options = _parser().parse_args(words)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # not every terminal has a ±
     terms = Terms(options.tolerance, options.max_regression, options.metric, None, options.fail_on)
     logs_dir = Path(options.logs_dir)
+    refuse_folder(options.output)
     found, bases = [], []
     for a, b, output in _questions(options):
         comparison, base = compare_sides(a, b, logs_dir, output, terms)
@@ -132,14 +148,17 @@ def _questions(
 
 
 def _write_code_diff(a: list[str], b: list[str], logs_dir: Path, base: Path) -> None:
-    if write_code_diff(a, b, logs_dir, base):
-        print(f"Written to {base}.diff", file=sys.stderr)
-    else:
-        print(
-            "traceml compare: the code cannot be compared: the commits of both runs are not known "
-            "to the repository of this folder",
-            file=sys.stderr,
+    has_difference = write_code_diff(a, b, logs_dir, base)
+    if has_difference:
+        said = f"Written to {base}.diff"
+    elif has_difference is None:
+        said = (
+            "traceml compare: the code cannot be compared: no repository at hand knows the commits "
+            "of both runs, or what was not committed is not kept"
         )
+    else:
+        said = "traceml compare: the code of both is on record as the same; nothing to write"
+    print(said, file=sys.stderr)
 
 
 def _show(found: tuple[Comparison, ...], bases: list[Path], form: str) -> None:
@@ -150,18 +169,19 @@ def _show(found: tuple[Comparison, ...], bases: list[Path], form: str) -> None:
         print(written)
         return
     if form == "json":
-        sys.stdout.write(all_to_json(found).decode())
+        print(all_to_json(found).decode(), end="")
     else:
         from traceml.text.markdown import all_markdown
 
-        sys.stdout.write(all_markdown(found))
+        print(all_markdown(found), end="")
     print(written, file=sys.stderr)
 
 
 def _wants_colour() -> bool:
     """On a terminal that has it, unless the user says otherwise (no-color.org)."""
     return (
-        sys.stdout.isatty()
+        sys.stdout is not None  # a service may have none
+        and sys.stdout.isatty()
         and not os.environ.get("NO_COLOR")
         and os.environ.get("TERM") not in (None, "", "dumb")
     )

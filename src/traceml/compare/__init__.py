@@ -1,1 +1,1 @@
-"""Turns two summaries into what changed, by how much, and a verdict."""
+"""Turns runs, two or two groups of them, into what changed, by how much, how sure, and why."""

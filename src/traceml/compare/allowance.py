@@ -11,12 +11,11 @@ from traceml.compare.sides import Sides
 from traceml.compare.student import quantile
 from traceml.compare.terms import History, Terms
 from traceml.model.finding import Section
-from traceml.summaries.record import PRODUCER
 
-OWN = 0.03
-"""Two quiet runs of one command stay within this; warm-up is excluded from our averages."""
-FOREIGN = 0.25
-"""A foreign average includes warm-up and says nothing of its spread."""
+WITH_DISTRIBUTION = 0.03
+"""Two quiet runs of one command stay within this, where both show how their steps spread."""
+BARE_MEAN = 0.25
+"""A mean alone says nothing of its spread; a foreign one includes warm-up besides."""
 MEMORY = 0.05
 """Peaks hardly depend on chance, but on where the allocator's blocks fall."""
 LEAST_LEARNED = 0.01
@@ -37,15 +36,13 @@ class Allowance:
 def allowance_for(found: Observed, sides: Sides, terms: Terms) -> Allowance:
     """What holds for an endpoint of these runs."""
     change = found.change
-    if sides.several and change is not None and change.log_spread is not None:
-        runs = len(sides.a) + len(sides.b)
-        return _learned(History(change.log_spread, max(1, runs - 2)), "runs", least=0.0)
+    if sides.several and change and change.log_spread is not None and change.freedom:
+        return _learned(History(change.log_spread, change.freedom), "runs", least=0.0)
     if found.endpoint.section is Section.STEP_MEMORY:
         return _assumed(MEMORY)
-    if terms.history is not None:
+    if terms.history is not None and found.endpoint.of_steps:
         return _learned(terms.history, "history", LEAST_LEARNED)
-    own = all(run.producer.name == PRODUCER for run in sides.every_run)
-    return _assumed(OWN if own else FOREIGN)
+    return _assumed(BARE_MEAN if change is None else WITH_DISTRIBUTION)
 
 
 def learn(groups: Sequence[Sequence[float]]) -> History | None:

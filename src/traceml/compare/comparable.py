@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from traceml.compare.lineage import LineageComparison, compare_lineage
+from traceml.compare.lineage import LineageComparison, compare_lineages
 from traceml.compare.measured import Values, values
 from traceml.compare.sides import Sides
 from traceml.compare.terms import SAMPLE_TIME, STEP_TIME, Endpoint
@@ -34,15 +34,15 @@ _Fact = Callable[[Summary], object]
 
 def on_one_clock(sides: Sides) -> tuple[Sides, str | None]:
     """The same runs by a clock that all of them have, and what had to be left out for it."""
-    clocks = [_clock(run) for run in sides.every_run]
-    if None in clocks or len(set(clocks)) == 1:
+    known = {clock for run in sides.every_run if (clock := _clock(run)) is not None}
+    if len(known) < 2:
         return sides, None
     by_host = all(_average(run).get("step_time_cpu_ms") is not None for run in sides.every_run)
     a, b = (tuple(_without_phases(run, by_host) for run in side) for side in (sides.a, sides.b))
     what = "by the host's clock" if by_host else "as they are: over many steps the clocks agree"
+    said = _difference(sides, _clock) or f"{' and '.join(sorted(known))} within one side"
     return replace(sides, a=a, b=b), (
-        f"Clock of the step times differs: {_difference(sides, _clock)}; phases are not compared, "
-        f"whole steps {what}."
+        f"Clock of the step times differs: {said}; phases are not compared, whole steps {what}."
     )
 
 
@@ -64,13 +64,13 @@ def _average(run: Summary) -> Values:
 
 
 def fair_endpoint(sides: Sides) -> tuple[Endpoint, str | None]:
-    """Step time where steps hold the same work, else time per sample; and why."""
+    """Step time where steps hold the same work, else time per sample; and what differs then."""
     a, b = ([_samples(run) for run in side] for side in (sides.a, sides.b))
     known = [size for size in (*a, *b) if size is not None]
     if len(known) < len(sides.every_run) or max(known) <= min(known) * (1 + SAME_SAMPLES):
         return STEP_TIME, None
     said = _difference(sides, lambda run: _rounded(_samples(run)))
-    return SAMPLE_TIME, f"Samples per step differ: {said}; the time per sample is judged."
+    return SAMPLE_TIME, f"Samples per step differ: {said}"
 
 
 def _samples(run: Summary) -> float | None:
@@ -121,22 +121,5 @@ def _clock(run: Summary) -> str | None:
 
 
 def lineage(sides: Sides) -> LineageComparison:
-    """What is different about the runs' code, command, machine and data.
-
-    Of groups, by their first runs; what differs between runs of one side as well is left out.
-    """
-    found = compare_lineage(sides.a[0], sides.b[0])
-    varying = {
-        (group, difference.name)
-        for side in (sides.a, sides.b)
-        for run in side[1:]
-        for group, listed in compare_lineage(side[0], run).differences.items()
-        for difference in listed
-    }
-    kept = {
-        group: tuple(each for each in listed if (group, each.name) not in varying)
-        for group, listed in found.differences.items()
-    }
-    return structs.replace(
-        found, differences={group: listed for group, listed in kept.items() if listed}
-    )
+    """What is different about the runs' code, command, machine and data."""
+    return compare_lineages(sides.a, sides.b)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime, timezone
 from enum import Enum
@@ -21,13 +21,17 @@ from traceml.model.lineage import (
     Gpu,
     Hardware,
 )
-from traceml.model.quantities import count, memory
+from traceml.model.quantities import NOT_MEASURED, count, memory
 from traceml.summaries.record import ArtifactSummary, Summary
 
 HASH_LETTERS = 12
 """Enough of a hash to tell two apart."""
 DEEPEST = 8
 """Levels of nested parameters that are told apart."""
+MOST_VALUES = 4
+"""Values of one thing that are told of a side; its runs may each have another."""
+SCRIPT_CONTENT = "script content"
+"""How the hash of the script is called: it tells an edit that git does not know of."""
 
 
 class Group(str, Enum):
@@ -43,6 +47,9 @@ class Group(str, Enum):
     PARAMS = "params"
     ARTIFACTS = "artifacts"
 
+
+RECORDED = tuple(group.value for group in Group if group not in (Group.PARAMS, Group.ARTIFACTS))
+"""What is captured of a run unasked; parameters and artifacts are what its script logs."""
 
 Shown: TypeAlias = str | int | float | bool | None
 _Things: TypeAlias = Mapping[str, object]
@@ -61,41 +68,98 @@ class LineageComparison(Struct, frozen=True):
     """Only what differs."""
 
     identical: bool
-    """Both sides are on record, and nothing differs."""
+    """Every run is on record, and no run differs from another in anything."""
     differences: dict[str, tuple[Difference, ...]] = {}
-    """By group; a group in which nothing differs is left out."""
+    """By group; what has the same values on both sides is left out."""
     not_recorded: dict[str, tuple[str, ...]] = {}
-    """Groups that could not be compared, and the sides (`A`, `B`) that have none of it."""
+    """By group: the sides (`A`, `B`) in which a run, or every run, has none of it."""
+
+    @property
+    def same(self) -> tuple[str, ...]:
+        """The groups that every run recorded, with the same values on both sides."""
+        known = (*self.differences, *self.not_recorded)
+        return tuple(group.value for group in Group if group.value not in known)
 
 
 def compare_lineage(a: Summary, b: Summary) -> LineageComparison:
     """What is different about the runs behind two summaries."""
-    left, right = _groups(a), _groups(b)
+    return compare_lineages((a,), (b,))
+
+
+def compare_lineages(a: Sequence[Summary], b: Sequence[Summary]) -> LineageComparison:
+    """What is different about two groups of runs: what has not the same values on both sides."""
+    sides = {"A": [_groups(run) for run in a], "B": [_groups(run) for run in b]}
     differences: dict[str, tuple[Difference, ...]] = {}
     not_recorded: dict[str, tuple[str, ...]] = {}
+    identical = all(run.lineage is not None for run in (*a, *b))
     for group in Group:
-        lhs, rhs = left[group], right[group]
-        if lhs is None or rhs is None:
-            sides = (("A", lhs), ("B", rhs))
-            not_recorded[group.value] = tuple(name for name, side in sides if side is None)
-        elif found := tuple(_differences(lhs, rhs)):
+        known = {
+            side: [things for run in runs if (things := run[group]) is not None]
+            for side, runs in sides.items()
+        }
+        if missing := _missing(group, known, sides):
+            not_recorded[group.value] = missing
+            identical &= len(missing) == len(sides)
+        compared = list(_values(known["A"], known["B"]))
+        identical &= all(len(_distinct([*lhs, *rhs])) == 1 for _, lhs, rhs in compared)
+        if found := tuple(_differences(compared)):
             differences[group.value] = found
-    one_sided = any(len(sides) == 1 for sides in not_recorded.values())
-    return LineageComparison(
-        identical=a.lineage is not None
-        and b.lineage is not None
-        and not differences
-        and not one_sided,
-        differences=differences,
-        not_recorded=not_recorded,
-    )
+    return LineageComparison(identical, differences, not_recorded)
 
 
-def _differences(lhs: _Things, rhs: _Things) -> Iterator[Difference]:
-    for name in dict.fromkeys([*lhs, *rhs]):
-        left, right = lhs.get(name), rhs.get(name)
-        if not _is_same(left, right):
-            yield Difference(name, _shown(left), _shown(right))
+def _missing(
+    group: Group, known: Mapping[str, Sequence[_Things]], sides: Mapping[str, Sequence[object]]
+) -> tuple[str, ...]:
+    """The sides in which some run has nothing of a group."""
+    if group is Group.DATA and not any(things for side in known.values() for things in side):
+        return tuple(sides)  # somebody looked, and no run names any
+    return tuple(side for side, runs in sides.items() if len(known[side]) < len(runs))
+
+
+def _values(
+    a: Sequence[_Things], b: Sequence[_Things]
+) -> Iterator[tuple[str, list[object], list[object]]]:
+    """Each thing's values on both sides, every value once; nothing where a side has no run."""
+    if not a or not b:
+        return
+    for name in dict.fromkeys(name for things in (*a, *b) for name in things):
+        lhs, rhs = (_distinct([things.get(name) for things in side]) for side in (a, b))
+        if name == SCRIPT_CONTENT:  # older runs did not look: that says nothing of the script
+            lhs, rhs = ([value for value in side if value is not None] for side in (lhs, rhs))
+            if not lhs or not rhs:
+                continue
+        yield name, lhs, rhs
+
+
+def _distinct(values: Iterable[object]) -> list[object]:
+    found: list[object] = []
+    for value in values:
+        if not _is_among(value, found):
+            found.append(value)
+    return found
+
+
+def _is_among(value: object, others: Iterable[object]) -> bool:
+    return any(_is_same(value, other) for other in others)
+
+
+def _differences(
+    compared: Iterable[tuple[str, Sequence[object], Sequence[object]]],
+) -> Iterator[Difference]:
+    for name, lhs, rhs in compared:
+        if not all(_is_among(value, rhs) for value in lhs) or not all(
+            _is_among(value, lhs) for value in rhs
+        ):
+            yield Difference(name, _all_shown(lhs), _all_shown(rhs))
+
+
+def _all_shown(values: Sequence[object]) -> Shown:
+    """The values of one side: of several runs there may be several."""
+    if len(values) == 1:
+        return _shown(values[0])
+    shown = [_shown(value) for value in values[:MOST_VALUES]]
+    more = [f"… {len(values) - MOST_VALUES} more"] if len(values) > MOST_VALUES else []
+    return ", ".join([*(NOT_MEASURED if each is None else str(each) for each in shown), *more])
 
 
 def _is_same(lhs: object, rhs: object) -> bool:
@@ -203,9 +267,11 @@ def _code(code: Code) -> _Things:
 def _command(command: Command) -> _Things:
     """Arguments one by one where they are known, else the whole line."""
     found: dict[str, object] = {"script": command.script, "folder": command.folder}
+    if command.script_sha256 is not None:
+        found[SCRIPT_CONTENT] = _short(command.script_sha256)
     if command.arguments is None:
         return {**found, "command": " ".join(command.words)}
-    return {**found, "launcher": _launcher(command), **_options(command.arguments)}
+    return {**found, "launcher": _launcher(command), **options_in(command.arguments)}
 
 
 def _launcher(command: Command) -> str | None:
@@ -218,7 +284,7 @@ def _launcher(command: Command) -> str | None:
     return " ".join(words) if len(words) > 1 else None
 
 
-def _options(arguments: Iterable[str]) -> dict[str, str | bool]:
+def options_in(arguments: Iterable[str]) -> dict[str, str | bool]:
     """Arguments by option, `True` for a flag; what has no option by its place."""
     found: dict[str, str] = {}
     option, places = "", 0

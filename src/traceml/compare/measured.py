@@ -39,6 +39,21 @@ class Observed:
         grew = (self.delta.delta or 0.0) > 0 if self.change is None else self.change.ratio > 1
         return grew != self.endpoint.more_is_better
 
+    @property
+    def factor(self) -> float | None:
+        """How many times the smaller side the larger is, so that a change counts as its reverse."""
+        lhs, rhs = self.delta.lhs, self.delta.rhs
+        if self.change is not None and self.change.p is not None:  # of several runs
+            lhs, rhs = 1.0, self.change.ratio
+        return factor_between(lhs, rhs)
+
+
+def factor_between(lhs: float | None, rhs: float | None) -> float | None:
+    """The larger over the smaller; `None` where either is not measured or nothing."""
+    if lhs is None or rhs is None or min(lhs, rhs) <= 0:
+        return None
+    return max(lhs, rhs) / min(lhs, rhs)
+
 
 @dataclass(frozen=True, slots=True)
 class Known:
@@ -136,12 +151,12 @@ def _known(a: Sequence[float | None], b: Sequence[float | None], sides: Sides) -
 def observe(endpoint: Endpoint, sides: Sides) -> Observed:
     """How an endpoint moved between the sides."""
     found = [[values(endpoint.section, run) for run in side] for side in (sides.a, sides.b)]
-    delta, metric = Delta(), endpoint.metrics[0]
-    for metric in endpoint.metrics:
-        a, b = ([run.get(metric) for run in side] for side in found)
-        delta = delta_of(a, b, sides)
-        if delta.delta is not None:
-            break
+    by_metric = {
+        metric: [[run.get(metric) for run in side] for side in found] for metric in endpoint.metrics
+    }
+    changes = {metric: delta_of(a, b, sides) for metric, (a, b) in by_metric.items()}
+    metric = max(changes, key=lambda name: _sides_measured(changes[name]))  # of a tie, the first
+    delta, (a, b) = changes[metric], by_metric[metric]
     known = _known(a, b, sides)
     if not known.a or not known.b or min(*known.a, *known.b) <= 0:
         return Observed(endpoint, metric, delta)
@@ -154,6 +169,10 @@ def observe(endpoint: Endpoint, sides: Sides) -> Observed:
     change = test(known.a, known.b)
     ranks = statistics.rank_test(known.a, known.b, known.paired)
     return Observed(endpoint, metric, _with_change(delta, change), change, ranks)
+
+
+def _sides_measured(delta: Delta) -> int:
+    return sum(value is not None for value in (delta.lhs, delta.rhs))
 
 
 def _of_one_run_each(endpoint: Endpoint, sides: Sides, a: float, b: float) -> Change | None:

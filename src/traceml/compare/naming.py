@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from pathlib import PurePath
 
+from traceml.model.printable import printable
+
 FOLDER = PurePath("compare")
 _GENERIC = frozenset({"final_summary", "summary"})
 _LONGEST_BYTES = 100
@@ -20,7 +22,7 @@ def run_names(a: PurePath, b: PurePath) -> tuple[str, str]:
     names = _run_name(a), _run_name(b)
     if names[0] == names[1]:
         names = str(a), str(b)
-    return _printable(names[0]), _printable(names[1])
+    return printable(names[0]), printable(names[1])
 
 
 def group_names(
@@ -31,11 +33,11 @@ def group_names(
 
 
 def _group_name(paths: Sequence[PurePath], words: Sequence[str]) -> str:
-    first = _printable(_run_name(paths[0]))
+    first = printable(_run_name(paths[0]))
     if len(paths) == 1:
         return first
     if len(words) == 1:
-        return _printable(words[0])
+        return printable(words[0])
     return f"{first}+{len(paths) - 1}"
 
 
@@ -48,10 +50,6 @@ def _run_name(path: PurePath) -> str:
     if path.stem in _GENERIC:
         return path.parent.name or path.stem
     return path.stem
-
-
-def _printable(name: str) -> str:
-    return "".join(character if character.isprintable() else "?" for character in name)
 
 
 def _file_safe(name: str) -> str:

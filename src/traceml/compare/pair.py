@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from msgspec import structs
 
 from traceml.compare import comparable, words
-from traceml.compare.measured import Observed, delta_of, deltas, observe, section_of
+from traceml.compare.allowance import BARE_MEAN
+from traceml.compare.measured import (
+    Observed,
+    delta_of,
+    deltas,
+    factor_between,
+    observe,
+    section_of,
+)
 from traceml.compare.ranks import rank_changes
 from traceml.compare.record import (
     Comparison,
@@ -21,7 +30,7 @@ from traceml.compare.record import (
 )
 from traceml.compare.sides import Sides, pair_up
 from traceml.compare.statistics import holm
-from traceml.compare.terms import ENDPOINTS, PEAK_MEMORY, Terms
+from traceml.compare.terms import ENDPOINTS, PEAK_MEMORY, SAMPLE_TIME, Endpoint, Terms
 from traceml.compare.verdict import Judgement, gate, judge
 from traceml.compare.waterfall import moved, waterfall_ms
 from traceml.model.finding import Section
@@ -41,7 +50,7 @@ def compare_groups(
     """What changed from the runs of A to those of B; of several runs, the run is the unit."""
     terms = terms or Terms()
     measured, clock_note = comparable.on_one_clock(pair_up(a, b))
-    endpoint, samples_note = comparable.fair_endpoint(measured)
+    endpoint, samples_differ = comparable.fair_endpoint(measured)
     if terms.metric is not None:
         endpoint = ENDPOINTS[terms.metric]
     main = observe(endpoint, measured)
@@ -50,7 +59,7 @@ def compare_groups(
     step_time = _metrics(sections, Section.STEP_TIME)
     waterfall = None if clock_note else waterfall_ms(step_time)
     found = judge(main, memory, measured, terms)
-    notes = (clock_note, samples_note if terms.metric is None else None)
+    notes = (clock_note, _samples_note(samples_differ, endpoint))
     return Comparison(
         a=names[0],
         b=names[1],
@@ -58,10 +67,10 @@ def compare_groups(
         b_runs=_names(measured.b),
         paired_by=measured.paired_by,
         verdict=_verdict(found, measured, terms, waterfall),
-        gate=gate(found.status, terms),
+        gate=gate(found, terms),
         overview=_overview(measured),
         waterfall_ms=waterfall,
-        moved=moved(waterfall, step_time.get("step_time_ms", Delta())),
+        moved=moved(waterfall, step_time, partial(_is_shown, several=measured.several)),
         ranks=rank_changes(measured),
         sections=sections,
         lineage=comparable.lineage(measured),
@@ -69,11 +78,17 @@ def compare_groups(
     )
 
 
+def _samples_note(differ: str | None, endpoint: Endpoint) -> str | None:
+    if differ is None:
+        return None
+    return f"{differ}{'; the time per sample is judged' if endpoint is SAMPLE_TIME else ''}."
+
+
 def _verdict(
     found: Judgement, sides: Sides, terms: Terms, waterfall: Mapping[str, float] | None
 ) -> Verdict:
     change, ranks = found.main.change, found.main.rank_test
-    primary = sides.b[0].primary_diagnosis
+    primary = _most_common([_primary(run) for run in sides.b])
     return Verdict(
         status=found.status.value,
         why=words.why(found, sides, terms, waterfall),
@@ -93,6 +108,14 @@ def _verdict(
         rank_test_p=ranks[1] if ranks else None,
         further_runs=found.further_runs,
     )
+
+
+def _is_shown(change: Delta, several: bool) -> bool:
+    """Whether a phase's change is more than chance: by the runs, or beyond what a mean may err."""
+    if several:
+        return change.significant is True
+    factor = factor_between(change.lhs, change.rhs)
+    return bool(change.delta) if factor is None else factor > 1 + BARE_MEAN
 
 
 def _peak_memory(sides: Sides, sections: Mapping[str, SectionComparison]) -> Observed:

@@ -11,24 +11,31 @@ from traceml.compare.sides import Sides
 from traceml.summaries.record import Issue, Summary
 
 _STRAGGLER = "STRAGGLER"
+_Key = tuple[str, tuple[int, ...]]
+"""What makes two stragglers the same: kind and ranks, however either is worded."""
 
 
 def rank_changes(sides: Sides) -> RankChanges:
     """What the ranks of B do that those of A did not, and the reverse."""
     before, after = _stragglers(sides.a), _stragglers(sides.b)
     return RankChanges(
-        new=tuple(found for found in after if found not in before),
-        gone=tuple(found for found in before if found not in after),
+        new=tuple(found for key, found in after.items() if key not in before),
+        gone=tuple(found for key, found in before.items() if key not in after),
         skew_percent=delta_of(
             [_skew_percent(run) for run in sides.a], [_skew_percent(run) for run in sides.b], sides
         ),
     )
 
 
-def _stragglers(runs: Sequence[Summary]) -> list[Straggler]:
-    """Those that more than half of the runs report."""
-    seen = Counter(_straggler(issue) for run in runs for issue in _issues(run))
-    return [straggler for straggler, times in seen.items() if 2 * times > len(runs)]
+def _stragglers(runs: Sequence[Summary]) -> dict[_Key, Straggler]:
+    """Those that more than half of the runs report, in the words of the first that does."""
+    seen: Counter[_Key] = Counter()
+    found: dict[_Key, Straggler] = {}
+    for run in runs:
+        stragglers = {(each.kind, each.ranks): each for each in map(_straggler, _issues(run))}
+        seen.update(stragglers.keys())
+        found = {**stragglers, **found}
+    return {key: found[key] for key, times in seen.items() if 2 * times > len(runs)}
 
 
 def _issues(run: Summary) -> list[Issue]:

@@ -101,11 +101,12 @@ class Verdict(Struct, frozen=True, kw_only=True):
     rank_test: str | None = None
     rank_test_p: float | None = None
     further_runs: int | None = None
-    """How many more runs per side would settle it, by the spread seen or assumed."""
+    """How many more runs per side would settle it, by the spread seen or assumed; `None`: more
+    than a hundred, or nothing shows how such runs spread."""
 
 
 class Moved(Struct, frozen=True):
-    """Whether the time that some phases lost is the time that others gained."""
+    """Whether the time that some phases lost is, for the most part, what others gained."""
 
     removed_ms: float
     added_ms: float
@@ -135,6 +136,10 @@ class Gate(Struct, frozen=True):
 
     fail_on: tuple[str, ...]
     failed: bool
+    unmeasured: tuple[str, ...] = ()
+    """What it judges by and a side lacks; then it fails, whatever the verdict."""
+    nothing_measured: bool = False
+    """Whether nothing that it judges by was measured on both sides."""
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
@@ -169,7 +174,9 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
     @property
     def has_common_metric(self) -> bool:
-        """Whether any metric was measured on both sides."""
+        """Whether any metric was measured on both sides; with a gate, any that it judges by."""
+        if self.gate is not None and self.gate.nothing_measured:
+            return False
         return any(
             metric.delta is not None
             for section in self.sections.values()

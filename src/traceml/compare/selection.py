@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
+from traceml.compare.lineage import options_in
 from traceml.model.errors import UsageError
 from traceml.summaries.labels import Labels
+from traceml.summaries.record import Summary
 
 PLACES = ("params", "meta", "lineage")
 """Where a key is looked up; a key without one of these is looked up in all, in this order."""
@@ -38,6 +40,21 @@ def matches(labels: Labels, wanted: Conditions) -> bool:
     return all(
         any(_alike(found, value) for found in _found(labels, key)) for key, value in wanted.items()
     )
+
+
+def argument_values(run: Summary, names: Collection[str]) -> dict[str, str]:
+    """What a run's script was given for options of these names, by name.
+
+    Dashes and prefixes are no part of a name: `--random-seed 3` is `random_seed`, and
+    `trainer.fold=2` is `fold`.
+    """
+    command = None if run.lineage is None else run.lineage.command
+    found: dict[str, str] = {}
+    for option, value in options_in((command and command.arguments) or ()).items():
+        name = option.lstrip("-").replace("-", "_").rpartition(".")[2].lower()
+        if name in names and isinstance(value, str):
+            found[name] = value
+    return found
 
 
 def _found(labels: Labels, key: str) -> list[Any]:

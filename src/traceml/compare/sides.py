@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from traceml.compare.selection import argument_values
 from traceml.compare.statistics import FEWEST_PAIRS
 from traceml.summaries.record import Summary
 
@@ -50,9 +51,13 @@ def pair_up(a: Sequence[Summary], b: Sequence[Summary]) -> Sides:
 
 
 def _pairing_values(run: Summary) -> dict[str, str]:
-    """Seed and fold by the name they were logged under, `trainer.seed` as well as `seed`."""
-    return {
+    """Seed and fold by the name they were logged under, `trainer.seed` as well as `seed`.
+
+    A run that logged neither may have been given them on its command line.
+    """
+    logged = {
         name: str(value)
         for name, value in run.params.items()
         if name.rpartition(".")[2].lower() in PAIRING_PARAMS and isinstance(value, int | str)
     }
+    return logged or argument_values(run, PAIRING_PARAMS)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import TypeVar
 
@@ -37,7 +37,10 @@ class Change:
     p: float | None = None
     """The chance of a change this large where there is none; `None` where no test was made."""
     log_spread: float | None = None
-    """From run to run on a side: the standard deviation of logarithms."""
+    """Of one run: the standard deviation of logarithms on a side, from run to run where there are
+    several, else what the run's own steps leave open."""
+    freedom: float | None = None
+    """How well the spread is known."""
 
     @property
     def excludes_none(self) -> bool:
@@ -48,11 +51,16 @@ class Change:
         """Whether the whole interval does."""
         return low <= self.low and self.high <= high
 
+    def widened(self, share: float) -> Change:
+        """The same change, with room on both sides for what the interval does not hold."""
+        return replace(self, low=self.low / (1 + share), high=self.high * (1 + share))
+
 
 def between_two_runs(a: float, b: float, error_a: Error, error_b: Error) -> Change | None:
     """Of one run each; what differs from run to run is not in the interval."""
     error = together((error_a, error_b))
-    return _change(math.log(b) - math.log(a), reach(error), "the steps of one run per side")
+    change = _change(math.log(b) - math.log(a), reach(error), "the steps of one run per side")
+    return change and replace(change, log_spread=error.size / math.sqrt(2), freedom=error.freedom)
 
 
 def between_groups(a: Sequence[float], b: Sequence[float]) -> Change | None:
@@ -64,17 +72,20 @@ def between_groups(a: Sequence[float], b: Sequence[float]) -> Change | None:
         # One run has no spread to show: that of the other side's runs stands for both.
         spread = stdev(larger)
         error = Error(spread * math.sqrt(1 / len(a) + 1 / len(b)), len(larger) - 1)
-        return _tested(difference, error, "one run against the spread of the others", spread)
+        spread_of_runs = Error(spread, len(larger) - 1)
+        method = "one run against the spread of the others"
+        return _tested(difference, error, method, spread_of_runs)
     error = together((mean_error(logs_a), mean_error(logs_b)))
     spread = math.sqrt((stdev(logs_a) ** 2 + stdev(logs_b) ** 2) / 2)
-    return _tested(difference, error, "Welch's t test on logarithms", spread)
+    spread_of_runs = Error(spread, len(a) + len(b) - 2)
+    return _tested(difference, error, "Welch's t test on logarithms", spread_of_runs)
 
 
 def between_pairs(a: Sequence[float], b: Sequence[float]) -> Change | None:
     """Of runs that belong together two by two (a seed, a fold): the paired test on logarithms."""
     differences = [math.log(y) - math.log(x) for x, y in zip(a, b, strict=True)]
     # Half of a pair's variance is what one run has left once its partner is taken into account.
-    spread = stdev(differences) / math.sqrt(2)
+    spread = Error(stdev(differences) / math.sqrt(2), len(differences) - 1)
     return _tested(
         fmean(differences), mean_error(differences), "paired t test on logarithms", spread
     )
@@ -97,22 +108,17 @@ def rank_test(a: Sequence[float], b: Sequence[float], paired: bool) -> tuple[str
     return "Mann-Whitney", float(stats.mannwhitneyu(a, b).pvalue)
 
 
-def _tested(difference: float, error: Error, method: str, spread: float) -> Change | None:
+def _tested(difference: float, error: Error, method: str, spread: Error) -> Change | None:
+    change = _change(difference, reach(error) if error.size else 0.0, method)
     p = two_sided_p(difference, error)
-    return _change(difference, reach(error) if error.size else 0.0, method, p, spread)
+    return change and replace(change, p=p, log_spread=spread.size, freedom=spread.freedom)
 
 
-def _change(
-    log_ratio: float,
-    log_reach: float,
-    method: str,
-    p: float | None = None,
-    spread: float | None = None,
-) -> Change | None:
+def _change(log_ratio: float, log_reach: float, method: str) -> Change | None:
     low, high = log_ratio - log_reach, log_ratio + log_reach
     if max(abs(low), abs(high)) > _MOST_LOG:
         return None
-    return Change(math.exp(log_ratio), math.exp(low), math.exp(high), method, p, spread)
+    return Change(math.exp(log_ratio), math.exp(low), math.exp(high), method)
 
 
 def holm(p_values: Mapping[_Name, float]) -> dict[_Name, float]:
@@ -125,9 +131,10 @@ def holm(p_values: Mapping[_Name, float]) -> dict[_Name, float]:
     return adjusted
 
 
-def runs_needed(log_spread: float, log_reach: float) -> int | None:
+def runs_needed(log_spread: float, log_reach: float, paired: bool = False) -> int | None:
     """Runs per side until the interval reaches no further than this; `None` beyond reason."""
     for runs in range(3, MOST_RUNS_ADVISED + 1):
-        if quantile(2 * runs - 2) * log_spread * math.sqrt(2 / runs) <= log_reach:
+        freedom = runs - 1 if paired else 2 * runs - 2
+        if quantile(freedom) * log_spread * math.sqrt(2 / runs) <= log_reach:
             return runs
     return None

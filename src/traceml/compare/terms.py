@@ -22,7 +22,7 @@ class Endpoint:
     metrics: tuple[str, ...]
     more_is_better: bool = False
     of_steps: bool = False
-    """Whether the spread of the steps is its spread."""
+    """Whether the spread of the steps is its spread: not where time between steps counts too."""
 
 
 def _of_step(word: str, name: str, metric: str, of_steps: bool = False) -> Endpoint:
@@ -43,7 +43,7 @@ ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
         for endpoint in (
             STEP_TIME,
             SAMPLE_TIME,
-            _of_step("wall_step_time", "Wall time per step", "wall_step_ms", of_steps=True),
+            _of_step("wall_step_time", "Wall time per step", "wall_step_ms"),
             _of_step("step_time_p50", "Median step time", "step_time_p50_ms"),
             _of_step("step_time_p95", "95th percentile of the step time", "step_time_p95_ms"),
             _of_step("step_time_p99", "99th percentile of the step time", "step_time_p99_ms"),
@@ -62,7 +62,6 @@ ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
                 Section.STEP_TIME,
                 ("samples_per_s", "steps_per_s"),
                 more_is_better=True,
-                of_steps=True,
             ),
             PEAK_MEMORY,
             Endpoint(
@@ -79,10 +78,10 @@ ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """How runs of the same command differed before: the spread of their logarithms."""
+    """How step times of the same command differed before: the spread of their logarithms."""
 
     log_spread: float
-    freedom: int
+    freedom: float
 
 
 @dataclass(frozen=True, slots=True)

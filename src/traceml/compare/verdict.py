@@ -38,6 +38,13 @@ class Judgement:
     """Peak memory, where it counts and moved."""
     identical: bool
     further_runs: int | None
+    """Per side, until the status would be another; `None`: unknown, or too many to advise."""
+    too_noisy: bool
+    """Whether it is too many."""
+    unmeasured: tuple[str, ...]
+    """The words of what was to be judged and is missing on a side."""
+    nothing_measured: bool
+    """Whether nothing of what was to be judged is there on both."""
 
 
 def judge(main: Observed, memory: Observed | None, sides: Sides, terms: Terms) -> Judgement:
@@ -49,6 +56,11 @@ def judge(main: Observed, memory: Observed | None, sides: Sides, terms: Terms) -
         memory_status = _memory_status(memory, allowance_for(memory, sides, terms), sides)
     identical = [_measured(run) for run in sides.a] == [_measured(run) for run in sides.b]
     status = Status.NO_CHANGE if identical else _combine(main_status, memory_status)
+    further_runs, too_noisy = None, False
+    if status is Status.INCONCLUSIVE:
+        further_runs, too_noisy = _further_runs(main, allowance, sides, terms)
+    judged = [main] if memory is None or not _is_anywhere(memory) else [main, memory]
+    unmeasured = [found.endpoint.word for found in judged if found.delta.delta is None]
     return Judgement(
         status=status,
         main=main,
@@ -56,17 +68,31 @@ def judge(main: Observed, memory: Observed | None, sides: Sides, terms: Terms) -
         allowance=allowance,
         memory=None if memory_status is Status.NO_CHANGE or identical else memory,
         identical=identical,
-        further_runs=_further_runs(main, allowance, sides, terms)
-        if status is Status.INCONCLUSIVE
-        else None,
+        further_runs=further_runs,
+        too_noisy=too_noisy,
+        unmeasured=tuple(unmeasured),
+        nothing_measured=len(unmeasured) == len(judged),
     )
 
 
-def gate(status: Status, terms: Terms) -> Gate | None:
-    """Whether the comparison fails, where it was to fail on something."""
+def _is_anywhere(found: Observed) -> bool:
+    return found.delta.lhs is not None or found.delta.rhs is not None
+
+
+def gate(found: Judgement, terms: Terms) -> Gate | None:
+    """Whether the comparison fails, where it was to fail on something.
+
+    What is missing on a side fails too: a gate that lets pass what nobody measured is none.
+    """
     if not terms.fail_on:
         return None
-    return Gate(terms.fail_on, any(status in _FAILS[word] for word in terms.fail_on))
+    failed = any(found.status in _FAILS[word] for word in terms.fail_on)
+    return Gate(
+        fail_on=terms.fail_on,
+        failed=failed or bool(found.unmeasured),
+        unmeasured=found.unmeasured,
+        nothing_measured=found.nothing_measured,
+    )
 
 
 def _measured(summary: Summary) -> tuple[SectionSummary | None, ...]:
@@ -77,15 +103,21 @@ def _status(found: Observed, allowance: Allowance, sides: Sides, terms: Terms) -
     if found.delta.delta is None:
         return None
     change = found.change
+    if change is not None and not sides.several:
+        change = change.widened(allowance.share)  # the steps of one run do not show the next run
     if change is not None and change.lies_between(*_no_change(found, terms)):
         return Status.NO_CHANGE
     if not _is_real(found, allowance, sides):
         return Status.INCONCLUSIVE
     if not found.got_worse:
         return Status.IMPROVEMENT
-    allowed_pct = 100 * (terms.max_regression or 0.0)
-    worse_by_pct = abs(found.delta.pct_change or 0.0)
-    return Status.REGRESSION if worse_by_pct > allowed_pct else Status.INCONCLUSIVE
+    more_than_allowed = is_beyond(found, terms.max_regression or 0.0)
+    return Status.REGRESSION if more_than_allowed else Status.INCONCLUSIVE
+
+
+def is_beyond(found: Observed, share: float) -> bool:
+    """Whether the larger side is more than this share above the smaller, whichever that is."""
+    return found.factor is not None and found.factor > 1 + share
 
 
 def _no_change(found: Observed, terms: Terms) -> tuple[float, float]:
@@ -99,21 +131,17 @@ def _no_change(found: Observed, terms: Terms) -> tuple[float, float]:
 
 def _is_real(found: Observed, allowance: Allowance, sides: Sides) -> bool:
     """Beyond what chance does: by the runs, or by the steps and what runs alike may differ."""
-    change, pct_change = found.change, found.delta.pct_change
-    if pct_change is None or (change is not None and not change.excludes_none):
+    change = found.change
+    if change is not None and not change.excludes_none:
         return False
-    if sides.several:
-        return change is not None
-    return abs(pct_change) > 100 * allowance.share
+    return change is not None if sides.several else is_beyond(found, allowance.share)
 
 
 def _memory_status(found: Observed, allowance: Allowance, sides: Sides) -> Status:
     moved = found.delta.delta
-    large = moved is not None and abs(moved) > MEMORY_BYTES
-    pct_change = found.delta.pct_change
-    if pct_change is not None and abs(pct_change) <= 100 * allowance.share:
-        large = False
-    if moved is None or not large:
+    if moved is None or abs(moved) <= MEMORY_BYTES:
+        return Status.NO_CHANGE
+    if found.factor is not None and not is_beyond(found, allowance.share):
         return Status.NO_CHANGE
     if sides.several and not _is_shown(found):
         return Status.NO_CHANGE
@@ -130,19 +158,37 @@ def _is_shown(found: Observed) -> bool:
 def _combine(main: Status | None, memory: Status) -> Status:
     if main is None:
         return Status.INCONCLUSIVE
-    if main in (Status.NO_CHANGE, Status.INCONCLUSIVE):
-        return main if memory is Status.NO_CHANGE else memory
+    if main is Status.NO_CHANGE:
+        return memory
+    if main is Status.INCONCLUSIVE:  # less memory is no improvement while steps may be slower
+        return Status.REGRESSION if memory is Status.REGRESSION else main
     return main if memory in (main, Status.NO_CHANGE) else Status.MIXED
 
 
-def _further_runs(found: Observed, allowance: Allowance, sides: Sides, terms: Terms) -> int | None:
-    """Until the interval shows either a change as large as this one, or that there is none."""
-    lhs, rhs = found.delta.lhs, found.delta.rhs
-    if not lhs or not rhs or min(lhs, rhs) <= 0 or found.endpoint.section is Section.STEP_MEMORY:
-        return None
-    seen = abs(math.log(rhs) - math.log(lhs))
-    to_show_none = math.log1p(terms.tolerance) - seen
-    needed = runs_needed(allowance.log_spread, max(seen, to_show_none))
+def _further_runs(
+    found: Observed, allowance: Allowance, sides: Sides, terms: Terms
+) -> tuple[int | None, bool]:
+    """Until the interval shows a change as large as this one, or none; and whether too many."""
+    change, factor = found.change, found.factor
+    is_memory = found.endpoint.section is Section.STEP_MEMORY
+    if factor is None or (change is None if sides.several else is_memory):
+        return None, False  # nothing says how such runs spread
+    spread = allowance.log_spread
+    if not sides.several and change is not None:
+        spread = math.hypot(spread, change.log_spread or 0.0)
+    worse_by = math.log(factor) * (1 if found.got_worse else -1)
+    paired = sides.paired_by is not None
+    needed = runs_needed(spread, _reach_that_settles(worse_by, terms), paired)
     if needed is None:
-        return None
-    return max(1, needed - min(len(sides.a), len(sides.b)))
+        return None, True
+    return max(1, needed - min(len(sides.a), len(sides.b))), False
+
+
+def _reach_that_settles(worse_by: float, terms: Terms) -> float:
+    """How wide an interval may be around a change (a logarithm) for it to be a verdict."""
+    better = math.log1p(terms.tolerance)
+    allowed = 0.0 if terms.max_regression is None else math.log1p(terms.max_regression)
+    worse = better if terms.max_regression is None else allowed
+    to_show_none = min(worse - worse_by, better + worse_by)
+    is_change = worse_by < 0 or worse_by > allowed
+    return max(to_show_none, abs(worse_by) if is_change else 0.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from traceml.compare.record import Delta, Moved
 from traceml.model.phase import COMPUTE, Phase
@@ -10,8 +10,8 @@ from traceml.model.phase import COMPUTE, Phase
 COMPUTE_WHOLE = "compute"
 """The part that stands for forward, backward and optimizer where they were not told apart."""
 
-MOVED_SHARE = 0.25
-"""Of the larger of gain and loss: as much of it as turns up elsewhere is no coincidence."""
+MOVED_SHARE = 0.75
+"""Of the larger of gain and loss: with less of it elsewhere, not most of it was moved."""
 LEAST_MOVED_SHARE = 0.02
 """Of the longer step: less is not worth a sentence."""
 
@@ -59,18 +59,38 @@ def grouped_ms(parts: Mapping[str, float]) -> dict[str, float]:
     return grouped
 
 
-def moved(parts: Mapping[str, float] | None, step: Delta) -> Moved | None:
-    """What some phases lost and others gained; `None` where the phases are not known."""
+def moved(
+    parts: Mapping[str, float] | None,
+    metrics: Mapping[str, Delta],
+    is_shown: Callable[[Delta], bool],
+) -> Moved | None:
+    """What some phases lost and others gained; `None` where the phases are not known.
+
+    `is_shown` says of a phase's change whether it is more than chance.
+    """
     if not parts:
         return None
-    changes = grouped_ms(parts).values()
+    changes = grouped_ms(parts)
     removed, added = (
-        sum((part for part in changes if (part > 0) == grew), 0.0) for grew in (False, True)
+        sum((part for part in changes.values() if (part > 0) == grew), 0.0)
+        for grew in (False, True)
     )
     both = min(-removed, added)
+    step = metrics.get("step_time_ms", Delta())
     longest = max(step.lhs or 0.0, step.rhs or 0.0)
     is_move = both >= MOVED_SHARE * max(-removed, added) and both >= LEAST_MOVED_SHARE * longest
-    return Moved(removed, added, is_move and both > 0)
+    ends = (min(changes, key=lambda name: changes[name]), max(changes, key=lambda n: changes[n]))
+    is_known = all(is_shown(_change_of(name, metrics)) for name in ends)
+    return Moved(removed, added, is_move and both > 0 and is_known)
+
+
+def _change_of(name: str, metrics: Mapping[str, Delta]) -> Delta:
+    """A part's own change; the rest has none, nor has compute where only its phases are known."""
+    if name == COMPUTE_WHOLE:
+        return metrics.get("compute_ms", Delta())
+    return next(
+        (metrics[metric] for phase, metric in _METRICS.items() if phase.value == name), Delta()
+    )
 
 
 def _overlaps_compute(metrics: Mapping[str, Delta]) -> bool:

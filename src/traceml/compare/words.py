@@ -9,11 +9,11 @@ from traceml.compare.record import Delta, Moved, RankChanges, Status
 from traceml.compare.sides import Sides
 from traceml.compare.statistics import MOST_RUNS_ADVISED, Change
 from traceml.compare.terms import Terms
-from traceml.compare.verdict import Judgement
+from traceml.compare.verdict import Judgement, is_beyond
 from traceml.compare.waterfall import COMPUTE_WHOLE, grouped_ms
 from traceml.model.phase import COMPUTE, Phase
-from traceml.model.quantities import NOT_MEASURED, count, memory, milliseconds
-from traceml.summaries.record import PrimaryDiagnosis
+from traceml.model.quantities import NOT_MEASURED, count, memory, milliseconds, ms_decimals
+from traceml.summaries.record import Issue, PrimaryDiagnosis
 
 SHOWN_SHARE = 0.01
 """A phase that explains less than this of the change is told with the rest."""
@@ -86,10 +86,10 @@ def _limit_words(main: Observed, terms: Terms) -> str:
 
 
 def _unclear_words(found: Judgement, sides: Sides, terms: Terms) -> str:
-    main, delta = found.main, found.main.delta
-    if delta.pct_change is None:
-        return " from nothing, which no share can express"
-    beyond = abs(delta.pct_change) > 100 * found.allowance.share
+    main = found.main
+    if main.factor is None:
+        return " from or to nothing, which no share can express"
+    beyond = is_beyond(main, found.allowance.share)
     real = main.change is None or main.change.excludes_none
     if terms.max_regression is not None and main.got_worse and real and (beyond or sides.several):
         allowed = _pct(terms.max_regression)
@@ -110,21 +110,22 @@ def _pct(share: float) -> str:
 
 
 def parts_words(waterfall: Mapping[str, float] | None, total_ms: float) -> str:
-    """The phases worth naming, largest first; as they are shown they sum to the total."""
+    """The phases worth naming, largest first; as they are shown they sum to the total as shown."""
     if not waterfall:
         return ""
     parts = grouped_ms(waterfall)
     parts.pop(Phase.RESIDUAL.value)
-    decimals = 1 if abs(total_ms) >= 1 else 3
+    decimals = ms_decimals(total_ms)
     rest_ms = round(total_ms, decimals)
     shown = []
     for name, part_ms in sorted(parts.items(), key=lambda item: -abs(item[1])):
-        if abs(part_ms) >= SHOWN_SHARE * abs(total_ms):
-            rest_ms -= round(part_ms, decimals)
-            shown.append(f"{_WORDS.get(name, name)} {milliseconds(part_ms, signed=True)}")
+        rounded_ms = round(part_ms, decimals)
+        if rounded_ms and abs(part_ms) >= SHOWN_SHARE * abs(total_ms):
+            rest_ms -= rounded_ms
+            shown.append(f"{_WORDS.get(name, name)} {rounded_ms:+,.{decimals}f} ms")
     rest_ms = round(rest_ms, decimals)
     if rest_ms or not shown:
-        shown.append(f"rest {milliseconds(rest_ms, signed=True)}")
+        shown.append(f"rest {rest_ms:+,.{decimals}f} ms")
     return ", ".join(shown)
 
 
@@ -160,7 +161,7 @@ def next_step(
     found: Judgement,
     sides: Sides,
     waterfall: Mapping[str, float] | None,
-    diagnosis: PrimaryDiagnosis,
+    diagnosis: PrimaryDiagnosis | Issue | None,
 ) -> str:
     """What to do about it."""
     status, main_status = found.status, found.main_status
@@ -176,7 +177,7 @@ def next_step(
         return "Compare runs that took at least a few training steps with tracing on."
     if status is Status.INCONCLUSIVE:
         return _more_runs(found, sides)
-    if status is Status.IMPROVEMENT and diagnosis.status and diagnosis.action:
+    if status is Status.IMPROVEMENT and diagnosis and diagnosis.status and diagnosis.action:
         return f"B is {diagnosis.status}: {diagnosis.action}"
     return "Nothing to do."
 
@@ -194,11 +195,13 @@ def _more_runs(found: Judgement, sides: Sides) -> str:
             f"{opening}; about {count(further + 1, 'run')} per side would settle it "
             "(traceml compare --a … --b …)."
         )
-    if further is None:
+    if found.too_noisy:
         return (
             f"Even {MOST_RUNS_ADVISED} runs per side would not settle it: make the runs steadier, "
             "or allow a larger --tolerance."
         )
+    if further is None:
+        return "Add runs to both sides; how many it takes, these do not show."
     return f"Add about {count(further, 'run')} per side: by the spread seen, that settles it."
 
 

@@ -58,6 +58,8 @@ class Command:
     script: str | None = None
     arguments: tuple[str, ...] | None = None
     folder: str | None = None
+    script_sha256: str | None = None
+    """Of the script's content, whether git knows it or not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,14 +37,17 @@ def milliseconds(ms: float | None, signed: bool = False) -> str:
     """Milliseconds, whatever their size, so that a column of them compares at a glance."""
     if ms is None or not math.isfinite(ms):
         return NOT_MEASURED
+    return f"{ms:{'+' if signed else ''},.{ms_decimals(ms)}f} ms"
+
+
+def ms_decimals(ms: float) -> int:
+    """How many digits a number of milliseconds is shown with behind its point."""
     size = abs(ms)
     if size >= 9999.5:
-        decimals = 0
-    elif size >= 0.9995 or size == 0:
-        decimals = 1
-    else:
-        decimals = 2 if size >= 0.01 else 3
-    return f"{ms:{'+' if signed else ''},.{decimals}f} ms"
+        return 0
+    if size >= 0.9995 or size == 0:
+        return 1
+    return 2 if size >= 0.01 else 3
 
 
 def percent(share: float | None, signed: bool = False) -> str:

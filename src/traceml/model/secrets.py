@@ -1,12 +1,14 @@
 """Tells what looks like a secret, so that no password, key or token is ever written down.
 
-By plain comparisons, not patterns: the training process asks this too, and compiling patterns
-would cost it a millisecond.
+The training process asks this too: a plain word is told by plain comparisons, and patterns are
+compiled only for a text that holds something to be wary of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
 
 MASK = "***"
 
@@ -20,43 +22,40 @@ _MAYBE_SECRET = ("key", "auth", "authorization", "pass", "pwd", "pat", "sas", "c
 """A name that ends in one of these is a secret's unless its value is a plain word: `--sort-key`."""
 _VOCABULARY = frozenset(
     [
-        *(
-            "pad",
-            "eos",
-            "bos",
-            "unk",
-            "mask",
-            "cls",
-            "sep",
-            "sos",
-            "start",
-            "stop",
-            "end",
-            "special",
-        ),
-        *("image", "video", "audio", "text", "word", "class", "prompt", "placeholder", "per"),
+        *("pad", "eos", "bos", "unk", "mask", "cls", "sep", "sos", "start", "stop", "end"),
+        *("special", "image", "video", "audio", "text", "word", "class", "prompt"),
+        *("placeholder", "per"),
     ]
 )
 """Before the word token, these speak of text: `--pad-token` is no secret."""
 _TOKEN_STARTS = (
-    *("sk-", "pk-", "hf_", "ghp_", "gho_", "ghs_", "ghu_", "github_pat_", "glpat-", "xoxb-"),
-    *("xoxp-", "AKIA", "ASIA", "AIza", "ya29.", "eyJ", "-----BEGIN", "Bearer ", "Basic "),
+    *("sk-", "pk-", "hf_", "ghp_", "gho_", "ghs_", "ghu_", "ghr_", "github_pat_", "glpat-"),
+    *("xoxa-", "xoxb-", "xoxp-", "AKIA", "ASIA", "AIza", "ya29.", "eyJ"),
 )
 """How well-known services begin their tokens."""
+_HEADER_STARTS = ("-----BEGIN", "Bearer ", "Basic ")
+"""How a key's block and an authorization begin."""
 _FEWEST_TOKEN_LETTERS = 16
 _LONG_TEXT = 32
 """So many letters and digits without a break, large and small, are no word of anybody's."""
 _LONGEST_WORD = 24
+_HINTS = (
+    *(start.lower() for start in _TOKEN_STARTS),
+    *("secret", "pass", "pwd", "credential", "bearer", "token", "key", "auth", "login", "pat"),
+    *("sas", "cookie", "signature", "://"),
+)
+"""A text without any of these, in small letters, is not searched."""
 
 
 def is_secret(name: str, value: str) -> bool:
     """Whether a value of this name is better not written down."""
-    return _is_secret_name(name, value) or is_token(value)
+    return _is_secret_name(name, value) or is_token(value) or _is_secret_inside(value)
 
 
 def is_token(value: str) -> bool:
     """Whether a text has the form of a token, whatever its name."""
-    if value.startswith(_TOKEN_STARTS) and len(value) >= _FEWEST_TOKEN_LETTERS:
+    starts = value.startswith((*_TOKEN_STARTS, *_HEADER_STARTS))
+    if starts and len(value) >= _FEWEST_TOKEN_LETTERS:
         return True
     return (
         len(value) >= _LONG_TEXT
@@ -86,34 +85,150 @@ def masked(words: Iterable[str]) -> tuple[str, ...]:
     option = ""
     """The option whose value the next word is."""
     for word in words:
-        if word.startswith("-") and not is_token(word):
-            found.append(_masked_assignment(word) or without_credentials(word))
+        if word.startswith("-") and not is_token(word) and not _is_dashed_secret(option, word):
+            found.append(_masked_word(word))
             option = "" if "=" in word else word
             continue
-        is_value_secret = is_secret(option, word) if option else is_token(word)
-        if is_value_secret:
-            found.append(MASK)
-        else:
-            found.append(_masked_assignment(word) or without_credentials(word))
-        option = ""
+        is_value_secret = _is_secret_name(option, word) or is_token(word)
+        found.append(MASK if is_value_secret else _masked_word(word))
+        option = "login-key" if word == "login" else ""  # `wandb login …`
     return tuple(found)
+
+
+def masked_text(text: str) -> str:
+    """Code or prose in which `***` stands for what is a secret beyond doubt; the rest stays."""
+    small = text.lower()
+    if not any(hint in small for hint in _HINTS):
+        return text
+    patterns = _patterns()
+    text = patterns.key_block.sub(MASK, text)
+    text = patterns.credentials.sub(MASK, text)
+    text = patterns.header.sub(rf"\1{MASK}", text)
+    text = patterns.login.sub(rf"\1{MASK}\3", text)
+    for pattern in (patterns.quoted, patterns.bare):
+        text = pattern.sub(_masked_match, text)
+    return patterns.token.sub(MASK, text)
+
+
+class _Patterns:
+    """What a secret looks like inside a text."""
+
+    def __init__(self) -> None:
+        starts = "|".join(re.escape(start) for start in _TOKEN_STARTS)
+        self.token = re.compile(rf"(?<![A-Za-z0-9])(?:{starts})[\w.-]{{12,}}")
+        self.key_block = re.compile(
+            r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----"
+            r"(?:(?:(?!-----BEGIN).){1,8000}?-----END [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----"
+            r"|(?:[^A-Za-z0-9/=]{0,8}[A-Za-z0-9+/=]{16,})*)",
+            re.DOTALL,
+        )
+        """As far as its end, or where that is missing as far as it is no words."""
+        self.credentials = re.compile(r"(?<=://)[^\s/@:'\"]*:[^\s/@'\"]+(?=@)")
+        self.header = re.compile(
+            r"(authorization\\?[\"']?\s*[:=]\s*\\?[\"']?(?:bearer|basic|token)\s+|"
+            r"\bbearer\s+(?=[\w.+/=~-]*\d))[\w.+/=~-]{8,}",
+            re.IGNORECASE,
+        )
+        self.login = re.compile(r"(\blogin\(\s*([\"']))[^\"'\s]{8,}(\2)")
+        self.quoted = re.compile(
+            r"(?<![\w.-])(?P<name>[A-Za-z_][\w.-]{0,80})\\?[\"']?\]?\s{0,8}[:=]\s{0,8}"
+            r"\\?(?P<quote>[\"'])(?P<value>[^\"'\\\n]{1,4096})(?=[\"'\\])"
+        )
+        """`api_key = "…"`, `"api_key": "…"`, `environ["API_KEY"] = "…"`."""
+        self.bare = re.compile(
+            r"^[+\-]?[ \t]{0,80}(?:export[ \t]+)?(?P<name>[A-Za-z_][\w.-]{0,80})(?:=|:[ \t]+)"
+            r"(?P<quote>)(?P<value>[^\s\"'(){}\[\],]{1,4096})$",
+            re.MULTILINE,
+        )
+        """A line of a `.env` or a YAML file."""
+
+
+@cache
+def _patterns() -> _Patterns:
+    return _Patterns()
+
+
+def _masked_match(found: re.Match[str]) -> str:
+    name, value = found["name"], found["value"]
+    if not found["quote"] and not any(letter.isdigit() for letter in value):
+        return found[0]  # a name of the program's, as far as anybody can tell
+    is_long = len(value) >= _FEWEST_TOKEN_LETTERS and " " not in value
+    if _is_surely_secret_name(name) or (is_long and _is_secret_name(name, value)):
+        return found[0].removesuffix(value) + MASK
+    return found[0]
+
+
+def _masked_word(word: str) -> str:
+    """One word of a command, and the words in it where it is a shell's or a document."""
+    if not any(mark in word for mark in " \t\n\"'"):
+        return _masked_assignments(word) or without_credentials(word)
+    whole = _masked_assignment(word)
+    if whole is not None and word.startswith("-"):
+        return whole  # an option's value may have spaces; a shell's line has words after it
+    text = masked_text(word)
+    parts = list(_parts(text))
+    if len(parts) == 1:
+        return _masked_assignments(text) or without_credentials(text)
+    parts[::2] = masked(parts[::2])
+    return "".join(parts)
+
+
+def _parts(text: str) -> Iterator[str]:
+    """Words, and between them what divides them."""
+    word, was_space = "", False
+    for letter in text:
+        if letter.isspace() != was_space:
+            yield word
+            word, was_space = "", not was_space
+        word += letter
+    yield word
+
+
+def _masked_assignments(word: str) -> str | None:
+    """`name=***` for `name=value`, alone or listed: `lr=0.1,api_key=***`."""
+    whole = _masked_assignment(word)
+    if whole is not None or "=" not in word:
+        return whole
+    for divider in ",;":
+        parts = word.split(divider)
+        hidden = [_masked_assignment(part) for part in parts]
+        if any(hidden):
+            return divider.join(new or old for new, old in zip(hidden, parts, strict=True))
+    return None
 
 
 def _masked_assignment(word: str) -> str | None:
     """`name=***` for a `name=value` whose value is a secret."""
     name, separator, value = word.partition("=")
-    if separator and "://" not in name and is_secret(name, value):
+    if separator and "://" not in name and (_is_secret_name(name, value) or is_token(value)):
         return f"{name}={MASK}"
     return None
 
 
-def _is_secret_name(name: str, value: str) -> bool:
-    words = name.lower().replace("-", "_").replace(".", "_").strip("_").split("_")
+def _is_dashed_secret(option: str, word: str) -> bool:
+    """Whether a word is the secret of the option before it although it begins like an option."""
+    return _is_surely_secret_name(option) and not word.startswith("--") and len(word) > 2
+
+
+def _is_secret_inside(value: str) -> bool:
+    return any(mark in value for mark in " \t\n\"'") and _masked_word(value) != value
+
+
+def _is_surely_secret_name(name: str) -> bool:
+    words = _words(name)
     if any(secret in "".join(words) for secret in _SECRET):
         return True
-    if words[-1] == "token":
-        return len(words) < 2 or words[-2] not in _VOCABULARY
-    return words[-1].endswith(_MAYBE_SECRET) and not _is_plain(value)
+    return words[-1] == "token" and (len(words) < 2 or words[-2] not in _VOCABULARY)
+
+
+def _is_secret_name(name: str, value: str) -> bool:
+    if _is_surely_secret_name(name):
+        return True
+    return _words(name)[-1].endswith(_MAYBE_SECRET) and not _is_plain(value)
+
+
+def _words(name: str) -> list[str]:
+    return name.lower().replace("-", "_").replace(".", "_").strip("_").split("_")
 
 
 def _is_plain(value: str) -> bool:

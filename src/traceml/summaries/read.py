@@ -11,25 +11,25 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from traceml.model.errors import RunNotFound, UnreadableSummary
+from traceml.model.errors import RunNotFound, TraceMLError, UnreadableSummary
+from traceml.model.printable import printable
+from traceml.model.quantities import memory
 from traceml.summaries.foreign import modernise
 from traceml.summaries.labels import Labels
-from traceml.summaries.record import Groups, Row, SectionSummary, Summary
+from traceml.summaries.record import Groups, Row, SectionSummary, StepSeries, Summary
 
 FILE_NAME = "final_summary.json"
 SECTIONS = ("step_time", "step_memory", "process", "system")
 
 _RECORD_FILES = ("*.ring", "*.steps", "run.json")
-_NOT_NEGATIVE = frozenset(
-    {
-        *("step_time_ms", "traced_step_time_ms", "input_wait_ms", "h2d_ms", "forward_ms"),
-        *("backward_ms", "optimizer_ms", "compute_ms", "communication_ms", "between_ms"),
-        *("wall_step_ms", "peak_allocated_bytes", "peak_reserved_bytes"),
-    }
-)
-"""What is measured as such; what is left after a subtraction may fall below zero by a hair."""
+_AMOUNTS = ("_ms", "_bytes")
+_LEFT_OVER = frozenset({"residual_ms", "wait_ms", "step_overhead_ms"})
+_LEFT_OVER_ENDS = ("headroom_bytes", "rise_bytes")
+"""What is left after a subtraction may fall below zero; every other time and amount may not."""
 _Summary = TypeVar("_Summary", bound=Summary)
 _ADVICE = f"pass a complete {FILE_NAME} or a run folder"
+MOST_BYTES = 1 << 30
+"""Five times the largest summary that is promised to be read; a core dump is none."""
 _LARGE_BYTES = 32 << 20
 """A job of some eight thousand ranks; up to there every row is read."""
 
@@ -99,9 +99,14 @@ def read_compared(path: Path) -> Summary:
 
 def _content(path: Path) -> bytes:
     try:
+        size_bytes = path.stat().st_size
+        if size_bytes > MOST_BYTES:
+            raise _too_large(path, size_bytes)
         return path.read_bytes()
     except FileNotFoundError as error:
         raise RunNotFound(f"{path} does not exist; expected a run summary; {_ADVICE}") from error
+    except MemoryError as error:
+        raise _too_large(path, size_bytes) from error
     except OSError as error:
         raise UnreadableSummary(
             f"{path} cannot be read ({error.strerror}); expected a run summary; "
@@ -116,6 +121,8 @@ def _summary(content: bytes, path: Path, decoder: msgspec.json.Decoder[_Summary]
             raise _no_section(content, path)
     except RecursionError as error:
         raise _not_json(path, "it is nested too deeply") from error
+    except MemoryError as error:
+        raise _too_large(path, len(content)) from error
     summary = modernise(summary)
     _refuse_negative(summary, path)
     return summary
@@ -124,8 +131,8 @@ def _summary(content: bytes, path: Path, decoder: msgspec.json.Decoder[_Summary]
 def read_labels(path: Path) -> Labels | None:
     """What runs are chosen by; `None` for a file that is no summary: it is not chosen."""
     try:
-        return _LABELS.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _LABELS.decode(_content(path))
+    except (TraceMLError, msgspec.DecodeError, UnicodeDecodeError, RecursionError, MemoryError):
         return None
 
 
@@ -230,15 +237,31 @@ _JSON_TYPES: Mapping[type, str] = {
 
 
 def _refuse_negative(summary: Summary, path: Path) -> None:
-    if summary.duration_s is not None and summary.duration_s < 0:
-        raise _bad_field(path, "duration_s", f"is {summary.duration_s:g}", "zero or more")
+    for name, value in (("duration_s", summary.duration_s), *_of_steps(summary.steps)):
+        if value is not None and value < 0:
+            raise _negative(path, name, value)
     for section_name, section in zip(SECTIONS, _sections(summary), strict=True):
         for statistic, values in _statistics(section) if section else ():
-            for metric in values.keys() & _NOT_NEGATIVE:
-                value = values[metric]
-                if value is not None and value < 0:
-                    name = f"{section_name}.{statistic}.{metric}"
-                    raise _bad_field(path, name, f"is {value:g}", "zero or more")
+            for metric, value in values.items():
+                if value is not None and value < 0 and _is_amount(metric):
+                    raise _negative(path, f"{section_name}.{statistic}.{metric}", value)
+
+
+def _is_amount(metric: str) -> bool:
+    is_left_over = metric in _LEFT_OVER or metric.endswith(_LEFT_OVER_ENDS)
+    return metric.endswith(_AMOUNTS) and not is_left_over
+
+
+def _of_steps(steps: StepSeries | None) -> Iterator[tuple[str, float | None]]:
+    """The numbers of the series that cannot be below zero, with their dotted names."""
+    if steps is None:
+        return
+    for name in ("count", "mean_ms", "stdev_ms", "effective_count", "block_steps"):
+        yield f"steps.{name}", getattr(steps, name)
+    for percentile, value in steps.quantiles_ms.items():
+        yield f"steps.quantiles_ms.{percentile}", value
+    for place, value in enumerate(steps.block_means_ms):
+        yield f"steps.block_means_ms[{place}]", value
 
 
 def _statistics(section: SectionSummary) -> Iterator[tuple[str, Mapping[str, float | None]]]:
@@ -279,8 +302,19 @@ def _no_section(content: bytes, path: Path) -> UnreadableSummary:
     )
 
 
+def _too_large(path: Path, size_bytes: int) -> UnreadableSummary:
+    return UnreadableSummary(
+        f"{path} is too large for a run summary: {memory(size_bytes)}; expected at most "
+        f"{memory(MOST_BYTES)}; {_ADVICE}"
+    )
+
+
 def _not_json(path: Path, found: str) -> UnreadableSummary:
     return UnreadableSummary(f"{path} is not a run summary: {found}; expected JSON; {_ADVICE}")
+
+
+def _negative(path: Path, name: str, value: float) -> UnreadableSummary:
+    return _bad_field(path, name, f"is {value:g}", "zero or more")
 
 
 def _bad_field(path: Path, name: str, found: str, expected: str) -> UnreadableSummary:
@@ -292,4 +326,4 @@ def _bad_field(path: Path, name: str, found: str, expected: str) -> UnreadableSu
 
 def _shown(text: str) -> str:
     """Foreign text as part of one line."""
-    return "".join(character if character.isprintable() else "?" for character in text[:200])
+    return printable(text[:200])

@@ -73,7 +73,7 @@ def _code(comparison: Comparison) -> list[str]:
     if not comparison.code_stat:
         return []
     stat = comparison.code_stat.splitlines()
-    return ["Code between the commits:", *(_INDENT + plain(line, WIDTH - 2) for line in stat)]
+    return ["What changed in the code:", *(_INDENT + plain(line, WIDTH - 2) for line in stat)]
 
 
 def _table(listed: Sequence[Row]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from enum import IntEnum
 
 from traceml.compare.record import Comparison, Status
 from traceml.text import told
@@ -13,6 +14,9 @@ MOST_BYTES = 60_000
 """GitHub takes 65,536 characters in a comment, and a workflow adds some of its own."""
 MOST_LINES = 200
 _LONGEST = 300
+_SHORTENED = "Details have no room here; they are in the files that the comparison wrote."
+_NOTE_BYTES = 200
+_SHORT_NAME = 24
 _SIGNS = {
     Status.IMPROVEMENT: "🟢",
     Status.NO_CHANGE: "⚪",
@@ -24,52 +28,78 @@ _MEANINGFUL = re.compile(r"[\\`*_\[\]<>#|~&@]|:(?=//)|(?<=www)\.")
 """What starts markup, a mention, a reference or a link."""
 
 
-def comparison_markdown(comparison: Comparison) -> str:
-    """The comment, below what a comment may hold; nothing a run is called can format it."""
-    verdict = comparison.verdict
-    a, b = (
-        escaped(told.legend(name, runs))
-        for name, runs in (
-            (comparison.a, comparison.a_runs),
-            (comparison.b, comparison.b_runs),
-        )
-    )
-    gate = told.gate(comparison)
-    lines = [
-        f"### {_SIGNS[Status(verdict.status)]} TraceML: {verdict.status}",
-        "",
-        escaped(verdict.why, 1000),
-        "",
-        f"**Diagnosis:** {escaped(told.diagnosis(comparison.overview.primary_diagnosis))}  ",
-        *([f"**Gate:** {escaped(gate)}  "] if gate else []),
-        f"**Next:** {escaped(verdict.next, 1000)}",
-        "",
-        "<details><summary>What changed</summary>",
-        "",
-        f"A: {a}  ",
-        f"B: {b}",
-        "",
-        *_table(list(rows(comparison))),
-        "",
-        f"Noise: {escaped(told.noise(comparison), 1000)}",
-        *_list("", [*told.observations(comparison)]),
-        "",
-        "</details>",
-        *_folded("What is different about the runs", list(told.different(comparison))),
-        *_folded("Code between the commits", (comparison.code_stat or "").splitlines()),
-    ]
+class Extent(IntEnum):
+    """How much of a comparison is told."""
+
+    VERDICT = 0
+    HEAD = 1
+    NUMBERS = 2
+    ALL = 3
+
+
+_SHORTER = (Extent.NUMBERS, Extent.HEAD, Extent.VERDICT)
+
+
+def comparison_markdown(comparison: Comparison, extent: Extent = Extent.ALL) -> str:
+    """The comment on one comparison; nothing a run is called can format it."""
+    lines = [*_head(comparison, extent)]
+    if extent >= Extent.NUMBERS:
+        lines += _numbers(comparison)
+    else:
+        lines += ["", *_sides(comparison, _SHORT_NAME if extent == Extent.VERDICT else _LONGEST)]
+    if extent == Extent.ALL:
+        lines += _folded("What is different about the runs", list(told.different(comparison)))
+        lines += _folded("What changed in the code", (comparison.code_stat or "").splitlines())
     return "\n".join(lines) + "\n"
 
 
 def all_markdown(comparisons: Sequence[Comparison]) -> str:
-    """One comment for all comparisons; what has no room is counted."""
-    text = ""
-    for place, comparison in enumerate(comparisons):
-        part = comparison_markdown(comparison)
-        if len((text + part).encode()) > MOST_BYTES - 200:
-            return f"{text}\n{len(comparisons) - place} more comparisons have no room here.\n"
-        text += ("\n" if text else "") + part
-    return text
+    """One comment for all comparisons, below what a comment may hold.
+
+    Where that is little, the last ones lose their details first; every verdict stays.
+    """
+    parts = [comparison_markdown(comparison) for comparison in comparisons]
+    shorter = ((extent, place) for extent in _SHORTER for place in reversed(range(len(parts))))
+    is_short = False
+    while _size(parts) > MOST_BYTES - _NOTE_BYTES:
+        extent, place = next(shorter, (None, 0))
+        if extent is None:
+            break
+        parts[place] = comparison_markdown(comparisons[place], extent)
+        is_short = True
+    return "\n".join([*parts, *([f"{_SHORTENED}\n"] if is_short else [])])
+
+
+def _size(parts: Sequence[str]) -> int:
+    return sum(len(part.encode()) + 1 for part in parts)
+
+
+def _head(comparison: Comparison, extent: Extent) -> Iterator[str]:
+    """The verdict, and what supports it."""
+    verdict, gate = comparison.verdict, told.gate(comparison)
+    yield f"### {_SIGNS[Status(verdict.status)]} TraceML: {verdict.status}"
+    if extent == Extent.VERDICT:
+        return
+    yield from ("", escaped(verdict.why, 1000), "")
+    yield f"**Diagnosis:** {escaped(told.diagnosis(comparison.overview.primary_diagnosis))}  "
+    if gate:
+        yield f"**Gate:** {escaped(gate)}  "
+    yield f"**Next:** {escaped(verdict.next, 1000)}"
+
+
+def _sides(comparison: Comparison, limit: int = _LONGEST) -> Iterator[str]:
+    yield f"A: {escaped(told.legend(comparison.a, comparison.a_runs), limit)}  "
+    yield f"B: {escaped(told.legend(comparison.b, comparison.b_runs), limit)}"
+
+
+def _numbers(comparison: Comparison) -> Iterator[str]:
+    yield from ("", "<details><summary>What changed</summary>", "")
+    yield from _sides(comparison)
+    yield ""
+    yield from _table(list(rows(comparison)))
+    yield from ("", f"Noise: {escaped(told.noise(comparison), 1000)}")
+    yield from _list("", [*told.observations(comparison)])
+    yield from ("", "</details>")
 
 
 def escaped(text: str, limit: int = _LONGEST) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from traceml.compare.record import Comparison, DiagnosisChange, Status
+from traceml.compare.lineage import RECORDED, LineageComparison
+from traceml.compare.record import Comparison, DiagnosisChange
 from traceml.compare.words import moved_words, rank_words
 from traceml.model.quantities import NOT_MEASURED, count
 from traceml.text.changes import plain, statuses
@@ -59,15 +60,17 @@ def gate(comparison: Comparison) -> str | None:
     allowed = ""
     if verdict.max_regression_pct is not None:
         allowed = f"; up to {verdict.max_regression_pct:g}% worse is allowed"
+    if comparison.gate.unmeasured:
+        missing = " and ".join(comparison.gate.unmeasured)
+        return f"FAILED ({missing} not measured on both sides; fails on {words}{allowed})"
     state = "FAILED" if comparison.gate.failed else "passed"
     return f"{state} ({verdict.metric}; fails on {words}{allowed})"
 
 
 def observations(comparison: Comparison) -> Iterator[str]:
     """What the table does not show: work that moved, ranks that changed."""
-    undecided = (Status.NO_CHANGE.value, Status.INCONCLUSIVE.value)
     moved = moved_words(comparison.moved)
-    if moved and (comparison.verdict.status not in undecided or len(comparison.a_runs) == 1):
+    if moved:
         yield moved
     yield from rank_words(comparison.ranks)
 
@@ -88,8 +91,18 @@ def different(comparison: Comparison) -> Iterator[str]:
         groups = [group for group, sides in lineage.not_recorded.items() if sides == (side,)]
         if groups:
             yield f"Not recorded in {side}: {', '.join(groups)}."
-    if lineage.identical and not comparison.warnings:
-        yield "Nothing: code, command, environment, machine and data are recorded as the same."
+    yield from _same(lineage, bool(comparison.warnings))
+
+
+def _same(lineage: LineageComparison, is_warned: bool) -> Iterator[str]:
+    """What neither side has on record, and what both have where nothing else was to tell."""
+    known = [group for group in lineage.same if group in RECORDED]
+    either = [group for group, sides in lineage.not_recorded.items() if len(sides) == 2]
+    one_sided = len(either) < len(lineage.not_recorded)
+    if known and not is_warned and not lineage.differences and not one_sided:
+        yield f"Nothing that is on record; the same in both: {', '.join(known)}."
+    if either and len(either) < len(RECORDED):
+        yield f"Not recorded in either: {', '.join(either)}."
 
 
 def _value(value: object) -> str:
