@@ -129,37 +129,31 @@ def _drained(following: _Following) -> int:
     return sum(followed.drained for followed in following.agent._followed())
 
 
-def test_sampling_that_fails_is_written_down_and_the_rest_goes_on(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    "place",
+    [
+        pytest.param("traceml.agent.sampler.Sampler.sample", id="a sensor"),
+        pytest.param("traceml.agent.sampler.Sampling.begin", id="the beginning of a sample"),
+        pytest.param("traceml.agent.live.Live.follow", id="the live findings"),
+    ],
+)
+def test_what_fails_is_written_down_and_the_rest_goes_on(
+    place: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def fail(*_: object) -> None:
-        raise RuntimeError("no sensor")
+        raise RuntimeError("out of order")
 
-    monkeypatch.setattr("traceml.agent.sampler.Sampler.sample", fail)
+    monkeypatch.setattr(place, fail)
     _train(folder, 7)
     following = _Following(folder)
     wait_until(lambda: list(folder.glob("rank-*.steps")), "the agent drains")
     following.tell({"ended": {"exit_status": 0}})
     assert following.finish()
     assert _steps(folder) == 7
-    assert "RuntimeError: no sensor" in capsys.readouterr().err
-    following.hang_up()
-
-
-def test_a_sample_that_cannot_be_begun_is_written_down_and_the_rest_goes_on(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(*_: object) -> None:
-        raise RuntimeError("no thread")
-
-    monkeypatch.setattr("traceml.agent.sampler.Sampling.begin", fail)
-    _train(folder, 7)
-    following = _Following(folder)
-    wait_until(lambda: list(folder.glob("rank-*.steps")), "the agent drains")
-    following.tell({"ended": {"exit_status": 0}})
-    assert following.finish()
-    assert _steps(folder) == 7
-    assert "RuntimeError: no thread" in capsys.readouterr().err
+    assert "RuntimeError: out of order" in capsys.readouterr().err
     following.hang_up()
 
 
@@ -179,23 +173,6 @@ def test_a_rank_that_no_longer_records_steps_is_not_taken_for_standing_still(
     wait_until(lambda: watched[-1] == 0, "it is watched no longer")
     following.tell({"ended": {"exit_status": 0}})
     assert following.finish()
-    following.hang_up()
-
-
-def test_live_findings_that_fail_are_written_down_and_the_rest_goes_on(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(*_: object) -> None:
-        raise RuntimeError("no window")
-
-    monkeypatch.setattr("traceml.agent.live.Live.follow", fail)
-    _train(folder, 7)
-    following = _Following(folder)
-    wait_until(lambda: list(folder.glob("rank-*.steps")), "the agent drains")
-    following.tell({"ended": {"exit_status": 0}})
-    assert following.finish()
-    assert _steps(folder) == 7
-    assert "RuntimeError: no window" in capsys.readouterr().err
     following.hang_up()
 
 

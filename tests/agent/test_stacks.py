@@ -29,7 +29,7 @@ QUEUE = Frame("/usr/lib/python3.11/queue.py", 180, "get")
         ),
         pytest.param(
             (
-                Frame("/work/traceml/trace/collectives.py", 2, "timed"),
+                Frame("/site-packages/traceml/trace/collectives.py", 2, "timed"),
                 Frame(f"{TORCH}/distributed/distributed_c10d.py", 1, "all_gather"),
                 USER,
             ),

@@ -26,7 +26,7 @@ from traceml.summaries.record import ArtifactSummary, Summary
 
 GIB = 1 << 30
 CODE = Code(
-    repository="/work/project",
+    repository="/srv/project",
     remote="https://host/project.git",
     commit="a" * 40,
     branch="main",
@@ -38,7 +38,7 @@ COMMAND = Command(
     words=("python", "train.py", "--lr", "0.1", "--amp"),
     script="train.py",
     arguments=("--lr", "0.1", "--amp"),
-    folder="/work/project",
+    folder="/srv/project",
 )
 ENVIRONMENT = Environment("3.12.1", "/usr/bin/python", "2.11.0", "12.8", "9.1.0", "550.54")
 HARDWARE = Hardware("node1", "Debian 12", "6.1", "EPYC", 8, 16, 8.0, 64 * GIB, None, (Gpu("H200"),))

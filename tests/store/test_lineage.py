@@ -26,7 +26,7 @@ from traceml.store import lineage as store
 LINEAGE = Lineage(
     captured_unix_s=1.5,
     code=Code(commit="c", changes=Changes("h", (ChangedFile("a.py", 1, 2),), 1, 1, 2)),
-    command=Command(("python", "train.py"), "train.py", (), "/work"),
+    command=Command(("python", "train.py"), "train.py", (), "/srv"),
     environment=Environment(python="3.12.1"),
     packages={"torch": "2.11"},
     hardware=Hardware(gpus=(Gpu("H200", 5),)),
@@ -57,7 +57,7 @@ def test_a_diff_is_kept_beside_it_only_where_there_is_one(tmp_path: Path) -> Non
 
 
 def test_the_interpreter_that_trains_goes_before_the_one_that_launches(tmp_path: Path) -> None:
-    launcher = Interpreter("python", "3.12", ("/a",), ("torchrun",), "/work", {})
+    launcher = Interpreter("python", "3.12", ("/a",), ("torchrun",), "/srv", {})
     trainer = launcher._replace(argv=("train.py",))
     assert store.read_interpreter(tmp_path) is None
     (tmp_path / MARKS).mkdir()
