@@ -77,3 +77,11 @@ def test_collating_is_a_part_of_the_hosts_wait() -> None:
 
     facts = gather(map_steps(make_run(input_ms=20), collate))
     assert facts.loader.collate_share == pytest.approx(0.25, rel=1e-3)
+
+
+def test_shares_are_plain_numbers() -> None:
+    """A number of numpy's passes for a float everywhere but in JSON."""
+    watched = int(StepFlag.LOADER_WATCHED)
+    run = map_steps(make_run(), lambda steps, _: steps["flags"].__ior__(watched))
+    share = gather(run).loader.empty_share
+    assert type(share) is float

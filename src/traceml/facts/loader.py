@@ -78,4 +78,4 @@ def _share_of_watched(
         return None
     flags = np.concatenate([rank.steps["flags"] for rank in ranks])
     counted = flags[(flags & (NO_STEP | watched)) == watched]
-    return np.count_nonzero(counted & seen) / len(counted) if len(counted) else None
+    return int(np.count_nonzero(counted & seen)) / len(counted) if len(counted) else None

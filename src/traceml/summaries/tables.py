@@ -21,8 +21,11 @@ class TableRow:
 
 
 def number(value: float | None) -> float | None:
-    """As it is written: a millionth of the unit is finer than any clock or sensor here."""
-    return None if value is None else round(value, 6)
+    """As it is written: a millionth of the unit is finer than any clock or sensor here.
+
+    A number of numpy's looks like one of Python's, and no JSON encoder takes it.
+    """
+    return None if value is None else round(float(value), 6)
 
 
 def groups(by: str, rows: Sequence[TableRow]) -> Groups:
