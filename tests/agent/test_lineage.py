@@ -15,7 +15,7 @@ from processes import STEPS, TORCH_STEPS, Finished, run_traceml
 from repositories import git, make_repository
 from traceml.agent import lineage as capture
 from traceml.agent.lineage import LineageCapture
-from traceml.compare.lineage import compare_lineage
+from traceml.compare.lineage import compare_lineages
 from traceml.model.environment import INTERPRETER_MARK, MARKS, TRAINER_MARK
 from traceml.model.interpreter import Interpreter
 from traceml.model.lineage import Lineage
@@ -206,7 +206,7 @@ def test_two_runs_of_one_command_are_identical_until_something_changes(tmp_path:
         return _summary(run_traceml(command, tmp_path, env=env), name)
 
     first, second = run("first"), run("second")
-    assert compare_lineage(first, second).identical
+    assert compare_lineages([first], [second]).identical
     lineage = first.lineage
     assert lineage is not None and lineage.environment is not None
     assert lineage.packages is not None and "torch" in lineage.packages
@@ -220,7 +220,7 @@ def test_two_runs_of_one_command_are_identical_until_something_changes(tmp_path:
 
     (tmp_path / "data" / "a").write_text("22")
     (tmp_path / "train.py").write_text((tmp_path / "train.py").read_text() + "# slower\n")
-    found = compare_lineage(first, run("third", OMP_NUM_THREADS="2"))
+    found = compare_lineages([first], [run("third", OMP_NUM_THREADS="2")])
     names = {group: [each.name for each in rows] for group, rows in found.differences.items()}
     assert names == {
         "code": ["dirty", "changes"],

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from traceml.compare.lineage import Difference, compare_lineage, compare_lineages
+from traceml.compare.lineage import Difference, compare_lineages
 from traceml.model.lineage import (
     ChangedFile,
     Changes,
@@ -71,7 +71,7 @@ def _with(**changes: Any) -> Summary:
 
 
 def _told(a: Summary, b: Summary) -> dict[str, list[tuple[str, Any, Any]]]:
-    found = compare_lineage(a, b)
+    found = compare_lineages([a], [b])
     assert found.identical == (not found.differences)
     return {
         group: [(each.name, each.lhs, each.rhs) for each in rows]
@@ -80,7 +80,7 @@ def _told(a: Summary, b: Summary) -> dict[str, list[tuple[str, Any, Any]]]:
 
 
 def test_a_run_is_identical_to_itself() -> None:
-    found = compare_lineage(SUMMARY, SUMMARY)
+    found = compare_lineages([SUMMARY], [SUMMARY])
     assert found.identical
     assert (found.differences, found.not_recorded) == ({}, {})
 
@@ -174,7 +174,7 @@ def test_parameters_and_artifacts_are_compared_even_without_lineage() -> None:
         params={"lr": 0.1, "model": {"depth": 9, "sizes": [1, 2]}},
         artifacts={"weights": ArtifactSummary("w.pt", 10, "4" * 64)},
     )
-    found = compare_lineage(a, b)
+    found = compare_lineages([a], [b])
     assert found.differences == {
         "params": (Difference("model.depth", 8, 9), Difference("model.sizes", None, "1, 2")),
         "artifacts": (Difference("weights", "10 B (333333333333)", "10 B (444444444444)"),),
@@ -204,17 +204,17 @@ def test_data_seen_in_part_differs_only_where_as_much_was_seen() -> None:
 
 
 def test_summaries_without_lineage_are_neither_the_same_nor_different() -> None:
-    found = compare_lineage(Summary(), Summary())
+    found = compare_lineages([Summary()], [Summary()])
     assert not found.identical
     assert found.differences == {}
     assert found.not_recorded["code"] == ("A", "B")
 
 
 def test_what_one_side_did_not_record_is_said() -> None:
-    found = compare_lineage(SUMMARY, _with(code=None))
+    found = compare_lineages([SUMMARY], [_with(code=None)])
     assert not found.identical
     assert (found.differences, found.not_recorded) == ({}, {"code": ("B",)})
-    both = compare_lineage(_with(code=None), _with(code=None))
+    both = compare_lineages([_with(code=None)], [_with(code=None)])
     assert both.identical and both.not_recorded == {"code": ("A", "B")}
 
 
@@ -262,7 +262,7 @@ def test_it_is_strict_json_whatever_a_file_holds() -> None:
     strange = Data({}, {"d": Fingerprint(1, 2, 10**18)})
     a = structs.replace(SUMMARY, params={"p": nested})
     b = structs.replace(_with(data=strange), params={"p": 3})
-    found = compare_lineage(a, b)
+    found = compare_lineages([a], [b])
     decoded = msgspec.json.decode(msgspec.json.encode(found), type=type(found))
     assert decoded == found
 
@@ -310,7 +310,7 @@ def test_an_edited_script_is_a_difference_where_both_looked() -> None:
 
 def test_data_that_no_run_names_is_not_on_record() -> None:
     empty = _with(data=Data())
-    found = compare_lineage(empty, empty)
+    found = compare_lineages([empty], [empty])
     assert found.identical
     assert found.not_recorded == {"data": ("A", "B")} and "data" not in found.same
-    assert "data" in compare_lineage(SUMMARY, empty).differences
+    assert "data" in compare_lineages([SUMMARY], [empty]).differences

@@ -81,11 +81,6 @@ class LineageComparison(Struct, frozen=True):
         return tuple(group.value for group in Group if group.value not in known)
 
 
-def compare_lineage(a: Summary, b: Summary) -> LineageComparison:
-    """What is different about the runs behind two summaries."""
-    return compare_lineages((a,), (b,))
-
-
 def compare_lineages(a: Sequence[Summary], b: Sequence[Summary]) -> LineageComparison:
     """What is different about two groups of runs: what has not the same values on both sides."""
     sides = {"A": [_groups(run) for run in a], "B": [_groups(run) for run in b]}
