@@ -86,6 +86,19 @@ def test_the_start_of_a_run_is_captured_whatever_becomes_of_it(project: Path) ->
     assert (found.packages, found.variables) == (None, None)  # no interpreter said anything
 
 
+def test_an_edit_right_after_a_commit_is_seen(project: Path) -> None:
+    """Of the same size and in the same second: git tells it by the time of its index alone."""
+    script, index = project / "train.py", project / ".git" / "index"
+    git(project, "config", "core.trustctime", "false")  # a change of it cannot be undone here
+    os.utime(script, (1e9, 1e9))
+    git(project, "update-index", "--refresh")
+    script.write_text("2")
+    for path in (script, index):
+        os.utime(path, (1e9, 1e9))
+    _captured(project, "train.py")
+    assert "+2" in (project / "logs" / "run" / "diff.patch").read_text()
+
+
 def test_an_interpreter_that_trains_replaces_the_launchers(project: Path) -> None:
     _introduce(project, INTERPRETER_MARK, argv=("torchrun", "train.py"))
     _introduce(project, TRAINER_MARK, argv=("train.py", "--data", "data"))

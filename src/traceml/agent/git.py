@@ -44,7 +44,7 @@ class Git:
         with TemporaryDirectory(prefix="traceml-") as folder:
             copy = Path(folder) / "index"
             try:
-                shutil.copyfile(self._folder / (place or ""), copy)
+                shutil.copy2(self._folder / (place or ""), copy)  # git goes by its time
             except OSError:
                 yield Git(self._folder, lambda: 0.0)
                 return
