@@ -32,6 +32,7 @@ class Live:
         self._recent = Recent(manifest)
         self._files = LiveFiles(folder)
         self._shown = LiveDiagnosis()
+        self._last_spent_s = 0.0
         self._rests_until_s = 0.0
 
     def follow(self, ring: RingReader, is_last: bool) -> None:
@@ -51,13 +52,18 @@ class Live:
         self._recent.see(seen)
 
     def look(self) -> None:
-        """Diagnose the last steps, if there is news and the last look was cheap enough."""
+        """Diagnose the last steps, if there is news and the last looks were cheap enough.
+
+        One dear look says nothing of the next: the first warms up caches and imports.
+        """
         if time.monotonic() < self._rests_until_s:
             return
         began_s = time.thread_time()
         self._diagnose()
         spent_s = time.thread_time() - began_s
-        self._rests_until_s = time.monotonic() + spent_s / MOST_OF_A_CORE
+        usual_s = min(spent_s, self._last_spent_s)
+        self._last_spent_s = spent_s
+        self._rests_until_s = time.monotonic() + usual_s / MOST_OF_A_CORE
 
     def _diagnose(self) -> None:
         records = self._recent.window()
