@@ -22,7 +22,8 @@ RESOLVED_PER_STEP = 2
 GPU_TIMING_SHARE = 0.003
 """Of the loop's time: what marks, queries and reading them may take of the host."""
 MOST_STEPS_BETWEEN = 60
-"""However short the steps, one in 61 is timed: a prime, to miss the loop's own rhythms."""
+"""However short the steps, one in 61 is timed: a prime, to miss the loop's own rhythms. Early in a
+run the gap is no longer than the number of steps timed so far, so that a short run has some too."""
 MEMORY_EVERY_NS = 100_000_000
 """Reading the allocator's statistics costs 10 to 30 µs: once per step, but no more often than this.
 The allocator's peak covers everything since the last reading, so no new height is missed."""
@@ -81,7 +82,7 @@ class CudaTimeline:
         self._peaks = (0, 0)
         self._seen = (NOT_MEASURED, NOT_MEASURED)
         self._timing = _Timing.ARMED
-        self._steps_off = self._steps_between = 0
+        self._steps_timed = self._steps_off = self._steps_between = 0
         self._planned_at = perf_counter_ns()
         self._spent_ns = 0
 
@@ -145,7 +146,8 @@ class CudaTimeline:
         step_ns = max(1, (now - self._planned_at) // steps_since)
         between = self._spent_ns / (GPU_TIMING_SHARE * step_ns)
         self._planned_at, self._spent_ns = now, 0
-        self._steps_between = min(MOST_STEPS_BETWEEN, int(between))
+        self._steps_between = min(MOST_STEPS_BETWEEN, self._steps_timed, int(between))
+        self._steps_timed += 1
         if self._steps_between:
             self._timing = _Timing.ARMED if self._steps_between == 1 else _Timing.OFF
             self._steps_off = self._steps_between - 1
