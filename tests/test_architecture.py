@@ -16,9 +16,10 @@ PACKAGE = ROOT / "src" / "traceml"
 
 LAYERS = (
     ("cli",),
+    ("web", "tui"),
     ("api",),
     ("launch", "agent"),
-    ("text",),
+    ("text", "figures"),
     ("compare",),
     ("summaries",),
     ("diagnose",),
@@ -33,15 +34,19 @@ FRONT_DOOR = ("__init__", "decorators", "__main__")
 
 OWNERS = {
     "numpy": {"store", "facts"},
-    "msgspec": {"store", "summaries", "compare", "agent"},
+    "msgspec": {"store", "summaries", "compare", "agent", "figures", "web"},
     "psutil": {"agent"},
     "pynvml": {"agent"},
     "scipy": {"compare"},
+    "starlette": {"web"},
+    "textual": {"tui"},
+    "rich": {"tui"},
     "torch": {"trace"},
+    "uvicorn": {"web"},
 }
 """The rooms that may import each library; what is not here nobody may."""
 
-PURE = ("facts", "diagnose", "compare", "text", "summaries")
+PURE = ("facts", "diagnose", "compare", "text", "summaries", "figures")
 IMPURE = frozenset(
     [
         "io",

@@ -1,0 +1,1 @@
+"""Describes pages and pictures as data: words, units and colours are decided here."""

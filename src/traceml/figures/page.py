@@ -1,0 +1,301 @@
+"""What a page holds: the browser, the report and the terminal draw it, and none adds a number.
+
+Words are ready to be read and numbers are in the unit that stands beside them. The viewer's types
+are made from these records (`python -m traceml.web.typescript`).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+Tone = Literal["good", "info", "warn", "crit", "muted"]
+"""How something is to be taken; severity alone decides between info, warn and crit."""
+RunState = Literal["live", "finished", "failed", "lost"]
+"""`lost`: nobody holds the run, and nobody wrote how it ended."""
+
+
+# Pieces
+
+
+class Tile(Struct, frozen=True):
+    """One number that is worth a place of its own."""
+
+    label: str
+    value: str
+    note: str | None = None
+    tone: Tone | None = None
+
+
+class Fact(Struct, frozen=True):
+    """A short piece of evidence."""
+
+    label: str
+    value: str
+
+
+class Row(Struct, frozen=True):
+    """A line of a table; the first cell names it."""
+
+    cells: tuple[str, ...]
+    tone: Tone | None = None
+
+
+class Table(Struct, frozen=True):
+    """Cells as they are read."""
+
+    id: str
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+    note: str | None = None
+
+
+class FindingCard(Struct, frozen=True):
+    """A finding as the rail shows it."""
+
+    section: str
+    """Its title: "Step time"."""
+    kind: str
+    status: str
+    severity: Tone
+    summary: str
+    action: str | None = None
+    gain: str | None = None
+    """What its removal would bring: "563 → 32 ms, 17.6×"."""
+    since: str | None = None
+    """"since step 601"."""
+    ranks: tuple[int, ...] = ()
+    evidence: tuple[Fact, ...] = ()
+
+
+# Figures
+
+
+class Axis(Struct, frozen=True):
+    """One direction of a figure."""
+
+    label: str
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+
+
+class Series(Struct, frozen=True):
+    """One line or one stack of bars; `None` is a gap: not measured."""
+
+    name: str
+    colour: str
+    """A name in the palette (`figures/colours.py`)."""
+    values: tuple[float | None, ...]
+    dashed: bool = False
+
+
+class Span(Struct, frozen=True):
+    """A finding on the horizontal axis, from where on it holds; `until` open: to the end."""
+
+    begin: float
+    until: float | None
+    label: str
+    tone: Tone
+
+
+class Limit(Struct, frozen=True):
+    """A level that matters: a capacity, a threshold."""
+
+    value: float
+    label: str
+    tone: Tone = "muted"
+
+
+class Lines(Struct, frozen=True, tag="lines"):
+    """Values over steps or time."""
+
+    id: str
+    title: str
+    x: Axis
+    y: Axis
+    at: tuple[float, ...]
+    """Where every series has its values."""
+    series: tuple[Series, ...]
+    stacked: bool = False
+    spans: tuple[Span, ...] = ()
+    limits: tuple[Limit, ...] = ()
+    caption: str | None = None
+    zooms: bool = False
+    """The server has finer values for a part of the horizontal axis, which counts steps."""
+
+
+class Bars(Struct, frozen=True, tag="bars"):
+    """Stacked bars, one per category, drawn from left to right."""
+
+    id: str
+    title: str
+    categories: tuple[str, ...]
+    x: Axis
+    series: tuple[Series, ...]
+    caption: str | None = None
+
+
+class Heatmap(Struct, frozen=True, tag="heatmap"):
+    """A row per rank, a column per group of steps: a straggler is a stripe."""
+
+    id: str
+    title: str
+    x: Axis
+    at: tuple[float, ...]
+    rows: tuple[str, ...]
+    values: tuple[tuple[float | None, ...], ...]
+    """By row."""
+    value: Axis
+    """What a colour stands for, from `low` to `high`."""
+    caption: str | None = None
+    zooms: bool = False
+
+
+class Change(Struct, frozen=True):
+    """One bar of a waterfall, from where the last one ended."""
+
+    name: str
+    value: float
+    text: str
+    colour: str
+    is_total: bool = False
+    """It stands on the ground: the first and the last."""
+
+
+class Waterfall(Struct, frozen=True, tag="waterfall"):
+    """How one total becomes another."""
+
+    id: str
+    title: str
+    y: Axis
+    changes: tuple[Change, ...]
+    caption: str | None = None
+
+
+class Branch(Struct, frozen=True):
+    """A part of a whole, and its own parts."""
+
+    name: str
+    text: str
+    share: float
+    """Of the root, 0–1."""
+    colour: str
+    parts: tuple[Branch, ...] = ()
+
+
+class Tree(Struct, frozen=True, tag="tree"):
+    """Where the time of a step goes, part by part."""
+
+    id: str
+    title: str
+    root: Branch
+    caption: str | None = None
+
+
+Figure = Lines | Bars | Heatmap | Waterfall | Tree
+
+
+# Pages
+
+
+class Part(Struct, frozen=True):
+    """A card of a page: a diagnosis, its numbers, its pictures."""
+
+    id: str
+    title: str
+    note: str | None = None
+    finding: FindingCard | None = None
+    tiles: tuple[Tile, ...] = ()
+    figures: tuple[Figure, ...] = ()
+    tables: tuple[Table, ...] = ()
+    is_wide: bool = False
+    """It has the whole width of the page."""
+
+
+class Head(Struct, frozen=True):
+    """Which run, and how far it is."""
+
+    name: str
+    state: RunState
+    state_words: str
+    """"live", "finished", "failed with status 1", …"""
+    command: str
+    started: str
+    elapsed: str
+    steps: str
+    """"1,240 steps", or "1,240 of 5,000 steps"."""
+    throughput: str
+    ranks: str
+    """"8 ranks on 1 node, 8 × NVIDIA H200"."""
+    remaining: str | None = None
+    progress: float | None = None
+    """0–1, where the total is known."""
+
+
+class Verdict(Struct, frozen=True):
+    """The answer: read first."""
+
+    severity: Tone
+    status: str
+    why: str
+    next: str | None = None
+    gain: str | None = None
+
+
+class RunPage(Struct, frozen=True, tag="run"):
+    """One run, going on or over."""
+
+    head: Head
+    verdict: Verdict
+    rail: tuple[FindingCard, ...]
+    """What there is to say, section by section, the worst first."""
+    parts: tuple[Part, ...]
+    output: tuple[str, ...] | None = None
+    """The last lines that the training printed; `None`: they were not kept."""
+    notes: tuple[str, ...] = ()
+    """What could not be read or shown."""
+
+
+class RunRow(Struct, frozen=True):
+    """A run in the list of runs."""
+
+    name: str
+    state: RunState
+    state_words: str
+    severity: Tone
+    status: str
+    why: str
+    started: str
+    duration: str
+    steps: str
+    step_time: str
+    ranks: str
+
+
+class RunsPage(Struct, frozen=True, tag="runs"):
+    """All runs under a logs folder, the newest first."""
+
+    folder: str
+    runs: tuple[RunRow, ...]
+    notes: tuple[str, ...] = ()
+    """Folders that could not be read, and why."""
+
+
+class ComparisonPage(Struct, frozen=True, tag="comparison"):
+    """What changed between two runs, or two groups of runs."""
+
+    a: str
+    b: str
+    legend: tuple[str, ...]
+    verdict: Verdict
+    diagnosis: str | None
+    """"INPUT-BOUND → COMPUTE-BOUND"."""
+    parts: tuple[Part, ...]
+    next: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+Page = RunPage | RunsPage | ComparisonPage
