@@ -39,6 +39,10 @@ DECIDED = ("IMPROVEMENT", "REGRESSION", "MIXED")
 NO_CHANGE = "NO CHANGE"
 MISSED = 1.02
 """A true change of twice the tolerance: to call it none would be wrong."""
+INPUT_MS = 20.0
+"""Of a step, where phases are told apart."""
+MENDED = 0.1
+"""What is left of the input wait once somebody has mended it."""
 EARLIER_RUNS = 9
 CURVE_TRIALS = 1000
 
@@ -144,6 +148,27 @@ def make_run(noise: Noise, ratio: float = 1.0) -> Summary:
     )
 
 
+def make_phased_run(noise: Noise, input_ratio: float = 1.0) -> Summary:
+    """A run whose steps wait for input and compute, each with a noise of its own."""
+    speed = math.exp(noise.run_spread * _random.standard_normal())
+    parts_ms = {
+        "input": INPUT_MS * input_ratio * speed * noise.series(noise.steps),
+        "forward": (STEP_MS - INPUT_MS) * speed * noise.series(noise.steps),
+    }
+    blocks = {name: describe(part_ms).block_means_s for name, part_ms in parts_ms.items()}
+    average = {f"{name}_ms": float(part_ms.mean()) for name, part_ms in parts_ms.items()}
+    step_ms = sum(average.values())
+    average = {"step_time_ms": step_ms, "input_wait_ms": average.pop("input_ms"), **average}
+    totals = tuple(map(sum, zip(*blocks.values(), strict=True)))
+    return Summary(
+        producer=Producer(PRODUCER),
+        step_time=SectionSummary(global_=Global(average=dict(average))),
+        steps=StepSeries(
+            count=noise.steps, block_means_ms=totals, part_block_means_ms=dict(blocks)
+        ),
+    )
+
+
 def judged(
     noise: Noise, runs: int, ratio: float = 1.0, terms: Terms | None = None
 ) -> tuple[str, tuple[float, float] | None]:
@@ -175,12 +200,33 @@ def coverage(noise: Noise, runs: int, trials: int = TRIALS) -> float:
     return held / trials
 
 
+def difference_coverage(
+    noise: Noise, runs: int, metric: str, input_ratio: float, trials: int = TRIALS
+) -> float:
+    """How often a metric's own interval holds the true difference once input was mended so."""
+    truth_ms = INPUT_MS * (input_ratio - 1)
+    held = 0
+    for _ in range(trials):
+        a = [make_phased_run(noise) for _ in range(runs)]
+        b = [make_phased_run(noise, input_ratio) for _ in range(runs)]
+        found = compare_groups(a, b, ("a", "b")).sections["step_time"].metrics[metric].interval
+        held += found is not None and found[0] <= truth_ms <= found[1]
+    return held / trials
+
+
 # Figures
 
 
 def run() -> list[Figure]:
     """Everything, a line each; a few minutes."""
-    return [*_coverage(), *_false_verdicts(), *_missed(), *_one_run_curve(), *_power()]
+    return [
+        *_coverage(),
+        *_false_verdicts(),
+        *_missed(),
+        *_one_run_curve(),
+        *_power(),
+        *_difference_coverage(),
+    ]
 
 
 def _coverage() -> list[Figure]:
@@ -195,6 +241,35 @@ def _coverage() -> list[Figure]:
     return [
         _share(what, "93–97 %", coverage(noise, runs), TRIALS)
         for what, (noise, runs) in asked.items()
+    ]
+
+
+def _difference_coverage() -> list[Figure]:
+    """Of the table's intervals, after a change so large that they are not those of the ratio."""
+    asked = {
+        f"{kind} of one run per side, input to a tenth, {name} steps": (
+            Noise(series, 0.0),
+            1,
+            metric,
+        )
+        for name, series in (
+            ("independent", independent),
+            ("correlated 0.9", STATIONARY["correlated 0.9"]),
+            ("bursty", bursty),
+        )
+        for kind, metric in (("phase", "input_wait_ms"), ("step", "step_time_ms"))
+    } | {
+        f"{kind} of 3 + 3 runs, input to a tenth": (Noise(independent, 0.01, 64), 3, metric)
+        for kind, metric in (("phase", "input_wait_ms"), ("step", "step_time_ms"))
+    }
+    return [
+        _share(
+            f"interval of the difference, {what}: coverage",
+            "93–97 %",
+            difference_coverage(noise, runs, metric, MENDED),
+            TRIALS,
+        )
+        for what, (noise, runs, metric) in asked.items()
     ]
 
 

@@ -33,13 +33,18 @@ def document(step_ms: float, run_name: str) -> dict[str, Any]:
     """A small summary of ours."""
     average = {"step_time_ms": step_ms, "input_wait_ms": 1.0, "forward_ms": 5.0}
     average |= {"backward_ms": 10.0, "optimizer_ms": 2.0, "compute_ms": 17.0}
-    blocks = [step_ms * (1 + 0.01 * ((place * 7919) % 13 - 6)) for place in range(64)]
+    waves = [1 + 0.01 * ((place * 7919) % 13 - 6) for place in range(64)]
+    blocks = [step_ms * wave for wave in waves]
+    levels = {"input": 1.0, "h2d": 0.5, "forward": 5.0, "backward": 10.0, "optimizer": 2.0}
+    levels |= {"residual": step_ms - 18.5, "between": 1.0, "wall": step_ms + 1}
+    parts = {name: [level * wave for wave in waves] for name, level in levels.items()}
+    steps = {"count": 640, "block_steps": 10, "block_means_ms": blocks}
     return {
         "schema_version": 1.9,
         "producer": {"name": "traceml-insight", "version": "0", "format": 1},
         "meta": {"run_name": run_name, "world_size": 1},
         "step_time": {"global": {"window": {"diagnosis_clock": "cpu"}, "average": average}},
-        "steps": {"count": 640, "block_steps": 10, "block_means_ms": blocks},
+        "steps": {**steps, "part_block_means_ms": parts},
     }
 
 

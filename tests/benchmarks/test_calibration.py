@@ -56,6 +56,14 @@ def test_the_interval_holds_the_truth_as_often_as_it_says(name: str) -> None:
     assert at_least(share, COVERAGE[0]) and at_most(share, COVERAGE[1])
 
 
+@pytest.mark.parametrize("runs", [1, 3])
+@pytest.mark.parametrize("metric", ["input_wait_ms", "step_time_ms"])
+def test_the_interval_of_a_large_difference_does_too(metric: str, runs: int) -> None:
+    noise = calibration.Noise(calibration.independent, 0.01 if runs > 1 else 0.0, 64)
+    share = calibration.difference_coverage(noise, runs, metric, calibration.MENDED, TRIALS)
+    assert at_least(share, COVERAGE[0]) and at_most(share, COVERAGE[1])
+
+
 def test_a_share_of_trials_has_wilsons_interval() -> None:
     assert calibration.wilson(0.05, 4000) == pytest.approx((0.0437, 0.0572), abs=1e-4)
     assert calibration.wilson(0.0, 100)[0] == 0

@@ -61,6 +61,45 @@ def test_an_interval_and_its_size_go_with_the_claim() -> None:
     assert step.interval[0] < 5 < step.interval[1]
 
 
+def test_one_run_has_the_spread_of_the_others_in_every_metric() -> None:
+    """As a share: a phase that is ten times as long is known ten times as badly."""
+    several = [run({"step_time_ms": ms, "input_wait_ms": ms / 10}) for ms in (99.0, 100.0, 101.0)]
+    one = [run({"step_time_ms": 300.0, "input_wait_ms": 200.0, "h2d_ms": 1.0})]
+    for a, b in ((several, one), (one, several)):
+        metrics = compared(a, b).sections["step_time"].metrics
+        assert metrics["step_time_ms"].interval is not None
+        low, high = metrics["input_wait_ms"].interval or (0, 0)
+        reach = stats.t.ppf(0.975, 2) * 0.01 * math.hypot(200, 10 / math.sqrt(3))
+        assert (high - low) / 2 == pytest.approx(reach)
+        assert metrics["h2d_ms"].interval is None, "only one run has it"
+
+
+def test_an_interval_of_a_large_difference_knows_how_badly_a_is_known() -> None:
+    """That of the ratio does not: it holds the true difference in one of three cases."""
+    random = np.random.default_rng(5)
+    held = 0
+    for _ in range(200):
+        a, b = (
+            (mean * np.exp(0.01 * random.standard_normal(3))).tolist() for mean in (100.0, 10.0)
+        )
+        change = compared(runs(a), runs(b)).sections["step_time"].metrics["step_time_ms"]
+        low, high = change.interval or (0, 0)
+        held += low <= -90.0 <= high
+    assert 180 <= held <= 200
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.floats(50, 150), min_size=6, max_size=6))
+def test_an_interval_leaves_room_for_no_change_where_the_verdict_does(
+    times_ms: list[float],
+) -> None:
+    comparison = compared(runs(times_ms[:3]), runs(times_ms[3:]))
+    change = comparison.sections["step_time"].metrics["step_time_ms"]
+    low, high = comparison.verdict.ratio_interval or (1, 1)
+    assert change.interval is not None
+    assert (change.interval[0] > 0, change.interval[1] > 0) == (low > 1, high > 1)
+
+
 def test_what_is_missing_is_said_in_runs() -> None:
     verdict = compared(runs([100.0, 104.0, 97.0]), runs([102.0, 105.0, 98.0])).verdict
     assert verdict.status == "INCONCLUSIVE"

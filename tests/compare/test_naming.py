@@ -15,6 +15,7 @@ from traceml.compare.naming import default_base, run_names
         ("run_a.json", "x/run_b.json", "run_a_vs_run_b"),
         ("logs/slow/final_summary.json", "logs/fast/final_summary.json", "slow_vs_fast"),
         ("one/x.json", "two/x.json", "one_x.json_vs_two_x.json"),
+        ("logs/one/final_summary.json", "logs/one/final_summary.json", "one_vs_one"),
         ("a b:c.json", "..json", "a_b_c_vs_run"),
     ],
 )

@@ -148,6 +148,12 @@ def test_the_series_serves_a_comparison() -> None:
     assert series.count == 200
     assert set(series.quantiles_ms) == {"1", "5", "25", "50", "75", "95", "99"}
     assert len(series.block_means_ms) == 200 // series.block_steps
+    parts = series.part_block_means_ms
+    assert set(parts) == {
+        *("input", "forward", "backward", "optimizer", "residual", "between", "wall")
+    }
+    assert {len(means_ms) for means_ms in parts.values()} == {len(series.block_means_ms)}
+    assert parts["wall"] == pytest.approx(series.block_means_ms)
     assert series.slowdown_step == 101
     assert series.slowdown_ratio == pytest.approx(1.5, rel=0.02)
 

@@ -123,6 +123,7 @@ NESTED = '{"x":' + "[" * 100_000
         pytest.param(b" \n", "it is empty", id="blank"),
         pytest.param(SLOW.read_bytes()[:5000], "breaks off", id="truncated"),
         pytest.param(b"SQLite format 3\x00\xff\xfe", "is binary", id="binary"),
+        pytest.param(bytes(range(64)), "is binary", id="binary that is text to a decoder"),
         pytest.param(b"step time: 3 ms", "expecting value", id="plain text"),
         pytest.param(NESTED, "nested too deeply", id="deeply nested"),
         pytest.param("[" * 100_000, "nested too deeply", id="deeply nested from the start"),
@@ -165,6 +166,14 @@ NESTED = '{"x":' + "[" * 100_000
             {**step_time(step_time_ms=1), "steps": {"count": 2, "block_means_ms": [1, -2]}},
             "'steps.block_means_ms[1]' is -2",
             id="a negative time among the steps",
+        ),
+        pytest.param(
+            {
+                **step_time(step_time_ms=1),
+                "steps": {"count": 2, "part_block_means_ms": {"residual": [-1], "input": [1, -2]}},
+            },
+            "'steps.part_block_means_ms.input[1]' is -2",
+            id="a negative time of a phase; what is left over may be",
         ),
         pytest.param(
             {**step_time(step_time_ms=1), "steps": {"count": 2, "quantiles_ms": {"50": -1}}},
@@ -406,11 +415,16 @@ def test_ten_thousand_malformed_summaries_are_refused_or_compared(
     """A quarter of them each; what can be read can be compared and shown."""
     chance = random.Random(spoil.__name__)
     sound = json.loads(SEED.read_bytes())
-    sound["steps"] = {"count": 9, "stdev_ms": 1.0, "block_means_ms": [9.0, 8.0, 9.5, 8.1, 9.2]}
+    blocks = [9.0, 8.0, 9.5, 8.1, 9.2]
+    sound["steps"] = {"count": 9, "stdev_ms": 1.0, "block_means_ms": blocks}
+    sound["steps"]["part_block_means_ms"] = {
+        **dict.fromkeys(("input", "h2d", "forward", "backward"), blocks),
+        **dict.fromkeys(("optimizer", "residual", "between", "wall"), blocks),
+    }
     sound["params"] = {"seed": 1, "nested": {"lr": 0.1}}
-    other = read_summary(SLOW)
+    others = read_summary(SLOW), read_summary(write(tmp_path, json.dumps(sound)))
     read = 0
-    for _ in range(MALFORMED // 4):
+    for number in range(MALFORMED // 4):
         path = write(tmp_path, spoil(copy.deepcopy(sound), chance))
         try:
             summary = read_summary(path)
@@ -418,7 +432,7 @@ def test_ten_thousand_malformed_summaries_are_refused_or_compared(
             assert str(path) in str(refusal) and "\n" not in str(refusal)
             continue
         read += 1
-        comparison = compare(summary, other, ("a", "b"))
+        comparison = compare(summary, others[number % 2], ("a", "b"))
         json.loads(to_json(comparison), parse_constant=pytest.fail)
         assert comparison_text(comparison) and comparison_markdown(comparison)
     assert read < MALFORMED // 4, "nothing was malformed"

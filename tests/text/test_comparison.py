@@ -6,10 +6,12 @@ from pathlib import Path
 
 import msgspec
 
+from compared_runs import run
 from traceml.compare.pair import compare, compare_groups
 from traceml.compare.terms import Terms
 from traceml.summaries.read import read_summary
 from traceml.summaries.record import Summary
+from traceml.text.changes import rows
 from traceml.text.comparison import WIDTH, comparison_text
 
 DATA = Path(__file__).parents[1] / "data"
@@ -66,6 +68,32 @@ def test_what_was_not_measured_is_shown_as_such() -> None:
     row = next(line for line in text.splitlines() if line.startswith("Total step"))
     assert row.split() == ["Total", "step", "4.0", "ms", "n/a", "n/a"]
     assert "Diagnosis: n/a -> n/a" in text
+
+
+def test_the_rest_is_left_out_where_it_is_the_wait() -> None:
+    def row_labels(h2d_ms: float | None) -> set[str]:
+        a, b = (
+            run(
+                {
+                    "step_time_ms": 100.0 + wait,
+                    "wait_ms": wait,
+                    "h2d_ms": h2d_ms,
+                    "residual_ms": wait - (h2d_ms or 0.0),
+                }
+            )
+            for wait in (20.0, 40.0)
+        )
+        return {row.label.strip() for row in rows(compare(a, b, ("a", "b")))}
+
+    assert {"Wait", "Rest"} & row_labels(None) == {"Wait"}
+    assert {"Wait", "Rest"} & row_labels(5.0) == {"Wait", "Rest"}
+
+
+def test_long_values_are_shown_where_they_begin_to_differ() -> None:
+    files = [f"package/module_{number}.py" for number in range(20)]
+    a, b = (run({"step_time_ms": 1.0}, params={"files": each}) for each in (files, files[:-1]))
+    text = comparison_text(compare(a, b, ("a", "b")))
+    assert "params: files: … package/module_18.py, package/module_19.py -> …" in text
 
 
 def test_warnings_are_shown() -> None:

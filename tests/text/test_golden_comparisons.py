@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -71,13 +72,49 @@ def groups() -> Comparison:
     return compare_groups(a, b, ("baseline-*", "candidate-*"), terms)
 
 
+def _one(input_ms: float, forward_ms: float, swing: float) -> Summary:
+    """A run that shows how its steps and their phases spread."""
+    parts = {
+        "input": input_ms,
+        "h2d": 0.4,
+        "forward": forward_ms,
+        "backward": 20.0,
+        "optimizer": 5.0,
+        "residual": 0.6,
+    }
+    compute = forward_ms + 25.0
+    average: dict[str, float | None] = {
+        "step_time_ms": input_ms + compute + 1.0,
+        "traced_step_time_ms": compute + 1.0,
+        "input_wait_ms": input_ms,
+        **{f"{name}_ms": part_ms for name, part_ms in parts.items() if name != "input"},
+        "compute_ms": compute,
+        "wait_ms": 1.0,
+    }
+    waves = {
+        name: [part_ms * (1 + swing * math.sin(0.7 * block * (place + 2))) for block in range(64)]
+        for place, (name, part_ms) in enumerate(parts.items())
+    }
+    totals = [sum(block) for block in zip(*waves.values(), strict=True)]
+    steps = {"count": 640, "block_steps": 10, "block_means_ms": totals}
+    diagnosis = {"kind": "INPUT_BOUND", "status": "INPUT-BOUND"}
+    return run(average, steps={**steps, "part_block_means_ms": waves}, primary_diagnosis=diagnosis)
+
+
+def one_each() -> Comparison:
+    return compare(_one(30.0, 10.0, 0.1), _one(12.0, 10.5, 0.1), ("before", "after"))
+
+
 def unclear() -> Comparison:
     a = [run({"step_time_ms": ms}) for ms in (100.0, 104.0, 97.0)]
     b = [run({"step_time_ms": ms}) for ms in (102.0, 105.0, 98.0)]
     return compare_groups(a, b, ("before+2", "after+2"))
 
 
-COMPARISONS: tuple[Callable[[], Comparison], ...] = (seed, peer, peer_and_ours, groups, unclear)
+COMPARISONS: tuple[Callable[[], Comparison], ...] = (
+    *(seed, peer, peer_and_ours),
+    *(one_each, groups, unclear),
+)
 FORMS: dict[str, Callable[[Comparison], str]] = {
     "txt": comparison_text,
     "json": lambda comparison: to_json(comparison).decode(),

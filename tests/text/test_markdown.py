@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from compared_runs import run
-from traceml.compare.pair import compare
+from traceml.compare.pair import compare, compare_groups
 from traceml.compare.record import Comparison
 from traceml.summaries.record import Summary
 from traceml.text.markdown import MOST_BYTES, all_markdown, comparison_markdown, escaped
@@ -41,6 +41,17 @@ def test_what_a_run_is_called_formats_nothing(hostile: str) -> None:
     for mark in ("<", "|", "*", "_", "`", "[", "@", "~", "://", "www."):
         assert mark not in named
     assert "#" not in named.replace("&#", "")
+
+
+def test_phases_stay_below_what_they_are_part_of_and_the_mark_is_explained() -> None:
+    a, b = (
+        [run({"step_time_ms": ms, "forward_ms": ms}) for ms in (mean, mean + 0.1, mean - 0.1)]
+        for mean in (100.0, 110.0)
+    )
+    comment = comparison_markdown(compare_groups(a, b, ("a", "b")))
+    assert "| Total step | 100.0 ms |" in comment
+    assert "| &emsp;&emsp;Forward | 100.0 ms |" in comment
+    assert "\n\n&#42; shown by the runs: p &#60; 0.05" in comment
 
 
 def test_plain_words_stay_readable() -> None:

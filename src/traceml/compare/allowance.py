@@ -15,7 +15,8 @@ from traceml.model.finding import Section
 WITH_DISTRIBUTION = 0.03
 """Two quiet runs of one command stay within this, where both show how their steps spread."""
 BARE_MEAN = 0.25
-"""A mean alone says nothing of its spread; a foreign one includes warm-up besides."""
+"""A mean alone says nothing of its spread; a foreign one includes warm-up besides. Single phases
+differ more from run to run than the whole step: what one gains another may lose."""
 MEMORY = 0.05
 """Peaks hardly depend on chance, but on where the allocator's blocks fall."""
 LEAST_LEARNED = 0.01
@@ -42,7 +43,8 @@ def allowance_for(found: Observed, sides: Sides, terms: Terms) -> Allowance:
         return _assumed(MEMORY)
     if terms.history is not None and found.endpoint.of_steps:
         return _learned(terms.history, "history", LEAST_LEARNED)
-    return _assumed(BARE_MEAN if change is None else WITH_DISTRIBUTION)
+    is_known = change is not None and found.endpoint.of_steps
+    return _assumed(WITH_DISTRIBUTION if is_known else BARE_MEAN)
 
 
 def learn(groups: Sequence[Sequence[float]]) -> History | None:

@@ -10,14 +10,17 @@ from statistics import fmean
 from msgspec import structs
 
 from traceml.compare import statistics
+from traceml.compare.blocks import errors_of_steps
 from traceml.compare.record import SIGNIFICANT, Delta
 from traceml.compare.sides import Sides
 from traceml.compare.statistics import Change
-from traceml.compare.student import reach, together, two_sided_p
+from traceml.compare.student import Error, reach, together, two_sided_p
 from traceml.compare.terms import Endpoint
-from traceml.compare.within import within_run
 from traceml.model.finding import Section
 from traceml.summaries.record import SectionSummary, Summary
+
+NEAR = 1.1
+"""Up to this ratio, interval of ratio and of difference are the same to a twentieth."""
 
 Values = Mapping[str, "float | None"]
 
@@ -103,33 +106,64 @@ def _derived(average: Values) -> dict[str, float]:
 
 
 def deltas(section: Section, sides: Sides) -> dict[str, Delta]:
-    """Every metric's change, with its interval and p where several runs give one."""
+    """Every metric's change, with its interval where runs or their steps show one."""
     left, right = ([values(section, run) for run in side] for side in (sides.a, sides.b))
     names = {name: None for run in (*left, *right) for name in run}
+    errors = _errors_of_steps(section, sides)
     return {
-        name: delta_of([run.get(name) for run in left], [run.get(name) for run in right], sides)
+        name: _with_errors(
+            delta_of([run.get(name) for run in left], [run.get(name) for run in right], sides),
+            [each.get(name) for each in errors],
+        )
         for name in names
     }
 
 
+def _errors_of_steps(section: Section, sides: Sides) -> list[dict[str, Error]]:
+    """Of one run each, A's and B's, by metric; of several runs none: the run is the unit."""
+    if sides.several or section is not Section.STEP_TIME:
+        return [{}, {}]
+    return [errors_of_steps(run.steps, values(section, run)) for run in sides.every_run]
+
+
+def _with_errors(delta: Delta, errors: Sequence[Error | None]) -> Delta:
+    """How far the change may be off by the steps of two runs; what differs between runs is not
+    in it, so it decides nothing."""
+    known = [error for error in errors if error is not None]
+    if delta.delta is None or len(known) < len(errors):
+        return delta
+    return _around(delta, reach(together(known)))
+
+
+def _around(delta: Delta, distance: float) -> Delta:
+    middle = delta.delta or 0.0
+    low, high = middle - distance, middle + distance
+    is_number = math.isfinite(low) and math.isfinite(high)
+    return structs.replace(delta, interval=(low, high)) if is_number else delta
+
+
 def delta_of(a: Sequence[float | None], b: Sequence[float | None], sides: Sides) -> Delta:
-    """One number's change; `a` and `b` hold it run by run."""
+    """One number's change, with interval and p of several runs; `a` and `b` hold it run by run."""
     known = _known(a, b, sides)
     plain = Delta.between(_mean(known.a), _mean(known.b))
-    if plain.delta is None or min(len(known.a), len(known.b)) < 2:
-        return plain
-    scale = max(map(abs, (*known.a, *known.b))) or 1.0  # squares of extreme numbers are none
+    scale = max(map(abs, (*known.a, *known.b)), default=0.0) or 1.0
     left, right = ([value / scale for value in side] for side in (known.a, known.b))
+    error = _error_of_runs(Known(left, right, known.paired))  # extreme numbers have no squares
+    if plain.delta is None or error is None:
+        return plain
+    found = _around(plain, (reach(error) if error.size else 0.0) * scale)
+    return structs.replace(found, p=two_sided_p(plain.delta / scale, error))
+
+
+def _error_of_runs(known: Known) -> Error | None:
+    """The error of the difference of the means; `None` of one run each, or of none."""
     if known.paired:
-        error = statistics.mean_error([y - x for x, y in zip(left, right, strict=True)])
-    else:
-        error = together((statistics.mean_error(left), statistics.mean_error(right)))
-    around = (reach(error) if error.size else 0.0) * scale
-    return structs.replace(
-        plain,
-        interval=(plain.delta - around, plain.delta + around),
-        p=two_sided_p(plain.delta / scale, error),
-    )
+        return statistics.mean_error([y - x for x, y in zip(known.a, known.b, strict=True)])
+    if min(len(known.a), len(known.b)) >= 2:
+        return together((statistics.mean_error(known.a), statistics.mean_error(known.b)))
+    if min(len(known.a), len(known.b)) == 1 and max(len(known.a), len(known.b)) >= 2:
+        return statistics.error_of_one_against(known.a, known.b)
+    return None
 
 
 def _mean(found: Sequence[float]) -> float | None:
@@ -154,14 +188,18 @@ def observe(endpoint: Endpoint, sides: Sides) -> Observed:
     by_metric = {
         metric: [[run.get(metric) for run in side] for side in found] for metric in endpoint.metrics
     }
-    changes = {metric: delta_of(a, b, sides) for metric, (a, b) in by_metric.items()}
+    errors = _errors_of_steps(endpoint.section, sides)
+    changes = {
+        metric: _with_errors(delta_of(a, b, sides), [each.get(metric) for each in errors])
+        for metric, (a, b) in by_metric.items()
+    }
     metric = max(changes, key=lambda name: _sides_measured(changes[name]))  # of a tie, the first
     delta, (a, b) = changes[metric], by_metric[metric]
     known = _known(a, b, sides)
     if not known.a or not known.b or min(*known.a, *known.b) <= 0:
         return Observed(endpoint, metric, delta)
     if not sides.several:
-        change = _of_one_run_each(endpoint, sides, known.a[0], known.b[0])
+        change = _of_one_run_each(known, [each.get(metric) for each in errors])
         return Observed(endpoint, metric, _with_change(delta, change), change)
     if len(known.a) + len(known.b) < 3:
         return Observed(endpoint, metric, delta)
@@ -175,22 +213,31 @@ def _sides_measured(delta: Delta) -> int:
     return sum(value is not None for value in (delta.lhs, delta.rhs))
 
 
-def _of_one_run_each(endpoint: Endpoint, sides: Sides, a: float, b: float) -> Change | None:
-    if not endpoint.of_steps:
-        return None
-    errors = [
-        within_run(run.steps, values(Section.STEP_TIME, run).get("step_time_ms") or 0.0)
-        for run in (sides.a[0], sides.b[0])
+def _of_one_run_each(known: Known, errors: Sequence[Error | None]) -> Change | None:
+    shares = [
+        Error(error.size / value, error.freedom)
+        for error, value in zip(errors, (*known.a, *known.b), strict=True)
+        if error is not None and math.isfinite(error.size / value)
     ]
-    if errors[0] is None or errors[1] is None:
+    if len(shares) < len(errors):
         return None
-    return statistics.between_two_runs(a, b, errors[0], errors[1])
+    return statistics.between_two_runs(known.a[0], known.b[0], shares[0], shares[1])
 
 
 def _with_change(delta: Delta, change: Change | None) -> Delta:
-    """The interval of the ratio as one of the difference."""
+    """With the p of the ratio, and with its interval as one of the difference.
+
+    That holds near no change alone: a ratio does not say how well A itself is known. Further away
+    the difference has its own, which holds "no change" where that of the ratio does.
+    """
     if change is None or delta.lhs is None:
         return delta
-    interval = (delta.lhs * (change.low - 1), delta.lhs * (change.high - 1))
+    by_ratio = (delta.lhs * (change.low - 1), delta.lhs * (change.high - 1))
+    low, high = by_ratio
+    if delta.interval is not None and not 1 / NEAR <= change.ratio <= NEAR:
+        low, high = (
+            limit if (limit > 0) == (of_ratio > 0) else of_ratio
+            for limit, of_ratio in zip(delta.interval, by_ratio, strict=True)
+        )
     significant = None if change.p is None else change.p < SIGNIFICANT
-    return structs.replace(delta, interval=interval, p=change.p, significant=significant)
+    return structs.replace(delta, interval=(low, high), p=change.p, significant=significant)

@@ -20,7 +20,7 @@ def run_names(a: PurePath, b: PurePath) -> tuple[str, str]:
     The paths are absolute: a generic file name falls back to its folder's.
     """
     names = _run_name(a), _run_name(b)
-    if names[0] == names[1]:
+    if names[0] == names[1] and a != b:
         names = str(a), str(b)
     return printable(names[0]), printable(names[1])
 

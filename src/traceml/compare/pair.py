@@ -111,9 +111,12 @@ def _verdict(
 
 
 def _is_shown(change: Delta, several: bool) -> bool:
-    """Whether a phase's change is more than chance: by the runs, or beyond what a mean may err."""
+    """Whether a phase's change is more than chance: by the runs, or by the steps and beyond what a
+    mean may differ from run to run."""
     if several:
         return change.significant is True
+    if change.interval is not None and change.interval[0] <= 0 <= change.interval[1]:
+        return False
     factor = factor_between(change.lhs, change.rhs)
     return bool(change.delta) if factor is None else factor > 1 + BARE_MEAN
 

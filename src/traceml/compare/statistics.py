@@ -96,6 +96,20 @@ def mean_error(values: Sequence[float]) -> Error:
     return Error(stdev(values) / math.sqrt(len(values)), len(values) - 1)
 
 
+def error_of_one_against(a: Sequence[float], b: Sequence[float]) -> Error | None:
+    """Of the difference of one run from several, or the reverse.
+
+    One run has no spread to show: that of the others stands for it, as a share of their mean, so
+    that there is none where a mean is not above zero.
+    """
+    several = max(a, b, key=len)
+    if min(fmean(a), fmean(b)) <= 0:
+        return None
+    spread = stdev(several) / fmean(several)
+    size = spread * math.hypot(fmean(a) / math.sqrt(len(a)), fmean(b) / math.sqrt(len(b)))
+    return Error(size, len(several) - 1)
+
+
 def rank_test(a: Sequence[float], b: Sequence[float], paired: bool) -> tuple[str, float] | None:
     """The name and p of a test that looks at the order alone; `None` with too few runs for one."""
     fewest = FEWEST_PAIRS_FOR_RANKS if paired else FEWEST_FOR_RANKS

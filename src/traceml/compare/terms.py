@@ -22,7 +22,7 @@ class Endpoint:
     metrics: tuple[str, ...]
     more_is_better: bool = False
     of_steps: bool = False
-    """Whether the spread of the steps is its spread: not where time between steps counts too."""
+    """Whether it differs from run to run as the step time does; a phase may differ more."""
 
 
 def _of_step(word: str, name: str, metric: str, of_steps: bool = False) -> Endpoint:

@@ -1,4 +1,4 @@
-"""How well one run's mean step time is known from its own steps.
+"""How well a mean over the steps of one run is known from those steps.
 
 Neighbouring steps hang together, so a run of a thousand steps is worth fewer: what counts is how
 the mean of *many* steps wanders. That is the power of the slowest swings of the series. They are
@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
+from operator import mul
 from statistics import fmean
 
 from traceml.compare.student import FEWEST_FREEDOM, Error
@@ -32,8 +34,27 @@ def within_run(series: StepSeries | None, mean_ms: float) -> Error | None:
     """The error of the mean step time as a share of it; `None` where the steps do not show it."""
     if series is None:
         return None
-    blocks = _blocks(series.block_means_ms)
-    return _by_blocks(blocks) if len(blocks) >= FEWEST_BLOCKS else _by_count(series, mean_ms)
+    largest = max(series.block_means_ms, default=0.0)
+    if largest <= 0 or min(series.block_means_ms) < 0:
+        return _by_count(series, mean_ms)
+    shares = _joined([block_ms / largest for block_ms in series.block_means_ms])
+    error = error_of_mean(shares)
+    if error is None:
+        return _by_count(series, mean_ms)
+    return Error(error.size / fmean(shares), error.freedom)
+
+
+def error_of_mean(block_means: Sequence[float]) -> Error | None:
+    """Of blocks of equal length, in their own unit; `None` where they are too few."""
+    scale = max(map(abs, block_means), default=0.0) or 1.0
+    if not math.isfinite(scale):
+        return None
+    blocks = _joined([block / scale for block in block_means])  # extreme numbers have no squares
+    if len(blocks) < FEWEST_BLOCKS:
+        return None
+    mean = fmean(blocks)
+    error = _by_blocks([block - mean for block in blocks])
+    return Error(error.size * scale, error.freedom)
 
 
 def _by_count(series: StepSeries, mean_ms: float) -> Error | None:
@@ -45,54 +66,50 @@ def _by_count(series: StepSeries, mean_ms: float) -> Error | None:
     return Error(share, count - 1) if math.isfinite(share) and share >= 0 else None
 
 
-def _blocks(means: Sequence[float]) -> list[float]:
-    """At most so many blocks of equal length, as shares of their mean."""
-    length = max(1, math.ceil(len(means) / MOST_BLOCKS))
-    largest = max(means, default=0.0)
-    if largest <= 0 or min(means) < 0:
-        return []
-    shares = [mean / largest for mean in means]
-    whole = [
-        fmean(shares[start : start + length])
-        for start in range(0, len(shares) - length + 1, length)
-    ]
-    mean = fmean(whole)
-    return [block / mean for block in whole] if mean > 0 else []
+def _joined(blocks: Sequence[float]) -> Sequence[float]:
+    """At most so many blocks; where a file has more, neighbours are taken together."""
+    length = math.ceil(len(blocks) / MOST_BLOCKS)
+    if length <= 1:
+        return blocks
+    starts = range(0, len(blocks) - length + 1, length)
+    return [fmean(blocks[start : start + length]) for start in starts]
 
 
-def _by_blocks(blocks: Sequence[float]) -> Error:
-    count = len(blocks)
-    correlation = _correlation(blocks)
-    swings = count - 1
+def _by_blocks(around: Sequence[float]) -> Error:
+    """From how far each block lies from the mean of all."""
+    count = len(around)
+    correlation = _correlation(around)
     if correlation * math.sqrt(count) <= CLEAR_ERRORS:
-        correlation = 0.0
-    else:
-        swings = min(swings, max(FEWEST_SWINGS, round(swings * (1 - correlation) ** 2)))
+        power = math.fsum(x * x for x in around) / (count - 1)  # of all swings, added up
+        return Error(math.sqrt(power / count), count - 1)
+    swings = min(count - 1, max(FEWEST_SWINGS, round((count - 1) * (1 - correlation) ** 2)))
     power = fmean(
-        _power(blocks, swing) * _left_out(correlation, math.pi * swing / count)
+        _power(around, swing) * _left_out(correlation, math.pi * swing / count)
         for swing in range(1, swings + 1)
     )
     return Error(math.sqrt(power / count), swings)
 
 
-def _correlation(blocks: Sequence[float]) -> float:
+def _correlation(around: Sequence[float]) -> float:
     """Of neighbouring blocks, corrected for the bias that a short series has, from zero up."""
-    around = [block - 1 for block in blocks]
     total = math.fsum(x * x for x in around)
     if total == 0:
         return 0.0
     found = math.fsum(x * y for x, y in pairwise(around)) / total
-    found += (1 + 3 * max(found, 0.0)) / len(blocks)
+    found += (1 + 3 * max(found, 0.0)) / len(around)
     return min(max(found, 0.0), MOST_CORRELATION)
 
 
-def _power(blocks: Sequence[float], swing: int) -> float:
+def _power(around: Sequence[float], swing: int) -> float:
     """Of the cosine with so many half periods over the run."""
-    step = math.pi * swing / len(blocks)
-    part = math.fsum(
-        (block - 1) * math.cos(step * (place + 0.5)) for place, block in enumerate(blocks)
-    )
-    return 2 / len(blocks) * part * part
+    part = math.fsum(map(mul, around, _cosine(len(around), swing)))
+    return 2 / len(around) * part * part
+
+
+@lru_cache(maxsize=MOST_BLOCKS * MOST_BLOCKS)
+def _cosine(count: int, swing: int) -> tuple[float, ...]:
+    step = math.pi * swing / count
+    return tuple(math.cos(step * (place + 0.5)) for place in range(count))
 
 
 def _left_out(correlation: float, angle: float) -> float:

@@ -146,15 +146,16 @@ def diagnose(facts: Facts) -> Diagnosis:
     calm = [check(facts) for section, check in CALM.items() if not has_verdict(section, found)]
     told = explain([*found, *calm])
     sections = {section: tuple(f for f in told if f.section is section) for section in CALM}
-    return Diagnosis(_primary(sections), sections)
+    return Diagnosis(primary(sections), sections)
 
 
-def _primary(sections: Mapping[Section, tuple[Finding, ...]]) -> Finding:
+def primary(sections: Mapping[Section, tuple[Finding, ...]]) -> Finding:
     """The worst finding leads; of equals a failed run is told first, then the step, then memory.
 
-    What the machine and the processes show is context, and never leads.
+    What the machine and the processes show is context, and never leads. Of the step something has
+    to be said.
     """
-    worst = [sections[section][0] for section in LEADERS]
+    worst = [sections[section][0] for section in LEADERS if sections[section]]
     if all(finding.severity is Severity.INFO for finding in worst):
         return sections[Section.STEP_TIME][0]
     return max(worst, key=lambda finding: finding.severity.weight)

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field, replace
 from traceml.diagnose.engine import CALM, diagnose
 from traceml.diagnose.explain import has_verdict
 from traceml.diagnose.measures import MEASURES, share_now
+from traceml.diagnose.rules import warmup
 from traceml.facts.facts import Facts
 from traceml.facts.lately import FEWEST_STEPS, Lately, since_step
 from traceml.model.finding import Finding, Section, Severity
+from traceml.model.quantities import count
 
 # Evaluations come twice a second, as long as new steps do.
 CRITICAL_EVALUATIONS = 2  # one window may be chance; a second that agrees has new steps in it
@@ -118,6 +120,19 @@ def new_leads(before: LiveDiagnosis, after: LiveDiagnosis) -> tuple[LiveFinding,
         for section, live in after.sections.items()
         if live.lead is not None
         and _label(live.lead) != _label(before.sections.get(section, LiveSection()).lead)
+    )
+
+
+def too_early(window: Facts) -> Finding:
+    """What to say of the step while nothing has been found often enough."""
+    steps = window.window.steps_analyzed
+    return warmup.check(window) or Finding(
+        kind=warmup.KIND,
+        section=Section.STEP_TIME,
+        severity=Severity.INFO,
+        claim=f"{count(steps, 'step')} so far: too early to say what holds.",
+        action="Wait a few seconds: a finding is shown once it has been made several times.",
+        evidence={"steps_analyzed": steps},
     )
 
 

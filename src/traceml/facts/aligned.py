@@ -82,9 +82,14 @@ def _numbered(sequence: npt.NDArray[np.uint64], folded: int) -> Ints:
     return numbers
 
 
-def align(ranks: Sequence[RankRecords]) -> Aligned | None:
-    """The steps that all these ranks share; `None` where there is none."""
-    found = [complete_steps(rank) for rank in ranks]
+def align(
+    ranks: Sequence[RankRecords], complete: Sequence[RankSteps] | None = None
+) -> Aligned | None:
+    """The steps that all these ranks share; `None` where there is none.
+
+    `complete` are their complete steps, where they are at hand.
+    """
+    found = [complete_steps(rank) for rank in ranks] if complete is None else complete
     if not found:
         return None
     common = reduce(_intersect, (steps.index for steps in found))

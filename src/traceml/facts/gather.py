@@ -9,7 +9,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from traceml.facts.aligned import Aligned, align
+from traceml.facts.aligned import Aligned, align, complete_steps
 from traceml.facts.ddp import ddp_facts
 from traceml.facts.facts import Facts, RankFacts, Window
 from traceml.facts.job import Job, job_of
@@ -20,7 +20,15 @@ from traceml.facts.sensors import during, host_facts, oom_kills, process_facts
 from traceml.facts.series import Series, Slowdown, describe, find_slowdown
 from traceml.facts.stability import stability
 from traceml.facts.stragglers import Straggler, find_stragglers
-from traceml.facts.times import NO_TIMES, StepTimes, mean_times, step_clocks, times_by_rank
+from traceml.facts.sums import add_up
+from traceml.facts.times import (
+    NO_TIMES,
+    StepTimes,
+    mean_times,
+    parts_by_block,
+    step_clocks,
+    times_by_rank,
+)
 from traceml.facts.warmup import warmup_steps
 from traceml.model import layout
 from traceml.model.rank import Region
@@ -49,7 +57,9 @@ def gather(records: RunRecords, most_warmup: int | None = None) -> Facts:
     """
     taken = {rank.rank.rank: _steps_taken(rank) for rank in records.ranks}
     used = [rank for rank in records.ranks if taken[rank.rank.rank]]
-    steps = _measure_steps(used, taken, most_warmup)
+    complete = {rank.rank.rank: complete_steps(rank) for rank in records.ranks}
+    aligned = align(used, [complete[rank.rank.rank] for rank in used])
+    steps = _measure_steps(used, aligned, taken, most_warmup)
     times = steps.times or {}
     mean = mean_times(tuple(times.values()))
     samples = during(records.samples, *_training_time(records.ranks))
@@ -62,7 +72,7 @@ def gather(records: RunRecords, most_warmup: int | None = None) -> Facts:
                 steps_aborted=_steps_aborted(rank),
                 loop_s=_loop_s(rank),
                 times=times.get(rank.rank.rank, NO_TIMES),
-                memory=rank_memory(rank, sampled.get(rank.rank.rank, ())),
+                memory=rank_memory(rank, sampled.get(rank.rank.rank, ()), complete[rank.rank.rank]),
             )
             for rank in records.ranks
         ),
@@ -87,10 +97,12 @@ def gather(records: RunRecords, most_warmup: int | None = None) -> Facts:
 
 
 def _measure_steps(
-    used: Sequence[RankRecords], taken: Mapping[int, int], most_warmup: int | None
+    used: Sequence[RankRecords],
+    aligned: Aligned | None,
+    taken: Mapping[int, int],
+    most_warmup: int | None,
 ) -> _Steps:
     most = max(taken.values(), default=0)
-    aligned = align(used)
     if aligned is None:
         return _Steps(Window(steps_taken=most))
     clocks = step_clocks(aligned)
@@ -98,7 +110,8 @@ def _measure_steps(
     # Old steps are folded only after very many: their warm-up no longer weighs anything.
     earlier = min(rank.earlier_steps for rank in used)
     warmup = 0 if aligned.folded else warmup_steps(clocks.with_host(), earlier, most_warmup)
-    by_rank = times_by_rank(aligned, clocks, warmup)
+    rank_sums, block_sums = add_up(aligned, warmup)
+    by_rank = times_by_rank(rank_sums, clocks, warmup)
     over_ranks, numbers = over_ranks[warmup:], aligned.index[warmup:] + 1
     seen = np.isfinite(over_ranks)
     parts = StepParts(aligned, warmup, clocks.clock, tuple(rank.rank.rank for rank in used))
@@ -110,7 +123,9 @@ def _measure_steps(
         parts=parts,
         job=job,
         stragglers=find_stragglers(job, by_rank),
-        series=describe(over_ranks[seen]) if seen.any() else None,
+        series=describe(over_ranks[seen], parts_by_block(block_sums, clocks.clock))
+        if seen.any()
+        else None,
         slowdown=find_slowdown(over_ranks[seen], numbers[seen]),
     )
 

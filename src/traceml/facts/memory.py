@@ -66,20 +66,24 @@ def processes_by_rank(samples: Sequence[Sample]) -> dict[int, Sampled]:
     return dict(found)
 
 
-def rank_memory(rank: RankRecords, sampled: Sampled = ()) -> RankMemory:
-    """One rank's peaks and trends, from its steps and from the samples of its process."""
+def rank_memory(
+    rank: RankRecords, sampled: Sampled = (), complete: RankSteps | None = None
+) -> RankMemory:
+    """One rank's peaks and trends, from its steps and from the samples of its process.
+
+    `complete` are its complete steps, where they are at hand.
+    """
     resident = [process.rss_bytes for _, process in sampled if process.rss_bytes is not None]
     seen = (_peak(rank, "rss_bytes"), max(resident, default=None))
     return RankMemory(
         peak_allocated_bytes=_peak(rank, "allocated_bytes"),
         peak_reserved_bytes=_peak(rank, "reserved_bytes"),
         peak_rss_bytes=max((peak for peak in seen if peak is not None), default=None),
-        trends=_trends(rank, sampled),
+        trends=_trends(rank, complete_steps(rank) if complete is None else complete, sampled),
     )
 
 
-def _trends(rank: RankRecords, sampled: Sampled) -> dict[Place, Trend]:
-    steps = complete_steps(rank)
+def _trends(rank: RankRecords, steps: RankSteps, sampled: Sampled) -> dict[Place, Trend]:
     starts_s = _unix_s(rank, steps.rows[:, WIDE.index("start_ns")])
     by_step = _from_steps(rank, steps, starts_s, "rss_bytes")
     by_second = _from_samples(steps, starts_s, [(at, one.rss_bytes) for at, one in sampled])

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from traceml.facts.sums import block_length
+
 Floats = npt.NDArray[np.float64]
 
 PERCENTILES = (1, 5, 25, 50, 75, 95, 99)
-MOST_BLOCKS = 64
 MOST_LAGS = 12
 SLOWDOWN_RATIO = 1.10  # a smaller shift is not worth a sentence
 SLOWDOWN_ERRORS = 6.0  # standard errors: the best of all splits of pure noise reaches about four
@@ -33,6 +35,8 @@ class Series:
     """How many independent steps the series is worth."""
     block_steps: int
     block_means_s: tuple[float, ...]
+    part_block_means_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """By part of the step; the same blocks, but for parts that were timed now and then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +54,12 @@ class Slowdown:
         return self.after_s / self.before_s
 
 
-def describe(step_s: Floats) -> Series:
+def describe(step_s: Floats, parts: Mapping[str, tuple[float, ...]] | None = None) -> Series:
     """Reduce a series of step times without gaps; at least one."""
     steps = len(step_s)
     correlation = _autocorrelation(step_s)
     lags = [1 << power for power in range(MOST_LAGS) if (1 << power) <= steps // 4]
-    block_steps = math.ceil(steps / MOST_BLOCKS)
+    block_steps = block_length(steps)
     blocks = steps // block_steps
     means = step_s[: blocks * block_steps].reshape(blocks, block_steps).mean(axis=1)
     quantiles = np.percentile(step_s, PERCENTILES).tolist()
@@ -68,6 +72,7 @@ def describe(step_s: Floats) -> Series:
         effective_count=_effective_count(steps, correlation),
         block_steps=block_steps,
         block_means_s=tuple(means.tolist()),
+        part_block_means_s=parts or {},
     )
 
 

@@ -13,8 +13,9 @@ from operator import attrgetter
 import numpy as np
 import numpy.typing as npt
 
-from traceml.facts.aligned import COLUMNS, WIDE, Aligned, RankSteps
-from traceml.model.layout import FOLDED
+from traceml.facts.aligned import COLUMNS, WIDE, Aligned
+from traceml.facts.sums import Sums
+from traceml.model.phase import Phase
 
 Floats = npt.NDArray[np.float64]
 
@@ -25,6 +26,9 @@ FEWEST_TIMED = 5
 
 _STACKED = ("input_ns", "body_ns", "gpu_input_ns", "gpu_body_ns")
 _STACKED_COLUMNS = [WIDE.index(name) for name in _STACKED]
+
+PARTS = (*(phase.value for phase in Phase), "between", "wall")
+"""What is told block by block; compute and waiting follow from the phases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,24 +130,39 @@ def step_clocks(aligned: Aligned) -> StepClocks:
     return StepClocks("gpu" if on_gpu else "cpu", step_s, host_s)
 
 
-def times_by_rank(aligned: Aligned, clocks: StepClocks, warmup: int) -> tuple[StepTimes, ...]:
+def times_by_rank(sums: Sums, clocks: StepClocks, warmup: int) -> tuple[StepTimes, ...]:
     """The means of each rank after warm-up; old steps kept as blocks enter them exactly."""
-    sums = np.zeros((len(aligned.ranks), len(COLUMNS)))
-    counts = np.zeros_like(sums)
-    for position, steps in enumerate(aligned.ranks):
-        _add(sums[position], counts[position], steps.take(slice(warmup, None)))
-    if aligned.folded:
-        _add_folded(aligned, sums, counts)
-    columns = {
-        name: _Column(sums[:, position] * (1 if name == "samples" else 1e-9), counts[:, position])
-        for position, name in enumerate(COLUMNS)
-    }
-    found = _parts(columns, clocks.clock) | _spread(clocks.step_s[:, warmup:])
+    found = _parts(_columns(sums), clocks.clock) | _spread(clocks.step_s[:, warmup:])
     table = [found[field.name].tolist() for field in fields(StepTimes)]
     return tuple(
         StepTimes(*(None if value != value else value for value in row))
         for row in zip(*table, strict=True)
     )
+
+
+def parts_by_block(sums: Sums, clock: str) -> dict[str, tuple[float, ...]]:
+    """The means of each of `PARTS` that was measured, in seconds, block by block.
+
+    Where a phase is not measured in every block (short steps are timed on the GPU now and then),
+    neighbouring blocks are taken together till it is.
+    """
+    measured = [
+        name for name, (mean,) in _block_parts(sums.in_all(), clock).items() if mean == mean
+    ]
+    found = _block_parts(sums, clock)
+    while len(sums.counts) > 1 and not all(np.isfinite(found[name]).all() for name in measured):
+        sums = sums.in_pairs()
+        found = _block_parts(sums, clock)
+    known = {name: found[name] for name in measured if np.isfinite(found[name]).all()}
+    return {name: tuple(means.tolist()) for name, means in known.items()}
+
+
+def _block_parts(sums: Sums, clock: str) -> dict[str, Floats]:
+    found = _parts(_columns(sums), clock)
+    waited = found["input_s"]
+    if np.isfinite(waited).any():  # a block without a fetch waited for none
+        found["input_s"] = np.nan_to_num(waited)
+    return {name: found[f"{name}_s"] for name in PARTS}
 
 
 def mean_times(ranks: tuple[StepTimes, ...]) -> StepTimes:
@@ -165,7 +184,7 @@ _values = attrgetter(*(field.name for field in fields(StepTimes)))  # `astuple` 
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """One field's sum and count of measured steps, rank by rank."""
+    """One field's sum and count of measured steps, row by row."""
 
     sums: Floats
     counts: Floats
@@ -180,24 +199,17 @@ class _Column:
         return np.where((self.counts > 0) & (steps > 0), self.sums / np.maximum(steps, 1), np.nan)
 
 
-def _add(sums: Floats, counts: Floats, steps: RankSteps) -> None:
-    sums[:-1] += np.maximum(steps.rows, 0).sum(axis=0)
-    counts[:-1] += (steps.rows >= 0).sum(axis=0)
-    sums[-1] += np.maximum(steps.samples, 0).sum()
-    counts[-1] += (steps.samples >= 0).sum()
-
-
-def _add_folded(aligned: Aligned, sums: Floats, counts: Floats) -> None:
-    for position, (steps, blocks) in enumerate(zip(aligned.older, aligned.blocks, strict=True)):
-        _add(sums[position], counts[position], steps)
-        for column, name in enumerate(COLUMNS):
-            if name in FOLDED:
-                sums[position, column] += blocks[f"{name}_sum"].sum()
-                counts[position, column] += blocks[f"{name}_count"].sum()
+def _columns(sums: Sums) -> dict[str, _Column]:
+    return {
+        name: _Column(
+            sums.sums[:, position] * (1 if name == "samples" else 1e-9), sums.counts[:, position]
+        )
+        for position, name in enumerate(COLUMNS)
+    }
 
 
 def _parts(columns: dict[str, _Column], clock: str) -> dict[str, Floats]:
-    """Each part of the step, rank by rank; NaN is "not measured"."""
+    """Each part of the step, row by row; NaN is "not measured"."""
     prefix = "gpu_" if clock == "gpu" else ""
     cpu_steps = columns["body_ns"].counts
     steps = columns[f"{prefix}body_ns"].counts

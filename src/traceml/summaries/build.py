@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from msgspec import structs
@@ -21,6 +23,7 @@ from traceml.summaries.record import (
     SCHEMA_VERSION,
     ArtifactSummary,
     FailureSummary,
+    Issue,
     Meta,
     MetricSummary,
     PrimaryDiagnosis,
@@ -34,11 +37,38 @@ from traceml.summaries.record import (
 from traceml.summaries.tables import number
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What is to be said of a run, or of its last steps."""
+
+    facts: Facts
+    primary: Finding
+    issues: Mapping[Section, tuple[Issue, ...]]
+    """Of every section, the worst first."""
+    ended_by: Finding | None
+    """What leads the section on stability."""
+    what_if: tuple[WhatIf, ...]
+
+
 def build(records: RunRecords, generated_unix_s: float, version: str) -> Summary:
     """The whole summary but for its text, which `with_text` adds once it is written from it."""
     facts = gather(records)
     diagnosis = diagnose(facts)
-    found, nodes, gpus = diagnosis.sections, records.manifest.nodes, _gpus(facts)
+    found = diagnosis.sections
+    told = Told(
+        facts=facts,
+        primary=diagnosis.primary,
+        issues={name: tuple(map(sections.issue, findings)) for name, findings in found.items()},
+        ended_by=found[Section.STABILITY][0],
+        what_if=predict(facts, found[Section.STEP_TIME]),
+    )
+    return put_together(records, told, generated_unix_s, version)
+
+
+def put_together(records: RunRecords, told: Told, generated_unix_s: float, version: str) -> Summary:
+    """The summary of these records, in which this is said."""
+    facts, issues = told.facts, told.issues
+    nodes, gpus = records.manifest.nodes, _gpus(facts)
     generated = datetime.fromtimestamp(generated_unix_s, tz=timezone.utc)
     return Summary(
         schema_version=SCHEMA_VERSION,
@@ -53,15 +83,15 @@ def build(records: RunRecords, generated_unix_s: float, version: str) -> Summary
             gpus_observed=gpus,
         ),
         exit_status=None if records.ending is None else records.ending.exit_status,
-        primary_diagnosis=_primary(diagnosis.primary),
-        step_time=sections.step_time(facts, found[Section.STEP_TIME], nodes),
-        step_memory=sections.step_memory(facts, found[Section.STEP_MEMORY], nodes),
-        process=sections.process(facts, found[Section.PROCESS], nodes),
-        system=sections.system(facts, found[Section.SYSTEM], nodes, gpus),
-        stability=sections.stability(facts, found[Section.STABILITY], nodes),
-        failure=_failure(facts, found[Section.STABILITY][0]),
+        primary_diagnosis=_primary(told.primary),
+        step_time=sections.step_time(facts, issues[Section.STEP_TIME], nodes),
+        step_memory=sections.step_memory(facts, issues[Section.STEP_MEMORY], nodes),
+        process=sections.process(facts, issues[Section.PROCESS], nodes),
+        system=sections.system(facts, issues[Section.SYSTEM], nodes, gpus),
+        stability=sections.stability(facts, issues[Section.STABILITY], nodes),
+        failure=None if told.ended_by is None else _failure(facts, told.ended_by),
         steps=_series(facts),
-        what_if=tuple(_what_if(each) for each in predict(facts, found[Section.STEP_TIME])),
+        what_if=tuple(_what_if(each) for each in told.what_if),
         regions=tuple(_region(region) for region in facts.regions),
         params=dict(records.params),
         metrics=_metrics(records),
@@ -151,10 +181,17 @@ def _series(facts: Facts) -> StepSeries | None:
         autocorrelation=tuple(round(value, 6) for value in series.autocorrelation),
         effective_count=number(series.effective_count),
         block_steps=series.block_steps,
-        block_means_ms=tuple(round(mean_s * 1e3, 6) for mean_s in series.block_means_s),
+        block_means_ms=_milliseconds(series.block_means_s),
+        part_block_means_ms={
+            name: _milliseconds(means_s) for name, means_s in series.part_block_means_s.items()
+        },
         slowdown_step=None if slowdown is None else slowdown.onset_step,
         slowdown_ratio=None if slowdown is None else number(slowdown.ratio),
     )
+
+
+def _milliseconds(means_s: Sequence[float]) -> tuple[float, ...]:
+    return tuple(round(mean_s * 1e3, 6) for mean_s in means_s)
 
 
 def _what_if(found: WhatIf) -> WhatIfSummary:

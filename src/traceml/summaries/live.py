@@ -1,60 +1,38 @@
-"""The live state as a record: the names are those of `live.json` and `live.jsonl`."""
+"""Tells of a run that goes on as a summary tells of one that is over: of its last steps."""
 
 from __future__ import annotations
 
-from msgspec import Struct, structs
+from collections.abc import Mapping
+from dataclasses import replace
 
-from traceml.diagnose.engine import CALM
-from traceml.diagnose.live import LiveDiagnosis, LiveFinding
+from msgspec import structs
+
+from traceml.diagnose.engine import CALM, primary
+from traceml.diagnose.live import LiveDiagnosis, LiveFinding, too_early
+from traceml.diagnose.what_if import predict
 from traceml.facts.facts import Facts
+from traceml.facts.lately import Lately
 from traceml.model.finding import Section
+from traceml.store.records import RunRecords
 from traceml.summaries import sections
-from traceml.summaries.record import Global, Issue
+from traceml.summaries.build import Told, put_together
+from traceml.summaries.live_record import LiveChange, LiveIssue, LiveState
+from traceml.summaries.record import Issue, Summary
+from traceml.summaries.tables import number
 
 
-class LiveIssue(Issue, frozen=True):
-    """A finding that is shown while the run goes on."""
-
-    section: str | None = None
-    since_step: int | None = None
-
-
-class LiveState(Struct, frozen=True):
-    """What is shown of a run that goes on."""
-
-    unix_s: float
-    step: int | None
-    """The last step that the findings cover."""
-    findings: tuple[LiveIssue, ...]
-    """Section by section, the leading one first."""
-    step_time: Global
-    """The window and where its time went, as in a summary's section of this name."""
-
-
-class LiveChange(Struct, frozen=True):
-    """A finding that leads its section from now on."""
-
-    unix_s: float
-    step: int | None
-    section: str
-    kind: str
-    severity: str
-    since_step: int
-    ranks: tuple[int, ...]
-    summary: str
-    action: str
-
-
-def live_state(diagnosis: LiveDiagnosis, window: Facts, nodes: int, unix_s: float) -> LiveState:
-    """Everything that is shown."""
-    unsaid = CALM[Section.STEP_TIME](window)  # only the section's numbers are asked for here
+def live_state(
+    diagnosis: LiveDiagnosis, lately: Lately, records: RunRecords, unix_s: float, version: str
+) -> LiveState:
+    """Everything that is shown: the findings as they are kept steady, the numbers as they are."""
+    shown = {
+        section: live.findings for section, live in diagnosis.sections.items() if live.findings
+    }
     return LiveState(
         unix_s=unix_s,
-        step=window.window.last_step,
-        findings=tuple(
-            _issue(live) for section in diagnosis.sections.values() for live in section.findings
-        ),
-        step_time=sections.step_time(window, (unsaid,), nodes).global_,
+        step=lately.window.window.last_step,
+        findings=tuple(_live_issue(live) for findings in shown.values() for live in findings),
+        summary=_summary(shown, lately, records, unix_s, version),
     )
 
 
@@ -74,9 +52,41 @@ def live_change(live: LiveFinding, window: Facts, unix_s: float) -> LiveChange:
     )
 
 
-def _issue(live: LiveFinding) -> LiveIssue:
-    return LiveIssue(
-        **structs.asdict(sections.issue(live.finding)),
-        section=live.finding.section.value,
-        since_step=live.since_step,
+def _summary(
+    shown: Mapping[Section, tuple[LiveFinding, ...]],
+    lately: Lately,
+    records: RunRecords,
+    unix_s: float,
+    version: str,
+) -> Summary:
+    """The last steps as a final summary would tell them; where nothing is steady yet, nothing."""
+    facts = _so_far(lately.window)
+    found = {section: tuple(live.finding for live in shown.get(section, ())) for section in CALM}
+    issues = {section: tuple(map(_issue, shown.get(section, ()))) for section in CALM}
+    if not found[Section.STEP_TIME]:
+        early = too_early(facts)
+        found[Section.STEP_TIME], issues[Section.STEP_TIME] = (early,), (sections.issue(early),)
+    told = Told(
+        facts=facts,
+        primary=primary(found),
+        issues=issues,
+        ended_by=next(iter(found[Section.STABILITY]), None),
+        what_if=predict(lately.now, found[Section.STEP_TIME]),
     )
+    summary = put_together(records, told, unix_s, version)
+    lasted_s = max(0.0, unix_s - records.manifest.started_unix_s)
+    return structs.replace(summary, duration_s=number(lasted_s))
+
+
+def _so_far(window: Facts) -> Facts:
+    """The last steps, which know how many were taken before them."""
+    taken = max(window.window.steps_taken, window.window.last_step or 0)
+    return replace(window, window=replace(window.window, steps_taken=taken))
+
+
+def _issue(live: LiveFinding) -> Issue:
+    return sections.issue(live.finding, live.since_step)
+
+
+def _live_issue(live: LiveFinding) -> LiveIssue:
+    return LiveIssue(**structs.asdict(_issue(live)), section=live.finding.section.value)

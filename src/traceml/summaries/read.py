@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from traceml.model.errors import RunNotFound, TraceMLError, UnreadableSummary
+from traceml.model.phase import Phase
 from traceml.model.printable import printable
 from traceml.model.quantities import memory
 from traceml.summaries.foreign import modernise
@@ -177,6 +178,8 @@ def _document(content: bytes, path: Path) -> Any:
     except UnicodeDecodeError as error:
         raise _not_json(path, f"it is binary ({error.reason} at byte {error.start})") from error
     except json.JSONDecodeError as error:
+        if 0 in content:
+            raise _not_json(path, "it is binary") from error
         cut = error.pos >= len(error.doc.rstrip()) or error.msg.startswith("Unterminated")
         found = "it breaks off" if cut else f"{error.msg[0].lower()}{error.msg[1:]}"
         raise _not_json(path, f"{found} at line {error.lineno}") from error
@@ -262,6 +265,10 @@ def _of_steps(steps: StepSeries | None) -> Iterator[tuple[str, float | None]]:
         yield f"steps.quantiles_ms.{percentile}", value
     for place, value in enumerate(steps.block_means_ms):
         yield f"steps.block_means_ms[{place}]", value
+    for part, means_ms in steps.part_block_means_ms.items():
+        if part != Phase.RESIDUAL.value:  # what is left of the body, and of a body timed elsewhere
+            for place, value in enumerate(means_ms):
+                yield f"steps.part_block_means_ms.{part}[{place}]", value
 
 
 def _statistics(section: SectionSummary) -> Iterator[tuple[str, Mapping[str, float | None]]]:

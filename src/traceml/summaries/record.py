@@ -51,6 +51,8 @@ class Issue(Struct, frozen=True):
     skew_pct: float | None = None
     ranks: tuple[int, ...] = ()
     evidence: dict[str, Any] = {}
+    since_step: int | None = None
+    """The step from which on it holds, where that is known."""
 
 
 class PrimaryDiagnosis(Struct, frozen=True):
@@ -166,6 +168,9 @@ class StepSeries(Struct, frozen=True):
     block_steps: int | None = None
     block_means_ms: tuple[float, ...] = ()
     """Means of at most 64 neighbouring blocks of equal length."""
+    part_block_means_ms: dict[str, tuple[float, ...]] = {}
+    """The same for each phase that was measured, for `between` and for `wall`; of fewer, longer
+    blocks where not every block has each of them."""
     slowdown_step: int | None = None
     """The step, counted from 1, from which on steps took clearly longer; `None`: there is none."""
     slowdown_ratio: float | None = None

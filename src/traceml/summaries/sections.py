@@ -66,7 +66,7 @@ def mode(nodes: int) -> str:
     return "multi_node" if nodes > 1 else "single_node"
 
 
-def step_time(facts: Facts, findings: Sequence[Finding], nodes: int) -> SectionSummary:
+def step_time(facts: Facts, issues: Sequence[Issue], nodes: int) -> SectionSummary:
     """Where the time of a step went."""
     used = facts.ranks_used
     rows = [
@@ -74,7 +74,7 @@ def step_time(facts: Facts, findings: Sequence[Finding], nodes: int) -> SectionS
     ]
     window = _step_window(facts, facts.clock)
     return _section(
-        findings,
+        issues,
         metadata=SectionMetadata(
             mode=mode(nodes) if used else "no_data",
             duration_s=number(max((rank.loop_s for rank in facts.ranks), default=None)),
@@ -92,7 +92,7 @@ def step_time(facts: Facts, findings: Sequence[Finding], nodes: int) -> SectionS
     )
 
 
-def step_memory(facts: Facts, findings: Sequence[Finding], nodes: int) -> SectionSummary:
+def step_memory(facts: Facts, issues: Sequence[Issue], nodes: int) -> SectionSummary:
     """How much memory the ranks needed at most."""
     rows = [
         TableRow(rank.rank.rank, _identity(rank.rank), _memory_metrics(rank))
@@ -100,7 +100,7 @@ def step_memory(facts: Facts, findings: Sequence[Finding], nodes: int) -> Sectio
         if rank.memory != NO_MEMORY
     ]
     return _section(
-        findings,
+        issues,
         metadata=SectionMetadata(
             mode=mode(nodes) if rows else "no_data",
             samples=facts.window.steps_analyzed if rows else 0,
@@ -116,16 +116,14 @@ def step_memory(facts: Facts, findings: Sequence[Finding], nodes: int) -> Sectio
     )
 
 
-def system(
-    facts: Facts, findings: Sequence[Finding], nodes: int, gpus_observed: int
-) -> SectionSummary:
+def system(facts: Facts, issues: Sequence[Issue], nodes: int, gpus_observed: int) -> SectionSummary:
     """What the machine was doing meanwhile."""
     metrics = _host_metrics(facts.host)
     first = facts.ranks[0].rank if facts.ranks else None
     identity = Identity(node_rank=0) if first is None else _identity(first)
     rows = [TableRow(identity.node_rank or 0, identity, metrics)] if facts.host.samples else []
     return _section(
-        findings,
+        issues,
         metadata=SectionMetadata(
             mode=mode(nodes) if rows else "no_data",
             duration_s=number(facts.host.duration_s),
@@ -142,7 +140,7 @@ def system(
     )
 
 
-def process(facts: Facts, findings: Sequence[Finding], nodes: int) -> SectionSummary:
+def process(facts: Facts, issues: Sequence[Issue], nodes: int) -> SectionSummary:
     """What each rank's process used of the machine."""
     known = {rank.rank.rank: rank for rank in facts.ranks}
     rows = [
@@ -156,7 +154,7 @@ def process(facts: Facts, findings: Sequence[Finding], nodes: int) -> SectionSum
     ]
     samples = max((found.samples for found in facts.processes), default=0)
     return _section(
-        findings,
+        issues,
         metadata=SectionMetadata(
             mode=mode(nodes) if rows else "no_data",
             duration_s=number(facts.host.duration_s),
@@ -171,11 +169,11 @@ def process(facts: Facts, findings: Sequence[Finding], nodes: int) -> SectionSum
     )
 
 
-def stability(facts: Facts, findings: Sequence[Finding], nodes: int) -> SectionSummary:
+def stability(facts: Facts, issues: Sequence[Issue], nodes: int) -> SectionSummary:
     """Whether the run came to its end, and how its loss went."""
     loss = facts.stability.loss
     return _section(
-        findings,
+        issues,
         metadata=SectionMetadata(
             mode=mode(nodes) if facts.ranks else "no_data",
             samples=0 if loss is None else loss.values,
@@ -189,8 +187,9 @@ def stability(facts: Facts, findings: Sequence[Finding], nodes: int) -> SectionS
     )
 
 
-def issue(finding: Finding) -> Issue:
-    """A finding as the file lists it."""
+def issue(finding: Finding, since_step: int | None = None) -> Issue:
+    """A finding as the file lists it; many know themselves since when they hold."""
+    onset = finding.evidence.get("onset_step")
     return Issue(
         kind=finding.kind.value,
         status=finding.kind.status,
@@ -204,6 +203,7 @@ def issue(finding: Finding) -> Issue:
         skew_pct=number(finding.skew),
         ranks=finding.ranks,
         evidence=evidence(finding),
+        since_step=onset if since_step is None and isinstance(onset, int) else since_step,
     )
 
 
@@ -216,7 +216,7 @@ def evidence(finding: Finding) -> dict[str, float | int | str | None]:
 
 
 def _section(
-    findings: Sequence[Finding],
+    issues: Sequence[Issue],
     *,
     metadata: SectionMetadata,
     rows: Sequence[TableRow],
@@ -225,11 +225,10 @@ def _section(
     by: str = "global_rank",
     average: dict[str, float | None] | None = None,
 ) -> SectionSummary:
-    issues = tuple(issue(finding) for finding in findings)
     return SectionSummary(
         metadata=metadata,
-        diagnosis=issues[0],
-        issues=issues,
+        diagnosis=issues[0] if issues else None,
+        issues=tuple(issues),
         global_=over_all(by, metadata.section_metric_names, rows, window, average),
         groups=groups(by, rows),
         units=units,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from traceml.compare import words
@@ -99,8 +99,14 @@ def _step_time(comparison: Comparison) -> Iterator[tuple[str, Delta, str]]:
             moved = _moved(change, metric)
         else:
             moved = change.delta is not None and abs(change.delta) > threshold_ms
-        if headline or moved:
+        if (headline or moved) and not _is_wait(change, metric, section.metrics):
             yield label, change, metric
+
+
+def _is_wait(change: Delta, metric: str, metrics: Mapping[str, Delta]) -> bool:
+    """Without copies to a device the rest is the wait: one row says both."""
+    wait = metrics.get("wait_ms", Delta())
+    return metric == "residual_ms" and (change.lhs, change.rhs) == (wait.lhs, wait.rhs)
 
 
 def _judged(comparison: Comparison, shown: list[str]) -> Iterator[Row]:

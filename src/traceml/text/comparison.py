@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from traceml.compare.record import Comparison, Status
 from traceml.text import told
-from traceml.text.changes import SIGNIFICANT, Row, plain, rows
+from traceml.text.changes import Row, plain, rows
 
 WIDTH = 100
 MOST_DIFFERENCES = 40
@@ -16,7 +16,6 @@ _INDENT = "  "
 _CELL_WIDTH = 20
 _DELTA_WIDTH = 34
 _INTERVAL = "95% interval of it"
-_MEANING = "shown by the runs: p < 0.05, corrected for all that was compared"
 _LONGEST = 1000
 _COLOURS = {
     Status.IMPROVEMENT: "32",
@@ -93,9 +92,8 @@ def _table(listed: Sequence[Row]) -> list[str]:
     ]
     if max(map(len, beside)) > WIDTH:
         beside = [lines[0].rstrip(), *_with_intervals_below(lines[1:], listed)]
-    if any(row.delta.endswith(SIGNIFICANT) for row in listed):
-        beside.append(f"{SIGNIFICANT} {_MEANING}")
-    return beside
+    meaning = told.significance(listed)
+    return [*beside, meaning] if meaning else beside
 
 
 def _cells(row: Row) -> tuple[str, str, str, str]:

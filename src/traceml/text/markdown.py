@@ -17,6 +17,7 @@ _LONGEST = 300
 _SHORTENED = "Details have no room here; they are in the files that the comparison wrote."
 _NOTE_BYTES = 200
 _SHORT_NAME = 24
+_NESTED = "&emsp;"
 _SIGNS = {
     Status.IMPROVEMENT: "🟢",
     Status.NO_CHANGE: "⚪",
@@ -111,8 +112,12 @@ def _table(listed: Sequence[Row]) -> Iterator[str]:
     yield "| | A | B | Delta | 95% interval |"
     yield "| --- | ---: | ---: | --- | --- |"
     for row in listed:
+        depth = (len(row.label) - len(row.label.lstrip())) // 2
         cells = (row.label, row.lhs, row.rhs, row.delta, row.interval)
-        yield f"| {' | '.join(escaped(cell) for cell in cells)} |"
+        yield f"| {_NESTED * depth}{' | '.join(escaped(cell) for cell in cells)} |"
+    meaning = told.significance(listed)
+    if meaning:
+        yield from ("", escaped(meaning))
 
 
 def _folded(title: str, said: list[str]) -> list[str]:

@@ -28,13 +28,17 @@ class Branch:
 
 def phase_tree(times: Times, guilty: str | None = None) -> list[str]:
     """The step's parts as lines of at most 80 columns; the guilty phase is pointed at."""
-    step_ms = times["step_time_ms"] or 0.0
-    step = Branch("step time", step_ms, None, _parts(times))
-    lines = _lines(step, "", "", step_ms, guilty)
+    step, between = step_branch(times), between_branch(times)
+    lines = _lines(step, "", "", step.ms, guilty)
     communication_ms = times.get("communication_ms")
     if communication_ms:
-        lines.append(_line("communication, inside these", communication_ms, step_ms, ""))
-    return lines + _between(times)
+        lines.append(_line("communication, inside these", communication_ms, step.ms, ""))
+    return lines if between is None else lines + _lines(between, "", "", None, None)
+
+
+def step_branch(times: Times) -> Branch:
+    """The step and its parts."""
+    return Branch("step time", times["step_time_ms"] or 0.0, None, _parts(times))
 
 
 def _parts(times: Times) -> tuple[Branch, ...]:
@@ -61,17 +65,17 @@ def _parts(times: Times) -> tuple[Branch, ...]:
     return (*found, Branch(left, max(rest_ms, 0.0), "residual"))
 
 
-def _between(times: Times) -> list[str]:
+def between_branch(times: Times) -> Branch | None:
     """What happened between steps, where it was more than nothing."""
     between_ms, wall_ms = times.get("between_ms"), times.get("wall_step_ms")
     if between_ms is None or not wall_ms or between_ms < SHOWN_BETWEEN_SHARE * wall_ms:
-        return []
+        return None
     parts = tuple(
         Branch(name, part_ms)
         for name in ("evaluation", "checkpoint")
         if (part_ms := times.get(f"{name}_ms"))
     )
-    return _lines(Branch("between steps, per step", between_ms, None, parts), "", "", None, None)
+    return Branch("between steps, per step", between_ms, None, parts)
 
 
 def _lines(

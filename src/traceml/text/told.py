@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
 from traceml.compare.lineage import RECORDED, LineageComparison
 from traceml.compare.record import Comparison, DiagnosisChange
 from traceml.compare.words import moved_words, rank_words
 from traceml.model.quantities import NOT_MEASURED, count
-from traceml.text.changes import plain, statuses
+from traceml.text.changes import SIGNIFICANT, Row, plain, statuses
 
 NAME_WIDTH = 72
 VALUE_WIDTH = 60
 MOST_OF_A_GROUP = 12
+SIGNIFICANCE = f"{SIGNIFICANT} shown by the runs: p < 0.05, corrected for all that was compared"
 
 
 def legend(name: str, runs: tuple[str, ...]) -> str:
@@ -33,6 +35,8 @@ def noise(comparison: Comparison) -> str:
     reach = f"±{verdict.allowance_pct:.3g}%"
     if verdict.allowance_from != "runs":
         known = "run-to-run variation was not measured"
+        if _has_intervals(comparison):
+            known += ", the intervals are of the steps alone"
         if verdict.allowance_from == "history":
             return f"{known}; earlier runs of the same command differ by up to {reach}."
         return f"{known}; two runs alike are taken to differ by up to {reach}."
@@ -45,6 +49,11 @@ def noise(comparison: Comparison) -> str:
     if verdict.rank_test and verdict.rank_test_p is not None:
         said += f"; {verdict.rank_test} test, p {_p(verdict.rank_test_p)}"
     return f"{said}."
+
+
+def _has_intervals(comparison: Comparison) -> bool:
+    section = comparison.sections.get("step_time")
+    return any(change.interval for change in section.metrics.values()) if section else False
 
 
 def _p(p: float) -> str:
@@ -67,6 +76,11 @@ def gate(comparison: Comparison) -> str | None:
     return f"{state} ({verdict.metric}; fails on {words}{allowed})"
 
 
+def significance(listed: Sequence[Row]) -> str | None:
+    """What the mark means, where a row has it."""
+    return SIGNIFICANCE if any(row.delta.endswith(SIGNIFICANT) for row in listed) else None
+
+
 def observations(comparison: Comparison) -> Iterator[str]:
     """What the table does not show: work that moved, ranks that changed."""
     moved = moved_words(comparison.moved)
@@ -83,7 +97,7 @@ def different(comparison: Comparison) -> Iterator[str]:
         return
     for group, listed in lineage.differences.items():
         for found in listed[:MOST_OF_A_GROUP]:
-            lhs, rhs = (_value(side) for side in (found.lhs, found.rhs))
+            lhs, rhs = _told_apart(_text(found.lhs), _text(found.rhs))
             yield f"{group}: {plain(found.name, NAME_WIDTH)}: {lhs} -> {rhs}"
         if len(listed) > MOST_OF_A_GROUP:
             yield f"{group}: {len(listed) - MOST_OF_A_GROUP} more, in the JSON file"
@@ -105,5 +119,16 @@ def _same(lineage: LineageComparison, is_warned: bool) -> Iterator[str]:
         yield f"Not recorded in either: {', '.join(either)}."
 
 
-def _value(value: object) -> str:
-    return NOT_MEASURED if value is None else plain(str(value), VALUE_WIDTH)
+def _text(value: object) -> str:
+    return NOT_MEASURED if value is None else str(value)
+
+
+def _told_apart(lhs: str, rhs: str) -> tuple[str, str]:
+    """Two values cut to a width; what long ones begin with alike is left out of both."""
+    if max(len(lhs), len(rhs)) > VALUE_WIDTH:
+        words = zip(lhs.split(" "), rhs.split(" "), strict=False)
+        alike = takewhile(lambda pair: pair[0] == pair[1], words)
+        skipped = sum(len(word) + 1 for word, _ in alike)
+        if skipped:
+            lhs, rhs = (f"… {value[skipped:]}" for value in (lhs, rhs))
+    return plain(lhs, VALUE_WIDTH), plain(rhs, VALUE_WIDTH)

@@ -1,0 +1,51 @@
+"""The live state as a record: the names are those of `live.json` and `live.jsonl`."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from traceml.summaries.record import Issue, Summary
+
+
+class LiveIssue(Issue, frozen=True):
+    """A finding that is shown while the run goes on."""
+
+    section: str | None = None
+
+
+class LiveState(Struct, frozen=True):
+    """What is shown of a run that goes on."""
+
+    unix_s: float
+    step: int | None
+    """The last step that the findings cover."""
+    findings: tuple[LiveIssue, ...]
+    """Section by section, the leading one first."""
+    summary: Summary
+    """Of the last steps, with these findings as its issues."""
+
+
+class LiveChange(Struct, frozen=True):
+    """A finding that leads its section from now on."""
+
+    unix_s: float
+    step: int | None
+    section: str
+    kind: str
+    severity: str
+    since_step: int
+    ranks: tuple[int, ...]
+    summary: str
+    action: str
+
+
+_DECODER = msgspec.json.Decoder(LiveState)
+
+
+def read_live(content: bytes) -> LiveState | None:
+    """What a `live.json` holds; `None` where it is none, or one of another version."""
+    try:
+        return _DECODER.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None

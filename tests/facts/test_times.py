@@ -1,0 +1,76 @@
+"""The parts of a step, block by block of the run: what a comparison needs of each of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from factories import make_run, map_steps
+from traceml.facts.gather import gather
+from traceml.facts.series import Series
+from traceml.model.layout import GPU_FIELDS, NOT_MEASURED
+from traceml.store.records import RunRecords
+
+
+def series_of(run: RunRecords) -> Series:
+    found = gather(run).series
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("gpu", [False, True], ids=["on the host", "on a GPU"])
+def test_the_parts_of_a_block_sum_to_its_step(gpu: bool) -> None:
+    series = series_of(make_run(ranks=2, steps=500, h2d_ms=2.0, between_ms=3.0, gpu=gpu))
+    parts = series.part_block_means_s
+    phases = ("input", "h2d", "forward", "backward", "optimizer", "residual")
+    assert set(parts) == {*phases, "between", "wall"}
+    summed = np.sum([parts[name] for name in phases], axis=0)
+    assert summed.tolist() == pytest.approx(series.block_means_s, rel=1e-6)
+    assert (summed + parts["between"]).tolist() == pytest.approx(parts["wall"], rel=1e-6)
+
+
+def test_the_mean_of_the_blocks_is_that_of_the_run() -> None:
+    facts = gather(make_run(ranks=3, steps=640, communication_ms=0.5, slow_rank=1))
+    assert facts.series is not None
+    for name, blocks in facts.series.part_block_means_s.items():
+        mean = getattr(facts.mean, f"{name}_s")
+        assert np.mean(blocks) == pytest.approx(mean), name
+
+
+def test_what_was_not_measured_has_no_blocks() -> None:
+    parts = series_of(make_run(input_ms=None, backward_ms=None)).part_block_means_s
+    assert set(parts) == {"forward", "optimizer", "between", "wall"}
+
+
+def test_steps_timed_now_and_then_have_fewer_and_longer_blocks() -> None:
+    """With every 13th step timed, not every block of eight steps has one."""
+
+    def change(steps: Any, rank: int) -> None:
+        untimed = np.arange(len(steps)) % 13 != 0
+        for name in GPU_FIELDS:
+            steps[name][untimed] = NOT_MEASURED
+
+    series = series_of(map_steps(make_run(steps=512, gpu=True), change))
+    assert len(series.block_means_s) == 64
+    assert {len(blocks) for blocks in series.part_block_means_s.values()} == {32}
+    assert np.mean(series.part_block_means_s["forward"]) == pytest.approx(0.01, rel=0.05)
+
+
+def test_a_block_without_a_fetch_waited_for_none() -> None:
+    def change(steps: Any, rank: int) -> None:
+        steps["input_ns"][10:20] = NOT_MEASURED
+
+    waited = series_of(map_steps(make_run(steps=60, noise=0), change)).part_block_means_s["input"]
+    assert set(waited[:10] + waited[20:]) == {0.001}
+    assert set(waited[10:20]) == {0.0}
+
+
+def test_a_phase_that_some_steps_lack_is_told_by_blocks_that_have_it() -> None:
+    def change(steps: Any, rank: int) -> None:
+        steps["h2d_ns"][::3] = NOT_MEASURED
+
+    parts = series_of(map_steps(make_run(steps=60, h2d_ms=2.0), change)).part_block_means_s
+    assert len(parts["h2d"]) == len(parts["forward"]) < 60
+    assert np.mean(parts["h2d"]) == pytest.approx(0.002, rel=0.02)
