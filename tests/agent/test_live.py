@@ -17,6 +17,7 @@ from traceml.agent import live
 from traceml.agent.live import Live
 from traceml.model.failure import Doing
 from traceml.store.records import RunRecords
+from traceml.summaries.live_record import read_live
 
 CHANGE = {
     "unix_s",
@@ -76,10 +77,68 @@ def test_the_state_holds_all_findings_the_window_and_where_its_time_went(tmp_pat
     assert led["step_time"]["kind"] == "INPUT_BOUND"
     assert led["step_time"]["since_step"] == 1
     assert {"step_memory", "system", "process"} <= led.keys()
-    window = state["step_time"]["window"]
-    assert window["end_step"] == state["step"]
-    assert window["end_step"] - window["start_step"] + 1 == window["steps_analyzed"]
-    assert state["step_time"]["average"]["input_wait_ms"] == pytest.approx(15.0, rel=0.05)
+    found = state["summary"]["step_time"]["global"]
+    assert found["window"]["end_step"] == state["step"]
+    steps = found["window"]["end_step"] - found["window"]["start_step"] + 1
+    assert steps == found["window"]["steps_analyzed"] < 1200
+    assert found["average"]["input_wait_ms"] == pytest.approx(15.0, rel=0.05)
+
+
+@pytest.mark.usefixtures("tireless")
+def test_the_state_holds_a_summary_of_the_last_steps_with_the_live_findings(
+    tmp_path: Path,
+) -> None:
+    run = with_part(make_run(ranks=2, steps=1200, sampled_s=46), "input", 15.0, slice(1050, None))
+    follow(tmp_path, run)
+    state = json.loads((tmp_path / "live.json").read_bytes())
+    summary = state["summary"]
+    for name in ("step_time", "step_memory", "system", "process", "stability"):
+        section, found = summary[name], [f for f in state["findings"] if f["section"] == name]
+        assert section["diagnosis"] == section["issues"][0]
+        assert [{**issue, "section": name} for issue in section["issues"]] == found
+    issue = summary["step_time"]["diagnosis"]
+    assert (issue["kind"], issue["since_step"]) == ("INPUT_BOUND", 1051)
+    assert summary["primary_diagnosis"]["kind"] == "INPUT_BOUND"
+    gain = summary["what_if"][0]
+    assert gain["kind"] == "INPUT_BOUND" and gain["saved_ms"] == pytest.approx(15.0, rel=0.1)
+    assert gain["step_time_ms"] == pytest.approx(51.0, rel=0.05)
+    assert summary["step_time"]["metadata"]["training_total_steps"] == state["step"] > 1000
+    assert summary["meta"]["world_size"] == 2
+    assert summary["duration_s"] == 0 and summary["exit_status"] is None  # it began in the future
+    assert summary["lineage"] is None and summary["text"] is None
+
+
+@pytest.mark.usefixtures("tireless")
+def test_before_anything_is_known_the_summary_says_that_it_is_too_early(tmp_path: Path) -> None:
+    follow(tmp_path, make_run(steps=60, sampled_s=1))
+    assert not (tmp_path / "live.json").exists()  # no step was complete in the first second
+    follow(tmp_path, make_run(steps=6, sampled_s=2))
+    summary = read_live((tmp_path / "live.json").read_bytes()).summary
+    assert summary.primary_diagnosis.kind == "WARMUP"
+    assert [issue.kind for issue in summary.step_time.issues] == ["WARMUP"]
+    assert summary.system.diagnosis is None and summary.system.issues == ()
+
+
+@pytest.mark.usefixtures("tireless")
+def test_parameters_are_known_live_also_to_an_agent_that_was_started_again(tmp_path: Path) -> None:
+    run = make_run(steps=300, sampled_s=10)
+    (tmp_path / "rank-0-1.messages").write_text(
+        '{"number":1,"kind":"params","values":{"lr":0.1,"epochs":3}}\n'
+        '{"number":2,"kind":"metrics","step":1,"unix_ns":1,"values":{"loss":1.0}}\n'
+    )
+    followed = Live(tmp_path, run.manifest)
+    followed.hear([b'{"kind":"params","values":{"lr":0.2}}'])
+    (ring,) = [ReplayedRing(rank) for rank in run.ranks]
+    ring.unix_ns = int(run.samples[-1].unix_s * 1e9)
+    followed.follow(ring, is_last=False)  # type: ignore[arg-type]
+    followed.look()
+    summary = read_live((tmp_path / "live.json").read_bytes()).summary
+    assert summary.params == {"lr": 0.2, "epochs": 3}
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"unix_s": 1.0}', b"[]", b"\xff"])
+def test_a_file_that_is_no_live_state_is_none(content: bytes) -> None:
+    assert read_live(content) is None
 
 
 @pytest.mark.usefixtures("tireless")

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import msgspec
 
+from traceml import __version__
 from traceml.diagnose.live import LiveDiagnosis, new_leads, update
 from traceml.facts.lately import gather_lately
 from traceml.model.failure import AgentSaw
 from traceml.model.run import Manifest
 from traceml.model.sample import Sample
 from traceml.store.live import LiveFiles
+from traceml.store.logged import earlier_params
 from traceml.store.recent import Recent
 from traceml.store.rings import RingReader
 from traceml.summaries.live import live_change, live_state
@@ -25,11 +27,11 @@ _encoder = msgspec.json.Encoder()
 
 
 class Live:
-    """The live findings of one node's ranks; nothing is read back from disk for them."""
+    """The live findings of one node's ranks; no step is read back from disk for them."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
-        self._nodes = manifest.nodes
         self._recent = Recent(manifest)
+        self._recent.hear(earlier_params(folder))  # an agent before us has heard them
         self._files = LiveFiles(folder)
         self._shown = LiveDiagnosis()
         self._last_spent_s = 0.0
@@ -44,7 +46,7 @@ class Live:
         self._recent.sample(sample)
 
     def hear(self, messages: Sequence[bytes]) -> None:
-        """Take what the ranks say of themselves and of their loss."""
+        """Take what the ranks say of themselves, their parameters and their loss."""
         self._recent.hear(messages)
 
     def see(self, seen: AgentSaw) -> None:
@@ -75,5 +77,5 @@ class Live:
         self._files.append(
             [_encoder.encode(live_change(live, lately.window, unix_s)) for live in changes]
         )
-        state = live_state(self._shown, lately.window, self._nodes, unix_s)
+        state = live_state(self._shown, lately, records, unix_s, __version__)
         self._files.write(_encoder.encode(state))

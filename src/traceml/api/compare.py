@@ -37,8 +37,19 @@ def compare_sides(
     output: str | None,
     terms: Terms | None = None,
 ) -> tuple[Comparison, Path]:
-    """Compare two groups of runs, each said in the words of `choose`."""
+    """Compare two groups of runs, each said in the words of `choose`, and write it down."""
     refuse_folder(output)
+    comparison, names = find_changes(a, b, logs_dir, terms)
+    base = Path(output or default_base(names))
+    _write(base, ".json", to_json(comparison))
+    _write(base, ".txt", comparison_text(comparison).encode())
+    return comparison, base
+
+
+def find_changes(
+    a: Sequence[str], b: Sequence[str], logs_dir: Path, terms: Terms | None = None
+) -> tuple[Comparison, tuple[str, str]]:
+    """The comparison of two groups of runs, and what the two are called."""
     first, second = choose(a, logs_dir), choose(b, logs_dir)
     _refuse_overlap(first, second)
     names = _names(first, second, (a, b))
@@ -48,11 +59,7 @@ def compare_sides(
         terms = replace(terms, history=history_of([*first, *second], [*left, *right]))
     comparison = compare_groups(left, right, names, terms)
     stat = _code_stat(comparison, zip(left, first, strict=True), zip(right, second, strict=True))
-    comparison = comparison.with_code_stat(stat)
-    base = Path(output or default_base(names))
-    _write(base, ".json", to_json(comparison))
-    _write(base, ".txt", comparison_text(comparison).encode())
-    return comparison, base
+    return comparison.with_code_stat(stat), names
 
 
 def refuse_folder(output: str | None) -> None:

@@ -5,16 +5,31 @@ Tables have a row per rank and a column per bucket; NaN is "not measured".
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from traceml.facts.times import FEWEST_TIMED, MOST
 from traceml.model.phase import Phase
+from traceml.store.buckets import LONGEST, PEAKS, SUMMED, RankBuckets
+from traceml.store.metrics import Logged
+from traceml.store.sampled import GPU, HOST, PROCESS, SampleTable
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+
+MOST_METRICS = 50
+MOST_VALUES = 1000
+"""Of one metric: more than a picture is wide."""
+NEARLY_ALL = 0.9
+"""Of the buckets: so many should hold a step that was timed on the GPU …"""
+FEWEST_BUCKETS = 16
+"""… as long as so many of them are left."""
+
+_PARTS = tuple(phase for phase in Phase if phase is not Phase.RESIDUAL)
+_IN_BODY = tuple(phase for phase in _PARTS if phase is not Phase.INPUT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +91,178 @@ class History:
     """`None` before the first step."""
     sensors: SensorHistory | None = None
     metrics: tuple[MetricHistory, ...] = ()
+
+
+def step_history(ranks: Sequence[RankBuckets], started_unix_s: float) -> StepHistory | None:
+    """The steps of all ranks, bucket by bucket; `None` where none was taken.
+
+    On the clock that a summary of the same steps would be on. Short steps are timed on the GPU now
+    and then: buckets are taken together until nearly all of them hold one that was.
+    """
+    if not any(rank.steps.any() for rank in ranks):
+        return None
+    seen: Ints = np.flatnonzero(np.any([rank.steps for rank in ranks], axis=0))
+    timed, taken = _counted(ranks, "gpu_body_ns"), _counted(ranks, "body_ns")
+    mostly = bool((timed.sum(axis=1) > MOST * taken.sum(axis=1)).all())
+    on_gpu = mostly or bool((timed.sum(axis=1) >= FEWEST_TIMED).all())
+    merged = _groups(timed, taken, seen) if on_gpu and not mostly else 1
+    groups = _Groups(ranks, seen, merged)
+    clock = "gpu_" if mostly else ""
+    step_s = groups.per_step(clock, "body") + np.nan_to_num(groups.per_step(clock, "input"))
+    grid = ranks[0].grid
+    return StepHistory(
+        ranks=tuple(rank.rank.rank for rank in ranks),
+        bucket_steps=grid.length * merged,
+        first_steps=grid.first + groups.numbers * grid.length * merged + 1,
+        began_s=groups.began_unix_s() - started_unix_s,
+        step_s=step_s,
+        longest_s=groups.largest("longest_ns", LONGEST.index(clock)) * 1e-9,
+        phase_s=_phases(groups, "gpu_" if on_gpu else ""),
+        between_s=groups.between(),
+        allocated_bytes=groups.largest("peaks", PEAKS.index("allocated_bytes")),
+        reserved_bytes=groups.largest("peaks", PEAKS.index("reserved_bytes")),
+        rss_bytes=groups.largest("peaks", PEAKS.index("rss_bytes")),
+        loss=groups.last_loss(),
+    )
+
+
+def _counted(ranks: Sequence[RankBuckets], name: str) -> Floats:
+    column = SUMMED.index(name)
+    return np.stack([rank.counts[:, column] for rank in ranks])
+
+
+def _groups(timed: Floats, taken: Floats, seen: Ints) -> int:
+    """How many buckets to take together, so that nearly all have a step that was timed."""
+    merged = 1
+    while len(seen) // merged > FEWEST_BUCKETS:
+        starts = np.flatnonzero(np.diff(seen // merged, prepend=-1))
+        has_timed, has_any = (
+            np.add.reduceat(table[:, seen], starts, axis=1) > 0 for table in (timed, taken)
+        )
+        if np.count_nonzero(has_timed) >= NEARLY_ALL * np.count_nonzero(has_any):
+            break
+        merged *= 2
+    return merged
+
+
+class _Groups:
+    """Tables over groups of buckets: a row per rank, a column per group that holds any step."""
+
+    def __init__(self, ranks: Sequence[RankBuckets], seen: Ints, merged: int) -> None:
+        self._ranks = ranks
+        self._seen = seen
+        self._starts = np.flatnonzero(np.diff(seen // merged, prepend=-1))
+        self._is_plain = len(self._starts) == len(seen)
+        self.numbers: Ints = seen[self._starts] // merged
+
+    def sums(self, name: str) -> Floats:
+        """One field's sums."""
+        return self._added("sums", SUMMED.index(name))
+
+    def counts(self, name: str) -> Floats:
+        """In how many steps it was measured."""
+        return self._added("counts", SUMMED.index(name))
+
+    def per_step(self, clock: str, name: str) -> Floats:
+        """A part of the step, in seconds, shared out over the steps that were timed."""
+        sums, counts = self.sums(f"{clock}{name}_ns"), self.counts(f"{clock}{name}_ns")
+        steps = self.counts(f"{clock}body_ns")
+        known = (counts > 0) & (steps > 0)
+        return np.where(known, sums * 1e-9 / np.maximum(steps, 1), np.nan)
+
+    def between(self) -> Floats:
+        """What lay between steps; the host's clock alone runs there."""
+        wall_s = self.sums("wall_ns") - self.sums("body_ns") - self.sums("input_ns")
+        steps = self.counts("wall_ns")
+        return np.where(steps > 0, np.maximum(wall_s, 0) * 1e-9 / np.maximum(steps, 1), np.nan)
+
+    def largest(self, table: str, column: int) -> Floats:
+        """The most that was seen."""
+        found = np.stack([getattr(rank, table)[self._seen, column] for rank in self._ranks])
+        if not self._is_plain:
+            found = np.maximum.reduceat(found, self._starts, axis=1)
+        return np.where(found < 0, np.nan, found)
+
+    def began_unix_s(self) -> Floats:
+        """When the first rank began each."""
+        first = np.minimum.reduce([rank.began_unix_s[self._seen] for rank in self._ranks])
+        return np.asarray(np.minimum.reduceat(first, self._starts))
+
+    def last_loss(self) -> Floats:
+        """The last that was seen."""
+        found = np.stack([rank.loss[self._seen] for rank in self._ranks])
+        if self._is_plain:
+            return found
+        places = np.where(np.isnan(found), 0, np.arange(found.shape[1]))
+        latest = np.maximum.reduceat(places, self._starts, axis=1)
+        return np.take_along_axis(found, np.maximum(latest, self._starts), axis=1)
+
+    def _added(self, table: str, column: int) -> Floats:
+        found = np.stack([getattr(rank, table)[self._seen, column] for rank in self._ranks])
+        return found if self._is_plain else np.add.reduceat(found, self._starts, axis=1)
+
+
+def _phases(groups: _Groups, clock: str) -> dict[Phase, Floats]:
+    """The phases that were ever measured, and what they leave of the body."""
+    every = {phase: groups.per_step(clock, phase.value) for phase in _PARTS}
+    found: dict[Phase, Floats] = {
+        phase: table for phase, table in every.items() if np.isfinite(table).any()
+    }
+    body = groups.per_step(clock, "body")
+    if Phase.INPUT in found:  # a bucket without a fetch waited for none
+        waited = np.isfinite(found[Phase.INPUT]).any(axis=1, keepdims=True) & np.isfinite(body)
+        found[Phase.INPUT] = np.where(waited, np.nan_to_num(found[Phase.INPUT]), np.nan)
+    parts = [np.nan_to_num(found[phase]) for phase in _IN_BODY if phase in found]
+    found[Phase.RESIDUAL] = body - sum(parts)
+    return found
+
+
+def sensor_history(
+    table: SampleTable | None, numbers: Mapping[int, int], started_unix_s: float
+) -> SensorHistory | None:
+    """What was sampled, by the ranks' final numbers; a process is known by its pid."""
+    if table is None:
+        return None
+    processes: dict[int, Floats] = {}
+    for pid, (sampled_as, values) in table.processes.items():
+        rank = numbers.get(pid, sampled_as)
+        earlier = processes.get(rank)
+        processes[rank] = values if earlier is None else _either(values, earlier)
+    return SensorHistory(
+        at_s=table.unix_s - started_unix_s,
+        host=_columns(HOST, table.host),
+        processes={rank: _columns(PROCESS, processes[rank]) for rank in sorted(processes)},
+        gpus={index: _columns(GPU, values) for index, (_, values) in sorted(table.gpus.items())},
+        gpu_names={index: name for index, (name, _) in sorted(table.gpus.items())},
+    )
+
+
+def _either(values: Floats, other: Floats) -> Floats:
+    return np.where(np.isnan(values), other, values)
+
+
+def _columns(names: Sequence[str], table: Floats) -> dict[str, Floats]:
+    """By name, what was ever measured."""
+    columns = {name: table[:, place] for place, name in enumerate(names)}
+    return {name: values for name, values in columns.items() if np.isfinite(values).any()}
+
+
+def metric_histories(logged: Mapping[str, Sequence[Logged]]) -> tuple[MetricHistory, ...]:
+    """The logged metrics, losses first, each thinned to what a picture can show."""
+    names = sorted(logged, key=lambda name: ("loss" not in name.lower(), name))
+    return tuple(_metric(name, logged[name]) for name in names[:MOST_METRICS])
+
+
+def _metric(name: str, lives: Sequence[Logged]) -> MetricHistory:
+    steps: Ints = np.concatenate([np.array(life.steps, np.int64) for life in lives])
+    values: Floats = np.concatenate([np.array(life.values, np.float64) for life in lives])
+    if (np.diff(steps) <= 0).any():  # a step that was taken again: the last value holds
+        steps, latest = np.unique(steps[::-1], return_index=True)
+        values = values[::-1][latest]
+    values = np.where(np.isfinite(values), values, np.nan)
+    starts = np.arange(0, len(steps), -(-len(steps) // MOST_VALUES))
+    known = np.isfinite(values)
+    sums = np.add.reduceat(np.where(known, values, 0.0), starts)
+    counts = np.add.reduceat(known.astype(np.int64), starts)
+    means = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+    return MetricHistory(name, steps[starts], means)

@@ -21,6 +21,7 @@ ENDING = "ending.json"
 SUMMARY = "final_summary.json"
 TEXT = "final_summary.txt"
 AGENT_LOG = "agent.log"
+OUTPUT = "output.log"
 REQUESTS = "summary-request-*"
 """Files by which training processes ask for a summary; each vanishes when it is answered."""
 ANSWER = "summary-answer.json"
@@ -52,7 +53,7 @@ def create(logs_folder: Path, name: str, overwrite: bool) -> Path:
 
     Raises UsageError where the name cannot be had, OSError where no folder can be made at all.
     """
-    if not _is_run_name(name):
+    if not is_run_name(name):
         raise UsageError(
             f"{name!r} cannot be a run name: a run name is a folder's name under the logs folder, "
             f"1 to {_LONGEST_NAME} printable characters without slashes, not beginning with a dot, "
@@ -71,7 +72,8 @@ def create(logs_folder: Path, name: str, overwrite: bool) -> Path:
     return folder
 
 
-def _is_run_name(name: str) -> bool:
+def is_run_name(name: str) -> bool:
+    """Whether a run can be called so; such a name leads to no place but the logs folder."""
     return (
         name.isprintable()
         and not any(character in name for character in "/\\")
@@ -112,24 +114,38 @@ def discard(folder: Path, manifest: Manifest) -> None:
 def hold(folder: Path) -> int | None:
     """Say that a run is going on, for as long as any process keeps the descriptor returned.
 
-    `None` where the file system knows no such locks: then nobody else can tell.
+    `None` where somebody holds it already, or where the file system knows no such locks: then
+    nobody else can tell.
     """
-    descriptor = None
     try:
         descriptor = os.open(folder, os.O_RDONLY)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        if descriptor is not None:
-            os.close(descriptor)
+        return None
+    try:
+        _lock(descriptor)
+    except OSError:
+        os.close(descriptor)
         return None
     return descriptor
+
+
+def _lock(descriptor: int) -> None:
+    """Lock a folder; whoever only looks whether it is locked is waited for. Raises OSError."""
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # somebody holds it: raises
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            time.sleep(0.001)
 
 
 def is_going_on(folder: Path) -> bool:
     """Whether somebody holds the run."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: many may look at once
     except BlockingIOError:
         return True
     except OSError:

@@ -210,6 +210,16 @@ def merge_params(messages: Iterable[dict[str, Any]]) -> dict[str, Any]:
     return params
 
 
+def earlier_params(folder: Path) -> list[bytes]:
+    """The messages on parameters that lie in a run folder, as they are on disk."""
+    return [
+        text
+        for path in sorted(folder.glob("rank-*.messages"))
+        for text in path.read_bytes().splitlines()
+        if b'"params"' in text[:64]
+    ]
+
+
 def ddp_statistics(messages: Iterable[dict[str, Any]]) -> DdpStatistics | None:
     """The latest of DDP's own statistics: they are means over everything before."""
     said = [message for message in messages if message.get("kind") == "ddp"]

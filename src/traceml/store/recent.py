@@ -100,6 +100,7 @@ class Recent:
         self._unread: deque[bytes] = deque(maxlen=MOST_LOGGED)
         """Metric messages that nobody has looked into yet."""
         self._logged: deque[dict[str, Any]] = deque(maxlen=MOST_LOGGED)
+        self._params: dict[str, Any] = {}
         self._seen = NOTHING_SEEN
         self._is_new = False
         self._news_looks = 0
@@ -124,11 +125,13 @@ class Recent:
         self._samples.append(sample)
 
     def hear(self, messages: Sequence[bytes]) -> None:
-        """Keep what ranks say of exceptions and of their loss."""
+        """Keep what ranks say of exceptions, of their loss and of their parameters."""
         for message in messages:
             kind = message[:40]
             if b'"metrics"' in kind:
                 self._unread.append(message)
+            elif b'"params"' in kind:
+                self._params.update(logged.merge_params(logged.decode(message)))
             elif b'"failure"' in kind:
                 self._reports.append(message)
                 self._news_looks = NEWS_LOOKS
@@ -162,6 +165,7 @@ class Recent:
             manifest=self._manifest,
             ranks=one_each,
             samples=by_final_rank(tuple(self._samples), one_each),
+            params=dict(self._params),
             metrics=self._metrics(),
             reports=self._of_this_start(one_each),
             seen=failures.with_final_ranks(self._seen, _numbers(one_each)),

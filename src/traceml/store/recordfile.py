@@ -43,10 +43,7 @@ class RankFiles:
         self._stem = stem
         self._segments = segments
         self._messages = folder / f"{stem}.messages"
-        self._blocks = {
-            version: folder / (f"{stem}.blocks" if version == 1 else f"{stem}.v{version}.blocks")
-            for version in range(1, layout.VERSION + 1)
-        }
+        self._blocks = block_files(folder, stem)
         self._next_step: int | None = None
         self._next_message: int | None = None
 
@@ -180,6 +177,14 @@ class RankFiles:
     def read_messages(self) -> list[dict[str, Any]]:
         """What the script logged, in order."""
         return logged.decode(self._messages.read_bytes()) if self._messages.exists() else []
+
+
+def block_files(folder: Path, stem: str) -> dict[int, Path]:
+    """Where the blocks of a process lie, by record format."""
+    return {
+        version: folder / (f"{stem}.blocks" if version == 1 else f"{stem}.v{version}.blocks")
+        for version in range(1, layout.VERSION + 1)
+    }
 
 
 def _begun(segments: list[Path]) -> list[Path]:

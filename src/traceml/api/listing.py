@@ -1,0 +1,81 @@
+"""The runs under a logs folder, the newest first; quick to ask again and again."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from traceml.api.run_files import RunFiles
+from traceml.figures.page import RunRow, RunsPage
+from traceml.figures.runs_page import run_row
+from traceml.figures.standing import RunStanding
+from traceml.model.errors import RunNotFound, TraceMLError
+from traceml.model.printable import printable
+
+
+class RunList:
+    """All runs of a folder; what has not changed is not read again."""
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = logs
+        self._runs: dict[str, RunFiles] = {}
+        self._rows: dict[str, RunRow] = {}
+
+    def page(self) -> RunsPage:
+        """The runs that there are now; a folder that cannot be read is a note."""
+        notes: list[str] = []
+        found: dict[str, float] = {}
+        for name in self._names(notes):
+            try:
+                self._look(name)
+            except RunNotFound:
+                continue  # no run, or none any more
+            except (TraceMLError, OSError) as error:
+                notes.append(str(error))
+                continue
+            found[name] = self._runs[name].manifest.started_unix_s
+            notes += self._runs[name].notes
+        self._forget_all_but(found)
+        newest = sorted(found, key=lambda name: (-found[name], name))
+        return RunsPage(
+            folder=printable(str(self._logs)),
+            runs=tuple(self._rows[name] for name in newest),
+            notes=tuple(printable(note) for note in notes),
+        )
+
+    def _names(self, notes: list[str]) -> list[str]:
+        try:
+            with os.scandir(self._logs) as entries:
+                return [each.name for each in entries if each.is_dir()]
+        except OSError as error:
+            notes.append(
+                f"{self._logs} cannot be read ({error.strerror}); expected the folder of the "
+                "runs; pass it as --logs-dir"
+            )
+            return []
+
+    def _look(self, name: str) -> None:
+        files = self._runs.get(name)
+        if files is None:
+            files, has_changed = RunFiles(self._logs / name), True
+        else:
+            has_changed = files.look()
+        if has_changed or files.state == "live":
+            self._runs[name] = files
+            self._rows[name] = run_row(name, files.summary, _standing(files))
+
+    def _forget_all_but(self, found: dict[str, float]) -> None:
+        for name in self._runs.keys() - found.keys():
+            del self._runs[name], self._rows[name]
+
+
+def _standing(files: RunFiles) -> RunStanding:
+    return RunStanding(
+        manifest=files.manifest,
+        state=files.state,
+        exit_status=files.exit_status,
+        now_unix_s=time.time(),
+        output=None,
+        notes=files.notes,
+    )

@@ -1,0 +1,140 @@
+"""What the small files of a run folder say of its run; read again only where one has changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from traceml.figures.page import RunState
+from traceml.model.errors import RunNotFound, TraceMLError
+from traceml.model.run import Ending, Manifest
+from traceml.store import folder as folders
+from traceml.store.live import STATE
+from traceml.summaries.live_record import read_live
+from traceml.summaries.read import read_summary
+from traceml.summaries.record import Summary
+
+_Mark = tuple[int, int, int] | None
+"""By what a file is known again: inode, size, time of change; `None`: there is none."""
+
+
+class RunFiles:
+    """One run folder; `look` takes what is new."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises RunNotFound where it is no run's, UnreadableRecords where that is damaged."""
+        self._folder = folder
+        self._marks: dict[str, _Mark] = {}
+        self.manifest: Manifest = Manifest(run_name=folder.name, started_unix_s=0.0)
+        self.ending: Ending | None = None
+        self.state: RunState = "lost"
+        self.summary: Summary | None = None
+        """Of the whole run where that is over, of its last steps before; `None`: no such yet."""
+        self.notes: tuple[str, ...] = ()
+        self._final: Summary | None = None
+        self._live: Summary | None = None
+        self.look()
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether there is a summary alone, and nothing that it was made from."""
+        return self._marks[folders.MANIFEST] is None
+
+    @property
+    def exit_status(self) -> int | None:
+        """How the training ended; `None` where nobody saw it."""
+        if self.ending is not None:
+            return self.ending.exit_status
+        return self._final.exit_status if self.is_foreign and self._final is not None else None
+
+    def look(self) -> bool:
+        """Read what has changed, and whether anything has; raises as the constructor does."""
+        is_live = self._is_going_on()  # first: what is written before the end is then there
+        before = dict(self._marks), self.state
+        if self._is_new(folders.SUMMARY):
+            self._read_final()
+        if self._is_new(folders.MANIFEST) or self.is_foreign:
+            self._read_manifest()
+        if self._is_new(folders.ENDING):
+            self.ending = _read_ending(self._folder)
+        if self._is_new(STATE):
+            self._read_live()
+        self.summary = self._chosen(is_live)
+        self.state = self._state(is_live)
+        return (self._marks, self.state) != before
+
+    def _is_going_on(self) -> bool:
+        try:
+            return folders.is_going_on(self._folder)
+        except OSError:
+            return False
+
+    def _is_new(self, name: str) -> bool:
+        mark = _mark(self._folder / name)
+        if name in self._marks and self._marks[name] == mark:
+            return False
+        self._marks[name] = mark
+        return True
+
+    def _read_manifest(self) -> None:
+        if self._marks[folders.MANIFEST] is not None:
+            self.manifest = folders.read_manifest(self._folder)
+            return
+        if self._marks[folders.SUMMARY] is None:
+            raise RunNotFound(
+                f"there is no run in {self._folder}: it holds neither {folders.MANIFEST} nor "
+                f"{folders.SUMMARY}, or was deleted; choose another run"
+            )
+        _, _, written_ns = self._marks[folders.SUMMARY] or (0, 0, 0)
+        lasted_s = (self._final.duration_s if self._final else None) or 0.0
+        self.manifest = Manifest(self._folder.name, started_unix_s=written_ns / 1e9 - lasted_s)
+
+    def _read_final(self) -> None:
+        self._final, self.notes = None, ()
+        if self._marks[folders.SUMMARY] is None:
+            return
+        try:
+            self._final = read_summary(self._folder / folders.SUMMARY)
+        except TraceMLError as error:
+            self.notes = (str(error),)
+
+    def _read_live(self) -> None:
+        self._live = None
+        try:
+            state = read_live((self._folder / STATE).read_bytes())
+        except OSError:
+            return
+        self._live = None if state is None else state.summary
+
+    def _chosen(self, is_live: bool) -> Summary | None:
+        """While a run goes on, its last steps; then the whole: whichever is there."""
+        if is_live or (self.ending is None and not self.is_foreign and self._is_live_newer()):
+            return self._live or self._final
+        return self._final or self._live
+
+    def _is_live_newer(self) -> bool:
+        """Of a run that nobody saw end: a summary may have been asked for long before."""
+        final, live = self._marks[folders.SUMMARY], self._marks[STATE]
+        return final is None or (live is not None and live[2] > final[2])
+
+    def _state(self, is_live: bool) -> RunState:
+        if is_live:
+            return "live"
+        if self.ending is None and not self.is_foreign:
+            return "lost"
+        failed = self.exit_status or (self._final is not None and self._final.failure is not None)
+        return "failed" if failed else "finished"
+
+
+def _mark(path: Path) -> _Mark:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _read_ending(folder: Path) -> Ending | None:
+    try:
+        return folders.read_ending(folder)
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None  # damaged: nobody can say

@@ -1,0 +1,93 @@
+"""A run as a page, now and a second from now; and two runs side by side."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Lock
+
+from traceml.api.compare import find_changes
+from traceml.api.run_files import RunFiles
+from traceml.facts.history import (
+    MOST_METRICS,
+    History,
+    metric_histories,
+    sensor_history,
+    step_history,
+)
+from traceml.figures.comparison_page import comparison_page as draw_comparison
+from traceml.figures.page import ComparisonPage, Figure, RunPage
+from traceml.figures.run_page import run_page, step_figures
+from traceml.figures.standing import RunStanding
+from traceml.store.follow import RunFollower
+
+
+class RunWatch:
+    """One run, looked at again and again; several threads may ask."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises RunNotFound where it is no run's folder, UnreadableRecords where it is damaged."""
+        self._files = RunFiles(folder)
+        self._follower = None if self._files.is_foreign else RunFollower(folder)
+        self._lock = Lock()
+        self._page: RunPage | None = None
+
+    def page(self) -> RunPage:
+        """The run as it is now; raises RunNotFound where it was deleted meanwhile."""
+        with self._lock:
+            has_changed = self._files.look()
+            if self._page is None or has_changed or self._files.state == "live":
+                self._page = self._drawn()
+            return self._page
+
+    def detail(self, first_step: int, last_step: int) -> tuple[Figure, ...]:
+        """The figures over steps, of a range of them alone and as fine as can be had."""
+        with self._lock:
+            if self._follower is None:
+                return ()
+            ranks = self._follower.ranks_between(first_step, last_step)
+            history = step_history(ranks, self._files.manifest.started_unix_s)
+            return () if history is None else step_figures(history, self._files.summary)
+
+    def is_live(self) -> bool:
+        """Whether the run was going on when its page was last made."""
+        return self._files.state == "live"
+
+    def _drawn(self) -> RunPage:
+        history, notes, output = History(), self._files.notes, None
+        if self._follower is not None:
+            self._follower.refresh()
+            history = _history(self._follower)
+            notes, output = (*notes, *_notes(self._follower)), self._follower.output
+        standing = RunStanding(
+            manifest=self._files.manifest,
+            state=self._files.state,
+            exit_status=self._files.exit_status,
+            now_unix_s=time.time(),
+            output=output,
+            notes=notes,
+        )
+        return run_page(self._files.summary, standing, history)
+
+
+def comparison_page(a: Sequence[str], b: Sequence[str], logs: Path) -> ComparisonPage:
+    """What changed between two runs, or groups of runs; nothing is written."""
+    comparison, _ = find_changes(a, b, logs)
+    return draw_comparison(comparison)
+
+
+def _history(follower: RunFollower) -> History:
+    began = follower.manifest.started_unix_s
+    return History(
+        steps=step_history(follower.ranks(), began),
+        sensors=sensor_history(follower.samples(), follower.rank_numbers(), began),
+        metrics=metric_histories(follower.metrics()),
+    )
+
+
+def _notes(follower: RunFollower) -> tuple[str, ...]:
+    logged = len(follower.metrics())
+    if logged <= MOST_METRICS:
+        return follower.notes
+    return (*follower.notes, f"{MOST_METRICS} of {logged} logged metrics are drawn")

@@ -1,0 +1,232 @@
+"""Steps added up in buckets of equal length: a run of any length in few numbers.
+
+All processes of a run share one grid: bucket n holds the complete steps n · length and on, counted
+from 0. When a run outgrows its grid, neighbouring buckets are taken together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from traceml.model import layout
+from traceml.model.rank import Rank
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+_WIDE = tuple(name for name, kind in layout.STEP if kind == "q")
+"""The 64-bit fields; they lie side by side at a record's beginning."""
+SUMMED = _WIDE[_WIDE.index("wall_ns") : _WIDE.index("gpu_communication_ns") + 1]
+PEAKS = _WIDE[_WIDE.index("allocated_bytes") : _WIDE.index("rss_bytes") + 1]
+LONGEST = ("", "gpu_")
+"""The clocks on which the longest step is kept: the host's, the GPU's."""
+
+_SUMMED = slice(_WIDE.index(SUMMED[0]), _WIDE.index(SUMMED[-1]) + 1)
+_PEAKS = slice(_WIDE.index(PEAKS[0]), _WIDE.index(PEAKS[-1]) + 1)
+_START = _WIDE.index("start_ns")
+_LATER_NS = np.iinfo(np.int64).max
+_NOTHING = float(layout.NOT_MEASURED)
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Where the buckets lie: their first step, how many steps each holds, how many there are."""
+
+    first: int
+    length: int
+    buckets: int
+
+    @property
+    def end(self) -> int:
+        """The step after the last that fits."""
+        return self.first + self.length * self.buckets
+
+    @staticmethod
+    def over(first: int, end: int, most: int) -> Grid:
+        """The finest grid of at most so many buckets; lengths are powers of two."""
+        length = 1
+        while length * most < end - first:
+            length *= 2
+        return Grid(first, length, max(1, -(-(end - first) // length)))
+
+
+class Buckets:
+    """The complete steps of one process, added up; sizes and times as the records have them."""
+
+    def __init__(self, grid: Grid) -> None:
+        size = grid.buckets
+        self.grid = grid
+        self.steps: Floats = np.zeros(size)
+        self.sums: Floats = np.zeros((size, len(SUMMED)))
+        self.counts: Floats = np.zeros((size, len(SUMMED)))
+        self.peaks: Floats = np.full((size, len(PEAKS)), _NOTHING)
+        self.longest_ns: Floats = np.full((size, len(LONGEST)), _NOTHING)
+        self.start_ns: Ints = np.full(size, _LATER_NS)
+        self.loss: Floats = np.full(size, np.nan)
+
+    def add_steps(self, steps: npt.NDArray[Any], index: Ints) -> None:
+        """Add complete steps, in order; `index` says which of the run's each is, from 0."""
+        begin, end = np.searchsorted(index, (self.grid.first, self.grid.end))
+        if begin == end:
+            return
+        steps, index = steps[begin:end], index[begin:end] - self.grid.first
+        at, starts, sizes = self._stretches(index)
+        table = np.ascontiguousarray(_wide(steps).T)  # every field in one piece: many times faster
+        sums, counts = _added(table[_SUMMED], starts, sizes)
+        self.steps[at] += sizes
+        self.sums[at] += sums.T
+        self.counts[at] += counts.T
+        for kept, found in ((self.peaks, table[_PEAKS]), (self.longest_ns, _whole_steps(table))):
+            kept[at] = np.maximum(kept[at], np.maximum.reduceat(found, starts, axis=1).T)
+        self.start_ns[at] = np.minimum(self.start_ns[at], table[_START, starts])
+        seen = np.flatnonzero(steps["flags"] & int(layout.StepFlag.LOSS_SEEN))
+        places = index[seen] // self.grid.length
+        self.loss[places] = steps["loss"][seen]  # of several in a bucket the last one stays
+
+    def _stretches(self, index: Ints) -> tuple[Ints, Ints, Ints]:
+        """The buckets that these steps lie in, where each one's begin, and how many they are."""
+        length = self.grid.length
+        at = np.arange(index[0] // length, index[-1] // length + 1)
+        bounds = np.searchsorted(index, np.append(at, at[-1] + 1) * length)
+        sizes = bounds[1:] - bounds[:-1]
+        some = sizes > 0  # where steps are lost, buckets may be empty
+        return at[some], bounds[:-1][some], sizes[some]
+
+    def add_blocks(self, blocks: npt.NDArray[Any], index: Ints) -> None:
+        """Add folded steps; a block that reaches over several buckets is shared out evenly."""
+        complete = blocks["complete_steps"]
+        some = (complete > 0) & (index < self.grid.end) & (index + complete > self.grid.first)
+        blocks, index, complete = blocks[some], index[some] - self.grid.first, complete[some]
+        length = self.grid.length
+        first = np.maximum(index, 0) // length
+        last = np.minimum((index + complete - 1) // length, self.grid.buckets - 1)
+        spans = last - first + 1
+        which = np.repeat(np.arange(len(blocks)), spans)
+        place = np.arange(len(which)) + (first + spans - np.cumsum(spans))[which]
+        begin = np.maximum(index[which], place * length)
+        inside = np.minimum((index + complete)[which], (place + 1) * length) - begin
+        share = inside / complete[which]
+        np.add.at(self.steps, place, inside)
+        for column, name in enumerate(SUMMED):
+            np.add.at(self.sums[:, column], place, share * blocks[f"{name}_sum"][which])
+            np.add.at(self.counts[:, column], place, share * blocks[f"{name}_count"][which])
+        for column, name in enumerate(PEAKS):
+            np.maximum.at(self.peaks[:, column], place, _largest(blocks, name)[which])
+        for column, clock in enumerate(LONGEST):
+            np.maximum.at(self.longest_ns[:, column], place, _longest(blocks, clock)[which])
+        passed_ns = blocks["wall_ns_sum"][which] * ((begin - index[which]) / complete[which])
+        np.minimum.at(self.start_ns, place, blocks["start_ns"][which] + passed_ns.astype(np.int64))
+
+    def coarsen(self) -> None:
+        """Take neighbouring buckets together: half as many, the same totals."""
+        self.grid = Grid(self.grid.first, 2 * self.grid.length, self.grid.buckets)
+        for table in (self.steps, self.sums, self.counts):
+            _halve(table, table[::2] + table[1::2], 0)
+        for table in (self.peaks, self.longest_ns):
+            _halve(table, np.maximum(table[::2], table[1::2]), _NOTHING)
+        _halve(self.start_ns, np.minimum(self.start_ns[::2], self.start_ns[1::2]), _LATER_NS)
+        later = self.loss[1::2]
+        _halve(self.loss, np.where(np.isnan(later), self.loss[::2], later), np.nan)
+
+
+@dataclass(frozen=True, slots=True)
+class RankBuckets:
+    """One rank's steps in buckets, all lives of it together."""
+
+    rank: Rank
+    """Under the number that it has in the run."""
+    grid: Grid
+    steps: Floats
+    """How many complete steps a bucket holds."""
+    sums: Floats
+    """A column per field of `SUMMED`, over the steps in which it was measured …"""
+    counts: Floats
+    """… and how many those are."""
+    peaks: Floats
+    """A column per field of `PEAKS`; -1: not measured."""
+    longest_ns: Floats
+    """A column per clock of `LONGEST`; of folded steps what they took at most."""
+    began_unix_s: Floats
+    """When the first of its steps began; infinite where there is none."""
+    loss: Floats
+
+
+def together(rank: Rank, lives: Sequence[tuple[Rank, Buckets]]) -> RankBuckets:
+    """A rank from its lives, in order."""
+    every = [buckets for _, buckets in lives]
+    loss = every[0].loss
+    for later in every[1:]:
+        loss = np.where(np.isnan(later.loss), loss, later.loss)
+    return RankBuckets(
+        rank=rank,
+        grid=every[0].grid,
+        steps=_sum([each.steps for each in every]),
+        sums=_sum([each.sums for each in every]),
+        counts=_sum([each.counts for each in every]),
+        peaks=_max([each.peaks for each in every]),
+        longest_ns=_max([each.longest_ns for each in every]),
+        began_unix_s=np.minimum.reduce([_unix_s(life, each.start_ns) for life, each in lives]),
+        loss=loss,
+    )
+
+
+def _sum(tables: Sequence[Floats]) -> Floats:
+    return tables[0] if len(tables) == 1 else np.asarray(np.add.reduce(tables))
+
+
+def _max(tables: Sequence[Floats]) -> Floats:
+    return tables[0] if len(tables) == 1 else np.asarray(np.maximum.reduce(tables))
+
+
+def _unix_s(rank: Rank, start_ns: Ints) -> Floats:
+    shift_s = (rank.unix_ns - rank.monotonic_ns) * 1e-9
+    return np.where(start_ns == _LATER_NS, np.inf, start_ns * 1e-9 + shift_s)
+
+
+def _wide(steps: npt.NDArray[Any]) -> Ints:
+    """The 64-bit fields that are looked at, as a table with a row per step."""
+    shape = len(steps), _PEAKS.stop
+    table: Ints = np.ndarray(shape, np.int64, steps, strides=(steps.strides[0], 8))
+    return table
+
+
+def _added(table: Ints, starts: Ints, sizes: Ints) -> tuple[Ints, Ints]:
+    """Sums and counts of what was measured: a row per field, a column per start."""
+    sums = np.add.reduceat(table, starts, axis=1)
+    counts = np.repeat(sizes[np.newaxis], len(table), axis=0)
+    for row in np.flatnonzero(table.min(axis=1) < 0):  # most fields are measured always or never
+        measured = table[row] >= 0
+        counts[row] = np.add.reduceat(measured.astype(np.int64), starts)
+        sums[row] = np.add.reduceat(np.where(measured, table[row], 0), starts)
+    return sums, counts
+
+
+def _whole_steps(table: Ints) -> Ints:
+    """Input wait and body of every step, a row per clock; -1: not measured."""
+    found = np.empty((len(LONGEST), table.shape[1]), np.int64)
+    for row, clock in enumerate(LONGEST):
+        body, waited = (table[_WIDE.index(f"{clock}{name}_ns")] for name in ("body", "input"))
+        found[row] = np.where(body < 0, layout.NOT_MEASURED, body + np.maximum(waited, 0))
+    return found
+
+
+def _largest(blocks: npt.NDArray[Any], name: str) -> Floats:
+    return np.where(blocks[f"{name}_count"] > 0, blocks[f"{name}_max"], _NOTHING)
+
+
+def _longest(blocks: npt.NDArray[Any], clock: str) -> Floats:
+    """What no step of a block took longer than: only the longest of each part is known."""
+    body, waited = _largest(blocks, f"{clock}body_ns"), _largest(blocks, f"{clock}input_ns")
+    whole = np.where(body < 0, _NOTHING, body + np.maximum(waited, 0))
+    wall = _largest(blocks, "wall_ns")
+    return whole if clock else np.where(wall < 0, whole, np.minimum(whole, wall))
+
+
+def _halve(table: npt.NDArray[Any], merged: npt.NDArray[Any], empty: float) -> None:
+    table[: len(merged)] = merged
+    table[len(merged) :] = empty

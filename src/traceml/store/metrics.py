@@ -1,0 +1,70 @@
+"""The values that a script logged, followed on disk: every metric's history, step by step."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from traceml.store.lines import FollowedLines
+
+
+@dataclass(slots=True)
+class Logged:
+    """One metric of one process, in the order in which it came."""
+
+    steps: array[int] = field(default_factory=lambda: array("q"))
+    values: array[float] = field(default_factory=lambda: array("d"))
+
+
+class _Message(msgspec.Struct):
+    kind: str
+    step: int | None = None
+    values: dict[str, float | str | None] = {}
+
+
+_decoder = msgspec.json.Decoder(_Message)
+
+
+class FollowedMetrics:
+    """The metrics of one process."""
+
+    def __init__(self, path: Path) -> None:
+        self._lines = FollowedLines(path)
+        self.metrics: dict[str, Logged] = {}
+
+    def look(self) -> None:
+        """Take what is new; a file that was thinned is read again."""
+        lines, is_anew = self._lines.look()
+        if is_anew:
+            self.metrics = {}
+        for message in _decoded(lines):
+            for name, value in message.values.items():
+                number = _number(value)
+                if number is not None and message.step is not None:
+                    logged = self.metrics.setdefault(name, Logged())
+                    logged.steps.append(message.step)
+                    logged.values.append(number)
+
+
+def _decoded(lines: Iterable[bytes]) -> Iterator[_Message]:
+    for line in lines:
+        if b'"metrics"' not in line[:64]:
+            continue
+        try:
+            message = _decoder.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue
+        if message.kind == "metrics":
+            yield message
+
+
+def _number(value: float | str | None) -> float | None:
+    """As a number; one that JSON has no word for was written as text."""
+    try:
+        return None if value is None else float(value)
+    except ValueError:
+        return None

@@ -1,0 +1,131 @@
+"""The agent's samples as a table, followed and thinned: at most so many moments however long."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from traceml.model.sample import GpuSample, HostSample, ProcessSample, Sample
+from traceml.store.lines import FollowedLines
+from traceml.store.samples import FILE_NAME
+
+Floats = npt.NDArray[np.float64]
+
+MOST_MOMENTS = 600
+_MOST_ROWS = 2 * MOST_MOMENTS
+"""Samples that are kept: two of them make a moment."""
+HOST = tuple(field.name for field in fields(HostSample))
+PROCESS = tuple(f.name for f in fields(ProcessSample) if f.name not in ("rank", "pid"))
+_NO_NUMBERS = ("index", "uuid", "name", "throttle_reasons")
+GPU = tuple(field.name for field in fields(GpuSample) if field.name not in _NO_NUMBERS)
+
+_host, _process, _gpu = attrgetter(*HOST), attrgetter(*PROCESS), attrgetter(*GPU)
+_decoder = msgspec.json.Decoder(Sample)
+
+
+@dataclass(frozen=True, slots=True)
+class SampleTable:
+    """Moments in order; the mean of two samples where there are very many; NaN: not measured."""
+
+    unix_s: Floats
+    host: Floats
+    """A row per moment, a column per field of `HOST`."""
+    processes: Mapping[int, tuple[int, Floats]]
+    """By pid: the rank it was sampled as, and a table with a column per field of `PROCESS`."""
+    gpus: Mapping[int, tuple[str, Floats]]
+    """By index: the name, and a table with a column per field of `GPU`."""
+
+
+class FollowedSamples:
+    """The samples of a run, as far as they are on disk; of very many only every second, or fourth …
+
+    Which ones those are depends on their number alone, not on when somebody looked.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._lines = FollowedLines(folder / FILE_NAME)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._seen, self._stride = 0, 1
+        self._unix_s = np.full(_MOST_ROWS, np.nan)
+        self._values = np.full((_MOST_ROWS, len(HOST)), np.nan)
+        self._places: dict[tuple[str, int], int] = {}
+        self._labels: dict[tuple[str, int], int | str] = {}
+
+    def look(self) -> None:
+        """Take what is new."""
+        lines, is_anew = self._lines.look()
+        if is_anew:
+            self._forget()
+        while self._seen + len(lines) > _MOST_ROWS * self._stride:
+            self._halve()
+        for place in range(-self._seen % self._stride, len(lines), self._stride):
+            try:
+                sample = _decoder.decode(lines[place])
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                continue  # cut short by a killed agent
+            self._take((self._seen + place) // self._stride, sample)
+        self._seen += len(lines)
+
+    def table(self) -> SampleTable | None:
+        """What was sampled; `None` before the first sample."""
+        rows = np.flatnonzero(np.isfinite(self._unix_s))
+        if not len(rows):
+            return None
+        values, unix_s = self._values[rows], self._unix_s[rows]
+        if len(rows) > MOST_MOMENTS:
+            values, unix_s = _in_pairs(values), unix_s[::2]
+        found: dict[str, dict[int, tuple[int | str, Floats]]] = {"process": {}, "gpu": {}}
+        for (kind, number), place in self._places.items():
+            width = len(PROCESS if kind == "process" else GPU)
+            label = self._labels[kind, number]
+            found[kind][number] = label, values[:, place : place + width]
+        return SampleTable(
+            unix_s=unix_s,
+            host=values[:, : len(HOST)],
+            processes=found["process"],  # type: ignore[arg-type] # their labels are ranks
+            gpus=found["gpu"],  # type: ignore[arg-type] # theirs are names
+        )
+
+    def _take(self, row: int, sample: Sample) -> None:
+        self._unix_s[row] = sample.unix_s
+        self._values[row, : len(HOST)] = _host(sample.host)
+        for process in sample.processes:
+            self._put(row, ("process", process.pid), process.rank, _process(process))
+        for gpu in sample.gpus:
+            self._put(row, ("gpu", gpu.index), gpu.name, _gpu(gpu))
+
+    def _put(
+        self, row: int, who: tuple[str, int], label: int | str, values: Sequence[float | None]
+    ) -> None:
+        """The numbers of a process or a GPU; its columns are made where it is new."""
+        self._labels[who] = label
+        place = self._places.get(who)
+        if place is None:
+            place = self._places[who] = self._values.shape[1]
+            more = np.full((_MOST_ROWS, len(values)), np.nan)
+            self._values = np.hstack([self._values, more])
+        self._values[row, place : place + len(values)] = values
+
+    def _halve(self) -> None:
+        half = _MOST_ROWS // 2
+        for table in (self._values, self._unix_s):
+            table[:half] = table[::2]
+            table[half:] = np.nan
+        self._stride *= 2
+
+
+def _in_pairs(values: Floats) -> Floats:
+    """The means of neighbours; a last one without a neighbour stays."""
+    first = values[::2]
+    second = np.full_like(first, np.nan)
+    second[: len(values) // 2] = values[1::2]
+    both = np.where(np.isnan(second), first, second)
+    return (np.where(np.isnan(first), both, first) + both) / 2
