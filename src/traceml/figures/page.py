@@ -273,6 +273,11 @@ class RunRow(Struct, frozen=True):
     steps: str
     step_time: str
     ranks: str
+    started_unix_s: float | None = None
+    """What the list is sorted by where words would mislead; read by nobody."""
+    duration_s: float | None = None
+    step_count: int | None = None
+    step_time_s: float | None = None
 
 
 class RunsPage(Struct, frozen=True, tag="runs"):

@@ -1,0 +1,105 @@
+"""The palette: every colour has a name, a form for light pages and one for dark ones.
+
+Phases can be told apart by people who see no red, no green or no blue, and stand out from the
+page's ground; `tests/figures/test_colours.py` measures both. Severity is never told by colour
+alone: its word stands beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from traceml.model.phase import Phase
+
+
+@dataclass(frozen=True, slots=True)
+class Colour:
+    """One colour, as a light page and as a dark page shows it."""
+
+    light: str
+    dark: str
+
+
+GROUND = Colour("#ffffff", "#161b22")
+"""What figures are drawn on; darker or lighter than this, contrasts are not what was measured."""
+
+BETWEEN = "between"
+COMPUTE = "compute"
+STEP = "step"
+MEDIAN, WORST, LEAST = "median", "worst", "least"
+A, B = "a", "b"
+BETTER, WORSE = "better", "worse"
+
+PHASES: dict[str, Colour] = {
+    Phase.INPUT.value: Colour("#f0581f", "#f86a26"),
+    Phase.H2D.value: Colour("#723602", "#eacc76"),
+    Phase.FORWARD.value: Colour("#369bd9", "#50c4fe"),
+    Phase.BACKWARD.value: Colour("#222f9c", "#4278e5"),
+    Phase.OPTIMIZER.value: Colour("#37744a", "#8dc39a"),
+    Phase.COMMUNICATION.value: Colour("#b01f89", "#d768be"),
+    Phase.RESIDUAL.value: Colour("#939393", "#7c7c7c"),
+    BETWEEN: Colour("#172126", "#e8f2fc"),
+}
+"""The parts that a step's time, and the time beside it, is divided into."""
+
+SERIES: dict[str, Colour] = {
+    f"series-{number}": PHASES[phase]
+    for number, phase in enumerate(
+        (
+            "forward",
+            "input",
+            "optimizer",
+            "communication",
+            "backward",
+            "h2d",
+            "residual",
+            "between",
+        ),
+        start=1,
+    )
+}
+"""Ranks, GPUs and whatever else comes in any number; after the last the first comes again."""
+
+TONES: dict[str, Colour] = {
+    "good": Colour("#1a7346", "#56c98d"),
+    "info": Colour("#1f5fbf", "#7ab7ff"),
+    "warn": Colour("#8f5b00", "#e8b339"),
+    "crit": Colour("#c0251b", "#ff8276"),
+    "muted": Colour("#5b6572", "#9aa5b1"),
+}
+"""Dark enough, or light enough, to be the colour of words."""
+
+PALETTE: dict[str, Colour] = {
+    **PHASES,
+    **SERIES,
+    **TONES,
+    COMPUTE: Colour("#2a65bb", "#499ef2"),
+    STEP: Colour("#5b6572", "#9aa5b1"),
+    MEDIAN: Colour("#369bd9", "#50c4fe"),
+    WORST: Colour("#b8321a", "#f86a26"),
+    LEAST: Colour("#939393", "#7c7c7c"),
+    A: Colour("#8a93a0", "#8b95a3"),
+    B: Colour("#2447b8", "#6ea8ff"),
+    BETTER: Colour("#2a65bb", "#57b0f5"),
+    WORSE: Colour("#c4450f", "#f8823e"),
+}
+"""By the name that a series or a bar carries."""
+
+HEAT: tuple[str, ...] = (
+    "#0b1f3f",
+    "#123a6b",
+    "#1f5690",
+    "#3672a3",
+    "#578ca6",
+    "#7ea6a1",
+    "#a9bd96",
+    "#d3cf83",
+    "#f4de71",
+    "#fff3a6",
+)
+"""From little to much; every next one is lighter, however one sees colours."""
+
+
+def series_colour(number: int) -> str:
+    """The colour of the series with this number, counted from 0."""
+    return f"series-{number % len(SERIES) + 1}"

@@ -1,0 +1,264 @@
+"""The page of a comparison: the verdict, what moved, and what is different about the runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from traceml.compare.lineage import Group, LineageComparison
+from traceml.compare.record import Comparison, Delta, DiagnosisChange, Status, Straggler
+from traceml.compare.words import moved_words
+from traceml.figures.comparison_figures import before_and_after, waterfall
+from traceml.figures.page import ComparisonPage, Part, Row, Table, Tile, Tone, Verdict
+from traceml.figures.words import cell, line
+from traceml.model.quantities import NOT_MEASURED, count, rate
+from traceml.text import changes, told
+
+TONES: dict[str, Tone] = {
+    Status.IMPROVEMENT.value: "good",
+    Status.REGRESSION.value: "crit",
+    Status.MIXED.value: "warn",
+    Status.INCONCLUSIVE.value: "warn",
+    Status.NO_CHANGE.value: "info",
+}
+MOST_ROWS = 40
+"""Differences of one group that are listed; the JSON file has them all."""
+MOST_RANKS = 16
+INDENT = 2
+"""Spaces by which the text shows that a row is a part of the one above."""
+NO_BREAK = "\u00a0"
+"""A space that a browser keeps."""
+
+_QUANTILES = {
+    "Median (p50)": "step_time_p50_ms",
+    "p95": "step_time_p95_ms",
+    "p99": "step_time_p99_ms",
+    "Standard deviation": "step_time_stdev_ms",
+}
+_TILES = {
+    "Step time": ("step_time", "step_time_ms"),
+    "Input wait": ("step_time", "input_wait_ms"),
+    "Compute": ("step_time", "compute_ms"),
+    "Throughput": ("step_time", "samples_per_s"),
+    "Peak memory": ("step_memory", "peak_allocated_bytes"),
+    "Host memory": ("step_memory", "peak_rss_bytes"),
+}
+_MORE_IS_BETTER = ("samples_per_s",)
+_TITLES = {
+    Group.CODE.value: "Code",
+    Group.COMMAND.value: "Command",
+    Group.ENVIRONMENT.value: "Environment",
+    Group.PACKAGES.value: "Packages",
+    Group.HARDWARE.value: "Hardware",
+    Group.DATA.value: "Data",
+    Group.VARIABLES.value: "Environment variables",
+    Group.PARAMS.value: "Parameters",
+    Group.ARTIFACTS.value: "Artifacts",
+}
+
+
+def comparison_page(comparison: Comparison) -> ComparisonPage:
+    """The text's content, with figures."""
+    parts = (_changes(comparison), _ranks(comparison), _different(comparison))
+    verdict = comparison.verdict
+    gate = told.gate(comparison)
+    return ComparisonPage(
+        a=line(comparison.a),
+        b=line(comparison.b),
+        legend=(
+            f"A: {told.legend(comparison.a, comparison.a_runs)}",
+            f"B: {told.legend(comparison.b, comparison.b_runs)}",
+            f"Format: {comparison.format}",
+        ),
+        verdict=Verdict(
+            severity=TONES[verdict.status],
+            status=verdict.status,
+            why=line(verdict.why, 1000),
+            next=line(verdict.next, 1000),
+        ),
+        diagnosis=_diagnosis(comparison.overview.primary_diagnosis),
+        parts=tuple(part for part in parts if part is not None),
+        notes=(
+            *([f"Gate: {gate}"] if gate else []),
+            f"Noise: {told.noise(comparison)}",
+            *map(line, comparison.warnings),
+        ),
+    )
+
+
+def _diagnosis(change: DiagnosisChange) -> str | None:
+    if change.lhs is None and change.rhs is None:
+        return None
+    lhs, rhs = changes.statuses(change)
+    return f"{lhs} → {rhs}" + (" (unchanged)" if change.changed is False else "")
+
+
+def _changes(comparison: Comparison) -> Part | None:
+    """What moved or matters: tiles, pictures, and the table of the text."""
+    drawn = (waterfall(comparison), before_and_after(comparison))
+    figures = tuple(figure for figure in drawn if figure is not None)
+    tables = tuple(table for table in (_table(comparison), _distribution(comparison)) if table)
+    if not figures and not tables:
+        return None
+    return Part(
+        id="changes",
+        title="What changed",
+        note=moved_words(comparison.moved),
+        tiles=tuple(_tiles(comparison)),
+        figures=figures,
+        tables=tables,
+        is_wide=True,
+    )
+
+
+def _table(comparison: Comparison) -> Table | None:
+    listed = list(changes.rows(comparison))
+    if not listed:
+        return None
+    has_intervals = any(row.interval for row in listed)
+    columns = ("", "A", "B", "Delta", *(("95% interval of it",) if has_intervals else ()))
+    rows = tuple(
+        Row(
+            (
+                row.label.replace(" " * INDENT, NO_BREAK * INDENT),
+                *(row.lhs, row.rhs, row.delta),
+                *((row.interval,) if has_intervals else ()),
+            )
+        )
+        for row in listed
+    )
+    is_marked = any(row.delta.endswith(changes.SIGNIFICANT) for row in listed)
+    meaning = "* shown by the runs: p < 0.05, corrected for all that was compared"
+    return Table("changes-table", "A against B", columns, rows, meaning if is_marked else None)
+
+
+def _distribution(comparison: Comparison) -> Table | None:
+    """How the steps of both sides were distributed; `None` where a side does not say."""
+    found = {
+        words: delta
+        for words, metric in _QUANTILES.items()
+        if (delta := _metric(comparison, "step_time", metric)).delta is not None
+    }
+    rows = tuple(Row((words, *_cells(delta, "step_time_ms"))) for words, delta in found.items())
+    columns = ("Steps", "A", "B", "Delta")
+    return Table("distribution-table", "Distribution of steps", columns, rows) if rows else None
+
+
+def _tiles(comparison: Comparison) -> Iterator[Tile]:
+    for words, (section, metric) in _TILES.items():
+        change = _metric(comparison, section, metric)
+        if change.delta is None:
+            continue
+        lhs, rhs, delta = _cells(change, metric)
+        yield Tile(
+            words, f"{_without_unit(lhs, rhs)} → {rhs}", note=delta, tone=_tone(change, metric)
+        )
+
+
+def _without_unit(lhs: str, rhs: str) -> str:
+    """The unit is said once where both sides have the same."""
+    number, _, unit = lhs.partition(" ")
+    return number if rhs.endswith(f" {unit}") else lhs
+
+
+def _tone(change: Delta, metric: str) -> Tone | None:
+    """Only what the runs show to be a change has a colour."""
+    if not change.delta or not change.significant:
+        return None
+    return "good" if (change.delta > 0) == (metric in _MORE_IS_BETTER) else "crit"
+
+
+def _cells(change: Delta, metric: str) -> tuple[str, str, str]:
+    """Both sides and the change, as the text words them."""
+    lhs, rhs = _quantity(change.lhs, metric), _quantity(change.rhs, metric)
+    if change.delta is None:
+        return lhs, rhs, NOT_MEASURED
+    if not change.delta:
+        return lhs, rhs, "same"
+    amount = _quantity(change.delta, metric)
+    share = "" if change.pct_change is None else f" ({change.pct_change:+,.1f}%)"
+    return lhs, rhs, f"{'' if amount.startswith('-') else '+'}{amount}{share}"
+
+
+def _quantity(value: float | None, metric: str) -> str:
+    if metric == "samples_per_s":
+        return rate(value, "samples")
+    return changes.quantity(value, metric)
+
+
+def _metric(comparison: Comparison, section: str, metric: str) -> Delta:
+    found = comparison.sections.get(section)
+    return Delta() if found is None else found.metrics.get(metric, Delta())
+
+
+def _ranks(comparison: Comparison) -> Part | None:
+    """Stragglers that came or went, and how far the ranks are apart."""
+    found = comparison.ranks
+    rows = [
+        *(_straggler("New in B", straggler) for straggler in found.new),
+        *(_straggler("Gone in B", straggler) for straggler in found.gone),
+    ]
+    tiles: tuple[Tile, ...] = ()
+    skew = found.skew_percent
+    if skew.delta is not None:
+        lhs, rhs = (changes.quantity(side, "skew_percent") for side in (skew.lhs, skew.rhs))
+        tiles = (Tile("Rank skew", f"{lhs} → {rhs}", note=f"{skew.delta:+.1f} pp"),)
+    if not rows and not tiles:
+        return None
+    columns = ("", "Finding", "Ranks")
+    table = Table("rank-changes-table", "Stragglers", columns, tuple(rows))
+    return Part(
+        id="ranks",
+        title="What moved between ranks",
+        note=None if rows else "The same ranks hold up the others, or none do.",
+        tiles=tiles,
+        tables=(table,) if rows else (),
+    )
+
+
+def _straggler(opening: str, straggler: Straggler) -> Row:
+    shown = ", ".join(map(str, straggler.ranks[:MOST_RANKS]))
+    more = "…" if straggler.ranks[MOST_RANKS:] else ""
+    tone: Tone = "warn" if opening.startswith("New") else "good"
+    return Row((opening, cell(straggler.status), shown + more), tone)
+
+
+def _different(comparison: Comparison) -> Part | None:
+    """Code, command, environment, machine, data and parameters, where they are not the same."""
+    lineage = comparison.lineage
+    tables = () if lineage is None else tuple(_groups(lineage))
+    stat = (comparison.code_stat or "").splitlines()
+    if stat:
+        rows = tuple(Row((cell(text),)) for text in stat[:MOST_ROWS])
+        tables = (*tables, Table("code-stat-table", "What changed in the code", ("File",), rows))
+    note = None if lineage is None else _not_compared(lineage)
+    if not tables and note is None:
+        return None
+    return Part("different", "What is different about the runs", note=note, tables=tables)
+
+
+def _groups(lineage: LineageComparison) -> Iterator[Table]:
+    for group, listed in lineage.differences.items():
+        rows = tuple(
+            Row((cell(found.name), _value(found.lhs), _value(found.rhs)))
+            for found in listed[:MOST_ROWS]
+        )
+        hidden = len(listed) - MOST_ROWS
+        note = f"{count(hidden)} more, in the JSON file." if hidden > 0 else None
+        title = _TITLES.get(group, group)
+        yield Table(f"different-{group}", title, ("", "A", "B"), rows, note)
+
+
+def _value(value: object) -> str:
+    return NOT_MEASURED if value is None else cell(value)
+
+
+def _not_compared(lineage: LineageComparison) -> str | None:
+    """What nobody recorded, and that all else is the same."""
+    said = []
+    if not lineage.differences and lineage.same:
+        said.append("Nothing that is on record.")
+    for side in ("A", "B"):
+        groups = [group for group, sides in lineage.not_recorded.items() if side in sides]
+        if groups:
+            said.append(f"Not recorded in {side}: {', '.join(groups)}.")
+    return " ".join(said) or None

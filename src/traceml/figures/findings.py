@@ -1,0 +1,275 @@
+"""Findings as people meet them: cards in the rail, and spans on the axis of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from traceml.figures.page import Fact, FindingCard, Span, Tone
+from traceml.figures.words import line
+from traceml.model.finding import Kind, Section
+from traceml.model.quantities import count, duration, memory, milliseconds, percent
+from traceml.summaries.record import Issue, SectionSummary, Summary, WhatIfSummary
+
+TITLES = {
+    Section.STABILITY.value: "Stability",
+    Section.STEP_TIME.value: "Step time",
+    Section.STEP_MEMORY.value: "Step memory",
+    Section.PROCESS.value: "Process",
+    Section.SYSTEM.value: "System",
+}
+"""In the order in which sections of equal severity are told."""
+MOST_FACTS = 4
+MOST_LETTERS = 80
+MOST_SPANS = 3
+
+_ALWAYS_TOLD = (Section.STEP_TIME.value, Section.STEP_MEMORY.value)
+_CALM = ("BALANCED", "NORMAL", "STABLE")
+_NOTHING_KNOWN = ("NO_DATA", "NO_GPU", "WARMUP")
+_MOMENTS = tuple(
+    kind.value
+    for kind in (Kind.EXCEPTION, Kind.OUT_OF_MEMORY, Kind.KILLED, Kind.HANG, Kind.LOSS_SPIKE)
+)
+"""What happens once, and does not last."""
+_WEIGHTS = {"crit": 2, "warn": 1}
+_NOT_EVIDENCE = (
+    "diagnosis_clock",
+    "exit_status",
+    "message",
+    "name",
+    "numbering",
+    "onset_step",
+    "place",
+    "processes",
+    "rank",
+    "samples",
+    "score",
+    "stacks",
+    "status",
+    "step",
+    "where",
+)
+"""Said elsewhere on the card, or of no use to people."""
+_LABELS = {
+    "input_bound_share": "input share",
+    "traced_step_time_ms": "rest of the step",
+    "worst_ms": "worst rank",
+    "median_ms": "median rank",
+    "loss_values": "losses seen",
+    "main_part": "most of it",
+    "onset_step": "since step",
+}
+"""What is called otherwise in words."""
+_WORDS = {
+    "cpu": "CPU",
+    "gpu": "GPU",
+    "gpus": "GPUs",
+    "h2d": "copy",
+    "oom": "OOM",
+    "ram": "RAM",
+    "rss": "resident memory",
+    "utilisation": "utilization",
+}
+_UNITS: Mapping[str, Callable[[float], str]] = {
+    "_bytes_per_s": lambda value: f"{memory(value)}/s",
+    "_bytes": memory,
+    "_ms": milliseconds,
+    "_s": duration,
+    "_share": percent,
+    "_percent": lambda value: percent(value / 100),
+    "_c": lambda value: f"{value:.0f} °C",
+    "_w": lambda value: f"{value:.0f} W",
+}
+"""By what the name of a piece of evidence ends in."""
+_SHARES = ("pressure", "skew", "utilisation", "utilization")
+
+
+def section_of(summary: Summary, name: str) -> SectionSummary | None:
+    """A summary's section by its name."""
+    found: SectionSummary | None = getattr(summary, name)
+    return found
+
+
+def leading(section: SectionSummary | None) -> Issue | None:
+    """The finding that a section is read by."""
+    if section is None:
+        return None
+    return section.issues[0] if section.issues else section.diagnosis
+
+
+def tone(kind: str | None, severity: str | None) -> Tone:
+    """How a finding is to be taken; among those that ask for nothing, good news are green."""
+    if severity in ("crit", "critical"):
+        return "crit"
+    if severity in ("warn", "warning"):
+        return "warn"
+    if kind in _CALM:
+        return "good"
+    return "muted" if kind in _NOTHING_KNOWN or kind is None else "info"
+
+
+def rail(summary: Summary) -> tuple[FindingCard, ...]:
+    """What there is to say, the worst section first, and of each what leads it first."""
+    told = [cards for name in TITLES if (cards := _told(summary, name))]
+    told.sort(key=lambda cards: -max(_weight(card) for card in cards))
+    return tuple(card for cards in told for card in cards)
+
+
+def lead_card(summary: Summary, name: str) -> FindingCard | None:
+    """The finding that leads a section."""
+    issue = leading(section_of(summary, name))
+    return None if issue is None else card(name, issue, summary)
+
+
+def card(name: str, issue: Issue, summary: Summary) -> FindingCard:
+    """One finding of a section; of one rank nobody need be told that it is rank 0."""
+    is_alone = (summary.meta.world_size or 1) < 2
+    return FindingCard(
+        section=TITLES[name],
+        kind=issue.kind or "",
+        status=status(issue),
+        severity=tone(issue.kind, issue.severity),
+        summary=line(issue.summary or ""),
+        action=line(issue.action) if issue.action else None,
+        gain=gain(issue, summary.what_if),
+        since=_since(issue),
+        ranks=() if is_alone else issue.ranks,
+        evidence=tuple(facts(issue.evidence)),
+    )
+
+
+def status(issue: Issue) -> str:
+    """The words for people."""
+    return line(issue.status or (issue.kind or "n/a").replace("_", " "))
+
+
+def gain(issue: Issue, what_if: Sequence[WhatIfSummary]) -> str | None:
+    """What a step would take without it; `None` where nothing was predicted."""
+    found = prediction(issue.kind, issue.ranks, what_if)
+    if found is None or found.step_time_ms is None or found.predicted_step_time_ms is None:
+        return None
+    before, after = duration(found.step_time_ms / 1e3), duration(found.predicted_step_time_ms / 1e3)
+    number, _, unit = before.partition(" ")
+    if after.endswith(f" {unit}"):
+        before = number  # the unit is said once
+    times = "" if found.speedup is None else f", {found.speedup:.3g}×"
+    return f"{before} → {after}{times}"
+
+
+def prediction(
+    kind: str | None, ranks: Sequence[int], what_if: Sequence[WhatIfSummary]
+) -> WhatIfSummary | None:
+    """The prediction for a finding: two stragglers of one kind differ by their ranks."""
+    same = [found for found in what_if if found.kind == kind]
+    return next((found for found in same if found.ranks == tuple(ranks)), None) or (
+        same[0] if same and not ranks else None
+    )
+
+
+def spans(summary: Summary | None, names: Iterable[str], first_step: int) -> tuple[Span, ...]:
+    """Where on the axis of steps a section's findings hold, the most severe first.
+
+    What leads its section holds for all that was analysed, unless it is known since when.
+    """
+    if summary is None:
+        return ()
+    found = [
+        span
+        for name in names
+        if (section := section_of(summary, name)) is not None
+        for issue in section.issues
+        if (span := _span(issue, section, first_step)) is not None
+    ]
+    found.sort(key=lambda span: -_WEIGHTS[span.tone])
+    return tuple(found[:MOST_SPANS])
+
+
+def _span(issue: Issue, section: SectionSummary, first_step: int) -> Span | None:
+    taken_as = tone(issue.kind, issue.severity)
+    begin = _begin(issue)
+    if begin is None and issue is section.issues[0]:
+        begin = section.global_.window.start_step
+    if begin is None or taken_as not in _WEIGHTS:
+        return None
+    until = begin + 1.0 if issue.kind == Kind.LOSS_SPIKE.value else None
+    return Span(float(max(begin, first_step)), until, status(issue), taken_as)
+
+
+def facts(evidence: Mapping[str, Any], most: int = MOST_FACTS) -> Iterator[Fact]:
+    """The first few pieces of evidence that say something, in words."""
+    told = 0
+    for name, value in evidence.items():
+        words = None if name in _NOT_EVIDENCE else _words(name, value)
+        if words is not None and told < most:
+            told += 1
+            yield Fact(_label(name), words)
+
+
+def _told(summary: Summary, name: str) -> list[FindingCard]:
+    section = section_of(summary, name)
+    lead = leading(section)
+    if section is None or lead is None:
+        return []
+    cards = []
+    for issue in section.issues or (lead,):
+        is_worth_it = tone(issue.kind, issue.severity) in ("crit", "warn")
+        if issue is lead:
+            is_worth_it |= name in _ALWAYS_TOLD
+        elif name == Section.STEP_TIME.value:
+            is_worth_it |= issue.phase is not None
+        if name == Section.STABILITY.value:
+            is_worth_it |= issue.kind not in (*_CALM, *_NOTHING_KNOWN)
+        if is_worth_it:
+            cards.append(card(name, issue, summary))
+    return cards
+
+
+def _weight(found: FindingCard) -> int:
+    return _WEIGHTS.get(found.severity, 0)
+
+
+def _begin(issue: Issue) -> int | None:
+    """The step from which on it holds, where that is known and counted as steps are here."""
+    if issue.evidence.get("numbering") == "logged":
+        return None
+    told = (issue.evidence.get(name) for name in ("onset_step", "first_step", "step"))
+    for step in (issue.since_step, *told):
+        if isinstance(step, int) and not isinstance(step, bool):
+            return step
+    return None
+
+
+def _since(issue: Issue) -> str | None:
+    """Of what was always so, and of good news, nobody asks since when."""
+    begin = _begin(issue)
+    if begin is None or begin <= 1 or tone(issue.kind, issue.severity) in ("good", "muted"):
+        return None
+    opening = "at" if issue.kind in _MOMENTS else "since"
+    return f"{opening} step {count(begin)}"
+
+
+def _label(name: str) -> str:
+    if name in _LABELS:
+        return _LABELS[name]
+    suffix = next((suffix for suffix in _UNITS if name.endswith(suffix)), "")
+    plain = name.removesuffix(suffix) + ("_share" if suffix == "_share" else "")
+    return line(" ".join(_WORDS.get(word, word) for word in plain.split("_") if word))
+
+
+def _words(name: str, value: object) -> str | None:
+    """A piece of evidence in words; `None` where there is nothing to say."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return line(value, MOST_LETTERS) or None
+    return _quantity(name, value) if isinstance(value, (int, float)) else None
+
+
+def _quantity(name: str, value: float) -> str:
+    """A number in the unit that its name ends in."""
+    for suffix, words in _UNITS.items():
+        if name.endswith(suffix):
+            return words(value)
+    if any(name.startswith(share) or name.endswith(share) for share in _SHARES):
+        return percent(value)
+    return count(value) if isinstance(value, int) else f"{value:,.3g}"

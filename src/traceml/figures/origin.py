@@ -1,0 +1,165 @@
+"""The parts of the page on where a run comes from, what it logged, and what we could not do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from traceml.figures.page import Part, Row, Table
+from traceml.figures.standing import RunStanding
+from traceml.figures.words import cell, joined
+from traceml.model.lineage import Code, Gpu, Hardware, Lineage
+from traceml.model.quantities import count, duration, memory
+from traceml.summaries.record import Summary, TracerSummary
+
+MOST_ROWS = 60
+COMMIT_LETTERS = 12
+
+
+def origin_part(summary: Summary | None, standing: RunStanding) -> Part | None:
+    """Code, command, environment, machine; parameters, regions and artifacts as tables."""
+    tables = [_origin(summary, standing)]
+    if summary is not None:
+        tables += [_params(summary.params), _regions(summary), _artifacts(summary)]
+    shown = tuple(table for table in tables if table.rows)
+    return Part("origin", "Where it comes from", tables=shown) if shown else None
+
+
+def tracer_part(summary: Summary | None) -> Part | None:
+    """What the tracer could not do; `None` where it could do everything."""
+    tracer = None if summary is None else summary.tracer
+    rows = () if tracer is None else tuple(Row((name, text)) for name, text in _problems(tracer))
+    if not rows:
+        return None
+    table = Table("tracer-table", "Tracer", ("", "What happened"), rows)
+    return Part("tracer", "What the tracer could not do", tables=(table,))
+
+
+def _origin(summary: Summary | None, standing: RunStanding) -> Table:
+    manifest = standing.manifest
+    found = {
+        "Command": " ".join(manifest.command) or None,
+        "Folder": manifest.working_folder or None,
+        "Host": manifest.hostname or None,
+    }
+    if summary is not None and summary.lineage is not None:
+        found.update(_lineage(summary.lineage))
+    if summary is not None and summary.producer.version:
+        found["Summary by"] = f"{summary.producer.name or 'traceml'} {summary.producer.version}"
+    rows = tuple(Row((name, cell(value))) for name, value in found.items() if value)
+    return Table("origin-table", "Code, command and machine", ("", "What"), rows)
+
+
+def _lineage(lineage: Lineage) -> Iterator[tuple[str, str | None]]:
+    if lineage.code is not None:
+        yield "Commit", _commit(lineage.code)
+        changes = lineage.code.changes
+        if changes is not None:
+            lines = f"+{count(changes.added)} -{count(changes.removed)} lines"
+            yield "Not committed", f"{count(changes.file_count, 'file')}, {lines}"
+    if lineage.environment is not None:
+        found = lineage.environment
+        named = {"Python": found.python, "torch": found.torch, "CUDA": found.cuda}
+        yield "Environment", joined(f"{name} {text}" for name, text in named.items() if text)
+    if lineage.hardware is not None:
+        yield from _hardware(lineage.hardware)
+
+
+def _commit(code: Code) -> str | None:
+    if code.commit is None:
+        return None
+    return joined(
+        (
+            code.commit[:COMMIT_LETTERS],
+            code.branch,
+            "with changes that are not committed" if code.dirty else None,
+        )
+    )
+
+
+def _hardware(found: Hardware) -> Iterator[tuple[str, str | None]]:
+    usable = found.usable_cores
+    yield (
+        "CPU",
+        joined(
+            (
+                found.cpu,
+                None if found.cores is None else count(found.cores, "core"),
+                None if usable is None else f"{usable:g} usable",
+            )
+        ),
+    )
+    limit = found.memory_limit_bytes
+    yield (
+        "Memory",
+        joined(
+            (
+                None if found.ram_bytes is None else memory(found.ram_bytes),
+                None if limit is None else f"limit {memory(limit)}",
+            )
+        ),
+    )
+    yield (
+        "GPUs",
+        ", ".join(
+            f"{times} × {name}" if times > 1 else name
+            for name, times in Counter(map(_gpu, found.gpus)).items()
+        ),
+    )
+    yield "System", joined((found.system, found.kernel, found.container))
+
+
+def _gpu(gpu: Gpu) -> str:
+    return gpu.name if gpu.memory_bytes is None else f"{gpu.name} ({memory(gpu.memory_bytes)})"
+
+
+def _params(params: Mapping[str, object]) -> Table:
+    rows = tuple(Row((cell(name), cell(value))) for name, value in list(params.items())[:MOST_ROWS])
+    return Table("params-table", "Parameters", ("Parameter", "Value"), rows, _more(len(params)))
+
+
+def _regions(summary: Summary) -> Table:
+    rows = tuple(
+        Row(
+            (
+                cell(region.name),
+                count(region.calls),
+                duration(region.mean_ms / 1e3),
+                duration(region.longest_ms / 1e3),
+                duration(region.total_ms / 1e3),
+            )
+        )
+        for region in summary.regions[:MOST_ROWS]
+    )
+    columns = ("Region", "Calls", "Mean", "Longest", "Total")
+    return Table("region-table", "Named regions", columns, rows, _more(len(summary.regions)))
+
+
+def _artifacts(summary: Summary) -> Table:
+    rows = tuple(
+        Row((cell(name), cell(found.path), memory(found.size_bytes)))
+        for name, found in list(summary.artifacts.items())[:MOST_ROWS]
+    )
+    columns = ("Artifact", "Path", "Size")
+    return Table("artifact-table", "Artifacts", columns, rows, _more(len(summary.artifacts)))
+
+
+def _more(number: int) -> str | None:
+    return f"{count(number - MOST_ROWS)} more are in the summary." if number > MOST_ROWS else None
+
+
+def _problems(tracer: TracerSummary) -> Iterator[tuple[str, str]]:
+    """In the words of the text summary."""
+    counted = (
+        (tracer.steps_aborted, "step", "aborted"),
+        (tracer.steps_lost, "step", "lost"),
+        (tracer.failures, "tracer failure", ""),
+        (tracer.messages_lost, "message", "lost"),
+    )
+    for number, noun, verb in counted:
+        if number:
+            yield "Tracer", f"{count(number, noun)} {verb}".strip()
+    if tracer.last_failure:
+        yield "Last failure", cell(tracer.last_failure)
+    for note in tracer.notes:
+        yield "Note", cell(note)

@@ -1,0 +1,86 @@
+"""Pictures over time: what the agent sampled, a curve each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from traceml.facts.history import SensorHistory
+from traceml.figures.colours import series_colour
+from traceml.figures.over_ranks import is_measured, rank_series
+from traceml.figures.page import Axis, Lines, Series
+from traceml.figures.units import Floats, Unit, moment_unit, moments, scaled
+
+Curves = Mapping[str, Floats]
+"""One sample after the other, by what was sampled."""
+
+
+def curves(
+    name: str,
+    title: str,
+    sensors: SensorHistory,
+    shown: Sequence[tuple[str, Floats | None]],
+    unit: Unit,
+    y: Axis,
+) -> Lines | None:
+    """A line per quantity, by the words in the legend; `None` where none was measured."""
+    measured = [
+        (words, curve) for words, curve in shown if curve is not None and is_measured(curve)
+    ]
+    series = tuple(
+        Series(words, series_colour(number), scaled(curve, unit))
+        for number, (words, curve) in enumerate(measured)
+    )
+    return _drawn(name, title, sensors, series, y)
+
+
+def curves_by(
+    name: str,
+    title: str,
+    sensors: SensorHistory,
+    table: Mapping[int, Curves],
+    field: str,
+    noun: str,
+    unit: Unit,
+    y: Axis,
+) -> Lines | None:
+    """A line per rank or GPU for one of its fields; `None` where none was measured."""
+    rows = table_of(table, field)
+    if rows is None:
+        return None
+    names = [f"{noun} {place}" for place in table]
+    return _drawn(name, title, sensors, rank_series(rows, names, unit, noun), y)
+
+
+def table_of(table: Mapping[int, Curves], field: str) -> Floats | None:
+    """A row per rank or GPU; `None` where nobody has the field."""
+    lengths = {len(curve) for each in table.values() for curve in each.values()}
+    missing = np.full(max(lengths, default=0), np.nan)
+    rows = [each.get(field, missing) for each in table.values()]
+    if not rows or not any(is_measured(row) for row in rows):
+        return None
+    return np.stack(rows)
+
+
+def peak(curve: Floats | None) -> float | None:
+    """The highest value that was measured."""
+    if curve is None or not is_measured(curve):
+        return None
+    return float(np.nanmax(curve))
+
+
+def _drawn(
+    name: str, title: str, sensors: SensorHistory, series: tuple[Series, ...], y: Axis
+) -> Lines | None:
+    if not series or not len(sensors.at_s):
+        return None
+    unit = moment_unit(sensors.at_s)
+    return Lines(
+        id=name,
+        title=title,
+        x=Axis("elapsed", unit.symbol),
+        y=y,
+        at=moments(sensors.at_s, unit),
+        series=series,
+    )

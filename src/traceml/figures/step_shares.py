@@ -1,0 +1,207 @@
+"""One step, taken apart: the tree of its phases, and the median rank beside the worst."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from traceml.figures.colours import BETWEEN, COMPUTE, STEP
+from traceml.figures.findings import leading
+from traceml.figures.over_steps import PHASES
+from traceml.figures.page import Axis, Bars, Branch, Series, Tree
+from traceml.figures.units import scaled, time_unit
+from traceml.figures.words import line
+from traceml.model.phase import COMPUTE as COMPUTE_PHASES
+from traceml.model.phase import Phase
+from traceml.model.quantities import count, milliseconds, percent
+from traceml.summaries.record import SectionSummary, Window
+from traceml.text import phases as text_phases
+
+STRAGGLER = "STRAGGLER"
+
+METRICS = {
+    Phase.INPUT: "input_wait_ms",
+    Phase.H2D: "h2d_ms",
+    Phase.FORWARD: "forward_ms",
+    Phase.BACKWARD: "backward_ms",
+    Phase.OPTIMIZER: "optimizer_ms",
+    Phase.COMMUNICATION: "communication_ms",
+}
+
+PARTS = {
+    **{phase.value: words for phase, words in PHASES.items()},
+    COMPUTE: "Compute",
+}
+"""What a bar may be made of, by colour."""
+_COMPUTE_PHASES = tuple(phase.value for phase in COMPUTE_PHASES)
+
+Metrics = Mapping[str, "float | None"]
+
+
+def phase_tree(section: SectionSummary) -> Tree | None:
+    """Where the time of a mean step goes; `None` where no step was measured."""
+    times = section.global_.average
+    if not times.get("step_time_ms"):
+        return None
+    step = _with_communication(text_phases.step_branch(times), times.get("communication_ms"))
+    between = text_phases.between_branch(times)
+    whole = step
+    if between is not None:
+        wall = step.ms + between.ms
+        whole = text_phases.Branch("wall time per step", wall, STEP, (step, between))
+    return Tree(
+        id="phase-tree",
+        title="Where a mean step goes",
+        root=_branch(whole, whole.ms, STEP),
+        caption=_covers(section.global_.window),
+    )
+
+
+def median_and_worst(section: SectionSummary) -> Bars | None:
+    """The phases of the median rank and of the worst; `None` for one rank."""
+    chosen = typical_and_worst(section)
+    if chosen is None:
+        return None
+    typical, worst = chosen
+    rows = section.groups.rows
+    opening = "Median: rank" if len(rows) > 2 else "Rank"  # of two ranks neither is typical
+    return stacked_bars(
+        "median-worst",
+        "Median rank against worst rank",
+        {
+            f"{opening} {line(typical)}": rows[typical].metrics,
+            f"Worst: rank {line(worst)}": rows[worst].metrics,
+        },
+    )
+
+
+def typical_and_worst(section: SectionSummary) -> tuple[str, str] | None:
+    """The median rank and the worst by their own time; a straggler that was found is the worst.
+
+    `None` for one rank.
+    """
+    rows = section.groups.rows
+    own = {name: time for name, row in rows.items() if (time := own_ms(row.metrics)) is not None}
+    if len(own) < 2:
+        return None
+    ordered = sorted(own, key=lambda name: own[name])
+    straggler = straggling(section)
+    worst = straggler if straggler in own else ordered[-1]
+    others = [name for name in ordered if name != worst]
+    typical = ordered[(len(ordered) - 1) // 2]
+    return (others[(len(others) - 1) // 2] if typical == worst else typical), str(worst)
+
+
+def own_ms(metrics: Metrics) -> float | None:
+    """What a rank itself took of a step.
+
+    Ranks that wait for each other take equally long; the late one is told by how little it waits.
+    """
+    step_ms, communication_ms = metrics.get("step_time_ms"), metrics.get("communication_ms")
+    return None if step_ms is None else step_ms - (communication_ms or 0.0)
+
+
+def waits_are_known(section: SectionSummary) -> bool:
+    """Whether it was measured how long the ranks wait for each other."""
+    return any(
+        row.metrics.get("communication_ms") is not None for row in section.groups.rows.values()
+    )
+
+
+def straggling(section: SectionSummary) -> str | None:
+    """The rank that the others wait for, where a rule found one."""
+    lead = leading(section)
+    if lead is None or not (lead.kind or "").endswith(STRAGGLER) or not lead.ranks:
+        return None
+    return str(lead.ranks[0])
+
+
+def parts_ms(metrics: Metrics, told_apart: bool = True) -> dict[str, float]:
+    """A step's parts by colour, which sum to it; `told_apart` forward, backward and optimizer.
+
+    Communication stands beside compute only as far as there is room: what ran behind compute is
+    in compute already.
+    """
+    parts = {
+        phase.value: value
+        for phase, key in METRICS.items()
+        if (value := metrics.get(key)) is not None
+    }
+    compute_ms = metrics.get("compute_ms")
+    if compute_ms is not None and not (told_apart and has_phases(metrics)):
+        parts = {name: part for name, part in parts.items() if name not in _COMPUTE_PHASES}
+        parts[COMPUTE] = compute_ms
+    step_ms = metrics.get("step_time_ms")
+    if step_ms is None:
+        return parts
+    communication_ms = parts.pop(Phase.COMMUNICATION.value, None)
+    rest_ms = max(0.0, step_ms - sum(parts.values()))
+    if communication_ms is not None:
+        parts[Phase.COMMUNICATION.value] = max(0.0, min(communication_ms, rest_ms))
+        rest_ms -= parts[Phase.COMMUNICATION.value]
+    return {**parts, Phase.RESIDUAL.value: rest_ms}
+
+
+def has_phases(metrics: Metrics) -> bool:
+    """Whether forward, backward and optimizer were each measured."""
+    return all(metrics.get(METRICS[phase]) is not None for phase in COMPUTE_PHASES)
+
+
+def stacked_bars(name: str, title: str, bars: Mapping[str, Metrics]) -> Bars | None:
+    """One bar per step, its phases end to end; `None` where no phase was measured."""
+    told_apart = all(has_phases(metrics) for metrics in bars.values())
+    sides = [parts_ms(metrics, told_apart) for metrics in bars.values()]
+    if not any(sides):
+        return None
+    unit = time_unit(*(sum(side.values()) / 1e3 for side in sides))
+    return Bars(
+        id=name,
+        title=title,
+        categories=tuple(bars),
+        x=Axis("per step", unit.symbol, low=0.0),
+        series=tuple(
+            Series(words, colour, scaled([_seconds(side.get(colour)) for side in sides], unit))
+            for colour, words in PARTS.items()
+            if any(side.get(colour) for side in sides)
+        ),
+    )
+
+
+def _seconds(value_ms: float | None) -> float:
+    return float("nan") if value_ms is None else value_ms / 1e3
+
+
+def _branch(branch: text_phases.Branch, whole_ms: float, colour: str) -> Branch:
+    return Branch(
+        name=branch.name,
+        text=f"{milliseconds(branch.ms)}, {percent(branch.ms / whole_ms)}",
+        share=round(min(max(branch.ms / whole_ms, 0.0), 1.0), 4),
+        colour=colour,
+        parts=tuple(_branch(part, whole_ms, _colour(part)) for part in branch.parts),
+    )
+
+
+def _colour(branch: text_phases.Branch) -> str:
+    if branch.phase is not None:
+        return COMPUTE if branch.phase == "compute" else branch.phase
+    return STEP if branch.name == "step time" else BETWEEN
+
+
+def _covers(window: Window) -> str:
+    """What the mean is of."""
+    warmup = f" after {count(window.warmup_steps, 'warm-up step')}" if window.warmup_steps else ""
+    clock = f", {window.diagnosis_clock.upper()} clock" if window.diagnosis_clock else ""
+    return f"Mean of {count(window.steps_analyzed, 'step')}{warmup}{clock}."
+
+
+def _with_communication(
+    step: text_phases.Branch, communication_ms: float | None
+) -> text_phases.Branch:
+    """The step with exposed communication taken out of its rest, which holds it."""
+    if not communication_ms or not step.parts or step.parts[-1].phase != Phase.RESIDUAL.value:
+        return step
+    rest = step.parts[-1]
+    inside_ms = min(communication_ms, rest.ms)
+    found = text_phases.Branch("communication", inside_ms, Phase.COMMUNICATION.value)
+    left = replace(rest, ms=rest.ms - inside_ms)
+    return replace(step, parts=(*step.parts[:-1], found, left))

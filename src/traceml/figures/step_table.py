@@ -1,0 +1,98 @@
+"""The tables of the step: the rows and columns that people know, and every rank's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from traceml.figures import places
+from traceml.figures.page import Row, Table
+from traceml.figures.words import cell
+from traceml.model.quantities import NOT_MEASURED, count, milliseconds, percent
+from traceml.summaries.record import Global, Place, SectionSummary
+
+MOST_RANKS = 16
+
+COLUMNS = {
+    "Dataloader Fetch": "input_wait_ms",
+    "Copies": "h2d_ms",
+    "Forward": "forward_ms",
+    "Backward": "backward_ms",
+    "Optimizer Step": "optimizer_ms",
+    "Communication": "communication_ms",
+    "Step Time": "step_time_ms",
+    "Wait*": "wait_ms",
+}
+_WHERE_MEASURED = ("Copies", "Communication")
+"""Columns that are there only where somebody measured them."""
+_WAIT = (
+    "Wait* is what a step takes besides waiting for data and besides forward, backward and "
+    "optimizer: copies, communication and the rest."
+)
+
+
+def step_table(section: SectionSummary) -> Table | None:
+    """Median and worst rank of every phase; `None` where no step was measured."""
+    found = section.global_
+    if not any(places.value(found.median, key) is not None for key in COLUMNS.values()):
+        return None
+    shown = _shown([found.median, found.worst])
+    is_alone = len(section.groups.rows) < 2
+    rows = (
+        Row(("Median", *(_ms(found.median, key) for key in shown.values()))),
+        Row(("Worst", *(_ms(found.worst, key) for key in shown.values()))),
+        Row(("Worst Rank", *(places.rank(found.worst, key) for key in shown.values()))),
+        Row(("Skew %", *(_skew(found, key, is_alone) for key in shown.values()))),
+        Row(("WAIT Share %", *(_wait_share(found, key) for key in shown.values()))),
+    )
+    alone = " One rank: there is no other to compare it with." if is_alone else ""
+    return Table("step-time-table", "Step time", ("", *shown), rows, note=_WAIT + alone)
+
+
+def rank_table(section: SectionSummary) -> Table | None:
+    """Every rank's own numbers, the slowest first; `None` for one rank."""
+    ranks = section.groups.rows
+    if len(ranks) < 2:
+        return None
+    slowest = sorted(
+        ((name, row.metrics) for name, row in ranks.items()),
+        key=lambda rank: -(rank[1].get("step_time_ms") or 0.0),
+    )
+    shown = {
+        title: key
+        for title, key in COLUMNS.items()
+        if any(metrics.get(key) is not None for _, metrics in slowest)
+    }
+    rows = tuple(
+        Row((f"rank {cell(name)}", *(milliseconds(metrics.get(key)) for key in shown.values())))
+        for name, metrics in slowest[:MOST_RANKS]
+    )
+    hidden = len(ranks) > MOST_RANKS
+    note = f"The slowest {MOST_RANKS} of {count(len(ranks))} ranks." if hidden else None
+    return Table("rank-table", "Ranks, the slowest first", ("Rank", *shown), rows, note)
+
+
+def wait_share(found: Global) -> float | None:
+    """How much of a typical step is Wait*."""
+    wait_ms, step_ms = (places.value(found.median, key) for key in ("wait_ms", "step_time_ms"))
+    return None if wait_ms is None or not step_ms else wait_ms / step_ms
+
+
+def _shown(sides: Sequence[Mapping[str, Place]]) -> dict[str, str]:
+    return {
+        title: key
+        for title, key in COLUMNS.items()
+        if title not in _WHERE_MEASURED
+        or any(places.value(side, key) is not None for side in sides)
+    }
+
+
+def _ms(side: Mapping[str, Place], key: str) -> str:
+    return milliseconds(places.value(side, key))
+
+
+def _skew(found: Global, key: str, is_alone: bool) -> str:
+    return NOT_MEASURED if is_alone else percent(places.skew(found, key))
+
+
+def _wait_share(found: Global, key: str) -> str:
+    return percent(wait_share(found)) if key == COLUMNS["Wait*"] else ""

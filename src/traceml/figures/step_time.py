@@ -1,0 +1,145 @@
+"""The part of the page on step time: how long a step takes, where it goes, and on which rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from traceml.facts.history import StepHistory
+from traceml.figures import over_steps, step_shares
+from traceml.figures.findings import lead_card, leading, tone
+from traceml.figures.page import Figure, Part, Tile, Tone
+from traceml.figures.step_shares import (
+    PARTS,
+    own_ms,
+    parts_ms,
+    straggling,
+    typical_and_worst,
+    waits_are_known,
+)
+from traceml.figures.step_table import rank_table, step_table, wait_share
+from traceml.figures.words import cell, joined
+from traceml.model.finding import Section
+from traceml.model.quantities import count, milliseconds, percent, rate
+from traceml.summaries.record import SectionSummary, Summary
+
+
+def step_time_part(summary: Summary | None, history: StepHistory | None) -> Part | None:
+    """Tiles, pictures and tables of the step; `None` where no step was measured."""
+    section = None if summary is None else summary.step_time
+    figures = tuple(_figures(summary, section, history))
+    if section is None:
+        return Part("step-time", "Step time", figures=figures, is_wide=True) if figures else None
+    tables = tuple(table for table in (step_table(section), rank_table(section)) if table)
+    if not figures and not tables:
+        return None
+    return Part(
+        id="step-time",
+        title="Step time",
+        note=_window(section),
+        finding=None if summary is None else lead_card(summary, Section.STEP_TIME.value),
+        tiles=tuple(_tiles(section)),
+        figures=figures,
+        tables=tables,
+        is_wide=True,
+    )
+
+
+def _figures(
+    summary: Summary | None, section: SectionSummary | None, history: StepHistory | None
+) -> Iterator[Figure]:
+    drawn: list[Figure | None] = []
+    if history is not None:
+        drawn.append(over_steps.stacked_phases(history, summary))
+    if section is not None:
+        drawn += [step_shares.phase_tree(section), step_shares.median_and_worst(section)]
+    if history is not None:
+        drawn += [over_steps.rank_spread(history), over_steps.rank_heat(history)]
+    yield from (figure for figure in drawn if figure is not None)
+
+
+def _window(section: SectionSummary) -> str | None:
+    """What the numbers cover: of a run that goes on, its last steps."""
+    window = section.global_.window
+    if window.steps_analyzed is None:
+        return None
+    reach = ""
+    if window.start_step is not None and window.end_step is not None:
+        reach = f" ({count(window.start_step)} to {count(window.end_step)})"
+    return joined(
+        (
+            count(window.steps_analyzed, "aligned step") + reach,
+            f"{window.diagnosis_clock.upper()} clock" if window.diagnosis_clock else None,
+            count(len(section.groups.rows), "rank") if section.groups.rows else None,
+        )
+    )
+
+
+def _tiles(section: SectionSummary) -> Iterator[Tile]:
+    average = section.global_.average
+    if len(section.groups.rows) > 1:
+        yield from _of_ranks(section)
+    elif average.get("step_time_ms") is not None:
+        yield Tile("Mean step", milliseconds(average["step_time_ms"]))
+        for point, words in (("p50", "Median step"), ("p95", "Slow steps")):
+            value = average.get(f"step_time_{point}_ms")
+            if value is not None:
+                p99 = average.get("step_time_p99_ms")
+                slower = f", p99 {milliseconds(p99)}" if point == "p95" and p99 is not None else ""
+                yield Tile(words, milliseconds(value), note=f"{point}{slower}")
+    share = wait_share(section.global_)
+    if share is not None:
+        yield Tile("Wait share", percent(share), note="Wait* of a typical step")
+    yield from _split(section)
+    steps, samples = (average.get(f"{noun}_per_s") for noun in ("steps", "samples"))
+    if steps is not None:
+        several = " per rank" if len(section.groups.rows) > 1 else ""
+        note = None if samples is None else rate(samples, "samples") + several
+        yield Tile("Throughput", rate(steps, "steps"), note=note)
+
+
+def _of_ranks(section: SectionSummary) -> Iterator[Tile]:
+    """The median rank and the worst: by their own work, where waiting for others is known."""
+    found, rows = section.global_, section.groups.rows
+    median, worst = (
+        side["step_time_ms"].value if "step_time_ms" in side else None
+        for side in (found.median, found.worst)
+    )
+    chosen = typical_and_worst(section)
+    if chosen is None:
+        return
+    typical_ms, worst_ms = (own_ms(rows[name].metrics) for name in chosen)
+    is_own = waits_are_known(section)
+    notes = [
+        f"rank {cell(name)}" + (f", own work {milliseconds(time)}" if is_own else "")
+        for name, time in zip(chosen, (typical_ms, worst_ms), strict=True)
+    ]
+    yield Tile("Median step", milliseconds(median), note=notes[0])
+    yield Tile("Worst step", milliseconds(worst), note=notes[1])
+    if typical_ms and worst_ms is not None:
+        gap_ms = worst_ms - typical_ms
+        yield Tile(
+            "Gap",
+            milliseconds(gap_ms),
+            note=f"{percent(gap_ms / typical_ms)} of the median{' own work' if is_own else ''}",
+            tone=_late_tone(section),
+        )
+    is_late = straggling(section) == chosen[1]
+    by = "by own work" if is_own else "by step time"
+    note = "the others wait for it" if is_late else by
+    yield Tile("Worst rank", cell(chosen[1]), note=note, tone=_late_tone(section))
+
+
+def _late_tone(section: SectionSummary) -> Tone | None:
+    """A rank is marked where a rule found that the others wait for it."""
+    lead = leading(section)
+    return None if lead is None or not straggling(section) else tone(lead.kind, lead.severity)
+
+
+def _split(section: SectionSummary) -> Iterator[Tile]:
+    """The phase that most of a mean step goes into."""
+    step_ms = section.global_.average.get("step_time_ms")
+    parts = parts_ms(section.global_.average)
+    if not step_ms or not parts:
+        return
+    largest = max(parts, key=lambda part: parts[part])
+    yield Tile("Dominant split", percent(parts[largest] / step_ms), note=PARTS[largest].lower())

@@ -1,0 +1,171 @@
+"""The parts of the page on the machine: the host, and its GPUs where it has any."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from msgspec import structs
+
+from traceml.facts.history import SensorHistory
+from traceml.figures.findings import lead_card
+from traceml.figures.over_time import curves, curves_by, peak, table_of
+from traceml.figures.page import Axis, Lines, Part, Tile
+from traceml.figures.step_memory import with_capacity
+from traceml.figures.units import CELSIUS, PERCENT, WATT, fitted, memory_unit, rate_unit
+from traceml.figures.words import line
+from traceml.model.finding import Section
+from traceml.model.quantities import count, memory, percent
+from traceml.summaries.record import SectionSummary, Summary
+
+BUSY_BYTES_PER_S = float(1 << 20)
+"""A disk or a network with less traffic than this is idle and gets no figure."""
+THROTTLED_PERCENT = 1.0
+
+_SHARE = Axis("", PERCENT.symbol, low=0.0, high=100.0)
+
+
+def system_part(summary: Summary | None, sensors: SensorHistory | None) -> Part | None:
+    """The host's CPU, memory, disk and network; `None` where nothing was sampled."""
+    section = None if summary is None else summary.system
+    tiles = () if section is None else tuple(_tiles(section))
+    figures = () if sensors is None else tuple(_figures(sensors))
+    if not tiles and not figures:
+        return None
+    return Part(
+        id="system",
+        title="System",
+        finding=None if summary is None else lead_card(summary, Section.SYSTEM.value),
+        tiles=tiles,
+        figures=figures,
+    )
+
+
+def gpu_part(summary: Summary | None, sensors: SensorHistory | None) -> Part | None:
+    """Load, memory, warmth and power; `None` where there is no GPU."""
+    section = None if summary is None else summary.system
+    tiles = () if section is None else tuple(_gpu_tiles(section))
+    figures = () if sensors is None else tuple(_gpu_figures(sensors))
+    if not tiles and not figures:
+        return None
+    names = () if sensors is None else tuple(dict.fromkeys(map(line, sensors.gpu_names.values())))
+    return Part(id="gpu", title="GPU", note=", ".join(names) or None, tiles=tiles, figures=figures)
+
+
+def _tiles(section: SectionSummary) -> Iterator[Tile]:
+    found = section.global_.average
+    cpu, cpu_peak = found.get("cpu_percent"), found.get("cpu_peak_percent")
+    if cpu is not None:
+        note = None if cpu_peak is None else f"peak {percent(cpu_peak / 100)}"
+        yield Tile("CPU", percent(cpu / 100), note=note)
+    ram, share = found.get("ram_bytes"), found.get("ram_percent")
+    if ram is not None:
+        total = None if not share else f"{percent(share / 100)} of {memory(ram / share * 100)}"
+        yield Tile("RAM", memory(ram), note=total)
+    throttled = found.get("cpu_throttled_percent")
+    if throttled is not None and throttled >= THROTTLED_PERCENT:
+        yield Tile("CPU throttled", percent(throttled / 100), note="by the quota")
+    swapped = found.get("swap_peak_bytes")
+    if swapped:
+        yield Tile("Swap", memory(swapped), note="at most")
+    read, written = found.get("disk_read_bytes_per_s"), found.get("disk_write_bytes_per_s")
+    if read is not None:
+        note = None if written is None else f"{memory(written)}/s written"
+        yield Tile("Disk read", f"{memory(read)}/s", note=note)
+    kills = found.get("oom_kills")
+    if kills:
+        yield Tile("Killed for memory", count(round(kills)), note="processes")
+
+
+def _gpu_tiles(section: SectionSummary) -> Iterator[Tile]:
+    found = section.global_.average
+    used = found.get("gpu_util_percent")
+    if used is not None:
+        yield Tile("GPU utilization", percent(used / 100), note="a kernel was resident")
+    held, share = found.get("gpu_mem_bytes"), found.get("gpu_mem_percent")
+    if held is not None:
+        note = None if not share else f"{percent(share / 100)} of {memory(held / share * 100)}"
+        yield Tile("GPU memory", memory(held), note=note)
+    headroom = found.get("gpu_headroom_bytes")
+    if headroom is not None:
+        yield Tile("GPU headroom", memory(headroom))
+    warmth, warmest = found.get("gpu_temp_c"), found.get("gpu_temp_peak_c")
+    if warmth is not None:
+        note = None if warmest is None else f"peak {warmest:.0f} °C"
+        yield Tile("Temperature", f"{warmth:.0f} °C", note=note)
+    if (power := found.get("gpu_power_w")) is not None:
+        yield Tile("Power", f"{power:.0f} W")
+
+
+def _figures(sensors: SensorHistory) -> Iterator[Lines]:
+    host = sensors.host
+    shown = [("CPU", host.get("cpu_share"))]
+    if (peak(host.get("cpu_throttled_share")) or 0.0) > THROTTLED_PERCENT / 100:
+        shown.append(("Throttled", host.get("cpu_throttled_share")))
+    axis = structs.replace(_SHARE, label="of all cores")
+    drawn = [curves("system-cpu", "CPU", sensors, shown, PERCENT, axis)]
+    used = host.get("ram_used_bytes")
+    if used is not None and peak(used) is not None:
+        unit = memory_unit(used)
+        lines = curves(
+            "system-ram", "RAM", sensors, [("Used", used)], unit, fitted("used", unit, used)
+        )
+        total = peak(host.get("ram_total_bytes"))
+        drawn.append(None if lines is None else with_capacity(lines, [used], total, unit))
+    drawn += [
+        _traffic(sensors, "system-disk", "Disk", ("disk_read", "disk_write"), ("Read", "Written")),
+        _traffic(
+            sensors,
+            "system-network",
+            "Network",
+            ("network_received", "network_sent"),
+            ("Received", "Sent"),
+        ),
+    ]
+    yield from (lines for lines in drawn if lines is not None)
+
+
+def _traffic(
+    sensors: SensorHistory, name: str, title: str, fields: tuple[str, str], words: tuple[str, str]
+) -> Lines | None:
+    found = [sensors.host.get(f"{field}_bytes_per_s") for field in fields]
+    highest = max((peak(curve) or 0.0 for curve in found), default=0.0)
+    if highest < BUSY_BYTES_PER_S:
+        return None
+    unit = rate_unit(highest)
+    shown = list(zip(words, found, strict=True))
+    return curves(name, title, sensors, shown, unit, Axis("", unit.symbol, low=0.0))
+
+
+def _gpu_figures(sensors: SensorHistory) -> Iterator[Lines]:
+    gpus = sensors.gpus
+    axis = structs.replace(_SHARE, label="of the time")
+    drawn = [
+        curves_by(
+            "gpu-utilization", "GPU utilization", sensors, gpus, "utilisation", "GPU", PERCENT, axis
+        )
+    ]
+    held = table_of(gpus, "memory_used_bytes")
+    if held is not None:
+        unit = memory_unit(held)
+        lines = curves_by(
+            "gpu-memory-used",
+            "GPU memory in use",
+            sensors,
+            gpus,
+            "memory_used_bytes",
+            "GPU",
+            unit,
+            fitted("used", unit, held),
+        )
+        totals = table_of(gpus, "memory_total_bytes")
+        total = None if totals is None else float(np.nanmax(totals))
+        drawn.append(None if lines is None else with_capacity(lines, [held], total, unit))
+    for name, title, field, unit in (
+        ("gpu-temperature", "GPU temperature", "temperature_c", CELSIUS),
+        ("gpu-power", "GPU power", "power_w", WATT),
+    ):
+        table = table_of(gpus, field)
+        axis = Axis("") if table is None else fitted("", unit, table)
+        drawn.append(curves_by(name, title, sensors, gpus, field, "GPU", unit, axis))
+    yield from (lines for lines in drawn if lines is not None)

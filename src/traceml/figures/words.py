@@ -1,0 +1,33 @@
+"""What people wrote, made fit for a page: one line, no control characters, not endless."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from traceml.model.printable import printable
+
+LONGEST = 400
+"""Letters of a sentence or a path that are shown."""
+LONGEST_CELL = 160
+TAB = 4
+
+
+def line(text: object, longest: int = LONGEST) -> str:
+    """A text on one line; a name must not move a cursor or break a table."""
+    shown = printable(" ".join(str(text).split()))
+    return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
+
+
+def cell(value: object) -> str:
+    """A value as a table shows it; nothing is nothing."""
+    return "" if value is None else line(value, LONGEST_CELL)
+
+
+def output_line(text: str) -> str:
+    """A line that the training printed, with its indentation."""
+    return printable(text.expandtabs(TAB))
+
+
+def joined(parts: Iterable[str | None]) -> str:
+    """What there is of several short facts."""
+    return " · ".join(part for part in parts if part)

@@ -1,0 +1,38 @@
+"""The list of runs: a row for each, also for a run of which little is known."""
+
+from drawn_runs import standing_of
+from factories import make_run
+from failing import failed, report
+from traceml.figures.runs_page import run_row
+from traceml.summaries.build import build
+
+
+def test_a_finished_run_shows_its_verdict_and_its_pace() -> None:
+    row = run_row("slow", build(make_run(input_ms=80), 0.0, "0"), standing_of())
+    assert (row.name, row.state, row.severity, row.status) == (
+        "slow",
+        "finished",
+        "crit",
+        "INPUT-BOUND",
+    )
+    assert (row.steps, row.step_time, row.duration) == ("200", "116.0 ms", "1 min 2 s")
+    assert row.ranks == "1 rank on 1 node, CPU only"
+
+
+def test_a_run_that_has_just_begun_has_a_row() -> None:
+    row = run_row("new", None, standing_of("live", None))
+    assert (row.state_words, row.status, row.steps, row.step_time) == (
+        "live",
+        "STARTING",
+        "n/a",
+        "n/a",
+    )
+
+
+def test_a_run_that_failed_shows_how() -> None:
+    row = run_row("bad", build(failed(report()), 0.0, "0"), standing_of("failed", 1))
+    assert (row.status, row.severity, row.state_words) == (
+        "EXCEPTION",
+        "crit",
+        "failed with status 1",
+    )

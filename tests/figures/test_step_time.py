@@ -1,0 +1,234 @@
+"""Step time: the rows people know, phases that sum to the step, and a straggler that stands out."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from drawn_runs import figure, history_of, page_of, part, standing_of, step_history
+from factories import make_run, make_waiting, work_between
+from traceml.figures.over_ranks import MOST_LINES
+from traceml.figures.over_steps import MOST_CELLS, rank_heat
+from traceml.figures.page import RunPage, Table
+from traceml.figures.run_page import run_page, step_figures
+from traceml.store.records import RunRecords
+from traceml.summaries.build import build
+
+STRAGGLING = make_waiting(
+    make_run(ranks=4, gpu=True, communication_ms=2, h2d_ms=1, slow_rank=2, noise=0)
+)
+
+
+def table(page: RunPage, name: str) -> Table:
+    (found,) = [table for each in page.parts for table in each.tables if table.id == name]
+    return found
+
+
+def cells(found: Table, row: str) -> dict[str, str]:
+    (chosen,) = [each.cells for each in found.rows if each.cells[0] == row]
+    return dict(zip(found.columns, chosen, strict=True))
+
+
+def tiles(page: RunPage) -> dict[str, tuple[str, str | None]]:
+    return {tile.label: (tile.value, tile.note) for tile in part(page, "step-time").tiles}
+
+
+def test_the_table_has_the_rows_and_columns_that_people_know() -> None:
+    found = table(page_of(make_run(ranks=2)), "step-time-table")
+    assert found.columns == (
+        "",
+        "Dataloader Fetch",
+        "Forward",
+        "Backward",
+        "Optimizer Step",
+        "Step Time",
+        "Wait*",
+    )
+    assert [row.cells[0] for row in found.rows] == [
+        "Median",
+        "Worst",
+        "Worst Rank",
+        "Skew %",
+        "WAIT Share %",
+    ]
+
+
+def test_copies_and_communication_have_columns_where_they_were_measured() -> None:
+    found = table(page_of(STRAGGLING), "step-time-table")
+    assert "Copies" in found.columns and "Communication" in found.columns
+    assert cells(found, "Worst Rank")["Forward"] == "2"
+    assert cells(found, "Skew %")["Forward"] == "200%"
+    assert cells(found, "WAIT Share %")["Forward"] == ""
+
+
+def test_a_phase_that_was_not_measured_is_not_zero() -> None:
+    found = table(page_of(make_run(optimizer_ms=None)), "step-time-table")
+    assert cells(found, "Median")["Optimizer Step"] == "n/a"
+
+
+def test_one_rank_has_no_skew() -> None:
+    assert cells(table(page_of(make_run()), "step-time-table"), "Skew %")["Step Time"] == "n/a"
+
+
+def test_ranks_that_wait_for_each_other_are_told_apart_by_their_own_work() -> None:
+    shown = tiles(page_of(STRAGGLING))
+    assert shown["Worst rank"] == ("2", "the others wait for it")
+    assert shown["Gap"][0] == "20.0 ms"
+    assert shown["Worst step"][1] == "rank 2, own work 58.0 ms"
+
+
+def test_one_rank_has_tiles_of_its_steps() -> None:
+    shown = tiles(page_of(make_run(input_ms=80)))
+    assert shown["Dominant split"] == ("69%", "input wait")
+    assert shown["Throughput"] == ("8.62 steps/s", "276 samples/s")
+    assert {"Mean step", "Median step", "Slow steps", "Wait share"} <= shown.keys()
+
+
+def test_stacked_phases_sum_to_the_step() -> None:
+    run = make_run(ranks=3, h2d_ms=2, communication_ms=3)
+    drawn = figure(page_of(run), "step-time")
+    history = step_history(run)
+    assert drawn.stacked and drawn.zooms and drawn.y.unit == "ms"
+    total = np.sum([series.values for series in drawn.series], axis=0)
+    assert np.allclose(total, history.step_s.mean(axis=0) * 1e3, rtol=1e-3)
+    assert [series.colour for series in drawn.series] == [
+        "input",
+        "h2d",
+        "forward",
+        "backward",
+        "optimizer",
+        "communication",
+        "residual",
+    ]
+
+
+def test_work_between_steps_is_a_layer_of_its_own() -> None:
+    drawn = figure(page_of(work_between(make_run(), "evaluation", 100, every=10)), "step-time")
+    assert drawn.series[-1].name == "Between steps"
+
+
+def test_a_slow_first_step_does_not_flatten_the_others() -> None:
+    drawn = figure(page_of(make_run(first_step_ms=5000)), "step-time")
+    assert drawn.y.high is not None and drawn.y.high < 100
+    assert "the highest is 5.00 s, at step 1" in drawn.caption
+
+
+def test_findings_are_marked_from_where_they_hold() -> None:
+    drawn = figure(page_of(make_run(slowdown_at=100, slowdown=2.0)), "step-time")
+    (span,) = [span for span in drawn.spans if span.label == "SLOWDOWN"]
+    assert (span.begin, span.until, span.tone) == (101.0, None, "warn")
+
+
+def test_a_healthy_run_has_nothing_marked() -> None:
+    assert figure(page_of(make_run(ranks=2)), "step-time").spans == ()
+
+
+def test_the_tree_divides_the_step() -> None:
+    root = figure(page_of(STRAGGLING), "phase-tree").root
+    assert [part.name for part in root.parts] == [
+        "input wait",
+        "host-to-device copy",
+        "compute",
+        "communication",
+        "rest",
+    ]
+    assert sum(part.share for part in root.parts) == pytest.approx(1, abs=1e-3)
+    compute = root.parts[2]
+    assert sum(part.share for part in compute.parts) == pytest.approx(compute.share, abs=1e-3)
+
+
+def test_the_tree_of_a_run_with_work_between_its_steps_begins_at_the_wall_clock() -> None:
+    root = figure(page_of(work_between(make_run(), "checkpoint", 100, every=10)), "phase-tree").root
+    assert [root.name, *(part.name for part in root.parts)] == [
+        "wall time per step",
+        "step time",
+        "between steps, per step",
+    ]
+
+
+def test_the_median_rank_stands_beside_the_worst() -> None:
+    bars = figure(page_of(STRAGGLING), "median-worst")
+    assert bars.categories[1] == "Worst: rank 2"
+    forward = next(series for series in bars.series if series.colour == "forward")
+    assert forward.values[1] == pytest.approx(30, rel=0.01)
+    assert forward.values[0] == pytest.approx(10, rel=0.01)
+
+
+def test_a_straggler_is_a_stripe_though_all_ranks_take_equally_long() -> None:
+    heat = figure(page_of(STRAGGLING), "rank-heat")
+    rows = np.array(heat.values)
+    assert heat.rows == ("rank 0", "rank 1", "rank 2", "rank 3")
+    assert rows[2].min() > np.delete(rows, 2, axis=0).max()
+    assert heat.value.low <= rows[0].mean() < rows[2].mean() <= heat.value.high * 1.01
+
+
+def test_a_healthy_map_has_no_pattern() -> None:
+    heat = figure(page_of(make_run(ranks=4, first_step_ms=4000)), "rank-heat")
+    typical = np.median(heat.values)
+    assert heat.value.low < 0.92 * typical
+    assert 1.08 * typical < heat.value.high < 1.3 * typical
+
+
+def test_one_rank_has_no_map_and_no_bars() -> None:
+    assert {"rank-heat", "median-worst"}.isdisjoint(
+        drawn.id for drawn in part(page_of(make_run()), "step-time").figures
+    )
+
+
+@pytest.mark.parametrize("ranks", [2, MOST_LINES, MOST_LINES + 1])
+def test_many_ranks_are_shown_by_their_median_and_extremes(ranks: int) -> None:
+    series = figure(page_of(make_run(ranks=ranks, steps=20)), "step-spread").series
+    if ranks <= MOST_LINES:
+        assert [line.name for line in series] == [f"rank {rank}" for rank in range(ranks)]
+    else:
+        assert [line.name for line in series] == ["Highest rank", "Median rank", "Lowest rank"]
+
+
+def test_one_rank_in_long_buckets_shows_its_longest_steps() -> None:
+    run = make_run(steps=256, between_ms=0)
+    run.ranks[0].steps["wall_ns"][100] += 1_000_000_000
+    longest, mean = figure(page_of(run, bucket_steps=16), "step-spread").series
+    assert (longest.name, mean.name) == ("Longest step", "Mean step")
+    assert max(longest.values) > 900 > max(mean.values)
+
+
+def test_a_map_of_many_ranks_stays_small() -> None:
+    history = step_history(make_run(ranks=2, steps=100))
+    wide = replace(
+        history,
+        ranks=tuple(range(512)),
+        step_s=np.full((512, 1000), 0.05),
+        phase_s={},
+        first_steps=np.arange(1, 1001),
+    )
+    heat = rank_heat(wide)
+    assert heat is not None
+    assert len(heat.rows) * len(heat.at) <= MOST_CELLS
+    assert heat.at[0] == 1.0 and len(heat.rows) == 512
+
+
+def test_steps_that_nobody_timed_are_left_out() -> None:
+    run = make_run(steps=40)
+    history = history_of(run)
+    assert history.steps is not None
+    history.steps.step_s[:, ::2] = np.nan
+    for values in history.steps.phase_s.values():
+        values[:, ::2] = np.nan
+    page = run_page(build(run, 0.0, "0"), standing_of(), history)
+    assert figure(page, "step-time").at == tuple(float(step) for step in range(2, 41, 2))
+
+
+def test_a_run_without_a_summary_has_its_figures() -> None:
+    page = run_page(None, standing_of("live", None), history_of(make_run(ranks=2)))
+    found = [drawn.id for drawn in part(page, "step-time").figures]
+    assert found == ["step-time", "step-spread", "rank-heat"]
+
+
+@pytest.mark.parametrize("run", [make_run(), STRAGGLING], ids=["one rank", "four ranks"])
+def test_finer_figures_are_called_as_on_the_page(run: RunRecords) -> None:
+    history = step_history(run)
+    assert history is not None
+    finer = step_figures(history, build(run, 0.0, "0"))
+    on_page = {drawn.id for each in page_of(run).parts for drawn in each.figures}
+    assert {drawn.id for drawn in finer} <= on_page
+    assert all(getattr(drawn, "zooms", False) for drawn in finer)
