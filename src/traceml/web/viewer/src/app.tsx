@@ -1,0 +1,122 @@
+/** The page: what came with it or what the server sends, drawn as what it is. */
+
+import { useCallback, useEffect, useState } from "preact/hooks";
+import { useKeys } from "./keys";
+import { fetched, Follower, type Live } from "./live";
+import { ComparisonView } from "./pages/comparison";
+import { RunView } from "./pages/run";
+import { RunsView } from "./pages/runs";
+import { TopBar } from "./pieces/bar";
+import { Banner } from "./pieces/banner";
+import { Help } from "./pieces/help";
+import { pathOf, type Place, runAddress } from "./place";
+import type { Page } from "./schema";
+
+export function App({ place }: { place: Place }) {
+  const live = useLive(place);
+  const [isHelping, setHelping] = useState(false);
+  const home = place.isServed ? `${place.base}/` : null;
+  const help = useCallback(() => setHelping(true), []);
+  useKeys(home, help);
+  useTitle(live.page);
+  useAnchor(live.page !== null);
+  return (
+    <>
+      <a class="skip" href="#main">
+        Skip to the verdict
+      </a>
+      <TopBar page={live.page} home={home} onHelp={help} />
+      <Banner live={live} />
+      <main id="main" tabIndex={-1}>
+        <Shown live={live} place={place} />
+      </main>
+      <Help isOpen={isHelping} onClose={() => setHelping(false)} />
+    </>
+  );
+}
+
+function Shown({ live: { page, error }, place }: { live: Live; place: Place }) {
+  if (page === null) return error === null ? <Waiting /> : <Refused error={error} place={place} />;
+  switch (page.type) {
+    case "run":
+      return <RunView page={page} detail={detailOf(place, page.head.name)} />;
+    case "runs":
+      return <RunsView page={page} base={place.base} canCompare={place.isServed} />;
+    case "comparison":
+      return <ComparisonView page={page} />;
+  }
+}
+
+function detailOf(place: Place, name: string): string | null {
+  return place.isServed ? `${runAddress(`${place.base}/api`, name)}/detail` : null;
+}
+
+function Waiting() {
+  return (
+    <p class="waiting" role="status">
+      Reading the run…
+    </p>
+  );
+}
+
+function Refused({ error, place }: { error: string; place: Place }) {
+  return (
+    <section class="card empty" role="alert">
+      <h1>This cannot be shown</h1>
+      <p>{error}</p>
+      <p>
+        <a href={`${place.base}/`}>All runs</a>
+      </p>
+    </section>
+  );
+}
+
+function nameOf(page: Page): string {
+  switch (page.type) {
+    case "run":
+      return page.head.name;
+    case "runs":
+      return "Runs";
+    case "comparison":
+      return `${page.a} against ${page.b}`;
+  }
+}
+
+function useTitle(page: Page | null): void {
+  const title = page === null ? "TraceML" : `${nameOf(page)} · TraceML`;
+  useEffect(() => void (document.title = title), [title]);
+}
+
+/** An address may name a part; the browser looked for it before there was one. */
+function useAnchor(isThere: boolean): void {
+  useEffect(() => {
+    const id = decodeURIComponent(window.location.hash.slice(1));
+    if (isThere && id !== "") document.getElementById(id)?.scrollIntoView();
+  }, [isThere]);
+}
+
+/** The page's data over time: enclosed, asked for once, or followed. */
+function useLive(place: Place): Live {
+  const [live, setLive] = useState<Live>({ page: place.page, isLost: false, error: null });
+  useEffect(() => {
+    if (!place.isServed) return;
+    const path = pathOf(place);
+    if (path === "/compare") {
+      if (place.page === null) void askForComparison(place, setLive);
+      return;
+    }
+    const events = `${place.base}/api/events?page=${encodeURIComponent(path)}`;
+    const json = `${place.base}/api${path === "/" ? "/runs" : path}`;
+    return new Follower(events, json, place.page, setLive).start();
+  }, [place]);
+  return live;
+}
+
+async function askForComparison(place: Place, see: (live: Live) => void): Promise<void> {
+  try {
+    const page = await fetched<Page>(`${place.base}/api/compare${window.location.search}`);
+    see({ page, isLost: false, error: null });
+  } catch (error) {
+    see({ page: null, isLost: false, error: (error as Error).message });
+  }
+}

@@ -1,0 +1,2 @@
+/** What esbuild bundles beside TypeScript. */
+declare module "*.css";

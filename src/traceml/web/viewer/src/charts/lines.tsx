@@ -1,0 +1,239 @@
+/** Values over steps or time: lines, or areas that stand on one another. */
+
+import { useMemo, useState } from "preact/hooks";
+import { written } from "../numbers";
+import type { Axis, Limit, Lines, Series } from "../schema";
+import { colourOf, type Theme, useTheme } from "../theme";
+import {
+  canZoom,
+  draggedRange,
+  extent,
+  grid,
+  ink,
+  stepAxis,
+  valueAxis,
+  zoomControls,
+} from "./axes";
+import { Canvas } from "./canvas";
+import type { Chart, Option } from "./engine";
+import { Legend } from "./legend";
+import { stripsHeight, stripsOf } from "./spans";
+import { tip } from "./tip";
+import { type Range, useStepWindow } from "./zoom";
+
+const SAMPLED_FROM = 2000; // fewer points are drawn as they are
+const ROUND = new Set(["1", "2", "25", "5"]); // the digits of a step that one can count in
+const LIMIT_REACH = 2; // a limit further away than this would press the lines to the ground
+
+export function LinesView({ figure }: { figure: Lines }) {
+  const theme = useTheme();
+  const steps = useStepWindow();
+  const [hidden, setHidden] = useState<ReadonlySet<string>>(new Set());
+  const zooms = canZoom(figure);
+  const drawn = zooms ? steps.refined(figure) : figure;
+  const range = zooms ? steps.range : null;
+  const whole = useMemo(() => extent(figure.at), [figure]);
+  const option = useMemo(
+    () => linesOption(drawn, whole, hidden, theme),
+    [drawn, whole, hidden, theme],
+  );
+  const listen = (chart: Chart): void => {
+    if (zooms) chart.on("datazoom", (event) => steps.look(draggedRange(event, chart)));
+  };
+  return (
+    <>
+      <Legend series={figure.series} hidden={hidden} onToggle={setHidden} />
+      <Canvas
+        option={option}
+        height={(zooms ? 262 : 210) + stripsHeight(figure.spans, whole)}
+        range={range}
+        onReady={listen}
+      />
+      <FarLimits figure={figure} />
+    </>
+  );
+}
+
+function linesOption(
+  figure: Lines,
+  whole: Range,
+  hidden: ReadonlySet<string>,
+  theme: Theme,
+): Option {
+  const series = figure.series.filter((one) => !hidden.has(one.name));
+  const zooms = canZoom(figure);
+  return {
+    animation: false,
+    grid: grid(zooms, stripsHeight(figure.spans, whole)),
+    tooltip: {
+      trigger: "axis",
+      confine: true,
+      className: "tip-frame",
+      transitionDuration: 0,
+      axisPointer: { lineStyle: { color: ink(theme).text } },
+      formatter: (points: unknown) => tipOf(figure, series, points, theme),
+    },
+    xAxis: stepAxis(figure.x, whole, theme),
+    yAxis: valueAxis(said(figure), theme, {
+      ...bounds(figure, series),
+      nameLocation: "end",
+      nameGap: 12,
+      nameTextStyle: {
+        align: "left",
+        padding: [0, 0, 0, -44],
+        color: ink(theme).text,
+        fontSize: 11,
+      },
+      splitNumber: 4,
+    }),
+    dataZoom: zooms ? zoomControls(whole, theme) : [],
+    series: [
+      ...(figure.stacked ? piled(series) : series).map((one) => lineOf(one, figure, theme)),
+      limitsOf(figure, whole, theme),
+      stripsOf(figure.spans, whole, theme),
+    ],
+  };
+}
+
+/**
+ * Each series with those under it, the highest first: every area reaches down to the ground and the
+ * next one covers it. Areas that the library stacks by itself gape where points lie close together.
+ */
+function piled(series: readonly Series[]): Series[] {
+  let below: readonly (number | null)[] = [];
+  const piles = series.map((one) => {
+    below = one.values.map((value, index) => {
+      const under = below[index] ?? null;
+      return value === null && under === null ? null : (value ?? 0) + (under ?? 0);
+    });
+    return { ...one, values: below };
+  });
+  return piles.reverse();
+}
+
+/** An axis that the title has named already says its unit alone. */
+function said({ title, y }: Lines): Axis {
+  return y.label === title ? { ...y, label: "" } : y;
+}
+
+function lineOf(series: Series, figure: Lines, theme: Theme): object {
+  const colour = colourOf(series.colour, theme);
+  return {
+    id: series.name,
+    name: series.name,
+    type: "line",
+    data: figure.at.map((at, index) => [at, series.values[index] ?? null]),
+    showSymbol: figure.at.length === 1,
+    symbolSize: 5,
+    emphasis: { disabled: true },
+    ...(figure.stacked ? { areaStyle: { color: colour, opacity: 1, origin: "start" } } : {}),
+    ...(!figure.stacked && figure.at.length > SAMPLED_FROM ? { sampling: "lttb" } : {}),
+    lineStyle: {
+      color: colour,
+      width: figure.stacked ? 0 : 1.6,
+      type: series.dashed ? "dashed" : "solid",
+    },
+    itemStyle: { color: colour },
+  };
+}
+
+/** Limits, on a series of their own: hiding a line takes none of them away. */
+function limitsOf(figure: Lines, whole: Range, theme: Theme): object {
+  return {
+    id: "limits",
+    type: "line",
+    data: [[whole[0], null]],
+    silent: true,
+    markLine: {
+      silent: true,
+      symbol: "none",
+      animation: false,
+      data: nearLimits(figure).map((limit) => levelOf(limit, theme)),
+    },
+  };
+}
+
+function levelOf(limit: Limit, theme: Theme): object {
+  const colour = colourOf(limit.tone, theme);
+  return {
+    yAxis: limit.value,
+    lineStyle: { color: colour, type: "dashed", width: 1 },
+    label: {
+      formatter: () => limit.label,
+      position: "insideEndTop",
+      color: colour,
+      fontSize: 11,
+    },
+  };
+}
+
+function top(figure: Lines): number {
+  const sums = figure.at.map((_, index) => {
+    const values = figure.series.map((series) => series.values[index] ?? 0);
+    return figure.stacked ? values.reduce((sum, value) => sum + value, 0) : Math.max(...values);
+  });
+  return sums.reduce((most, sum) => Math.max(most, sum), 0);
+}
+
+function nearLimits(figure: Lines): readonly Limit[] {
+  const reach = figure.y.high ?? LIMIT_REACH * top(figure);
+  return figure.limits.filter((limit) => limit.value <= reach);
+}
+
+function bounds(figure: Lines, series: readonly Series[]): object {
+  const { low, high } = figure.y;
+  const limits = nearLimits(figure).map((limit) => limit.value);
+  const reach = Math.max(...limits);
+  const most = high ?? (limits.length > 0 && reach > top(figure) ? roundAbove(reach) : null);
+  const least = low ?? (figure.stacked ? 0 : null);
+  return {
+    ...(least === null ? {} : { min: least }),
+    ...(most === null || series.length === 0 ? {} : { max: most }),
+    ...(least === null || most === null ? {} : { interval: evenly(most - least) }),
+  };
+}
+
+/** A round step that leads from one end of an axis to the other without a rest, if there is one. */
+function evenly(width: number): number {
+  const steps = [4, 5, 3, 2].map((count) => width / count);
+  return (
+    steps.find((step) => ROUND.has(step.toPrecision(3).replace(/[.0]|e.*$/g, ""))) ?? width / 4
+  );
+}
+
+/** The next round number: it is the topmost label of the axis. */
+function roundAbove(value: number): number {
+  const unit = 10 ** Math.floor(Math.log10(value));
+  const digits = [1, 1.2, 1.6, 2, 2.4, 3, 4, 5, 6, 8, 10];
+  return unit * (digits.find((digit) => digit * unit > value) ?? 10);
+}
+
+/** A limit that lies out of the picture is said instead of drawn. */
+function FarLimits({ figure }: { figure: Lines }) {
+  const near = new Set(nearLimits(figure));
+  const far = figure.limits.filter((limit) => !near.has(limit));
+  if (far.length === 0) return null;
+  const words = far.map((limit) => limit.label).join(" · ");
+  return <p class="caption">{`Above the picture: ${words}`}</p>;
+}
+
+function tipOf(
+  figure: Lines,
+  series: readonly Series[],
+  points: unknown,
+  theme: Theme,
+): HTMLElement {
+  const index = (points as readonly { dataIndex: number }[])[0]?.dataIndex ?? 0;
+  const unit = figure.y.unit;
+  const rows = series.map((one) => ({
+    name: one.name,
+    value: written(one.values[index], unit),
+    colour: colourOf(one.colour, theme),
+  }));
+  if (figure.stacked) {
+    rows.reverse(); // as they stand on one another
+    const sum = series.reduce((total, one) => total + (one.values[index] ?? 0), 0);
+    rows.push({ name: "Together", value: written(sum, unit), colour: "transparent" });
+  }
+  return tip(`${figure.x.label} ${written(figure.at[index], figure.x.unit)}`, rows);
+}

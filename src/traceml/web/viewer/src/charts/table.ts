@@ -1,0 +1,99 @@
+/** Every figure's numbers as a table: not everybody sees a picture, and some want the numbers. */
+
+import { axisWords, written } from "../numbers";
+import type { Axis, Bars, Branch, Figure, Heatmap, Lines } from "../schema";
+
+const MOST_ROWS = 200;
+const MOST_COLUMNS = 40;
+
+export interface Numbers {
+  columns: readonly string[];
+  rows: readonly (readonly string[])[];
+  note: string | null;
+}
+
+export function numbersOf(figure: Figure): Numbers {
+  switch (figure.type) {
+    case "lines":
+      return thinned(linesNumbers(figure));
+    case "heatmap":
+      return thinned(heatNumbers(figure));
+    case "bars":
+      return thinned(barsNumbers(figure));
+    case "waterfall":
+      return {
+        columns: ["Change", axisWords(figure.y.label, figure.y.unit), "In words"],
+        rows: figure.changes.map((one) => [one.name, written(one.value), one.text]),
+        note: null,
+      };
+    case "tree":
+      return {
+        columns: ["Part", "Value", "Share"],
+        rows: branchNumbers(figure.root, 0),
+        note: null,
+      };
+  }
+}
+
+function named(axis: Axis): string {
+  return axisWords(axis.label || "Place", axis.unit);
+}
+
+function linesNumbers({ x, y, at, series }: Lines): Numbers {
+  const unit = y.unit === "" ? "" : ` (${y.unit})`;
+  return {
+    columns: [named(x), ...series.map((one) => one.name + unit)],
+    rows: at.map((place, index) => [
+      written(place),
+      ...series.map((one) => written(one.values[index])),
+    ]),
+    note: null,
+  };
+}
+
+function heatNumbers({ x, at, rows, values, value }: Heatmap): Numbers {
+  const shown = rows.slice(0, MOST_COLUMNS);
+  const left = rows.length - shown.length;
+  const leftOut = left > 0 ? ` The last ${left} rows of the picture are left out.` : "";
+  return {
+    columns: [named(x), ...shown],
+    rows: at.map((place, index) => [
+      written(place),
+      ...shown.map((_, row) => written(values[row]?.[index])),
+    ]),
+    note: `${named(value)}.${leftOut}`,
+  };
+}
+
+function barsNumbers({ categories, series, x }: Bars): Numbers {
+  const unit = x.unit === "" ? "" : ` (${x.unit})`;
+  return {
+    columns: ["", ...series.map((one) => one.name + unit)],
+    rows: categories.map((name, index) => [
+      name,
+      ...series.map((one) => written(one.values[index])),
+    ]),
+    note: null,
+  };
+}
+
+function branchNumbers(branch: Branch, depth: number): string[][] {
+  const name = "\u00a0\u00a0".repeat(depth) + branch.name;
+  return [
+    [name, branch.text, written(100 * branch.share, "%")],
+    ...branch.parts.flatMap((part) => branchNumbers(part, depth + 1)),
+  ];
+}
+
+/** Every so many rows, where all of them would be too many to read. */
+function thinned(numbers: Numbers): Numbers {
+  const count = numbers.rows.length;
+  if (count <= MOST_ROWS) return numbers;
+  const every = Math.ceil(count / MOST_ROWS);
+  const words = `One of every ${every} of ${written(count)} rows is shown.`;
+  return {
+    columns: numbers.columns,
+    rows: numbers.rows.filter((_, index) => index % every === 0 || index === count - 1),
+    note: numbers.note === null ? words : `${numbers.note} ${words}`,
+  };
+}

@@ -1,0 +1,149 @@
+/** The steps that one looks at: one window for all figures of a run, and its finer values. */
+
+import { createContext } from "preact";
+import { useContext, useEffect, useState } from "preact/hooks";
+import { fetched } from "../live";
+import type { Figure, Heatmap, Lines } from "../schema";
+
+export type Range = readonly [first: number, last: number];
+export type Zoomed = Lines | Heatmap;
+
+const DEBOUNCE_MS = 200;
+const MARGIN = 0.25; // of the window, on either side: a short pan needs no new values
+
+export class StepWindow {
+  range: Range | null = null;
+  error: string | null = null;
+  isLoading = false;
+  private finer = new Map<string, Zoomed>();
+  private readonly joined = new Map<string, { whole: Zoomed; finer: Zoomed; both: Zoomed }>();
+  private known: Range | null = null;
+  private timer = 0;
+  private request: AbortController | null = null;
+  private readonly listeners = new Set<() => void>();
+
+  /** `address`: where finer values are asked for; `null` where no server stands behind the page. */
+  constructor(private readonly address: string | null) {}
+
+  listen(listener: () => void): () => void {
+    this.listeners.add(listener);
+    return () => void this.listeners.delete(listener);
+  }
+
+  look(range: Range | null): void {
+    if (range?.[0] === this.range?.[0] && range?.[1] === this.range?.[1]) return;
+    this.range = range;
+    window.clearTimeout(this.timer);
+    if (range === null) this.forget();
+    else if (this.address !== null) {
+      this.timer = window.setTimeout(() => void this.ask(range), DEBOUNCE_MS);
+    }
+    this.announce();
+  }
+
+  /** A figure with its finer values in the window, and its own around it. */
+  refined<F extends Zoomed>(figure: F): F {
+    const finer = this.finer.get(figure.id);
+    if (this.range === null || finer === undefined || finer.type !== figure.type) return figure;
+    const last = this.joined.get(figure.id);
+    if (last?.whole === figure && last.finer === finer) return last.both as F;
+    const both = spliced(figure, finer);
+    this.joined.set(figure.id, { whole: figure, finer, both });
+    return both as F;
+  }
+
+  private forget(): void {
+    this.request?.abort();
+    this.finer = new Map();
+    this.known = null;
+    this.error = null;
+    this.isLoading = false;
+  }
+
+  private async ask([first, last]: Range): Promise<void> {
+    const width = last - first;
+    if (this.known && this.known[0] <= first && last <= this.known[1] && this.knowsEnough(width)) {
+      return;
+    }
+    this.request?.abort();
+    const request = new AbortController();
+    this.request = request;
+    this.become(true, null);
+    const wide: Range = [
+      Math.max(0, Math.floor(first - MARGIN * width)),
+      Math.ceil(last + MARGIN * width),
+    ];
+    try {
+      const address = `${this.address}?first=${wide[0]}&last=${wide[1]}`;
+      const answer = await fetched<{ figures: readonly Figure[] }>(address, request.signal);
+      this.finer = new Map(answer.figures.filter(isZoomed).map((figure) => [figure.id, figure]));
+      this.known = wide;
+      this.become(false, null);
+    } catch (error) {
+      if (!request.signal.aborted) this.become(false, (error as Error).message);
+    }
+  }
+
+  /** Values that were asked for a much wider window are too coarse for this one. */
+  private knowsEnough(width: number): boolean {
+    return this.known !== null && this.known[1] - this.known[0] <= 3 * width;
+  }
+
+  private become(isLoading: boolean, error: string | null): void {
+    this.isLoading = isLoading;
+    this.error = error;
+    this.announce();
+  }
+
+  private announce(): void {
+    for (const listener of this.listeners) listener();
+  }
+}
+
+function isZoomed(figure: Figure): figure is Zoomed {
+  return figure.type === "lines" || figure.type === "heatmap";
+}
+
+/** Finer values where there are some, the figure's own before and after them. */
+export function spliced(whole: Zoomed, finer: Zoomed): Zoomed {
+  const first = finer.at[0];
+  const last = finer.at[finer.at.length - 1];
+  if (first === undefined || last === undefined) return whole;
+  const before = whole.at.findIndex((at) => at >= first);
+  const head = before === -1 ? whole.at.length : before;
+  const after = whole.at.findIndex((at) => at > last);
+  const tail = after === -1 ? whole.at.length : after;
+  const join = <T>(own: readonly T[], fine: readonly T[]): T[] => [
+    ...own.slice(0, head),
+    ...fine,
+    ...own.slice(tail),
+  ];
+  const at = join(whole.at, finer.at);
+  const gaps = finer.at.map(() => null);
+  if (whole.type === "lines" && finer.type === "lines") {
+    const byName = new Map(finer.series.map((series) => [series.name, series.values]));
+    const series = whole.series.map((own) => ({
+      ...own,
+      values: join(own.values, byName.get(own.name) ?? gaps),
+    }));
+    return { ...whole, at, series };
+  }
+  if (whole.type === "heatmap" && finer.type === "heatmap") {
+    const byName = new Map(finer.rows.map((row, index) => [row, finer.values[index]]));
+    const values = whole.values.map((own, index) =>
+      join(own, byName.get(whole.rows[index] ?? "") ?? gaps),
+    );
+    return { ...whole, at, values };
+  }
+  return whole;
+}
+
+export const WindowContext = createContext<StepWindow>(new StepWindow(null));
+
+/** The page's window, and a new drawing whenever it moves. */
+export function useStepWindow(): StepWindow {
+  const steps = useContext(WindowContext);
+  const [, draw] = useState(0);
+  useEffect(() => steps.listen(() => draw((count) => count + 1)), [steps]);
+  return steps;
+}

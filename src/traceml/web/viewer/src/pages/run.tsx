@@ -1,0 +1,62 @@
+/** One run, going on or over: the verdict first, then the diagnoses, then the cards. */
+
+import { useMemo } from "preact/hooks";
+import { StepWindow, WindowContext } from "../charts/zoom";
+import { Notes } from "../pieces/notes";
+import { Output } from "../pieces/output";
+import { Parts } from "../pieces/parts";
+import { Rail } from "../pieces/rail";
+import { VerdictView } from "../pieces/verdict";
+import type { Head, RunPage } from "../schema";
+
+interface Properties {
+  page: RunPage;
+  /** Where finer values of some steps are asked for; `null` in a report. */
+  detail: string | null;
+}
+
+export function RunView({ page, detail }: Properties) {
+  const steps = useMemo(() => new StepWindow(detail), [detail]);
+  return (
+    <WindowContext.Provider value={steps}>
+      <HeadView head={page.head} />
+      <VerdictView verdict={page.verdict} />
+      <Rail rail={page.rail} parts={page.parts} verdict={page.verdict} />
+      <Parts parts={page.parts} />
+      <Output lines={page.output} />
+      <Notes title="Notes" lines={page.notes} />
+    </WindowContext.Provider>
+  );
+}
+
+function HeadView({ head }: { head: Head }) {
+  const facts: readonly (readonly [string, string | null])[] = [
+    ["Elapsed", head.elapsed],
+    ["Steps", head.steps],
+    ["Throughput", head.throughput],
+    ["Remaining", head.remaining],
+    ["Ranks", head.ranks],
+  ];
+  return (
+    <section class="head" aria-label="The run">
+      <dl class="head-facts">
+        {facts.map(
+          ([label, value]) =>
+            value && (
+              <div key={label}>
+                <dt>{label}</dt>
+                <dd>{value}</dd>
+              </div>
+            ),
+        )}
+      </dl>
+      {head.progress !== null && head.state === "live" && (
+        <progress value={head.progress} max={1} aria-label={`Progress: ${head.steps}`} />
+      )}
+      <p class="command" title={head.command}>
+        <span class="command-words">{head.command}</span>
+        {head.started && <span class="started">{`started ${head.started}`}</span>}
+      </p>
+    </section>
+  );
+}

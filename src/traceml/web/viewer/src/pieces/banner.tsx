@@ -1,0 +1,19 @@
+/** What is wrong with the page itself, as opposed to the run. */
+
+import type { Live } from "../live";
+
+export function Banner({ live }: { live: Live }) {
+  if (live.error !== null && live.page !== null) {
+    return (
+      <p class="banner tone-warn" role="alert">
+        {live.error} What is shown here is the last that was seen of it.
+      </p>
+    );
+  }
+  if (!live.isLost) return null;
+  return (
+    <p class="banner tone-warn" role="status">
+      Connection lost, trying again. What is shown here no longer changes until then.
+    </p>
+  );
+}

@@ -1,0 +1,71 @@
+/** The strip on top of every page: what one looks at, light or dark, and the keys. */
+
+import type { Page } from "../schema";
+import { toggleTheme, useTheme } from "../theme";
+import { StatePill } from "./tone";
+
+interface Properties {
+  page: Page | null;
+  /** Where the list of runs is; `null` where there is none: in a report. */
+  home: string | null;
+  onHelp: () => void;
+}
+
+export function TopBar({ page, home, onHelp }: Properties) {
+  const theme = useTheme();
+  const other = theme === "dark" ? "light" : "dark";
+  const isInside = home !== null && page !== null && page.type !== "runs";
+  return (
+    <header class="top">
+      <div class="crumbs">
+        {home === null ? (
+          <span class="brand">TraceML</span>
+        ) : (
+          <a class="brand" href={home} title="All runs (g r)">
+            TraceML
+          </a>
+        )}
+        {isInside && (
+          <a class="up" href={home}>
+            Runs
+          </a>
+        )}
+        {page && <Name page={page} />}
+      </div>
+      <div class="tools">
+        <button type="button" class="tool" onClick={toggleTheme} title={`Change to ${other} (t)`}>
+          <svg class="icon" viewBox="0 0 16 16" role="img" aria-label={`Change to ${other}`}>
+            <path
+              fill="currentColor"
+              d="M8 1a7 7 0 1 0 0 14A7 7 0 0 0 8 1m0 1.5v11a5.5 5.5 0 0 1 0-11"
+            />
+          </svg>
+        </button>
+        <button type="button" class="tool" onClick={onHelp} title="Keys (?)" aria-label="Keys">
+          ?
+        </button>
+      </div>
+    </header>
+  );
+}
+
+function Name({ page }: { page: Page }) {
+  switch (page.type) {
+    case "run":
+      return (
+        <>
+          <h1 title={page.head.name}>{page.head.name}</h1>
+          <StatePill state={page.head.state}>{page.head.state_words}</StatePill>
+        </>
+      );
+    case "runs":
+      return <h1>Runs</h1>;
+    case "comparison":
+      return (
+        <h1 title={`${page.a} against ${page.b}`}>
+          <span class="side side-a">A</span> {page.a} <span class="against">against</span>{" "}
+          <span class="side side-b">B</span> {page.b}
+        </h1>
+      );
+  }
+}

@@ -1,0 +1,81 @@
+/** A card of a page: a diagnosis, its numbers, its pictures, its tables. */
+
+import { FigureView } from "../charts/figure";
+import { still } from "../still";
+import type { Figure, Part, Tile } from "../schema";
+import { TableView } from "./table";
+import { Badge, ToneIcon } from "./tone";
+
+export const PartView = still(function PartView({ part }: { part: Part }) {
+  if (isEmpty(part)) return null;
+  return (
+    <section
+      id={part.id}
+      class="card part"
+      aria-labelledby={`title-${part.id}`}
+      data-part
+      tabIndex={-1}
+    >
+      <header>
+        <h2 id={`title-${part.id}`}>{part.title}</h2>
+        {part.finding && <Badge tone={part.finding.severity}>{part.finding.status}</Badge>}
+        {part.note && <p class="note">{part.note}</p>}
+      </header>
+      <Tiles tiles={part.tiles} />
+      {part.figures.length > 0 && (
+        <div class="figures">
+          {part.figures.map((figure, index) => (
+            <div key={figure.id} class={widthOf(part.figures, index)}>
+              <FigureView figure={figure} />
+            </div>
+          ))}
+        </div>
+      )}
+      {part.tables.length > 0 && (
+        <div class="tables">
+          {part.tables.map((table) => (
+            <div key={table.id} class={table.columns.length > 3 ? "full" : "half"}>
+              <TableView table={table} />
+            </div>
+          ))}
+        </div>
+      )}
+    </section>
+  );
+});
+
+/** A card without anything in it is never shown. */
+export function isEmpty({ note, finding, tiles, figures, tables }: Part): boolean {
+  return !note && !finding && tiles.length + figures.length + tables.length === 0;
+}
+
+/** Small figures go side by side, two by two; what can be zoomed has the whole width. */
+function widthOf(figures: readonly Figure[], index: number): "full" | "half" {
+  if (!isNarrow(figures[index])) return "full";
+  let first = index;
+  while (isNarrow(figures[first - 1])) first--;
+  const isAlone = (index - first) % 2 === 0 && !isNarrow(figures[index + 1]);
+  return isAlone ? "full" : "half";
+}
+
+function isNarrow(figure: Figure | undefined): boolean {
+  return figure !== undefined && !("zooms" in figure && figure.zooms) && figure.type !== "heatmap";
+}
+
+function Tiles({ tiles }: { tiles: readonly Tile[] }) {
+  if (tiles.length === 0) return null;
+  return (
+    <dl class="tiles">
+      {tiles.map((tile) => (
+        <div key={tile.label} class={`tile${tile.tone ? ` tone-${tile.tone}` : ""}`}>
+          <dt>{tile.label}</dt>
+          <dd class="value">
+            {tile.tone && tile.tone !== "muted" && <ToneIcon tone={tile.tone} />}
+            {tile.value}
+          </dd>
+          {tile.note && <dd class="tile-note">{tile.note}</dd>}
+        </div>
+      ))}
+    </dl>
+  );
+}

@@ -1,0 +1,287 @@
+// The pages that the viewer draws. Made from figures/page.py and figures/colours.py by
+//   python -m traceml.web.typescript > src/traceml/web/viewer/src/schema.ts
+// An edit here is lost.
+
+export type Tone = "good" | "info" | "warn" | "crit" | "muted";
+
+export type RunState = "live" | "finished" | "failed" | "lost";
+
+/** One number that is worth a place of its own. */
+export interface Tile {
+  label: string;
+  value: string;
+  note: string | null;
+  tone: Tone | null;
+}
+
+/** A short piece of evidence. */
+export interface Fact {
+  label: string;
+  value: string;
+}
+
+/** A line of a table; the first cell names it. */
+export interface Row {
+  cells: readonly string[];
+  tone: Tone | null;
+}
+
+/** Cells as they are read. */
+export interface Table {
+  id: string;
+  title: string;
+  columns: readonly string[];
+  rows: readonly Row[];
+  note: string | null;
+}
+
+/** A finding as the rail shows it. */
+export interface FindingCard {
+  section: string;
+  kind: string;
+  status: string;
+  severity: Tone;
+  summary: string;
+  action: string | null;
+  gain: string | null;
+  since: string | null;
+  ranks: readonly number[];
+  evidence: readonly Fact[];
+}
+
+/** One direction of a figure. */
+export interface Axis {
+  label: string;
+  unit: string;
+  low: number | null;
+  high: number | null;
+}
+
+/** One line or one stack of bars; `None` is a gap: not measured. */
+export interface Series {
+  name: string;
+  colour: string;
+  values: readonly (number | null)[];
+  dashed: boolean;
+}
+
+/** A finding on the horizontal axis, from where on it holds; `until` open: to the end. */
+export interface Span {
+  begin: number;
+  until: number | null;
+  label: string;
+  tone: Tone;
+}
+
+/** A level that matters: a capacity, a threshold. */
+export interface Limit {
+  value: number;
+  label: string;
+  tone: Tone;
+}
+
+/** Values over steps or time. */
+export interface Lines {
+  type: "lines";
+  id: string;
+  title: string;
+  x: Axis;
+  y: Axis;
+  at: readonly number[];
+  series: readonly Series[];
+  stacked: boolean;
+  spans: readonly Span[];
+  limits: readonly Limit[];
+  caption: string | null;
+  zooms: boolean;
+}
+
+/** Stacked bars, one per category, drawn from left to right. */
+export interface Bars {
+  type: "bars";
+  id: string;
+  title: string;
+  categories: readonly string[];
+  x: Axis;
+  series: readonly Series[];
+  caption: string | null;
+}
+
+/** A row per rank, a column per group of steps: a straggler is a stripe. */
+export interface Heatmap {
+  type: "heatmap";
+  id: string;
+  title: string;
+  x: Axis;
+  at: readonly number[];
+  rows: readonly string[];
+  values: readonly (readonly (number | null)[])[];
+  value: Axis;
+  caption: string | null;
+  zooms: boolean;
+}
+
+/** One bar of a waterfall, from where the last one ended. */
+export interface Change {
+  name: string;
+  value: number;
+  text: string;
+  colour: string;
+  is_total: boolean;
+}
+
+/** How one total becomes another. */
+export interface Waterfall {
+  type: "waterfall";
+  id: string;
+  title: string;
+  y: Axis;
+  changes: readonly Change[];
+  caption: string | null;
+}
+
+/** A part of a whole, and its own parts. */
+export interface Branch {
+  name: string;
+  text: string;
+  share: number;
+  colour: string;
+  parts: readonly Branch[];
+}
+
+/** Where the time of a step goes, part by part. */
+export interface Tree {
+  type: "tree";
+  id: string;
+  title: string;
+  root: Branch;
+  caption: string | null;
+}
+
+export type Figure = Lines | Bars | Heatmap | Waterfall | Tree;
+
+/** A card of a page: a diagnosis, its numbers, its pictures. */
+export interface Part {
+  id: string;
+  title: string;
+  note: string | null;
+  finding: FindingCard | null;
+  tiles: readonly Tile[];
+  figures: readonly Figure[];
+  tables: readonly Table[];
+  is_wide: boolean;
+}
+
+/** Which run, and how far it is. */
+export interface Head {
+  name: string;
+  state: RunState;
+  state_words: string;
+  command: string;
+  started: string;
+  elapsed: string;
+  steps: string;
+  throughput: string;
+  ranks: string;
+  remaining: string | null;
+  progress: number | null;
+}
+
+/** The answer: read first. */
+export interface Verdict {
+  severity: Tone;
+  status: string;
+  why: string;
+  next: string | null;
+  gain: string | null;
+}
+
+/** One run, going on or over. */
+export interface RunPage {
+  type: "run";
+  head: Head;
+  verdict: Verdict;
+  rail: readonly FindingCard[];
+  parts: readonly Part[];
+  output: readonly string[] | null;
+  notes: readonly string[];
+}
+
+/** A run in the list of runs. */
+export interface RunRow {
+  name: string;
+  state: RunState;
+  state_words: string;
+  severity: Tone;
+  status: string;
+  why: string;
+  started: string;
+  duration: string;
+  steps: string;
+  step_time: string;
+  ranks: string;
+  started_unix_s: number | null;
+  duration_s: number | null;
+  step_count: number | null;
+  step_time_s: number | null;
+}
+
+/** All runs under a logs folder, the newest first. */
+export interface RunsPage {
+  type: "runs";
+  folder: string;
+  runs: readonly RunRow[];
+  notes: readonly string[];
+}
+
+/** What changed between two runs, or two groups of runs. */
+export interface ComparisonPage {
+  type: "comparison";
+  a: string;
+  b: string;
+  legend: readonly string[];
+  verdict: Verdict;
+  diagnosis: string | null;
+  parts: readonly Part[];
+  next: readonly string[];
+  notes: readonly string[];
+}
+
+export type Page = RunPage | RunsPage | ComparisonPage;
+
+export const GROUND = { light: "#ffffff", dark: "#161b22" } as const;
+
+export const PALETTE = {
+  "input": { light: "#f0581f", dark: "#f86a26" },
+  "h2d": { light: "#723602", dark: "#eacc76" },
+  "forward": { light: "#369bd9", dark: "#50c4fe" },
+  "backward": { light: "#222f9c", dark: "#4278e5" },
+  "optimizer": { light: "#37744a", dark: "#8dc39a" },
+  "communication": { light: "#b01f89", dark: "#d768be" },
+  "residual": { light: "#939393", dark: "#7c7c7c" },
+  "between": { light: "#172126", dark: "#e8f2fc" },
+  "series-1": { light: "#369bd9", dark: "#50c4fe" },
+  "series-2": { light: "#f0581f", dark: "#f86a26" },
+  "series-3": { light: "#37744a", dark: "#8dc39a" },
+  "series-4": { light: "#b01f89", dark: "#d768be" },
+  "series-5": { light: "#222f9c", dark: "#4278e5" },
+  "series-6": { light: "#723602", dark: "#eacc76" },
+  "series-7": { light: "#939393", dark: "#7c7c7c" },
+  "series-8": { light: "#172126", dark: "#e8f2fc" },
+  "good": { light: "#1a7346", dark: "#56c98d" },
+  "info": { light: "#1f5fbf", dark: "#7ab7ff" },
+  "warn": { light: "#8f5b00", dark: "#e8b339" },
+  "crit": { light: "#c0251b", dark: "#ff8276" },
+  "muted": { light: "#5b6572", dark: "#9aa5b1" },
+  "compute": { light: "#2a65bb", dark: "#499ef2" },
+  "step": { light: "#5b6572", dark: "#9aa5b1" },
+  "median": { light: "#369bd9", dark: "#50c4fe" },
+  "worst": { light: "#b8321a", dark: "#f86a26" },
+  "least": { light: "#939393", dark: "#7c7c7c" },
+  "a": { light: "#8a93a0", dark: "#8b95a3" },
+  "b": { light: "#2447b8", dark: "#6ea8ff" },
+  "better": { light: "#2a65bb", dark: "#57b0f5" },
+  "worse": { light: "#c4450f", dark: "#f8823e" },
+} as const;
+
+export const HEAT = ["#0b1f3f", "#123a6b", "#1f5690", "#3672a3", "#578ca6", "#7ea6a1", "#a9bd96", "#d3cf83", "#f4de71", "#fff3a6"] as const;
