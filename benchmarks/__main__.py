@@ -11,8 +11,8 @@ from pathlib import Path
 from benchmarks.figure import machine, table
 
 NAMES = (
-    *("cost", "startup", "tail_latency", "fast_loop", "large_summary"),
-    *("calibration", "repeated_runs", "compare_speed"),
+    *("cost", "startup", "tail_latency", "fast_loop", "large_summary", "open_large_run"),
+    *("calibration", "repeated_runs", "compare_speed", "dashboard"),
 )
 
 

@@ -19,7 +19,8 @@ LAYERS = (
     ("web", "tui"),
     ("api",),
     ("launch", "agent"),
-    ("text", "figures"),
+    ("figures",),
+    ("text",),
     ("compare",),
     ("summaries",),
     ("diagnose",),
@@ -33,7 +34,7 @@ TRAINER = ("trace", "model")
 FRONT_DOOR = ("__init__", "decorators", "__main__")
 
 OWNERS = {
-    "numpy": {"store", "facts"},
+    "numpy": {"store", "facts", "figures"},
     "msgspec": {"store", "summaries", "compare", "agent", "figures", "web"},
     "psutil": {"agent"},
     "pynvml": {"agent"},

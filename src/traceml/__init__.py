@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         trace_step,
         trace_time,
     )
+    from traceml.web.notebook import show
 
 __all__ = [
     "__version__",
@@ -28,6 +29,7 @@ __all__ = [
     "log_artifact",
     "log_metrics",
     "log_params",
+    "show",
     "summary",
     "trace_model_instance",
     "trace_step",
@@ -40,6 +42,7 @@ _ROOMS = {
     "log_artifact": "traceml.trace.verbs",
     "log_metrics": "traceml.trace.verbs",
     "log_params": "traceml.trace.verbs",
+    "show": "traceml.web.notebook",
     "summary": "traceml.api.ask",
     "trace_model_instance": "traceml.trace.verbs",
     "trace_step": "traceml.trace.verbs",

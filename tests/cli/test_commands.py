@@ -28,7 +28,7 @@ def test_view_prints_the_summary_again(logs: Path, word: str) -> None:
     assert done.stdout.strip() == (logs / "logs/a/final_summary.txt").read_text().strip()
 
 
-@pytest.mark.parametrize("command", ["view", "recover"])
+@pytest.mark.parametrize("command", ["view", "recover", "watch"])
 def test_a_run_that_is_not_there_is_one_line(logs: Path, command: str) -> None:
     done = run_traceml([command, "gone"], logs)
     assert (done.status, done.stdout) == (2, "")
@@ -62,13 +62,14 @@ def test_compare_says_where_it_cannot_write(logs: Path) -> None:
 
 
 def test_every_command_has_help_on_stdout(tmp_path: Path) -> None:
-    for command in ("run", "view", "recover", "compare"):
+    for command in ("run", "view", "recover", "compare", "report", "ui", "watch"):
         done = run_traceml([command, "--help"], tmp_path)
         assert (done.status, done.stderr) == (0, "")
         assert f"usage: traceml {command}" in done.stdout
 
 
-def test_the_agents_command_is_not_for_people(tmp_path: Path) -> None:
-    done = run_traceml(["agent"], tmp_path)
+@pytest.mark.parametrize(("command", "instead"), [("agent", "run"), ("cell x", "report")])
+def test_a_command_of_our_own_is_not_for_people(tmp_path: Path, command: str, instead: str) -> None:
+    done = run_traceml(command.split(), tmp_path)
     assert done.status == 2
-    assert "people say `traceml run`" in done.stderr
+    assert f"people say `traceml {instead}`" in done.stderr

@@ -10,10 +10,13 @@ COMMANDS = {
     "run": "run a training script with tracing",
     "compare": "say what changed between two runs",
     "view": "print a finished run's summary again",
+    "report": "write a run or a comparison as one HTML file",
+    "ui": "serve the dashboard and all runs to a browser",
+    "watch": "show a run that is going on, live in this terminal",
     "recover": "rebuild the summary of a run whose agent died",
     "demo": "the before/after story on this machine, in under a minute",
 }
-_HIDDEN = ("agent",)
+_HIDDEN = ("agent", "cell")
 
 _EXIT_USAGE = 2
 _EXIT_INTERRUPTED, _EXIT_BROKEN_PIPE = 130, 141  # as a shell reports SIGINT and SIGPIPE

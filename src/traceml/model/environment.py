@@ -5,6 +5,8 @@ RING_FOLDER = "TRACEML_RING_FOLDER"
 MAX_STEPS = "TRACEML_MAX_STEPS"
 DISABLED = "TRACEML_DISABLED"
 """Set by `traceml run --disable-traceml`: `traceml.init` does nothing either."""
+TOKEN = "TRACEML_TOKEN"
+"""Set by people: what `traceml ui` asks of readers from other machines."""
 
 MARKS = "marks"
 """A folder in the run's, for small files by which interpreters say how far they came."""

@@ -1,0 +1,51 @@
+"""What a notebook cell shows, made in a process of its own; for `traceml.show`, not for people."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from traceml.model.errors import TraceMLError, UsageError
+
+
+def main(words: list[str]) -> int:
+    """Read what is to be shown, and answer with it as HTML and as text."""
+    if words or sys.stdin is None or sys.stdin.isatty():
+        raise UsageError("this is the notebook's own command; people say `traceml report`")
+    request = json.load(sys.stdin)
+    try:
+        answer = _answer(request)
+    except (TraceMLError, OSError) as error:
+        answer = {"error": str(error)}
+    json.dump(answer, sys.stdout)
+    return 0
+
+
+def _answer(request: dict[str, Any]) -> dict[str, str]:
+    from traceml.web.report import report
+    from traceml.web.reported import reported
+
+    os.chdir(request["folder"])  # names of files are meant from there
+    with tempfile.TemporaryDirectory(prefix="traceml-") as place:
+        words = [
+            said if isinstance(said, str) else _as_file(said, Path(place) / str(number))
+            for number, said in enumerate(request["shown"], start=1)
+        ]
+        found = reported(words, Path(request["logs_dir"]))
+    return {"html": report(found.pages), "text": found.text}
+
+
+def _as_file(document: dict[str, Any], folder: Path) -> str:
+    """A document as a file, called as its run is, as if that had been named."""
+    from traceml.store.folder import is_run_name
+
+    meta = document.get("meta")
+    name = meta.get("run_name") if isinstance(meta, dict) else None
+    folder.mkdir()
+    path = folder / f"{name if isinstance(name, str) and is_run_name(name) else 'run'}.json"
+    path.write_text(json.dumps(document))
+    return str(path)

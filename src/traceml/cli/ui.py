@@ -1,0 +1,107 @@
+"""`traceml ui`: the dashboard and all runs under a logs folder, in a browser."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import quote
+
+from traceml.model.environment import TOKEN
+from traceml.model.errors import UsageError
+from traceml.web.addresses import DEFAULT_HOST, DEFAULT_PORT, is_loopback
+
+_NEEDED = ("starlette", "uvicorn")
+
+
+def main(words: list[str]) -> int:
+    """Serve until Ctrl-C."""
+    options = _parser().parse_args(words)
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"the dashboard needs {' and '.join(missing)}, which this Python has not: "
+            "pip install 'traceml-insight[web]'"
+        )
+    logs = Path(options.logs_dir)
+    if not logs.is_dir() and logs.exists():
+        raise UsageError(f"{logs} is no folder; pass the folder in which runs are kept: --logs-dir")
+    from traceml.web.serve import Serving, serve
+
+    wanted = Serving(
+        logs.absolute(),
+        options.host,
+        options.port,
+        os.environ.get(TOKEN) or None,
+        options.until_run_ends,
+    )
+    serve(wanted, lambda url, token: _announce(options, url, token))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="traceml ui",
+        description="Serve the dashboard: all runs under a logs folder, live and finished.",
+        epilog=f"Another --host than this machine's own needs a token: it is made and printed, "
+        f"or taken from {TOKEN}. Ctrl-C ends the server.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--logs-dir", metavar="DIR", default="logs", help="where runs are kept (default: logs)")
+    add(
+        "--host",
+        metavar="H",
+        type=_host,
+        default=DEFAULT_HOST,
+        help=f"the address to listen at (default: {DEFAULT_HOST})",
+    )
+    add(
+        "--port",
+        metavar="P",
+        type=_port,
+        default=DEFAULT_PORT,
+        help=f"the first port to try, 0 for any (default: {DEFAULT_PORT})",
+    )
+    # For `traceml run --mode=dashboard` and for notebooks.
+    add("--run", metavar="NAME", help=argparse.SUPPRESS)
+    add("--port-free", action="store_true", help=argparse.SUPPRESS)  # as ever: the next free one
+    add("--until-run-ends", action="store_true", help=argparse.SUPPRESS)
+    add("--tell-address", action="store_true", help=argparse.SUPPRESS)
+    return parser
+
+
+def _host(text: str) -> str:
+    if not text.strip() or any(character in text for character in "/ \t?#@"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no address such as 127.0.0.1 or 0.0.0.0")
+    return text
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) < 65536):
+        raise argparse.ArgumentTypeError(f"{text!r} is no port: a whole number from 0 to 65535")
+    return int(text)
+
+
+def _announce(options: argparse.Namespace, url: str, token: str | None) -> None:
+    """Say where it is; to the process that asked for it on standard output."""
+    page = f"{url}runs/{quote(options.run, safe='')}" if options.run else url
+    link = f"{page}?token={token}" if token else page
+    if options.tell_address:
+        print(link, flush=True)
+        return
+    said = [f"traceml: live at {link}" if options.run else f"traceml: the runs are at {link}"]
+    port = url.rstrip("/").rpartition(":")[2]
+    if options.port and port != str(options.port):
+        said[0] += f" (port {options.port} is taken)"
+    if not is_loopback(options.host):
+        said.append(
+            "traceml: whoever has this link can read every run here, and the network can read "
+            "along; where you can, leave --host out and use a tunnel: "
+            f"ssh -L {port}:127.0.0.1:{port} THIS-MACHINE"
+        )
+    if not options.until_run_ends:
+        said.append("traceml: Ctrl-C ends the server; the runs go on")
+    print("\n".join(said), file=sys.stderr, flush=True)

@@ -1,0 +1,163 @@
+"""`traceml.show`: a run or a comparison in a notebook cell, live while the notebook trains.
+
+The notebook's process may be the training's: everything beyond the standard library happens in a
+process of its own, and no thread is left here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from traceml.model.environment import RUN_FOLDER
+from traceml.model.errors import TraceMLError, UsageError
+
+HEIGHT = "min(85vh, 900px)"
+_FRAME = f"width: 100%; height: {HEIGHT}; border: 1px solid #8884; resize: vertical"
+
+_PROGRAM = """\
+import sys
+sys.path[:] = [sys.argv[1], *filter(None, sys.path)]
+from traceml.cli import main
+sys.exit(main(sys.argv[2:]))
+"""
+"""Runs from the package that starts it, and loads nothing from the folder of the notebook."""
+
+_Said = str | Path | Mapping[str, Any]
+
+
+class Shown:
+    """Something to look at: a notebook draws it, anywhere else it is text."""
+
+    def __init__(self, text: str, html: str) -> None:
+        self._text, self._html = text, html
+
+    def __repr__(self) -> str:
+        return self._text
+
+    def _repr_html_(self) -> str:
+        return self._html
+
+
+def show(
+    run_or_comparison: _Said | Sequence[_Said] | None = None, *, logs_dir: str | Path = "logs"
+) -> Shown:
+    """Show a run, or what changed between runs, in a notebook.
+
+    A run is its name under `logs_dir`, its folder, or its summary as a file or a dict; a comparison
+    is what `traceml compare` wrote, as a file or a dict, or a list of runs: the first is compared
+    with each of the others. Without an argument: the run of this process, live.
+    Raises a TraceMLError that says what is wrong with it.
+    """
+    if run_or_comparison is None:
+        return _live()
+    asked = [run_or_comparison]
+    if isinstance(run_or_comparison, Sequence) and not isinstance(run_or_comparison, str):
+        asked = list(run_or_comparison)
+    request = {
+        "logs_dir": str(Path(logs_dir).absolute()),
+        "folder": str(Path.cwd()),
+        "shown": [_in_words(each) for each in asked],
+    }
+    answer = _ask(request)
+    frame = (
+        f'<iframe title="TraceML" sandbox="allow-scripts" style="{_FRAME}" '
+        f'srcdoc="{_attribute(answer["html"])}"></iframe>'
+    )
+    return Shown(answer["text"], frame)
+
+
+def _attribute(document: str) -> str:
+    """A whole page inside an attribute, whatever the encoding of the page around it."""
+    return escape(document).encode("ascii", "xmlcharrefreplace").decode()
+
+
+def _in_words(said: object) -> str | dict[str, Any]:
+    if isinstance(said, Mapping):
+        return dict(said)
+    if isinstance(said, (str, os.PathLike)):
+        return os.fspath(said)
+    raise UsageError(
+        f"a {type(said).__name__} cannot be shown; pass a run's name or folder, a summary or a "
+        "comparison as a file or a dict, or a list of runs to compare"
+    )
+
+
+def _ask(request: Mapping[str, Any]) -> dict[str, str]:
+    """Have another process make it."""
+    done = subprocess.run(
+        _command("cell"), input=json.dumps(request).encode(), capture_output=True, cwd="/"
+    )
+    try:
+        answer: dict[str, str] = json.loads(done.stdout)
+    except ValueError:
+        last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise TraceMLError(
+            f"the page could not be made: its process ended with status {done.returncode} "
+            f"({last or 'without a word'}); `traceml report` may say more"
+        ) from None
+    if "error" in answer:
+        raise UsageError(answer["error"])
+    return answer
+
+
+def _command(*words: str) -> list[str]:
+    return [sys.executable, "-c", _PROGRAM, str(Path(__file__).parents[2]), *words]
+
+
+# The live view
+
+
+class _Server:
+    """A server for the run of this process; the pipe to it closes when we end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        words = ("ui", "--logs-dir", str(folder.parent), "--run", folder.name, "--port", "0")
+        self._process = subprocess.Popen(
+            _command(*words, "--until-run-ends", "--tell-address"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C is not its business
+            cwd="/",  # a module of the user's must not stand in for one of ours
+        )
+        assert self._process.stdout is not None
+        with self._process.stdout as said:
+            self.address = said.readline().decode(errors="replace").strip()
+        if not self.address.startswith("http://"):
+            self._process.wait()
+            why = self.address or f"it ended with status {self._process.returncode}"
+            raise UsageError(f"no live view: {why.removeprefix('traceml ui: ')}")
+
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+
+_server: _Server | None = None
+
+
+def _live() -> Shown:
+    global _server
+    where = os.environ.get(RUN_FOLDER)
+    if not where:
+        raise UsageError(
+            "there is no run in this process to show; call traceml.init() first for a live view, "
+            "or pass a run: traceml.show('name')"
+        )
+    folder = Path(where)
+    if _server is None or _server.folder != folder or not _server.is_alive():
+        _server = _Server(folder)
+    address = escape(_server.address)
+    return Shown(
+        f"the run {folder.name!r}, live at {_server.address}",
+        f'<iframe title="TraceML, live" src="{address}" style="{_FRAME}"></iframe>\n'
+        f'<div><a href="{address}" target="_blank" rel="noopener">{address}</a>: '
+        "live, on the machine where this notebook runs</div>",
+    )

@@ -1,0 +1,222 @@
+"""Who may read: the right address, no foreign page, no name that leaves the logs folder."""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from pathlib import Path
+from urllib.parse import parse_qs
+
+import msgspec
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from traceml.model.errors import RunNotFound
+from traceml.store.folder import MANIFEST, is_run_name
+from traceml.summaries.read import FILE_NAME
+from traceml.web.addresses import is_loopback
+
+READS = ("GET", "HEAD")
+_LOCAL = ("127.0.0.1", "localhost")
+_SAME = ("same-origin", "none")
+"""What a browser says of a request from our own pages, or that a person typed."""
+_FRAMED_BY = "http://127.0.0.1:* http://localhost:*"
+"""Notebooks on this machine."""
+
+CONTENT_POLICY = "; ".join(
+    [
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data:",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        f"frame-ancestors {_FRAMED_BY}",
+    ]
+)
+HEADERS = {
+    "content-security-policy": CONTENT_POLICY,
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
+"""On every answer."""
+
+
+def new_token() -> str:
+    """A secret for a link."""
+    return secrets.token_urlsafe(24)
+
+
+def run_folder(logs: Path, name: str) -> Path:
+    """The folder of a run by its name alone; raises RunNotFound for whatever leads elsewhere."""
+    if not is_run_name(name):
+        raise RunNotFound(
+            f"{name[:80]!r} cannot be a run's name: a run is a folder right under {logs}; "
+            "choose one from the list of runs"
+        )
+    folder = logs / name
+    try:
+        is_inside = folder.resolve().parent == logs.resolve()
+        is_run = any((folder / file).is_file() for file in (MANIFEST, FILE_NAME))
+    except OSError:
+        is_inside = is_run = False
+    if not (is_inside and is_run):
+        raise RunNotFound(
+            f"there is no run {name!r} under {logs}; it may have been deleted: "
+            "choose one from the list of runs"
+        )
+    return folder
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What a request has to bring along."""
+
+    host: str
+    """The address that is bound."""
+    port: int
+    token: str | None = None
+    """Asked for where other machines can reach us."""
+
+    def refusal(self, scope: Scope) -> tuple[int, str] | None:
+        """Why a request is not answered, as a status and a sentence; `None`: it is."""
+        if scope["method"] not in READS:
+            return 405, f"{scope['method']} is not understood here: pages are only read, with GET"
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        hosts = [value.decode("latin-1") for name, value in headers if name == b"host"]
+        if len(hosts) != 1 or not self._is_ours(hosts[0]):
+            return 403, self._wrong_host(hosts)
+        sent = {name: value.decode("latin-1") for name, value in headers}
+        origin = sent.get(b"origin")
+        if origin is not None and origin != f"http://{hosts[0]}":
+            return 403, f"a page of {origin[:80]!r} asked; only pages of this server may"
+        is_visit = sent.get(b"sec-fetch-mode") == "navigate"
+        if not is_visit and sent.get(b"sec-fetch-site", "none") not in _SAME:
+            return 403, "another site's page asked; only pages of this server may"
+        if self.token is not None and not self._has_token(scope, sent):
+            return 401, (
+                "a token is needed from other machines: open the address that `traceml ui` "
+                "printed, with its ?token=…"
+            )
+        return None
+
+    def cookie(self, scope: Scope) -> str | None:
+        """What keeps the token of the link that was opened; `None` where it has none."""
+        if self.token is None or not self._is_token(_token_in(scope)):
+            return None
+        return f"{self._cookie_name}={self.token}; Path=/; HttpOnly; SameSite=Strict"
+
+    @property
+    def _cookie_name(self) -> str:
+        return f"traceml-{self.port}"  # browsers do not tell cookies of two ports apart
+
+    def _has_token(self, scope: Scope, sent: Mapping[bytes, str]) -> bool:
+        bearer = sent.get(b"authorization", "").removeprefix("Bearer ")
+        return any(
+            self._is_token(each)
+            for each in (_token_in(scope), self._kept(sent.get(b"cookie", "")), bearer)
+        )
+
+    def _kept(self, header: str) -> str:
+        try:
+            cookies = SimpleCookie(header)
+        except CookieError:
+            return ""
+        return cookies[self._cookie_name].value if self._cookie_name in cookies else ""
+
+    def _is_token(self, found: str) -> bool:
+        assert self.token is not None
+        return secrets.compare_digest(found.encode(), self.token.encode())
+
+    def _is_ours(self, host: str) -> bool:
+        """A name that somebody else's DNS cannot lead here, and our port."""
+        name, port = _split(host)
+        if port != self.port:
+            return False
+        if name in _LOCAL or name == self.host.lower():
+            return True
+        if is_loopback(self.host):
+            return False
+        return _is_address(name) or name in _own_names()
+
+    def _wrong_host(self, hosts: list[str]) -> str:
+        found = hosts[0][:80] if hosts else "none"
+        expected = f"{self.host}:{self.port}" if not is_loopback(self.host) else ""
+        names = [f"{name}:{self.port}" for name in _LOCAL] + [expected] * bool(expected)
+        return (
+            f"this server is not called {found!r}: expected {' or '.join(names)}; "
+            "open the address that it printed (through a tunnel: with the same port on both sides)"
+        )
+
+
+def _split(host: str) -> tuple[str, int | None]:
+    """A Host header's name and port; 80 where it has none."""
+    name, colon, port = host.lower().rpartition(":")
+    if not colon or host.endswith("]"):
+        return host.lower().strip("[]"), 80
+    return name.strip("[]"), int(port) if port.isascii() and port.isdigit() else None
+
+
+def _is_address(name: str) -> bool:
+    """Numbers, which no DNS server is asked for."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _own_names() -> set[str]:
+    return {socket.gethostname().lower(), socket.getfqdn().lower()}
+
+
+def _token_in(scope: Scope) -> str:
+    query: bytes = scope.get("query_string", b"")
+    return parse_qs(query.decode("latin-1")).get("token", [""])[0]
+
+
+class Guard:
+    """Stands before the application: refuses, and puts the headers on every answer."""
+
+    def __init__(self, app: ASGIApp, policy: Policy) -> None:
+        self._app = app
+        self._policy = policy
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return
+        headers = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                own = {name for name, _ in message.get("headers", ())}
+                added = [pair for pair in headers if pair[0] not in own]
+                message["headers"] = [*message.get("headers", ()), *added]
+            await send(message)
+
+        refused = self._policy.refusal(scope)
+        if refused is not None:
+            await _refuse(send_guarded, *refused)
+            return
+        cookie = self._policy.cookie(scope)
+        if cookie is not None:
+            headers.append((b"set-cookie", cookie.encode()))
+        await self._app(scope, receive, send_guarded)
+
+
+async def _refuse(send: Send, status: int, why: str) -> None:
+    body = msgspec.json.encode({"error": why})
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"cache-control", b"no-store"),
+        *([(b"allow", b"GET, HEAD")] if status == 405 else []),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

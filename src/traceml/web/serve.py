@@ -1,0 +1,159 @@
+"""Runs the server: finds a port, says where it listens, and ends when it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+
+from traceml.model.errors import UsageError
+from traceml.web.addresses import DEFAULT_HOST, DEFAULT_PORT, is_loopback
+from traceml.web.live import Pages
+from traceml.web.security import Policy, new_token
+from traceml.web.server import application
+
+PORTS_TRIED = 100
+FINISHING_S = 2.0
+"""How long the last look at the pages may take when the run is over."""
+_CLOSING_S = 1.0
+"""How long connections that do not end by themselves are waited for."""
+_STANDARD_INPUT = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What is served, and where."""
+
+    logs: Path
+    host: str = DEFAULT_HOST
+    port: int = DEFAULT_PORT
+    """The first that is tried; 0: any."""
+    token: str | None = None
+    """For other machines; `None`: one is made where one is needed."""
+    until_input_ends: bool = False
+    """Whether the end of standard input is the end of it: whoever started us is gone."""
+
+
+def serve(wanted: Serving, announce: Callable[[str, str | None], None]) -> None:
+    """Serve until Ctrl-C, SIGTERM or the end of the input.
+
+    `announce` is told the address and the token once we listen.
+    Raises UsageError where no port can be had.
+    """
+    listener = listen(wanted.host, wanted.port)
+    port = listener.getsockname()[1]
+    token = None if is_loopback(wanted.host) else wanted.token or new_token()
+    pages = Pages(wanted.logs)
+    app = application(wanted.logs, Policy(wanted.host, port, token), pages)
+    config = uvicorn.Config(
+        app,
+        http="h11",
+        ws="none",
+        loop="asyncio",
+        lifespan="off",
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=_CLOSING_S,  # type: ignore[arg-type] # any number will do
+        backlog=128,
+    )
+    server = _Server(config, pages, lambda: announce(_url(wanted.host, port), token))
+    asyncio.run(server.run_here(listener, wanted.until_input_ends))
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket at the first free port from this one on."""
+    address = "127.0.0.1" if host == "localhost" else host
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    last = min(port + PORTS_TRIED, 65536) if port else 1
+    for tried in range(port, last):
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((address, tried))
+            listener.listen(128)
+            return listener
+        except OSError as error:
+            listener.close()
+            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                raise UsageError(
+                    f"nothing can listen at {host}:{tried} ({error.strerror or error}); expected "
+                    "an address of this machine, such as 127.0.0.1: choose another --host"
+                ) from None
+    raise UsageError(
+        f"no port from {port} to {last - 1} is free at {host}; choose another --port, "
+        "or --port 0 for any"
+    )
+
+
+def _url(host: str, port: int) -> str:
+    """The address that people open; that of every interface is opened by the machine's name."""
+    if host in ("0.0.0.0", "::", ""):
+        host = socket.gethostname()
+    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, with our own ways of ending."""
+
+    def __init__(self, config: uvicorn.Config, pages: Pages, announce: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._pages = pages
+        self._announce = announce
+        self._finishing: asyncio.Task[None] | None = None
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals end us in `run_here`'s way."""
+        yield
+
+    async def run_here(self, listener: socket.socket, until_input_ends: bool) -> None:
+        """Serve until told to end."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._end)
+        if until_input_ends:
+            _at_end_of_input(lambda: loop.call_soon_threadsafe(self._finish))
+        await self.serve(sockets=[listener])
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and say so."""
+        await super().startup(sockets)
+        self._announce()
+
+    def _end(self) -> None:
+        """Now: streams are closed at once. Told twice, nobody is waited for."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
+        self._pages.close()
+
+    def _finish(self) -> None:
+        """Soon: viewers are told the last state first."""
+        self._finishing = asyncio.ensure_future(self._tell_the_last())
+
+    async def _tell_the_last(self) -> None:
+        await self._pages.finish(FINISHING_S)
+        self.should_exit = True
+
+
+def _at_end_of_input(call: Callable[[], object]) -> None:
+    """Call when standard input ends; whatever comes before its end means nothing."""
+
+    def read() -> None:
+        with contextlib.suppress(OSError):  # no input at all: as if it had ended
+            while os.read(_STANDARD_INPUT, 1 << 12):
+                continue
+        with contextlib.suppress(RuntimeError):  # the loop has ended before
+            call()
+
+    threading.Thread(target=read, name="traceml-input", daemon=True).start()

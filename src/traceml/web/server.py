@@ -1,0 +1,168 @@
+"""The server's addresses: pages for people, JSON for programs, and the stream that keeps a page."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from traceml.model.errors import RunNotFound, TraceMLError, UsageError
+from traceml.web import assets
+from traceml.web.live import Pages
+from traceml.web.security import Guard, Policy, run_folder
+from traceml.web.sources import LIST, Address, address_of, comparison_of
+
+_FOREVER = "public, max-age=31536000, immutable"
+_ASK_AGAIN = "no-cache"  # may be kept, but not shown without asking
+_NEVER = "no-store"
+_HTML, _JSON, _EVENTS = "text/html; charset=utf-8", "application/json", "text/event-stream"
+_LAST_STEP = 1 << 53
+"""A browser has no larger whole number."""
+
+_Handler = Callable[[Request], Awaitable[Response]]
+
+
+def application(logs: Path, policy: Policy, pages: Pages) -> ASGIApp:
+    """Everything that answers, behind its guard."""
+    site = _Site(logs, pages)
+    routes = [
+        Route("/", site.shell),
+        Route("/runs/{name}", site.run),
+        Route("/compare", site.shell),
+        Route("/static/{name}", site.static),
+        Route("/api/runs", _answering(site.api_list)),
+        Route("/api/runs/{name}", _answering(site.api_run)),
+        Route("/api/runs/{name}/detail", _answering(site.api_detail)),
+        Route("/api/compare", _answering(site.api_comparison)),
+        Route("/api/events", _answering(site.events)),
+    ]
+    app = Starlette(routes=routes, exception_handlers={404: _not_found})
+    app.router.redirect_slashes = False
+    return Guard(app, policy)
+
+
+def _answering(handler: _Handler) -> _Handler:
+    """The same handler; what a user can act on becomes an answer with its message."""
+
+    async def handle(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except TraceMLError as error:
+            return _error(400 if isinstance(error, UsageError) else 404, str(error))
+
+    return handle
+
+
+class _Site:
+    """The answers, one method each."""
+
+    def __init__(self, logs: Path, pages: Pages) -> None:
+        self._logs, self._pages = logs, pages
+        try:
+            self._assets = assets.load()
+            self._shell = assets.shell(self._assets)
+        except assets.ViewerMissing:
+            self._assets, self._shell = {}, assets.sorry()
+
+    async def shell(self, request: Request) -> Response:
+        """The page in which the viewer draws."""
+        return self._page(200)
+
+    async def run(self, request: Request) -> Response:
+        """The same page; its status says whether there is such a run."""
+        try:
+            run_folder(self._logs, request.path_params["name"])
+        except RunNotFound:
+            return self._page(404)
+        return self._page(200)
+
+    def _page(self, status: int) -> Response:
+        status = status if self._assets else 503  # nothing to draw it with
+        return Response(self._shell, status, {"cache-control": _NEVER}, _HTML)
+
+    async def static(self, request: Request) -> Response:
+        """A file of the viewer, compressed once and for all."""
+        asset = self._assets.get(request.path_params["name"])
+        if asset is None:
+            return await _not_found(request, None)
+        is_this = request.query_params.get("v") == asset.version
+        headers = {
+            "cache-control": _FOREVER if is_this else _ASK_AGAIN,
+            "etag": asset.tag,
+            "vary": "accept-encoding",
+        }
+        if asset.tag in request.headers.get("if-none-match", ""):
+            return Response(None, 304, headers)
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            headers["content-encoding"] = "gzip"
+            return Response(asset.zipped, 200, headers, asset.kind)
+        return Response(asset.content, 200, headers, asset.kind)
+
+    async def api_list(self, request: Request) -> Response:
+        """The list of runs."""
+        return await self._whole(LIST)
+
+    async def api_run(self, request: Request) -> Response:
+        """A run's page."""
+        return await self._whole(_run(request))
+
+    async def api_comparison(self, request: Request) -> Response:
+        """A comparison's page."""
+        query = request.query_params
+        return await self._whole(comparison_of(query.getlist("a"), query.getlist("b")))
+
+    async def _whole(self, address: Address) -> Response:
+        return _json(await self._pages.channel(address).whole())
+
+    async def api_detail(self, request: Request) -> Response:
+        """A run's figures over a part of its steps."""
+        first, last = (_step(request, name) for name in ("first", "last"))
+        if first > last:
+            raise UsageError(f"the steps {first} to {last} are none; ask for first <= last")
+        figures = await self._pages.channel(_run(request)).detail(first, last)
+        return _json(msgspec.json.encode({"figures": figures}))
+
+    async def events(self, request: Request) -> Response:
+        """A page and whatever happens to it, as server-sent events."""
+        address = address_of(request.query_params.get("page", ""))
+        headers = {"cache-control": _NEVER, "x-accel-buffering": "no"}
+        if request.method == "HEAD":  # which has no end to wait for
+            return Response(None, 200, headers, _EVENTS)
+        return StreamingResponse(self._pages.events(address), 200, headers, _EVENTS)
+
+
+def _run(request: Request) -> Address:
+    return Address("run", (request.path_params["name"],))
+
+
+def _step(request: Request, name: str) -> int:
+    text = request.query_params.get(name, "")
+    if not (text.isascii() and text.isdigit()) or len(text) > 16 or int(text) > _LAST_STEP:
+        raise UsageError(
+            f"{name}={text[:40]!r} is no step: expected a whole number; "
+            "ask for /api/runs/NAME/detail?first=100&last=200"
+        )
+    return int(text)
+
+
+def _json(content: bytes) -> Response:
+    return Response(content, 200, {"cache-control": _NEVER}, _JSON)
+
+
+def _error(status: int, words: str) -> Response:
+    body = msgspec.json.encode({"error": words})
+    return Response(body, status, {"cache-control": _NEVER}, _JSON)
+
+
+async def _not_found(request: Request, error: Exception | None) -> Response:
+    return _error(
+        404,
+        f"there is nothing at {request.url.path[:80]!r}: pages are /, /runs/NAME and "
+        "/compare?a=NAME&b=NAME; start from the list of runs",
+    )

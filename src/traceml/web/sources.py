@@ -1,0 +1,172 @@
+"""Where pages come from: a run, the list of runs, a comparison, each looked at again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple, Protocol, TypeAlias
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from traceml.api.listing import RunList
+from traceml.api.watch import RunWatch, comparison_page
+from traceml.figures.page import Figure, Page
+from traceml.model.errors import UsageError
+from traceml.store.folder import MANIFEST, SUMMARY
+from traceml.web.security import run_folder
+
+LIVE_PAUSE_S = 1.0
+"""A viewer is told at most so often."""
+QUIET_PAUSE_S = 2.0
+"""For what changes seldom; looking is cheap then."""
+
+_Stamp: TypeAlias = tuple[object, ...]
+"""Tells a file from a later one in its place."""
+
+
+class Source(Protocol):
+    """Something that has a page; looking at it reads files, so it is done in a thread."""
+
+    def page(self) -> Page:
+        """The page as it is now; the very same object where nothing changed.
+
+        Raises TraceMLError where there is none, and says why.
+        """
+
+    def pause_s(self) -> float:
+        """How long until it is worth looking again."""
+
+
+class RunSource:
+    """One run, going on or over, or replaced by another of its name."""
+
+    def __init__(self, logs: Path, name: str) -> None:
+        self._logs, self._name = logs, name
+        self._watch: RunWatch | None = None
+        self._identity: _Stamp = ()
+
+    def page(self) -> Page:
+        """The run's page."""
+        return self._watched().page()
+
+    def detail(self, first_step: int, last_step: int) -> tuple[Figure, ...]:
+        """The figures over steps, finer between two of them."""
+        return self._watched().detail(first_step, last_step)
+
+    def pause_s(self) -> float:
+        """A second while it goes on."""
+        is_live = self._watch is not None and self._watch.is_live()
+        return LIVE_PAUSE_S if is_live else QUIET_PAUSE_S
+
+    def _watched(self) -> RunWatch:
+        folder = run_folder(self._logs, self._name)
+        identity = _stamp(folder, MANIFEST)
+        if self._watch is None or identity != self._identity:
+            self._watch = None  # should the next line fail
+            self._watch = RunWatch(folder)
+            self._identity = identity
+        return self._watch
+
+
+class ListSource:
+    """All runs under a logs folder."""
+
+    def __init__(self, logs: Path) -> None:
+        self._list = RunList(logs)
+        self._page: Page | None = None
+
+    def page(self) -> Page:
+        """The list of runs."""
+        page = self._list.page()
+        if page != self._page:
+            self._page = page
+        return self._page
+
+    def pause_s(self) -> float:
+        """Runs come and go seldom."""
+        return QUIET_PAUSE_S
+
+
+class ComparisonSource:
+    """Two runs, or two groups of them, side by side."""
+
+    def __init__(self, logs: Path, a: Sequence[str], b: Sequence[str]) -> None:
+        self._logs = logs
+        self._sides = a, b
+        self._page: Page | None = None
+        self._state: _Stamp = ()
+
+    def page(self) -> Page:
+        """The comparison, made again when a summary is another."""
+        a, b = ([run_folder(self._logs, name) for name in side] for side in self._sides)
+        state = tuple(_stamp(folder, SUMMARY) for folder in (*a, *b))
+        if self._page is None or state != self._state:
+            # By their whole paths: a name alone may also stand for something beside the logs.
+            self._page = comparison_page(_words(a), _words(b), self._logs)
+            self._state = state
+        return self._page
+
+    def pause_s(self) -> float:
+        """Summaries are seldom written twice."""
+        return QUIET_PAUSE_S
+
+
+class Address(NamedTuple):
+    """Which page: a run (`a` is its name), a comparison, or the list of runs."""
+
+    kind: Literal["list", "run", "comparison"]
+    a: tuple[str, ...] = ()
+    b: tuple[str, ...] = ()
+
+
+LIST = Address("list")
+
+
+def address_of(page: str) -> Address:
+    """What a browser's address stands for: `/`, `/runs/NAME` or `/compare?a=NAME&b=NAME`."""
+    parts = urlsplit(page)
+    if parts.path == "/":
+        return LIST
+    if parts.path == "/compare":
+        query = parse_qs(parts.query)
+        return comparison_of(query.get("a", []), query.get("b", []))
+    if parts.path.startswith("/runs/"):
+        return Address("run", (unquote(parts.path.removeprefix("/runs/")),))
+    raise UsageError(
+        f"there is no page {page[:80]!r}: expected /, /runs/NAME or /compare?a=NAME&b=NAME; "
+        "start from the list of runs"
+    )
+
+
+def comparison_of(a: Sequence[str], b: Sequence[str]) -> Address:
+    """The comparison of two sides; raises UsageError where one has no run."""
+    if not a or not b:
+        raise UsageError(
+            f"a comparison needs runs on both sides, {len(a)} and {len(b)} were given; "
+            "ask for /compare?a=NAME&b=NAME"
+        )
+    return Address("comparison", tuple(a), tuple(b))
+
+
+def source_of(address: Address, logs: Path) -> Source:
+    """Where a page comes from."""
+    if address.kind == "run":
+        return RunSource(logs, address.a[0])
+    if address.kind == "comparison":
+        return ComparisonSource(logs, address.a, address.b)
+    return ListSource(logs)
+
+
+def _words(folders: Sequence[Path]) -> list[str]:
+    return [str(folder.absolute()) for folder in folders]
+
+
+def _stamp(folder: Path, *names: str) -> _Stamp:
+    found: list[object] = []
+    for name in names:
+        try:
+            stat = (folder / name).stat()
+        except OSError:
+            found.append(None)
+        else:
+            found.append((stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size))
+    return tuple(found)

@@ -1,0 +1,278 @@
+"""The server as a browser and a program see it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import shutil
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import traceml
+from processes import STEPS, TRACEML, run_traceml, started, wait_until
+from served import Served, Viewer, address_in, serving
+
+
+@pytest.mark.parametrize("page", ["/", "/runs/a", "/compare?a=a&b=b"])
+def test_every_page_is_the_shell_without_a_redirect(server: Served, page: str) -> None:
+    answer = server.get(page)
+    assert answer.status == 200
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert b'<div id="app">' in answer.body
+    assert re.findall(rb'(?:src|href)="(?!/static/|data:)', answer.body) == []
+
+
+def test_the_page_of_a_run_that_is_not_there_says_so_in_its_status(server: Served) -> None:
+    answer = server.get("/runs/gone")
+    assert answer.status == 404
+    assert b'<div id="app">' in answer.body
+
+
+@pytest.mark.parametrize(
+    ("address", "kind"),
+    [("/api/runs", "runs"), ("/api/runs/a", "run"), ("/api/compare?a=a&b=b", "comparison")],
+)
+def test_every_page_is_there_for_programs(server: Served, address: str, kind: str) -> None:
+    answer = server.get(address)
+    assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
+    assert answer.json["type"] == kind
+    assert answer.headers["cache-control"] == "no-store"
+
+
+def test_the_list_has_the_runs(server: Served) -> None:
+    assert {row["name"] for row in server.get("/api/runs").json["runs"]} == {"a", "b"}
+
+
+def test_a_part_of_the_steps_is_there_in_detail(server: Served) -> None:
+    answer = server.get("/api/runs/a/detail?first=10&last=20")
+    assert answer.status == 200
+    assert all(figure["zooms"] for figure in answer.json["figures"])
+
+
+@pytest.mark.parametrize(
+    ("address", "status", "words"),
+    [
+        ("/api/runs/gone", 404, "there is no run 'gone'"),
+        ("/api/runs/a/detail", 400, "first='' is no step"),
+        ("/api/runs/a/detail?first=2&last=1", 400, "the steps 2 to 1 are none"),
+        ("/api/runs/a/detail?first=-1&last=1", 400, "expected a whole number"),
+        (f"/api/runs/a/detail?first=1&last={'9' * 40}", 400, "expected a whole number"),
+        ("/api/compare?a=a", 400, "needs runs on both sides"),
+        ("/api/compare?a=a&b=gone", 404, "there is no run 'gone'"),
+        ("/api/events?page=/nowhere", 400, "there is no page '/nowhere'"),
+        ("/api/nothing", 404, "there is nothing at '/api/nothing'"),
+        ("/runs/a/", 404, "there is nothing at '/runs/a/'"),
+    ],
+)
+def test_what_cannot_be_answered_is_said(
+    server: Served, address: str, status: int, words: str
+) -> None:
+    answer = server.get(address)
+    assert answer.status == status
+    assert words in answer.error
+
+
+def test_a_head_request_has_no_body_and_ends(server: Served) -> None:
+    for page in ("/", "/api/runs", "/api/events?page=/runs/a"):
+        answer = server.get(page, method="HEAD")
+        assert (answer.status, answer.body) == (200, b"")
+
+
+def test_the_viewers_files_may_be_kept_for_ever(server: Served) -> None:
+    (script,) = re.findall(r'src="(/static/viewer.js\?v=\w+)"', server.get("/").body.decode())
+    plain = server.get(script)
+    assert plain.status == 200
+    assert "immutable" in plain.headers["cache-control"]
+    zipped = server.get(script, Accept_Encoding="gzip, br")
+    assert zipped.headers["content-encoding"] == "gzip"
+    assert gzip.decompress(zipped.body) == plain.body
+    assert server.get("/static/viewer.js").headers["cache-control"] == "no-cache"
+    again = server.get("/static/viewer.js", If_None_Match=plain.headers["etag"])
+    assert (again.status, again.body) == (304, b"")
+
+
+def test_a_finished_run_is_sent_once(server: Served) -> None:
+    with server.viewer("/runs/a") as viewer:
+        assert viewer.next()[0] == "page"
+    assert viewer.page == server.get("/api/runs/a").json
+
+
+def test_a_comparison_can_be_looked_at_too(server: Served) -> None:
+    with server.viewer("/compare%3Fa=a%26b=b") as viewer:
+        name, page = viewer.next()
+    assert (name, page["type"]) == ("page", "comparison")
+
+
+LIVE = (
+    STEPS
+    + """
+import pathlib, time
+while not pathlib.Path("stop").exists():
+    time.sleep(0.005)
+    take_steps(1)
+"""
+)
+
+
+def _until(viewer: Viewer, what: str, condition: object) -> None:
+    assert callable(condition)
+    wait_until(lambda: viewer.next() and condition(viewer.page), what)
+
+
+def test_a_live_run_is_followed_to_its_end_by_what_changes(tmp_path: Path) -> None:
+    words = [TRACEML, "run", "--run-name", "live", "train.py"]
+    with started(words, tmp_path, LIVE) as run, serving(tmp_path / "logs") as server:
+        wait_until(lambda: server.get("/api/runs/live").status == 200, "the run is there")
+        with server.viewer("/runs/live") as viewer, server.viewer("/") as everything:
+            _until(viewer, "it is live", lambda page: page["head"]["state"] == "live")
+            steps = viewer.page["head"]["steps"]
+            _until(viewer, "steps are added", lambda page: page["head"]["steps"] != steps)
+            assert everything.next()[0] == "page"
+            assert everything.page["runs"][0]["state"] == "live"
+            (tmp_path / "stop").touch()
+            assert run.finish().status == 0
+            _until(viewer, "it is over", lambda page: page["head"]["state"] == "finished")
+            _until(everything, "the list", lambda page: page["runs"][0]["state"] == "finished")
+            wait_until(
+                lambda: server.get("/api/runs/live").json == viewer.page or viewer.next(),
+                "the page that was made of changes is the page",
+            )
+
+
+def test_many_viewers_of_one_run_see_the_same(tmp_path: Path) -> None:
+    words = [TRACEML, "run", "--run-name", "live", "train.py"]
+    with started(words, tmp_path, LIVE), serving(tmp_path / "logs") as server:
+        wait_until(lambda: server.get("/api/runs/live").status == 200, "the run is there")
+
+        def look(_: int) -> list[str]:
+            with server.viewer("/runs/live") as viewer:
+                return [json.dumps(viewer.next()) for _ in range(4)][1:]
+
+        with ThreadPoolExecutor(10) as viewers:
+            seen = list(viewers.map(look, range(10)))
+        (tmp_path / "stop").touch()
+    assert all(set(each) & set(seen[0]) for each in seen), "each change is made once for all"
+
+
+def test_a_run_that_is_deleted_while_looked_at_is_gone(logs: Path, tmp_path: Path) -> None:
+    copied = shutil.copytree(logs / "a", tmp_path / "logs" / "a")
+    with serving(tmp_path / "logs") as server, server.viewer("/runs/a") as viewer:
+        assert viewer.next()[0] == "page"
+        shutil.rmtree(copied)
+        name, data = viewer.next()
+        assert name == "gone"
+        assert "there is no run 'a'" in data["error"]
+        assert server.get("/api/runs/a").status == 404
+
+
+def test_a_run_that_takes_the_name_of_another_is_shown_instead(logs: Path, tmp_path: Path) -> None:
+    place, other = tmp_path / "logs" / "x", tmp_path / "other"
+    shutil.copytree(logs / "a", place)
+    shutil.copytree(logs / "b", other)
+    manifest = json.loads((other / "run.json").read_bytes())
+    (other / "run.json").write_text(json.dumps(manifest | {"command": ["python", "other.py"]}))
+    with serving(tmp_path / "logs") as server, server.viewer("/runs/x") as viewer:
+        viewer.next()
+        shutil.rmtree(place)
+        shutil.copytree(other, place)
+        _until(viewer, "the other run", lambda page: "other.py" in page["head"]["command"])
+
+
+def test_broken_folders_leave_the_others_in_the_list(logs: Path, tmp_path: Path) -> None:
+    place = tmp_path / "logs"
+    shutil.copytree(logs / "a", place / "a")
+    for name, content in {"empty": b"", "cut": b'{"run_name": "cu', "other": b"[1, 2]"}.items():
+        (place / name).mkdir()
+        (place / name / "run.json").write_bytes(content)
+    (place / "a file").write_text("no run")
+    (tmp_path / "elsewhere").mkdir()
+    with serving(place, cwd=tmp_path / "elsewhere") as server:
+        page = server.get("/api/runs").json
+        assert "a" in {row["name"] for row in page["runs"]}
+        for name in ("empty", "cut", "other"):
+            answer = server.get(f"/api/runs/{name}")
+            assert answer.status == 404
+            assert name in answer.error
+
+
+def test_no_logs_folder_yet_is_an_empty_list_that_fills(logs: Path, tmp_path: Path) -> None:
+    with serving(tmp_path / "logs") as server, server.viewer("/") as viewer:
+        viewer.next()
+        assert viewer.page["runs"] == []
+        shutil.copytree(logs / "a", tmp_path / "logs" / "a")
+        _until(viewer, "the run appears", lambda page: page["runs"])
+
+
+def test_a_taken_port_leads_to_the_next_free_one(logs: Path, server: Served) -> None:
+    with serving(logs, "--port", str(server.port)) as other:
+        assert other.port != server.port
+        assert f"port {server.port} is taken" in other.running.stderr_path.read_text()
+        assert other.get("/").status == 200
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_server_and_its_streams(logs: Path, number: signal.Signals) -> None:
+    with serving(logs) as server, server.viewer("/runs/a") as viewer:
+        viewer.next()
+        server.running.send(number)
+        assert viewer.next() == ("end", None)
+        done = server.running.finish()
+    assert done.status == 0
+    assert "Traceback" not in done.stderr
+
+
+def test_a_dashboard_shows_the_end_of_its_run_and_ends(tmp_path: Path) -> None:
+    words = [TRACEML, "run", "--mode=dashboard", "--run-name", "live", "train.py"]
+    with started(words, tmp_path, LIVE) as run:
+        server = Served(run, wait_until(lambda: address_in(run), "the dashboard is there"))
+        assert server.address.endswith("/runs/live")
+        with server.viewer("/runs/live") as viewer:
+            _until(viewer, "it is live", lambda page: page["head"]["state"] == "live")
+            (tmp_path / "stop").touch()
+            name, data = viewer.next()
+            while name in ("page", "delta"):
+                name, data = viewer.next()
+            assert (name, data["is_over"]) == ("gone", True)
+            assert "The run is over" in data["error"]
+            assert viewer.page["head"]["state"] == "finished"
+            assert viewer.next() == ("end", None)
+        done = run.finish()
+    assert (done.status, "Traceback" in done.stderr) == (0, False)
+    done.assert_nothing_is_left()
+
+
+def test_without_anybody_behind_it_a_dashboard_ends(logs: Path) -> None:
+    """Standard input is the launcher's word that it is there; here it ends at once."""
+    with serving(logs, "--run", "a", "--until-run-ends") as server:
+        assert server.running.finish().status == 0
+
+
+def test_a_checkout_without_the_viewer_says_how_to_build_it(logs: Path, tmp_path: Path) -> None:
+    package = Path(traceml.__file__).parent
+    unbuilt = shutil.ignore_patterns("static", "viewer", "__pycache__")
+    shutil.copytree(package, tmp_path / "src" / "traceml", ignore=unbuilt)
+    here = {"PYTHONPATH": str(tmp_path / "src")}
+    with serving(logs, cwd=tmp_path, env=here) as server:
+        page = server.get("/runs/a")
+        assert (page.status, b"pip install -e ." in page.body) == (503, True)
+        assert server.get("/api/runs/a").status == 200
+    done = run_traceml(["report", logs / "a", "-o", "r.html"], tmp_path, env=here)
+    assert (done.status, done.stderr.count("\n")) == (2, 1)
+    assert "`pip install -e .` in the checkout builds them" in done.stderr
+
+
+def test_a_port_that_is_none_is_a_usage_error(tmp_path: Path) -> None:
+    for option, value in (("--port", "70000"), ("--port", "x"), ("--host", "a/b")):
+        done = run_traceml(["ui", option, value], tmp_path)
+        assert done.status == 2
+        assert value in done.stderr
+
+
+def test_an_address_of_another_machine_is_one_line(tmp_path: Path) -> None:
+    done = run_traceml(["ui", "--host", "192.0.2.1"], tmp_path)
+    assert done.status == 2
+    assert done.stderr.startswith("traceml ui: nothing can listen at 192.0.2.1:8765")
