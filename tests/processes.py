@@ -314,13 +314,20 @@ class Terminal(Traces):
         """Give the terminal another size, as dragging its window does."""
         _set_size(self.master, rows, columns)
 
+    def hang_up(self) -> None:
+        """Close the terminal's window."""
+        nothing = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nothing, self.master)
+        os.close(nothing)
+
     def wait_for(self, name: str) -> Path:
         """Wait until the script has made a file of this name; the screen is read meanwhile."""
         path = self.cwd / name
-        wait_until(lambda: self._read() or path.exists(), f"{name} is there")
+        wait_until(lambda: self.read() or path.exists(), f"{name} is there")
         return path
 
-    def _read(self) -> bool:
+    def read(self) -> bool:
+        """Take what is shown by now; never waits."""
         os.set_blocking(self.master, False)
         try:
             self.shown += os.read(self.master, 1 << 16)
@@ -334,13 +341,13 @@ class Terminal(Traces):
     def finish(self) -> Finished:
         """Wait for the command's end; everything it showed counts as its output."""
         wait_until(self._has_ended, "the command under the terminal has ended")
-        self._read()
+        self.read()
         assert self._status is not None
         shown = self.shown.decode(errors="replace")
         return Finished(self.cwd, self.mark, self._status, stdout=shown, stderr=shown)
 
     def _has_ended(self) -> bool:
-        self._read()
+        self.read()
         if self._status is None:
             found, status = os.waitpid(self.pid, os.WNOHANG)
             self._status = os.waitstatus_to_exitcode(status) if found else None
@@ -357,16 +364,18 @@ def in_terminal(
     cwd: Path,
     script: str | None = None,
     env: Mapping[str, str | None] | None = None,
+    rows: int = TERMINAL_ROWS,
+    columns: int = TERMINAL_COLUMNS,
 ) -> Iterator[Terminal]:
     """Start a command in a real terminal, where Ctrl-C is a key."""
     if script is not None:
         (cwd / "train.py").write_text(script)
     mark = uuid.uuid4().hex
-    environment = marked_environment(mark, env)
+    environment = marked_environment(mark, {"TERM": "xterm-256color", "CI": None, **(env or {})})
     words = [str(word) for word in command]
     pid, master = pty.fork()
     if pid == 0:
-        _set_size(0, TERMINAL_ROWS, TERMINAL_COLUMNS)
+        _set_size(0, rows, columns)
         os.chdir(cwd)
         os.execvpe(words[0], words, environment)
     terminal = Terminal(cwd, mark, pid, master)

@@ -10,7 +10,10 @@ import pytest
 
 from processes import PYTHON, STEPS, TRACEML, Running, in_terminal, started, wait_until
 
-KEPT = pytest.mark.parametrize("option", [(), ("--save-output",)], ids=["as it is", "kept"])
+SUMMARY = "--mode=summary"
+KEPT = pytest.mark.parametrize(
+    "option", [(SUMMARY,), (SUMMARY, "--save-output")], ids=["as it is", "kept"]
+)
 
 CHECKPOINTS = (
     STEPS
@@ -55,7 +58,7 @@ def test_ctrl_c_on_a_program_that_dies_of_it(tmp_path: Path) -> None:
         "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_DFL)\n"
         "open('ready', 'w').close()\ntime.sleep(300)\n"
     )
-    with in_terminal([TRACEML, "run", "train.py"], tmp_path, script) as terminal:
+    with in_terminal([TRACEML, "run", SUMMARY, "train.py"], tmp_path, script) as terminal:
         terminal.wait_for("ready")
         terminal.press(b"\x03")
         done = terminal.finish()
@@ -92,7 +95,7 @@ def test_output_into_tee_is_whole(tmp_path: Path) -> None:
 def test_ctrl_c_while_the_summary_is_written_does_not_lose_it(tmp_path: Path) -> None:
     """The user may leave; the agent goes on and the summary comes."""
     script = STEPS + "take_steps(5)\nopen('ending', 'w').close()\n"
-    with in_terminal([TRACEML, "run", "train.py"], tmp_path, script) as terminal:
+    with in_terminal([TRACEML, "run", SUMMARY, "train.py"], tmp_path, script) as terminal:
         terminal.wait_for("ending")
         for _ in range(20):
             terminal.press(b"\x03")
@@ -225,8 +228,10 @@ def test_ctrl_z_stops_and_fg_goes_on(tmp_path: Path) -> None:
     """A shell with job control stops and continues launcher and script together."""
     script = STEPS + "take_steps(5)\nopen('ready', 'w').close()\nopen(0).readline()\nprint('on')"
     (tmp_path / "train.py").write_text(script)
-    shell = f"set -m; {TRACEML} run train.py; echo stopped $? > stopped; fg; echo $? > status"
-    with in_terminal(["bash", "-c", shell], tmp_path) as terminal:
+    shell = (
+        f"set -m; {TRACEML} run {SUMMARY} train.py; echo stopped $? > stopped; fg; echo $? > status"
+    )
+    with in_terminal(["bash", "-mc", shell], tmp_path) as terminal:
         terminal.wait_for("ready")
         terminal.press(b"\x1a")
         terminal.wait_for("stopped")
@@ -263,7 +268,7 @@ def test_waiting_without_sigtimedwait_passes_signals_on(tmp_path: Path) -> None:
 
 def test_ctrl_c_without_sigtimedwait_is_one_interrupt(tmp_path: Path) -> None:
     (tmp_path / "launcher.py").write_text(LAUNCHER_WITHOUT_SIGTIMEDWAIT)
-    command = [PYTHON, "launcher.py", "run", "train.py"]
+    command = [PYTHON, "launcher.py", "run", SUMMARY, "train.py"]
     with in_terminal(command, tmp_path, CHECKPOINTS) as terminal:
         terminal.wait_for("ready")
         terminal.press(b"\x03")

@@ -22,7 +22,11 @@ from processes import (
     wait_until,
 )
 
-KEPT = pytest.mark.parametrize("option", [(), ("--save-output",)], ids=["as it is", "kept"])
+SUMMARY = "--mode=summary"
+KEPT = pytest.mark.parametrize(
+    "option", [(SUMMARY,), (SUMMARY, "--save-output")], ids=["as it is", "kept"]
+)
+SAVED = [TRACEML, "run", SUMMARY, "--save-output", "train.py"]
 
 LOOK = """\
 import json, os, signal, sys
@@ -109,7 +113,7 @@ def test_kept_output_is_the_scripts_byte_for_byte(tmp_path: Path) -> None:
 
 def test_streams_that_go_to_one_place_are_kept_in_order(tmp_path: Path) -> None:
     """Two pipes cannot keep the order between them; one terminal can."""
-    with in_terminal([TRACEML, "run", "--save-output", "train.py"], tmp_path, PRINT) as terminal:
+    with in_terminal(SAVED, tmp_path, PRINT) as terminal:
         assert terminal.finish().status == 0
     expected = b"".join(b"out %d \xff\r\nerr %d\t" % (n, n) for n in range(200))
     assert (terminal.folder / "output.log").read_bytes() == expected
@@ -160,7 +164,7 @@ def test_under_a_terminal_all_three_are_one(tmp_path: Path, option: tuple[str, .
     assert seen == [True, True, True, TERMINAL_COLUMNS, TERMINAL_ROWS]
     assert "on the screen\r\n" in done.stdout
     assert "Verdict  NO DATA" in done.stdout
-    if option:
+    if "--save-output" in option:
         assert (done.folder / "output.log").read_bytes() == b"on the screen\n"
     done.assert_nothing_is_left()
 
@@ -184,8 +188,7 @@ while os.get_terminal_size(1).columns != 99 and time.monotonic() < deadline:
     time.sleep(0.01)
 open("size", "w").write(str(os.get_terminal_size(1).columns))
 """
-    command = [TRACEML, "run", "--save-output", "train.py"]
-    with in_terminal(command, tmp_path, script) as terminal:
+    with in_terminal(SAVED, tmp_path, script) as terminal:
         terminal.wait_for("ready")
         terminal.resize(rows=20, columns=99)
         assert terminal.finish().status == 0
@@ -194,7 +197,7 @@ open("size", "w").write(str(os.get_terminal_size(1).columns))
 
 def test_a_script_can_ask_a_question(tmp_path: Path) -> None:
     script = "open('asks', 'w').close(); open('answer', 'w').write(input('name? '))"
-    with in_terminal([TRACEML, "run", "--save-output", "train.py"], tmp_path, script) as terminal:
+    with in_terminal(SAVED, tmp_path, script) as terminal:
         terminal.wait_for("asks")
         terminal.press(b"Ada\n")
         assert terminal.finish().status == 0

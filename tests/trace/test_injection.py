@@ -89,10 +89,11 @@ def test_torchrun(tmp_path: Path) -> None:
     _assert_two_ranks(run_traceml(command, tmp_path, DISTRIBUTED))
 
 
-def test_ctrl_c_under_torchrun_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["summary", "cli"])
+def test_ctrl_c_under_torchrun_leaves_nothing(tmp_path: Path, mode: str) -> None:
     """torchrun forwards it to its workers and ends with 1, with or without us."""
     script = TRAIN + "import time\nopen('ready', 'w').close()\ntime.sleep(300)\n"
-    command = [TRACEML, "run", "--", "torchrun", "--standalone", "train.py"]
+    command = [TRACEML, "run", f"--mode={mode}", "--", "torchrun", "--standalone", "train.py"]
     with in_terminal(command, tmp_path, script) as terminal:
         terminal.wait_for("ready")
         terminal.press(b"\x03")

@@ -12,14 +12,18 @@ from traceml import __version__
 from traceml.launch import command as commands
 from traceml.launch import supervise
 from traceml.launch.say import say
+from traceml.launch.views import open_view
 from traceml.model.run import Manifest
 from traceml.model.secrets import masked
 from traceml.store import folder as folders
 
+LIVE_MODES = ("cli", "dashboard")
+"""They show the output, so they keep it."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How a run is to be recorded."""
+    """How a run is to be recorded, and shown."""
 
     run_name: str | None = None
     logs_dir: Path = Path("logs")
@@ -52,7 +56,9 @@ def run(command: list[str], subject: str, options: RunOptions) -> tuple[int, Pat
     option = commands.isolated_python(command)
     if option is not None:
         say(f"python {option} keeps the tracer out: the script runs untraced")
-    return supervise.run(command, environment, to, options.save_output), folder
+    view = open_view(options.mode, folder)
+    shown = supervise.Shown(view, options.save_output or options.mode in LIVE_MODES)
+    return supervise.run(command, environment, to, shown), folder
 
 
 def new_run(subject: str, command: list[str], options: RunOptions) -> Path:

@@ -10,7 +10,9 @@ from typing import NoReturn
 from traceml.api.run import RunOptions, run
 from traceml.launch import command as commands
 from traceml.launch import supervise
-from traceml.launch.say import write
+from traceml.launch.mode import MODES, choose
+from traceml.launch.say import say, write
+from traceml.launch.views import make_report
 from traceml.model.errors import UsageError
 from traceml.store import folder as folders
 
@@ -42,6 +44,8 @@ def main(words: list[str]) -> int:
         return supervise.run_untraced(command, commands.untraced_environment(os.environ))
     status, folder = run(command, subject, _run_options(options, cluster))
     show(folder)
+    if options.html_report and folder is not None:
+        _write_report(folder)
     return status
 
 
@@ -69,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="traceml run", usage=_USAGE, epilog=_EPILOG, allow_abbrev=False)
     add = parser.add_argument
     add("script", nargs="?", help="the training script")
-    add("--mode", choices=("auto", "summary"), default="auto", help="what is shown, and when")
+    add("--mode", choices=MODES, default="auto", help="what is shown, and when")
     add("--run-name", metavar="NAME", help="the run's folder under the logs folder")
     add("--logs-dir", metavar="DIR", default="logs", help="where runs are kept (default: logs)")
     add("--nproc-per-node", metavar="N", type=_positive, default=1, help="processes per machine")
@@ -78,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--master-addr", metavar="A", help="where the machines meet")
     add("--master-port", metavar="P", type=int, help="the port where they meet")
     add("--profile", choices=("essential",), default="essential", help="how much is traced")
+    add("--html-report", action="store_true", help="write report.html into the run folder")
     add("--save-output", action="store_true", help="keep what the script prints in the run folder")
     add("--trace-max-steps", metavar="N", type=_positive, help="stop tracing after N steps")
     add("--disable-traceml", action="store_true", help="run the command without any tracing")
@@ -105,6 +110,7 @@ def _run_options(options: argparse.Namespace, cluster: commands.Cluster) -> RunO
     return RunOptions(
         run_name=options.run_name,
         logs_dir=Path(options.logs_dir),
+        mode=choose(options.mode),
         profile=options.profile,
         max_steps=options.trace_max_steps,
         save_output=options.save_output,
@@ -122,3 +128,15 @@ def show(folder: Path | None) -> None:
         write("\n" + (folder / folders.TEXT).read_text())
     except OSError:
         return  # why there is none has been said
+
+
+def _write_report(folder: Path) -> None:
+    """The page as one file; the status stays the training's, whatever becomes of it."""
+    try:
+        trouble = make_report(folder)
+    except (OSError, KeyboardInterrupt) as error:
+        trouble = str(error) or "interrupted"
+    if trouble is None:
+        say(f"the report is {folder / 'report.html'}")
+    else:
+        say(f"the report could not be written: {trouble}")

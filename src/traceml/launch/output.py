@@ -1,4 +1,4 @@
-"""Keeps what the training command prints (`--save-output`) while it still reaches the user.
+"""Keeps what the training command prints while it still reaches the user.
 
 A stream that is a terminal stays one: the command gets a pseudo-terminal of the same size.
 """
@@ -17,8 +17,8 @@ from pathlib import Path
 from threading import Lock, Thread
 
 from traceml.launch.say import say
+from traceml.store.folder import OUTPUT
 
-FILE_NAME = "output.log"
 LAST_OUTPUT_S = 0.5
 """How long a grandchild that keeps the stream open, and says nothing, may hold up the end."""
 
@@ -34,7 +34,7 @@ class KeptOutput:
         """Raises OSError where the file cannot be made, or a stream is closed already."""
         terminals = [stream for stream in (1, 2) if os.fstat(stream) and os.isatty(stream)]
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        self._file: int | None = os.open(folder / FILE_NAME, flags, 0o644)
+        self._file: int | None = os.open(folder / OUTPUT, flags, 0o644)
         self._lock = Lock()
         self._threads: list[Thread] = []
         self._ends: list[int] = []
@@ -44,6 +44,10 @@ class KeptOutput:
         ends = {stream: self._open_pipe(stream) for stream in (1, 2) if stream not in terminals}
         if terminals:
             ends |= dict.fromkeys(terminals, self._open_terminal(terminals[0]))
+        self.stdin: int | None = None
+        """What the command reads; `None`: what we would."""
+        self.keys: tuple[int, ...] = ()
+        """Where its keys are pressed, if it has a keyboard of its own."""
         self.stdout, self.stderr = ends[1], ends[2]
 
     def _open_terminal(self, where: int) -> int:
@@ -86,12 +90,18 @@ class KeptOutput:
     def _copy(self, source: int, destination: int) -> None:
         while content := self._read(source):
             self._keep(content)
-            try:
-                _write_whole(destination, content)
-            except OSError:  # whoever read our output has gone: the command must learn it as we do
+            if not self._show(content, destination):
                 break
         self._terminal = None
         os.close(source)
+
+    def _show(self, content: bytes, destination: int) -> bool:
+        """Pass something on to the user; whether more of it is wanted."""
+        try:
+            write_whole(destination, content)
+        except OSError:  # whoever read our output has gone: the command must learn it as we do
+            return False
+        return True
 
     def _read(self, source: int) -> bytes:
         """What comes next; nothing at the end of the stream, or of the command and some time."""
@@ -108,7 +118,7 @@ class KeptOutput:
             if self._file is None:
                 return
             try:
-                _write_whole(self._file, content)
+                write_whole(self._file, content)
             except OSError as error:
                 say(f"the output is no longer kept: {error.strerror}")
                 os.close(self._file)
@@ -126,7 +136,8 @@ class KeptOutput:
                 thread.join(PATIENCE_S)
 
 
-def _write_whole(destination: int, content: bytes) -> None:
+def write_whole(destination: int, content: bytes) -> None:
+    """Write everything, however slowly it is taken; raises OSError."""
     while content:
         try:
             content = content[os.write(destination, content) :]

@@ -3,6 +3,7 @@
 Where there is a terminal, the command shares our process group: what the terminal sends (Ctrl-C)
 reaches it directly and is not passed on a second time; what somebody sends to us alone is.
 Without a terminal it has a group of its own: what is sent to all of ours reaches it once, by us.
+Behind a live view it has a terminal of its own: what ours sends is passed on to its whole group.
 """
 
 from __future__ import annotations
@@ -123,20 +124,17 @@ def discard_pending() -> None:
         continue
 
 
-def pass_on(pid: int, number: int) -> None:
-    """Send a signal to the training command, if it is still there."""
+def pass_on(process: subprocess.Popen[bytes], number: int, ours_alone: bool) -> None:
+    """Send a signal to the training command, if it is still there and has not had it."""
     try:
-        os.kill(pid, number)
+        if ours_alone:
+            os.kill(process.pid, number)
+        elif os.getsid(process.pid) == process.pid:  # it has a terminal of its own
+            os.killpg(process.pid, number)
+        elif os.getpgid(process.pid) != os.getpgrp():  # signals to our group pass it by
+            os.kill(process.pid, number)
     except ProcessLookupError:
         return
-
-
-def _is_apart(process: subprocess.Popen[bytes]) -> bool:
-    """Whether a process has a group of its own, so that signals to ours pass it by."""
-    try:
-        return os.getpgid(process.pid) != os.getpgrp()
-    except ProcessLookupError:
-        return False
 
 
 def wait(
@@ -149,8 +147,8 @@ def wait(
     actions = on or {}
     while process.poll() is None:
         number, ours_alone = next_signal(1.0) or (signal.SIGCHLD, False)
-        if number in PASSED_ON and (ours_alone or _is_apart(process)):
-            pass_on(process.pid, number)
+        if number in PASSED_ON:
+            pass_on(process, number, ours_alone)
         if number in actions:
             actions[number]()
     code = process.returncode

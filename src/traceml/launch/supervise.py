@@ -8,15 +8,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from traceml.launch import signals
+from traceml.launch.behind import take_terminal
 from traceml.launch.output import KeptOutput
 from traceml.launch.say import say
+from traceml.launch.views import NoView, View
 from traceml.model.environment import AGENT
 from traceml.model.run import Ending, Manifest
 from traceml.store import folder as folders
@@ -34,9 +36,11 @@ _NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # as a shell reports them
 class AgentProcess:
     """The agent as the launcher knows it: a process and the pipe that says we are here."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, keeps_open: Sequence[int] = ()) -> None:
+        """`keeps_open`: what must not be closed for the training if we are killed."""
         self._folder = folder
         self._lock = folders.hold(folder)
+        self._inherits = [*keeps_open, *(() if self._lock is None else (self._lock,))]
         self._process: subprocess.Popen[bytes] | None = None
         self._deaths = 0
         self._started_s = 0.0
@@ -59,7 +63,7 @@ class AgentProcess:
                 stderr=log,
                 env=environment,
                 start_new_session=True,
-                pass_fds=() if self._lock is None else (self._lock,),
+                pass_fds=self._inherits,
                 cwd="/",
             )
         except OSError as error:
@@ -138,19 +142,35 @@ class TracedRun:
     rebuild: Callable[[Path], object]
 
 
-def run(command: list[str], environment: dict[str, str], to: TracedRun, save_output: bool) -> int:
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What the user sees of a run before its summary."""
+
+    view: View = field(default_factory=NoView)
+    keeps_output: bool = False
+    """Whether what the command prints goes into the run folder too."""
+
+
+def run(command: list[str], environment: dict[str, str], to: TracedRun, shown: Shown) -> int:
     """Run the command to its end and return its status, as a shell would report it."""
+    view = shown.view
     with signals.held() as release:
-        output = _keep_output(to.folder) if save_output else None
+        output = view.output or (_keep_output(to.folder) if shown.keeps_output else None)
         try:
             training = _start(command, environment, release, output)
         except OSError as error:
             _end(to, None, status := _not_started(command, error))
             return status
-        agent = AgentProcess(to.folder)
+        agent = AgentProcess(to.folder, keeps_open=output.keys if output else ())
         agent.start()
         agent.tell_training(training.pid)
-        actions: dict[int, Callable[[], None]] = {signal.SIGCHLD: agent.restart_if_dead}
+        view.start()
+
+        def look_after_children() -> None:
+            agent.restart_if_dead()
+            view.look_after()
+
+        actions: dict[int, Callable[[], None]] = {signal.SIGCHLD: look_after_children}
         if output:
             output.start()
             actions[signal.SIGWINCH] = output.resize
@@ -158,8 +178,10 @@ def run(command: list[str], environment: dict[str, str], to: TracedRun, save_out
         signals.discard_pending()  # a Ctrl-C that ended the training does not hurry us
         if output:
             output.finish(is_unwanted=_has_had_enough)
+        view.training_ended()
         _end(to, agent, status)
         agent.let_go()
+        view.end()
     return status
 
 
@@ -179,11 +201,20 @@ def _start(
     release: Callable[[], None],
     output: KeptOutput | None = None,
 ) -> subprocess.Popen[bytes]:
+    has_own_terminal = output is not None and output.stdin is not None
+
+    def begin() -> None:
+        if has_own_terminal:
+            take_terminal()
+        release()
+
     return subprocess.Popen(
         command,
         env=environment,
-        preexec_fn=release,  # no thread runs yet
+        preexec_fn=begin,  # no thread runs yet
         close_fds=False,  # whatever we inherited is the command's; what we opened closes itself
+        start_new_session=has_own_terminal,
+        stdin=output.stdin if output else None,
         stdout=output.stdout if output else None,
         stderr=output.stderr if output else None,
     )

@@ -1,0 +1,179 @@
+"""The live terminal view: the page of a run, drawn once a second, and its keys."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import ClassVar
+
+from textual import work
+from textual.app import App
+from textual.binding import Binding, BindingType
+from textual.worker import Worker, WorkerState
+
+from traceml.figures.page import RunPage
+from traceml.model.errors import RunNotFound, TraceMLError
+from traceml.tui.help import Help
+from traceml.tui.keyboard import Keyboard
+from traceml.tui.palette import DARK, LIGHT, theme
+from traceml.tui.screen import RunScreen
+
+EVERY_S = 1.0
+SOON_S = 0.15
+"""How soon what was typed is looked for in the output."""
+
+
+class Outcome(Enum):
+    """Why the view was left."""
+
+    LEFT = "left"
+    """Somebody pressed a key; the run goes on."""
+    ENDED = "ended"
+    """The run is over, or the launcher says so."""
+
+
+@dataclass(frozen=True)
+class Attachment:
+    """The launcher that the view belongs to: when it closes the link, the view leaves."""
+
+    link: int
+    keyboard: Keyboard
+
+
+class RunApp(App[Outcome]):
+    """One run on the whole screen."""
+
+    TITLE = "TraceML"
+    CSS_PATH = "screen.tcss"
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "leave", "leave"),
+        Binding("ctrl+q", "leave", show=False, priority=True),
+        Binding("ctrl+c", "interrupt", show=False, priority=True),
+        Binding("ctrl+backslash", "quit_command", show=False, priority=True),
+        Binding("question_mark", "help", "keys"),
+        Binding("d", "change_theme", "light or dark"),
+        Binding("o", "only_output", "output alone"),
+        Binding("i", "type", "type"),
+        Binding("escape", "close", show=False),
+        Binding("ctrl+z", "suspend_process", show=False, priority=True),
+    ]
+
+    def __init__(self, source: Callable[[], RunPage], attachment: Attachment | None = None) -> None:
+        """`source` is asked for a page once a second, from a thread of its own."""
+        super().__init__(ansi_color="NO_COLOR" in os.environ)  # the terminal's own two, and no grey
+        self._source = source
+        self._attachment = attachment
+        self._view = RunScreen(attachment.keyboard if attachment else None)
+        self.failure: BaseException | None = None
+        """Why there is nothing more to show."""
+        self.animation_level = "none"
+        for is_dark in (True, False):
+            self.register_theme(theme(is_dark))
+        self.theme = DARK
+
+    def get_default_screen(self) -> RunScreen:
+        """The one that shows the run."""
+        return self._view
+
+    def on_mount(self) -> None:
+        """Look at the run at once, and then once a second."""
+        self.set_interval(EVERY_S, self.look)
+        self.look()
+        if self._attachment is not None:
+            asyncio.get_running_loop().add_reader(self._attachment.link, self._hear)
+
+    def _hear(self) -> None:
+        """The launcher says nothing but that it is time to go, or it is gone."""
+        assert self._attachment is not None
+        try:
+            has_more = os.read(self._attachment.link, 1)
+        except OSError:
+            has_more = b""
+        if not has_more:
+            asyncio.get_running_loop().remove_reader(self._attachment.link)
+            self.exit(Outcome.ENDED)
+
+    # The page
+
+    def look(self) -> None:
+        """Ask for the page, unless the last one is still on its way."""
+        if all(worker.is_finished for worker in self.workers if worker.group == "page"):
+            self._ask()
+
+    @work(thread=True, group="page", exit_on_error=False)
+    def _ask(self) -> RunPage:
+        return self._source()
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        """A page has come, or why there is none."""
+        if event.worker.group == "page" and event.state is WorkerState.SUCCESS:
+            assert isinstance(event.worker.result, RunPage)
+            self._show(event.worker.result)
+        elif event.worker.group == "page" and event.state is WorkerState.ERROR:
+            self._say_why_not(event.worker.error)
+
+    def _show(self, page: RunPage) -> None:
+        self._view.show(page)
+        if page.head.state != "live" and self._attachment is None:
+            self.exit(Outcome.ENDED)
+
+    def _say_why_not(self, error: BaseException | None) -> None:
+        """What may be better in a second is said; anything else ends the view."""
+        if isinstance(error, (TraceMLError, OSError)) and not isinstance(error, RunNotFound):
+            self._view.verdict.say(str(error))
+            return
+        self.failure = error
+        self.exit()
+
+    # Keys
+
+    def action_leave(self) -> None:
+        """Leave the view; the run goes on."""
+        self.exit(Outcome.LEFT)
+
+    def action_interrupt(self) -> None:
+        """Ctrl-C: to the command behind the view; a view from outside is left."""
+        if self._attachment is None:
+            self.exit(Outcome.LEFT)
+        else:
+            self._attachment.keyboard.interrupt()
+
+    def action_quit_command(self) -> None:
+        """Ctrl-\\, in the same way."""
+        if self._attachment is not None:
+            self._attachment.keyboard.quit()
+
+    def action_suspend_process(self) -> None:
+        """Ctrl-Z stops a view from outside; the launcher's own would leave a terminal to nobody."""
+        if self._attachment is None:
+            super().action_suspend_process()
+
+    def action_help(self) -> None:
+        """Say what the keys do."""
+        self.push_screen(Help(is_attached=self._attachment is not None))
+
+    def action_change_theme(self) -> None:
+        """Light instead of dark, or dark instead of light."""
+        self.theme = LIGHT if self.theme == DARK else DARK
+        self._view.show_again()
+
+    def action_only_output(self) -> None:
+        """The output on the whole screen, and back."""
+        self._view.toggle_output()
+
+    def action_type(self) -> None:
+        """Open the line whose text goes to the command."""
+        if self._view.typing is not None:
+            self._view.typing.open()
+
+    def action_close(self) -> None:
+        """Close what was opened last."""
+        self._view.close_last()
+
+    def on_typing_line_typed(self) -> None:
+        """Show the answer soon."""
+        self.set_timer(SOON_S, self.look)

@@ -1,0 +1,60 @@
+"""Colours of the page's palette, on the terminal's ground."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from textual.theme import Theme
+
+from traceml.figures.colours import GROUND, HEAT, PALETTE, Colour
+from traceml.figures.page import Tone
+
+DARK, LIGHT = "traceml-dark", "traceml-light"
+
+MARKS: dict[Tone, str] = {"good": "✔", "info": "●", "warn": "▲", "crit": "✖", "muted": "○"}
+"""What a severity looks like where there are no colours."""
+SEVERITY_WORDS: dict[Tone, str] = {"warn": "warning", "crit": "critical"}
+
+_WORDS = Colour("#1f2328", "#e6edf3")
+_EDGE = Colour("#c9d1d9", "#30363d")
+
+
+@dataclass(frozen=True)
+class Ink:
+    """The palette on one ground, light or dark."""
+
+    is_dark: bool
+
+    def __getitem__(self, name: str) -> str:
+        """The colour that a page names; one it should not have named is the colour of words."""
+        found = PALETTE.get(name, _WORDS)
+        return found.dark if self.is_dark else found.light
+
+    def tone(self, tone: Tone | None) -> str:
+        """The colour of words of a tone; no style where there is none."""
+        return "" if tone is None else self[tone]
+
+    @property
+    def heat(self) -> tuple[str, ...]:
+        """From little to much: what is much stands out from the ground."""
+        return HEAT if self.is_dark else HEAT[::-1]
+
+
+def theme(is_dark: bool) -> Theme:
+    """The same palette as what a whole screen is painted with."""
+
+    def pick(colour: Colour) -> str:
+        return colour.dark if is_dark else colour.light
+
+    return Theme(
+        name=DARK if is_dark else LIGHT,
+        dark=is_dark,
+        primary=pick(PALETTE["info"]),
+        warning=pick(PALETTE["warn"]),
+        error=pick(PALETTE["crit"]),
+        success=pick(PALETTE["good"]),
+        foreground=pick(_WORDS),
+        background=pick(GROUND),
+        surface=pick(GROUND),
+        panel=pick(_EDGE),
+    )

@@ -1,0 +1,91 @@
+"""Tables of the page in a terminal's width: a row's unit stands once, beside its name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from traceml.figures.page import Row, Table
+from traceml.model.printable import printable
+from traceml.model.quantities import NOT_MEASURED
+from traceml.tui.palette import Ink
+
+MOST_ROWS = 16
+
+_UNITS = (" ms", " MiB", " GiB", "%")
+_NOT_MEASURED = ("", NOT_MEASURED)
+_GAP = " "
+
+
+def drawn_table(table: Table, width: int, ink: Ink) -> Text:
+    """The table; the words above its columns take as many lines as they must, its rows one."""
+    rows = [tuple(map(printable, _with_one_unit(row))) for row in table.rows[:MOST_ROWS]]
+    columns = tuple(map(printable, table.columns))
+    are_numbers = [
+        place > 0 and all(_is_number(row[place]) for row in rows) for place in range(len(columns))
+    ]
+    widths = _widths(columns, rows, width)
+    lines = [
+        Text(_line(line, widths, are_numbers), style=ink["muted"])
+        for line in _heading(columns, widths)
+    ]
+    for cells, row in zip(rows, table.rows, strict=False):
+        lines.append(Text(_line(cells, widths, are_numbers), style=ink.tone(row.tone)))
+    drawn = Text("\n").join(lines)
+    drawn.no_wrap, drawn.overflow = True, "ellipsis"
+    return drawn
+
+
+def _widths(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[int]:
+    """Cells of each column: as wide as its words, or as its longest word where room is short."""
+    needed = [
+        max((cell_len(row[place]) for row in rows), default=0) for place in range(len(columns))
+    ]
+    whole = [max(cells, cell_len(name)) for cells, name in zip(needed, columns, strict=True)]
+    if sum(whole) + len(_GAP) * (len(whole) - 1) <= width:
+        return whole
+    longest = [max(map(cell_len, name.split()), default=0) for name in columns]
+    return [max(pair) for pair in zip(needed, longest, strict=True)]
+
+
+def _heading(columns: Sequence[str], widths: Sequence[int]) -> Iterator[tuple[str, ...]]:
+    """The words above the columns, the last of each on the last line."""
+    broken = [_broken(name, width) for name, width in zip(columns, widths, strict=True)]
+    height = max(map(len, broken), default=0)
+    padded = [[""] * (height - len(lines)) + lines for lines in broken]
+    return zip(*padded, strict=True)
+
+
+def _broken(name: str, width: int) -> list[str]:
+    lines: list[str] = []
+    for word in name.split():
+        if lines and cell_len(lines[-1]) + 1 + cell_len(word) <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return lines
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], are_numbers: Sequence[bool]) -> str:
+    placed = []
+    for cell, width, is_number in zip(cells, widths, are_numbers, strict=True):
+        gap = " " * (width - cell_len(cell))
+        placed.append(gap + cell if is_number else cell + gap)
+    return _GAP.join(placed).rstrip()
+
+
+def _is_number(cell: str) -> bool:
+    return cell in _NOT_MEASURED or cell.lstrip("+-−±").startswith(tuple("0123456789"))
+
+
+def _with_one_unit(row: Row) -> tuple[str, ...]:
+    """The row's cells as numbers, where all of them have one unit; its name says it then."""
+    name, *cells = row.cells
+    numbers = [cell for cell in cells if cell not in _NOT_MEASURED]
+    for unit in _UNITS:
+        if numbers and all(cell.endswith(unit) for cell in numbers):
+            said = "" if unit.strip() in name else f" {unit.strip()}"
+            return (f"{name}{said}", *(cell.removesuffix(unit) for cell in cells))
+    return row.cells
