@@ -119,6 +119,26 @@ def test_the_script_decides_which_repository_it_is(project: Path, tmp_path: Path
     assert found.code.commit == other
 
 
+def test_a_launcher_in_a_repository_says_nothing_of_a_script_outside_it(
+    project: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "train.py").write_text("1")
+    (project / "train.py").write_text("2")
+    _introduce(project, INTERPRETER_MARK)
+
+    def train(capturing: LineageCapture) -> None:
+        pieces = capturing.pieces()
+        for _ in range(4):  # code, data, hardware, and the launcher's own interpreter
+            next(pieces)()
+        assert (project / "logs" / "run" / "diff.patch").exists()
+        _introduce(project, TRAINER_MARK, folder=str(tmp_path / "outside"))
+
+    found = _captured(project, "-m", "launcher", said=train)
+    assert found.code is None
+    assert not (project / "logs" / "run" / "diff.patch").exists()
+
+
 def test_data_that_the_script_logs_is_looked_at(project: Path) -> None:
     message = b'{"kind":"params","values":{"dataset":"data","lr":0.1}}'
     found = _captured(project, "train.py", said=lambda each: each.note([b"{}", message]))

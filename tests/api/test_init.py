@@ -123,7 +123,7 @@ def test_a_run_is_named_after_what_runs(tmp_path: Path, command: list[str], name
     done = run([PYTHON, *words], tmp_path, stdin=b"import traceml; traceml.init()")
     assert (done.status, done.stderr) == (0, "")
     assert done.folder.name.startswith(name)
-    assert done.why == "no training step was seen before the process ended"
+    assert done.why == "No training step was seen before the process ended."
     done.assert_nothing_is_left()
 
 

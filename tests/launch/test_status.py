@@ -56,10 +56,10 @@ def test_a_users_error_shows_the_users_frames(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("script", "why"),
     [
-        pytest.param("print('hi')", "the script never imported torch", id="no torch imported"),
+        pytest.param("print('hi')", "The script never imported torch.", id="no torch imported"),
         pytest.param(
             "import torch",
-            "torch was imported, but no optimizer step and no backward pass completed a step",
+            "The script imported torch, but no optimizer step and no backward pass completed a step.",
             id="no step",
         ),
     ],
@@ -94,7 +94,7 @@ def test_options_stand_before_and_after_the_script(tmp_path: Path) -> None:
 def test_a_command_runs_as_it_stands(tmp_path: Path) -> None:
     done = run_traceml(["run", "--", "sh", "-c", "echo $0 $1; exit 3", "a b", "--args"], tmp_path)
     assert (done.status, done.stdout) == (3, "a b --args\n")
-    assert "no Python interpreter loaded the tracer" in done.why
+    assert "No Python interpreter loaded the tracer" in done.why
     done.assert_nothing_is_left()
 
 

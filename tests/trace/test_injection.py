@@ -226,7 +226,7 @@ def test_no_torch_in_the_scripts_environment_is_said(tmp_path: Path) -> None:
     script = "try:\n    import torch\nexcept ImportError as error:\n    print(error)\nimport torch"
     done = run_traceml(["run", "--", base, "train.py"], tmp_path, script)
     assert (done.status, done.stdout) == (1, "No module named 'torch'\n")
-    assert done.why.startswith("the script asked for torch, which ")
+    assert done.why.startswith("The script asked for torch, which ")
     assert done.why.endswith(" does not have")
 
 
@@ -303,7 +303,7 @@ def test_an_isolated_interpreter_is_detected_and_said(tmp_path: Path, option: st
     assert done.lines_of_ours() == [
         f"traceml: python {option} keeps the tracer out: the script runs untraced"
     ]
-    assert "no Python interpreter loaded the tracer" in done.why
+    assert "No Python interpreter loaded the tracer" in done.why
     assert option in done.why
 
 
@@ -322,7 +322,7 @@ def test_a_sitecustomize_of_the_users_own_runs(tmp_path: Path) -> None:
     plain = run([PYTHON, "train.py"], tmp_path, env={"PYTHONPATH": str(own)})
     assert done.stdout == plain.stdout
     assert done.stdout.endswith(f"1 {own}/sitecustomize.py\n")
-    assert done.why == "the script never imported torch"  # so the tracer is there as well
+    assert done.why == "The script never imported torch."  # so the tracer is there as well
 
 
 def test_a_sitecustomize_that_raises_does_so_as_without_us(tmp_path: Path) -> None:
@@ -336,4 +336,4 @@ def test_a_sitecustomize_that_raises_does_so_as_without_us(tmp_path: Path) -> No
     )
     assert done.stderr.count(plain.stderr) >= 1
     assert (done.status, done.stdout) == (plain.status, plain.stdout)
-    assert done.why == "the script never imported torch"
+    assert done.why == "The script never imported torch."

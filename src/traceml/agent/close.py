@@ -108,15 +108,15 @@ def _why_no_steps(folder: Path) -> str:
     if trouble:
         return trouble
     if folders.read_manifest(folder).mode == "init":
-        return "no training step was seen before the process ended"
+        return "No training step was seen before the process ended."
     if folders.read_mark(folder, PYTHON_MARK) is None:
         return (
-            "no Python interpreter loaded the tracer: the command started none, or python -I, -E "
-            "or -S, a replaced PYTHONPATH, or a sitecustomize ahead of ours kept it out"
+            "No Python interpreter loaded the tracer: the command started none, or python -I, -E "
+            "or -S, a replaced PYTHONPATH, or a sitecustomize ahead of ours kept it out."
         )
     interpreter = folders.read_mark(folder, NO_TORCH_MARK)
     if folders.read_mark(folder, TORCH_MARK) is None and interpreter is not None:
-        return f"the script asked for torch, which {interpreter} does not have"
+        return f"The script asked for torch, which {interpreter} does not have."
     if folders.read_mark(folder, TORCH_MARK) is None:
-        return "the script never imported torch"
-    return "torch was imported, but no optimizer step and no backward pass completed a step"
+        return "The script never imported torch."
+    return "The script imported torch, but no optimizer step and no backward pass completed a step."

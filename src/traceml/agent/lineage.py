@@ -115,12 +115,13 @@ class LineageCapture:
         """Look at the repository that holds the script, or else the folder it runs in."""
         script = self._script()
         places = [*([script.parent] if script else []), self._working_folder]
+        code, diff = None, ""  # of no repository, also where a launcher's had been found before
         for place in dict.fromkeys(places):
             code, diff = look_at_code(place, self._folder.parent, self._left_s)
             if code is not None:
-                write_diff(self._folder, diff)
-                self._keep(replace(self._lineage, code=code))
-                return
+                break
+        write_diff(self._folder, diff)
+        self._keep(replace(self._lineage, code=code))
 
     def _look_at_hardware(self) -> None:
         hardware, driver = look_at_hardware()
