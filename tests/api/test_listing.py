@@ -59,18 +59,41 @@ def test_broken_folders_are_notes_and_what_is_no_run_is_left_out(tmp_path: Path)
     write_run(tmp_path / "good")
     (tmp_path / "no run").mkdir()
     (tmp_path / "a file").touch()
-    for name, content in (("cut", b"{"), ("list", b"[]"), ("binary", b"\xff\x00")):
+    broken = {
+        "cut": b"{",
+        "list": b"[]",
+        "binary": b"\xff\x00",
+        "deep": b"[" * 100_000,
+        "other kinds": b'{"run_name": "x", "started_unix_s": "yesterday"}',
+        "no names": b'{"run_name": "x", "started_unix_s": 1, "command": [1]}',
+    }
+    for name, content in broken.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.json").write_bytes(content)
     write_run(tmp_path / "half")
     (tmp_path / "half" / "final_summary.json").write_bytes(b"{}")
     (tmp_path / "half" / "ending.json").write_bytes(b"[1]")
     (tmp_path / "hollow").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
     page = RunList(tmp_path).page()
     assert {run.name for run in page.runs} == {"good", "half"}
-    assert len(page.notes) == 4
+    assert len(page.notes) == 7
     assert all("\n" not in note for note in page.notes)
-    assert sum("run.json is damaged" in note for note in page.notes) == 3
+    assert sum("run.json is damaged" in note for note in page.notes) == 6
+
+
+def test_a_run_that_its_name_does_not_lead_to_is_a_note(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    write_run(logs / "good")
+    (logs / "again").symlink_to("good")
+    for folder in (".hidden", "-dash", os.fsdecode(b"not \xff text")):
+        write_run(tmp_path / "run").rename(logs / folder)
+    write_run(tmp_path / "outside")
+    (logs / "link").symlink_to(tmp_path / "outside")
+    page = RunList(logs).page()
+    assert {run.name for run in page.runs} == {"good", "again"}
+    assert len(page.notes) == 4
+    assert all(" is not listed: " in note and note.isprintable() for note in page.notes)
 
 
 def test_a_foreign_summary_is_listed(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from traceml.figures.page import Heatmap, Lines, RunPage
 from traceml.model.errors import RunNotFound, UnreadableRecords
 from traceml.model.run import Ending
 from traceml.store import folder as folders
+from traceml.store.follow import RunFollower
 from traceml.summaries.live_record import LiveState
 from traceml.summaries.record import PrimaryDiagnosis, Summary
 
@@ -94,6 +95,25 @@ def test_a_run_that_nobody_holds_and_nobody_saw_end_is_lost(tmp_path: Path) -> N
     page = RunWatch(write_run(tmp_path / "run", is_over=False)).page()
     assert page.head.state == "lost"
     assert len(lines(page, "step-time").at) == 200
+
+
+def test_what_a_look_that_failed_did_not_show_the_next_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk's bad moment, just when the run ended."""
+    folder = write_run(tmp_path / "run", is_over=False)
+    watch = RunWatch(folder)
+    assert watch.page().head.state == "lost"
+    folders.write_ending(folder, Ending(1_800_000_060.0, 0))
+    with monkeypatch.context() as broken:
+
+        def fail(follower: RunFollower) -> None:
+            raise OSError("input/output error")
+
+        broken.setattr(RunFollower, "refresh", fail)
+        with pytest.raises(OSError, match="input/output"):
+            watch.page()
+    assert watch.page().head.state == "finished"
 
 
 def live_state(status: str) -> bytes:

@@ -118,3 +118,19 @@ def test_what_the_blocks_do_not_show_is_left_out(
 
 def test_a_run_without_steps_has_none() -> None:
     assert errors_of_steps(None, {"step_time_ms": 70.0}) == {}
+
+
+def test_a_step_is_known_no_better_than_the_parts_that_its_mean_is_of() -> None:
+    """Timed on the GPU now and then: the host's clock has many more steps, and says too much."""
+    parts = parts_of()
+    told = series(parts)
+    found = errors_of_steps(told, {"step_time_ms": 68.0, "sample_time_ms": 34.0})
+    names = ("input", "h2d", "forward", "backward", "optimizer", "residual")
+    blocks = [sum(each) for each in zip(*(parts[name] for name in names), strict=True)]
+    error = error_of_mean(blocks)
+    alone = errors_of_steps(
+        StepSeries(BLOCKS, block_means_ms=told.block_means_ms), {"step_time_ms": 68.0}
+    )
+    assert error is not None and error.size > 2 * alone["step_time_ms"].size
+    assert found["step_time_ms"].size == pytest.approx(68.0 * error.size / np.mean(blocks))
+    assert found["sample_time_ms"].size == pytest.approx(found["step_time_ms"].size / 2)

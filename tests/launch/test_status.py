@@ -59,7 +59,8 @@ def test_a_users_error_shows_the_users_frames(tmp_path: Path) -> None:
         pytest.param("print('hi')", "The script never imported torch.", id="no torch imported"),
         pytest.param(
             "import torch",
-            "The script imported torch, but no optimizer step and no backward pass completed a step.",
+            "The script imported torch, but no optimizer step and no backward pass completed "
+            "a step.",
             id="no step",
         ),
     ],

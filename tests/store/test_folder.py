@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
+from traceml.model.errors import UnreadableRecords, UsageError
+from traceml.model.run import Ending, Manifest
 from traceml.store import folder as folders
 
 
@@ -36,3 +42,88 @@ def test_one_who_looks_keeps_nobody_from_holding(tmp_path: Path) -> None:
         held = holding.result(timeout=60)
     assert held is not None
     os.close(held)
+
+
+def test_one_who_was_stopped_while_he_looked_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folders, "LOOKERS_S", 0.0)
+    looking = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    assert folders.hold(tmp_path) is None
+    os.close(looking)
+
+
+@pytest.fixture
+def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a network file system that has none."""
+
+    def flock(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+
+
+def age(folder: Path, seconds: float) -> None:
+    for path in folder.iterdir():
+        written_s = path.stat().st_mtime - seconds
+        os.utime(path, (written_s, written_s))
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_without_locks_a_run_goes_on_while_its_files_are_written(tmp_path: Path) -> None:
+    assert folders.hold(tmp_path) is None
+    assert not folders.is_going_on(tmp_path)
+    folders.write_manifest(tmp_path, Manifest("run", 1.0))
+    assert folders.is_going_on(tmp_path)
+    age(tmp_path, 2 * folders.FRESH_S)
+    assert not folders.is_going_on(tmp_path)
+    (tmp_path / "samples.jsonl").write_bytes(b"{}")
+    assert folders.is_going_on(tmp_path)
+    folders.write_ending(tmp_path, Ending(2.0, 0))
+    assert not folders.is_going_on(tmp_path)
+
+
+@pytest.mark.parametrize(("hostname", "goes_on"), [("far-away", True), (None, False), ("", False)])
+def test_a_run_of_another_machine_goes_on_while_its_files_are_written(
+    tmp_path: Path, hostname: str | None, goes_on: bool
+) -> None:
+    """Its lock is not seen from here; one of this machine would be."""
+    known = socket.gethostname() if hostname is None else hostname
+    folders.write_manifest(tmp_path, Manifest("run", 1.0, hostname=known))
+    assert folders.is_going_on(tmp_path) is goes_on
+    age(tmp_path, 2 * folders.FRESH_S)
+    assert not folders.is_going_on(tmp_path)
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_without_locks_a_run_that_goes_on_is_not_overwritten(tmp_path: Path) -> None:
+    folder = folders.create(tmp_path, "run", overwrite=False)
+    folders.write_manifest(folder, Manifest("run", 1.0))
+    with pytest.raises(UsageError, match="still going on"):
+        folders.create(tmp_path, "run", overwrite=True)
+    age(folder, 2 * folders.FRESH_S)
+    assert folders.create(tmp_path, "run", overwrite=True) == folder
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[1]",
+        b'"x"',
+        b"[" * 100_000,
+        b"{}",
+        b'{"unix_s": "x"}',
+        b'{"unix_s": 1, "exit_status": "x"}',
+    ],
+)
+def test_a_damaged_ending_is_as_good_as_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "ending.json").write_bytes(content)
+    assert folders.read_ending(tmp_path) is None
+
+
+def test_a_manifest_says_which_field_holds_something_else(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text('{"run_name": "a", "started_unix_s": 1, "nodes": "two"}')
+    with pytest.raises(UnreadableRecords, match="nodes is 'two', not int"):
+        folders.read_manifest(tmp_path)

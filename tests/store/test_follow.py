@@ -311,6 +311,21 @@ def test_a_closer_look_at_folded_steps_shares_out_their_blocks(
     assert wall[:32] == pytest.approx([1_031.5] * 32)  # the mean of the first block
 
 
+def test_a_closer_look_at_what_was_folded_while_it_was_followed_has_all_of_it(
+    tracer: Tracers, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recordfile, "SEGMENT_STEPS", 16)
+    monkeypatch.setattr(recordfile, "KEEP_SEGMENTS", 1)
+    rank, follower = tracer(), RunFollower(run_folder)
+    for _ in range(20):
+        rank.step(10)
+        rank.drain(run_folder)
+        follower.refresh()
+    (found,), (late,) = (each.ranks_between(1, 200) for each in (follower, followed(run_folder)))
+    assert found.steps.sum() == 200
+    same(found, late)
+
+
 def test_records_of_the_first_format_are_followed(run_folder: Path) -> None:
     """Kept from the version that wrote it: half of the steps are folded."""
     kept = Path(__file__).parents[1] / "data" / "records" / "v1"
@@ -346,6 +361,44 @@ def test_a_segment_that_is_damaged_ends_its_rank_alone(
     assert [rank.steps.sum() for rank in follower.ranks()] == [16.0, 40.0]
     (note,) = follower.notes
     assert "rank-0-100.0001.steps is not a TraceML record file" in note
+
+
+def test_a_segment_that_is_damaged_leaves_the_next_life_of_its_rank(
+    tracer: Tracers, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recordfile, "SEGMENT_STEPS", 16)
+    for life in range(2):
+        made = tracer(rank=0, pid=100 + life, unix_s=STARTED_S + 1000 * life)
+        made.step(40)
+        made.drain(run_folder, everything=True)
+    (run_folder / "rank-0-100.0001.steps").write_bytes(b"x" * 20_000)
+    follower = followed(run_folder)
+    (found,) = follower.ranks()
+    assert found.steps[:56].tolist() == [1.0] * 56  # sixteen of the first life, all of the second
+    (note,) = follower.notes
+    assert "rank-0-100.0001.steps is not a TraceML record file" in note
+    (closer,) = follower.ranks_between(1, 56)
+    assert closer.steps.sum() == 56
+
+
+def test_a_segment_that_a_full_disk_left_empty_is_none(
+    tracer: Tracers, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recordfile, "SEGMENT_STEPS", 16)
+    rank, follower = tracer(), RunFollower(run_folder)
+    rank.step(32)
+    rank.drain(run_folder)
+    empty = run_folder / f"{rank.stem}.0002.steps"
+    empty.touch()
+    for each in (follower, RunFollower(run_folder)):
+        each.refresh()
+        check_totals(run_folder, each.ranks())
+    empty.unlink()
+    rank.step(8)
+    rank.drain(run_folder)  # there is room again
+    follower.refresh()
+    (found,) = follower.ranks()
+    assert found.steps.sum() == 40
 
 
 def test_a_run_that_is_deleted_while_it_is_followed_says_so(

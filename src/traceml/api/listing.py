@@ -12,6 +12,7 @@ from traceml.figures.runs_page import run_row
 from traceml.figures.standing import RunStanding
 from traceml.model.errors import RunNotFound, TraceMLError
 from traceml.model.printable import printable
+from traceml.store.folder import MANIFEST, is_right_in, is_run_name
 
 
 class RunList:
@@ -47,13 +48,27 @@ class RunList:
     def _names(self, notes: list[str]) -> list[str]:
         try:
             with os.scandir(self._logs) as entries:
-                return [each.name for each in entries if each.is_dir()]
+                folders = [each for each in entries if _is_folder(each)]
         except OSError as error:
             notes.append(
                 f"{self._logs} cannot be read ({error.strerror}); expected the folder of the "
                 "runs; pass it as --logs-dir"
             )
             return []
+        reached = [each.name for each in folders if self._is_reached(each)]
+        notes += [
+            f"{self._logs / name} is not listed: a run has another kind of name, or it is a link "
+            f"that leads out of {self._logs}; rename it, or move what it leads to"
+            for name in sorted({each.name for each in folders} - set(reached))
+            if (self._logs / name / MANIFEST).is_file()
+        ]
+        return reached
+
+    def _is_reached(self, entry: os.DirEntry[str]) -> bool:
+        """Whether its name alone leads there; only a link takes a second look."""
+        if entry.is_symlink():
+            return is_right_in(self._logs, entry.name)
+        return is_run_name(entry.name)
 
     def _look(self, name: str) -> None:
         files = self._runs.get(name)
@@ -68,6 +83,13 @@ class RunList:
     def _forget_all_but(self, found: dict[str, float]) -> None:
         for name in self._runs.keys() - found.keys():
             del self._runs[name], self._rows[name]
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads in a circle, or where we may not look
+        return False
 
 
 def _standing(files: RunFiles) -> RunStanding:

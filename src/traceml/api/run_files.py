@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import stat
+from dataclasses import replace
 from pathlib import Path
 
 from traceml.figures.page import RunState
@@ -77,7 +79,11 @@ class RunFiles:
 
     def _read_manifest(self) -> None:
         if self._marks[folders.MANIFEST] is not None:
-            self.manifest = folders.read_manifest(self._folder)
+            manifest = folders.read_manifest(self._folder)
+            # A run is called as its folder is, also where that was renamed or copied.
+            name = self._folder.name
+            known = name if folders.is_run_name(name) else manifest.run_name
+            self.manifest = replace(manifest, run_name=known)
             return
         if self._marks[folders.SUMMARY] is None:
             raise RunNotFound(
@@ -130,11 +136,13 @@ def _mark(path: Path) -> _Mark:
         found = path.stat()
     except OSError:
         return None
+    if not stat.S_ISREG(found.st_mode):
+        return None  # a folder, or a pipe that would never end
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _read_ending(folder: Path) -> Ending | None:
     try:
         return folders.read_ending(folder)
-    except (OSError, ValueError, TypeError, AttributeError):
-        return None  # damaged: nobody can say
+    except OSError:
+        return None  # nobody can say

@@ -36,10 +36,12 @@ class RunWatch:
     def page(self) -> RunPage:
         """The run as it is now; raises RunNotFound where it was deleted meanwhile."""
         with self._lock:
+            before, self._page = self._page, None  # should a look fail, the next one draws anew
             has_changed = self._files.look()
-            if self._page is None or has_changed or self._files.state == "live":
-                self._page = self._drawn()
-            return self._page
+            if before is None or has_changed or self._files.state == "live":
+                before = self._drawn()
+            self._page = before
+            return before
 
     def detail(self, first_step: int, last_step: int) -> tuple[Figure, ...]:
         """The figures over steps, of a range of them alone and as fine as can be had."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from traceml.compare.student import Error
-from traceml.compare.within import error_of_mean, within_run
+from traceml.compare.within import error_of_mean, share_of_mean, within_run
 from traceml.model.phase import COMPUTE, Phase
 from traceml.summaries.record import StepSeries
 
@@ -23,7 +23,10 @@ def errors_of_steps(
     if series is None:
         return {}
     found = _errors_of_parts(series.part_block_means_ms)
-    step = within_run(series, values.get("step_time_ms") or 0.0)
+    step = _larger(
+        within_run(series, values.get("step_time_ms") or 0.0),
+        share_of_mean(_sums(series.part_block_means_ms)["step"] or ()),
+    )
     wall = _as_share(found.get("wall_step_ms"), values.get("wall_step_ms"))
     for metrics, share in (
         (("step_time_ms", "sample_time_ms"), step),
@@ -38,6 +41,15 @@ def errors_of_steps(
 
 def _as_share(error: Error | None, mean: float | None) -> Error | None:
     return Error(error.size / mean, error.freedom) if error and mean else None
+
+
+def _larger(of_steps: Error | None, of_parts: Error | None) -> Error | None:
+    """The step's error: its mean is that of its parts, which may be timed now and then.
+
+    Then every step has a time on the host's clock, but only the timed ones are in the mean.
+    """
+    known = [error for error in (of_steps, of_parts) if error is not None]
+    return max(known, key=lambda error: error.size, default=None)
 
 
 def _errors_of_parts(parts: Mapping[str, Blocks]) -> dict[str, Error]:
@@ -56,6 +68,18 @@ def _errors_of_parts(parts: Mapping[str, Blocks]) -> dict[str, Error]:
 def _by_metric(parts: Mapping[str, Blocks]) -> dict[str, Blocks]:
     """The blocks that the file has, and those that follow from them."""
     found = {_METRICS.get(part, f"{part}_ms"): blocks for part, blocks in parts.items()}
+    sums = _sums(parts)
+    derived = {
+        "compute_ms": sums["compute"],
+        "wait_ms": sums["wait"],
+        "traced_step_time_ms": sums["body"],
+        "wait_share_percent": _share_of(sums["wait"], sums["step"]),
+    }
+    return found | {metric: blocks for metric, blocks in derived.items() if blocks}
+
+
+def _sums(parts: Mapping[str, Blocks]) -> dict[str, Blocks | None]:
+    """What the phases come to; `None` where one of them is missing."""
     compute = _sum([parts.get(phase.value) for phase in COMPUTE])
     copies = parts.get(Phase.H2D.value)
     rest = parts.get(Phase.RESIDUAL.value)
@@ -63,13 +87,7 @@ def _by_metric(parts: Mapping[str, Blocks]) -> dict[str, Blocks]:
     body = _sum([compute, wait])
     waited = parts.get(Phase.INPUT.value)
     step = body if waited is None else _sum([body, waited])
-    derived = {
-        "compute_ms": compute,
-        "wait_ms": wait,
-        "traced_step_time_ms": body,
-        "wait_share_percent": _share_of(wait, step),
-    }
-    return found | {metric: blocks for metric, blocks in derived.items() if blocks}
+    return {"compute": compute, "wait": wait, "body": body, "step": step}
 
 
 def _sum(parts: Sequence[Blocks | None]) -> Blocks | None:

@@ -34,14 +34,17 @@ def within_run(series: StepSeries | None, mean_ms: float) -> Error | None:
     """The error of the mean step time as a share of it; `None` where the steps do not show it."""
     if series is None:
         return None
-    largest = max(series.block_means_ms, default=0.0)
-    if largest <= 0 or min(series.block_means_ms) < 0:
-        return _by_count(series, mean_ms)
-    shares = _joined([block_ms / largest for block_ms in series.block_means_ms])
+    return share_of_mean(series.block_means_ms) or _by_count(series, mean_ms)
+
+
+def share_of_mean(block_means: Sequence[float]) -> Error | None:
+    """Of blocks of equal length, as a share of their mean; `None` of too few, or of no times."""
+    largest = max(block_means, default=0.0)
+    if not 0 < largest < math.inf or min(block_means) < 0:
+        return None
+    shares = _joined([block / largest for block in block_means])
     error = error_of_mean(shares)
-    if error is None:
-        return _by_count(series, mean_ms)
-    return Error(error.size / fmean(shares), error.freedom)
+    return error and Error(error.size / fmean(shares), error.freedom)
 
 
 def error_of_mean(block_means: Sequence[float]) -> Error | None:

@@ -8,9 +8,12 @@ import json
 import os
 import re
 import shutil
+import socket
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from traceml.model.environment import MARKS
 from traceml.model.errors import RunNotFound, TraceMLError, UnreadableRecords, UsageError
@@ -28,6 +31,12 @@ ANSWER = "summary-answer.json"
 """The numbers of the last such summary."""
 
 SHARED_MEMORY = Path("/dev/shm")
+
+LOOKERS_S = 3.0
+"""How long one who looks is waited for: it takes him microseconds, unless he was stopped then."""
+FRESH_S = 30.0
+"""Where no lock can tell, a run goes on that was written to so lately: the agent keeps a sample
+every second, and every few seconds after some hours."""
 
 _LONGEST_NAME = 200
 """In bytes: file systems take 255, and the files of comparisons are named after two runs."""
@@ -83,6 +92,16 @@ def is_run_name(name: str) -> bool:
     )
 
 
+def is_right_in(logs_folder: Path, name: str) -> bool:
+    """Whether a name is that of a folder in the logs folder, and of no link that leaves it."""
+    if not is_run_name(name):
+        return False
+    try:
+        return (logs_folder / name).resolve().parent == logs_folder.resolve()
+    except (OSError, RuntimeError):  # RuntimeError: links in a circle, before Python 3.13
+        return False
+
+
 def _remove_run(folder: Path) -> None:
     """Remove an earlier run; anything that is not a run, or not over, stays."""
     is_run = folder.is_dir() and not folder.is_symlink() and (folder / MANIFEST).is_file()
@@ -115,7 +134,7 @@ def hold(folder: Path) -> int | None:
     """Say that a run is going on, for as long as any process keeps the descriptor returned.
 
     `None` where somebody holds it already, or where the file system knows no such locks: then
-    nobody else can tell.
+    others can tell from its files alone.
     """
     try:
         descriptor = os.open(folder, os.O_RDONLY)
@@ -131,6 +150,7 @@ def hold(folder: Path) -> int | None:
 
 def _lock(descriptor: int) -> None:
     """Lock a folder; whoever only looks whether it is locked is waited for. Raises OSError."""
+    patience_until_s = time.monotonic() + LOOKERS_S
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -138,21 +158,50 @@ def _lock(descriptor: int) -> None:
         except BlockingIOError:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # somebody holds it: raises
             fcntl.flock(descriptor, fcntl.LOCK_UN)
+            if time.monotonic() > patience_until_s:
+                raise
             time.sleep(0.001)
 
 
 def is_going_on(folder: Path) -> bool:
-    """Whether somebody holds the run."""
+    """Whether somebody holds the run; where no lock could tell, whether its files look like it."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: many may look at once
     except BlockingIOError:
         return True
     except OSError:
-        return False  # no locks here: nobody can tell
+        return _is_fresh(folder)  # no locks here
     finally:
         os.close(descriptor)
-    return False
+    return _is_fresh(folder) and _is_elsewhere(folder)
+
+
+def _is_elsewhere(folder: Path) -> bool:
+    """Whether another machine runs it: network file systems keep a folder's locks to one."""
+    try:
+        hostname = read_manifest(folder).hostname
+    except (OSError, TraceMLError):
+        return False
+    return hostname not in ("", socket.gethostname())
+
+
+def _is_fresh(folder: Path) -> bool:
+    """Whether a run has no ending, and something in it was written a moment ago.
+
+    On the clock of the file system: where that is far from ours, no run looks as if it went on.
+    """
+    if (folder / ENDING).exists():
+        return False
+    now_s = time.time()
+    return any(abs(now_s - written_s) < FRESH_S for written_s in _written_s(folder))
+
+
+def _written_s(folder: Path) -> Iterator[float]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):  # replaced meanwhile
+                yield entry.stat().st_mtime
 
 
 def make_ring_folder() -> str:
@@ -192,14 +241,36 @@ def read_manifest(folder: Path) -> Manifest:
             f"{folder} is not a run folder: it has no {MANIFEST}; "
             "pass a folder that `traceml run` made, or its name"
         ) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _damaged(folder, error) from None
-    known = Manifest.__dataclass_fields__
     try:
-        fields = {name: value for name, value in fields.items() if name in known}
+        fields = _known(Manifest, fields)
         return Manifest(**{**fields, "command": tuple(fields.get("command", ()))})
     except (AttributeError, TypeError) as error:
         raise _damaged(folder, error) from None
+
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "str | None": (str, type(None)),
+    "float": (int, float),
+    "int": (int,),
+    "int | None": (int, type(None)),
+    "tuple[str, ...]": (list,),
+}
+"""What JSON has for the kinds of fields."""
+
+
+def _known(record: type[Manifest] | type[Ending], found: dict[str, Any]) -> dict[str, Any]:
+    """The fields that the record has; raises TypeError where one holds something else."""
+    known = record.__dataclass_fields__
+    fields = {name: value for name, value in found.items() if name in known}
+    for name, value in fields.items():
+        items = value if isinstance(value, list) else []
+        kind = str(known[name].type)
+        if not isinstance(value, _KINDS[kind]) or not all(isinstance(each, str) for each in items):
+            raise TypeError(f"{name} is {value!r:.40}, not {kind}")
+    return fields
 
 
 def _damaged(folder: Path, error: Exception) -> UnreadableRecords:
@@ -217,11 +288,9 @@ def write_ending(folder: Path, ending: Ending) -> None:
 def read_ending(folder: Path) -> Ending | None:
     """Read how the run ended; `None` while it goes on, or when nobody saw it."""
     try:
-        fields = json.loads((folder / ENDING).read_bytes())
-    except (FileNotFoundError, json.JSONDecodeError):
-        return None
-    known = Ending.__dataclass_fields__
-    return Ending(**{name: value for name, value in fields.items() if name in known})
+        return Ending(**_known(Ending, json.loads((folder / ENDING).read_bytes())))
+    except (FileNotFoundError, ValueError, RecursionError, AttributeError, TypeError):
+        return None  # none, or a damaged one: nobody can say
 
 
 def write_atomically(path: Path, content: bytes) -> None:

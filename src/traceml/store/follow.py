@@ -59,12 +59,17 @@ class _Lane:
         """About how many steps are new."""
         return sum(life.unread for life in self.lives)
 
-    def read(self, grid: Grid) -> None:
-        """Take what is new in each life."""
+    def read(self, grid: Grid) -> list[str]:
+        """Take what is new in each life; what could not be read, in words for people."""
+        notes = []
         base = self.lives[0].first_number
         for life in self.lives:
-            life.read(base, grid)
+            try:
+                life.read(base, grid)
+            except UnreadableRecords as error:  # the rest of this life; the next has its own files
+                notes.append(str(error))
             base = life.end
+        return notes
 
 
 class RunFollower:
@@ -140,18 +145,10 @@ class RunFollower:
         self._grid = self._grown()
         if sum(lane.unread for lane in self._lanes) > MANY_STEPS:
             with ThreadPoolExecutor(READERS) as readers:
-                notes = list(readers.map(self._read_lane, self._lanes))
+                notes = list(readers.map(lambda lane: lane.read(self._grid), self._lanes))
         else:
-            notes = [self._read_lane(lane) for lane in self._lanes]
-        self.notes += tuple(note for note in notes if note is not None)
-
-    def _read_lane(self, lane: _Lane) -> str | None:
-        """Take what is new of a rank; what could not be read, in words for people."""
-        try:
-            lane.read(self._grid)
-        except UnreadableRecords as error:
-            return str(error)
-        return None
+            notes = [lane.read(self._grid) for lane in self._lanes]
+        self.notes += tuple(note for of_lane in notes for note in of_lane)
 
     def _with_steps(self, found: dict[str, dict[int, Path]]) -> list[FollowedProcess]:
         trained, notes = [], []

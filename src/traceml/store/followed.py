@@ -103,16 +103,17 @@ class FollowedProcess:
         self._paths = paths
         if not paths:
             return False
+        newest = max(paths)
+        with _opened(paths[newest]) as descriptor:
+            identity = os.pread(descriptor, _IDENTITY_BYTES, 0)
+            if len(identity) == _IDENTITY_BYTES and identity != self._identity:
+                self._rank = parse_head(os.pread(descriptor, _HEAD_BYTES, 0), paths[newest]).rank
+                self._identity = identity
+        if len(identity) < _IDENTITY_BYTES:  # only just being made, or left so by a full disk
+            return self.find({number: path for number, path in paths.items() if number != newest})
         if self._segments and max(self._segments) not in paths:
             self._base = None  # what we had not read of it is in blocks now: all over again
-        newest = paths[max(paths)]
-        with _opened(newest) as descriptor:
-            identity = os.pread(descriptor, _IDENTITY_BYTES, 0)
-            if len(identity) < _IDENTITY_BYTES:  # it is only just being made
-                return self._first is not None
-            if identity != self._identity:
-                self._rank = parse_head(os.pread(descriptor, _HEAD_BYTES, 0), newest).rank
-                self._identity = identity
+        self._segments = {n: segment for n, segment in self._segments.items() if n in paths}
         if self._first is None:
             self._first = self._find_first()
         self._find_last()
@@ -254,7 +255,7 @@ class FollowedProcess:
         if oldest is None or self._index_of(oldest) > into.grid.first:
             blocks = self._blocks()
             into.add_blocks(blocks, self._block_index(blocks))
-        numbers = sorted(number for number in self._segments if number in self._paths)
+        numbers = sorted(self._segments)
         for number, following in zip(numbers, [*numbers[1:], None], strict=True):
             begin = self._index_of(number)
             end = self.end if following is None else self._index_of(following)

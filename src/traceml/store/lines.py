@@ -27,7 +27,7 @@ class FollowedLines:
         if (found.st_ino, found.st_size) == self._known:
             return [], False
         try:
-            content, is_anew = self._read(found.st_ino)
+            content, is_anew = self._read()
         except FileNotFoundError:
             return [], False
         end = content.rfind(b"\n") + 1
@@ -35,14 +35,14 @@ class FollowedLines:
         self._before = (self._before + content[:end])[-_REMEMBERED:]
         return content[:end].splitlines(), is_anew
 
-    def _read(self, inode: int) -> tuple[bytes, bool]:
+    def _read(self) -> tuple[bytes, bool]:
         with self._path.open("rb") as file:
-            before = len(self._before)
+            inode, before = os.fstat(file.fileno()).st_ino, len(self._before)
             file.seek(self._offset - before)
             is_anew = inode != self._known[0] or file.read(before) != self._before
             if is_anew:
                 self._offset, self._before = 0, b""
                 file.seek(0)
             content = file.read()
-            self._known = os.fstat(file.fileno()).st_ino, self._offset + len(content)
+            self._known = inode, self._offset + len(content)
         return content, is_anew
