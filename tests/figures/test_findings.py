@@ -65,6 +65,7 @@ def test_causes_follow_what_they_explain() -> None:
     [
         ("input_bound_share", 0.848173, Fact("input share", "85%")),
         ("input_wait_ms", 544.487, Fact("input wait", "544.5 ms")),
+        ("median_ms", 0.267, Fact("median rank", "267 µs")),
         ("peak_rss_bytes", 445571072, Fact("peak resident memory", "424.9 MiB")),
         ("swap_bytes_per_s", 2048, Fact("swap", "2.0 KiB/s")),
         ("no_step_for_s", 90.0, Fact("no step for", "1 min 30 s")),

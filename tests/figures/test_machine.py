@@ -34,6 +34,12 @@ def test_a_process_shows_its_cores_and_its_memory() -> None:
 def test_several_processes_are_a_table() -> None:
     (table,) = part(page_of(make_run(ranks=3)), "process").tables
     assert table.columns[:3] == ("Rank", "CPU", "Memory")
+    assert "Workers" in table.columns
+
+
+def test_a_run_without_data_workers_has_no_columns_about_them() -> None:
+    (table,) = part(page_of(make_run(ranks=3, workers=0)), "process").tables
+    assert not [column for column in table.columns if "Workers" in column]
     assert len(table.rows) == 3
 
 

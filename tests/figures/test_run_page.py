@@ -82,6 +82,13 @@ def test_a_run_without_a_summary_says_what_is_known(
     assert verdict.why and verdict.next
 
 
+def test_a_summary_that_cannot_be_read_is_not_called_missing() -> None:
+    standing = standing_of(notes=("final_summary.json breaks off at line 2",))
+    verdict = run_page(None, standing, History()).verdict
+    assert (verdict.severity, verdict.why) == ("warn", "final_summary.json breaks off at line 2")
+    assert verdict.next is not None and "traceml recover" in verdict.next
+
+
 def test_a_lost_run_can_be_recovered() -> None:
     page = run_page(None, standing_of("lost", None), History())
     assert page.verdict.next is not None and "traceml recover made" in page.verdict.next

@@ -11,6 +11,7 @@ from traceml.figures.over_ranks import MOST_LINES
 from traceml.figures.over_steps import MOST_CELLS, rank_heat
 from traceml.figures.page import RunPage, Table
 from traceml.figures.run_page import run_page, step_figures
+from traceml.model.quantities import percent
 from traceml.store.records import RunRecords
 from traceml.summaries.build import build
 
@@ -75,6 +76,32 @@ def test_ranks_that_wait_for_each_other_are_told_apart_by_their_own_work() -> No
     assert shown["Worst rank"] == ("2", "the others wait for it")
     assert shown["Gap"][0] == "20.0 ms"
     assert shown["Worst step"][1] == "rank 2, own work 58.0 ms"
+
+
+def test_a_rank_and_its_step_belong_together() -> None:
+    """The longest step may be that of a rank that waits for the worst one."""
+    run = make_waiting(make_run(ranks=4, communication_ms=2, slow_rank=2, noise=0))
+    for name in ("wall_ns", "body_ns", "communication_ns"):
+        run.ranks[0].steps[name] += 3_000_000
+    shown = tiles(page_of(run))
+    assert shown["Worst step"] == ("59.0 ms", "rank 2, own work 57.0 ms")
+    assert cells(table(page_of(run), "step-time-table"), "Worst")["Step Time"] == "62.0 ms"
+
+
+def test_the_share_of_waiting_is_of_all_ranks() -> None:
+    """As the other shares are: of two ranks the median one is the one that waits least."""
+    run = make_waiting(make_run(ranks=2, communication_ms=2, slow_rank=1, noise=0))
+    summary = build(run, 0.0, "0")
+    assert summary.step_time is not None
+    mean = summary.step_time.global_.average
+    assert mean["wait_ms"] is not None and mean["step_time_ms"] is not None
+    expected = percent(mean["wait_ms"] / mean["step_time_ms"])
+    assert tiles(page_of(run))["Wait share"][0] == expected != "n/a"
+    assert cells(table(page_of(run), "step-time-table"), "WAIT Share %")["Wait*"] == expected
+
+
+def test_the_rank_that_the_others_wait_for_is_the_slowest() -> None:
+    assert table(page_of(STRAGGLING), "rank-table").rows[0].cells[0] == "rank 2"
 
 
 def test_one_rank_has_tiles_of_its_steps() -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceml.figures.units import (
+    MOST_STEPS,
     PLAIN,
     Unit,
     fitted,
@@ -80,6 +81,14 @@ def test_an_axis_begins_at_zero_where_the_values_come_near_it() -> None:
 def test_an_axis_shows_a_small_trend_on_a_high_level() -> None:
     axis = fitted("memory", PLAIN, np.array([[400.0, 440.0, np.nan]]))
     assert (axis.low, axis.high) == (400.0, 440.0)
+
+
+@given(st.floats(1e-6, 1e6), st.floats(0.05, 0.5))
+def test_an_axis_has_round_labels(least: float, share: float) -> None:
+    axis = fitted("loss", PLAIN, np.array([least, least * (1 + share)]))
+    assert axis.low is not None and axis.high is not None
+    steps = [(axis.high - axis.low) / count for count in range(2, MOST_STEPS + 1)]
+    assert any(f"{step:.2e}"[:4] in ("1.00", "2.00", "2.50", "5.00") for step in steps)
 
 
 def test_noise_is_not_drawn_as_large_as_a_trend() -> None:

@@ -39,8 +39,8 @@ _TILES = {
     "Input wait": ("step_time", "input_wait_ms"),
     "Compute": ("step_time", "compute_ms"),
     "Throughput": ("step_time", "samples_per_s"),
-    "Peak memory": ("step_memory", "peak_allocated_bytes"),
-    "Host memory": ("step_memory", "peak_rss_bytes"),
+    "Peak GPU memory": ("step_memory", "peak_allocated_bytes"),
+    "Peak process memory": ("step_memory", "peak_rss_bytes"),
 }
 _MORE_IS_BETTER = ("samples_per_s",)
 _TITLES = {

@@ -33,7 +33,7 @@ def failure_part(summary: Summary | None) -> Part | None:
         id="failure",
         title="What ended it",
         finding=lead_card(summary, Section.STABILITY.value),
-        tables=(Table("failure-table", "What ended it", ("", "What is known"), tuple(rows)),),
+        tables=(Table("failure-table", "The failure", ("", "What is known"), tuple(rows)),),
         is_wide=True,
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 from traceml.figures.page import Fact, FindingCard, Span, Tone
 from traceml.figures.words import line
 from traceml.model.finding import Kind, Section
-from traceml.model.quantities import count, duration, memory, milliseconds, percent
+from traceml.model.quantities import count, duration, memory, percent
 from traceml.summaries.record import Issue, SectionSummary, Summary, WhatIfSummary
 
 TITLES = {
@@ -58,6 +58,7 @@ _LABELS = {
     "loss_values": "losses seen",
     "main_part": "most of it",
     "onset_step": "since step",
+    "runqueue_share": "waiting for a core",
 }
 """What is called otherwise in words."""
 _WORDS = {
@@ -73,7 +74,7 @@ _WORDS = {
 _UNITS: Mapping[str, Callable[[float], str]] = {
     "_bytes_per_s": lambda value: f"{memory(value)}/s",
     "_bytes": memory,
-    "_ms": milliseconds,
+    "_ms": lambda value: duration(value / 1e3),  # as the sentence above it says it
     "_s": duration,
     "_share": percent,
     "_percent": lambda value: percent(value / 100),

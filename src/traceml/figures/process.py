@@ -153,7 +153,7 @@ def _table(section: SectionSummary) -> Table | None:
     shown = {
         title: key
         for title, key in _COLUMNS.items()
-        if any(metrics.get(key) is not None for _, metrics in busiest)
+        if any(_says_something(key, metrics.get(key)) for _, metrics in busiest)
     }
     rows = tuple(
         Row((f"rank {cell(name)}", *(_shown(key, metrics.get(key)) for key in shown.values())))
@@ -163,6 +163,11 @@ def _table(section: SectionSummary) -> Table | None:
     if len(ranks) > MOST_RANKS:
         note = f"The busiest {MOST_RANKS} of {count(len(ranks))} ranks."
     return Table("process-table", "Processes", ("Rank", *shown), rows, note)
+
+
+def _says_something(key: str, value: float | None) -> bool:
+    """A run without data workers has no columns of zeros about them."""
+    return bool(value) if key.startswith("workers") else value is not None
 
 
 def _shown(key: str, value: float | None) -> str:

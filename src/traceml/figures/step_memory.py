@@ -13,14 +13,14 @@ from traceml.figures.findings import lead_card, tone
 from traceml.figures.over_ranks import held, is_measured, rank_names, rank_series
 from traceml.figures.over_steps import STEPS, each_point, step_spans, steps_at, where_measured
 from traceml.figures.page import Axis, Limit, Lines, Part, Row, Series, Table, Tile, Tone
-from traceml.figures.units import Floats, Unit, fitted, memory_unit, scaled_one
+from traceml.figures.units import Floats, Unit, fitted, memory_unit, next_round, scaled_one
 from traceml.model.finding import Kind, Section
 from traceml.model.quantities import NOT_MEASURED, memory, percent
 from traceml.summaries.record import SectionSummary, Summary
 
 NEAR_CAPACITY = 0.5
 """From this share on the capacity is in the picture; below, it would flatten every curve."""
-HEADROOM = 1.1
+HEADROOM = 1.05
 
 _COLUMNS = {
     "GPU allocated": ("peak_allocated_bytes", "allocated_rise_bytes"),
@@ -108,8 +108,8 @@ def with_capacity(
         said = f"{percent(peak_bytes / capacity_bytes)} of {memory(capacity_bytes)} at most."
         return structs.replace(lines, caption=f"{lines.caption or ''} {said}".strip())
     limit = Limit(scaled_one(capacity_bytes, unit), f"capacity {memory(capacity_bytes)}", "crit")
-    top = HEADROOM * max(peak_bytes, capacity_bytes)
-    axis = Axis(lines.y.label, unit.symbol, low=0.0, high=scaled_one(top, unit))
+    top = next_round(HEADROOM * max(peak_bytes, capacity_bytes) / unit.size)
+    axis = Axis(lines.y.label, unit.symbol, low=0.0, high=top)
     return structs.replace(lines, limits=(limit,), y=axis)
 
 

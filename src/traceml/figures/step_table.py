@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from traceml.figures import places
 from traceml.figures.page import Row, Table
+from traceml.figures.step_shares import own_ms
 from traceml.figures.words import cell
 from traceml.model.quantities import NOT_MEASURED, count, milliseconds, percent
 from traceml.summaries.record import Global, Place, SectionSummary
@@ -29,6 +30,9 @@ _WAIT = (
     "optimizer: copies, communication and the rest."
 )
 
+_OVER_RANKS = "Median and Worst are over the ranks, each by the mean of its steps."
+_ALONE = "One rank: Median and Worst are both the mean of its steps, with no other to compare."
+
 
 def step_table(section: SectionSummary) -> Table | None:
     """Median and worst rank of every phase; `None` where no step was measured."""
@@ -44,8 +48,8 @@ def step_table(section: SectionSummary) -> Table | None:
         Row(("Skew %", *(_skew(found, key, is_alone) for key in shown.values()))),
         Row(("WAIT Share %", *(_wait_share(found, key) for key in shown.values()))),
     )
-    alone = " One rank: there is no other to compare it with." if is_alone else ""
-    return Table("step-time-table", "Step time", ("", *shown), rows, note=_WAIT + alone)
+    compared = _ALONE if is_alone else _OVER_RANKS
+    return Table("step-time-table", "Step time", ("", *shown), rows, note=f"{compared} {_WAIT}")
 
 
 def rank_table(section: SectionSummary) -> Table | None:
@@ -55,7 +59,7 @@ def rank_table(section: SectionSummary) -> Table | None:
         return None
     slowest = sorted(
         ((name, row.metrics) for name, row in ranks.items()),
-        key=lambda rank: -(rank[1].get("step_time_ms") or 0.0),
+        key=lambda rank: -(own_ms(rank[1]) or 0.0),
     )
     shown = {
         title: key
@@ -72,8 +76,11 @@ def rank_table(section: SectionSummary) -> Table | None:
 
 
 def wait_share(found: Global) -> float | None:
-    """How much of a typical step is Wait*."""
-    wait_ms, step_ms = (places.value(found.median, key) for key in ("wait_ms", "step_time_ms"))
+    """How much of a typical step is Wait*: over all ranks, as the shares beside it are.
+
+    A median rank's would be that of whoever waits least where two ranks wait for each other.
+    """
+    wait_ms, step_ms = (found.average.get(key) for key in ("wait_ms", "step_time_ms"))
     return None if wait_ms is None or not step_ms else wait_ms / step_ms
 
 

@@ -99,11 +99,7 @@ def _tiles(section: SectionSummary) -> Iterator[Tile]:
 
 def _of_ranks(section: SectionSummary) -> Iterator[Tile]:
     """The median rank and the worst: by their own work, where waiting for others is known."""
-    found, rows = section.global_, section.groups.rows
-    median, worst = (
-        side["step_time_ms"].value if "step_time_ms" in side else None
-        for side in (found.median, found.worst)
-    )
+    rows = section.groups.rows
     chosen = typical_and_worst(section)
     if chosen is None:
         return
@@ -113,8 +109,9 @@ def _of_ranks(section: SectionSummary) -> Iterator[Tile]:
         f"rank {cell(name)}" + (f", own work {milliseconds(time)}" if is_own else "")
         for name, time in zip(chosen, (typical_ms, worst_ms), strict=True)
     ]
-    yield Tile("Median step", milliseconds(median), note=notes[0])
-    yield Tile("Worst step", milliseconds(worst), note=notes[1])
+    steps = [milliseconds(rows[name].metrics.get("step_time_ms")) for name in chosen]
+    yield Tile("Median step", steps[0], note=notes[0])
+    yield Tile("Worst step", steps[1], note=notes[1])
     if typical_ms and worst_ms is not None:
         gap_ms = worst_ms - typical_ms
         yield Tile(

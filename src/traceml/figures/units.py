@@ -26,6 +26,9 @@ LEAST_REACH = 0.05
 MOST_PLACES = 300
 """A power of ten beyond this is no double."""
 ROUND_NUMBERS = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
+ROUND_STEPS = (2.0, 2.5, 5.0, 10.0, 20.0, 25.0, 50.0, 100.0)
+"""From label to label of an axis; the last is as long as any axis."""
+MOST_STEPS = 5
 TIME_AXIS_DIGITS = 5
 """Moments lie closer to each other than values do."""
 
@@ -105,12 +108,19 @@ def fitted(label: str, unit: Unit, *tables: Floats) -> Axis:
     reach = max(most - least, LEAST_REACH * max(abs(least), abs(most)))
     if not 10.0**-MOST_PLACES < reach < 10.0**MOST_PLACES:
         return Axis(label, unit.symbol)
-    tick = 10.0 ** math.floor(math.log10(reach)) / 2
-    middle = least / 2 + most / 2
-    low = math.floor((middle - reach / 2) / tick) * tick
-    high = math.ceil((middle + reach / 2) / tick) * tick
-    low_shown, high_shown = rounded(np.array([low, high]))
+    low_shown, high_shown = rounded(np.array(_round_ends(least / 2 + most / 2, reach)))
     return Axis(label, unit.symbol, low=low_shown, high=high_shown)
+
+
+def _round_ends(middle: float, reach: float) -> tuple[float, float]:
+    """The nearest ends that a few round steps lead between: every label of the axis is round."""
+    power = 10.0 ** (math.floor(math.log10(reach)) - 1)
+    ends = (
+        (step, math.floor(low + 1e-9), math.ceil(high - 1e-9))
+        for step in (times * power for times in ROUND_STEPS)
+        for low, high in [((middle - reach / 2) / step, (middle + reach / 2) / step)]
+    )
+    return next((low * step, high * step) for step, low, high in ends if high - low <= MOST_STEPS)
 
 
 def next_round(value: float) -> float:

@@ -87,6 +87,14 @@ def _without_summary(standing: RunStanding) -> Verdict:
             f"The run {standing.state_words}, and there is no summary of it.",
             next="Look at the last lines of its output.",
         )
+    if standing.notes:
+        return Verdict(
+            "warn",
+            "NO DATA",
+            line(standing.notes[0]),
+            next=f"Rebuild the summary from its records: traceml recover "
+            f"{line(standing.manifest.run_name)}",
+        )
     return Verdict(
         "muted",
         "NO DATA",

@@ -2,14 +2,14 @@
 
 import { useCallback, useEffect, useState } from "preact/hooks";
 import { useKeys } from "./keys";
-import { fetched, Follower, type Live } from "./live";
+import { fetched, Follower, type Live, NOTHING } from "./live";
 import { ComparisonView } from "./pages/comparison";
 import { RunView } from "./pages/run";
 import { RunsView } from "./pages/runs";
 import { TopBar } from "./pieces/bar";
 import { Banner } from "./pieces/banner";
 import { Help } from "./pieces/help";
-import { pathOf, type Place, runAddress } from "./place";
+import { pathOf, type Place } from "./place";
 import type { Page } from "./schema";
 
 export function App({ place }: { place: Place }) {
@@ -39,7 +39,7 @@ function Shown({ live: { page, error }, place }: { live: Live; place: Place }) {
   if (page === null) return error === null ? <Waiting /> : <Refused error={error} place={place} />;
   switch (page.type) {
     case "run":
-      return <RunView page={page} detail={detailOf(place, page.head.name)} />;
+      return <RunView page={page} detail={detailOf(place)} />;
     case "runs":
       return <RunsView page={page} base={place.base} canCompare={place.isServed} />;
     case "comparison":
@@ -47,8 +47,9 @@ function Shown({ live: { page, error }, place }: { live: Live; place: Place }) {
   }
 }
 
-function detailOf(place: Place, name: string): string | null {
-  return place.isServed ? `${runAddress(`${place.base}/api`, name)}/detail` : null;
+/** By the page's own address: a folder may have another name than the run had when it began. */
+function detailOf(place: Place): string | null {
+  return place.isServed ? `${place.base}/api${pathOf(place)}/detail` : null;
 }
 
 function Waiting() {
@@ -90,14 +91,14 @@ function useTitle(page: Page | null): void {
 /** An address may name a part; the browser looked for it before there was one. */
 function useAnchor(isThere: boolean): void {
   useEffect(() => {
-    const id = decodeURIComponent(window.location.hash.slice(1));
+    const id = window.location.hash.slice(1);
     if (isThere && id !== "") document.getElementById(id)?.scrollIntoView();
   }, [isThere]);
 }
 
 /** The page's data over time: enclosed, asked for once, or followed. */
 function useLive(place: Place): Live {
-  const [live, setLive] = useState<Live>({ page: place.page, isLost: false, error: null });
+  const [live, setLive] = useState<Live>({ ...NOTHING, page: place.page });
   useEffect(() => {
     if (!place.isServed) return;
     const path = pathOf(place);
@@ -115,8 +116,8 @@ function useLive(place: Place): Live {
 async function askForComparison(place: Place, see: (live: Live) => void): Promise<void> {
   try {
     const page = await fetched<Page>(`${place.base}/api/compare${window.location.search}`);
-    see({ page, isLost: false, error: null });
+    see({ ...NOTHING, page });
   } catch (error) {
-    see({ page: null, isLost: false, error: (error as Error).message });
+    see({ ...NOTHING, error: (error as Error).message });
   }
 }

@@ -5,6 +5,7 @@ import type { Page } from "./schema";
 
 const PATIENCE_MS = 3000; // a shorter break heals before anyone could read about it
 const REOPEN_MS = 2000; // where the browser itself gave up
+const SILENCE_MS = 12_000; // the server says something every 5 s, if only that it is there
 const HIDDEN_MS = 2000; // a glance at another tab costs no new page
 
 export interface Live {
@@ -13,13 +14,18 @@ export interface Live {
   isLost: boolean;
   /** Why nothing more will come: the run was deleted, or never was. */
   error: string | null;
+  /** Nothing more will come because nothing more happens: the run is over. */
+  isOver: boolean;
 }
+
+export const NOTHING: Live = { page: null, isLost: false, error: null, isOver: false };
 
 /** One stream; `see` is told whenever there is something new, and never while the tab is hidden. */
 export class Follower {
   private state: Live;
   private source: EventSource | null = null;
   private lossTimer = 0;
+  private silenceTimer = 0;
   private reopenTimer = 0;
   private hiddenTimer = 0;
 
@@ -29,7 +35,7 @@ export class Follower {
     first: Page | null,
     private readonly see: (state: Live) => void,
   ) {
-    this.state = { page: first, isLost: false, error: null };
+    this.state = { ...NOTHING, page: first };
   }
 
   start(): () => void {
@@ -56,10 +62,12 @@ export class Follower {
   private open(): void {
     const source = new EventSource(this.events);
     this.source = source;
-    source.addEventListener("open", () => this.alive({}));
+    this.awaitWord();
+    source.addEventListener("open", () => this.alive());
+    source.addEventListener("beat", () => this.alive());
     source.addEventListener("page", (event) => this.alive({ page: parsed(event) as Page }));
     source.addEventListener("delta", (event) => this.takeDelta(parsed(event) as Delta));
-    source.addEventListener("gone", (event) => this.gone(errorIn(parsed(event))));
+    source.addEventListener("gone", (event) => this.gone(parsed(event)));
     source.addEventListener("error", () => this.broken(source));
   }
 
@@ -67,8 +75,27 @@ export class Follower {
     this.source?.close();
     this.source = null;
     window.clearTimeout(this.reopenTimer);
+    window.clearTimeout(this.silenceTimer);
+    this.forgetLoss();
+  }
+
+  private forgetLoss(): void {
     window.clearTimeout(this.lossTimer);
     this.lossTimer = 0;
+  }
+
+  /** A server that hangs, or a network that swallows everything, breaks no connection. */
+  private awaitWord(): void {
+    window.clearTimeout(this.silenceTimer);
+    this.silenceTimer = window.setTimeout(() => {
+      this.close();
+      this.expectLoss();
+      this.open();
+    }, SILENCE_MS);
+  }
+
+  private expectLoss(): void {
+    this.lossTimer ||= window.setTimeout(() => this.become({ isLost: true }), PATIENCE_MS);
   }
 
   private takeDelta(delta: Delta): void {
@@ -76,20 +103,21 @@ export class Follower {
     this.alive({ page: applied(this.state.page, delta) as Page });
   }
 
-  private alive(news: Partial<Live>): void {
-    window.clearTimeout(this.lossTimer);
-    this.lossTimer = 0;
-    this.become({ ...news, isLost: false, error: null });
+  private alive(news?: Partial<Live>): void {
+    this.forgetLoss();
+    this.awaitWord();
+    if (news !== undefined || this.state.isLost) this.become({ ...news, isLost: false });
   }
 
-  private gone(error: string): void {
+  private gone(why: unknown): void {
     this.close();
-    this.become({ isLost: false, error });
+    const isOver = (why as { is_over?: unknown } | null)?.is_over === true;
+    this.become({ isLost: false, error: errorIn(why), isOver });
   }
 
   private broken(source: EventSource): void {
     if (source !== this.source) return;
-    this.lossTimer ||= window.setTimeout(() => this.become({ isLost: true }), PATIENCE_MS);
+    this.expectLoss();
     if (source.readyState === EventSource.CLOSED) void this.askWhy();
   }
 
@@ -97,7 +125,7 @@ export class Follower {
   private async askWhy(): Promise<void> {
     this.source = null;
     const refusal = await refusalOf(this.json);
-    if (refusal !== null) return this.gone(refusal);
+    if (refusal !== null) return this.gone({ error: refusal });
     window.clearTimeout(this.reopenTimer);
     this.reopenTimer = window.setTimeout(() => {
       if (this.source === null && !document.hidden) this.open();

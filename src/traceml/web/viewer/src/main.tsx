@@ -27,6 +27,7 @@ SOFTWARE.
 */
 
 import { options, render } from "preact";
+import { startAnchors } from "./anchors";
 import { App } from "./app";
 import { redrawAll } from "./charts/canvas";
 import { findPlace } from "./place";
@@ -44,6 +45,7 @@ function print(isPrinting: boolean): void {
 }
 
 startTheme();
+startAnchors();
 window.addEventListener("beforeprint", () => print(true));
 window.addEventListener("afterprint", () => print(false));
 render(<App place={findPlace()} />, document.getElementById("app")!);

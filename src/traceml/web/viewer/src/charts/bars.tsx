@@ -94,7 +94,7 @@ function stackOf(name: string, index: number, figure: Bars): BarRow {
       title: told(series, value, unit),
     });
   }
-  const text = isMeasured ? written(Number(sum.toPrecision(4)), unit) : "n/a";
+  const text = isMeasured ? written(Number(sum.toPrecision(3)), unit) : "n/a";
   return { name, text, pieces };
 }
 

@@ -267,5 +267,5 @@ function Ramp({ figure, scale }: { figure: Heatmap; scale: Range }) {
 }
 
 function rounded(value: number): number {
-  return Number(value.toPrecision(4));
+  return Number(value.toPrecision(3));
 }

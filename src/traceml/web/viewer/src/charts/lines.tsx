@@ -118,16 +118,20 @@ function said({ title, y }: Lines): Axis {
 
 function lineOf(series: Series, figure: Lines, theme: Theme): object {
   const colour = colourOf(series.colour, theme);
+  const lone = lonely(series.values);
   return {
     id: series.name,
     name: series.name,
     type: "line",
     data: figure.at.map((at, index) => [at, series.values[index] ?? null]),
-    showSymbol: figure.at.length === 1,
-    symbolSize: 5,
+    showSymbol: lone.size > 0,
+    showAllSymbol: true,
+    symbolSize: (_: unknown, { dataIndex }: { dataIndex: number }) => (lone.has(dataIndex) ? 5 : 0),
     emphasis: { disabled: true },
     ...(figure.stacked ? { areaStyle: { color: colour, opacity: 1, origin: "start" } } : {}),
-    ...(!figure.stacked && figure.at.length > SAMPLED_FROM ? { sampling: "lttb" } : {}),
+    ...(!figure.stacked && lone.size === 0 && figure.at.length > SAMPLED_FROM
+      ? { sampling: "lttb" }
+      : {}),
     lineStyle: {
       color: colour,
       width: figure.stacked ? 0 : 1.6,
@@ -135,6 +139,16 @@ function lineOf(series: Series, figure: Lines, theme: Theme): object {
     },
     itemStyle: { color: colour },
   };
+}
+
+/** Values with a gap on either side: no line leads to them, so that they need a mark. */
+function lonely(values: readonly (number | null)[]): ReadonlySet<number> {
+  const isGap = (index: number): boolean => (values[index] ?? null) === null;
+  const found = new Set<number>();
+  values.forEach((_, index) => {
+    if (!isGap(index) && isGap(index - 1) && isGap(index + 1)) found.add(index);
+  });
+  return found;
 }
 
 /** Limits, on a series of their own: hiding a line takes none of them away. */
@@ -189,16 +203,16 @@ function bounds(figure: Lines, series: readonly Series[]): object {
   return {
     ...(least === null ? {} : { min: least }),
     ...(most === null || series.length === 0 ? {} : { max: most }),
-    ...(least === null || most === null ? {} : { interval: evenly(most - least) }),
+    ...(least === null || most === null ? {} : { interval: evenly(least, most) }),
   };
 }
 
 /** A round step that leads from one end of an axis to the other without a rest, if there is one. */
-function evenly(width: number): number {
-  const steps = [4, 5, 3, 2].map((count) => width / count);
-  return (
-    steps.find((step) => ROUND.has(step.toPrecision(3).replace(/[.0]|e.*$/g, ""))) ?? width / 4
-  );
+function evenly(low: number, high: number): number {
+  const steps = [4, 5, 3, 2].map((count) => (high - low) / count);
+  const round = steps.filter((step) => ROUND.has(step.toPrecision(3).replace(/[.0]|e.*$/g, "")));
+  const isOn = (step: number): boolean => Math.abs(low / step - Math.round(low / step)) < 1e-6;
+  return round.find(isOn) ?? round[0] ?? (high - low) / 4;
 }
 
 /** The next round number: it is the topmost label of the axis. */

@@ -3,6 +3,13 @@
 import type { Live } from "../live";
 
 export function Banner({ live }: { live: Live }) {
+  if (live.isOver) {
+    return (
+      <p class="banner tone-info" role="status">
+        {live.error}
+      </p>
+    );
+  }
   if (live.error !== null && live.page !== null) {
     return (
       <p class="banner tone-warn" role="alert">

@@ -3,6 +3,10 @@
 import { useLayoutEffect, useRef } from "preact/hooks";
 import { still } from "../still";
 
+function lastLines(count: number): string {
+  return count === 1 ? "The last line" : `The last ${count} lines`;
+}
+
 export const Output = still(function Output({ lines }: { lines: readonly string[] | null }) {
   const pane = useRef<HTMLPreElement>(null);
   const isAtEnd = useRef(true);
@@ -18,7 +22,7 @@ export const Output = still(function Output({ lines }: { lines: readonly string[
     <section class="card part" aria-labelledby="title-output" data-part tabIndex={-1} id="output">
       <header>
         <h2 id="title-output">Output</h2>
-        <p class="note">The last {lines.length} lines that the training printed</p>
+        <p class="note">{lastLines(lines.length)} that the training printed</p>
       </header>
       <pre ref={pane} class="output" tabIndex={0} onScroll={onScroll}>
         {lines.join("\n")}

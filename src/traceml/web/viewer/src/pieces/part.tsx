@@ -35,7 +35,7 @@ export const PartView = still(function PartView({ part }: { part: Part }) {
         <div class="tables">
           {part.tables.map((table) => (
             <div key={table.id} class={table.columns.length > 3 ? "full" : "half"}>
-              <TableView table={table} />
+              <TableView table={table} isNamed={table.title === part.title} />
             </div>
           ))}
         </div>

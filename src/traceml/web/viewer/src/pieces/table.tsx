@@ -4,11 +4,19 @@ import { still } from "../still";
 import type { Table } from "../schema";
 import { ToneIcon } from "./tone";
 
-export const TableView = still(function TableView({ table }: { table: Table }) {
+interface Properties {
+  table: Table;
+  /** What it is in has the same title, which is not said twice. */
+  isNamed: boolean;
+}
+
+export const TableView = still(function TableView({ table, isNamed }: Properties) {
   const sides = table.columns.map((_, place) => sideOf(table, place));
   return (
     <div class="table">
-      <h3 id={`table-${table.id}`}>{table.title}</h3>
+      <h3 id={`table-${table.id}`} hidden={isNamed}>
+        {table.title}
+      </h3>
       <div class="scroll" tabIndex={0} role="region" aria-label={`${table.title}, table`}>
         <table aria-labelledby={`table-${table.id}`}>
           <thead>
