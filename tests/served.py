@@ -103,7 +103,7 @@ class Viewer:
             field, _, value = line.decode().rstrip("\n").partition(": ")
             if field == "event":
                 name = value
-            elif field == "data":
+            elif field == "data" and name != "beat":
                 return name, self._take(name, json.loads(value))
         return "end", None
 

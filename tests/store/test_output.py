@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -65,3 +66,16 @@ def test_a_line_whose_beginning_is_too_far_back_is_left_out(tmp_path: Path) -> N
     output = FollowedOutput(tmp_path)
     output.look()
     assert output.lines == ("end",)
+
+
+def test_a_link_or_a_pipe_in_the_place_of_the_output_is_not_followed(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("not of this run")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "output.log").symlink_to(secret)
+    (tmp_path / "b").mkdir()
+    os.mkfifo(tmp_path / "b" / "output.log")
+    for name in ("a", "b"):
+        followed = FollowedOutput(tmp_path / name)
+        followed.look()
+        assert followed.lines is None

@@ -56,7 +56,7 @@ async def told(viewer: Viewer, count: int) -> list[tuple[str, Any]]:
     found: list[tuple[str, Any]] = []
     async for event in viewer.events():
         lines = dict(line.split(": ", 1) for line in event.decode().strip().split("\n"))
-        if "event" in lines:
+        if lines.get("event", "beat") != "beat":
             found.append((lines["event"], json.loads(lines["data"])))
         if len(found) == count:
             break
@@ -98,6 +98,17 @@ def test_a_viewer_that_does_not_read_gets_the_whole_page_when_it_does() -> None:
     (first, page), (second, _) = with_channel(work)
     assert (first, second) == ("page", "delta")
     assert int(page["folder"]) >= 3 * live.MOST_WAITING
+
+
+def test_a_page_on_which_nothing_happens_has_a_heart_beat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "BEAT_S", 0.01)
+
+    async def run() -> bytes:
+        events = Viewer(asyncio.Event()).events()
+        await anext(events)  # how soon to come back
+        return await anext(events)
+
+    assert asyncio.run(asyncio.wait_for(run(), 30)) == b"event: beat\ndata: {}\n\n"
 
 
 def test_nobody_is_looked_for_when_nobody_looks() -> None:

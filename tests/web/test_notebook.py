@@ -60,6 +60,7 @@ def test_runs_are_compared(logs: Path) -> None:
         page = framed(shown)
         assert (page["type"], page["a"], page["b"]) == ("comparison", "a", "b")
         assert page["verdict"]["status"] in repr(shown)
+    assert "B: b\n" in repr(shown), "a dict is called as its run is"
 
 
 def test_a_comparison_is_shown_as_file_and_as_dict(logs: Path, tmp_path: Path) -> None:
@@ -84,6 +85,9 @@ def test_the_frame_may_run_the_viewer_and_nothing_else(logs: Path) -> None:
         ([], "no run was given"),
         (7, "a int cannot be shown"),
         ([7], "a int cannot be shown"),
+        ({"step_time": {1, 2}}, "holds what JSON cannot"),
+        ({(1, 2): 3}, "holds what JSON cannot"),
+        ({"step_time": 7}, "a dict that was given is not a usable run summary"),
     ],
 )
 def test_what_cannot_be_shown_is_said(logs: Path, asked: Any, said: str) -> None:

@@ -95,9 +95,9 @@ def test_the_report_of_two_runs_is_their_comparison(logs: Path, tmp_path: Path) 
 
 def test_further_runs_are_compared_with_the_first(logs: Path, tmp_path: Path) -> None:
     words = [logs / "a", logs / "b", logs / "a"]
-    done = run_traceml(["report", *words, "-o", "all.html"], tmp_path)
+    done = run_traceml(["report", *words], tmp_path)
     assert (done.status, done.stderr) == (0, "")
-    assert len(enclosed((tmp_path / "all.html").read_text())) == 2
+    assert len(enclosed((tmp_path / "compare/a_vs_b+1.html").read_text())) == 2
 
 
 def test_a_comparison_that_was_written_can_be_reported(logs: Path, tmp_path: Path) -> None:

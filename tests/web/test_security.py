@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from processes import run_traceml
 from served import Served, serving
 
 
@@ -45,6 +46,7 @@ def test_our_own_names_are_answered(server: Served, name: str) -> None:
         "[::1]:{port}",
         "2130706433:{port}",
         "user@localhost:{port}",
+        "localhost:" + "9" * 5000,
         "",
     ],
 )
@@ -93,6 +95,7 @@ def beside_a_secret(logs: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     for folder in ("secret", "logs/.hidden", "logs/-dash"):
         shutil.copytree(logs / "a", place / folder)
     (place / "logs/out").symlink_to(place / "secret")
+    (place / "logs/circle").symlink_to("circle")
     with serving(place / "logs") as server:
         yield server
 
@@ -112,6 +115,7 @@ def beside_a_secret(logs: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
         ".hidden",
         "-dash",
         "out",
+        "circle",
         "x" * 5000,
         "%ff%fe",
         "a%2ffinal_summary.json",
@@ -128,6 +132,16 @@ def test_a_name_cannot_leave_the_logs_folder(beside_a_secret: Served, name: str)
         assert answer.json.keys() == {"error"}
     with beside_a_secret.viewer(f"/runs/{name}") as viewer:
         assert viewer.next()[0] == "gone"
+
+
+def test_what_cannot_be_opened_is_not_listed_and_said(beside_a_secret: Served) -> None:
+    page = beside_a_secret.get("/api/runs").json
+    assert page["runs"] == []
+    assert [note.split(" is not listed")[0].rpartition("/")[2] for note in page["notes"]] == [
+        "-dash",
+        ".hidden",
+        "out",
+    ]
 
 
 def test_a_link_to_a_run_beside_it_is_a_run(logs: Path, tmp_path: Path) -> None:
@@ -182,7 +196,8 @@ class TestOtherMachines:
             assert opened.status == 200
             cookie, *attributes = opened.headers["set-cookie"].split("; ")
             assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(attributes)
-            assert server.get("/api/runs", Cookie=cookie, **here).status == 200
+            for kept in (cookie, f'other={{"a": "b c"}}; {cookie}; _xsrf=2|x|"'):
+                assert server.get("/api/runs", Cookie=kept, **here).status == 200
             assert server.get("/api/runs", Authorization=f"Bearer {token}", **here).status == 200
             assert server.get("/api/runs", Cookie=cookie, Host=f"evil:{server.port}").status == 403
 
@@ -194,6 +209,14 @@ class TestOtherMachines:
         with serving(logs, "--host", "0.0.0.0", env={"TRACEML_TOKEN": "chosen"}) as server:
             assert server.address.endswith("?token=chosen")
             assert server.get("/api/runs?token=chosen").status == 200
+
+    @pytest.mark.parametrize("token", ["two words", "a;b", "a&b=c", "größe", "x" * 201])
+    def test_a_token_that_fits_no_link_is_refused(self, tmp_path: Path, token: str) -> None:
+        words = ["ui", "--host", "0.0.0.0"]
+        done = run_traceml(words, tmp_path, env={"TRACEML_TOKEN": token})
+        assert (done.status, done.stderr.count("\n")) == (2, 1)
+        assert "the token in TRACEML_TOKEN fits no link" in done.stderr
+        assert token not in done.stderr
 
     def test_this_machine_alone_needs_none(self, logs: Path) -> None:
         with serving(logs, env={"TRACEML_TOKEN": "chosen"}) as server:

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import signal
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -50,7 +51,7 @@ def test_the_list_has_the_runs(server: Served) -> None:
 def test_a_part_of_the_steps_is_there_in_detail(server: Served) -> None:
     answer = server.get("/api/runs/a/detail?first=10&last=20")
     assert answer.status == 200
-    assert all(figure["zooms"] for figure in answer.json["figures"])
+    assert [figure["zooms"] for figure in answer.json["figures"]] == [True]
 
 
 @pytest.mark.parametrize(
@@ -64,6 +65,7 @@ def test_a_part_of_the_steps_is_there_in_detail(server: Served) -> None:
         ("/api/compare?a=a", 400, "needs runs on both sides"),
         ("/api/compare?a=a&b=gone", 404, "there is no run 'gone'"),
         ("/api/events?page=/nowhere", 400, "there is no page '/nowhere'"),
+        ("/api/events?page=//[", 400, "there is no page '//['"),
         ("/api/nothing", 404, "there is nothing at '/api/nothing'"),
         ("/runs/a/", 404, "there is nothing at '/runs/a/'"),
     ],
@@ -207,6 +209,14 @@ def test_no_logs_folder_yet_is_an_empty_list_that_fills(logs: Path, tmp_path: Pa
         _until(viewer, "the run appears", lambda page: page["runs"])
 
 
+def test_a_run_is_called_as_its_folder_is(logs: Path, tmp_path: Path) -> None:
+    shutil.copytree(logs / "a", tmp_path / "logs" / "copy of a")
+    with serving(tmp_path / "logs") as server:
+        (row,) = server.get("/api/runs").json["runs"]
+        assert row["name"] == "copy of a"
+        assert server.get("/api/runs/copy%20of%20a").json["head"]["name"] == "copy of a"
+
+
 def test_a_taken_port_leads_to_the_next_free_one(logs: Path, server: Served) -> None:
     with serving(logs, "--port", str(server.port)) as other:
         assert other.port != server.port
@@ -220,6 +230,19 @@ def test_a_signal_ends_the_server_and_its_streams(logs: Path, number: signal.Sig
         viewer.next()
         server.running.send(number)
         assert viewer.next() == ("end", None)
+        done = server.running.finish()
+    assert done.status == 0
+    assert "Traceback" not in done.stderr
+
+
+def test_whoever_does_not_read_is_cut_off_without_a_word(logs: Path) -> None:
+    with serving(logs) as server, socket.socket() as deaf:
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+        deaf.connect(("127.0.0.1", server.port))
+        request = f"GET /static/viewer.js HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n\r\n"
+        deaf.sendall(8 * request.encode())
+        assert deaf.recv(12, socket.MSG_PEEK | socket.MSG_WAITALL) == b"HTTP/1.1 200"
+        server.running.send(signal.SIGTERM)
         done = server.running.finish()
     assert done.status == 0
     assert "Traceback" not in done.stderr

@@ -91,6 +91,7 @@ def _announce(options: argparse.Namespace, url: str, token: str | None) -> None:
     link = f"{page}?token={token}" if token else page
     if options.tell_address:
         print(link, flush=True)
+        _say_no_more()
         return
     said = [f"traceml: live at {link}" if options.run else f"traceml: the runs are at {link}"]
     port = url.rstrip("/").rpartition(":")[2]
@@ -105,3 +106,11 @@ def _announce(options: argparse.Namespace, url: str, token: str | None) -> None:
     if not options.until_run_ends:
         said.append("traceml: Ctrl-C ends the server; the runs go on")
     print("\n".join(said), file=sys.stderr, flush=True)
+
+
+def _say_no_more() -> None:
+    """Whoever asked for the address reads no further: a word into that pipe would be an error."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)

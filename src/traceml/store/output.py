@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from pathlib import Path
 
 from traceml.model.printable import printable
@@ -33,9 +34,11 @@ class FollowedOutput:
         """`None`: nothing is kept of it."""
 
     def look(self) -> None:
-        """Take what is new."""
+        """Take what is new; a link or a pipe of that name, in a stranger's folder, is left alone."""
         try:
-            found = self._path.stat()
+            found = self._path.lstat()
+            if not stat.S_ISREG(found.st_mode):
+                return
             known = found.st_ino, found.st_size, found.st_mtime_ns
             if known != self._known:
                 self.lines, self._known = last_lines(self._path, MOST_LINES), known

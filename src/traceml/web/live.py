@@ -20,7 +20,7 @@ from traceml.web.delta import delta
 from traceml.web.sources import Address, RunSource, Source, source_of
 
 BEAT_S = 5.0
-"""A viewer that hears nothing for much longer may take the connection for lost."""
+"""A viewer that hears nothing for twice as long takes the connection for lost (live.ts)."""
 KEPT_S = 60.0
 """A page that nobody looks at any more is let go then: a reload finds it still there."""
 MOST_WAITING = 8
@@ -29,7 +29,8 @@ _THREADS = 2
 
 T = TypeVar("T")
 
-_BEAT = b": beat\n\n"
+_BEAT = b"event: beat\ndata: {}\n\n"
+"""An event, for a page's script hears nothing of a comment."""
 _OVER = "The run is over, and its dashboard with it; `traceml ui` shows it again."
 
 

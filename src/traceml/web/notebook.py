@@ -82,7 +82,7 @@ def _in_words(said: object) -> str | dict[str, Any]:
     if isinstance(said, Mapping):
         return dict(said)
     if isinstance(said, (str, os.PathLike)):
-        return os.fspath(said)
+        return os.fsdecode(said)
     raise UsageError(
         f"a {type(said).__name__} cannot be shown; pass a run's name or folder, a summary or a "
         "comparison as a file or a dict, or a list of runs to compare"
@@ -91,9 +91,14 @@ def _in_words(said: object) -> str | dict[str, Any]:
 
 def _ask(request: Mapping[str, Any]) -> dict[str, str]:
     """Have another process make it."""
-    done = subprocess.run(
-        _command("cell"), input=json.dumps(request).encode(), capture_output=True, cwd="/"
-    )
+    try:
+        asked = json.dumps(request).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(
+            f"a dict here is neither a summary nor a comparison: it holds what JSON cannot "
+            f"({error}); pass one as TraceML made it"
+        ) from None
+    done = subprocess.run(_command("cell"), input=asked, capture_output=True, cwd="/")
     try:
         answer: dict[str, str] = json.loads(done.stdout)
     except ValueError:
@@ -129,11 +134,16 @@ class _Server:
             cwd="/",  # a module of the user's must not stand in for one of ours
         )
         assert self._process.stdout is not None
+        last = ""
         with self._process.stdout as said:
-            self.address = said.readline().decode(errors="replace").strip()
-        if not self.address.startswith("http://"):
+            for line in said:  # to the address, past whatever a library has to warn of
+                last = line.decode(errors="replace").strip()
+                if last.startswith("http://"):
+                    break
+        self.address = last
+        if not last.startswith("http://"):
             self._process.wait()
-            why = self.address or f"it ended with status {self._process.returncode}"
+            why = last or f"it ended with status {self._process.returncode}"
             raise UsageError(f"no live view: {why.removeprefix('traceml ui: ')}")
 
     def is_alive(self) -> bool:

@@ -43,8 +43,10 @@ def reported(words: Sequence[str], logs: Path) -> Reported:
     if len(words) == 1:
         return _one(words[0], logs)
     found = [find_changes(words[:1], [word], logs) for word in words[1:]]
-    _, names = found[0]
-    return _comparisons([each for each, _ in found], Path(f"{default_base(names)}.html"))
+    _, (a, b) = found[0]
+    others = f"+{len(found) - 1}" if len(found) > 1 else ""
+    path = Path(f"{default_base((a, b + others))}.html")
+    return _comparisons([each for each, _ in found], path)
 
 
 def _one(word: str, logs: Path) -> Reported:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import secrets
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
+from functools import cache
 from pathlib import Path
 from urllib.parse import parse_qs
 
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from traceml.model.errors import RunNotFound
-from traceml.store.folder import MANIFEST, is_run_name
+from traceml.model.environment import TOKEN
+from traceml.model.errors import RunNotFound, UsageError
+from traceml.store.folder import MANIFEST, is_right_in, is_run_name
 from traceml.summaries.read import FILE_NAME
 from traceml.web.addresses import is_loopback
 
@@ -52,6 +54,16 @@ def new_token() -> str:
     return secrets.token_urlsafe(24)
 
 
+def chosen_token(word: str) -> str:
+    """A secret that somebody chose; raises UsageError where it fits no link and no cookie."""
+    if re.fullmatch(r"[\w.~-]{1,200}", word, re.ASCII) is None:
+        raise UsageError(
+            f"the token in {TOKEN} fits no link: expected up to 200 letters, digits and any of "
+            "-._~; choose another, or leave it out and one is made"
+        )
+    return word
+
+
 def run_folder(logs: Path, name: str) -> Path:
     """The folder of a run by its name alone; raises RunNotFound for whatever leads elsewhere."""
     if not is_run_name(name):
@@ -60,17 +72,19 @@ def run_folder(logs: Path, name: str) -> Path:
             "choose one from the list of runs"
         )
     folder = logs / name
-    try:
-        is_inside = folder.resolve().parent == logs.resolve()
-        is_run = any((folder / file).is_file() for file in (MANIFEST, FILE_NAME))
-    except OSError:
-        is_inside = is_run = False
-    if not (is_inside and is_run):
+    if not (is_right_in(logs, name) and _holds_a_run(folder)):
         raise RunNotFound(
             f"there is no run {name!r} under {logs}; it may have been deleted: "
             "choose one from the list of runs"
         )
     return folder
+
+
+def _holds_a_run(folder: Path) -> bool:
+    try:
+        return any((folder / file).is_file() for file in (MANIFEST, FILE_NAME))
+    except OSError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +137,12 @@ class Policy:
         )
 
     def _kept(self, header: str) -> str:
-        try:
-            cookies = SimpleCookie(header)
-        except CookieError:
-            return ""
-        return cookies[self._cookie_name].value if self._cookie_name in cookies else ""
+        """Our cookie's value; what other servers of this host keep there may look like anything."""
+        for cookie in header.split(";"):
+            name, _, value = cookie.strip().partition("=")
+            if name == self._cookie_name:
+                return value
+        return ""
 
     def _is_token(self, found: str) -> bool:
         assert self.token is not None
@@ -159,7 +174,8 @@ def _split(host: str) -> tuple[str, int | None]:
     name, colon, port = host.lower().rpartition(":")
     if not colon or host.endswith("]"):
         return host.lower().strip("[]"), 80
-    return name.strip("[]"), int(port) if port.isascii() and port.isdigit() else None
+    is_number = port.isascii() and port.isdigit() and len(port) <= 5
+    return name.strip("[]"), int(port) if is_number else None
 
 
 def _is_address(name: str) -> bool:
@@ -171,7 +187,9 @@ def _is_address(name: str) -> bool:
     return True
 
 
+@cache
 def _own_names() -> set[str]:
+    """What this machine is called; asked once, for a name server may take its time."""
     return {socket.gethostname().lower(), socket.getfqdn().lower()}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
 import os
 import signal
 import socket
@@ -18,7 +19,7 @@ import uvicorn
 from traceml.model.errors import UsageError
 from traceml.web.addresses import DEFAULT_HOST, DEFAULT_PORT, is_loopback
 from traceml.web.live import Pages
-from traceml.web.security import Policy, new_token
+from traceml.web.security import Policy, chosen_token, new_token
 from traceml.web.server import application
 
 PORTS_TRIED = 100
@@ -47,11 +48,11 @@ def serve(wanted: Serving, announce: Callable[[str, str | None], None]) -> None:
     """Serve until Ctrl-C, SIGTERM or the end of the input.
 
     `announce` is told the address and the token once we listen.
-    Raises UsageError where no port can be had.
+    Raises UsageError where no port can be had, or the token will not do.
     """
+    token = None if is_loopback(wanted.host) else _token(wanted.token)
     listener = listen(wanted.host, wanted.port)
     port = listener.getsockname()[1]
-    token = None if is_loopback(wanted.host) else wanted.token or new_token()
     pages = Pages(wanted.logs)
     app = application(wanted.logs, Policy(wanted.host, port, token), pages)
     config = uvicorn.Config(
@@ -64,11 +65,16 @@ def serve(wanted: Serving, announce: Callable[[str, str | None], None]) -> None:
         log_level="error",
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # nobody stands before us whose word would count
         timeout_graceful_shutdown=_CLOSING_S,  # type: ignore[arg-type] # any number will do
         backlog=128,
     )
     server = _Server(config, pages, lambda: announce(_url(wanted.host, port), token))
     asyncio.run(server.run_here(listener, wanted.until_input_ends))
+
+
+def _token(chosen: str | None) -> str:
+    return new_token() if chosen is None else chosen_token(chosen)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -85,10 +91,11 @@ def listen(host: str, port: int) -> socket.socket:
             return listener
         except OSError as error:
             listener.close()
-            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+            if error.errno != errno.EADDRINUSE:
                 raise UsageError(
                     f"nothing can listen at {host}:{tried} ({error.strerror or error}); expected "
-                    "an address of this machine, such as 127.0.0.1: choose another --host"
+                    "an address of this machine, such as 127.0.0.1, and a port that you may use: "
+                    "choose another --host or --port"
                 ) from None
     raise UsageError(
         f"no port from {port} to {last - 1} is free at {host}; choose another --port, "
@@ -130,6 +137,11 @@ class _Server(uvicorn.Server):
         """Start, and say so."""
         await super().startup(sockets)
         self._announce()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End; whoever does not read is cut off, of which nobody needs to be told."""
+        logging.getLogger("uvicorn.error").disabled = True
+        await super().shutdown(sockets)
 
     def _end(self) -> None:
         """Now: streams are closed at once. Told twice, nobody is waited for."""

@@ -42,7 +42,7 @@ def application(logs: Path, policy: Policy, pages: Pages) -> ASGIApp:
         Route("/api/compare", _answering(site.api_comparison)),
         Route("/api/events", _answering(site.events)),
     ]
-    app = Starlette(routes=routes, exception_handlers={404: _not_found})
+    app = Starlette(routes=routes, exception_handlers={404: _not_found, 500: _our_bug})
     app.router.redirect_slashes = False
     return Guard(app, policy)
 
@@ -166,3 +166,9 @@ async def _not_found(request: Request, error: Exception | None) -> Response:
         f"there is nothing at {request.url.path[:80]!r}: pages are /, /runs/NAME and "
         "/compare?a=NAME&b=NAME; start from the list of runs",
     )
+
+
+async def _our_bug(request: Request, error: Exception) -> Response:
+    """Where the error itself is printed for whoever started the server."""
+    words = f"the answer cannot be made ({type(error).__name__}: {error}); see the server's output"
+    return _error(500, words)

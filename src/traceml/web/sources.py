@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, TypeAlias
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, unquote
 
 from traceml.api.listing import RunList
 from traceml.api.watch import RunWatch, comparison_page
@@ -123,14 +123,14 @@ LIST = Address("list")
 
 def address_of(page: str) -> Address:
     """What a browser's address stands for: `/`, `/runs/NAME` or `/compare?a=NAME&b=NAME`."""
-    parts = urlsplit(page)
-    if parts.path == "/":
+    path, _, query = page.partition("?")
+    if path == "/":
         return LIST
-    if parts.path == "/compare":
-        query = parse_qs(parts.query)
-        return comparison_of(query.get("a", []), query.get("b", []))
-    if parts.path.startswith("/runs/"):
-        return Address("run", (unquote(parts.path.removeprefix("/runs/")),))
+    if path == "/compare":
+        sides = parse_qs(query)
+        return comparison_of(sides.get("a", []), sides.get("b", []))
+    if path.startswith("/runs/"):
+        return Address("run", (unquote(path.removeprefix("/runs/")),))
     raise UsageError(
         f"there is no page {page[:80]!r}: expected /, /runs/NAME or /compare?a=NAME&b=NAME; "
         "start from the list of runs"
