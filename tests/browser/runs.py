@@ -1,0 +1,86 @@
+"""The runs that are looked at: their names, and the scripts that make them."""
+
+from __future__ import annotations
+
+from processes import STEPS
+
+SLOW, FAST, MANY, HOSTILE = (
+    "slow",
+    "fast",
+    "many",
+    "<img src=x onerror=window.hurt=1> \"one\" 'two' & größe 日本 %2e%2e?a=1#b",
+)
+
+BAD = "</script><script>window.hurt=1</script><!--<script><img src=x onerror=window.hurt=1>"
+"""Words that a careless page would obey; `Window.was_hurt` finds out."""
+
+TRAINING = """\
+import os
+import sys
+import time
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+steps, sleep_ms = int(sys.argv[1]), float(sys.argv[2])
+
+
+class Samples(Dataset):
+    def __len__(self):
+        return 8 * steps
+
+    def __getitem__(self, index):
+        time.sleep(sleep_ms / 1e3)
+        return torch.ones(64)
+
+
+model = torch.nn.Sequential(torch.nn.Linear(64, 512), torch.nn.ReLU(), torch.nn.Linear(512, 64))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+while "wait" in sys.argv and not os.path.exists("go"):
+    time.sleep(0.05)
+for step, batch in enumerate(DataLoader(Samples(), batch_size=8), start=1):
+    optimizer.zero_grad()
+    loss = model(batch).square().mean()
+    loss.backward()
+    optimizer.step()
+    print("step", step, "loss", loss.item(), flush=True)
+"""
+"""A real training whose input is as slow as one likes; it may wait for a file before it begins."""
+
+RANKS = """\
+import os
+import time
+
+from traceml.model import layout
+from traceml.trace.current import current
+
+rank = int(os.environ["RANK"])
+forward_ns = 24_000_000 if rank == 2 else 8_000_000
+known = {
+    "wall_ns": 40_000_000, "input_ns": 2_000_000, "body_ns": 38_000_000, "optimizer_steps": 1,
+    "forward_ns": forward_ns, "backward_ns": 8_000_000, "optimizer_ns": 2_000_000,
+    "communication_ns": 28_000_000 - forward_ns,
+}
+nothing = {"q": layout.NOT_MEASURED, "i": layout.NOT_MEASURED, "I": 0, "d": 0.0}
+ring = current().open()
+began_ns = time.perf_counter_ns()
+for step in range(300):
+    known["start_ns"] = began_ns + step * 40_000_000
+    ring.write_step(*(known.get(name, nothing[kind]) for name, kind in layout.STEP[:-1]))
+"""
+"""One rank of several: steps as the tracer writes them, rank 2 slower in its forward pass."""
+
+HURTING = (
+    STEPS
+    + f"bad = {BAD!r}\n"
+    + """
+import traceml
+traceml.log_params({bad: bad, "' onmouseover='window.hurt=1": "\\u2028\\x1b[31m]]>"})
+for step in range(60):
+    take_steps(1)
+    traceml.log_metrics({bad: float(step)}, step=step)
+print(bad)
+print("\\x1b]0;title\\x07\\x1b[2Jred")
+"""
+)
+"""Puts what a page must not take for its own wherever a script can put something."""
