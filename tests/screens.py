@@ -93,11 +93,15 @@ class Watched:
         return done
 
     def assert_is_as_it_was(self) -> None:
-        """The first screen, with a cursor and without a mouse; the keyboard as shells leave it."""
+        """The first screen; the keyboard as shells leave it."""
+        self.assert_shows_the_first_screen()
+        modes = termios.tcgetattr(self.terminal.master)[_LOCAL_MODES]
+        for mode in (termios.ECHO, termios.ICANON, termios.ISIG):
+            assert modes & mode
+
+    def assert_shows_the_first_screen(self) -> None:
+        """With a cursor and without a mouse."""
         assert self.text
         assert self._screen.first is None
         assert not self._screen.cursor.hidden
         assert not self._screen.private & _MOUSE
-        modes = termios.tcgetattr(self.terminal.master)[_LOCAL_MODES]
-        for mode in (termios.ECHO, termios.ICANON, termios.ISIG):
-            assert modes & mode

@@ -52,6 +52,23 @@ def test_ctrl_c_is_one_keyboard_interrupt(tmp_path: Path, option: tuple[str, ...
     done.assert_nothing_is_left()
 
 
+@KEPT
+def test_a_closed_terminal_tells_the_script(tmp_path: Path, option: tuple[str, ...]) -> None:
+    """Without a shell we lead the terminal's session, and are told alone (`ssh -t`, `tmux new`)."""
+    script = STEPS + (
+        "import signal, sys, time\ntake_steps(5)\n"
+        "def leave(*_):\n    open('hung-up', 'a').write('x')\n    sys.exit(3)\n"
+        "signal.signal(signal.SIGHUP, leave)\nopen('ready', 'w').close()\ntime.sleep(300)\n"
+    )
+    with in_terminal([TRACEML, "run", *option, "train.py"], tmp_path, script) as terminal:
+        terminal.wait_for("ready")
+        terminal.hang_up()
+        done = terminal.finish()
+        done.wait_until_none_is_left()
+    assert (tmp_path / "hung-up").read_text() == "x"
+    assert (done.steps, done.summary["exit_status"]) == (5, 3)
+
+
 def test_ctrl_c_on_a_program_that_dies_of_it(tmp_path: Path) -> None:
     """The interrupt may be waiting for us still when the program is gone: the summary comes."""
     script = (

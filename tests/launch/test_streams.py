@@ -146,6 +146,19 @@ def test_a_grandchild_that_keeps_the_stream_does_not_hold_up_the_end(tmp_path: P
         assert left.pid == int(done.stdout)  # the user's own, and alive as without us
 
 
+@pytest.mark.parametrize("pause_s", [0.1, 0.0], ids=["now and then", "all the time"])
+def test_a_grandchild_that_talks_does_not_hold_up_the_end(tmp_path: Path, pause_s: float) -> None:
+    talk = f"import time\nwhile True: print('talk', flush=True); time.sleep({pause_s})"
+    script = (
+        f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {talk!r}])\n"
+        "print('last words', flush=True)\nraise SystemExit(3)\n"
+    )
+    with started([TRACEML, "run", "--save-output", "train.py"], tmp_path, script) as running:
+        done = running.finish()
+        assert done.status == 3
+        assert "last words" in done.stdout
+
+
 TTY = """\
 import json, os, sys
 assert os.getpgrp() == os.tcgetpgrp(0)  # in the foreground: it may read, and Ctrl-C reaches it

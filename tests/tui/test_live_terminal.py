@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import termios
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -155,7 +156,7 @@ def test_a_view_that_is_gone_gives_the_terminal_back_and_the_output_follows(
         else:
             watched.terminal.press(b"q")
         watched.wait_for("training goes on and its output follows")
-        watched.assert_is_as_it_was()
+        watched.assert_shows_the_first_screen()
         (tmp_path / "go").touch()
         watched.wait_for("line 0\nline 1\nline 2\nname?")
         watched.terminal.press(b"Ada\n")
@@ -165,6 +166,61 @@ def test_a_view_that_is_gone_gives_the_terminal_back_and_the_output_follows(
     assert done.status == 0
     assert (done.folder / "output.log").read_text().count("line 2") == 1
     done.assert_nothing_is_left()
+
+
+def test_a_secret_is_not_seen_after_the_view_is_gone(tmp_path: Path) -> None:
+    script = ASKS.replace("input(", "__import__('getpass').getpass(")
+    with live(tmp_path, script) as watched:
+        watched.wait_for("the training begins")
+        watched.terminal.press(b"q")
+        watched.wait_for("training goes on and its output follows")
+        (tmp_path / "go").touch()
+        watched.wait_for("name?")
+        watched.terminal.press(b"sesame\r")
+        done = watched.finish()
+    assert (tmp_path / "answer").read_text() == "sesame"
+    assert "sesame" not in done.stdout
+    assert "sesame" not in (done.folder / "output.log").read_text()
+
+
+def test_without_its_view_a_run_goes_on_in_the_background(tmp_path: Path) -> None:
+    """Nobody reads the keyboard there: that would stop the launcher, and then the training."""
+    script = """\
+import os, time
+print("the training begins", flush=True)
+while not os.path.exists("go"):
+    time.sleep(0.01)
+for number in range(200):
+    print("x" * 1000)
+print("all is printed", flush=True)
+print("got " + input("name? "))
+raise SystemExit(3)
+"""
+    (tmp_path / "train.py").write_text(script)
+    shell = ["bash", "--norc", "--noprofile", "-i"]
+    with in_terminal(shell, tmp_path, env={"PS1": "$ "}, rows=ROWS, columns=COLUMNS) as terminal:
+        watched = Watched(terminal, ROWS, COLUMNS)
+        terminal.press(" ".join(LIVE).encode() + b"\n")
+        watched.wait_for("? keys", "the training begins")
+        terminal.press(b"q")
+        watched.wait_for("training goes on and its output follows")
+        terminal.press(b"\x1a")
+        watched.wait_for("Stopped")
+        terminal.press(b"bg\n")
+        watched.wait_for("&")
+        (tmp_path / "go").touch()
+        watched.wait_for("all is printed")
+        terminal.press(b"fg\n")
+        watched.wait_for("name?")
+        wait_until(lambda: not _echoes(terminal.master), "the keyboard is the script's again")
+        terminal.press(b"Ada\r")
+        watched.wait_for("got Ada", "Verdict")
+        terminal.press(b"exit $?\n")
+        assert terminal.finish().status == 3
+
+
+def _echoes(terminal: int) -> bool:
+    return bool(termios.tcgetattr(terminal)[3] & termios.ECHO)
 
 
 def test_ctrl_c_after_the_view_is_gone_is_one_interrupt(tmp_path: Path) -> None:
@@ -227,6 +283,54 @@ open("columns", "w").write(str(os.get_terminal_size(1).columns))
     assert 130 < int((tmp_path / "columns").read_text()) <= 150
 
 
+def test_a_script_does_to_its_processes_what_a_shell_would_let_it(tmp_path: Path) -> None:
+    """Have a group of its own, leave something in the background, die of a signal."""
+    script = """\
+import os, signal, subprocess
+os.setpgrp()
+assert os.getpgrp() == os.getpid() == os.tcgetpgrp(0)
+left = subprocess.Popen(["sleep", "300"])
+open("left", "w").write(str(left.pid))
+print("last words", flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    with in_terminal(LIVE, tmp_path, script, rows=ROWS, columns=COLUMNS) as terminal:
+        done = Watched(terminal, ROWS, COLUMNS).finish()
+        assert (done.status, done.summary["exit_status"]) == (137, 137)
+        (left,) = done.left()
+        assert left.pid == int((tmp_path / "left").read_text())
+    assert "last words" in done.stdout
+
+
+def test_a_command_that_cannot_be_started_says_so(tmp_path: Path) -> None:
+    (tmp_path / "program").write_text("no program")
+    (tmp_path / "program").chmod(0o755)
+    command = [TRACEML, "run", "--mode=cli", "--", "./program"]
+    with in_terminal(command, tmp_path) as terminal:
+        done = terminal.finish()
+    assert done.status == 126
+    assert "./program could not be started" in done.stdout
+    done.assert_nothing_is_left()
+
+
+def test_a_script_that_closes_its_streams_still_has_its_terminal(tmp_path: Path) -> None:
+    script = """\
+import os, time
+for stream in (0, 1, 2):
+    os.close(stream)
+time.sleep(0.2)
+terminal = os.open("/dev/tty", os.O_RDWR)
+for _ in range(100):
+    os.write(terminal, b"x" * 1000)  # more than a terminal takes that nobody reads
+os.write(terminal, b"\\nlast words\\n")
+os._exit(3)
+"""
+    with in_terminal(LIVE, tmp_path, script, rows=ROWS, columns=COLUMNS) as terminal:
+        done = Watched(terminal, ROWS, COLUMNS).finish()
+    assert done.status == 3
+    assert "last words" in (done.folder / "output.log").read_text()
+
+
 def test_the_view_follows_the_terminals_size(tmp_path: Path) -> None:
     with live(tmp_path, TRAINS) as watched:
         watched.wait_for("Dataloader Fetch")
@@ -273,6 +377,8 @@ def test_a_killed_launcher_ends_the_training_and_the_view(tmp_path: Path) -> Non
         + """\
 import signal, sys, time
 def leave(*_):
+    for _ in range(100):
+        print("saved", "x" * 1000)  # more than a terminal takes that nobody reads
     open("terminated", "a").write("x")
     sys.exit(0)
 signal.signal(signal.SIGTERM, leave)
@@ -293,6 +399,7 @@ time.sleep(300)
         done = watched.finish()
         done.wait_until_none_is_left()
     assert (tmp_path / "terminated").read_text() == "x"
+    assert (done.folder / "output.log").read_text().count("saved") == 100
     assert done.steps == 5
     done.assert_nothing_is_left()
 
@@ -321,7 +428,10 @@ def test_a_view_that_does_not_work_costs_nothing_but_itself(
     done.assert_nothing_is_left()
 
 
-def test_output_that_cannot_be_kept_is_shown_instead_of_the_view(tmp_path: Path) -> None:
+@pytest.mark.parametrize("answers", [True, False], ids=["that leaves", "that does not answer"])
+def test_output_that_cannot_be_kept_is_shown_instead_of_a_view(
+    tmp_path: Path, answers: bool
+) -> None:
     script = STEPS + (
         "import os, time\ntake_steps(5)\nprint('the training begins', flush=True)\n"
         "while not os.path.exists('go'): time.sleep(0.01)\n"
@@ -331,6 +441,8 @@ def test_output_that_cannot_be_kept_is_shown_instead_of_the_view(tmp_path: Path)
         command = [*LIVE, "--logs-dir", str(disk)]
         with live(tmp_path, script, command) as watched:
             watched.wait_for("the training begins")
+            if not answers:
+                view_of(watched.terminal.pid).suspend()
             (tmp_path / "go").touch()
             done = watched.finish()
     assert done.status == 0
@@ -362,10 +474,19 @@ SEES_TERMINALS = "import os; print([os.isatty(stream) for stream in (0, 1, 2)])"
         ("{traceml} run train.py < /dev/null", {}),
         ("{traceml} run train.py", {"TERM": "dumb"}),
         ("{traceml} run train.py", {"CI": "true"}),
+        ("{traceml} run train.py", {"JPY_PARENT_PID": "1"}),
         ("set -m; {traceml} run train.py & wait", {}),
         ("{traceml} run --mode=cli train.py | cat", {}),
     ],
-    ids=["piped", "no input", "a dumb terminal", "CI", "in the background", "piped, and asked for"],
+    ids=[
+        "piped",
+        "no input",
+        "a dumb terminal",
+        "CI",
+        "a notebook's cell",
+        "in the background",
+        "piped, and asked for",
+    ],
 )
 def test_where_nobody_can_look_there_is_no_view(
     tmp_path: Path, shell: str, env: dict[str, str]

@@ -23,6 +23,7 @@ from traceml.agent.artifacts import Artifacts
 from traceml.agent.close import summarise, write_answer, write_ending
 from traceml.agent.failures import FailureWatch
 from traceml.agent.gpu_load import gpu_share
+from traceml.agent.last_output import keep_output
 from traceml.agent.lineage import CLOSING_S, PIECE_S, LineageCapture
 from traceml.agent.live import Live
 from traceml.agent.sampler import Sampling
@@ -90,6 +91,7 @@ class Agent:
         self._manifest = folders.read_manifest(folder)
         self._owned_by_trainer = owner is not None
         self._training = None if owner is None else process_of(owner)
+        self._terminals: list[int] = []
         self._rings: dict[Path, _Followed | None] = {}
         self._samples = SampleFile(folder)
         self._sampling = Sampling()
@@ -289,6 +291,7 @@ class Agent:
         message: dict[str, Any] = json.loads(line)
         if "training_pid" in message:
             self._training = process_of(message["training_pid"])
+            self._terminals = message.get("terminals", [])
         if "ended" in message:
             self._end(message["ended"].get("exit_status"))
 
@@ -299,6 +302,8 @@ class Agent:
 
     def _left_alone(self) -> None:
         """The launcher died without a word, or the trainer closed our pipe."""
+        for terminal in self._terminals:
+            Thread(target=keep_output, args=(terminal, self._folder), daemon=True).start()
         if not self._owned_by_trainer and self._training is not None:
             self._tell_to_end(self._training)
         self._look_after_training()

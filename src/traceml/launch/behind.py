@@ -7,18 +7,23 @@ gone it goes to the user's terminal again.
 
 from __future__ import annotations
 
-import fcntl
 import os
+import select
+import signal
 import termios
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 
+from traceml.launch.mode import in_foreground
 from traceml.launch.output import LAST_OUTPUT_S, KeptOutput, write_whole
 
-_OUTPUT_MODES, _LOCAL_MODES, _CHARACTERS = 1, 3, 6
+_INPUT_MODES, _OUTPUT_MODES, _LOCAL_MODES, _CHARACTERS = 0, 1, 3, 6
 _KEYBOARD = 0
+LOOK_S = 0.2
+"""How often we look whether the keyboard is ours again after Ctrl-Z."""
 
 
 class OutputBehindView(KeptOutput):
@@ -32,10 +37,14 @@ class OutputBehindView(KeptOutput):
         super().__init__(folder)
         super().resize()
         self.stdin = self.stdout
+        self._held = os.dup(self.stdout)  # a command that closes all of its own may open them again
         (source, _), *_ = self._sources
         self._key = os.dup(source)  # open until we end, whoever closes the other side
         self.keys = (self._key,)
-        modes = termios.tcgetattr(_KEYBOARD)
+        self._types = Lock()
+        self._is_typing = False
+        self._user_modes = termios.tcgetattr(_KEYBOARD)
+        modes = list(self._user_modes)
         modes[_OUTPUT_MODES] &= ~termios.OPOST
         termios.tcsetattr(self.stdout, termios.TCSANOW, modes)
 
@@ -60,6 +69,7 @@ class OutputBehindView(KeptOutput):
 
     def finish(self, is_unwanted: Callable[[], bool]) -> None:
         """Take what is still on its way; what cannot be kept waits until the view has left."""
+        os.close(self._held)
         super().finish(lambda: self._waits_for_screen() or is_unwanted())
 
     def let_out(self) -> None:
@@ -72,20 +82,36 @@ class OutputBehindView(KeptOutput):
         """The user's terminal is free again: copy to it, and what is typed there to the command."""
         self._is_shown.set()
         self.resize()
-        with suppress(termios.error):  # the user's terminal shows already what is typed
-            modes = termios.tcgetattr(self._key)
-            modes[_LOCAL_MODES] &= ~termios.ECHO
-            termios.tcsetattr(self._key, termios.TCSANOW, modes)
+        self._is_typing = True
         Thread(target=self._type, daemon=True).start()
 
     def _type(self) -> None:
-        with suppress(OSError, termios.error):  # either terminal is gone
-            while (typed := os.read(_KEYBOARD, 1 << 10)) or os.isatty(_KEYBOARD):
-                end_of_file = termios.tcgetattr(self._key)[_CHARACTERS][termios.VEOF]
-                write_whole(self._key, typed or end_of_file)
+        """Pass keys on as they are pressed: whether they are seen is up to the command."""
+        # A keyboard that is another's meanwhile (Ctrl-Z, bg) is an error then, and stops nobody.
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTTIN, signal.SIGTTOU))
+        while self._is_typing and os.isatty(_KEYBOARD):
+            with suppress(OSError, termios.error):
+                if not self._take_keyboard():
+                    time.sleep(LOOK_S)
+                elif select.select([_KEYBOARD], [], [], LOOK_S)[0] and in_foreground():
+                    write_whole(self._key, os.read(_KEYBOARD, 1 << 10))
 
+    def _take_keyboard(self) -> bool:
+        """Have the user's keys one by one, unseen; Ctrl-C and Ctrl-Z stay the terminal's."""
+        with self._types:
+            if not self._is_typing or not in_foreground():
+                return False
+            modes = termios.tcgetattr(_KEYBOARD)
+            if modes[_LOCAL_MODES] & termios.ICANON:
+                modes[_INPUT_MODES] &= ~(termios.ICRNL | termios.INLCR | termios.IGNCR)
+                modes[_LOCAL_MODES] &= ~(termios.ICANON | termios.ECHO | termios.IEXTEN)
+                modes[_CHARACTERS][termios.VMIN], modes[_CHARACTERS][termios.VTIME] = 1, 0
+                termios.tcsetattr(_KEYBOARD, termios.TCSANOW, modes)
+            return True
 
-def take_terminal() -> None:
-    """Make standard input the terminal of a process that has just begun a session."""
-    with suppress(OSError):
-        fcntl.ioctl(_KEYBOARD, termios.TIOCSCTTY, 0)
+    def give_keyboard_back(self) -> None:
+        """Nobody reads any more what is typed for the command."""
+        with self._types, suppress(termios.error):
+            if self._is_typing and in_foreground():
+                termios.tcsetattr(_KEYBOARD, termios.TCSANOW, self._user_modes)
+            self._is_typing = False

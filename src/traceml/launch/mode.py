@@ -10,6 +10,8 @@ from traceml.launch.say import say
 from traceml.model.environment import RUN_FOLDER
 
 MODES = ("auto", "summary", "cli", "dashboard")
+_KERNEL = "JPY_PARENT_PID"
+"""Set in what a notebook's kernel starts: its `!` has a terminal that can only print."""
 _STREAMS = {0: "stdin", 1: "stdout", 2: "stderr"}
 
 
@@ -17,7 +19,8 @@ def choose(asked: str) -> str:
     """The mode a run is shown in; says why, where it is not the one that was asked for."""
     if asked == "auto":
         in_ci = os.environ.get("CI", "").lower() not in ("", "0", "false")
-        nobody_looks = in_ci or RUN_FOLDER in os.environ  # a run inside a run
+        # a run inside a run, or in a notebook's cell
+        nobody_looks = in_ci or RUN_FOLDER in os.environ or _KERNEL in os.environ
         return "summary" if nobody_looks or any(obstacles("cli")) else "cli"
     for obstacle in obstacles(asked):
         say(f"--mode={asked} cannot be had: {obstacle}; the run goes on without it")
@@ -40,13 +43,14 @@ def terminal_obstacles() -> Iterator[str]:
         yield f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} no terminal"
     elif os.environ.get("TERM", "dumb") in ("", "dumb", "unknown"):
         yield "the terminal can only print lines (TERM)"
-    elif not _in_foreground():
+    elif not in_foreground():
         yield "it would be in the terminal's background"
     if find_spec("textual") is None:
         yield "textual is not installed (pip install 'traceml-insight[tui]')"
 
 
-def _in_foreground() -> bool:
+def in_foreground() -> bool:
+    """Whether the keys that are pressed in our terminal are for us."""
     try:
         return os.tcgetpgrp(0) == os.getpgrp()
     except OSError:  # a terminal, but not ours

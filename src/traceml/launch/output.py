@@ -12,7 +12,8 @@ import pty
 import select
 import struct
 import termios
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Lock, Thread
 
@@ -20,8 +21,10 @@ from traceml.launch.say import say
 from traceml.store.folder import OUTPUT
 
 LAST_OUTPUT_S = 0.5
-"""How long a grandchild that keeps the stream open, and says nothing, may hold up the end."""
-
+"""How long a grandchild that keeps the stream open may hold up the end; a silent one and a
+talkative one alike: what we wait for it is added up."""
+MOST_ON_ITS_WAY = 1 << 20
+"""No pipe and no terminal holds more than this: what comes after it was printed after the end."""
 
 PATIENCE_S = 0.1
 """How often the end looks whether the user still waits for the output."""
@@ -88,7 +91,7 @@ class KeptOutput:
             self._threads.append(thread)
 
     def _copy(self, source: int, destination: int) -> None:
-        while content := self._read(source):
+        for content in self._pieces(source):
             self._keep(content)
             if not self._show(content, destination):
                 break
@@ -103,15 +106,24 @@ class KeptOutput:
             return False
         return True
 
-    def _read(self, source: int) -> bytes:
-        """What comes next; nothing at the end of the stream, or of the command and some time."""
-        ready, _, _ = select.select([source, self._over], [], [])
-        if source not in ready:
-            ready, _, _ = select.select([source], [], [], LAST_OUTPUT_S)
-        try:
-            return os.read(source, 1 << 16) if source in ready else b""
-        except OSError:  # a pseudo-terminal whose other end is closed
-            return b""
+    def _pieces(self, source: int) -> Iterator[bytes]:
+        """What comes, to the end of the stream, or of the command and what it had printed."""
+        patience_s, expected = LAST_OUTPUT_S, MOST_ON_ITS_WAY
+        while expected > 0:
+            ready, _, _ = select.select([source, self._over], [], [])
+            is_over = self._over in ready
+            if source not in ready:
+                began_s = time.monotonic()
+                ready, _, _ = select.select([source], [], [], max(patience_s, 0.0))
+                patience_s -= time.monotonic() - began_s
+            try:
+                content = os.read(source, 1 << 16) if source in ready else b""
+            except OSError:  # a pseudo-terminal whose other end is closed
+                return
+            if not content:
+                return
+            expected -= len(content) if is_over else 0
+            yield content
 
     def _keep(self, content: bytes) -> None:
         with self._lock:

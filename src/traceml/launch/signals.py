@@ -124,23 +124,27 @@ def discard_pending() -> None:
         continue
 
 
-def pass_on(process: subprocess.Popen[bytes], number: int, ours_alone: bool) -> None:
+def pass_on(pid: int, number: int, ours_alone: bool) -> None:
     """Send a signal to the training command, if it is still there and has not had it."""
     try:
         if ours_alone:
-            os.kill(process.pid, number)
-        elif os.getsid(process.pid) == process.pid:  # it has a terminal of its own
-            os.killpg(process.pid, number)
-        elif os.getpgid(process.pid) != os.getpgrp():  # signals to our group pass it by
-            os.kill(process.pid, number)
+            os.kill(pid, number)
+        elif os.getsid(pid) != os.getsid(0):  # it has a terminal of its own
+            os.killpg(os.getpgid(pid), number)
+        elif os.getpgid(pid) != os.getpgrp():  # signals to our group pass it by
+            os.kill(pid, number)
+        elif number == signal.SIGHUP and os.getsid(0) == os.getpid():
+            os.kill(pid, number)  # a closed terminal tells its session's leader alone
     except ProcessLookupError:
         return
 
 
 def wait(
-    process: subprocess.Popen[bytes], on: Mapping[int, Callable[[], None]] | None = None
+    process: subprocess.Popen[bytes],
+    pid: int,
+    on: Mapping[int, Callable[[], None]] | None = None,
 ) -> int:
-    """Wait for a process, passing signals on; its status, as a shell would report it.
+    """Wait for a process, passing signals on to `pid`; its status, as a shell would report it.
 
     `on` says what else to do when a signal has come; for SIGCHLD also once in a while.
     """
@@ -148,7 +152,7 @@ def wait(
     while process.poll() is None:
         number, ours_alone = next_signal(1.0) or (signal.SIGCHLD, False)
         if number in PASSED_ON:
-            pass_on(process, number, ours_alone)
+            pass_on(pid, number, ours_alone)
         if number in actions:
             actions[number]()
     code = process.returncode

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from traceml.launch import signals
-from traceml.launch.behind import take_terminal
 from traceml.launch.output import KeptOutput
 from traceml.launch.say import say
+from traceml.launch.session import begin_below_leader
 from traceml.launch.views import NoView, View
 from traceml.model.environment import AGENT
 from traceml.model.run import Ending, Manifest
@@ -37,8 +37,9 @@ class AgentProcess:
     """The agent as the launcher knows it: a process and the pipe that says we are here."""
 
     def __init__(self, folder: Path, keeps_open: Sequence[int] = ()) -> None:
-        """`keeps_open`: what must not be closed for the training if we are killed."""
+        """`keeps_open`: the training's terminal, which the agent looks after if we are killed."""
         self._folder = folder
+        self._terminals = list(keeps_open)
         self._lock = folders.hold(folder)
         self._inherits = [*keeps_open, *(() if self._lock is None else (self._lock,))]
         self._process: subprocess.Popen[bytes] | None = None
@@ -70,7 +71,7 @@ class AgentProcess:
             self._give_up(f"the agent could not be started ({error})")
         os.close(log)
         if self._training_pid is not None:
-            self.tell({"training_pid": self._training_pid})
+            self.tell_training(self._training_pid)
 
     def _open_log(self) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -87,7 +88,7 @@ class AgentProcess:
     def tell_training(self, pid: int) -> None:
         """Say which process trains, so that it is not orphaned if we are killed."""
         self._training_pid = pid
-        self.tell({"training_pid": pid})
+        self.tell({"training_pid": pid, "terminals": self._terminals})
 
     def tell(self, message: dict[str, Any]) -> None:
         """Say something to the agent; one that is gone hears nothing."""
@@ -157,13 +158,13 @@ def run(command: list[str], environment: dict[str, str], to: TracedRun, shown: S
     with signals.held() as release:
         output = view.output or (_keep_output(to.folder) if shown.keeps_output else None)
         try:
-            training = _start(command, environment, release, output)
+            training, pid = _start(command, environment, release, output)
         except OSError as error:
             _end(to, None, status := _not_started(command, error))
             return status
         agent = AgentProcess(to.folder, keeps_open=output.keys if output else ())
         agent.start()
-        agent.tell_training(training.pid)
+        agent.tell_training(pid)
         view.start()
 
         def look_after_children() -> None:
@@ -174,7 +175,7 @@ def run(command: list[str], environment: dict[str, str], to: TracedRun, shown: S
         if output:
             output.start()
             actions[signal.SIGWINCH] = output.resize
-        status = signals.wait(training, actions)
+        status = signals.wait(training, pid, actions)
         signals.discard_pending()  # a Ctrl-C that ended the training does not hurry us
         if output:
             output.finish(is_unwanted=_has_had_enough)
@@ -189,10 +190,10 @@ def run_untraced(command: list[str], environment: dict[str, str]) -> int:
     """Run the command as if we were not there."""
     with signals.held() as release:
         try:
-            training = _start(command, environment, release)
+            training, pid = _start(command, environment, release)
         except OSError as error:
             return _not_started(command, error)
-        return signals.wait(training)
+        return signals.wait(training, pid)
 
 
 def _start(
@@ -200,14 +201,32 @@ def _start(
     environment: dict[str, str],
     release: Callable[[], None],
     output: KeptOutput | None = None,
-) -> subprocess.Popen[bytes]:
+) -> tuple[subprocess.Popen[bytes], int]:
+    """Start the command: what we wait for, and the command's own pid."""
     has_own_terminal = output is not None and output.stdin is not None
+    reported, report = os.pipe()
 
     def begin() -> None:
         if has_own_terminal:
-            take_terminal()
+            begin_below_leader(report)
         release()
 
+    try:
+        training = _popen(command, environment, begin, output, has_own_terminal)
+    finally:
+        os.close(report)
+        pid = os.read(reported, 32) if has_own_terminal else b""
+        os.close(reported)
+    return training, int(pid or training.pid)
+
+
+def _popen(
+    command: list[str],
+    environment: dict[str, str],
+    begin: Callable[[], None],
+    output: KeptOutput | None,
+    has_own_terminal: bool,
+) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         command,
         env=environment,

@@ -17,6 +17,7 @@ from typing import Protocol
 
 from traceml.launch import signals
 from traceml.launch.behind import OutputBehindView
+from traceml.launch.mode import in_foreground
 from traceml.launch.output import KeptOutput, write_whole
 from traceml.launch.say import hold_back, say, speak_again
 from traceml.store.output import FollowedOutput
@@ -106,6 +107,7 @@ class TerminalView:
         self._process: subprocess.Popen[bytes] | None = None
         self._link, self._other_end = socket.socketpair()
         self._has_screen = self._has_begun = False
+        self._told_s: float | None = None
         self.output = OutputBehindView(folder, self._tell_to_leave)
 
     def start(self) -> None:
@@ -123,11 +125,17 @@ class TerminalView:
         self._other_end.close()
 
     def look_after(self) -> None:
-        """Take the terminal back from a view that has ended."""
+        """Take the terminal back from a view that has ended, or does not although it was told."""
+        if self._is_overdue() and self._process is not None:
+            self._process.kill()
+            self._process.wait()
         if self._has_screen and self._process is not None and self._process.poll() is not None:
             status = self._process.returncode
             how = "was left" if status == 0 else f"ended by itself (status {status})"
             self._take_screen_back(f"the live view {how}")
+
+    def _is_overdue(self) -> bool:
+        return self._told_s is not None and time.monotonic() > self._told_s + LEAVING_S
 
     def _take_screen_back(self, why: str) -> None:
         self._restore()
@@ -145,7 +153,8 @@ class TerminalView:
                 write_whole(_SCREEN, _RESET)
         with suppress(termios.error):  # hung up
             when = termios.TCSAFLUSH if was_killed else termios.TCSADRAIN  # mouse moves, or words
-            termios.tcsetattr(_KEYBOARD, when, self._modes)
+            if in_foreground():  # another's terminal by now is as that one wants it
+                termios.tcsetattr(_KEYBOARD, when, self._modes)
         self._has_screen = False
         speak_again()
 
@@ -160,11 +169,13 @@ class TerminalView:
         return self._has_begun
 
     def _tell_to_leave(self) -> None:
+        self._told_s = self._told_s or time.monotonic()
         with suppress(OSError):
             self._link.shutdown(socket.SHUT_WR)
 
     def training_ended(self) -> None:
         """Have the terminal left, and show the end of the output there."""
+        self.output.give_keyboard_back()
         if not self._has_screen or self._process is None:
             return
         self._tell_to_leave()
