@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,26 @@ def test_a_slow_reader_gets_everything(tmp_path: Path) -> None:
     content += process.stdout.read()
     assert process.wait() == 0
     assert content == b"x" * 1_000_000 + b"\n"
+
+
+def test_of_much_output_the_last_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "for n in range(1000): print(f'line {n:04}', flush=n % 100 == 99)"
+    )
+    launcher = (
+        "import sys; from traceml.launch import output; output.MOST_IN_A_FILE = 2_000\n"
+        "from traceml.cli import main\n"
+        "sys.exit(main(['run', '--save-output', '--run-name', 'a', 'train.py']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", launcher], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0
+    assert done.stderr.count("the script prints much") == 1
+    assert len(done.stdout.splitlines()) == 1000  # the user has seen it all
+    kept = [tmp_path / "logs" / "a" / name for name in ("output.earlier.log", "output.log")]
+    text = "".join(file.read_text() for file in kept)
+    assert done.stdout.endswith(text) and len(text) >= 2_000
 
 
 def test_a_grandchild_that_keeps_the_stream_does_not_hold_up_the_end(tmp_path: Path) -> None:

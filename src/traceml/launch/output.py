@@ -18,13 +18,16 @@ from pathlib import Path
 from threading import Lock, Thread
 
 from traceml.launch.say import say
-from traceml.store.folder import OUTPUT
+from traceml.store.folder import EARLIER_OUTPUT, OUTPUT
 
 LAST_OUTPUT_S = 0.5
 """How long a grandchild that keeps the stream open may hold up the end; a silent one and a
 talkative one alike: what we wait for it is added up."""
 MOST_ON_ITS_WAY = 1 << 20
 """No pipe and no terminal holds more than this: what comes after it was printed after the end."""
+
+MOST_IN_A_FILE = 512 << 20
+"""A live view keeps the output unasked: it must not take the disk that checkpoints need."""
 
 PATIENCE_S = 0.1
 """How often the end looks whether the user still waits for the output."""
@@ -36,8 +39,8 @@ class KeptOutput:
     def __init__(self, folder: Path) -> None:
         """Raises OSError where the file cannot be made, or a stream is closed already."""
         terminals = [stream for stream in (1, 2) if os.fstat(stream) and os.isatty(stream)]
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        self._file: int | None = os.open(folder / OUTPUT, flags, 0o644)
+        self._folder = folder
+        self._file: int | None = self._open_file()
         self._lock = Lock()
         self._threads: list[Thread] = []
         self._ends: list[int] = []
@@ -125,16 +128,32 @@ class KeptOutput:
             expected -= len(content) if is_over else 0
             yield content
 
+    def _open_file(self) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        return os.open(self._folder / OUTPUT, flags, 0o644)
+
     def _keep(self, content: bytes) -> None:
         with self._lock:
             if self._file is None:
                 return
             try:
+                self._make_room(self._file)
                 write_whole(self._file, content)
             except OSError as error:
                 say(f"the output is no longer kept: {error.strerror}")
                 os.close(self._file)
                 self._file = None
+
+    def _make_room(self, file: int) -> None:
+        """Set a full file aside, in the place of the one before it; raises OSError."""
+        if os.fstat(file).st_size < MOST_IN_A_FILE:
+            return
+        earlier = self._folder / EARLIER_OUTPUT
+        if not earlier.exists():
+            say(f"the script prints much: the last {MOST_IN_A_FILE >> 20} MiB of it are kept")
+        (self._folder / OUTPUT).replace(earlier)
+        self._file = self._open_file()
+        os.close(file)
 
     def finish(self, is_unwanted: Callable[[], bool]) -> None:
         """The command has ended: take what is still on its way, as slow as its reader may be.
