@@ -35,7 +35,8 @@ def head_line(head: Head, width: int, ink: Ink) -> Text:
     name = head.name if len(head.name) <= LONGEST_NAME else f"{head.name[: LONGEST_NAME - 1]}…"
     state = _STATES[head.state]
     line = plain(f" {name} ", "bold")
-    line.append_text(plain(f"{MARKS[state]} {head.state_words}", ink.tone(state)))
+    mark = "●" if head.state == "live" else MARKS[state]  # not over yet, however good it looks
+    line.append_text(plain(f"{mark} {head.state_words}", ink.tone(state)))
     if head.progress is not None:
         line.append(f"  {_progress(head.progress)}", style=ink["info"])
     for words in (head.steps, head.throughput, head.elapsed, head.remaining, head.ranks):
