@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from traceml.compare.record import Delta, Moved
 from traceml.model.phase import COMPUTE, Phase
+from traceml.summaries.record import PHASE_METRICS
 
 COMPUTE_WHOLE = "compute"
 """The part that stands for forward, backward and optimizer where they were not told apart."""
@@ -14,15 +15,6 @@ MOVED_SHARE = 0.75
 """Of the larger of gain and loss: with less of it elsewhere, not most of it was moved."""
 LEAST_MOVED_SHARE = 0.02
 """Of the longer step: less is not worth a sentence."""
-
-_METRICS = {
-    Phase.INPUT: "input_wait_ms",
-    Phase.H2D: "h2d_ms",
-    Phase.FORWARD: "forward_ms",
-    Phase.BACKWARD: "backward_ms",
-    Phase.OPTIMIZER: "optimizer_ms",
-    Phase.COMMUNICATION: "communication_ms",
-}
 
 
 def waterfall_ms(metrics: Mapping[str, Delta]) -> dict[str, float] | None:
@@ -35,7 +27,7 @@ def waterfall_ms(metrics: Mapping[str, Delta]) -> dict[str, float] | None:
         return None
     parts = {
         phase.value: delta
-        for phase, metric in _METRICS.items()
+        for phase, metric in PHASE_METRICS.items()
         if (delta := metrics.get(metric, Delta()).delta) is not None
     }
     compute = metrics.get("compute_ms", Delta()).delta
@@ -89,7 +81,7 @@ def _change_of(name: str, metrics: Mapping[str, Delta]) -> Delta:
     if name == COMPUTE_WHOLE:
         return metrics.get("compute_ms", Delta())
     return next(
-        (metrics[metric] for phase, metric in _METRICS.items() if phase.value == name), Delta()
+        (metrics[metric] for phase, metric in PHASE_METRICS.items() if phase.value == name), Delta()
     )
 
 

@@ -14,19 +14,10 @@ from traceml.figures.words import line
 from traceml.model.phase import COMPUTE as COMPUTE_PHASES
 from traceml.model.phase import Phase
 from traceml.model.quantities import count, milliseconds, percent
-from traceml.summaries.record import SectionSummary, Window
+from traceml.summaries.record import PHASE_METRICS, SectionSummary, Window
 from traceml.text import phases as text_phases
 
 STRAGGLER = "STRAGGLER"
-
-METRICS = {
-    Phase.INPUT: "input_wait_ms",
-    Phase.H2D: "h2d_ms",
-    Phase.FORWARD: "forward_ms",
-    Phase.BACKWARD: "backward_ms",
-    Phase.OPTIMIZER: "optimizer_ms",
-    Phase.COMMUNICATION: "communication_ms",
-}
 
 PARTS = {
     **{phase.value: words for phase, words in PHASES.items()},
@@ -124,7 +115,7 @@ def parts_ms(metrics: Metrics, told_apart: bool = True) -> dict[str, float]:
     """
     parts = {
         phase.value: value
-        for phase, key in METRICS.items()
+        for phase, key in PHASE_METRICS.items()
         if (value := metrics.get(key)) is not None
     }
     compute_ms = metrics.get("compute_ms")
@@ -144,7 +135,7 @@ def parts_ms(metrics: Metrics, told_apart: bool = True) -> dict[str, float]:
 
 def has_phases(metrics: Metrics) -> bool:
     """Whether forward, backward and optimizer were each measured."""
-    return all(metrics.get(METRICS[phase]) is not None for phase in COMPUTE_PHASES)
+    return all(metrics.get(PHASE_METRICS[phase]) is not None for phase in COMPUTE_PHASES)
 
 
 def stacked_bars(name: str, title: str, bars: Mapping[str, Metrics]) -> Bars | None:
