@@ -375,9 +375,12 @@ def in_terminal(
     words = [str(word) for word in command]
     pid, master = pty.fork()
     if pid == 0:
-        _set_size(0, rows, columns)
-        os.chdir(cwd)
-        os.execvpe(words[0], words, environment)
+        try:
+            _set_size(0, rows, columns)
+            os.chdir(cwd)
+            os.execvpe(words[0], words, environment)
+        finally:
+            os._exit(127)  # what could not be started must not go on as a second pytest
     terminal = Terminal(cwd, mark, pid, master)
     try:
         yield terminal
