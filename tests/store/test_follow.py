@@ -115,9 +115,10 @@ def test_totals_stay_exact_while_old_steps_are_folded(
     check_totals(run_folder, late.ranks())
 
 
-def test_what_was_read_stays_when_its_segment_is_folded(
+def followed_while_folded(
     tracer: Tracers, run_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+) -> RunFollower:
+    """Two hundred steps, followed from the first on, of which segments are folded meanwhile."""
     monkeypatch.setattr(recordfile, "SEGMENT_STEPS", 16)
     monkeypatch.setattr(recordfile, "KEEP_SEGMENTS", 1)
     rank, follower = tracer(), RunFollower(run_folder)
@@ -125,6 +126,13 @@ def test_what_was_read_stays_when_its_segment_is_folded(
         rank.step(10)
         rank.drain(run_folder)
         follower.refresh()
+    return follower
+
+
+def test_what_was_read_stays_when_its_segment_is_folded(
+    tracer: Tracers, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower = followed_while_folded(tracer, run_folder, monkeypatch)
     (found,) = follower.ranks()
     assert found.grid.length == 1
     assert found.steps[:200].tolist() == [1.0] * 200  # no step has become part of a block
@@ -314,13 +322,7 @@ def test_a_closer_look_at_folded_steps_shares_out_their_blocks(
 def test_a_closer_look_at_what_was_folded_while_it_was_followed_has_all_of_it(
     tracer: Tracers, run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recordfile, "SEGMENT_STEPS", 16)
-    monkeypatch.setattr(recordfile, "KEEP_SEGMENTS", 1)
-    rank, follower = tracer(), RunFollower(run_folder)
-    for _ in range(20):
-        rank.step(10)
-        rank.drain(run_folder)
-        follower.refresh()
+    follower = followed_while_folded(tracer, run_folder, monkeypatch)
     (found,), (late,) = (each.ranks_between(1, 200) for each in (follower, followed(run_folder)))
     assert found.steps.sum() == 200
     same(found, late)

@@ -67,7 +67,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     # For `traceml run --mode=dashboard` and for notebooks.
     add("--run", metavar="NAME", help=argparse.SUPPRESS)
-    add("--port-free", action="store_true", help=argparse.SUPPRESS)  # as ever: the next free one
     add("--until-run-ends", action="store_true", help=argparse.SUPPRESS)
     add("--tell-address", action="store_true", help=argparse.SUPPRESS)
     return parser

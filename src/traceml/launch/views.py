@@ -203,7 +203,7 @@ class DashboardView:
 
     def start(self) -> None:
         """Start the server, in a session of its own: Ctrl-C is not its business."""
-        options = ("--port", str(PORT), "--port-free", "--until-run-ends")
+        options = ("--port", str(PORT), "--until-run-ends")
         place = ("--logs-dir", str(self._folder.parent), "--run", self._folder.name)
         try:
             self._process = subprocess.Popen(
