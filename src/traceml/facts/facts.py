@@ -15,6 +15,7 @@ from traceml.facts.stragglers import Straggler
 from traceml.facts.times import NO_TIMES, StepTimes
 from traceml.model.phase import Phase
 from traceml.model.rank import Rank, Region
+from traceml.model.settings import NOT_RECORDED, Settings
 from traceml.store.records import DdpStatistics
 
 
@@ -75,6 +76,8 @@ class Facts:
     processes: tuple[ProcessFacts, ...] = ()
     reason_without_steps: str | None = None
     stability: Stability = NOTHING_KNOWN
+    settings: Settings = NOT_RECORDED
+    """Of the lowest rank; what advice has to know."""
 
     @property
     def ranks_used(self) -> tuple[RankFacts, ...]:
