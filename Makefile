@@ -12,7 +12,7 @@ WITH_NPM := cd $(VIEWER) && PATH="$$PATH:$(CURDIR)/$(BIN)"
 # The CPU build of torch; a machine with its own torch may say TORCH=torch, or another version.
 TORCH ?= torch==2.13.0
 
-.PHONY: demo test check bench faults pictures clean
+.PHONY: demo test check bench faults gpu wheels pictures clean
 
 demo: $(READY)
 	$(BIN)/traceml demo
@@ -33,6 +33,24 @@ bench: $(READY)
 # Every planted fault, several times over: about an hour on two cores.
 faults: $(READY)
 	$(BIN)/python -m benchmarks.faults --repeats 3
+
+# On a machine with a CUDA device, under its own Python and torch. Without a network it takes what is
+# missing from the wheels that `make wheels` fetched elsewhere for that Python.
+GPU_PYTHON ?= 3.12
+WHEELS ?= build/wheels
+GPU_PACKAGES := build/gpu-packages
+
+gpu:
+	$(PYTHON) -m benchmarks.wheels $(WHEELS) $(GPU_PACKAGES)
+	PATH="$(CURDIR)/$(GPU_PACKAGES)/bin:$$PATH" \
+	PYTHONPATH="$(CURDIR)/src:$(CURDIR)/$(GPU_PACKAGES)$${PYTHONPATH:+:$$PYTHONPATH}" \
+	$(PYTHON) -m benchmarks.gpu --markdown build/gpu.md
+
+wheels: $(READY)
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --dest $(WHEELS) --no-deps \
+	  --only-binary=:all: --python-version $(GPU_PYTHON) --implementation cp \
+	  --platform manylinux2014_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux1_x86_64 \
+	  --requirement benchmarks/gpu_requirements.txt
 
 # The pictures of the README and the documentation, from runs made here and now.
 pictures: $(READY)

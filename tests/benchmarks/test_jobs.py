@@ -1,0 +1,80 @@
+"""The jobs train the same plain and traced here as well, and their judge sees what is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from benchmarks.jobs.catalog import JOBS, SCRIPTS, Job
+from benchmarks.jobs.run import Run, differences, judge, run_plain, run_traced, wrong_words
+
+OUTPUT = "step 1 loss 2.0\nstep 2 loss 1.0\nsteps 2\n"
+
+
+def summary(kind: str, steps: int = 2, **more: object) -> dict[str, object]:
+    finding = {"kind": kind, "section": "step_time", "severity": "warn", "summary": "in get_batch"}
+    return {
+        "primary_diagnosis": finding,
+        "step_time": {"issues": [finding], "metadata": {"training_total_steps": steps}},
+        **more,
+    }
+
+
+PLAIN = Run(0, OUTPUT, 1.0)
+TRACED = replace(PLAIN, summary=summary("WAIT_HEAVY"))
+JOB = Job("made up", "none", (), ("WAIT_HEAVY",), mentions="get_batch")
+
+
+def test_nothing_is_wrong_with_equal_runs_and_the_right_verdict() -> None:
+    assert judge(JOB, PLAIN, TRACED).complaints == ()
+
+
+@pytest.mark.parametrize(
+    ("plain", "traced", "said"),
+    [
+        (PLAIN, replace(TRACED, status=1), "exit status 1 for 0"),
+        (PLAIN, replace(TRACED, output=OUTPUT.replace("steps 2", "steps 3")), "3 steps for 2"),
+        (PLAIN, replace(TRACED, output=OUTPUT.replace("1.0", "1.2")), "loss 1.2 for 1.0"),
+        (PLAIN, replace(TRACED, output="steps 2\n"), "0 losses for 2"),
+        (PLAIN, replace(TRACED, summary=summary("WAIT_HEAVY", 1)), "1 steps seen of 2"),
+        (replace(PLAIN, status=1), replace(TRACED, status=1), "plain exit status 1"),
+    ],
+)
+def test_a_training_that_differs_is_seen(plain: Run, traced: Run, said: str) -> None:
+    assert any(complaint.startswith(said) for complaint in differences(plain, traced))
+
+
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        (replace(JOB, kinds=("INPUT_BOUND",)), "said WAIT_HEAVY, not INPUT_BOUND"),
+        (replace(JOB, also=("HOST_SYNC",)), "HOST_SYNC not named"),
+        (replace(JOB, never=("WAIT_HEAVY",)), "WAIT_HEAVY warned of"),
+        (replace(JOB, mentions="collate"), "collate not named"),
+    ],
+)
+def test_a_wrong_verdict_is_seen(job: Job, said: str) -> None:
+    assert said in list(wrong_words(job, TRACED))
+
+
+def test_a_prediction_that_is_far_off_is_seen() -> None:
+    what_if = [{"kind": "WAIT_HEAVY", "predicted_step_time_ms": 5.0}]
+    measured = {"step_time": {"global": {"average": {"step_time_ms": 10.0}}}}
+    traced = replace(TRACED, summary=summary("WAIT_HEAVY", what_if=what_if))
+    judged = judge(JOB, PLAIN, traced, replace(PLAIN, summary=measured))
+    assert judged.what_if_error == 0.5
+    assert judged.complaints == ("predicted step time 50% off",)
+
+
+def test_every_job_has_its_script() -> None:
+    assert len(JOBS) >= 12
+    assert all((SCRIPTS / f"{job.script}.py").is_file() for job in JOBS)
+
+
+@pytest.mark.parametrize("script", ["accelerate_text", "lightning_images", "resnet_few_workers"])
+def test_training_is_the_same_without_a_gpu(script: str, tmp_path: Path) -> None:
+    job = Job(script, script, ("--tiny",), ())
+    (plain,) = run_plain([job])
+    traced = run_traced(job, tmp_path)
+    assert list(differences(plain, traced)) == []
