@@ -99,3 +99,27 @@ print(before, look())
     assert done.status == 0, done.stderr
     assert done.stdout == "(5, [1, 1]) (0, [0, 0])\n"
     assert done.steps == 4
+
+
+SLIPS = """\
+import traceml
+for wrong in (None, "abc", [("lr", 1)]):
+    traceml.log_params(wrong)
+traceml.log_metrics({"loss": 1.0}, step=2**70)
+traceml.log_artifact("a\\0b")
+traceml.log_params({"lr": 0.1, "api_key": "sk-abcdefghijklmnop1234", "db_password": "swordfish"})
+traceml.log_params({"url": "postgres://bob:swordfish@db/x"})
+"""
+
+
+def test_wrong_calls_and_secrets_harm_nothing(tmp_path: Path) -> None:
+    done = run_traceml(["run", "train.py"], tmp_path, SLIPS + TORCH_STEPS + "take_steps(6)\n")
+    assert (done.status, done.steps) == (0, 6)
+    assert done.summary["params"]["lr"] == 0.1
+    verbs = {line.split(":")[1].strip() for line in done.lines_of_ours() if "said once" in line}
+    assert verbs == {"log_params", "log_metrics", "log_artifact"}
+    written = b"".join(path.read_bytes() for path in done.folder.rglob("*") if path.is_file())
+    assert b"swordfish" not in written
+    assert b"sk-abc" not in written
+    assert done.folder.stat().st_mode & 0o077 == 0
+    done.assert_nothing_is_left()

@@ -40,9 +40,19 @@ class Traced:
 
 
 @pytest.fixture
-def traced(tmp_path):
-    (tmp_path / "run.json").write_text('{"run_name": "here", "started_unix_s": 0}')
-    here = Traced(tmp_path)
-    here.start()
-    yield here
+def traced_in():
+    """Begins a session in a folder; the one before it has to be finished."""
+
+    def start(folder):
+        (folder / "run.json").write_text('{"run_name": "here", "started_unix_s": 0}')
+        here = Traced(folder)
+        here.start()
+        return here
+
+    yield start
     current.end()
+
+
+@pytest.fixture
+def traced(tmp_path, traced_in):
+    return traced_in(tmp_path)

@@ -28,7 +28,7 @@ class Artifacts:
         """Look at the artifacts among newly drained messages."""
         for message in messages:
             if b'"artifact"' in message[:40]:
-                self._look_at(json.loads(message)["path"])
+                self._look_at(str(json.loads(message).get("path")))
         self.save()
 
     def complete(self, named: Iterable[Artifact]) -> None:
@@ -55,5 +55,5 @@ def _describe(path: Path) -> dict[str, Any]:
         if not path.is_file() or size > MOST_HASHED_BYTES:
             return {"size_bytes": size if path.is_file() else None, "sha256": None}
         return {"size_bytes": size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-    except OSError:
+    except (OSError, ValueError):  # ValueError: no path can hold a NUL character
         return {"size_bytes": None, "sha256": None}

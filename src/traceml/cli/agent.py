@@ -33,6 +33,7 @@ def main(words: list[str]) -> int:
             return 2
     else:
         folder = Path(words[0])
+    os.umask(0o077)  # what a run records is its owner's to show
     from traceml.agent.loop import Agent
 
     return 0 if Agent(folder, _STANDARD_INPUT, owner).run() else 1
@@ -61,7 +62,7 @@ def _new_run(options: dict[str, Any]) -> Path:
 def _leave_output(log: Path) -> None:
     """From here on our output goes to the log: the user's streams are theirs."""
     try:
-        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     except OSError:
         descriptor = os.open(os.devnull, os.O_WRONLY)
     sys.stdout.flush()

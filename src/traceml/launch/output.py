@@ -130,7 +130,7 @@ class KeptOutput:
 
     def _open_file(self) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        return os.open(self._folder / OUTPUT, flags, 0o644)
+        return os.open(self._folder / OUTPUT, flags, 0o600)
 
     def _keep(self, content: bytes) -> None:
         with self._lock:

@@ -76,7 +76,7 @@ class AgentProcess:
     def _open_log(self) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         try:
-            return os.open(self._folder / folders.AGENT_LOG, flags, 0o644)
+            return os.open(self._folder / folders.AGENT_LOG, flags, 0o600)
         except OSError:
             return os.open(os.devnull, os.O_WRONLY)
 

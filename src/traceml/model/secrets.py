@@ -7,8 +7,9 @@ compiled only for a text that holds something to be wary of.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from typing import Any
 
 MASK = "***"
 
@@ -18,8 +19,21 @@ _SECRET = (
     *("authkey", "accountkey", "accesstoken", "authtoken", "apitoken", "refreshtoken"),
 )
 """A name that holds one of these, its separators left out, is a secret's whatever its value."""
-_MAYBE_SECRET = ("key", "auth", "authorization", "pass", "pwd", "pat", "sas", "cookie", "signature")
+_MAYBE_SECRET = (
+    "key",
+    "auth",
+    "authorization",
+    "pass",
+    "pwd",
+    "pat",
+    "sas",
+    "cookie",
+    "signature",
+    "sig",
+)
 """A name that ends in one of these is a secret's unless its value is a plain word: `--sort-key`."""
+_SIGNATURES = ("sig", "signature")
+"""In a URL's query these let whoever has the URL in, whatever they look like."""
 _VOCABULARY = frozenset(
     [
         *("pad", "eos", "bos", "unk", "mask", "cls", "sep", "sos", "start", "stop", "end"),
@@ -42,7 +56,7 @@ _LONGEST_WORD = 24
 _HINTS = (
     *(start.lower() for start in _TOKEN_STARTS),
     *("secret", "pass", "pwd", "credential", "bearer", "token", "key", "auth", "login", "pat"),
-    *("sas", "cookie", "signature", "://"),
+    *("sas", "cookie", "sig", "://"),
 )
 """A text without any of these, in small letters, is not searched."""
 
@@ -75,8 +89,15 @@ def without_credentials(url: str) -> str:
     address, question, query = (place.rpartition("@")[2] + slash + path).partition("?")
     if not question:
         return f"{scheme}://{address}"
-    parts = [_masked_assignment(part) or part for part in query.split("&")]
+    parts = [_masked_in_query(part) for part in query.split("&")]
     return f"{scheme}://{address}?{'&'.join(parts)}"
+
+
+def _masked_in_query(part: str) -> str:
+    name, separator, _ = part.partition("=")
+    if separator and _words(name)[-1] in _SIGNATURES:
+        return f"{name}={MASK}"
+    return _masked_assignment(part) or part
 
 
 def masked(words: Iterable[str]) -> tuple[str, ...]:
@@ -110,6 +131,44 @@ def masked_text(text: str) -> str:
     return patterns.token.sub(MASK, text)
 
 
+def masked_message(text: str) -> str:
+    """What a program says of itself, such as an exception's text, without secrets.
+
+    Unlike code, where `password=args.password` only names a variable, a message shows values: what
+    follows a secret's name is masked whatever it looks like.
+    """
+    text = masked_text(text)
+    small = text.lower()
+    if not any(hint in small for hint in _HINTS):
+        return text
+    return _patterns().inline.sub(_masked_inline, text)
+
+
+def masked_value(name: str, value: Any) -> Any:
+    """A value of this name as it may be written down; what is nested has names of its own."""
+    if isinstance(value, Mapping):
+        return {key: masked_value(str(key), inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [masked_value(name, inner) for inner in value]
+    if isinstance(value, str):
+        return _masked_text_of(name, value)
+    is_given = value is not None and not isinstance(value, bool)
+    return MASK if is_given and _is_surely_secret_name(name) else value
+
+
+def masked_location(text: str) -> str:
+    """A path or a URL without credentials."""
+    return MASK if is_token(text) else without_credentials(text)
+
+
+def _masked_text_of(name: str, value: str) -> str:
+    if value and (_is_secret_name(name, value) or is_token(value)):
+        return MASK
+    if "://" in value and not any(mark in value for mark in " \t\n\"'"):
+        return without_credentials(value)
+    return masked_message(value)
+
+
 class _Patterns:
     """What a secret looks like inside a text."""
 
@@ -141,6 +200,11 @@ class _Patterns:
             re.MULTILINE,
         )
         """A line of a `.env` or a YAML file."""
+        self.inline = re.compile(
+            r"(?<![\w.-])(?P<name>[A-Za-z_][\w.-]{0,80})(?P<divider>=|:[ \t]?)"
+            r"(?P<value>[^\s\"'(){}\[\],;&]{1,4096})"
+        )
+        """`password=hunter` in the midst of a sentence or of a URL's query."""
 
 
 @cache
@@ -156,6 +220,13 @@ def _masked_match(found: re.Match[str]) -> str:
     if _is_surely_secret_name(name) or (is_long and _is_secret_name(name, value)):
         return found[0].removesuffix(value) + MASK
     return found[0]
+
+
+def _masked_inline(found: re.Match[str]) -> str:
+    name, value = found["name"], found["value"]
+    if value.startswith("//") or not _is_secret_name(name, value):
+        return found[0]
+    return f"{name}{found['divider']}{MASK}"
 
 
 def _masked_word(word: str) -> str:
@@ -187,7 +258,7 @@ def _parts(text: str) -> Iterator[str]:
 def _masked_assignments(word: str) -> str | None:
     """`name=***` for `name=value`, alone or listed: `lr=0.1,api_key=***`."""
     whole = _masked_assignment(word)
-    if whole is not None or "=" not in word:
+    if whole is not None or not any(mark in word for mark in "=:"):
         return whole
     for divider in ",;":
         parts = word.split(divider)
@@ -202,6 +273,9 @@ def _masked_assignment(word: str) -> str | None:
     name, separator, value = word.partition("=")
     if separator and "://" not in name and (_is_secret_name(name, value) or is_token(value)):
         return f"{name}={MASK}"
+    name, separator, value = word.partition(":")
+    if separator and value and not value.startswith("//") and _is_surely_secret_name(name):
+        return f"{name}:{MASK}"
     return None
 
 

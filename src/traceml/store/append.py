@@ -14,7 +14,7 @@ def append_lines(path: Path, lines: bytes) -> int:
     A line that an earlier writer was killed in is cut off first. Raises OSError when the disk is
     full: the file is then as it was.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         end = _end_of_last_line(descriptor)
         os.ftruncate(descriptor, end)

@@ -39,6 +39,8 @@ FRESH_S = 30.0
 """Where no lock can tell, a run goes on that was written to so lately: the agent keeps a sample
 every second, and every few seconds after some hours."""
 
+PRIVATE = 0o700
+"""The mode of a run's folder: output and parameters are its owner's to show."""
 _LONGEST_NAME = 200
 """In bytes: file systems take 255, and the files of comparisons are named after two runs."""
 
@@ -54,7 +56,7 @@ def create_unique(logs_folder: Path, script: str) -> Path:
     while True:
         folder = logs_folder.absolute() / unique_name(script)
         with contextlib.suppress(FileExistsError):  # somebody was as lucky: draw again
-            folder.mkdir(parents=True)
+            folder.mkdir(PRIVATE, parents=True)
             return folder
 
 
@@ -73,7 +75,7 @@ def create(logs_folder: Path, name: str, overwrite: bool) -> Path:
     if overwrite and folder.exists():
         _remove_run(folder)
     try:
-        folder.mkdir(parents=True)
+        folder.mkdir(PRIVATE, parents=True)
     except FileExistsError:
         raise UsageError(
             f"a run named {name!r} exists already ({folder}); "

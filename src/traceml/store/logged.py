@@ -15,6 +15,7 @@ from traceml.store.records import Artifact, DdpStatistics, Metric
 
 _TAIL_BYTES = 1 << 20
 _NEVER_NS = 1 << 63
+_MAX_STEP = (1 << 63) - 1
 MOST_HISTORY = 4096
 """Values of a loss or a gradient norm that are kept one by one."""
 _WITH_HISTORY = re.compile(r"loss|grad[a-z]*[ ./_-]*norm", re.IGNORECASE)
@@ -140,23 +141,42 @@ def reduce_metrics(messages: Iterable[dict[str, Any]]) -> tuple[Metric, ...]:
 def _sum_up(messages: Iterable[dict[str, Any]]) -> dict[str, _Totals]:
     totals: dict[str, _Totals] = {}
     for message in messages:
-        for name, value in message.get("values", {}).items():
+        for name, value in _values(message).items():
             if message.get("kind") == "folded":
                 totals.setdefault(name, _Totals()).absorb(value)
-            elif message.get("kind") == "metrics":
-                at, step = message.get("unix_ns", 0), message.get("step")
+            elif message.get("kind") == "metrics" and (number := _number(value)) is not None:
+                at, step = message.get("unix_ns", 0), _step(message.get("step"))
                 each = totals.setdefault(name, _Totals())
-                each.add(float(value), step, at)
+                each.add(number, step, at)
                 if step is not None and _WITH_HISTORY.search(name):
-                    each.history.append((step, float(value)))
+                    each.history.append((step, number))
     return totals
+
+
+def _values(message: dict[str, Any]) -> dict[str, Any]:
+    """What a message holds by name; nothing where a script logged no names at all."""
+    values = message.get("values")
+    return values if isinstance(values, dict) else {}
+
+
+def _number(value: Any) -> float | None:
+    """A logged value, which is a number or the text of one that is not finite."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _step(step: Any) -> int | None:
+    """A logged step; one that no column of numbers holds is not known."""
+    return step if isinstance(step, int) and abs(step) <= _MAX_STEP else None
 
 
 def of_the_loss(messages: Iterable[bytes]) -> list[dict[str, Any]]:
     """Of metric messages as they came, what they say of losses and gradient norms."""
     found = []
     for message in decode(b"\n".join(messages)):
-        values = message.get("values", {})
+        values = _values(message)
         watched = {name: values[name] for name in values if _WITH_HISTORY.search(name)}
         if watched:
             found.append({**message, "values": watched})
@@ -206,7 +226,7 @@ def merge_params(messages: Iterable[dict[str, Any]]) -> dict[str, Any]:
     params: dict[str, Any] = {}
     for message in messages:
         if message.get("kind") == "params":
-            params.update(message.get("values", {}))
+            params.update(_values(message))
     return params
 
 
@@ -238,7 +258,7 @@ def ddp_statistics(messages: Iterable[dict[str, Any]]) -> DdpStatistics | None:
 def artifacts(messages: Iterable[dict[str, Any]], hashes: dict[str, Any]) -> tuple[Artifact, ...]:
     """The files the script named, with what the agent found out about them."""
     named = {
-        str(message["name"]): str(message["path"])
+        str(message.get("name")): str(message.get("path"))
         for message in messages
         if message.get("kind") == "artifact"
     }

@@ -108,7 +108,7 @@ class RankFiles:
     def _write(self, path: Path, head: bytes, held: int, steps: npt.NDArray[Any]) -> None:
         """Append to a segment and refresh its head; on failure cut back what was half written."""
         end = len(head) + held * STEP_DTYPE.itemsize
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             write_whole(descriptor, head, 0)
             write_whole(descriptor, steps.tobytes(), end)

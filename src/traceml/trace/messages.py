@@ -1,8 +1,14 @@
-"""Parameters, metrics and artifacts that a script logs: packed into the ring, never waited for."""
+"""Parameters, metrics and artifacts that a script logs: packed into the ring, never waited for.
+
+Whatever the script passes, it cannot break the run or its summary: what cannot be kept is refused
+here, in one line on stderr the first time, and counted; secrets are masked before they leave the
+process.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Mapping
 from math import isfinite
@@ -10,26 +16,52 @@ from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
+from traceml.model.secrets import masked_location, masked_value
+
 if TYPE_CHECKING:
     from traceml.trace.session import Session
 
-MOST_NAMES = 1024
+MAX_NAMES = 1024
 """Metric names whose JSON form is kept at hand."""
-MOST_PENDING = 4096
+MAX_PENDING = 4096
 """Logged GPU tensors whose values may be outstanding."""
+MAX_TEXT = 4096
+"""Characters of a parameter's text, or of its JSON where it is nested."""
+MAX_DEPTH = 8
+"""Of nested parameters; deeper ones are kept as text."""
+MAX_NAME = 256
+"""Characters of a name."""
+MAX_STEP = (1 << 63) - 1
+"""What the records hold."""
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any, depth: int = 0) -> Any:
     """A value as JSON knows it; anything else as its text."""
-    if value is None or isinstance(value, (bool, int, str)):
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, int):
+        return int(value) if -MAX_STEP <= value <= MAX_STEP else _large(value)
     if isinstance(value, float):
-        return value if isfinite(value) else str(value)
-    if isinstance(value, Mapping):
-        return {str(name): _plain(inner) for name, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
-    return str(value)
+        return float(value) if isfinite(value) else str(float(value))
+    if depth < MAX_DEPTH and isinstance(value, Mapping):
+        return {_name(name): plain(inner, depth + 1) for name, inner in value.items()}
+    if depth < MAX_DEPTH and isinstance(value, (list, tuple)):
+        return [plain(inner, depth + 1) for inner in value]
+    return _shortened(str(value))
+
+
+def _large(value: int) -> str:
+    """An integer that no column holds; Python itself refuses to write out very long ones."""
+    bits = value.bit_length()
+    return str(value) if bits <= 1024 else f"an integer of {bits} bits"
+
+
+def _name(name: object) -> str:
+    return str(name)[:MAX_NAME]
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
 
 
 def _number(value: Any) -> str | None:
@@ -38,9 +70,17 @@ def _number(value: Any) -> str | None:
         value = value.detach()  # torch warns of numbers taken from a graph
     try:
         number = float(value)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         return None
     return repr(number) if isfinite(number) else f'"{number}"'
+
+
+def _is_on_gpu(value: Any) -> bool:
+    return getattr(value, "is_cuda", False) is True
+
+
+def _ignored(error: BaseException) -> None:
+    """An object of the script's did not let itself be read: the caller refuses it."""
 
 
 class Messages:
@@ -50,10 +90,16 @@ class Messages:
         self._session = session
         self._encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
         self._names: dict[str, str] = {}
+        self._refused: set[str] = set()
+        """The verbs that a line on stderr has spoken of."""
         self.forget()
-        self.params = session.guard(self._params, any_thread=True)
-        self.metrics = session.guard(self._metrics, any_thread=True)
-        self.artifact = session.guard(self._artifact, any_thread=True)
+        # Each value by itself: one that cannot be read costs no other.
+        self._plain = session.guard(lambda value: (plain(value),), any_thread=True, failed=_ignored)
+        self._number = session.guard(_number, any_thread=True, failed=_ignored)
+        self._is_on_gpu = session.guard(_is_on_gpu, any_thread=True, failed=_ignored)
+        self.params = self._verb("log_params", self._params)
+        self.metrics = self._verb("log_metrics", self._metrics)
+        self.artifact = self._verb("log_artifact", self._artifact)
         self.write = session.guard(self._write, any_thread=True)
         """For what the tracer itself has to say; its kind is in it."""
 
@@ -62,12 +108,88 @@ class Messages:
         self._lock = RLock()
         self._pending: list[tuple[int, int, str, Any, Any]] = []
 
+    # What the script got wrong
+
+    def _verb(self, name: str, function: Any) -> Any:
+        """One of the script's calls: what fails in it is the script's slip, and no failure of ours.
+
+        It walks through objects of the script's, which may raise anything when they are asked.
+        """
+
+        def slipped(error: BaseException) -> None:
+            self._refuse(name, f"what it was given raised {type(error).__name__} when it was read")
+
+        return self._session.guard(function, any_thread=True, failed=slipped)
+
+    def _refuse(self, verb: str, why: str, count: int = 1) -> None:
+        """Count what is not kept, and say so once per verb."""
+        ring = self._session.ring or self._session.open()
+        if ring is not None:
+            ring.count_dropped(count)
+        if verb not in self._refused:
+            self._refused.add(verb)
+            self._session.say(f"{verb}: {why}; training goes on (this is said once)")
+
+    def _not_a_mapping(self, verb: str, values: object, example: str) -> bool:
+        if type(values) is dict or isinstance(values, Mapping):
+            return False
+        self._refuse(
+            verb,
+            f"nothing was recorded of a {type(values).__name__}; pass a dict such as {example}",
+        )
+        return True
+
+    # Parameters and artifacts
+
     def _params(self, values: Mapping[str, Any]) -> None:
-        self._write({"kind": "params", "values": _plain(values)})
+        ring = self._session.ring or self._session.open()
+        if ring is None or self._not_a_mapping("log_params", values, "{'lr': 0.1}"):
+            return
+        room = ring.longest_message - len(_PARAMS % b"")
+        kept: list[bytes] = []
+        unreadable = 0
+        for name, value in values.items():
+            readable = self._plain(value)
+            if readable is None:
+                self._refuse("log_params", f"the value of '{_name(name)}' cannot be read")
+                unreadable += 1
+                continue
+            item = self._param(_name(name), *readable)
+            room -= len(item) + 1
+            if room < 0:
+                break
+            kept.append(item)
+        if kept:
+            self._put(_PARAMS % b",".join(kept))
+        too_many = len(values) - len(kept) - unreadable
+        if too_many > 0:
+            self._refuse(
+                "log_params",
+                f"recorded {len(kept):,} of {len(values):,} parameters, as many as one call may "
+                "hold; log fewer, or the rest in later calls",
+                too_many,
+            )
+
+    def _param(self, name: str, value: Any) -> bytes:
+        """One parameter as JSON, without secrets; a long one is cut, and that is said."""
+        known = masked_value(name, value)
+        text = self._encode(known)
+        if len(text) > MAX_TEXT:
+            text = self._encode(_shortened(known if isinstance(known, str) else text))
+            self._refuse("log_params", f"the value of '{name}' was cut to {MAX_TEXT:,} characters")
+        return f"{self._encode(name)}:{text}".encode(errors="replace")
 
     def _artifact(self, path: str | Path, name: str | None) -> None:
-        where = Path(path).absolute()
-        self._write({"kind": "artifact", "path": str(where), "name": str(name or where.name)})
+        where = os.fspath(path)
+        text = where.decode(errors="replace") if isinstance(where, bytes) else where
+        if "\0" in text:
+            self._refuse("log_artifact", "a path holds a NUL character; pass the path of a file")
+            return
+        place = masked_location(text)
+        if "://" not in place:
+            place = str(Path(place).absolute())
+        called = masked_location(_name(name or Path(place).name))
+        self._write({"kind": "artifact", "path": place, "name": called})
 
     def _write(self, message: dict[str, Any]) -> None:
         self._put(self._encode(message).encode(errors="replace"))
@@ -84,49 +206,87 @@ class Messages:
         with self._lock:
             ring.write_message(payload)
 
+    # Metrics
+
     def _metrics(self, values: Mapping[str, Any], step: int | None) -> None:
         """Write metric values; those still on a GPU follow when they have arrived."""
-        at = self._session.tracer.steps if step is None else int(step)
+        if self._not_a_mapping("log_metrics", values, "{'loss': 0.5}"):
+            return
+        at = self._session.tracer.steps if step is None else self._step(step)
+        if at is None:
+            return
         now = time.time_ns()
         ready = []
         for name, value in values.items():
             if type(value) is float and isfinite(value):
                 ready.append(f"{self._quoted(name)}:{value!r}")
-            elif getattr(value, "is_cuda", False):
-                self._fetch_later(at, now, str(name), value)
-            elif (number := _number(value)) is not None:
+            elif self._is_on_gpu(value):
+                self._fetch_later(at, now, _name(name), value)
+            elif (number := self._number(value)) is not None:
                 ready.append(f"{self._quoted(name)}:{number}")
             else:
-                self._drop()
+                self._refuse(
+                    "log_metrics",
+                    f"the value of '{_name(name)}' is no number: {type(value).__name__}",
+                )
         if ready:
-            self._write_metrics(at, now, ",".join(ready))
+            self._write_all(at, now, ready)
 
-    def _drop(self) -> None:
-        """Count a value that is no number: the user's slip, not a failure of ours."""
+    def _step(self, step: Any) -> int | None:
+        """A step as a number; what is none, or larger than any record holds, is refused."""
+        try:
+            number = int(step)
+            if -MAX_STEP <= number <= MAX_STEP:
+                return number
+        except (TypeError, ValueError, OverflowError):
+            number = 0
+        self._refuse("log_metrics", "step= takes a whole number below 2**63; nothing was recorded")
+        return None
+
+    def _write_all(self, step: int, now: int, values: list[str]) -> None:
+        """In several messages where one would be too long, as far as the ring holds them."""
+        if len(values) <= _VALUES_AT_ONCE:
+            self._write_metrics(step, now, ",".join(values))
+            return
         ring = self._session.ring or self._session.open()
-        if ring is not None:
-            ring.count_dropped()
+        if ring is None:
+            return
+        room, sent = ring.longest_message, 0
+        for start in range(0, len(values), _VALUES_AT_ONCE):
+            part = ",".join(values[start : start + _VALUES_AT_ONCE])
+            room -= len(part.encode(errors="replace")) + _METRICS_HEAD
+            if room < 0:
+                break
+            self._write_metrics(step, now, part)
+            sent = min(len(values), start + _VALUES_AT_ONCE)
+        if sent < len(values):
+            why = f"recorded {sent:,} of {len(values):,} metrics, as many as one call may hold"
+            self._refuse("log_metrics", why, len(values) - sent)
 
     def _quoted(self, name: str) -> str:
         """A metric's name in JSON; the same few names come again and again."""
         quoted = self._names.get(name)
         if quoted is None:
-            if len(self._names) >= MOST_NAMES:
+            if len(self._names) >= MAX_NAMES:
                 self._names.clear()
-            quoted = self._names[name] = self._encode(str(name))
+            quoted = self._names[name] = self._encode(_name(name))
         return quoted
 
     def _write_metrics(self, step: int, unix_ns: int, values: str) -> None:
         # Put together by hand: an encoder takes three times as long for five numbers.
         self._put(
-            f'{{"kind":"metrics","step":{step},"unix_ns":{unix_ns},"values":{{{values}}}}}'.encode()
+            f'{{"kind":"metrics","step":{step},"unix_ns":{unix_ns},"values":{{{values}}}}}'.encode(
+                errors="replace"
+            )
         )
 
     def _fetch_later(self, step: int, now: int, name: str, value: Any) -> None:
         import torch
 
-        if len(self._pending) >= MOST_PENDING:
-            raise ValueError(f"more than {MOST_PENDING} logged values wait for the GPU")
+        if value.numel() != 1 or len(self._pending) >= MAX_PENDING:
+            why = f"the value of '{name}' is no single number, or too many wait for the GPU"
+            self._refuse("log_metrics", why)
+            return
         host = torch.empty((), dtype=value.dtype, device="cpu", pin_memory=True)
         host.copy_(value.detach().reshape(()), non_blocking=True)
         mark: Any = torch.cuda.Event()  # type: ignore[no-untyped-call] # torch has no types here
@@ -143,3 +303,9 @@ class Messages:
             self._write_metrics(step, now, f"{self._quoted(name)}:{_number(host)}")
         if not pending:
             self._session.tracer.looks.remove(self.look)
+
+
+_PARAMS = b'{"kind":"params","values":{%s}}'
+_VALUES_AT_ONCE = 256
+_METRICS_HEAD = 96
+"""Bytes of a metric message beside its values, at most."""

@@ -159,9 +159,9 @@ class Ring:
         _pack_count(self._map, _FAILURES, self._failures)
         _pack_text(self._map, _LAST_FAILURE, text.encode(errors="replace")[:256])
 
-    def count_dropped(self) -> None:
-        """Count a logged value that could not be kept."""
-        self._messages_dropped += 1
+    def count_dropped(self, count: int = 1) -> None:
+        """Count logged values that could not be kept."""
+        self._messages_dropped += count
         _pack_count(self._map, _MESSAGES_DROPPED, self._messages_dropped)
 
     def mark_recording_ended(self) -> None:

@@ -79,8 +79,15 @@ class Session:
 
     # The guard
 
-    def guard(self, function: Callable[..., Any], any_thread: bool = False) -> Callable[..., Any]:
+    def guard(
+        self,
+        function: Callable[..., Any],
+        any_thread: bool = False,
+        failed: Callable[[BaseException], None] | None = None,
+    ) -> Callable[..., Any]:
         """Make one of our functions safe to call from training: it may fail, training goes on.
+
+        Its failures are ours, and counted as such, unless `failed` takes them.
 
         Only the training thread is followed, unless asked otherwise: a fetch in a prefetching
         thread holds up nobody.
@@ -96,7 +103,7 @@ class Session:
             try:
                 return function(*arguments)
             except Exception as error:  # noqa: BLE001 - counted and shown in the summary
-                self.failed(error)
+                (failed or self.failed)(error)
                 return None
 
         return guarded

@@ -20,7 +20,7 @@ def mark(name, text=""):
         folder = os.path.join(os.environ["TRACEML_RUN_FOLDER"], "marks")  # noqa: PTH118
         os.makedirs(folder, exist_ok=True)  # noqa: PTH103
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
-        descriptor = os.open(os.path.join(folder, name), flags, 0o644)  # noqa: PTH118
+        descriptor = os.open(os.path.join(folder, name), flags, 0o600)  # noqa: PTH118
         os.write(descriptor, text.encode())
         os.close(descriptor)
     except (OSError, KeyError, UnicodeError):

@@ -1,0 +1,150 @@
+"""Nothing that a script logs can break its run, and no secret of it is written down."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import traceml
+from traceml.agent.close import summarise
+from traceml.store import logged
+from traceml.trace.messages import MAX_TEXT
+
+
+class Hostile:
+    """Raises whatever it is asked."""
+
+    def __str__(self):
+        raise LookupError("no text")
+
+    __repr__ = __float__ = __len__ = __iter__ = __str__
+
+
+class BrokenMapping(dict):
+    def items(self):
+        raise LookupError("no items")
+
+
+def params_of(traced):
+    traced.finish()
+    return logged.merge_params(traced.messages())
+
+
+def metrics_of(traced):
+    traced.finish()
+    return {each.name: each for each in logged.reduce_metrics(traced.messages())}
+
+
+@pytest.mark.parametrize("values", [None, "abc", [("lr", 1)], 3, {"lr"}, Hostile()])
+def test_what_is_no_mapping_is_refused_in_one_line(traced, capfd, values):
+    for _ in range(3):
+        traceml.log_params(values)
+        traceml.log_metrics(values)
+    traceml.log_params({"lr": 0.1})
+    assert params_of(traced) == {"lr": 0.1}
+    said = capfd.readouterr().err.splitlines()
+    assert [line.split(":")[1] for line in said] == [" log_params", " log_metrics"]
+    assert "pass a dict such as {'lr': 0.1}" in said[0]
+
+
+def test_slips_are_dropped_values_and_no_failures_of_the_tracer(traced):
+    for _ in range(1100):
+        traceml.log_metrics(None)
+        traceml.log_metrics({"x": 10**400, "loss": 1.0})
+        traceml.log_params(BrokenMapping(a=1))
+    assert traced.session.tracing
+    found = metrics_of(traced)  # `finish` also asserts that no failure was counted
+    assert found["loss"].count == 1100
+    assert "x" not in found
+
+
+def test_one_bad_value_costs_no_other(traced):
+    traceml.log_metrics({"a": 1.0, "b": 10**400, "c": Hostile(), "d": "word", "e": 2})
+    assert set(metrics_of(traced)) == {"a", "e"}
+
+
+@pytest.mark.parametrize("step", [2**70, -(2**70), "soon", float("nan"), Hostile()])
+def test_a_step_that_is_none_is_refused(traced, capfd, step):
+    traceml.log_metrics({"loss": 1.0}, step=step)
+    traceml.log_metrics({"loss": 2.0}, step=7)
+    assert metrics_of(traced)["loss"].count == 1
+    assert "log_metrics:" in capfd.readouterr().err
+
+
+def test_a_path_with_a_nul_is_refused(traced, capfd):
+    traceml.log_artifact("a\0b")
+    traceml.log_artifact(None)
+    traceml.log_artifact(__file__)
+    traced.finish()
+    named = [message for message in traced.messages() if message["kind"] == "artifact"]
+    assert [message["path"] for message in named] == [__file__]
+    assert "NUL" in capfd.readouterr().err
+
+
+def test_a_long_parameter_is_cut_and_too_many_are_said(traced, capfd):
+    traceml.log_params({"text": "x" * 1_000_000, "lr": 0.1})
+    assert "the value of 'text' was cut" in capfd.readouterr().err
+    traceml.log_params({f"name{number}": number for number in range(50_000)})
+    found = params_of(traced)
+    assert len(found["text"]) == MAX_TEXT
+    assert found["lr"] == 0.1
+    assert 1000 < len(found) < 50_000
+
+
+def test_very_many_metrics_in_one_call_are_kept_as_far_as_they_fit(traced, capfd):
+    traceml.log_metrics({f"name{number}": 1.0 for number in range(50_000)})
+    assert "of 50,000 metrics" in capfd.readouterr().err
+    assert len(metrics_of(traced)) > 1000
+
+
+def test_parameters_that_contain_themselves_are_kept_as_text(traced):
+    loop = {"lr": 0.1}
+    loop["self"] = loop
+    traceml.log_params({"config": loop})
+    assert params_of(traced)["config"]["lr"] == 0.1
+
+
+SECRETS = {
+    "api_key": "sk-abcdefghijklmnop1234",
+    "db_password": "hunter",
+    "url": "postgres://bob:swordfish@db/x",
+    "data": "https://host/blob?sv=1&sig=QWxhZGRpbg",
+    "nested": {"wandb": {"token": "ffff0000"}, "list": ["hf_abcdefghijklmnopqrst"]},
+    "config": "Config(lr=0.1, secret_key='opensesame')",
+    "pin_password": 123456,
+}
+HIDDEN = ("sk-abc", "hunter", "swordfish", "QWxh", "ffff0000", "hf_abc", "opensesame", "123456")
+
+
+def test_secrets_never_leave_the_process(traced):
+    traceml.log_params({**SECRETS, "lr": 0.1, "token_count": 512, "sort_key": "loss"})
+    traceml.log_artifact("s3://me:swordfish@bucket/model.pt")
+    traced.finish()
+    text = json.dumps(traced.messages())
+    assert not [secret for secret in HIDDEN if secret in text]
+    params = logged.merge_params(traced.messages())
+    assert (params["lr"], params["token_count"], params["sort_key"]) == (0.1, 512, "loss")
+    assert params["url"] == "postgres://db/x"
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(calls=st.lists(st.tuples(anything, anything), max_size=20))
+def test_whatever_is_logged_the_run_has_its_summary(tmp_path_factory, traced_in, calls):
+    here = traced_in(tmp_path_factory.mktemp("run"))
+    for values, other in calls:
+        traceml.log_params(values)
+        traceml.log_metrics(values, step=other)
+        traceml.log_artifact(values, name=other)
+    traceml.log_params({"lr": 0.1})
+    here.finish()
+    assert summarise(here.folder).params["lr"] == 0.1
