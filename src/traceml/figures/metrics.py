@@ -15,7 +15,7 @@ from traceml.figures.page import Figure, Lines, Part, Row, Series, Table
 from traceml.figures.units import PLAIN, fitted, rounded, scaled
 from traceml.figures.words import cell, line
 from traceml.model.finding import Section
-from traceml.model.quantities import NOT_MEASURED, count
+from traceml.model.quantities import count, significant
 from traceml.summaries.record import MetricSummary, Summary
 
 MOST_FIGURES = 12
@@ -113,7 +113,7 @@ def _table(metrics: Mapping[str, MetricSummary]) -> Table:
 
 
 def _number(value: float | None) -> str:
-    return NOT_MEASURED if value is None else f"{value:.4g}"
+    return significant(value)
 
 
 def _steps(found: MetricSummary) -> str:

@@ -85,8 +85,10 @@ class Buckets:
             kept[at] = np.maximum(kept[at], np.maximum.reduceat(found, starts, axis=1).T)
         self.start_ns[at] = np.minimum(self.start_ns[at], table[_START, starts])
         seen = np.flatnonzero(steps["flags"] & int(layout.StepFlag.LOSS_SEEN))
-        places = index[seen] // self.grid.length
-        self.loss[places] = steps["loss"][seen]  # of several in a bucket the last one stays
+        whose = index[seen] - (steps["flags"][seen] >> layout.LOSS_LAG_SHIFT)
+        here = whose >= 0
+        places = whose[here] // self.grid.length
+        self.loss[places] = steps["loss"][seen[here]]  # of several in a bucket the last one stays
 
     def _stretches(self, index: Ints) -> tuple[Ints, Ints, Ints]:
         """The buckets that these steps lie in, where each one's begin, and how many they are."""
