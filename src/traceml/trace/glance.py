@@ -36,7 +36,6 @@ class Glance:
         self._at_step_ends = True
         self._look_closely = session.guard(self._see)
         self._look_at_end = session.guard(self._look_at_step_end)
-        self._read = session.guard(self.losses.read)
         session.tracer.looks.append(self._look_at_end)
         session.tracer.on_loss = LossMilestones(session).see
         session.last_looks.append(self._look_at_last_loss)
@@ -49,7 +48,7 @@ class Glance:
         if now >= self._due_ns or self.losses.on_device.coming is not None:
             seen = self._look_closely(now) or ()
         is_first, self._record = record != self._record, record
-        return self._read(tensors, is_first), seen
+        return self.losses.read(tensors, is_first), seen
 
     def _see(self, now: int) -> list[Seen]:
         arrived = self.losses.arrived()

@@ -31,6 +31,7 @@ POLL_S = 0.001
 
 _modes_watching: Any = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 _function_modes: Any = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
+_Tensor = torch.Tensor
 # The methods as torch has them: those of `Tensor` may be wrapped, by us too.
 _item: Any = torch._C.TensorBase.item
 _copy: Any = torch._C.TensorBase.copy_
@@ -64,8 +65,8 @@ class Losses:
     """Reads losses: on the host at once, on a CUDA device a step or more later."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session
         self.on_device = _OnDevice()
+        self._read_with_care = session.guard(self._look_at)
         self._due_ns = 0
         self._sent = 0
         session.forgets.append(self.forget)
@@ -84,10 +85,22 @@ class Losses:
         A vector is no loss; of several tensors none is the loss. On a CUDA device only the first
         backward pass of a step is asked, so that the values are always of the same loss.
         """
+        if (  # on the host, and nothing about it is special: in every step, so with few calls
+            type(tensors) is _Tensor
+            and tensors.is_cpu
+            and self.on_device.unscaled is None
+            and not _modes_watching()
+            and not _function_modes()
+        ):
+            return _number(tensors)
+        found: float | AwaitedLoss | None = self._read_with_care(tensors, is_first)
+        return found
+
+    def _look_at(self, tensors: Any, is_first: bool) -> float | AwaitedLoss | None:
         if isinstance(tensors, (list, tuple)) and len(tensors) == 1:
             tensors = tensors[0]
         # Subclasses may do anything when asked for their value: a DTensor communicates.
-        if type(tensors) is not torch.Tensor or _modes_watching():
+        if type(tensors) is not _Tensor or _modes_watching():
             return None
         if _function_modes():
             with torch._C.DisableTorchFunction():
@@ -97,14 +110,10 @@ class Losses:
     def _read(self, loss: torch.Tensor, is_first: bool) -> float | AwaitedLoss | None:
         if self.on_device.unscaled is not None:
             loss = self._before_scaling(loss)
-        if loss.numel() != 1 or not loss.is_floating_point():
-            return None
         if loss.is_cpu:
-            value: float = _item(loss)
-            return value
-        if loss.is_cuda and is_first and not _is_capturing():
-            return self._await(loss.detach())
-        return None
+            return _number(loss)
+        is_one = is_first and loss.is_cuda and loss.numel() == 1 and loss.is_floating_point()
+        return self._await(loss.detach()) if is_one and not _is_capturing() else None
 
     def _await(self, loss: torch.Tensor) -> AwaitedLoss:
         """Send for a loss if it is time to; else keep it, in case it is the last."""
@@ -237,6 +246,12 @@ def watch_scaling(session: Session, losses: Losses) -> None:
         return scaled
 
     session.replace(scaler, "scale", scale)
+
+
+def _number(tensor: torch.Tensor) -> float | None:
+    """The value of a tensor on the host that holds one real number."""
+    value = _item(tensor) if tensor.numel() == 1 else None
+    return value if type(value) is float else None
 
 
 def _is_capturing() -> bool:

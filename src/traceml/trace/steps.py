@@ -249,7 +249,7 @@ class StepTracer:
         if isinstance(loss, AwaitedLoss):
             loss.record, loss.step = self.records, self.steps + 1
         elif self._optimizer_end is None:
-            self._loss = _first_or_lost(self._loss, loss)
+            self._loss = loss if self._loss is None else _first_or_lost(self._loss, loss)
         else:
             self._loss_after_optimizer = _first_or_lost(self._loss_after_optimizer, loss)
 
@@ -639,7 +639,7 @@ def _first_or_lost(first: float | None, later: float) -> float:
 
     The first, because where a step has several losses (a GAN) its values are those of one of them.
     """
-    return later if first is None or (_is_finite(first) and not _is_finite(later)) else first
+    return later if first is None or (not _is_finite(later) and _is_finite(first)) else first
 
 
 def _is_finite(value: float) -> bool:
