@@ -113,25 +113,25 @@ class Losses:
         if loss.is_cpu:
             return _number(loss)
         is_one = is_first and loss.is_cuda and loss.numel() == 1 and loss.is_floating_point()
-        return self._await(loss.detach()) if is_one and not _is_capturing() else None
+        return self._await(loss) if is_one and not _is_capturing() else None
 
-    def _await(self, loss: torch.Tensor) -> AwaitedLoss:
+    def _await(self, graph_loss: torch.Tensor) -> AwaitedLoss:
         """Send for a loss if it is time to; else keep it, in case it is the last."""
-        on_device, awaited = self.on_device, AwaitedLoss()
+        on_device, awaited, loss = self.on_device, AwaitedLoss(), graph_loss.detach()
         now = perf_counter_ns()
         if on_device.coming is None and (now >= self._due_ns or self._sent < EARLY_STEPS):
             self._due_ns = now + SENT_EVERY_NS
             on_device.latest = None
             self._send_for(loss, awaited)
         else:
-            is_small = loss.untyped_storage().nbytes() <= MAX_KEPT_BYTES
-            stream = _current_stream(loss.device.index)
+            stream = _current_stream(loss.get_device())
+            is_small = _owns_its_memory(graph_loss)
             on_device.latest = (loss, loss._version, stream, awaited) if is_small else None
         return awaited
 
     def _send_for(self, loss: torch.Tensor, awaited: AwaitedLoss) -> None:
         """Have a loss copied to the host, behind what the device still has to do."""
-        on_device, device = self.on_device, loss.device.index
+        on_device, device = self.on_device, loss.get_device()
         host = on_device.hosts.get(loss.dtype)
         if host is None:
             host = torch.empty((), dtype=loss.dtype, device="cpu", pin_memory=True)
@@ -246,6 +246,13 @@ def watch_scaling(session: Session, losses: Losses) -> None:
         return scaled
 
     session.replace(scaler, "scale", scale)
+
+
+def _owns_its_memory(loss: torch.Tensor) -> bool:
+    """Whether keeping this loss keeps no more than a few numbers alive."""
+    if loss._base is None and loss.requires_grad:
+        return True  # no view: only of a tensor without a graph that cannot be told
+    return loss.untyped_storage().nbytes() <= MAX_KEPT_BYTES
 
 
 def _number(tensor: torch.Tensor) -> float | None:
