@@ -110,7 +110,7 @@ def _whose(rank: RankRecords, numbers: Ints, at: Ints, lags: Ints) -> tuple[Ints
 def _rescaled(loss: LossValues, first: float | None) -> LossValues:
     """The loss of whole steps, where the script divides it by the micro-batches of a step."""
     backwards = loss.backwards
-    if backwards is None or not _is_divided(loss.values, backwards):
+    if backwards is None or not is_divided(loss.values, backwards):
         return replace(loss, first=first)
     usual = loss.usual_backwards or 1
     times = np.where(backwards > 0, backwards, usual)
@@ -124,7 +124,7 @@ def _rescaled(loss: LossValues, first: float | None) -> LossValues:
     )
 
 
-def _is_divided(values: Floats, backwards: Ints) -> bool:
+def is_divided(values: Floats, backwards: Ints) -> bool:
     """Whether the loss changes with the number of backward passes as a divided one does."""
     known = np.isfinite(values) & (values != 0) & (backwards > 0)
     sizes, logarithms = backwards[known], np.log(np.abs(values[known]))
