@@ -10,7 +10,7 @@ import numpy as np
 
 from factories import STARTED_UNIX_S, make_run
 from traceml.model.failure import AgentSaw, Death, Doing, FailureReport, Stall, Standing
-from traceml.model.layout import StepFlag
+from traceml.model.layout import LOSS_LAG_SHIFT, StepFlag
 from traceml.model.run import Ending
 from traceml.store.records import RunRecords
 
@@ -88,13 +88,22 @@ def with_stall(
     return replace(run, seen=AgentSaw(deaths=run.seen.deaths, stalls=(stall,)))
 
 
-def with_loss(values: Sequence[float], every: int = 1, **more: Any) -> RunRecords:
-    """A run whose loss was looked at in every so many steps."""
-    run = make_run(steps=len(values) * every, **more)
+def with_loss(
+    values: Sequence[float],
+    every: int = 1,
+    micro_batches: int | Sequence[int] | None = None,
+    lag: int = 0,
+    **more: Any,
+) -> RunRecords:
+    """A run whose loss was looked at in every so many steps, and came so many records later."""
+    run = make_run(steps=len(values) * every + lag, **more)
     ranks = []
     for rank in run.ranks:
         steps = rank.steps.copy()
-        steps["loss"][::every] = np.asarray(values)
-        steps["flags"][::every] |= int(StepFlag.LOSS_SEEN)
+        places = np.arange(len(values)) * every + lag
+        steps["loss"][places] = np.asarray(values)
+        steps["flags"][places] |= int(StepFlag.LOSS_SEEN) | lag << LOSS_LAG_SHIFT
+        if micro_batches is not None:
+            steps["micro_batches"][: len(values) * every] = micro_batches
         ranks.append(replace(rank, steps=steps))
     return replace(run, ranks=tuple(ranks))

@@ -18,7 +18,8 @@ from traceml.facts.history import (
     sensor_history,
     step_history,
 )
-from traceml.model.layout import NOT_MEASURED, StepFlag
+from traceml.facts.loss_values import LossScale
+from traceml.model.layout import LOSS_LAG_SHIFT, NOT_MEASURED, StepFlag
 from traceml.model.phase import Phase
 from traceml.store.buckets import Buckets, Grid, RankBuckets, together
 from traceml.store.metrics import Logged
@@ -99,6 +100,27 @@ def test_the_longest_step_and_the_last_loss_of_a_bucket_are_kept() -> None:
     found = history_of(map_steps(make_run(steps=32, noise=0.0), change), most=4)
     assert found.longest_s[0] == pytest.approx([0.037, 0.037, 0.537, 0.037])
     np.testing.assert_array_equal(found.loss[0], [3.0, np.nan, 18.0, np.nan])
+
+
+def test_a_loss_that_came_late_lies_where_its_backward_pass_was() -> None:
+    def change(steps: Any, rank: int) -> None:
+        steps["flags"][18] |= int(StepFlag.LOSS_SEEN) | 7 << LOSS_LAG_SHIFT
+        steps["loss"][18] = 11.0
+
+    found = history_of(map_steps(make_run(steps=32, noise=0.0), change), most=4)
+    np.testing.assert_array_equal(found.loss[0], [np.nan, 11.0, np.nan, np.nan])
+
+
+def test_a_loss_that_is_divided_by_the_windows_micro_batches_is_drawn_as_the_steps() -> None:
+    def change(steps: Any, rank: int) -> None:
+        steps["micro_batches"] = 8
+        steps["micro_batches"][7::8] = 1
+        steps["flags"] |= int(StepFlag.LOSS_SEEN)
+        steps["loss"] = 6.0 / steps["micro_batches"]
+
+    found = history_of(map_steps(make_run(steps=32, noise=0.0), change), most=32)
+    assert found.loss_scale is LossScale.DIVIDED
+    assert found.loss[0] == pytest.approx([6.0] * 32)
 
 
 def test_memory_is_the_most_that_was_seen_and_nothing_where_nothing_was() -> None:

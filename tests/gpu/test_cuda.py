@@ -15,6 +15,7 @@ from traceml.model.layout import NOT_MEASURED, StepFlag
 from traceml.store.load import drain_rings
 from traceml.store.recordfile import RankFiles
 from traceml.trace import current, glance, gpu, hooks
+from traceml.trace import loss as loss_reader
 
 pytestmark = pytest.mark.gpu
 
@@ -31,6 +32,7 @@ def every_step(monkeypatch):
 def closely(monkeypatch):
     """Look at the loss and at memory in every step, however short it is."""
     monkeypatch.setattr(glance, "EVERY_NS", 0)
+    monkeypatch.setattr(loss_reader, "SENT_EVERY_NS", 0)
 
 
 @pytest.fixture

@@ -249,6 +249,23 @@ def _hangs_shown(folder: Path) -> list[dict[str, Any]]:
     return [change for line in lines if (change := json.loads(line))["kind"] == "HANG"]
 
 
+def test_a_short_run_whose_loss_is_lost_says_at_which_step(tmp_path: Path) -> None:
+    """Nothing is logged, and all of it takes a few milliseconds."""
+    script = TORCH_STEPS + (
+        "for step in range(1, 31):\n"
+        "    optimizer.zero_grad()\n"
+        "    (model(torch.ones(2, 4)).sum() * 0 + (1.5 if step < 3 else float('inf'))).backward()\n"
+        "    optimizer.step()\n"
+        "raise SystemExit(3)\n"
+    )
+    done = run_traceml(["run", "train.py"], tmp_path, script)
+    assert done.status == 3
+    primary = done.summary["primary_diagnosis"]
+    assert (primary["kind"], primary["severity"]) == ("NON_FINITE_LOSS", "crit")
+    assert primary["summary"] == "loss is not finite from step 3 on (it was 1.5 before)."
+    assert "checkpoint" not in primary["action"]
+
+
 def test_a_loss_that_is_lost_leads(tmp_path: Path) -> None:
     script = TORCH_STEPS + (
         "import traceml\n"

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceml.model.quantities import count, duration, memory, milliseconds, percent, rate
+from traceml.model.quantities import (
+    count,
+    duration,
+    memory,
+    milliseconds,
+    percent,
+    rate,
+    significant,
+)
 
 
 @pytest.mark.parametrize(
@@ -88,3 +96,23 @@ def test_a_longer_millisecond_figure_never_reads_shorter(one: float, other: floa
 
     low, high = sorted((one, other))
     assert read(milliseconds(low)) <= read(milliseconds(high)) + 0.06
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (6.13756, "6.138"),
+        (0.000928, "0.000928"),
+        (9.28e-5, "9.28e-05"),
+        (-0.0, "0"),
+        (-1.5, "-1.5"),
+        (1234.56, "1,235"),
+        (3.4e38, "3.4e+38"),
+        (math.nan, "NaN"),
+        (math.inf, "infinite"),
+        (-math.inf, "-infinite"),
+        (None, "n/a"),
+    ],
+)
+def test_a_number_without_a_unit_has_four_significant_digits(value, text: str) -> None:
+    assert significant(value) == text

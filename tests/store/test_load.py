@@ -10,6 +10,7 @@ from traceml.model.run import Ending, Manifest
 from traceml.store import folder as folders
 from traceml.store import recordfile
 from traceml.store.load import drain_rings, load_run
+from traceml.store.records import SeenLoss
 
 STARTED_S = 1_800_000_000.0
 
@@ -54,6 +55,27 @@ def test_what_is_known_of_the_loader_outlives_the_process(tracer, run_folder, se
         made.drain(run_folder, everything=True)
     (rank,) = load_run(run_folder).ranks
     assert (rank.loader_workers, rank.loader_pinned) == known
+
+
+def test_the_first_loss_and_the_first_that_was_lost_outlive_the_process(tracer, run_folder):
+    said = [
+        [{"kind": "loss", "step": 1, "value": 3.5}],
+        [
+            {"kind": "loss", "step": 1, "value": 2.5},
+            {"kind": "loss", "step": 4, "value": "nan", "finite_step": 3, "finite_value": 2.0},
+        ],
+    ]
+    for life, messages in enumerate(said):
+        made = tracer(pid=200 + life, unix_s=STARTED_S + 60 * life)
+        made.step(10)
+        for message in messages:
+            made.say(message)
+        made.drain(run_folder, everything=True)
+    (rank,) = load_run(run_folder).ranks
+    assert rank.losses.first == SeenLoss(1, 3.5)
+    assert rank.losses.first_lost is not None
+    assert rank.losses.first_lost.step == 14  # the fourth step after the restart
+    assert rank.losses.before_lost == SeenLoss(13, 2.0)
 
 
 def test_a_restart_that_has_blocks_keeps_what_came_before(tracer, run_folder, monkeypatch):

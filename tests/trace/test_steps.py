@@ -4,6 +4,7 @@ import pytest
 
 from traceml.model import layout
 from traceml.model.layout import StepFlag
+from traceml.trace import steps
 from traceml.trace.steps import (
     BACKWARD,
     CHECKPOINT,
@@ -12,6 +13,7 @@ from traceml.trace.steps import (
     H2D,
     INPUT,
     OPTIMIZER,
+    AwaitedLoss,
     StepTracer,
 )
 
@@ -539,3 +541,66 @@ def test_the_moment_of_a_pass_that_failed_is_not_the_next_ones(story):
     story.step()
     story.fetch(10)
     assert story.complete[-1]["communication_ns"] in (-1, 0)
+
+
+# Losses
+
+
+def losses(story):
+    """The record that each loss stands in, the record that it belongs to, and its value."""
+    return [
+        (place, place - (record["flags"] >> layout.LOSS_LAG_SHIFT), record["loss"])
+        for place, record in enumerate(story.records)
+        if record["flags"] & StepFlag.LOSS_SEEN
+    ]
+
+
+def fetched_backward(story, loss):
+    story.fetch(10).forward(20).tell(story.tracer.begin_backward, loss).takes(30)
+    return story.tell(story.tracer.end_backward)
+
+
+def test_a_loss_that_comes_late_belongs_to_the_step_of_its_backward_pass(story):
+    seen = []
+    story.tracer.on_loss = lambda value, step: seen.append((step, value))
+    awaited = AwaitedLoss()
+    story.step().step()
+    fetched_backward(story, awaited).optimizer(5)
+    story.step().step().fetch(10).tell(story.tracer.see_loss, (0.5, awaited))
+    story.forward(20).backward(30).optimizer(5).step().finish()
+    assert losses(story) == [(5, 2, 0.5)]
+    assert seen == [(3, 0.5)]
+
+
+def test_the_last_loss_is_kept_in_the_record_after_the_last_step(story):
+    awaited = AwaitedLoss()
+    story.step()
+    fetched_backward(story, awaited).optimizer(5).exhaust(1)
+    story.tell(story.tracer.see_loss, (0.5, awaited)).finish()
+    assert losses(story) == [(2, 1, 0.5)]
+    assert story.records[-1]["flags"] & StepFlag.TAIL
+
+
+def test_of_two_losses_that_come_at_once_one_that_is_lost_is_kept(story):
+    lost, last = AwaitedLoss(), AwaitedLoss()
+    fetched_backward(story, lost).optimizer(5)
+    fetched_backward(story, last).optimizer(5).exhaust(1)
+    story.tell(story.tracer.see_loss, (float("inf"), lost))
+    story.tell(story.tracer.see_loss, (1.0, last)).finish()
+    assert losses(story) == [(2, 0, float("inf"))]
+
+
+def test_a_loss_that_comes_too_late_for_its_number_is_left_out(story, monkeypatch):
+    monkeypatch.setattr(steps, "MAX_LOSS_LAG", 1)
+    awaited = AwaitedLoss()
+    fetched_backward(story, awaited).optimizer(5)
+    story.step().step().tell(story.tracer.see_loss, (1.0, awaited)).step().finish()
+    assert losses(story) == []
+
+
+def test_a_loss_that_waits_for_its_record_makes_room_for_the_records_own(story):
+    awaited = AwaitedLoss()
+    fetched_backward(story, awaited).optimizer(5)
+    fetched_backward(story, 2.0).tell(story.tracer.see_loss, (1.0, awaited)).optimizer(5)
+    story.step().finish()
+    assert losses(story) == [(1, 1, 2.0), (2, 0, 1.0)]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from traceml.facts.loss_values import LossScale, is_divided
 from traceml.facts.times import FEWEST_TIMED, MOST
 from traceml.model.phase import Phase
 from traceml.store.buckets import LONGEST, PEAKS, SUMMED, RankBuckets
@@ -56,7 +57,9 @@ class StepHistory:
     rss_bytes: Floats
     """By rank: the most that the training process held."""
     loss: Floats
-    """By rank: the last loss seen."""
+    """By rank: the last loss seen …"""
+    loss_scale: LossScale = LossScale.AS_GIVEN
+    """… and how it relates to what the script passed to `backward`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,7 @@ def step_history(ranks: Sequence[RankBuckets], started_unix_s: float) -> StepHis
     clock = "gpu_" if mostly else ""
     step_s = groups.per_step(clock, "body") + np.nan_to_num(groups.per_step(clock, "input"))
     grid = ranks[0].grid
+    scale = _loss_scale(ranks, seen)
     return StepHistory(
         ranks=tuple(rank.rank.rank for rank in ranks),
         bucket_steps=grid.length * merged,
@@ -122,8 +126,16 @@ def step_history(ranks: Sequence[RankBuckets], started_unix_s: float) -> StepHis
         allocated_bytes=groups.largest("peaks", PEAKS.index("allocated_bytes")),
         reserved_bytes=groups.largest("peaks", PEAKS.index("reserved_bytes")),
         rss_bytes=groups.largest("peaks", PEAKS.index("rss_bytes")),
-        loss=groups.last_loss(),
+        loss=groups.last_loss(scale),
+        loss_scale=scale,
     )
+
+
+def _loss_scale(ranks: Sequence[RankBuckets], seen: Ints) -> LossScale:
+    """Whether the script divides its loss by the micro-batches of a step; ranks do alike."""
+    first = ranks[0]
+    divided = is_divided(first.loss[seen], first.loss_backwards[seen].astype(np.int64))
+    return LossScale.DIVIDED if divided else LossScale.AS_GIVEN
 
 
 def _counted(ranks: Sequence[RankBuckets], name: str) -> Floats:
@@ -188,9 +200,12 @@ class _Groups:
         first = np.minimum.reduce([rank.began_unix_s[self._seen] for rank in self._ranks])
         return np.asarray(np.minimum.reduceat(first, self._starts))
 
-    def last_loss(self) -> Floats:
+    def last_loss(self, scale: LossScale) -> Floats:
         """The last that was seen."""
         found = np.stack([rank.loss[self._seen] for rank in self._ranks])
+        if scale is LossScale.DIVIDED:
+            times = np.stack([rank.loss_backwards[self._seen] for rank in self._ranks])
+            found = found * np.maximum(times, 1)
         if self._is_plain:
             return found
         places = np.where(np.isnan(found), 0, np.arange(found.shape[1]))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from traceml.model import layout
+from traceml.facts.loss_values import Floats, LossScale, LossValues, logged_loss, seen_loss
 from traceml.store.records import Metric, RankRecords
 
 WINDOW = 20
@@ -25,11 +25,16 @@ BELL_MEDIAN, BELL_95 = 0.6745, 1.645
 MATTERS = 0.05
 """Of what the loss was at first: a jump far below that is a loss that has all but vanished."""
 LASTS = 10
-"""Values after a jump that all stay high: the loss has not come back."""
+"""Values after a jump that all stay high, and the last ones of all as well: the loss has not come
+back."""
+MAX_PLATEAU = 10_000
+"""Values after a jump that are looked at: beyond it the loss is at home there."""
 NORM_RISE = 3.0
 """Times the usual gradient norm, for it to have risen before the loss was lost."""
 
 _NOT_TRAINING = ("val", "eval", "test", "dev")
+_NO_LOSS = ("scale", "weight")
+"""A `loss_scale` is a GradScaler's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,8 @@ class Jump:
     value: float
     lasts: bool
     """It stayed there, as far as the values go."""
+    name: str = "loss"
+    is_logged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +62,9 @@ class NotFinite:
     count: int
     values: int
     last_finite: float | None
-    """The value before."""
+    """The value before …"""
+    finite_step: int | None
+    """… and its step: the loss was lost after it, and not later than at the first step above."""
     to_the_end: bool
     lasts: bool
     """To the end, and for longer than anything that it came back from."""
@@ -78,76 +87,54 @@ class LossFacts:
     last: float | None = None
     is_logged: bool = False
     """Steps have the numbers that the script gave them, which need not be the tracer's."""
+    scale: LossScale = LossScale.AS_GIVEN
+    backwards: int | None = None
+    """Backward passes of a usual step; `None` where the loss was logged."""
     not_finite: NotFinite | None = None
     jumps: tuple[Jump, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Values:
-    """One loss: values in order, and their steps, counted from 1 or numbered by the script."""
-
-    name: str
-    steps: npt.NDArray[np.int64]
-    values: npt.NDArray[np.float64]
-    rank: int | None = None
-    """`None` where it was logged."""
-    first_lost_step: int | None = None
-    """Where it is known although the value itself was thinned out."""
-
-
 def loss_facts(ranks: Sequence[RankRecords], metrics: Sequence[Metric]) -> LossFacts | None:
-    """What is known of the loss; `None` where it was neither seen nor logged."""
-    seen = [found for rank in ranks if (found := _seen(rank)) is not None]
-    logged = [_logged(metric) for metric in metrics if metric.history and "loss" in _low(metric)]
+    """What is known of the loss; `None` where it was neither seen nor logged.
+
+    What the script itself logs is the better source: it knows what its loss means.
+    """
+    seen = [found for rank in ranks if (found := seen_loss(rank)) is not None]
+    logged = [logged_loss(metric) for metric in metrics if metric.history and _is_loss(metric)]
     logged.sort(key=lambda each: len(each.name))
     training = [each for each in logged if not _is_for_evaluation(each.name)]
-    main = seen[0] if seen else next(iter(training), None)
-    norms = [_logged(m) for m in metrics if m.history and "loss" not in _low(m)]
+    main = next(iter([*training, *seen]), None)
+    norms = [logged_loss(m) for m in metrics if m.history and "loss" not in m.name.lower()]
     lost = _not_finite(seen, training if main is not None else logged, norms)
     if main is None:
         return None if lost is None else LossFacts(0, lost.name, not_finite=lost)
+    smoothest = next((each for each in [*training, *seen] if len(each.values) > WINDOW), main)
     finite = main.values[np.isfinite(main.values)]
+    first = main.first if main.first is not None and math.isfinite(main.first) else None
     return LossFacts(
         values=len(main.values),
         name=main.name,
-        first=float(finite[0]) if len(finite) else None,
+        first=float(finite[0]) if first is None and len(finite) else first,
         last=float(main.values[-1]),
         is_logged=main.rank is None,
+        scale=main.scale,
+        backwards=main.usual_backwards,
         not_finite=lost,
-        jumps=_jumps(main),
+        jumps=_jumps(smoothest),
     )
 
 
-def _low(metric: Metric) -> str:
-    return metric.name.lower()
+def _is_loss(metric: Metric) -> bool:
+    name = metric.name.lower()
+    return "loss" in name and not any(word in name for word in _NO_LOSS)
 
 
 def _is_for_evaluation(name: str) -> bool:
     return any(word in name.lower() for word in _NOT_TRAINING)
 
 
-def _seen(rank: RankRecords) -> _Values | None:
-    """The loss that `backward` was called on, at the steps at which it was looked at."""
-    complete = (rank.steps["flags"] & layout.NO_STEP) == 0
-    before = rank.earlier_steps + int(rank.blocks["complete_steps"].sum())
-    numbers = before + np.cumsum(complete)
-    looked = complete & ((rank.steps["flags"] & layout.StepFlag.LOSS_SEEN) != 0)
-    if not looked.any():
-        return None
-    return _Values("loss", numbers[looked], rank.steps["loss"][looked], rank.rank.rank)
-
-
-def _logged(metric: Metric) -> _Values:
-    return _Values(
-        metric.name,
-        np.array([step for step, _ in metric.history], dtype=np.int64),
-        np.array([value for _, value in metric.history], dtype=np.float64),
-        first_lost_step=metric.first_not_finite_step,
-    )
-
-
 def _not_finite(
-    seen: Sequence[_Values], logged: Sequence[_Values], norms: Sequence[_Values]
+    seen: Sequence[LossValues], logged: Sequence[LossValues], norms: Sequence[LossValues]
 ) -> NotFinite | None:
     """The loss that was lost for good, or one that was lost at all; failing that, a norm.
 
@@ -166,7 +153,7 @@ def _not_finite(
     return min(in_norms, key=lambda lost: not lost.lasts, default=None)
 
 
-def _lost(each: _Values) -> NotFinite | None:
+def _lost(each: LossValues) -> NotFinite | None:
     """Where one loss was no number."""
     lost = ~np.isfinite(each.values)
     known = [int(step) for step in each.steps[lost][:1]]
@@ -178,20 +165,31 @@ def _lost(each: _Values) -> NotFinite | None:
     to_the_end = start < len(lost)
     earliest = min(known)
     first = _stretch_step(each, start) if to_the_end else earliest
-    before = each.values[:start] if to_the_end else each.values[each.steps < earliest]
-    finite = before[np.isfinite(before)]
+    before_step, before = _last_finite(each, first)
     return NotFinite(
         name=each.name,
         first_step=first,
         earliest_step=earliest,
         count=max(1, int(np.count_nonzero(lost))),
         values=len(each.values),
-        last_finite=float(finite[-1]) if len(finite) else None,
+        last_finite=before,
+        finite_step=before_step,
         to_the_end=to_the_end,
         lasts=len(lost) - start > longest_before,
         is_logged=each.rank is None,
         ranks=() if each.rank is None else (each.rank,),
     )
+
+
+def _last_finite(each: LossValues, first_lost: int) -> tuple[int | None, float | None]:
+    """The last finite value before a step, and the step it was seen at."""
+    there = np.flatnonzero((each.steps < first_lost) & np.isfinite(each.values))
+    if len(there):
+        return int(each.steps[there[-1]]), float(each.values[there[-1]])
+    before = each.before_lost
+    if before is not None and before.step < first_lost:
+        return before.step, before.value
+    return None, None
 
 
 def _last_stretch(lost: npt.NDArray[np.bool_]) -> tuple[int, int]:
@@ -201,7 +199,7 @@ def _last_stretch(lost: npt.NDArray[np.bool_]) -> tuple[int, int]:
     return int(finite[-1]) + 1 if len(finite) else 0, int(stretches.max(initial=0))
 
 
-def _stretch_step(each: _Values, start: int) -> int:
+def _stretch_step(each: LossValues, start: int) -> int:
     """The step at which a stretch begins, though its first values were thinned out."""
     step = int(each.steps[start])
     after = int(each.steps[start - 1]) if start else -1
@@ -209,7 +207,7 @@ def _stretch_step(each: _Values, start: int) -> int:
     return thinned if thinned is not None and after < thinned < step else step
 
 
-def _risen(norms: Sequence[_Values]) -> tuple[float | None, float | None]:
+def _risen(norms: Sequence[LossValues]) -> tuple[float | None, float | None]:
     """What a gradient norm usually was and just before it was lost, where it had clearly risen.
 
     It is lost together with the loss, so nobody has to compare their steps.
@@ -224,14 +222,14 @@ def _risen(norms: Sequence[_Values]) -> tuple[float | None, float | None]:
     return None, None
 
 
-def _jumps(loss: _Values) -> tuple[Jump, ...]:
+def _jumps(loss: LossValues) -> tuple[Jump, ...]:
     finite = np.isfinite(loss.values)
     steps, values = loss.steps[finite], loss.values[finite]
     if len(values) <= WINDOW or (values <= 0).any():
         return ()  # a loss that falls below zero has no level to jump from
     windows = np.lib.stride_tricks.sliding_window_view(values, WINDOW)[:-1]
     usual = np.median(windows, axis=1)
-    times = values[WINDOW:] / usual
+    times = values[WINDOW:] / usual * _share_not_of_size(loss, finite)
     most_before = np.maximum.accumulate(np.concatenate((np.ones(1), times)))[:-1]
     matters = MATTERS * float(np.median(values[:WINDOW]))
     found: list[Jump] = []
@@ -241,11 +239,23 @@ def _jumps(loss: _Values) -> tuple[Jump, ...]:
             continue
         jump, end = _describe(steps[WINDOW:], values[WINDOW:], place, float(usual[place]))
         if jump.lasts or times[place] >= JUMP * most_before[place]:
-            found.append(jump)
+            found.append(replace(jump, name=loss.name, is_logged=loss.rank is None))
     return tuple(found)
 
 
-def _is_out_of_line(before: npt.NDArray[np.float64], value: float) -> bool:
+def _share_not_of_size(loss: LossValues, finite: npt.NDArray[np.bool_]) -> Floats | float:
+    """What is left of each ratio where the window's size may explain it, on whichever scale."""
+    if loss.backwards is None:
+        return 1.0
+    sizes = loss.backwards[finite].astype(np.float64)
+    usual = np.median(np.lib.stride_tricks.sliding_window_view(sizes, WINDOW)[:-1], axis=1)
+    sizes = sizes[WINDOW:]
+    known = (sizes > 0) & (usual > 0)
+    ratio = np.divide(sizes, usual, out=np.ones_like(sizes), where=known)
+    return np.asarray(np.minimum(ratio, 1 / ratio))
+
+
+def _is_out_of_line(before: Floats, value: float) -> bool:
     """Whether a value lies far outside the spread of those before it."""
     logarithms = np.log(before)
     centre = float(np.median(logarithms))
@@ -255,12 +265,13 @@ def _is_out_of_line(before: npt.NDArray[np.float64], value: float) -> bool:
 
 
 def _describe(
-    steps: npt.NDArray[np.int64], values: npt.NDArray[np.float64], position: int, usual: float
+    steps: npt.NDArray[np.int64], values: Floats, position: int, usual: float
 ) -> tuple[Jump, int]:
-    """The jump at a position, and the last position that belongs to it."""
-    after = values[position : position + LASTS]
+    """The jump at a position, and the position after the last that belongs to it."""
+    after = values[position : position + MAX_PLATEAU]
     low = np.flatnonzero(after < JUMP * usual)
-    lasts = not len(low) and len(after) == LASTS
     high = after[: low[0]] if len(low) else after
+    is_still_high = float(np.median(values[-LASTS:])) >= JUMP * usual
+    lasts = len(high) >= LASTS and is_still_high
     end = len(values) if lasts else position + len(high)
     return Jump(int(steps[position]), usual, float(high.max()), lasts), end

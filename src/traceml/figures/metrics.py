@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from traceml.facts.history import History, MetricHistory, StepHistory
+from traceml.facts.loss_values import LossScale
 from traceml.figures import over_ranks
 from traceml.figures.colours import LEAST, series_colour
 from traceml.figures.over_ranks import held, is_measured
@@ -15,7 +16,7 @@ from traceml.figures.page import Figure, Lines, Part, Row, Series, Table
 from traceml.figures.units import PLAIN, fitted, rounded, scaled
 from traceml.figures.words import cell, line
 from traceml.model.finding import Section
-from traceml.model.quantities import NOT_MEASURED, count
+from traceml.model.quantities import count, significant
 from traceml.summaries.record import MetricSummary, Summary
 
 MOST_FIGURES = 12
@@ -56,7 +57,6 @@ def loss_lines(steps: StepHistory, summary: Summary | None) -> Lines | None:
             Series("Highest rank", LEAST, scaled(high, PLAIN), dashed=True),
             Series("Lowest rank", LEAST, scaled(low, PLAIN), dashed=True),
         ]
-    point = each_point(steps)
     return Lines(
         id="loss",
         title="Loss over steps",
@@ -65,9 +65,16 @@ def loss_lines(steps: StepHistory, summary: Summary | None) -> Lines | None:
         at=steps_at(steps),
         series=tuple(series),
         spans=step_spans(steps, summary, (Section.STABILITY.value,)),
-        caption=f"The last value seen, {point}." if point else None,
+        caption=_loss_caption(steps, each_point(steps)),
         zooms=True,
     )
+
+
+def _loss_caption(steps: StepHistory, point: str | None) -> str | None:
+    parts = [f"The last value seen, {point}." if point else ""]
+    if steps.loss_scale is LossScale.DIVIDED:
+        parts.append("Multiplied by each step's micro-batches: the script seems to divide by them.")
+    return " ".join(filter(None, parts)) or None
 
 
 def _figures(summary: Summary | None, history: History) -> Iterator[Figure]:
@@ -113,7 +120,7 @@ def _table(metrics: Mapping[str, MetricSummary]) -> Table:
 
 
 def _number(value: float | None) -> str:
-    return NOT_MEASURED if value is None else f"{value:.4g}"
+    return significant(value)
 
 
 def _steps(found: MetricSummary) -> str:

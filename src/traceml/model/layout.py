@@ -118,7 +118,9 @@ time that the GPU's own timeline stood still for input, and `gpu_body_ns` the re
 Communication is what was exposed: time in which the rank waited for a collective and did nothing
 else. Time in garbage collection, logging and compiling is charged to them and to no phase; waiting
 for the device (`sync_ns`) and collating (`collate_ns`) are parts of the phase they happen in.
-`loss` holds a number where `StepFlag.LOSS_SEEN` says so.
+`loss` holds a number where `StepFlag.LOSS_SEEN` says so: the loss of the first backward pass, or
+the first that was not finite. One that came late from a device is another record's, so many before
+as `flags >> LOSS_LAG_SHIFT` says.
 """
 
 STEP_FIELDS_SINCE_2 = frozenset(
@@ -193,6 +195,11 @@ class StepFlag(IntFlag):
     """When a batch was asked for, the loader's workers had none ready."""
     LOSS_SEEN = 256
 
+
+LOSS_LAG_SHIFT = 16
+MAX_LOSS_LAG = 0xFFFF
+"""The upper half of a step's flags is a number: how many records before this one the backward pass
+was whose loss stands here."""
 
 NO_STEP = StepFlag.ABORTED | StepFlag.TAIL
 """Records that carry time and are not complete steps."""

@@ -82,6 +82,17 @@ def count(number: int | None, noun: str = "") -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def significant(value: float | None) -> str:
+    """A number of no unit, such as a loss, in four significant digits: 6.138, 9.28e-05, 12,345."""
+    if value is None:
+        return NOT_MEASURED
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "infinite" if value > 0 else "-infinite"
+    if value == 0:
+        return "0"  # and never "-0"
+    return f"{value:,.0f}" if 999.95 < abs(value) < 1e9 else f"{value:.4g}"
+
+
 def rate(per_second: float | None, noun: str) -> str:
     """So many of something each second, in three significant figures below a hundred."""
     if per_second is None or not math.isfinite(per_second):

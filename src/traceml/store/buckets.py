@@ -68,6 +68,7 @@ class Buckets:
         self.longest_ns: Floats = np.full((size, len(LONGEST)), _NOTHING)
         self.start_ns: Ints = np.full(size, _LATER_NS)
         self.loss: Floats = np.full(size, np.nan)
+        self.loss_backwards: Floats = np.zeros(size)
 
     def add_steps(self, steps: npt.NDArray[Any], index: Ints) -> None:
         """Add complete steps, in order; `index` says which of the run's each is, from 0."""
@@ -85,8 +86,17 @@ class Buckets:
             kept[at] = np.maximum(kept[at], np.maximum.reduceat(found, starts, axis=1).T)
         self.start_ns[at] = np.minimum(self.start_ns[at], table[_START, starts])
         seen = np.flatnonzero(steps["flags"] & int(layout.StepFlag.LOSS_SEEN))
-        places = index[seen] // self.grid.length
-        self.loss[places] = steps["loss"][seen]  # of several in a bucket the last one stays
+        self._add_losses(steps, index, seen)
+
+    def _add_losses(self, steps: npt.NDArray[Any], index: Ints, seen: Ints) -> None:
+        """Put losses where their backward passes were; of several in a bucket the last stays."""
+        lags = (steps["flags"][seen] >> layout.LOSS_LAG_SHIFT).astype(np.int64)
+        here = index[seen] >= lags
+        seen, lags = seen[here], lags[here]
+        places = (index[seen] - lags) // self.grid.length
+        self.loss[places] = steps["loss"][seen]
+        backwards = steps["micro_batches"][np.maximum(seen - lags, 0)]
+        self.loss_backwards[places] = np.where(seen >= lags, backwards, 0)
 
     def _stretches(self, index: Ints) -> tuple[Ints, Ints, Ints]:
         """The buckets that these steps lie in, where each one's begin, and how many they are."""
@@ -130,8 +140,9 @@ class Buckets:
         for table in (self.peaks, self.longest_ns):
             _halve(table, np.maximum(table[::2], table[1::2]), _NOTHING)
         _halve(self.start_ns, np.minimum(self.start_ns[::2], self.start_ns[1::2]), _LATER_NS)
-        later = self.loss[1::2]
-        _halve(self.loss, np.where(np.isnan(later), self.loss[::2], later), np.nan)
+        is_last = np.isnan(self.loss[1::2])
+        for table, nothing in ((self.loss, np.nan), (self.loss_backwards, 0)):
+            _halve(table, np.where(is_last, table[::2], table[1::2]), nothing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,14 +165,18 @@ class RankBuckets:
     began_unix_s: Floats
     """When the first of its steps began; infinite where there is none."""
     loss: Floats
+    loss_backwards: Floats
+    """Backward passes of the step whose loss it is; 0: not known."""
 
 
 def together(rank: Rank, lives: Sequence[tuple[Rank, Buckets]]) -> RankBuckets:
     """A rank from its lives, in order."""
     every = [buckets for _, buckets in lives]
-    loss = every[0].loss
+    loss, backwards = every[0].loss, every[0].loss_backwards
     for later in every[1:]:
-        loss = np.where(np.isnan(later.loss), loss, later.loss)
+        is_last = np.isnan(later.loss)
+        loss = np.where(is_last, loss, later.loss)
+        backwards = np.where(is_last, backwards, later.loss_backwards)
     return RankBuckets(
         rank=rank,
         grid=every[0].grid,
@@ -172,6 +187,7 @@ def together(rank: Rank, lives: Sequence[tuple[Rank, Buckets]]) -> RankBuckets:
         longest_ns=_max([each.longest_ns for each in every]),
         began_unix_s=np.minimum.reduce([_unix_s(life, each.start_ns) for life, each in lives]),
         loss=loss,
+        loss_backwards=backwards,
     )
 
 

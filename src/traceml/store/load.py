@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from traceml.model import layout
 from traceml.model.environment import TROUBLE_MARK
 from traceml.model.errors import UnreadableRecords
 from traceml.model.rank import Rank
@@ -22,7 +23,13 @@ from traceml.store import folder as folders
 from traceml.store.blocks import fold
 from traceml.store.lineage import read_lineage
 from traceml.store.recordfile import RankFiles, last_number
-from traceml.store.records import RankRecords, RunRecords, TracerHealth
+from traceml.store.records import (
+    LossMilestones,
+    RankRecords,
+    RunRecords,
+    SeenLoss,
+    TracerHealth,
+)
 from traceml.store.rings import Head, RingReader
 
 ARTIFACTS = "artifacts.json"
@@ -59,7 +66,8 @@ def load_run(folder: Path) -> RunRecords:
             if head is not None:
                 kept = files.read_steps(), files.read_blocks()
                 found = rank_records(head, *kept, logged.lost_pieces(said))
-                ranks.append(replace(found, ddp=logged.ddp_statistics(said)))
+                ddp, losses = logged.ddp_statistics(said), logged.loss_milestones(said)
+                ranks.append(replace(found, ddp=ddp, losses=losses))
         except UnreadableRecords as error:
             notes.append(str(error))
     messages.sort(key=lambda message: message.get("unix_ns", 0))
@@ -206,7 +214,25 @@ def _join(first: RankRecords, second: RankRecords) -> RankRecords:
             first.loader_pinned if second.loader_pinned is None else second.loader_pinned
         ),
         ddp=second.ddp or first.ddp,
+        losses=_join_losses(first, second),
         health=_join_health(first.health, second.health),
+    )
+
+
+def _join_losses(first: RankRecords, second: RankRecords) -> LossMilestones:
+    """The milestones of both lives; the second one's steps follow those of the first."""
+    complete = int(np.count_nonzero((first.steps["flags"] & int(layout.NO_STEP)) == 0))
+    passed = complete + int(first.blocks["complete_steps"].sum())
+
+    def later(seen: SeenLoss | None) -> SeenLoss | None:
+        return None if seen is None else replace(seen, step=seen.step + passed)
+
+    earlier, own = first.losses, second.losses
+    was_lost = earlier.first_lost is not None
+    return LossMilestones(
+        first=earlier.first or later(own.first),
+        first_lost=earlier.first_lost if was_lost else later(own.first_lost),
+        before_lost=earlier.before_lost if was_lost else later(own.before_lost),
     )
 
 

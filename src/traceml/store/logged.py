@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from traceml.model.layout import MESSAGE_PAYLOAD_BYTES
-from traceml.store.records import Artifact, DdpStatistics, Metric
+from traceml.store.records import Artifact, DdpStatistics, LossMilestones, Metric, SeenLoss
 
 _TAIL_BYTES = 1 << 20
 _NEVER_NS = 1 << 63
@@ -64,6 +64,7 @@ class _Totals:
         self.maximum = -math.inf
         self.first: tuple[int, int | None] = (_NEVER_NS, None)
         """When the first value came, and its step."""
+        self.first_value: float | None = None
         self.last: tuple[int, int | None, float] = (-1, None, math.nan)
         """When the last value came, its step, and the value."""
         self.first_not_finite: tuple[int, int | None] = (_NEVER_NS, None)
@@ -80,7 +81,7 @@ class _Totals:
             self.maximum = max(self.maximum, value)
         else:
             self.first_not_finite = min(self.first_not_finite, (unix_ns, step), key=_when)
-        self._place((unix_ns, step), (unix_ns, step, value))
+        self._place((unix_ns, step), value, (unix_ns, step, value))
 
     def absorb(self, folded: dict[str, Any]) -> None:
         """Take in the totals of values that were thinned out."""
@@ -90,13 +91,23 @@ class _Totals:
         self.minimum = min(self.minimum, float(folded["minimum"]))
         self.maximum = max(self.maximum, float(folded["maximum"]))
         last_ns, last_step, last = folded["last"]
-        self._place(tuple(folded["first"]), (last_ns, last_step, float(last)))
+        first = folded.get("first_value")
+        self._place(
+            tuple(folded["first"]),
+            None if first is None else float(first),
+            (last_ns, last_step, float(last)),
+        )
         not_finite = tuple(folded.get("first_not_finite", self.first_not_finite))
         self.first_not_finite = min(self.first_not_finite, not_finite, key=_when)
 
-    def _place(self, first: tuple[int, int | None], last: tuple[int, int | None, float]) -> None:
+    def _place(
+        self,
+        first: tuple[int, int | None],
+        first_value: float | None,
+        last: tuple[int, int | None, float],
+    ) -> None:
         if first[0] < self.first[0]:
-            self.first = first
+            self.first, self.first_value = first, first_value
         if last[0] >= self.last[0]:
             self.last = last
 
@@ -109,6 +120,7 @@ class _Totals:
             "minimum": str(self.minimum),
             "maximum": str(self.maximum),
             "first": self.first,
+            "first_value": None if self.first_value is None else str(self.first_value),
             "last": (*self.last[:2], str(self.last[2])),
             "first_not_finite": self.first_not_finite,
         }
@@ -132,6 +144,7 @@ def reduce_metrics(messages: Iterable[dict[str, Any]]) -> tuple[Metric, ...]:
             first_step=each.first[1],
             last_step=each.last[1],
             first_not_finite_step=each.first_not_finite[1],
+            first=each.first_value,
             history=tuple(each.history),
         )
         for name, each in sorted(totals.items())
@@ -253,6 +266,22 @@ def ddp_statistics(messages: Iterable[dict[str, Any]]) -> DdpStatistics | None:
         buckets=latest["buckets"],
         has_hook=latest["has_hook"],
     )
+
+
+def loss_milestones(messages: Iterable[dict[str, Any]]) -> LossMilestones:
+    """The first loss of a rank, and the first that was not finite."""
+    first = lost = before = None
+    for message in messages:
+        if message.get("kind") != "loss":
+            continue
+        seen = SeenLoss(int(message["step"]), float(message["value"]))
+        if math.isfinite(seen.value):
+            first = first or seen
+        elif lost is None:
+            lost = seen
+            if "finite_step" in message:
+                before = SeenLoss(int(message["finite_step"]), float(message["finite_value"]))
+    return LossMilestones(first, lost, before)
 
 
 def artifacts(messages: Iterable[dict[str, Any]], hashes: dict[str, Any]) -> tuple[Artifact, ...]:

@@ -65,6 +65,26 @@ class DdpStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class SeenLoss:
+    """One loss that `backward` was called on, and its step, counted from 1."""
+
+    step: int
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class LossMilestones:
+    """The losses of one rank that are known however many of its steps are folded by now."""
+
+    first: SeenLoss | None = None
+    """The first finite one."""
+    first_lost: SeenLoss | None = None
+    """The first that was not finite …"""
+    before_lost: SeenLoss | None = None
+    """… and the last finite one that was seen before it."""
+
+
+@dataclass(frozen=True, slots=True)
 class RankRecords:
     """One rank: its steps in order, old ones folded into blocks, and its named regions."""
 
@@ -80,6 +100,7 @@ class RankRecords:
     """How many workers the training loader has; `None` where no fetch was seen."""
     loader_pinned: bool | None = None
     ddp: DdpStatistics | None = None
+    losses: LossMilestones = LossMilestones()
     health: TracerHealth = TracerHealth()
 
 
@@ -96,6 +117,8 @@ class Metric:
     first_step: int | None
     last_step: int | None
     first_not_finite_step: int | None = None
+    first: float | None = None
+    """The first value; `None` in records that were thinned before it was kept."""
     history: tuple[tuple[int, float], ...] = field(default=(), repr=False, compare=False)
     """Step and value, in order, of losses and gradient norms; of long ones a part: no number."""
 

@@ -64,6 +64,7 @@ _PHASE_OF_TORCH = (
 )
 _TENSOR_BACKWARD = "backward"
 _WORKER = re.compile(r"Caught (\w+) in DataLoader worker process (\d+)")
+_DEVICE_ERROR = re.compile(r"CUDA error|CUDNN_STATUS|CUBLAS_STATUS|NCCL error|HIP error")
 _LINE_IN_TEXT = re.compile(r'^ *File "(.+?)", line (\d+), in (.+)$', re.MULTILINE)
 _WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
@@ -267,6 +268,15 @@ def _unhandled() -> BaseException | None:
         if isinstance(error, SystemExit) and error.code not in (None, 0):
             error = error.__context__
     return None if isinstance(error, _NO_FAILURES) else error
+
+
+def ended_by_device_error() -> bool:
+    """Whether an error of the CUDA device ends this process: nothing of CUDA's is touched then."""
+    error = _unhandled()
+    return error is not None and any(
+        type(each).__name__ == "AcceleratorError" or _DEVICE_ERROR.search(_text(each)) is not None
+        for each in _chain(error)
+    )
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

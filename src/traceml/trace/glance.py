@@ -1,19 +1,21 @@
-"""What is looked at now and then, as a backward pass begins: the loss, and the process's memory."""
+"""What is looked at as a backward pass begins: the loss, and now and then the process's memory."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from time import perf_counter_ns
 from typing import Any
 
-from traceml.trace.loss import Loss
+from traceml.trace.failure import ended_by_device_error
+from traceml.trace.loss import Losses, LossMilestones
 from traceml.trace.recorder import Event
-from traceml.trace.session import Session
+from traceml.trace.session import LAST_LOOK_S, Session
+from traceml.trace.steps import AwaitedLoss
 
 EVERY_NS = 100_000_000
-"""Reading memory costs about 10 µs, and a loss on the GPU as much: in every step, but no more often
-than this."""
+"""Reading memory costs about 10 µs: in every step, but no more often than this."""
 
 _STATM = "/proc/self/statm"
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
@@ -22,28 +24,35 @@ Seen = tuple[Event, Any]
 
 
 class Glance:
-    """Looks at the loss and at memory when it is time to; between forward and backward the
+    """Looks at every loss, and at memory when it is time to; between forward and backward the
     activations are alive, and every reading is of the same moment of a step."""
 
     def __init__(self, session: Session) -> None:
         self._tracer = session.tracer
         self._recorder = session.recorder
-        self._loss = Loss(session)
+        self.losses = Losses(session)
+        self._record = -1
         self._due_ns = 0
         self._at_step_ends = True
         self._look_closely = session.guard(self._see)
         self._look_at_end = session.guard(self._look_at_step_end)
         session.tracer.looks.append(self._look_at_end)
+        session.tracer.on_loss = LossMilestones(session).see
+        session.last_looks.append(self._look_at_last_loss)
 
-    def look(self, tensors: Any) -> Sequence[Seen]:
-        """What there is to see before gradients of these tensors are computed; mostly nothing."""
-        now = perf_counter_ns()
-        if now < self._due_ns and self._loss.coming is None:
-            return ()
-        return self._look_closely(now, tensors) or ()
+    def look(self, tensors: Any) -> tuple[float | AwaitedLoss | None, Sequence[Seen]]:
+        """The loss among these tensors, before their gradients are computed, and what else there
+        is to see; mostly nothing."""
+        now, record = perf_counter_ns(), self._tracer.records
+        seen: Sequence[Seen] = ()
+        if now >= self._due_ns or self.losses.on_device.coming is not None:
+            seen = self._look_closely(now) or ()
+        is_first, self._record = record != self._record, record
+        return self.losses.read(tensors, is_first), seen
 
-    def _see(self, now: int, tensors: Any) -> list[Seen]:
-        seen = self._losses(self._loss.arrived())
+    def _see(self, now: int) -> list[Seen]:
+        arrived = self.losses.arrived()
+        seen: list[Seen] = [] if arrived is None else [(self._tracer.see_loss, arrived)]
         if now < self._due_ns:
             return seen
         self._due_ns = now + EVERY_NS
@@ -53,10 +62,13 @@ class Glance:
         rss = resident_bytes()
         if rss is not None:
             seen.append((self._tracer.see_memory, rss))
-        return seen + self._losses(self._loss.read(tensors))
+        return seen
 
-    def _losses(self, loss: float | None) -> list[Seen]:
-        return [] if loss is None else [(self._tracer.see_loss, loss)]
+    def _look_at_last_loss(self) -> None:
+        """The process ends: read the losses that are still on the device, if it answers soon."""
+        if not ended_by_device_error():
+            for arrived in self.losses.read_last(time.monotonic() + LAST_LOOK_S):
+                self._recorder.note_on_host(self._tracer.see_loss, arrived)
 
     def _look_at_step_end(self) -> None:
         """Where no backward pass is seen, memory is looked at between steps."""

@@ -25,6 +25,7 @@ from traceml.trace.compiling import is_compiling
 from traceml.trace.ddp import DdpModels
 from traceml.trace.explicit import ExplicitSteps
 from traceml.trace.glance import Glance
+from traceml.trace.loss import watch_scaling
 from traceml.trace.session import Session
 from traceml.trace.spending import Spending
 from traceml.trace.steps import BACKWARD, CHECKPOINT, GC
@@ -63,13 +64,14 @@ def _watch_backward(session: Session, search: _OptimizerSearch, compile_time: Co
     tracer, note = session.tracer, session.guard(session.recorder.note)
     begin_backward, end_backward = tracer.begin_backward, tracer.end_backward
     glance = Glance(session)
+    watch_scaling(session, glance.losses)
 
     def begin(tensors: Any) -> None:
         _open_backward(session)
         if tracer.gpu is not None:
             tracer.gpu.look_at_memory()
-        seen = glance.look(tensors) if session.backwards_open == 1 else ()
-        session.recorder.note(begin_backward, None)
+        loss, seen = glance.look(tensors) if session.backwards_open == 1 else (None, ())
+        session.recorder.note(begin_backward, loss)
         for event, what in seen:
             session.recorder.note_on_host(event, what)
 

@@ -1,83 +1,264 @@
-"""The loss that gradients are asked for, read without ever waiting for the device.
+"""The losses that gradients are asked for, read without ever waiting for the device.
 
-Under a `GradScaler` this is the scaled loss. Its scale lies on the device and changes now and then,
-so the number is left as it is: its sign and whether it is finite are the loss's own, except that
-a scaled loss in half precision may overflow where the loss does not.
+On the host every loss is read: that takes less than a microsecond. On a CUDA device a loss is
+copied into pinned memory now and then and read when it has arrived, and a reference to the last one
+is kept, so that it can be read when the process ends. Under a `GradScaler` the loss is the one that
+the script gave it, before it was scaled.
 """
 
 from __future__ import annotations
 
+import functools
+import time
+import weakref
+from collections.abc import Iterator
+from time import perf_counter_ns
 from typing import Any
 
 import torch
 
+from traceml.trace.compiling import is_compiling
 from traceml.trace.session import Session
+from traceml.trace.steps import AwaitedLoss
+
+SENT_EVERY_NS = 100_000_000
+"""Sending for a loss on a CUDA device takes the host 10 to 30 µs: no more often than this …"""
+EARLY_STEPS = 64
+"""… but as often as possible in the first steps: many losses are lost there."""
+MAX_KEPT_BYTES = 512
+"""A loss that lies in larger memory (one of many numbers) is not kept: it would keep all of it."""
+POLL_S = 0.001
 
 _modes_watching: Any = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
+_function_modes: Any = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
+_Tensor = torch.Tensor
+# The methods as torch has them: those of `Tensor` may be wrapped, by us too.
+_item: Any = torch._C.TensorBase.item
+_copy: Any = torch._C.TensorBase.copy_
+_current_stream: Any = getattr(torch._C, "_cuda_getCurrentStream", None)
 
 
-class Loss:
+class _OnDevice:
+    """Everything of CUDA's that is kept between two backward passes, in one object.
+
+    A forked child sets it aside whole: nothing in it may be touched or freed there.
+    """
+
+    __slots__ = ("coming", "hosts", "latest", "marks", "unscaled")
+
+    def __init__(self) -> None:
+        self.hosts: dict[torch.dtype, torch.Tensor] = {}
+        self.marks: dict[int, Any] = {}
+        self.coming: tuple[torch.Tensor, Any, AwaitedLoss] | None = None
+        """Where a loss that was sent for arrives, the mark behind it, and whose it is."""
+        self.latest: tuple[torch.Tensor, int, Any, AwaitedLoss] | None = None
+        """The last loss that was not sent for: detached, its version, its stream, whose it is."""
+        self.unscaled: tuple[Any, torch.Tensor] | None = None
+        """A reference to what a `GradScaler` made, and the loss that it was made from."""
+
+
+_inherited: list[_OnDevice] = []
+"""In a forked child: the parent's, kept so that nothing in it is ever freed."""
+
+
+class Losses:
     """Reads losses: on the host at once, on a CUDA device a step or more later."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session
-        self._pid = 0
-        self._hosts: dict[torch.dtype, torch.Tensor] = {}
-        self._marks: dict[int, Any] = {}
-        self.coming: tuple[torch.Tensor, Any] | None = None
-        """Where a loss that was sent for arrives, and the mark behind it."""
+        self.on_device = _OnDevice()
+        self._read_with_care = session.guard(self._look_at)
+        self._due_ns = 0
+        self._sent = 0
+        session.forgets.append(self.forget)
 
-    def read(self, tensors: Any) -> float | None:
-        """The loss among what `backward` was called with, if it is one number and on the host.
+    def forget(self) -> None:
+        """Begin anew in a forked child."""
+        _inherited.append(self.on_device)
+        self.on_device = _OnDevice()
+        self._due_ns = self._sent = 0
 
-        A vector is no loss; of several tensors none is the loss.
+    # What backward was called with
+
+    def read(self, tensors: Any, is_first: bool) -> float | AwaitedLoss | None:
+        """The loss among what `backward` was called with, if it is one number.
+
+        A vector is no loss; of several tensors none is the loss. On a CUDA device only the first
+        backward pass of a step is asked, so that the values are always of the same loss.
         """
+        if (  # on the host, and nothing about it is special: in every step, so with few calls
+            type(tensors) is _Tensor
+            and tensors.is_cpu
+            and self.on_device.unscaled is None
+            and not _modes_watching()
+            and not _function_modes()
+        ):
+            return _number(tensors)
+        found: float | AwaitedLoss | None = self._read_with_care(tensors, is_first)
+        return found
+
+    def _look_at(self, tensors: Any, is_first: bool) -> float | AwaitedLoss | None:
         if isinstance(tensors, (list, tuple)) and len(tensors) == 1:
             tensors = tensors[0]
         # Subclasses may do anything when asked for their value: a DTensor communicates.
-        if type(tensors) is not torch.Tensor or not _is_number(tensors) or _modes_watching():
+        if type(tensors) is not _Tensor or _modes_watching():
             return None
-        kind = tensors.device.type
-        if kind == "cpu":
-            return tensors.detach().item()  # detached: torch warns of numbers taken from a graph
-        if kind == "cuda":
-            self._send_for(tensors)
-        return None
+        if _function_modes():
+            with torch._C.DisableTorchFunction():
+                return self._read(tensors, is_first)
+        return self._read(tensors, is_first)
 
-    def _send_for(self, loss: torch.Tensor) -> None:
+    def _read(self, loss: torch.Tensor, is_first: bool) -> float | AwaitedLoss | None:
+        if self.on_device.unscaled is not None:
+            loss = self._before_scaling(loss)
+        if loss.is_cpu:
+            return _number(loss)
+        is_one = is_first and loss.is_cuda and loss.numel() == 1 and loss.is_floating_point()
+        return self._await(loss) if is_one and not _is_capturing() else None
+
+    def _await(self, graph_loss: torch.Tensor) -> AwaitedLoss:
+        """Send for a loss if it is time to; else keep it, in case it is the last."""
+        on_device, awaited, loss = self.on_device, AwaitedLoss(), graph_loss.detach()
+        now = perf_counter_ns()
+        if on_device.coming is None and (now >= self._due_ns or self._sent < EARLY_STEPS):
+            self._due_ns = now + SENT_EVERY_NS
+            on_device.latest = None
+            self._send_for(loss, awaited)
+        else:
+            stream = _current_stream(loss.get_device())
+            is_small = _owns_its_memory(graph_loss)
+            on_device.latest = (loss, loss._version, stream, awaited) if is_small else None
+        return awaited
+
+    def _send_for(self, loss: torch.Tensor, awaited: AwaitedLoss) -> None:
         """Have a loss copied to the host, behind what the device still has to do."""
-        if self.coming is not None or _is_capturing():
-            return
-        host, device = self._host(loss.dtype), loss.device.index
-        host.copy_(loss.detach().reshape(()), non_blocking=True)
-        mark = self._marks.get(device)
+        on_device, device = self.on_device, loss.get_device()
+        host = on_device.hosts.get(loss.dtype)
+        if host is None:
+            host = torch.empty((), dtype=loss.dtype, device="cpu", pin_memory=True)
+            on_device.hosts[loss.dtype] = host
+        _copy(host, loss.reshape(()), True)  # without waiting
+        mark = on_device.marks.get(device)
         if mark is None:
-            mark = self._marks[device] = torch.cuda.Event()  # type: ignore[no-untyped-call] # torch
+            mark = on_device.marks[device] = torch.cuda.Event()  # type: ignore[no-untyped-call] # torch
         mark.record(torch.cuda.current_stream(device))
-        self._pid = self._session.pid
-        self.coming = host, mark
+        self._sent += 1
+        on_device.coming = host, mark, awaited
 
-    def _host(self, dtype: torch.dtype) -> torch.Tensor:
-        if dtype not in self._hosts:
-            self._hosts[dtype] = torch.empty((), dtype=dtype, device="cpu", pin_memory=True)
-        return self._hosts[dtype]
-
-    def arrived(self) -> float | None:
+    def arrived(self) -> tuple[float, AwaitedLoss] | None:
         """The loss that was sent for, once the device has got there."""
-        if self.coming is None or _is_capturing():
+        coming = self.on_device.coming
+        if coming is None or _is_capturing():
             return None
-        if self._pid != self._session.pid:  # the parent's, in a forked child
-            self.coming = None
-            return None
-        host, mark = self.coming
+        host, mark, awaited = coming
         if not mark.query():
             return None
-        self.coming = None
-        return host.item()
+        self.on_device.coming = None
+        return _item(host), awaited
+
+    # The end of the process
+
+    def read_last(self, until_s: float) -> Iterator[tuple[float, AwaitedLoss]]:
+        """What was sent for and the very last loss, as far as they come before a moment."""
+        yield from self._wait(until_s)
+        if self.on_device.coming is None and self._send_for_latest():
+            yield from self._wait(until_s)
+
+    def _send_for_latest(self) -> bool:
+        """Whether the last loss was sent for: not where that could hold up the process's end."""
+        latest, self.on_device.latest = self.on_device.latest, None
+        if latest is None or _is_capturing():
+            return False
+        loss, version, (stream, device, kind), awaited = latest
+        # Changed in place since, or its memory on the host would have to be pinned first.
+        if loss._version != version or loss.dtype not in self.on_device.hosts:
+            return False
+        make: Any = torch.cuda.Stream
+        with torch.cuda.stream(make(stream_id=stream, device_index=device, device_type=kind)):
+            self._send_for(loss, awaited)
+        return True
+
+    def _wait(self, until_s: float) -> Iterator[tuple[float, AwaitedLoss]]:
+        while self.on_device.coming is not None:
+            arrived = self.arrived()
+            if arrived is not None:
+                yield arrived
+            elif time.monotonic() >= until_s or _is_capturing():
+                return
+            else:
+                time.sleep(POLL_S)
+
+    # Scaled losses
+
+    def keep_unscaled(self, loss: Any, scaled: Any) -> None:
+        """A `GradScaler` made one tensor of another: what backward gets is the scaled one."""
+        if type(loss) is torch.Tensor and scaled is not loss and loss.numel() == 1:
+            self.on_device.unscaled = weakref.ref(scaled), loss.detach()
+
+    def _before_scaling(self, loss: torch.Tensor) -> torch.Tensor:
+        unscaled = self.on_device.unscaled
+        if unscaled is None or unscaled[0]() is not loss:
+            return loss
+        self.on_device.unscaled = None
+        return unscaled[1]
 
 
-def _is_number(tensor: torch.Tensor) -> bool:
-    return tensor.numel() == 1 and tensor.is_floating_point()
+class LossMilestones:
+    """Writes down, once each, the first loss and the first that is no number.
+
+    Of a long run only the last steps stay single records, and these two are to be known for ever.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._write = session.messages.write
+        self.forget()
+        session.forgets.append(self.forget)
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self._finite: tuple[int, float] | None = None
+        self._is_lost = False
+
+    def see(self, value: float, step: int) -> None:
+        """A loss is known, and its step, counted from 1."""
+        if value - value == 0.0:  # finite
+            if self._finite is None:
+                self._write({"kind": "loss", "step": step, "value": value})
+            self._finite = step, value
+        elif not self._is_lost:
+            self._is_lost = True
+            before = {} if self._finite is None else dict(zip(_BEFORE, self._finite, strict=True))
+            self._write({"kind": "loss", "step": step, "value": str(value), **before})
+
+
+_BEFORE = ("finite_step", "finite_value")
+
+
+def watch_scaling(session: Session, losses: Losses) -> None:
+    """Know the loss that a `GradScaler` scales."""
+    scaler: Any = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
+    original, keep = scaler.scale, session.guard(losses.keep_unscaled)
+
+    @functools.wraps(original)
+    def scale(self: Any, outputs: Any) -> Any:
+        scaled = original(self, outputs)
+        if not is_compiling():
+            keep(outputs, scaled)
+        return scaled
+
+    session.replace(scaler, "scale", scale)
+
+
+def _owns_its_memory(loss: torch.Tensor) -> bool:
+    """Whether keeping this loss keeps no more than a few numbers alive."""
+    if loss._base is None and loss.requires_grad:
+        return True  # no view: only of a tensor without a graph that cannot be told
+    return loss.untyped_storage().nbytes() <= MAX_KEPT_BYTES
+
+
+def _number(tensor: torch.Tensor) -> float | None:
+    """The value of a tensor on the host that holds one real number."""
+    value = _item(tensor) if tensor.numel() == 1 else None
+    return value if type(value) is float else None
 
 
 def _is_capturing() -> bool:

@@ -60,6 +60,8 @@ class Session:
         self.restores: list[Callable[[], None]] = []
         self.forgets: list[Callable[[], None]] = []
         """What a forked child calls to begin anew."""
+        self.last_looks: list[Callable[[], None]] = []
+        """What wants to be called before the last record is closed."""
         self._folders = [ring_folder, run_folder] if ring_folder else [run_folder]
         self._failures = 0
         self.identified = False
@@ -239,6 +241,8 @@ class Session:
         if self.tracing:
             if gpu is not None:
                 gpu.look_at_memory()
+            for last_look in self.last_looks:
+                self.guard(last_look, any_thread=True)()
             self.recorder.digest()
             counted = self.tracer.steps
             self.recorder.note_and_digest(self.tracer.finish, None)

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
-from traceml.model.layout import NO_STEP, NOT_MEASURED, StepFlag
+from traceml.model.layout import LOSS_LAG_SHIFT, MAX_LOSS_LAG, NO_STEP, NOT_MEASURED, StepFlag
 from traceml.trace.timeline import Bounds, Sink, Timeline
 
 INPUT, H2D, FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT, EVALUATION, GC, SAMPLES, BACKWARDS, STEPS = (
@@ -63,6 +63,15 @@ class Role(Enum):
     EVALUATION = "evaluation"
 
 
+class AwaitedLoss:
+    """A loss on a device whose value comes later: where it belongs, once its backward is noted."""
+
+    __slots__ = ("record", "step")
+
+    def __init__(self) -> None:
+        self.record = self.step = 0
+
+
 class StepTracer:
     """The steps of one training process; fed with events, all from one thread.
 
@@ -71,6 +80,7 @@ class StepTracer:
 
     __slots__ = (
         "_aborted",
+        "_awaited",
         "_dry",
         "_empty",
         "_evaluated_at",
@@ -88,6 +98,7 @@ class StepTracer:
         "_had_training_forward",
         "_local_gradients",
         "_loss",
+        "_loss_after_optimizer",
         "_optimizer_end",
         "_roles",
         "_rss",
@@ -105,6 +116,8 @@ class StepTracer:
         "fetches",
         "gpu",
         "looks",
+        "on_loss",
+        "records",
         "sink",
         "steps",
     )
@@ -115,11 +128,15 @@ class StepTracer:
         self.gpu: Timeline | None = None
         self.looks: list[Callable[[], None]] = []
         """What wants to be called after each step, as long as it wants to."""
+        self.on_loss: Callable[[float, int], None] | None = None
+        """Called with every loss whose value is known, and its step."""
         self.forget()
 
     def forget(self) -> None:
         """Begin anew, as if nothing had been seen."""
         self.steps = 0
+        self.records = 0
+        """Records written: complete steps and others."""
         self.by_hand = False
         self.fetches = False
         self._empty: _Totals = [-1, -1, -1, -1, -1, 0, 0, 0, -1, 0, 0, -1, 0, 0, 0, -1]
@@ -133,10 +150,15 @@ class StepTracer:
         self._usual_optimizers: set[int] = set()
         self._aborted = False
         self._dry: bool | None = None
-        # What was looked at in this step, and not in every one: flags, the loss, memory.
+        # What was looked at in this step, and not in every one: flags, memory.
         self._seen = 0
-        self._loss = 0.0
         self._rss = NOT_MEASURED
+        # The loss of the first backward pass, or the first that is not finite; a loss since the
+        # optimizer stepped may be the next step's.
+        self._loss: float | None = None
+        self._loss_after_optimizer: float | None = None
+        # A loss that came from the device, and the record of its backward pass.
+        self._awaited: tuple[float, int] | None = None
         # Where the last gradient of this rank's own was there, before it waited for the others'.
         self._local_gradients: tuple[int, Any, int] | None = None
         # What came since the last fetch, and the way back to before it.
@@ -214,10 +236,37 @@ class StepTracer:
 
     # What is looked at now and then
 
-    def see_loss(self, loss: float, now: int, mark: Any) -> None:
-        """The loss that gradients are asked for, as a number."""
-        self._loss = loss
-        self._seen |= _LOSS_SEEN
+    def see_loss(self, arrived: tuple[float, AwaitedLoss], now: int, mark: Any) -> None:
+        """The value of a loss came from the device; its backward pass was noted before."""
+        loss, awaited = arrived
+        if self.on_loss is not None:
+            self.on_loss(loss, awaited.step)
+        if self._awaited is None or _is_finite(self._awaited[0]):
+            self._awaited = loss, awaited.record
+
+    def _take_loss(self, loss: float | AwaitedLoss) -> None:
+        """Gradients of this loss are asked for."""
+        if isinstance(loss, AwaitedLoss):
+            loss.record, loss.step = self.records, self.steps + 1
+        elif self._optimizer_end is None:
+            self._loss = loss if self._loss is None else _first_or_lost(self._loss, loss)
+        else:
+            self._loss_after_optimizer = _first_or_lost(self._loss_after_optimizer, loss)
+
+    def _end_loss(self) -> tuple[float, int]:
+        """The loss that the record which ends now holds, and its flags."""
+        loss = self._loss
+        if self._loss_after_optimizer is not None:
+            loss = _first_or_lost(loss, self._loss_after_optimizer)
+        if loss is not None:
+            if self.on_loss is not None:
+                self.on_loss(loss, self.steps + 1)
+            return loss, _LOSS_SEEN
+        if self._awaited is None:
+            return 0.0, 0
+        (loss, record), self._awaited = self._awaited, None
+        lag = self.records - record
+        return (loss, _LOSS_SEEN | lag << LOSS_LAG_SHIFT) if lag <= MAX_LOSS_LAG else (0.0, 0)
 
     def see_memory(self, rss_bytes: int, now: int, mark: Any) -> None:
         """How much memory the process holds."""
@@ -363,12 +412,14 @@ class StepTracer:
             self._spans.append((EVALUATION, start, end, None))
         self._evaluated_at = now
 
-    def begin_backward(self, _: None, now: int, mark: Any) -> None:
-        """Gradients are asked for."""
+    def begin_backward(self, loss: float | AwaitedLoss | None, now: int, mark: Any) -> None:
+        """Gradients are asked for, of this loss if it is known."""
         if self.by_hand and self._stepped and not self._fetched_in_step:
             self._close_at_optimizer_end()
         self._had_backward = True
         self._evaluated_at = None
+        if loss is not None:
+            self._take_loss(loss)
         self._totals[BACKWARDS] += 1
         self.begin(BACKWARD, now, mark)
 
@@ -435,6 +486,9 @@ class StepTracer:
     def _remember_optimizer_end(self, now: int, mark: Any) -> None:
         self._aborted = False
         self._optimizer_end = (now, mark, self._totals.copy(), len(self._spans))
+        if self._loss_after_optimizer is not None:
+            self._loss = _first_or_lost(self._loss, self._loss_after_optimizer)
+            self._loss_after_optimizer = None
 
     # Explicit steps
 
@@ -488,12 +542,13 @@ class StepTracer:
         end, mark, totals, spans = self._optimizer_end
         later, later_spans = self._totals, self._spans[spans:]
         backward, forward = self._had_backward, self._had_training_forward
+        later_loss, self._loss_after_optimizer = self._loss_after_optimizer, None
         self._totals, self._spans = totals, self._spans[:spans]
         self._usual_optimizers = self._stepped.copy()
         self._close(end, mark, 0)
         if later == totals:
             return
-        self._spans = later_spans
+        self._spans, self._loss = later_spans, later_loss
         self._totals = [
             empty if after == before else after - max(before, 0)
             for after, before, empty in zip(later, totals, self._empty, strict=True)
@@ -507,6 +562,8 @@ class StepTracer:
         body_start, outside = start, 0
         if flags & _EXPLICIT:
             body_start, _, outside, _ = self._explicit_start
+        loss, seen = self._end_loss()
+        seen |= self._seen
         number = self.sink.write_step(
             start,
             end - start,
@@ -527,14 +584,15 @@ class StepTracer:
             totals[LOGGING],
             totals[COMPILE],
             totals[COLLATE],
-            self._loss,
+            loss,
             totals[SAMPLES],
             totals[BACKWARDS],
-            flags | self._seen if self.gpu is None else flags | self._seen | self._gpu_flags(mark),
+            flags | seen if self.gpu is None else flags | seen | self._gpu_flags(mark),
             totals[STEPS],
         )
         if self.gpu is not None:
             self.gpu.measure_later(number, self._bounds(mark, flags), self._spans)
+        self.records += 1
         if not flags & _NO_STEP:
             self.steps += 1
         self._open_next(end, mark)
@@ -568,11 +626,24 @@ class StepTracer:
             self._empty[COMMUNICATION] = 0  # the same with collectives
         self._start, self._start_mark = end, mark
         self._totals, self._spans = self._empty.copy(), []
-        self._seen, self._loss, self._rss = 0, 0.0, NOT_MEASURED
+        self._seen, self._rss = 0, NOT_MEASURED
+        self._loss = self._loss_after_optimizer = None
         self._stepped.clear()
         self._optimizer_end = self._dry = None
         self._aborted = self._fetched_in_step = False
         self._provisional_from(end, mark)
+
+
+def _first_or_lost(first: float | None, later: float) -> float:
+    """What stands for several losses of one step: the first, or the first that is not finite.
+
+    The first, because where a step has several losses (a GAN) its values are those of one of them.
+    """
+    return later if first is None or (not _is_finite(later) and _is_finite(first)) else first
+
+
+def _is_finite(value: float) -> bool:
+    return value - value == 0.0
 
 
 _NO_GPU_TIMES = (NOT_MEASURED,) * 7

@@ -32,7 +32,18 @@ def with_jump(values: np.ndarray, at: int, times: float, length: int) -> np.ndar
         pytest.param(with_loss(with_jump(smooth(), 300, 8, 1)), Severity.INFO, id="one batch"),
         pytest.param(with_loss(with_jump(smooth(), 300, 4, 5)), Severity.INFO, id="a few batches"),
         pytest.param(
-            with_loss(with_jump(smooth(), 300, 40, 5)), Severity.WARNING, id="far above the start"
+            with_loss(with_jump(smooth(), 300, 20, 5)), Severity.INFO, id="above the start"
+        ),
+        pytest.param(
+            with_loss(with_jump(smooth(), 300, 60, 5)), Severity.WARNING, id="far above the start"
+        ),
+        pytest.param(
+            with_loss(with_jump(smooth(800), 300, 6, 100)), Severity.INFO, id="a warm restart"
+        ),
+        pytest.param(
+            with_loss(with_jump(30 * smooth() ** 2, 300, 4, 100)),
+            Severity.INFO,
+            id="harder data: it stays up, far below where it began",
         ),
         pytest.param(
             with_loss(with_jump(smooth(), 300, 6, 100)), Severity.WARNING, id="it stays up"
@@ -81,6 +92,45 @@ def _noise(seed: int) -> np.random.Generator:
 )
 def test_must_stay_silent(values, seed: int) -> None:
     assert loss_spike.check(gather(with_loss(values(seed)))) is None
+
+
+def windows(sizes: list[int], divisor: list[int], level: float = 6.137) -> RunRecords:
+    """A flat loss of an accumulating loop, as its first micro-batch passes it to backward."""
+    noise = np.exp(0.01 * _noise(1).standard_normal(len(sizes)))
+    return with_loss(level * noise / np.array(divisor), micro_batches=sizes)
+
+
+EPOCH = [8] * 30 + [1]
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        pytest.param(windows(EPOCH * 4, EPOCH * 4), id="divided by the window: its last is short"),
+        pytest.param(windows(EPOCH * 4, [8] * 124), id="divided by a number that is always 8"),
+        pytest.param(windows(EPOCH * 4, [1] * 124), id="not divided"),
+        pytest.param(windows([8] * 60 + [1] * 60, [8] * 60 + [1] * 60), id="from 8 to 1 for good"),
+        pytest.param(windows([8] * 40 + [1], [8] * 40 + [1]), id="one short window at the end"),
+    ],
+)
+def test_the_size_of_an_accumulation_window_is_no_spike(run: RunRecords) -> None:
+    assert loss_spike.check(gather(run)) is None
+
+
+def test_a_real_spike_of_a_divided_loss_is_told_on_the_scale_of_the_step() -> None:
+    sizes = np.array(EPOCH * 4)
+    values = 2.0 / sizes
+    values[75] *= 5
+    finding = loss_spike.check(gather(with_loss(values, micro_batches=sizes.tolist())))
+    assert finding is not None
+    assert finding.claim == "loss jumped from 2 to 10 at step 76 and came back."
+
+
+def test_what_the_script_logs_is_the_better_source() -> None:
+    history = tuple(enumerate(np.full(100, 2.0).tolist(), 1))
+    metric = Metric("loss", 100, 2.0, 2.0, 2.0, 2.0, 1, 100, first=2.0, history=history)
+    seen = with_loss(with_jump(smooth(), 300, 60, 5))
+    assert loss_spike.check(gather(replace(seen, metrics=(metric,)))) is None
 
 
 def test_without_a_loss_nothing_is_said() -> None:

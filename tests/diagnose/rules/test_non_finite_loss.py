@@ -1,6 +1,7 @@
 """A loss that is no number is named with its first step; to the end of the run it leads."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from traceml.diagnose.engine import diagnose
 from traceml.diagnose.rules import non_finite_loss
 from traceml.facts.gather import gather
 from traceml.model.finding import Kind, Severity
-from traceml.store.records import Metric, RunRecords
+from traceml.model.settings import Settings
+from traceml.store.records import LossMilestones, Metric, RunRecords, SeenLoss
 
 NAN, INF = float("nan"), float("inf")
 
@@ -152,6 +154,90 @@ def test_the_scripts_own_step_numbers_are_named_and_not_compared_with_the_tracer
     seen = non_finite_loss.check(gather(replace(with_loss([1.0] * 50 + [NAN]), metrics=(early,))))
     assert seen is not None
     assert (seen.evidence["first_step"], seen.evidence["numbering"]) == (51, "counted")
+
+
+@pytest.mark.parametrize(
+    ("run", "claim"),
+    [
+        pytest.param(
+            with_loss([1.257] * 3 + [INF] * 27),
+            "loss is not finite from step 4 on (it was 1.257 before).",
+            id="every loss was read",
+        ),
+        pytest.param(
+            with_loss([1.257, 1.257, INF], every=50),
+            "loss became non-finite between step 51 (1.257) and step 101, and stayed so.",
+            id="every fiftieth was read",
+        ),
+        pytest.param(
+            with_loss([1.257, 1.257, INF], every=50, lag=3),
+            "loss became non-finite between step 51 (1.257) and step 101, and stayed so.",
+            id="every fiftieth was read, and came three steps later",
+        ),
+        pytest.param(
+            with_loss([NAN] * 30),
+            "loss is not finite from step 1 on: no finite value was seen before.",
+            id="it never was",
+        ),
+        pytest.param(
+            with_loss([2.5, NAN, 2.0], every=50),
+            "loss was not finite between step 1 (2.5) and step 51; it recovered (1 value in all).",
+            id="it recovered",
+        ),
+    ],
+)
+def test_the_claim_says_when_it_was_lost_as_exactly_as_is_known(
+    run: RunRecords, claim: str
+) -> None:
+    finding = non_finite_loss.check(gather(run))
+    assert finding is not None
+    assert finding.claim == claim
+
+
+def test_the_first_that_was_lost_is_known_though_its_step_is_folded() -> None:
+    run = with_loss([NAN] * 50)
+    known = LossMilestones(SeenLoss(1, 3.0), SeenLoss(3, NAN), SeenLoss(2, 2.5))
+    (rank,) = run.ranks
+    rank = replace(rank, earlier_steps=1000, losses=known)
+    finding = non_finite_loss.check(gather(replace(run, ranks=(rank,))))
+    assert finding is not None
+    assert finding.claim == "loss is not finite from step 3 on (it was 2.5 before)."
+    assert (finding.evidence["first_step"], finding.evidence["last_finite_step"]) == (3, 2)
+
+
+def advice(values: list[float], **settings: Any) -> str:
+    facts = replace(gather(with_loss(values)), settings=Settings(**settings))
+    finding = non_finite_loss.check(facts)
+    assert finding is not None
+    return finding.action
+
+
+def test_a_checkpoint_is_named_only_where_there_can_be_a_good_one() -> None:
+    assert "a checkpoint of step 50 or earlier" in advice([1.0] * 50 + [NAN] * 50)
+    for early in ([NAN] * 9, [1.0, 1.0, INF]):
+        assert "checkpoint" not in advice(early)
+        assert "initialisation" in advice(early)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said", "unsaid"),
+    [
+        ({}, "if it trains in float16", None),
+        ({"autocast_dtype": "bfloat16", "parameter_dtype": "float32"}, None, "float16 "),
+        ({"autocast_dtype": "", "parameter_dtype": "float32"}, None, "float16"),
+        (
+            {"autocast_dtype": "float16", "has_grad_scaler": False},
+            "try bfloat16, or with a GradScaler",
+            None,
+        ),
+        ({"autocast_dtype": "float16", "has_grad_scaler": True}, "bfloat16", "GradScaler"),
+    ],
+)
+def test_advice_knows_the_precision(settings, said: str | None, unsaid: str | None) -> None:
+    for values in ([NAN] * 9, [1.0] * 50 + [NAN] * 50):
+        text = advice(values, **settings)
+        assert said is None or said in text
+        assert unsaid is None or unsaid not in text
 
 
 def test_a_gradient_norm_that_rose_first_is_said() -> None:

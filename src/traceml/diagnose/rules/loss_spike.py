@@ -1,19 +1,23 @@
 """Loss spike: the loss jumped far above what it had been.
 
-Stays silent on losses that are noisy by nature, and on those that fall below zero.
+Stays silent on losses that are noisy by nature, and on those that fall below zero. A learning rate
+that is restarted, harder data or one bad batch make a loss jump too: only a loss that is lost for
+good, or was far beyond where it began, is more than a remark.
 """
 
 from __future__ import annotations
 
 from traceml.diagnose.places import numbered
 from traceml.facts.facts import Facts
+from traceml.facts.losses import Jump, LossFacts
 from traceml.model.finding import Finding, Kind, Section, Severity
-from traceml.model.quantities import count
+from traceml.model.quantities import count, significant
 
 KIND = Kind.LOSS_SPIKE
 
 MOST_SPIKES_SHARE = 0.02  # of the values: more of them are how this loss is, and no event
-ABOVE_START = 3.0  # times the first loss: worse than knowing nothing, whether it came back or not
+BACK_AT_START = 0.8  # of the first loss: what stays up so high has forgotten what was learnt
+HUGE = 10.0  # times the first loss: far worse than knowing nothing, though it came back
 
 
 def check(facts: Facts) -> Finding | None:
@@ -25,31 +29,46 @@ def check(facts: Facts) -> Finding | None:
     if not lasting and len(loss.jumps) > max(1, MOST_SPIKES_SHARE * loss.values):
         return None
     worst = lasting[0] if lasting else max(loss.jumps, key=lambda jump: jump.value / jump.usual)
-    beyond_start = loss.first is not None and worst.value >= ABOVE_START * loss.first
-    step = numbered(worst.step, loss.is_logged)
+    severity = _severity(loss, worst)
+    step = numbered(worst.step, worst.is_logged)
     after = "and stayed there" if worst.lasts else "and came back"
     others = f" ({count(len(loss.jumps), 'spike')} in all)" if len(loss.jumps) > 1 else ""
     return Finding(
         kind=KIND,
         section=Section.STABILITY,
-        severity=Severity.WARNING if worst.lasts or beyond_start else Severity.INFO,
+        severity=severity,
         claim=(
-            f"{loss.name} jumped from {worst.usual:.4g} to {worst.value:.4g} at {step} "
-            f"{after}{others}."
+            f"{worst.name} jumped from {significant(worst.usual)} to {significant(worst.value)} "
+            f"at {step} {after}{others}."
         ),
-        action=(
-            f"Go on from a checkpoint before {step} with a lower learning rate, a "
-            "longer warm-up or clipped gradients."
-            if worst.lasts
-            else f"Look at the batch of {step}; clip gradients if it comes again."
-        ),
+        action=_action(worst, step, severity),
         evidence={
-            "name": loss.name,
+            "name": worst.name,
             "step": worst.step,
-            "numbering": "logged" if loss.is_logged else "counted",
+            "numbering": "logged" if worst.is_logged else "counted",
             "usual": worst.usual,
             "peak": worst.value,
             "times": worst.value / worst.usual,
             "spikes": len(loss.jumps),
         },
     )
+
+
+def _severity(loss: LossFacts, worst: Jump) -> Severity:
+    if loss.first is None or loss.first <= 0:
+        return Severity.INFO
+    times_first = worst.value / loss.first
+    forgot = worst.lasts and times_first >= BACK_AT_START
+    return Severity.WARNING if forgot or times_first >= HUGE else Severity.INFO
+
+
+def _action(worst: Jump, step: str, severity: Severity) -> str:
+    if not worst.lasts:
+        return f"Look at the batch of {step}; clip gradients if it comes again."
+    again = (
+        f"go on from a checkpoint before {step} with a lower learning rate, a longer warm-up or "
+        "clipped gradients."
+    )
+    if severity is Severity.INFO:
+        return f"Nothing to do if the data or the learning rate changed there; if not, {again}"
+    return again[0].upper() + again[1:]

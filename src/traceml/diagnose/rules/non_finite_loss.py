@@ -11,9 +11,12 @@ from traceml.facts.facts import Facts
 from traceml.facts.losses import LossFacts, NotFinite
 from traceml.facts.stability import Failure
 from traceml.model.finding import Finding, Kind, Section, Severity
-from traceml.model.quantities import count
+from traceml.model.quantities import count, significant
+from traceml.model.settings import Settings
 
 KIND = Kind.NON_FINITE_LOSS
+
+FIRST_STEPS = 10  # a loss that is lost this early was never right: no checkpoint helps
 
 
 def check(facts: Facts) -> Finding | None:
@@ -27,7 +30,7 @@ def check(facts: Facts) -> Finding | None:
         section=Section.STABILITY,
         severity=_severity(loss, lost, facts.stability.failure),
         claim=_norms_claim(loss, lost) if lost.is_norm else _claim(lost),
-        action=_norms_action() if lost.is_norm else _action(lost),
+        action=_norms_action() if lost.is_norm else _action(lost, facts.settings),
         ranks=lost.ranks,
         evidence={
             "name": lost.name,
@@ -37,6 +40,7 @@ def check(facts: Facts) -> Finding | None:
             "values": lost.values,
             "values_not_finite": lost.count,
             "last_finite": lost.last_finite,
+            "last_finite_step": lost.finite_step,
             "gradient_norm_usual": lost.norm_usual,
             "gradient_norm_before": lost.norm_before,
         },
@@ -52,21 +56,41 @@ def _severity(loss: LossFacts, lost: NotFinite, failure: Failure | None) -> Seve
 
 
 def _claim(lost: NotFinite) -> str:
-    before = "" if lost.last_finite is None else f" (it was {lost.last_finite:.4g} before)"
-    step = numbered(lost.first_step, lost.is_logged)
     times = count(lost.count, "value")
     if not lost.to_the_end:
-        return f"{lost.name} was not finite at {step}{before}; it recovered ({times} in all)."
-    claim = f"{lost.name} is not finite from {step} on{before}."
+        return f"{lost.name} was not finite {_when(lost)}; it recovered ({times} in all)."
+    if _is_known_exactly(lost):
+        claim = f"{lost.name} is not finite {_when(lost)}."
+    else:
+        claim = f"{lost.name} became non-finite {_when(lost)}, and stayed so."
     if lost.earliest_step != lost.first_step:
         earliest = numbered(lost.earliest_step, lost.is_logged)
         claim += f" It was lost before, first at {earliest}, and recovered ({times} in all)."
     if lost.norm_before is not None:
         claim += (
-            f" The gradient norm had risen first: {lost.norm_before:.4g} against a usual "
-            f"{lost.norm_usual:.4g}."
+            f" The gradient norm had risen first: {significant(lost.norm_before)} against a usual "
+            f"{significant(lost.norm_usual)}."
         )
     return claim
+
+
+def _is_known_exactly(lost: NotFinite) -> bool:
+    """Whether the value of the step before is known, or there is none before."""
+    return lost.finite_step is None or lost.finite_step >= lost.first_step - 1
+
+
+def _when(lost: NotFinite) -> str:
+    """The first step that was lost, or the two steps between which it was."""
+    step = numbered(lost.first_step, lost.is_logged)
+    value = significant(lost.last_finite)
+    if lost.finite_step is None:
+        if lost.to_the_end:
+            return f"from {step} on: no finite value was seen before"
+        return f"at {step}"
+    if _is_known_exactly(lost):
+        place = f"from {step} on" if lost.to_the_end else f"at {step}"
+        return f"{place} (it was {value} before)"
+    return f"between {numbered(lost.finite_step, lost.is_logged)} ({value}) and {step}"
 
 
 def _norms_claim(loss: LossFacts, lost: NotFinite) -> str:
@@ -88,16 +112,32 @@ def _norms_action() -> str:
     )
 
 
-def _action(lost: NotFinite) -> str:
-    step = numbered(lost.first_step, lost.is_logged)
+def _action(lost: NotFinite, settings: Settings) -> str:
     if not lost.to_the_end:
         return "Clip gradients, or skip such batches; look at the batch of that step."
+    half = _about_half_precision(settings)
+    if lost.finite_step is None or (lost.first_step <= FIRST_STEPS and not lost.is_logged):
+        return (
+            "It was lost in the first steps, so look at how it begins: NaN or infinite values in "
+            "the data, the initialisation, a learning rate that is too high or without warm-up"
+            f"{half}. torch.autograd.set_detect_anomaly(True) names the operation."
+        )
+    before = numbered(lost.finite_step, lost.is_logged)
     if lost.norm_before is not None:
         return (
             "Clip the gradient norm near its usual value and lower the learning rate; go on from "
-            f"a checkpoint before {step}."
+            f"a checkpoint of {before} or earlier."
         )
     return (
-        f"Go on from a checkpoint before {step} with a lower learning rate and clipped gradients; "
-        "use bf16 instead of fp16; torch.autograd.set_detect_anomaly(True) names the operation."
+        f"Go on from a checkpoint of {before} or earlier with a lower learning rate and clipped "
+        f"gradients{half}. torch.autograd.set_detect_anomaly(True) names the operation."
     )
+
+
+def _about_half_precision(settings: Settings) -> str:
+    """What to say of numbers that overflow at 65,504: nothing where the run has none of them."""
+    kinds = (settings.autocast_dtype, settings.parameter_dtype)
+    if "float16" in kinds:
+        scaler = "" if settings.has_grad_scaler else ", or with a GradScaler"
+        return f"; float16 overflows above 65,504: try bfloat16{scaler}"
+    return "; if it trains in float16, try bfloat16" if None in kinds else ""

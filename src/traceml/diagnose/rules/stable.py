@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from traceml.facts.facts import Facts
+from traceml.facts.loss_values import LossScale
+from traceml.facts.losses import LossFacts
 from traceml.model.finding import Finding, Kind, Section, Severity
-from traceml.model.quantities import count, duration
+from traceml.model.quantities import count, duration, significant
 
 KIND = Kind.STABLE
 
@@ -23,7 +25,7 @@ def check(facts: Facts) -> Finding:
     loss, pauses = known.loss, known.pauses
     claims = [end]
     if loss is not None and loss.first is not None and loss.last is not None:
-        claims.append(f"{loss.name} went from {loss.first:.4g} to {loss.last:.4g}.")
+        claims.append(_course(loss))
     if pauses:
         longest_s = max((s.resumed_unix_s or 0.0) - s.since_unix_s for s in pauses)
         claims.append(
@@ -43,3 +45,16 @@ def check(facts: Facts) -> Finding:
             "long_pauses": len(pauses),
         },
     )
+
+
+def _course(loss: LossFacts) -> str:
+    """From where to where the loss went, and on what scale where that is not plain."""
+    course = f"{loss.name} went from {significant(loss.first)} to {significant(loss.last)}"
+    if loss.scale is LossScale.DIVIDED:
+        return (
+            f"{course}, multiplied by the micro-batches of each step: the script seems to divide "
+            "its loss by them."
+        )
+    if loss.backwards is not None and loss.backwards > 1:
+        return f"{course}, as passed to the first of {loss.backwards} backward calls of a step."
+    return f"{course}."

@@ -1,0 +1,137 @@
+"""The values of a loss: as the records have them, or as the script logged them, on one scale.
+
+A loop that accumulates gradients calls `backward` once per micro-batch, and many frameworks divide
+the loss by the number of micro-batches in the window first. The last window of an epoch is often
+shorter, and then the numbers jump though the loss does not. Nobody says whether a loss is divided:
+it is inferred where windows differ in size, and otherwise left as it was passed to `backward`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
+
+from traceml.model import layout
+from traceml.store.records import Metric, RankRecords, SeenLoss
+
+CLEARER = 0.5
+"""Of the change of the loss from one window size to another: the division has to explain all but
+this much of it."""
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+class LossScale(str, Enum):
+    """How the numbers relate to what the script passed to `backward`, or logged."""
+
+    AS_GIVEN = "as_given"
+    """Unchanged."""
+    DIVIDED = "divided"
+    """The script divides by the micro-batches of the window: multiplied by them again."""
+
+
+@dataclass(frozen=True, slots=True)
+class LossValues:
+    """One loss: values in order, and their steps, counted from 1 or numbered by the script."""
+
+    name: str
+    steps: Ints
+    values: Floats
+    rank: int | None = None
+    """`None` where it was logged."""
+    backwards: Ints | None = None
+    """Backward passes of each step, 0 where that is not known; `None` where it was logged."""
+    scale: LossScale = LossScale.AS_GIVEN
+    first: float | None = None
+    """The very first finite value, also where it is no longer among the values."""
+    first_lost_step: int | None = None
+    """The first step that was not finite, also where its value is no longer there."""
+    before_lost: SeenLoss | None = None
+    """The last finite value before it, where that is known."""
+
+    @property
+    def usual_backwards(self) -> int | None:
+        """How many backward passes a step has, if that is known: the median."""
+        known = () if self.backwards is None else self.backwards[self.backwards > 0]
+        return int(np.median(known)) if len(known) else None
+
+
+def logged_loss(metric: Metric) -> LossValues:
+    """A metric of the script's own."""
+    return LossValues(
+        metric.name,
+        np.array([step for step, _ in metric.history], dtype=np.int64),
+        np.array([value for _, value in metric.history], dtype=np.float64),
+        first=metric.first,
+        first_lost_step=metric.first_not_finite_step,
+    )
+
+
+def seen_loss(rank: RankRecords) -> LossValues | None:
+    """The loss that a rank called `backward` on, at the steps at which it was read."""
+    flags = rank.steps["flags"].astype(np.int64)
+    complete = (flags & int(layout.NO_STEP)) == 0
+    before = rank.earlier_steps + int(rank.blocks["complete_steps"].sum())
+    numbers: Ints = before + np.cumsum(complete) + ~complete
+    is_read = (flags & int(layout.StepFlag.LOSS_SEEN)) != 0
+    lags = np.where(is_read, flags >> layout.LOSS_LAG_SHIFT, 0)
+    # A step that was not completed counts where its loss was lost: that may be why it was not.
+    at = np.flatnonzero(is_read & (complete | (lags > 0) | ~np.isfinite(rank.steps["loss"])))
+    if not len(at):
+        return None
+    steps, backwards = _whose(rank, numbers, at, lags[at])
+    order = np.argsort(steps, kind="stable")
+    known = rank.losses
+    found = LossValues(
+        "loss",
+        steps[order],
+        rank.steps["loss"][at][order],
+        rank.rank.rank,
+        backwards[order],
+        first_lost_step=None if known.first_lost is None else known.first_lost.step,
+        before_lost=known.before_lost,
+    )
+    return _rescaled(found, None if known.first is None else known.first.value)
+
+
+def _whose(rank: RankRecords, numbers: Ints, at: Ints, lags: Ints) -> tuple[Ints, Ints]:
+    """The steps whose losses stand in these records, and their backward passes."""
+    sequence = rank.steps["sequence"].astype(np.int64)
+    place = np.maximum(at - lags, 0)
+    is_here = (at >= lags) & (sequence[place] == sequence[at] - lags)  # no other life's, none lost
+    steps = np.where(is_here, numbers[place], np.maximum(numbers[at] - lags, 1))
+    return steps, np.where(is_here, np.maximum(rank.steps["micro_batches"][place], 0), 0)
+
+
+def _rescaled(loss: LossValues, first: float | None) -> LossValues:
+    """The loss of whole steps, where the script divides it by the micro-batches of a step."""
+    backwards = loss.backwards
+    if backwards is None or not is_divided(loss.values, backwards):
+        return replace(loss, first=first)
+    usual = loss.usual_backwards or 1
+    times = np.where(backwards > 0, backwards, usual)
+    before = loss.before_lost
+    return replace(
+        loss,
+        values=loss.values * times,
+        scale=LossScale.DIVIDED,
+        first=None if first is None else first * usual,
+        before_lost=None if before is None else replace(before, value=before.value * usual),
+    )
+
+
+def is_divided(values: Floats, backwards: Ints) -> bool:
+    """Whether the loss changes with the number of backward passes as a divided one does."""
+    known = np.isfinite(values) & (values != 0) & (backwards > 0)
+    sizes, logarithms = backwards[known], np.log(np.abs(values[known]))
+    changes = np.flatnonzero(sizes[1:] != sizes[:-1])
+    if not len(changes):
+        return False
+    change = logarithms[changes + 1] - logarithms[changes]
+    explained = np.log(sizes[changes] / sizes[changes + 1])
+    rest, whole = np.median(np.abs(change - explained)), np.median(np.abs(change))
+    return bool(rest < CLEARER * whole)

@@ -1,0 +1,99 @@
+"""Losses on a device, with CUDA's events and streams replaced at the edge: no device is needed."""
+
+import time
+from contextlib import nullcontext
+
+import pytest
+import torch
+
+from traceml.trace import loss as loss_reader
+
+
+class Mark:
+    """A CUDA event that is reached when the test says so."""
+
+    is_reached = False
+
+    def record(self, stream):
+        pass
+
+    def query(self):
+        return Mark.is_reached
+
+
+@pytest.fixture
+def losses(traced, monkeypatch):
+    """A reader that takes tensors of the host for a device's."""
+    monkeypatch.setattr(loss_reader, "_current_stream", lambda device: (0, device, 1))
+    monkeypatch.setattr(loss_reader, "_is_capturing", lambda: False)
+    for name, value in {
+        "Event": Mark,
+        "Stream": lambda **place: place,
+        "current_stream": lambda device: None,
+        "stream": nullcontext,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(Mark, "is_reached", False)
+    reader = loss_reader.Losses(traced.session)
+    reader.on_device.hosts[torch.float32] = torch.empty(())
+    return reader
+
+
+def passed_to_backward(value):
+    return torch.ones((), requires_grad=True) * value
+
+
+def in_time():
+    return time.monotonic() + 10
+
+
+def test_the_last_loss_is_read_after_one_that_was_sent_for(losses):
+    first = losses._await(passed_to_backward(3.0))
+    losses._await(passed_to_backward(2.0))
+    last = losses._await(passed_to_backward(1.0))
+    Mark.is_reached = True
+    assert list(losses.read_last(in_time())) == [(3.0, first), (1.0, last)]
+    assert list(losses.read_last(in_time())) == []
+
+
+def test_a_device_that_does_not_answer_is_not_waited_for(losses):
+    losses._await(passed_to_backward(3.0))
+    losses._await(passed_to_backward(2.0))
+    assert list(losses.read_last(time.monotonic())) == []
+
+
+def test_no_more_than_one_loss_is_underway_and_none_too_soon(losses, monkeypatch):
+    monkeypatch.setattr(loss_reader, "EARLY_STEPS", 0)
+    Mark.is_reached = True
+    losses._await(passed_to_backward(3.0))
+    assert losses.arrived() is not None
+    losses._await(passed_to_backward(2.0))
+    assert losses.arrived() is None
+
+
+def test_a_last_loss_that_was_changed_since_is_not_read(losses):
+    sent = losses._await(passed_to_backward(3.0))
+    loss = passed_to_backward(2.0)
+    losses._await(loss)
+    with torch.no_grad():
+        loss.fill_(1e9)
+    Mark.is_reached = True
+    assert list(losses.read_last(in_time())) == [(3.0, sent)]
+
+
+def test_a_loss_that_is_one_of_many_numbers_is_not_kept(losses):
+    losses._await(passed_to_backward(3.0))
+    losses._await((torch.ones(1000, requires_grad=True) * 2)[0])
+    assert losses.on_device.latest is None
+
+
+def test_a_forked_child_touches_nothing_of_its_parents(losses):
+    losses._await(passed_to_backward(3.0))
+    parents = losses.on_device
+    losses.forget()
+    assert losses.on_device.coming is None
+    assert any(each is parents for each in loss_reader._inherited)
+    assert parents.coming is not None
+    Mark.is_reached = True
+    assert losses.arrived() is None
+    assert list(losses.read_last(in_time())) == []
