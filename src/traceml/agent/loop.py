@@ -31,7 +31,7 @@ from traceml.agent.stalls import Training
 from traceml.model.errors import UnreadableRecords
 from traceml.model.sample import Sample
 from traceml.store import folder as folders
-from traceml.store.failures import remove_ring, stacks_of
+from traceml.store.failures import remove_ring, script_pids, stacks_of
 from traceml.store.load import ring_paths
 from traceml.store.recordfile import RankFiles
 from traceml.store.rings import RingReader
@@ -106,6 +106,7 @@ class Agent:
         self._seconds = 0
         self._last_sample: Sample | None = None
         self._told_to_end: set[int] = set()
+        self._scripts: set[int] = set()
 
     def run(self) -> bool:
         """Follow the run to its end, then write its summary; whether everything is on disk."""
@@ -132,6 +133,7 @@ class Agent:
         """One look at everything; what fails in one place holds up no other."""
         if steps:
             self._guarded(self._find_rings)
+            self._guarded(self._follow_scripts)
         for followed in self._followed():
             if steps or self._is_filling(followed):
                 self._guarded(self._drain, followed)
@@ -192,6 +194,13 @@ class Agent:
             del self._rings[path]
 
     # What goes wrong
+
+    def _follow_scripts(self) -> None:
+        """A script that dies before its first step has no ring yet."""
+        for pid in script_pids(self._folder):
+            if pid not in self._scripts:
+                self._scripts.add(pid)
+                self._watch.follow(pid)
 
     def _look_for_deaths(self) -> None:
         ranks = {followed.pid: followed.rank for followed in self._followed()}

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from traceml.model import layout
 from traceml.model.environment import TROUBLE_MARK
 from traceml.model.errors import UnreadableRecords
 from traceml.model.rank import Rank
@@ -74,8 +75,11 @@ def load_run(folder: Path) -> RunRecords:
         params=logged.merge_params(messages),
         metrics=logged.reduce_metrics(messages),
         artifacts=logged.artifacts(messages, read_artifact_hashes(folder)),
-        reports=failures.reports(messages, numbers),
-        seen=failures.with_final_ranks(failures.read_seen(folder), numbers),
+        reports=failures.reports(messages, numbers, failures.read_left_reports(folder)),
+        seen=replace(
+            failures.with_final_ranks(failures.read_seen(folder), numbers),
+            scripts=tuple(failures.script_pids(folder)),
+        ),
         lineage=read_lineage(folder),
         notes=tuple(notes + trouble.splitlines() if trouble else notes),
     )
@@ -206,8 +210,14 @@ def _join(first: RankRecords, second: RankRecords) -> RankRecords:
             first.loader_pinned if second.loader_pinned is None else second.loader_pinned
         ),
         ddp=second.ddp or first.ddp,
+        former_steps=first.former_steps + _complete_steps(first),
         health=_join_health(first.health, second.health),
     )
+
+
+def _complete_steps(record: RankRecords) -> int:
+    complete = (record.steps["flags"] & layout.NO_STEP) == 0
+    return int(np.count_nonzero(complete)) + int(record.blocks["complete_steps"].sum())
 
 
 def _join_health(first: TracerHealth, second: TracerHealth) -> TracerHealth:
