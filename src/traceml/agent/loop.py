@@ -47,6 +47,9 @@ FULL = 0.125
 """A ring that holds this share of its capacity undrained is drained before its time has come."""
 FRESH_S = 5 * SECOND_S
 """A sample older than this says nothing about now: the driver answers slowly, or not at all."""
+LAST_DEATHS_S = 0.3
+"""How long the end of a run waits for processes that outlive the command: a large one takes a
+while to give its memory back after a SIGKILL."""
 MOST_TRACEBACKS = 20
 """After so many the log has said it."""
 
@@ -206,6 +209,14 @@ class Agent:
         ranks = {followed.pid: followed.rank for followed in self._followed()}
         self._watch.look_for_deaths(ranks, time.time())
 
+    def _look_for_last_deaths(self) -> None:
+        """The command has ended: what it started is usually dead, or about to die of a signal."""
+        deadline_s = time.monotonic() + LAST_DEATHS_S
+        self._look_for_deaths()
+        while (wakers := self._watch.wakers()) and (left_s := deadline_s - time.monotonic()) > 0:
+            select.select(wakers, [], [], left_s)
+            self._look_for_deaths()
+
     def _look_for_stalls(self) -> None:
         ranks = [
             Training(
@@ -346,7 +357,7 @@ class Agent:
             folders.remove_rings(self._manifest)
             return False
         self._find_rings()
-        self._guarded(self._look_for_deaths)
+        self._guarded(self._look_for_last_deaths)
         drained = [self._guarded(self._drain, followed, True) for followed in self._followed()]
         self._guarded(self._artifacts.save)
         self._guarded(self._keep_sample, lambda: self._sampling.last(self._pids()))

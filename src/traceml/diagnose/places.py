@@ -40,6 +40,8 @@ def place(failure: Failure) -> str:
     """Where it was: step, phase, module."""
     report = failure.report
     parts = [f" at step {failure.step:,}" if failure.step is not None else ""]
+    if failure.steps_since_start is not None:
+        parts.append(f" (step {failure.steps_since_start:,} since it was started again)")
     is_part_of_training = failure.rank is not None or report is None or report.started_by is None
     if failure.is_before_training and is_part_of_training:
         parts = [" before its first training step"]

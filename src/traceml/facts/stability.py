@@ -20,10 +20,12 @@ from traceml.model.failure import (
     Stall,
     Standing,
     are_alike,
+    is_a_launchers,
     is_consequence,
     says_a_command_failed,
 )
 from traceml.model.finding import Kind
+from traceml.model.run import Ending
 from traceml.store.records import RankRecords, RunRecords
 
 FIRST_SIGNAL_STATUS = 129
@@ -55,6 +57,8 @@ class Failure:
     kind: Kind
     rank: int | None = None
     step: int | None = None
+    steps_since_start: int | None = None
+    """The same step as its process counted it, where the rank was started again."""
     report: FailureReport | None = None
     signal: int | None = None
     """`None` where nobody saw how the process ended."""
@@ -96,7 +100,7 @@ class Stability:
     is_of_script: bool = True
     """That status is the script's own, as far as anybody knows."""
     first_to_leave: Death | None = None
-    """The first rank that ended with a status other than 0."""
+    """The first rank below the command that ended with a status other than 0."""
     failure: Failure | None = None
     pauses: tuple[Stall, ...] = ()
     """Long pauses after which steps came again."""
@@ -114,11 +118,18 @@ def stability(records: RunRecords) -> Stability:
         is_over=ending is not None,
         exit_status=None if ending is None else ending.exit_status,
         is_of_script=ending is None or ending.pid in (None, *records.seen.scripts, *pids),
-        first_to_leave=next((d for d in records.seen.deaths if d.pid in pids and d.status), None),
+        first_to_leave=_first_to_leave(records, ending),
         failure=_Search(records).failure(),
         pauses=tuple(s for s in records.seen.stalls if s.resumed_unix_s is not None),
         loss=loss_facts(records.ranks, records.metrics),
     )
+
+
+def _first_to_leave(records: RunRecords, ending: Ending | None) -> Death | None:
+    """The first rank with a bad status that is not the command itself."""
+    command = None if ending is None else ending.pid
+    pids = {rank.rank.pid for rank in records.ranks} - {command}
+    return next((each for each in records.seen.deaths if each.pid in pids and each.status), None)
 
 
 class _Search:
@@ -135,7 +146,11 @@ class _Search:
         self._status = None if records.ending is None else records.ending.exit_status
         self._command_pid = None if records.ending is None else records.ending.pid
         of_last_start = [each for each in records.reports if not self._is_of_former_start(each)]
-        self._reports = [each for each in of_last_start if each.started_by is None]
+        self._reports = [
+            each
+            for each in of_last_start
+            if each.started_by is None and (each.is_rank or not is_a_launchers(each.error))
+        ]
         self._of_helpers = [each for each in of_last_start if each.started_by is not None]
 
     def failure(self) -> Failure | None:
@@ -170,11 +185,13 @@ class _Search:
         followers = {each.rank for each in others if _follows(each, report)}
         alike = {each.rank for each in others if are_alike(each, report)} - followers
         told = followers | alike
-        step = None if report.step is None else report.step + self._former_steps(report)
+        former = self._former_steps(report)
+        step = None if report.step is None else report.step + former
         return Failure(
             kind=Kind.EXCEPTION if report.memory is None else Kind.OUT_OF_MEMORY,
             rank=report.rank if report.is_rank else None,
             step=step,
+            steps_since_start=report.step if former else None,
             is_before_training=step is None and not self._have_trained(report),
             report=report,
             alike=tuple(sorted(alike)),
@@ -192,11 +209,15 @@ class _Search:
         return below[-1] if is_about_them else report
 
     def _is_of_former_start(self, report: FailureReport) -> bool:
-        """Whether a launcher has started the rank again since: only its last start counts."""
-        rank = self._rank(report.rank) if report.is_rank else None
-        if rank is None or rank.rank.pid == report.pid:
-            return False
-        return report.unix_s < (rank.rank.process_unix_ns or rank.rank.unix_ns) / 1e9
+        """Whether training was started since by another process: only the last start counts.
+
+        A launcher starts a rank again; a shell goes on to the next script.
+        """
+        return any(
+            report.unix_s < (each.rank.process_unix_ns or each.rank.unix_ns) / 1e9
+            for each in self._records.ranks
+            if each.rank.pid != report.pid and (each.rank.rank == report.rank or not report.is_rank)
+        )
 
     def _former_steps(self, report: FailureReport) -> int:
         """Steps that the rank took before the process that counted those of this report."""
@@ -249,7 +270,12 @@ class _Search:
         deaths = self._records.seen.deaths
         if rank is None:
             ranks = {each.rank.pid for each in self._records.ranks}
-            scripts = (death.status for death in deaths if death.pid not in ranks)
+            trained_unix_s = max(map(last_step_unix_s, self._records.ranks), default=0.0)
+            scripts = (
+                death.status
+                for death in deaths
+                if death.pid not in ranks and death.unix_s > trained_unix_s
+            )
             return next((status for status in scripts if _signal(status) is not None), None)
         seen = (death.status for death in deaths if death.pid == rank.rank.pid)
         found = next((status for status in seen if status is not None), None)
@@ -397,8 +423,9 @@ def last_step_unix_s(rank: RankRecords) -> float:
 def _steps_taken(rank: RankRecords) -> int:
     """The number of a rank's last complete step, as the summary numbers them."""
     found = complete_steps(rank).index
-    folded = int(rank.blocks["complete_steps"].sum())
-    return rank.earlier_steps + (int(found[-1]) + 1 if len(found) else folded)
+    if len(found):
+        return int(found[-1]) + 1
+    return rank.earlier_steps + int(rank.blocks["complete_steps"].sum())
 
 
 def _follows(report: FailureReport, first: FailureReport) -> bool:

@@ -212,6 +212,11 @@ def is_consequence(error: str, message: str) -> bool:
     return error in _FROM_ANOTHER_PROCESS or bool(_CONSEQUENCE.search(f"{error}: {message}"))
 
 
+def is_a_launchers(error: str) -> bool:
+    """Whether an exception is how a launcher of ranks says that one of them ended badly."""
+    return error in ("ChildFailedError", "SignalException")
+
+
 def says_a_command_failed(error: str) -> bool:
     """Whether an exception only says that a command which the script had started has failed."""
     return error == "CalledProcessError"

@@ -30,7 +30,7 @@ from traceml.model.failure import (
 from traceml.model.secrets import masked_text
 from traceml.trace.footprint import footprint
 from traceml.trace.frames import variables_of
-from traceml.trace.place import is_helper
+from traceml.trace.place import is_helper, was_started_again
 from traceml.trace.traceback_text import MAX_LETTERS, traceback_text
 
 if TYPE_CHECKING:
@@ -149,6 +149,8 @@ class Failures:
         parts = [f"rank {self._session.rank()} failed"]
         if report.step is not None:
             parts.append(f" at step {report.step}")
+            if was_started_again():
+                parts.append(" since it was started again")  # the summary counts on
         if report.phase is not None:
             parts.append(f" in {report.phase}")
         if report.module is not None:

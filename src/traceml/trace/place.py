@@ -55,6 +55,11 @@ def has_rank() -> bool:
     return any(_number(names[0]) is not None for names in _RANK_VARIABLES)
 
 
+def was_started_again() -> bool:
+    """Whether torch's launcher has started the ranks again after a failure."""
+    return bool(_number("TORCHELASTIC_RESTART_COUNT"))
+
+
 def is_helper() -> bool:
     """Whether a script started this process beside its training, as any other command.
 

@@ -50,14 +50,14 @@ def check(facts: Facts) -> Finding:
 def _bad_status(known: Stability) -> str:
     """Whose choice a status other than 0 was, as far as it was seen."""
     status, left = known.exit_status, known.first_to_leave
-    if known.is_of_script:
-        return (
-            f"The script ended with exit status {status} by itself: no exception and no signal "
-            "ended it."
-        )
     if left is not None:
         return (
             f"Rank {left.rank} ended with exit status {left.status} by itself, and the command "
             f"around it with {status}."
         )
-    return f"The command around the script ended with exit status {status}; its training had ended."
+    if not known.is_of_script:
+        return f"The training ended, and the command around it ended with exit status {status}."
+    return (
+        f"The script ended with exit status {status} by itself: no exception and no signal ended "
+        "it."
+    )
