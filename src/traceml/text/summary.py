@@ -304,9 +304,9 @@ def _traceback(summary: Summary) -> list[str]:
         return []
     lines = [_as_printed(line) for line in found.splitlines() if line.strip()]
     if len(lines) > MAX_TRACEBACK_LINES:
-        hidden = len(lines) - MAX_TRACEBACK_LINES + 2
-        shown = lines[len(lines) - MAX_TRACEBACK_LINES + 2 :]
-        lines = [lines[0], f"  … {count(hidden, 'line')} left out …", *shown]
+        last = lines[2 - MAX_TRACEBACK_LINES :]
+        hidden = len(lines) - 1 - len(last)
+        lines = [lines[0], f"  … {count(hidden, 'line')} left out …", *last]
     return ["  Traceback", *(f"    {line}" for line in lines)]
 
 
