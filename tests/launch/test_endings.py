@@ -73,15 +73,6 @@ def test_a_script_that_raised_before_training_is_an_exception(
     done.assert_nothing_is_left()
 
 
-def test_a_torch_that_cannot_be_imported_is_an_exception(tmp_path: Path) -> None:
-    (tmp_path / "torch").mkdir()
-    (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('libcuda is missing')\n")
-    done = run_traceml(["run", "train.py"], tmp_path, "import torch\n")
-    failure = failure_of(done)
-    assert (failure["error"], failure["message"]) == ("ImportError", "libcuda is missing")
-    assert "sitecustomize" not in failure["traceback"]
-
-
 @pytest.mark.parametrize("mode", ["-c", "-m"])
 def test_python_c_and_m_are_scripts_too(tmp_path: Path, mode: str) -> None:
     (tmp_path / "job.py").write_text("raise ValueError('no')\n")

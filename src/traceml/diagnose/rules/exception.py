@@ -56,16 +56,18 @@ def check(facts: Facts) -> Finding | None:
         section=Section.STABILITY,
         severity=Severity.CRITICAL,
         claim=f"{who(failure)} failed{place(failure)}: {words(report)}.{handled}",
-        action=_action(failure, report),
+        action=_action(failure, report, facts.reason_without_steps),
         phase=phase_of(report),
         ranks=ranks_of(failure),
         evidence={**evidence_of(failure), "message": report.message},
     )
 
 
-def _action(failure: Failure, report: FailureReport) -> str:
+def _action(failure: Failure, report: FailureReport, reason_without_steps: str | None) -> str:
     where = f"Look at {report.where}." if report.where else "See the traceback."
     hints = [hint for text, hint in HINTS if text in report.message]
+    if reason_without_steps and "'torch'" in report.message:
+        hints.append(reason_without_steps)  # which interpreter has none
     if says_a_command_failed(report.error):
         hints.append("It only says that a command failed: look at what that command printed.")
     elif is_consequence(report.error, report.message):
