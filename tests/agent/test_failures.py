@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -38,6 +39,22 @@ def test_an_end_is_seen_once_with_its_signal() -> None:
         assert found == Death(rank=3, pid=process.pid, unix_s=5.0, status=137)
         assert deaths.look({process.pid: 3}, 6.0) == []
         assert deaths.wakers() == []
+
+
+def kernel_tells_of_collected_processes() -> bool:
+    return tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2]) >= (6, 15)
+
+
+@pytest.mark.skipif(not kernel_tells_of_collected_processes(), reason="needs Linux 6.15")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_an_end_that_the_parent_has_collected_is_still_told(number: signal.Signals) -> None:
+    """As behind `timeout` or a shell, who wait for the rank themselves."""
+    with sleeper() as process:
+        deaths = Deaths()
+        deaths.follow(process.pid)
+        os.kill(process.pid, number)
+        process.wait()
+        assert next_death(deaths, {}).status == 128 + number
 
 
 def test_a_process_that_is_gone_already_is_seen_without_a_status() -> None:

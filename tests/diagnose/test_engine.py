@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from factories import make_run, map_steps, spend, work_between
 from traceml.diagnose import engine
 from traceml.diagnose.engine import diagnose
+from traceml.diagnose.explain import explain
 from traceml.facts.aligned import WIDE
 from traceml.facts.facts import Facts
 from traceml.facts.gather import gather
@@ -142,6 +143,55 @@ def test_critical_memory_leads_unless_the_step_is_critical(
 
     monkeypatch.setattr(engine, "RULES", (*engine.RULES, full))
     assert diagnose(gather(run)).primary.section is leads
+
+
+def made(kind: Kind, section: Section, severity: Severity) -> Finding:
+    return Finding(kind, section, severity, f"{kind.value} is so", "do this")
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        pytest.param(
+            made(Kind.KILLED, Section.STABILITY, Severity.WARNING),
+            made(Kind.NON_FINITE_LOSS, Section.STABILITY, Severity.CRITICAL),
+            id="what ended it, then what would have",
+        ),
+        pytest.param(
+            made(Kind.OUT_OF_MEMORY, Section.STABILITY, Severity.CRITICAL),
+            made(Kind.CREEP_CONFIRMED, Section.STEP_MEMORY, Severity.CRITICAL),
+            id="no memory left, then why",
+        ),
+        pytest.param(
+            made(Kind.CREEP_CONFIRMED, Section.STEP_MEMORY, Severity.CRITICAL),
+            made(Kind.INPUT_BOUND, Section.STEP_TIME, Severity.CRITICAL),
+            id="memory that is full soon, then a slow step",
+        ),
+        pytest.param(
+            made(Kind.INPUT_BOUND, Section.STEP_TIME, Severity.CRITICAL),
+            made(Kind.CREEP_CONFIRMED, Section.STEP_MEMORY, Severity.WARNING),
+            id="memory that lasts for days does not lead",
+        ),
+        pytest.param(
+            made(Kind.WAIT_HEAVY, Section.STEP_TIME, Severity.WARNING),
+            made(Kind.KILLED, Section.STABILITY, Severity.INFO),
+            id="being asked to end is a remark",
+        ),
+    ],
+)
+def test_the_consequence_decides_what_leads(first: Finding, second: Finding) -> None:
+    for findings in ((first, second), (second, first)):
+        ordered = explain(findings)
+        sections = {s: tuple(f for f in ordered if f.section is s) for s in Section}
+        assert engine.primary(sections) == first
+
+
+def test_where_no_step_was_measured_what_ended_the_run_leads() -> None:
+    ended = made(Kind.KILLED, Section.STABILITY, Severity.INFO)
+    nothing = made(Kind.NO_DATA, Section.STEP_TIME, Severity.INFO)
+    sections: dict[Section, tuple[Finding, ...]] = dict.fromkeys(Section, ())
+    sections |= {Section.STABILITY: (ended,), Section.STEP_TIME: (nothing,)}
+    assert engine.primary(sections) == ended
 
 
 def test_a_run_that_failed_is_told_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,6 +42,13 @@ def test_no_part_is_empty() -> None:
         assert all(table.rows for table in found.tables)
 
 
+def test_the_traceback_stands_where_the_failure_is_told() -> None:
+    printed = "Traceback (most recent call last):\n\tbad\x1b[31m\nValueError: bad"
+    page = page_of(failed(report(traceback=printed)), standing_of("failed", 1))
+    shown = part(page, "failure").printed
+    assert shown == ("Traceback (most recent call last):", "    bad?[31m", "ValueError: bad")
+
+
 def test_the_verdict_on_a_run_that_failed_is_the_failure() -> None:
     page = page_of(failed(report(message="bad\x1b[31m\nshape")), standing_of("failed", 1))
     assert (page.verdict.severity, page.verdict.status) == ("crit", "EXCEPTION")

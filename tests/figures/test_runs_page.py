@@ -3,8 +3,11 @@
 from drawn_runs import standing_of
 from factories import make_run
 from failing import failed, report
+from memory_runs import with_steps_memory
+from traceml.figures.findings import rail
 from traceml.figures.runs_page import run_row
 from traceml.summaries.build import build
+from traceml.text.summary import summary_text
 
 
 def test_a_finished_run_shows_its_verdict_and_its_pace() -> None:
@@ -36,3 +39,18 @@ def test_a_run_that_failed_shows_how() -> None:
         "crit",
         "failed with status 1",
     )
+
+
+def test_memory_that_is_full_soon_leads_a_slow_step_everywhere() -> None:
+    """Both are critical: what will end the run comes before what slows it."""
+    run = with_steps_memory(
+        "allocated_bytes", lambda step, _: 1000 + 10 * step, gpu=True, input_ms=80
+    )
+    summary = build(run, 0.0, "0")
+    assert summary.step_time is not None
+    assert summary.step_time.issues[0].severity == "crit"
+    lines = summary_text(summary).splitlines()
+    assert lines[3] == "  Verdict  MEMORY CREEP (critical)"
+    assert next(line for line in lines if "Also" in line).startswith("  Also     INPUT-BOUND")
+    assert run_row("leaks", summary, standing_of()).status == "MEMORY CREEP"
+    assert [card.status for card in rail(summary)][:2] == ["MEMORY CREEP", "INPUT-BOUND"]

@@ -313,4 +313,6 @@ def test_a_torch_that_fails_to_import_fails_as_without_us(tmp_path: Path) -> Non
     done = run_traceml(["run", "train.py"], tmp_path, script)
     assert (done.status, done.stdout) == (1, "libcudart.so.12\n")
     assert "ImportError: libcudart.so.12" in done.stderr
-    assert done.why == "The script never imported torch."
+    said = "The script failed before its first training step: ImportError: libcudart.so.12."
+    assert done.why == said
+    assert "sitecustomize" not in done.summary["failure"]["traceback"]

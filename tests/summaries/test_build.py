@@ -132,7 +132,8 @@ def test_a_run_without_steps_says_why() -> None:
     )
     summary = summary_of(replace(make_run(steps=0), ranks=(), ending=ending))
     assert summary.primary_diagnosis.kind == "NO_DATA"
-    assert summary.primary_diagnosis.summary == "It never imported torch."
+    said = "It ended with exit status 3 before its first training step. It never imported torch."
+    assert summary.primary_diagnosis.summary == said
     assert summary.exit_status == 3
     assert summary.steps is None
 

@@ -180,3 +180,21 @@ def test_a_failure_is_the_verdict_and_an_end_that_was_asked_for_is_not() -> None
     asked = text_of(failed(status=143, input_ms=80))
     assert "Verdict  INPUT-BOUND" in asked
     assert "Also     KILLED: The run was ended by SIGTERM at step 201." in asked
+
+
+def test_a_traceback_is_shown_as_far_as_a_terminal_bears_it() -> None:
+    frames = [f'  File "train.py", line {n}, in f{n}\n    f{n + 1}({"x" * n})' for n in range(200)]
+    long = "\n".join(["Traceback (most recent call last):", *frames, "ValueError: b\x1b[2Jad"])
+    text = text_of(failed(report(traceback=long)))
+    shown = text.split("  Traceback\n")[1].split("\n\n")[0].splitlines()
+    assert shown[0] == "    Traceback (most recent call last):"
+    assert "387 lines left out" in shown[1]
+    assert shown[-1] == "    ValueError: b[2Jad"
+    assert len(shown) == 16
+    assert all(len(line) <= 80 for line in shown)
+
+
+def test_a_short_traceback_is_shown_whole() -> None:
+    text = text_of(failed(report(traceback="Traceback (most recent call last):\nValueError: bad")))
+    assert "    Traceback (most recent call last):\n    ValueError: bad\n" in text
+    assert "Traceback" not in text_of(failed(status=137))

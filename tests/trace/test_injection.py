@@ -226,8 +226,10 @@ def test_no_torch_in_the_scripts_environment_is_said(tmp_path: Path) -> None:
     script = "try:\n    import torch\nexcept ImportError as error:\n    print(error)\nimport torch"
     done = run_traceml(["run", "--", base, "train.py"], tmp_path, script)
     assert (done.status, done.stdout) == (1, "No module named 'torch'\n")
-    assert done.why.startswith("The script asked for torch, which ")
-    assert done.why.endswith(" does not have.")
+    assert done.why.endswith("ModuleNotFoundError: No module named 'torch'.")
+    action = done.summary["primary_diagnosis"]["action"]
+    assert "The script asked for torch, which " in action
+    assert action.endswith(" does not have.")
 
 
 def _python_of(version: str) -> str:

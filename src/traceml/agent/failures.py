@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
+import struct
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -15,6 +17,13 @@ from traceml.store.failures import keep_stacks, read_seen, write_seen
 
 _ZOMBIE = "Z"
 
+# ioctl(pidfd, PIDFD_GET_INFO) of Linux 6.15 and newer tells anybody who holds the descriptor how a
+# process ended, also after its parent has collected it. `struct pidfd_info`: a mask of 8 bytes
+# that names what is asked for and what was answered; the wait status is its last 4 of 64.
+_INFO_BYTES = 64
+_GET_INFO = (3 << 30) | (_INFO_BYTES << 16) | (0xFF << 8) | 11
+_INFO_EXIT = 1 << 3
+
 
 class FailureWatch:
     """What goes wrong in a run, as seen from outside; what an agent before us saw is kept."""
@@ -25,7 +34,12 @@ class FailureWatch:
         self._ends = list(seen.deaths)
         self._deaths = Deaths()
         self._stalls = StallWatch(partial(keep_stacks, folder), seen=seen.stalls)
-        self.follow, self.wakers = self._deaths.follow, self._deaths.wakers
+        self.wakers = self._deaths.wakers
+
+    def follow(self, pid: int) -> None:
+        """Watch one more process; one whose end is known already is left alone."""
+        if all(death.pid != pid for death in self._ends):
+            self._deaths.follow(pid)
 
     def look_for_deaths(self, ranks: dict[int, int], unix_s: float) -> None:
         """Write down which processes have ended; `ranks` are theirs, by pid."""
@@ -51,8 +65,9 @@ class FailureWatch:
 class Deaths:
     """The ends of the ranks' processes.
 
-    Linux wakes us at a process's end, and until its parent has buried it, says how it ended.
-    Elsewhere we look from time to time and learn only that it is gone.
+    Linux wakes us at a process's end. How it ended it says until its parent has collected it, and
+    since Linux 6.15 also afterwards: whatever program stands between the rank and us (`timeout`,
+    a shell) does not hide it. Elsewhere we look from time to time and learn only that it is gone.
     """
 
     def __init__(self) -> None:
@@ -81,12 +96,14 @@ class Deaths:
             for pid, descriptor in self._descriptors.items()
             if (descriptor in readable if descriptor is not None else _is_gone(pid))
         ]
-        return [Death(ranks.get(pid, 0), pid, unix_s, self._bury(pid)) for pid in ended]
+        return [Death(ranks.get(pid, 0), pid, unix_s, self._let_go(pid)) for pid in ended]
 
-    def _bury(self, pid: int) -> int | None:
-        status = _exit_status(pid)
+    def _let_go(self, pid: int) -> int | None:
+        status = _status_of_uncollected(pid)
         descriptor = self._descriptors.pop(pid)
         if descriptor is not None:
+            if status is None:
+                status = _status_of_collected(descriptor)
             os.close(descriptor)
         return status
 
@@ -96,13 +113,31 @@ def _is_gone(pid: int) -> bool:
     return process is None or not is_alive(process)
 
 
-def _exit_status(pid: int) -> int | None:
+def _status_of_uncollected(pid: int) -> int | None:
     """How a process ended, as a shell would say it, while its parent has not yet asked."""
     try:
         values = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        if values[0] != _ZOMBIE:
-            return None
-        code = os.waitstatus_to_exitcode(int(values[-1]))
+        return _as_in_a_shell(int(values[-1])) if values[0] == _ZOMBIE else None
     except (OSError, ValueError, IndexError):
+        return None
+
+
+def _status_of_collected(descriptor: int) -> int | None:
+    """The same when its parent has asked; `None` where the kernel does not tell."""
+    info = bytearray(_INFO_BYTES)
+    struct.pack_into("=Q", info, 0, _INFO_EXIT)
+    try:
+        fcntl.ioctl(descriptor, _GET_INFO, info)
+    except OSError:
+        return None
+    (answered,) = struct.unpack_from("=Q", info, 0)
+    (status,) = struct.unpack_from("=i", info, _INFO_BYTES - 4)
+    return _as_in_a_shell(status) if answered & _INFO_EXIT else None
+
+
+def _as_in_a_shell(wait_status: int) -> int | None:
+    try:
+        code = os.waitstatus_to_exitcode(wait_status)
+    except ValueError:
         return None
     return 128 - code if code < 0 else code

@@ -31,7 +31,7 @@ from traceml.agent.stalls import Training
 from traceml.model.errors import UnreadableRecords
 from traceml.model.sample import Sample
 from traceml.store import folder as folders
-from traceml.store.failures import remove_ring, stacks_of
+from traceml.store.failures import remove_ring, script_pids, stacks_of
 from traceml.store.load import ring_paths
 from traceml.store.recordfile import RankFiles
 from traceml.store.rings import RingReader
@@ -47,6 +47,9 @@ FULL = 0.125
 """A ring that holds this share of its capacity undrained is drained before its time has come."""
 FRESH_S = 5 * SECOND_S
 """A sample older than this says nothing about now: the driver answers slowly, or not at all."""
+LAST_DEATHS_S = 0.3
+"""How long the end of a run waits for processes that outlive the command: a large one takes a
+while to give its memory back after a SIGKILL."""
 MOST_TRACEBACKS = 20
 """After so many the log has said it."""
 
@@ -106,6 +109,7 @@ class Agent:
         self._seconds = 0
         self._last_sample: Sample | None = None
         self._told_to_end: set[int] = set()
+        self._scripts: set[int] = set()
 
     def run(self) -> bool:
         """Follow the run to its end, then write its summary; whether everything is on disk."""
@@ -132,6 +136,7 @@ class Agent:
         """One look at everything; what fails in one place holds up no other."""
         if steps:
             self._guarded(self._find_rings)
+            self._guarded(self._follow_scripts)
         for followed in self._followed():
             if steps or self._is_filling(followed):
                 self._guarded(self._drain, followed)
@@ -193,9 +198,24 @@ class Agent:
 
     # What goes wrong
 
+    def _follow_scripts(self) -> None:
+        """A script that dies before its first step has no ring yet."""
+        for pid in script_pids(self._folder):
+            if pid not in self._scripts:
+                self._scripts.add(pid)
+                self._watch.follow(pid)
+
     def _look_for_deaths(self) -> None:
         ranks = {followed.pid: followed.rank for followed in self._followed()}
         self._watch.look_for_deaths(ranks, time.time())
+
+    def _look_for_last_deaths(self) -> None:
+        """The command has ended: what it started is usually dead, or about to die of a signal."""
+        deadline_s = time.monotonic() + LAST_DEATHS_S
+        self._look_for_deaths()
+        while (wakers := self._watch.wakers()) and (left_s := deadline_s - time.monotonic()) > 0:
+            select.select(wakers, [], [], left_s)
+            self._look_for_deaths()
 
     def _look_for_stalls(self) -> None:
         ranks = [
@@ -337,7 +357,7 @@ class Agent:
             folders.remove_rings(self._manifest)
             return False
         self._find_rings()
-        self._guarded(self._look_for_deaths)
+        self._guarded(self._look_for_last_deaths)
         drained = [self._guarded(self._drain, followed, True) for followed in self._followed()]
         self._guarded(self._artifacts.save)
         self._guarded(self._keep_sample, lambda: self._sampling.last(self._pids()))

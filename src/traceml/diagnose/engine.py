@@ -62,7 +62,7 @@ from traceml.diagnose.rules import (
     warmup,
 )
 from traceml.facts.facts import Facts
-from traceml.model.finding import Finding, Section, Severity
+from traceml.model.finding import Finding, Kind, Section, Severity, consequence
 
 Rule = Callable[[Facts], "Finding | None"]
 
@@ -128,7 +128,7 @@ CALM: Mapping[Section, Callable[[Facts], Finding]] = {
 
 
 LEADERS = (Section.STABILITY, Section.STEP_TIME, Section.STEP_MEMORY)
-"""The sections whose worst finding may be the one to read first, in this order among equals."""
+"""The sections whose findings may be the one to read first, in this order among equals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,12 +150,21 @@ def diagnose(facts: Facts) -> Diagnosis:
 
 
 def primary(sections: Mapping[Section, tuple[Finding, ...]]) -> Finding:
-    """The worst finding leads; of equals a failed run is told first, then the step, then memory.
+    """The finding to read first: what ended the run, what will end it, what slows it, a remark.
 
-    What the machine and the processes show is context, and never leads. Of the step something has
-    to be said.
+    Of equals the more severe leads, then stability, then the step, then memory. What the machine
+    and the processes show is context, and never leads. Where nothing is more than a remark, the
+    step's is told; where no step was measured, what ended the run before.
     """
-    worst = [sections[section][0] for section in LEADERS if sections[section]]
-    if all(finding.severity is Severity.INFO for finding in worst):
-        return sections[Section.STEP_TIME][0]
-    return max(worst, key=lambda finding: finding.severity.weight)
+    found = [finding for section in LEADERS for finding in sections[section]]
+    first = min(found, key=reading_order)
+    if first.severity is not Severity.INFO:
+        return first
+    ended = next((finding for finding in found if finding.kind is Kind.KILLED), None)
+    step = sections[Section.STEP_TIME][0]
+    return ended if ended is not None and step.kind is Kind.NO_DATA else step
+
+
+def reading_order(finding: Finding) -> tuple[int, int]:
+    """By consequence, and severity among equals."""
+    return consequence(finding.kind, finding.severity), -finding.severity.weight

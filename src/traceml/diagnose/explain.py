@@ -1,7 +1,7 @@
-"""Puts the findings of a run in order: what explains another follows it or leads it.
+"""Puts the findings of a section in order: what explains another follows it or leads it.
 
-Severity decides first, always. Within one severity the time lost decides, and an explanation
-stands directly behind what it explains.
+Severity decides first, always. Within one severity the consequence decides, then the time lost, and
+an explanation stands directly behind what it explains.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.model.finding import Finding, Kind, Section, Severity, consequence
 
 STRAGGLERS = frozenset(
     {
@@ -94,10 +94,14 @@ def _is_usual(finding: Finding) -> bool:
     return is_share_of_cpu and (finding.share or 0.0) < OUTWEIGHS
 
 
-def _order(finding: Finding) -> tuple[int, bool, float, str, str]:
-    """Severity, verdicts before remarks, the time that could be won; names to be repeatable."""
+def _order(finding: Finding) -> tuple[int, int, bool, float, str, str]:
+    """Severity, what it means for the run, verdicts before remarks, the time that could be won.
+
+    Names come last, to be repeatable.
+    """
     return (
         -finding.severity.weight,
+        consequence(finding.kind, finding.severity),
         _is_remark(finding),
         -(finding.lost_s_per_step or 0.0),
         finding.kind.value,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 
 from traceml.facts.stability import Failure
 from traceml.model.failure import FailureReport
@@ -10,17 +11,40 @@ from traceml.model.finding import Evidence
 from traceml.model.phase import Phase
 
 LONGEST_MESSAGE = 300
+MAX_RANKS = 8
+"""In one sentence."""
 
 
 def who(failure: Failure) -> str:
-    """The rank, as a sentence begins."""
-    return "The training process" if failure.rank is None else f"Rank {failure.rank}"
+    """The rank, or all that failed alike, as a sentence begins."""
+    if failure.rank is None:
+        report = failure.report
+        is_helper = report is not None and report.started_by is not None
+        return "A Python process that the script started" if is_helper else "The script"
+    if not failure.alike:
+        return f"Rank {failure.rank}"
+    all_of_them = sorted((failure.rank, *failure.alike))
+    return f"Ranks {listed(all_of_them)} {'both' if len(all_of_them) == 2 else 'all'}"
+
+
+def listed(ranks: Sequence[int]) -> str:
+    """Ranks in a sentence: `0, 1 and 5`; of very many the first few."""
+    if len(ranks) > MAX_RANKS:
+        shown = ", ".join(map(str, ranks[:MAX_RANKS]))
+        return f"{shown} and {len(ranks) - MAX_RANKS:,} more"
+    *before, last = map(str, ranks)
+    return f"{', '.join(before)} and {last}" if before else last
 
 
 def place(failure: Failure) -> str:
     """Where it was: step, phase, module."""
     report = failure.report
     parts = [f" at step {failure.step:,}" if failure.step is not None else ""]
+    if failure.steps_since_start is not None:
+        parts.append(f" (step {failure.steps_since_start:,} since it was started again)")
+    is_part_of_training = failure.rank is not None or report is None or report.started_by is None
+    if failure.is_before_training and is_part_of_training:
+        parts = [" before its first training step"]
     if report is not None:
         parts.append(f" in {report.phase}" if report.phase else "")
         parts.append(f", module {report.module}" if report.module else "")
@@ -57,8 +81,8 @@ def signal_name(number: int) -> str:
 
 
 def ranks_of(failure: Failure) -> tuple[int, ...]:
-    """The rank it is about, if it is known."""
-    return () if failure.rank is None else (failure.rank,)
+    """The ranks it is about, the first to fail first, if they are known."""
+    return () if failure.rank is None else (failure.rank, *failure.alike)
 
 
 def evidence_of(failure: Failure) -> Evidence:
@@ -71,5 +95,6 @@ def evidence_of(failure: Failure) -> Evidence:
         "module": None if report is None else report.module,
         "error": None if report is None else report.error,
         "where": None if report is None else report.where,
+        "ranks_alike": ", ".join(map(str, failure.alike)) or None,
         "ranks_that_followed": ", ".join(map(str, failure.followers)) or None,
     }

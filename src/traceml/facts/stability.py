@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from traceml.facts.aligned import complete_steps
 from traceml.facts.losses import LossFacts, loss_facts
 from traceml.facts.sensors import oom_kills
 from traceml.model import layout
-from traceml.model.failure import Death, Doing, FailureReport, Stall, Standing, is_consequence
+from traceml.model.failure import (
+    Death,
+    Doing,
+    FailureReport,
+    Stall,
+    Standing,
+    are_alike,
+    is_a_launchers,
+    is_consequence,
+    says_a_command_failed,
+)
 from traceml.model.finding import Kind
+from traceml.model.run import Ending
 from traceml.store.records import RankRecords, RunRecords
 
 FIRST_SIGNAL_STATUS = 129
 LAST_SIGNAL_STATUS = 192
 """A shell reports signal n as 128 + n."""
+TIMEOUT_STATUS = 124
+"""With which the command `timeout` ends when it had to end its own."""
+_TIMEOUT = re.compile(r"(^|[\s/;&|(])g?timeout\s")
 LAST_SAMPLES = 5
 """Seconds before the end: a process that dies gives its memory back before the last of them."""
 CURVE_STEPS = 32
@@ -41,6 +57,8 @@ class Failure:
     kind: Kind
     rank: int | None = None
     step: int | None = None
+    steps_since_start: int | None = None
+    """The same step as its process counted it, where the rank was started again."""
     report: FailureReport | None = None
     signal: int | None = None
     """`None` where nobody saw how the process ended."""
@@ -48,6 +66,10 @@ class Failure:
     """With which the rank left, where no signal ended it."""
     said_goodbye: bool = False
     """Every rank had ended its training before."""
+    is_before_training: bool = False
+    """No training step had been taken by then."""
+    timed_out: bool = False
+    """The command `timeout` ended it, when its time was up."""
     was_watched: bool = True
     """Somebody was there to see the end of the run."""
     stall: Stall | None = None
@@ -55,6 +77,10 @@ class Failure:
     """The ranks that the others waited for."""
     waiting: tuple[Standing, ...] = ()
     """The ranks that waited for others; one that trains alone waits for nobody."""
+    alike: tuple[int, ...] = ()
+    """Other ranks that raised the same exception by themselves."""
+    others: tuple[FailureReport, ...] = ()
+    """Exceptions of another kind that other ranks raised by themselves."""
     followers: tuple[int, ...] = ()
     """Ranks that failed because this one did."""
     last: LastSamples = LastSamples()
@@ -70,6 +96,11 @@ class Stability:
 
     is_over: bool = False
     exit_status: int | None = None
+    """Of the command: the script, or a program around it."""
+    is_of_script: bool = True
+    """That status is the script's own, as far as anybody knows."""
+    first_to_leave: Death | None = None
+    """The first rank below the command that ended with a status other than 0."""
     failure: Failure | None = None
     pauses: tuple[Stall, ...] = ()
     """Long pauses after which steps came again."""
@@ -82,13 +113,23 @@ NOTHING_KNOWN = Stability()
 def stability(records: RunRecords) -> Stability:
     """How the run ended and how its loss went."""
     ending = records.ending
+    pids = [rank.rank.pid for rank in records.ranks]
     return Stability(
         is_over=ending is not None,
         exit_status=None if ending is None else ending.exit_status,
+        is_of_script=ending is None or ending.pid in (None, *records.seen.scripts, *pids),
+        first_to_leave=_first_to_leave(records, ending),
         failure=_Search(records).failure(),
         pauses=tuple(s for s in records.seen.stalls if s.resumed_unix_s is not None),
         loss=loss_facts(records.ranks, records.metrics),
     )
+
+
+def _first_to_leave(records: RunRecords, ending: Ending | None) -> Death | None:
+    """The first rank with a bad status that is not the command itself."""
+    command = None if ending is None else ending.pid
+    pids = {rank.rank.pid for rank in records.ranks} - {command}
+    return next((each for each in records.seen.deaths if each.pid in pids and each.status), None)
 
 
 class _Search:
@@ -103,9 +144,14 @@ class _Search:
         self._records = records
         self._is_over = records.ending is not None
         self._status = None if records.ending is None else records.ending.exit_status
-        pids = {rank.rank.pid for rank in records.ranks}
-        of_last_start = [each for each in records.reports if each.pid in pids]
-        self._reports = of_last_start or list(records.reports)
+        self._command_pid = None if records.ending is None else records.ending.pid
+        of_last_start = [each for each in records.reports if not self._is_of_former_start(each)]
+        self._reports = [
+            each
+            for each in of_last_start
+            if each.started_by is None and (each.is_rank or not is_a_launchers(each.error))
+        ]
+        self._of_helpers = [each for each in of_last_start if each.started_by is not None]
 
     def failure(self) -> Failure | None:
         """What explains the end; `None` where the run ended well, or goes on."""
@@ -125,23 +171,64 @@ class _Search:
             return killed
         handled = [each for each in self._reports if self._is_last_word(each)]
         last = raised[:1] or handled[-1:]
-        return self._exception(last[0]) if last else None
+        return self._exception(self._explained(last[0])) if last else None
 
     # Exceptions
 
     def _exception(self, report: FailureReport) -> Failure:
-        rank = self._rank(report.rank)
-        others = {each.rank for each in self._reports if not each.is_handled} - {report.rank}
+        rank = self._rank(report.rank) if report.is_rank else None
+        others = [
+            each
+            for each in self._reports
+            if not each.is_handled and each.is_rank and each.rank != report.rank
+        ]
+        followers = {each.rank for each in others if _follows(each, report)}
+        alike = {each.rank for each in others if are_alike(each, report)} - followers
+        told = followers | alike
+        former = self._former_steps(report)
+        step = None if report.step is None else report.step + former
         return Failure(
             kind=Kind.EXCEPTION if report.memory is None else Kind.OUT_OF_MEMORY,
-            rank=report.rank,
-            step=report.step,
+            rank=report.rank if report.is_rank else None,
+            step=step,
+            steps_since_start=report.step if former else None,
+            is_before_training=step is None and not self._have_trained(report),
             report=report,
-            followers=tuple(sorted(others)),
+            alike=tuple(sorted(alike)),
+            others=tuple(each for each in others if each.rank not in told),
+            followers=tuple(sorted(followers)),
             last=self._last(report.rank),
             allocated_bytes=() if rank is None else _curve(rank),
             samples=None if rank is None else _samples(rank),
         )
+
+    def _explained(self, report: FailureReport) -> FailureReport:
+        """Of a script that only says that a command has failed: what that command said itself."""
+        below = [each for each in self._of_helpers if each.started_by == report.pid]
+        is_about_them = says_a_command_failed(report.error) and below
+        return below[-1] if is_about_them else report
+
+    def _is_of_former_start(self, report: FailureReport) -> bool:
+        """Whether training was started since by another process: only the last start counts.
+
+        A launcher starts a rank again; a shell goes on to the next script.
+        """
+        return any(
+            report.unix_s < (each.rank.process_unix_ns or each.rank.unix_ns) / 1e9
+            for each in self._records.ranks
+            if each.rank.pid != report.pid and (each.rank.rank == report.rank or not report.is_rank)
+        )
+
+    def _former_steps(self, report: FailureReport) -> int:
+        """Steps that the rank took before the process that counted those of this report."""
+        rank = self._rank(report.rank)
+        is_of_last_start = rank is not None and rank.rank.pid == report.pid
+        return rank.former_steps if rank is not None and is_of_last_start else 0
+
+    def _have_trained(self, report: FailureReport) -> bool:
+        """Whether the process had taken steps, or any had where it is none of the ranks."""
+        ranks = [rank for rank in self._records.ranks if rank.rank.pid == report.pid]
+        return any(map(_steps_taken, ranks or self._records.ranks))
 
     def _is_last_word(self, report: FailureReport) -> bool:
         """Whether a handled exception was the last that a rank did before the run ended badly."""
@@ -152,24 +239,60 @@ class _Search:
 
     def _killed(self) -> Failure | None:
         silent = self._silent()
-        signal = _signal(self._status)
-        if signal is None and (not silent or self._left_by_itself(silent)):
+        first = silent[0] if silent else None
+        own = self._own_status(first)
+        signal = _signal(own) or _signal(self._status)
+        timed_out = self._has_timed_out()
+        if signal is None and not timed_out and (not silent or self._left_by_itself(silent, own)):
             return None
-        first = silent[0] if silent else self._records.ranks[0] if self._records.ranks else None
-        rank = None if first is None else first.rank.rank
-        death = None if first is None else self._death(first)
-        own = None if death is None else death.status
+        if first is None and self._records.ranks:
+            first = self._records.ranks[0]
+        steps = 0 if first is None else _steps_taken(first)
         return Failure(
             kind=Kind.KILLED,
-            rank=rank,
-            step=None if first is None else _steps_taken(first) + 1,
-            signal=_signal(own) or signal,
-            status=None if _signal(own) else own,
-            said_goodbye=not silent,
+            rank=None if first is None else first.rank.rank,
+            step=steps + 1 if steps else None,
+            signal=signal,
+            status=None if signal or timed_out else own,
+            said_goodbye=steps > 0 and not silent,
+            is_before_training=not steps,
+            timed_out=timed_out,
             was_watched=self._status is not None or self._records.manifest.mode == "init",
             followers=tuple(each.rank.rank for each in silent[1:]),
-            last=LastSamples() if rank is None else self._last(rank),
+            last=LastSamples() if first is None else self._last(first.rank.rank),
         )
+
+    def _own_status(self, rank: RankRecords | None) -> int | None:
+        """How the process of a rank ended, or the first of the scripts that was killed.
+
+        The run's own status is that of the command, which may be a program around the script.
+        """
+        deaths = self._records.seen.deaths
+        if rank is None:
+            ranks = {each.rank.pid for each in self._records.ranks}
+            trained_unix_s = max(map(last_step_unix_s, self._records.ranks), default=0.0)
+            scripts = (
+                death.status
+                for death in deaths
+                if death.pid not in ranks and death.unix_s > trained_unix_s
+            )
+            return next((status for status in scripts if _signal(status) is not None), None)
+        seen = (death.status for death in deaths if death.pid == rank.rank.pid)
+        found = next((status for status in seen if status is not None), None)
+        is_the_command = self._command_pid is None or self._command_pid == rank.rank.pid
+        return self._status if found is None and self._is_alone and is_the_command else found
+
+    @property
+    def _is_alone(self) -> bool:
+        return len(self._records.ranks) == 1
+
+    def _left_by_itself(self, silent: Sequence[RankRecords], own: int | None) -> bool:
+        """A single process with a status of its own left by `os._exit`: it chose to."""
+        return self._is_alone and len(silent) == 1 and own is not None
+
+    def _has_timed_out(self) -> bool:
+        command = " ".join(self._records.manifest.command)
+        return self._status == TIMEOUT_STATUS and bool(_TIMEOUT.search(command))
 
     def _silent(self) -> list[RankRecords]:
         """Ranks that neither said goodbye nor what was wrong, the first to die first."""
@@ -180,10 +303,6 @@ class _Search:
             if not rank.health.ended and rank.rank.pid not in spoke
         ]
         return sorted(silent, key=lambda rank: (self._died_unix_s(rank), last_step_unix_s(rank)))
-
-    def _left_by_itself(self, silent: Sequence[RankRecords]) -> bool:
-        """A single process with a status of its own left by `os._exit`: it chose to."""
-        return len(self._records.ranks) == len(silent) == 1 and self._status is not None
 
     def _death(self, rank: RankRecords) -> Death | None:
         deaths = (death for death in self._records.seen.deaths if death.pid == rank.rank.pid)
@@ -234,7 +353,11 @@ class _Search:
         if stall is None or stall.resumed_unix_s is not None:
             return None
         unrecorded = {r.rank.pid for r in self._records.ranks if r.health.recording_ended}
-        watched = tuple(each for each in stall.ranks if each.pid not in unrecorded)
+        watched = tuple(
+            replace(each, steps=self._steps_of(each.rank, each.steps))
+            for each in stall.ranks
+            if each.pid not in unrecorded
+        )
         return replace(stall, ranks=watched) if watched else None
 
     def _waits(self, standing: Standing) -> bool:
@@ -251,15 +374,17 @@ class _Search:
         if elsewhere:
             return tuple(each for each in elsewhere if not each.moved)
         present = {each.pid for each in stall.ranks}
+        absent = {rank.rank.pid for rank in self._records.ranks} - present
         return tuple(
             Standing(death.rank, death.pid, Doing.UNKNOWN, self._steps_of(death.rank))
             for death in self._records.seen.deaths
-            if death.unix_s < stall.seen_unix_s and death.pid not in present
+            if death.unix_s < stall.seen_unix_s and death.pid in absent
         )
 
-    def _steps_of(self, number: int) -> int:
+    def _steps_of(self, number: int, otherwise: int = 0) -> int:
+        """A rank's complete steps as the summary numbers them; a ring counts aborted ones too."""
         rank = self._rank(number)
-        return 0 if rank is None else _steps_taken(rank)
+        return otherwise if rank is None else _steps_taken(rank)
 
     # What the records say of a rank
 
@@ -296,9 +421,18 @@ def last_step_unix_s(rank: RankRecords) -> float:
 
 
 def _steps_taken(rank: RankRecords) -> int:
-    complete = (rank.steps["flags"] & layout.NO_STEP) == 0
-    folded = int(rank.blocks["complete_steps"].sum())
-    return rank.earlier_steps + folded + int(np.count_nonzero(complete))
+    """The number of a rank's last complete step, as the summary numbers them."""
+    found = complete_steps(rank).index
+    if len(found):
+        return int(found[-1]) + 1
+    return rank.earlier_steps + int(rank.blocks["complete_steps"].sum())
+
+
+def _follows(report: FailureReport, first: FailureReport) -> bool:
+    """Whether a rank failed only because another had: its peer was gone, or never came."""
+    if is_consequence(report.error, report.message):
+        return True
+    return report.phase == "communication" and report.unix_s > first.unix_s
 
 
 def _curve(rank: RankRecords) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from traceml.figures.findings import facts, lead_card
 from traceml.figures.page import Part, Row, Table, Verdict
-from traceml.figures.words import LONGEST, cell, line
+from traceml.figures.words import LONGEST, cell, line, output_line
 from traceml.model.finding import Kind, Section
 from traceml.model.quantities import count
 from traceml.summaries.record import FailureSummary, Summary
@@ -34,6 +34,7 @@ def failure_part(summary: Summary | None) -> Part | None:
         title="What ended it",
         finding=lead_card(summary, Section.STABILITY.value),
         tables=(Table("failure-table", "The failure", ("", "What is known"), tuple(rows)),),
+        printed=tuple(map(output_line, (failure.traceback or "").splitlines())),
         is_wide=True,
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from traceml.figures.page import Fact, FindingCard, Span, Tone
 from traceml.figures.words import line
-from traceml.model.finding import Kind, Section
+from traceml.model.finding import Kind, Section, consequence
 from traceml.model.quantities import count, duration, memory, percent
 from traceml.summaries.record import Issue, SectionSummary, Summary, WhatIfSummary
 
@@ -110,9 +110,12 @@ def tone(kind: str | None, severity: str | None) -> Tone:
 
 
 def rail(summary: Summary) -> tuple[FindingCard, ...]:
-    """What there is to say, the worst section first, and of each what leads it first."""
+    """What there is to say, section by section, and of each what leads it first.
+
+    The section with what ended the run, or will end it, comes first, then the more severe.
+    """
     told = [cards for name in TITLES if (cards := _told(summary, name))]
-    told.sort(key=lambda cards: -max(_weight(card) for card in cards))
+    told.sort(key=lambda cards: min(map(_reading_order, cards)))
     return tuple(card for cards in told for card in cards)
 
 
@@ -225,8 +228,9 @@ def _told(summary: Summary, name: str) -> list[FindingCard]:
     return cards
 
 
-def _weight(found: FindingCard) -> int:
-    return _WEIGHTS.get(found.severity, 0)
+def _reading_order(found: FindingCard) -> tuple[int, int]:
+    """By what it means for the run, and severity among equals."""
+    return consequence(found.kind, found.severity), -_WEIGHTS.get(found.severity, 0)
 
 
 def _begin(issue: Issue) -> int | None:

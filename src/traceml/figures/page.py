@@ -211,6 +211,8 @@ class Part(Struct, frozen=True):
     tiles: tuple[Tile, ...] = ()
     figures: tuple[Figure, ...] = ()
     tables: tuple[Table, ...] = ()
+    printed: tuple[str, ...] = ()
+    """Lines as a terminal showed them: a traceback."""
     is_wide: bool = False
     """It has the whole width of the page."""
 

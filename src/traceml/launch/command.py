@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from traceml.model.environment import DISABLED, MAX_STEPS, RING_FOLDER, RUN_FOLDER
+from traceml.model.environment import DISABLED, MAX_STEPS, RING_FOLDER, RUN_FOLDER, SCRIPT
 from traceml.model.errors import UsageError
 
 INJECT = Path(__file__).parents[1] / "trace" / "inject"
@@ -118,7 +118,7 @@ def environment_for(
         RUN_FOLDER: str(run_folder),
         RING_FOLDER: ring_folder,
     }
-    for name in (MAX_STEPS, DISABLED):
+    for name in (MAX_STEPS, DISABLED, SCRIPT):
         environment.pop(name, None)
     if max_steps is not None:
         environment[MAX_STEPS] = str(max_steps)
@@ -127,5 +127,5 @@ def environment_for(
 
 def untraced_environment(outer: Mapping[str, str]) -> dict[str, str]:
     """The environment of a command that nobody is to trace, not even itself."""
-    ours = (RUN_FOLDER, RING_FOLDER, MAX_STEPS)
+    ours = (RUN_FOLDER, RING_FOLDER, MAX_STEPS, SCRIPT)
     return {name: value for name, value in outer.items() if name not in ours} | {DISABLED: "1"}

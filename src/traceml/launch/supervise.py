@@ -160,7 +160,7 @@ def run(command: list[str], environment: dict[str, str], to: TracedRun, shown: S
         try:
             training, pid = _start(command, environment, release, output)
         except OSError as error:
-            _end(to, None, status := _not_started(command, error))
+            _end(to, None, Ending(time.time(), status := _not_started(command, error)))
             return status
         agent = AgentProcess(to.folder, keeps_open=output.keys if output else ())
         agent.start()
@@ -180,7 +180,7 @@ def run(command: list[str], environment: dict[str, str], to: TracedRun, shown: S
         if output:
             output.finish(is_unwanted=_has_had_enough)
         view.training_ended()
-        _end(to, agent, status)
+        _end(to, agent, Ending(time.time(), status, pid))
         agent.let_go()
         view.end()
     return status
@@ -257,12 +257,12 @@ def _has_had_enough() -> bool:
     return found is not None and found[0] in signals.PASSED_ON
 
 
-def _end(to: TracedRun, agent: AgentProcess | None, status: int) -> None:
+def _end(to: TracedRun, agent: AgentProcess | None, ending: Ending) -> None:
     """Have the summary written: by the agent, or here if it cannot."""
     with suppress(OSError):  # a full disk: what cannot be written is said once, below
-        folders.write_ending(to.folder, Ending(time.time(), status))
+        folders.write_ending(to.folder, ending)
     if agent is not None:
-        agent.tell({"ended": {"exit_status": status}})
+        agent.tell({"ended": {"exit_status": ending.exit_status}})
         deadline = time.monotonic() + CLOSING_S
         while not agent.has_ended() and time.monotonic() < deadline:
             found = signals.next_signal(0.2)

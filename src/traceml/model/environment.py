@@ -5,6 +5,8 @@ RING_FOLDER = "TRACEML_RING_FOLDER"
 MAX_STEPS = "TRACEML_MAX_STEPS"
 DISABLED = "TRACEML_DISABLED"
 """Set by `traceml run --disable-traceml`: `traceml.init` does nothing either."""
+SCRIPT = "TRACEML_SCRIPT"
+"""Set by each script and each rank for what it starts: its pid, and the rank that it was given."""
 TOKEN = "TRACEML_TOKEN"
 """Set by people: what `traceml ui` asks of readers from other machines."""
 
@@ -20,6 +22,11 @@ INTERPRETER_MARK = "interpreter.json"
 """Describes the first interpreter that imported torch: a launcher's, perhaps."""
 TRAINER_MARK = "trainer.json"
 """Describes the interpreter of the first process that took a training step."""
+SCRIPT_MARK = "script-"
+"""Before a pid: the interpreter of a script, or of a rank, was started."""
+FAILURE_MARK = "failure-"
+"""Before a pid: the exception that ended the interpreter of a script, of a rank, or of the last
+helper that failed below one (`failure-below-`)."""
 
 AGENT = """\
 import sys

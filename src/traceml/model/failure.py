@@ -63,6 +63,13 @@ class FailureReport:
     """Where it says that there was no more memory."""
     unix_s: float = 0.0
     pid: int = 0
+    traceback: str | None = None
+    """As Python prints it, chained exceptions included, without our frames and without secrets."""
+    is_rank: bool = True
+    """Its process takes training steps, or a launcher gave it a rank; `False` for a script that
+    fails before anybody can know."""
+    started_by: int | None = None
+    """The pid of the script whose helper this process was; `None` for a script and for a rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +80,7 @@ class Death:
     pid: int
     unix_s: float
     status: int | None = None
-    """As a shell would report it; `None` where its parent had buried it already."""
+    """As a shell would report it; `None` where its parent had collected it already."""
 
 
 class Doing(str, Enum):
@@ -139,6 +146,8 @@ class AgentSaw:
     deaths: tuple[Death, ...] = ()
     """In the order in which they were seen."""
     stalls: tuple[Stall, ...] = ()
+    scripts: tuple[int, ...] = ()
+    """The pids of the scripts and ranks that were started, traced or not."""
 
 
 NOTHING_SEEN = AgentSaw()
@@ -169,6 +178,7 @@ _FROM_ANOTHER_PROCESS = frozenset(
     }
 )
 """What a launcher raises because a rank has failed."""
+_NUMBER = re.compile(r"\d+")
 _UNITS = {"bytes": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 _AMOUNT = r"([\d.]+) (bytes|[KMGT]?i?B)"
 _AMOUNTS: dict[str, tuple[str, ...]] = {
@@ -200,6 +210,27 @@ def is_host_memory(error: str, message: str) -> bool:
 def is_consequence(error: str, message: str) -> bool:
     """Whether an exception only says that another process has gone or failed."""
     return error in _FROM_ANOTHER_PROCESS or bool(_CONSEQUENCE.search(f"{error}: {message}"))
+
+
+def is_a_launchers(error: str) -> bool:
+    """Whether an exception is how a launcher of ranks says that one of them ended badly."""
+    return error in ("ChildFailedError", "SignalException")
+
+
+def says_a_command_failed(error: str) -> bool:
+    """Whether an exception only says that a command which the script had started has failed."""
+    return error == "CalledProcessError"
+
+
+def are_alike(one: FailureReport, other: FailureReport) -> bool:
+    """Whether two ranks met the same error: of one type, at one line or with one text.
+
+    Texts may differ in their numbers, which name the rank, its device or its batch.
+    """
+    if one.error != other.error:
+        return False
+    is_same_line = one.where is not None and one.where == other.where
+    return is_same_line or _NUMBER.sub("#", one.message) == _NUMBER.sub("#", other.message)
 
 
 def amounts_in(message: str) -> dict[str, int]:

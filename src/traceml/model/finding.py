@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, IntEnum
 
 from traceml.model.phase import Phase
 
@@ -33,6 +33,15 @@ class Severity(str, Enum):
     def weight(self) -> int:
         """Higher is worse."""
         return ("info", "warn", "crit").index(self.value)
+
+
+class Consequence(IntEnum):
+    """What a finding means for the run; findings are read in this order, then by severity."""
+
+    ENDED_IT = 0
+    WILL_END_IT = 1
+    SLOWS_IT = 2
+    REMARK = 3
 
 
 class Kind(str, Enum):
@@ -107,6 +116,24 @@ _STATUS = {
     Kind.CREEP_CONFIRMED: "MEMORY CREEP",
     Kind.NON_FINITE_LOSS: "NON-FINITE LOSS",
 }
+
+
+_ENDS = frozenset({Kind.EXCEPTION, Kind.OUT_OF_MEMORY, Kind.KILLED, Kind.HANG})
+_WILL_END = frozenset({Kind.NON_FINITE_LOSS, Kind.CREEP_CONFIRMED})
+"""Where they are critical: the loss does not come back, and memory is full within a day."""
+
+
+def consequence(kind: str | None, severity: str | None) -> Consequence:
+    """What a finding of this kind and severity means for its run, by their keys.
+
+    A run that was merely asked to end, and whatever else only informs, is a remark.
+    """
+    if severity not in (Severity.WARNING.value, Severity.CRITICAL.value):
+        return Consequence.REMARK
+    if kind in _ENDS:
+        return Consequence.ENDED_IT
+    is_critical = severity == Severity.CRITICAL.value
+    return Consequence.WILL_END_IT if kind in _WILL_END and is_critical else Consequence.SLOWS_IT
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,5 +30,7 @@ class Ending:
     unix_s: float
     exit_status: int | None = None
     """As a shell would report it; `None` when nobody was there to see it."""
+    pid: int | None = None
+    """The process whose status that is: the script itself, or a program around it (`timeout`)."""
     reason_without_steps: str | None = None
     """Why there is nothing to analyse, in words for people; `None` where there are steps."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from traceml.model.environment import FAILURE_MARK, MARKS, SCRIPT_MARK
 from traceml.model.failure import (
     NOTHING_SEEN,
     STACKS_SUFFIX,
@@ -41,7 +43,8 @@ def read_seen(folder: Path) -> AgentSaw:
 
 def with_final_ranks(seen: AgentSaw, ranks: dict[int, int]) -> AgentSaw:
     """The same under the numbers that the ranks have in the end; a process is known by its pid."""
-    return AgentSaw(
+    return replace(
+        seen,
         deaths=tuple(replace(d, rank=ranks.get(d.pid, d.rank)) for d in seen.deaths),
         stalls=tuple(
             replace(
@@ -53,18 +56,63 @@ def with_final_ranks(seen: AgentSaw, ranks: dict[int, int]) -> AgentSaw:
     )
 
 
-def reports(messages: Iterable[dict[str, Any]], ranks: dict[int, int]) -> tuple[FailureReport, ...]:
-    """What the ranks reported, in order of time; a line that is none is passed over."""
+def reports(
+    messages: Iterable[dict[str, Any]], ranks: dict[int, int], left: Iterable[FailureReport] = ()
+) -> tuple[FailureReport, ...]:
+    """What the ranks reported, in order of time; a line that is none is passed over.
+
+    `left` is what interpreters left at their end: it counts where the ring has not said it better.
+    """
+    found = [
+        report
+        for message in messages
+        if message.get("kind") == "failure" and (report := _report(message)) is not None
+    ]
+    said = {report.pid for report in found if not report.is_handled}
+    found += [report for report in left if report.pid not in said]
+    return tuple(
+        sorted(
+            (_with_final_rank(report, ranks) for report in found), key=lambda report: report.unix_s
+        )
+    )
+
+
+def read_left_reports(folder: Path) -> tuple[FailureReport, ...]:
+    """The exceptions that ended interpreters, as those left them; a damaged one is passed over."""
     found = []
-    for message in messages:
-        if message.get("kind") != "failure":
-            continue
+    for path in sorted((folder / MARKS).glob(f"{FAILURE_MARK}*.json")):
         try:
-            report = report_from(message)
-        except TypeError:
+            report = _report(json.loads(path.read_bytes()))
+        except (OSError, ValueError, RecursionError):
             continue
-        found.append(replace(report, rank=ranks.get(report.pid, report.rank)))
-    return tuple(sorted(found, key=lambda report: report.unix_s))
+        if report is not None:
+            found.append(report)
+    return tuple(found)
+
+
+def script_pids(folder: Path) -> list[int]:
+    """The processes of the scripts and ranks that were started, by the marks they left."""
+    marks = (folder / MARKS).glob(f"{SCRIPT_MARK}*")
+    names = (path.name.removeprefix(SCRIPT_MARK) for path in marks)
+    return sorted(int(name) for name in names if name.isdigit())
+
+
+def _report(message: Any) -> FailureReport | None:
+    if not isinstance(message, dict):
+        return None
+    try:
+        report = report_from(message)
+    except (TypeError, AttributeError):
+        return None
+    is_sound = isinstance(report.error, str) and isinstance(report.message, str)
+    is_sound = is_sound and isinstance(report.unix_s, (int, float)) and isinstance(report.pid, int)
+    return report if is_sound else None
+
+
+def _with_final_rank(report: FailureReport, ranks: dict[int, int]) -> FailureReport:
+    """Under the number that its process has in the end; one that took steps is a rank."""
+    is_rank = report.is_rank or report.pid in ranks
+    return replace(report, rank=ranks.get(report.pid, report.rank), is_rank=is_rank)
 
 
 def stacks_of(ring: Path) -> Path:

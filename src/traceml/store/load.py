@@ -82,8 +82,11 @@ def load_run(folder: Path) -> RunRecords:
         params=logged.merge_params(messages),
         metrics=logged.reduce_metrics(messages),
         artifacts=logged.artifacts(messages, read_artifact_hashes(folder)),
-        reports=failures.reports(messages, numbers),
-        seen=failures.with_final_ranks(failures.read_seen(folder), numbers),
+        reports=failures.reports(messages, numbers, failures.read_left_reports(folder)),
+        seen=replace(
+            failures.with_final_ranks(failures.read_seen(folder), numbers),
+            scripts=tuple(failures.script_pids(folder)),
+        ),
         lineage=read_lineage(folder),
         notes=tuple(notes + trouble.splitlines() if trouble else notes),
     )
@@ -215,14 +218,14 @@ def _join(first: RankRecords, second: RankRecords) -> RankRecords:
         ),
         ddp=second.ddp or first.ddp,
         losses=_join_losses(first, second),
+        former_steps=first.former_steps + _complete_steps(first),
         health=_join_health(first.health, second.health),
     )
 
 
 def _join_losses(first: RankRecords, second: RankRecords) -> LossMilestones:
     """The milestones of both lives; the second one's steps follow those of the first."""
-    complete = int(np.count_nonzero((first.steps["flags"] & int(layout.NO_STEP)) == 0))
-    passed = complete + int(first.blocks["complete_steps"].sum())
+    passed = _complete_steps(first)
 
     def later(seen: SeenLoss | None) -> SeenLoss | None:
         return None if seen is None else replace(seen, step=seen.step + passed)
@@ -234,6 +237,11 @@ def _join_losses(first: RankRecords, second: RankRecords) -> LossMilestones:
         first_lost=earlier.first_lost if was_lost else later(own.first_lost),
         before_lost=earlier.before_lost if was_lost else later(own.before_lost),
     )
+
+
+def _complete_steps(record: RankRecords) -> int:
+    complete = (record.steps["flags"] & layout.NO_STEP) == 0
+    return int(np.count_nonzero(complete)) + int(record.blocks["complete_steps"].sum())
 
 
 def _join_health(first: TracerHealth, second: TracerHealth) -> TracerHealth:

@@ -82,6 +82,7 @@ class _Tail:
             found,
             steps=_renumbered(self.steps, self.numbers + self.before),
             earlier_steps=int(self.numbers[0]),
+            former_steps=self.before,
             regions=(),  # they are counted from the process's beginning
             health=replace(found.health, steps_lost=0),
         )

@@ -95,6 +95,8 @@ class RankRecords:
     """`BLOCK_DTYPE`: the steps before `steps`, oldest first."""
     earlier_steps: int = 0
     """Complete steps that the process took before these, where only its last ones are here."""
+    former_steps: int = 0
+    """Of all its complete steps those of earlier processes, where the rank was started again."""
     regions: tuple[Region, ...] = ()
     loader_workers: int | None = None
     """How many workers the training loader has; `None` where no fetch was seen."""

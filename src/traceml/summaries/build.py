@@ -46,7 +46,7 @@ class Told:
     issues: Mapping[Section, tuple[Issue, ...]]
     """Of every section, the worst first."""
     ended_by: Finding | None
-    """What leads the section on stability."""
+    """What ended the run, or is about to."""
     what_if: tuple[WhatIf, ...]
 
 
@@ -59,10 +59,16 @@ def build(records: RunRecords, generated_unix_s: float, version: str) -> Summary
         facts=facts,
         primary=diagnosis.primary,
         issues={name: tuple(map(sections.issue, findings)) for name, findings in found.items()},
-        ended_by=found[Section.STABILITY][0],
+        ended_by=finding_of_failure(facts, found[Section.STABILITY]),
         what_if=predict(facts, found[Section.STEP_TIME]),
     )
     return put_together(records, told, generated_unix_s, version)
+
+
+def finding_of_failure(facts: Facts, stability: Sequence[Finding]) -> Finding | None:
+    """The finding about what ended the run; a loss that was lost may be more severe."""
+    failure = facts.stability.failure
+    return next((each for each in stability if failure and each.kind is failure.kind), None)
 
 
 def put_together(records: RunRecords, told: Told, generated_unix_s: float, version: str) -> Summary:
@@ -157,6 +163,7 @@ def _failure(facts: Facts, finding: Finding) -> FailureSummary | None:
         error=None if report is None else report.error,
         message=None if report is None else report.message,
         where=_where(failure),
+        traceback=None if report is None else report.traceback,
         summary=finding.claim,
         action=finding.action,
         evidence=sections.evidence(finding),

@@ -15,7 +15,7 @@ from traceml.facts.lately import Lately
 from traceml.model.finding import Section
 from traceml.store.records import RunRecords
 from traceml.summaries import sections
-from traceml.summaries.build import Told, put_together
+from traceml.summaries.build import Told, finding_of_failure, put_together
 from traceml.summaries.live_record import LiveChange, LiveIssue, LiveState
 from traceml.summaries.record import Issue, Summary
 from traceml.summaries.tables import number
@@ -70,7 +70,7 @@ def _summary(
         facts=facts,
         primary=primary(found),
         issues=issues,
-        ended_by=next(iter(found[Section.STABILITY]), None),
+        ended_by=finding_of_failure(facts, found[Section.STABILITY]),
         what_if=predict(lately.now, found[Section.STEP_TIME]),
     )
     summary = put_together(records, told, unix_s, version)

@@ -213,6 +213,8 @@ class FailureSummary(Struct, frozen=True):
     error: str | None = None
     message: str | None = None
     where: str | None = None
+    traceback: str | None = None
+    """As Python printed it; `None` where no exception ended the run."""
     summary: str | None = None
     action: str | None = None
     evidence: dict[str, Any] = {}

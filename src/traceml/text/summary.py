@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 
+from traceml.model.finding import consequence
 from traceml.model.quantities import count, duration, memory, milliseconds, percent, rate
 from traceml.summaries.record import Issue, PrimaryDiagnosis, SectionSummary, Summary
 from traceml.text.phases import phase_tree
@@ -13,6 +14,7 @@ WIDTH = 80
 LABEL = 9
 MOST_RANKS = 8
 MOST_NAMED = 6
+MAX_TRACEBACK_LINES = 16
 UNEVEN = 1.05  # times the median: below this it does not matter which rank it was
 
 _SEVERITY = {"crit": " (critical)", "warn": " (warning)"}
@@ -32,6 +34,7 @@ def summary_text(summary: Summary) -> str:
     blocks = (
         _heading(summary),
         _verdict(summary),
+        _traceback(summary),
         _step_time(summary),
         _ranks(summary.step_time),
         _machine(summary),
@@ -271,9 +274,12 @@ def _listed(things: Sequence[str]) -> list[str]:
 
 
 def _also(summary: Summary) -> list[str]:
-    """The other findings: warnings of every section, and what else was said of the step."""
+    """The other findings: warnings of every section, and what else was said of the step.
+
+    What ended the run or will end it comes first, then the more severe.
+    """
     primary = summary.primary_diagnosis
-    lines: list[str] = []
+    told = []
     for name in ("stability", "step_time", "step_memory", "system", "process"):
         section: SectionSummary | None = getattr(summary, name)
         for issue in () if section is None else section.issues:
@@ -281,8 +287,34 @@ def _also(summary: Summary) -> list[str]:
             further = issue.severity != "info" or (name == "step_time" and issue.phase is not None)
             further = further or (name == "stability" and issue.kind not in _CALM)
             if further and not is_primary:
-                lines += _labelled("Also", _finding(issue))
-    return lines
+                told.append(issue)
+    told.sort(key=_reading_order)
+    return [line for issue in told for line in _labelled("Also", _finding(issue))]
+
+
+def _reading_order(issue: Issue) -> tuple[int, int]:
+    weights = {"crit": 0, "warn": 1}
+    return consequence(issue.kind, issue.severity), weights.get(issue.severity or "", 2)
+
+
+def _traceback(summary: Summary) -> list[str]:
+    """The last lines of what Python printed; the whole of it is in `final_summary.json`."""
+    found = None if summary.failure is None else summary.failure.traceback
+    if not found:
+        return []
+    lines = [_as_printed(line) for line in found.splitlines() if line.strip()]
+    if len(lines) > MAX_TRACEBACK_LINES:
+        last = lines[2 - MAX_TRACEBACK_LINES :]
+        hidden = len(lines) - 1 - len(last)
+        lines = [lines[0], f"  … {count(hidden, 'line')} left out …", *last]
+    return ["  Traceback", *(f"    {line}" for line in lines)]
+
+
+def _as_printed(line: str) -> str:
+    """A line with its indentation, no wider than the page and unable to move a cursor."""
+    shown = "".join(letter for letter in line.expandtabs(4) if letter.isprintable())
+    width = WIDTH - 4
+    return shown if len(shown) <= width else shown[: width - 1] + "…"
 
 
 def _finding(issue: Issue) -> str:

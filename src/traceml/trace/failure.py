@@ -27,8 +27,11 @@ from traceml.model.failure import (
     is_users,
     line_name,
 )
+from traceml.model.secrets import masked_text
 from traceml.trace.footprint import footprint
 from traceml.trace.frames import variables_of
+from traceml.trace.place import is_helper, was_started_again
+from traceml.trace.traceback_text import MAX_LETTERS, traceback_text
 
 if TYPE_CHECKING:
     from traceml.trace.session import Session
@@ -41,9 +44,11 @@ LONGEST_MESSAGE = 1000
 LONGEST_LINE = 200
 """Of an exception's text on the terminal: the whole of it stands in the traceback above."""
 MOST_CAUSES = 8
+MAX_HANDLED = 4000
+"""Letters of the traceback of a handled exception: many of them have to fit into the ring."""
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
-_NO_FAILURES = (KeyboardInterrupt, SystemExit, GeneratorExit, StopIteration)
+NO_FAILURES = (KeyboardInterrupt, SystemExit, GeneratorExit, StopIteration)
 
 _PHASE_OF_HOOK = {
     "__next__": "input",
@@ -62,6 +67,8 @@ _PHASE_OF_TORCH = (
     ("/torch/distributed/distributed_c10d.py", "communication"),
     ("/torch/serialization.py", "checkpoint"),
 )
+_BEFORE_TRAINING = ("checkpoint", "communication")
+"""What a script also does before its first step: it loads a checkpoint, it joins the others."""
 _TENSOR_BACKWARD = "backward"
 _WORKER = re.compile(r"Caught (\w+) in DataLoader worker process (\d+)")
 _DEVICE_ERROR = re.compile(r"CUDA error|CUDNN_STATUS|CUBLAS_STATUS|NCCL error|HIP error")
@@ -92,7 +99,7 @@ class Failures:
 
     def _note(self) -> None:
         error, last = sys.exc_info()[1], self._last
-        if error is None or isinstance(error, _NO_FAILURES):
+        if error is None or isinstance(error, NO_FAILURES):
             return
         is_one_of_many = self._noted >= MOST_NOTED
         if is_one_of_many and last is not None and time.time() - last.unix_s < RARELY_S:
@@ -117,11 +124,12 @@ class Failures:
                 self._write(last)
             return
         report = self._describe(error, None, is_handled=False)
-        if self._session.ring is None and not _is_of_training(report):
+        if self._session.ring is None and (is_helper() or not _is_of_training(report)):
             return
         after_step = tracer.steps > steps_before and report.phase is None
         step = tracer.steps if after_step else tracer.steps + 1
-        is_counted = self._session.tracing and (tracer.steps > 0 or report.phase is not None)
+        is_training = tracer.steps > 0 or report.phase not in (None, *_BEFORE_TRAINING)
+        is_counted = self._session.tracing and is_training
         self._finish(report, step if is_counted else None)
 
     def _finish(self, report: FailureReport, step: int | None) -> None:
@@ -142,6 +150,8 @@ class Failures:
         parts = [f"rank {self._session.rank()} failed"]
         if report.step is not None:
             parts.append(f" at step {report.step}")
+            if was_started_again():
+                parts.append(" since it was started again")  # the summary counts on
         if report.phase is not None:
             parts.append(f" in {report.phase}")
         if report.module is not None:
@@ -158,30 +168,12 @@ class Failures:
             self._session.say(f"your line: {report.where}")
 
     def _describe(self, error: BaseException, step: int | None, is_handled: bool) -> FailureReport:
-        chain = list(_chain(error))
-        walked = [_Walk(each.__traceback__) for each in chain]
-        walk = next((each for each in walked if each.module is not None), walked[0])
-        kind, message, where, worker = _words(error, walk.where or _callers_line(error))
-        memory = None
-        for each in chain:
-            name, text = type(each).__name__, _text(each)
-            if is_out_of_memory(name, text):
-                memory = self._memory(name, text, walk.root)
-                kind, message = name, text
-                break
-        return FailureReport(
-            rank=0,  # known when it is written
-            error=kind,
-            message=message[:LONGEST_MESSAGE],
-            step=step,
-            phase=walk.phase,
-            module=None if walk.module is None else self._name(walk.module, walk.root),
-            where=where,
-            is_handled=is_handled,
-            worker=worker,
-            memory=memory,
-            unix_s=time.time(),
-        )
+        walk = _walk(error)
+        report = describe(error, walk, is_handled)
+        if report.memory is not None:
+            report = replace(report, memory=self._memory(report, walk.root))
+        module = None if walk.module is None else self._name(walk.module, walk.root)
+        return replace(report, step=step, module=module)
 
     def _name(self, module: Any, root: Any) -> str:
         for outer in (*self._models(), root):
@@ -190,13 +182,50 @@ class Failures:
                 return found
         return type(module).__name__
 
-    def _memory(self, error: str, text: str, root: Any) -> MemoryAtFailure:
+    def _memory(self, report: FailureReport, root: Any) -> MemoryAtFailure:
+        """What the exception says, and what the models of this process hold."""
         roots = self._models() or ([] if root is None else [root])
         found = footprint(roots, self._optimizers())
-        is_host = is_host_memory(error, text)
+        is_host = is_host_memory(report.error, report.message)
+        said = amounts_in(report.message)
         return MemoryAtFailure(
-            is_host=is_host, **{**found.allocator(is_host), **amounts_in(text)}, **found.held()
+            is_host=is_host, **{**found.allocator(is_host), **said}, **found.held()
         )
+
+
+def describe(
+    error: BaseException, walk: _Walk | None = None, is_handled: bool = False
+) -> FailureReport:
+    """What an exception says by itself; its rank and step are for others to say."""
+    walk = walk or _walk(error)
+    kind, message, where, worker = _words(error, walk.where or _callers_line(error))
+    memory = None
+    for each in _chain(error):
+        name, text = type(each).__name__, _text(each)
+        if is_out_of_memory(name, text):
+            kind, message = name, text
+            memory = MemoryAtFailure(is_host_memory(name, text), **amounts_in(text))
+            break
+    return FailureReport(
+        rank=0,
+        error=kind,
+        message=masked_text(message[:LONGEST_MESSAGE]),
+        phase=walk.phase,
+        where=where,
+        is_handled=is_handled,
+        worker=worker,
+        memory=memory,
+        unix_s=time.time(),
+        traceback=traceback_text(
+            error, with_callers=is_handled, max_letters=MAX_HANDLED if is_handled else MAX_LETTERS
+        ),
+    )
+
+
+def _walk(error: BaseException) -> _Walk:
+    """The frames of an exception, or of the cause that happened inside a module."""
+    walked = [_Walk(each.__traceback__) for each in _chain(error)]
+    return next((each for each in walked if each.module is not None), walked[0])
 
 
 class _Walk:
@@ -267,7 +296,7 @@ def _unhandled() -> BaseException | None:
         error = sys.exc_info()[1]
         if isinstance(error, SystemExit) and error.code not in (None, 0):
             error = error.__context__
-    return None if isinstance(error, _NO_FAILURES) else error
+    return None if isinstance(error, NO_FAILURES) else error
 
 
 def ended_by_device_error() -> bool:
@@ -302,6 +331,8 @@ def _words(error: BaseException, where: str | None) -> tuple[str, str, str | Non
     """Type, text, line and DataLoader worker: a worker's exception carries its own traceback."""
     kind, text = type(error).__name__, _text(error)
     from_worker = _WORKER.search(text)
+    if isinstance(error, SyntaxError):
+        return kind, text, _wrong_line(error) or where, None
     if from_worker is None:
         return kind, text, where, None
     lines = [found for found in _LINE_IN_TEXT.findall(text) if is_users(found[0])]
@@ -312,6 +343,13 @@ def _words(error: BaseException, where: str | None) -> tuple[str, str, str | Non
         _line(*lines[-1]) if lines else where,
         int(from_worker[2]),
     )
+
+
+def _wrong_line(error: SyntaxError) -> str | None:
+    """The user's line that Python could not read; the frames end where it was imported."""
+    if error.filename is None or error.lineno is None or not is_users(error.filename):
+        return None
+    return _line(error.filename, error.lineno, "").removesuffix(" in ")
 
 
 def _is_of_training(report: FailureReport) -> bool:

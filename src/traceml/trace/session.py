@@ -18,6 +18,7 @@ from traceml.trace import ring as rings
 from traceml.trace.failure import Failures
 from traceml.trace.interpreter import introduce
 from traceml.trace.messages import Messages
+from traceml.trace.place import place
 from traceml.trace.recorder import Recorder
 from traceml.trace.regions import Regions
 from traceml.trace.stacks import answer_with_stacks
@@ -30,18 +31,6 @@ TOO_MANY_FAILURES = 1000
 """Exceptions of our own after which the tracer takes itself out of the process."""
 LAST_LOOK_S = 0.05
 """How long the end of the process may be held up for the GPU times of the last steps."""
-
-_RANK_VARIABLES = (
-    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
-    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", "SLURM_NODEID"),
-    (
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
-        "OMPI_COMM_WORLD_NODE_RANK",
-    ),
-)
 
 
 class Session:
@@ -186,7 +175,7 @@ class Session:
 
     def rank(self) -> int:
         """This process's global rank, as far as it is known by now."""
-        return _place()[0]
+        return place()[0]
 
     def follow_cuda(self, index: int) -> None:
         """The model lives on a CUDA device: time its phases there as well."""
@@ -198,7 +187,7 @@ class Session:
             self.tracer.gpu = CudaTimeline(ring, index)
 
     def _identity(self) -> Rank:
-        rank, world, local_rank, local_world, node = _place()
+        rank, world, local_rank, local_world, node = place()
         name, total = _describe(self.device)
         return Rank(
             rank=rank,
@@ -314,42 +303,9 @@ class _NoRing:
         raise RuntimeError("a step was closed before its ring was open")
 
 
-def _place() -> tuple[int, int, int, int, int]:
-    """Rank, world size, local rank, local world size and node rank of this process."""
-    rank, world, local_rank, local_world, node = _place_in_environment()
-    torch_distributed: Any = sys.modules.get("torch.distributed")
-    initialised = getattr(torch_distributed, "is_initialized", None)
-    if initialised is not None and initialised():
-        rank, known_world = torch_distributed.get_rank(), torch_distributed.get_world_size()
-        if known_world != world:  # spawned by the script itself: one node as far as we know
-            local_rank, local_world, node = rank, known_world, 0
-        world = known_world
-    return rank, world, local_rank, local_world, node
-
-
-def _place_in_environment() -> tuple[int, int, int, int, int]:
-    for rank, world, local_rank, local_world, node in _RANK_VARIABLES:
-        if _number(rank) is None:
-            continue
-        ranks = _number(world) or 1
-        return (
-            _number(rank) or 0,
-            ranks,
-            _number(local_rank) or 0,
-            _number(local_world) or ranks,
-            _number(node) or 0,
-        )
-    return 0, 1, 0, 1, 0
-
-
 def _ring_name() -> str:
     """A name of its own: a process that executes itself anew keeps its number."""
-    return f"rank-{_place()[0]}-{os.getpid()}-{time.time_ns() // 1_000_000:x}.ring"
-
-
-def _number(variable: str) -> int | None:
-    text = os.environ.get(variable, "")
-    return int(text) if text.isdigit() else None
+    return f"rank-{place()[0]}-{os.getpid()}-{time.time_ns() // 1_000_000:x}.ring"
 
 
 def _process_start_ns() -> int:

@@ -64,6 +64,8 @@ class PartPicture:
             yield words.append("  ").append_text(plain(found.summary))
         for table in self.part.tables:
             yield drawn_table(table, options.max_width, self.ink)
+        for printed in self.part.printed:
+            yield plain(printed)
         if self.part.tiles:
             yield tile_lines(self.part.tiles, options.max_width, self.ink)
         for figure in self.part.figures:

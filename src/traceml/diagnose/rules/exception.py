@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from traceml.diagnose.places import evidence_of, phase_of, place, ranks_of, who, words
+from traceml.diagnose.places import evidence_of, listed, phase_of, place, ranks_of, who, words
 from traceml.facts.facts import Facts
-from traceml.model.failure import FailureReport, is_consequence
+from traceml.facts.stability import Failure
+from traceml.model.failure import FailureReport, is_consequence, says_a_command_failed
 from traceml.model.finding import Finding, Kind, Section, Severity
 
 KIND = Kind.EXCEPTION
+
+MAX_OTHERS = 3  # other errors in one sentence: the rest stands in the output
 
 HINTS = (
     (
         "Bus error",
         "A data worker found no room in shared memory: give the container more (--shm-size), or "
         "use fewer workers.",
+    ),
+    (
+        "No module named",
+        "Install it into the Python that ran the script, or start the script from its folder.",
     ),
     (
         "killed by signal: Killed",
@@ -49,22 +56,28 @@ def check(facts: Facts) -> Finding | None:
         section=Section.STABILITY,
         severity=Severity.CRITICAL,
         claim=f"{who(failure)} failed{place(failure)}: {words(report)}.{handled}",
-        action=_action(report, failure.followers),
+        action=_action(failure, report, facts.reason_without_steps),
         phase=phase_of(report),
         ranks=ranks_of(failure),
         evidence={**evidence_of(failure), "message": report.message},
     )
 
 
-def _action(report: FailureReport, followers: tuple[int, ...]) -> str:
-    where = f"Look at {report.where}." if report.where else "See the traceback in the output."
+def _action(failure: Failure, report: FailureReport, reason_without_steps: str | None) -> str:
+    where = f"Look at {report.where}." if report.where else "See the traceback."
     hints = [hint for text, hint in HINTS if text in report.message]
-    if is_consequence(report.error, report.message):
+    if reason_without_steps and "'torch'" in report.message:
+        hints.append(reason_without_steps)  # which interpreter has none
+    if says_a_command_failed(report.error):
+        hints.append("It only says that a command failed: look at what that command printed.")
+    elif is_consequence(report.error, report.message):
         hints.append(
             "It says that another process has gone; none of the traced ranks failed before: look "
             "at the other machines' output."
         )
-    if followers:
-        named = ", ".join(map(str, followers))
-        hints.append(f"What rank {named} reported followed from it.")
+    for other in failure.others[:MAX_OTHERS]:
+        at = f" at {other.where}" if other.where else ""
+        hints.append(f"Rank {other.rank} failed by itself{at}: {words(other)}.")
+    if failure.followers:
+        hints.append(f"What rank {listed(failure.followers)} reported followed from it.")
     return " ".join([where, *hints])

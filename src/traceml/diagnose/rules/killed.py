@@ -18,7 +18,20 @@ ASKED_TO_END = frozenset(
     {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
 )
 """What people and batch systems send to end a job: said, and no failure."""
-CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT})
+CRASHES = {
+    signal.SIGSEGV: "Native code used memory that was not its own",
+    signal.SIGBUS: (
+        "A mapped file or shared memory had no room behind it: /dev/shm or the disk is full (give "
+        "a container more with --shm-size), or the file was cut short"
+    ),
+    signal.SIGABRT: (
+        "Native code stopped itself (a failed check in C++, CUDA or NCCL, or corrupted memory): "
+        "its last lines on stderr say why"
+    ),
+    signal.SIGILL: "The library was built for another CPU: it used an instruction this one lacks",
+    signal.SIGFPE: "Native code divided an integer by zero",
+}
+"""What a signal that native code brings upon itself usually means."""
 
 
 def check(facts: Facts) -> Finding | None:
@@ -45,7 +58,7 @@ def check(facts: Facts) -> Finding | None:
 
 
 def _severity(failure: Failure) -> Severity:
-    if failure.signal in ASKED_TO_END:
+    if failure.signal in ASKED_TO_END or failure.timed_out:
         return Severity.INFO
     if failure.said_goodbye or not failure.was_watched:
         return Severity.WARNING  # the training was over, or nobody can say that it was not
@@ -61,6 +74,9 @@ def _for_memory(failure: Failure) -> bool:
 
 def _claim(failure: Failure) -> str:
     number = failure.signal
+    if failure.timed_out:
+        how = "" if number is None else f" with {signal_name(number)}"
+        return f"The command timeout ended the run{how}{place(failure)}: its time was up."
     if number in ASKED_TO_END:
         return f"The run was ended by {signal_name(number)}{place(failure)}."
     if number is not None and failure.said_goodbye:
@@ -83,6 +99,8 @@ def _claim(failure: Failure) -> str:
 
 def _action(failure: Failure) -> str:
     number = failure.signal
+    if failure.timed_out:
+        return "Nothing to do, if that was meant; otherwise give timeout more time."
     if number in ASKED_TO_END:
         return "Nothing to do, if that was meant: a person or the batch system asked it to end."
     if _for_memory(failure):
@@ -90,10 +108,10 @@ def _action(failure: Failure) -> str:
             "The kernel's out-of-memory killer is the likely cause: use fewer data workers, hold "
             "less in memory, or ask for more of it."
         )
-    if number in CRASHES:
+    if number is not None and number in CRASHES:
         return (
-            "Native code crashed: run once with PYTHONFAULTHANDLER=1 to see the Python line, then "
-            "look at the extension or driver it was in."
+            f"{CRASHES[signal.Signals(number)]}. Run once with PYTHONFAULTHANDLER=1 to see the "
+            "Python line, then look at the extension or driver it was in."
         )
     if number is not None:
         return "See who sent it: the batch system's log (time or memory limit), or a person."

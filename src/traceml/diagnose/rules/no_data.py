@@ -10,6 +10,15 @@ KIND = Kind.NO_DATA
 REASON = "No complete training step was recorded."
 
 
+HINTS = {
+    2: "With status 2 argparse and most commands refuse their arguments.",
+    124: "With status 124 the command timeout says that the time was up.",
+    126: "With status 126 a shell says that it may not execute the command.",
+    127: "With status 127 a shell says that there is no such command.",
+}
+"""What a status says by custom."""
+
+
 def check(facts: Facts) -> Finding | None:
     """Fires when there is nothing to analyse, and says why."""
     if facts.window.steps_analyzed:
@@ -19,12 +28,33 @@ def check(facts: Facts) -> Finding | None:
         kind=KIND,
         section=Section.STEP_TIME,
         severity=Severity.INFO,
-        claim=facts.reason_without_steps or REASON,
-        action=(
-            "See why the step ended in an exception."
-            if aborted
-            else "Check that the training loop runs; where it is unusual, mark each step "
-            "with `with traceml.trace_step(model):`."
-        ),
-        evidence={"steps_aborted": aborted, "ranks_seen": len(facts.ranks)},
+        claim=_claim(facts),
+        action=_action(facts, aborted),
+        evidence={
+            "steps_aborted": aborted,
+            "ranks_seen": len(facts.ranks),
+            "exit_status": facts.stability.exit_status,
+        },
+    )
+
+
+def _claim(facts: Facts) -> str:
+    reason = facts.reason_without_steps or REASON
+    status = facts.stability.exit_status
+    if not status or facts.stability.failure is not None:
+        return reason  # what ended it is said elsewhere
+    return f"It ended with exit status {status} before its first training step. {reason}"
+
+
+def _action(facts: Facts, aborted: int) -> str:
+    status = facts.stability.exit_status
+    if facts.stability.failure is not None:
+        return "See what ended the run."
+    if status:
+        return " ".join(filter(None, ("See what it printed last.", HINTS.get(status))))
+    if aborted:
+        return "See why the step ended in an exception."
+    return (
+        "Check that the training loop runs; where it is unusual, mark each step with "
+        "`with traceml.trace_step(model):`."
     )

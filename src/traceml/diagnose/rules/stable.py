@@ -5,6 +5,7 @@ from __future__ import annotations
 from traceml.facts.facts import Facts
 from traceml.facts.loss_values import LossScale
 from traceml.facts.losses import LossFacts
+from traceml.facts.stability import Stability
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import count, duration, significant
 
@@ -18,10 +19,7 @@ def check(facts: Facts) -> Finding:
     if known.is_over:
         end = "The run came to its end."
     if known.exit_status:
-        end = (
-            f"The script ended with exit status {known.exit_status} by itself: no exception and "
-            "no signal ended it."
-        )
+        end = _bad_status(known)
     loss, pauses = known.loss, known.pauses
     claims = [end]
     if loss is not None and loss.first is not None and loss.last is not None:
@@ -36,7 +34,11 @@ def check(facts: Facts) -> Finding:
         section=Section.STABILITY,
         severity=Severity.INFO,
         claim=" ".join(claims),
-        action="Nothing to do.",
+        action=(
+            "See what was printed last, if that status was not meant."
+            if known.exit_status
+            else "Nothing to do."
+        ),
         evidence={
             "exit_status": known.exit_status,
             "loss_values": 0 if loss is None else loss.values,
@@ -58,3 +60,19 @@ def _course(loss: LossFacts) -> str:
     if loss.backwards is not None and loss.backwards > 1:
         return f"{course}, as passed to the first of {loss.backwards} backward calls of a step."
     return f"{course}."
+
+
+def _bad_status(known: Stability) -> str:
+    """Whose choice a status other than 0 was, as far as it was seen."""
+    status, left = known.exit_status, known.first_to_leave
+    if left is not None:
+        return (
+            f"Rank {left.rank} ended with exit status {left.status} by itself, and the command "
+            f"around it with {status}."
+        )
+    if not known.is_of_script:
+        return f"The training ended, and the command around it ended with exit status {status}."
+    return (
+        f"The script ended with exit status {status} by itself: no exception and no signal ended "
+        "it."
+    )

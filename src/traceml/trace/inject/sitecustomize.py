@@ -1,10 +1,13 @@
 """Begins tracing in every interpreter below `traceml run`, once that interpreter imports torch.
 
+An exception that ends an interpreter is written down when Python has shown it, torch or not.
+
 It is found through PYTHONPATH by whatever Python the user's command starts, so it needs nothing but
 the standard library, reads as old Pythons can, and never raises. A `sitecustomize` of the user's
 own still runs.
 """
 
+import atexit
 import importlib.machinery
 import importlib.util
 import os
@@ -12,6 +15,8 @@ import sys
 
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib costs 5 ms here
 _PACKAGE = os.path.dirname(os.path.dirname(_HERE))  # noqa: PTH120
+_RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
+"""What launchers set for each of their ranks."""
 
 
 def mark(name, text=""):
@@ -94,13 +99,25 @@ def _begin():
         version = ".".join(map(str, sys.version_info[:2]))
         _give_up("the script runs under Python " + version + "; tracing needs 3.10 or newer")
         return
-    try:
-        from traceml.trace.begin import begin
-
-        begin()
-    except Exception as error:  # noqa: BLE001 - said; the user's `import torch` must not fail of us
+    error = _failing(_load_tracer)
+    if error is not None:
         where = getattr(sys.modules.get("traceml"), "__file__", None) or "nowhere"
         _give_up("the tracer could not be loaded (" + str(error) + "; traceml is " + where + ")")
+
+
+def _load_tracer():
+    from traceml.trace.begin import begin
+
+    begin()
+
+
+def _failing(function, *arguments):
+    """Call a function of ours; the exception it raised, which must not reach the user's script."""
+    try:
+        function(*arguments)
+    except Exception as error:  # noqa: BLE001 - said by the caller
+        return error
+    return None
 
 
 def _give_up(reason):
@@ -110,6 +127,42 @@ def _give_up(reason):
             sys.stderr.write("traceml: tracing is off: " + reason + "\n")
         except (OSError, ValueError):
             return  # stderr is closed: nobody is listening
+
+
+def _watch_end():
+    """Have the exception that ends this interpreter written down.
+
+    A script, and each rank that a launcher starts, speaks for the run. What those start besides are
+    their helpers: whether a helper's failure matters is theirs to say.
+    """
+    pid = str(os.getpid())
+    rank = ",".join(os.environ.get(name, "") for name in _RANKS)
+    script, _, rank_of_script = os.environ.get("TRACEML_SCRIPT", "").partition(":")
+    has_own_rank = rank != rank_of_script and rank.strip(",") != ""
+    is_helper = script.isdigit() and script != pid and not has_own_rank
+    if not is_helper:
+        os.environ["TRACEML_SCRIPT"] = pid + ":" + rank
+        mark("script-" + pid)
+    atexit.register(_end, int(pid), int(script) if is_helper else None)
+
+
+def _end(pid, script):
+    """Registered first, so called last: everything that the user wants done at exit is done."""
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    # Python remembers a KeyboardInterrupt for its exit status; importing modules would undo that.
+    is_failure = error is not None and not isinstance(error, KeyboardInterrupt)
+    is_old = sys.version_info < (3, 10)
+    if not is_failure or is_old or os.getpid() != pid or hasattr(sys, "ps1"):
+        return
+    failed = _failing(_leave_report, error, script)
+    if failed is not None:
+        mark("unreported", str(failed))
+
+
+def _leave_report(error, script):
+    from traceml.trace.last_exception import leave_report
+
+    leave_report(error, script)
 
 
 def _run_users_own():
@@ -124,6 +177,7 @@ def _arrive():
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]  # noqa: PTH100
     if os.environ.get("TRACEML_RUN_FOLDER"):
         mark("python")
+        _watch_end()
         sys.meta_path[:0] = [AfterTorch(), _OwnPackage()]
     _run_users_own()
 

@@ -169,6 +169,7 @@ export interface Part {
   tiles: readonly Tile[];
   figures: readonly Figure[];
   tables: readonly Table[];
+  printed: readonly string[];
   is_wide: boolean;
 }
 

@@ -40,13 +40,19 @@ export const PartView = still(function PartView({ part }: { part: Part }) {
           ))}
         </div>
       )}
+      {part.printed.length > 0 && (
+        <pre class="output" tabIndex={0} aria-label={`${part.title}, as it was printed`}>
+          {part.printed.join("\n")}
+        </pre>
+      )}
     </section>
   );
 });
 
 /** A card without anything in it is never shown. */
-export function isEmpty({ note, finding, tiles, figures, tables }: Part): boolean {
-  return !note && !finding && tiles.length + figures.length + tables.length === 0;
+export function isEmpty({ note, finding, tiles, figures, tables, printed }: Part): boolean {
+  const parts = tiles.length + figures.length + tables.length + printed.length;
+  return !note && !finding && parts === 0;
 }
 
 /** Small figures go side by side, two by two; what can be zoomed has the whole width. */

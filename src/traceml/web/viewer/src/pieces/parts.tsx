@@ -49,10 +49,10 @@ function withoutHole(band: Part[]): Part[][] {
 }
 
 /** About how many pixels tall. */
-function heightOf({ tiles, figures, tables }: Part): number {
+function heightOf({ tiles, figures, tables, printed }: Part): number {
   const pictures = figures.reduce((sum, figure) => sum + pictureHeightOf(figure), 0);
   const rows = tables.reduce((sum, table) => sum + 66 + 30 * table.rows.length, 0);
-  return 70 + 85 * Math.ceil(tiles.length / 4) + pictures + rows;
+  return 70 + 85 * Math.ceil(tiles.length / 4) + pictures + rows + 19 * printed.length;
 }
 
 function pictureHeightOf(figure: Figure): number {
