@@ -287,7 +287,7 @@ def _host_metrics(host: HostFacts) -> dict[str, float | None]:
         "cpu_percent": _percent(host.cpu_share.mean),
         "ram_bytes": host.ram_bytes.mean,
         "ram_percent": _percent(host.ram_share.mean),
-        "gpu_util_percent": _percent(host.gpu_utilisation.mean),
+        "gpu_util_percent": _percent(host.gpu_use.busy_share),
         "gpu_mem_bytes": host.gpu_memory_bytes.mean,
         "gpu_mem_percent": _percent(host.gpu_memory_share.mean),
         "gpu_temp_c": host.gpu_temperature_c.mean,
