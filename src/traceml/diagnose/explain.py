@@ -21,6 +21,16 @@ STRAGGLERS = frozenset(
     }
 )
 
+COMPUTE_CAUSES = frozenset(
+    {
+        Kind.TENSOR_CORES_IDLE,
+        Kind.BANDWIDTH_BOUND,
+        Kind.SMALL_KERNELS,
+        Kind.NEAR_GPU_LIMIT,
+    }
+)
+"""What the GPU's counters say about its work: a GPU that has work is not starved by it."""
+
 _HOST_DELAY = (Kind.WAIT_HEAVY, Kind.HOST_BOUND, Kind.WAIT_STRAGGLER, Kind.STRAGGLER)
 CAUSES: Mapping[Kind, tuple[Kind, ...]] = {
     Kind.GC_PAUSES: _HOST_DELAY,
@@ -37,6 +47,7 @@ CAUSES: Mapping[Kind, tuple[Kind, ...]] = {
     Kind.GPU_THROTTLED: (Kind.COMPUTE_STRAGGLER, Kind.SLOWDOWN),
     Kind.CHECKPOINT_HEAVY: (),
     Kind.EVALUATION_HEAVY: (),
+    **dict.fromkeys(sorted(COMPUTE_CAUSES), (Kind.COMPUTE_BOUND,)),
 }
 """What each cause may explain; of several it is the one that is read first."""
 
@@ -62,7 +73,7 @@ _STARVES_GPU = (
     Kind.COMM_BOUND,
     Kind.HOST_BOUND,
     *sorted(STRAGGLERS),
-    *sorted(set(CAUSES) - {Kind.GPU_THROTTLED}),
+    *sorted(set(CAUSES) - {Kind.GPU_THROTTLED} - COMPUTE_CAUSES),
 )
 CONTEXT: Mapping[Kind, tuple[Kind, ...]] = {
     Kind.LOW_GPU_UTILIZATION: _STARVES_GPU,

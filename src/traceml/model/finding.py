@@ -67,6 +67,11 @@ class Kind(str, Enum):
     CPU_STARVED = "CPU_STARVED"
     GPU_THROTTLED = "GPU_THROTTLED"
     SLOWDOWN = "SLOWDOWN"
+    # Step time: why compute takes its time, by the GPU's counters; they explain COMPUTE_BOUND
+    TENSOR_CORES_IDLE = "TENSOR_CORES_IDLE"
+    BANDWIDTH_BOUND = "BANDWIDTH_BOUND"
+    SMALL_KERNELS = "SMALL_KERNELS"
+    NEAR_GPU_LIMIT = "NEAR_GPU_LIMIT"
     # Step memory
     HIGH_PRESSURE = "HIGH_PRESSURE"
     IMBALANCE = "IMBALANCE"
