@@ -13,8 +13,7 @@ from counted_runs import (
 )
 from factories import flag_steps, make_run
 from traceml.diagnose.engine import diagnose
-from traceml.diagnose.explain import COMPUTE_CAUSES
-from traceml.model.finding import Kind, Section
+from traceml.model.finding import COMPUTE_CAUSES, Kind, Section
 from traceml.model.layout import StepFlag
 
 

@@ -36,12 +36,12 @@ def cause(facts: Facts, kind: Kind, claim: str, action: str, share: float) -> Fi
         share=share,
         ranks=tuple(rank.rank.rank for rank in facts.ranks_used),
         evidence={
-            "gpu_busy_share": use.busy_share,
-            "sm_share": use.sm_share,
-            "occupancy_share": use.occupancy,
             "tensor_share": use.tensor_share,
             "fp32_share": use.fp32_share,
             "dram_share": use.dram_share,
+            "sm_share": use.sm_share,
+            "gpu_busy_share": use.busy_share,
+            "occupancy_share": use.occupancy,
             "gpu_samples": use.samples,
         },
     )

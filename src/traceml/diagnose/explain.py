@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.model.finding import COMPUTE_CAUSES, Finding, Kind, Section, Severity
 
 STRAGGLERS = frozenset(
     {
@@ -20,16 +20,6 @@ STRAGGLERS = frozenset(
         Kind.STRAGGLER,
     }
 )
-
-COMPUTE_CAUSES = frozenset(
-    {
-        Kind.TENSOR_CORES_IDLE,
-        Kind.BANDWIDTH_BOUND,
-        Kind.SMALL_KERNELS,
-        Kind.NEAR_GPU_LIMIT,
-    }
-)
-"""What the GPU's counters say about its work: a GPU that has work is not starved by it."""
 
 _HOST_DELAY = (Kind.WAIT_HEAVY, Kind.HOST_BOUND, Kind.WAIT_STRAGGLER, Kind.STRAGGLER)
 CAUSES: Mapping[Kind, tuple[Kind, ...]] = {

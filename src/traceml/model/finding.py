@@ -114,6 +114,17 @@ _STATUS = {
 }
 
 
+COMPUTE_CAUSES = frozenset(
+    {
+        Kind.TENSOR_CORES_IDLE,
+        Kind.BANDWIDTH_BOUND,
+        Kind.SMALL_KERNELS,
+        Kind.NEAR_GPU_LIMIT,
+    }
+)
+"""Why compute takes its time; they are told beside COMPUTE_BOUND though they only inform."""
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One claim about a run, with the numbers that support it."""
