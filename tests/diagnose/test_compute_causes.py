@@ -32,6 +32,8 @@ def test_the_reasons_follow_what_they_explain(
     assert found.primary.kind is Kind.COMPUTE_BOUND
     told = [finding.kind for finding in found.sections[Section.STEP_TIME]]
     assert told[: len(kinds) + 1] == [Kind.COMPUTE_BOUND, *kinds]
+    compute, cause, *_ = found.sections[Section.STEP_TIME]
+    assert compute.action == found.primary.action == cause.action
     assert Kind.LOW_GPU_UTILIZATION not in [f.kind for f in found.sections[Section.SYSTEM]]
 
 

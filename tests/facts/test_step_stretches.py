@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from factories import STARTED_UNIX_S, make_rank, make_steps
 from traceml.facts.aligned import complete_steps
@@ -118,3 +121,26 @@ def test_overlap(begin: float, end: float, inside: float) -> None:
     ran = Stretches(np.array([0.0, 10.0]), np.array([5.0, 12.0]))
     assert ran.overlap_s(np.array([begin]), np.array([end])).tolist() == [inside]
     assert NO_STRETCHES.overlap_s(np.array([begin]), np.array([end])).tolist() == [0.0]
+
+
+SPANS = st.lists(
+    st.tuples(st.integers(0, 100), st.integers(1, 20)).map(lambda at: (at[0], at[0] + at[1])),
+    max_size=8,
+)
+
+
+@given(SPANS, SPANS, st.lists(st.integers(-10, 130), min_size=2, max_size=8, unique=True))
+def test_what_lies_inside_is_counted_once_and_never_more_than_there_is(
+    one: list[tuple[int, int]], other: list[tuple[int, int]], edges: list[int]
+) -> None:
+    ran = together([_stretches([span]) for span in (*one, *other)])
+    inside = {moment for begin, end in (*one, *other) for moment in range(begin, end)}
+    cuts = np.array(sorted(edges), np.float64)
+    found = ran.overlap_s(cuts[:-1], cuts[1:])
+    expected = [len(inside & set(range(int(a), int(b)))) for a, b in pairwise(cuts)]
+    assert found.tolist() == pytest.approx(expected)
+
+
+def _stretches(spans: list[tuple[int, int]]) -> Stretches:
+    begins, ends = zip(*spans, strict=True)
+    return Stretches(np.array(begins, np.float64), np.array(ends, np.float64))

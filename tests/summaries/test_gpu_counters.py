@@ -63,5 +63,6 @@ def test_the_text_says_what_the_gpu_did() -> None:
     assert "GPU 100% (SM 88%, tensor 32%, FP32 2.0%, DRAM 43%)" in " ".join(text.split())
     assert text.count("BANDWIDTH-BOUND: Much of the GPU's time") == 1
     assert text.index("COMPUTE-BOUND") < text.index("BANDWIDTH-BOUND") < text.index("Where a step")
+    assert text.count("Move fewer bytes") == 1 and "bfloat16 autocast and torch.compile" not in text
     slow_input = count_gpus(make_run(gpu=True, input_ms=30), **TRANSFORMER_BF16)
     assert "BANDWIDTH-BOUND" not in summary_text(summary_of(slow_input))

@@ -77,7 +77,16 @@ def explain(found: Iterable[Finding]) -> tuple[Finding, ...]:
     """All findings of a run in the order in which to read them."""
     said = _without_guesses(sorted(found, key=_order))
     stepped_back = [_step_back(finding, said) for finding in said]
-    return tuple(_told(sorted(stepped_back, key=_order)))
+    told = _told(sorted(stepped_back, key=_order))
+    return tuple(_advised(finding, told) for finding in told)
+
+
+def _advised(finding: Finding, told: Sequence[Finding]) -> Finding:
+    """COMPUTE_BOUND with the advice of its first cause, which knows more and may contradict it."""
+    cause = next((each for each in told if each.kind in COMPUTE_CAUSES), None)
+    if cause is None or finding.kind is not Kind.COMPUTE_BOUND:
+        return finding
+    return replace(finding, action=cause.action)
 
 
 def has_verdict(section: Section, found: Iterable[Finding]) -> bool:

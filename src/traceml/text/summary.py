@@ -91,7 +91,8 @@ def _verdict(summary: Summary) -> list[str]:
     if primary.summary:
         lines += _labelled("Why", primary.summary)
     for cause in _compute_causes(summary):
-        lines += _labelled("Cause", _finding(cause))
+        said = "" if cause.action == primary.action else cause.action
+        lines += _labelled("Cause", f"{cause.status or cause.kind}: {cause.summary} {said}")
     if primary.action:
         lines += _labelled("Next", primary.action)
     predicted = next((each for each in summary.what_if if each.kind == primary.kind), None)

@@ -34,8 +34,8 @@ def check(facts: Facts) -> Finding | None:
         facts,
         KIND,
         claim=(
-            f"The tensor cores are idle: they compute {percent(use.tensor_share)} of the time, the "
-            f"FP32 units {percent(use.fp32_share)}, which are many times slower at matrix products."
+            f"The tensor cores compute {percent(use.tensor_share)} of the time, the FP32 units "
+            f"{percent(use.fp32_share)}, which are many times slower at matrix products."
         ),
         action=_next_step(facts.settings),
         share=use.fp32_share,
