@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from traceml.trace.session import _describe
+from traceml.store.rings import RingReader
+from traceml.trace.session import Session, _describe
 
 UUID = "12345678-1234-1234-1234-123456789abc"
 
@@ -36,3 +38,18 @@ def test_the_uuid_of_a_device(
 
 def test_a_cpu_has_none() -> None:
     assert _describe("cpu") == ("", None, "")
+
+
+def test_a_gpu_that_is_found_after_the_first_explicit_step_began_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("traceml.trace.gpu.CudaTimeline", lambda ring, index: None)
+    monkeypatch.setattr("traceml.trace.session._describe", lambda device: (device, 7, "GPU-3"))
+    session = Session(tmp_path, None, None)
+    session.identify()
+    session.follow_cuda(1)
+    assert session.ring is not None
+    with RingReader(session.ring.path) as ring:
+        rank = ring.head().rank
+    assert (rank.device, rank.device_uuid, rank.device_total_bytes) == ("cuda:1", "GPU-3", 7)
+    session.stop()

@@ -187,6 +187,8 @@ class Session:
         if ring is not None:
             self.device = f"cuda:{index}"
             self.tracer.gpu = CudaTimeline(ring, index)
+            if self.identified:  # an explicit step began before its model was known
+                ring.identify(self._identity())
 
     def _identity(self) -> Rank:
         rank, world, local_rank, local_world, node = _place()
