@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from traceml.model import layout
 from traceml.model.rank import Rank, Region
 from traceml.model.run import Ending, Manifest
-from traceml.model.sample import GpuSample, HostSample, ProcessSample, Sample
+from traceml.model.sample import GpuInterval, GpuSample, HostSample, ProcessSample, Sample
 from traceml.store.records import BLOCK_DTYPE, STEP_DTYPE, RankRecords, RunRecords
 
 STARTED_UNIX_S = 1_800_000_000.0
@@ -181,6 +182,48 @@ def make_samples(
         )
         for second in range(seconds)
     )
+
+
+def count_gpus(
+    run: RunRecords,
+    *,
+    from_s: float = 0.0,
+    until_s: float | None = None,
+    every_s: float = 0.25,
+    **shares: float | None,
+) -> RunRecords:
+    """The run with the counters of its GPUs read every so often, by default while steps ran.
+
+    The times are seconds since the first step began; a sample each second holds the intervals.
+    """
+    last = run.ranks[0].steps[-1]
+    until_s = float(last["start_ns"] + last["wall_ns"]) / 1e9 if until_s is None else until_s
+    edges = np.arange(from_s, until_s + 1e-9, every_s) + STARTED_UNIX_S
+    intervals = [
+        GpuInterval(round(float(begin), 6), round(float(end), 6), **shares)
+        for begin, end in pairwise(edges)
+    ]
+    return _with_intervals(run, intervals)
+
+
+def _with_intervals(run: RunRecords, intervals: Sequence[GpuInterval]) -> RunRecords:
+    """The run with these intervals beside those it has, in the samples of their seconds."""
+    samples = {sample.unix_s: sample for sample in run.samples}
+    uuids = {rank.rank.rank: rank.rank.device_uuid for rank in run.ranks}
+    for interval in intervals:
+        unix_s = float(np.ceil(interval.end_unix_s))
+        (blank,) = make_samples(len(run.ranks), 1, gpu=True)
+        found = samples.get(unix_s, replace(blank, unix_s=unix_s))
+        gpus = tuple(
+            replace(
+                gpu,
+                uuid=uuids.get(gpu.index) or gpu.uuid,
+                intervals=(*gpu.intervals, interval),
+            )
+            for gpu in found.gpus or blank.gpus
+        )
+        samples[unix_s] = replace(found, gpus=gpus)
+    return replace(run, samples=tuple(samples[at] for at in sorted(samples)))
 
 
 def map_steps(run: RunRecords, change: Any) -> RunRecords:

@@ -140,6 +140,8 @@ STRUCTS = [
     record.Groups,
     record.SectionMetadata,
     record.SectionSummary,
+    record.SystemSummary,
+    record.GpuRow,
     record.StepSeries,
     record.WhatIfSummary,
     record.FailureSummary,

@@ -1,9 +1,15 @@
 """A rank's GPU is found among the sampled ones by number, or by what the script may see."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
+from factories import make_rank
 from traceml.agent.gpu_load import gpu_share
+from traceml.model.rank import Rank
 from traceml.model.sample import GpuSample
+from traceml.store.records import STEP_DTYPE
 
 GPUS = [GpuSample(index, f"GPU-{index}abc", "H200", utilisation=index / 10) for index in range(4)]
 
@@ -22,4 +28,21 @@ GPUS = [GpuSample(index, f"GPU-{index}abc", "H200", utilisation=index / 10) for 
     ],
 )
 def test_the_gpu_of_a_rank(device: str, visible: str | None, share: float | None) -> None:
-    assert gpu_share(device, GPUS, visible) == share
+    assert gpu_share(rank_on(device), GPUS, visible) == share
+
+
+@pytest.mark.parametrize(
+    ("uuid", "share"),
+    [
+        pytest.param("GPU-3abc", 0.3, id="whatever its number is"),
+        pytest.param("GPU-2a", 0.2, id="by the beginning of it"),
+        pytest.param("GPU-77", None, id="a part of one, by MIG"),
+    ],
+)
+def test_a_rank_that_knows_its_gpu_is_taken_at_its_word(uuid: str, share: float | None) -> None:
+    assert gpu_share(rank_on("cuda:0", uuid), GPUS, "1") == share
+
+
+def rank_on(device: str, uuid: str = "") -> Rank:
+    rank = make_rank(np.zeros(0, STEP_DTYPE)).rank
+    return replace(rank, device=device, device_uuid=uuid)

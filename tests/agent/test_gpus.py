@@ -6,91 +6,25 @@ import importlib
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from fake_nvml import (
+    DRIVER_NOT_LOADED,
+    FUNCTION_NOT_FOUND,
+    GPM_METRICS,
+    GPU_IS_LOST,
+    NEW_READER,
+    NO_PERMISSION,
+    NOT_FOUND,
+    NOT_SUPPORTED,
+    FakeCounters,
+    FakeDriver,
+)
 from traceml.agent.gpus import REASON_READERS, REASONS, GpuSampler, throttle_words
 from traceml.model.sample import GpuSample
-
-NEW_READER, OLD_READER = REASON_READERS
-NOT_SUPPORTED, FUNCTION_NOT_FOUND, DRIVER_NOT_LOADED, GPU_IS_LOST = 3, 13, 9, 15
-
-
-class FakeError(Exception):
-    def __init__(self, value: int) -> None:
-        self.value = value
-
-
-@dataclass
-class FakeDriver:
-    """What NVML would answer, by function name, for GPU 0 and GPU 1."""
-
-    errors: dict[tuple[str, int], int] = field(default_factory=dict)
-    missing: set[str] = field(default_factory=set)
-    calls: list[tuple[str, int]] = field(default_factory=list)
-    opened: int = 0
-    closed: int = 0
-    init_error: int | None = None
-    count_error: int | None = None
-    shutdown_error: int | None = None
-    answers: dict[str, Callable[[int], Any]] = field(
-        default_factory=lambda: {
-            "nvmlDeviceGetHandleByIndex": lambda gpu: gpu,
-            "nvmlDeviceGetUUID": lambda gpu: f"GPU-{gpu}",
-            "nvmlDeviceGetName": lambda _: "NVIDIA H200",
-            "nvmlDeviceGetMaxClockInfo": lambda _: 1980,
-            "nvmlDeviceGetClockInfo": lambda _: 1755,
-            "nvmlDeviceGetMemoryInfo": lambda gpu: SimpleNamespace(used=gpu + 7, total=100),
-            "nvmlDeviceGetUtilizationRates": lambda gpu: SimpleNamespace(gpu=93, memory=40),
-            "nvmlDeviceGetTemperature": lambda _: 61,
-            "nvmlDeviceGetPowerUsage": lambda _: 512_345,
-            "nvmlDeviceGetEnforcedPowerLimit": lambda _: 700_000,
-            NEW_READER: lambda _: 0x4,
-            OLD_READER: lambda _: 0x20,
-        }
-    )
-
-    def module(self) -> ModuleType:
-        module: Any = ModuleType("pynvml")
-        module.NVMLError = FakeError
-        module.NVML_CLOCK_SM, module.NVML_TEMPERATURE_GPU = 1, 0
-        module.NVML_ERROR_GPU_IS_LOST = GPU_IS_LOST
-        module.NVML_ERROR_FUNCTION_NOT_FOUND = FUNCTION_NOT_FOUND
-        module.nvmlInit = self._init
-        module.nvmlShutdown = self._shutdown
-        module.nvmlDeviceGetCount = self._count
-        for name in self.answers:
-            if name not in self.missing:
-                setattr(module, name, self._function(name))
-        return module  # type: ignore[no-any-return]
-
-    def _function(self, name: str) -> Callable[..., Any]:
-        def call(gpu: int, *_: int) -> Any:
-            self.calls.append((name, gpu))
-            if (name, gpu) in self.errors:
-                raise FakeError(self.errors[name, gpu])
-            return self.answers[name](gpu)
-
-        return call
-
-    def _init(self) -> None:
-        self.opened += 1
-        if self.init_error is not None:
-            raise FakeError(self.init_error)
-
-    def _count(self) -> int:
-        if self.count_error is not None:
-            raise FakeError(self.count_error)
-        return 2
-
-    def _shutdown(self) -> None:
-        self.closed += 1
-        if self.shutdown_error is not None:
-            raise FakeError(self.shutdown_error)
-
 
 Install = Callable[[FakeDriver], GpuSampler]
 
@@ -268,12 +202,24 @@ def test_importing_the_sampler_does_not_import_nvml() -> None:
 
 def test_the_fake_speaks_as_the_real_binding_does() -> None:
     real = importlib.import_module("pynvml")
-    fake = FakeDriver().module()
+    fake = FakeCounters().module()
     ours = [name for name in vars(fake) if not name.startswith("_")]
     assert [name for name in ours if not hasattr(real, name)] == []
     for name in ("NVML_CLOCK_SM", "NVML_TEMPERATURE_GPU", "NVML_ERROR_GPU_IS_LOST"):
         assert getattr(fake, name) == getattr(real, name)
     assert real.NVML_ERROR_FUNCTION_NOT_FOUND == FUNCTION_NOT_FOUND
+    errors = (real.NVML_ERROR_NOT_SUPPORTED, real.NVML_ERROR_NO_PERMISSION)
+    assert errors == (NOT_SUPPORTED, NO_PERMISSION)
+    assert real.NVML_ERROR_NOT_FOUND == NOT_FOUND
+    assert {name: getattr(real, name) for name in GPM_METRICS} == GPM_METRICS
+    asked = real.c_nvmlGpmMetricsGet_t()
+    for name in vars(fake.c_nvmlGpmMetricsGet_t()):
+        assert hasattr(asked, name)
+    assert {name for name, *_ in fake.c_nvmlGpmMetricsGet_t().metrics[0]._fields_} <= {
+        name for name, *_ in asked.metrics[0]._fields_
+    }
+    utilisation = (real.NVML_GPU_UTILIZATION_SAMPLES, real.NVML_VALUE_TYPE_DOUBLE)
+    assert utilisation == (fake.NVML_GPU_UTILIZATION_SAMPLES, fake.NVML_VALUE_TYPE_DOUBLE)
     assert real.NVMLError(GPU_IS_LOST).value == GPU_IS_LOST
     assert real.nvmlClocksThrottleReasonAll == sum(bit for bit, _ in REASONS)
 

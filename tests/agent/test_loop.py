@@ -12,12 +12,14 @@ from threading import Thread
 
 import pytest
 
+from fake_nvml import FakeCounters
 from processes import wait_until
 from ring_steps import write_steps
 from traceml.agent import loop
 from traceml.agent.loop import Agent
 from traceml.api.run import RunOptions, new_run
 from traceml.store import folder as folders
+from traceml.store import samples
 from traceml.trace.session import Session
 
 
@@ -76,6 +78,32 @@ def test_a_run_is_followed_to_its_end(folder: Path) -> None:
     assert ending is not None
     assert ending.exit_status == 3
     assert not Path(folders.read_manifest(folder).ring_folder).exists()
+    following.hang_up()
+
+
+def test_the_counters_of_the_gpu_that_a_rank_has_are_kept(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeCounters(percents={2: 88.0}).module())
+    monkeypatch.setattr("traceml.trace.session._describe", lambda _: ("NVIDIA H200", 7, "GPU-1"))
+    ring_folder = folders.read_manifest(folder).ring_folder
+    session = Session(folder, Path(ring_folder), None)
+    session.device = "cuda:0"  # by torch's count, the machine's is another
+    write_steps(session, 3)
+    following = _Following(folder)
+
+    def counted() -> list[tuple[str, float | None]]:
+        return [
+            (gpu.uuid, interval.sm_share)
+            for sample in samples.read(folder)
+            for gpu in sample.gpus
+            for interval in gpu.intervals
+        ]
+
+    found = wait_until(counted, "the counters are kept")
+    assert set(found) == {("GPU-1", 0.88)}
+    following.tell({"ended": {"exit_status": 0}})
+    assert following.finish()
     following.hang_up()
 
 

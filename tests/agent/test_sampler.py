@@ -43,6 +43,8 @@ class Slow(Sampler):
         self.may_answer = Event()
         self.asked: list[dict[int, int]] = []
         self.closed = Event()
+        self.counted = Event()
+        self.counters_fail = False
 
     def sample(self, ranks: Mapping[int, int], now_s: float, unix_s: float) -> Sample:
         self.asked.append(dict(ranks))
@@ -50,6 +52,12 @@ class Slow(Sampler):
         if 13 in ranks:
             raise OSError("the driver is gone")
         return Sample(unix_s, HostSample())
+
+    def read_counters(self) -> None:
+        self.counted.set()
+        if self.counters_fail:
+            self.counters_fail = False
+            raise OSError("no counters")
 
     def close(self) -> None:
         self.closed.set()
@@ -87,6 +95,21 @@ def test_what_went_wrong_is_told_once() -> None:
     sampling.close()
 
 
+def test_counters_are_read_between_samples_and_their_trouble_is_told_with_the_next() -> None:
+    slow = Slow()
+    slow.may_answer.set()
+    slow.counters_fail = True
+    sampling = Sampling(slow)
+    assert slow.counted.wait(60)
+    assert slow.asked == []
+    sampling.begin({0: 1})
+    with pytest.raises(OSError, match="no counters"):
+        taken(sampling)
+    sampling.begin({0: 2})
+    assert taken(sampling).unix_s > 0
+    sampling.close()
+
+
 STUCK = """
 import threading
 from traceml.agent.sampler import Sampler, Sampling
@@ -94,6 +117,9 @@ from traceml.agent.sampler import Sampler, Sampling
 class Stuck(Sampler):
     def __init__(self):
         self.asked = threading.Event()
+
+    def read_counters(self):
+        pass
 
     def sample(self, ranks, now_s, unix_s):
         self.asked.set()

@@ -10,6 +10,7 @@ import pytest
 from traceml.diagnose import between, host_time, uneven
 from traceml.diagnose.lines import Line
 from traceml.diagnose.rules import (
+    bandwidth_bound,
     comm_bound,
     compute_bound,
     cpu_starved,
@@ -31,14 +32,17 @@ from traceml.diagnose.rules import (
     incomplete_data,
     input_bound,
     memory_creep,
+    near_gpu_limit,
     recompiling,
     slowdown,
+    small_kernels,
     swapping,
+    tensor_cores_idle,
     uneven_gpu_utilization,
     wait_heavy,
     warmup,
 )
-from traceml.facts import job, series, stragglers, trend
+from traceml.facts import gpu_use, job, series, stragglers, trend
 from traceml.facts.memory import Place
 
 DOCS = (Path(__file__).parents[2] / "docs/diagnoses.md").read_text()
@@ -96,6 +100,18 @@ STEP_TIME = [
     ("HOST_BOUND", f"compute is at least {_percent(host_bound.COMPUTE_SHARE)} of it"),
     ("HOST_BOUND", f"in use less than {_percent(host_bound.LOW_UTILISATION)} of the time"),
     ("HOST_BOUND", f"a step takes {_ms(host_bound.CRITICAL_STEP_S)} or more"),
+    ("HOST_BOUND", f"less than {_percent(host_bound.MIN_LOST_SHARE)} of the step"),
+    ("GPU counters", f"for {_percent(gpu_use.MIN_INSIDE)} or more"),
+    ("GPU counters", f"Fewer than {gpu_use.MIN_SAMPLES} of them"),
+    ("TENSOR_CORES_IDLE", f"compute {_percent(tensor_cores_idle.MIN_FP32)} of the time"),
+    ("TENSOR_CORES_IDLE", f"at most {_percent(tensor_cores_idle.MAX_TENSOR)}, and"),
+    ("TENSOR_CORES_IDLE", f"and {_percent(tensor_cores_idle.MIN_SM)} of the SMs"),
+    ("BANDWIDTH_BOUND", f"at {_percent(bandwidth_bound.MIN_DRAM)} of its bandwidth"),
+    ("BANDWIDTH_BOUND", f"at most {_percent(bandwidth_bound.MAX_TENSOR)}."),
+    ("SMALL_KERNELS", f"resident {_percent(small_kernels.MIN_BUSY)} of the time"),
+    ("SMALL_KERNELS", f"at most {_percent(small_kernels.MAX_SM)} of the SMs"),
+    ("NEAR_GPU_LIMIT", f"compute {_percent(near_gpu_limit.MIN_TENSOR)} of the time"),
+    ("NEAR_GPU_LIMIT", f"at {_percent(near_gpu_limit.MIN_DRAM)} of its bandwidth"),
     ("STRAGGLER", f"{_warns(uneven.WARN)} on, {_is_critical(uneven.CRITICAL)}"),
     ("STRAGGLER", f"A cause must cover {_percent(uneven.COVERS)} of the excess"),
     ("STRAGGLER", f"at least {_percent(uneven.EVENLY)} of the latest rank's excess"),
@@ -172,7 +188,6 @@ def _mib(place: Place) -> str:
         ("HIGH_RAM", f"{_percent(high_ram.CRITICAL_SHARE)} is critical"),
         ("SWAPPING", f"{swapping.BYTES_PER_S // MIB} MiB a second"),
         ("LOW_GPU_UTILIZATION", f"Below {_percent(gpu_utilization.LOW_SHARE)}"),
-        ("LOW_GPU_UTILIZATION", f"at least {gpu_utilization.FEWEST_SAMPLES} samples"),
         ("MODERATE_GPU_UTILIZATION", f"to {_percent(gpu_utilization.MODERATE_SHARE)}"),
         ("UNEVEN_GPU_UTILIZATION", f"{uneven_gpu_utilization.GAP * 100:.0f} points between"),
         ("UNEVEN_GPU_UTILIZATION", f"{uneven_gpu_utilization.WARN_GAP * 100:.0f} points warns"),

@@ -8,7 +8,7 @@ from traceml.model.sample import GpuSample, HostSample, ProcessSample, Sample
 def test_a_sensor_that_was_never_read_has_no_level() -> None:
     host = host_facts(make_samples(1, 3))
     assert host.swap_bytes == Level(None, None)
-    assert host.gpu_utilisation == Level(None, None)
+    assert host.gpu_power_w == Level(None, None)
     assert host.cpu_share == Level(0.5, 0.5)
 
 
@@ -25,14 +25,12 @@ def test_a_missing_reading_is_not_averaged_in() -> None:
 
 def test_gpu_levels_are_over_all_gpus() -> None:
     gpus = tuple(
-        GpuSample(
-            i, f"GPU-{i}", "x", utilisation=i / 2, memory_used_bytes=10, memory_total_bytes=40
-        )
+        GpuSample(i, f"GPU-{i}", "x", power_w=i / 2, memory_used_bytes=10, memory_total_bytes=40)
         for i in range(3)
     )
     host = host_facts([Sample(0.0, HostSample(), gpus=gpus)])
     assert host.gpus == 3
-    assert host.gpu_utilisation == Level(0.5, 1.0)
+    assert host.gpu_power_w == Level(0.5, 1.0)
     assert host.gpu_headroom_bytes == Level(30, 30)
 
 
@@ -42,10 +40,12 @@ def test_each_rank_has_its_own_process() -> None:
     assert [(p.rank, p.cpu_cores.mean) for p in found] == [(0, 1.0), (1, 2.0)]
 
 
-def test_samples_outside_training_count_only_when_there_are_no_others() -> None:
-    samples = [Sample(float(second), HostSample()) for second in range(10)]
-    assert len(during(samples, 2.5, 5.5)) == 3
-    assert len(during(samples, 100.0, 200.0)) == 10
+def test_samples_outside_training_describe_a_host_only_when_there_are_no_others() -> None:
+    samples = [Sample(float(second), HostSample(cpu_share=second / 10)) for second in range(10)]
+    training = during(samples, 2.5, 5.5)
+    assert [sample.unix_s for sample in training] == [3, 4, 5]
+    assert host_facts(samples, training).cpu_share.peak == 0.5
+    assert host_facts(samples, during(samples, 100.0, 200.0)).cpu_share.peak == 0.9
 
 
 def test_swapping_needs_both_directions() -> None:
@@ -79,7 +79,6 @@ def test_each_gpu_has_levels_of_its_own() -> None:
             index,
             f"GPU-{index}",
             "x",
-            utilisation=used,
             power_w=used * 600,
             power_limit_w=600.0,
             sm_clock_mhz=900.0,
@@ -92,7 +91,7 @@ def test_each_gpu_has_levels_of_its_own() -> None:
     ]
     host = host_facts(samples)
     assert [gpu.index for gpu in host.by_gpu] == [0, 1]
-    assert [gpu.utilisation for gpu in host.by_gpu] == [Level(1.0, 1.0), Level(0.5, 0.75)]
+    assert [gpu.power_w for gpu in host.by_gpu] == [Level(600, 600), Level(300, 450)]
     assert host.by_gpu[1].power_share == Level(0.5, 0.75)
     assert host.gpu_clock_share == Level(0.5, 0.5)
 

@@ -5,11 +5,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from counted_runs import TRANSFORMER_FP32
 from drawn_runs import page_of
-from factories import make_run, make_waiting, spend
+from factories import count_gpus, make_run, make_waiting, spend
 from memory_runs import with_steps_memory
 from traceml.figures.findings import MOST_FACTS, facts, rail, spans, tone
 from traceml.figures.page import Fact, FindingCard
+from traceml.summaries.build import build
 from traceml.summaries.record import Summary
 
 BOUND = {"kind": "INPUT_BOUND", "status": "INPUT-BOUND", "severity": "crit", "summary": "why"}
@@ -116,3 +118,11 @@ def test_a_finding_counted_by_the_script_s_own_steps_is_not_marked() -> None:
     logged = {"first_step": 7, "numbering": "logged"}
     issue = {"kind": "NON_FINITE_LOSS", "severity": "crit", "evidence": logged}
     assert spans(summary(stability=[issue]), ("stability",), first_step=1) == ()
+
+
+def test_why_compute_takes_its_time_is_on_the_rail_with_its_counters() -> None:
+    counted = build(count_gpus(make_run(gpu=True), **TRANSFORMER_FP32), 0.0, "1")
+    told = {card.kind: card for card in rail(counted)}
+    evidence = {fact.label: fact.value for fact in told["TENSOR_CORES_IDLE"].evidence}
+    assert (evidence["FP32 share"], evidence["tensor share"]) == ("62%", "3.5%")
+    assert list(told)[:2] == ["COMPUTE_BOUND", "TENSOR_CORES_IDLE"]

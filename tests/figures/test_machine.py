@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from counted_runs import TRANSFORMER_BF16
 from drawn_runs import figure, page_of, part, standing_of
-from factories import GIB, make_run
+from factories import GIB, count_gpus, make_run
 from traceml.facts.history import History, SensorHistory
 from traceml.figures.run_page import run_page
 from traceml.model.lineage import Code, Environment, Gpu, Hardware, Lineage
@@ -55,9 +56,47 @@ def test_there_is_a_gpu_card_only_where_there_is_a_gpu() -> None:
     assert "gpu" not in ids(make_run())
     assert "gpu" in ids(make_run(gpu=True))
     shown = tiles(make_run(gpu=True), "gpu")
-    assert shown["GPU utilization"][0] == "90%"
+    assert "GPU utilization" not in shown  # two samples while steps ran say nothing
     assert shown["Temperature"][0] == "60 °C"
+    assert tiles(make_run(gpu=True, sampled_s=8), "gpu")["GPU utilization"][0] == "90%"
     assert part(page_of(make_run(gpu=True)), "gpu").note == "NVIDIA H200"
+
+
+def counted_history(*gpus: dict[str, list[float]]) -> History:
+    return History(
+        sensors=SensorHistory(
+            at_s=np.arange(2.0),
+            host={},
+            processes={},
+            gpus={
+                index: {name: np.array(values) for name, values in each.items()}
+                for index, each in enumerate(gpus)
+            },
+        )
+    )
+
+
+def test_what_a_gpu_did_is_a_tile_each_and_one_picture() -> None:
+    run = count_gpus(make_run(gpu=True), **TRANSFORMER_BF16)
+    shown = tiles(run, "gpu")
+    assert shown["SMs at work"] == ("88%", "while steps ran")
+    assert shown["Tensor cores"][0] == "32%" and shown["FP32 units"][0] == "2.0%"
+    assert shown["Memory bandwidth"] == ("43%", "of the highest, while steps ran")
+    assert not part(page_of(run), "gpu").tables
+    history = counted_history({"sm_share": [0.5, 0.9], "dram_share": [0.1, np.nan]})
+    lines = figure(run_page(None, standing_of("live", None), history), "gpu-counters")
+    drawn = {series.name: series.values for series in lines.series}
+    assert drawn == {"SMs at work": (50.0, 90.0), "Memory bandwidth": (10.0, None)}
+
+
+def test_several_gpus_are_a_table_and_a_picture_for_each_counter() -> None:
+    run = count_gpus(make_run(2, gpu=True), busy_share=0.9, sm_share=0.5)
+    (table,) = part(page_of(run), "gpu").tables
+    assert table.columns == ("GPU", "In use", "SMs at work")
+    assert [row.cells for row in table.rows] == [(f"GPU {n}", "90%", "50%") for n in range(2)]
+    history = counted_history({"sm_share": [0.5, 0.9]}, {"sm_share": [0.2, 0.3]})
+    page = run_page(None, standing_of("live", None), history)
+    assert [series.name for series in figure(page, "gpu-sm-share").series] == ["GPU 0", "GPU 1"]
 
 
 def test_an_idle_disk_and_an_idle_network_are_not_drawn() -> None:

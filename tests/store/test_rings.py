@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,18 @@ def test_steps_come_back_as_they_were_written(tracer):
     for number, found in enumerate(steps):
         expected = [*step_values(number, h2d_ns=7, flags=int(StepFlag.EXPLICIT)), number + 1]
         assert list(found.tolist()) == expected
+
+
+def test_who_writes_a_ring_comes_back_with_its_gpu(tracer):
+    made = tracer()
+    uuid = "GPU-12345678-1234-1234-1234-123456789abc"
+    with RingReader(made.path) as ring:
+        plain = ring.head().rank
+        made.ring.identify(replace(plain, device="cuda:1", device_uuid=uuid))
+        named = ring.head().rank
+    assert (plain.device_uuid, plain.is_on_gpu) == ("", False)
+    assert (named.device_uuid, named.is_on_gpu) == (uuid, True)
+    assert named.trains_on(uuid) and not named.trains_on("GPU-1234") and not plain.trains_on(uuid)
 
 
 def test_only_steps_from_the_number_on_are_read(tracer):

@@ -89,6 +89,23 @@ def test_the_rest_is_left_out_where_it_is_the_wait() -> None:
     assert {"Wait", "Rest"} & row_labels(5.0) == {"Wait", "Rest"}
 
 
+def test_the_gpus_counters_are_context_in_percent() -> None:
+    def counted(**average: float) -> Summary:
+        return run({"step_time_ms": 10.0}, system={"global": {"average": average}})
+
+    comparison = compare(
+        counted(sm_share=0.96, tensor_share=0.035, fp32_share=0.62, dram_share=0.44),
+        counted(sm_share=0.88, tensor_share=0.32, fp32_share=0.02, dram_share=0.43),
+        ("A", "B"),
+    )
+    shown = {row.label: (row.lhs, row.rhs, row.delta) for row in rows(comparison)}
+    assert shown["GPU tensor cores"] == ("3.5%", "32.0%", "+28.5 pp")
+    assert shown["GPU FP32 units"] == ("62.0%", "2.0%", "-60.0 pp")
+    assert shown["GPU SMs at work"] == ("96.0%", "88.0%", "-8.0 pp")
+    assert "GPU bandwidth" not in shown  # it hardly moved
+    assert comparison.sections["system"].metrics["dram_share"].delta is not None
+
+
 def test_long_values_are_shown_where_they_begin_to_differ() -> None:
     files = [f"package/module_{number}.py" for number in range(20)]
     a, b = (run({"step_time_ms": 1.0}, params={"files": each}) for each in (files, files[:-1]))

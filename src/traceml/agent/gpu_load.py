@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from traceml.model.rank import Rank
 from traceml.model.sample import GpuSample
 
 
-def gpu_share(device: str, gpus: Sequence[GpuSample], visible: str | None) -> float | None:
-    """The utilisation of the GPU that torch calls `cuda:1`; `None` where it cannot be found.
+def gpu_share(rank: Rank, gpus: Sequence[GpuSample], visible: str | None) -> float | None:
+    """The utilisation of the GPU that a rank trains on; `None` where it cannot be found.
 
-    `visible` is the variable CUDA_VISIBLE_DEVICES: numbers, or the beginnings of names.
+    A rank that knows its GPU's UUID is taken at its word. Of others torch's number is looked up in
+    `visible`, the variable CUDA_VISIBLE_DEVICES: numbers, or the beginnings of UUIDs.
     """
-    kind, _, number = device.partition(":")
+    if rank.device_uuid:
+        return next((gpu.utilisation for gpu in gpus if rank.trains_on(gpu.uuid)), None)
+    kind, _, number = rank.device.partition(":")
     if kind != "cuda" or not number.isdecimal():
         return None
     names = None if visible is None else [name.strip() for name in visible.split(",")]

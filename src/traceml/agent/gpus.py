@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import time
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from traceml.model.sample import GpuSample
+from traceml.agent.gpu_counters import GpuCounters
+from traceml.model.sample import GpuInterval, GpuSample
 
 REASONS = (
     (0x001, "idle"),
@@ -28,6 +31,12 @@ REASON_READERS = (
     "nvmlDeviceGetCurrentClocksThrottleReasons",  # the same before, gone in CUDA 14
 )
 NO_BYTES = 2**64 - 1  # NVML's "not available" in a field of bytes
+MAX_INTERVALS = 128
+"""Kept of one GPU until somebody takes a sample, which happens once a second."""
+
+
+Counted = frozenset[str] | None
+"""The UUIDs of GPUs, or their beginnings; `None` is every GPU."""
 
 
 @dataclass(slots=True)
@@ -38,23 +47,35 @@ class _Gpu:
     handle: Any
     uuid: str
     name: str
+    counters: GpuCounters
     sm_clock_max_mhz: float | None = None
     is_lost: bool = False
+    intervals: deque[GpuInterval] = field(default_factory=lambda: deque(maxlen=MAX_INTERVALS))
 
 
 class GpuSampler:
     """Opens NVML at the first sample; `CUDA_VISIBLE_DEVICES` hides nothing here."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
         self._nvml: Any = None
         self._gpus: tuple[_Gpu, ...] | None = None
         self._reason_reader = 0
+        self.counted: Counted = frozenset()
+        """Which GPUs' counters are read: none before somebody trains on one."""
 
     def sample(self) -> tuple[GpuSample, ...]:
         """One sample per GPU; a GPU lost on the way stays in the list with nothing measured."""
         if self._gpus is None:
             self._gpus = self._open()
+        self.read_counters()
         return tuple(self._sample(gpu) for gpu in self._gpus)
+
+    def read_counters(self) -> None:
+        """Read the counters of the GPUs that are trained on, for the next sample to hold."""
+        for gpu in self._gpus or ():
+            if not gpu.is_lost and _is_among(gpu.uuid, self.counted):
+                gpu.intervals.extend(gpu.counters.read())
 
     def driver_version(self) -> str | None:
         """The driver's version; None where there is no GPU to sample."""
@@ -67,7 +88,10 @@ class GpuSampler:
 
     def close(self) -> None:
         """Lets go of the driver; samples are empty from then on."""
-        nvml, self._nvml, self._gpus = self._nvml, None, ()
+        nvml, self._nvml = self._nvml, None
+        gpus, self._gpus = self._gpus, ()
+        for gpu in gpus or ():
+            gpu.counters.close()
         if nvml is not None:
             try:
                 nvml.nvmlShutdown()
@@ -100,7 +124,8 @@ class GpuSampler:
             name = _text(nvml.nvmlDeviceGetName(handle))
         except nvml.NVMLError:
             return None
-        gpu = _Gpu(index=index, handle=handle, uuid=uuid, name=name)
+        counters = GpuCounters(nvml, handle, self._clock)
+        gpu = _Gpu(index=index, handle=handle, uuid=uuid, name=name, counters=counters)
         gpu.sm_clock_max_mhz = self._read(
             gpu, lambda: float(nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM))
         )
@@ -128,7 +153,9 @@ class GpuSampler:
             ),
             sm_clock_max_mhz=gpu.sm_clock_max_mhz,
             throttle_reasons=read(gpu, lambda: self._throttle_reasons(handle)),
+            intervals=tuple(gpu.intervals),
         )
+        gpu.intervals.clear()
         return GpuSample(gpu.index, gpu.uuid, gpu.name) if gpu.is_lost else sample
 
     def _read(self, gpu: _Gpu, sensor: Callable[[], Any]) -> Any:
@@ -161,6 +188,10 @@ def throttle_words(bits: int) -> tuple[str, ...]:
     if bits & ~sum(bit for bit, _ in REASONS):
         words.append("other")
     return tuple(dict.fromkeys(words))
+
+
+def _is_among(uuid: str, counted: Counted) -> bool:
+    return counted is None or any(uuid.startswith(name) for name in counted)
 
 
 def _text(value: str | bytes) -> str:

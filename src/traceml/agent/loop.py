@@ -29,6 +29,7 @@ from traceml.agent.live import Live
 from traceml.agent.sampler import Sampling
 from traceml.agent.stalls import Training
 from traceml.model.errors import UnreadableRecords
+from traceml.model.rank import Rank
 from traceml.model.sample import Sample
 from traceml.store import folder as folders
 from traceml.store.failures import remove_ring, script_pids, stacks_of
@@ -137,6 +138,7 @@ class Agent:
         if steps:
             self._guarded(self._find_rings)
             self._guarded(self._follow_scripts)
+            self._guarded(self._count_on_gpus)
         for followed in self._followed():
             if steps or self._is_filling(followed):
                 self._guarded(self._drain, followed)
@@ -225,19 +227,19 @@ class Agent:
                 steps=followed.ring.written(),
                 stacks=stacks_of(followed.ring.path),
                 walls_s=followed.ring.last_walls_s,
-                on_gpu=head.rank.device.startswith("cuda"),
-                gpu_share=self._gpu_share(head.rank.device),
+                on_gpu=head.rank.is_on_gpu,
+                gpu_share=self._gpu_share(head.rank),
             )
             for followed in self._followed()
             if not _is_silent((head := followed.ring.head()).counters)
         ]
         self._watch.look_for_stalls(ranks, time.monotonic(), time.time())
 
-    def _gpu_share(self, device: str) -> float | None:
+    def _gpu_share(self, rank: Rank) -> float | None:
         sample = self._last_sample
         if sample is None or time.time() - sample.unix_s > FRESH_S:
             return None
-        return gpu_share(device, sample.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        return gpu_share(rank, sample.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
     def _show_live(self) -> None:
         self._live.see(self._watch.seen)
@@ -247,6 +249,12 @@ class Agent:
 
     def _begin_sample(self) -> None:
         self._sampling.begin(self._pids())
+
+    def _count_on_gpus(self) -> None:
+        """Have the counters of the GPUs read that ranks train on; of all, where one cannot say."""
+        ranks = [followed.ring.head().rank for followed in self._followed()]
+        uuids = [rank.device_uuid for rank in ranks if rank.is_on_gpu]
+        self._sampling.count_on(frozenset(uuids) if all(uuids) else None)
 
     def _pids(self) -> dict[int, int]:
         """By rank; several may claim one rank, and a pid tells them apart."""

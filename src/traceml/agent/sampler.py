@@ -13,13 +13,16 @@ from queue import Empty, Full, Queue
 from threading import Thread
 from types import TracebackType
 
-from traceml.agent.gpus import GpuSampler
+from traceml.agent.gpus import Counted, GpuSampler
 from traceml.agent.host import HostSampler
 from traceml.agent.processes import ProcessSampler
 from traceml.model.sample import Sample
 
 LAST_S = 0.5
 """How long the end of a run may wait for a last sample: what killed it may show there."""
+COUNTERS_S = 0.25
+"""How often GPU counters are read between samples: 0.1 to 0.6 ms each, and often enough that four
+seconds of training, or of steps between two evaluations, hold a good number of intervals."""
 
 
 class Sampler:
@@ -43,6 +46,14 @@ class Sampler:
             processes=self._processes.sample(ranks, now_s),
             gpus=self._gpus.sample(),
         )
+
+    def count_on(self, gpus: Counted) -> None:
+        """Read the counters of these GPUs from now on; may be called from another thread."""
+        self._gpus.counted = gpus
+
+    def read_counters(self) -> None:
+        """Read the GPUs' counters for the next sample to hold."""
+        self._gpus.read_counters()
 
     def close(self) -> None:
         """Lets go of the GPU driver."""
@@ -70,7 +81,7 @@ class _Reading:
 
 
 class Sampling:
-    """Takes one sample at a time, beside the agent's loop.
+    """Takes one sample at a time, beside the agent's loop, and reads GPU counters in between.
 
     The thread is a daemon, and no executor's: Python waits for an executor's threads at its end.
     """
@@ -87,6 +98,10 @@ class Sampling:
         if not self._is_pending:
             self._is_pending = True
             self._asked.put_nowait(dict(ranks))
+
+    def count_on(self, gpus: Counted) -> None:
+        """Read the counters of these GPUs from now on."""
+        self._sampler.count_on(gpus)
 
     def take(self) -> Sample | None:
         """The sample that was begun, once it is there; raises what reading it raised."""
@@ -113,8 +128,20 @@ class Sampling:
         return reading.sample
 
     def _work(self) -> None:
-        for ranks in iter(self._asked.get, None):
+        trouble: BaseException | None = None
+        while True:
+            try:
+                ranks = self._asked.get(timeout=COUNTERS_S)
+            except Empty:
+                with _Reading() as counted:
+                    self._sampler.read_counters()
+                trouble = counted.error or trouble
+                continue
+            if ranks is None:
+                break
             with _Reading() as reading:
                 reading.sample = self._sampler.sample(ranks, time.monotonic(), time.time())
+            reading.error = reading.error or trouble
+            trouble = None
             self._read.put(reading)
         self._sampler.close()

@@ -48,6 +48,21 @@ class Delta(Struct, frozen=True):
         delta = rhs - lhs
         return Delta(lhs, rhs, delta, 100 * delta / lhs if lhs else None)
 
+    def times(self, factor: float) -> Delta:
+        """The same change in a unit that is so many times as small."""
+
+        def scaled(value: float | None) -> float | None:
+            return None if value is None else factor * value
+
+        interval = self.interval and (factor * self.interval[0], factor * self.interval[1])
+        return structs.replace(
+            self,
+            lhs=scaled(self.lhs),
+            rhs=scaled(self.rhs),
+            delta=scaled(self.delta),
+            interval=interval,
+        )
+
     def judged(self, p: float) -> Delta:
         """The same change with the p that counts, all questions asked at once considered."""
         return structs.replace(self, p=p, significant=p < SIGNIFICANT)

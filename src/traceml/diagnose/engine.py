@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from traceml.diagnose.explain import explain, has_verdict
 from traceml.diagnose.rules import (
     balanced,
+    bandwidth_bound,
     checkpoint_heavy,
     comm_bound,
     compute_bound,
@@ -41,6 +42,7 @@ from traceml.diagnose.rules import (
     loss_spike,
     memory_balanced,
     memory_creep,
+    near_gpu_limit,
     no_data,
     no_gpu,
     no_memory_data,
@@ -52,10 +54,12 @@ from traceml.diagnose.rules import (
     process_normal,
     recompiling,
     slowdown,
+    small_kernels,
     stable,
     straggler,
     swapping,
     system_normal,
+    tensor_cores_idle,
     uneven_gpu_utilization,
     wait_heavy,
     wait_straggler,
@@ -67,6 +71,7 @@ from traceml.model.finding import Finding, Kind, Section, Severity, consequence
 Rule = Callable[[Facts], "Finding | None"]
 
 RULES: tuple[Rule, ...] = (
+    bandwidth_bound.check,
     checkpoint_heavy.check,
     comm_bound.check,
     compute_bound.check,
@@ -99,6 +104,7 @@ RULES: tuple[Rule, ...] = (
     logging_heavy.check,
     loss_spike.check,
     memory_creep.check,
+    near_gpu_limit.check,
     no_data.check,
     no_gpu.check,
     no_memory_data.check,
@@ -109,8 +115,10 @@ RULES: tuple[Rule, ...] = (
     out_of_memory.check,
     recompiling.check,
     slowdown.check,
+    small_kernels.check,
     straggler.check,
     swapping.check,
+    tensor_cores_idle.check,
     uneven_gpu_utilization.check,
     wait_heavy.check,
     wait_straggler.check,

@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from traceml.model.finding import Finding, Kind, Section, Severity, consequence
+from traceml.model.finding import (
+    COMPUTE_CAUSES,
+    Finding,
+    Kind,
+    Section,
+    Severity,
+    consequence,
+)
 
 STRAGGLERS = frozenset(
     {
@@ -37,6 +44,7 @@ CAUSES: Mapping[Kind, tuple[Kind, ...]] = {
     Kind.GPU_THROTTLED: (Kind.COMPUTE_STRAGGLER, Kind.SLOWDOWN),
     Kind.CHECKPOINT_HEAVY: (),
     Kind.EVALUATION_HEAVY: (),
+    **dict.fromkeys(sorted(COMPUTE_CAUSES), (Kind.COMPUTE_BOUND,)),
 }
 """What each cause may explain; of several it is the one that is read first."""
 
@@ -62,7 +70,7 @@ _STARVES_GPU = (
     Kind.COMM_BOUND,
     Kind.HOST_BOUND,
     *sorted(STRAGGLERS),
-    *sorted(set(CAUSES) - {Kind.GPU_THROTTLED}),
+    *sorted(set(CAUSES) - {Kind.GPU_THROTTLED} - COMPUTE_CAUSES),
 )
 CONTEXT: Mapping[Kind, tuple[Kind, ...]] = {
     Kind.LOW_GPU_UTILIZATION: _STARVES_GPU,
@@ -76,7 +84,16 @@ def explain(found: Iterable[Finding]) -> tuple[Finding, ...]:
     """All findings of a run in the order in which to read them."""
     said = _without_guesses(sorted(found, key=_order))
     stepped_back = [_step_back(finding, said) for finding in said]
-    return tuple(_told(sorted(stepped_back, key=_order)))
+    told = _told(sorted(stepped_back, key=_order))
+    return tuple(_advised(finding, told) for finding in told)
+
+
+def _advised(finding: Finding, told: Sequence[Finding]) -> Finding:
+    """COMPUTE_BOUND with the advice of its first cause, which knows more and may contradict it."""
+    cause = next((each for each in told if each.kind in COMPUTE_CAUSES), None)
+    if cause is None or finding.kind is not Kind.COMPUTE_BOUND:
+        return finding
+    return replace(finding, action=cause.action)
 
 
 def has_verdict(section: Section, found: Iterable[Finding]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from traceml.facts.gpu_use import GpuUse, mean_use
 from traceml.facts.job import Job
 from traceml.facts.loader import NO_LOADER, LoaderFacts
 from traceml.facts.memory import RankMemory
@@ -93,16 +94,27 @@ class Facts:
     def gpus_used(self) -> tuple[GpuFacts, ...] | None:
         """The sampled GPUs that the ranks train on; `None` where they cannot be told apart.
 
-        A rank knows its device by torch's number, the samples by the machine's: they agree for
-        certain only when the run uses all there are.
+        Ranks say which GPU they have; where torch is too old for that, they have all there are or
+        it is not known, because torch's numbers are not the machine's.
         """
-        return self.host.by_gpu if len(self.host.by_gpu) == self.gpus_needed else None
+        ranks = [rank.rank for rank in self.ranks if rank.rank.is_on_gpu]
+        if not ranks or not all(rank.device_uuid for rank in ranks):
+            return self.host.by_gpu if len(self.host.by_gpu) == self.gpus_needed else None
+        theirs = (
+            gpu for gpu in self.host.by_gpu if any(rank.trains_on(gpu.uuid) for rank in ranks)
+        )
+        return tuple(theirs) or None
+
+    @property
+    def gpu_use(self) -> GpuUse:
+        """What the counters say of the ranks' own GPUs, over the time in which steps ran."""
+        return mean_use([gpu.use for gpu in self.gpus_used or () if gpu.use.samples])
 
     @property
     def gpus_needed(self) -> int:
         """How many GPUs of this machine the ranks train on."""
-        devices = {(rank.rank.hostname, rank.rank.device) for rank in self.ranks}
-        return sum(device.startswith("cuda") for _, device in devices)
+        ranks = [rank.rank for rank in self.ranks if rank.rank.is_on_gpu]
+        return len({(rank.hostname, rank.device_uuid or rank.device) for rank in ranks})
 
     def typical(self, phase: Phase) -> float | None:
         """A phase's mean seconds per step."""

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
 
 import numpy as np
 
-from traceml.facts.aligned import Aligned, align, complete_steps
+from traceml.facts.aligned import Aligned, RankSteps, align, complete_steps
 from traceml.facts.ddp import ddp_facts
 from traceml.facts.facts import Facts, RankFacts, Window
 from traceml.facts.job import Job, job_of
 from traceml.facts.loader import loader_facts, queue_dry_share
 from traceml.facts.memory import processes_by_rank, rank_memory
 from traceml.facts.parts import StepParts
-from traceml.facts.sensors import during, host_facts, oom_kills, process_facts
+from traceml.facts.sensors import during, host_facts, oom_kills, process_facts, with_gpu_use
 from traceml.facts.series import Series, Slowdown, describe, find_slowdown
 from traceml.facts.stability import stability
+from traceml.facts.step_stretches import Stretches, step_stretches, together
 from traceml.facts.stragglers import Straggler, find_stragglers
 from traceml.facts.sums import add_up
 from traceml.facts.times import (
@@ -62,8 +63,15 @@ def gather(records: RunRecords, most_warmup: int | None = None) -> Facts:
     steps = _measure_steps(used, aligned, taken, most_warmup)
     times = steps.times or {}
     mean = mean_times(tuple(times.values()))
-    samples = during(records.samples, *_training_time(records.ranks))
+    training = during(records.samples, *_training_time(records.ranks))
+    samples = training or records.samples
     sampled = processes_by_rank(samples)
+    host = with_gpu_use(
+        host_facts(records.samples, training),
+        records.samples,
+        _steps_on_gpu(records.ranks, complete, steps),
+        mean.wall_s or 0.0,
+    )
     return Facts(
         ranks=tuple(
             RankFacts(
@@ -89,10 +97,28 @@ def gather(records: RunRecords, most_warmup: int | None = None) -> Facts:
         ddp=ddp_facts(records.ranks),
         queue_dry_share=queue_dry_share(records.ranks),
         # A kill for want of memory comes after the last step.
-        host=replace(host_facts(samples), oom_kills=oom_kills(records.samples)),
+        host=replace(host, oom_kills=oom_kills(records.samples)),
         processes=process_facts(samples),
         reason_without_steps=_reason_without_steps(records, taken),
         stability=stability(records),
+    )
+
+
+def _steps_on_gpu(
+    ranks: Sequence[RankRecords], complete: Mapping[int, RankSteps], steps: _Steps
+) -> Callable[[str], Stretches]:
+    """When the steps that the means cover ran on the GPU with a UUID.
+
+    A rank that cannot say which GPU it has may have any.
+    """
+    first = 0 if steps.parts is None else int(steps.parts.numbers[0]) - 1
+    on_gpu = [rank for rank in ranks if rank.rank.is_on_gpu]
+    stretches = [
+        (each.rank, step_stretches(each.rank, complete[each.rank.rank], each.blocks, first))
+        for each in on_gpu
+    ]
+    return lambda uuid: together(
+        [ran for rank, ran in stretches if not rank.device_uuid or rank.trains_on(uuid)]
     )
 
 

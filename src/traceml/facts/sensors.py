@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
+import numpy as np
+
+from traceml.facts.gpu_use import NOT_COUNTED, GpuUse, gpu_use, mean_use
+from traceml.facts.step_stretches import Stretches
 from traceml.facts.throttling import NOT_THROTTLED, Throttling, throttling
 from traceml.model.sample import GpuSample, HostSample, ProcessSample, Sample
 
@@ -26,7 +30,9 @@ class GpuFacts:
 
     index: int
     name: str
-    utilisation: Level = Level()
+    uuid: str = ""
+    use: GpuUse = NOT_COUNTED
+    """Over the time in which steps ran; the levels are over all of training."""
     memory_bytes: Level = Level()
     memory_share: Level = Level()
     temperature_c: Level = Level()
@@ -36,6 +42,11 @@ class GpuFacts:
     clock_share: Level = Level()
     """The clock of the multiprocessors, of the highest there is."""
     throttling: Throttling = NOT_THROTTLED
+
+    @property
+    def busy_share(self) -> float | None:
+        """Share of the time in which steps ran that a kernel was resident: the utilisation."""
+        return self.use.busy_share
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +76,8 @@ class HostFacts:
     """Of the busiest disk."""
     network_received_bytes_per_s: Level = Level()
     network_sent_bytes_per_s: Level = Level()
-    gpu_utilisation: Level = Level()
+    gpu_use: GpuUse = NOT_COUNTED
+    """Over the time in which steps ran, the mean of the GPUs of which it is known."""
     gpu_memory_bytes: Level = Level()
     gpu_memory_share: Level = Level()
     gpu_headroom_bytes: Level = Level()
@@ -98,20 +110,28 @@ class ProcessFacts:
 
 
 def during(samples: Sequence[Sample], first_s: float, last_s: float) -> tuple[Sample, ...]:
-    """The samples taken while steps ran; all of them where none was."""
-    return tuple(s for s in samples if first_s <= s.unix_s <= last_s) or tuple(samples)
+    """The samples taken between the first step's begin and the last one's end."""
+    return tuple(s for s in samples if first_s <= s.unix_s <= last_s)
 
 
-def host_facts(samples: Sequence[Sample]) -> HostFacts:
-    """Means and peaks of the host's and the GPUs' sensors."""
+def host_facts(samples: Sequence[Sample], training: Sequence[Sample] | None = None) -> HostFacts:
+    """Means and peaks of the host's and the GPUs' sensors.
+
+    `training` are the samples taken during training, where those are not all. A host that was not
+    sampled then is described by what was sampled; of a GPU that would be a lie, because the job's
+    own work is all that it does.
+    """
     if not samples:
         return NOT_SAMPLED
+    training = samples if training is None else training
+    sampled = {gpu.uuid: gpu for sample in samples for gpu in sample.gpus}
+    samples = training or samples
     hosts = [sample.host for sample in samples]
-    gpus = [gpu for sample in samples for gpu in sample.gpus]
+    gpus = [gpu for sample in training for gpu in sample.gpus]
     return HostFacts(
         samples=len(samples),
         duration_s=samples[-1].unix_s - samples[0].unix_s,
-        gpus=len({gpu.uuid for gpu in gpus}),
+        gpus=len(sampled),
         cores=_last(host.cores for host in hosts),
         cpu_share=_level(host.cpu_share for host in hosts),
         cpu_throttled_share=_level(host.cpu_throttled_share for host in hosts),
@@ -127,14 +147,39 @@ def host_facts(samples: Sequence[Sample]) -> HostFacts:
         disk_busy_share=_level(host.disk_busy_share for host in hosts),
         network_received_bytes_per_s=_level(host.network_received_bytes_per_s for host in hosts),
         network_sent_bytes_per_s=_level(host.network_sent_bytes_per_s for host in hosts),
-        gpu_utilisation=_level(gpu.utilisation for gpu in gpus),
         gpu_memory_bytes=_level(gpu.memory_used_bytes for gpu in gpus),
         gpu_memory_share=_level(_share(g.memory_used_bytes, g.memory_total_bytes) for g in gpus),
         gpu_headroom_bytes=_level(map(_headroom, gpus)),
         gpu_temperature_c=_level(gpu.temperature_c for gpu in gpus),
         gpu_power_w=_level(gpu.power_w for gpu in gpus),
         gpu_clock_share=_level(_share(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz) for gpu in gpus),
-        by_gpu=_by_gpu(gpus),
+        by_gpu=_by_gpu(sampled.values(), gpus),
+    )
+
+
+def with_gpu_use(
+    host: HostFacts,
+    samples: Sequence[Sample],
+    ran: Callable[[str], Stretches],
+    step_s: float,
+) -> HostFacts:
+    """The same with what the GPUs' counters say of the time in which steps ran.
+
+    `ran` tells when steps ran on the GPU with a UUID, `step_s` how long one took.
+    """
+    sampled: dict[str, list[tuple[float, GpuSample]]] = {gpu.uuid: [] for gpu in host.by_gpu}
+    for sample in samples:
+        for each in sample.gpus:
+            sampled[each.uuid].append((sample.unix_s, each))
+    uses = []
+    for gpu in host.by_gpu:
+        at_s = np.array([unix_s for unix_s, _ in sampled[gpu.uuid]])
+        found = [each for _, each in sampled[gpu.uuid]]
+        uses.append(gpu_use(found, at_s, ran(gpu.uuid), step_s))
+    return replace(
+        host,
+        by_gpu=tuple(replace(gpu, use=use) for gpu, use in zip(host.by_gpu, uses, strict=True)),
+        gpu_use=mean_use([use for use in uses if use.samples]),
     )
 
 
@@ -144,24 +189,25 @@ def oom_kills(samples: Sequence[Sample]) -> int | None:
     return max(0, counted[-1] - counted[0]) if counted else None
 
 
-def _by_gpu(samples: Sequence[GpuSample]) -> tuple[GpuFacts, ...]:
+def _by_gpu(known: Iterable[GpuSample], samples: Sequence[GpuSample]) -> tuple[GpuFacts, ...]:
     read: dict[str, list[GpuSample]] = {}
     for gpu in samples:
         read.setdefault(gpu.uuid, []).append(gpu)
     return tuple(
         GpuFacts(
-            index=seen[0].index,
-            name=seen[0].name,
-            utilisation=_level(gpu.utilisation for gpu in seen),
-            memory_bytes=_level(gpu.memory_used_bytes for gpu in seen),
+            index=gpu.index,
+            name=gpu.name,
+            uuid=gpu.uuid,
+            memory_bytes=_level(each.memory_used_bytes for each in seen),
             memory_share=_level(_share(g.memory_used_bytes, g.memory_total_bytes) for g in seen),
-            temperature_c=_level(gpu.temperature_c for gpu in seen),
-            power_w=_level(gpu.power_w for gpu in seen),
-            power_share=_level(_share(gpu.power_w, gpu.power_limit_w) for gpu in seen),
-            clock_share=_level(_share(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz) for gpu in seen),
+            temperature_c=_level(each.temperature_c for each in seen),
+            power_w=_level(each.power_w for each in seen),
+            power_share=_level(_share(each.power_w, each.power_limit_w) for each in seen),
+            clock_share=_level(_share(each.sm_clock_mhz, each.sm_clock_max_mhz) for each in seen),
             throttling=throttling(seen),
         )
-        for seen in sorted(read.values(), key=lambda seen: seen[0].index)
+        for gpu in sorted(known, key=lambda gpu: gpu.index)
+        for seen in [read.get(gpu.uuid, [])]
     )
 
 

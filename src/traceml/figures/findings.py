@@ -7,7 +7,7 @@ from typing import Any
 
 from traceml.figures.page import Fact, FindingCard, Span, Tone
 from traceml.figures.words import line
-from traceml.model.finding import Kind, Section, consequence
+from traceml.model.finding import COMPUTE_CAUSES, Kind, Section, consequence
 from traceml.model.quantities import count, duration, memory, percent
 from traceml.summaries.record import Issue, SectionSummary, Summary, WhatIfSummary
 
@@ -63,12 +63,15 @@ _LABELS = {
 """What is called otherwise in words."""
 _WORDS = {
     "cpu": "CPU",
+    "dram": "DRAM",
+    "fp32": "FP32",
     "gpu": "GPU",
     "gpus": "GPUs",
     "h2d": "copy",
     "oom": "OOM",
     "ram": "RAM",
     "rss": "resident memory",
+    "sm": "SM",
     "utilisation": "utilization",
 }
 _UNITS: Mapping[str, Callable[[float], str]] = {
@@ -220,7 +223,7 @@ def _told(summary: Summary, name: str) -> list[FindingCard]:
         if issue is lead:
             is_worth_it |= name in _ALWAYS_TOLD
         elif name == Section.STEP_TIME.value:
-            is_worth_it |= issue.phase is not None
+            is_worth_it |= issue.phase is not None or issue.kind in COMPUTE_CAUSES
         if name == Section.STABILITY.value:
             is_worth_it |= issue.kind not in (*_CALM, *_NOTHING_KNOWN)
         if is_worth_it:

@@ -10,17 +10,26 @@ from msgspec import structs
 from traceml.facts.history import SensorHistory
 from traceml.figures.findings import lead_card
 from traceml.figures.over_time import curves, curves_by, peak, table_of
-from traceml.figures.page import Axis, Lines, Part, Tile
+from traceml.figures.page import Axis, Lines, Part, Row, Table, Tile
 from traceml.figures.step_memory import with_capacity
 from traceml.figures.units import CELSIUS, PERCENT, WATT, fitted, memory_unit, rate_unit
 from traceml.figures.words import line
 from traceml.model.finding import Section
 from traceml.model.quantities import count, memory, percent
-from traceml.summaries.record import SectionSummary, Summary
+from traceml.summaries.record import SectionSummary, Summary, SystemSummary
 
 BUSY_BYTES_PER_S = float(1 << 20)
 """A disk or a network with less traffic than this is idle and gets no figure."""
 THROTTLED_PERCENT = 1.0
+MOST_GPUS = 64
+
+_COUNTED = (
+    ("sm_share", "SMs at work", "while steps ran"),
+    ("tensor_share", "Tensor cores", "computed, while steps ran"),
+    ("fp32_share", "FP32 units", "computed, while steps ran"),
+    ("dram_share", "Memory bandwidth", "of the highest, while steps ran"),
+)
+"""What the GPU's counters say: its name in the summary, its words, and what it is a share of."""
 
 _SHARE = Axis("", PERCENT.symbol, low=0.0, high=100.0)
 
@@ -49,7 +58,15 @@ def gpu_part(summary: Summary | None, sensors: SensorHistory | None) -> Part | N
     if not tiles and not figures:
         return None
     names = () if sensors is None else tuple(dict.fromkeys(map(line, sensors.gpu_names.values())))
-    return Part(id="gpu", title="GPU", note=", ".join(names) or None, tiles=tiles, figures=figures)
+    table = None if section is None else _gpu_table(section)
+    return Part(
+        id="gpu",
+        title="GPU",
+        note=", ".join(names) or None,
+        tiles=tiles,
+        figures=figures,
+        tables=() if table is None else (table,),
+    )
 
 
 def _tiles(section: SectionSummary) -> Iterator[Tile]:
@@ -82,6 +99,9 @@ def _gpu_tiles(section: SectionSummary) -> Iterator[Tile]:
     used = found.get("gpu_util_percent")
     if used is not None:
         yield Tile("GPU utilization", percent(used / 100), note="a kernel was resident")
+    for key, words, basis in _COUNTED:
+        if (counted := found.get(key)) is not None:
+            yield Tile(words, percent(counted), note=basis)
     held, share = found.get("gpu_mem_bytes"), found.get("gpu_mem_percent")
     if held is not None:
         note = None if not share else f"{percent(share / 100)} of {memory(held / share * 100)}"
@@ -95,6 +115,24 @@ def _gpu_tiles(section: SectionSummary) -> Iterator[Tile]:
         yield Tile("Temperature", f"{warmth:.0f} °C", note=note)
     if (power := found.get("gpu_power_w")) is not None:
         yield Tile("Power", f"{power:.0f} W")
+
+
+def _gpu_table(section: SystemSummary) -> Table | None:
+    """GPU by GPU, those that were counted; `None` for one."""
+    counted = [gpu for gpu in section.gpus if gpu.metrics.get("gpu_busy_share") is not None]
+    if len(counted) < 2:
+        return None
+    keys = {"In use": "gpu_busy_share"} | {words: key for key, words, _ in _COUNTED}
+    shown = {
+        words: key
+        for words, key in keys.items()
+        if any(gpu.metrics.get(key) is not None for gpu in counted)
+    }
+    rows = tuple(
+        Row((f"GPU {gpu.index}", *(percent(gpu.metrics.get(key)) for key in shown.values())))
+        for gpu in counted[:MOST_GPUS]
+    )
+    return Table("gpu-table", "GPUs while steps ran", ("GPU", *shown), rows)
 
 
 def _figures(sensors: SensorHistory) -> Iterator[Lines]:
@@ -143,7 +181,8 @@ def _gpu_figures(sensors: SensorHistory) -> Iterator[Lines]:
     drawn = [
         curves_by(
             "gpu-utilization", "GPU utilization", sensors, gpus, "utilisation", "GPU", PERCENT, axis
-        )
+        ),
+        *_counter_figures(sensors),
     ]
     held = table_of(gpus, "memory_used_bytes")
     if held is not None:
@@ -169,3 +208,21 @@ def _gpu_figures(sensors: SensorHistory) -> Iterator[Lines]:
         axis = Axis("") if table is None else fitted("", unit, table)
         drawn.append(curves_by(name, title, sensors, gpus, field, "GPU", unit, axis))
     yield from (lines for lines in drawn if lines is not None)
+
+
+def _counter_figures(sensors: SensorHistory) -> Iterator[Lines | None]:
+    """What the GPU did: of one GPU everything in one picture, of several each in its own."""
+    counted = {
+        index: found
+        for index, found in sensors.gpus.items()
+        if any(key in found for key, _, _ in _COUNTED)
+    }
+    axis = structs.replace(_SHARE, label="of what it can do")
+    if len(counted) == 1:
+        (found,) = counted.values()
+        shown = [(words, found.get(key)) for key, words, _ in _COUNTED]
+        yield curves("gpu-counters", "What the GPU did", sensors, shown, PERCENT, axis)
+        return
+    for key, words, _ in _COUNTED:
+        name = f"gpu-{key.replace('_', '-')}"
+        yield curves_by(name, words, sensors, counted, key, "GPU", PERCENT, axis)

@@ -76,6 +76,11 @@ class Kind(str, Enum):
     CPU_STARVED = "CPU_STARVED"
     GPU_THROTTLED = "GPU_THROTTLED"
     SLOWDOWN = "SLOWDOWN"
+    # Step time: why compute takes its time, by the GPU's counters; they explain COMPUTE_BOUND
+    TENSOR_CORES_IDLE = "TENSOR_CORES_IDLE"
+    BANDWIDTH_BOUND = "BANDWIDTH_BOUND"
+    SMALL_KERNELS = "SMALL_KERNELS"
+    NEAR_GPU_LIMIT = "NEAR_GPU_LIMIT"
     # Step memory
     HIGH_PRESSURE = "HIGH_PRESSURE"
     IMBALANCE = "IMBALANCE"
@@ -116,6 +121,17 @@ _STATUS = {
     Kind.CREEP_CONFIRMED: "MEMORY CREEP",
     Kind.NON_FINITE_LOSS: "NON-FINITE LOSS",
 }
+
+
+COMPUTE_CAUSES = frozenset(
+    {
+        Kind.TENSOR_CORES_IDLE,
+        Kind.BANDWIDTH_BOUND,
+        Kind.SMALL_KERNELS,
+        Kind.NEAR_GPU_LIMIT,
+    }
+)
+"""Why compute takes its time; they are told beside COMPUTE_BOUND though they only inform."""
 
 
 _ENDS = frozenset({Kind.EXCEPTION, Kind.OUT_OF_MEMORY, Kind.KILLED, Kind.HANG})

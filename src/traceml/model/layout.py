@@ -53,8 +53,10 @@ IDENTITY: tuple[Field, ...] = (
     ("device_name", "64s"),
     ("hostname", "64s"),
     ("process_unix_ns", "q"),
+    ("device_uuid", "48s"),
 )
-"""Who wrote the file and how it is laid out; written once, when the file is made."""
+"""Who wrote the file and how it is laid out; written once, when the file is made. What was added
+later stands at the end, where older files of the same version hold zeros."""
 
 COUNTERS_OFFSET = 1024
 COUNTERS: tuple[Field, ...] = (

@@ -26,6 +26,18 @@ class Rank:
     """… the wall clock at the same instant: the pair aligns ranks and nodes."""
     process_unix_ns: int = 0
     """When the process was started; 0 where that cannot be known."""
+    device_uuid: str = ""
+    """The GPU's name for itself, as NVML has it, or the beginning of it; empty where torch does not
+    tell. Numbers do not identify a GPU: torch counts those it may use, NVML those there are."""
+
+    @property
+    def is_on_gpu(self) -> bool:
+        """Whether it trains on a CUDA device."""
+        return self.device.startswith("cuda")
+
+    def trains_on(self, gpu_uuid: str) -> bool:
+        """Whether this is certainly the GPU that it trains on."""
+        return bool(self.device_uuid) and gpu_uuid.startswith(self.device_uuid)
 
     def unix_s(self, monotonic_ns: int) -> float:
         """The wall-clock time of a monotonic timestamp of this process."""

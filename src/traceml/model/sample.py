@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,40 @@ class ProcessSample:
     workers_rss_bytes: int | None = None
 
 
+class GpuInterval(NamedTuple):
+    """What one GPU did between two moments: shares of that time, 0–1, by its own counters.
+
+    On disk it is an array of numbers, because there are several a second: the order of the fields
+    is the file's, and a new one goes to the end.
+    """
+
+    begin_unix_s: float
+    end_unix_s: float
+    busy_share: float | None = None
+    """A kernel was resident, on however few of the multiprocessors (SMs)."""
+    sm_share: float | None = None
+    """The SMs had work, averaged over all of them."""
+    occupancy: float | None = None
+    """The warps that were active, of the most that the SMs can hold."""
+    tensor_share: float | None = None
+    """The tensor cores computed, in any format."""
+    fp32_share: float | None = None
+    """The FP32 units computed; likewise the FP16 and FP64 units below. Tensor cores are neither."""
+    dram_share: float | None = None
+    """The bandwidth of the GPU's memory, of the highest there is."""
+    fp16_share: float | None = None
+    fp64_share: float | None = None
+
+    @property
+    def length_s(self) -> float:
+        """How long it took."""
+        return self.end_unix_s - self.begin_unix_s
+
+
+COUNTED = GpuInterval._fields[2:]
+"""What is counted over an interval."""
+
+
 @dataclass(frozen=True, slots=True)
 class GpuSample:
     """One GPU as NVML sees it."""
@@ -70,6 +105,9 @@ class GpuSample:
     sm_clock_mhz: float | None = None
     sm_clock_max_mhz: float | None = None
     throttle_reasons: tuple[str, ...] | None = None
+    intervals: tuple[GpuInterval, ...] = ()
+    """What its counters said since the sample before; empty where it has none, or nobody trains on
+    it yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,7 @@ def parse_head(content: bytes | mmap.mmap, where: Path) -> Head:
         device_name=_text(fields["device_name"]),
         hostname=_text(fields["hostname"]),
         process_unix_ns=fields["process_unix_ns"],
+        device_uuid=_text(fields["device_uuid"]),
         device_total_bytes=None if total == layout.NOT_MEASURED else total,
     )
     return Head(

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from traceml.model.sample import GpuSample, HostSample, ProcessSample, Sample
+from traceml.model.sample import COUNTED, GpuInterval, GpuSample, HostSample, ProcessSample, Sample
 from traceml.store.lines import FollowedLines
 from traceml.store.samples import FILE_NAME
 
@@ -22,10 +22,13 @@ _MOST_ROWS = 2 * MOST_MOMENTS
 """Samples that are kept: two of them make a moment."""
 HOST = tuple(field.name for field in fields(HostSample))
 PROCESS = tuple(f.name for f in fields(ProcessSample) if f.name not in ("rank", "pid"))
-_NO_NUMBERS = ("index", "uuid", "name", "throttle_reasons")
-GPU = tuple(field.name for field in fields(GpuSample) if field.name not in _NO_NUMBERS)
+_NO_NUMBERS = ("index", "uuid", "name", "throttle_reasons", "intervals")
+_GPU_SENSORS = tuple(field.name for field in fields(GpuSample) if field.name not in _NO_NUMBERS)
+GPU = (*_GPU_SENSORS, *COUNTED)
+"""What was counted is the mean over the intervals of a sample."""
 
-_host, _process, _gpu = attrgetter(*HOST), attrgetter(*PROCESS), attrgetter(*GPU)
+_host, _process = attrgetter(*HOST), attrgetter(*PROCESS)
+_gpu_sensors = attrgetter(*_GPU_SENSORS)
 _decoder = msgspec.json.Decoder(Sample)
 
 
@@ -120,6 +123,21 @@ class FollowedSamples:
             table[:half] = table[::2]
             table[half:] = np.nan
         self._stride *= 2
+
+
+def _gpu(gpu: GpuSample) -> tuple[float | None, ...]:
+    return (*_gpu_sensors(gpu), *(_mean(gpu.intervals, name) for name in COUNTED))
+
+
+def _mean(intervals: Sequence[GpuInterval], name: str) -> float | None:
+    """Over the time of the intervals in which it was counted."""
+    counted = [
+        (each.length_s, share)
+        for each in intervals
+        if (share := getattr(each, name)) is not None and each.length_s > 0
+    ]
+    length_s = sum(length for length, _ in counted)
+    return sum(length * share for length, share in counted) / length_s if counted else None
 
 
 def _in_pairs(values: Floats) -> Floats:

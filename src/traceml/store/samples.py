@@ -13,6 +13,8 @@ from traceml.store.folder import write_atomically
 FILE_NAME = "samples.jsonl"
 MOST_SAMPLES = 16_384
 """Four and a half hours at one a second, about 10 MB; after that every second one goes."""
+MAX_BYTES = 16 << 20
+"""Likewise: on a node with many GPUs the counters of each make a sample long."""
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Sample)
@@ -23,25 +25,34 @@ class SampleFile:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE_NAME
-        self._count = sum(1 for _ in self._lines())
+        lines = self._lines()
+        self._count = len(lines)
+        self._bytes = _bytes(lines)
         self.stride = 1
         """Only every so many seconds a sample is kept: doubles each time the file is halved."""
 
     def append(self, sample: Sample) -> None:
         """Keep one sample."""
-        append_lines(self._path, _encoder.encode(sample) + b"\n")
+        line = _encoder.encode(sample) + b"\n"
+        append_lines(self._path, line)
         self._count += 1
-        if self._count >= MOST_SAMPLES:
+        self._bytes += len(line)
+        if self._count >= MOST_SAMPLES or self._bytes >= MAX_BYTES:
             self._halve()
 
     def _halve(self) -> None:
         kept = self._lines()[::2]
         write_atomically(self._path, b"".join(line + b"\n" for line in kept))
-        self._count = len(kept)
+        self._count, self._bytes = len(kept), _bytes(kept)
         self.stride *= 2
 
     def _lines(self) -> list[bytes]:
         return self._path.read_bytes().splitlines() if self._path.exists() else []
+
+
+def _bytes(lines: list[bytes]) -> int:
+    """On disk, with their ends."""
+    return sum(map(len, lines)) + len(lines)
 
 
 def read(folder: Path) -> tuple[Sample, ...]:

@@ -17,7 +17,14 @@ from traceml.model.printable import printable
 from traceml.model.quantities import memory
 from traceml.summaries.foreign import modernise
 from traceml.summaries.labels import Labels
-from traceml.summaries.record import Groups, Row, SectionSummary, StepSeries, Summary
+from traceml.summaries.record import (
+    Groups,
+    Row,
+    SectionSummary,
+    StepSeries,
+    Summary,
+    SystemSummary,
+)
 
 FILE_NAME = "final_summary.json"
 SECTIONS = ("step_time", "step_memory", "process", "system")
@@ -47,13 +54,19 @@ class _Whole(SectionSummary, frozen=True):
     groups: _NoRows = _NoRows()
 
 
+class _WholeSystem(SystemSummary, frozen=True):
+    """The machine without the numbers of single nodes."""
+
+    groups: _NoRows = _NoRows()
+
+
 class _LargeSummary(Summary, frozen=True):
     """A summary without the numbers of single ranks."""
 
     step_time: _Whole | None = None
     step_memory: _Whole | None = None
     process: _Whole | None = None
-    system: _Whole | None = None
+    system: _WholeSystem | None = None
     stability: _Whole | None = None
 
 
@@ -278,6 +291,8 @@ def _statistics(section: SectionSummary) -> Iterator[tuple[str, Mapping[str, flo
     yield "global.worst", {metric: place.value for metric, place in whole.worst.items()}
     for rank, row in section.groups.rows.items():
         yield f"groups.rows.{rank}.metrics", row.metrics
+    for place, gpu in enumerate(section.gpus if isinstance(section, SystemSummary) else ()):
+        yield f"gpus[{place}].metrics", gpu.metrics
 
 
 def _sections(summary: Summary) -> tuple[SectionSummary | None, ...]:

@@ -161,6 +161,22 @@ class SectionSummary(Struct, frozen=True):
     units: dict[str, str] = {}
 
 
+class GpuRow(Struct, frozen=True, gc=False):
+    """One GPU of the machine, by its own sensors and counters."""
+
+    index: int | None = None
+    """By the machine's count, as `nvidia-smi` shows it."""
+    uuid: str | None = None
+    name: str | None = None
+    metrics: dict[str, float | None] = {}
+
+
+class SystemSummary(SectionSummary, frozen=True):
+    """The machine, and each of its GPUs."""
+
+    gpus: tuple[GpuRow, ...] = ()
+
+
 class StepSeries(Struct, frozen=True):
     """How the step times were distributed over the run: what a comparison needs.
 
@@ -276,7 +292,7 @@ class Summary(Struct, frozen=True):
     step_time: SectionSummary | None = None
     step_memory: SectionSummary | None = None
     process: SectionSummary | None = None
-    system: SectionSummary | None = None
+    system: SystemSummary | None = None
     stability: SectionSummary | None = None
     failure: FailureSummary | None = None
     steps: StepSeries | None = None

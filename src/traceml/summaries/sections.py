@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from traceml.facts.facts import Facts, RankFacts, share
+from traceml.facts.gpu_use import GpuUse
 from traceml.facts.memory import NO_MEMORY, Place
-from traceml.facts.sensors import HostFacts, ProcessFacts
+from traceml.facts.sensors import GpuFacts, HostFacts, ProcessFacts
 from traceml.facts.times import StepTimes
 from traceml.model.finding import Finding
 from traceml.model.phase import Phase
 from traceml.model.rank import Rank
 from traceml.summaries.record import (
+    GpuRow,
     Identity,
     Issue,
     SectionMetadata,
     SectionSummary,
+    SystemSummary,
     Window,
 )
 from traceml.summaries.tables import TableRow, groups, number, over_all
@@ -116,13 +119,13 @@ def step_memory(facts: Facts, issues: Sequence[Issue], nodes: int) -> SectionSum
     )
 
 
-def system(facts: Facts, issues: Sequence[Issue], nodes: int, gpus_observed: int) -> SectionSummary:
-    """What the machine was doing meanwhile."""
+def system(facts: Facts, issues: Sequence[Issue], nodes: int, gpus_observed: int) -> SystemSummary:
+    """What the machine was doing meanwhile, and each of its GPUs."""
     metrics = _host_metrics(facts.host)
     first = facts.ranks[0].rank if facts.ranks else None
     identity = Identity(node_rank=0) if first is None else _identity(first)
     rows = [TableRow(identity.node_rank or 0, identity, metrics)] if facts.host.samples else []
-    return _section(
+    section = _section(
         issues,
         metadata=SectionMetadata(
             mode=mode(nodes) if rows else "no_data",
@@ -136,8 +139,48 @@ def system(facts: Facts, issues: Sequence[Issue], nodes: int, gpus_observed: int
         rows=rows,
         window=_sample_window(facts.host.samples),
         by="node_rank",
-        units={"memory": "bytes", "temperature": "C", "power": "W", "util": "%"},
+        units={
+            "memory": "bytes",
+            "temperature": "C",
+            "power": "W",
+            "util": "%",
+            "share": "fraction",
+        },
     )
+    return SystemSummary(
+        **{name: getattr(section, name) for name in section.__struct_fields__},
+        gpus=tuple(map(_gpu_row, facts.host.by_gpu)),
+    )
+
+
+def _gpu_row(gpu: GpuFacts) -> GpuRow:
+    metrics = {
+        **_use_metrics(gpu.use),
+        "gpu_mem_bytes": gpu.memory_bytes.mean,
+        "gpu_mem_percent": _percent(gpu.memory_share.mean),
+        "gpu_temp_c": gpu.temperature_c.mean,
+        "gpu_power_w": gpu.power_w.mean,
+        "gpu_clock_percent": _percent(gpu.clock_share.mean),
+    }
+    return GpuRow(
+        index=gpu.index,
+        uuid=gpu.uuid,
+        name=gpu.name,
+        metrics={name: number(value) for name, value in metrics.items()},
+    )
+
+
+def _use_metrics(use: GpuUse) -> dict[str, float | None]:
+    """What the counters say of the time in which steps ran, as fractions."""
+    return {
+        "gpu_busy_share": use.busy_share,
+        "sm_share": use.sm_share,
+        "occupancy": use.occupancy,
+        "tensor_share": use.tensor_share,
+        "fp32_share": use.fp32_share,
+        "dram_share": use.dram_share,
+        "gpu_counter_samples": use.samples or None,
+    }
 
 
 def process(facts: Facts, issues: Sequence[Issue], nodes: int) -> SectionSummary:
@@ -287,7 +330,7 @@ def _host_metrics(host: HostFacts) -> dict[str, float | None]:
         "cpu_percent": _percent(host.cpu_share.mean),
         "ram_bytes": host.ram_bytes.mean,
         "ram_percent": _percent(host.ram_share.mean),
-        "gpu_util_percent": _percent(host.gpu_utilisation.mean),
+        "gpu_util_percent": _percent(host.gpu_use.busy_share),
         "gpu_mem_bytes": host.gpu_memory_bytes.mean,
         "gpu_mem_percent": _percent(host.gpu_memory_share.mean),
         "gpu_temp_c": host.gpu_temperature_c.mean,
@@ -307,6 +350,7 @@ def _host_metrics(host: HostFacts) -> dict[str, float | None]:
         "gpu_mem_peak_bytes": host.gpu_memory_bytes.peak,
         "gpu_temp_peak_c": host.gpu_temperature_c.peak,
         "gpu_clock_percent": _percent(host.gpu_clock_share.mean),
+        **_use_metrics(host.gpu_use),
     }
 
 

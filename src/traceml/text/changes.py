@@ -37,6 +37,10 @@ _STEP_TIME = (
 )
 _CONTEXT = (
     ("GPU utilization", "system", "gpu_util_percent"),
+    ("GPU SMs at work", "system", "sm_share"),
+    ("GPU tensor cores", "system", "tensor_share"),
+    ("GPU FP32 units", "system", "fp32_share"),
+    ("GPU bandwidth", "system", "dram_share"),
     ("Peak allocated", "step_memory", "peak_allocated_bytes"),
     ("Peak reserved", "step_memory", "peak_reserved_bytes"),
     ("Process CPU", "process", "cpu_percent"),
@@ -128,10 +132,12 @@ def _moved(change: Delta, metric: str) -> bool:
     if metric.endswith("_bytes"):
         grew_from_nothing = change.pct_change is None and change.delta != 0
         return grew_from_nothing or abs(change.pct_change or 0.0) > MOVED_PCT
-    return abs(change.delta) > MOVED_POINTS
+    return abs(change.delta) > MOVED_POINTS / (100 if metric.endswith("_share") else 1)
 
 
 def _row(label: str, change: Delta, metric: str) -> Row:
+    if metric.endswith("_share"):  # people read a fraction as a percentage
+        change, metric = change.times(100), f"{metric}_percent"
     lhs, rhs = quantity(change.lhs, metric), quantity(change.rhs, metric)
     if change.delta is None:
         return Row(label, lhs, rhs, NOT_MEASURED)

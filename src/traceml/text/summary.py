@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from traceml.model.finding import consequence
+from traceml.model.finding import COMPUTE_CAUSES, Kind, consequence
 from traceml.model.quantities import count, duration, memory, milliseconds, percent, rate
 from traceml.summaries.record import Issue, PrimaryDiagnosis, SectionSummary, Summary
 from traceml.text.phases import phase_tree
@@ -92,6 +92,9 @@ def _verdict(summary: Summary) -> list[str]:
     lines = _labelled("Verdict", verdict)
     if primary.summary:
         lines += _labelled("Why", primary.summary)
+    for cause in _compute_causes(summary):
+        said = "" if cause.action == primary.action else cause.action
+        lines += _labelled("Cause", f"{cause.status or cause.kind}: {cause.summary} {said}")
     if primary.action:
         lines += _labelled("Next", primary.action)
     predicted = next((each for each in summary.what_if if each.kind == primary.kind), None)
@@ -100,6 +103,13 @@ def _verdict(summary: Summary) -> list[str]:
     if summary.exit_status:
         lines += _labelled("Ended", f"with exit status {summary.exit_status}")
     return lines
+
+
+def _compute_causes(summary: Summary) -> list[Issue]:
+    """Why compute takes the time, where that is the verdict: half of the answer is there."""
+    if summary.step_time is None or summary.primary_diagnosis.kind != Kind.COMPUTE_BOUND.value:
+        return []
+    return [issue for issue in summary.step_time.issues if issue.kind in COMPUTE_CAUSES]
 
 
 def _step_time(summary: Summary) -> list[str]:
@@ -191,6 +201,14 @@ def _memory(section: SectionSummary | None) -> str:
     return _joined(parts)
 
 
+_COUNTERS = {
+    "sm_share": "SM",
+    "tensor_share": "tensor",
+    "fp32_share": "FP32",
+    "dram_share": "DRAM",
+}
+
+
 def _system(section: SectionSummary | None) -> str:
     if section is None:
         return ""
@@ -210,7 +228,7 @@ def _system(section: SectionSummary | None) -> str:
         "CPU": share("cpu_percent"),
         "CPU throttled": share("cpu_throttled_percent") if throttled >= 1 else "",
         "RAM": amount("ram_bytes", "ram_percent"),
-        "GPU": share("gpu_util_percent"),
+        "GPU": _gpu_use(share("gpu_util_percent"), found),
         "GPU memory": amount("gpu_mem_bytes", "gpu_mem_percent"),
     }
     return _joined(
@@ -220,6 +238,16 @@ def _system(section: SectionSummary | None) -> str:
             None if power is None else f"{power:.0f} W",
         )
     )
+
+
+def _gpu_use(used: str, found: Mapping[str, float | None]) -> str:
+    """How long the GPU had work, and what it did with it."""
+    parts = [
+        f"{words} {percent(value)}"
+        for key, words in _COUNTERS.items()
+        if (value := found.get(key)) is not None
+    ]
+    return f"{used} ({', '.join(parts)})" if used and parts else used
 
 
 def _process(section: SectionSummary | None) -> str:
@@ -278,7 +306,7 @@ def _also(summary: Summary) -> list[str]:
 
     What ended the run or will end it comes first, then the more severe.
     """
-    primary = summary.primary_diagnosis
+    primary, beside = summary.primary_diagnosis, _compute_causes(summary)
     told = []
     for name in ("stability", "step_time", "step_memory", "system", "process"):
         section: SectionSummary | None = getattr(summary, name)
@@ -286,7 +314,8 @@ def _also(summary: Summary) -> list[str]:
             is_primary = issue.kind == primary.kind and name == primary.section
             further = issue.severity != "info" or (name == "step_time" and issue.phase is not None)
             further = further or (name == "stability" and issue.kind not in _CALM)
-            if further and not is_primary:
+            further = further or issue.kind in COMPUTE_CAUSES
+            if further and not is_primary and issue not in beside:
                 told.append(issue)
     told.sort(key=_reading_order)
     return [line for issue in told for line in _labelled("Also", _finding(issue))]

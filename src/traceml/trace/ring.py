@@ -101,6 +101,7 @@ class Ring:
             rank.device_name.encode()[:64],
             rank.hostname.encode()[:64],
             rank.process_unix_ns,
+            rank.device_uuid.encode()[:48],
         )
 
     def write_step(self, *values: float) -> int:

@@ -185,10 +185,12 @@ class Session:
         if ring is not None:
             self.device = f"cuda:{index}"
             self.tracer.gpu = CudaTimeline(ring, index)
+            if self.identified:  # an explicit step began before its model was known
+                ring.identify(self._identity())
 
     def _identity(self) -> Rank:
         rank, world, local_rank, local_world, node = place()
-        name, total = _describe(self.device)
+        name, total, uuid = _describe(self.device)
         return Rank(
             rank=rank,
             local_rank=local_rank,
@@ -203,6 +205,7 @@ class Session:
             monotonic_ns=time.perf_counter_ns(),
             unix_ns=time.time_ns(),
             process_unix_ns=_process_start_ns(),
+            device_uuid=uuid,
         )
 
     def _stop_when_done(self) -> None:
@@ -318,10 +321,21 @@ def _process_start_ns() -> int:
     return time.time_ns() - int(age_s * 1e9)
 
 
-def _describe(device: str) -> tuple[str, int | None]:
-    """A device's name and memory, as torch knows them."""
+def _describe(device: str) -> tuple[str, int | None, str]:
+    """A device's name, memory and UUID, as torch knows them."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not device.startswith("cuda"):
-        return "", None
+        return "", None, ""
     properties = torch.cuda.get_device_properties(device)
-    return properties.name, properties.total_memory
+    uuid = getattr(properties, "uuid", None)  # since torch 2.4
+    name = _visible_name(device) if uuid is None else f"GPU-{str(uuid).removeprefix('GPU-')}"
+    return properties.name, properties.total_memory, name
+
+
+def _visible_name(device: str) -> str:
+    """The UUID, or its beginning, by which the process was given this GPU; empty for a number."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    number = device.partition(":")[2]
+    place = int(number) if number.isdecimal() else 0
+    name = given[place].strip() if place < len(given) else ""
+    return name if name.startswith("GPU-") else ""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from system_facts import always, on_gpus, on_host
+from factories import count_gpus, make_run
+from system_facts import in_use, on_gpus, on_host
 from traceml.diagnose.rules import gpu_utilization
 from traceml.facts.facts import Facts
+from traceml.facts.gather import gather
 from traceml.facts.sensors import HostFacts
 from traceml.model.finding import Kind, Section, Severity
 
 
-def used(*shares: float, ranks: int | None = None, samples: int = 10) -> Facts:
-    gpus = [{"utilisation": always(share)} for share in shares]
-    return on_gpus(*gpus, ranks=ranks, samples=samples)
+def used(*shares: float, ranks: int | None = None) -> Facts:
+    return on_gpus(*map(in_use, shares), ranks=ranks)
 
 
 @pytest.mark.parametrize(
@@ -45,8 +46,11 @@ def test_must_fire(facts: Facts, kind: Kind, severity: Severity) -> None:
     [
         pytest.param(used(0.71), id="just above the line"),
         pytest.param(used(0.0, 0.9, 0.0, ranks=1), id="idle GPUs that are not ours"),
-        pytest.param(used(0.1, samples=4), id="too few samples"),
         pytest.param(on_gpus({}), id="not measured"),
+        pytest.param(
+            gather(count_gpus(make_run(steps=20, gpu=True), busy_share=0.1)),
+            id="too few samples while steps ran",
+        ),
         pytest.param(on_host(HostFacts(gpus=1)), id="a run on the CPU"),
     ],
 )
@@ -57,5 +61,5 @@ def test_must_stay_silent(facts: Facts) -> None:
 def test_what_may_be_somebody_elses_is_only_a_bound() -> None:
     of_one, of_some = (gpu_utilization.check(used(0.0, 0.2, ranks=ranks)) for ranks in (2, 1))
     assert of_one is not None and of_some is not None
-    assert of_one.claim == "The 2 GPUs were in use 10% of the time."
-    assert of_some.claim == "The GPU was in use at most 20% of the time."
+    assert of_one.claim == "The 2 GPUs were in use 10% of the time in which steps ran."
+    assert of_some.claim == "The GPU was in use at most 20% of the time in which steps ran."

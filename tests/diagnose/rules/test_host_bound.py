@@ -4,25 +4,32 @@ from dataclasses import replace
 
 import pytest
 
-from factories import flag_steps, make_run, map_steps, spend
+from factories import (
+    STARTED_UNIX_S,
+    count_gpus,
+    flag_steps,
+    make_run,
+    make_samples,
+    map_steps,
+    spend,
+)
 from traceml.diagnose.rules import host_bound
+from traceml.diagnose.what_if import predict
 from traceml.facts.gather import gather
 from traceml.model.finding import Severity
 from traceml.model.layout import StepFlag
+from traceml.model.settings import Settings
 from traceml.store.records import RunRecords
 
 
 def launching(
-    dry: float = 1.0, utilisation: float | None = 0.9, run: RunRecords | None = None
+    dry: float = 1.0, busy: float | None = 0.8, run: RunRecords | None = None
 ) -> RunRecords:
     """A run whose queue is dry in this share of its steps."""
     made = make_run(gpu=True, noise=0) if run is None else run
-    samples = tuple(
-        replace(s, gpus=tuple(replace(gpu, utilisation=utilisation) for gpu in s.gpus))
-        for s in made.samples
-    )
-    flagged = flag_steps(made, StepFlag.QUEUE_WATCHED, StepFlag.QUEUE_DRY, dry)
-    return replace(flagged, samples=samples)
+    unread = replace(made, samples=make_samples(len(made.ranks), 3))
+    counted = unread if busy is None else count_gpus(unread, busy_share=busy)
+    return flag_steps(counted, StepFlag.QUEUE_WATCHED, StepFlag.QUEUE_DRY, dry)
 
 
 def quick_host(run: RunRecords) -> RunRecords:
@@ -44,9 +51,9 @@ TINY = make_run(
     [
         pytest.param(launching(), Severity.WARNING, id="always dry"),
         pytest.param(launching(dry=0.81), Severity.WARNING, id="just above the line"),
-        pytest.param(launching(utilisation=0.3), Severity.CRITICAL, id="the GPU is mostly unused"),
-        pytest.param(launching(utilisation=None), Severity.WARNING, id="utilisation unknown"),
-        pytest.param(launching(utilisation=0.1, run=TINY), Severity.WARNING, id="a toy"),
+        pytest.param(launching(busy=0.3), Severity.CRITICAL, id="the GPU is mostly unused"),
+        pytest.param(launching(busy=None), Severity.WARNING, id="utilisation unknown"),
+        pytest.param(launching(busy=0.1, run=TINY), Severity.WARNING, id="a toy"),
     ],
 )
 def test_must_fire(run: RunRecords, severity: Severity) -> None:
@@ -70,6 +77,11 @@ def test_must_fire(run: RunRecords, severity: Severity) -> None:
             launching(run=make_run(gpu=True, rest_ms=60)), id="the host does something else"
         ),
         pytest.param(make_run(), id="no GPU"),
+        pytest.param(launching(busy=0.91), id="the GPU is busy all the same"),
+        pytest.param(
+            launching(busy=0.75, run=make_run(gpu=True, input_ms=8.0)),
+            id="the GPU idles for want of input",
+        ),
     ],
 )
 def test_must_stay_silent(run: RunRecords) -> None:
@@ -78,9 +90,9 @@ def test_must_stay_silent(run: RunRecords) -> None:
 
 @pytest.mark.parametrize("neighbour", [0.0, 0.9], ids=["idle", "busy"])
 def test_a_gpu_that_may_be_somebody_elses_is_not_quoted(neighbour: float) -> None:
-    run = launching(utilisation=0.3)
+    run = launching(busy=0.3)
     beside = tuple(
-        replace(s, gpus=(*s.gpus, replace(s.gpus[0], index=1, uuid="GPU-1", utilisation=neighbour)))
+        replace(s, gpus=(*s.gpus, *(replace(gpu, index=1, uuid="GPU-1") for gpu in s.gpus)))
         for s in run.samples
     )
     finding = host_bound.check(gather(replace(run, samples=beside)))
@@ -89,3 +101,99 @@ def test_a_gpu_that_may_be_somebody_elses_is_not_quoted(neighbour: float) -> Non
     assert finding.evidence["gpu_utilisation"] is None
     assert finding.lost_s_per_step is None
     assert "in use" not in finding.claim
+
+
+def compiled_gpt(every_s: float = 0.25, steps: int = 308) -> RunRecords:
+    """Steps of 13 ms after 40 s of compilation: 36 s of it before the first step, 4 s inside.
+
+    The GPU does nothing while it compiles, and is in use for 75 % of the time afterwards.
+    """
+    run = make_run(
+        steps=steps,
+        gpu=True,
+        noise=0,
+        input_ms=0.1,
+        forward_ms=4.0,
+        backward_ms=6.0,
+        optimizer_ms=2.0,
+        rest_ms=0.9,
+        first_step_ms=4000.0,
+    )
+    unread = replace(run, samples=())
+    idle = count_gpus(unread, from_s=-36.0, until_s=4.0, every_s=every_s, busy_share=0.0)
+    counted = count_gpus(idle, from_s=4.0, every_s=every_s, busy_share=0.75)
+    return flag_steps(counted, StepFlag.QUEUE_WATCHED, StepFlag.QUEUE_DRY, 1.0)
+
+
+def test_compilation_does_not_count_as_an_idle_gpu() -> None:
+    finding = host_bound.check(gather(compiled_gpt()))
+    assert finding is not None
+    assert finding.severity is Severity.WARNING
+    assert "in use 75%" in finding.claim
+    assert finding.evidence["gpu_samples"] == 15
+    assert finding.lost_s_per_step == pytest.approx(0.25 * 0.013 - 0.0001, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        pytest.param(compiled_gpt(steps=60), id="less than a second of training"),
+        pytest.param(compiled_gpt(every_s=2.0), id="two intervals in four seconds"),
+    ],
+)
+def test_without_enough_samples_there_is_no_utilisation_and_no_prediction(run: RunRecords) -> None:
+    facts = gather(run)
+    finding = host_bound.check(facts)
+    assert finding is not None
+    assert finding.evidence["gpu_utilisation"] is None
+    assert "in use" not in finding.claim
+    assert finding.lost_s_per_step is None
+    assert predict(facts, [finding]) == ()
+
+
+def test_a_plain_reading_once_a_second_counts_over_the_second_before_it() -> None:
+    """Runs that were recorded without counters, and GPUs that have none."""
+    run = flag_steps(
+        make_run(gpu=True, noise=0, sampled_s=8), StepFlag.QUEUE_WATCHED, StepFlag.QUEUE_DRY, 1.0
+    )
+    read = tuple(
+        replace(s, gpus=tuple(replace(gpu, utilisation=0.4) for gpu in s.gpus))
+        for s in run.samples
+        if s.unix_s >= STARTED_UNIX_S + 1
+    )
+    finding = host_bound.check(gather(replace(run, samples=read)))
+    assert finding is not None
+    assert finding.evidence["gpu_utilisation"] == pytest.approx(0.4)
+    assert finding.evidence["gpu_samples"] == 7
+
+
+@pytest.mark.parametrize(
+    ("busy", "step", "lost_ms"),
+    [
+        pytest.param(0.25, {}, 26.75, id="idle without the input wait"),
+        pytest.param(0.25, {"h2d_ms": 3.0}, 26.0, id="nor the copies"),
+        pytest.param(0.6, {"input_ms": 8.0}, 9.6, id="a long input wait"),
+        pytest.param(0.01, {"rest_ms": 20.0}, 35.0, id="never more than compute holds"),
+    ],
+)
+def test_it_claims_no_time_that_is_not_the_launches(
+    busy: float, step: dict[str, float], lost_ms: float
+) -> None:
+    finding = host_bound.check(
+        gather(launching(busy=busy, run=make_run(gpu=True, noise=0, **step)))
+    )
+    assert finding is not None
+    assert finding.lost_s_per_step == pytest.approx(lost_ms / 1e3, abs=1e-5)
+
+
+def test_it_recommends_nothing_that_is_on_already() -> None:
+    facts = gather(launching())
+    on = Settings(compile_mode="reduce-overhead", optimizer_can_fuse=True, optimizer_is_fused=True)
+    finding = host_bound.check(replace(facts, settings=on))
+    assert finding is not None
+    assert "larger batch" in finding.action
+    assert "compile" not in finding.action and "fused" not in finding.action
+    can_fuse = Settings(optimizer="AdamW", optimizer_can_fuse=True, optimizer_is_fused=False)
+    finding = host_bound.check(replace(facts, settings=can_fuse))
+    assert finding is not None
+    assert "fused AdamW" in finding.action and "reduce-overhead" in finding.action

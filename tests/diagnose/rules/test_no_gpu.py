@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from factories import make_run
-from system_facts import always, on_gpus, on_host
+from system_facts import in_use, on_gpus, on_host
 from traceml.diagnose.rules import no_gpu
 from traceml.facts.facts import Facts
 from traceml.facts.gather import gather
@@ -26,7 +26,7 @@ def test_must_fire_beside_idle_gpus() -> None:
     "facts",
     [
         pytest.param(on_host(HostFacts()), id="the machine has none"),
-        pytest.param(on_gpus({"utilisation": always(0.9)}), id="the run uses it"),
+        pytest.param(on_gpus(in_use(0.9)), id="the run uses it"),
         pytest.param(
             replace(gather(make_run(steps=0)), host=HostFacts(samples=9, gpus=1)), id="no steps"
         ),

@@ -1,7 +1,7 @@
 """GPU utilization: the GPUs have no work for a good part of the time.
 
-By NVML a GPU is in use while any kernel is resident, so this is the most that can be true. Silent
-on runs without a GPU and while there are too few samples.
+A GPU is in use while any kernel is resident, so this is the most that can be true. Only the time in
+which steps ran counts. Silent on runs without a GPU and where too little was sampled then.
 """
 
 from __future__ import annotations
@@ -16,19 +16,18 @@ KIND = Kind.LOW_GPU_UTILIZATION
 KINDS = (KIND, Kind.MODERATE_GPU_UTILIZATION)
 
 LOW_SHARE = 0.30
-MODERATE_SHARE = 0.70  # a loop that evaluates and saves now and then stays above it
-FEWEST_SAMPLES = 5  # the first second or two of a run belong to its start
+MODERATE_SHARE = 0.70  # the gaps of a healthy loop, between steps and for logging, stay below 30 %
 
 
 def check(facts: Facts) -> Finding | None:
     """Fires when the GPUs that the run trains on were mostly or partly without work."""
     gpus = facts.gpus_used or facts.host.by_gpu
-    known = sorted(gpu.utilisation.mean for gpu in gpus if gpu.utilisation.mean is not None)
+    known = sorted((gpu.busy_share, gpu.use.samples) for gpu in gpus if gpu.busy_share is not None)
     # Where nobody says which GPUs are ours, ours did no more than the busiest did.
     ours = known[-facts.gpus_needed :] if facts.gpus_needed else []
-    if not ours or facts.host.samples < FEWEST_SAMPLES:
+    if not ours:
         return None
-    used = fmean(ours)
+    used = fmean(share for share, _ in ours)
     if used >= MODERATE_SHARE:
         return None
     low = used < LOW_SHARE
@@ -38,16 +37,16 @@ def check(facts: Facts) -> Finding | None:
         kind=Kind.LOW_GPU_UTILIZATION if low else Kind.MODERATE_GPU_UTILIZATION,
         section=Section.SYSTEM,
         severity=Severity.WARNING if low else Severity.INFO,
-        claim=f"The {which} in use {at_most}{percent(used)} of the time.",
+        claim=f"The {which} in use {at_most}{percent(used)} of the time in which steps ran.",
         action=(
             f"Read the step-time diagnosis for the reason: the other {percent(1 - used)} went to "
-            "data, the host, communication or work between steps."
+            "data, the host or copies."
         ),
         share=used,
         evidence={
             "gpu_utilization": used,
-            "gpu_utilization_worst": ours[0],
+            "gpu_utilization_worst": ours[0][0],
             "gpus": len(ours),
-            "samples": facts.host.samples,
+            "samples": sum(samples for _, samples in ours),
         },
     )

@@ -1,14 +1,18 @@
 """Host bound: the GPU's queue runs dry because the host cannot launch work fast enough.
 
 On the clock compute "dominates", but the GPU's phases are stretched by gaps between small kernels.
-Needs the GPU's own clock and a look at its queue; silent where most of the step is not compute.
+Needs the GPU's own clock and a look at its queue; silent where most of the step is not compute, and
+where the GPU's counters say that it was busy all the same, or idle for want of input. How much
+could be won is said only where those counters were read often enough while steps ran.
 """
 
 from __future__ import annotations
 
 from traceml.facts.facts import Facts
+from traceml.facts.times import StepTimes
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import duration, percent
+from traceml.model.settings import Settings
 
 KIND = Kind.HOST_BOUND
 
@@ -16,7 +20,9 @@ DRY_SHARE = 0.80  # of the watched steps: a queue that runs dry now and then is 
 HOST_SHARE = 0.80  # of the GPU's step: a host that needs less time is not what it waits for
 COMPUTE_SHARE = 0.50  # of the step: below, the GPU waits for something else than launches
 LOW_UTILISATION = 0.50  # more than half of the GPU is unused
+MIN_LOST_SHARE = 0.10  # of the step: with less to win, launching is not what holds the GPU up
 CRITICAL_STEP_S = 0.003  # a shorter step is a toy, for which nobody needs the GPU
+GRAPH_MODES = ("reduce-overhead", "max-autotune")  # of torch.compile: they replay CUDA graphs
 
 
 def check(facts: Facts) -> Finding | None:
@@ -31,9 +37,13 @@ def check(facts: Facts) -> Finding | None:
         return None
     if times.compute_at_least_s < COMPUTE_SHARE * times.step_s:
         return None
-    utilisation = _utilisation(facts)
-    low = utilisation is not None and utilisation < LOW_UTILISATION
-    used = "" if utilisation is None else f"; the GPU was in use {percent(utilisation)} of the time"
+    use = facts.gpu_use
+    busy_share = use.busy_share
+    lost_s = None if busy_share is None else _lost_s(times, busy_share)
+    if lost_s is not None and lost_s < MIN_LOST_SHARE * times.step_s:
+        return None
+    low = busy_share is not None and busy_share < LOW_UTILISATION
+    used = "" if busy_share is None else f"; the GPU was in use {percent(busy_share)} of the time"
     return Finding(
         kind=KIND,
         section=Section.STEP_TIME,
@@ -45,26 +55,40 @@ def check(facts: Facts) -> Finding | None:
             f"{percent(dry_share)} of the steps, and the host needs {duration(host_s)} for a step "
             f"of {duration(times.step_s)}{used}."
         ),
-        action=(
-            "Launch fewer and larger kernels: torch.compile(mode='reduce-overhead') or CUDA "
-            "graphs, a larger batch, fused or foreach optimizers; keep Python work out of the "
-            "model."
-        ),
+        action=_next_step(facts.settings),
         share=host_s / times.step_s,
         ranks=tuple(rank.rank.rank for rank in facts.ranks_used),
-        lost_s_per_step=None if utilisation is None else (1 - utilisation) * times.step_s,
+        lost_s_per_step=lost_s,
         evidence={
             "queue_dry_share": dry_share,
             "host_ms": host_s * 1e3,
             "step_time_ms": times.step_s * 1e3,
-            "gpu_utilisation": utilisation,
+            "gpu_utilisation": busy_share,
+            "gpu_samples": use.samples,
             "diagnosis_clock": facts.clock,
         },
     )
 
 
-def _utilisation(facts: Facts) -> float | None:
-    """The mean over the run's GPUs; `None` where they cannot be told from those of others."""
-    known = [gpu.utilisation.mean for gpu in facts.gpus_used or ()]
-    means = [mean for mean in known if mean is not None]
-    return sum(means) / len(means) if means else None
+def _next_step(settings: Settings) -> str:
+    """Only what is not known to be on already."""
+    ways = []
+    has_graphs = settings.uses_cuda_graphs or settings.compile_mode in GRAPH_MODES
+    if not has_graphs:
+        ways.append("torch.compile(mode='reduce-overhead') or CUDA graphs")
+    ways.append("a larger batch")
+    if settings.optimizer_can_fuse is None and not settings.optimizer_is_fused:
+        ways.append("fused or foreach optimizers")
+    elif settings.optimizer_can_fuse and not settings.optimizer_is_fused:
+        ways.append(f"a fused {settings.optimizer or 'optimizer'} (fused=True)")
+    return f"Launch fewer and larger kernels: {', '.join(ways)}; keep Python work out of the model."
+
+
+def _lost_s(times: StepTimes, busy_share: float) -> float:
+    """What the GPU idles in a step, without what it waits for input and copies.
+
+    Never more than the phases of compute hold: it is their gaps that this finding is about.
+    """
+    idle_s = (1 - busy_share) * (times.step_s or 0.0)
+    elsewhere_s = (times.input_s or 0.0) + (times.h2d_s or 0.0)
+    return max(0.0, min(idle_s - elsewhere_s, times.compute_at_least_s or 0.0))

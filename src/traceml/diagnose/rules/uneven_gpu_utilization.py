@@ -13,17 +13,14 @@ KIND = Kind.UNEVEN_GPU_UTILIZATION
 
 GAP = 0.20  # between the most and the least used; ranks that wait for each other stay closer
 WARN_GAP = 0.40  # one GPU does much of the others' work
-FEWEST_SAMPLES = 5  # as for the utilization itself
 
 
 def check(facts: Facts) -> Finding | None:
     """Fires when the most and the least used GPU lie far apart."""
     used = [
-        (gpu.utilisation.mean, gpu.index)
-        for gpu in facts.gpus_used or ()
-        if gpu.utilisation.mean is not None
+        (gpu.busy_share, gpu.index) for gpu in facts.gpus_used or () if gpu.busy_share is not None
     ]
-    if len(used) < 2 or facts.host.samples < FEWEST_SAMPLES:
+    if len(used) < 2:
         return None
     (least, idle), (most, busy) = min(used), max(used)
     gap = most - least
@@ -33,7 +30,10 @@ def check(facts: Facts) -> Finding | None:
         kind=KIND,
         section=Section.SYSTEM,
         severity=Severity.WARNING if gap >= WARN_GAP else Severity.INFO,
-        claim=(f"GPU {idle} was in use {percent(least)} of the time, GPU {busy} {percent(most)}."),
+        claim=(
+            f"GPU {idle} was in use {percent(least)} of the time in which steps ran, "
+            f"GPU {busy} {percent(most)}."
+        ),
         action=f"Compare what the rank on GPU {idle} gets to do, and when, with GPU {busy}.",
         skew=gap,
         evidence={

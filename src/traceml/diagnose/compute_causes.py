@@ -1,0 +1,62 @@
+"""What the GPU's counters add to COMPUTE_BOUND: why compute takes the time that it takes.
+
+Every one of these causes needs COMPUTE_BOUND to hold and enough samples of the counters, taken
+while steps ran. They inform, like the finding that they explain: a step that is all compute is
+healthy, and whether it should be made faster is for its owner to say.
+"""
+
+from __future__ import annotations
+
+from traceml.diagnose.rules import compute_bound
+from traceml.facts.facts import Facts
+from traceml.facts.gpu_use import GpuUse
+from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.model.settings import Settings
+
+SHORT_DTYPES = ("bfloat16", "float16")
+
+
+def counted_use(facts: Facts) -> GpuUse | None:
+    """The counters of a run whose time goes into compute; `None` of any other, or of too few."""
+    use = facts.gpu_use
+    if use.sm_share is None or compute_bound.check(facts) is None:
+        return None
+    return use
+
+
+def cause(facts: Facts, kind: Kind, claim: str, action: str, share: float) -> Finding:
+    """The finding, with all that the counters say as its evidence."""
+    use = facts.gpu_use
+    return Finding(
+        kind=kind,
+        section=Section.STEP_TIME,
+        severity=Severity.INFO,
+        claim=claim,
+        action=action,
+        share=share,
+        ranks=tuple(rank.rank.rank for rank in facts.ranks_used),
+        evidence={
+            "tensor_share": use.tensor_share,
+            "fp32_share": use.fp32_share,
+            "dram_share": use.dram_share,
+            "sm_share": use.sm_share,
+            "gpu_busy_share": use.busy_share,
+            "occupancy_share": use.occupancy,
+            "gpu_samples": use.samples,
+        },
+    )
+
+
+def has_short_floats(settings: Settings) -> bool:
+    """Whether the model is known to compute in 16 bits already."""
+    return settings.autocast_dtype in SHORT_DTYPES or settings.parameter_dtype in SHORT_DTYPES
+
+
+def is_compiled(settings: Settings) -> bool:
+    """Whether the model is known to be compiled already."""
+    return bool(settings.compile_mode)
+
+
+def has_unfused_optimizer(settings: Settings) -> bool:
+    """Whether the optimizer is known to have a fused form that is not used."""
+    return settings.optimizer_can_fuse is True and settings.optimizer_is_fused is False

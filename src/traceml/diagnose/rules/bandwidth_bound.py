@@ -1,0 +1,57 @@
+"""Bandwidth bound: much of the GPU's time goes into moving data to and from its memory.
+
+Elementwise operations, normalisations and optimizers read and write every number and compute next
+to nothing with it. Silent where the counters were not read, and where the tensor cores do more.
+"""
+
+from __future__ import annotations
+
+from traceml.diagnose.compute_causes import (
+    cause,
+    counted_use,
+    has_short_floats,
+    has_unfused_optimizer,
+    is_compiled,
+)
+from traceml.facts.facts import Facts
+from traceml.model.finding import Finding, Kind
+from traceml.model.quantities import percent
+from traceml.model.settings import Settings
+
+KIND = Kind.BANDWIDTH_BOUND
+
+MIN_DRAM = 0.35  # kernels that only move data reach 83 %: four tenths of the time or more
+MAX_TENSOR = 0.50  # tensor cores that compute for longer are what takes the time
+
+
+def check(facts: Facts) -> Finding | None:
+    """Fires when the memory does more of its utmost than the tensor cores do."""
+    use = counted_use(facts)
+    if use is None or use.dram_share is None or use.tensor_share is None:
+        return None
+    if use.dram_share < MIN_DRAM or use.tensor_share > min(MAX_TENSOR, use.dram_share):
+        return None
+    return cause(
+        facts,
+        KIND,
+        claim=(
+            f"Much of the GPU's time goes into moving data: its memory works at "
+            f"{percent(use.dram_share)} of its bandwidth on average, the tensor cores compute "
+            f"{percent(use.tensor_share)} of the time."
+        ),
+        action=_next_step(facts.settings),
+        share=use.dram_share,
+    )
+
+
+def _next_step(settings: Settings) -> str:
+    """Only what is not known to be on already."""
+    ways = []
+    if not is_compiled(settings):
+        ways.append("fuse elementwise operations with torch.compile")
+    ways.append("use torch.nn.functional.scaled_dot_product_attention where there is attention")
+    if has_unfused_optimizer(settings):
+        ways.append(f"make {settings.optimizer} fused (fused=True)")
+    if not has_short_floats(settings):
+        ways.append("halve the bytes with bfloat16 autocast")
+    return f"Move fewer bytes: {'; '.join(ways)}."

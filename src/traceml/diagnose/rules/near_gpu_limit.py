@@ -1,0 +1,55 @@
+"""Near the GPU's limit: the tensor cores or the memory do nearly what they can.
+
+Said so that nobody looks for a setting that makes the step much faster: none is left. Silent where
+the counters were not read.
+"""
+
+from __future__ import annotations
+
+from traceml.diagnose.compute_causes import cause, counted_use, is_compiled
+from traceml.facts.facts import Facts
+from traceml.model.finding import Finding, Kind
+from traceml.model.quantities import percent
+
+KIND = Kind.NEAR_GPU_LIMIT
+
+MIN_TENSOR = 0.60  # matrix products alone reach 70 to 90 %, and no training step is only those
+MIN_DRAM = 0.75  # elementwise work over 1 GiB, as fast as it gets: 83 %
+
+
+def check(facts: Facts) -> Finding | None:
+    """Fires when the tensor cores or the memory are close to their utmost."""
+    use = counted_use(facts)
+    if use is None:
+        return None
+    tensor, dram = use.tensor_share or 0.0, use.dram_share or 0.0
+    if tensor >= MIN_TENSOR:
+        return cause(
+            facts,
+            KIND,
+            claim=(
+                f"The tensor cores compute {percent(tensor)} of the time, close to the GPU's "
+                "limit: no setting makes this step much faster."
+            ),
+            action=(
+                "Only less arithmetic per sample (a smaller model, shorter sequences, FP8 where "
+                "the model bears it) or more GPUs help."
+            ),
+            share=tensor,
+        )
+    if dram < MIN_DRAM:
+        return None
+    fusing = "" if is_compiled(facts.settings) else " (torch.compile fuses elementwise operations)"
+    return cause(
+        facts,
+        KIND,
+        claim=(
+            f"The GPU's memory works at {percent(dram)} of its bandwidth, close to its limit: "
+            "these kernels cannot run faster."
+        ),
+        action=(
+            f"Only moving fewer bytes{fusing}, or an algorithm that needs fewer passes over the "
+            "data, or more GPUs help."
+        ),
+        share=dram,
+    )

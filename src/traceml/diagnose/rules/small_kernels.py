@@ -1,0 +1,46 @@
+"""Small kernels: the GPU always has a kernel, but the kernels fill only a part of it.
+
+A kernel with too few blocks leaves multiprocessors without work however fast the next one follows,
+so launching faster (CUDA graphs) does not help. Silent where the counters were not read, where the
+GPU waits for the host instead, and where it has no kernel for much of the time.
+"""
+
+from __future__ import annotations
+
+from traceml.diagnose.compute_causes import cause, counted_use, is_compiled
+from traceml.diagnose.rules import host_bound
+from traceml.facts.facts import Facts
+from traceml.model.finding import Finding, Kind
+from traceml.model.quantities import percent
+
+KIND = Kind.SMALL_KERNELS
+
+MIN_BUSY = 0.70  # a GPU without a kernel for longer has another problem
+MAX_SM = 0.50  # of the time with a kernel; healthy loops keep 88 % and more of the SMs at work
+
+
+def check(facts: Facts) -> Finding | None:
+    """Fires when a kernel is nearly always resident and half of the GPU has nothing to do."""
+    use = counted_use(facts)
+    if use is None or use.sm_share is None or use.busy_share is None:
+        return None
+    if use.busy_share < MIN_BUSY or use.sm_share > MAX_SM * use.busy_share:
+        return None
+    if host_bound.check(facts) is not None:
+        return None
+    occupancy = "" if use.occupancy is None else f" (occupancy {percent(use.occupancy)})"
+    compiled = "" if is_compiled(facts.settings) else " or let torch.compile fuse them"
+    return cause(
+        facts,
+        KIND,
+        claim=(
+            f"The kernels are too small to fill the GPU: one is resident "
+            f"{percent(use.busy_share)} of the time, but only {percent(use.sm_share)} of the "
+            f"multiprocessors have work{occupancy}."
+        ),
+        action=(
+            "Give each kernel more to do: a larger batch, or several small operations batched into "
+            f"one{compiled}. Launching faster, as CUDA graphs do, does not help."
+        ),
+        share=use.sm_share,
+    )

@@ -1,0 +1,57 @@
+"""Tensor cores idle: float32 arithmetic runs on the FP32 units while the tensor cores do nothing.
+
+On GPUs that have them tensor cores do the same matrix products many times as fast, in bfloat16 or
+TF32. Silent where the counters were not read, and where the FP32 units are not what works. There is
+no prediction: how much faster a step gets depends on shapes and on what else is in it, and figures
+between two and more than seven times were measured.
+"""
+
+from __future__ import annotations
+
+from traceml.diagnose.compute_causes import cause, counted_use, has_short_floats
+from traceml.facts.facts import Facts
+from traceml.model.finding import Finding, Kind
+from traceml.model.quantities import percent
+from traceml.model.settings import Settings
+
+KIND = Kind.TENSOR_CORES_IDLE
+
+MIN_SM = 0.50  # of the SMs: below, something else than the arithmetic holds the GPU up
+MIN_FP32 = 0.25  # float32 matrix products: 62 %; elementwise work waits for memory before 5 %
+MAX_TENSOR = 0.10  # the same model in float32: 3.5 %, in bfloat16: 32 %
+
+
+def check(facts: Facts) -> Finding | None:
+    """Fires when the FP32 units do the work that tensor cores could do."""
+    use = counted_use(facts)
+    if use is None or use.fp32_share is None or use.tensor_share is None:
+        return None
+    if (use.sm_share or 0.0) < MIN_SM or use.fp32_share < MIN_FP32:
+        return None
+    if use.tensor_share > MAX_TENSOR:
+        return None
+    return cause(
+        facts,
+        KIND,
+        claim=(
+            f"The tensor cores compute {percent(use.tensor_share)} of the time, the FP32 units "
+            f"{percent(use.fp32_share)}, which are many times slower at matrix products."
+        ),
+        action=_next_step(facts.settings),
+        share=use.fp32_share,
+    )
+
+
+def _next_step(settings: Settings) -> str:
+    if has_short_floats(settings):
+        return (
+            "The model computes in 16 bits, so this float32 work is done elsewhere: look for "
+            "layers, losses or custom kernels that cast to float32 or leave autocast."
+        )
+    autocast = "Run forward and loss under torch.autocast('cuda', dtype=torch.bfloat16)"
+    if settings.matmul_precision not in (None, "highest"):
+        return f"{autocast}; TF32 is allowed for matrix products already."
+    return (
+        f"{autocast}, or let float32 matrix products use TF32: "
+        "torch.set_float32_matmul_precision('high')."
+    )

@@ -1,0 +1,100 @@
+"""When training steps ran: the only time whose GPU counters say anything about training.
+
+Start-up, compilation, evaluation, checkpoints, what lies between explicit steps, and whatever comes
+after the last step are left out, and so are the first steps in which a run still warms up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from traceml.facts.aligned import WIDE, Ints, RankSteps
+from traceml.model.rank import Rank
+
+Floats = npt.NDArray[np.float64]
+
+NEGLIGIBLE_SHARE = 0.02
+"""Of a step: so much evaluation or checkpointing does not change what its counters say. Where they
+take more the step is left out whole, because nobody knows at which end of it they were."""
+COMPILING_SHARE = 0.5
+"""Of a step: one that mostly compiled is no step like the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretches:
+    """Stretches of wall-clock time in order, none of which touches another."""
+
+    begin_s: Floats
+    end_s: Floats
+
+    def overlap_s(self, begin_s: Floats, end_s: Floats) -> Floats:
+        """How much of each of these intervals lies inside the stretches."""
+        if not len(self.begin_s):
+            return np.zeros(len(begin_s))
+        edges_s = np.stack([self.begin_s, self.end_s], axis=1).ravel()
+        inside_s = np.cumsum(self.end_s - self.begin_s)
+        before_s = np.stack([inside_s - (self.end_s - self.begin_s), inside_s], axis=1).ravel()
+        return np.asarray(
+            np.interp(end_s, edges_s, before_s) - np.interp(begin_s, edges_s, before_s)
+        )
+
+
+NO_STRETCHES = Stretches(np.zeros(0), np.zeros(0))
+
+
+def step_stretches(
+    rank: Rank, steps: RankSteps, blocks: npt.NDArray[Any], first: int = 0
+) -> Stretches:
+    """When one rank took complete steps, from its step number `first` (counted from 0) on.
+
+    Of old steps that are folded into blocks only those blocks count that hold nothing else.
+    """
+    chosen = steps.rows[steps.index >= first]
+    spans_ns = np.concatenate([_block_spans(blocks), _step_spans(chosen)])
+    return _merged((spans_ns + (rank.unix_ns - rank.monotonic_ns)) / 1e9)
+
+
+def together(parts: Sequence[Stretches]) -> Stretches:
+    """When any of several ranks took steps."""
+    if not parts:
+        return NO_STRETCHES
+    return _merged(np.concatenate([np.stack([p.begin_s, p.end_s], axis=1) for p in parts]))
+
+
+def _step_spans(rows: Ints) -> Ints:
+    """Begin and end of each step; what lies between explicit steps comes at a record's begin."""
+    columns = {name: rows[:, place] for place, name in enumerate(WIDE)}
+    start, wall = columns["start_ns"], columns["wall_ns"]
+    other = np.maximum(columns["evaluation_ns"], 0) + np.maximum(columns["checkpoint_ns"], 0)
+    step = np.maximum(columns["input_ns"], 0) + columns["body_ns"]
+    is_training = other <= NEGLIGIBLE_SHARE * wall
+    is_training &= np.maximum(columns["compile_ns"], 0) <= COMPILING_SHARE * wall
+    begin = start + np.maximum(wall - step - other, 0)
+    return np.stack([begin, start + wall], axis=1)[is_training & (step > 0)]
+
+
+def _block_spans(blocks: npt.NDArray[Any]) -> Ints:
+    step = blocks["input_ns_sum"] + blocks["body_ns_sum"]
+    wall = blocks["wall_ns_sum"] + blocks["incomplete_wall_ns"]
+    is_training = wall - step <= NEGLIGIBLE_SHARE * wall
+    is_training &= blocks["compile_ns_sum"] <= COMPILING_SHARE * wall
+    start = blocks["start_ns"]
+    spans: Ints = np.stack([start, start + wall], axis=1)[is_training & (step > 0)]
+    return spans
+
+
+def _merged(spans: Floats) -> Stretches:
+    """Spans that follow each other without a gap, or overlap, as one."""
+    if not len(spans):
+        return NO_STRETCHES
+    spans = spans[np.argsort(spans[:, 0], kind="stable")]
+    reached = np.maximum.accumulate(spans[:, 1])
+    is_first = np.append(True, spans[1:, 0] > reached[:-1])
+    firsts = np.flatnonzero(is_first)
+    lasts = np.append(firsts[1:], len(spans)) - 1
+    return Stretches(spans[firsts, 0], reached[lasts])
