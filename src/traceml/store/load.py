@@ -59,7 +59,8 @@ def load_run(folder: Path) -> RunRecords:
             if head is not None:
                 kept = files.read_steps(), files.read_blocks()
                 found = rank_records(head, *kept, logged.lost_pieces(said))
-                ranks.append(replace(found, ddp=logged.ddp_statistics(said)))
+                ddp, settings = logged.ddp_statistics(said), logged.settings(said)
+                ranks.append(replace(found, ddp=ddp, settings=settings))
         except UnreadableRecords as error:
             notes.append(str(error))
     messages.sort(key=lambda message: message.get("unix_ns", 0))
@@ -206,6 +207,7 @@ def _join(first: RankRecords, second: RankRecords) -> RankRecords:
             first.loader_pinned if second.loader_pinned is None else second.loader_pinned
         ),
         ddp=second.ddp or first.ddp,
+        settings=second.settings or first.settings,
         health=_join_health(first.health, second.health),
     )
 

@@ -15,6 +15,7 @@ from traceml.model.lineage import Lineage
 from traceml.model.rank import Rank, Region
 from traceml.model.run import Ending, Manifest
 from traceml.model.sample import Sample
+from traceml.model.settings import Settings
 
 _NUMPY_KIND = {"q": "<i8", "Q": "<u8", "i": "<i4", "I": "<u4", "H": "<u2", "d": "<f8"}
 
@@ -80,6 +81,8 @@ class RankRecords:
     """How many workers the training loader has; `None` where no fetch was seen."""
     loader_pinned: bool | None = None
     ddp: DdpStatistics | None = None
+    settings: Settings | None = None
+    """What it trains with, as last said; `None` where it said nothing."""
     health: TracerHealth = TracerHealth()
 
 
