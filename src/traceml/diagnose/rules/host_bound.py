@@ -6,6 +6,7 @@ Needs the GPU's own clock and a look at its queue; silent where most of the step
 
 from __future__ import annotations
 
+from traceml.diagnose import advice
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import duration, percent
@@ -45,11 +46,7 @@ def check(facts: Facts) -> Finding | None:
             f"{percent(dry_share)} of the steps, and the host needs {duration(host_s)} for a step "
             f"of {duration(times.step_s)}{used}."
         ),
-        action=(
-            "Launch fewer and larger kernels: torch.compile(mode='reduce-overhead') or CUDA "
-            "graphs, a larger batch, fused or foreach optimizers; keep Python work out of the "
-            "model."
-        ),
+        action=_next_step(facts),
         share=host_s / times.step_s,
         ranks=tuple(rank.rank.rank for rank in facts.ranks_used),
         lost_s_per_step=None if utilisation is None else (1 - utilisation) * times.step_s,
@@ -61,6 +58,18 @@ def check(facts: Facts) -> Finding | None:
             "diagnosis_clock": facts.clock,
         },
     )
+
+
+def _next_step(facts: Facts) -> str:
+    options = advice.listed(
+        (
+            advice.cuda_graphs(facts.settings),
+            advice.fused_optimizer(facts.settings),
+            advice.larger_batch(facts),
+        )
+    )
+    fewer = f"Launch fewer and larger kernels: {options}; keep" if options else "Keep"
+    return f"{fewer} Python work out of the model and the loop."
 
 
 def _utilisation(facts: Facts) -> float | None:

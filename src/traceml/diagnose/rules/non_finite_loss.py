@@ -6,12 +6,14 @@ its scale makes infinite gradients, and skips their steps.
 
 from __future__ import annotations
 
+from traceml.diagnose import advice
 from traceml.diagnose.places import numbered
 from traceml.facts.facts import Facts
 from traceml.facts.losses import LossFacts, NotFinite
 from traceml.facts.stability import Failure
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import count
+from traceml.model.settings import Settings
 
 KIND = Kind.NON_FINITE_LOSS
 
@@ -27,7 +29,7 @@ def check(facts: Facts) -> Finding | None:
         section=Section.STABILITY,
         severity=_severity(loss, lost, facts.stability.failure),
         claim=_norms_claim(loss, lost) if lost.is_norm else _claim(lost),
-        action=_norms_action() if lost.is_norm else _action(lost),
+        action=_norms_action(facts.settings) if lost.is_norm else _action(lost, facts.settings),
         ranks=lost.ranks,
         evidence={
             "name": lost.name,
@@ -81,14 +83,26 @@ def _norms_claim(loss: LossFacts, lost: NotFinite) -> str:
     return f"{claim}; the loss stayed finite." if loss.values else f"{claim}."
 
 
-def _norms_action() -> str:
+def _norms_action(settings: Settings) -> str:
+    clip = advice.listed(("clip gradients", _wider_range(settings)), "or")
+    if settings.has_grad_scaler is False:
+        return f"{clip[0].upper()}{clip[1:]}; lower the learning rate if they go on coming."
     return (
         "Nothing to do while a GradScaler looks for its scale: it skips such steps. If they go on "
-        "coming, clip gradients or use bf16 instead of fp16."
+        f"coming, {clip}."
     )
 
 
-def _action(lost: NotFinite) -> str:
+def _wider_range(settings: Settings) -> str:
+    """bfloat16 has float32's range; only float16 overflows."""
+    overflows = advice.is_float16(settings)
+    if overflows is None:
+        return "use bf16 where fp16 is used"
+    return "use bf16 instead of fp16" if overflows else ""
+
+
+def _action(lost: NotFinite, settings: Settings) -> str:
+    wider = _wider_range(settings)
     step = numbered(lost.first_step, lost.is_logged)
     if not lost.to_the_end:
         return "Clip gradients, or skip such batches; look at the batch of that step."
@@ -99,5 +113,6 @@ def _action(lost: NotFinite) -> str:
         )
     return (
         f"Go on from a checkpoint before {step} with a lower learning rate and clipped gradients; "
-        "use bf16 instead of fp16; torch.autograd.set_detect_anomaly(True) names the operation."
+        f"{wider}{'; ' if wider else ''}torch.autograd.set_detect_anomaly(True) names the "
+        "operation."
     )
