@@ -20,7 +20,7 @@ from traceml.trace.compiling import is_compiling, left_alone
 from traceml.trace.models import KnownOptimizers, Models
 from traceml.trace.session import Session
 
-READ_AFTER_STEPS = (1, 3, 10, 100)
+READ_AFTER_STEPS = (1, 10, 100)
 """Complete steps after which the settings are read: the first for runs that end early, the others
 for what comes later, such as compilation, a first batch of the next epoch, or an evaluation."""
 SEEN_WITHIN_STEPS = 10

@@ -118,13 +118,29 @@ def parts_of(models: Iterable[nn.Module]) -> list[nn.Module]:
 def of_models(parts: list[nn.Module]) -> Found:
     """Parameters, parallelism and compilation of the modules of a model."""
     found = of_parameters(p for part in parts for p in _own_parameters(part))
-    found["parallelism"] = _parallelism(parts)
-    found |= _of_ddp(parts)
+    wrappers = _wrappers(parts)
+    kinds = {PARALLEL_CLASSES[name] for _, name in wrappers}
+    found["parallelism"] = " + ".join(sorted(kinds))
+    found |= _of_ddp(wrappers)
     found |= _of_compilation(parts)
-    mixed = _sharded_precision(parts)
+    mixed = _sharded_precision(wrappers)
     if mixed:
         found["autocast_dtype"] = mixed
     return found
+
+
+def _wrappers(parts: list[nn.Module]) -> list[tuple[nn.Module, str]]:
+    """The modules that share work between ranks or devices, with the names of their classes."""
+    names = {kind: _parallel_name(kind) for kind in {type(part) for part in parts}}
+    return [(part, name) for part in parts if (name := names[type(part)]) is not None]
+
+
+def _parallel_name(kind: type) -> str | None:
+    """What a class is called that is, or derives from, one of those of the known packages."""
+    for each in kind.__mro__:
+        if each.__name__ in PARALLEL_CLASSES and each.__module__.startswith(PARALLEL_PACKAGES):
+            return each.__name__
+    return None
 
 
 def of_parameters(parameters: Iterable[Any]) -> Found:
@@ -158,23 +174,9 @@ def _own_parameters(part: nn.Module) -> Iterator[Any]:
             yield parameter
 
 
-def _class_names(thing: Any) -> set[str]:
-    """The names of an object's class and of those it derives from, of known packages alone."""
-    return {
-        kind.__name__
-        for kind in type(thing).__mro__
-        if kind.__module__.partition(".")[0] in PARALLEL_PACKAGES
-    }
-
-
-def _parallelism(parts: list[nn.Module]) -> str:
-    names = set().union(*map(_class_names, parts))
-    return " + ".join(sorted(PARALLEL_CLASSES[name] for name in names if name in PARALLEL_CLASSES))
-
-
-def _of_ddp(parts: list[nn.Module]) -> Found:
-    for part in parts:
-        if "DistributedDataParallel" in _class_names(part):
+def _of_ddp(wrappers: list[tuple[nn.Module, str]]) -> Found:
+    for part, name in wrappers:
+        if name == "DistributedDataParallel":
             cap_bytes = own(part, "bucket_bytes_cap")
             return {
                 "ddp_bucket_cap_mb": cap_bytes / (1 << 20) if cap_bytes else None,
@@ -184,16 +186,15 @@ def _of_ddp(parts: list[nn.Module]) -> Found:
     return {}
 
 
-def _sharded_precision(parts: list[nn.Module]) -> str:
+def _sharded_precision(wrappers: list[tuple[nn.Module, str]]) -> str:
     """What FSDP casts parameters to for forward: it takes autocast's place there."""
-    for part in parts:
-        names = _class_names(part)
-        if "FullyShardedDataParallel" in names:
-            dtype = getattr(own(part, "mixed_precision"), "param_dtype", None)
-        elif "FSDPModule" in names:
-            dtype = getattr(_policy_of_fsdp2(part), "param_dtype", None)
-        else:
-            continue
+    for part, name in wrappers:
+        policy = None
+        if name == "FullyShardedDataParallel":
+            policy = own(part, "mixed_precision")
+        elif name == "FSDPModule":
+            policy = _policy_of_fsdp2(part)
+        dtype = getattr(policy, "param_dtype", None)
         if isinstance(dtype, torch.dtype) and dtype is not torch.float32:
             return dtype_name(dtype)
     return ""
