@@ -14,6 +14,7 @@ from traceml.model import layout
 from traceml.model.rank import Rank, Region
 from traceml.model.run import Ending, Manifest
 from traceml.model.sample import GpuInterval, GpuSample, HostSample, ProcessSample, Sample
+from traceml.model.settings import Settings
 from traceml.store.records import BLOCK_DTYPE, STEP_DTYPE, RankRecords, RunRecords
 
 STARTED_UNIX_S = 1_800_000_000.0
@@ -224,6 +225,12 @@ def _with_intervals(run: RunRecords, intervals: Sequence[GpuInterval]) -> RunRec
         )
         samples[unix_s] = replace(found, gpus=gpus)
     return replace(run, samples=tuple(samples[at] for at in sorted(samples)))
+
+
+def with_settings(run: RunRecords, **settings: Any) -> RunRecords:
+    """The run whose ranks all said that they train with these settings."""
+    known = Settings(**settings)
+    return replace(run, ranks=tuple(replace(rank, settings=known) for rank in run.ranks))
 
 
 def map_steps(run: RunRecords, change: Any) -> RunRecords:

@@ -61,6 +61,7 @@ LINEAGE = Lineage(
 SUMMARY = Summary(
     params={"lr": 0.1, "model": {"depth": 8}},
     artifacts={"weights": ArtifactSummary("w.pt", 10, "3" * 64)},
+    settings={"compile_mode": "", "num_workers": 4},
     lineage=LINEAGE,
 )
 
@@ -314,3 +315,34 @@ def test_data_that_no_run_names_is_not_on_record() -> None:
     assert found.identical
     assert found.not_recorded == {"data": ("A", "B")} and "data" not in found.same
     assert "data" in compare_lineages([SUMMARY], [empty]).differences
+
+
+def with_settings(**settings: Any) -> Summary:
+    return Summary(lineage=LINEAGE, settings={"num_workers": 4, **settings})
+
+
+def test_settings_that_differ_are_listed() -> None:
+    found = compare_lineages(
+        [with_settings(autocast_dtype="", pin_memory=True, differs_between_ranks=())],
+        [with_settings(autocast_dtype="bfloat16", pin_memory=True, differs_between_ranks=("a",))],
+    )
+    assert found.differences == {
+        "settings": (
+            Difference("autocast_dtype", "", "bfloat16"),
+            Difference("differs_between_ranks", "", "a"),
+        )
+    }
+
+
+def test_a_setting_that_one_run_does_not_know_is_no_difference() -> None:
+    found = compare_lineages(
+        [with_settings(compile_mode=None)], [with_settings(compile_mode="default", batch_size=8)]
+    )
+    assert "settings" not in found.differences
+    assert "settings" in found.same
+
+
+def test_settings_that_one_side_did_not_record_are_said_to_be_missing() -> None:
+    found = compare_lineages([Summary(lineage=LINEAGE)], [with_settings()])
+    assert found.not_recorded["settings"] == ("A",)
+    assert not found.identical

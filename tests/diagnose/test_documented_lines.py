@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from traceml.diagnose import between, host_time, uneven
+from traceml.diagnose import advice, between, host_time, uneven
 from traceml.diagnose.lines import Line
 from traceml.diagnose.rules import (
     bandwidth_bound,
@@ -121,7 +121,9 @@ STEP_TIME = [
     ("STRAGGLER", f"At least {job.FEWEST_STEPS} steps"),
     ("WAIT_STRAGGLER", f"covers {_percent(uneven.COVERS)} of the excess"),
     ("COMPUTE_BOUND", f"{_percent(compute_bound.SHARE)} of the step"),
-    ("COMPUTE_BOUND", f"less than {_percent(compute_bound.ROOM_SHARE)} of the device's memory"),
+    ("COMPUTE_BOUND", f"{compute_bound.WAITING_CORES:g} cores"),
+    ("COMPUTE_BOUND", f"{_percent(compute_bound.STARVED_SHARE)} of the time"),
+    ("COMPUTE_BOUND", f"less than {_percent(advice.ROOM_SHARE)} of the device's memory"),
     *(
         (kind, f"{_warns(line, 'of the step ')} per step on, {_is_critical(host_time.CRITICAL)}")
         for kind, line in (

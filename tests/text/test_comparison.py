@@ -193,8 +193,10 @@ def test_only_a_verdict_is_coloured() -> None:
 
 def test_what_is_on_record_as_the_same_is_named_and_what_is_not_too() -> None:
     known = {"packages": {"torch": "2"}, "command": {"script": "train.py"}}
-    text = text_of(*[msgspec.convert({"lineage": known}, Summary)] * 2)
-    assert "Nothing that is on record; the same in both: command, packages.\n" in text
+    run = msgspec.convert({"lineage": known, "settings": {"num_workers": 4}}, Summary)
+    text = text_of(run, run)
+    same = "Nothing that is on record; the same in both: command, settings, packages.\n"
+    assert same in text
     assert "Not recorded in either: code, environment, hardware, data, variables.\n" in text
 
 

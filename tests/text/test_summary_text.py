@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 from factories import make_rank, make_run
 from failing import failed, report
 from traceml.model.rank import Region
+from traceml.model.settings import Settings
 from traceml.store.records import Metric, RunRecords, TracerHealth
 from traceml.summaries.build import build
 from traceml.summaries.record import Summary
+from traceml.text.settings import LABELS
 from traceml.text.summary import summary_text
 
 
@@ -198,3 +200,31 @@ def test_a_short_traceback_is_shown_whole() -> None:
     text = text_of(failed(report(traceback="Traceback (most recent call last):\nValueError: bad")))
     assert "    Traceback (most recent call last):\n    ValueError: bad\n" in text
     assert "Traceback" not in text_of(failed(status=137))
+
+
+def test_the_settings_are_one_line_and_nothing_where_none_is_known() -> None:
+    run = make_run(workers=2)
+    known = Settings(
+        parameter_dtype="float32",
+        autocast_dtype="float16",
+        has_grad_scaler=True,
+        compile_mode="reduce-overhead",
+        optimizer="AdamW",
+        optimizer_is_fused=True,
+        batch_size=8,
+        accumulation_steps=4,
+        num_workers=2,
+        pin_memory=True,
+        parallelism="",
+    )
+    ranks = tuple(replace(rank, settings=known) for rank in run.ranks)
+    text = " ".join(text_of(replace(run, ranks=ranks)).split())
+    assert (
+        "Settings float32 parameters · float16 autocast with GradScaler · compiled "
+        "(reduce-overhead) · AdamW (fused) · batches of 8 × 4 · 2 workers, pinned" in text
+    )
+    assert "Settings" not in text_of(run)
+
+
+def test_every_setting_has_a_label() -> None:
+    assert set(LABELS) == {*Settings._fields, "differs_between_ranks"}

@@ -123,3 +123,27 @@ def test_spawned_ranks_are_ranks_and_loader_workers_are_not(runs):
         assert set(runs[name].summary["step_time"]["groups"]["rows"]) == {"0", "1"}
     assert runs["spawn_ddp"].summary["meta"]["world_size"] == 2
     assert runs["loader_workers_persistent"].summary["meta"]["world_size"] == 1
+
+
+SETTINGS = {
+    "accelerate_accumulate": {"batch_size": 16, "accumulation_steps": 4},
+    "amp_gradscaler": {"has_grad_scaler": False, "autocast_dtype": ""},
+    "amp_gradscaler_overflow": {"has_grad_scaler": True, "autocast_dtype": "bfloat16"},
+    "checkpointed_resume": {"checkpoints_activations": True},
+    "compile_eager": {"compile_mode": "backend eager", "checkpoints_activations": None},
+    "gan_dcgan": {"accumulation_steps": 1, "parallelism": "", "channels_last": False},
+    "grad_accumulation_leftover": {"accumulation_steps": 4},
+    "lbfgs_time_sequence": {"optimizer": "LBFGS", "optimizer_can_fuse": False},
+    "loader_workers_persistent": {"num_workers": 2, "persistent_workers": True},
+    "mlp_dataloader": {"compile_mode": "", "checkpoints_activations": False, "cpu_threads": 1},
+    "pinn_adam_then_lbfgs": {"optimizer": "Adam + LBFGS"},
+    "spawn_ddp": {"parallelism": "DDP", "ddp_bucket_cap_mb": 25.0, "differs_between_ranks": []},
+    "unet_autocast": {"autocast_dtype": "bfloat16", "parameter_dtype": "float32"},
+}
+"""What each script trains with, as its author wrote it."""
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_the_settings_are_those_of_the_script(runs, name):
+    settings = runs[name].summary["settings"]
+    assert {key: settings[key] for key in SETTINGS[name]} == SETTINGS[name]

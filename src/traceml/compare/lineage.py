@@ -1,4 +1,4 @@
-"""What is different about two runs before either took a step: code, command, machine, data."""
+"""What is different about two runs besides their times: code, command, settings, machine, data."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ class Group(str, Enum):
 
     CODE = "code"
     COMMAND = "command"
+    SETTINGS = "settings"
     ENVIRONMENT = "environment"
     PACKAGES = "packages"
     HARDWARE = "hardware"
@@ -95,7 +96,7 @@ def compare_lineages(a: Sequence[Summary], b: Sequence[Summary]) -> LineageCompa
         if missing := _missing(group, known, sides):
             not_recorded[group.value] = missing
             identical &= len(missing) == len(sides)
-        compared = list(_values(known["A"], known["B"]))
+        compared = list(_values(known["A"], known["B"], group))
         identical &= all(len(_distinct([*lhs, *rhs])) == 1 for _, lhs, rhs in compared)
         if found := tuple(_differences(compared)):
             differences[group.value] = found
@@ -112,14 +113,15 @@ def _missing(
 
 
 def _values(
-    a: Sequence[_Things], b: Sequence[_Things]
+    a: Sequence[_Things], b: Sequence[_Things], group: Group
 ) -> Iterator[tuple[str, list[object], list[object]]]:
     """Each thing's values on both sides, every value once; nothing where a side has no run."""
     if not a or not b:
         return
     for name in dict.fromkeys(name for things in (*a, *b) for name in things):
         lhs, rhs = (_distinct([things.get(name) for things in side]) for side in (a, b))
-        if name == SCRIPT_CONTENT:  # older runs did not look: that says nothing of the script
+        # Older runs did not look at the script, and a setting may not show: that says nothing.
+        if name == SCRIPT_CONTENT or group is Group.SETTINGS:
             lhs, rhs = ([value for value in side if value is not None] for side in (lhs, rhs))
             if not lhs or not rhs:
                 continue
@@ -227,6 +229,7 @@ def _groups(summary: Summary) -> dict[Group, _Things | None]:
     groups: dict[Group, _Things | None] = dict.fromkeys(Group)
     groups[Group.PARAMS] = dict(_flat(summary.params))
     groups[Group.ARTIFACTS] = summary.artifacts
+    groups[Group.SETTINGS] = summary.settings
     lineage = summary.lineage
     if lineage is None:
         return groups

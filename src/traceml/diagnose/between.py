@@ -24,6 +24,14 @@ def how_often(seen: Pauses) -> str:
     return f"after {rhythm}, for up to {duration(seen.longest_s)}"
 
 
+def less_often(seen: Pauses) -> str:
+    """The advice to do it less often; what happened once cannot."""
+    if seen.steps < 2:
+        return ""
+    every = max(1, round(seen.steps_seen / seen.steps))
+    return f"less often than every {'step' if every == 1 else f'{every} steps'}, "
+
+
 def finding_of(
     facts: Facts, kind: Kind, words: str, spent_s: float | None, detail: str, action: str
 ) -> Finding | None:

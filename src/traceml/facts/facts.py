@@ -79,6 +79,8 @@ class Facts:
     stability: Stability = NOTHING_KNOWN
     settings: Settings = NOT_RECORDED
     """Of the lowest rank; what advice has to know."""
+    uneven_settings: tuple[str, ...] = ()
+    """The settings in which the ranks differ."""
 
     @property
     def ranks_used(self) -> tuple[RankFacts, ...]:

@@ -18,6 +18,7 @@ from traceml.facts.memory import processes_by_rank, rank_memory
 from traceml.facts.parts import StepParts
 from traceml.facts.sensors import during, host_facts, oom_kills, process_facts, with_gpu_use
 from traceml.facts.series import Series, Slowdown, describe, find_slowdown
+from traceml.facts.settings import settings_of, uneven_settings
 from traceml.facts.stability import stability
 from traceml.facts.step_stretches import Stretches, step_stretches, together
 from traceml.facts.stragglers import Straggler, find_stragglers
@@ -101,6 +102,8 @@ def gather(records: RunRecords, most_warmup: int | None = None) -> Facts:
         processes=process_facts(samples),
         reason_without_steps=_reason_without_steps(records, taken),
         stability=stability(records),
+        settings=settings_of(records.ranks),
+        uneven_settings=uneven_settings(records.ranks),
     )
 
 

@@ -39,10 +39,10 @@ def loader_facts(
     ranks: Sequence[RankRecords], mean: StepTimes, parts: StepParts | None
 ) -> LoaderFacts:
     """What the ranks' loaders have in common."""
-    pinned = [rank.loader_pinned for rank in ranks if rank.loader_pinned is not None]
+    pinned = [is_pinned for rank in ranks if (is_pinned := _pinned(rank)) is not None]
     return LoaderFacts(
         workers=max(
-            (rank.loader_workers for rank in ranks if rank.loader_workers is not None),
+            (found for rank in ranks if (found := _workers(rank)) is not None),
             default=None,
         ),
         pinned=all(pinned) if pinned else None,
@@ -54,6 +54,17 @@ def loader_facts(
         ),
         rare_share=None if parts is None else _rare_share(parts),
     )
+
+
+def _workers(rank: RankRecords) -> int | None:
+    """By the settings, which are read where a step ends: a loader that evaluates may come later."""
+    said = None if rank.settings is None else rank.settings.num_workers
+    return rank.loader_workers if said is None else said
+
+
+def _pinned(rank: RankRecords) -> bool | None:
+    said = None if rank.settings is None else rank.settings.pin_memory
+    return rank.loader_pinned if said is None else said
 
 
 def queue_dry_share(ranks: Sequence[RankRecords]) -> float | None:

@@ -11,16 +11,18 @@ from traceml.figures.words import cell, joined
 from traceml.model.lineage import Code, Gpu, Hardware, Lineage
 from traceml.model.quantities import count, duration, memory
 from traceml.summaries.record import Summary, TracerSummary
+from traceml.text.settings import setting_rows
 
 MOST_ROWS = 60
 COMMIT_LETTERS = 12
 
 
 def origin_part(summary: Summary | None, standing: RunStanding) -> Part | None:
-    """Code, command, environment, machine; parameters, regions and artifacts as tables."""
+    """Code, command and machine; settings, parameters, regions and artifacts as tables."""
     tables = [_origin(summary, standing)]
     if summary is not None:
-        tables += [_params(summary.params), _regions(summary), _artifacts(summary)]
+        tables += [_settings(summary), _params(summary.params)]
+        tables += [_regions(summary), _artifacts(summary)]
     shown = tuple(table for table in tables if table.rows)
     return Part("origin", "Where it comes from", tables=shown) if shown else None
 
@@ -111,6 +113,11 @@ def _hardware(found: Hardware) -> Iterator[tuple[str, str | None]]:
 
 def _gpu(gpu: Gpu) -> str:
     return gpu.name if gpu.memory_bytes is None else f"{gpu.name} ({memory(gpu.memory_bytes)})"
+
+
+def _settings(summary: Summary) -> Table:
+    rows = tuple(Row((name, cell(value))) for name, value in setting_rows(summary.settings))
+    return Table("settings-table", "Settings", ("Setting", "Value"), rows)
 
 
 def _params(params: Mapping[str, object]) -> Table:

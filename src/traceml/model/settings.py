@@ -14,15 +14,19 @@ class Settings(NamedTuple):
     parameter_dtype: str | None = None
     """Of most of the model's parameters: `float32`, `bfloat16`, …"""
     autocast_dtype: str | None = None
-    """The dtype of `torch.autocast` during forward; empty where forward runs without it."""
+    """The dtype of `torch.autocast`, or of FSDP's mixed precision, during forward; empty where
+    forward runs without either."""
     has_grad_scaler: bool | None = None
     matmul_precision: str | None = None
     """`torch.get_float32_matmul_precision()`: TF32 is used unless it is `highest`."""
     cudnn_tf32: bool | None = None
     cudnn_benchmark: bool | None = None
     is_deterministic: bool | None = None
+    channels_last: bool | None = None
+    """Whether the weights of convolutions lie in memory that way; unknown where there are none."""
     compile_mode: str | None = None
-    """`default`, `reduce-overhead`, … of the compiled model; empty where nothing is compiled."""
+    """`default`, `reduce-overhead`, `backend eager`, … of the compiled model; `unknown` where only
+    functions are compiled, and empty where nothing is."""
     uses_cuda_graphs: bool | None = None
     checkpoints_activations: bool | None = None
     optimizer: str | None = None
@@ -40,7 +44,7 @@ class Settings(NamedTuple):
     accumulation_steps: int | None = None
     """Backward passes per optimizer step."""
     parallelism: str | None = None
-    """`DDP`, `FSDP`, `FSDP2`, `DeepSpeed`; empty where each rank trains alone."""
+    """`DDP`, `FSDP`, `FSDP2`, `DeepSpeed`, `DataParallel`; empty where none of them is used."""
     ddp_bucket_cap_mb: float | None = None
     ddp_static_graph: bool | None = None
     ddp_bucket_view: bool | None = None

@@ -66,8 +66,13 @@ def load_run(folder: Path) -> RunRecords:
             if head is not None:
                 kept = files.read_steps(), files.read_blocks()
                 found = rank_records(head, *kept, logged.lost_pieces(said))
-                ddp, losses = logged.ddp_statistics(said), logged.loss_milestones(said)
-                ranks.append(replace(found, ddp=ddp, losses=losses))
+                found = replace(
+                    found,
+                    ddp=logged.ddp_statistics(said),
+                    losses=logged.loss_milestones(said),
+                    settings=logged.settings(said),
+                )
+                ranks.append(found)
         except UnreadableRecords as error:
             notes.append(str(error))
     messages.sort(key=lambda message: message.get("unix_ns", 0))
@@ -219,6 +224,7 @@ def _join(first: RankRecords, second: RankRecords) -> RankRecords:
         ddp=second.ddp or first.ddp,
         losses=_join_losses(first, second),
         former_steps=first.former_steps + _complete_steps(first),
+        settings=second.settings or first.settings,
         health=_join_health(first.health, second.health),
     )
 

@@ -8,9 +8,10 @@ import re
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from traceml.model.layout import MESSAGE_PAYLOAD_BYTES
+from traceml.model.settings import Settings
 from traceml.store.records import Artifact, DdpStatistics, LossMilestones, Metric, SeenLoss
 
 _TAIL_BYTES = 1 << 20
@@ -19,6 +20,7 @@ _MAX_STEP = (1 << 63) - 1
 MOST_HISTORY = 4096
 """Values of a loss or a gradient norm that are kept one by one."""
 _WITH_HISTORY = re.compile(r"loss|grad[a-z]*[ ./_-]*norm", re.IGNORECASE)
+_SETTING_KINDS = {name: get_args(kind)[0] for name, kind in get_type_hints(Settings).items()}
 _MERGED = ("folded", "params", "lost", "metrics")
 """The kinds of lines that thinning merges or halves; all others it keeps."""
 
@@ -282,6 +284,22 @@ def loss_milestones(messages: Iterable[dict[str, Any]]) -> LossMilestones:
             if "finite_step" in message:
                 before = SeenLoss(int(message["finite_step"]), float(message["finite_value"]))
     return LossMilestones(first, lost, before)
+
+
+def settings(messages: Iterable[dict[str, Any]]) -> Settings | None:
+    """What a rank last said it trains with; what is not of a setting's kind is not known."""
+    said = [message for message in messages if message.get("kind") == "settings"]
+    if not said:
+        return None
+    latest = said[-1]
+    known = {name: latest.get(name) for name in Settings._fields}
+    return Settings(**{name: value for name, value in known.items() if _is_setting(name, value)})
+
+
+def _is_setting(name: str, value: object) -> bool:
+    """Whether a value is of the kind that this setting has."""
+    kind = _SETTING_KINDS[name]
+    return type(value) is kind or (kind is float and type(value) is int)
 
 
 def artifacts(messages: Iterable[dict[str, Any]], hashes: dict[str, Any]) -> tuple[Artifact, ...]:

@@ -21,6 +21,7 @@ from traceml.model import layout
 from traceml.model.failure import NOTHING_SEEN, AgentSaw, FailureReport
 from traceml.model.run import Manifest
 from traceml.model.sample import Sample
+from traceml.model.settings import Settings
 from traceml.store import failures, logged
 from traceml.store.load import by_final_rank, number_ranks, rank_records
 from traceml.store.records import BLOCK_DTYPE, STEP_DTYPE, Metric, RankRecords, RunRecords
@@ -102,6 +103,8 @@ class Recent:
         """Metric messages that nobody has looked into yet."""
         self._logged: deque[dict[str, Any]] = deque(maxlen=MOST_LOGGED)
         self._params: dict[str, Any] = {}
+        self._settings: dict[int, Settings | None] = {}
+        """By process: what it last said that it trains with."""
         self._seen = NOTHING_SEEN
         self._is_new = False
         self._news_looks = 0
@@ -126,13 +129,16 @@ class Recent:
         self._samples.append(sample)
 
     def hear(self, messages: Sequence[bytes]) -> None:
-        """Keep what ranks say of exceptions, of their loss and of their parameters."""
+        """Keep what ranks say of exceptions, of their loss, parameters and settings."""
         for message in messages:
             kind = message[:40]
             if b'"metrics"' in kind:
                 self._unread.append(message)
             elif b'"params"' in kind:
                 self._params.update(logged.merge_params(logged.decode(message)))
+            elif b'"settings"' in kind:
+                said = logged.decode(message)
+                self._settings[said[-1].get("pid", 0)] = logged.settings(said)
             elif b'"failure"' in kind:
                 self._reports.append(message)
                 self._news_looks = NEWS_LOOKS
@@ -159,7 +165,11 @@ class Recent:
         ranks.sort(key=lambda rank: (rank.rank.rank, rank.rank.unix_ns, rank.rank.pid))
         numbers = number_ranks([rank.rank for rank in ranks])
         one_each = tuple(
-            replace(rank, rank=replace(rank.rank, rank=number))
+            replace(
+                rank,
+                rank=replace(rank.rank, rank=number),
+                settings=self._settings.get(rank.rank.pid),
+            )
             for number, rank in sorted(zip(numbers, ranks, strict=True), key=lambda pair: pair[0])
         )
         return RunRecords(

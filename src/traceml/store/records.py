@@ -15,6 +15,7 @@ from traceml.model.lineage import Lineage
 from traceml.model.rank import Rank, Region
 from traceml.model.run import Ending, Manifest
 from traceml.model.sample import Sample
+from traceml.model.settings import Settings
 
 _NUMPY_KIND = {"q": "<i8", "Q": "<u8", "i": "<i4", "I": "<u4", "H": "<u2", "d": "<f8"}
 
@@ -103,6 +104,8 @@ class RankRecords:
     loader_pinned: bool | None = None
     ddp: DdpStatistics | None = None
     losses: LossMilestones = LossMilestones()
+    settings: Settings | None = None
+    """What it trains with, as last said; `None` where it said nothing."""
     health: TracerHealth = TracerHealth()
 
 

@@ -15,6 +15,7 @@ from traceml.facts.gather import gather
 from traceml.facts.stability import Failure
 from traceml.model.finding import Finding, Section, Severity
 from traceml.model.rank import Region
+from traceml.model.settings import NOT_RECORDED
 from traceml.store.records import RunRecords
 from traceml.summaries import sections
 from traceml.summaries.record import (
@@ -29,6 +30,7 @@ from traceml.summaries.record import (
     PrimaryDiagnosis,
     Producer,
     RegionSummary,
+    Setting,
     StepSeries,
     Summary,
     TracerSummary,
@@ -105,6 +107,7 @@ def put_together(records: RunRecords, told: Told, generated_unix_s: float, versi
             artifact.name: ArtifactSummary(artifact.path, artifact.size_bytes, artifact.sha256)
             for artifact in records.artifacts
         },
+        settings=_settings(facts),
         lineage=records.lineage,
         tracer=_tracer(records, facts),
     )
@@ -224,6 +227,12 @@ def _region(region: Region) -> RegionSummary:
         longest_ms=round(region.longest_s * 1e3, 6),
         gpu_total_ms=None if region.gpu_s is None else number(region.gpu_s * 1e3),
     )
+
+
+def _settings(facts: Facts) -> dict[str, Setting] | None:
+    if facts.settings == NOT_RECORDED:
+        return None
+    return {**facts.settings._asdict(), "differs_between_ranks": facts.uneven_settings}
 
 
 def _metrics(records: RunRecords) -> dict[str, MetricSummary]:

@@ -13,6 +13,9 @@ from msgspec import Struct, field
 from traceml.model.lineage import Lineage
 from traceml.model.phase import Phase
 
+Setting = str | int | float | bool | tuple[str, ...] | None
+"""The value of one setting; `None` is not known."""
+
 SCHEMA_VERSION = 1.9
 PRODUCER = "traceml-insight"
 FORMAT = 1
@@ -302,6 +305,9 @@ class Summary(Struct, frozen=True):
     params: dict[str, Any] = {}
     metrics: dict[str, MetricSummary] = {}
     artifacts: dict[str, ArtifactSummary] = {}
+    settings: dict[str, Setting] | None = None
+    """What the run trains with, by the names of `model/settings.py`, and the names in which its
+    ranks differ; `None` where nothing was recorded."""
     lineage: Lineage | None = None
     """Where the run comes from; `None` where nobody recorded it."""
     tracer: TracerSummary | None = None

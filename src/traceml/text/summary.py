@@ -9,6 +9,7 @@ from traceml.model.finding import COMPUTE_CAUSES, Kind, consequence
 from traceml.model.quantities import count, duration, memory, milliseconds, percent, rate
 from traceml.summaries.record import Issue, PrimaryDiagnosis, SectionSummary, Summary
 from traceml.text.phases import phase_tree
+from traceml.text.settings import settings_line
 
 WIDTH = 80
 LABEL = 9
@@ -38,6 +39,7 @@ def summary_text(summary: Summary) -> str:
         _step_time(summary),
         _ranks(summary.step_time),
         _machine(summary),
+        _settings(summary),
         _regions(summary),
         _logged(summary),
         _also(summary),
@@ -262,6 +264,11 @@ def _process(section: SectionSummary | None) -> str:
             count(round(workers), "worker") if workers else None,
         )
     )
+
+
+def _settings(summary: Summary) -> list[str]:
+    said = settings_line(summary.settings)
+    return _labelled("Settings", said) if said else []
 
 
 def _regions(summary: Summary) -> list[str]:

@@ -27,6 +27,7 @@ from traceml.trace.explicit import ExplicitSteps
 from traceml.trace.glance import Glance
 from traceml.trace.loss import watch_scaling
 from traceml.trace.session import Session
+from traceml.trace.settings import SettingsRecorder
 from traceml.trace.spending import Spending
 from traceml.trace.steps import BACKWARD, CHECKPOINT, GC
 
@@ -43,9 +44,10 @@ def install(session: Session) -> None:
     session.steps = ExplicitSteps(session, watched)
     search = _OptimizerSearch(session, watched)
     spending, arrivals = Spending(session), Arrivals(session)
-    loaders.watch(session, spending)
-    _watch_backward(session, search, CompileTime(session, arrivals))
     known = models.KnownOptimizers(watched)
+    settings = SettingsRecorder(session, watched, known)
+    loaders.watch(session, spending, settings.see_loader)
+    _watch_backward(session, search, CompileTime(session, arrivals))
     session.failures.follow(watched.living, known.living)
     _watch_optimizers(session, known, search)
     _watch_checkpoints(session)

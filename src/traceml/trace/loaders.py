@@ -20,12 +20,15 @@ from traceml.trace.spending import Spending
 from traceml.trace.steps import COLLATE, INPUT
 
 
-def watch(session: Session, spending: Spending) -> None:
-    """Time every fetch, and the start of every loader's workers."""
+def watch(session: Session, spending: Spending, see: Callable[[Any], None]) -> None:
+    """Time every fetch, and the start of every loader's workers.
+
+    `see` is called with the iterator of a loader that training fetches from, once per loader.
+    """
     tracer, recorder = session.tracer, session.recorder
     note = session.guard(recorder.note)
     collating = Collating(session, spending)
-    begin, end = _fetch_events(session, collating)
+    begin, end = _fetch_events(session, collating, see)
     begin_iterator = session.guard(lambda loader: recorder.begin_fetch(id(loader.dataset)))
     time_collating = session.guard(collating.watch)
     fetch = _BaseDataLoaderIter.__next__
@@ -61,7 +64,7 @@ def watch(session: Session, spending: Spending) -> None:
 
 
 def _fetch_events(
-    session: Session, collating: Collating
+    session: Session, collating: Collating, see: Callable[[Any], None]
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """What happens when a batch is asked for, and when it is there."""
     tracer, recorder = session.tracer, session.recorder
@@ -83,6 +86,7 @@ def _fetch_events(
         if iterator._num_workers != workers and session.ring and tracer.source_trains():
             workers = iterator._num_workers
             session.ring.note_loader(workers, bool(iterator._pin_memory))
+            see(iterator)
 
     return session.guard(begin), session.guard(end)
 

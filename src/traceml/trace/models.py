@@ -27,6 +27,9 @@ from traceml.trace.steps import FORWARD
 MOST_SCANS = 3
 """Searches through all live objects (40–130 ms each) for models that no caller holds."""
 MOST_FRAMES = 40
+END_OF_RECOMPUTATION = "_StopRecomputationError"
+"""What activation checkpointing raises, and catches, once backward has recomputed enough of a
+forward pass: nothing went wrong."""
 PATIENCE_STEPS = 2
 """Steps without a forward pass before the next way of seeing one is tried."""
 
@@ -39,6 +42,8 @@ class KnownOptimizers:
         self.seen: dict[int, weakref.ref[Any]] = {}
         """By identity; an optimizer that dies is forgotten, since another may get its number."""
         self._scans = 0
+        self.visitors: list[Callable[[], None]] = []
+        """What is called, inside an optimizer's step, when it steps for the first time."""
 
     def add(self, optimizer: Any) -> None:
         """Look at an optimizer that steps for the first time."""
@@ -52,6 +57,8 @@ class KnownOptimizers:
         self._models.use_device(parameters.values())
         if not self._models.cover(parameters):
             self._models.watch(self._owners(parameters.keys()))
+        for visit in self.visitors:
+            visit()
 
     def living(self) -> list[Any]:
         """The optimizers that are still there."""
@@ -157,8 +164,11 @@ class Models:
             note(begin, mode)
             try:
                 result = call(model, *arguments, **options)
-            except BaseException:
+            except BaseException as error:
                 self._depth = 0
+                if type(error).__name__ == END_OF_RECOMPUTATION:
+                    note(end, mode)
+                    raise
                 note(abort, FORWARD)
                 session.failures.note()
                 raise

@@ -115,8 +115,11 @@ class Session:
             self.thread = me
             self.recorder.forget()
 
-    def replace(self, owner: Any, name: str, replacement: Any) -> None:
-        """Set an attribute of torch's; the way back restores what was there, or its absence."""
+    def replace(self, owner: Any, name: str, replacement: Any) -> Callable[[], None]:
+        """Set an attribute of torch's; returns the way back, which is also taken at the end.
+
+        The way back restores what was there, or its absence.
+        """
         attributes = vars(owner)
         had, original = name in attributes, attributes.get(name)
         setattr(owner, name, replacement)
@@ -130,6 +133,7 @@ class Session:
                 delattr(owner, name)
 
         self.restores.append(restore)
+        return restore
 
     # The ring
 

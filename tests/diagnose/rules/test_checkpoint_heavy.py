@@ -57,5 +57,13 @@ def test_how_often_and_how_long_is_said() -> None:
     assert finding is not None
     assert "every 10 steps" in finding.claim
     assert "400.0 ms" in finding.claim
-    assert "20 times in 200 steps" in finding.action
+    assert "less often than every 10 steps" in finding.action
+
+
+def test_what_happened_once_is_not_to_happen_less_often() -> None:
+    finding = checkpoint_heavy.check(
+        gather(work_between(make_run(), "checkpoint", 8000, every=200))
+    )
+    assert finding is not None
+    assert "less often" not in finding.action
     assert finding.lost_s_per_step == pytest.approx(0.040)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from factories import make_late, make_run, make_samples, make_waiting, map_steps
+from factories import make_late, make_run, make_samples, make_waiting, map_steps, with_settings
 from traceml.diagnose.rules import comm_bound
 from traceml.facts.gather import gather
 from traceml.model.finding import Finding, Severity
@@ -129,10 +129,34 @@ def test_the_transfer_is_the_time_lost_and_hidden_time_is_told_apart() -> None:
     ],
 )
 def test_the_advice_says_how_many_micro_batches_help_and_how_much(share: float, said: str) -> None:
-    action = found(with_ddp(run_with_share(share), DDP)).action
+    run = with_settings(run_with_share(share), accumulation_steps=1)
+    action = found(with_ddp(run, DDP)).action
     assert said in action
     left = {0.20: "7.7%", 0.50: "10%", 0.90: "36%"}[share]
     assert f"down to {left}" in action
+
+
+def test_accumulation_in_use_is_where_the_advice_starts() -> None:
+    """Two micro-batches instead of four would double the communication."""
+    run = with_settings(run_with_share(0.20), accumulation_steps=4)
+    action = found(with_ddp(run, DDP)).action
+    assert "12 micro-batches instead of 4 bring the wait down to 7.7%" in action
+    assert "no_sync" in action
+    most = with_settings(run_with_share(0.20), accumulation_steps=16)
+    assert "instead of" not in found(with_ddp(most, DDP)).action
+    unknown = found(with_ddp(run_with_share(0.20), DDP)).action
+    assert "3 times as many micro-batches as now" in unknown
+
+
+def test_fsdp_is_told_what_fsdp_can_do() -> None:
+    action = found(with_settings(run_with_share(0.3), parallelism="FSDP")).action
+    assert "reshard_after_forward" in action
+    assert "async_op" not in action and "less often" not in action
+
+
+def test_gradients_of_sixteen_bits_are_not_compressed_to_sixteen() -> None:
+    run = with_settings(run_with_share(0.3), parameter_dtype="bfloat16", parallelism="DDP")
+    assert "compress" not in found(with_ddp(run, DDP)).action
 
 
 @pytest.mark.parametrize(

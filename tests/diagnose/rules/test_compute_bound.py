@@ -1,8 +1,10 @@
 """Compute bound is a remark about a healthy step, and names its largest phase."""
 
+from dataclasses import replace
+
 import pytest
 
-from factories import make_run
+from factories import make_run, with_settings
 from traceml.diagnose.rules import compute_bound
 from traceml.facts.gather import gather
 from traceml.model.finding import Severity
@@ -55,3 +57,57 @@ def test_the_advice_follows_from_device_and_phase() -> None:
     assert "8.6%" in advice(make_run(gpu=True))
     assert "CPU" in advice(make_run())
     assert "fused" in advice(make_run(optimizer_ms=60))
+
+
+def using(run: RunRecords, cores: float, runqueue: float = 0.0) -> RunRecords:
+    """The run whose training process kept so many cores busy."""
+    samples = tuple(
+        replace(
+            sample,
+            processes=tuple(
+                replace(process, cpu_cores=cores, runqueue_share=runqueue)
+                for process in sample.processes
+            ),
+        )
+        for sample in run.samples
+    )
+    return replace(run, samples=samples)
+
+
+def test_a_forward_pass_that_sleeps_is_not_called_arithmetic() -> None:
+    finding = compute_bound.check(gather(using(make_run(forward_ms=200), 0.02)))
+    assert finding is not None
+    assert finding.severity is Severity.WARNING
+    assert "waits there rather than computes" in finding.claim and "0.02 cores" in finding.claim
+    assert "inside forward" in finding.action
+    assert "CPU" not in finding.action and "GPU" not in finding.action
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        pytest.param(using(make_run(), 0.31), id="just above the line"),
+        pytest.param(using(make_run(), 0.02, runqueue=0.5), id="it had no core to run on"),
+        pytest.param(using(make_run(gpu=True), 0.02), id="a GPU computes"),
+        pytest.param(using(make_run(ranks=2), 0.02), id="it may wait for another rank"),
+        pytest.param(replace(make_run(), samples=()), id="not sampled"),
+    ],
+)
+def test_no_waiting_is_claimed_where_something_else_explains_it(run: RunRecords) -> None:
+    finding = compute_bound.check(gather(run))
+    assert finding is not None
+    assert finding.severity is Severity.INFO
+    assert "waits" not in finding.claim
+
+
+def test_idle_cores_are_named_where_torch_may_not_use_them() -> None:
+    facts = gather(with_settings(make_run(), cpu_threads=1))
+    many = replace(facts, host=replace(facts.host, cores=16.0))
+    finding = compute_bound.check(many)
+    assert finding is not None and "torch.set_num_threads(16) instead of 1" in finding.action
+
+
+def test_with_everything_on_the_advice_is_to_look_closer() -> None:
+    run = with_settings(make_run(gpu=True), autocast_dtype="bfloat16", compile_mode="max-autotune")
+    finding = compute_bound.check(gather(run))
+    assert finding is not None and "torch.profiler" in finding.action

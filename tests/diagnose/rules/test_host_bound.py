@@ -196,4 +196,4 @@ def test_it_recommends_nothing_that_is_on_already() -> None:
     can_fuse = Settings(optimizer="AdamW", optimizer_can_fuse=True, optimizer_is_fused=False)
     finding = host_bound.check(replace(facts, settings=can_fuse))
     assert finding is not None
-    assert "fused AdamW" in finding.action and "reduce-overhead" in finding.action
+    assert "fused=True" in finding.action and "reduce-overhead" in finding.action

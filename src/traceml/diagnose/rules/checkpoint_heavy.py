@@ -5,10 +5,9 @@ Saving is normal work and no bottleneck of the step, so it warns only where it o
 
 from __future__ import annotations
 
-from traceml.diagnose.between import finding_of, how_often, times_between
+from traceml.diagnose.between import finding_of, how_often, less_often, times_between
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind
-from traceml.model.quantities import count
 
 KIND = Kind.CHECKPOINT_HEAVY
 
@@ -24,7 +23,6 @@ def check(facts: Facts) -> Finding | None:
         "Saving checkpoints",
         facts.mean.checkpoint_s,
         how_often(seen),
-        f"Save less often than {count(seen.steps, 'time')} in {count(seen.steps_seen, 'step')}, "
-        "save in the background (torch.distributed.checkpoint.async_save), or write to a faster "
-        "disk and copy from there.",
+        f"Save {less_often(seen)}in the background (torch.distributed.checkpoint.async_save), or "
+        "to a faster disk and copy from there.",
     )

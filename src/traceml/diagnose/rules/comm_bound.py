@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import math
 
+from traceml.diagnose import advice
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.phase import Phase
 from traceml.model.quantities import duration, memory, percent
+from traceml.model.settings import Settings
 from traceml.store.records import DdpStatistics
 
 KIND = Kind.COMM_BOUND
@@ -47,7 +49,7 @@ def check(facts: Facts) -> Finding | None:
             f"({duration(transfer_s)} of {duration(step_s)}) for data to travel between the "
             f"ranks{beside}."
         ),
-        action=_next_step(facts.ddp, transfer_s, max(step_s - transfer_s, 1e-9)),
+        action=_next_step(facts, transfer_s, max(step_s - transfer_s, 1e-9)),
         phase=Phase.COMMUNICATION,
         share=transfer_share,
         ranks=tuple(rank.rank.rank for rank in facts.ranks_used),
@@ -79,35 +81,99 @@ def _is_crowded(facts: Facts) -> bool:
     return max(rank.rank.local_world_size for rank in facts.ranks_used) > facts.host.cores
 
 
-def _next_step(ddp: DdpStatistics | None, transfer_s: float, rest_s: float) -> str:
-    needed = max(2, math.ceil(transfer_s * (1 - WARN_SHARE) / (WARN_SHARE * rest_s)))
-    asked = min(needed, MOST_MICRO_BATCHES)
-    after = transfer_s / (asked * rest_s + transfer_s)
-    effect = f"which brings the wait down to {percent(after)}"
-    if ddp is None:
+def _next_step(facts: Facts, transfer_s: float, rest_s: float) -> str:
+    """What to try first, by how the ranks share their work and by what they accumulate already."""
+    kinds, ddp = facts.settings.parallelism, facts.ddp
+    if kinds and "FSDP" in kinds:
+        return _with_fsdp(facts)
+    if kinds and "DeepSpeed" in kinds:
         return (
-            "Start collectives with async_op=True and wait for them where their result is needed, "
-            "join small tensors into one call, or communicate only every "
-            f"{asked} steps, {effect}. With FSDP, wrap larger blocks, so that fewer and larger "
-            "gathers run ahead of the compute."
+            "In DeepSpeed's configuration, set overlap_comm and larger buckets, use a lower ZeRO "
+            "stage if memory allows, or accumulate over more micro-batches."
         )
+    if ddp is None and kinds != "DDP":
+        return _with_own_collectives(facts, transfer_s, rest_s)
+    smaller = "" if ddp is None else _smaller(ddp, facts.settings)
+    return f"{_accumulate(facts, transfer_s, rest_s)} {smaller}".strip()
+
+
+def _times_more(transfer_s: float, rest_s: float) -> int:
+    """How many times as much work between two exchanges brings the wait below notice."""
+    return max(2, math.ceil(transfer_s * (1 - WARN_SHARE) / (WARN_SHARE * rest_s)))
+
+
+def _accumulate(facts: Facts, transfer_s: float, rest_s: float) -> str:
+    """Fewer exchanges of gradients, counted from the accumulation in use."""
+    now = facts.settings.accumulation_steps
+    most = MOST_MICRO_BATCHES // (now or 1)
+    times = min(_times_more(transfer_s, rest_s), most)
+    after = percent(transfer_s / (times * rest_s + transfer_s))
+    room = advice.larger_batch(facts)
+    batch = f", or make the batch {times} times as large" if room else ""
+    if now is None:
+        return (
+            f"Accumulate gradients over {times} times as many micro-batches as now, all but the "
+            f"last under no_sync(), which brings the wait down to {after}{batch}."
+        )
+    if now == 1:
+        return (
+            f"Accumulate gradients over {times} micro-batches under no_sync(), which brings the "
+            f"wait down to {after}{batch}."
+        )
+    first = (
+        f"Of the {now} micro-batches of a step only the last has to communicate: run the others "
+        "under no_sync(), if they do not."
+    )
+    if times < 2:
+        return f"{first} More accumulation than that would change the training itself."
     return (
-        f"Accumulate gradients over {asked} micro-batches under no_sync(), {effect}, or make the "
-        f"batch as much larger. {_smaller(ddp)}"
-    ).strip()
+        f"{first} {now * times} micro-batches instead of {now} bring the wait down to "
+        f"{after}{batch}."
+    )
 
 
-def _smaller(ddp: DdpStatistics) -> str:
+def _with_own_collectives(facts: Facts, transfer_s: float, rest_s: float) -> str:
+    times = min(_times_more(transfer_s, rest_s), MOST_MICRO_BATCHES)
+    after = percent(transfer_s / (times * rest_s + transfer_s))
+    sharded = (
+        " With FSDP, wrap larger blocks, so that fewer and larger gathers run ahead of the compute."
+        if facts.settings.parallelism is None
+        else ""
+    )
+    return (
+        "Start collectives with async_op=True and wait for them where their result is needed, "
+        f"join small tensors into one call, or communicate {times} times less often, which brings "
+        f"the wait down to {after}.{sharded}"
+    )
+
+
+def _with_fsdp(facts: Facts) -> str:
+    """FSDP gathers for every block: fewer steps or calls are not what it can do."""
+    half = "" if facts.settings.autocast_dtype else "gathers and reductions in bfloat16"
+    options = advice.listed(
+        (
+            "larger wrapped blocks, so that fewer and larger gathers run ahead of the compute",
+            "parameters that stay gathered between forward and backward "
+            "(reshard_after_forward=False, or SHARD_GRAD_OP) if memory allows",
+            half,
+            advice.larger_batch(facts),
+        ),
+        "or",
+    )
+    return f"Try {options}; across machines, shard within each of them alone (HYBRID_SHARD)."
+
+
+def _smaller(ddp: DdpStatistics, settings: Settings) -> str:
     """What else makes the transfer itself shorter, or hides it."""
     size = memory(ddp.gradient_bytes)
     if ddp.gradient_bytes < SMALL_BYTES:
         return f"With {size} of gradients it is not their size that takes the time."
-    if ddp.buckets == 1:
-        cap = max(1, ddp.gradient_bytes // PIECES >> 20)
+    cap = max(1, ddp.gradient_bytes // PIECES >> 20)
+    if ddp.buckets == 1 and cap < (settings.ddp_bucket_cap_mb or math.inf):
         return (
             f"All {size} of gradients travel in one bucket when backward is over: with "
             f"bucket_cap_mb={cap} most of them travel during it."
         )
-    if ddp.has_hook:
+    if ddp.has_hook or settings.parameter_dtype in advice.HALF:
         return ""
     return f"bf16_compress_hook halves the {size} of gradients on their way."

@@ -1,11 +1,13 @@
 """Compute bound: the model's own work is where the time goes.
 
-That is how a healthy job looks, so it is never more than a remark. Judged by the measured parts
-of compute: what was not measured could only add to them.
+That is how a healthy job looks, so it is a remark. Only where the process hardly used a core
+meanwhile does it warn: then a phase waits for something, and nothing computes. Judged by the
+measured parts of compute: what was not measured could only add to them.
 """
 
 from __future__ import annotations
 
+from traceml.diagnose import advice
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.phase import COMPUTE, Phase
@@ -14,7 +16,9 @@ from traceml.model.quantities import duration, percent
 KIND = Kind.COMPUTE_BOUND
 
 SHARE = 0.80  # with at most a fifth elsewhere, nothing but the model can speed the step up much
-ROOM_SHARE = 0.5  # a device filled less than half has room for a larger batch
+WAITING_CORES = 0.30  # of one: arithmetic on the CPU keeps at least a core busy
+MIN_SAMPLES = 3  # of the process, one a second
+STARVED_SHARE = 0.10  # of the time: a process that may not run shows a low load as well
 
 
 def check(facts: Facts) -> Finding | None:
@@ -27,16 +31,23 @@ def check(facts: Facts) -> Finding | None:
     if compute_share < SHARE or not parts:
         return None
     largest = max(parts, key=lambda phase: parts[phase])
+    cores = _busy_cores(facts)
+    waits = cores is not None and cores < WAITING_CORES
+    beside = (
+        f". It waits there rather than computes: the process kept {cores:.2f} cores busy"
+        if waits
+        else ""
+    )
     return Finding(
         kind=KIND,
         section=Section.STEP_TIME,
-        severity=Severity.INFO,
+        severity=Severity.WARNING if waits else Severity.INFO,
         claim=(
             f"Compute takes {percent(compute_share)} of a typical step; "
             f"{largest.value} is the largest part "
-            f"({duration(parts[largest])}, {percent(parts[largest] / times.step_s)})."
+            f"({duration(parts[largest])}, {percent(parts[largest] / times.step_s)}){beside}."
         ),
-        action=_next_step(facts, largest),
+        action=_next_step(facts, largest, waits),
         phase=largest,
         share=compute_share,
         ranks=tuple(rank.rank.rank for rank in facts.ranks_used),
@@ -46,25 +57,97 @@ def check(facts: Facts) -> Finding | None:
             "step_time_ms": times.step_s * 1e3,
             "largest_phase": largest.value,
             "largest_phase_ms": parts[largest] * 1e3,
+            "busy_cores": cores,
             "diagnosis_clock": facts.clock,
         },
     )
 
 
-def _next_step(facts: Facts, largest: Phase) -> str:
+def _next_step(facts: Facts, largest: Phase, waits: bool) -> str:
+    if waits:
+        return (
+            f"Nothing computes there: look for sleeps, locks, files, the network or another "
+            f"process inside {largest.value}; py-spy dump --pid shows where it stands, and "
+            "traceml.trace_time names a suspect."
+        )
     if largest is Phase.OPTIMIZER:
-        return "Try a fused optimizer (fused=True) or a larger batch, so that it runs less often."
-    on_host = all(rank.rank.device.startswith("cpu") for rank in facts.ranks_used)
-    if on_host:
-        return "The CPU's arithmetic is the limit: try a GPU, bfloat16 or a smaller model."
-    filled = [
-        rank.memory.peak_reserved_bytes / rank.rank.device_total_bytes
-        for rank in facts.ranks_used
-        if rank.memory.peak_reserved_bytes is not None and rank.rank.device_total_bytes
-    ]
+        return _faster_optimizer(facts)
+    if _is_on_host(facts):
+        return _faster_on_host(facts)
+    return _faster_on_gpu(facts)
+
+
+def _faster_optimizer(facts: Facts) -> str:
+    settings = facts.settings
+    fused = advice.fused_optimizer(settings)
+    seldom = advice.larger_batch(facts) or "gradient accumulation"
+    if fused:
+        return f"Try {fused}, or {seldom}, so that it runs less often."
+    state = "is fused already" if settings.optimizer_is_fused else "has no fused form"
+    name = settings.optimizer or "The optimizer"
+    return f"{name} {state}: {seldom} makes it run less often."
+
+
+def _faster_on_host(facts: Facts) -> str:
+    options = advice.listed(
+        (
+            "a GPU",
+            _more_threads(facts),
+            advice.lower_precision(facts.settings, tf32=False),
+            advice.compiling(facts.settings),
+            "a smaller model",
+        ),
+        "or",
+    )
+    return f"The CPU's arithmetic is the limit: try {options}."
+
+
+def _more_threads(facts: Facts) -> str:
+    """More threads for torch, where cores are left that it does not use."""
+    threads, cores = facts.settings.cpu_threads, facts.host.cores
+    if threads is None or cores is None:
+        return ""
+    fair = int(cores // max(1, max(rank.rank.local_world_size for rank in facts.ranks_used)))
+    return f"torch.set_num_threads({fair}) instead of {threads}" if fair > threads else ""
+
+
+def _faster_on_gpu(facts: Facts) -> str:
+    settings = facts.settings
+    filled = advice.filled_share(facts)
     room = (
-        f" Memory is {percent(max(filled))} used: a larger batch fits."
-        if filled and max(filled) < ROOM_SHARE
+        f" Memory is {percent(filled)} used: a larger batch fits."
+        if filled is not None and filled < advice.ROOM_SHARE
         else ""
     )
-    return f"To go faster, try bfloat16 autocast and torch.compile.{room}"
+    options = advice.listed(
+        (
+            advice.lower_precision(settings),
+            advice.compiling(settings),
+            advice.convolutions(settings),
+        )
+    )
+    if options:
+        return f"To go faster, try {options}.{room}"
+    return (
+        "16-bit arithmetic and torch.compile are on already: a profile (torch.profiler) shows "
+        f"which kernels take the time; what is left is a faster GPU or a smaller model.{room}"
+    )
+
+
+def _is_on_host(facts: Facts) -> bool:
+    return all(rank.rank.device.startswith("cpu") for rank in facts.ranks_used)
+
+
+def _busy_cores(facts: Facts) -> float | None:
+    """The cores that the busiest rank kept busy; `None` where it was not sampled often enough, or
+    where something else than the script itself may have kept it from running."""
+    if not _is_on_host(facts) or facts.host.samples < MIN_SAMPLES:
+        return None
+    if len(facts.ranks_used) > 1 and facts.mean.communication_s is None:
+        return None  # it may wait for the other ranks there
+    starved = [p.runqueue_share.mean or 0.0 for p in facts.processes]
+    throttled = facts.host.cpu_throttled_share.mean or 0.0
+    if max([throttled, *starved]) >= STARVED_SHARE:
+        return None
+    known = [p.cpu_cores.mean for p in facts.processes if p.cpu_cores.mean is not None]
+    return max(known) if len(known) == len(facts.processes) and known else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from traceml.diagnose import advice
 from traceml.diagnose.host_time import host_delays_count
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind, Section, Severity
@@ -122,8 +123,9 @@ def _next_step(facts: Facts) -> str:
     workers = facts.loader.workers or 0
     fewer = f"fewer workers than {workers}, " if workers else ""
     if _swap(facts) is not None:
+        ahead = advice.less_prefetching(facts)
         return (
-            f"Free memory first: {fewer}a smaller prefetch_factor, less data held in memory; "
+            f"Free memory first: {fewer}{f'{ahead}, ' if ahead else ''}less data held in memory; "
             "then look at the cores."
         )
     ranks = len(facts.processes) or len(facts.ranks_used)
@@ -134,6 +136,17 @@ def _next_step(facts: Facts) -> str:
     used = _cores_used(facts)
     got = "" if used is None else f" got {used:.1f} cores' worth of work done"
     return (
-        f"{asked}{there}{got}: try {fewer}OMP_NUM_THREADS so that ranks × threads fit the cores, "
-        "more cores, or other jobs kept off them."
+        f"{asked}{there}{got}: try {fewer}{_fewer_threads(facts, ranks)}more cores, or other jobs "
+        "kept off them."
     )
+
+
+def _fewer_threads(facts: Facts, ranks: int) -> str:
+    """Fewer threads of torch's; nothing where all of them fit the cores already."""
+    threads, cores = facts.settings.cpu_threads, facts.host.cores
+    if threads is None:
+        return "OMP_NUM_THREADS so that ranks × threads fit the cores, "
+    if threads == 1 or cores is None or ranks * threads <= cores:
+        return ""
+    fair = max(1, int(cores // ranks))
+    return f"OMP_NUM_THREADS={fair} instead of {threads}, "

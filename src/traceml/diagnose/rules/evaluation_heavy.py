@@ -6,10 +6,9 @@ training.
 
 from __future__ import annotations
 
-from traceml.diagnose.between import finding_of, how_often, times_between
+from traceml.diagnose.between import finding_of, how_often, less_often, times_between
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind
-from traceml.model.quantities import count
 
 KIND = Kind.EVALUATION_HEAVY
 
@@ -25,7 +24,6 @@ def check(facts: Facts) -> Finding | None:
         "Evaluation",
         facts.mean.evaluation_s,
         how_often(seen),
-        f"Evaluate less often than {count(seen.steps, 'time')} in "
-        f"{count(seen.steps_seen, 'step')}, on fewer batches, or with larger ones under "
+        f"Evaluate {less_often(seen)}on fewer batches, or with larger ones under "
         "torch.inference_mode().",
     )

@@ -18,6 +18,11 @@ def check(facts: Facts) -> Finding | None:
 def _next_step(facts: Facts, late: Late) -> str:
     return (
         f"Bring the copies of {late.names} from {duration(late.part.rank_s)} down to "
-        f"{duration(late.part.others_s)}: the same batch sizes and pin_memory=True as elsewhere, "
+        f"{duration(late.part.others_s)}: the same batch sizes{_pinning(facts)} as elsewhere, "
         "a process on the NUMA node of its GPU, and a PCIe link of full width (nvidia-smi -q)."
     )
+
+
+def _pinning(facts: Facts) -> str:
+    is_pinned = facts.loader.pinned and "pin_memory" not in facts.uneven_settings
+    return "" if is_pinned else " and pin_memory=True"

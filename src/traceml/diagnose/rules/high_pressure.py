@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from traceml.diagnose import advice
 from traceml.diagnose.spread import over_ranks
 from traceml.facts.facts import Facts, RankFacts, share
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import memory, percent
+from traceml.model.settings import Settings
 
 KIND = Kind.HIGH_PRESSURE
 
@@ -76,10 +78,7 @@ def _gpu(facts: Facts) -> _Pressure | None:
             f"Rank {spread.worst_rank} reserved {percent(spread.worst)} of its GPU's memory "
             f"({memory(reserved)} of {memory(capacity)}, {memory(allocated)} of it in tensors)."
         ),
-        action=(
-            "Take a smaller batch with gradient accumulation, activation checkpointing, bfloat16 "
-            "or sharded optimizer state before a longer batch runs out of memory."
-        ),
+        action=(f"Take {_smaller(facts.settings)} before a longer batch runs out of memory."),
         ranks=tuple(
             rank.rank.rank for rank in facts.ranks if (_reserved_share(rank) or 0.0) >= WARN_SHARE
         ),
@@ -89,8 +88,24 @@ def _gpu(facts: Facts) -> _Pressure | None:
     )
 
 
+def _smaller(settings: Settings) -> str:
+    """What needs less memory and is not done already."""
+    options = (
+        "" if settings.batch_size == 1 else "a smaller batch with gradient accumulation",
+        advice.recomputing(settings),
+        advice.lower_precision(settings, tf32=False),
+        "" if advice.is_sharded(settings) else "sharded optimizer state",
+    )
+    return advice.listed(options, "or") or "shorter sequences or a smaller model"
+
+
 def _reserved_share(rank: RankFacts) -> float | None:
     return share(rank.memory.peak_reserved_bytes, rank.rank.device_total_bytes)
+
+
+def _less_held(facts: Facts) -> str:
+    options = advice.listed((advice.fewer_workers(facts), advice.less_prefetching(facts)), "or")
+    return f"Take {options}, keep" if options else "Keep"
 
 
 def _host(facts: Facts) -> _Pressure | None:
@@ -112,8 +127,8 @@ def _host(facts: Facts) -> _Pressure | None:
             f"{memory(held[largest])}."
         ),
         action=(
-            "Take fewer workers or a smaller prefetch_factor, keep the dataset in arrays or "
-            "mapped files, or ask for more memory: beyond the limit the kernel kills a process."
+            f"{_less_held(facts)} the dataset in arrays or mapped files, or ask for more memory: "
+            "beyond the limit the kernel kills a process."
         ),
         ranks=tuple(sorted(held)),
         used_bytes=used,

@@ -8,11 +8,11 @@ could be won is said only where those counters were read often enough while step
 
 from __future__ import annotations
 
+from traceml.diagnose import advice
 from traceml.facts.facts import Facts
 from traceml.facts.times import StepTimes
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import duration, percent
-from traceml.model.settings import Settings
 
 KIND = Kind.HOST_BOUND
 
@@ -55,7 +55,7 @@ def check(facts: Facts) -> Finding | None:
             f"{percent(dry_share)} of the steps, and the host needs {duration(host_s)} for a step "
             f"of {duration(times.step_s)}{used}."
         ),
-        action=_next_step(facts.settings),
+        action=_next_step(facts),
         share=host_s / times.step_s,
         ranks=tuple(rank.rank.rank for rank in facts.ranks_used),
         lost_s_per_step=lost_s,
@@ -70,18 +70,16 @@ def check(facts: Facts) -> Finding | None:
     )
 
 
-def _next_step(settings: Settings) -> str:
-    """Only what is not known to be on already."""
-    ways = []
-    has_graphs = settings.uses_cuda_graphs or settings.compile_mode in GRAPH_MODES
-    if not has_graphs:
-        ways.append("torch.compile(mode='reduce-overhead') or CUDA graphs")
-    ways.append("a larger batch")
-    if settings.optimizer_can_fuse is None and not settings.optimizer_is_fused:
-        ways.append("fused or foreach optimizers")
-    elif settings.optimizer_can_fuse and not settings.optimizer_is_fused:
-        ways.append(f"a fused {settings.optimizer or 'optimizer'} (fused=True)")
-    return f"Launch fewer and larger kernels: {', '.join(ways)}; keep Python work out of the model."
+def _next_step(facts: Facts) -> str:
+    options = advice.listed(
+        (
+            advice.cuda_graphs(facts.settings),
+            advice.fused_optimizer(facts.settings),
+            advice.larger_batch(facts),
+        )
+    )
+    fewer = f"Launch fewer and larger kernels: {options}; keep" if options else "Keep"
+    return f"{fewer} Python work out of the model and the loop."
 
 
 def _lost_s(times: StepTimes, busy_share: float) -> float:

@@ -31,9 +31,20 @@ def part(facts: Facts) -> Part | None:
         action=(
             "Move .item(), .cpu(), .tolist() and printed tensors out of the step, or do them "
             "every so many steps: keep the loss as a detached tensor and read it when you log it; "
-            "copy with non_blocking=True from pinned memory."
+            f"copy with non_blocking=True{_pinning(facts)}.{_scaler(facts)}"
         ),
     )
+
+
+def _pinning(facts: Facts) -> str:
+    return "" if facts.loader.pinned else " from pinned memory"
+
+
+def _scaler(facts: Facts) -> str:
+    """A GradScaler reads from the device in every step whether gradients are finite."""
+    if not facts.settings.has_grad_scaler:
+        return ""
+    return " The GradScaler waits once per step as well: bfloat16 needs none."
 
 
 def check(facts: Facts) -> Finding | None:

@@ -84,15 +84,23 @@ def _next_step(facts: Facts, wait_s: float, body_s: float) -> str:
     rare_share = facts.loader.rare_share
     if rare_share is not None and rare_share >= MOSTLY_RARE:
         return (
-            f"{percent(rare_share)} of the wait lies in a tenth of the steps: keep workers alive "
-            "between epochs (persistent_workers=True) and let them run ahead (a larger "
-            "prefetch_factor); else look for a few samples or files that take far longer."
+            f"{percent(rare_share)} of the wait lies in a tenth of the steps: {_ahead(facts)}look "
+            "for a few samples or files that take far longer."
         )
     if workers is None:
         return "Give the DataLoader more workers, make each sample cheaper, or speed up storage."
     if workers == 0:
         return _without_workers(facts, wait_s, body_s)
     return _with_workers(facts, workers, wait_s, body_s)
+
+
+def _ahead(facts: Facts) -> str:
+    """What keeps workers ahead; without workers there is nothing to keep."""
+    if facts.loader.workers == 0:
+        return ""
+    persistent = facts.settings.persistent_workers
+    alive = "" if persistent else "keep workers alive between epochs (persistent_workers=True) and "
+    return f"{alive}let workers run ahead (a larger prefetch_factor); else "
 
 
 def _without_workers(facts: Facts, wait_s: float, body_s: float) -> str:
@@ -102,6 +110,7 @@ def _without_workers(facts: Facts, wait_s: float, body_s: float) -> str:
     collate_share = facts.loader.collate_share
     if collate_share is not None and collate_share >= MOSTLY_COLLATE:
         return _ask_for(
+            facts,
             needed,
             f"Collating takes {percent(collate_share)} of each fetch "
             f"({duration(collate_share * making_s)}), in the training process itself",
@@ -110,7 +119,7 @@ def _without_workers(facts: Facts, wait_s: float, body_s: float) -> str:
     samples = (
         "" if collate_share is None else f", {percent(1 - collate_share)} of it in __getitem__"
     )
-    return _ask_for(needed, f"Batches are made in the training process itself{samples}")
+    return _ask_for(facts, needed, f"Batches are made in the training process itself{samples}")
 
 
 def _with_workers(facts: Facts, workers: int, wait_s: float, body_s: float) -> str:
@@ -135,7 +144,7 @@ def _with_workers(facts: Facts, workers: int, wait_s: float, body_s: float) -> s
         if empty_share is None
         else f" (no batch was ready in {percent(empty_share)} of the fetches)"
     )
-    return _ask_for(needed, f"{count(workers, 'worker')} cannot keep up{empty}")
+    return _ask_for(facts, needed, f"{count(workers, 'worker')} cannot keep up{empty}")
 
 
 def _workers_keep_up(loader: LoaderFacts) -> bool:
@@ -149,10 +158,26 @@ def _workers_for(making_s: float, body_s: float) -> int:
     return max(1, math.ceil(making_s / max(body_s, 1e-9)))
 
 
-def _ask_for(needed: int, reason: str, cheaper: str = "make each sample cheaper") -> str:
+def _ask_for(
+    facts: Facts, needed: int, reason: str, cheaper: str = "make each sample cheaper"
+) -> str:
     if needed > MOST_WORKERS:
         return f"{reason}: {cheaper} first, more workers alone will not hide it."
+    cores, workers = _cores_per_rank(facts), facts.loader.workers or 0
+    if cores is not None and needed > cores:
+        here = f"this machine has {count(cores, 'core')} for each rank"
+        if workers >= cores:
+            return f"{reason}, and {here}: {cheaper}, or train where there are more cores."
+        return f"{reason}: num_workers={cores} would help, and {here}; then {cheaper}."
     return f"{reason}: num_workers={needed} would hide the wait if cores are free; else {cheaper}."
+
+
+def _cores_per_rank(facts: Facts) -> int | None:
+    """How many cores there are for a rank and its workers; `None` where it is not known."""
+    if facts.host.cores is None or not facts.ranks_used:
+        return None
+    ranks = max(rank.rank.local_world_size for rank in facts.ranks_used)
+    return max(1, int(facts.host.cores // max(1, ranks)))
 
 
 def _pinning(facts: Facts) -> str:

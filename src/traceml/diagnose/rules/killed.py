@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 
+from traceml.diagnose import advice
 from traceml.diagnose.places import evidence_of, place, ranks_of, signal_name, who
 from traceml.facts.facts import Facts
 from traceml.facts.stability import Failure
@@ -44,7 +45,7 @@ def check(facts: Facts) -> Finding | None:
         section=Section.STABILITY,
         severity=_severity(failure),
         claim=_claim(failure),
-        action=_action(failure),
+        action=_action(facts, failure),
         ranks=ranks_of(failure),
         evidence={
             **evidence_of(failure),
@@ -97,7 +98,7 @@ def _claim(failure: Failure) -> str:
     return f"{claim}; last seen: {shown}." if shown else f"{claim}."
 
 
-def _action(failure: Failure) -> str:
+def _action(facts: Facts, failure: Failure) -> str:
     number = failure.signal
     if failure.timed_out:
         return "Nothing to do, if that was meant; otherwise give timeout more time."
@@ -105,8 +106,8 @@ def _action(failure: Failure) -> str:
         return "Nothing to do, if that was meant: a person or the batch system asked it to end."
     if _for_memory(failure):
         return (
-            "The kernel's out-of-memory killer is the likely cause: use fewer data workers, hold "
-            "less in memory, or ask for more of it."
+            f"The kernel's out-of-memory killer is the likely cause: {_fewer(facts)}hold less in "
+            "memory, or ask for more of it."
         )
     if number is not None and number in CRASHES:
         return (
@@ -121,3 +122,8 @@ def _action(failure: Failure) -> str:
         "Look for a SIGKILL (the batch system's log, the kernel's out-of-memory killer in dmesg), "
         "a crash in native code, or os._exit."
     )
+
+
+def _fewer(facts: Facts) -> str:
+    fewer = advice.fewer_workers(facts)
+    return f"use {fewer}, " if fewer else ""

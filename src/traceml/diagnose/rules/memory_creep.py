@@ -157,8 +157,7 @@ def _next_step(facts: Facts, creep: _Creep) -> str:
         return (
             f"{left} in the workers: look at what they keep from batch to batch, such as caches "
             "in __getitem__ or collate_fn, open files, or a long Python list in the dataset "
-            "(forked workers copy it page by page; an array stays shared). Until then "
-            "persistent_workers=False frees it each epoch."
+            f"(forked workers copy it page by page; an array stays shared).{_each_epoch(facts)}"
         )
     caches = "caches"
     if creep.place is Place.HOST and facts.loader.workers == 0:
@@ -167,3 +166,10 @@ def _next_step(facts: Facts, creep: _Creep) -> str:
         f"{left}: look for losses or outputs kept with their graph (keep loss.item() or "
         f"loss.detach() instead), growing lists, {caches}."
     )
+
+
+def _each_epoch(facts: Facts) -> str:
+    """Workers that end with their epoch give back what they hold; so do they already, maybe."""
+    if facts.settings.persistent_workers is False:
+        return ""
+    return " Until then persistent_workers=False frees it each epoch."

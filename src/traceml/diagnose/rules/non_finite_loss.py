@@ -6,6 +6,7 @@ its scale makes infinite gradients, and skips their steps.
 
 from __future__ import annotations
 
+from traceml.diagnose import advice
 from traceml.diagnose.places import numbered
 from traceml.facts.facts import Facts
 from traceml.facts.losses import LossFacts, NotFinite
@@ -30,7 +31,7 @@ def check(facts: Facts) -> Finding | None:
         section=Section.STABILITY,
         severity=_severity(loss, lost, facts.stability.failure),
         claim=_norms_claim(loss, lost) if lost.is_norm else _claim(lost),
-        action=_norms_action() if lost.is_norm else _action(lost, facts.settings),
+        action=_norms_action(facts.settings) if lost.is_norm else _action(lost, facts.settings),
         ranks=lost.ranks,
         evidence={
             "name": lost.name,
@@ -105,11 +106,22 @@ def _norms_claim(loss: LossFacts, lost: NotFinite) -> str:
     return f"{claim}; the loss stayed finite." if loss.values else f"{claim}."
 
 
-def _norms_action() -> str:
+def _norms_action(settings: Settings) -> str:
+    clip = advice.listed(("clip gradients", _wider_range(settings)), "or")
+    if settings.has_grad_scaler is False:
+        return f"{clip[0].upper()}{clip[1:]}; lower the learning rate if they go on coming."
     return (
         "Nothing to do while a GradScaler looks for its scale: it skips such steps. If they go on "
-        "coming, clip gradients or use bf16 instead of fp16."
+        f"coming, {clip}."
     )
+
+
+def _wider_range(settings: Settings) -> str:
+    """bfloat16 has float32's range; only float16 overflows."""
+    overflows = advice.is_float16(settings)
+    if overflows is None:
+        return "use bf16 where fp16 is used"
+    return "use bf16 instead of fp16" if overflows else ""
 
 
 def _action(lost: NotFinite, settings: Settings) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 
+from traceml.diagnose import advice
 from traceml.diagnose.places import evidence_of, phase_of, place, ranks_of, who
 from traceml.facts.facts import Facts
 from traceml.facts.stability import Failure
 from traceml.model.failure import MemoryAtFailure
 from traceml.model.finding import Evidence, Finding, Kind, Section, Severity
 from traceml.model.quantities import count, memory, percent
+from traceml.model.settings import Settings
 
 KIND = Kind.OUT_OF_MEMORY
 
@@ -32,7 +34,7 @@ def check(facts: Facts) -> Finding | None:
         section=Section.STABILITY,
         severity=Severity.CRITICAL,
         claim=" ".join(filter(None, (claim, _held(held), _curve(failure.allocated_bytes)))),
-        action=_action(failure, held),
+        action=_action(facts, failure, held),
         phase=phase_of(failure.report),
         ranks=ranks_of(failure),
         evidence={**evidence_of(failure), **_evidence(failure, held)},
@@ -73,25 +75,32 @@ def _curve(peaks: tuple[int, ...]) -> str:
     )
 
 
-def _action(failure: Failure, held: MemoryAtFailure) -> str:
+def _action(facts: Facts, failure: Failure, held: MemoryAtFailure) -> str:
+    settings = facts.settings
     if held.is_host:
+        ways = ("stream the dataset", advice.fewer_workers(facts), "ask for more memory")
         return (
-            "Load less at once: stream the dataset, use fewer workers, or ask for more memory; "
+            f"Load less at once: {advice.listed(ways, 'or')}; "
             "the amount asked for shows whether a size was computed wrongly."
         )
-    advice = [_growth(failure.allocated_bytes), _size(failure, held)]
+    said = [_growth(failure.allocated_bytes), _size(settings, failure, held)]
     if held.total_bytes and _unused(held) >= FRAGMENTED * held.total_bytes:
-        advice.append(
+        said.append(
             f"{memory(_unused(held))} are reserved and unused: set "
             "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
         )
     whole = held.allocated_bytes or math.inf
     if (held.activation_bytes or 0) > LARGE * whole:
         share = percent((held.activation_bytes or 0) / whole)
-        advice.append(f"Activations are {share} of it: bf16 autocast or activation checkpointing.")
+        less = (advice.lower_precision(settings, tf32=False), advice.recomputing(settings))
+        smaller = advice.listed(less, "or") or "shorter sequences, or layers split over GPUs"
+        said.append(f"Activations are {share} of it: {smaller}.")
     if (held.optimizer_bytes or 0) > LARGE * whole:
-        advice.append("Optimizer state is large: shard it (FSDP2), or use an 8-bit optimizer.")
-    return " ".join(filter(None, advice))
+        shard = "" if advice.is_sharded(settings) else "shard it (FSDP2)"
+        said.append(
+            f"Optimizer state is large: {advice.listed((shard, 'use an 8-bit optimizer'), 'or')}."
+        )
+    return " ".join(filter(None, said))
 
 
 def _growth(peaks: tuple[int, ...]) -> str:
@@ -100,7 +109,7 @@ def _growth(peaks: tuple[int, ...]) -> str:
     return "Find what keeps tensors from step to step (append(loss) without detach())."
 
 
-def _size(failure: Failure, held: MemoryAtFailure) -> str:
+def _size(settings: Settings, failure: Failure, held: MemoryAtFailure) -> str:
     """What to make smaller, and how much."""
     too_large = ""
     if held.tried_bytes and held.total_bytes and held.tried_bytes > held.total_bytes:
@@ -109,9 +118,8 @@ def _size(failure: Failure, held: MemoryAtFailure) -> str:
     if batch is not None:
         return f"{too_large}Try a batch of {batch} (it was {failure.samples})."
     if failure.samples == 1:
-        return (
-            f"{too_large}The batch is 1 already: shorten the sequence or shard the model (FSDP2)."
-        )
+        shard = "" if advice.is_sharded(settings) else " or shard the model (FSDP2)"
+        return f"{too_large}The batch is 1 already: shorten the sequence{shard}."
     return f"{too_large}Try half the batch, with twice the accumulation steps."
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from traceml.diagnose import advice
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import memory
@@ -21,13 +22,15 @@ def check(facts: Facts) -> Finding | None:
         section=Section.SYSTEM,
         severity=Severity.WARNING,
         claim=f"The machine swapped {memory(moved)} a second, with {memory(used)} of swap in use.",
-        action=(
-            f"Free memory ({memory(facts.host.ram_free_bytes)} was left): fewer workers, a smaller "
-            "prefetch_factor, or other jobs elsewhere."
-        ),
+        action=f"Free memory ({memory(facts.host.ram_free_bytes)} was left): {_less(facts)}.",
         evidence={
             "swap_bytes_per_s": moved,
             "swap_used_bytes": used,
             "ram_free_bytes": facts.host.ram_free_bytes,
         },
     )
+
+
+def _less(facts: Facts) -> str:
+    ours = (advice.fewer_workers(facts), advice.less_prefetching(facts))
+    return advice.listed((*ours, "less data held in memory", "other jobs elsewhere"), "or")

@@ -123,8 +123,10 @@ def _next_step(facts: Facts) -> str:
         )
     if facts.mean.input_s is None:
         return (
-            "If batches are made in the loop, use a DataLoader with workers; else look at "
-            "metrics and the loss, and name a suspect with traceml.trace_time."
+            "If the loop makes its batches from stored data, a DataLoader with workers makes them "
+            "ahead; if they come from an environment or a simulation, run several of those side "
+            "by side. Else look at metrics and the loss, and name a suspect with "
+            "traceml.trace_time."
         )
     if len(facts.ranks_used) > 1:
         return "Look at synchronisation between ranks, then at metrics in every step."

@@ -1,0 +1,136 @@
+"""What a run could still turn on, in words that several rules share.
+
+Each function returns words for what is off and could be on, and an empty text for what is on or
+cannot be. Where a setting is not known, the words say under which condition they hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from traceml.facts.facts import Facts
+from traceml.model.settings import Settings
+
+HALF = frozenset({"bfloat16", "float16", "half"})
+GRAPH_MODES = frozenset({"reduce-overhead", "max-autotune"})
+"""The modes of torch.compile that replay CUDA graphs."""
+FULL_SHARE = 0.80  # of a GPU reserved: a larger batch may not fit
+ROOM_SHARE = 0.50  # a device filled less than half has room for a larger batch
+
+
+def listed(parts: Sequence[str], last: str = "and") -> str:
+    """What there is of several options, as people list them."""
+    known = [part for part in parts if part]
+    if len(known) < 2:
+        return "".join(known)
+    return f"{', '.join(known[:-1])} {last} {known[-1]}"
+
+
+def is_half(settings: Settings) -> bool | None:
+    """Whether forward computes in 16 bits; `None` where it is not known."""
+    if settings.autocast_dtype or settings.parameter_dtype in HALF:
+        return True
+    known = settings.autocast_dtype is not None and settings.parameter_dtype is not None
+    return False if known else None
+
+
+def is_float16(settings: Settings) -> bool | None:
+    """Whether numbers can overflow the range of 16 bits; `None` where it is not known."""
+    if "float16" in (settings.autocast_dtype, settings.parameter_dtype):
+        return True
+    return False if is_half(settings) is not None else None
+
+
+def lower_precision(settings: Settings, tf32: bool = True) -> str:
+    """Computing in fewer bits; TF32 is named beside it where it is off."""
+    half = is_half(settings)
+    if half:
+        return ""
+    if half is None:
+        return "bfloat16 autocast (if forward does not run under autocast yet)"
+    is_off = tf32 and settings.matmul_precision == "highest"
+    return "bfloat16 autocast" + (
+        " (or at least TF32: torch.set_float32_matmul_precision('high'))" if is_off else ""
+    )
+
+
+def compiling(settings: Settings) -> str:
+    """Compiling the model."""
+    if settings.compile_mode is None:
+        return "torch.compile (if it is not used yet)"
+    return "" if settings.compile_mode else "torch.compile"
+
+
+def convolutions(settings: Settings) -> str:
+    """What makes convolutions faster on a GPU; nothing where there are none."""
+    if settings.channels_last is None:
+        return ""
+    layout = "" if settings.channels_last else "channels_last memory"
+    may_search = settings.cudnn_benchmark is False and not settings.is_deterministic
+    search = "torch.backends.cudnn.benchmark=True (for inputs of one size)" if may_search else ""
+    return listed((layout, search))
+
+
+def cuda_graphs(settings: Settings) -> str:
+    """Launching a step's kernels all at once."""
+    if settings.uses_cuda_graphs or settings.compile_mode in GRAPH_MODES:
+        return ""
+    if settings.compile_mode:
+        return f"CUDA graphs (mode='reduce-overhead' instead of '{settings.compile_mode}')"
+    known = settings.compile_mode is not None and settings.uses_cuda_graphs is not None
+    condition = "" if known else " (if neither is used yet)"
+    return f"torch.compile(mode='reduce-overhead') or CUDA graphs{condition}"
+
+
+def fused_optimizer(settings: Settings) -> str:
+    """One kernel for the whole optimizer step."""
+    if settings.optimizer_is_fused or settings.optimizer_can_fuse is False:
+        return ""
+    if settings.optimizer_can_fuse is None:
+        return "fused=True (if the optimizer takes it and it is not set)"
+    return "fused=True for the optimizer"
+
+
+def recomputing(settings: Settings) -> str:
+    """Recomputing activations in backward instead of keeping them."""
+    if settings.checkpoints_activations is None:
+        return "activation checkpointing (if it is not used yet)"
+    return "" if settings.checkpoints_activations else "activation checkpointing"
+
+
+def is_sharded(settings: Settings) -> bool:
+    """Whether the ranks share one optimizer state between them."""
+    kinds = settings.parallelism or ""
+    return "FSDP" in kinds or "DeepSpeed" in kinds
+
+
+def filled_share(facts: Facts) -> float | None:
+    """How much of its GPU's memory the fullest rank reserved."""
+    filled = [
+        rank.memory.peak_reserved_bytes / rank.rank.device_total_bytes
+        for rank in facts.ranks_used
+        if rank.memory.peak_reserved_bytes is not None and rank.rank.device_total_bytes
+    ]
+    return max(filled, default=None)
+
+
+def larger_batch(facts: Facts) -> str:
+    """A larger batch; nothing where the memory for one is not there."""
+    filled = filled_share(facts)
+    return "" if filled is not None and filled >= FULL_SHARE else "a larger batch"
+
+
+def fewer_workers(facts: Facts) -> str:
+    """Fewer workers; nothing where there are none."""
+    workers = facts.loader.workers
+    if workers is None:
+        return "fewer workers (if there are any)"
+    return f"fewer workers than {workers}" if workers else ""
+
+
+def less_prefetching(facts: Facts) -> str:
+    """Fewer batches held ahead; without workers none are."""
+    ahead = facts.settings.prefetch_factor
+    if facts.loader.workers == 0 or ahead == 1:
+        return ""
+    return "a smaller prefetch_factor" + ("" if ahead is None else f" than {ahead}")
