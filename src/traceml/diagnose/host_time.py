@@ -91,7 +91,7 @@ def finding_of(part: Part | None, facts: Facts, kind: Kind, warn: Line = WARN) -
         severity=found,
         claim=(
             f"{part.words[0].upper()}{part.words[1:]} takes {percent(spent.lost_s / step_s)} of a "
-            f"typical step ({duration(spent.lost_s)} of {duration(step_s)}): {part.detail}."
+            f"mean step ({duration(spent.lost_s)} of {duration(step_s)}): {part.detail}."
         ),
         action=part.action,
         phase=Phase.RESIDUAL,

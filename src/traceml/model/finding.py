@@ -42,7 +42,7 @@ class Kind(str, Enum):
     NO_DATA = "NO_DATA"
     BALANCED = "BALANCED"
     NORMAL = "NORMAL"
-    # Step time: where a typical step's time goes
+    # Step time: where a mean step's time goes
     WARMUP = "WARMUP"
     INCOMPLETE_DATA = "INCOMPLETE_DATA"
     INPUT_BOUND = "INPUT_BOUND"

@@ -27,7 +27,7 @@ def check(facts: Facts) -> Finding | None:
         section=Section.STEP_TIME,
         severity=found,
         claim=(
-            f"Copies to the device take {percent(copy_s / step_s)} of a typical step "
+            f"Copies to the device take {percent(copy_s / step_s)} of a mean step "
             f"({duration(copy_s)} of {duration(step_s)})."
         ),
         action=_next_step(facts),

@@ -45,7 +45,7 @@ def check(facts: Facts) -> Finding | None:
         section=Section.STEP_TIME,
         severity=found,
         claim=(
-            f"Waiting for data takes {percent(wait_s / step_s)} of a typical step "
+            f"Waiting for data takes {percent(wait_s / step_s)} of a mean step "
             f"({duration(wait_s)} of {duration(step_s)})."
         ),
         action=_next_step(facts, wait_s, step_s - wait_s) + _pinning(facts),

@@ -101,7 +101,7 @@ def _claim(facts: Facts, rest_s: float, step_s: float, main: Known, known_s: flo
         else "is neither data, copies nor the model's work"
     )
     claim = (
-        f"{percent(rest_s / step_s)} of a typical step ({duration(rest_s)} of {duration(step_s)}) "
+        f"{percent(rest_s / step_s)} of a mean step ({duration(rest_s)} of {duration(step_s)}) "
         f"{what}"
     )
     words, part_s, _ = main
