@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from traceml.model.layout import NOT_MEASURED, StepFlag
+from traceml.model.layout import NOT_MEASURED, SYNCS_SHIFT, StepFlag
 from traceml.store.load import drain_rings
 from traceml.store.recordfile import RankFiles
 from traceml.trace import current, glance, gpu, hooks
@@ -417,6 +417,21 @@ def test_waiting_for_the_device_is_measured(traced_as_usual, wait):
     steps = complete(traced_as_usual())
     assert np.median(steps["sync_ns"] / steps["wall_ns"]) > 0.5
     assert (steps["sync_ns"] < steps["wall_ns"]).all()
+
+
+def test_every_read_of_a_value_is_counted(traced_as_usual):
+    model = wide_model(512, 6)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    inputs = torch.randn(64, 512, device="cuda")
+    parameters = list(model.parameters())
+    for _ in range(12):
+        model(inputs).square().mean().backward()
+        for parameter in parameters:
+            parameter.grad.norm().item()
+        optimizer.step()
+        optimizer.zero_grad()
+    steps = complete(traced_as_usual())
+    assert ((steps["flags"][1:] >> SYNCS_SHIFT) == len(parameters)).all()
 
 
 def test_a_loop_that_does_not_wait_has_no_waiting(traced_as_usual, closely):

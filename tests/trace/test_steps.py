@@ -12,6 +12,7 @@ from traceml.trace.steps import (
     H2D,
     INPUT,
     OPTIMIZER,
+    SYNC,
     StepTracer,
 )
 
@@ -539,3 +540,44 @@ def test_the_moment_of_a_pass_that_failed_is_not_the_next_ones(story):
     story.step()
     story.fetch(10)
     assert story.complete[-1]["communication_ns"] in (-1, 0)
+
+
+class NoClock:
+    """A GPU whose timeline is not looked at."""
+
+    def is_timing(self):
+        return False
+
+    def memory(self):
+        return (-1, -1)
+
+    def measure_later(self, number, step, spans):
+        pass
+
+
+def waited(record):
+    return record["flags"] >> layout.SYNCS_SHIFT
+
+
+def test_waits_for_the_device_are_counted_step_by_step():
+    story = Story()
+    story.tracer.gpu = NoClock()
+    for waits in (0, 3, 70_000):
+        story.fetch(10).forward(20).backward(30)
+        for _ in range(waits):
+            story.takes(1).tell(story.tracer.spend_waiting, (SYNC, 1))
+        story.optimizer(5)
+    story.fetch(10)
+    assert [record["sync_ns"] for record in story.records] == [0, 3, 70_000]
+    assert [waited(record) for record in story.records] == [0, 3, layout.MAX_SYNCS]
+
+
+def test_waits_of_an_evaluation_are_no_steps():
+    story = Story()
+    story.tracer.gpu = NoClock()
+    for _ in range(2):
+        story.fetch(10).forward(20).backward(30).optimizer(5)
+        story.fetch(10, VALIDATION).evaluate(20)
+        story.tell(story.tracer.spend_waiting, (SYNC, 1))
+    story.fetch(10).forward(20).backward(30).optimizer(5).fetch(10)
+    assert [waited(record) for record in story.records] == [0, 0, 0]

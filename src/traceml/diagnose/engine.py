@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from traceml.diagnose.account import settle
 from traceml.diagnose.explain import explain, has_verdict
 from traceml.diagnose.rules import (
     balanced,
@@ -144,7 +145,7 @@ def diagnose(facts: Facts) -> Diagnosis:
     """What is to be said about a run, section by section."""
     found = [finding for rule in RULES if (finding := rule(facts)) is not None]
     calm = [check(facts) for section, check in CALM.items() if not has_verdict(section, found)]
-    told = explain([*found, *calm])
+    told = explain(settle(facts, [*found, *calm]))
     sections = {section: tuple(f for f in told if f.section is section) for section in CALM}
     return Diagnosis(primary(sections), sections)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from traceml.facts.parts import StepParts
 from traceml.facts.times import StepTimes
-from traceml.model.layout import NO_STEP, StepFlag
+from traceml.model.layout import NO_STEP, SYNCS_SHIFT, StepFlag
 from traceml.store.records import RankRecords
 
 
@@ -59,6 +59,18 @@ def loader_facts(
 def queue_dry_share(ranks: Sequence[RankRecords]) -> float | None:
     """Of the steps that were watched, those in which the GPU had caught up with the host."""
     return _share_of_watched(ranks, StepFlag.QUEUE_WATCHED, StepFlag.QUEUE_DRY)
+
+
+def syncs_per_step(ranks: Sequence[RankRecords]) -> float | None:
+    """How often the host waited for the device in a mean step; `None` where it was not counted.
+
+    Over complete steps at full resolution, like the shares of what is watched.
+    """
+    if not ranks:
+        return None
+    flags = np.concatenate([rank.steps["flags"] for rank in ranks])
+    counts = flags[(flags & NO_STEP) == 0] >> SYNCS_SHIFT
+    return float(counts.mean()) if counts.any() else None
 
 
 def _rare_share(parts: StepParts) -> float | None:

@@ -118,8 +118,13 @@ time that the GPU's own timeline stood still for input, and `gpu_body_ns` the re
 Communication is what was exposed: time in which the rank waited for a collective and did nothing
 else. Time in garbage collection, logging and compiling is charged to them and to no phase; waiting
 for the device (`sync_ns`) and collating (`collate_ns`) are parts of the phase they happen in.
-`loss` holds a number where `StepFlag.LOSS_SEEN` says so.
+`loss` holds a number where `StepFlag.LOSS_SEEN` says so. The upper half of `flags` counts how often
+the host waited for the device in `sync_ns`; 0 in records made before it was counted.
 """
+
+SYNCS_SHIFT = 16
+MAX_SYNCS = (1 << 16) - 1
+"""More waits than this in one step are counted as so many."""
 
 STEP_FIELDS_SINCE_2 = frozenset(
     {

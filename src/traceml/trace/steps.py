@@ -24,13 +24,13 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
-from traceml.model.layout import NO_STEP, NOT_MEASURED, StepFlag
+from traceml.model.layout import MAX_SYNCS, NO_STEP, NOT_MEASURED, SYNCS_SHIFT, StepFlag
 from traceml.trace.timeline import Bounds, Sink, Timeline
 
 INPUT, H2D, FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT, EVALUATION, GC, SAMPLES, BACKWARDS, STEPS = (
     range(11)
 )
-COMMUNICATION, SYNC, LOGGING, COMPILE, COLLATE = range(11, 16)
+COMMUNICATION, SYNC, LOGGING, COMPILE, COLLATE, SYNCS = range(11, 17)
 """Places in the list of what a step has accumulated so far."""
 
 EVALUATING, TRAINING_WITH_GRADIENTS = 0, 3
@@ -122,7 +122,7 @@ class StepTracer:
         self.steps = 0
         self.by_hand = False
         self.fetches = False
-        self._empty: _Totals = [-1, -1, -1, -1, -1, 0, 0, 0, -1, 0, 0, -1, 0, 0, 0, -1]
+        self._empty: _Totals = [-1, -1, -1, -1, -1, 0, 0, 0, -1, 0, 0, -1, 0, 0, 0, -1, 0]
         self._roles: dict[int, Role] = {}
         self._start: int | None = None
         self._start_mark: Any = None
@@ -204,8 +204,16 @@ class StepTracer:
         if self._frames:
             self._frames[-1][2] += duration
 
+    def spend_waiting(self, what: tuple[int, int], now: int, mark: Any) -> None:
+        """A wait for the device ends now; it stays in its phase, and is counted."""
+        if self._start is None:
+            return
+        totals = self._totals
+        totals[SYNC] += what[1]
+        totals[SYNCS] += 1
+
     def spend_within(self, what: tuple[int, int], now: int, mark: Any) -> None:
-        """Time that ends now, in whose phase it stays: waiting for the device, collating."""
+        """Time that ends now, in whose phase it stays: collating."""
         if self._start is None:
             return
         kind, duration = what
@@ -543,7 +551,9 @@ class StepTracer:
                 look()
 
     def _gpu_flags(self, mark: Any) -> int:
-        flags = _GPU_TIMED if self._is_timed(mark) else 0
+        flags = min(self._totals[SYNCS], MAX_SYNCS) << SYNCS_SHIFT
+        if self._is_timed(mark):
+            flags |= _GPU_TIMED
         if self._dry is not None:
             flags |= _QUEUE_DRY | _QUEUE_WATCHED if self._dry else _QUEUE_WATCHED
         return flags
