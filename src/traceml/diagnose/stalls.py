@@ -7,10 +7,12 @@ from dataclasses import replace
 from traceml.diagnose.lines import Line
 from traceml.facts.facts import Facts
 from traceml.facts.few_steps import FewSteps, few_steps
-from traceml.model.finding import Finding, Severity
+from traceml.model.finding import Finding, Kind, Severity
 from traceml.model.phase import Phase
 from traceml.model.quantities import duration
 
+DESCRIBES = frozenset({Kind.COMPUTE_BOUND, Kind.BALANCED})
+"""What is said of a mean step in which nothing is lost."""
 WARN_S = 10.0  # a shorter stall, once in a run, is nothing to act on
 
 
@@ -45,3 +47,18 @@ def stalled(finding: Finding, few: FewSteps | None, warn: Line, cause: str) -> F
             "other_steps_ms": few.other_step_s * 1e3,
         },
     )
+
+
+def with_stalls(finding: Finding, facts: Facts) -> Finding:
+    """What describes a mean step also says so where a few steps took half of all the time."""
+    if finding.kind not in DESCRIBES or facts.parts is None:
+        return finding
+    few = few_steps(facts.parts, facts.parts.step())
+    if few is None:
+        return finding
+    words = few.words
+    stalls = (
+        f"{words[0].upper()}{words[1:]} took {duration(few.step_s)}; without {few.pronoun} a mean "
+        f"step takes {duration(few.other_step_s)}."
+    )
+    return replace(finding, claim=f"{finding.claim} {stalls}")
