@@ -314,6 +314,26 @@ def spend(
     return map_steps(run, change)
 
 
+def count_syncs(run: RunRecords, each: int) -> RunRecords:
+    """The run with so many waits for the device counted in every step."""
+
+    def change(steps: npt.NDArray[Any], rank: int) -> None:
+        steps["syncs"] = each
+
+    return map_steps(run, change)
+
+
+def stall(run: RunRecords, phase: str, by_s: float, *steps_late: int) -> RunRecords:
+    """The run with single steps (counted from 1) that stand still in a phase or in the `rest`."""
+
+    def change(steps: npt.NDArray[Any], rank: int) -> None:
+        extra_ns = np.zeros(len(steps), np.int64)
+        extra_ns[[number - 1 for number in steps_late]] = round(by_s * 1e9)
+        _lengthen(steps, phase, extra_ns)
+
+    return map_steps(run, change)
+
+
 def work_between(run: RunRecords, name: str, each_ms: float, every: int = 1) -> RunRecords:
     """The run with an `evaluation` or a `checkpoint` after every so many steps."""
 

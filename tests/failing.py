@@ -10,7 +10,7 @@ import numpy as np
 
 from factories import STARTED_UNIX_S, make_run
 from traceml.model.failure import AgentSaw, Death, Doing, FailureReport, Stall, Standing
-from traceml.model.layout import LOSS_LAG_SHIFT, StepFlag
+from traceml.model.layout import StepFlag
 from traceml.model.run import Ending
 from traceml.store.records import RunRecords
 
@@ -102,7 +102,8 @@ def with_loss(
         steps = rank.steps.copy()
         places = np.arange(len(values)) * every + lag
         steps["loss"][places] = np.asarray(values)
-        steps["flags"][places] |= int(StepFlag.LOSS_SEEN) | lag << LOSS_LAG_SHIFT
+        steps["flags"][places] |= int(StepFlag.LOSS_SEEN)
+        steps["loss_lag"][places] = lag
         if micro_batches is not None:
             steps["micro_batches"][: len(values) * every] = micro_batches
         ranks.append(replace(rank, steps=steps))

@@ -107,7 +107,7 @@ INPUT_BOUND = FindingCard(
     "INPUT_BOUND",
     "INPUT-BOUND",
     "crit",
-    "Waiting for data takes 87% of a typical step (269.6 ms of 309.1 ms).",
+    "Waiting for data takes 87% of a mean step (269.6 ms of 309.1 ms).",
     "Batches are made in the training process itself: num_workers=7 would hide the wait.",
     "309.1 → 39.5 ms, 7.82×",
     "since step 601",

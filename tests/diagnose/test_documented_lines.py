@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from traceml.diagnose import advice, between, host_time, uneven
+from traceml.diagnose import advice, between, host_time, outside_steps, stalls, uneven
 from traceml.diagnose.lines import Line
 from traceml.diagnose.rules import (
     bandwidth_bound,
@@ -136,6 +136,14 @@ STEP_TIME = [
         (kind, f"the queue is dry in {_percent(host_time.MOSTLY_DRY)} of the steps")
         for kind in ("GC_PAUSES", "LOGGING_HEAVY", "HOST_SYNC")
     ),
+    ("HOST_SYNC", f"or {_ms(host_time.ROUND_TRIP_S)} for each read"),
+    ("HOST_SYNC", f"From {host_time.MANY_SYNCS} reads a step on"),
+    (
+        "WAIT_HEAVY",
+        f"Between steps {_percent(outside_steps.WARN.share)} of the wall time warns from "
+        f"{_ms(outside_steps.WARN.least_s)} on",
+    ),
+    ("INPUT_BOUND", f"passed within {stalls.WARN_S:g} s"),
     ("RECOMPILING", f"{NUMBERS[recompiling.FEWEST_STEPS]} steps or more"),
     (
         "RECOMPILING",

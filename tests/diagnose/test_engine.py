@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from factories import make_run, map_steps, spend, work_between
+from factories import make_run, map_steps, spend, stall, work_between
 from traceml.diagnose import engine
 from traceml.diagnose.engine import diagnose
 from traceml.diagnose.explain import explain
@@ -85,6 +85,18 @@ def test_evaluation_leads_where_it_costs_more_than_training() -> None:
 def test_what_is_inside_the_rest_follows_it() -> None:
     assert kinds(spend(make_run(), "gc", 9)) == [Kind.WAIT_HEAVY, Kind.GC_PAUSES]
     assert kinds(spend(make_run(), "gc", 2.2)) == [Kind.GC_PAUSES, Kind.COMPUTE_BOUND]
+
+
+def test_one_long_step_of_a_healthy_run_is_not_taken_for_its_pace() -> None:
+    (finding,) = diagnose(gather(stall(make_run(noise=0), "forward", 70, 120))).sections[
+        Section.STEP_TIME
+    ]
+    assert finding.kind is Kind.COMPUTE_BOUND
+    assert finding.claim.endswith(
+        "One step (number 120) took 1 min 10 s; without it a mean step takes 37.0 ms."
+    )
+    healthy = diagnose(gather(make_run())).sections[Section.STEP_TIME]
+    assert "One step" not in healthy[0].claim
 
 
 @pytest.mark.parametrize("steps", [1, 4])

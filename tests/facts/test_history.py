@@ -19,7 +19,7 @@ from traceml.facts.history import (
     step_history,
 )
 from traceml.facts.loss_values import LossScale
-from traceml.model.layout import LOSS_LAG_SHIFT, NOT_MEASURED, StepFlag
+from traceml.model.layout import NOT_MEASURED, StepFlag
 from traceml.model.phase import Phase
 from traceml.store.buckets import Buckets, Grid, RankBuckets, together
 from traceml.store.metrics import Logged
@@ -104,7 +104,8 @@ def test_the_longest_step_and_the_last_loss_of_a_bucket_are_kept() -> None:
 
 def test_a_loss_that_came_late_lies_where_its_backward_pass_was() -> None:
     def change(steps: Any, rank: int) -> None:
-        steps["flags"][18] |= int(StepFlag.LOSS_SEEN) | 7 << LOSS_LAG_SHIFT
+        steps["flags"][18] |= int(StepFlag.LOSS_SEEN)
+        steps["loss_lag"][18] = 7
         steps["loss"][18] = 11.0
 
     found = history_of(map_steps(make_run(steps=32, noise=0.0), change), most=4)

@@ -18,7 +18,7 @@ from traceml.summaries.record import PrimaryDiagnosis, Summary
 def test_the_verdict_is_the_diagnosis_to_read_first() -> None:
     verdict = page_of(make_run(input_ms=80, workers=0)).verdict
     assert (verdict.severity, verdict.status) == ("crit", "INPUT-BOUND")
-    assert verdict.why.startswith("Waiting for data takes 69% of a typical step")
+    assert verdict.why.startswith("Waiting for data takes 69% of a mean step")
     assert verdict.next is not None and "num_workers" in verdict.next
     assert verdict.gain == "116.0 ms → 36.0 ms per step (3.22×) without the input wait"
 

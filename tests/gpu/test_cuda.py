@@ -421,6 +421,21 @@ def test_waiting_for_the_device_is_measured(traced_as_usual, wait):
     assert (steps["sync_ns"] < steps["wall_ns"]).all()
 
 
+def test_every_read_of_a_value_is_counted(traced_as_usual):
+    model = wide_model(512, 6)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    inputs = torch.randn(64, 512, device="cuda")
+    parameters = list(model.parameters())
+    for _ in range(12):
+        model(inputs).square().mean().backward()
+        for parameter in parameters:
+            parameter.grad.norm().item()
+        optimizer.step()
+        optimizer.zero_grad()
+    steps = complete(traced_as_usual())
+    assert (steps["syncs"][1:] == len(parameters)).all()
+
+
 def test_a_loop_that_does_not_wait_has_no_waiting(traced_as_usual, closely):
     host = torch.empty((), pin_memory=True)
 

@@ -29,7 +29,7 @@ def test_verdict_why_and_next_come_first() -> None:
     lines = text_of(make_run(input_ms=80, workers=0)).splitlines()
     assert lines[0] == "TraceML · made · 1 rank · 200 steps · 1 min 2 s"
     assert lines[3] == "  Verdict  INPUT-BOUND (critical)"
-    assert lines[4].startswith("  Why      Waiting for data takes 69% of a typical step")
+    assert lines[4].startswith("  Why      Waiting for data takes 69% of a mean step")
     assert lines[5].startswith("  Next     Batches are made in the training process itself")
 
 

@@ -13,6 +13,7 @@ from traceml.trace.steps import (
     H2D,
     INPUT,
     OPTIMIZER,
+    SYNC,
     AwaitedLoss,
     StepTracer,
 )
@@ -549,7 +550,7 @@ def test_the_moment_of_a_pass_that_failed_is_not_the_next_ones(story):
 def losses(story):
     """The record that each loss stands in, the record that it belongs to, and its value."""
     return [
-        (place, place - (record["flags"] >> layout.LOSS_LAG_SHIFT), record["loss"])
+        (place, place - record["loss_lag"], record["loss"])
         for place, record in enumerate(story.records)
         if record["flags"] & StepFlag.LOSS_SEEN
     ]
@@ -604,3 +605,44 @@ def test_a_loss_that_waits_for_its_record_makes_room_for_the_records_own(story):
     fetched_backward(story, 2.0).tell(story.tracer.see_loss, (1.0, awaited)).optimizer(5)
     story.step().finish()
     assert losses(story) == [(1, 1, 2.0), (2, 0, 1.0)]
+
+
+class NoClock:
+    """A GPU whose timeline is not looked at."""
+
+    def is_timing(self):
+        return False
+
+    def memory(self):
+        return (-1, -1)
+
+    def measure_later(self, number, step, spans):
+        pass
+
+
+def waited(record):
+    return record["syncs"]
+
+
+def test_waits_for_the_device_are_counted_step_by_step():
+    story = Story()
+    story.tracer.gpu = NoClock()
+    for waits in (0, 3, 70_000):
+        story.fetch(10).forward(20).backward(30)
+        for _ in range(waits):
+            story.takes(1).tell(story.tracer.spend_waiting, (SYNC, 1))
+        story.optimizer(5)
+    story.fetch(10)
+    assert [record["sync_ns"] for record in story.records] == [0, 3, 70_000]
+    assert [waited(record) for record in story.records] == [0, 3, layout.MAX_SYNCS]
+
+
+def test_waits_of_an_evaluation_are_no_steps():
+    story = Story()
+    story.tracer.gpu = NoClock()
+    for _ in range(2):
+        story.fetch(10).forward(20).backward(30).optimizer(5)
+        story.fetch(10, VALIDATION).evaluate(20)
+        story.tell(story.tracer.spend_waiting, (SYNC, 1))
+    story.fetch(10).forward(20).backward(30).optimizer(5).fetch(10)
+    assert [waited(record) for record in story.records] == [0, 0, 0]

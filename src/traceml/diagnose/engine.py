@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from traceml.diagnose.account import settle
 from traceml.diagnose.explain import explain, has_verdict
 from traceml.diagnose.rules import (
     balanced,
@@ -65,6 +66,7 @@ from traceml.diagnose.rules import (
     wait_straggler,
     warmup,
 )
+from traceml.diagnose.stalls import with_stalls
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind, Section, Severity, consequence
 
@@ -152,7 +154,8 @@ def diagnose(facts: Facts) -> Diagnosis:
     """What is to be said about a run, section by section."""
     found = [finding for rule in RULES if (finding := rule(facts)) is not None]
     calm = [check(facts) for section, check in CALM.items() if not has_verdict(section, found)]
-    told = explain([*found, *calm])
+    said = [with_stalls(finding, facts) for finding in (*found, *calm)]
+    told = explain(settle(facts, said))
     sections = {section: tuple(f for f in told if f.section is section) for section in CALM}
     return Diagnosis(primary(sections), sections)
 

@@ -53,6 +53,8 @@ REMARKS = frozenset({*CAUSES, Kind.SLOWDOWN, Kind.INCOMPLETE_DATA})
 
 OUTWEIGHS = 0.5  # a shared machine always takes a share of the CPU; beyond half, that is the story
 
+MOSTLY = 0.5  # of what a finding costs: a cause that holds so much of it is the one to read first
+
 SAID_EARLY = frozenset({Kind.NO_DATA, Kind.WARMUP, Kind.INCOMPLETE_DATA})
 """With next to no steps only these are true; any share would be a guess."""
 
@@ -80,9 +82,14 @@ CONTEXT: Mapping[Kind, tuple[Kind, ...]] = {
 """What the machine shows, and the step-time findings of which it is only the outside."""
 
 
+def in_order(found: Iterable[Finding]) -> list[Finding]:
+    """The findings by severity and cost, before what explains another moves to its side."""
+    return sorted(found, key=_order)
+
+
 def explain(found: Iterable[Finding]) -> tuple[Finding, ...]:
     """All findings of a run in the order in which to read them."""
-    said = _without_guesses(sorted(found, key=_order))
+    said = _without_guesses(in_order(found))
     stepped_back = [_step_back(finding, said) for finding in said]
     told = _told(sorted(stepped_back, key=_order))
     return tuple(_advised(finding, told) for finding in told)
@@ -147,22 +154,44 @@ def _step_back(finding: Finding, said: Sequence[Finding]) -> Finding:
             return finding
         claim = f"{finding.claim} {reason.kind.status} explains it."
         return replace(finding, severity=Severity.INFO, claim=claim)
-    leader = _leader(finding, said)
+    leader = leader_of(finding, said)
     if leader is None or (leader.severity is Severity.INFO and not _is_usual(finding)):
         return finding
     quieter = min(finding.severity, leader.severity, key=lambda severity: severity.weight)
     return replace(finding, severity=quieter)
 
 
-def _leader(finding: Finding, said: Sequence[Finding]) -> Finding | None:
-    """The finding behind which this one stands: what it explains, or the rank to blame for it."""
+def leader_of(finding: Finding, said: Sequence[Finding]) -> Finding | None:
+    """The finding behind which this one stands: what it explains, or the rank to blame for it.
+
+    A wait that leaves the GPU without work makes the host look slow: where most of the lost time
+    is that wait's, HOST_BOUND stands behind HOST_SYNC and not before it.
+    """
+    if finding.kind is Kind.HOST_BOUND:
+        return next((other for other in said if _outweighs_host(other, finding)), None)
     if finding.kind in CAUSES:
-        return _first(CAUSES[finding.kind], [f for f in said if f.section is finding.section])
+        among = [other for other in said if _may_lead(other, finding)]
+        return _first(CAUSES[finding.kind], among)
     for other in said:
         only_its_rank = finding.ranks and set(finding.ranks) <= set(other.ranks)
         if only_its_rank and other.kind in ONE_RANK.get(finding.kind, ()):
             return other
     return None
+
+
+def _may_lead(other: Finding, cause: Finding) -> bool:
+    """Whether this cause may stand behind the other finding: not where that is between steps."""
+    if other.section is not cause.section or other.is_between_steps:
+        return False
+    return other.kind is not Kind.HOST_BOUND or not _outweighs_host(cause, other)
+
+
+def _outweighs_host(cause: Finding, host_bound: Finding) -> bool:
+    """Whether waiting for the device is most of what a slow host seems to cost."""
+    waited_s, lost_s = cause.lost_s_per_step, host_bound.lost_s_per_step
+    if cause.kind is not Kind.HOST_SYNC or waited_s is None or lost_s is None:
+        return False
+    return waited_s >= MOSTLY * lost_s
 
 
 def _first(
@@ -184,7 +213,7 @@ def _told(ordered: Sequence[Finding]) -> list[Finding]:
     leaders = [
         leader if leader is not None and leader.severity is finding.severity else None
         for finding in ordered
-        for leader in [_leader(finding, ordered)]
+        for leader in [leader_of(finding, ordered)]
     ]
     told: list[Finding] = []
 

@@ -1,32 +1,68 @@
-"""What the host did besides the model's work, and what of it the step had to wait for."""
+"""What the host did besides the model's work, and what of it the step had to wait for.
+
+On the host's own clock that is all of it. On the GPU's clock it is what the GPU stood idle for, and
+each idle moment has one cause: while no batch had come it is the input's, so that only the rest of
+the step, and phases in which the GPU waited for the host, are left to these.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from traceml.diagnose.account import IN_COMPUTE, held_s, rest_s, unexplained_s
 from traceml.diagnose.lines import Line, severity
+from traceml.diagnose.stalls import stalled
 from traceml.facts.facts import Facts, share
+from traceml.facts.few_steps import FewSteps, few_steps
 from traceml.facts.pauses import Pauses, pauses
 from traceml.facts.times import StepTimes
 from traceml.model.finding import Finding, Kind, Section
 from traceml.model.phase import Phase
 from traceml.model.quantities import count, duration, percent
 
+__all__ = ["Part", "Spent", "finding_of", "host_delays_count", "spent_on", "unexplained_s"]
+
 WARN = Line(0.05, 0.001)  # half of what warns about the whole rest: this part has a sure remedy
 CRITICAL = Line(0.20, 0.003)  # a fifth of the step, and enough to see in a progress bar
 MOSTLY_DRY = 0.5  # of the watched steps: the GPU waits for the host, whose every delay counts
 IDLE_SHARE = 0.05  # of the step: a GPU that stands still for less hides what the host does
+ROUND_TRIP_S = 0.0001  # at most: a read of one value, until the GPU has its next work
+MANY_SYNCS = 20  # in a step: not a loss that is read, but a loop that reads
+
+CAUSES = ("compile", "gc", "logging", "sync")
+"""In the order in which they draw on the time: what no queue hides first, what is inferred last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """What a step had to wait for one thing that the host did, as means."""
+
+    in_rest_s: float = 0.0
+    in_phases_s: float = 0.0
+    """Inside forward, backward and optimizer, which it made longer on the GPU's clock."""
+
+    @property
+    def all_s(self) -> float:
+        """Wherever it was."""
+        return self.in_rest_s + self.in_phases_s
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
     """What the host spent on one thing, as means per step."""
 
+    name: str
+    """`gc`, `logging`, `compile` or `sync`."""
     host_s: float
-    lost_s: float
-    """What of it the step had to wait for; the same on the host's own clock."""
+    waited: Waited
+    """What of it the step had to wait for; on the host's own clock all of it."""
     pauses: Pauses
     ranks: tuple[int, ...]
+
+    @property
+    def lost_s(self) -> float:
+        """What the step would win without it."""
+        return self.waited.all_s
 
     @property
     def steps(self) -> str:
@@ -49,13 +85,6 @@ class Part:
     action: str
 
 
-def unexplained_s(times: StepTimes) -> float | None:
-    """What is left of the body after copies, compute and communication."""
-    if times.residual_s is None:
-        return None
-    return times.residual_s - (times.communication_s or 0.0)
-
-
 def spent_on(facts: Facts, name: str) -> Spent | None:
     """What the host spent on `gc`, `logging`, `compile` or `sync`; `None` where it was nothing."""
     host_s = _spent_s(facts.mean, name)
@@ -65,8 +94,9 @@ def spent_on(facts: Facts, name: str) -> Spent | None:
     if seen is None:
         return None
     return Spent(
+        name=name,
         host_s=host_s,
-        lost_s=_lost_s(facts, host_s, seen.late_s),
+        waited=waited_for(facts)[name],
         pauses=seen,
         ranks=tuple(
             rank.rank.rank
@@ -74,6 +104,58 @@ def spent_on(facts: Facts, name: str) -> Spent | None:
             if (share(_spent_s(rank.times, name), rank.times.cpu_step_s) or 0.0) >= WARN.share
         ),
     )
+
+
+def waited_for(facts: Facts) -> dict[str, Waited]:
+    """What the step waited for each of `CAUSES`: no moment counts twice.
+
+    The rest of the step is given out first, then what its phases hold.
+    """
+    rest_left_s = rest_s(facts.mean)
+    held = held_s(facts.mean)
+    phases_left_s = sum(held[place] for place in IN_COMPUTE) if facts.clock == "gpu" else 0.0
+    found = {}
+    for name in CAUSES:
+        wanted_s, in_phases = _wanted(facts, name)
+        in_rest_s = min(wanted_s, rest_left_s)
+        in_phases_s = min(wanted_s - in_rest_s, phases_left_s) if in_phases else 0.0
+        rest_left_s -= in_rest_s
+        phases_left_s -= in_phases_s
+        found[name] = Waited(in_rest_s, in_phases_s)
+    return found
+
+
+def _wanted(facts: Facts, name: str) -> tuple[float, bool]:
+    """What a cause made the step wait, as far as there is room, and whether also in its phases."""
+    host_s = _spent_s(facts.mean, name)
+    if not host_s:
+        return 0.0, False
+    if name == "sync":
+        return _wanted_by_syncs(facts, host_s)
+    if facts.clock != "gpu":
+        return host_s, False
+    if name == "compile" or _is_dry(facts):  # compiling takes longer than any queue lasts
+        return host_s, True
+    seen = None if facts.parts is None else pauses(facts.parts, f"{name}_ns")
+    late_s = 0.0 if seen is None else seen.late_s
+    return (late_s, True) if late_s > rest_s(facts.mean) else (host_s, False)
+
+
+def _wanted_by_syncs(facts: Facts, host_s: float) -> tuple[float, bool]:
+    """What waiting for the device cost: not the wait, but the idle time that it leads to.
+
+    Without waiting, the host would work ahead, and a step would take as long as the host's own
+    work or the GPU's, whichever takes longer. A loop that reads one value after the other costs a
+    round trip each, however short the waits.
+    """
+    times = facts.mean
+    if facts.clock != "gpu" or not times.step_s or times.cpu_step_s is None:
+        return 0.0, False
+    gpu_s = times.step_s - rest_s(times)
+    ahead_s = times.step_s - max(times.cpu_step_s - host_s, gpu_s)
+    syncs = facts.syncs_per_step or 0.0
+    wanted_s = max(0.0, min(ahead_s, host_s), syncs * ROUND_TRIP_S)
+    return wanted_s, syncs >= MANY_SYNCS and _is_dry(facts)
 
 
 def finding_of(part: Part | None, facts: Facts, kind: Kind, warn: Line = WARN) -> Finding | None:
@@ -85,16 +167,16 @@ def finding_of(part: Part | None, facts: Facts, kind: Kind, warn: Line = WARN) -
     found = severity(spent.lost_s, step_s, warn, (CRITICAL,))
     if found is None:
         return None
-    return Finding(
+    finding = Finding(
         kind=kind,
         section=Section.STEP_TIME,
         severity=found,
         claim=(
             f"{part.words[0].upper()}{part.words[1:]} takes {percent(spent.lost_s / step_s)} of a "
-            f"typical step ({duration(spent.lost_s)} of {duration(step_s)}): {part.detail}."
+            f"mean step ({duration(spent.lost_s)} of {duration(step_s)}): {part.detail}."
         ),
         action=part.action,
-        phase=Phase.RESIDUAL,
+        phase=None if spent.waited.in_phases_s else Phase.RESIDUAL,
         share=spent.lost_s / step_s,
         ranks=spent.ranks,
         lost_s_per_step=spent.lost_s,
@@ -108,6 +190,11 @@ def finding_of(part: Part | None, facts: Facts, kind: Kind, warn: Line = WARN) -
             "diagnosis_clock": facts.clock,
         },
     )
+    return stalled(finding, _few(facts, spent.name), warn, f"in {part.words}") or finding
+
+
+def _few(facts: Facts, name: str) -> FewSteps | None:
+    return None if facts.parts is None else few_steps(facts.parts, facts.parts.field(f"{name}_ns"))
 
 
 def host_delays_count(facts: Facts) -> bool:
@@ -115,13 +202,6 @@ def host_delays_count(facts: Facts) -> bool:
     if facts.clock != "gpu" or _is_dry(facts):
         return True
     return _idle_s(facts) >= IDLE_SHARE * (facts.mean.step_s or 0.0)
-
-
-def _lost_s(facts: Facts, host_s: float, late_s: float) -> float:
-    """On the GPU's clock only what the GPU stood still for, or what made single steps late."""
-    if facts.clock != "gpu" or _is_dry(facts):
-        return host_s
-    return max(min(host_s, _idle_s(facts)), late_s)
 
 
 def _idle_s(facts: Facts) -> float:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from traceml.diagnose.account import outside_steps_s, unexplained_s
 from traceml.diagnose.explain import STRAGGLERS
-from traceml.diagnose.host_time import Part, unexplained_s
+from traceml.diagnose.host_time import Part
 from traceml.diagnose.rules import comm_bound, gc_pauses, host_sync, logging_heavy, recompiling
 from traceml.facts.facts import Facts, share
 from traceml.facts.stragglers import excess_share
@@ -28,7 +29,9 @@ def _phase(phase: Phase) -> Measure:
     return lambda facts, _: facts.typical_share(phase)
 
 
-def _rest(facts: Facts, _: Finding) -> float | None:
+def _rest(facts: Facts, finding: Finding) -> float | None:
+    if finding.is_between_steps:
+        return share(outside_steps_s(facts.mean), facts.mean.wall_s)
     return share(unexplained_s(facts.mean), facts.mean.step_s)
 
 

@@ -3,13 +3,17 @@
 Computed step by step from the window that the finding was made from: ranks that wait for each other
 take as long as the slowest, so what is gone from one rank counts only until the next one is the
 slowest. What a finding merely describes, such as compute, has no entry: nothing can be removed.
+
+All savings of one diagnosis together are no more than the step: what is part of another finding
+saves a part of what that saves, and is not to be added to it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from traceml.diagnose.account import held_s, places_of
 from traceml.diagnose.uneven import named
 from traceml.facts.facts import Facts
 from traceml.facts.job import Job
@@ -19,6 +23,8 @@ from traceml.model.quantities import duration
 
 LOOP_OVERHEAD_S = 0.0005  # zero_grad, the loss and a progress bar stay in any Python loop
 LEAST_SHARE = 0.001  # of the step: a smaller change is no change
+ONE_PLACE = frozenset({Kind.INPUT_BOUND, Kind.H2D_BOUND, Kind.WAIT_HEAVY})
+"""What is about all of one place, unless another finding holds some of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +72,65 @@ class Cure:
 
 def predict(facts: Facts, findings: Iterable[Finding]) -> tuple[WhatIf, ...]:
     """A prediction for every finding whose cause could be gone, in their order."""
-    found = (_predict(facts, finding) for finding in findings)
-    return tuple(what_if for what_if in found if what_if is not None)
+    findings = list(findings)
+    budget = _Budget()
+    # What is part of another comes after it, what shortens the wall time after the step.
+    in_turn = sorted(findings, key=lambda one: (one.part_of is not None, _cure(one).between))
+    found = {id(finding): _predict(facts, finding, budget) for finding in in_turn}
+    return tuple(what_if for one in findings if (what_if := found[id(one)]) is not None)
 
 
-def _predict(facts: Facts, finding: Finding) -> WhatIf | None:
-    cure, job = CURES.get(finding.kind), facts.job
-    if cure is None or job is None:
+@dataclass(slots=True)
+class _Budget:
+    """What the predictions of one diagnosis may still save."""
+
+    saved_s: float = 0.0
+    """By all so far that are no part of another."""
+    left_s: dict[Kind, float] = field(default_factory=dict)
+    """By finding: what of its saving nothing that is part of it has taken yet."""
+
+    def take(self, finding: Finding, saved_s: float, step_s: float) -> float:
+        """As much of a saving as there is left."""
+        leader = finding.part_of
+        if leader is not None and leader in self.left_s:
+            saved_s = min(saved_s, self.left_s[leader])
+            self.left_s[leader] -= saved_s
+        else:
+            saved_s = max(0.0, min(saved_s, step_s - self.saved_s))
+            self.saved_s += saved_s
+        self.left_s.setdefault(finding.kind, saved_s)
+        return saved_s
+
+
+def _predict(facts: Facts, finding: Finding, budget: _Budget) -> WhatIf | None:
+    cure, job = _cure(finding), facts.job
+    if cure is _NOTHING or job is None or finding.is_one_off:
         return None
     step_s = facts.mean.wall_s if cure.between else facts.mean.step_s
     saved_s = cure.saved_s(job, finding)
-    if not step_s or saved_s is None or saved_s < LEAST_SHARE * step_s:
+    if not step_s or saved_s is None:
+        return None
+    if _is_shared(facts, finding):
+        saved_s = min(saved_s, finding.lost_s_per_step or 0.0)
+    saved_s = budget.take(finding, saved_s, step_s)
+    if saved_s < LEAST_SHARE * step_s:
         return None
     words = cure.words.format(ranks=named(finding.ranks) if finding.ranks else "every rank")
     return WhatIf(finding, words, step_s, max(0.0, step_s - saved_s))
+
+
+def _cure(finding: Finding) -> Cure:
+    if finding.kind is Kind.WAIT_HEAVY and finding.is_between_steps:
+        return _OUTSIDE_STEPS
+    return CURES.get(finding.kind, _NOTHING)
+
+
+def _is_shared(facts: Facts, finding: Finding) -> bool:
+    """Whether another finding holds some of the place that this one is about."""
+    if finding.kind not in ONE_PLACE or finding.lost_s_per_step is None:
+        return False
+    held = held_s(facts.mean)
+    return finding.lost_s_per_step < (1 - LEAST_SHARE) * sum(held[p] for p in places_of(finding))
 
 
 def _without(phase: Phase) -> Callable[[Job, Finding], float]:
@@ -92,16 +143,21 @@ def _without_rest(job: Job, finding: Finding) -> float:
     return job.saved_s(job.parts.phase(Phase.RESIDUAL) - LOOP_OVERHEAD_S)
 
 
-def _without_host_time(field: str) -> Callable[[Job, Finding], float | None]:
+def _without_host_time(name: str) -> Callable[[Job, Finding], float | None]:
     """The host's time gone; on the GPU's clock only what the step had to wait for it."""
     return lambda job, finding: (
-        job.saved_s(job.parts.field(field)) if job.parts.clock == "cpu" else _lost(job, finding)
+        job.saved_s(job.parts.in_rest(name)) if job.parts.clock == "cpu" else _lost(job, finding)
     )
 
 
 def _without_between(field: str) -> Callable[[Job, Finding], float]:
     """Work between the steps gone from every rank."""
     return lambda job, _: job.saved_s(job.parts.field(field), job.own_wall_s())
+
+
+def _without_outside(job: Job, finding: Finding) -> float:
+    """What passes between steps unmeasured, gone from every rank."""
+    return job.saved_s(job.parts.outside(), job.own_wall_s())
 
 
 def _transfer(job: Job, finding: Finding) -> float | None:
@@ -114,6 +170,10 @@ def _lost(job: Job, finding: Finding) -> float | None:
     return finding.lost_s_per_step
 
 
+_NOTHING = Cure("", lambda job, finding: None)
+_OUTSIDE_STEPS = Cure(
+    "of wall time without what passes between steps", _without_outside, between=True
+)
 _KEPT_UP = Cure("if {ranks} kept up with the others", _lost)
 
 CURES: Mapping[Kind, Cure] = {

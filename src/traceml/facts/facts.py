@@ -73,6 +73,8 @@ class Facts:
     """What DDP measured of its own communication; `None` where nothing is known of any."""
     queue_dry_share: float | None = None
     """Of the steps that were watched, those in which the GPU had caught up with the host."""
+    syncs_per_step: float | None = None
+    """How often the host waited for the device in a mean step."""
     host: HostFacts = NOT_SAMPLED
     processes: tuple[ProcessFacts, ...] = ()
     reason_without_steps: str | None = None

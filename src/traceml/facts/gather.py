@@ -13,7 +13,7 @@ from traceml.facts.aligned import Aligned, RankSteps, align, complete_steps
 from traceml.facts.ddp import ddp_facts
 from traceml.facts.facts import Facts, RankFacts, Window
 from traceml.facts.job import Job, job_of
-from traceml.facts.loader import loader_facts, queue_dry_share
+from traceml.facts.loader import loader_facts, queue_dry_share, syncs_per_step
 from traceml.facts.memory import processes_by_rank, rank_memory
 from traceml.facts.parts import StepParts
 from traceml.facts.sensors import during, host_facts, oom_kills, process_facts, with_gpu_use
@@ -97,6 +97,7 @@ def gather(records: RunRecords, most_warmup: int | None = None) -> Facts:
         loader=loader_facts(records.ranks, mean, steps.parts),
         ddp=ddp_facts(records.ranks),
         queue_dry_share=queue_dry_share(records.ranks),
+        syncs_per_step=syncs_per_step(records.ranks),
         # A kill for want of memory comes after the last step.
         host=replace(host, oom_kills=oom_kills(records.samples)),
         processes=process_facts(samples),

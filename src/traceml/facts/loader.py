@@ -72,6 +72,18 @@ def queue_dry_share(ranks: Sequence[RankRecords]) -> float | None:
     return _share_of_watched(ranks, StepFlag.QUEUE_WATCHED, StepFlag.QUEUE_DRY)
 
 
+def syncs_per_step(ranks: Sequence[RankRecords]) -> float | None:
+    """How often the host waited for the device in a mean step; `None` where it was not counted.
+
+    Over complete steps at full resolution, like the shares of what is watched.
+    """
+    if not ranks:
+        return None
+    steps = np.concatenate([rank.steps for rank in ranks])
+    counts = steps["syncs"][(steps["flags"] & NO_STEP) == 0]
+    return float(counts.mean()) if counts.any() else None
+
+
 def _rare_share(parts: StepParts) -> float | None:
     wait_s = np.nan_to_num(parts.field("input_ns")).ravel()
     total_s = float(wait_s.sum())

@@ -41,15 +41,31 @@ class StepParts:
     def phase(self, phase: Phase) -> Floats:
         """One phase on the run's clock; the residual is what the others leave of the body."""
         if phase is Phase.RESIDUAL:
-            rest = self._clocked("body")
+            rest = self.body()
             for part in (Phase.H2D, Phase.COMMUNICATION, *COMPUTE):
                 rest = rest - np.nan_to_num(self.phase(part))
             return rest
         return self._clocked(phase.value)
 
+    def body(self) -> Floats:
+        """The step without its input wait."""
+        return self._clocked("body")
+
     def step(self) -> Floats:
         """The whole step: input wait and body."""
-        return self._clocked("body") + np.nan_to_num(self._clocked("input"))
+        return self.body() + np.nan_to_num(self._clocked("input"))
+
+    def outside(self) -> Floats:
+        """What passed before the step and is neither its input wait, evaluation nor a checkpoint;
+        on the host's clock."""
+        left = self.field("wall_ns")
+        for name in ("input_ns", "body_ns", "evaluation_ns", "checkpoint_ns"):
+            left = left - np.nan_to_num(self.field(name))
+        return np.maximum(left, 0.0)
+
+    def in_rest(self, name: str) -> Floats:
+        """What the host spent on something, as far as the step's rest has room for it."""
+        return np.minimum(self.field(name), np.maximum(self.phase(Phase.RESIDUAL), 0.0))
 
     def own(self) -> Floats:
         """What each rank itself took: the step without exposed communication."""

@@ -19,8 +19,9 @@ class Pauses:
     longest_s: float
     """The most that one step spent."""
     late_s: float
-    """What those steps took longer than the rank's typical step, at most their pauses; a mean
-    over all steps. A pause that the step hides costs nothing, and counts for nothing here."""
+    """What the bodies of those steps took longer than the rank's median body, at most their pauses;
+    a mean over all steps. A pause that the step hides costs nothing, and counts for nothing here,
+    nor does a late batch, which is the input's."""
 
 
 def pauses(parts: StepParts, name: str) -> Pauses | None:
@@ -31,9 +32,9 @@ def pauses(parts: StepParts, name: str) -> Pauses | None:
     spent_s = np.nan_to_num(spent_s)
     if not spent_s.any():  # as nearly always
         return Pauses(0, int(spent_s.size), 0.0, 0.0)
-    step_s = parts.step()
-    typical_s = np.array([[_median(row)] for row in step_s])
-    late_s = np.minimum(spent_s, np.maximum(np.nan_to_num(step_s - typical_s), 0.0))
+    body_s = parts.body()
+    usual_s = np.array([[_median(row)] for row in body_s])
+    late_s = np.minimum(spent_s, np.maximum(np.nan_to_num(body_s - usual_s), 0.0))
     return Pauses(
         steps=int(np.count_nonzero(spent_s)),
         steps_seen=int(spent_s.size),

@@ -76,7 +76,7 @@ def rank_table(section: SectionSummary) -> Table | None:
 
 
 def wait_share(found: Global) -> float | None:
-    """How much of a typical step is Wait*: over all ranks, as the shares beside it are.
+    """How much of a mean step is Wait*: over all ranks, as the shares beside it are.
 
     A median rank's would be that of whoever waits least where two ranks wait for each other.
     """

@@ -88,7 +88,7 @@ def _tiles(section: SectionSummary) -> Iterator[Tile]:
                 yield Tile(words, milliseconds(value), note=f"{point}{slower}")
     share = wait_share(section.global_)
     if share is not None:
-        yield Tile("Wait share", percent(share), note="Wait* of a typical step")
+        yield Tile("Wait share", percent(share), note="Wait* of a mean step")
     yield from _split(section)
     steps, samples = (average.get(f"{noun}_per_s") for noun in ("steps", "samples"))
     if steps is not None:

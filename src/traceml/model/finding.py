@@ -51,7 +51,7 @@ class Kind(str, Enum):
     NO_DATA = "NO_DATA"
     BALANCED = "BALANCED"
     NORMAL = "NORMAL"
-    # Step time: where a typical step's time goes
+    # Step time: where a mean step's time goes
     WARMUP = "WARMUP"
     INCOMPLETE_DATA = "INCOMPLETE_DATA"
     INPUT_BOUND = "INPUT_BOUND"
@@ -166,4 +166,10 @@ class Finding:
     skew: float | None = None
     ranks: tuple[int, ...] = ()
     lost_s_per_step: float | None = None
+    part_of: Kind | None = None
+    """The finding that holds this one's lost time already: the two are not to be added up."""
+    is_between_steps: bool = False
+    """The time passes between steps, where no phase is: its share is one of the wall time."""
+    is_one_off: bool = False
+    """The time was lost in a few single steps: the next ones need not lose any."""
     evidence: Evidence = field(default_factory=dict)

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from enum import IntFlag
 
 MAGIC = b"TRACEML\x00"
-VERSION = 2
+VERSION = 3
 BYTE_ORDER_MARK = 0x01020304
 HEADER_BYTES = 4096
 NOT_MEASURED = -1
@@ -110,6 +110,8 @@ STEP: tuple[Field, ...] = (
     ("micro_batches", "i"),
     ("flags", "I"),
     ("optimizer_steps", "I"),
+    ("syncs", "H"),
+    ("loss_lag", "H"),
     ("sequence", "Q"),
 )
 """One step. `wall = input + body + between`; `-1` is "not measured".
@@ -121,9 +123,12 @@ Communication is what was exposed: time in which the rank waited for a collectiv
 else. Time in garbage collection, logging and compiling is charged to them and to no phase; waiting
 for the device (`sync_ns`) and collating (`collate_ns`) are parts of the phase they happen in.
 `loss` holds a number where `StepFlag.LOSS_SEEN` says so: the loss of the first backward pass, or
-the first that was not finite. One that came late from a device is another record's, so many before
-as `flags >> LOSS_LAG_SHIFT` says.
+the first that was not finite. One that came late from a device is another record's, `loss_lag`
+records before this one. `syncs` counts how often the host waited for the device in `sync_ns`.
 """
+
+MAX_SYNCS = MAX_LOSS_LAG = (1 << 16) - 1
+"""More waits than this in one step are counted as so many; a loss that is later is left out."""
 
 STEP_FIELDS_SINCE_2 = frozenset(
     {
@@ -136,6 +141,7 @@ STEP_FIELDS_SINCE_2 = frozenset(
         "loss",
     }
 )
+STEP_FIELDS_SINCE_3 = frozenset({"syncs", "loss_lag"})
 
 GPU_FIELDS = tuple(name for name, _ in STEP if name.startswith("gpu_"))
 
@@ -198,11 +204,6 @@ class StepFlag(IntFlag):
     LOSS_SEEN = 256
 
 
-LOSS_LAG_SHIFT = 16
-MAX_LOSS_LAG = 0xFFFF
-"""The upper half of a step's flags is a number: how many records before this one the backward pass
-was whose loss stands here."""
-
 NO_STEP = StepFlag.ABORTED | StepFlag.TAIL
 """Records that carry time and are not complete steps."""
 
@@ -224,16 +225,20 @@ def offset_of(fields: Sequence[Field], name: str) -> int:
 
 def step_fields(version: int) -> tuple[Field, ...]:
     """The fields of a step in files of this version."""
-    if version >= 2:
-        return STEP
-    return tuple(field for field in STEP if field[0] not in STEP_FIELDS_SINCE_2)
+    absent = _fields_since(version)
+    return tuple(field for field in STEP if field[0] not in absent)
 
 
 def block_fields(version: int) -> tuple[Field, ...]:
     """The fields of a block in files of this version."""
-    if version >= 2:
-        return BLOCK
-    return tuple(field for field in BLOCK if field[0].rpartition("_")[0] not in STEP_FIELDS_SINCE_2)
+    absent = _fields_since(version)
+    return tuple(field for field in BLOCK if field[0].rpartition("_")[0] not in absent)
+
+
+def _fields_since(version: int) -> frozenset[str]:
+    """The fields of a step that came only after this version."""
+    later = STEP_FIELDS_SINCE_3 if version < 3 else frozenset()
+    return later | STEP_FIELDS_SINCE_2 if version < 2 else later
 
 
 STEP_BYTES = packer(STEP).size

@@ -90,7 +90,7 @@ class Buckets:
 
     def _add_losses(self, steps: npt.NDArray[Any], index: Ints, seen: Ints) -> None:
         """Put losses where their backward passes were; of several in a bucket the last stays."""
-        lags = (steps["flags"][seen] >> layout.LOSS_LAG_SHIFT).astype(np.int64)
+        lags = steps["loss_lag"][seen].astype(np.int64)
         here = index[seen] >= lags
         seen, lags = seen[here], lags[here]
         places = (index[seen] - lags) // self.grid.length

@@ -210,6 +210,7 @@ def _what_if(found: WhatIf) -> WhatIfSummary:
         kind=finding.kind.value,
         ranks=finding.ranks,
         phase=finding.phase and finding.phase.value,
+        part_of=finding.part_of and finding.part_of.value,
         step_time_ms=number(found.step_s * 1e3),
         predicted_step_time_ms=number(found.predicted_s * 1e3),
         speedup=number(found.speedup),

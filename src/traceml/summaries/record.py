@@ -213,6 +213,8 @@ class WhatIfSummary(Struct, frozen=True):
     kind: str
     ranks: tuple[int, ...] = ()
     phase: str | None = None
+    part_of: str | None = None
+    """The kind of the finding whose time this one's is a part of: not to be added to it."""
     step_time_ms: float | None = None
     """As it is; with what lies between steps where the cause does."""
     predicted_step_time_ms: float | None = None

@@ -35,7 +35,7 @@ class Spending:
         own = took - (self.charged_ns - charged_ns)
         self.charged_ns = charged_ns + took
         tracer = session.tracer
-        event = tracer.spend_within if cause == SYNC else tracer.spend
+        event = tracer.spend_waiting if cause == SYNC else tracer.spend
         session.recorder.note_on_host(event, (cause, own))
 
     def timed(self, cause: int, function: Callable[..., Any]) -> Callable[..., Any]:

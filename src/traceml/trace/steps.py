@@ -24,13 +24,13 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
-from traceml.model.layout import LOSS_LAG_SHIFT, MAX_LOSS_LAG, NO_STEP, NOT_MEASURED, StepFlag
+from traceml.model.layout import MAX_LOSS_LAG, MAX_SYNCS, NO_STEP, NOT_MEASURED, StepFlag
 from traceml.trace.timeline import Bounds, Sink, Timeline
 
 INPUT, H2D, FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT, EVALUATION, GC, SAMPLES, BACKWARDS, STEPS = (
     range(11)
 )
-COMMUNICATION, SYNC, LOGGING, COMPILE, COLLATE = range(11, 16)
+COMMUNICATION, SYNC, LOGGING, COMPILE, COLLATE, SYNCS = range(11, 17)
 """Places in the list of what a step has accumulated so far."""
 
 EVALUATING, TRAINING_WITH_GRADIENTS = 0, 3
@@ -139,7 +139,7 @@ class StepTracer:
         """Records written: complete steps and others."""
         self.by_hand = False
         self.fetches = False
-        self._empty: _Totals = [-1, -1, -1, -1, -1, 0, 0, 0, -1, 0, 0, -1, 0, 0, 0, -1]
+        self._empty: _Totals = [-1, -1, -1, -1, -1, 0, 0, 0, -1, 0, 0, -1, 0, 0, 0, -1, 0]
         self._roles: dict[int, Role] = {}
         self._start: int | None = None
         self._start_mark: Any = None
@@ -226,8 +226,16 @@ class StepTracer:
         if self._frames:
             self._frames[-1][2] += duration
 
+    def spend_waiting(self, what: tuple[int, int], now: int, mark: Any) -> None:
+        """A wait for the device ends now; it stays in its phase, and is counted."""
+        if self._start is None:
+            return
+        totals = self._totals
+        totals[SYNC] += what[1]
+        totals[SYNCS] += 1
+
     def spend_within(self, what: tuple[int, int], now: int, mark: Any) -> None:
-        """Time that ends now, in whose phase it stays: waiting for the device, collating."""
+        """Time that ends now, in whose phase it stays: collating."""
         if self._start is None:
             return
         kind, duration = what
@@ -253,20 +261,20 @@ class StepTracer:
         else:
             self._loss_after_optimizer = _first_or_lost(self._loss_after_optimizer, loss)
 
-    def _end_loss(self) -> tuple[float, int]:
-        """The loss that the record which ends now holds, and its flags."""
+    def _end_loss(self) -> tuple[float, int, int]:
+        """The loss that the record which ends now holds, its flags, and its lag in records."""
         loss = self._loss
         if self._loss_after_optimizer is not None:
             loss = _first_or_lost(loss, self._loss_after_optimizer)
         if loss is not None:
             if self.on_loss is not None:
                 self.on_loss(loss, self.steps + 1)
-            return loss, _LOSS_SEEN
+            return loss, _LOSS_SEEN, 0
         if self._awaited is None:
-            return 0.0, 0
+            return 0.0, 0, 0
         (loss, record), self._awaited = self._awaited, None
         lag = self.records - record
-        return (loss, _LOSS_SEEN | lag << LOSS_LAG_SHIFT) if lag <= MAX_LOSS_LAG else (0.0, 0)
+        return (loss, _LOSS_SEEN, lag) if lag <= MAX_LOSS_LAG else (0.0, 0, 0)
 
     def see_memory(self, rss_bytes: int, now: int, mark: Any) -> None:
         """How much memory the process holds."""
@@ -562,7 +570,7 @@ class StepTracer:
         body_start, outside = start, 0
         if flags & _EXPLICIT:
             body_start, _, outside, _ = self._explicit_start
-        loss, seen = self._end_loss()
+        loss, seen, loss_lag = self._end_loss()
         seen |= self._seen
         number = self.sink.write_step(
             start,
@@ -589,6 +597,8 @@ class StepTracer:
             totals[BACKWARDS],
             flags | seen if self.gpu is None else flags | seen | self._gpu_flags(mark),
             totals[STEPS],
+            min(totals[SYNCS], MAX_SYNCS),
+            loss_lag,
         )
         if self.gpu is not None:
             self.gpu.measure_later(number, self._bounds(mark, flags), self._spans)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from factories import flag_steps, make_run, spend
+from factories import count_syncs, flag_steps, make_run, spend
 from traceml.diagnose.rules import host_sync
 from traceml.facts.gather import gather
 from traceml.model.finding import Severity
@@ -20,14 +20,12 @@ def dry(run: RunRecords) -> RunRecords:
     ("run", "severity"),
     [
         pytest.param(spend(GPU, "sync", 5), Severity.WARNING, id="the GPU idles meanwhile"),
-        pytest.param(
-            spend(make_run(gpu=True, noise=0, input_ms=6), "sync", 5, hidden=True),
-            Severity.WARNING,
-            id="the GPU waits for a batch that could have been fetched meanwhile",
-        ),
         pytest.param(spend(GPU, "sync", 12), Severity.CRITICAL, id="for a quarter of the step"),
+        pytest.param(spend(dry(GPU), "sync", 5), Severity.WARNING, id="its queue is dry"),
         pytest.param(
-            spend(dry(GPU), "sync", 5, hidden=True), Severity.WARNING, id="its queue is dry"
+            count_syncs(spend(make_run(gpu=True, noise=0, rest_ms=8), "sync", 1), 150),
+            Severity.CRITICAL,
+            id="many short waits, whose round trips fill the rest",
         ),
     ],
 )
@@ -46,7 +44,39 @@ def test_must_fire(run: RunRecords, severity: Severity) -> None:
         pytest.param(spend(GPU, "sync", 3.9), id="just below the line"),
         pytest.param(spend(make_run(), "sync", 12), id="on the host's clock"),
         pytest.param(GPU, id="no wait"),
+        pytest.param(
+            spend(make_run(gpu=True, noise=0, input_ms=6), "sync", 5, hidden=True),
+            id="the GPU waits for a batch, which is the input's time",
+        ),
+        pytest.param(
+            spend(dry(GPU), "sync", 30, hidden=True), id="a dry queue, and nothing in the rest"
+        ),
+        pytest.param(
+            count_syncs(spend(make_run(gpu=True, noise=0, rest_ms=8), "sync", 1), 3),
+            id="a few reads beside a host that is slow otherwise",
+        ),
     ],
 )
 def test_must_stay_silent(run: RunRecords) -> None:
     assert host_sync.check(gather(run)) is None
+
+
+def test_it_never_claims_more_than_the_rest_holds() -> None:
+    for rest_ms in (0.5, 6, 30):
+        run = count_syncs(spend(dry(make_run(gpu=True, rest_ms=rest_ms, noise=0)), "sync", 60), 10)
+        finding = host_sync.check(gather(run))
+        assert finding is not None
+        assert finding.lost_s_per_step == pytest.approx(60e-3)  # the wait lengthened the rest
+        hidden = spend(dry(make_run(gpu=True, rest_ms=rest_ms, noise=0)), "sync", 60, hidden=True)
+        finding = host_sync.check(gather(hidden))
+        assert finding is None or finding.lost_s_per_step <= rest_ms * 1.001e-3
+
+
+def test_a_loop_that_reads_value_by_value_is_told_how_often_it_does() -> None:
+    run = count_syncs(spend(make_run(gpu=True, noise=0, rest_ms=14), "sync", 1), 150)
+    finding = host_sync.check(gather(run))
+    assert finding is not None
+    assert finding.lost_s_per_step == pytest.approx(15e-3)
+    assert "15.0 ms of 51.0 ms" in finding.claim
+    assert "150 times and 1.0 ms per step" in finding.claim
+    assert "read the result once" in finding.action

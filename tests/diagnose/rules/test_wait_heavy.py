@@ -1,11 +1,14 @@
 """Wait heavy fires on time nobody can explain, and not on the loop's own overhead."""
 
+from dataclasses import replace
+
 import pytest
 
-from factories import make_rank, make_run, spend
+from factories import make_rank, make_run, spend, stall, work_between
+from traceml.diagnose.engine import diagnose
 from traceml.diagnose.rules import wait_heavy
 from traceml.facts.gather import gather
-from traceml.model.finding import Finding, Kind, Severity
+from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.phase import Phase
 from traceml.model.rank import Region
 from traceml.store.records import RunRecords
@@ -53,7 +56,8 @@ def test_must_fire(run: RunRecords, severity: Severity) -> None:
         pytest.param(make_run(rest_ms=40, backward_ms=None), id="backward not measured"),
         pytest.param(make_run(rest_ms=40, optimizer_ms=None), id="updates by hand"),
         pytest.param(make_run(input_ms=50), id="input explains it"),
-        pytest.param(make_run(between_ms=50), id="it lies between the steps"),
+        pytest.param(work_between(make_run(), "evaluation", 50), id="evaluation between the steps"),
+        pytest.param(make_run(between_ms=8), id="a little between the steps"),
         pytest.param(make_run(steps=0), id="no steps"),
     ],
 )
@@ -127,3 +131,84 @@ def test_a_loop_without_fetches_says_that_making_batches_is_in_it() -> None:
 
 def test_on_the_gpus_clock_it_is_the_gpu_that_idles() -> None:
     assert "GPU stood idle" in found(make_run(rest_ms=40, gpu=True)).claim
+
+
+def with_region(run: RunRecords, region: Region) -> RunRecords:
+    return replace(run, ranks=tuple(replace(rank, regions=(region,)) for rank in run.ranks))
+
+
+@pytest.mark.parametrize("input_ms", [None, 0.05], ids=["no fetches seen", "with fetches"])
+def test_a_named_region_in_most_of_a_short_step_is_not_balanced(input_ms: float | None) -> None:
+    short = make_run(
+        input_ms=input_ms, forward_ms=0.2, backward_ms=0.3, optimizer_ms=0.1, rest_ms=2.6, noise=0
+    )
+    run = with_region(short, Region("augment", 200, 0.44, 0.1, None))
+    verdict = diagnose(gather(run)).primary
+    assert (verdict.kind, verdict.severity) == (Kind.WAIT_HEAVY, Severity.WARNING)
+    assert "81%" in verdict.claim or "80%" in verdict.claim
+    assert "'augment' is 85% of it" in verdict.claim
+    assert "'augment'" in verdict.action
+
+
+@pytest.mark.parametrize(
+    ("parts", "kind"),
+    [
+        pytest.param({"rest_ms": 0.9}, Kind.WAIT_HEAVY, id="the rest"),
+        pytest.param({"input_ms": 0.9, "rest_ms": 0.1}, Kind.INPUT_BOUND, id="input"),
+        pytest.param({"h2d_ms": 0.9, "rest_ms": 0.1}, Kind.H2D_BOUND, id="copies"),
+    ],
+)
+def test_the_largest_part_of_a_tiny_step_is_a_remark_and_not_balanced(
+    parts: dict[str, float], kind: Kind
+) -> None:
+    tiny = {"input_ms": 0.05, "forward_ms": 0.1, "backward_ms": 0.1, "optimizer_ms": 0.1}
+    found = diagnose(gather(make_run(**{**tiny, **parts}, noise=0))).sections[Section.STEP_TIME]
+    assert [(f.kind, f.severity) for f in found] == [(kind, Severity.INFO)]
+
+
+def test_time_between_explicit_steps_is_said_to_pass_there() -> None:
+    run = make_run(input_ms=None, between_ms=60, noise=0)
+    verdict = diagnose(gather(run)).primary
+    assert (verdict.kind, verdict.severity) == (Kind.WAIT_HEAVY, Severity.WARNING)
+    assert verdict.phase is None
+    assert "62% of the wall time (60.0 ms of 96.0 ms per step) passes between steps" in (
+        verdict.claim
+    )
+    assert verdict.lost_s_per_step == pytest.approx(0.06)
+    assert "DataLoader" in verdict.action
+
+
+def test_evaluation_between_steps_is_not_counted_with_it() -> None:
+    run = work_between(make_run(between_ms=20, noise=0), "evaluation", 30)
+    assert "20.0 ms of 87.0 ms" in found(run).claim
+
+
+def test_between_and_inside_are_both_told_the_larger_first() -> None:
+    more_outside = found(make_run(between_ms=60, rest_ms=20, noise=0))
+    assert more_outside.is_between_steps
+    assert "Besides: 36% of a mean step (20.0 ms of 56.0 ms)" in more_outside.claim
+    more_inside = found(make_run(between_ms=50, rest_ms=60, noise=0))
+    assert more_inside.phase is Phase.RESIDUAL
+    assert "Besides: 34% of the wall time" in more_inside.claim
+
+
+def test_one_long_stall_is_no_share_of_a_mean_step() -> None:
+    run = stall(make_run(rest_ms=1, noise=0), "rest", 70, 100)
+    finding = found(run)
+    assert finding.severity is Severity.WARNING
+    assert finding.claim == (
+        "One step (number 100) took 1 min 10 s, 1 min 10 s of it outside data, copies and the "
+        "model's work; without it a mean step takes 37.0 ms."
+    )
+    assert finding.is_one_off
+    assert "%" not in finding.claim
+
+
+def test_a_short_stall_is_only_a_remark() -> None:
+    assert found(stall(make_run(noise=0), "rest", 2, 100)).severity is Severity.INFO
+
+
+def test_a_stall_beside_a_rest_in_every_step_leaves_that_as_it_is() -> None:
+    finding = found(stall(make_run(rest_ms=20, noise=0), "rest", 70, 100))
+    assert not finding.is_one_off
+    assert "of a mean step" in finding.claim

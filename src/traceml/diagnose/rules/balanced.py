@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceml.diagnose.host_time import unexplained_s
+from traceml.diagnose.account import rest_s, unexplained_s
 from traceml.facts.facts import Facts, share
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.phase import Phase
@@ -15,6 +15,12 @@ def check(facts: Facts) -> Finding:
     """What to say when no step-time rule found anything."""
     known = {phase: part for phase in Phase if (part := _share(facts, phase)) is not None}
     claim = f"No single bottleneck stands out in a step of {duration(facts.mean.step_s)}"
+    unknown_share = share(rest_s(facts.mean), facts.mean.step_s) or 0.0
+    if facts.mean.residual_s is None and unknown_share > max(known.values(), default=0.0):
+        claim = (
+            f"Nothing that was measured stands out in a step of {duration(facts.mean.step_s)}, but "
+            f"{percent(unknown_share)} of it lies in no phase that was measured"
+        )
     if known:
         largest = max(known, key=lambda phase: known[phase])
         claim += f"; {largest.value} is the largest part at {percent(known[largest])}"

@@ -45,7 +45,7 @@ def check(facts: Facts) -> Finding | None:
         section=Section.STEP_TIME,
         severity=Severity.CRITICAL if critical else Severity.WARNING,
         claim=(
-            f"Every rank waits {percent(transfer_share)} of a typical step "
+            f"Every rank waits {percent(transfer_share)} of a mean step "
             f"({duration(transfer_s)} of {duration(step_s)}) for data to travel between the "
             f"ranks{beside}."
         ),

@@ -43,7 +43,7 @@ def check(facts: Facts) -> Finding | None:
         section=Section.STEP_TIME,
         severity=Severity.WARNING if waits else Severity.INFO,
         claim=(
-            f"Compute takes {percent(compute_share)} of a typical step; "
+            f"Compute takes {percent(compute_share)} of a mean step; "
             f"{largest.value} is the largest part "
             f"({duration(parts[largest])}, {percent(parts[largest] / times.step_s)}){beside}."
         ),

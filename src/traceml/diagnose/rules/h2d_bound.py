@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from traceml.diagnose.account import is_largest
 from traceml.diagnose.lines import Line, severity
+from traceml.diagnose.stalls import few_steps_of, stalled
 from traceml.facts.facts import Facts, phase_s, share
 from traceml.model.finding import Finding, Kind, Section
 from traceml.model.phase import Phase
@@ -19,15 +21,15 @@ def check(facts: Facts) -> Finding | None:
     copy_s, step_s = facts.typical(Phase.H2D), facts.mean.step_s
     if copy_s is None or not step_s:
         return None
-    found = severity(copy_s, step_s, WARN, (CRITICAL,))
+    found = severity(copy_s, step_s, WARN, (CRITICAL,), is_largest(facts, Phase.H2D))
     if found is None:
         return None
-    return Finding(
+    finding = Finding(
         kind=KIND,
         section=Section.STEP_TIME,
         severity=found,
         claim=(
-            f"Copies to the device take {percent(copy_s / step_s)} of a typical step "
+            f"Copies to the device take {percent(copy_s / step_s)} of a mean step "
             f"({duration(copy_s)} of {duration(step_s)})."
         ),
         action=_next_step(facts),
@@ -47,6 +49,8 @@ def check(facts: Facts) -> Finding | None:
             "diagnosis_clock": facts.clock,
         },
     )
+    few = few_steps_of(facts, Phase.H2D)
+    return stalled(finding, few, WARN, "in copies to the device") or finding
 
 
 def _next_step(facts: Facts) -> str:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 
-from traceml.diagnose.lines import Line, severity
+from traceml.diagnose.account import is_largest
+from traceml.diagnose.lines import Line, quieter, severity
+from traceml.diagnose.stalls import few_steps_of, stalled
 from traceml.facts.facts import Facts, phase_s, share
 from traceml.facts.loader import LoaderFacts
 from traceml.model.finding import Finding, Kind, Section, Severity
@@ -34,18 +36,18 @@ def check(facts: Facts) -> Finding | None:
     wait_s, step_s = facts.typical(Phase.INPUT), facts.mean.step_s
     if wait_s is None or not step_s:
         return None
-    found = severity(wait_s, step_s, WARN, CRITICAL)
+    found = severity(wait_s, step_s, WARN, CRITICAL, is_largest(facts, Phase.INPUT))
     if found is None:
         return None
     loader = facts.loader
     if _workers_keep_up(loader):
-        found = Severity.WARNING  # the data was there: it is not what the step waits for
-    return Finding(
+        found = quieter(found, Severity.WARNING)  # the data was there: it waits for something else
+    finding = Finding(
         kind=KIND,
         section=Section.STEP_TIME,
         severity=found,
         claim=(
-            f"Waiting for data takes {percent(wait_s / step_s)} of a typical step "
+            f"Waiting for data takes {percent(wait_s / step_s)} of a mean step "
             f"({duration(wait_s)} of {duration(step_s)})."
         ),
         action=_next_step(facts, wait_s, step_s - wait_s) + _pinning(facts),
@@ -70,6 +72,8 @@ def check(facts: Facts) -> Finding | None:
             "diagnosis_clock": facts.clock,
         },
     )
+    few = few_steps_of(facts, Phase.INPUT)
+    return stalled(finding, few, WARN, "waiting for data") or finding
 
 
 def _next_step(facts: Facts, wait_s: float, body_s: float) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from traceml.diagnose.host_time import Part, finding_of, spent_on
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind
@@ -20,7 +18,7 @@ def part(facts: Facts) -> Part | None:
         return None
     return Part(
         words="compiling",
-        spent=replace(spent, lost_s=spent.host_s),
+        spent=spent,
         detail=(
             f"torch.compile compiled again in {spent.steps} after warm-up, "
             f"for up to {spent.longest}"

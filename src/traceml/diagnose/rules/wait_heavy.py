@@ -1,15 +1,20 @@
-"""Wait heavy: the step's body spends its time outside the model's work.
+"""Wait heavy: time goes neither into the model's work nor into a wait that was measured as such.
 
 Judged by what is not input wait, copies, communication or compute; the parts of it that have a
 measurement of their own are told apart. Stays silent when a part of compute was not measured,
-because that part would look like waiting.
+because that part would look like waiting. What passes between steps is judged by the wall time.
 """
 
 from __future__ import annotations
 
-from traceml.diagnose.host_time import unexplained_s
-from traceml.diagnose.lines import Line, severity
+from collections.abc import Sequence
+from dataclasses import replace
+
+from traceml.diagnose import outside_steps
+from traceml.diagnose.account import is_largest, unexplained_s
+from traceml.diagnose.lines import Line, louder, severity
 from traceml.diagnose.rules import gc_pauses, host_sync, logging_heavy, recompiling
+from traceml.diagnose.stalls import few_steps_of, stalled
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.phase import Phase
@@ -24,27 +29,31 @@ MAIN_PART = 0.30  # of the rest: a smaller part is not the answer, and what is u
 
 Known = tuple[str, float, str]
 """A part of the rest in words, its seconds per step, and what to do about it."""
+NOBODY: Known = ("", 0.0, "")
 
 
 def check(facts: Facts) -> Finding | None:
-    """Fires when a noticeable part of the step is neither work nor a measured wait."""
+    """Fires when a noticeable part of the time is neither work nor a measured wait."""
+    inside, outside = _inside(facts), outside_steps.finding_of(facts, KIND)
+    if inside is None or outside is None:
+        return inside or outside
+    more, less = sorted((inside, outside), key=lambda one: -(one.lost_s_per_step or 0.0))
+    return replace(more, claim=f"{more.claim} Besides: {less.claim}")
+
+
+def _inside(facts: Facts) -> Finding | None:
+    """What is unexplained inside the steps."""
     times = facts.mean
     rest_s = unexplained_s(times)
     if rest_s is None or not times.step_s:
         return None
-    warn = WARN_WITHOUT_FETCHES if times.input_s is None else WARN
-    found = severity(rest_s, times.step_s, warn, (CRITICAL,))
+    measured = _measured(facts)
+    measured_s = min(sum(part_s for _, part_s, _ in measured), rest_s)
+    main = _main_part([*measured, *_regions(facts, rest_s)], rest_s)
+    found = _severity(facts, rest_s, max(measured_s, main[1]))
     if found is None:
         return None
-    measured = [(words, min(part_s, rest_s), action) for words, part_s, action in _measured(facts)]
-    measured_s = min(sum(part_s for _, part_s, _ in measured), rest_s)
-    known = [*measured, *_regions(facts, rest_s)]
-    main = max(known, key=lambda part: part[1], default=("", 0.0, ""))
-    if main[1] < MAIN_PART * rest_s:
-        main = ("", 0.0, "")
-    if times.input_s is None and not CRITICAL.is_crossed(measured_s, times.step_s):
-        found = Severity.WARNING  # a script may make its batches here, which is work
-    return Finding(
+    finding = Finding(
         kind=KIND,
         section=Section.STEP_TIME,
         severity=found,
@@ -70,12 +79,33 @@ def check(facts: Facts) -> Finding | None:
             "diagnosis_clock": facts.clock,
         },
     )
+    where = f"in {main[0]}" if main[0] else "outside data, copies and the model's work"
+    return stalled(finding, few_steps_of(facts, Phase.RESIDUAL), WARN, where) or finding
+
+
+def _severity(facts: Facts, rest_s: float, known_s: float) -> Severity | None:
+    """A script without a DataLoader may make its batches here, which is work: that alone only
+    warns, and later; what is known to be something else does not have that excuse."""
+    step_s, largest = facts.mean.step_s or 0.0, is_largest(facts, Phase.RESIDUAL)
+    if facts.mean.input_s is not None:
+        return severity(rest_s, step_s, WARN, (CRITICAL,), largest)
+    found = severity(rest_s, step_s, WARN_WITHOUT_FETCHES, (), largest)
+    known = severity(known_s, step_s, WARN, (CRITICAL,))
+    return louder(found, known)
+
+
+def _main_part(known: Sequence[Known], rest_s: float) -> Known:
+    """The largest known part, where it is large enough to be the answer."""
+    main = max(known, key=lambda part: part[1], default=NOBODY)
+    return main if main[1] >= MAIN_PART * rest_s else NOBODY
 
 
 def _measured(facts: Facts) -> list[Known]:
     """The parts of the rest that are measured in every run."""
     parts = (rule.part(facts) for rule in (gc_pauses, logging_heavy, recompiling, host_sync))
-    return [(part.words, part.spent.lost_s, part.action) for part in parts if part is not None]
+    return [
+        (part.words, part.spent.waited.in_rest_s, part.action) for part in parts if part is not None
+    ]
 
 
 def _regions(facts: Facts, rest_s: float) -> list[Known]:
@@ -101,7 +131,7 @@ def _claim(facts: Facts, rest_s: float, step_s: float, main: Known, known_s: flo
         else "is neither data, copies nor the model's work"
     )
     claim = (
-        f"{percent(rest_s / step_s)} of a typical step ({duration(rest_s)} of {duration(step_s)}) "
+        f"{percent(rest_s / step_s)} of a mean step ({duration(rest_s)} of {duration(step_s)}) "
         f"{what}"
     )
     words, part_s, _ = main

@@ -1,0 +1,234 @@
+"""The account of a step's time: what each place holds, and who may claim how much of it.
+
+A mean step is input wait, copies, forward, backward, optimizer, communication and the rest; what
+lies between steps is a place too. A finding loses no more time than its places hold, and no two
+findings lose the same time: they draw on the account in order of their evidence, waits that were
+measured as such first, and what is gone cannot be claimed again. What stands behind another finding
+(its cause, say) draws on that one's time instead, and is marked as a part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from traceml.diagnose.explain import STRAGGLERS, in_order, leader_of
+from traceml.facts.facts import Facts, phase_s
+from traceml.facts.times import StepTimes
+from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.model.phase import COMPUTE, Phase
+from traceml.model.quantities import duration
+
+NOTHING = 0.001  # of a claim: as little is neither missed nor a claim by itself
+
+
+class Place(str, Enum):
+    """Where time can go: a phase of the step, or what lies between two steps."""
+
+    INPUT = "input"
+    H2D = "h2d"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+    COMMUNICATION = "communication"
+    RESIDUAL = "residual"
+    BETWEEN = "between"
+
+
+IN_COMPUTE = tuple(Place(phase.value) for phase in COMPUTE)
+IN_STEP = tuple(place for place in Place if place is not Place.BETWEEN)
+
+
+def unexplained_s(times: StepTimes) -> float | None:
+    """What is left of the body after copies, compute and communication."""
+    if times.residual_s is None:
+        return None
+    return times.residual_s - (times.communication_s or 0.0)
+
+
+def rest_s(times: StepTimes) -> float:
+    """What of the body lies in no measured phase, be it for want of a measurement."""
+    known = (Phase.H2D, Phase.COMMUNICATION, *COMPUTE)
+    measured_s = sum(phase_s(times, phase) or 0.0 for phase in known)
+    return max(0.0, (times.body_s or 0.0) - measured_s)
+
+
+def outside_steps_s(times: StepTimes) -> float | None:
+    """What passes between steps and is neither evaluation nor a checkpoint."""
+    if times.between_s is None:
+        return None
+    return max(0.0, times.between_s - (times.evaluation_s or 0.0) - (times.checkpoint_s or 0.0))
+
+
+def held_s(times: StepTimes) -> dict[Place, float]:
+    """What each place holds in a mean step."""
+    held = {
+        Place(phase.value): phase_s(times, phase) or 0.0
+        for phase in Phase
+        if phase is not Phase.RESIDUAL
+    }
+    return held | {Place.RESIDUAL: rest_s(times), Place.BETWEEN: times.between_s or 0.0}
+
+
+def is_largest(facts: Facts, phase: Phase) -> bool:
+    """Whether no other part of the step is as long as this one; compute counts as one part."""
+    held = held_s(facts.mean)
+    own = held.pop(Place(phase.value))
+    compute_s = sum(held.pop(place) for place in IN_COMPUTE)
+    del held[Place.BETWEEN]
+    return own > max(compute_s, *held.values())
+
+
+def places_of(finding: Finding) -> tuple[Place, ...]:
+    """Where a finding's lost time lies, the likeliest place first."""
+    kind, phase = finding.kind, finding.phase
+    if kind is Kind.HOST_BOUND:  # a GPU without work: outside its phases first, then inside them
+        return (Place.INPUT, Place.RESIDUAL, *IN_COMPUTE)
+    if finding.is_between_steps or kind in (Kind.CHECKPOINT_HEAVY, Kind.EVALUATION_HEAVY):
+        return (Place.BETWEEN,)
+    if kind in HOST_CAUSES and phase is None:
+        return (Place.RESIDUAL, *IN_COMPUTE)
+    own = () if phase is None else (Place(phase.value),)
+    if kind in STRAGGLERS:  # the others wait for it where gradients are exchanged
+        is_hidden = finding.evidence.get("waiting") == "inferred"
+        waiting = Place.BACKWARD if is_hidden else Place.COMMUNICATION
+        return _once((waiting, *own, *IN_STEP))
+    if kind in SPREAD_OUT:
+        return _once((*own, *IN_STEP))
+    return own or IN_STEP
+
+
+HOST_CAUSES = frozenset({Kind.GC_PAUSES, Kind.LOGGING_HEAVY, Kind.RECOMPILING, Kind.HOST_SYNC})
+SPREAD_OUT = frozenset({*STRAGGLERS, Kind.SLOWDOWN, Kind.CPU_STARVED, Kind.GPU_THROTTLED})
+"""Not about one place: they take what is left, wherever it is."""
+
+_IN_TURN = (
+    Kind.COMM_BOUND,
+    *sorted(STRAGGLERS),
+    Kind.INPUT_BOUND,
+    Kind.H2D_BOUND,
+    Kind.WAIT_HEAVY,
+    Kind.EVALUATION_HEAVY,
+    Kind.CHECKPOINT_HEAVY,
+    Kind.RECOMPILING,
+    Kind.GC_PAUSES,
+    Kind.LOGGING_HEAVY,
+    Kind.HOST_SYNC,
+    Kind.HOST_BOUND,
+    Kind.CPU_STARVED,
+    Kind.SLOWDOWN,
+)
+"""Who draws first: what was measured in its place, and at the end what is a share of the whole."""
+
+
+def settle(facts: Facts, found: Sequence[Finding]) -> list[Finding]:
+    """The same findings, each with the lost time that is its own or a part of its leader's."""
+    said = in_order(found)
+    ledger = _Ledger.of(facts.mean)
+    settled: dict[int, Finding] = {}
+    for finding in sorted(said, key=lambda finding: _turn(finding, said)):
+        if finding.section is Section.STEP_TIME and finding.lost_s_per_step:
+            leader = ledger.holder(finding, leader_of(finding, said))
+            settled[id(finding)] = ledger.settle(finding, leader)
+    return [settled.get(id(finding), finding) for finding in found]
+
+
+def _turn(finding: Finding, said: Sequence[Finding]) -> tuple[bool, int]:
+    """What stands behind another finding comes after all that may lead one."""
+    turn = _IN_TURN.index(finding.kind) if finding.kind in _IN_TURN else len(_IN_TURN)
+    return leader_of(finding, said) is not None, turn
+
+
+@dataclass(slots=True)
+class _Ledger:
+    """What is still free, while one finding after the other draws on it."""
+
+    held: Mapping[Place, float]
+    free: dict[Place, float]
+    step_left_s: float
+    """Phases that were measured in some of the steps alone may add up to more than the step."""
+    claims: list[_Claim] = field(default_factory=list)
+
+    @staticmethod
+    def of(times: StepTimes) -> _Ledger:
+        """The account of a mean step before anything is claimed."""
+        return _Ledger(held_s(times), held_s(times), times.step_s or 0.0)
+
+    def holder(self, finding: Finding, leader: Finding | None) -> _Claim | None:
+        """The claim that this finding's time is a part of, if there is one.
+
+        A slowdown that lies in one phase is a part of what is said about that phase. HOST_BOUND
+        is inferred: it gets what the causes behind it and beside it leave, and no part of theirs.
+        """
+        if finding.kind is Kind.SLOWDOWN and finding.phase is not None:
+            place = Place(finding.phase.value)
+            return next((claim for claim in self.claims if claim.places == (place,)), None)
+        if leader is None or Kind.HOST_BOUND in (finding.kind, leader.kind):
+            return None
+        return next((claim for claim in self.claims if claim.finding is leader), None)
+
+    def settle(self, finding: Finding, holder: _Claim | None) -> Finding:
+        """Draw on the holder's time where there is one, else on the account."""
+        wanted_s, places = finding.lost_s_per_step or 0.0, places_of(finding)
+        if holder is not None:
+            drawn_s = min(wanted_s, holder.left_s)
+            holder.left_s -= drawn_s
+            finding = replace(finding, part_of=holder.finding.kind)
+        elif finding.kind is Kind.HOST_BOUND:
+            drawn_s = self._draw_in_place(wanted_s, places)
+        else:
+            drawn_s = self._draw(wanted_s, places)
+        self.claims.append(_Claim(finding, places, drawn_s))
+        return self._reduced(finding, drawn_s)
+
+    def _draw(self, wanted_s: float, places: Sequence[Place]) -> float:
+        """Take what is free of these places, in their order; returns how much that was."""
+        drawn_s = 0.0
+        for place in places:
+            limits = [wanted_s - drawn_s, self.free[place]]
+            if place is not Place.BETWEEN:
+                limits.append(self.step_left_s)
+            part_s = max(0.0, min(limits))
+            self.free[place] -= part_s
+            if place is not Place.BETWEEN:
+                self.step_left_s -= part_s
+            drawn_s += part_s
+        return drawn_s
+
+    def _draw_in_place(self, wanted_s: float, places: Sequence[Place]) -> float:
+        """The same for time of which others may have told a part already: what they hold of a
+        place is that part, and is made up for nowhere."""
+        drawn_s = 0.0
+        for place in places:
+            part_s = min(wanted_s, self.held[place])
+            wanted_s -= part_s
+            told_s = self.held[place] - self.free[place]
+            drawn_s += self._draw(max(0.0, part_s - told_s), (place,))
+        return drawn_s
+
+    def _reduced(self, finding: Finding, drawn_s: float) -> Finding:
+        """The finding with what it drew; where others hold some of its time, it says so."""
+        wanted_s = finding.lost_s_per_step or 0.0
+        if drawn_s >= (1 - NOTHING) * wanted_s:
+            return finding  # as the rule said it, to the last digit
+        if drawn_s <= NOTHING * wanted_s:
+            return replace(finding, lost_s_per_step=0.0, severity=Severity.INFO)
+        own = (
+            f"Of the time that it costs, {duration(drawn_s)} per step is its own; the rest is "
+            "counted with the other findings."
+        )
+        return replace(finding, lost_s_per_step=drawn_s, claim=f"{finding.claim} {own}")
+
+
+@dataclass(slots=True)
+class _Claim:
+    """What one finding holds, and how much of it nobody behind it has drawn on yet."""
+
+    finding: Finding
+    places: tuple[Place, ...]
+    left_s: float
+
+
+def _once(places: Sequence[Place]) -> tuple[Place, ...]:
+    return tuple(dict.fromkeys(places))

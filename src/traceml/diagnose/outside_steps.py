@@ -1,0 +1,68 @@
+"""Time that passes between steps and is neither evaluation nor a checkpoint.
+
+An explicit `trace_step` leaves it outside: a generator that makes the next batch, say. It is in no
+step, so it is held against the wall time. Never critical: a script may mean to leave it out.
+"""
+
+from __future__ import annotations
+
+from traceml.diagnose.account import outside_steps_s
+from traceml.diagnose.lines import Line, severity
+from traceml.diagnose.stalls import stalled
+from traceml.facts.facts import Facts
+from traceml.facts.few_steps import few_steps
+from traceml.model.finding import Finding, Kind, Section
+from traceml.model.quantities import duration, percent
+
+WARN = Line(0.20, 0.003)  # of the wall time; printing and bookkeeping between steps cost less
+MAIN_PART = 0.30  # of it: a region that holds less is not the answer
+
+
+def finding_of(facts: Facts, kind: Kind) -> Finding | None:
+    """The claim that a noticeable part of the wall time passes outside the steps."""
+    outside_s, wall_s = outside_steps_s(facts.mean), facts.mean.wall_s
+    if not outside_s or not wall_s:
+        return None
+    found = severity(outside_s, wall_s, WARN, (), is_largest=outside_s > wall_s / 2)
+    if found is None:
+        return None
+    name, region_s = _main_region(facts, outside_s)
+    named = f": the region '{name}' is {percent(region_s / outside_s)} of it" if name else ""
+    finding = Finding(
+        kind=kind,
+        section=Section.STEP_TIME,
+        severity=found,
+        claim=(
+            f"{percent(outside_s / wall_s)} of the wall time ({duration(outside_s)} of "
+            f"{duration(wall_s)} per step) passes between steps, outside trace_step, and is "
+            f"neither evaluation nor a checkpoint{named}."
+        ),
+        action=(
+            "If the next batch is made there, fetch it inside trace_step or use a DataLoader, "
+            "whose waits are measured as such; name other suspects with traceml.trace_time."
+        ),
+        share=outside_s / wall_s,
+        ranks=tuple(rank.rank.rank for rank in facts.ranks_used),
+        lost_s_per_step=outside_s,
+        is_between_steps=True,
+        evidence={
+            "outside_share": outside_s / wall_s,
+            "outside_steps_ms": outside_s * 1e3,
+            "wall_step_ms": wall_s * 1e3,
+            "main_part": f"the region '{name}'" if name else None,
+            "main_part_ms": region_s * 1e3 if name else None,
+        },
+    )
+    if facts.parts is None:
+        return finding
+    few = few_steps(facts.parts, facts.parts.outside(), facts.parts.field("wall_ns"))
+    return stalled(finding, few, WARN, "before it began, outside trace_step") or finding
+
+
+def _main_region(facts: Facts, outside_s: float) -> tuple[str, float]:
+    """The longest named region that fits, where it explains enough; it may lie in steps as well."""
+    steps = max(1, facts.window.steps_taken * len(facts.ranks_used))
+    for region in facts.regions:  # the longest first
+        if MAIN_PART * outside_s <= region.host_s / steps <= outside_s:
+            return region.name, region.host_s / steps
+    return "", 0.0

@@ -1,0 +1,64 @@
+"""Says of a lost time that lies in a few single steps that it does, instead of giving a mean."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from traceml.diagnose.lines import Line
+from traceml.facts.facts import Facts
+from traceml.facts.few_steps import FewSteps, few_steps
+from traceml.model.finding import Finding, Kind, Severity
+from traceml.model.phase import Phase
+from traceml.model.quantities import duration
+
+DESCRIBES = frozenset({Kind.COMPUTE_BOUND, Kind.BALANCED})
+"""What is said of a mean step in which nothing is lost."""
+WARN_S = 10.0  # a shorter stall, once in a run, is nothing to act on
+
+
+def few_steps_of(facts: Facts, phase: Phase) -> FewSteps | None:
+    """The few steps that hold most of a phase, where a few do."""
+    return None if facts.parts is None else few_steps(facts.parts, facts.parts.phase(phase))
+
+
+def stalled(finding: Finding, few: FewSteps | None, warn: Line, cause: str) -> Finding | None:
+    """The finding as one about a few steps; `None` where the other steps lose time as well.
+
+    Never critical: it is not how the run goes. What happened but once, and soon passed, is only a
+    remark. `cause` says what the time went to: "2.0 s of it `waiting for data`".
+    """
+    if few is None or warn.is_crossed(few.other_lost_s, few.other_step_s):
+        return None
+    words = few.words
+    matters = few.lost_s >= WARN_S or len(few.numbers) > 1
+    return replace(
+        finding,
+        severity=Severity.WARNING if matters else Severity.INFO,
+        claim=(
+            f"{words[0].upper()}{words[1:]} took {duration(few.step_s)}, "
+            f"{duration(few.lost_s)} of it {cause}; without {few.pronoun} a mean step takes "
+            f"{duration(few.other_step_s)}."
+        ),
+        is_one_off=True,
+        evidence={
+            **finding.evidence,
+            "stalled_steps": ", ".join(map(str, few.numbers)),
+            "stalled_ms": few.lost_s * 1e3,
+            "other_steps_ms": few.other_step_s * 1e3,
+        },
+    )
+
+
+def with_stalls(finding: Finding, facts: Facts) -> Finding:
+    """What describes a mean step also says so where a few steps took half of all the time."""
+    if finding.kind not in DESCRIBES or facts.parts is None:
+        return finding
+    few = few_steps(facts.parts, facts.parts.step())
+    if few is None:
+        return finding
+    words = few.words
+    stalls = (
+        f"{words[0].upper()}{words[1:]} took {duration(few.step_s)}; without {few.pronoun} a mean "
+        f"step takes {duration(few.other_step_s)}."
+    )
+    return replace(finding, claim=f"{finding.claim} {stalls}")

@@ -1,0 +1,74 @@
+"""Tells a loss that every step has from one that lies in a few single steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceml.facts.parts import Floats, StepParts
+
+MAX_STEPS = 3  # so many odd steps are an accident; more of them are how the run goes
+MAX_SHARE = 0.05  # of the steps: in a shorter run no single step can be told from the others
+MOST = 0.5  # of the lost time: with less of it in them, the other steps are the story
+
+
+@dataclass(frozen=True, slots=True)
+class FewSteps:
+    """The few steps that hold most of a lost time; times are those of the slowest rank."""
+
+    numbers: tuple[int, ...]
+    """Counted from 1, in order."""
+    step_s: float
+    """What they took, added up."""
+    lost_s: float
+    """What they lost, added up."""
+    other_step_s: float
+    """The mean of all other steps."""
+    other_lost_s: float
+    """What those lose, as a mean."""
+
+    @property
+    def words(self) -> str:
+        """Which steps they are: `one step (number 7)`, `2 steps (numbers 7 and 12)`."""
+        if len(self.numbers) == 1:
+            return f"one step (number {self.numbers[0]:,})"
+        first, last = ", ".join(f"{n:,}" for n in self.numbers[:-1]), f"{self.numbers[-1]:,}"
+        return f"{len(self.numbers)} steps (numbers {first} and {last})"
+
+    @property
+    def pronoun(self) -> str:
+        """How the sentence goes on about them."""
+        return "it" if len(self.numbers) == 1 else "them"
+
+
+def few_steps(parts: StepParts, lost_s: Floats, whole_s: Floats | None = None) -> FewSteps | None:
+    """The few steps that hold most of a lost time, where a few do.
+
+    `lost_s` has a row per rank and a column per step, like `whole_s`, by default the whole steps.
+    `None` also where old steps are folded: the single ones of them are no longer known.
+    """
+    if parts.aligned.folded:
+        return None
+    whole_s = parts.step() if whole_s is None else whole_s
+    timed = np.flatnonzero(np.isfinite(whole_s).any(axis=0))
+    most = min(MAX_STEPS, int(MAX_SHARE * len(timed)))
+    if most < 1:
+        return None
+    whole = np.nan_to_num(whole_s[:, timed])
+    lost = np.clip(np.nan_to_num(lost_s[:, timed]), 0.0, whole).max(axis=0)
+    whole = whole.max(axis=0)
+    latest = np.argsort(-lost, kind="stable")[:most]
+    held = np.cumsum(lost[latest])
+    enough = np.flatnonzero(held >= MOST * lost.sum())
+    if not held[-1] or not len(enough):
+        return None
+    few = np.sort(latest[: int(enough[0]) + 1])
+    others = np.delete(np.arange(len(timed)), few)
+    return FewSteps(
+        numbers=tuple(parts.numbers[timed[few]].tolist()),
+        step_s=float(whole[few].sum()),
+        lost_s=float(lost[few].sum()),
+        other_step_s=float(whole[others].mean()),
+        other_lost_s=float(lost[others].mean()),
+    )
