@@ -13,6 +13,8 @@ History of `VERSION`:
 2  a step also says what its rest was spent on (garbage collection had a field already, now also
    logging, compiling, waiting for the device), how long its batches took to collate, the exposed
    communication on the GPU's clock, the process's memory, and the loss where it was looked at.
+3  a step also says how long replays of CUDA graphs took that hold more than one phase, and a step
+   without a fetch in a script that fetches has 0 samples.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from collections.abc import Sequence
 from enum import IntFlag
 
 MAGIC = b"TRACEML\x00"
-VERSION = 2
+VERSION = 3
 BYTE_ORDER_MARK = 0x01020304
 HEADER_BYTES = 4096
 NOT_MEASURED = -1
@@ -89,6 +91,7 @@ STEP: tuple[Field, ...] = (
     ("optimizer_ns", "q"),
     ("communication_ns", "q"),
     ("gc_ns", "q"),
+    ("graph_ns", "q"),
     ("gpu_input_ns", "q"),
     ("gpu_body_ns", "q"),
     ("gpu_h2d_ns", "q"),
@@ -96,6 +99,7 @@ STEP: tuple[Field, ...] = (
     ("gpu_backward_ns", "q"),
     ("gpu_optimizer_ns", "q"),
     ("gpu_communication_ns", "q"),
+    ("gpu_graph_ns", "q"),
     ("allocated_bytes", "q"),
     ("reserved_bytes", "q"),
     ("rss_bytes", "q"),
@@ -118,6 +122,8 @@ time that the GPU's own timeline stood still for input, and `gpu_body_ns` the re
 Communication is what was exposed: time in which the rank waited for a collective and did nothing
 else. Time in garbage collection, logging and compiling is charged to them and to no phase; waiting
 for the device (`sync_ns`) and collating (`collate_ns`) are parts of the phase they happen in.
+A replay of a CUDA graph that holds forward and backward, and perhaps the optimizer, is compute that
+cannot be told apart: `graph_ns` has its time, and those phases are not measured there.
 `loss` holds a number where `StepFlag.LOSS_SEEN` says so.
 """
 
@@ -132,6 +138,7 @@ STEP_FIELDS_SINCE_2 = frozenset(
         "loss",
     }
 )
+STEP_FIELDS_SINCE_3 = frozenset({"graph_ns", "gpu_graph_ns"})
 
 GPU_FIELDS = tuple(name for name, _ in STEP if name.startswith("gpu_"))
 
@@ -215,16 +222,20 @@ def offset_of(fields: Sequence[Field], name: str) -> int:
 
 def step_fields(version: int) -> tuple[Field, ...]:
     """The fields of a step in files of this version."""
-    if version >= 2:
-        return STEP
-    return tuple(field for field in STEP if field[0] not in STEP_FIELDS_SINCE_2)
+    absent = _fields_since(version)
+    return tuple(field for field in STEP if field[0] not in absent)
 
 
 def block_fields(version: int) -> tuple[Field, ...]:
     """The fields of a block in files of this version."""
-    if version >= 2:
-        return BLOCK
-    return tuple(field for field in BLOCK if field[0].rpartition("_")[0] not in STEP_FIELDS_SINCE_2)
+    absent = _fields_since(version)
+    return tuple(field for field in BLOCK if field[0].rpartition("_")[0] not in absent)
+
+
+def _fields_since(version: int) -> frozenset[str]:
+    """The fields of a step that came only after this version."""
+    later = STEP_FIELDS_SINCE_3 if version < 3 else frozenset()
+    return later | STEP_FIELDS_SINCE_2 if version < 2 else later
 
 
 STEP_BYTES = packer(STEP).size

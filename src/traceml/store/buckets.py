@@ -21,7 +21,7 @@ Ints = npt.NDArray[np.int64]
 
 _WIDE = tuple(name for name, kind in layout.STEP if kind == "q")
 """The 64-bit fields; they lie side by side at a record's beginning."""
-SUMMED = _WIDE[_WIDE.index("wall_ns") : _WIDE.index("gpu_communication_ns") + 1]
+SUMMED = _WIDE[_WIDE.index("wall_ns") : _WIDE.index("gpu_graph_ns") + 1]
 PEAKS = _WIDE[_WIDE.index("allocated_bytes") : _WIDE.index("rss_bytes") + 1]
 LONGEST = ("", "gpu_")
 """The clocks on which the longest step is kept: the host's, the GPU's."""

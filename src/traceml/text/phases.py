@@ -57,9 +57,11 @@ def _parts(times: Times) -> tuple[Branch, ...]:
         found += measured
     else:
         found.append(Branch("compute", compute_ms, "compute", measured))
-    if not measured:
+    if not measured and compute_ms is None:
         return tuple(found)
     missing = [name for name in _COMPUTE if times.get(f"{name}_ms") is None]
+    if compute_ms is not None:
+        missing = []  # they are in it, in the replays of a CUDA graph
     left = f"rest, with {' and '.join(missing)}" if missing else "rest"
     rest_ms = (times["step_time_ms"] or 0.0) - sum(branch.ms for branch in found)
     return (*found, Branch(left, max(rest_ms, 0.0), "residual"))

@@ -60,6 +60,8 @@ class Session:
         self.restores: list[Callable[[], None]] = []
         self.forgets: list[Callable[[], None]] = []
         """What a forked child calls to begin anew."""
+        self.endings: list[Callable[[], None]] = []
+        """What looks once more before the last step is closed."""
         self._folders = [ring_folder, run_folder] if ring_folder else [run_folder]
         self._failures = 0
         self.identified = False
@@ -232,6 +234,8 @@ class Session:
         if self.tracing:
             if gpu is not None:
                 gpu.look_at_memory()
+            for look in self.endings:
+                look()
             self.recorder.digest()
             counted = self.tracer.steps
             self.recorder.note_and_digest(self.tracer.finish, None)

@@ -1,11 +1,14 @@
 """Compute bound is a remark about a healthy step, and names its largest phase."""
 
+from typing import Any
+
 import pytest
 
-from factories import make_run
+from factories import make_run, map_steps
 from traceml.diagnose.rules import compute_bound
 from traceml.facts.gather import gather
 from traceml.model.finding import Severity
+from traceml.model.layout import NOT_MEASURED
 from traceml.model.phase import Phase
 from traceml.store.records import RunRecords
 
@@ -55,3 +58,17 @@ def test_the_advice_follows_from_device_and_phase() -> None:
     assert "8.6%" in advice(make_run(gpu=True))
     assert "CPU" in advice(make_run())
     assert "fused" in advice(make_run(optimizer_ms=60))
+
+
+def test_replays_of_cuda_graphs_are_compute_as_a_whole() -> None:
+    def capture(steps: Any, rank: int) -> None:
+        phases = ("forward_ns", "backward_ns", "optimizer_ns")
+        steps["graph_ns"] = sum(steps[name] for name in phases)
+        for name in phases:
+            steps[name] = NOT_MEASURED
+
+    finding = compute_bound.check(gather(map_steps(make_run(), capture)))
+    assert finding is not None
+    assert finding.phase is None
+    assert "the replay of CUDA graphs" in finding.claim
+    assert finding.evidence["largest_phase"] == "cuda_graph"

@@ -23,17 +23,23 @@ def check(facts: Facts) -> Finding | None:
     if times.compute_at_least_s is None or not times.step_s:
         return None
     compute_share = times.compute_at_least_s / times.step_s
-    parts = {phase: part for phase in COMPUTE if (part := facts.typical(phase)) is not None}
-    if compute_share < SHARE or not parts:
+    if compute_share < SHARE:
         return None
+    parts: dict[Phase | None, float] = {
+        phase: part for phase in COMPUTE if (part := facts.typical(phase)) is not None
+    }
+    replayed_s = times.compute_at_least_s - sum(parts.values())
+    if len(parts) < len(COMPUTE):
+        parts[None] = replayed_s  # of CUDA graphs: one launch cannot be told apart
     largest = max(parts, key=lambda phase: parts[phase])
+    name = "the replay of CUDA graphs" if largest is None else largest.value
     return Finding(
         kind=KIND,
         section=Section.STEP_TIME,
         severity=Severity.INFO,
         claim=(
             f"Compute takes {percent(compute_share)} of a typical step; "
-            f"{largest.value} is the largest part "
+            f"{name} is the largest part "
             f"({duration(parts[largest])}, {percent(parts[largest] / times.step_s)})."
         ),
         action=_next_step(facts, largest),
@@ -44,14 +50,14 @@ def check(facts: Facts) -> Finding | None:
             "compute_share": compute_share,
             "compute_ms": times.compute_at_least_s * 1e3,
             "step_time_ms": times.step_s * 1e3,
-            "largest_phase": largest.value,
+            "largest_phase": "cuda_graph" if largest is None else largest.value,
             "largest_phase_ms": parts[largest] * 1e3,
             "diagnosis_clock": facts.clock,
         },
     )
 
 
-def _next_step(facts: Facts, largest: Phase) -> str:
+def _next_step(facts: Facts, largest: Phase | None) -> str:
     if largest is Phase.OPTIMIZER:
         return "Try a fused optimizer (fused=True) or a larger batch, so that it runs less often."
     on_host = all(rank.rank.device.startswith("cpu") for rank in facts.ranks_used)
@@ -67,4 +73,6 @@ def _next_step(facts: Facts, largest: Phase) -> str:
         if filled and max(filled) < ROOM_SHARE
         else ""
     )
+    if largest is None:
+        return f"To go faster, try bfloat16 autocast, or fuse kernels with torch.compile.{room}"
     return f"To go faster, try bfloat16 autocast and torch.compile.{room}"
