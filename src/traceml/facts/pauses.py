@@ -14,10 +14,12 @@ class Pauses:
     """One kind of pause over all ranks and steps, at full resolution."""
 
     steps: int
-    """Steps of any rank that had one."""
+    """Steps in which any rank had one: a step that all ranks take counts once."""
     steps_seen: int
     longest_s: float
-    """The most that one step spent."""
+    """The most that one step of a rank spent."""
+    usual_s: float
+    """The median of those that were, over ranks and steps."""
     late_s: float
     """What those steps took longer than the rank's typical step, at most their pauses; a mean
     over all steps. A pause that the step hides costs nothing, and counts for nothing here."""
@@ -30,14 +32,15 @@ def pauses(parts: StepParts, name: str) -> Pauses | None:
         return None
     spent_s = np.nan_to_num(spent_s)
     if not spent_s.any():  # as nearly always
-        return Pauses(0, int(spent_s.size), 0.0, 0.0)
+        return Pauses(0, spent_s.shape[1], 0.0, 0.0, 0.0)
     step_s = parts.step()
     typical_s = np.array([[_median(row)] for row in step_s])
     late_s = np.minimum(spent_s, np.maximum(np.nan_to_num(step_s - typical_s), 0.0))
     return Pauses(
-        steps=int(np.count_nonzero(spent_s)),
-        steps_seen=int(spent_s.size),
+        steps=int(np.count_nonzero(spent_s.any(axis=0))),
+        steps_seen=spent_s.shape[1],
         longest_s=float(spent_s.max()),
+        usual_s=float(np.median(spent_s[spent_s > 0])),
         late_s=float(late_s.mean()),
     )
 

@@ -6,10 +6,9 @@ training.
 
 from __future__ import annotations
 
-from traceml.diagnose.between import finding_of, how_often, times_between
+from traceml.diagnose.between import finding_of, how_much_less, times_between
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind
-from traceml.model.quantities import count
 
 KIND = Kind.EVALUATION_HEAVY
 
@@ -24,8 +23,7 @@ def check(facts: Facts) -> Finding | None:
         KIND,
         "Evaluation",
         facts.mean.evaluation_s,
-        how_often(seen),
-        f"Evaluate less often than {count(seen.steps, 'time')} in "
-        f"{count(seen.steps_seen, 'step')}, on fewer batches, or with larger ones under "
-        "torch.inference_mode().",
+        seen,
+        f"{how_much_less(seen, facts.mean.cpu_step_s, 'Evaluate')} Fewer batches, or larger ones "
+        "under torch.inference_mode(), make each evaluation shorter.",
     )
