@@ -62,7 +62,11 @@ _PHASE_OF_TORCH = (
     ("/torch/distributed/distributed_c10d.py", "communication"),
     ("/torch/serialization.py", "checkpoint"),
 )
-_TENSOR_BACKWARD = "backward"
+_ONLY_IN = {
+    "/torch/_tensor.py": ("backward",),
+    "/torch/serialization.py": ("save", "_save", "_legacy_save"),  # to load is not to save
+}
+"""The functions of a file of torch's that belong to its phase, where not all do."""
 _WORKER = re.compile(r"Caught (\w+) in DataLoader worker process (\d+)")
 _LINE_IN_TEXT = re.compile(r'^ *File "(.+?)", line (\d+), in (.+)$', re.MULTILINE)
 _WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
@@ -232,7 +236,7 @@ def _phase_of(file: str, function: str) -> str | None:
     if file.startswith(_PACKAGE):
         return _PHASE_OF_HOOK.get(function)
     for part, phase in _PHASE_OF_TORCH:
-        if part in file and (not part.endswith("_tensor.py") or function == _TENSOR_BACKWARD):
+        if part in file and function in _ONLY_IN.get(part, (function,)):
             return phase
     return None
 
