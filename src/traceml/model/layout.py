@@ -28,6 +28,7 @@ VERSION = 3
 BYTE_ORDER_MARK = 0x01020304
 HEADER_BYTES = 4096
 NOT_MEASURED = -1
+LIMIT_REACHED = 2
 
 Field = tuple[str, str]
 """A name and a `struct` format character (or `Ns` for text)."""
@@ -76,7 +77,8 @@ COUNTERS: tuple[Field, ...] = (
 """Kept up to date by the tracer: `steps_final` counts the steps whose GPU times are filled in;
 `loader_workers` is one more than the training loader has, so that 0 is "not known", and
 `loader_pinned` is 1 for a loader that does not pin its batches and 2 for one that does;
-`recording_ended` is 1 when no further step is recorded, though training may go on."""
+`recording_ended` is not 0 when no further step is recorded, though training may go on, and
+`LIMIT_REACHED` where that is because no more were asked for."""
 
 STEP: tuple[Field, ...] = (
     ("start_ns", "q"),

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from traceml.model import layout
 from traceml.model.environment import TROUBLE_MARK
 from traceml.model.errors import UnreadableRecords
 from traceml.model.rank import Rank
@@ -134,6 +135,7 @@ def rank_records(
             regions_dropped=counters["regions_dropped"],
             ended=bool(counters["ended"]),
             recording_ended=bool(counters["recording_ended"]),
+            limit_reached=counters["recording_ended"] == layout.LIMIT_REACHED,
         ),
     )
 
@@ -219,4 +221,5 @@ def _join_health(first: TracerHealth, second: TracerHealth) -> TracerHealth:
         regions_dropped=first.regions_dropped + second.regions_dropped,
         ended=second.ended,
         recording_ended=second.recording_ended,
+        limit_reached=second.limit_reached,
     )

@@ -48,6 +48,8 @@ class TracerHealth:
     """The process said goodbye: it was not killed."""
     recording_ended: bool = False
     """The tracer stopped recording before the training's end: nobody can say how that went on."""
+    limit_reached: bool = False
+    """It did so because as many steps were recorded as were asked for."""
 
 
 @dataclass(frozen=True, slots=True)
