@@ -20,12 +20,11 @@ def watch(session: Session) -> None:
     pause = session.guard(lambda: recorder.note_and_digest(tracer.pause, None))
     resume = session.guard(lambda: recorder.note_and_digest(tracer.resume, None))
 
-    # IPython looks at a callback's signature: it may take what has run, or nothing.
-    def end_cell() -> None:
+    def end_cell(*_: Any) -> None:
         if session.thread is not None:
             pause()
 
-    def begin_cell() -> None:
+    def begin_cell(*_: Any) -> None:
         if session.thread is not None:
             resume()
 
