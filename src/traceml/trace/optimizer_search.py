@@ -51,6 +51,8 @@ class OptimizerSearch:
         """Backward passes since the last step of an optimizer."""
         self.patience = 0
         """How many of them are nothing to wonder about."""
+        self.usual_passes = 0
+        """How many there were before the last step."""
         self.is_watching = False
         """Whether a change of the parameters is waited for."""
         self._has_stepped = False
@@ -63,7 +65,7 @@ class OptimizerSearch:
         """An optimizer is seen to step; so many passes before it are usual for this script."""
         self._has_stepped = True
         self.patience = max(MIN_PATIENCE, 4 * self.passes)  # a scaler of losses skips steps
-        self.passes = 0
+        self.usual_passes, self.passes = self.passes, 0
         self.is_watching = False
         self._watched, self._searches = [], 0
 
