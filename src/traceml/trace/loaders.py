@@ -148,8 +148,17 @@ def samples_in(batch: Any) -> int:
     That is the first dimension of its first tensor. A list in it may be anything: the samples of
     one field, or one sample's fields. Nothing of the batch's own is called.
     """
-    if isinstance(batch, torch.Tensor):
-        return batch.shape[0] if batch.dim() else -1
+    first, kind = batch, type(batch)
+    if kind is list or kind is tuple:
+        first = batch[0] if batch else None
+    elif kind is dict:
+        first = next(iter(batch.values()), None)
+    if isinstance(first, torch.Tensor) and first.dim():
+        return first.shape[0]  # as nearly always
+    return _samples_in_fields(batch)
+
+
+def _samples_in_fields(batch: Any) -> int:
     for field in islice(_fields_of(batch), MAX_FIELDS_LOOKED_AT):
         if issubclass(type(field), dict):
             field = next(iter(dict.values(field)), None)
