@@ -168,6 +168,8 @@ def test_a_bad_name_is_an_error_that_says_so(tmp_path: Path, name: str, words: s
     done = _run(tmp_path, script)
     said, summary = done.stdout.splitlines()
     assert words in said
+    assert "run_name" in said and "--" not in said  # there is no command line here
+    assert ("overwrite=True" in said) == (name == "taken")
     assert summary == "{}"
     assert done.stderr == ""
     assert done.left() == []

@@ -99,6 +99,9 @@ print(before, look())
     assert done.status == 0, done.stderr
     assert done.stdout == "(5, [1, 1]) (0, [0, 0])\n"
     assert done.steps == 4
+    assert done.summary["tracer"]["stopped_after_steps"] == 4
+    said = " ".join(done.stderr.split())
+    assert "traced the first 4 steps, as asked (trace_max_steps)" in said
 
 
 SLIPS = """\

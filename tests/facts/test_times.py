@@ -11,6 +11,7 @@ from factories import make_run, map_steps
 from traceml.facts.gather import gather
 from traceml.facts.series import Series
 from traceml.model.layout import GPU_FIELDS, NOT_MEASURED
+from traceml.model.phase import Phase
 from traceml.store.records import RunRecords
 
 
@@ -74,3 +75,75 @@ def test_a_phase_that_some_steps_lack_is_told_by_blocks_that_have_it() -> None:
     parts = series_of(map_steps(make_run(steps=60, h2d_ms=2.0), change)).part_block_means_s
     assert len(parts["h2d"]) == len(parts["forward"]) < 60
     assert np.mean(parts["h2d"]) == pytest.approx(0.002, rel=0.02)
+
+
+def replay(
+    run: RunRecords,
+    phases: tuple[str, ...] = ("forward", "backward", "optimizer"),
+    since: int = 0,
+) -> RunRecords:
+    """The same run with these phases captured in a CUDA graph, from a step on."""
+
+    def change(steps: Any, rank: int) -> None:
+        for clock in ("", "gpu_"):
+            captured = [f"{clock}{phase}_ns" for phase in phases]
+            if (steps[captured[0]] < 0).all():
+                continue  # that clock does not run
+            later = steps[since:]
+            later[f"{clock}graph_ns"] = sum(later[name] for name in captured)
+            for name in captured:
+                later[name] = NOT_MEASURED
+
+    return map_steps(run, change)
+
+
+@pytest.mark.parametrize("gpu", [False, True], ids=["on the host", "on a GPU"])
+@pytest.mark.parametrize(
+    ("phases", "since"),
+    [
+        pytest.param(("forward", "backward", "optimizer"), 0, id="every step"),
+        pytest.param(("forward", "backward"), 0, id="all but the optimizer"),
+        pytest.param(("forward", "backward", "optimizer"), 10, id="all but the first steps"),
+        pytest.param(("forward", "backward", "optimizer"), 150, id="a few at the end"),
+    ],
+)
+def test_compute_is_the_same_whether_it_is_replayed_or_not(
+    gpu: bool, phases: tuple[str, ...], since: int
+) -> None:
+    run = make_run(h2d_ms=2.0, gpu=gpu)
+    eager, replayed = gather(run).mean, gather(replay(run, phases, since)).mean
+    for name in ("step_s", "compute_s", "compute_at_least_s", "residual_s", "wait_s"):
+        assert getattr(replayed, name) == pytest.approx(getattr(eager, name)), name
+
+
+def test_what_is_replayed_is_not_divided() -> None:
+    times = gather(replay(make_run(noise=0))).mean
+    assert (times.forward_s, times.backward_s, times.optimizer_s) == (None, None, None)
+    assert times.compute_s == pytest.approx(0.035)
+    partial = gather(replay(make_run(noise=0), ("forward", "backward"))).mean
+    assert (partial.forward_s, partial.backward_s) == (None, None)
+    assert partial.optimizer_s == pytest.approx(0.005)
+
+
+def test_the_rest_of_each_replayed_step_is_the_rest() -> None:
+    parts = gather(replay(make_run(noise=0))).parts
+    assert parts is not None
+    assert parts.phase(Phase.RESIDUAL).ravel().tolist() == pytest.approx([0.001] * 200)
+
+
+def test_blocks_of_replays_tell_compute_as_a_whole() -> None:
+    parts = series_of(replay(make_run(noise=0))).part_block_means_s
+    assert set(parts) == {"input", "compute", "residual", "between", "wall"}
+    assert set(np.round(parts["compute"], 9)) == {0.035}
+
+
+def test_samples_per_second_are_all_samples_in_all_the_time() -> None:
+    """A loader that looks ahead fetches twice in an epoch's first step, and not in its last."""
+
+    def change(steps: Any, rank: int) -> None:
+        steps["samples"][0::4] = 64
+        steps["samples"][3::4] = 0
+
+    run = make_run(noise=0, first_step_ms=None)
+    expected = gather(run).mean.samples_per_s
+    assert gather(map_steps(run, change)).mean.samples_per_s == pytest.approx(expected, rel=0.02)

@@ -14,7 +14,7 @@ import pytest
 
 from factories import make_samples
 from traceml.model.errors import RunNotFound
-from traceml.model.layout import StepFlag
+from traceml.model.layout import STEP_BYTES, StepFlag
 from traceml.model.run import Manifest
 from traceml.store import folder as folders
 from traceml.store import follow, logged, recordfile, samples
@@ -245,7 +245,7 @@ def test_records_that_are_cut_off_and_written_again_count_once(
     (segment,) = run_folder.glob("*.steps")
     whole = segment.read_bytes()
     follower = followed(run_folder)
-    segment.write_bytes(whole[: len(whole) - 2 * 240])
+    segment.write_bytes(whole[: len(whole) - 2 * STEP_BYTES])
     follower.refresh()
     segment.write_bytes(whole)
     follower.refresh()
@@ -259,7 +259,8 @@ def test_records_that_took_the_place_of_others_count_too(tracer: Tracers, run_fo
     rank.drain(run_folder)
     (segment,) = run_folder.glob("*.steps")
     whole = segment.read_bytes()
-    kept, lost, later = whole[: -4 * 240], whole[-4 * 240 : -2 * 240], whole[-2 * 240 :]
+    two = 2 * STEP_BYTES
+    kept, lost, later = whole[: -2 * two], whole[-2 * two : -two], whole[-two:]
     segment.write_bytes(kept + lost)
     follower = followed(run_folder)
     segment.write_bytes(kept)

@@ -12,6 +12,7 @@ from traceml.model.settings import Settings
 from traceml.store.records import Metric, RunRecords, TracerHealth
 from traceml.summaries.build import build
 from traceml.summaries.record import Summary
+from traceml.text.phases import step_branch
 from traceml.text.settings import LABELS
 from traceml.text.summary import summary_text
 
@@ -69,6 +70,24 @@ def test_what_was_not_measured_has_no_line() -> None:
     for absent in ("Memory", "System", "Process", "Ranks", "Tracer", "between"):
         assert absent not in text
     assert "rest, with optimizer" in text
+
+
+def test_replays_of_cuda_graphs_are_compute_beside_the_rest() -> None:
+    times: dict[str, float | None] = {
+        "step_time_ms": 37.0,
+        "input_wait_ms": 1.0,
+        "compute_ms": 35.0,
+    }
+    whole = step_branch(times)
+    assert [(part.name, part.ms) for part in whole.parts] == [
+        ("input wait", 1.0),
+        ("compute", 35.0),
+        ("rest", 1.0),
+    ]
+    partial = step_branch(times | {"optimizer_ms": 5.0})
+    assert [part.name for part in partial.parts] == ["input wait", "compute", "rest"]
+    inside = [(part.name, part.ms) for part in partial.parts[1].parts]
+    assert inside == [("optimizer", 5.0), ("CUDA graph replays", 30.0)]
 
 
 def test_evaluation_and_checkpoints_appear_when_there_were_any() -> None:

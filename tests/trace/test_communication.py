@@ -1,5 +1,6 @@
 """Communication is measured where it happens: in collectives, and in DDP's backward."""
 
+import gc
 import inspect
 import re
 import threading
@@ -20,7 +21,7 @@ from traceml.facts.gather import gather
 from traceml.model.finding import Kind, Section
 from traceml.model.phase import Phase
 from traceml.store.load import load_run
-from traceml.trace import collectives, current, hooks
+from traceml.trace import collectives, current, ddp, hooks
 from traceml.trace.ddp import FIRST_SAMPLES, LAST_GRADIENTS
 
 SCRIPT = Path(__file__).parents[1] / "distributed_training.py"
@@ -370,3 +371,17 @@ def test_ddps_own_statistics_are_read_rarely(traced, group, monkeypatch):
     assert len(reads) == 1
     kinds = [message["kind"] for message in traced.messages()]
     assert kinds.count("ddp") == 1
+
+
+def test_statistics_of_a_model_that_is_gone_are_not_overwritten_by_zeros(
+    traced, group, monkeypatch
+):
+    monkeypatch.setattr(ddp, "STATISTICS_AFTER_NS", 0)  # read after every step
+    train(DistributedDataParallel(make_net()), FIRST_SAMPLES + 5)
+    gc.collect()  # the wrapper is gone, the script goes on
+    train(make_net(), 3)
+    traced.finish()
+    read = [message for message in traced.messages() if message["kind"] == "ddp"]
+    assert read
+    assert all(message["gradient_bytes"] > 0 for message in read)
+    assert all(message["buckets"] > 0 for message in read)

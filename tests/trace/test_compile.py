@@ -52,16 +52,21 @@ def run(scenario):
         @torch.compile(backend="eager")
         def update():
             optimizer.step()
+    def train(x, y):
+        loss = loss_of(x, y)
+        optimizer.zero_grad()
+        loss.backward()
+        update()
+        return loss
+
+    if scenario == "train step":
+        train = torch.compile(train, backend="eager")
     losses = []
     for index in range(14):
         if scenario == "late" and index == 6:
             model = torch.compile(model, backend="eager")
         x, y = torch.randn(16, 8), torch.randn(16, 1)
-        loss = loss_of(x, y)
-        optimizer.zero_grad()
-        loss.backward()
-        update()
-        losses.append(loss.item())
+        losses.append(train(x, y).item())
         if scenario == "evaluation" and index % 4 == 3:
             model.eval()
             with torch.no_grad():
@@ -72,7 +77,7 @@ def run(scenario):
     return {"stats": dict(counters["stats"]), "breaks": breaks, "losses": losses}
 
 SCENARIOS = ("wrapper", "whole graph", "in place", "submodule", "sequential", "loss function",
-             "late", "evaluation", "verbs", "optimizer")
+             "late", "evaluation", "verbs", "optimizer", "train step")
 print(json.dumps({scenario: run(scenario) for scenario in SCENARIOS}))
 """
 
@@ -87,9 +92,13 @@ SCENARIOS = [
     "evaluation",
     "verbs",
     "optimizer",
+    "train step",
 ]
-STEPS_SEEN = 14 * (len(SCENARIOS) - 1)
-"""A compiled `optimizer.step` runs none of our hooks: its steps are not seen, and that is said."""
+STEPS_UNSEEN = 3
+"""A compiled `optimizer.step` runs none of our hooks. It is known by what it changes, once it is
+looked for: after the backward pass that follows its compilation, if its model is still there (in
+both scenarios the last one's is not)."""
+STEPS_SEEN = 14 * len(SCENARIOS) - STEPS_UNSEEN
 
 
 @pytest.fixture(scope="module")

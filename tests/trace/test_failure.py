@@ -173,6 +173,23 @@ def test_the_exception_that_ends_the_process_is_told_in_two_lines(traced, job, m
     assert second.startswith("traceml: your line: ")
 
 
+@pytest.mark.parametrize(
+    ("name", "use", "phase"),
+    [
+        ("absent.pt", torch.load, None),
+        ("nowhere/model.pt", lambda path: torch.save({}, path), "checkpoint"),
+    ],
+    ids=["loading", "saving"],
+)
+def test_to_load_is_not_to_save(traced, job, monkeypatch, tmp_path, name, use, phase):
+    try:
+        use(tmp_path / name)
+    except (OSError, RuntimeError) as error:
+        monkeypatch.setattr(sys, "last_value", error, raising=False)
+    found = failures(traced)[-1]
+    assert found["phase"] == phase
+
+
 def test_the_module_of_a_cause_is_told_with_the_error_that_was_raised(traced, job, monkeypatch):
     job.refuses.error = KeyError("token")
     try:

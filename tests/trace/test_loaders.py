@@ -3,14 +3,28 @@
 import queue
 import time
 import types
+from collections import UserDict
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    SubsetRandomSampler,
+    TensorDataset,
+    default_collate,
+)
 
+import traceml
 from traceml.model.layout import NOT_MEASURED, StepFlag
+from traceml.store.recordfile import RankFiles
+from traceml.trace import loaders
 from traceml.trace.loaders import ReadyBatches
 
 COLLATING_S = 0.01
@@ -143,3 +157,131 @@ def _iterator(batches=(), task_info=None, received=3, sent=5):
 )
 def test_whether_a_batch_is_ready(iterator, are_none):
     assert ReadyBatches().are_none(iterator) is are_none
+
+
+# Samples
+
+
+class Pair(NamedTuple):
+    names: list[str]
+    inputs: torch.Tensor
+
+
+@dataclass
+class Record:
+    scale: torch.Tensor
+    inputs: torch.Tensor
+
+
+class Hostile:
+    """Anything that is called of it fails the test."""
+
+    def __getattr__(self, name):
+        pytest.fail(f"{name} was asked for")
+
+    def __iter__(self):
+        pytest.fail("it was iterated over")
+
+    __len__ = __bool__ = keys = values = __iter__
+
+
+@pytest.mark.parametrize(
+    ("batch", "samples"),
+    [
+        pytest.param(torch.zeros(8, 3), 8, id="a tensor"),
+        pytest.param(torch.tensor(1.0), -1, id="a number"),
+        pytest.param([torch.zeros(8, 3), torch.zeros(8)], 8, id="inputs and targets"),
+        pytest.param({"ids": ["a"] * 8, "inputs": torch.zeros(8, 3)}, 8, id="a dictionary"),
+        pytest.param([{"inputs": torch.zeros(8, 3)}, 1], 8, id="a dictionary in a list"),
+        pytest.param(UserDict(input_ids=torch.zeros(8, 3)), 8, id="a tokenizer's encoding"),
+        pytest.param(Pair(["a"] * 8, torch.zeros(8, 3)), 8, id="a named tuple"),
+        pytest.param(Record(torch.tensor(1.0), torch.zeros(8, 3)), 8, id="a dataclass"),
+        pytest.param([[torch.zeros(8, 3)] * 2, torch.zeros(8)], 8, id="two views and a target"),
+        pytest.param([(torch.zeros(3), 1), (torch.zeros(3), 2)], -1, id="samples as they were"),
+        pytest.param((), -1, id="nothing"),
+        pytest.param(Hostile(), -1, id="something of which nothing may be called"),
+    ],
+)
+def test_the_samples_of_a_batch(batch, samples):
+    assert loaders.samples_in(batch) == samples
+
+
+class LooksAhead:
+    """As Accelerate's and timm's loaders do: the next batch is there before this one is given."""
+
+    def __init__(self, loader):
+        self.loader = loader
+
+    def __iter__(self):
+        batches = iter(self.loader)
+        ahead = next(batches)
+        for batch in batches:
+            yield ahead
+            ahead = batch
+        yield ahead
+
+
+def test_a_loader_that_looks_ahead_gives_as_many_samples_as_it_has(traced):
+    loader = DataLoader(TensorDataset(torch.randn(64, 4)), batch_size=8)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        for (inputs,) in LooksAhead(loader):
+            optimizer.zero_grad()
+            model(inputs).square().mean().backward()
+            optimizer.step()
+    steps = traced.complete()
+    assert len(steps) == 32
+    assert (steps["samples"] >= 0).all()
+    assert steps["samples"][8:].sum() == 24 * 8
+
+
+# Which loader is which
+
+
+def test_loaders_on_one_dataset_are_told_apart(traced):
+    sources = loaders.Sources(traced.session)
+    data = TensorDataset(torch.randn(64, 4))
+    training = DataLoader(data, batch_size=8, sampler=SubsetRandomSampler(range(48)))
+    validation = DataLoader(data, batch_size=8, sampler=SubsetRandomSampler(range(48, 64)))
+    first, second = sources.of_loader(training), sources.of_loader(validation)
+    assert first != second
+    assert sources.of_loader(training) == sources.of_iterator(iter(training)) == first
+    assert sources.of_iterator(iter(validation)) == second
+
+
+def test_a_loader_in_a_dead_ones_place_is_another(traced):
+    sources = loaders.Sources(traced.session)
+    data = TensorDataset(torch.randn(64, 4))
+    numbers = [sources.of_loader(DataLoader(data, batch_size=8)) for _ in range(8)]
+    assert len(set(numbers)) == 8
+
+
+def test_a_plain_list_will_do_as_a_sampler(traced):
+    loader = DataLoader(TensorDataset(torch.randn(64, 4)), batch_sampler=[[0, 1], [2, 3]])
+    sources = loaders.Sources(traced.session)
+    assert sources.of_loader(loader) == sources.of_iterator(iter(loader)) == 1
+
+
+@pytest.mark.parametrize("explicit", [False, True], ids=["found steps", "explicit steps"])
+def test_the_workers_that_are_noted_are_the_training_loaders(traced, explicit):
+    """The loader for validation shares the dataset, and has other workers."""
+    data = TensorDataset(torch.randn(32, 4))
+    training = DataLoader(data, batch_size=8, num_workers=2, persistent_workers=True)
+    validation = DataLoader(data, batch_size=8)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        for (inputs,) in training:
+            with traceml.trace_step(model) if explicit else nullcontext():
+                optimizer.zero_grad()
+                model(inputs).square().mean().backward()
+                optimizer.step()
+        with torch.no_grad():
+            for (inputs,) in validation:
+                model(inputs)
+    steps = traced.complete()
+    (files,) = RankFiles.all_in(traced.folder)
+    assert files.head().counters["loader_workers"] == 2 + 1
+    assert len(steps) == 8
+    assert (steps["samples"] == 8).all()

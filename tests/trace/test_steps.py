@@ -15,6 +15,7 @@ from traceml.trace.steps import (
     OPTIMIZER,
     SYNC,
     AwaitedLoss,
+    GraphContents,
     StepTracer,
 )
 
@@ -646,3 +647,196 @@ def test_waits_of_an_evaluation_are_no_steps():
         story.tell(story.tracer.spend_waiting, (SYNC, 1))
     story.fetch(10).forward(20).backward(30).optimizer(5).fetch(10)
     assert [waited(record) for record in story.records] == [0, 0, 0]
+
+
+# CUDA graphs: one launch, compute that cannot be told apart
+
+
+def whole_graph():
+    return GraphContents(backwards=1, optimizers={ADAM}, optimizer_steps=1)
+
+
+def replay(story, held, duration):
+    story.tell(story.tracer.begin_replay, held).takes(duration)
+    return story.tell(story.tracer.end_replay, held)
+
+
+def test_every_replay_of_a_graph_that_holds_the_optimizer_is_a_step(story):
+    for _ in range(3):
+        story.step_without_fetch()
+    for _ in range(5):
+        replay(story.takes(3), whole_graph(), 50)
+    story.finish()
+    check_accounts(story)
+    replayed = story.complete[3:]
+    assert [record["graph_ns"] for record in replayed] == [50] * 5
+    assert [record["optimizer_steps"] for record in replayed] == [1] * 5
+    assert [record["micro_batches"] for record in replayed] == [1] * 5
+    for name in ("forward_ns", "backward_ns", "optimizer_ns"):
+        assert [record[name] for record in replayed] == [layout.NOT_MEASURED] * 5
+    assert [record["body_ns"] for record in replayed[1:]] == [53] * 4
+
+
+def test_a_replayed_step_reaches_from_its_fetch_to_the_next(story):
+    for _ in range(4):
+        replay(story.fetch(10).copy(2), whole_graph(), 50).takes(1)
+    story.exhaust(1).finish()
+    check_accounts(story)
+    assert [record["body_ns"] for record in story.complete] == [53] * 4
+    assert [record["graph_ns"] for record in story.complete] == [50] * 4
+
+
+def test_a_graph_of_forward_and_backward_is_part_of_its_optimizers_step(story):
+    held = GraphContents(backwards=1)
+    for _ in range(4):
+        replay(story.fetch(10), held, 40).optimizer(5)
+    story.exhaust(1).finish()
+    check_accounts(story)
+    assert len(story.complete) == 4
+    assert [(r["graph_ns"], r["optimizer_ns"]) for r in story.complete] == [(40, 5)] * 4
+    assert {record["forward_ns"] for record in story.complete} == {layout.NOT_MEASURED}
+
+
+def test_a_graph_of_the_optimizer_alone_is_the_optimizer(story):
+    held = GraphContents(optimizers={ADAM}, optimizer_steps=1)
+    for _ in range(4):
+        replay(story.fetch(10).forward(20).backward(30), held, 5)
+    story.exhaust(1).finish()
+    assert [record["optimizer_ns"] for record in story.complete] == [5] * 4
+    assert {record["graph_ns"] for record in story.complete} == {layout.NOT_MEASURED}
+
+
+def test_two_graphs_with_an_optimizer_each_are_one_step(story):
+    first = GraphContents(backwards=1, optimizers={ADAM}, optimizer_steps=1)
+    second = GraphContents(backwards=1, optimizers={OTHER}, optimizer_steps=1)
+    for _ in range(4):
+        replay(replay(story.takes(1), first, 20), second, 30)
+    story.finish()
+    check_accounts(story)
+    assert [record["optimizer_steps"] for record in story.complete] == [2] * 4
+
+
+def test_a_graph_inside_a_phase_stays_in_it(story):
+    held = GraphContents(backwards=1)
+    for _ in range(3):
+        story.fetch(10).forward(20)
+        story.tell(story.tracer.begin_backward)
+        replay(story, held, 30)
+        story.tell(story.tracer.end_backward).optimizer(5)
+    story.exhaust(1).finish()
+    assert [record["backward_ns"] for record in story.complete] == [30] * 3
+    assert [record["micro_batches"] for record in story.complete] == [1] * 3
+    assert {record["graph_ns"] for record in story.complete} == {layout.NOT_MEASURED}
+
+
+def test_a_replay_that_fails_is_no_step(story):
+    replay(story.fetch(10), whole_graph(), 50)
+    story.fetch(10).tell(story.tracer.begin_replay, whole_graph()).takes(7)
+    story.tell(story.tracer.abort_replay, whole_graph())
+    replay(story.fetch(10), whole_graph(), 50)
+    story.exhaust(1).finish()
+    check_accounts(story)
+    assert len(story.complete) == 2
+
+
+# Optimizers that no hook sees
+
+
+def test_parameters_that_change_are_a_step(story):
+    for _ in range(4):
+        story.takes(3).forward(20).backward(30).takes(5).tell(story.tracer.change_parameters)
+    story.finish()
+    check_accounts(story)
+    assert [record["body_ns"] for record in story.complete] == [55, 58, 58, 58]
+    assert {record["optimizer_ns"] for record in story.complete} == {layout.NOT_MEASURED}
+
+
+def test_micro_batches_before_a_change_are_one_step(story):
+    for _ in range(3):
+        for _ in range(2):
+            story.fetch(10).forward(20).backward(30)
+        story.takes(5).tell(story.tracer.change_parameters)
+    story.exhaust(1).finish()
+    check_accounts(story)
+    assert [record["micro_batches"] for record in story.complete] == [2] * 3
+
+
+# Samples
+
+
+def test_a_step_without_a_fetch_in_a_script_that_fetches_has_no_samples(story):
+    """A loader that looks ahead fetches two batches before the first step and none for the last."""
+    for _ in range(2):  # epochs
+        story.fetch(1).fetch(1).forward(20).backward(30).optimizer(5)
+        story.fetch(1).forward(20).backward(30).optimizer(5)
+        story.exhaust(1).forward(20).backward(30).optimizer(5)
+    story.fetch(1).finish()
+    counted = [record["samples"] for record in story.complete]
+    assert counted == [8, 8, 0, 16, 8, 0]  # of the first two batches one came before the loop
+
+
+def test_a_batch_that_cannot_be_counted_leaves_its_step_uncounted(story):
+    story.fetch(1).forward(20).backward(30).optimizer(5)
+    story.fetch(1, samples=-1).fetch(1).forward(20).backward(30).optimizer(5)
+    story.exhaust(1).finish()
+    assert [record["samples"] for record in story.complete] == [8, layout.NOT_MEASURED]
+
+
+def test_the_samples_of_an_evaluation_are_no_steps(story):
+    for _ in range(3):
+        story.takes(3).forward(20).backward(30).optimizer(5)
+        for _ in range(2):
+            story.fetch(1, VALIDATION).evaluate(4)
+        story.exhaust(1, VALIDATION)
+    story.takes(3).forward(20).backward(30).optimizer(5).finish()
+    assert {record["samples"] for record in story.complete} == {layout.NOT_MEASURED}
+
+
+# Saving
+
+
+def test_what_a_saver_does_is_saving(story):
+    story.step().step()
+    story.tell(story.tracer.begin, CHECKPOINT).takes(100)
+    story.copy(7)
+    story.tell(story.tracer.begin, COMMUNICATION).takes(50).tell(story.tracer.end, COMMUNICATION)
+    story.save(10)
+    story.takes(1).tell(story.tracer.end, CHECKPOINT)
+    story.step().exhaust(1).finish()
+    check_accounts(story)
+    assert sum(record["checkpoint_ns"] for record in story.complete) == 168
+    assert {record["communication_ns"] for record in story.complete} == {layout.NOT_MEASURED}
+
+
+# Notebooks
+
+
+def test_time_in_which_no_cell_runs_is_no_steps(story):
+    story.step().step().exhaust(1)
+    story.tell(story.tracer.pause).takes(15_000).tell(story.tracer.resume).takes(40)
+    story.step().step().exhaust(1).finish()
+    assert len(story.complete) == 4
+    assert max(record["wall_ns"] for record in story.complete) < 100
+    assert sum(record["wall_ns"] for record in story.records) < 400
+
+
+def test_a_step_that_spans_cells_keeps_its_parts_and_loses_the_pause(story):
+    story.step().step()
+    story.fetch(10).forward(20).backward(30)
+    story.tell(story.tracer.pause).takes(15_000).tell(story.tracer.resume)
+    story.optimizer(5).exhaust(1).finish()
+    assert [record["wall_ns"] for record in story.complete] == [67, 67, 65]
+    assert [record["forward_ns"] for record in story.complete] == [20] * 3
+
+
+def test_an_evaluation_in_a_cell_of_its_own_is_evaluation(story):
+    story.step().step().exhaust(1)
+    story.tell(story.tracer.pause).takes(900).tell(story.tracer.resume)
+    for _ in range(3):
+        story.fetch(2, VALIDATION).evaluate(5)
+    story.exhaust(1, VALIDATION)
+    story.tell(story.tracer.pause).takes(900).tell(story.tracer.resume)
+    story.step().exhaust(1).finish()
+    assert len(story.complete) == 3
+    assert sum(record["evaluation_ns"] for record in story.records) == 22
+    assert {record["evaluation_ns"] for record in story.complete} == {0}

@@ -80,7 +80,7 @@ def _by_metric(parts: Mapping[str, Blocks]) -> dict[str, Blocks]:
 
 def _sums(parts: Mapping[str, Blocks]) -> dict[str, Blocks | None]:
     """What the phases come to; `None` where one of them is missing."""
-    compute = _sum([parts.get(phase.value) for phase in COMPUTE])
+    compute = parts.get("compute") or _sum([parts.get(phase.value) for phase in COMPUTE])
     copies = parts.get(Phase.H2D.value)
     rest = parts.get(Phase.RESIDUAL.value)
     wait = rest if copies is None else _sum([rest, copies])

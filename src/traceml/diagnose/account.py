@@ -49,9 +49,8 @@ def unexplained_s(times: StepTimes) -> float | None:
 
 def rest_s(times: StepTimes) -> float:
     """What of the body lies in no measured phase, be it for want of a measurement."""
-    known = (Phase.H2D, Phase.COMMUNICATION, *COMPUTE)
-    measured_s = sum(phase_s(times, phase) or 0.0 for phase in known)
-    return max(0.0, (times.body_s or 0.0) - measured_s)
+    waits_s = (times.h2d_s or 0.0) + (times.communication_s or 0.0)
+    return max(0.0, (times.body_s or 0.0) - waits_s - (times.compute_at_least_s or 0.0))
 
 
 def outside_steps_s(times: StepTimes) -> float | None:
@@ -84,7 +83,7 @@ def places_of(finding: Finding) -> tuple[Place, ...]:
     """Where a finding's lost time lies, the likeliest place first."""
     kind, phase = finding.kind, finding.phase
     if kind is Kind.HOST_BOUND:  # a GPU without work: outside its phases first, then inside them
-        return (Place.INPUT, Place.RESIDUAL, *IN_COMPUTE)
+        return (Place.RESIDUAL, *IN_COMPUTE)
     if finding.is_between_steps or kind in (Kind.CHECKPOINT_HEAVY, Kind.EVALUATION_HEAVY):
         return (Place.BETWEEN,)
     if kind in HOST_CAUSES and phase is None:

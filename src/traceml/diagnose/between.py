@@ -5,9 +5,11 @@ from __future__ import annotations
 from traceml.facts.facts import Facts
 from traceml.facts.pauses import Pauses, pauses
 from traceml.model.finding import Finding, Kind, Section, Severity
-from traceml.model.quantities import duration, percent
+from traceml.model.quantities import count, duration, percent
 
 REMARK_SHARE = 0.10  # of the wall time: less would not be missed
+MIN_TIMES = 2  # once is no rhythm: the first one compiles, fills caches, makes folders
+MAX_FACTOR = 64
 LEAST_TOTAL_S = 1.0  # over the whole run: nobody tunes a run that lost less to it
 
 
@@ -18,32 +20,55 @@ def times_between(facts: Facts, name: str) -> Pauses | None:
 
 
 def how_often(seen: Pauses) -> str:
-    """After how many steps there was one, and how long at most, in words."""
+    """After how many steps there was one, and how long, in words."""
+    if seen.steps < MIN_TIMES:
+        return f"once in {count(seen.steps_seen, 'step')}, for {duration(seen.longest_s)}"
+    longest = duration(seen.longest_s)
+    usual = duration(seen.usual_s)
+    how_long = f"for {usual}" if usual == longest else f"for {usual}, at most {longest}"
+    return f"{_rhythm(seen)}, {how_long}"
+
+
+def _rhythm(seen: Pauses) -> str:
     every = seen.steps_seen / seen.steps
-    rhythm = "every step" if every < 1.5 else f"every {every:.0f} steps or so"
-    return f"after {rhythm}, for up to {duration(seen.longest_s)}"
+    return "after every step" if every < 1.5 else f"every {every:.0f} steps or so"
 
 
-def less_often(seen: Pauses) -> str:
-    """The advice to do it less often; what happened once cannot."""
-    if seen.steps < 2:
-        return ""
-    every = max(1, round(seen.steps_seen / seen.steps))
-    return f"less often than every {'step' if every == 1 else f'{every} steps'}, "
+def how_much_less(seen: Pauses, step_s: float | None, verb: str) -> str:
+    """What to do about the rhythm: how much less often, and what share of the time that leaves."""
+    if seen.steps < MIN_TIMES or not step_s:
+        return "It happened once, and weighs less in a longer run."
+    every = seen.steps_seen / seen.steps
+    training_s = every * step_s
+    factor = 2
+    while factor < MAX_FACTOR and seen.usual_s > REMARK_SHARE * factor * training_s:
+        factor *= 2
+    left = seen.usual_s / (seen.usual_s + factor * training_s)
+    rarer = "half as often" if factor == 2 else f"{factor} times less often"
+    return (
+        f"{verb} {rarer}, every {factor * every:.0f} steps: that leaves {percent(left)} of the "
+        "wall time for it."
+    )
 
 
 def finding_of(
-    facts: Facts, kind: Kind, words: str, spent_s: float | None, detail: str, action: str
+    facts: Facts, kind: Kind, words: str, spent_s: float | None, seen: Pauses, action: str
 ) -> Finding | None:
-    """Says what share of the wall time went there; warns only where training took less."""
+    """Says what share of the wall time went there; warns only where training took less.
+
+    What happened once is told and warns of nothing; of a first time that took longer than the
+    others only what is usual counts against training.
+    """
     times = facts.mean
     if not spent_s or not times.wall_s or times.cpu_step_s is None:
         return None
     wall_share = spent_s / times.wall_s
     if wall_share < REMARK_SHARE:
         return None
-    in_all_s = spent_s * facts.window.steps_analyzed
-    outweighs = spent_s > times.cpu_step_s and in_all_s >= LEAST_TOTAL_S
+    usual_s = min(spent_s, seen.usual_s * seen.steps / seen.steps_seen)
+    in_all_s = usual_s * facts.window.steps_analyzed
+    recurs = seen.steps >= MIN_TIMES and in_all_s >= LEAST_TOTAL_S
+    outweighs = recurs and usual_s > times.cpu_step_s
     compared = (
         f", more than the training itself ({duration(times.cpu_step_s)} per step)"
         if outweighs
@@ -55,7 +80,7 @@ def finding_of(
         severity=Severity.WARNING if outweighs else Severity.INFO,
         claim=(
             f"{words} took {percent(wall_share)} of the wall time, {duration(spent_s)} "
-            f"per step{compared}: {detail}."
+            f"per step{compared}: {how_often(seen)}."
         ),
         action=action,
         share=wall_share,
@@ -66,5 +91,9 @@ def finding_of(
             "per_step_ms": spent_s * 1e3,
             "wall_step_ms": times.wall_s * 1e3,
             "step_time_cpu_ms": times.cpu_step_s * 1e3,
+            "times": seen.steps,
+            "steps_seen": seen.steps_seen,
+            "usual_ms": seen.usual_s * 1e3,
+            "longest_ms": seen.longest_s * 1e3,
         },
     )

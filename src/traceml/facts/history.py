@@ -60,6 +60,8 @@ class StepHistory:
     """By rank: the last loss seen …"""
     loss_scale: LossScale = LossScale.AS_GIVEN
     """… and how it relates to what the script passed to `backward`."""
+    graph_s: Floats | None = None
+    """By rank: replays of CUDA graphs, compute that is in no phase; `None` where none was seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,7 @@ def step_history(ranks: Sequence[RankBuckets], started_unix_s: float) -> StepHis
         rss_bytes=groups.largest("peaks", PEAKS.index("rss_bytes")),
         loss=groups.last_loss(scale),
         loss_scale=scale,
+        graph_s=_replays(groups, "gpu_" if on_gpu else ""),
     )
 
 
@@ -217,6 +220,11 @@ class _Groups:
         return found if self._is_plain else np.add.reduceat(found, self._starts, axis=1)
 
 
+def _replays(groups: _Groups, clock: str) -> Floats | None:
+    graph_s = groups.per_step(clock, "graph")
+    return graph_s if np.isfinite(graph_s).any() else None
+
+
 def _phases(groups: _Groups, clock: str) -> dict[Phase, Floats]:
     """The phases that were ever measured, and what they leave of the body."""
     every = {phase: groups.per_step(clock, phase.value) for phase in _PARTS}
@@ -228,6 +236,7 @@ def _phases(groups: _Groups, clock: str) -> dict[Phase, Floats]:
         waited = np.isfinite(found[Phase.INPUT]).any(axis=1, keepdims=True) & np.isfinite(body)
         found[Phase.INPUT] = np.where(waited, np.nan_to_num(found[Phase.INPUT]), np.nan)
     parts = [np.nan_to_num(found[phase]) for phase in _IN_BODY if phase in found]
+    parts.append(np.nan_to_num(groups.per_step(clock, "graph")))
     found[Phase.RESIDUAL] = body - sum(parts)
     return found
 

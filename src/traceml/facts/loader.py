@@ -80,7 +80,7 @@ def syncs_per_step(ranks: Sequence[RankRecords]) -> float | None:
     if not ranks:
         return None
     steps = np.concatenate([rank.steps for rank in ranks])
-    counts = steps["syncs"][(steps["flags"] & NO_STEP) == 0]
+    counts = steps["syncs"][((steps["flags"] & NO_STEP) == 0) & (steps["syncs"] >= 0)]
     return float(counts.mean()) if counts.any() else None
 
 

@@ -78,7 +78,7 @@ def seen_loss(rank: RankRecords) -> LossValues | None:
     before = rank.earlier_steps + int(rank.blocks["complete_steps"].sum())
     numbers: Ints = before + np.cumsum(complete) + ~complete
     is_read = (flags & int(layout.StepFlag.LOSS_SEEN)) != 0
-    lags = np.where(is_read, rank.steps["loss_lag"].astype(np.int64), 0)
+    lags = np.where(is_read, np.maximum(rank.steps["loss_lag"].astype(np.int64), 0), 0)
     # A step that was not completed counts where its loss was lost: that may be why it was not.
     at = np.flatnonzero(is_read & (complete | (lags > 0) | ~np.isfinite(rank.steps["loss"])))
     if not len(at):

@@ -44,7 +44,7 @@ class StepParts:
             rest = self.body()
             for part in (Phase.H2D, Phase.COMMUNICATION, *COMPUTE):
                 rest = rest - np.nan_to_num(self.phase(part))
-            return rest
+            return rest - np.nan_to_num(self._clocked("graph"))
         return self._clocked(phase.value)
 
     def body(self) -> Floats:

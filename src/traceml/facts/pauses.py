@@ -14,10 +14,12 @@ class Pauses:
     """One kind of pause over all ranks and steps, at full resolution."""
 
     steps: int
-    """Steps of any rank that had one."""
+    """Steps in which any rank had one: a step that all ranks take counts once."""
     steps_seen: int
     longest_s: float
-    """The most that one step spent."""
+    """The most that one step of a rank spent."""
+    usual_s: float
+    """The median of those that were, over ranks and steps."""
     late_s: float
     """What the bodies of those steps took longer than the rank's median body, at most their pauses;
     a mean over all steps. A pause that the step hides costs nothing, and counts for nothing here,
@@ -31,14 +33,15 @@ def pauses(parts: StepParts, name: str) -> Pauses | None:
         return None
     spent_s = np.nan_to_num(spent_s)
     if not spent_s.any():  # as nearly always
-        return Pauses(0, int(spent_s.size), 0.0, 0.0)
+        return Pauses(0, spent_s.shape[1], 0.0, 0.0, 0.0)
     body_s = parts.body()
-    usual_s = np.array([[_median(row)] for row in body_s])
-    late_s = np.minimum(spent_s, np.maximum(np.nan_to_num(body_s - usual_s), 0.0))
+    median_s = np.array([[_median(row)] for row in body_s])
+    late_s = np.minimum(spent_s, np.maximum(np.nan_to_num(body_s - median_s), 0.0))
     return Pauses(
-        steps=int(np.count_nonzero(spent_s)),
-        steps_seen=int(spent_s.size),
+        steps=int(np.count_nonzero(spent_s.any(axis=0))),
+        steps_seen=spent_s.shape[1],
         longest_s=float(spent_s.max()),
+        usual_s=float(np.median(spent_s[spent_s > 0])),
         late_s=float(late_s.mean()),
     )
 

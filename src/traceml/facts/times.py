@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from traceml.facts.aligned import COLUMNS, WIDE, Aligned
 from traceml.facts.sums import Sums
-from traceml.model.phase import Phase
+from traceml.model.phase import COMPUTE, Phase
 
 Floats = npt.NDArray[np.float64]
 
@@ -28,7 +28,9 @@ _STACKED = ("input_ns", "body_ns", "gpu_input_ns", "gpu_body_ns")
 _STACKED_COLUMNS = [WIDE.index(name) for name in _STACKED]
 
 PARTS = (*(phase.value for phase in Phase), "between", "wall")
-"""What is told block by block; compute and waiting follow from the phases."""
+"""What is told block by block; compute and waiting follow from the phases, where all of those are
+measured. Else compute is told itself."""
+_COMPUTE = "compute"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,8 @@ class StepTimes:
     own_s: float | None = None
     """The step without exposed communication: what this rank itself took."""
     compute_s: float | None = None
-    """Forward, backward and optimizer; `None` where one of them was not measured."""
+    """Forward, backward and optimizer, and replays of CUDA graphs that hold several of them;
+    `None` where one of them was not measured."""
     compute_at_least_s: float | None = None
     """The measured ones of them."""
     residual_s: float | None = None
@@ -149,6 +152,8 @@ def parts_by_block(sums: Sums, clock: str) -> dict[str, tuple[float, ...]]:
     measured = [
         name for name, (mean,) in _block_parts(sums.in_all(), clock).items() if mean == mean
     ]
+    if all(phase.value in measured for phase in COMPUTE) and _COMPUTE in measured:
+        measured.remove(_COMPUTE)
     found = _block_parts(sums, clock)
     while len(sums.counts) > 1 and not all(np.isfinite(found[name]).all() for name in measured):
         sums = sums.in_pairs()
@@ -162,7 +167,7 @@ def _block_parts(sums: Sums, clock: str) -> dict[str, Floats]:
     waited = found["input_s"]
     if np.isfinite(waited).any():  # a block without a fetch waited for none
         found["input_s"] = np.nan_to_num(waited)
-    return {name: found[f"{name}_s"] for name in PARTS}
+    return {name: found[f"{name}_s"] for name in (*PARTS, _COMPUTE)}
 
 
 def mean_times(ranks: tuple[StepTimes, ...]) -> StepTimes:
@@ -231,11 +236,7 @@ def _parts(columns: dict[str, _Column], clock: str) -> dict[str, Floats]:
     found["step"] = found[f"{clock}_step"]
     found["cpu_body"], found["gpu_body"], found["cpu_input"] = cpu_body, gpu_body, cpu_input
     found["own"] = found["step"] - np.nan_to_num(found["communication"])
-    compute = np.stack([found[name] for name in ("forward", "backward", "optimizer")])
-    found["compute"] = compute.sum(axis=0)
-    found["compute_at_least"] = np.where(
-        np.isnan(compute).all(axis=0), np.nan, np.nansum(compute, axis=0)
-    )
+    found |= _compute(columns, prefix, steps, found)
     found["wait"] = found["body"] - found["compute"]
     found["residual"] = found["wait"] - np.nan_to_num(found["h2d"])
     for name in ("evaluation", "checkpoint", "gc", "logging", "compile", "sync", "collate"):
@@ -247,6 +248,29 @@ def _parts(columns: dict[str, _Column], clock: str) -> dict[str, Floats]:
     with np.errstate(divide="ignore", invalid="ignore"):
         rates = {"steps_per_s": 1 / found["wall"], "samples_per_s": samples / found["wall"]}
     return seconds | {name: np.where(np.isfinite(v), v, np.nan) for name, v in rates.items()}
+
+
+def _compute(
+    columns: dict[str, _Column], prefix: str, steps: Floats, found: dict[str, Floats]
+) -> dict[str, Floats]:
+    """The compute of a step, and what of it the replay of CUDA graphs took.
+
+    A step that was replayed has no forward, backward or optimizer of its own: where there are such
+    steps, each of those is shared out over all steps, like the replays themselves.
+    """
+    names = ("forward", "backward", "optimizer")
+    graph = columns[f"{prefix}graph_ns"].per_step(steps)
+    replays = np.isfinite(graph)
+    shared = {name: columns[f"{prefix}{name}_ns"].per_step(steps) for name in names}
+    phases = {
+        name: np.where(replays & np.isfinite(found[name]), shared[name], found[name])
+        for name in names
+    }
+    apart = np.stack([np.where(replays, np.nan_to_num(shared[n]), phases[n]) for n in names])
+    compute = apart.sum(axis=0) + np.nan_to_num(graph)
+    unknown = np.isnan(apart).all(axis=0)
+    at_least = np.where(unknown, np.nan, np.nansum(apart, axis=0) + np.nan_to_num(graph))
+    return {**phases, "compute": compute, "compute_at_least": at_least}
 
 
 def _plus(body: Floats, waited: Floats) -> Floats:

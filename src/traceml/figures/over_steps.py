@@ -9,7 +9,7 @@ import numpy as np
 
 from traceml.facts.history import StepHistory
 from traceml.figures import over_ranks
-from traceml.figures.colours import BETWEEN, MEDIAN, STEP, WORST
+from traceml.figures.colours import BETWEEN, COMPUTE, MEDIAN, STEP, WORST
 from traceml.figures.findings import spans
 from traceml.figures.over_ranks import is_measured, measured_columns, rank_names, rank_series
 from traceml.figures.page import Axis, Heatmap, Lines, Series, Span
@@ -64,6 +64,8 @@ def stacked_phases(history: StepHistory, summary: Summary | None) -> Lines | Non
         for phase, name in PHASES.items()
         if phase in history.phase_s and is_measured(history.phase_s[phase])
     }
+    if history.graph_s is not None:
+        layers["Compute (CUDA graph)", COMPUTE] = np.nan_to_num(over_ranks.mean(history.graph_s))
     if not layers:
         layers = {("Step", STEP): over_ranks.mean(history.step_s)}
     between = over_ranks.mean(history.between_s)

@@ -13,6 +13,9 @@ History of `VERSION`:
 2  a step also says what its rest was spent on (garbage collection had a field already, now also
    logging, compiling, waiting for the device), how long its batches took to collate, the exposed
    communication on the GPU's clock, the process's memory, and the loss where it was looked at.
+3  a step also says how long replays of CUDA graphs took that hold more than one phase, how often
+   the host waited for the device, and how many records before it the loss belongs to; a step
+   without a fetch in a script that fetches has 0 samples.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ VERSION = 3
 BYTE_ORDER_MARK = 0x01020304
 HEADER_BYTES = 4096
 NOT_MEASURED = -1
+LIMIT_REACHED = 2
 
 Field = tuple[str, str]
 """A name and a `struct` format character (or `Ns` for text)."""
@@ -76,7 +80,8 @@ COUNTERS: tuple[Field, ...] = (
 """Kept up to date by the tracer: `steps_final` counts the steps whose GPU times are filled in;
 `loader_workers` is one more than the training loader has, so that 0 is "not known", and
 `loader_pinned` is 1 for a loader that does not pin its batches and 2 for one that does;
-`recording_ended` is 1 when no further step is recorded, though training may go on."""
+`recording_ended` is not 0 when no further step is recorded, though training may go on, and
+`LIMIT_REACHED` where that is because no more were asked for."""
 
 STEP: tuple[Field, ...] = (
     ("start_ns", "q"),
@@ -91,6 +96,7 @@ STEP: tuple[Field, ...] = (
     ("optimizer_ns", "q"),
     ("communication_ns", "q"),
     ("gc_ns", "q"),
+    ("graph_ns", "q"),
     ("gpu_input_ns", "q"),
     ("gpu_body_ns", "q"),
     ("gpu_h2d_ns", "q"),
@@ -98,6 +104,7 @@ STEP: tuple[Field, ...] = (
     ("gpu_backward_ns", "q"),
     ("gpu_optimizer_ns", "q"),
     ("gpu_communication_ns", "q"),
+    ("gpu_graph_ns", "q"),
     ("allocated_bytes", "q"),
     ("reserved_bytes", "q"),
     ("rss_bytes", "q"),
@@ -110,8 +117,8 @@ STEP: tuple[Field, ...] = (
     ("micro_batches", "i"),
     ("flags", "I"),
     ("optimizer_steps", "I"),
-    ("syncs", "H"),
-    ("loss_lag", "H"),
+    ("syncs", "h"),
+    ("loss_lag", "h"),
     ("sequence", "Q"),
 )
 """One step. `wall = input + body + between`; `-1` is "not measured".
@@ -122,12 +129,14 @@ time that the GPU's own timeline stood still for input, and `gpu_body_ns` the re
 Communication is what was exposed: time in which the rank waited for a collective and did nothing
 else. Time in garbage collection, logging and compiling is charged to them and to no phase; waiting
 for the device (`sync_ns`) and collating (`collate_ns`) are parts of the phase they happen in.
+A replay of a CUDA graph that holds forward and backward, and perhaps the optimizer, is compute that
+cannot be told apart: `graph_ns` has its time, and those phases are not measured there.
 `loss` holds a number where `StepFlag.LOSS_SEEN` says so: the loss of the first backward pass, or
 the first that was not finite. One that came late from a device is another record's, `loss_lag`
 records before this one. `syncs` counts how often the host waited for the device in `sync_ns`.
 """
 
-MAX_SYNCS = MAX_LOSS_LAG = (1 << 16) - 1
+MAX_SYNCS = MAX_LOSS_LAG = (1 << 15) - 1
 """More waits than this in one step are counted as so many; a loss that is later is left out."""
 
 STEP_FIELDS_SINCE_2 = frozenset(
@@ -141,7 +150,7 @@ STEP_FIELDS_SINCE_2 = frozenset(
         "loss",
     }
 )
-STEP_FIELDS_SINCE_3 = frozenset({"syncs", "loss_lag"})
+STEP_FIELDS_SINCE_3 = frozenset({"graph_ns", "gpu_graph_ns", "syncs", "loss_lag"})
 
 GPU_FIELDS = tuple(name for name, _ in STEP if name.startswith("gpu_"))
 

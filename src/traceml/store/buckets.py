@@ -21,7 +21,7 @@ Ints = npt.NDArray[np.int64]
 
 _WIDE = tuple(name for name, kind in layout.STEP if kind == "q")
 """The 64-bit fields; they lie side by side at a record's beginning."""
-SUMMED = _WIDE[_WIDE.index("wall_ns") : _WIDE.index("gpu_communication_ns") + 1]
+SUMMED = _WIDE[_WIDE.index("wall_ns") : _WIDE.index("gpu_graph_ns") + 1]
 PEAKS = _WIDE[_WIDE.index("allocated_bytes") : _WIDE.index("rss_bytes") + 1]
 LONGEST = ("", "gpu_")
 """The clocks on which the longest step is kept: the host's, the GPU's."""
@@ -90,7 +90,7 @@ class Buckets:
 
     def _add_losses(self, steps: npt.NDArray[Any], index: Ints, seen: Ints) -> None:
         """Put losses where their backward passes were; of several in a bucket the last stays."""
-        lags = steps["loss_lag"][seen].astype(np.int64)
+        lags = np.maximum(steps["loss_lag"][seen].astype(np.int64), 0)
         here = index[seen] >= lags
         seen, lags = seen[here], lags[here]
         places = (index[seen] - lags) // self.grid.length

@@ -150,6 +150,7 @@ def rank_records(
             regions_dropped=counters["regions_dropped"],
             ended=bool(counters["ended"]),
             recording_ended=bool(counters["recording_ended"]),
+            limit_reached=counters["recording_ended"] == layout.LIMIT_REACHED,
         ),
     )
 
@@ -259,4 +260,5 @@ def _join_health(first: TracerHealth, second: TracerHealth) -> TracerHealth:
         regions_dropped=first.regions_dropped + second.regions_dropped,
         ended=second.ended,
         recording_ended=second.recording_ended,
+        limit_reached=second.limit_reached,
     )

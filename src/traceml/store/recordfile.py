@@ -24,9 +24,9 @@ from traceml.store.folder import write_atomically
 from traceml.store.records import BLOCK_DTYPE, STEP_DTYPE
 from traceml.store.rings import Head, RingReader, parse_head
 
-SEGMENT_STEPS = 32_768
+SEGMENT_STEPS = 28_672
 KEEP_SEGMENTS = 5
-"""Full segments at full resolution: about 160,000 steps, 39 MB."""
+"""Full segments at full resolution: about 140,000 steps, 37 MB."""
 MOST_BLOCKS = 8_192
 """About 7 MB; beyond it, neighbouring blocks are merged."""
 MOST_MESSAGE_BYTES = 8 << 20

@@ -17,7 +17,7 @@ from traceml.model.run import Ending, Manifest
 from traceml.model.sample import Sample
 from traceml.model.settings import Settings
 
-_NUMPY_KIND = {"q": "<i8", "Q": "<u8", "i": "<i4", "I": "<u4", "H": "<u2", "d": "<f8"}
+_NUMPY_KIND = {"h": "<i2", "q": "<i8", "Q": "<u8", "i": "<i4", "I": "<u4", "H": "<u2", "d": "<f8"}
 
 
 def dtype_of(fields: tuple[layout.Field, ...]) -> np.dtype[Any]:
@@ -49,6 +49,8 @@ class TracerHealth:
     """The process said goodbye: it was not killed."""
     recording_ended: bool = False
     """The tracer stopped recording before the training's end: nobody can say how that went on."""
+    limit_reached: bool = False
+    """It did so because as many steps were recorded as were asked for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from traceml.facts.facts import Facts
 from traceml.facts.gather import gather
 from traceml.facts.stability import Failure
 from traceml.model.finding import Finding, Section, Severity
+from traceml.model.quantities import count
 from traceml.model.rank import Region
 from traceml.model.settings import NOT_RECORDED
 from traceml.store.records import RunRecords
@@ -254,7 +255,13 @@ def _metrics(records: RunRecords) -> dict[str, MetricSummary]:
 def _tracer(records: RunRecords, facts: Facts) -> TracerSummary:
     health = [rank.health for rank in records.ranks]
     dropped = sum(each.regions_dropped for each in health)
-    notes = (f"{dropped} named regions did not fit and were not timed",) if dropped else ()
+    notes = [f"{dropped} named regions did not fit and were not timed"] if dropped else []
+    stopped_after = facts.window.steps_taken if any(h.limit_reached for h in health) else None
+    if stopped_after is not None:
+        notes.append(
+            f"traced the first {count(stopped_after, 'step')}, as asked (trace_max_steps); what "
+            "the script did after them is in none of these figures"
+        )
     return TracerSummary(
         steps_recorded=sum(rank.steps_taken for rank in facts.ranks),
         steps_lost=sum(each.steps_lost for each in health),
@@ -262,5 +269,6 @@ def _tracer(records: RunRecords, facts: Facts) -> TracerSummary:
         failures=sum(each.failures for each in health),
         last_failure=next((each.last_failure for each in health if each.last_failure), None),
         messages_lost=sum(each.messages_lost for each in health),
+        stopped_after_steps=stopped_after,
         notes=(*records.notes, *notes),
     )

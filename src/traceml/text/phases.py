@@ -56,13 +56,23 @@ def _parts(times: Times) -> tuple[Branch, ...]:
     if compute_ms is None:
         found += measured
     else:
-        found.append(Branch("compute", compute_ms, "compute", measured))
-    if not measured:
+        found.append(Branch("compute", compute_ms, "compute", _with_replays(measured, compute_ms)))
+    if not measured and compute_ms is None:
         return tuple(found)
     missing = [name for name in _COMPUTE if times.get(f"{name}_ms") is None]
+    if compute_ms is not None:
+        missing = []  # they are in it
     left = f"rest, with {' and '.join(missing)}" if missing else "rest"
     rest_ms = (times["step_time_ms"] or 0.0) - sum(branch.ms for branch in found)
     return (*found, Branch(left, max(rest_ms, 0.0), "residual"))
+
+
+def _with_replays(measured: tuple[Branch, ...], compute_ms: float) -> tuple[Branch, ...]:
+    """The phases of compute, and beside some of them the CUDA graphs that hold the others."""
+    if not measured or len(measured) == len(_COMPUTE):
+        return measured
+    replays_ms = max(compute_ms - sum(branch.ms for branch in measured), 0.0)
+    return (*measured, Branch("CUDA graph replays", replays_ms, "compute"))
 
 
 def between_branch(times: Times) -> Branch | None:

@@ -6,6 +6,7 @@ Dynamo tells when it begins and ends; nothing is polled, and nothing of ours is 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from threading import get_ident
 from time import perf_counter_ns
 from typing import Any
@@ -25,6 +26,8 @@ class CompileTime:
         self._session = session
         self._depth = 0
         self._began_ns = 0
+        self.after_compiling: Callable[[], None] = lambda: None
+        """Called where something was compiled for the loop."""
         self.elsewhere_ns = 0
         """What a thread of the autograd engine's has compiled for the open backward pass."""
         self._start = session.guard(self._begin, any_thread=True)
@@ -77,6 +80,7 @@ class CompileTime:
             return
         session = self._session
         session.tracing = bool(session.restores)  # unless the hooks went out meanwhile
+        self.after_compiling()
         took = perf_counter_ns() - self._began_ns
         if session.thread == get_ident():
             session.recorder.note_on_host(session.tracer.spend, (COMPILE, took))

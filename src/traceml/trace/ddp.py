@@ -209,7 +209,8 @@ class _Statistics:
         if iterations == self._iterations:
             return
         self._iterations = iterations
-        if all(each.get("avg_backward_comm_time", 0) > 0 for each in read):
+        # None is left once the script has let go of its models: what was read before holds.
+        if read and all(each.get("avg_backward_comm_time", 0) > 0 for each in read):
             self._session.messages.write(_summed(read))
 
 

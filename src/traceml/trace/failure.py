@@ -69,7 +69,11 @@ _PHASE_OF_TORCH = (
 )
 _BEFORE_TRAINING = ("checkpoint", "communication")
 """What a script also does before its first step: it loads a checkpoint, it joins the others."""
-_TENSOR_BACKWARD = "backward"
+_ONLY_IN = {
+    "/torch/_tensor.py": ("backward",),
+    "/torch/serialization.py": ("save", "_save", "_legacy_save"),  # to load is not to save
+}
+"""The functions of a file of torch's that belong to its phase, where not all do."""
 _WORKER = re.compile(r"Caught (\w+) in DataLoader worker process (\d+)")
 _DEVICE_ERROR = re.compile(r"CUDA error|CUDNN_STATUS|CUBLAS_STATUS|NCCL error|HIP error")
 _LINE_IN_TEXT = re.compile(r'^ *File "(.+?)", line (\d+), in (.+)$', re.MULTILINE)
@@ -262,7 +266,7 @@ def _phase_of(file: str, function: str) -> str | None:
     if file.startswith(_PACKAGE):
         return _PHASE_OF_HOOK.get(function)
     for part, phase in _PHASE_OF_TORCH:
-        if part in file and (not part.endswith("_tensor.py") or function == _TENSOR_BACKWARD):
+        if part in file and function in _ONLY_IN.get(part, (function,)):
             return phase
     return None
 

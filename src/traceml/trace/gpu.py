@@ -35,6 +35,7 @@ _PHASES = (
     steps.BACKWARD,
     steps.OPTIMIZER,
     steps.COMMUNICATION,
+    steps.GRAPH,
 )
 _NOT_BODY = (steps.INPUT, steps.EVALUATION, steps.CHECKPOINT)
 

@@ -14,26 +14,32 @@ from time import perf_counter_ns
 from typing import Any
 
 import torch
-from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizer
 
-from traceml.trace import copies, loaders, logging_calls, models, synchronising, verbs
+from traceml.trace import (
+    checkpoints,
+    copies,
+    loaders,
+    logging_calls,
+    models,
+    notebook_cells,
+    synchronising,
+    verbs,
+)
 from traceml.trace.arrivals import Arrivals
 from traceml.trace.collectives import Communication
 from traceml.trace.compile_time import CompileTime
-from traceml.trace.compiling import is_compiling
+from traceml.trace.compiling import is_compiling, left_alone
 from traceml.trace.ddp import DdpModels
 from traceml.trace.explicit import ExplicitSteps
 from traceml.trace.glance import Glance
+from traceml.trace.graphs import Graphs
 from traceml.trace.loss import watch_scaling
+from traceml.trace.optimizer_search import OptimizerSearch
 from traceml.trace.session import Session
 from traceml.trace.settings import SettingsRecorder
 from traceml.trace.spending import Spending
-from traceml.trace.steps import BACKWARD, CHECKPOINT, GC
-
-BACKWARDS_WITHOUT_OPTIMIZER = 4096
-"""An optimizer exists and never steps (it is compiled, or of a kind of its own): backward marks the
-step from then on. Far more than anybody's micro-batches in one step."""
+from traceml.trace.steps import BACKWARD, GC
 
 
 def install(session: Session) -> None:
@@ -42,15 +48,18 @@ def install(session: Session) -> None:
     watched = models.Models(session)
     _watch_communication(session, watched)
     session.steps = ExplicitSteps(session, watched)
-    search = _OptimizerSearch(session, watched)
-    spending, arrivals = Spending(session), Arrivals(session)
     known = models.KnownOptimizers(watched)
     settings = SettingsRecorder(session, watched, known)
-    loaders.watch(session, spending, settings.see_loader)
-    _watch_backward(session, search, CompileTime(session, arrivals))
     session.failures.follow(watched.living, known.living)
-    _watch_optimizers(session, known, search)
-    _watch_checkpoints(session)
+    search = OptimizerSearch(session, watched, known)
+    spending, arrivals = Spending(session), Arrivals(session)
+    graphs = Graphs(session)
+    graphs.watch()
+    loaders.watch(session, spending, search, settings.see_loader)
+    _watch_backward(session, search, CompileTime(session, arrivals), graphs)
+    _watch_optimizers(session, known, search, graphs)
+    checkpoints.watch(session, arrivals)
+    notebook_cells.watch(session)
     if torch.version.cuda or torch.version.hip or torch.backends.mps.is_built():
         copies.watch(session, spending)
     if torch.version.cuda or torch.version.hip:
@@ -62,13 +71,38 @@ def install(session: Session) -> None:
 # Backward
 
 
-def _watch_backward(session: Session, search: _OptimizerSearch, compile_time: CompileTime) -> None:
-    tracer, note = session.tracer, session.guard(session.recorder.note)
+def _watch_backward(
+    session: Session, search: OptimizerSearch, compile_time: CompileTime, graphs: Graphs
+) -> None:
+    begin, end = _backward_events(session, search, compile_time)
+    compile_time.after_compiling = search.look_again
+    note = session.guard(session.recorder.note)
+    close = session.guard(_close_backward)  # in another thread none was opened
+
+    def abort() -> None:
+        close(session)
+        note(session.tracer.abort, BACKWARD)
+        session.failures.note()
+
+    # Tensor.backward calls torch.autograd.backward: one place serves both.
+    for name in ("backward", "grad"):
+        function = getattr(torch.autograd, name)
+        timed = _timed_backward(session, function, begin, end, abort, graphs)
+        session.replace(torch.autograd, name, timed)
+
+
+def _backward_events(
+    session: Session, search: OptimizerSearch, compile_time: CompileTime
+) -> tuple[Callable[[Any], Any], Callable[[], Any]]:
+    """What happens when gradients are asked for, and when they are there."""
+    tracer = session.tracer
     begin_backward, end_backward = tracer.begin_backward, tracer.end_backward
     glance = Glance(session)
     watch_scaling(session, glance.losses)
 
     def begin(tensors: Any) -> None:
+        if search.is_watching:
+            search.look_for_change()
         _open_backward(session)
         if tracer.gpu is not None:
             tracer.gpu.look_at_memory()
@@ -81,26 +115,15 @@ def _watch_backward(session: Session, search: _OptimizerSearch, compile_time: Co
         _close_backward(session)
         if compile_time.elsewhere_ns:
             compile_time.note_elsewhere()
-        if not search.is_over:
+        search.passes += 1
+        if search.passes > search.patience:
             search.look()
         if tracer.by_hand:
             session.recorder.note_and_digest(end_backward, None)
         else:
             session.recorder.note(end_backward, None)
 
-    guarded_begin, guarded_end = session.guard(begin), session.guard(end)
-    close = session.guard(_close_backward)  # in another thread none was opened
-
-    def abort() -> None:
-        close(session)
-        note(tracer.abort, BACKWARD)
-        session.failures.note()
-
-    # Tensor.backward calls torch.autograd.backward: one place serves both.
-    for name in ("backward", "grad"):
-        function = getattr(torch.autograd, name)
-        timed = _timed_backward(session, function, guarded_begin, guarded_end, abort)
-        session.replace(torch.autograd, name, timed)
+    return session.guard(begin), session.guard(end)
 
 
 def _timed_backward(
@@ -109,13 +132,17 @@ def _timed_backward(
     begin: Callable[[Any], Any],
     end: Callable[[], Any],
     abort: Callable[[], None],
+    graphs: Graphs,
 ) -> Callable[..., Any]:
+    hold = session.guard(graphs.hold_backward, any_thread=True)
     has_loss = function.__name__ == "backward"  # what `grad` is asked about need not be one
 
     @functools.wraps(function)
     def backward(*arguments: Any, **options: Any) -> Any:
         if is_compiling():
             return function(*arguments, **options)
+        if graphs.capture is not None:
+            hold()
         if session.thread != get_ident():
             session.follow_this_thread()
         begin((arguments[0] if arguments else options.get("tensors")) if has_loss else None)
@@ -127,7 +154,7 @@ def _timed_backward(
         end()
         return result
 
-    return backward
+    return left_alone(backward)
 
 
 def _open_backward(session: Session) -> None:
@@ -140,54 +167,26 @@ def _close_backward(session: Session) -> None:
     session.backwards_open = max(0, session.backwards_open - 1)
 
 
-class _OptimizerSearch:
-    """Finds out, at the first backward passes, whether this script has an optimizer at all."""
-
-    def __init__(self, session: Session, watched: models.Models) -> None:
-        self._session = session
-        self._watched = watched
-        self._backwards = 0
-        self.is_over = False
-
-    def look(self) -> None:
-        """After a backward pass without an optimizer step so far."""
-        self._backwards += 1
-        if self._backwards >= BACKWARDS_WITHOUT_OPTIMIZER or (
-            self._backwards <= 2 and not _any_optimizer_made()
-        ):
-            self.is_over = True
-            self._session.tracer.by_hand = True
-            self._watched.watch_callers()
-            self._session.identify()
-
-
-def _any_optimizer_made() -> bool:
-    """Torch marks the class of every optimizer it constructs."""
-    kinds = [Optimizer]
-    for kind in kinds:
-        kinds.extend(kind.__subclasses__())
-    return any(getattr(kind.step, "hooked", False) for kind in kinds)
-
-
 # Optimizers
 
 
-def _watch_optimizers(
-    session: Session, known: models.KnownOptimizers, search: _OptimizerSearch
-) -> None:
+def _optimizer_events(
+    session: Session, meet: Callable[[Any], None], search: OptimizerSearch, seen: dict[int, Any]
+) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    """What happens when an optimizer steps, and when it has."""
     tracer, recorder = session.tracer, session.recorder
     begin_optimizer, end_optimizer = tracer.begin_optimizer, tracer.end_optimizer
-    seen = known.seen
     opened: Any = None
 
     def begin(optimizer: Any) -> None:
         nonlocal opened
         identity = id(optimizer)
         if identity not in seen or not session.identified:  # new, or inherited through a fork
-            known.add(optimizer)
-            session.identify()
-            search.is_over = True
-            tracer.by_hand = False
+            meet(optimizer)
+        if search.passes == search.usual_passes and not search.is_watching:
+            search.passes = 0  # as nearly always
+        elif search.passes:
+            search.end_step()
         opened = recorder.note(begin_optimizer, identity)
 
     def end(optimizer: Any) -> None:
@@ -198,10 +197,25 @@ def _watch_optimizers(
         else:  # no fetch will end the step
             recorder.note_and_digest(end_optimizer, (id(optimizer), dry))
 
-    guarded_begin, guarded_end = session.guard(begin), session.guard(end)
+    return session.guard(begin), session.guard(end)
+
+
+def _watch_optimizers(
+    session: Session, known: models.KnownOptimizers, search: OptimizerSearch, graphs: Graphs
+) -> None:
+    def meet(optimizer: Any) -> None:
+        known.add(optimizer)
+        session.identify()
+        session.tracer.by_hand = False
+
+    guarded_begin, guarded_end = _optimizer_events(session, meet, search, known.seen)
+    hold = session.guard(graphs.hold_optimizer, any_thread=True)
+    graphs.meet_optimizer, graphs.meet_backward = meet, search.look
 
     def before(optimizer: Any, arguments: Any, options: Any) -> None:
         if not is_compiling():
+            if graphs.capture is not None:
+                hold(optimizer)
             if session.thread != get_ident():
                 session.follow_this_thread()
             guarded_begin(optimizer)
@@ -224,24 +238,6 @@ def _watch_communication(session: Session, watched: models.Models) -> None:
     ddp_models.watch_all()
     watched.visitors.append(ddp_models.find)
     watched.visitors.append(lambda _: communication.watch_functional())
-
-
-# Checkpoints
-
-
-def _watch_checkpoints(session: Session) -> None:
-    tracer, note = session.tracer, session.guard(session.recorder.note)
-    save = torch.save
-
-    @functools.wraps(save)
-    def timed_save(*arguments: Any, **options: Any) -> Any:
-        note(tracer.begin, CHECKPOINT)
-        try:
-            return save(*arguments, **options)
-        finally:
-            note(tracer.end, CHECKPOINT)
-
-    session.replace(torch, "save", timed_save)
 
 
 # Garbage collection

@@ -60,7 +60,7 @@ def _start_run(
         return False
     answer = agent.first_words()
     if "error" in answer:
-        raise UsageError(answer["error"])
+        raise UsageError(_in_python(answer["error"]))
     if "folder" not in answer:
         _say(f"the run cannot be recorded: {answer.get('trouble', 'the agent did not start')}")
         return False
@@ -71,6 +71,16 @@ def _start_run(
     current.current()
     atexit.register(_close, agent, answer["folder"], os.getpid())
     return True
+
+
+_IN_PYTHON = {"--run-name": "run_name", "--overwrite": "overwrite=True"}
+
+
+def _in_python(error: str) -> str:
+    """What is said to people at a command line, in the words of a call of `init`."""
+    for flag, argument in _IN_PYTHON.items():
+        error = error.replace(flag, argument)
+    return f"{error} (arguments of traceml.init)"
 
 
 def _subject() -> str:

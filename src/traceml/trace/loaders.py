@@ -6,7 +6,9 @@ import functools
 import queue
 import select
 import weakref
-from collections.abc import Callable
+from collections import UserDict
+from collections.abc import Callable, Iterable
+from itertools import islice
 from threading import get_ident
 from time import perf_counter_ns
 from typing import Any
@@ -15,12 +17,15 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _SingleProcessDataLoaderIter
 
+from traceml.trace.optimizer_search import OptimizerSearch
 from traceml.trace.session import Session
 from traceml.trace.spending import Spending
 from traceml.trace.steps import COLLATE, INPUT
 
 
-def watch(session: Session, spending: Spending, see: Callable[[Any], None]) -> None:
+def watch(
+    session: Session, spending: Spending, search: OptimizerSearch, see: Callable[[Any], None]
+) -> None:
     """Time every fetch, and the start of every loader's workers.
 
     `see` is called with the iterator of a loader that training fetches from, once per loader.
@@ -28,8 +33,12 @@ def watch(session: Session, spending: Spending, see: Callable[[Any], None]) -> N
     tracer, recorder = session.tracer, session.recorder
     note = session.guard(recorder.note)
     collating = Collating(session, spending)
-    begin, end = _fetch_events(session, collating, see)
-    begin_iterator = session.guard(lambda loader: recorder.begin_fetch(id(loader.dataset)))
+    sources = Sources(session)
+    begin, end = _fetch_events(session, collating, sources, search, see)
+    end_epoch = session.guard(
+        lambda iterator: recorder.note(tracer.end_epoch, sources.of_iterator(iterator))
+    )
+    begin_iterator = session.guard(lambda loader: recorder.begin_fetch(sources.of_loader(loader)))
     time_collating = session.guard(collating.watch)
     fetch = _BaseDataLoaderIter.__next__
     iterate = DataLoader.__iter__
@@ -40,7 +49,7 @@ def watch(session: Session, spending: Spending, see: Callable[[Any], None]) -> N
         try:
             batch = fetch(self)
         except StopIteration:
-            note(tracer.end_epoch, id(self._dataset))
+            end_epoch(self)
             raise
         except BaseException:
             note(tracer.abort, INPUT)
@@ -64,7 +73,11 @@ def watch(session: Session, spending: Spending, see: Callable[[Any], None]) -> N
 
 
 def _fetch_events(
-    session: Session, collating: Collating, see: Callable[[Any], None]
+    session: Session,
+    collating: Collating,
+    sources: Sources,
+    search: OptimizerSearch,
+    see: Callable[[Any], None],
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """What happens when a batch is asked for, and when it is there."""
     tracer, recorder = session.tracer, session.recorder
@@ -73,8 +86,11 @@ def _fetch_events(
 
     def begin(iterator: Any) -> None:
         is_empty = ready.are_none(iterator) if iterator._num_workers else None
-        recorder.begin_fetch(id(iterator._dataset))
-        if is_empty is not None and tracer.source_trains():
+        if search.is_watching:
+            search.look_for_change()
+        source = sources.of_iterator(iterator)
+        recorder.begin_fetch(source)
+        if is_empty is not None and tracer.trains(source):
             recorder.note_on_host(tracer.see_loader, is_empty)
 
     def end(iterator: Any, batch: Any) -> None:
@@ -83,23 +99,106 @@ def _fetch_events(
             recorder.note_on_host(tracer.spend_within, (COLLATE, collating.spent_ns))
             collating.spent_ns = 0
         recorder.note(tracer.end_fetch, samples_in(batch))
-        if iterator._num_workers != workers and session.ring and tracer.source_trains():
+        changed = iterator._num_workers != workers and session.ring
+        if changed and tracer.trains(sources.of_iterator(iterator)):
             workers = iterator._num_workers
-            session.ring.note_loader(workers, bool(iterator._pin_memory))
+            changed.note_loader(workers, bool(iterator._pin_memory))
             see(iterator)
 
     return session.guard(begin), session.guard(end)
 
 
+class Sources:
+    """Numbers the loaders of this process, so that each is known for what it is used for.
+
+    Not by its dataset: the loaders for training and for validation may share one, with a sampler
+    each. A loader's iterator knows the loader's sampler, and that is the loader's own.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._numbers: dict[int, tuple[Callable[[], Any], int]] = {}
+        """By the sampler's identity, with the sampler: another may get its number."""
+        self._count = 0
+        session.forgets.append(self._forget)
+
+    def _forget(self) -> None:
+        self._numbers = {}
+
+    def of_loader(self, loader: Any) -> int:
+        """The number of a loader that is about to be iterated over."""
+        sampler = loader._index_sampler
+        known = self._numbers.get(id(sampler))
+        if known is not None and known[0]() is sampler:
+            return known[1]
+        self._numbers = {key: one for key, one in self._numbers.items() if one[0]() is not None}
+        self._count += 1
+        self._numbers[id(sampler)] = (_reference(sampler), self._count)
+        return self._count
+
+    def of_iterator(self, iterator: Any) -> int:
+        """The number of the loader that an iterator belongs to."""
+        identity = id(iterator._index_sampler)
+        known = self._numbers.get(identity)
+        return identity if known is None else known[1]  # begun without its loader's `__iter__`
+
+
+def _reference(sampler: Any) -> Callable[[], Any]:
+    try:
+        return weakref.ref(sampler)
+    except TypeError:  # a plain list of indices will do as a sampler
+        return lambda: sampler
+
+
+MAX_FIELDS_LOOKED_AT = 16
+
+
 def samples_in(batch: Any) -> int:
-    """How many samples a collated batch holds; -1 when it does not show."""
-    if isinstance(batch, (list, tuple)) and batch:
-        batch = batch[0]
-    if isinstance(batch, dict) and batch:
-        batch = next(iter(batch.values()))
-    if isinstance(batch, torch.Tensor) and batch.dim():
-        return batch.shape[0]
-    return -1  # a list of lists may be anything: the samples of one field, or one sample's fields
+    """How many samples a collated batch holds; -1 when it does not show.
+
+    That is the first dimension of its first tensor. A list in it may be anything: the samples of
+    one field, or one sample's fields. Nothing of the batch's own is called.
+    """
+    first, kind = batch, type(batch)
+    if kind is list or kind is tuple:
+        first = batch[0] if batch else None
+    elif kind is dict:
+        first = next(iter(batch.values()), None)
+    if isinstance(first, torch.Tensor) and first.dim():
+        return first.shape[0]  # as nearly always
+    return _samples_in_fields(batch)
+
+
+def _samples_in_fields(batch: Any) -> int:
+    for field in islice(_fields_of(batch), MAX_FIELDS_LOOKED_AT):
+        if issubclass(type(field), dict):
+            field = next(iter(dict.values(field)), None)
+        if isinstance(field, torch.Tensor) and field.dim():
+            return field.shape[0]
+    return -1
+
+
+def _fields_of(batch: Any) -> Iterable[Any]:
+    """What a batch is made of: a list, a mapping, or the fields of a record."""
+    kind = type(batch)
+    if issubclass(kind, (list, tuple)):
+        return tuple.__iter__(batch) if issubclass(kind, tuple) else list.__iter__(batch)
+    if issubclass(kind, dict):
+        return dict.values(batch)
+    attributes = _own_attributes(batch)
+    if issubclass(kind, UserDict):  # the batches of Hugging Face's tokenizers
+        data = attributes.get("data")
+        return dict.values(data) if isinstance(data, dict) else ()
+    names = getattr(kind, "__dataclass_fields__", ())
+    return [attributes.get(name) for name in names]
+
+
+def _own_attributes(thing: Any) -> dict[str, Any]:
+    """What an object holds, without asking it."""
+    try:
+        found = object.__getattribute__(thing, "__dict__")
+    except AttributeError:
+        return {}
+    return found if type(found) is dict else {}
 
 
 class Collating:

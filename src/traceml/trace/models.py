@@ -66,7 +66,7 @@ class KnownOptimizers:
 
     def _owners(self, parameters: Iterable[int]) -> list[nn.Module]:
         wanted = set(parameters)
-        owners = outermost(own_any(wanted, _held_by_callers()))
+        owners = outermost(own_any(wanted, modules_held_by_callers()))
         if not owners and self._scans < MOST_SCANS:
             self._scans += 1
             owners = outermost(own_any(wanted, _all_modules()))
@@ -131,7 +131,7 @@ class Models:
 
     def watch_callers(self) -> None:
         """Without an optimizer to ask: time the modules that the callers hold and train."""
-        held = {id(module): module for module in _held_by_callers()}.values()
+        held = {id(module): module for module in modules_held_by_callers()}.values()
         trained = [m for m in held if any(p.requires_grad for p in m.parameters())]
         self.watch(outermost(trained))
 
@@ -189,7 +189,7 @@ class Models:
         self._unseen += 1
         if self._unseen > PATIENCE_STEPS:
             self._unseen = 0
-            if not _something_is_compiled():  # wrapping now would make torch compile it again
+            if not something_is_compiled():  # wrapping now would make torch compile it again
                 self._escalations.pop(0)()
 
     def _uncalled(self) -> list[nn.Module]:
@@ -207,7 +207,8 @@ class Models:
             self.watch(parts)
 
 
-def _something_is_compiled() -> bool:
+def something_is_compiled() -> bool:
+    """Whether Dynamo has compiled anything in this process."""
     dynamo: Any = sys.modules.get("torch._dynamo.utils")
     return dynamo is not None and bool(dynamo.counters["stats"])
 
@@ -227,8 +228,14 @@ def outermost(modules: list[nn.Module]) -> list[nn.Module]:
     return [module for module in modules if id(module) not in inner]
 
 
-def _held_by_callers() -> Iterator[nn.Module]:
+def modules_held_by_callers() -> Iterator[nn.Module]:
     """Modules in the local variables of the callers, in their objects, and one container deep."""
+    for value in held_by_callers():
+        yield from _modules_in(value)
+
+
+def held_by_callers() -> Iterator[Any]:
+    """What the local variables of the callers hold, and what the objects among it hold."""
     frame = sys._getframe(1)
     for _ in range(MOST_FRAMES):
         if frame.f_back is None:
@@ -237,11 +244,10 @@ def _held_by_callers() -> Iterator[nn.Module]:
         if _is_ours_or_torchs(frame.f_globals.get("__name__", "")):
             continue
         for value in variables_of(frame).values():
-            yield from _modules_in(value)
+            yield value
             attributes = getattr(value, "__dict__", None)
             if type(attributes) is dict and not isinstance(value, type):
-                for inner in list(attributes.values()):
-                    yield from _modules_in(inner)
+                yield from list(attributes.values())
 
 
 def _is_ours_or_torchs(name: str) -> bool:

@@ -73,6 +73,7 @@ class Ring:
         self._regions_dropped = 0
         self._failures = 0
         self._messages_dropped = 0
+        self._limit_reached = False
 
     def identify(self, rank: Rank) -> None:
         """Write who this is; done again when the rank's place in the job becomes known."""
@@ -167,7 +168,13 @@ class Ring:
 
     def mark_recording_ended(self) -> None:
         """Say that no further step will come, though the process may go on."""
-        _pack_count(self._map, _RECORDING_ENDED, 1)
+        if not self._limit_reached:
+            _pack_count(self._map, _RECORDING_ENDED, 1)
+
+    def mark_limit_reached(self) -> None:
+        """Say that as many steps are recorded as were asked for."""
+        self._limit_reached = True
+        _pack_count(self._map, _RECORDING_ENDED, layout.LIMIT_REACHED)
 
     def mark_ended(self) -> None:
         """Say that the process ended by itself."""

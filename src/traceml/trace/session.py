@@ -214,6 +214,8 @@ class Session:
 
     def _stop_when_done(self) -> None:
         if self.max_steps is not None and self.tracer.steps >= self.max_steps:
+            if self.ring is not None:
+                self.ring.mark_limit_reached()
             self.take_hooks_out()
 
     # Ending

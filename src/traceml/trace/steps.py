@@ -11,7 +11,9 @@ Where a step ends:
 - otherwise at the next fetch once an optimizer has stepped;
 - where no fetch is seen, at the end of the optimizer step that completes the set of optimizers
   (a GAN has two), and at the latest when an optimizer steps a second time;
-- a script without any optimizer is marked by its backward passes instead.
+- a script without any optimizer is marked by its backward passes instead;
+- an optimizer that no hook can see (it is compiled) is known by the parameters that it changes;
+- a replay of a CUDA graph that holds an optimizer step is one.
 
 What belongs to no step: batches that are fetched and never trained on (evaluation) and checkpoints
 are `between`. Whether a batch was for evaluation is known only when the next one is fetched, so
@@ -20,17 +22,25 @@ everything since the last fetch is provisional: it can be taken back to the snap
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from traceml.model.layout import MAX_LOSS_LAG, MAX_SYNCS, NO_STEP, NOT_MEASURED, StepFlag
+from traceml.model.layout import (
+    GPU_FIELDS,
+    MAX_LOSS_LAG,
+    MAX_SYNCS,
+    NO_STEP,
+    NOT_MEASURED,
+    StepFlag,
+)
 from traceml.trace.timeline import Bounds, Sink, Timeline
 
 INPUT, H2D, FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT, EVALUATION, GC, SAMPLES, BACKWARDS, STEPS = (
     range(11)
 )
-COMMUNICATION, SYNC, LOGGING, COMPILE, COLLATE, SYNCS = range(11, 17)
+COMMUNICATION, SYNC, LOGGING, COMPILE, COLLATE, GRAPH, SYNCS = range(11, 18)
 """Places in the list of what a step has accumulated so far."""
 
 EVALUATING, TRAINING_WITH_GRADIENTS = 0, 3
@@ -52,6 +62,11 @@ _NO_STEP = int(NO_STEP)
 
 _BY_HAND = 0
 """Stands for the optimizer where the script has none: no object has this id."""
+_UNSEEN = 1
+"""Stands for an optimizer whose steps are known by what they change alone."""
+
+_UNCOUNTED = -(1 << 40)
+"""Samples of a step with a batch that does not show how many it holds: less than any sum."""
 
 _Totals = list[int]
 
@@ -70,6 +85,22 @@ class AwaitedLoss:
 
     def __init__(self) -> None:
         self.record = self.step = 0
+
+
+@dataclass(slots=True)
+class GraphContents:
+    """What of a training step a CUDA graph holds, seen while it was captured."""
+
+    backwards: int = 0
+    optimizers: set[int] = field(default_factory=set)
+    optimizer_steps: int = 0
+
+    @property
+    def phase(self) -> int | None:
+        """What a replay's time is charged to; `None` where nothing that we know is in it."""
+        if self.backwards:
+            return GRAPH  # with the forward pass before it: one launch cannot be told apart
+        return OPTIMIZER if self.optimizers else None
 
 
 class StepTracer:
@@ -100,6 +131,8 @@ class StepTracer:
         "_loss",
         "_loss_after_optimizer",
         "_optimizer_end",
+        "_paused_at",
+        "_replaying",
         "_roles",
         "_rss",
         "_seen",
@@ -139,7 +172,7 @@ class StepTracer:
         """Records written: complete steps and others."""
         self.by_hand = False
         self.fetches = False
-        self._empty: _Totals = [-1, -1, -1, -1, -1, 0, 0, 0, -1, 0, 0, -1, 0, 0, 0, -1, 0]
+        self._empty: _Totals = [-1, -1, -1, -1, -1, 0, 0, 0, -1, 0, 0, -1, 0, 0, 0, -1, -1, 0]
         self._roles: dict[int, Role] = {}
         self._start: int | None = None
         self._start_mark: Any = None
@@ -161,6 +194,7 @@ class StepTracer:
         self._awaited: tuple[float, int] | None = None
         # Where the last gradient of this rank's own was there, before it waited for the others'.
         self._local_gradients: tuple[int, Any, int] | None = None
+        self._replaying = False
         # What came since the last fetch, and the way back to before it.
         self._source: int | None = None
         self._fetched_at = 0
@@ -179,6 +213,8 @@ class StepTracer:
         self._explicit = False
         self._explicit_depth = 0
         self._explicit_start: tuple[int, Any, int, int] = (0, None, 0, 0)
+        # Since when no cell of a notebook runs.
+        self._paused_at: int | None = None
 
     # Phases: a stack, so that a phase inside another (a copy inside forward, a closure inside the
     # optimizer step) is charged once, to the inner one.
@@ -206,6 +242,9 @@ class StepTracer:
                 frames[-1][2] += total
                 outer = frames[-1][0]
             totals = self._totals
+            if outer == CHECKPOINT:  # what a saver copies and waits for is part of saving
+                totals[CHECKPOINT] += own
+                return own
             totals[phase] = own if totals[phase] < 0 else totals[phase] + own
             if mark is not None and frame[3] is not None:
                 self._spans.append((phase, frame[3], mark, outer))
@@ -315,9 +354,11 @@ class StepTracer:
         """The batch is there."""
         self.end(INPUT, now, mark)
         self._fetched_in_step = self._fetch_over = True
-        if samples >= 0:
-            totals = self._totals
-            totals[SAMPLES] = samples if totals[SAMPLES] < 0 else totals[SAMPLES] + samples
+        totals = self._totals
+        if samples < 0:
+            totals[SAMPLES] = _UNCOUNTED
+        else:
+            totals[SAMPLES] = samples if totals[SAMPLES] == -1 else totals[SAMPLES] + samples
 
     def end_epoch(self, source: int, now: int, mark: Any) -> None:
         """The source had no further batch."""
@@ -384,12 +425,15 @@ class StepTracer:
     def begin_forward(self, mode: int, now: int, mark: Any) -> None:
         """The model is called; the mode says whether it trains and whether gradients are kept."""
         if mode == TRAINING_WITH_GRADIENTS:
-            if not self._had_training_forward and self._had_forward and not self._frames:
-                self._end_evaluation(now, mark)
-            self._had_training_forward = True
-            self._evaluated_at = None
+            self._have_training_forward(now, mark)
         self._had_forward = True
         self.begin(FORWARD, now, mark)
+
+    def _have_training_forward(self, now: int, mark: Any) -> None:
+        if not self._had_training_forward and self._had_forward and not self._frames:
+            self._end_evaluation(now, mark)
+        self._had_training_forward = True
+        self._evaluated_at = None
 
     def end_forward(self, mode: int, now: int, mark: Any) -> None:
         """The model's call returned."""
@@ -399,16 +443,16 @@ class StepTracer:
 
     def _end_evaluation(self, now: int, mark: Any) -> None:
         """A training loop without fetches goes on after an evaluation with them."""
-        if self._fetched and not self._had_backward and not self.source_trains():
+        if self._fetched and not self._had_backward and not self.trains(self._source):
             self._take_as_evaluation(now, mark)
 
-    def source_trains(self) -> bool:
-        """Whether the last fetch was from a source that is known to be for training."""
-        return self._roles.get(self._source or 0) is Role.TRAINING
+    def trains(self, source: int | None) -> bool:
+        """Whether a source is known to be for training."""
+        return self._roles.get(source or 0) is Role.TRAINING
 
     def _is_for_training(self) -> bool:
         """Whether what came since the last fetch is known to be a step's, not an evaluation's."""
-        return self._had_backward or not self._fetched or self.source_trains()
+        return self._had_backward or not self._fetched or self.trains(self._source)
 
     def _claim_evaluation(self, own: int, now: int) -> None:
         """A forward pass for evaluation without a fetch of its own, and the gap since the last."""
@@ -456,11 +500,15 @@ class StepTracer:
             self._charge_waiting(self._local_gradients, now, mark)
         self.end(BACKWARD, now, mark)
         if self.by_hand and not self._frames:
-            self._stepped.add(_BY_HAND)
-            self._totals[STEPS] += 1
-            if self._source is not None:
-                self._roles[self._source] = Role.TRAINING
-            self._remember_optimizer_end(now, mark)
+            self._have_stepped_by_hand(now, mark)
+
+    def _have_stepped_by_hand(self, now: int, mark: Any) -> None:
+        """Without any optimizer: each backward pass stands for a step, which ends later."""
+        self._stepped.add(_BY_HAND)
+        self._totals[STEPS] += 1
+        if self._source is not None:
+            self._roles[self._source] = Role.TRAINING
+        self._remember_optimizer_end(now, mark)
 
     # Optimizer
 
@@ -476,10 +524,20 @@ class StepTracer:
         """The optimizer has stepped; whether the GPU's queue had run dry by then comes with it."""
         identity, self._dry = what
         self.end(OPTIMIZER, now, mark)
-        self._totals[STEPS] += 1
+        self._have_stepped((identity,), 1, now, mark)
+
+    def change_parameters(self, _: None, now: int, mark: Any) -> None:
+        """Since the last backward pass the parameters have changed: an unseen optimizer stepped."""
+        if _UNSEEN in self._stepped and not self._explicit and not self._frames:
+            self._close_at_optimizer_end()
+        self._have_stepped((_UNSEEN,), 1, now, mark)
+
+    def _have_stepped(self, optimizers: Collection[int], steps: int, now: int, mark: Any) -> None:
+        """Optimizers have stepped; the step ends here, or goes on to the next fetch."""
+        self._totals[STEPS] += steps
         if self._source is not None and self._had_backward:
             self._roles[self._source] = Role.TRAINING
-        self._stepped.add(identity)
+        self._stepped.update(optimizers)
         if self._frames:
             return  # parameter by parameter inside a backward pass: the step goes on
         self._aborted = False
@@ -497,6 +555,73 @@ class StepTracer:
         if self._loss_after_optimizer is not None:
             self._loss = _first_or_lost(self._loss, self._loss_after_optimizer)
             self._loss_after_optimizer = None
+
+    # CUDA graphs
+
+    def begin_replay(self, held: GraphContents, now: int, mark: Any) -> None:
+        """A CUDA graph that holds a part of the step, or all of it, is launched."""
+        self._replaying = not self._frames
+        if not self._replaying:
+            return  # a part of the phase that it is launched in
+        if not self._explicit and self._ends_step_before(held):
+            self._close_at_optimizer_end()
+        if held.backwards:
+            self._have_training_forward(now, mark)
+            self._had_forward = self._had_backward = True
+            self._totals[BACKWARDS] += held.backwards
+        if held.phase is not None:
+            self.begin(held.phase, now, mark)
+
+    def _ends_step_before(self, held: GraphContents) -> bool:
+        """Whether what a graph holds has happened in this step already, so that it is another."""
+        if self.by_hand:
+            return bool(held.backwards and self._stepped and not self._fetched_in_step)
+        return bool(held.optimizers & self._stepped)
+
+    def end_replay(self, held: GraphContents, now: int, mark: Any) -> None:
+        """The launch returned; on the GPU's timeline the work ends at the mark."""
+        if not self._replaying:
+            return
+        self._replaying = False
+        if held.phase is not None:
+            self.end(held.phase, now, mark)
+        if held.optimizers:
+            self._have_stepped(held.optimizers, held.optimizer_steps, now, mark)
+        elif self.by_hand and held.backwards:
+            self._have_stepped_by_hand(now, mark)
+
+    def abort_replay(self, held: GraphContents, now: int, mark: Any) -> None:
+        """An exception leaves the launch."""
+        if self._replaying and held.phase is not None:
+            self.abort(held.phase, now, mark)
+        self._replaying, self._aborted = False, True
+
+    # Notebooks
+
+    def pause(self, _: None, now: int, mark: Any) -> None:
+        """A cell of a notebook ends: until the next one begins no time is any step's."""
+        self._paused_at = now
+        if self._start is None or (self._had_backward and not self._stepped):
+            return  # a step that goes on in another cell stays open
+        self.finish(None, now, mark)
+        self._open_next(now, None)
+        self._start = None
+
+    def resume(self, _: None, now: int, mark: Any) -> None:
+        """A cell begins: a step that was left open goes on, as if no time had passed."""
+        paused_at, self._paused_at = self._paused_at, None
+        if paused_at is None or self._start is None:
+            return
+        idle = now - paused_at
+        self._frames.clear()
+        self._start += idle
+        self._fetched_at += idle
+        if self._evaluated_at is not None:
+            self._evaluated_at += idle
+        # On the GPU's timeline the pause cannot be taken out.
+        self._start_mark = self._fetched_mark = None
+        self._spans = []
+        self._snapshot_spans = 0
 
     # Explicit steps
 
@@ -585,6 +710,7 @@ class StepTracer:
             totals[OPTIMIZER],
             totals[COMMUNICATION],
             totals[GC],
+            totals[GRAPH],
             *_NO_GPU_TIMES,
             *(_NO_MEMORY if self.gpu is None else self.gpu.memory()),
             self._rss,
@@ -593,7 +719,7 @@ class StepTracer:
             totals[COMPILE],
             totals[COLLATE],
             loss,
-            totals[SAMPLES],
+            max(totals[SAMPLES], NOT_MEASURED),
             totals[BACKWARDS],
             flags | seen if self.gpu is None else flags | seen | self._gpu_flags(mark),
             totals[STEPS],
@@ -632,6 +758,8 @@ class StepTracer:
         if self._fetched_in_step and not self.fetches:
             self.fetches = True
             self._empty[INPUT] = 0  # fetches are seen: a step without one waited for none
+        if self._totals[SAMPLES] > 0:
+            self._empty[SAMPLES] = 0  # it fetched none
         if self._totals[COMMUNICATION] >= 0:
             self._empty[COMMUNICATION] = 0  # the same with collectives
         self._start, self._start_mark = end, mark
@@ -656,5 +784,5 @@ def _is_finite(value: float) -> bool:
     return value - value == 0.0
 
 
-_NO_GPU_TIMES = (NOT_MEASURED,) * 7
+_NO_GPU_TIMES = (NOT_MEASURED,) * len(GPU_FIELDS)
 _NO_MEMORY = (NOT_MEASURED, NOT_MEASURED)

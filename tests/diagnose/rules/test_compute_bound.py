@@ -1,13 +1,15 @@
 """Compute bound is a remark about a healthy step, and names its largest phase."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from factories import make_run, with_settings
+from factories import make_run, map_steps, with_settings
 from traceml.diagnose.rules import compute_bound
 from traceml.facts.gather import gather
 from traceml.model.finding import Severity
+from traceml.model.layout import NOT_MEASURED
 from traceml.model.phase import Phase
 from traceml.store.records import RunRecords
 
@@ -111,3 +113,17 @@ def test_with_everything_on_the_advice_is_to_look_closer() -> None:
     run = with_settings(make_run(gpu=True), autocast_dtype="bfloat16", compile_mode="max-autotune")
     finding = compute_bound.check(gather(run))
     assert finding is not None and "torch.profiler" in finding.action
+
+
+def test_replays_of_cuda_graphs_are_compute_as_a_whole() -> None:
+    def capture(steps: Any, rank: int) -> None:
+        phases = ("forward_ns", "backward_ns", "optimizer_ns")
+        steps["graph_ns"] = sum(steps[name] for name in phases)
+        for name in phases:
+            steps[name] = NOT_MEASURED
+
+    finding = compute_bound.check(gather(map_steps(make_run(), capture)))
+    assert finding is not None
+    assert finding.phase is None
+    assert "the replay of CUDA graphs" in finding.claim
+    assert finding.evidence["largest_phase"] == "cuda_graph"

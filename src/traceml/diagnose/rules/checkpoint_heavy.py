@@ -5,7 +5,7 @@ Saving is normal work and no bottleneck of the step, so it warns only where it o
 
 from __future__ import annotations
 
-from traceml.diagnose.between import finding_of, how_often, less_often, times_between
+from traceml.diagnose.between import finding_of, how_much_less, times_between
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind
 
@@ -22,7 +22,8 @@ def check(facts: Facts) -> Finding | None:
         KIND,
         "Saving checkpoints",
         facts.mean.checkpoint_s,
-        how_often(seen),
-        f"Save {less_often(seen)}in the background (torch.distributed.checkpoint.async_save), or "
-        "to a faster disk and copy from there.",
+        seen,
+        f"{how_much_less(seen, facts.mean.cpu_step_s, 'Save')} Saving in the background "
+        "(torch.distributed.checkpoint.async_save), or to a faster disk and copying from there, "
+        "makes each one shorter.",
     )

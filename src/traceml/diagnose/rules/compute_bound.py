@@ -27,9 +27,14 @@ def check(facts: Facts) -> Finding | None:
     if times.compute_at_least_s is None or not times.step_s:
         return None
     compute_share = times.compute_at_least_s / times.step_s
-    parts = {phase: part for phase in COMPUTE if (part := facts.typical(phase)) is not None}
-    if compute_share < SHARE or not parts:
+    if compute_share < SHARE:
         return None
+    parts: dict[Phase | None, float] = {
+        phase: part for phase in COMPUTE if (part := facts.typical(phase)) is not None
+    }
+    replayed_s = times.compute_at_least_s - sum(parts.values())
+    if len(parts) < len(COMPUTE):
+        parts[None] = replayed_s  # of CUDA graphs: one launch cannot be told apart
     largest = max(parts, key=lambda phase: parts[phase])
     cores = _busy_cores(facts)
     waits = cores is not None and cores < WAITING_CORES
@@ -38,13 +43,14 @@ def check(facts: Facts) -> Finding | None:
         if waits
         else ""
     )
+    name = _name(largest)
     return Finding(
         kind=KIND,
         section=Section.STEP_TIME,
         severity=Severity.WARNING if waits else Severity.INFO,
         claim=(
             f"Compute takes {percent(compute_share)} of a mean step; "
-            f"{largest.value} is the largest part "
+            f"{name} is the largest part "
             f"({duration(parts[largest])}, {percent(parts[largest] / times.step_s)}){beside}."
         ),
         action=_next_step(facts, largest, waits),
@@ -55,7 +61,7 @@ def check(facts: Facts) -> Finding | None:
             "compute_share": compute_share,
             "compute_ms": times.compute_at_least_s * 1e3,
             "step_time_ms": times.step_s * 1e3,
-            "largest_phase": largest.value,
+            "largest_phase": "cuda_graph" if largest is None else largest.value,
             "largest_phase_ms": parts[largest] * 1e3,
             "busy_cores": cores,
             "diagnosis_clock": facts.clock,
@@ -63,11 +69,15 @@ def check(facts: Facts) -> Finding | None:
     )
 
 
-def _next_step(facts: Facts, largest: Phase, waits: bool) -> str:
+def _name(phase: Phase | None) -> str:
+    return "the replay of CUDA graphs" if phase is None else phase.value
+
+
+def _next_step(facts: Facts, largest: Phase | None, waits: bool) -> str:
     if waits:
         return (
             f"Nothing computes there: look for sleeps, locks, files, the network or another "
-            f"process inside {largest.value}; py-spy dump --pid shows where it stands, and "
+            f"process inside {_name(largest)}; py-spy dump --pid shows where it stands, and "
             "traceml.trace_time names a suspect."
         )
     if largest is Phase.OPTIMIZER:

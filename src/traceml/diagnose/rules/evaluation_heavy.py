@@ -6,7 +6,7 @@ training.
 
 from __future__ import annotations
 
-from traceml.diagnose.between import finding_of, how_often, less_often, times_between
+from traceml.diagnose.between import finding_of, how_much_less, times_between
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind
 
@@ -23,7 +23,7 @@ def check(facts: Facts) -> Finding | None:
         KIND,
         "Evaluation",
         facts.mean.evaluation_s,
-        how_often(seen),
-        f"Evaluate {less_often(seen)}on fewer batches, or with larger ones under "
-        "torch.inference_mode().",
+        seen,
+        f"{how_much_less(seen, facts.mean.cpu_step_s, 'Evaluate')} Fewer batches, or larger ones "
+        "under torch.inference_mode(), make each evaluation shorter.",
     )

@@ -1,0 +1,160 @@
+"""CUDA graphs: what of a training step a graph holds, and when it is launched.
+
+A captured step runs no Python when it is replayed, so nothing is seen of it but the launch. What it
+holds is seen while it is captured: the same hooks fire, and nothing runs on the device. Capturing
+is no step; like compiling it is charged to no phase, and nothing of ours runs on the stream.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from threading import get_ident
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+
+from traceml.trace.compiling import left_alone
+from traceml.trace.session import Session
+from traceml.trace.steps import COMPILE, GraphContents
+
+
+class Graphs:
+    """The CUDA graphs of this process that hold a part of its training."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._known: dict[int, tuple[weakref.ref[Any], GraphContents]] = {}
+        """By identity, with the graph itself: another may get its number."""
+        self._optimizers: list[weakref.ref[Any]] = []
+        self._began_ns = 0
+        self.capture: GraphContents | None = None
+        """What the capture that is under way has shown so far."""
+        self.meet_optimizer: Callable[[Any], None] = lambda _: None
+        """Called with each optimizer that was captured, once the capture is over."""
+        self.meet_backward: Callable[[], None] = lambda: None
+        """Called where a backward pass was captured and no optimizer."""
+        session.forgets.append(self._forget)
+
+    def watch(self) -> None:
+        """Follow every graph of this torch, if it has any."""
+        kind: Any = getattr(torch.cuda, "CUDAGraph", None)
+        if not all(hasattr(kind, name) for name in ("capture_begin", "capture_end", "replay")):
+            return
+        replace = self._session.replace
+        replace(kind, "capture_begin", self._beginning(kind.capture_begin))
+        replace(kind, "capture_end", self._ending(kind.capture_end))
+        replace(kind, "replay", self._replaying(kind.replay))
+
+    # Capturing: `capture` is asked for first by the hooks that fire in it.
+
+    def hold_backward(self) -> None:
+        """A backward pass is being captured."""
+        if self._is_capturing() and self.capture is not None:
+            self.capture.backwards += 1
+
+    def hold_optimizer(self, optimizer: Any) -> None:
+        """An optimizer's step is being captured."""
+        if self._is_capturing() and self.capture is not None:
+            self.capture.optimizers.add(id(optimizer))
+            self.capture.optimizer_steps += 1
+            self._optimizers.append(weakref.ref(optimizer))
+
+    def _is_capturing(self) -> bool:
+        """Whether the capture is still under way: one that failed may have been left unended."""
+        on_device = torch.version.cuda or torch.version.hip
+        if on_device and not torch.cuda.is_current_stream_capturing():
+            self._end(None)
+        return self.capture is not None
+
+    def _begin(self, graph: Any) -> None:
+        session = self._session
+        if not session.tracing or session.thread not in (None, get_ident()):
+            return
+        self._known = {key: each for key, each in self._known.items() if each[0]() is not None}
+        self.capture = GraphContents()
+        self._known[id(graph)] = (weakref.ref(graph), self.capture)
+        self._optimizers = []
+        self._began_ns = perf_counter_ns()
+        session.tracing = False  # its phases would be those of no step
+
+    def _end(self, graph: Any) -> None:
+        held, self.capture = self.capture, None
+        if held is None:
+            return
+        session = self._session
+        session.tracing = bool(session.restores)  # unless the hooks went out meanwhile
+        if session.thread == get_ident():
+            spent = (COMPILE, perf_counter_ns() - self._began_ns)
+            session.recorder.note_on_host(session.tracer.spend, spent)
+        captured, self._optimizers = self._optimizers, []
+        for optimizer in filter(None, (each() for each in captured)):
+            self.meet_optimizer(optimizer)
+        if held.backwards and not held.optimizers:
+            self.meet_backward()
+
+    def _forget(self) -> None:
+        """In a forked child the parent's graphs cannot be launched; none of them is touched."""
+        self._known = {}
+        if self.capture is not None:
+            self.capture = None
+            self._session.tracing = bool(self._session.restores)
+
+    def _beginning(self, capture_begin: Callable[..., Any]) -> Callable[..., Any]:
+        begin = self._session.guard(self._begin, any_thread=True)
+
+        @functools.wraps(capture_begin)
+        def begin_capture(graph: Any, *arguments: Any, **options: Any) -> Any:
+            result = capture_begin(graph, *arguments, **options)
+            begin(graph)
+            return result
+
+        return left_alone(begin_capture)
+
+    def _ending(self, capture_end: Callable[..., Any]) -> Callable[..., Any]:
+        end = self._session.guard(self._end, any_thread=True)
+
+        @functools.wraps(capture_end)
+        def end_capture(graph: Any, *arguments: Any, **options: Any) -> Any:
+            try:
+                return capture_end(graph, *arguments, **options)
+            finally:
+                end(graph)
+
+        return left_alone(end_capture)
+
+    # Replaying
+
+    def _replaying(self, replay: Callable[..., Any]) -> Callable[..., Any]:
+        session, tracer, recorder = self._session, self._session.tracer, self._session.recorder
+        note = session.guard(recorder.note)
+
+        def note_end(held: GraphContents) -> None:
+            if held.phase is None or tracer.fetches:
+                recorder.note(tracer.end_replay, held)
+            else:  # no fetch will end the step
+                recorder.note_and_digest(tracer.end_replay, held)
+
+        end = session.guard(note_end)
+
+        @functools.wraps(replay)
+        def launch(graph: Any, *arguments: Any, **options: Any) -> Any:
+            reference, held = self._known.get(id(graph), _UNKNOWN)
+            if held.phase is None or reference() is not graph:
+                return replay(graph, *arguments, **options)
+            note(tracer.begin_replay, held)
+            try:
+                result = replay(graph, *arguments, **options)
+            except BaseException:
+                note(tracer.abort_replay, held)
+                session.failures.note()
+                raise
+            end(held)
+            return result
+
+        return left_alone(launch)
+
+
+_UNKNOWN: tuple[Any, GraphContents] = (lambda: None, GraphContents())
