@@ -26,7 +26,9 @@ from traceml.agent.gpu_load import gpu_share
 from traceml.agent.last_output import keep_output
 from traceml.agent.lineage import CLOSING_S, PIECE_S, LineageCapture
 from traceml.agent.live import Live
-from traceml.agent.sampler import Sampling
+from traceml.agent.processes import ProcessSampler
+from traceml.agent.sampler import Sampler, Sampling
+from traceml.agent.stacks import TrainingThread, training_thread
 from traceml.agent.stalls import Training
 from traceml.model.errors import UnreadableRecords
 from traceml.model.sample import Sample
@@ -94,7 +96,9 @@ class Agent:
         self._terminals: list[int] = []
         self._rings: dict[Path, _Followed | None] = {}
         self._samples = SampleFile(folder)
-        self._sampling = Sampling()
+        self._threads: dict[int, TrainingThread] = {}
+        """The training thread of each rank's process, once the rank has said which it is."""
+        self._sampling = Sampling(Sampler(processes=ProcessSampler(self._native_thread)))
         self._artifacts = Artifacts(folder)
         self._lineage = LineageCapture(folder, self._manifest)
         self._lineage_thread = Thread(target=self._capture_lineage, daemon=True)
@@ -226,7 +230,19 @@ class Agent:
     # Sampling
 
     def _begin_sample(self) -> None:
+        self._note_training_threads()
         self._sampling.begin(self._pids())
+
+    def _note_training_threads(self) -> None:
+        for followed in self._followed():
+            if followed.pid not in self._threads:
+                thread = training_thread(stacks_of(followed.ring.path))
+                if thread is not None:
+                    self._threads[followed.pid] = thread
+
+    def _native_thread(self, pid: int) -> int | None:
+        thread = self._threads.get(pid)
+        return None if thread is None else thread.native
 
     def _pids(self) -> dict[int, int]:
         """By rank; several may claim one rank, and a pid tells them apart."""

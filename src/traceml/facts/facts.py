@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from traceml.facts.job import Job
 from traceml.facts.loader import NO_LOADER, LoaderFacts
@@ -12,6 +13,7 @@ from traceml.facts.sensors import NOT_SAMPLED, GpuFacts, HostFacts, ProcessFacts
 from traceml.facts.series import Series, Slowdown
 from traceml.facts.stability import NOTHING_KNOWN, Stability
 from traceml.facts.stragglers import Straggler
+from traceml.facts.thread_time import ThreadTime
 from traceml.facts.times import NO_TIMES, StepTimes
 from traceml.model.phase import Phase
 from traceml.model.rank import Rank, Region
@@ -62,6 +64,8 @@ class Facts:
     """The ranks as one job, in which some may wait for others."""
     stragglers: tuple[Straggler, ...] = ()
     """The ranks whose own work takes longer than the others', the latest first."""
+    threads: Mapping[int, ThreadTime] = field(default_factory=dict)
+    """What the scheduler gave each rank's training thread; only the ranks where that is known."""
     series: Series | None = None
     """Step by step, each step's mean over ranks, after warm-up, at full resolution."""
     slowdown: Slowdown | None = None

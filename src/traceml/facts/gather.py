@@ -19,8 +19,9 @@ from traceml.facts.parts import StepParts
 from traceml.facts.sensors import during, host_facts, oom_kills, process_facts
 from traceml.facts.series import Series, Slowdown, describe, find_slowdown
 from traceml.facts.stability import stability
-from traceml.facts.stragglers import Straggler, find_stragglers
+from traceml.facts.stragglers import find_stragglers
 from traceml.facts.sums import add_up
+from traceml.facts.thread_time import thread_times
 from traceml.facts.times import (
     NO_TIMES,
     StepTimes,
@@ -45,7 +46,8 @@ class _Steps:
     """By global rank."""
     parts: StepParts | None = None
     job: Job | None = None
-    stragglers: tuple[Straggler, ...] = ()
+    by_rank: tuple[StepTimes, ...] = ()
+    """In the job's order of ranks."""
     series: Series | None = None
     slowdown: Slowdown | None = None
 
@@ -64,6 +66,7 @@ def gather(records: RunRecords, most_warmup: int | None = None) -> Facts:
     mean = mean_times(tuple(times.values()))
     samples = during(records.samples, *_training_time(records.ranks))
     sampled = processes_by_rank(samples)
+    threads = thread_times(samples, {rank: each.wall_s for rank, each in times.items()})
     return Facts(
         ranks=tuple(
             RankFacts(
@@ -81,7 +84,8 @@ def gather(records: RunRecords, most_warmup: int | None = None) -> Facts:
         mean=mean,
         parts=steps.parts,
         job=steps.job,
-        stragglers=steps.stragglers,
+        stragglers=() if steps.job is None else find_stragglers(steps.job, steps.by_rank, threads),
+        threads=threads,
         series=steps.series,
         slowdown=steps.slowdown,
         regions=_sum_regions(records.ranks),
@@ -122,7 +126,7 @@ def _measure_steps(
         times={rank.rank.rank: found for rank, found in zip(used, by_rank, strict=True)},
         parts=parts,
         job=job,
-        stragglers=find_stragglers(job, by_rank),
+        by_rank=tuple(by_rank),
         series=describe(over_ranks[seen], parts_by_block(block_sums, clocks.clock))
         if seen.any()
         else None,

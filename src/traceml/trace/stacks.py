@@ -7,7 +7,7 @@ import os
 import re
 import signal
 from pathlib import Path
-from threading import get_ident
+from threading import get_ident, get_native_id
 from typing import BinaryIO
 
 from traceml.model.failure import STACKS_SIGNAL_ABOVE_FIRST
@@ -22,8 +22,9 @@ _is_ours = False
 def answer_with_stacks(path: Path) -> BinaryIO | None:
     """Write the stacks of all threads to this file whenever the signal comes.
 
-    The file begins with the thread that trains. It is kept open: the answer must need nothing but
-    a `write`. `None` where the system has no such signals, or somebody else uses this one.
+    The file begins with the thread that trains, by Python's number and by the system's. It is kept
+    open: the answer must need nothing but a `write`. `None` where the system has no such signals,
+    or somebody else uses this one.
     """
     global _is_ours
     first = getattr(signal, "SIGRTMIN", None)
@@ -34,7 +35,7 @@ def answer_with_stacks(path: Path) -> BinaryIO | None:
         return None
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
     file = os.fdopen(os.open(path, flags, 0o600), "ab", buffering=0)
-    file.write(f"training thread 0x{get_ident():016x}\n".encode())
+    file.write(f"training thread 0x{get_ident():016x} native {get_native_id()}\n".encode())
     faulthandler.register(number, file=file, all_threads=True, chain=False)
     _is_ours = True
     return file
