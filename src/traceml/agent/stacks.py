@@ -122,6 +122,11 @@ def reading(stack: Stack) -> tuple[Doing, str | None]:
     return Doing.CODE, None
 
 
+def waits_for_others(file: str) -> bool:
+    """Whether a frame of this file waits for other ranks."""
+    return bool(_WAITS_FOR_OTHERS.search(file))
+
+
 def users_line(stack: Stack, folder: str) -> str | None:
     """The user's own innermost line."""
     for frame in stack:

@@ -61,6 +61,7 @@ from traceml.diagnose.rules import (
     wait_straggler,
     warmup,
 )
+from traceml.diagnose.user_code import name_lines
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Section, Severity
 
@@ -144,7 +145,7 @@ def diagnose(facts: Facts) -> Diagnosis:
     """What is to be said about a run, section by section."""
     found = [finding for rule in RULES if (finding := rule(facts)) is not None]
     calm = [check(facts) for section, check in CALM.items() if not has_verdict(section, found)]
-    told = explain([*found, *calm])
+    told = explain([name_lines(facts, finding) for finding in [*found, *calm]])
     sections = {section: tuple(f for f in told if f.section is section) for section in CALM}
     return Diagnosis(primary(sections), sections)
 

@@ -15,6 +15,7 @@ from traceml.facts.stability import NOTHING_KNOWN, Stability
 from traceml.facts.stragglers import Straggler
 from traceml.facts.thread_time import ThreadTime
 from traceml.facts.times import NO_TIMES, StepTimes
+from traceml.facts.user_time import NOBODY_LOOKED, UserTime
 from traceml.model.phase import Phase
 from traceml.model.rank import Rank, Region
 from traceml.model.settings import NOT_RECORDED, Settings
@@ -78,6 +79,8 @@ class Facts:
     """Of the steps that were watched, those in which the GPU had caught up with the host."""
     host: HostFacts = NOT_SAMPLED
     processes: tuple[ProcessFacts, ...] = ()
+    user_time: UserTime = NOBODY_LOOKED
+    """Which of the user's lines the training threads stood at."""
     reason_without_steps: str | None = None
     stability: Stability = NOTHING_KNOWN
     settings: Settings = NOT_RECORDED

@@ -30,6 +30,7 @@ from traceml.facts.times import (
     step_clocks,
     times_by_rank,
 )
+from traceml.facts.user_time import user_time
 from traceml.facts.warmup import warmup_steps
 from traceml.model import layout
 from traceml.model.rank import Region
@@ -95,6 +96,7 @@ def gather(records: RunRecords, most_warmup: int | None = None) -> Facts:
         # A kill for want of memory comes after the last step.
         host=replace(host_facts(samples), oom_kills=oom_kills(records.samples)),
         processes=process_facts(samples),
+        user_time=user_time(records.stack_bursts, used, steps.window.warmup_steps),
         reason_without_steps=_reason_without_steps(records, taken),
         stability=stability(records),
     )

@@ -20,6 +20,8 @@ INTERPRETER_MARK = "interpreter.json"
 """Describes the first interpreter that imported torch: a launcher's, perhaps."""
 TRAINER_MARK = "trainer.json"
 """Describes the interpreter of the first process that took a training step."""
+AGENT_MARK = "agent"
+"""The agent's process number and its host: who a training process may allow to look into it."""
 
 AGENT = """\
 import sys

@@ -24,6 +24,7 @@ from traceml.store.lineage import read_lineage
 from traceml.store.recordfile import RankFiles, last_number
 from traceml.store.records import RankRecords, RunRecords, TracerHealth
 from traceml.store.rings import Head, RingReader
+from traceml.store.stack_samples import read_stack_samples
 
 ARTIFACTS = "artifacts.json"
 
@@ -77,6 +78,7 @@ def load_run(folder: Path) -> RunRecords:
         reports=failures.reports(messages, numbers),
         seen=failures.with_final_ranks(failures.read_seen(folder), numbers),
         lineage=read_lineage(folder),
+        stack_bursts=read_stack_samples(folder),
         notes=tuple(notes + trouble.splitlines() if trouble else notes),
     )
 

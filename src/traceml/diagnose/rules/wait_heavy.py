@@ -10,6 +10,7 @@ from __future__ import annotations
 from traceml.diagnose.host_time import unexplained_s
 from traceml.diagnose.lines import Line, severity
 from traceml.diagnose.rules import gc_pauses, host_sync, logging_heavy, recompiling
+from traceml.diagnose.user_code import rest_parts
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.phase import Phase
@@ -38,7 +39,7 @@ def check(facts: Facts) -> Finding | None:
         return None
     measured = [(words, min(part_s, rest_s), action) for words, part_s, action in _measured(facts)]
     measured_s = min(sum(part_s for _, part_s, _ in measured), rest_s)
-    known = [*measured, *_regions(facts, rest_s)]
+    known = [*measured, *_regions(facts, rest_s), *rest_parts(facts, rest_s)]
     main = max(known, key=lambda part: part[1], default=("", 0.0, ""))
     if main[1] < MAIN_PART * rest_s:
         main = ("", 0.0, "")
