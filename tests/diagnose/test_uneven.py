@@ -195,6 +195,15 @@ def test_a_rank_that_had_no_core_is_no_straggler_but_starved() -> None:
     )
 
 
+def test_much_more_cpu_time_is_no_noise_however_much_the_steps_vary() -> None:
+    """Both ranks wait for cores in spells of their own; rank 1 computes twice as much."""
+    made = make_waiting(make_late(make_run(2, steps=40, noise=0.8), 1, by_ms=20))
+    assert late_ranks(schedule(made, (30, 30), (20, 20))) == []
+    finding = the_straggler(schedule(made, (30, 50), (20, 20)))
+    assert (finding.ranks, finding.severity) == ((1,), Severity.WARNING)
+    assert "computes" in finding.claim
+
+
 def test_on_the_gpus_clock_the_hosts_scheduler_explains_nothing() -> None:
     late = make_waiting(make_late(make_run(2, gpu=True), 1, by_ms=9))
     finding = the_straggler(schedule(late, (30, 31), (2, 10)))

@@ -22,6 +22,7 @@ COVERS = 0.80  # of the excess: a phase that holds less is not the cause alone
 EVENLY = 0.50  # of the latest rank's excess: ranks that late are late together
 CHANCE = 0.01  # of equal ranks having one named for noise alone; few runs are that noisy at all
 CRITICAL_CHANCE = 0.0001  # nobody should be woken for noise; also where the waiting is inferred
+MORE_WORK = 0.50  # of the others' CPU time: a shared cache makes equal ranks differ by a third
 TOLD = 0.25  # of the excess: a smaller part of it is no reason worth a word
 MOST_NAMED = 4
 
@@ -145,6 +146,7 @@ def _severity_of(facts: Facts, late: Straggler, excess_s: float) -> Severity | N
         return None
     sure = late.standard_errors >= _errors_of_chance(CRITICAL_CHANCE, len(job.parts.ranks))
     likely = late.standard_errors >= _errors_of_chance(CHANCE, len(job.parts.ranks))
+    likely = likely or _computes_more(facts, late)
     if not (sure if job.wait_is_hidden else likely):
         return None
     # Ranks that go their own ways hold up nobody.
@@ -152,6 +154,16 @@ def _severity_of(facts: Facts, late: Straggler, excess_s: float) -> Severity | N
     unscheduled = facts.clock == "cpu" and late.core_wait is None
     warn = WARN_UNSCHEDULED if unscheduled else WARN
     return severity(excess_s, late.typical_s, warn, critical)
+
+
+def _computes_more(facts: Facts, late: Straggler) -> bool:
+    """Whether a rank has so much more CPU time that no noise of the machine can be the reason.
+
+    Where cores are short, steps vary by more than a rank's extra work; its CPU time hardly does.
+    """
+    if facts.clock != "cpu" or late.cpu is None:
+        return False
+    return late.cpu.excess_s >= MORE_WORK * late.cpu.others_s
 
 
 def _errors_of_chance(chance: float, ranks: int) -> float:

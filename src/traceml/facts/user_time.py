@@ -116,23 +116,22 @@ def _in_steps(
     began_ns = int(rank.blocks[0]["start_ns"]) if len(rank.blocks) else int(starts[0])
     other_ns = np.maximum(steps["evaluation_ns"], 0) + np.maximum(steps["checkpoint_ns"], 0)
     inside_ns = np.maximum(steps["input_ns"], 0) + np.maximum(steps["body_ns"], 0)
-    for sample in found:
-        at_ns = round((sample.unix_s - rank.rank.unix_s(0)) * 1e9)
-        step = int(np.searchsorted(starts, at_ns, side="right")) - 1
-        if step < 0:
-            if at_ns >= began_ns:  # in a step that is folded by now
-                yield sample
-            continue
-        wall_ns, flags = int(steps["wall_ns"][step]), int(steps["flags"][step])
-        offset_ns = at_ns - int(starts[step])
-        is_warm = step >= warmup or rank.earlier_steps > 0 or len(rank.blocks) > 0
-        if flags & layout.NO_STEP or offset_ns > wall_ns or not is_warm:
-            continue
-        if flags & layout.StepFlag.EXPLICIT:  # what the script leaves out comes first
-            is_between = offset_ns < wall_ns - int(inside_ns[step])
-            yield replace(sample, phase=BETWEEN) if is_between else sample
-        elif other_ns[step] <= MAX_OTHER_SHARE * wall_ns:
-            yield sample
+    began_unix_s = rank.rank.unix_s(0)
+    at_ns = np.array([round((sample.unix_s - began_unix_s) * 1e9) for sample in found])
+    step = np.searchsorted(starts, at_ns, side="right") - 1
+    is_folded = (step < 0) & (at_ns >= began_ns)
+    taken = steps[step]
+    offset_ns, wall_ns = at_ns - taken["start_ns"], taken["wall_ns"]
+    is_explicit = (taken["flags"] & int(layout.StepFlag.EXPLICIT)) != 0
+    is_complete = (taken["flags"] & int(layout.NO_STEP)) == 0
+    is_warm = (step >= warmup) | (rank.earlier_steps > 0 or len(rank.blocks) > 0)
+    is_inside = (step >= 0) & is_complete & is_warm & (offset_ns <= wall_ns)
+    is_training = is_explicit | (other_ns[step] <= MAX_OTHER_SHARE * wall_ns)
+    # What an explicit step leaves out comes before it.
+    is_between = is_inside & is_explicit & (offset_ns < wall_ns - inside_ns[step])
+    for place in np.flatnonzero(is_folded | (is_inside & is_training)).tolist():
+        sample = found[place]
+        yield replace(sample, phase=BETWEEN) if is_between[place] else sample
 
 
 @dataclass(frozen=True, slots=True)
