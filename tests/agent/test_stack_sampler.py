@@ -18,6 +18,7 @@ from traceml.agent import stack_sampler
 from traceml.agent.stack_sampler import (
     BURST_S,
     FIRST_BURSTS,
+    MAX_REFUSALS,
     MAX_SIGNALS,
     StackSampler,
     Target,
@@ -105,6 +106,16 @@ def test_a_process_that_has_gone_is_no_refusal(tmp_path: Path) -> None:
     gone = Target(0, 2**22 + 1, tmp_path / "none.stacks")
     sampler.look([gone])
     wait_until(lambda: sampler.look([]) is None and sampler._burst is None, "it has ended")
+    assert sampler._py_spy
+
+
+def test_looks_that_were_all_torn_are_no_refusal(tmp_path: Path) -> None:
+    nothing = 'for last; do :; done; echo "[]" > "$last"; echo "Samples: 0 Errors: 50"'
+    sampler = StackSampler(str(program(tmp_path, nothing)))
+    with training(tmp_path) as target:
+        for _ in range(MAX_REFUSALS + 1):
+            sampler.look([target])
+            wait_until(lambda: sampler.look([]) is None and sampler._burst is None, "it has ended")
     assert sampler._py_spy
 
 

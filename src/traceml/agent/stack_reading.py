@@ -55,7 +55,7 @@ def read_chrome_trace(
     how many they were follows from the time until the next.
     """
     frames = [event for event in events if event.get("ph") in ("B", "E")]
-    if thread is None or all(event.get("tid") != thread for event in frames):
+    if thread is None:
         count = Counter(event.get("tid") for event in frames)
         thread = count.most_common(1)[0][0] if count else None
     moments: list[tuple[float, Stack]] = []

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from traceml.agent.alive import is_alive, process_of
 from traceml.agent.stack_reading import Look, read_chrome_trace, read_looks, without_torn
 from traceml.agent.stacks import TrainingThread, ask, training_stack, training_thread
 from traceml.model.stack_sample import StackBurst
@@ -45,6 +46,8 @@ TIMEOUT_S = 5.0
 """Beyond a burst's length: a py-spy that has not ended by then hangs."""
 LAST_S = 1.0
 """How long the end of a run may wait for the burst that is under way."""
+MAX_REFUSALS = 2
+"""In a row: then py-spy may not look into these processes."""
 SIGNAL_EVERY_S = 2.0
 MAX_SIGNALS = 20
 ANSWER_S = 0.2
@@ -73,6 +76,7 @@ class StackSampler:
         self._clock = clock
         self._burst: _PySpy | _Signal | None = None
         self._bursts = 0
+        self._refusals = 0
         self._signals = 0
         self._gap_s = 0.0
         self._due_s = 0.0
@@ -84,6 +88,7 @@ class StackSampler:
         if self._burst is not None:
             return self._take()
         if wanted and self._clock() >= self._due_s:
+            self._due_s = self._clock() + MAX_GAP_S  # if it cannot even be begun
             self._begin(min(wanted, key=lambda target: self._sampled.get(target.pid, 0)))
         return None
 
@@ -104,8 +109,6 @@ class StackSampler:
         if self._signals < MAX_SIGNALS and thread is not None and ask(target.pid):
             self._signals += 1
             self._burst = question
-        else:
-            self._due_s = self._clock() + MAX_GAP_S
 
     def _take(self, at_once: bool = False) -> StackBurst | None:
         burst = self._burst
@@ -117,13 +120,15 @@ class StackSampler:
             return burst.read()
         self._plan(burst.cpu_s)
         found = burst.read()
-        if burst.was_refused:
+        self._refusals = self._refusals + 1 if burst.was_refused else 0
+        if self._refusals >= MAX_REFUSALS:
             self._py_spy, self._due_s = "", 0.0
         return found
 
     def _plan(self, cpu_s: float) -> None:
         self._bursts += 1
         if self._bursts < FIRST_BURSTS:
+            self._due_s = self._clock()
             return
         self._gap_s = min(MAX_GAP_S, max(GROWTH * self._gap_s, cpu_s / MAX_SHARE_OF_CORE))
         self._due_s = self._clock() + self._gap_s
@@ -140,7 +145,7 @@ class _PySpy:
         self._ends_by_s = time.monotonic() + BURST_S + TIMEOUT_S
         self.cpu_s = 0.0
         self.was_refused = False
-        """Whether it saw nothing of a process that is there."""
+        """Whether it could not look into a process that is there."""
         file = self._trace.fileno()
         words = (
             "record --format chrometrace --full-filenames --idle --nonblocking "
@@ -204,8 +209,10 @@ class _PySpy:
             content, counts = trace.read(), _COUNTS.search(said.read())
             written_unix_s = os.fstat(trace.fileno()).st_mtime
         events = _decoded(content)
+        if counts is None:
+            self.was_refused = self._process is None or self._process.returncode > 0
+            self.was_refused = self.was_refused and _is_there(self._target.pid)
         if not events or counts is None:
-            self.was_refused = Path(f"/proc/{self._target.pid}").exists()
             return None
         ident = None if self._thread is None else self._thread.ident
         moments_s = [float(event.get("ts", 0)) * 1e-6 for event in events]
@@ -261,6 +268,11 @@ def find_py_spy() -> str:
     """py-spy beside this interpreter, among its scripts or on the PATH; empty where it is not."""
     places = [str(Path(sys.executable).parent), sysconfig.get_path("scripts")]
     return shutil.which("py-spy", path=os.pathsep.join(places)) or shutil.which("py-spy") or ""
+
+
+def _is_there(pid: int) -> bool:
+    process = process_of(pid)
+    return process is not None and is_alive(process)
 
 
 def _decoded(content: bytes) -> list[dict[str, Any]]:
