@@ -111,14 +111,18 @@ def test_without_our_frame_torchs_call_is_the_forward_pass_but_for_losses() -> N
     assert read(user("Loss.forward"), MODULE, MAIN, also=(TIMED, MAIN)).phase == "residual"
 
 
-@pytest.mark.parametrize("place", ["serialization.py", "_inductor/compile_fx.py"])
+@pytest.mark.parametrize(
+    "place", ["serialization.py", "_inductor/compile_fx.py", "_dynamo/convert_frame.py"]
+)
 def test_saving_and_compiling_have_accounts_of_their_own(place: str) -> None:
     assert read(Frame(f"{TORCH}/{place}", 5, "save"), MAIN) is None
 
 
 def test_running_compiled_code_is_not_compiling() -> None:
     around = Frame(f"{TORCH}/_dynamo/eval_frame.py", 700, "_fn")
-    assert read(user("Net.forward"), around, TIMED, MAIN).phase == "forward"
+    compiled = Frame(f"{TORCH}/_inductor/output_code.py", 600, "CompiledFxGraph.__call__")
+    assert read(compiled, around, TIMED, MAIN).phase == "forward"
+    assert read(compiled, BACKWARD, MAIN).phase == "backward"
 
 
 @pytest.mark.parametrize(

@@ -26,10 +26,11 @@ _OPTIMIZER = re.compile(r"/torch/optim/optimizer\.py$")
 _COPY = re.compile(r"/traceml/trace/copies\.py$")
 _MODULE = re.compile(r"/torch/nn/modules/module\.py$")
 _LOSS = re.compile(r"/torch/nn/modules/loss\.py$")
-_NO_STEP = re.compile(r"/torch/(serialization\.py$|_dynamo/|_inductor/|distributed/checkpoint/)")
-"""Saving and compiling are accounted for elsewhere."""
-_RUNS_COMPILED = re.compile(r"/torch/_dynamo/(eval_frame|external_utils)\.py$")
-"""What stands around compiled code that runs, and compiles nothing."""
+_NO_STEP = re.compile(
+    r"/torch/(serialization\.py$|distributed/checkpoint/|"
+    r"_dynamo/convert_frame\.py$|_inductor/(compile_fx|async_compile)\.py$)"
+)
+"""Saving and compiling are accounted for elsewhere; code that was compiled runs without these."""
 _GENERATED = re.compile(r"^<|/torchinductor_|/torch_compile_debug/")
 _NOTEBOOK_CELL = re.compile(r"^<ipython-input")
 _ANONYMOUS = ("<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>", "<lambda>")
@@ -116,7 +117,7 @@ def read_looks(looks: Sequence[Look], began_unix_s: float, folder: str) -> list[
 
 def _read(look: Look, is_ours_seen: bool, began_unix_s: float, folder: str) -> StackSample | None:
     stack = look.stack
-    if any(_NO_STEP.search(f.file) and not _RUNS_COMPILED.search(f.file) for f in stack):
+    if any(_NO_STEP.search(frame.file) for frame in stack):
         return None
     phase, depth = _phase(stack, is_ours_seen)
     is_rest = phase is Phase.RESIDUAL
