@@ -100,7 +100,8 @@ def _late_rank(facts: Facts) -> _Shortage | None:
             f"because its training thread waits for a CPU core: {duration(waited.rank_s)} per step "
             f"against {duration(waited.others_s)}"
         )
-        return _Shortage(claim, min(1.0, waited.rank_s / typical_s), (late.rank,))
+        starved = {late.rank, *_worst_runqueue(facts)[1]}
+        return _Shortage(claim, min(1.0, waited.rank_s / typical_s), tuple(sorted(starved)))
     return None
 
 
