@@ -163,7 +163,14 @@ def make_samples(
             host=HostSample(cpu_share=0.5, ram_used_bytes=8 * GIB, ram_total_bytes=32 * GIB),
             processes=tuple(
                 ProcessSample(
-                    rank, 1000 + rank, cpu_cores=1.0, rss_bytes=GIB, threads=8, workers=workers
+                    rank,
+                    1000 + rank,
+                    cpu_cores=1.0,
+                    rss_bytes=GIB,
+                    threads=8,
+                    workers=workers,
+                    train_thread_cpu_s=5.0 + 0.9 * second,
+                    train_thread_wait_s=0.5 + 0.01 * second,
                 )
                 for rank in range(ranks)
             ),
@@ -231,6 +238,37 @@ def with_settings(run: RunRecords, **settings: Any) -> RunRecords:
     """The run whose ranks all said that they train with these settings."""
     known = Settings(**settings)
     return replace(run, ranks=tuple(replace(rank, settings=known) for rank in run.ranks))
+
+
+def schedule(
+    run: RunRecords, cpu_ms: Sequence[float | None], wait_ms: Sequence[float | None]
+) -> RunRecords:
+    """The run in which each rank's training thread computed, and waited for a core, so long a step.
+
+    `None` is a system that does not tell.
+    """
+    walls_s = [float(rank.steps["wall_ns"].mean()) * 1e-9 for rank in run.ranks]
+
+    def counters(process: ProcessSample, seconds: float) -> ProcessSample:
+        place = process.rank
+        steps = seconds / walls_s[place]
+        cpu, wait = cpu_ms[place], wait_ms[place]
+        return replace(
+            process,
+            train_thread_cpu_s=None if cpu is None else 5.0 + steps * cpu * 1e-3,
+            train_thread_wait_s=None if wait is None else 0.5 + steps * wait * 1e-3,
+        )
+
+    samples = tuple(
+        replace(
+            sample,
+            processes=tuple(
+                counters(process, sample.unix_s - STARTED_UNIX_S) for process in sample.processes
+            ),
+        )
+        for sample in run.samples
+    )
+    return replace(run, samples=samples)
 
 
 def map_steps(run: RunRecords, change: Any) -> RunRecords:

@@ -283,7 +283,10 @@ def test_denied_worker_is_counted_and_makes_the_sums_unknown(
     assert only(sampler.sample({0: rank.pid}, 3.0)).workers_cpu_cores is not None
 
 
-def test_denied_rank_keeps_its_place(rank: Actor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_denied_rank_keeps_its_place(
+    rank: Actor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "PROC", tmp_path)
     for method in ("memory_info", "num_threads"):
         fail_for(monkeypatch, method, rank.pid, psutil.AccessDenied(rank.pid))
     sample = only(ProcessSampler().sample({0: rank.pid}, 0.0))
@@ -371,6 +374,22 @@ def test_waiting_for_a_core_and_reading_pages_back(
         seen.append((sample.runqueue_share, sample.major_faults_per_s))
     # A rate needs two readings; a share is at most all of the time; nothing runs backwards.
     assert seen == [(None, None), (0.25, 10.0), (1.0, 0.0), (None, None)]
+
+
+def test_the_accounts_are_those_of_the_thread_that_trains(
+    rank: Actor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "PROC", tmp_path)
+    FakeAccounts(tmp_path, rank.pid).set(queued_s=5.0, major_faults=0)
+    other = tmp_path / str(rank.pid) / "task" / "77"
+    other.mkdir(parents=True)
+    (other / "schedstat").write_text("3000000000 250000000 4\n")
+    main = only(ProcessSampler().sample({0: rank.pid}, 0.0))
+    assert (main.train_thread_cpu_s, main.train_thread_wait_s) == (5e-6, 5.0)
+    trains = only(ProcessSampler(lambda pid: 77).sample({0: rank.pid}, 0.0))
+    assert (trains.train_thread_cpu_s, trains.train_thread_wait_s) == (3.0, 0.25)
+    gone = only(ProcessSampler(lambda pid: 78).sample({0: rank.pid}, 0.0))
+    assert (gone.train_thread_cpu_s, gone.train_thread_wait_s) == (None, None)
 
 
 def test_a_thread_that_shares_its_core_waits_for_it(make_actor: Callable[[], Actor]) -> None:

@@ -1,11 +1,20 @@
 """What a rank is at is read from its stack; nobody is signalled who would die of it."""
 
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
 
-from traceml.agent.stacks import Frame, ask, reading, training_stack, users_line
+from traceml.agent.stacks import (
+    Frame,
+    TrainingThread,
+    ask,
+    reading,
+    training_stack,
+    training_thread,
+    users_line,
+)
 from traceml.model.failure import Doing
 
 PACKAGES = "/env/lib/python3.11/site-packages"
@@ -141,3 +150,20 @@ def test_nobody_is_signalled_who_would_die_of_it() -> None:
         bystander.communicate(b"\n")
         assert bystander.returncode == 0
     assert not ask(2**22 + 1)  # more than any system has
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        pytest.param(b"training thread 0x0000000000000abc native 77\n", (0xABC, 77), id="both"),
+        pytest.param(b"training thread 0x0000000000000abc\n", (0xABC, None), id="Python's alone"),
+        pytest.param(b"", None, id="not said yet"),
+    ],
+)
+def test_which_thread_trains(
+    header: bytes, expected: tuple[int, int | None] | None, tmp_path: Path
+) -> None:
+    file = tmp_path / "rank.stacks"
+    file.write_bytes(header)
+    assert training_thread(file) == (None if expected is None else TrainingThread(*expected))
+    assert training_thread(tmp_path / "none.stacks") is None

@@ -1,10 +1,12 @@
 """Late ranks are named with their cause and their cost, and equal ranks are not."""
 
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 
-from factories import make_late, make_rank, make_run, make_waiting
+from factories import make_late, make_rank, make_run, make_waiting, map_steps, schedule
 from traceml.diagnose.engine import diagnose
 from traceml.diagnose.uneven import (
     CAUSES,
@@ -57,7 +59,9 @@ def test_the_claim_says_which_rank_is_which_and_what_it_costs() -> None:
     finding = the_straggler(run)
     assert finding.claim == (
         "Rank 1 takes 20.0 ms longer per step than rank 0 (57.0 ms of own work against 37.0 ms): "
-        "backward takes 40.0 ms against 20.0 ms. Rank 0 waits for it, 20.0 ms per step."
+        "backward takes 40.0 ms against 20.0 ms. Rank 0 waits for it, 20.0 ms per step. Its "
+        "training thread is blocked 20.0 ms longer (asleep, or waiting for a disk, a lock or "
+        "another process) per step."
     )
     assert finding.skew == pytest.approx(1.0)
     assert finding.lost_s_per_step == pytest.approx(0.020)
@@ -146,3 +150,83 @@ def test_a_thousand_ranks_name_the_one_that_is_late() -> None:
     ranks = tuple(make_rank(one.steps, rank, 1000) for rank in range(1000))
     run = make_late(replace(make_run(), ranks=ranks), 777, phase="backward")
     assert the_straggler(make_waiting(run)).ranks == (777,)
+
+
+LATE = make_waiting(make_late(make_run(2), 1, by_ms=9))
+"""Rank 1 takes 9 ms longer than rank 0's 37 ms, whatever for."""
+
+
+def starved(run: RunRecords) -> list[Finding]:
+    found = diagnose(gather(run)).sections[Section.STEP_TIME]
+    return [finding for finding in found if finding.kind is Kind.CPU_STARVED]
+
+
+@pytest.mark.parametrize(
+    ("cpu_ms", "wait_ms", "reason"),
+    [
+        pytest.param((30, 39), (3, 3), "computes 9.0 ms longer per step", id="more work"),
+        pytest.param((30, 30), (3, 3), "is blocked 9.0 ms longer", id="asleep"),
+        pytest.param((30, 39), (12, 12), "computes 9.0 ms longer", id="more work, both wait"),
+        pytest.param(
+            (30, 36), (3, 6), "waits 3.0 ms longer for a CPU core", id="a third of it is no core"
+        ),
+    ],
+)
+def test_a_late_rank_has_a_reason_of_its_own(
+    cpu_ms: tuple[float, float], wait_ms: tuple[float, float], reason: str
+) -> None:
+    run = schedule(LATE, cpu_ms, wait_ms)
+    finding = the_straggler(run)
+    assert (finding.kind, finding.ranks) == (Kind.COMPUTE_STRAGGLER, (1,))
+    assert reason in finding.claim
+    assert finding.evidence["cpu_excess_ms"] == pytest.approx(cpu_ms[1] - cpu_ms[0])
+    assert finding.evidence["core_wait_excess_ms"] == pytest.approx(wait_ms[1] - wait_ms[0])
+    assert starved(run) == []
+
+
+def test_a_rank_that_had_no_core_is_no_straggler_but_starved() -> None:
+    run = schedule(LATE, (30, 31), (2, 9.5))
+    assert late_ranks(run) == []
+    (finding,) = starved(run)
+    assert finding.ranks == (1,)
+    assert finding.claim == (
+        "Rank 1 is 9.0 ms per step later than the others because its training thread waits for a "
+        "CPU core: 9.5 ms per step against 2.0 ms."
+    )
+
+
+def test_much_more_cpu_time_is_no_noise_however_much_the_steps_vary() -> None:
+    """Both ranks wait for cores in spells of their own; rank 1 computes twice as much."""
+    made = make_waiting(make_late(make_run(2, steps=40, noise=0.8), 1, by_ms=20))
+    assert late_ranks(schedule(made, (30, 30), (20, 20))) == []
+    finding = the_straggler(schedule(made, (30, 50), (20, 20)))
+    assert (finding.ranks, finding.severity) == ((1,), Severity.WARNING)
+    assert "computes" in finding.claim
+
+
+def test_on_the_gpus_clock_the_hosts_scheduler_explains_nothing() -> None:
+    late = make_waiting(make_late(make_run(2, gpu=True), 1, by_ms=9))
+    finding = the_straggler(schedule(late, (30, 31), (2, 10)))
+    assert "CPU core" not in finding.claim
+
+
+def test_without_the_schedulers_word_a_rank_must_be_later() -> None:
+    silent = [(None, None), (None, None)]
+    assert late_ranks(schedule(make_waiting(make_late(make_run(2), 1, by_ms=5)), *silent)) == []
+    assert the_straggler(schedule(LATE, *silent)).ranks == (1,)
+    even = ((30, 30), (1, 1))
+    assert the_straggler(
+        schedule(make_waiting(make_late(make_run(2), 1, by_ms=5)), *even)
+    ).ranks == (1,)
+
+
+def test_a_rank_that_is_late_in_spells_is_late_by_chance() -> None:
+    """One half of the run rank 1 is late: contention that lasted a while."""
+
+    def spells(steps: Any, rank: int) -> None:
+        if rank == 1:
+            late = (np.arange(len(steps)) // 25) % 2 == 0
+            for name in ("forward_ns", "body_ns", "wall_ns"):
+                steps[name][late] += 12_000_000
+
+    assert late_ranks(make_waiting(map_steps(make_run(2), spells))) == []

@@ -60,3 +60,42 @@ def test_a_forked_child_answers_in_a_file_of_its_own(tmp_path):
     assert answers(tmp_path, script) == ["0"]
     assert "line" in (tmp_path / "child").read_text()
     assert "line" not in (tmp_path / "parent").read_text()
+
+
+ALLOW = """\
+import os, socket
+from traceml.trace import stacks
+
+allowed = []
+class Libc:
+    def __init__(self, name): pass
+    def prctl(self, *arguments):
+        allowed.append(arguments)
+        return 0
+ctypes.CDLL = Libc
+stacks._YAMA = Path("scope")
+Path("marks").mkdir()
+"""
+
+
+@pytest.mark.parametrize(
+    ("scope", "agent", "expected"),
+    [
+        pytest.param("1", "f'77 {socket.gethostname()}'", "77", id="Yama asks for it"),
+        pytest.param("0", "f'77 {socket.gethostname()}'", "none", id="everybody may"),
+        pytest.param("2", "f'77 {socket.gethostname()}'", "none", id="nobody may"),
+        pytest.param("1", "'77 elsewhere'", "none", id="an agent on another machine"),
+        pytest.param("1", "''", "none", id="no agent"),
+        pytest.param(None, "f'77 {socket.gethostname()}'", "none", id="no Yama"),
+    ],
+)
+def test_the_agent_is_allowed_to_look_only_where_that_is_needed(tmp_path, scope, agent, expected):
+    if scope is not None:
+        (tmp_path / "scope").write_text(f"{scope}\n")
+    script = (
+        f"{ALLOW}\nPath('marks/agent').write_text({agent})\n"
+        "said = stacks.let_agent_look(Path('.'))\n"
+        "assert said == bool(allowed)\n"
+        "print(allowed[0][1] if allowed else 'none')"
+    )
+    assert answers(tmp_path, script) == [expected]

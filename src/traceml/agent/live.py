@@ -9,11 +9,16 @@ from pathlib import Path
 import msgspec
 
 from traceml import __version__
-from traceml.diagnose.live import LiveDiagnosis, new_leads, update
-from traceml.facts.lately import gather_lately
+from traceml.diagnose.explain import STRAGGLERS
+from traceml.diagnose.live import LiveDiagnosis, LiveSection, new_leads, update
+from traceml.diagnose.user_code import wants_looks
+from traceml.facts.facts import Facts
+from traceml.facts.lately import FEWEST_STEPS, gather_lately
 from traceml.model.failure import AgentSaw
+from traceml.model.finding import Finding, Section
 from traceml.model.run import Manifest
 from traceml.model.sample import Sample
+from traceml.model.stack_sample import StackBurst
 from traceml.store.live import LiveFiles
 from traceml.store.logged import earlier_params
 from traceml.store.recent import Recent
@@ -36,6 +41,8 @@ class Live:
         self._shown = LiveDiagnosis()
         self._last_spent_s = 0.0
         self._rests_until_s = 0.0
+        self.wants_stacks: tuple[int, ...] = ()
+        """The processes of which it is worth knowing at which lines they spend their time."""
 
     def follow(self, ring: RingReader, is_last: bool) -> None:
         """Take the steps that are new in a ring."""
@@ -44,6 +51,10 @@ class Live:
     def sample(self, sample: Sample) -> None:
         """Take a sample of the machine."""
         self._recent.sample(sample)
+
+    def take_stacks(self, burst: StackBurst) -> None:
+        """Take a look at a training thread's stack."""
+        self._recent.take_stacks(burst)
 
     def hear(self, messages: Sequence[bytes]) -> None:
         """Take what the ranks say of themselves, their parameters and their loss."""
@@ -73,9 +84,21 @@ class Live:
             return
         lately, unix_s = gather_lately(records), time.time()
         before, self._shown = self._shown, update(self._shown, lately)
+        found = self._shown.sections.get(Section.STEP_TIME, LiveSection()).found
+        self.wants_stacks = _worth_looking_at(lately.now, found)
         changes = new_leads(before, self._shown)
         self._files.append(
             [_encoder.encode(live_change(live, lately.window, unix_s)) for live in changes]
         )
         state = live_state(self._shown, lately, records, unix_s, __version__)
         self._files.write(_encoder.encode(state))
+
+
+def _worth_looking_at(facts: Facts, found: Sequence[Finding]) -> tuple[int, ...]:
+    """The processes whose stacks are wanted: those of the ranks to blame, or the lowest one's."""
+    if facts.window.steps_analyzed < FEWEST_STEPS or not wants_looks(facts, found):
+        return ()
+    pids = {rank.rank.rank: rank.rank.pid for rank in facts.ranks_used}
+    late = [rank for finding in found if finding.kind in STRAGGLERS for rank in finding.ranks]
+    blamed = [pids[rank] for rank in dict.fromkeys(late) if rank in pids]
+    return tuple(blamed) or tuple(pids[rank] for rank in sorted(pids)[:1])

@@ -6,6 +6,7 @@ import json
 import os
 import select
 import signal
+import socket
 import sys
 import time
 import traceback
@@ -26,17 +27,23 @@ from traceml.agent.gpu_load import gpu_share
 from traceml.agent.last_output import keep_output
 from traceml.agent.lineage import CLOSING_S, PIECE_S, LineageCapture
 from traceml.agent.live import Live
-from traceml.agent.sampler import Sampling
+from traceml.agent.processes import ProcessSampler
+from traceml.agent.sampler import Sampler, Sampling
+from traceml.agent.stack_sampler import StackSampler, Target
+from traceml.agent.stacks import TrainingThread, training_thread
 from traceml.agent.stalls import Training
+from traceml.model.environment import AGENT_MARK
 from traceml.model.errors import UnreadableRecords
 from traceml.model.rank import Rank
 from traceml.model.sample import Sample
+from traceml.model.stack_sample import StackBurst
 from traceml.store import folder as folders
 from traceml.store.failures import remove_ring, script_pids, stacks_of
 from traceml.store.load import ring_paths
 from traceml.store.recordfile import RankFiles
 from traceml.store.rings import RingReader
 from traceml.store.samples import SampleFile
+from traceml.store.stack_samples import StackSampleFile
 
 TICK_S = 0.1
 """How often the agent looks up: fast loops fill a ring in seconds, and questions want answers."""
@@ -98,7 +105,11 @@ class Agent:
         self._terminals: list[int] = []
         self._rings: dict[Path, _Followed | None] = {}
         self._samples = SampleFile(folder)
-        self._sampling = Sampling()
+        self._threads: dict[int, TrainingThread] = {}
+        """The training thread of each rank's process, once the rank has said which it is."""
+        self._sampling = Sampling(Sampler(processes=ProcessSampler(self._native_thread)))
+        self._stack_sampler = StackSampler()
+        self._stack_file = StackSampleFile(folder)
         self._artifacts = Artifacts(folder)
         self._lineage = LineageCapture(folder, self._manifest)
         self._lineage_thread = Thread(target=self._capture_lineage, daemon=True)
@@ -114,6 +125,7 @@ class Agent:
 
     def run(self) -> bool:
         """Follow the run to its end, then write its summary; whether everything is on disk."""
+        self._guarded(self._say_who_looks)
         self._lineage_thread.start()
         steps_due, all_due = _Due(LOOK_S), _Due(SECOND_S)
         while not self._over:
@@ -121,6 +133,10 @@ class Agent:
             now_s = time.monotonic()
             self._look(steps_due.is_now(now_s), all_due.is_now(now_s))
         return self._finish()
+
+    def _say_who_looks(self) -> None:
+        """Where the system lets only the allowed look into a process, ranks ask who that is."""
+        folders.write_mark(self._folder, AGENT_MARK, f"{os.getpid()} {socket.gethostname()}")
 
     def _guarded(self, function: Callable[..., object], *arguments: Any) -> bool:
         """Whatever goes wrong is counted and written down, and the agent goes on."""
@@ -145,6 +161,7 @@ class Agent:
         self._guarded(self._answer)
         self._guarded(self._look_for_deaths)
         self._guarded(self._keep_sample, self._sampling.take)
+        self._guarded(self._look_at_stacks)
         if second:
             self._guarded(self._look_for_stalls)
             self._guarded(self._let_go_of_the_dead)
@@ -248,6 +265,7 @@ class Agent:
     # Sampling
 
     def _begin_sample(self) -> None:
+        self._note_training_threads()
         self._sampling.begin(self._pids())
 
     def _count_on_gpus(self) -> None:
@@ -255,6 +273,17 @@ class Agent:
         ranks = [followed.ring.head().rank for followed in self._followed()]
         uuids = [rank.device_uuid for rank in ranks if rank.is_on_gpu]
         self._sampling.count_on(frozenset(uuids) if all(uuids) else None)
+
+    def _note_training_threads(self) -> None:
+        for followed in self._followed():
+            if followed.pid not in self._threads:
+                thread = training_thread(stacks_of(followed.ring.path))
+                if thread is not None:
+                    self._threads[followed.pid] = thread
+
+    def _native_thread(self, pid: int) -> int | None:
+        thread = self._threads.get(pid)
+        return None if thread is None else thread.native
 
     def _pids(self) -> dict[int, int]:
         """By rank; several may claim one rank, and a pid tells them apart."""
@@ -273,6 +302,21 @@ class Agent:
         self._live.sample(sample)
         if self._seconds % self._samples.stride == 0:
             self._samples.append(sample)
+
+    def _look_at_stacks(self) -> None:
+        """See at which lines training threads spend their time, while that is worth knowing."""
+        wanted = () if self._stack_file.is_full else self._live.wants_stacks
+        targets = [
+            Target(followed.rank, followed.pid, stacks_of(followed.ring.path))
+            for followed in self._followed()
+            if followed.pid in wanted
+        ]
+        self._keep_stacks(self._stack_sampler.look(targets))
+
+    def _keep_stacks(self, burst: StackBurst | None) -> None:
+        if burst is not None:
+            self._stack_file.append(burst)
+            self._live.take_stacks(burst)
 
     # Where the run comes from
 
@@ -370,6 +414,7 @@ class Agent:
         self._guarded(self._artifacts.save)
         self._guarded(self._keep_sample, lambda: self._sampling.last(self._pids()))
         self._guarded(self._sampling.close)
+        self._guarded(lambda: self._keep_stacks(self._stack_sampler.finish()))
         self._finish_lineage()
         summarise(self._folder)
         if not all(drained):

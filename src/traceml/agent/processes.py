@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,8 +22,10 @@ class _Reading:
 
     cpu_s: float | None = None
     rss_bytes: int | None = None
+    train_cpu_s: float | None = None
+    """CPU time of the training thread since it began; of ranks only."""
     queued_s: float | None = None
-    """How long the main thread could have run and had no core, since it began; of ranks only."""
+    """How long that thread was ready to run and had no core, since it began; of ranks only."""
     major_faults: float | None = None
 
 
@@ -34,7 +36,12 @@ class ProcessSampler:
     sizes of workers count pages they share with the rank once each, as `top` does.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, training_thread: Callable[[int], int | None] = lambda pid: None) -> None:
+        """`training_thread` gives the system's number of a rank's training thread, by its pid.
+
+        Where it is not known, the main thread's accounts are read.
+        """
+        self._training_thread = training_thread
         self._tree = _Tree()
         self._followed: dict[int, psutil.Process] = {}
         self._before: dict[int, _Reading] = {}
@@ -56,7 +63,13 @@ class ProcessSampler:
         wanted = set(below).union(*below.values())
         now = {pid: reading for pid in wanted if (reading := self._read(pid)) is not None}
         for pid in below.keys() & now.keys():
-            now[pid] = replace(now[pid], queued_s=_queued_s(pid), major_faults=_major_faults(pid))
+            cpu_s, queued_s = _thread_accounts(pid, self._training_thread(pid))
+            now[pid] = replace(
+                now[pid],
+                train_cpu_s=cpu_s,
+                queued_s=queued_s,
+                major_faults=_major_faults(pid),
+            )
         interval_s = None if self._before_s is None else now_s - self._before_s
         samples = tuple(
             self._sample(rank, pid, below[pid], now, interval_s)
@@ -95,6 +108,8 @@ class ProcessSampler:
                 else _per_s(_sum(self._cpu_growth_s(worker, now) for worker in workers), interval_s)
             ),
             workers_rss_bytes=_whole(_sum(now[worker].rss_bytes for worker in workers)),
+            train_thread_cpu_s=now[pid].train_cpu_s,
+            train_thread_wait_s=now[pid].queued_s,
         )
 
     def _cpu_growth_s(self, pid: int, now: Mapping[int, _Reading]) -> float | None:
@@ -192,10 +207,16 @@ def _threads(process: psutil.Process) -> int | None:
         return None
 
 
-def _queued_s(pid: int) -> float | None:
-    """The second number of its scheduler's account, in nanoseconds."""
-    fields = _fields(PROC / str(pid) / "schedstat")
-    return int(fields[1]) / 1e9 if len(fields) == 3 else None
+def _thread_accounts(pid: int, thread: int | None) -> tuple[float | None, float | None]:
+    """How long a thread has run, and how long it has waited for a core, in seconds.
+
+    The first two numbers of the scheduler's account of it, in nanoseconds; that of a process is
+    its main thread's.
+    """
+    process = PROC / str(pid)
+    own = thread is not None and thread != pid
+    fields = _fields((process / "task" / str(thread) if own else process) / "schedstat")
+    return (int(fields[0]) / 1e9, int(fields[1]) / 1e9) if len(fields) == 3 else (None, None)
 
 
 def _major_faults(pid: int) -> float | None:

@@ -12,7 +12,9 @@ from traceml.model.failure import STACKS_SIGNAL_ABOVE_FIRST, Doing, is_users, li
 
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$')
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]+)")
-_TRAINING_THREAD = re.compile(r"^training thread 0x([0-9a-f]+)", re.MULTILINE)
+_TRAINING_THREAD = re.compile(r"^training thread 0x([0-9a-f]+)(?: native (\d+))?", re.MULTILINE)
+HEADER_BYTES = 64
+"""The first line of a rank's file of stacks, which says which thread trains, fits into these."""
 _OURS = re.compile(r"/traceml/trace/")
 _WAITS_FOR_OTHERS = re.compile(
     r"/torch/distributed/("
@@ -60,6 +62,29 @@ def ask(pid: int) -> bool:
     return True
 
 
+@dataclass(frozen=True, slots=True)
+class TrainingThread:
+    """The thread of a rank that trains."""
+
+    ident: int
+    """Python's number of it."""
+    native: int | None
+    """The system's; `None` where the rank did not say."""
+
+
+def training_thread(path: Path) -> TrainingThread | None:
+    """Which thread trains, as the rank's file of stacks says; `None` while there is none."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(HEADER_BYTES).decode(errors="replace")
+    except OSError:
+        return None
+    named = _TRAINING_THREAD.search(header)
+    if named is None:
+        return None
+    return TrainingThread(int(named[1], 16), int(named[2]) if named[2] else None)
+
+
 def training_stack(header: str, dump: str) -> Stack:
     """The stack of the thread that trains; where it is not told, of the last one: the main."""
     named = _TRAINING_THREAD.search(header)
@@ -95,6 +120,11 @@ def reading(stack: Stack) -> tuple[Doing, str | None]:
         if not _STANDARD.search(frame.file):
             break
     return Doing.CODE, None
+
+
+def waits_for_others(file: str) -> bool:
+    """Whether a frame of this file waits for other ranks."""
+    return bool(_WAITS_FOR_OTHERS.search(file))
 
 
 def users_line(stack: Stack, folder: str) -> str | None:

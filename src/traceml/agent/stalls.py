@@ -262,7 +262,7 @@ def _answers(asked: Sequence[_Asked]) -> list[stacks.Stack]:
         content = asked[-1].training.stacks.read_bytes()
     except OSError:
         return []
-    header = content[:64].decode(errors="replace")
+    header = content[: stacks.HEADER_BYTES].decode(errors="replace")
     ends = [each.offset for each in asked[1:]] + [len(content)]
     return [
         stacks.training_stack(header, content[each.offset : end].decode(errors="replace"))

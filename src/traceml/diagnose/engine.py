@@ -67,6 +67,7 @@ from traceml.diagnose.rules import (
     warmup,
 )
 from traceml.diagnose.stalls import with_stalls
+from traceml.diagnose.user_code import name_lines
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind, Section, Severity, consequence
 
@@ -154,7 +155,7 @@ def diagnose(facts: Facts) -> Diagnosis:
     """What is to be said about a run, section by section."""
     found = [finding for rule in RULES if (finding := rule(facts)) is not None]
     calm = [check(facts) for section, check in CALM.items() if not has_verdict(section, found)]
-    said = [with_stalls(finding, facts) for finding in (*found, *calm)]
+    said = [name_lines(facts, with_stalls(finding, facts)) for finding in (*found, *calm)]
     told = explain(settle(facts, said))
     sections = {section: tuple(f for f in told if f.section is section) for section in CALM}
     return Diagnosis(primary(sections), sections)

@@ -84,6 +84,11 @@ class LiveSection:
     """Evaluations in a row in which another finding came before the leading one."""
 
     @property
+    def found(self) -> tuple[Finding, ...]:
+        """What the rules have found lately, shown or not yet."""
+        return tuple(track.live.finding for track in self.tracks)
+
+    @property
     def lead(self) -> LiveFinding | None:
         """The finding to read first."""
         return self.findings[0] if self.findings else None

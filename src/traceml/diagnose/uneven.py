@@ -16,10 +16,14 @@ from traceml.model.quantities import count, duration
 
 WARN = Line(0.10, 0.001)  # of a typical step; ranks of a healthy job differ by less
 CRITICAL = Line(0.20, 0.003)  # a fifth of the step, and enough to see in a progress bar
+WARN_UNSCHEDULED = Line(0.15, 0.0015)  # … by more where nobody can say who had no core
+SAME_RANK = 0.75  # of the run's blocks of steps: a rank late in fewer was late by chance
 COVERS = 0.80  # of the excess: a phase that holds less is not the cause alone
 EVENLY = 0.50  # of the latest rank's excess: ranks that late are late together
 CHANCE = 0.01  # of equal ranks having one named for noise alone; few runs are that noisy at all
 CRITICAL_CHANCE = 0.0001  # nobody should be woken for noise; also where the waiting is inferred
+MORE_WORK = 0.50  # of the others' CPU time: a shared cache makes equal ranks differ by a third
+TOLD = 0.25  # of the excess: a smaller part of it is no reason worth a word
 MOST_NAMED = 4
 
 CAUSES: Mapping[Kind, tuple[Phase, ...]] = {
@@ -77,14 +81,14 @@ def find(facts: Facts, kind: Kind, action: Callable[[Facts, Late], str]) -> Find
         kind=kind,
         section=Section.STEP_TIME,
         severity=_severity(facts, worst) or Severity.WARNING,
-        claim=_claim(facts.job, late),
+        claim=f"{_claim(facts.job, late)}{_why(facts, worst)}",
         action=f"{_machine(facts, late)}{action(facts, late)}",
         phase=late.phase,
         share=worst.own.excess_s / worst.typical_s,
         skew=part.excess_s / part.others_s if part.others_s > 0 else None,
         ranks=late.ranks,
         lost_s_per_step=late.lost_s,
-        evidence=_evidence(facts.job, late),
+        evidence={**_evidence(facts.job, late), **_scheduled(facts, worst)},
     )
 
 
@@ -108,18 +112,58 @@ def _late(facts: Facts, kind: Kind) -> Late | None:
     )
 
 
+def held_up(facts: Facts) -> tuple[Straggler, ...]:
+    """The ranks that are late because they had no core, and for no reason of their own."""
+    return tuple(
+        late
+        for late in facts.stragglers
+        if _core_wait_s(facts, late) >= EVENLY * late.own.excess_s
+        and _severity(facts, late) is None
+        and _severity_of(facts, late, late.own.excess_s) is not None
+    )
+
+
 def _severity(facts: Facts, late: Straggler) -> Severity | None:
-    """How much a late rank matters; `None` where it does not, or where it may be chance."""
+    """How much a late rank matters; `None` where it does not, or where it may be chance.
+
+    What it waited for a core is not its own: something else ran there.
+    """
+    return _severity_of(facts, late, late.own.excess_s - _core_wait_s(facts, late))
+
+
+def _core_wait_s(facts: Facts, late: Straggler) -> float:
+    """How much longer a late rank waited for a core, on the host's clock; 0 where not known."""
+    if facts.clock != "cpu" or late.core_wait is None:
+        return 0.0
+    return min(max(0.0, late.core_wait.excess_s), late.own.excess_s)
+
+
+def _severity_of(facts: Facts, late: Straggler, excess_s: float) -> Severity | None:
     job = facts.job
     if job is None or late.typical_s <= 0:
         return None
+    if late.late_blocks is not None and late.late_blocks < SAME_RANK:
+        return None
     sure = late.standard_errors >= _errors_of_chance(CRITICAL_CHANCE, len(job.parts.ranks))
     likely = late.standard_errors >= _errors_of_chance(CHANCE, len(job.parts.ranks))
+    likely = likely or _computes_more(facts, late)
     if not (sure if job.wait_is_hidden else likely):
         return None
     # Ranks that go their own ways hold up nobody.
     critical = (CRITICAL,) if sure and job.waits else ()
-    return severity(late.own.excess_s, late.typical_s, WARN, critical)
+    unscheduled = facts.clock == "cpu" and late.core_wait is None
+    warn = WARN_UNSCHEDULED if unscheduled else WARN
+    return severity(excess_s, late.typical_s, warn, critical)
+
+
+def _computes_more(facts: Facts, late: Straggler) -> bool:
+    """Whether a rank has so much more CPU time that no noise of the machine can be the reason.
+
+    Where cores are short, steps vary by more than a rank's extra work; its CPU time hardly does.
+    """
+    if facts.clock != "cpu" or late.cpu is None:
+        return False
+    return late.cpu.excess_s >= MORE_WORK * late.cpu.others_s
 
 
 def _errors_of_chance(chance: float, ranks: int) -> float:
@@ -200,6 +244,35 @@ def _machine(facts: Facts, late: Late) -> str:
     if any(host in slow and rank not in late.ranks for rank, host in hosts.items()):
         return ""
     return f"All ranks of {slow.pop()} are late, and no others: suspect that machine first. "
+
+
+def _why(facts: Facts, late: Straggler) -> str:
+    """What the scheduler says of the difference, as a sentence; empty where it says nothing."""
+    if facts.clock != "cpu" or late.cpu is None:
+        return ""
+    excess_s, waited_s = late.own.excess_s, _core_wait_s(facts, late)
+    worked_s = min(max(0.0, late.cpu.excess_s), excess_s - waited_s)
+    blocked_s = excess_s - waited_s - worked_s
+    reasons = [
+        (worked_s, f"computes {duration(worked_s)} longer"),
+        (
+            blocked_s,
+            f"is blocked {duration(blocked_s)} longer (asleep, or waiting for a disk, a lock or "
+            "another process)",
+        ),
+        (waited_s, f"waits {duration(waited_s)} longer for a CPU core"),
+    ]
+    told = [words for part_s, words in reasons if part_s >= TOLD * excess_s]
+    return f" Its training thread {' and '.join(told)} per step." if told else ""
+
+
+def _scheduled(facts: Facts, late: Straggler) -> Evidence:
+    if facts.clock != "cpu" or late.cpu is None or late.core_wait is None:
+        return {}
+    return {
+        "cpu_excess_ms": late.cpu.excess_s * 1e3,
+        "core_wait_excess_ms": late.core_wait.excess_s * 1e3,
+    }
 
 
 def _evidence(job: Job, late: Late) -> Evidence:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from traceml.facts.gpu_use import GpuUse, mean_use
 from traceml.facts.job import Job
@@ -13,7 +14,9 @@ from traceml.facts.sensors import NOT_SAMPLED, GpuFacts, HostFacts, ProcessFacts
 from traceml.facts.series import Series, Slowdown
 from traceml.facts.stability import NOTHING_KNOWN, Stability
 from traceml.facts.stragglers import Straggler
+from traceml.facts.thread_time import ThreadTime
 from traceml.facts.times import NO_TIMES, StepTimes
+from traceml.facts.user_time import NOBODY_LOOKED, UserTime
 from traceml.model.phase import Phase
 from traceml.model.rank import Rank, Region
 from traceml.model.settings import NOT_RECORDED, Settings
@@ -63,6 +66,8 @@ class Facts:
     """The ranks as one job, in which some may wait for others."""
     stragglers: tuple[Straggler, ...] = ()
     """The ranks whose own work takes longer than the others', the latest first."""
+    threads: Mapping[int, ThreadTime] = field(default_factory=dict)
+    """What the scheduler gave each rank's training thread; only the ranks where that is known."""
     series: Series | None = None
     """Step by step, each step's mean over ranks, after warm-up, at full resolution."""
     slowdown: Slowdown | None = None
@@ -77,6 +82,8 @@ class Facts:
     """How often the host waited for the device in a mean step."""
     host: HostFacts = NOT_SAMPLED
     processes: tuple[ProcessFacts, ...] = ()
+    user_time: UserTime = NOBODY_LOOKED
+    """Which of the user's lines the training threads stood at."""
     reason_without_steps: str | None = None
     stability: Stability = NOTHING_KNOWN
     settings: Settings = NOT_RECORDED

@@ -21,8 +21,9 @@ from traceml.facts.series import Series, Slowdown, describe, find_slowdown
 from traceml.facts.settings import settings_of, uneven_settings
 from traceml.facts.stability import stability
 from traceml.facts.step_stretches import Stretches, step_stretches, together
-from traceml.facts.stragglers import Straggler, find_stragglers
+from traceml.facts.stragglers import find_stragglers
 from traceml.facts.sums import add_up
+from traceml.facts.thread_time import thread_times
 from traceml.facts.times import (
     NO_TIMES,
     StepTimes,
@@ -31,6 +32,7 @@ from traceml.facts.times import (
     step_clocks,
     times_by_rank,
 )
+from traceml.facts.user_time import user_time
 from traceml.facts.warmup import warmup_steps
 from traceml.model import layout
 from traceml.model.rank import Region
@@ -47,7 +49,8 @@ class _Steps:
     """By global rank."""
     parts: StepParts | None = None
     job: Job | None = None
-    stragglers: tuple[Straggler, ...] = ()
+    by_rank: tuple[StepTimes, ...] = ()
+    """In the job's order of ranks."""
     series: Series | None = None
     slowdown: Slowdown | None = None
 
@@ -73,6 +76,7 @@ def gather(records: RunRecords, most_warmup: int | None = None) -> Facts:
         _steps_on_gpu(records.ranks, complete, steps),
         mean.wall_s or 0.0,
     )
+    threads = thread_times(samples, {rank: each.wall_s for rank, each in times.items()})
     return Facts(
         ranks=tuple(
             RankFacts(
@@ -90,7 +94,8 @@ def gather(records: RunRecords, most_warmup: int | None = None) -> Facts:
         mean=mean,
         parts=steps.parts,
         job=steps.job,
-        stragglers=steps.stragglers,
+        stragglers=() if steps.job is None else find_stragglers(steps.job, steps.by_rank, threads),
+        threads=threads,
         series=steps.series,
         slowdown=steps.slowdown,
         regions=_sum_regions(records.ranks),
@@ -101,6 +106,7 @@ def gather(records: RunRecords, most_warmup: int | None = None) -> Facts:
         # A kill for want of memory comes after the last step.
         host=replace(host, oom_kills=oom_kills(records.samples)),
         processes=process_facts(samples),
+        user_time=user_time(records.stack_bursts, used, steps.window.warmup_steps),
         reason_without_steps=_reason_without_steps(records, taken),
         stability=stability(records),
         settings=settings_of(records.ranks),
@@ -152,7 +158,7 @@ def _measure_steps(
         times={rank.rank.rank: found for rank, found in zip(used, by_rank, strict=True)},
         parts=parts,
         job=job,
-        stragglers=find_stragglers(job, by_rank),
+        by_rank=tuple(by_rank),
         series=describe(over_ranks[seen], parts_by_block(block_sums, clocks.clock))
         if seen.any()
         else None,

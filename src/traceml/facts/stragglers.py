@@ -18,11 +18,15 @@ from traceml.facts.aligned import Ints
 from traceml.facts.job import FEWEST_STEPS, Job, row_means, timed_together
 from traceml.facts.parts import Floats
 from traceml.facts.series import describe, find_slowdown
+from traceml.facts.thread_time import ThreadTime
 from traceml.facts.times import StepTimes
 from traceml.model.phase import COMPUTE, Phase
 
 SMALLEST_SHARE = 0.05  # of the others' work: ranks are never closer than that to perfectly even
 FEW_STEPS = 3  # so many odd steps are an accident; an excess must be more than twice what they hold
+BLOCKS = 8  # of a run: spells of contention last seconds, so that not all of them share one …
+MIN_BLOCK_STEPS = 5  # … and fewer steps would be chance
+CLEARLY_LATE = 0.25  # of the mean excess: a block in which the rank is late as well
 NOT_YET_LATE = 0.25  # of the later excess: a rank that had more of it was late all along
 
 INSIDE_REST = ("gc_s", "logging_s", "compile_s")
@@ -63,10 +67,22 @@ class Straggler:
     """Of the steps, those in which no rank took longer; `None` where ranks share no timed step."""
     since_step: int | None
     """Where the rank became slow during the run, the number of that step."""
+    late_blocks: float | None = None
+    """Of the run's blocks of steps since then, the share in which the rank is clearly late;
+    `None` where there are too few steps for blocks."""
+    cpu: Against | None = None
+    """CPU time of the training thread per step; `None` where the system does not tell."""
+    core_wait: Against | None = None
+    """What that thread waited for a core per step."""
 
 
-def find_stragglers(job: Job, times: Sequence[StepTimes]) -> tuple[Straggler, ...]:
-    """The ranks that are late again and again, the largest excess first; `times` by rank."""
+def find_stragglers(
+    job: Job, times: Sequence[StepTimes], threads: Mapping[int, ThreadTime] | None = None
+) -> tuple[Straggler, ...]:
+    """The ranks that are late again and again, the largest excess first; `times` by rank.
+
+    `threads` is what the scheduler gave the ranks' training threads, where that is known.
+    """
     if len(times) < 2:
         return ()
     whole, own = _own_work(job, times)
@@ -80,6 +96,7 @@ def find_stragglers(job: Job, times: Sequence[StepTimes]) -> tuple[Straggler, ..
     late = suspects[np.argsort(-excess[suspects], kind="stable")]
     phases, unmeasured = _phases(job, times, own)
     inside = _measured(times, INSIDE_REST) if job.parts.clock == "cpu" else {}
+    scheduled = _scheduled(job.parts.ranks, threads or {})
     return tuple(
         Straggler(
             rank=job.parts.ranks[row],
@@ -91,6 +108,9 @@ def find_stragglers(job: Job, times: Sequence[StepTimes]) -> tuple[Straggler, ..
             standard_errors=doubt.standard_errors(float(excess[row]), pieces),
             slowest_share=doubt.slowest_share(row),
             since_step=doubt.since_step(pieces),
+            late_blocks=_late_blocks(pieces[-1]),
+            cpu=None if scheduled is None else _against(scheduled[0], row),
+            core_wait=None if scheduled is None else _against(scheduled[1], row),
         )
         for row in late.tolist()
         if doubt.recurs(row)
@@ -159,6 +179,24 @@ def _own_work(job: Job, times: Sequence[StepTimes]) -> tuple[Floats, Floats]:
 
 def _column(times: Sequence[StepTimes], name: str) -> Floats:
     return np.array([getattr(each, name) for each in times], dtype=np.float64)
+
+
+def _scheduled(
+    ranks: Sequence[int], threads: Mapping[int, ThreadTime]
+) -> tuple[Floats, Floats] | None:
+    """CPU time and waiting for a core of every rank; `None` where one of them is not known."""
+    if any(rank not in threads for rank in ranks):
+        return None
+    known = [threads[rank] for rank in ranks]
+    return np.array([each.cpu_s for each in known]), np.array([each.wait_s for each in known])
+
+
+def _late_blocks(difference: Floats) -> float | None:
+    """The share of equally long blocks of steps in which a rank is clearly late."""
+    if len(difference) < BLOCKS * MIN_BLOCK_STEPS:
+        return None
+    means = np.array([block.mean() for block in np.array_split(difference, BLOCKS)])
+    return float((means > CLEARLY_LATE * difference.mean()).mean())
 
 
 def _against(column: Floats, row: int) -> Against:

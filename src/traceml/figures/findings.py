@@ -59,6 +59,11 @@ _LABELS = {
     "main_part": "most of it",
     "onset_step": "since step",
     "runqueue_share": "waiting for a core",
+    "code_looks": "looks at the stack",
+    "code_looks_torn": "torn looks",
+    "code_looks_by": "looked by",
+    "code_1": "most in",
+    "code_2": "then in",
 }
 """What is called otherwise in words."""
 _WORDS = {

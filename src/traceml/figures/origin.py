@@ -9,7 +9,7 @@ from traceml.figures.page import Part, Row, Table
 from traceml.figures.standing import RunStanding
 from traceml.figures.words import cell, joined
 from traceml.model.lineage import Code, Gpu, Hardware, Lineage
-from traceml.model.quantities import count, duration, memory
+from traceml.model.quantities import count, duration, memory, percent
 from traceml.summaries.record import Summary, TracerSummary
 from traceml.text.settings import setting_rows
 
@@ -22,7 +22,7 @@ def origin_part(summary: Summary | None, standing: RunStanding) -> Part | None:
     tables = [_origin(summary, standing)]
     if summary is not None:
         tables += [_settings(summary), _params(summary.params)]
-        tables += [_regions(summary), _artifacts(summary)]
+        tables += [_regions(summary), _code(summary), _artifacts(summary)]
     shown = tuple(table for table in tables if table.rows)
     return Part("origin", "Where it comes from", tables=shown) if shown else None
 
@@ -140,6 +140,26 @@ def _regions(summary: Summary) -> Table:
     )
     columns = ("Region", "Calls", "Mean", "Longest", "Total")
     return Table("region-table", "Named regions", columns, rows, _more(len(summary.regions)))
+
+
+def _code(summary: Summary) -> Table:
+    """The user's functions and lines in which the agent saw the training thread."""
+    seen = summary.user_time
+    rows = tuple(
+        Row(
+            (
+                phase,
+                cell(f"{place.function} ({place.file}:{place.line})"),
+                percent(place.share),
+                "n/a" if place.per_step_ms is None else duration(place.per_step_ms / 1e3),
+                count(place.looks),
+            )
+        )
+        for phase, code in ({} if seen is None else seen.phases).items()
+        for place in code.places
+    )
+    columns = ("Phase", "Function and line", "Share of the phase", "Per step", "Looks")
+    return Table("code-table", "Where your code spends the time", columns, rows)
 
 
 def _artifacts(summary: Summary) -> Table:

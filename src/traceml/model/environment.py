@@ -27,6 +27,8 @@ SCRIPT_MARK = "script-"
 FAILURE_MARK = "failure-"
 """Before a pid: the exception that ended the interpreter of a script, of a rank, or of the last
 helper that failed below one (`failure-below-`)."""
+AGENT_MARK = "agent"
+"""The agent's process number and its host: who a training process may allow to look into it."""
 
 AGENT = """\
 import sys

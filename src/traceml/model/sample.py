@@ -45,13 +45,17 @@ class ProcessSample:
     rss_bytes: int | None = None
     threads: int | None = None
     runqueue_share: float | None = None
-    """Share of the time in which the main thread could have run and had no core, 0–1."""
+    """Share of the time in which the training thread was ready to run and had no core, 0–1."""
     major_faults_per_s: float | None = None
     """Pages of the rank's own process that had to be read back from a disk."""
     workers: int | None = None
     """Processes below the rank: DataLoader workers and whatever else it started."""
     workers_cpu_cores: float | None = None
     workers_rss_bytes: int | None = None
+    train_thread_cpu_s: float | None = None
+    """CPU time of the training thread since it began: a counter."""
+    train_thread_wait_s: float | None = None
+    """How long the training thread has waited for a core since it began: a counter."""
 
 
 class GpuInterval(NamedTuple):

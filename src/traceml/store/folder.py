@@ -306,6 +306,12 @@ def write_atomically(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def write_mark(folder: Path, name: str, text: str) -> None:
+    """Leave a mark; raises OSError."""
+    (folder / MARKS).mkdir(exist_ok=True)
+    write_atomically(folder / MARKS / name, text.encode())
+
+
 def read_mark(folder: Path, name: str) -> str | None:
     """What a mark says; `None` where it was not left."""
     try:

@@ -31,6 +31,7 @@ from traceml.store.records import (
     TracerHealth,
 )
 from traceml.store.rings import Head, RingReader
+from traceml.store.stack_samples import read_stack_samples
 
 ARTIFACTS = "artifacts.json"
 
@@ -93,6 +94,7 @@ def load_run(folder: Path) -> RunRecords:
             scripts=tuple(failures.script_pids(folder)),
         ),
         lineage=read_lineage(folder),
+        stack_bursts=read_stack_samples(folder),
         notes=tuple(notes + trouble.splitlines() if trouble else notes),
     )
 

@@ -22,6 +22,7 @@ from traceml.model.failure import NOTHING_SEEN, AgentSaw, FailureReport
 from traceml.model.run import Manifest
 from traceml.model.sample import Sample
 from traceml.model.settings import Settings
+from traceml.model.stack_sample import StackBurst
 from traceml.store import failures, logged
 from traceml.store.load import by_final_rank, number_ranks, rank_records
 from traceml.store.records import BLOCK_DTYPE, STEP_DTYPE, Metric, RankRecords, RunRecords
@@ -34,6 +35,8 @@ MOST_STEPS = 1_000
 MOST_SAMPLES = 60
 MOST_REPORTS = 64
 MOST_LOGGED = MOST_STEPS
+MAX_BURSTS = 8
+"""Looks at stacks: more than the first ones lie farther back than a window."""
 NEWS_LOOKS = 8
 """Windows without a new step after something went wrong: a finding is shown when it has lasted, and
 what it contradicts goes when it has not been found for long enough."""
@@ -105,6 +108,7 @@ class Recent:
         self._params: dict[str, Any] = {}
         self._settings: dict[int, Settings | None] = {}
         """By process: what it last said that it trains with."""
+        self._bursts: deque[StackBurst] = deque(maxlen=MAX_BURSTS)
         self._seen = NOTHING_SEEN
         self._is_new = False
         self._news_looks = 0
@@ -127,6 +131,10 @@ class Recent:
     def sample(self, sample: Sample) -> None:
         """Keep a sample beside the steps."""
         self._samples.append(sample)
+
+    def take_stacks(self, burst: StackBurst) -> None:
+        """Keep what a look at a training thread saw."""
+        self._bursts.append(burst)
 
     def hear(self, messages: Sequence[bytes]) -> None:
         """Keep what ranks say of exceptions, of their loss, parameters and settings."""
@@ -177,6 +185,7 @@ class Recent:
             ranks=one_each,
             samples=by_final_rank(tuple(self._samples), one_each),
             params=dict(self._params),
+            stack_bursts=tuple(self._bursts),
             metrics=self._metrics(),
             reports=self._of_this_start(one_each),
             seen=failures.with_final_ranks(self._seen, _numbers(one_each)),

@@ -16,6 +16,7 @@ from traceml.model.rank import Rank, Region
 from traceml.model.run import Ending, Manifest
 from traceml.model.sample import Sample
 from traceml.model.settings import Settings
+from traceml.model.stack_sample import StackBurst
 
 _NUMPY_KIND = {"h": "<i2", "q": "<i8", "Q": "<u8", "i": "<i4", "I": "<u4", "H": "<u2", "d": "<f8"}
 
@@ -156,5 +157,7 @@ class RunRecords:
     """The exceptions that the ranks wrote down, in order of time."""
     seen: AgentSaw = NOTHING_SEEN
     lineage: Lineage | None = None
+    stack_bursts: tuple[StackBurst, ...] = ()
+    """The agent's looks at the training threads' stacks, in order of time."""
     notes: tuple[str, ...] = ()
     """What could not be done or read, in words for people."""

@@ -9,10 +9,12 @@ from datetime import datetime, timezone
 from msgspec import structs
 
 from traceml.diagnose.engine import diagnose
+from traceml.diagnose.user_code import host_s
 from traceml.diagnose.what_if import WhatIf, predict
 from traceml.facts.facts import Facts
 from traceml.facts.gather import gather
 from traceml.facts.stability import Failure
+from traceml.facts.user_time import Place
 from traceml.model.finding import Finding, Section, Severity
 from traceml.model.quantities import count
 from traceml.model.rank import Region
@@ -24,10 +26,12 @@ from traceml.summaries.record import (
     PRODUCER,
     SCHEMA_VERSION,
     ArtifactSummary,
+    CodeSummary,
     FailureSummary,
     Issue,
     Meta,
     MetricSummary,
+    PhaseCodeSummary,
     PrimaryDiagnosis,
     Producer,
     RegionSummary,
@@ -35,6 +39,7 @@ from traceml.summaries.record import (
     StepSeries,
     Summary,
     TracerSummary,
+    UserTimeSummary,
     WhatIfSummary,
 )
 from traceml.summaries.tables import number
@@ -102,6 +107,7 @@ def put_together(records: RunRecords, told: Told, generated_unix_s: float, versi
         steps=_series(facts),
         what_if=tuple(_what_if(each) for each in told.what_if),
         regions=tuple(_region(region) for region in facts.regions),
+        user_time=_user_time(facts),
         params=dict(records.params),
         metrics=_metrics(records),
         artifacts={
@@ -235,6 +241,38 @@ def _settings(facts: Facts) -> dict[str, Setting] | None:
     if facts.settings == NOT_RECORDED:
         return None
     return {**facts.settings._asdict(), "differs_between_ranks": facts.uneven_settings}
+
+
+def _user_time(facts: Facts) -> UserTimeSummary | None:
+    seen = facts.user_time
+    if not seen.taken:
+        return None
+    return UserTimeSummary(
+        looks=seen.looks,
+        taken=seen.taken,
+        torn=seen.torn,
+        by=seen.way,
+        phases={
+            phase: PhaseCodeSummary(
+                looks=code.looks,
+                places=tuple(_code(place, host_s(facts, phase)) for place in code.places),
+            )
+            for phase, code in sorted(seen.phases.items())
+        },
+    )
+
+
+def _code(place: Place, phase_s: float | None) -> CodeSummary:
+    return CodeSummary(
+        function=place.function,
+        file=place.file,
+        line=place.line,
+        share=round(place.share, 6),
+        share_low=round(place.low, 6),
+        share_high=round(place.high, 6),
+        looks=place.looks,
+        per_step_ms=None if phase_s is None else number(place.share * phase_s * 1e3),
+    )
 
 
 def _metrics(records: RunRecords) -> dict[str, MetricSummary]:

@@ -252,6 +252,41 @@ class RegionSummary(Struct, frozen=True):
     gpu_total_ms: float | None = None
 
 
+class CodeSummary(Struct, frozen=True):
+    """A function or a line of the user's, and how much of a phase was spent there."""
+
+    function: str
+    file: str
+    line: int
+    share: float
+    """Of the phase, 0–1, with its 95 % interval."""
+    share_low: float
+    share_high: float
+    looks: int
+    per_step_ms: float | None = None
+    """The share of the phase's mean time on the host."""
+
+
+class PhaseCodeSummary(Struct, frozen=True):
+    """Where a phase's time went in the user's code."""
+
+    looks: int
+    places: tuple[CodeSummary, ...] = ()
+
+
+class UserTimeSummary(Struct, frozen=True):
+    """The agent's looks at the training threads' Python stacks, taken while something was wrong."""
+
+    looks: int = 0
+    """While training steps ran; only these count."""
+    taken: int = 0
+    torn: int = 0
+    by: str | None = None
+    """`py-spy`, or `signal` where that may not attach."""
+    phases: dict[str, PhaseCodeSummary] = {}
+    """By phase, and `between`; only those with enough looks."""
+
+
 class MetricSummary(Struct, frozen=True):
     """A logged metric's history, reduced."""
 
@@ -306,6 +341,8 @@ class Summary(Struct, frozen=True):
     what_if: tuple[WhatIfSummary, ...] = ()
     """In the order of the findings that they belong to."""
     regions: tuple[RegionSummary, ...] = ()
+    user_time: UserTimeSummary | None = None
+    """`None` where nobody looked: nothing was wrong, or it could not be done."""
     params: dict[str, Any] = {}
     metrics: dict[str, MetricSummary] = {}
     artifacts: dict[str, ArtifactSummary] = {}

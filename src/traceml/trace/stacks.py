@@ -6,13 +6,19 @@ import faulthandler
 import os
 import re
 import signal
+import socket
 from pathlib import Path
-from threading import get_ident
+from threading import get_ident, get_native_id
 from typing import BinaryIO
 
+from traceml.model.environment import AGENT_MARK, MARKS
 from traceml.model.failure import STACKS_SIGNAL_ABOVE_FIRST
 
 _STATUS = Path("/proc/self/status")
+_YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
+_DESCENDANTS_ONLY = "1"
+"""Yama's usual setting: only whoever started a process may look into it, or whom it allows to."""
+_PR_SET_PTRACER = 0x59616D61
 _HANDLED = re.compile(r"^Sig(?:Cgt|Ign):\s*([0-9a-f]+)", re.MULTILINE)
 
 _is_ours = False
@@ -22,8 +28,9 @@ _is_ours = False
 def answer_with_stacks(path: Path) -> BinaryIO | None:
     """Write the stacks of all threads to this file whenever the signal comes.
 
-    The file begins with the thread that trains. It is kept open: the answer must need nothing but
-    a `write`. `None` where the system has no such signals, or somebody else uses this one.
+    The file begins with the thread that trains, by Python's number and by the system's. It is kept
+    open: the answer must need nothing but a `write`. `None` where the system has no such signals,
+    or somebody else uses this one.
     """
     global _is_ours
     first = getattr(signal, "SIGRTMIN", None)
@@ -34,10 +41,29 @@ def answer_with_stacks(path: Path) -> BinaryIO | None:
         return None
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
     file = os.fdopen(os.open(path, flags, 0o600), "ab", buffering=0)
-    file.write(f"training thread 0x{get_ident():016x}\n".encode())
+    file.write(f"training thread 0x{get_ident():016x} native {get_native_id()}\n".encode())
     faulthandler.register(number, file=file, all_threads=True, chain=False)
     _is_ours = True
     return file
+
+
+def let_agent_look(run_folder: Path) -> bool:
+    """Where the system asks for it, allow the run's agent to read this process's stacks.
+
+    Once per process; whether it was allowed. What the agent starts may look as well.
+    """
+    try:
+        if _YAMA.read_text().strip() != _DESCENDANTS_ONLY:
+            return False
+        agent, host = (run_folder / MARKS / AGENT_MARK).read_text().split()
+        if host != socket.gethostname():
+            return False
+        number = int(agent)
+    except (OSError, ValueError):  # no Yama, or no agent that said who it is
+        return False
+    import ctypes
+
+    return bool(ctypes.CDLL(None).prctl(_PR_SET_PTRACER, number, 0, 0, 0) == 0)
 
 
 def _is_handled(number: int) -> bool:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from traceml.diagnose import advice
 from traceml.diagnose.host_time import host_delays_count
+from traceml.diagnose.uneven import held_up
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind, Section, Severity
-from traceml.model.quantities import count, memory, percent
+from traceml.model.quantities import count, duration, memory, percent
 
 KIND = Kind.CPU_STARVED
 
@@ -37,7 +38,8 @@ def check(facts: Facts) -> Finding | None:
         return None
     if not host_delays_count(facts):
         return None
-    found = [short for short in (_quota(facts), _run_queue(facts), _swap(facts)) if short]
+    shortages = (_quota(facts), _late_rank(facts) or _run_queue(facts), _swap(facts))
+    found = [short for short in shortages if short]
     if not found:
         return None
     share = max((short.share for short in found if short.share is not None), default=None)
@@ -82,10 +84,26 @@ def _run_queue(facts: Facts) -> _Shortage | None:
     if share is None or share < RUNQUEUE_SHARE:
         return None
     claim = (
-        f"The main thread of rank {ranks[0]} could have run and had no core for "
+        f"The training thread of rank {ranks[0]} was ready to run but waited for a CPU core "
         f"{percent(share)} of the time"
     )
     return _Shortage(claim, share, ranks)
+
+
+def _late_rank(facts: Facts) -> _Shortage | None:
+    """One rank waits longer for a core than the others, who then wait for it."""
+    for late in held_up(facts):
+        waited, typical_s = late.core_wait, facts.mean.wall_s
+        if waited is None or not typical_s:
+            continue
+        claim = (
+            f"Rank {late.rank} is {duration(late.own.excess_s)} per step later than the others "
+            f"because its training thread waits for a CPU core: {duration(waited.rank_s)} per step "
+            f"against {duration(waited.others_s)}"
+        )
+        starved = {late.rank, *_worst_runqueue(facts)[1]}
+        return _Shortage(claim, min(1.0, waited.rank_s / typical_s), tuple(sorted(starved)))
+    return None
 
 
 def _swap(facts: Facts) -> _Shortage | None:

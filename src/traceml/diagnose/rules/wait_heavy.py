@@ -15,6 +15,7 @@ from traceml.diagnose.account import is_largest, unexplained_s
 from traceml.diagnose.lines import Line, louder, severity
 from traceml.diagnose.rules import gc_pauses, host_sync, logging_heavy, recompiling
 from traceml.diagnose.stalls import few_steps_of, stalled
+from traceml.diagnose.user_code import rest_parts
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.phase import Phase
@@ -49,10 +50,11 @@ def _inside(facts: Facts) -> Finding | None:
         return None
     measured = _measured(facts)
     measured_s = min(sum(part_s for _, part_s, _ in measured), rest_s)
-    main = _main_part([*measured, *_regions(facts, rest_s)], rest_s)
-    found = _severity(facts, rest_s, max(measured_s, main[1]))
+    known = [*measured, *_regions(facts, rest_s)]
+    found = _severity(facts, rest_s, max(measured_s, _main_part(known, rest_s)[1]))
     if found is None:
         return None
+    main = _main_part([*known, *rest_parts(facts, rest_s)], rest_s)
     finding = Finding(
         kind=KIND,
         section=Section.STEP_TIME,

@@ -1,0 +1,158 @@
+"""Names the user's functions and lines in which the time of a finding goes.
+
+The agent looks at the training thread's stack while something is wrong; a place's share of the
+looks in a phase is its share of that phase's time. With few looks the claim says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from traceml.diagnose.account import outside_steps_s, unexplained_s
+from traceml.diagnose.explain import STRAGGLERS
+from traceml.facts.facts import Facts, phase_s
+from traceml.facts.user_time import PhaseCode, Place
+from traceml.model.finding import Evidence, Finding, Kind
+from traceml.model.phase import COMPUTE, Phase
+from traceml.model.quantities import count, duration
+from traceml.model.stack_sample import BETWEEN
+
+MAIN_SHARE = 0.20  # of the phase: a place with less is not where to look first
+MAX_NAMED = 2
+FEW_LOOKS = 30  # in the phase: below, the claim says from how few looks it is
+WORTH_LOOKING = 0.05  # of the step: a rest, or a gap between steps, whose code is worth knowing
+WORTH_LOOKING_S = 0.0005
+BLOCKED_SHARE = 0.30  # of a step: a training thread that computes for the rest of it waits
+
+_LOOKED_AT = frozenset({Kind.WAIT_HEAVY, Kind.HOST_BOUND, Kind.HOST_SYNC}) | STRAGGLERS
+
+
+def wants_looks(facts: Facts, found: Sequence[Finding]) -> bool:
+    """Whether the lines in which the training thread spends its time are worth knowing."""
+    kinds = {finding.kind for finding in found}
+    if kinds & _LOOKED_AT:
+        return True
+    if Kind.INPUT_BOUND in kinds and not facts.loader.workers:
+        return True
+    if facts.clock == "cpu" and (blocked_share(facts) or 0.0) >= BLOCKED_SHARE:
+        return True
+    times = facts.mean
+    parts_s = [unexplained_s(times), outside_steps_s(times)]
+    least_s = max(WORTH_LOOKING * (times.step_s or 0.0), WORTH_LOOKING_S)
+    return any(part_s is not None and part_s >= least_s for part_s in parts_s)
+
+
+def blocked_share(facts: Facts) -> float | None:
+    """The part of a step in which no training thread computed or wanted to; `None`: not known.
+
+    Waiting for data made elsewhere and for other ranks is known by other names, and left out.
+    """
+    shares = []
+    for rank in facts.ranks_used:
+        thread, wall_s = facts.threads.get(rank.rank.rank), rank.times.wall_s
+        if thread is None or not wall_s:
+            return None
+        known_s = (rank.times.input_s or 0.0) if facts.loader.workers else 0.0
+        known_s += (rank.times.communication_s or 0.0) + (rank.times.checkpoint_s or 0.0)
+        shares.append((wall_s - thread.cpu_s - thread.wait_s - known_s) / wall_s)
+    return max(0.0, sum(shares) / len(shares)) if shares else None
+
+
+def name_lines(facts: Facts, finding: Finding) -> Finding:
+    """The finding with the lines in which its time goes, where they are known."""
+    code, whole_s = _code_of(facts, finding)
+    if code is None or not whole_s:
+        return finding
+    named = main_places(code)
+    evidence = {**finding.evidence, **_evidence(facts, code, named)}
+    untold = [place for place in named if place.name not in finding.claim]
+    if not untold:
+        return replace(finding, evidence=evidence)
+    first, *others = untold
+    words = f"{duration(first.share * whole_s)} of {duration(whole_s)} is in {first.name}"
+    words += "".join(f", {duration(each.share * whole_s)} in {each.name}" for each in others)
+    claim = f"{finding.claim} {words}{_few(code)}."
+    return replace(finding, claim=claim, evidence=evidence)
+
+
+def rest_parts(facts: Facts, rest_s: float) -> list[tuple[str, float, str]]:
+    """The places that hold much of the rest: in words, with their seconds and what to do."""
+    code = facts.user_time.phases.get(Phase.RESIDUAL.value)
+    if code is None:
+        return []
+    return [
+        (
+            place.name,
+            place.share * rest_s,
+            f"Look at {place.name} first: it takes {duration(place.share * rest_s)} of "
+            f"{duration(rest_s)}{_few(code)}; make it cheaper, do it less often, or beside the "
+            "training thread.",
+        )
+        for place in main_places(code)
+    ]
+
+
+def main_places(code: PhaseCode) -> tuple[Place, ...]:
+    """The places in which much of a phase goes."""
+    return tuple(place for place in code.places if place.share >= MAIN_SHARE)[:MAX_NAMED]
+
+
+def _code_of(facts: Facts, finding: Finding) -> tuple[PhaseCode | None, float | None]:
+    """The looks that say where a finding's time goes, and how long that is per step."""
+    seen, kind = facts.user_time, finding.kind
+    if finding.is_between_steps:
+        return seen.phases.get(BETWEEN), outside_steps_s(facts.mean)
+    if kind is Kind.HOST_BOUND:
+        return seen.all_phases, facts.mean.cpu_step_s
+    if kind in (Kind.WAIT_HEAVY, Kind.HOST_SYNC, Kind.BALANCED):
+        return seen.phases.get(Phase.RESIDUAL.value), unexplained_s(facts.mean)
+    if kind is Kind.INPUT_BOUND and not facts.loader.workers:
+        return seen.phases.get(Phase.INPUT.value), facts.mean.cpu_input_s
+    if kind in STRAGGLERS:
+        return _code_of_late(facts, finding)
+    is_waiting = facts.clock == "cpu" and (blocked_share(facts) or 0.0) >= BLOCKED_SHARE
+    phase = finding.phase
+    if kind is Kind.COMPUTE_BOUND and phase in COMPUTE and is_waiting:
+        return seen.phases.get(phase.value), phase_s(facts.mean, phase)
+    return None, None
+
+
+def _code_of_late(facts: Facts, finding: Finding) -> tuple[PhaseCode | None, float | None]:
+    """The looks at the latest rank, in the phase that makes it late."""
+    rank, phase = finding.evidence.get("rank"), finding.phase
+    times = next((each.times for each in facts.ranks_used if each.rank.rank == rank), None)
+    if phase is None or times is None or not isinstance(rank, int):
+        return None, None
+    whole_s = unexplained_s(times) if phase is Phase.RESIDUAL else phase_s(times, phase)
+    return facts.user_time.by_rank.get(rank, {}).get(phase.value), whole_s
+
+
+def host_s(facts: Facts, phase: str) -> float | None:
+    """A phase's mean seconds per step, as the finding about it counts them."""
+    if phase == BETWEEN:
+        return outside_steps_s(facts.mean)
+    if phase == Phase.RESIDUAL.value:
+        return unexplained_s(facts.mean)
+    if phase == Phase.INPUT.value:
+        return facts.mean.cpu_input_s
+    return phase_s(facts.mean, Phase(phase))
+
+
+def _few(code: PhaseCode) -> str:
+    return f" (from {count(code.looks, 'look')} only)" if code.looks < FEW_LOOKS else ""
+
+
+def _evidence(facts: Facts, code: PhaseCode, named: Sequence[Place]) -> Evidence:
+    seen = facts.user_time
+    said: dict[str, float | int | str | None] = {
+        "code_looks": code.looks,
+        "code_looks_torn": seen.torn,
+        "code_looks_by": seen.way,
+    }
+    for number, place in enumerate(named, start=1):
+        said[f"code_{number}"] = place.name
+        said[f"code_{number}_share"] = place.share
+        said[f"code_{number}_share_low"] = place.low
+        said[f"code_{number}_share_high"] = place.high
+    return said

@@ -1,0 +1,223 @@
+"""Which of the user's lines the training thread stood at, phase by phase.
+
+Only looks while complete training steps ran count: not start-up, warm-up, evaluation, checkpoints
+or what came after the last step. A function is told by its name and its most frequent line. The
+lines of the loop itself are told one by one, because all of the step happens in its function; where
+a framework's loop is called in a single line, the framework's own function is told instead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from traceml.model import layout
+from traceml.model.phase import Phase
+from traceml.model.stack_sample import BETWEEN, CodeLine, StackBurst, StackSample
+from traceml.store.records import RankRecords
+
+MIN_LOOKS = 10
+"""In a phase: with fewer, nothing is said of it."""
+MIN_SHARE = 0.02
+"""Of a phase's looks: what is rarer is not listed."""
+MAX_PLACES = 5
+MAX_OTHER_SHARE = 0.1
+"""Of a step's wall time: with more evaluation or saving in it, a look may have seen that."""
+NORMAL_DEVIATE = 1.96
+
+_CALLED = (Phase.FORWARD.value, Phase.BACKWARD.value, Phase.OPTIMIZER.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A function or a line, and how much of a phase was spent there."""
+
+    function: str
+    file: str
+    line: int
+    share: float
+    """Of the phase's looks, 0–1."""
+    low: float
+    """The 95 % interval of that share …"""
+    high: float
+    """… as far as so few looks can tell."""
+    looks: int
+
+    @property
+    def name(self) -> str:
+        """As people look it up: `get_batch (train.py:118)`."""
+        return f"{self.function} ({self.file}:{self.line})"
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseCode:
+    """One phase's looks."""
+
+    looks: int
+    places: tuple[Place, ...]
+    """The most frequent first; looks inside torch alone are nobody's."""
+
+
+@dataclass(frozen=True, slots=True)
+class UserTime:
+    """Where the training threads stood."""
+
+    looks: int = 0
+    """While training steps ran."""
+    taken: int = 0
+    """Altogether."""
+    torn: int = 0
+    way: str | None = None
+    """`py-spy` or `signal`; `None` where nobody looked."""
+    phases: Mapping[str, PhaseCode] = field(default_factory=dict)
+    """By a phase's key, and `between`; only those with enough looks."""
+    by_rank: Mapping[int, Mapping[str, PhaseCode]] = field(default_factory=dict)
+    """The same of each rank alone."""
+    all_phases: PhaseCode | None = None
+    """The whole step's looks; places in torch's own code are nobody's here too."""
+
+
+NOBODY_LOOKED = UserTime()
+
+
+def user_time(bursts: Sequence[StackBurst], ranks: Sequence[RankRecords], warmup: int) -> UserTime:
+    """What the looks at these ranks say; their first steps are warm-up."""
+    if not bursts:
+        return NOBODY_LOOKED
+    by_rank = {rank.rank.rank: list(_in_steps(bursts, rank, warmup)) for rank in ranks}
+    samples = [sample for found in by_rank.values() for sample in found]
+    loop = _Loop.of(samples)
+    whole = _phase_code(samples, loop)
+    ways = {burst.way for burst in bursts}
+    return UserTime(
+        looks=_count(samples),
+        taken=sum(burst.looks for burst in bursts),
+        torn=sum(burst.torn for burst in bursts),
+        way=", ".join(sorted(ways)),
+        phases=_by_phase(samples, loop),
+        by_rank={rank: _by_phase(found, loop) for rank, found in by_rank.items() if found},
+        all_phases=whole if whole.looks >= MIN_LOOKS else None,
+    )
+
+
+def _in_steps(
+    bursts: Sequence[StackBurst], rank: RankRecords, warmup: int
+) -> Iterator[StackSample]:
+    """The looks at a rank that fall into its complete steps."""
+    found = [sample for burst in bursts if burst.pid == rank.rank.pid for sample in burst.samples]
+    if not found or not len(rank.steps):
+        return
+    steps = rank.steps
+    starts = steps["start_ns"]
+    began_ns = int(rank.blocks[0]["start_ns"]) if len(rank.blocks) else int(starts[0])
+    other_ns = np.maximum(steps["evaluation_ns"], 0) + np.maximum(steps["checkpoint_ns"], 0)
+    inside_ns = np.maximum(steps["input_ns"], 0) + np.maximum(steps["body_ns"], 0)
+    began_unix_s = rank.rank.unix_s(0)
+    at_ns = np.array([round((sample.unix_s - began_unix_s) * 1e9) for sample in found])
+    step = np.searchsorted(starts, at_ns, side="right") - 1
+    is_folded = (step < 0) & (at_ns >= began_ns)
+    taken = steps[step]
+    offset_ns, wall_ns = at_ns - taken["start_ns"], taken["wall_ns"]
+    is_explicit = (taken["flags"] & int(layout.StepFlag.EXPLICIT)) != 0
+    is_complete = (taken["flags"] & int(layout.NO_STEP)) == 0
+    is_warm = (step >= warmup) | (rank.earlier_steps > 0 or len(rank.blocks) > 0)
+    is_inside = (step >= 0) & is_complete & is_warm & (offset_ns <= wall_ns)
+    is_training = is_explicit | (other_ns[step] <= MAX_OTHER_SHARE * wall_ns)
+    # What an explicit step leaves out comes before it.
+    is_between = is_inside & is_explicit & (offset_ns < wall_ns - inside_ns[step])
+    for place in np.flatnonzero(is_folded | (is_inside & is_training)).tolist():
+        sample = found[place]
+        yield replace(sample, phase=BETWEEN) if is_between[place] else sample
+
+
+@dataclass(frozen=True, slots=True)
+class _Loop:
+    """The lines that call the phases of a step."""
+
+    functions: frozenset[tuple[str, str]]
+    frameworks: frozenset[CodeLine]
+    """Lines in which all of it is called: `trainer.train()`."""
+
+    @classmethod
+    def of(cls, samples: Sequence[StackSample]) -> _Loop:
+        callers: dict[CodeLine, set[str]] = defaultdict(set)
+        for sample in samples:
+            if sample.caller is not None and sample.phase in _CALLED:
+                callers[sample.caller].add(sample.phase)
+        return cls(
+            frozenset((line.function, line.file) for line in callers),
+            frozenset(line for line, phases in callers.items() if len(phases) > 1),
+        )
+
+    def key(self, sample: StackSample) -> tuple[str, str, int | None] | None:
+        """By what a look is counted: a function, or a line of the loop's own."""
+        line = sample.user
+        if line is None:
+            return None
+        if line in self.frameworks and sample.library is not None:
+            line = sample.library
+            return line.function, line.file, None
+        is_loop = (line.function, line.file) in self.functions
+        return line.function, line.file, line.line if is_loop else None
+
+    def line(self, sample: StackSample) -> int:
+        """The line that a look saw."""
+        line = sample.user
+        if line in self.frameworks and sample.library is not None:
+            line = sample.library
+        return 0 if line is None else line.line
+
+
+def _by_phase(samples: Sequence[StackSample], loop: _Loop) -> dict[str, PhaseCode]:
+    """The looks of each phase that has enough of them."""
+    found: dict[str, list[StackSample]] = defaultdict(list)
+    for sample in samples:
+        found[sample.phase].append(sample)
+    codes = {phase: _phase_code(each, loop) for phase, each in found.items()}
+    return {phase: code for phase, code in codes.items() if code.looks >= MIN_LOOKS}
+
+
+def _phase_code(samples: Sequence[StackSample], loop: _Loop) -> PhaseCode:
+    total = _count(samples)
+    by_key: Counter[tuple[str, str, int | None]] = Counter()
+    lines: dict[tuple[str, str, int | None], Counter[int]] = defaultdict(Counter)
+    for sample in samples:
+        key = loop.key(sample)
+        if key is not None:
+            by_key[key] += sample.looks
+            lines[key][loop.line(sample)] += sample.looks
+    ordered = sorted(by_key.items(), key=lambda item: (-item[1], str(item[0])))
+    return PhaseCode(
+        looks=total,
+        places=tuple(
+            Place(
+                function=key[0],
+                file=key[1],
+                line=min(lines[key].items(), key=lambda item: (-item[1], item[0]))[0],
+                share=looks / total,
+                low=low,
+                high=high,
+                looks=looks,
+            )
+            for key, looks in ordered[:MAX_PLACES]
+            if looks >= MIN_SHARE * total
+            for low, high in [_interval(looks, total)]
+        ),
+    )
+
+
+def _count(samples: Sequence[StackSample]) -> int:
+    return sum(sample.looks for sample in samples)
+
+
+def _interval(found: int, of: int) -> tuple[float, float]:
+    """Wilson's interval of a share: it holds for few looks, and at none and all of them."""
+    z2 = NORMAL_DEVIATE**2
+    share = found / of
+    middle = (share + z2 / (2 * of)) / (1 + z2 / of)
+    half = NORMAL_DEVIATE * math.sqrt(share * (1 - share) / of + z2 / (4 * of**2)) / (1 + z2 / of)
+    return max(0.0, middle - half), min(1.0, middle + half)

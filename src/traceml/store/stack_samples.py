@@ -1,0 +1,51 @@
+"""The looks at the training threads' stacks on disk: a JSON object per burst."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from traceml.model.stack_sample import StackBurst
+from traceml.store.append import append_lines
+
+FILE_NAME = "stack_samples.jsonl"
+MAX_BURSTS = 256
+"""A few megabytes at most: the agent looks less and less often."""
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(StackBurst)
+
+
+class StackSampleFile:
+    """The bursts of one node, appended as they come and never too many of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE_NAME
+        self._count = len(read_stack_samples(folder))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more is kept."""
+        return self._count >= MAX_BURSTS
+
+    def append(self, burst: StackBurst) -> None:
+        """Keep one burst."""
+        if not self.is_full:
+            append_lines(self._path, _encoder.encode(burst) + b"\n")
+            self._count += 1
+
+
+def read_stack_samples(folder: Path) -> tuple[StackBurst, ...]:
+    """All bursts of a run, in order; a line cut short by a killed agent is passed over."""
+    try:
+        lines = (folder / FILE_NAME).read_bytes().splitlines()
+    except OSError:
+        return ()
+    found = []
+    for line in lines:
+        try:
+            found.append(_decoder.decode(line))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue
+    return tuple(found)

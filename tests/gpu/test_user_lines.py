@@ -1,0 +1,50 @@
+"""A loop on a GPU that makes its batches by hand: the function that does so is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from processes import run_traceml
+from traceml.agent.stack_sampler import find_py_spy
+
+pytestmark = pytest.mark.gpu
+
+SCRIPT = """\
+import time
+import torch
+from torch import nn
+
+model = nn.Sequential(*[nn.Linear(256, 256) for _ in range(4)]).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+
+
+def get_batch():
+    end = time.perf_counter() + 0.010
+    while time.perf_counter() < end:
+        sum(range(100))
+    return torch.randn(64, 256).cuda()
+
+
+end = time.monotonic() + 4
+while time.monotonic() < end:
+    loss = model(get_batch()).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_batches_made_by_hand_are_named(tmp_path: Path) -> None:
+    if not find_py_spy():
+        pytest.skip("py-spy is not installed")
+    done = run_traceml(["run", "train.py"], tmp_path, SCRIPT)
+    assert done.status == 0, done.stderr
+    seen = done.summary["user_time"]
+    assert seen["looks"] >= 30
+    first = seen["phases"]["residual"]["places"][0]
+    assert (first["function"], first["file"]) == ("get_batch", "train.py")
+    assert first["share"] > 0.8
+    said = " ".join(issue["summary"] for issue in done.summary["step_time"]["issues"])
+    assert "get_batch (train.py:" in said
