@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from traceback import TracebackException
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ from traceml.model.failure import (
 )
 from traceml.trace.footprint import footprint
 from traceml.trace.frames import variables_of
+from traceml.trace.interruptions import PACKAGE, is_interruption
 
 if TYPE_CHECKING:
     from traceml.trace.session import Session
@@ -42,18 +44,8 @@ LONGEST_LINE = 200
 """Of an exception's text on the terminal: the whole of it stands in the traceback above."""
 MOST_CAUSES = 8
 
-_PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _NO_FAILURES = (KeyboardInterrupt, SystemExit, GeneratorExit, StopIteration)
 
-_PHASE_OF_HOOK = {
-    "__next__": "input",
-    "__iter__": "input",
-    "backward": "backward",
-    "timed": "forward",
-    "timed_save": "checkpoint",
-    "copy": "h2d",
-}
-"""Functions of ours that stand between the user and torch, by name."""
 _PHASE_OF_TORCH = (
     ("/torch/utils/data/", "input"),
     ("/torch/autograd/", "backward"),
@@ -74,7 +66,7 @@ class Failures:
     def __init__(self, session: Session) -> None:
         self._session = session
         self.note = session.guard(self._note)
-        """Called where an exception leaves a phase, while it is being handled."""
+        """Called where an exception leaves a phase, with its name, while it is being handled."""
         self._models: Callable[[], list[Any]] = list
         self._optimizers: Callable[[], list[Any]] = list
         self.forget()
@@ -89,14 +81,14 @@ class Failures:
         self._noted = 0
         self._is_written = False
 
-    def _note(self) -> None:
+    def _note(self, phase: str | None = None) -> None:
         error, last = sys.exc_info()[1], self._last
         if error is None or isinstance(error, _NO_FAILURES):
             return
         is_one_of_many = self._noted >= MOST_NOTED
         if is_one_of_many and last is not None and time.time() - last.unix_s < RARELY_S:
             return
-        report = self._describe(error, self._session.tracer.steps + 1, is_handled=True)
+        report = self._describe(error, self._session.tracer.steps + 1, True, phase)
         if last is not None and last.step == report.step and _same(last, report):
             return  # the innermost hook has seen it already
         self._last = report
@@ -109,13 +101,15 @@ class Failures:
         """The process ends, and its last step is closed: write down what ended it, if anything."""
         error = _unhandled()
         tracer = self._session.tracer
+        last = self._last
         if error is None:
-            last = self._last
             is_last_word = last is not None and (last.step or 0) > tracer.steps
             if last is not None and is_last_word and not self._is_written:
                 self._write(last)
             return
         report = self._describe(error, None, is_handled=False)
+        if last is not None and _same(last, report):  # the hook that it passed knows its phase
+            report = replace(report, phase=last.phase or report.phase)
         if self._session.ring is None and not _is_of_training(report):
             return
         after_step = tracer.steps > steps_before and report.phase is None
@@ -127,7 +121,7 @@ class Failures:
         last = self._last
         if last is not None and _same(last, report):
             # What was measured while it passed is nearer to the moment than what is left now.
-            report = replace(report, memory=last.memory, phase=last.phase or report.phase)
+            report = replace(report, memory=last.memory)
         report = replace(report, step=step)
         self._write(report)
         self._say(report)
@@ -156,9 +150,11 @@ class Failures:
         if report.where is not None:
             self._session.say(f"your line: {report.where}")
 
-    def _describe(self, error: BaseException, step: int | None, is_handled: bool) -> FailureReport:
+    def _describe(
+        self, error: BaseException, step: int | None, is_handled: bool, phase: str | None = None
+    ) -> FailureReport:
         chain = list(_chain(error))
-        walked = [_Walk(each.__traceback__) for each in chain]
+        walked = [_Walk(each.__traceback__, phase if each is error else None) for each in chain]
         walk = next((each for each in walked if each.module is not None), walked[0])
         kind, message, where, worker = _words(error, walk.where or _callers_line(error))
         memory = None
@@ -199,10 +195,13 @@ class Failures:
 
 
 class _Walk:
-    """What a traceback's frames say: the phase, the modules, the user's innermost line."""
+    """What a traceback's frames say: the phase, the modules, the user's innermost line.
 
-    def __init__(self, traceback: TracebackType | None) -> None:
-        self.phase: str | None = None
+    It begins in the phase whose hook has seen it pass, if one has.
+    """
+
+    def __init__(self, traceback: TracebackType | None, phase: str | None = None) -> None:
+        self.phase = phase
         self.root: Any = None
         self.module: Any = None
         self.where: str | None = None
@@ -229,8 +228,8 @@ class _Walk:
 
 
 def _phase_of(file: str, function: str) -> str | None:
-    if file.startswith(_PACKAGE):
-        return _PHASE_OF_HOOK.get(function)
+    if file.startswith(PACKAGE):
+        return None  # `trace` in its path is no module of torch's
     for part, phase in _PHASE_OF_TORCH:
         if part in file and (not part.endswith("_tensor.py") or function == _TENSOR_BACKWARD):
             return phase
@@ -252,7 +251,9 @@ def _callers_line(error: BaseException) -> str | None:
 def _line(file: str, line: int | str, function: str) -> str:
     try:
         folder = str(Path.cwd())
-    except OSError:  # it is gone
+    except OSError as error:  # it is gone
+        if is_interruption(error):
+            raise
         folder = os.sep
     return line_name(file, line, function, folder)
 
@@ -282,10 +283,8 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except (TypeError, ValueError, AttributeError, RuntimeError):  # the user's own `__str__`
-        return ""
+    # As Python shows it: a user's own `__str__` may fail.
+    return str(TracebackException(type(error), error, None))
 
 
 def _words(error: BaseException, where: str | None) -> tuple[str, str, str | None, int | None]:

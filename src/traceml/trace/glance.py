@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from time import perf_counter_ns
 from typing import Any
 
+from traceml.trace.interruptions import is_interruption
 from traceml.trace.loss import Loss
 from traceml.trace.recorder import Event
 from traceml.trace.session import Session
@@ -76,7 +77,9 @@ def resident_bytes() -> int | None:
     """
     try:
         descriptor = os.open(_STATM, os.O_RDONLY)
-    except OSError:
+    except OSError as error:
+        if is_interruption(error):
+            raise
         return None
     try:
         return int(os.read(descriptor, 128).split()[1]) * _PAGE_BYTES

@@ -10,7 +10,6 @@ import functools
 import gc
 from collections.abc import Callable
 from threading import get_ident
-from time import perf_counter_ns
 from typing import Any
 
 import torch
@@ -25,9 +24,10 @@ from traceml.trace.compiling import is_compiling
 from traceml.trace.ddp import DdpModels
 from traceml.trace.explicit import ExplicitSteps
 from traceml.trace.glance import Glance
+from traceml.trace.interruptions import drop_our_frames
 from traceml.trace.session import Session
 from traceml.trace.spending import Spending
-from traceml.trace.steps import BACKWARD, CHECKPOINT, GC
+from traceml.trace.steps import BACKWARD, CHECKPOINT
 
 BACKWARDS_WITHOUT_OPTIMIZER = 4096
 """An optimizer exists and never steps (it is compiled, or of a kind of its own): backward marks the
@@ -53,7 +53,7 @@ def install(session: Session) -> None:
     if torch.version.cuda or torch.version.hip:
         synchronising.watch(session, spending)
     logging_calls.watch(session, spending, arrivals)
-    _watch_garbage_collection(session, spending)
+    _watch_garbage_collection(session)
 
 
 # Backward
@@ -90,7 +90,7 @@ def _watch_backward(session: Session, search: _OptimizerSearch, compile_time: Co
     def abort() -> None:
         close(session)
         note(tracer.abort, BACKWARD)
-        session.failures.note()
+        session.failures.note("backward")
 
     # Tensor.backward calls torch.autograd.backward: one place serves both.
     for name in ("backward", "grad"):
@@ -112,16 +112,17 @@ def _timed_backward(
     def backward(*arguments: Any, **options: Any) -> Any:
         if is_compiling():
             return function(*arguments, **options)
-        if session.thread != get_ident():
-            session.follow_this_thread()
-        begin((arguments[0] if arguments else options.get("tensors")) if has_loss else None)
         try:
+            if session.thread != get_ident():
+                session.follow_this_thread()
+            begin((arguments[0] if arguments else options.get("tensors")) if has_loss else None)
             result = function(*arguments, **options)
-        except BaseException:
+            end()
+            return result
+        except BaseException as error:
             abort()
+            drop_our_frames(error)
             raise
-        end()
-        return result
 
     return backward
 
@@ -174,21 +175,21 @@ def _watch_optimizers(
     tracer, recorder = session.tracer, session.recorder
     begin_optimizer, end_optimizer = tracer.begin_optimizer, tracer.end_optimizer
     seen = known.seen
-    opened: Any = None
 
     def begin(optimizer: Any) -> None:
-        nonlocal opened
         identity = id(optimizer)
-        if identity not in seen or not session.identified:  # new, or inherited through a fork
+        reference = seen.get(identity)
+        is_new = reference is None or reference() is not optimizer
+        if is_new or not session.identified:  # the latter: inherited through a fork
             known.add(optimizer)
             session.identify()
             search.is_over = True
             tracer.by_hand = False
-        opened = recorder.note(begin_optimizer, identity)
+        recorder.optimizer_mark = recorder.note(begin_optimizer, identity)
 
     def end(optimizer: Any) -> None:
-        gpu = tracer.gpu
-        dry = None if gpu is None or opened is None else gpu.queue_is_dry(opened)
+        gpu, began = tracer.gpu, recorder.optimizer_mark
+        dry = None if gpu is None or began is None else gpu.queue_is_dry(began)
         if tracer.fetches:
             recorder.note(end_optimizer, (id(optimizer), dry))
         else:  # no fetch will end the step
@@ -231,11 +232,16 @@ def _watch_checkpoints(session: Session) -> None:
 
     @functools.wraps(save)
     def timed_save(*arguments: Any, **options: Any) -> Any:
-        note(tracer.begin, CHECKPOINT)
         try:
-            return save(*arguments, **options)
-        finally:
-            note(tracer.end, CHECKPOINT)
+            note(tracer.begin, CHECKPOINT)
+            try:
+                return save(*arguments, **options)
+            finally:
+                note(tracer.end, CHECKPOINT)
+        except BaseException as error:
+            session.failures.note("checkpoint")
+            drop_our_frames(error)
+            raise
 
     session.replace(torch, "save", timed_save)
 
@@ -243,18 +249,7 @@ def _watch_checkpoints(session: Session) -> None:
 # Garbage collection
 
 
-def _watch_garbage_collection(session: Session, spending: Spending) -> None:
-    began_ns = charged_ns = 0
-
-    def collect(phase: str, details: dict[str, int]) -> None:
-        nonlocal began_ns, charged_ns
-        if session.thread != get_ident():
-            return  # a thread that collects garbage need not be the one that trains
-        if phase == "start":
-            began_ns, charged_ns = perf_counter_ns(), spending.charged_ns
-        else:
-            spending.charge(GC, began_ns, charged_ns)
-
-    guarded = session.guard(collect, any_thread=True)
-    gc.callbacks.append(guarded)
-    session.restores.append(lambda: gc.callbacks.remove(guarded))
+def _watch_garbage_collection(session: Session) -> None:
+    callback = session.collections.callback
+    gc.callbacks.append(callback)
+    session.restores.append(lambda: gc.callbacks.remove(callback))

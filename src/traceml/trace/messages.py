@@ -10,6 +10,8 @@ from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
+from traceml.trace.interruptions import is_interruption
+
 if TYPE_CHECKING:
     from traceml.trace.session import Session
 
@@ -38,7 +40,9 @@ def _number(value: Any) -> str | None:
         value = value.detach()  # torch warns of numbers taken from a graph
     try:
         number = float(value)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError) as error:
+        if is_interruption(error):
+            raise
         return None
     return repr(number) if isfinite(number) else f'"{number}"'
 

@@ -11,6 +11,7 @@ from threading import get_ident
 from typing import BinaryIO
 
 from traceml.model.failure import STACKS_SIGNAL_ABOVE_FIRST
+from traceml.trace.interruptions import is_interruption
 
 _STATUS = Path("/proc/self/status")
 _HANDLED = re.compile(r"^Sig(?:Cgt|Ign):\s*([0-9a-f]+)", re.MULTILINE)
@@ -44,6 +45,8 @@ def _is_handled(number: int) -> bool:
     """Whether a signal is caught or ignored: a library in C may do so, and Python not know it."""
     try:
         status = _STATUS.read_text()
-    except OSError:  # not Linux: what Python knows must do
+    except OSError as error:  # not Linux: what Python knows must do
+        if is_interruption(error):
+            raise
         return False
     return any(int(mask, 16) >> (number - 1) & 1 for mask in _HANDLED.findall(status))

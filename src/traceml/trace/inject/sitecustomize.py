@@ -23,9 +23,22 @@ def mark(name, text=""):
         descriptor = os.open(os.path.join(folder, name), flags, 0o644)  # noqa: PTH118
         os.write(descriptor, text.encode())
         os.close(descriptor)
-    except (OSError, KeyError, UnicodeError):
-        return False  # marked already, or nowhere to write: tracing does not depend on it
+    except FileExistsError:
+        return False  # marked already, as nearly always
+    except (OSError, KeyError, UnicodeError) as error:
+        if _is_interruption(error):
+            raise
+        return False  # nowhere to write: tracing does not depend on it
     return True
+
+
+def _is_interruption(error):
+    """Whether a signal's handler of the user's raised this while our code ran: it is the user's."""
+    try:
+        from traceml.trace.interruptions import is_interruption
+    except (ImportError, SyntaxError):  # there is no tracer here, or this Python is too old for it
+        return False
+    return is_interruption(error)
 
 
 class AfterTorch:
@@ -49,14 +62,21 @@ class AfterTorch:
 
         def execute_then_begin(module):
             vars(loader).pop("exec_module", None)
-            execute(module)
-            if self in sys.meta_path:
-                sys.meta_path.remove(self)
-            _begin()
+            try:
+                execute(module)
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
+                _begin()
+            except BaseException as error:  # whatever `import torch` raises shows no frame of ours
+                if error.__traceback__ is not None:
+                    error.__traceback__ = error.__traceback__.tb_next
+                raise
 
         try:
             loader.exec_module = execute_then_begin
-        except AttributeError:
+        except AttributeError as error:
+            if _is_interruption(error):
+                raise
             mark("trouble", "torch comes from a loader that lets nobody wait for it")
         return spec
 
@@ -98,7 +118,9 @@ def _begin():
         from traceml.trace.begin import begin
 
         begin()
-    except Exception as error:  # noqa: BLE001 - said; the user's `import torch` must not fail of us
+    except Exception as error:  # said; the user's `import torch` must not fail of us
+        if _is_interruption(error):
+            raise
         where = getattr(sys.modules.get("traceml"), "__file__", None) or "nowhere"
         _give_up("the tracer could not be loaded (" + str(error) + "; traceml is " + where + ")")
 
@@ -108,8 +130,10 @@ def _give_up(reason):
     if mark("trouble", reason) and sys.stderr is not None:
         try:
             sys.stderr.write("traceml: tracing is off: " + reason + "\n")
-        except (OSError, ValueError):
-            return  # stderr is closed: nobody is listening
+        except (OSError, ValueError) as error:
+            if _is_interruption(error):
+                raise
+            # stderr is closed: nobody is listening
 
 
 def _run_users_own():
