@@ -207,6 +207,54 @@ def test_only_the_guards_catch_everything():
     assert found == GUARDS
 
 
+def _in_training() -> Iterator[tuple[str, ast.Module]]:
+    return ((file, tree) for file, tree in MODULES.items() if room_of(file) == "trace")
+
+
+CANNOT_BE_A_HANDLERS = {"FileExistsError", "ImportError", "StopIteration", "SyntaxError"}
+"""Errors that no signal's handler is expected to raise: those may be swallowed unseen."""
+
+
+def test_no_except_in_the_training_process_swallows_what_a_signals_handler_raised():
+    """A `TimeoutError` is an `OSError`: every handler that goes on asks whose error it has."""
+    wrong = []
+    for file, tree in _in_training():
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.ExceptHandler):
+                continue
+            kinds = {each.id for each in ast.walk(node.type or node) if isinstance(each, ast.Name)}
+            names = {
+                each.id.lstrip("_")
+                for line in node.body
+                for each in ast.walk(line)
+                if isinstance(each, ast.Name)
+            }
+            passes_on = isinstance(node.body[-1], ast.Raise)
+            is_harmless = passes_on or kinds <= CANNOT_BE_A_HANDLERS
+            if not is_harmless and "is_interruption" not in names:
+                wrong.append(f"src/traceml/{file}:{node.lineno}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_python_of_ours_runs_where_an_exception_is_discarded():
+    """In finalizers, callbacks of weak references, audit hooks and at-fork handlers."""
+    wrong = []
+    for file, tree in _in_training():
+        for node in ast.walk(tree):
+            name = getattr(node, "attr", None) or getattr(node, "name", None)
+            is_callback = (
+                isinstance(node, ast.Call)
+                and getattr(node.func, "attr", None) == "ref"
+                and len(node.args) > 1
+            )
+            forbidden = {"__del__", "WeakSet", "WeakKeyDictionary", "finalize", "addaudithook"}
+            if is_callback or name in forbidden:
+                wrong.append(f"src/traceml/{file}:{node.lineno}")
+            if name == "register_at_fork" and file != "trace/forked.py":
+                wrong.append(f"src/traceml/{file}:{node.lineno}: see trace/forked.py")
+    assert not wrong, "\n".join(wrong)
+
+
 def _loaded_after(code: str) -> set[str]:
     script = f"{code}\nimport sys\nprint(*sorted(sys.modules))"
     done = subprocess.run(

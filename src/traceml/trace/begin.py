@@ -9,6 +9,7 @@ import torch
 from traceml.model.environment import INTERPRETER_MARK
 from traceml.trace.current import current
 from traceml.trace.interpreter import introduce
+from traceml.trace.interruptions import is_interruption
 
 OLDEST_TORCH = (2, 1)
 
@@ -30,5 +31,7 @@ def begin() -> None:
         hooks.install(session)
         session.end_with_worker()
     except (ImportError, AttributeError, TypeError) as error:
+        if is_interruption(error):
+            raise
         what = f"{type(error).__name__}: {error}"
         session.give_up(f"torch {version} has not the hooks we know ({what})")

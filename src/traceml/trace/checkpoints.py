@@ -14,6 +14,7 @@ import torch
 
 from traceml.trace.arrivals import Arrivals
 from traceml.trace.compiling import left_alone
+from traceml.trace.interruptions import drop_our_frames
 from traceml.trace.session import Session
 from traceml.trace.steps import CHECKPOINT
 
@@ -61,10 +62,15 @@ def _timed(session: Session, save: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(save)
     def timed_save(*arguments: Any, **options: Any) -> Any:
-        note(tracer.begin, CHECKPOINT)
         try:
-            return save(*arguments, **options)
-        finally:
-            note(tracer.end, CHECKPOINT)
+            note(tracer.begin, CHECKPOINT)
+            try:
+                return save(*arguments, **options)
+            finally:
+                note(tracer.end, CHECKPOINT)
+        except BaseException as error:
+            session.failures.note("checkpoint")
+            drop_our_frames(error)
+            raise
 
     return left_alone(timed_save) if isinstance(save, FunctionType) else timed_save

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from traceml.trace.compiling import is_compiling, left_alone
+from traceml.trace.interruptions import drop_our_frames
 from traceml.trace.session import Session
 from traceml.trace.steps import COMMUNICATION
 
@@ -94,12 +95,19 @@ class Communication:
 
         @functools.wraps(function)
         def collective(*arguments: Any, **options: Any) -> Any:
-            if is_compiling() or not begin():
+            if is_compiling():
                 return function(*arguments, **options)
             try:
-                return function(*arguments, **options)
-            finally:
-                end()
+                if not begin():
+                    return function(*arguments, **options)
+                try:
+                    return function(*arguments, **options)
+                finally:
+                    end()
+            except BaseException as error:
+                self._is_open = False  # its end may have been interrupted
+                drop_our_frames(error)
+                raise
 
         return left_alone(collective)
 
@@ -110,12 +118,19 @@ class Communication:
         # them that it is called from its own method, and does not call that again without end.
         @functools.wraps(function)
         def wait(work: Any, *arguments: Any, **options: Any) -> Any:
-            if is_compiling() or not begin():
+            if is_compiling():
                 return function(work, *arguments, **options)
             try:
-                return function(work, *arguments, **options)
-            finally:
-                end()
+                if not begin():
+                    return function(work, *arguments, **options)
+                try:
+                    return function(work, *arguments, **options)
+                finally:
+                    end()
+            except BaseException as error:
+                self._is_open = False  # its end may have been interrupted
+                drop_our_frames(error)
+                raise
 
         return left_alone(wait)
 

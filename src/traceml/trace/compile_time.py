@@ -12,6 +12,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from traceml.trace.arrivals import Arrivals
+from traceml.trace.interruptions import drop_our_frames
 from traceml.trace.session import Session
 from traceml.trace.steps import COMPILE
 
@@ -32,7 +33,12 @@ class CompileTime:
         """What a thread of the autograd engine's has compiled for the open backward pass."""
         self._start = session.guard(self._begin, any_thread=True)
         self._stop = session.guard(self._end, any_thread=True)
+        session.forgets.append(self._forget)
         arrivals.wait_for(DYNAMO_CALLBACKS, self._watch)
+
+    def _forget(self) -> None:
+        """In a forked child nothing of what the parent compiled will end."""
+        self._depth = self.elsewhere_ns = 0
 
     def _watch(self, module: Any) -> None:
         handler = getattr(module, "callback_handler", None)
@@ -43,9 +49,13 @@ class CompileTime:
         @functools.wraps(clear)
         def clear_and_return() -> None:
             try:
-                clear()
-            finally:
-                self._register(handler)
+                try:
+                    clear()
+                finally:
+                    self._register(handler)
+            except BaseException as error:
+                drop_our_frames(error)
+                raise
 
         self._session.replace(handler, "clear", clear_and_return)  # `torch._dynamo.reset()` does so
         self._session.restores.append(lambda: self._unregister(handler))
@@ -67,6 +77,8 @@ class CompileTime:
             mine = session.thread == get_ident() or session.backwards_open
             if not mine or not session.tracing:
                 return
+            if session.thread == get_ident():
+                session.recorder.note_collections()
             # Compilers run the model and its gradients on tensors without values: no phases.
             session.tracing = False
             self._began_ns = perf_counter_ns()
@@ -83,6 +95,7 @@ class CompileTime:
         self.after_compiling()
         took = perf_counter_ns() - self._began_ns
         if session.thread == get_ident():
+            session.recorder.skip_collections()  # the compiler's garbage is part of compiling
             session.recorder.note_on_host(session.tracer.spend, (COMPILE, took))
         else:
             self.elsewhere_ns += took

@@ -9,9 +9,13 @@ from typing import Any
 import torch
 
 from traceml.trace.compiling import is_compiling, left_alone
+from traceml.trace.interruptions import drop_our_frames
 from traceml.trace.session import Session
 from traceml.trace.spending import Spending
 from traceml.trace.steps import H2D, SYNC
+
+PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
+"""The kinds of tensors whose attributes run no code of anybody else's."""
 
 _GPU_KINDS = ("cuda", "mps")
 
@@ -33,19 +37,29 @@ def watch(session: Session, spending: Spending) -> None:
         def copy(self: Any, *arguments: Any, **options: Any) -> Any:
             if is_compiling():
                 return function(self, *arguments, **options)
-            cause = direction(self, arguments, options)
-            if cause is None:
-                return function(self, *arguments, **options)
-            if cause == SYNC:
-                return waits(self, *arguments, **options)
-            if goes_aside():
-                return function(self, *arguments, **options)
-            note(begin, H2D)
+            cause: int | None = None
             try:
-                return function(self, *arguments, **options)
-            finally:
-                note(end, H2D)
+                ask = direction if type(self) in PLAIN_TENSORS else ask_safely
+                cause = ask(self, arguments, options)
+                if cause is None:
+                    return function(self, *arguments, **options)
+                if cause == SYNC:
+                    return waits(self, *arguments, **options)
+                if goes_aside():
+                    return function(self, *arguments, **options)
+                note(begin, H2D)
+                try:
+                    return function(self, *arguments, **options)
+                finally:
+                    note(end, H2D)
+            except BaseException as error:
+                if cause == H2D:
+                    session.failures.note("h2d")
+                drop_our_frames(error)
+                raise
 
+        # A user's own kind of tensor may do anything when asked for its device.
+        ask_safely = session.guard(direction, any_thread=True)
         waits = spending.timed(SYNC, function)
         return left_alone(copy)
 

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from traceml.model.environment import MAX_STEPS, RING_FOLDER, RUN_FOLDER
+from traceml.trace.forked import after_fork
 from traceml.trace.session import Session
 
 _current: Session | None = None
@@ -30,7 +31,7 @@ def start(run_folder: Path, ring_folder: Path | None, max_steps: int | None) -> 
     global _current
     _current = Session(run_folder, ring_folder, max_steps)
     atexit.register(_current.finish)
-    os.register_at_fork(after_in_child=_current.forget_parent)
+    after_fork(_current, tracing=False, is_forked=True)
     return _current
 
 

@@ -18,6 +18,8 @@ from torch.autograd import Variable
 
 from traceml.trace.collectives import Communication, in_backward
 from traceml.trace.compiling import is_compiling, left_alone
+from traceml.trace.interruptions import drop_our_frames
+from traceml.trace.models import WeaklyKnown
 from traceml.trace.session import Session
 
 LAST_GRADIENTS = 2
@@ -35,7 +37,7 @@ class DdpModels:
     def __init__(self, session: Session, communication: Communication) -> None:
         self._session = session
         self._communication = communication
-        self._known: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._known = WeaklyKnown()
         self._kind: Any = None
         self._unsorted = 0
         """How many of them have not yet agreed on the order of their gradients."""
@@ -69,13 +71,17 @@ class DdpModels:
 
         @functools.wraps(initialise)
         def __init__(model: Any, *arguments: Any, **options: Any) -> None:  # noqa: N807
-            initialise(model, *arguments, **options)
-            add(model)
+            try:
+                initialise(model, *arguments, **options)
+                add(model)
+            except BaseException as error:
+                drop_our_frames(error)
+                raise
 
         return __init__
 
     def _add(self, model: Any) -> None:
-        if model in self._known or not self._session.tracing:
+        if self._known.knows(model) or not self._session.tracing:
             return
         if not self._known:
             self._session.tracer.looks.append(_Statistics(self._session, self._known).look)
@@ -90,11 +96,15 @@ class DdpModels:
 
         @functools.wraps(rebuild)
         def rebuild_buckets(reducer: Any) -> bool:
-            if not self._unsorted:
-                return rebuild(reducer)
-            is_sorted: bool = timed(reducer)
-            self._unsorted = max(0, self._unsorted - is_sorted)
-            return is_sorted
+            try:
+                if not self._unsorted:
+                    return rebuild(reducer)
+                is_sorted: bool = timed(reducer)
+                self._unsorted = max(0, self._unsorted - is_sorted)
+                return is_sorted
+            except BaseException as error:
+                drop_our_frames(error)
+                raise
 
         return left_alone(rebuild_buckets)
 
@@ -117,9 +127,15 @@ class DdpModels:
 
         @functools.wraps(backward)
         def noting(context: Any, *gradients: Any) -> Any:
-            if session.tracing and not is_compiling():
-                guarded(context)
-            return backward(context, *gradients)
+            if is_compiling():
+                return backward(context, *gradients)
+            try:
+                if session.tracing:
+                    guarded(context)
+                return backward(context, *gradients)
+            except BaseException as error:
+                drop_our_frames(error)
+                raise
 
         return noting
 
@@ -188,7 +204,7 @@ def _noting_gradients(session: Session) -> Callable[[], None]:
 class _Statistics:
     """What DDP itself measured of its communication, passed on now and then."""
 
-    def __init__(self, session: Session, models: weakref.WeakSet[Any]) -> None:
+    def __init__(self, session: Session, models: WeaklyKnown) -> None:
         self._session = session
         self._models = models
         self._due_ns = 0
@@ -204,7 +220,7 @@ class _Statistics:
             return
         self._due_ns = now + self._pause_ns
         self._pause_ns *= 2
-        read = [model._get_ddp_logging_data() for model in self._models]
+        read = [model._get_ddp_logging_data() for model in self._models.living()]
         iterations = sum(each.get("iteration", 0) for each in read)
         if iterations == self._iterations:
             return

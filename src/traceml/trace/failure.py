@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from traceback import TracebackException
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ from traceml.model.failure import (
 from traceml.model.secrets import masked_text
 from traceml.trace.footprint import footprint
 from traceml.trace.frames import variables_of
+from traceml.trace.interruptions import PACKAGE, is_interruption
 from traceml.trace.place import is_helper, was_started_again
 from traceml.trace.traceback_text import MAX_LETTERS, traceback_text
 
@@ -47,18 +49,8 @@ MOST_CAUSES = 8
 MAX_HANDLED = 4000
 """Letters of the traceback of a handled exception: many of them have to fit into the ring."""
 
-_PACKAGE = str(Path(__file__).parents[1]) + os.sep
 NO_FAILURES = (KeyboardInterrupt, SystemExit, GeneratorExit, StopIteration)
 
-_PHASE_OF_HOOK = {
-    "__next__": "input",
-    "__iter__": "input",
-    "backward": "backward",
-    "timed": "forward",
-    "timed_save": "checkpoint",
-    "copy": "h2d",
-}
-"""Functions of ours that stand between the user and torch, by name."""
 _PHASE_OF_TORCH = (
     ("/torch/utils/data/", "input"),
     ("/torch/autograd/", "backward"),
@@ -86,7 +78,7 @@ class Failures:
     def __init__(self, session: Session) -> None:
         self._session = session
         self.note = session.guard(self._note)
-        """Called where an exception leaves a phase, while it is being handled."""
+        """Called where an exception leaves a phase, with its name, while it is being handled."""
         self._models: Callable[[], list[Any]] = list
         self._optimizers: Callable[[], list[Any]] = list
         self.forget()
@@ -101,14 +93,14 @@ class Failures:
         self._noted = 0
         self._is_written = False
 
-    def _note(self) -> None:
+    def _note(self, phase: str | None = None) -> None:
         error, last = sys.exc_info()[1], self._last
         if error is None or isinstance(error, NO_FAILURES):
             return
         is_one_of_many = self._noted >= MOST_NOTED
         if is_one_of_many and last is not None and time.time() - last.unix_s < RARELY_S:
             return
-        report = self._describe(error, self._session.tracer.steps + 1, is_handled=True)
+        report = self._describe(error, self._session.tracer.steps + 1, True, phase)
         if last is not None and last.step == report.step and _same(last, report):
             return  # the innermost hook has seen it already
         self._last = report
@@ -121,13 +113,15 @@ class Failures:
         """The process ends, and its last step is closed: write down what ended it, if anything."""
         error = _unhandled()
         tracer = self._session.tracer
+        last = self._last
         if error is None:
-            last = self._last
             is_last_word = last is not None and (last.step or 0) > tracer.steps
             if last is not None and is_last_word and not self._is_written:
                 self._write(last)
             return
         report = self._describe(error, None, is_handled=False)
+        if last is not None and _same(last, report):  # the hook that it passed knows its phase
+            report = replace(report, phase=last.phase or report.phase)
         if self._session.ring is None and (is_helper() or not _is_of_training(report)):
             return
         after_step = tracer.steps > steps_before and report.phase is None
@@ -140,7 +134,7 @@ class Failures:
         last = self._last
         if last is not None and _same(last, report):
             # What was measured while it passed is nearer to the moment than what is left now.
-            report = replace(report, memory=last.memory, phase=last.phase or report.phase)
+            report = replace(report, memory=last.memory)
         report = replace(report, step=step)
         self._write(report)
         self._say(report)
@@ -171,8 +165,10 @@ class Failures:
         if report.where is not None:
             self._session.say(f"your line: {report.where}")
 
-    def _describe(self, error: BaseException, step: int | None, is_handled: bool) -> FailureReport:
-        walk = _walk(error)
+    def _describe(
+        self, error: BaseException, step: int | None, is_handled: bool, phase: str | None = None
+    ) -> FailureReport:
+        walk = _walk(error, phase)
         report = describe(error, walk, is_handled)
         if report.memory is not None:
             report = replace(report, memory=self._memory(report, walk.root))
@@ -226,17 +222,23 @@ def describe(
     )
 
 
-def _walk(error: BaseException) -> _Walk:
-    """The frames of an exception, or of the cause that happened inside a module."""
-    walked = [_Walk(each.__traceback__) for each in _chain(error)]
+def _walk(error: BaseException, phase: str | None = None) -> _Walk:
+    """The frames of an exception, or of the cause that happened inside a module.
+
+    The phase is the one whose hook has seen the exception pass.
+    """
+    walked = [_Walk(each.__traceback__, phase if each is error else None) for each in _chain(error)]
     return next((each for each in walked if each.module is not None), walked[0])
 
 
 class _Walk:
-    """What a traceback's frames say: the phase, the modules, the user's innermost line."""
+    """What a traceback's frames say: the phase, the modules, the user's innermost line.
 
-    def __init__(self, traceback: TracebackType | None) -> None:
-        self.phase: str | None = None
+    It begins in the phase whose hook has seen it pass, if one has.
+    """
+
+    def __init__(self, traceback: TracebackType | None, phase: str | None = None) -> None:
+        self.phase = phase
         self.root: Any = None
         self.module: Any = None
         self.where: str | None = None
@@ -263,8 +265,8 @@ class _Walk:
 
 
 def _phase_of(file: str, function: str) -> str | None:
-    if file.startswith(_PACKAGE):
-        return _PHASE_OF_HOOK.get(function)
+    if file.startswith(PACKAGE):
+        return None  # `trace` in its path is no module of torch's
     for part, phase in _PHASE_OF_TORCH:
         if part in file and function in _ONLY_IN.get(part, (function,)):
             return phase
@@ -286,7 +288,9 @@ def _callers_line(error: BaseException) -> str | None:
 def _line(file: str, line: int | str, function: str) -> str:
     try:
         folder = str(Path.cwd())
-    except OSError:  # it is gone
+    except OSError as error:  # it is gone
+        if is_interruption(error):
+            raise
         folder = os.sep
     return line_name(file, line, function, folder)
 
@@ -325,10 +329,8 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except (TypeError, ValueError, AttributeError, RuntimeError):  # the user's own `__str__`
-        return ""
+    # As Python shows it: a user's own `__str__` may fail.
+    return str(TracebackException(type(error), error, None))
 
 
 def _words(error: BaseException, where: str | None) -> tuple[str, str, str | None, int | None]:

@@ -9,6 +9,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from traceml.trace.failure import ended_by_device_error
+from traceml.trace.interruptions import is_interruption
 from traceml.trace.loss import Losses, LossMilestones
 from traceml.trace.recorder import Event
 from traceml.trace.session import LAST_LOOK_S, Session
@@ -88,7 +89,9 @@ def resident_bytes() -> int | None:
     """
     try:
         descriptor = os.open(_STATM, os.O_RDONLY)
-    except OSError:
+    except OSError as error:
+        if is_interruption(error):
+            raise
         return None
     try:
         return int(os.read(descriptor, 128).split()[1]) * _PAGE_BYTES

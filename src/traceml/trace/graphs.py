@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from traceml.trace.compiling import left_alone
+from traceml.trace.interruptions import drop_our_frames
 from traceml.trace.session import Session
 from traceml.trace.steps import COMPILE, GraphContents
 
@@ -30,6 +31,8 @@ class Graphs:
         """By identity, with the graph itself: another may get its number."""
         self._optimizers: list[weakref.ref[Any]] = []
         self._began_ns = 0
+        self.was_captured = False
+        """Whether any graph was, a part of a training step or not."""
         self.capture: GraphContents | None = None
         """What the capture that is under way has shown so far."""
         self.meet_optimizer: Callable[[Any], None] = lambda _: None
@@ -71,6 +74,7 @@ class Graphs:
 
     def _begin(self, graph: Any) -> None:
         session = self._session
+        self.was_captured = True
         if not session.tracing or session.thread not in (None, get_ident()):
             return
         self._known = {key: each for key, each in self._known.items() if each[0]() is not None}
@@ -107,9 +111,13 @@ class Graphs:
 
         @functools.wraps(capture_begin)
         def begin_capture(graph: Any, *arguments: Any, **options: Any) -> Any:
-            result = capture_begin(graph, *arguments, **options)
-            begin(graph)
-            return result
+            try:
+                result = capture_begin(graph, *arguments, **options)
+                begin(graph)
+                return result
+            except BaseException as error:
+                drop_our_frames(error)
+                raise
 
         return left_alone(begin_capture)
 
@@ -119,9 +127,13 @@ class Graphs:
         @functools.wraps(capture_end)
         def end_capture(graph: Any, *arguments: Any, **options: Any) -> Any:
             try:
-                return capture_end(graph, *arguments, **options)
-            finally:
-                end(graph)
+                try:
+                    return capture_end(graph, *arguments, **options)
+                finally:
+                    end(graph)
+            except BaseException as error:
+                drop_our_frames(error)
+                raise
 
         return left_alone(end_capture)
 
@@ -142,17 +154,20 @@ class Graphs:
         @functools.wraps(replay)
         def launch(graph: Any, *arguments: Any, **options: Any) -> Any:
             reference, held = self._known.get(id(graph), _UNKNOWN)
-            if held.phase is None or reference() is not graph:
-                return replay(graph, *arguments, **options)
-            note(tracer.begin_replay, held)
+            is_known = held.phase is not None and reference() is graph
             try:
+                if not is_known:
+                    return replay(graph, *arguments, **options)
+                note(tracer.begin_replay, held)
                 result = replay(graph, *arguments, **options)
-            except BaseException:
-                note(tracer.abort_replay, held)
-                session.failures.note()
+                end(held)
+                return result
+            except BaseException as error:
+                if is_known:
+                    note(tracer.abort_replay, held)
+                    session.failures.note()
+                drop_our_frames(error)
                 raise
-            end(held)
-            return result
 
         return left_alone(launch)
 

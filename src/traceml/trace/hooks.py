@@ -10,7 +10,6 @@ import functools
 import gc
 from collections.abc import Callable
 from threading import get_ident
-from time import perf_counter_ns
 from typing import Any
 
 import torch
@@ -34,12 +33,13 @@ from traceml.trace.ddp import DdpModels
 from traceml.trace.explicit import ExplicitSteps
 from traceml.trace.glance import Glance
 from traceml.trace.graphs import Graphs
+from traceml.trace.interruptions import drop_our_frames
 from traceml.trace.loss import watch_scaling
 from traceml.trace.optimizer_search import OptimizerSearch
 from traceml.trace.session import Session
 from traceml.trace.settings import SettingsRecorder
 from traceml.trace.spending import Spending
-from traceml.trace.steps import BACKWARD, GC
+from traceml.trace.steps import BACKWARD
 
 
 def install(session: Session) -> None:
@@ -49,12 +49,12 @@ def install(session: Session) -> None:
     _watch_communication(session, watched)
     session.steps = ExplicitSteps(session, watched)
     known = models.KnownOptimizers(watched)
-    settings = SettingsRecorder(session, watched, known)
+    graphs = Graphs(session)
+    graphs.watch()
+    settings = SettingsRecorder(session, watched, known, graphs)
     session.failures.follow(watched.living, known.living)
     search = OptimizerSearch(session, watched, known)
     spending, arrivals = Spending(session), Arrivals(session)
-    graphs = Graphs(session)
-    graphs.watch()
     loaders.watch(session, spending, search, settings.see_loader)
     _watch_backward(session, search, CompileTime(session, arrivals), graphs)
     _watch_optimizers(session, known, search, graphs)
@@ -65,7 +65,7 @@ def install(session: Session) -> None:
     if torch.version.cuda or torch.version.hip:
         synchronising.watch(session, spending)
     logging_calls.watch(session, spending, arrivals)
-    _watch_garbage_collection(session, spending)
+    _watch_garbage_collection(session)
 
 
 # Backward
@@ -82,7 +82,7 @@ def _watch_backward(
     def abort() -> None:
         close(session)
         note(session.tracer.abort, BACKWARD)
-        session.failures.note()
+        session.failures.note("backward")
 
     # Tensor.backward calls torch.autograd.backward: one place serves both.
     for name in ("backward", "grad"):
@@ -141,18 +141,19 @@ def _timed_backward(
     def backward(*arguments: Any, **options: Any) -> Any:
         if is_compiling():
             return function(*arguments, **options)
-        if graphs.capture is not None:
-            hold()
-        if session.thread != get_ident():
-            session.follow_this_thread()
-        begin((arguments[0] if arguments else options.get("tensors")) if has_loss else None)
         try:
+            if graphs.capture is not None:
+                hold()
+            if session.thread != get_ident():
+                session.follow_this_thread()
+            begin((arguments[0] if arguments else options.get("tensors")) if has_loss else None)
             result = function(*arguments, **options)
-        except BaseException:
+            end()
+            return result
+        except BaseException as error:
             abort()
+            drop_our_frames(error)
             raise
-        end()
-        return result
 
     return left_alone(backward)
 
@@ -176,22 +177,22 @@ def _optimizer_events(
     """What happens when an optimizer steps, and when it has."""
     tracer, recorder = session.tracer, session.recorder
     begin_optimizer, end_optimizer = tracer.begin_optimizer, tracer.end_optimizer
-    opened: Any = None
 
     def begin(optimizer: Any) -> None:
-        nonlocal opened
         identity = id(optimizer)
-        if identity not in seen or not session.identified:  # new, or inherited through a fork
+        reference = seen.get(identity)
+        is_new = reference is None or reference() is not optimizer
+        if is_new or not session.identified:  # the latter: inherited through a fork
             meet(optimizer)
         if search.passes == search.usual_passes and not search.is_watching:
             search.passes = 0  # as nearly always
         elif search.passes:
             search.end_step()
-        opened = recorder.note(begin_optimizer, identity)
+        recorder.optimizer_mark = recorder.note(begin_optimizer, identity)
 
     def end(optimizer: Any) -> None:
-        gpu = tracer.gpu
-        dry = None if gpu is None or opened is None else gpu.queue_is_dry(opened)
+        gpu, began = tracer.gpu, recorder.optimizer_mark
+        dry = None if gpu is None or began is None else gpu.queue_is_dry(began)
         if tracer.fetches:
             recorder.note(end_optimizer, (id(optimizer), dry))
         else:  # no fetch will end the step
@@ -243,18 +244,7 @@ def _watch_communication(session: Session, watched: models.Models) -> None:
 # Garbage collection
 
 
-def _watch_garbage_collection(session: Session, spending: Spending) -> None:
-    began_ns = charged_ns = 0
-
-    def collect(phase: str, details: dict[str, int]) -> None:
-        nonlocal began_ns, charged_ns
-        if session.thread != get_ident():
-            return  # a thread that collects garbage need not be the one that trains
-        if phase == "start":
-            began_ns, charged_ns = perf_counter_ns(), spending.charged_ns
-        else:
-            spending.charge(GC, began_ns, charged_ns)
-
-    guarded = session.guard(collect, any_thread=True)
-    gc.callbacks.append(guarded)
-    session.restores.append(lambda: gc.callbacks.remove(guarded))
+def _watch_garbage_collection(session: Session) -> None:
+    callback = session.collections.callback
+    gc.callbacks.append(callback)
+    session.restores.append(lambda: gc.callbacks.remove(callback))

@@ -15,6 +15,7 @@ from typing import Any
 from traceml.model.environment import AGENT, DISABLED, MAX_STEPS, RING_FOLDER, RUN_FOLDER
 from traceml.model.errors import UsageError
 from traceml.trace import current
+from traceml.trace.interruptions import is_interruption
 
 STARTING_S = 30.0
 """How long a new agent may take to say where the run is."""
@@ -56,6 +57,8 @@ def _start_run(
     try:
         agent = _Agent(["--new", json.dumps(options)])
     except OSError as error:
+        if is_interruption(error):
+            raise
         _say(f"the run cannot be recorded: no agent ({error})")
         return False
     answer = agent.first_words()
@@ -136,7 +139,9 @@ class _Agent:
             if _identity(self._control.fileno()) != self._control_is:
                 return False
             self._control.write(b'{"ended": {"exit_status": null}}\n')
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            if is_interruption(error):
+                raise
             return False
         return True
 
@@ -183,7 +188,9 @@ def _close(agent: _Agent, folder: str, owner: int) -> None:
             successor = _Agent([folder])
             successor.tell_the_end()
             written = successor.is_done()
-    except (OSError, subprocess.TimeoutExpired):
+    except (OSError, subprocess.TimeoutExpired) as error:
+        if is_interruption(error):
+            raise
         written = False
     if not written:
         _say(f"the summary is not on disk yet; `traceml recover {folder}` writes it, or says why")
@@ -193,5 +200,7 @@ def _say(text: str) -> None:
     if sys.stderr is not None:
         try:
             sys.stderr.write(f"traceml: {text}\n")
-        except (OSError, ValueError):
-            return  # stderr is closed: nobody is listening
+        except (OSError, ValueError) as error:
+            if is_interruption(error):
+                raise
+            # stderr is closed: nobody is listening

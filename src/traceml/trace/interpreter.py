@@ -16,6 +16,7 @@ from typing import Any
 from traceml.model.environment import MARKS
 from traceml.model.interpreter import VARIABLE_FAMILIES, VARIABLES, Interpreter
 from traceml.model.secrets import is_secret, masked, without_credentials
+from traceml.trace.interruptions import is_interruption
 
 
 def introduce(run_folder: Path, mark: str) -> None:
@@ -25,8 +26,10 @@ def introduce(run_folder: Path, mark: str) -> None:
         place.parent.mkdir(exist_ok=True)
         with place.open("x") as file:
             file.write(json.dumps(_interpreter()))
-    except OSError:
-        return  # somebody was first, or there is nowhere to write: then it stays unknown
+    except OSError as error:
+        if is_interruption(error):
+            raise
+        # somebody was first, or there is nowhere to write: then it stays unknown
 
 
 def _interpreter() -> Interpreter:
@@ -65,7 +68,9 @@ def _cuda(torch: Any) -> str | None:
 def _folder() -> str:
     try:
         return str(Path.cwd())
-    except OSError:  # somebody removed it
+    except OSError as error:  # somebody removed it
+        if is_interruption(error):
+            raise
         return ""
 
 

@@ -17,6 +17,7 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _SingleProcessDataLoaderIter
 
+from traceml.trace.interruptions import drop_our_frames, is_interruption
 from traceml.trace.optimizer_search import OptimizerSearch
 from traceml.trace.session import Session
 from traceml.trace.spending import Spending
@@ -43,30 +44,41 @@ def watch(
     fetch = _BaseDataLoaderIter.__next__
     iterate = DataLoader.__iter__
 
+    def abort() -> None:
+        note(tracer.abort, INPUT)
+        session.failures.note("input")
+
     @functools.wraps(fetch)
     def __next__(self: Any) -> Any:  # noqa: N807 - stands in for the method of that name
-        begin(self)
         try:
-            batch = fetch(self)
-        except StopIteration:
-            end_epoch(self)
+            begin(self)
+            try:
+                batch = fetch(self)
+            except StopIteration:
+                end_epoch(self)
+                raise
+            end(self, batch)
+            return batch
+        except StopIteration as error:
+            drop_our_frames(error)
             raise
-        except BaseException:
-            note(tracer.abort, INPUT)
-            session.failures.note()
+        except BaseException as error:
+            abort()
+            drop_our_frames(error)
             raise
-        end(self, batch)
-        return batch
 
     @functools.wraps(iterate)
     def __iter__(self: Any) -> Any:  # noqa: N807 - starting workers is waiting for input too
-        begin_iterator(self)
         try:
+            begin_iterator(self)
             iterator = iterate(self)
-        finally:
             note(tracer.end, INPUT)
-        time_collating(iterator)
-        return iterator
+            time_collating(iterator)
+            return iterator
+        except BaseException as error:
+            abort()
+            drop_our_frames(error)
+            raise
 
     session.replace(_BaseDataLoaderIter, "__next__", __next__)
     session.replace(DataLoader, "__iter__", __iter__)
@@ -98,7 +110,11 @@ def _fetch_events(
         if collating.spent_ns:
             recorder.note_on_host(tracer.spend_within, (COLLATE, collating.spent_ns))
             collating.spent_ns = 0
-        recorder.note(tracer.end_fetch, samples_in(batch))
+        samples = -1
+        try:
+            samples = samples_in(batch)
+        finally:  # a batch of the user's own kind may fail us: the fetch is over all the same
+            recorder.note(tracer.end_fetch, samples)
         changed = iterator._num_workers != workers and session.ring
         if changed and tracer.trains(sources.of_iterator(iterator)):
             workers = iterator._num_workers
@@ -145,7 +161,9 @@ class Sources:
 def _reference(sampler: Any) -> Callable[[], Any]:
     try:
         return weakref.ref(sampler)
-    except TypeError:  # a plain list of indices will do as a sampler
+    except TypeError as error:  # a plain list of indices will do as a sampler
+        if is_interruption(error):
+            raise
         return lambda: sampler
 
 
@@ -196,7 +214,9 @@ def _own_attributes(thing: Any) -> dict[str, Any]:
     """What an object holds, without asking it."""
     try:
         found = object.__getattribute__(thing, "__dict__")
-    except AttributeError:
+    except AttributeError as error:
+        if is_interruption(error):
+            raise
         return {}
     return found if type(found) is dict else {}
 
@@ -222,18 +242,22 @@ class Collating:
 
     def _timed(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
         session, spending = self._session, self._spending
+        collected_ns = spending.collected_ns
 
         @functools.wraps(function)
         def collate(samples: Any) -> Any:
-            if session.thread != get_ident():
-                return function(samples)
-            charged_ns = spending.charged_ns
+            spent_ns = spending.charged_ns + collected_ns[0]
             began_ns = perf_counter_ns()
             try:
-                return function(samples)
-            finally:
+                batch = function(samples)
+                if session.thread != get_ident():
+                    return batch
                 took = perf_counter_ns() - began_ns
-                self.spent_ns += took - (spending.charged_ns - charged_ns)
+                self.spent_ns += took - (spending.charged_ns + collected_ns[0] - spent_ns)
+                return batch
+            except BaseException as error:
+                drop_our_frames(error)
+                raise
 
         return collate
 
@@ -259,7 +283,9 @@ class ReadyBatches:
                 self._queue_is_empty = _emptiness(iterator._data_queue)
                 self._iterator = weakref.ref(iterator)  # weak: its end ends the workers
             return self._queue_is_empty()
-        except AttributeError:
+        except AttributeError as error:
+            if is_interruption(error):
+                raise
             return None  # torch keeps its books in another way
 
 

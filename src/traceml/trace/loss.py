@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from traceml.trace.compiling import is_compiling
+from traceml.trace.interruptions import drop_our_frames
 from traceml.trace.session import Session
 from traceml.trace.steps import AwaitedLoss
 
@@ -240,10 +241,14 @@ def watch_scaling(session: Session, losses: Losses) -> None:
 
     @functools.wraps(original)
     def scale(self: Any, outputs: Any) -> Any:
-        scaled = original(self, outputs)
-        if not is_compiling():
-            keep(outputs, scaled)
-        return scaled
+        try:
+            scaled = original(self, outputs)
+            if not is_compiling():
+                keep(outputs, scaled)
+            return scaled
+        except BaseException as error:
+            drop_our_frames(error)
+            raise
 
     session.replace(scaler, "scale", scale)
 

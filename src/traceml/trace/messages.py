@@ -17,6 +17,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from traceml.model.secrets import masked_location, masked_value
+from traceml.trace.interruptions import is_interruption
 
 if TYPE_CHECKING:
     from traceml.trace.session import Session
@@ -70,7 +71,9 @@ def _number(value: Any) -> str | None:
         value = value.detach()  # torch warns of numbers taken from a graph
     try:
         number = float(value)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        if is_interruption(error):
+            raise
         return None
     return repr(number) if isfinite(number) else f'"{number}"'
 
@@ -238,8 +241,9 @@ class Messages:
             number = int(step)
             if -MAX_STEP <= number <= MAX_STEP:
                 return number
-        except (TypeError, ValueError, OverflowError):
-            number = 0
+        except (TypeError, ValueError, OverflowError) as error:
+            if is_interruption(error):
+                raise
         self._refuse("log_metrics", "step= takes a whole number below 2**63; nothing was recorded")
         return None
 

@@ -13,7 +13,6 @@ import gc
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from threading import get_ident
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from torch import nn
 
 from traceml.trace.compiling import is_compiling
 from traceml.trace.frames import variables_of
+from traceml.trace.interruptions import drop_our_frames
 from traceml.trace.session import Session
 from traceml.trace.steps import FORWARD
 
@@ -34,21 +34,43 @@ PATIENCE_STEPS = 2
 """Steps without a forward pass before the next way of seeing one is tried."""
 
 
+class WeaklyKnown(dict[int, "weakref.ref[Any]"]):
+    """Objects by their identity, none of them kept alive.
+
+    A dead one's identity may be another object's by now, so whoever looks one up compares. No
+    callback removes the dead: Python discards what is raised in one, be it by a signal's handler.
+    They are removed when one is added.
+    """
+
+    def knows(self, thing: Any) -> bool:
+        """Whether this very object was added."""
+        reference = self.get(id(thing))
+        return reference is not None and reference() is thing
+
+    def add(self, thing: Any) -> None:
+        """Know an object from here on."""
+        for identity in [each for each, reference in self.items() if reference() is None]:
+            del self[identity]
+        self[id(thing)] = weakref.ref(thing)
+
+    def living(self) -> list[Any]:
+        """Those that are still there."""
+        return [each for each in (reference() for reference in self.values()) if each is not None]
+
+
 class KnownOptimizers:
     """The optimizers that have stepped, and through them the models."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
-        self.seen: dict[int, weakref.ref[Any]] = {}
-        """By identity; an optimizer that dies is forgotten, since another may get its number."""
+        self.seen = WeaklyKnown()
         self._scans = 0
         self.visitors: list[Callable[[], None]] = []
         """What is called, inside an optimizer's step, when it steps for the first time."""
 
     def add(self, optimizer: Any) -> None:
         """Look at an optimizer that steps for the first time."""
-        identity, seen = id(optimizer), self.seen
-        seen[identity] = weakref.ref(optimizer, lambda _: seen.pop(identity, None))
+        self.seen.add(optimizer)
         parameters = {
             id(parameter): parameter
             for group in optimizer.param_groups
@@ -62,7 +84,7 @@ class KnownOptimizers:
 
     def living(self) -> list[Any]:
         """The optimizers that are still there."""
-        return [each for each in (ref() for ref in self.seen.values()) if each is not None]
+        return self.seen.living()
 
     def _owners(self, parameters: Iterable[int]) -> list[nn.Module]:
         wanted = set(parameters)
@@ -78,14 +100,16 @@ class Models:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._watched: dict[int, weakref.ref[nn.Module]] = {}
+        self._watched = WeaklyKnown()
         self._wrapped: set[tuple[type, str]] = set()
         self._unseen = 0
         self._escalations = [self._watch_forward, self._watch_children]
-        self._note = session.guard(session.recorder.note)
-        self._called: set[int] = set()
+        self._called = WeaklyKnown()
         """The watched models that were seen to be called."""
+        self._is_looking = False
+        """Whether that is still of interest: some may not have been called yet."""
         self._depth = 0
+        session.forgets.append(self._forget)
         self.visitors: list[Callable[[nn.Module], None]] = []
         """What wants to see each model that is found."""
 
@@ -97,21 +121,22 @@ class Models:
     def watch(self, models: Iterable[nn.Module]) -> None:
         """Time the calls of these models."""
         for model in models:
-            if id(model) not in self._watched:
-                self._watched[id(model)] = weakref.ref(model, self._forget(id(model)))
+            if not self._watched.knows(model):
+                self._watched.add(model)
                 self._wrap(type(model), "__call__")
-                if self._look not in self._session.tracer.looks:
+                if not self._is_looking:
+                    self._is_looking = True
                     self._session.tracer.looks.append(self._look)
                 for visit in self.visitors:
                     visit(model)
 
     def living(self) -> list[nn.Module]:
         """The watched models that are still there."""
-        return [model for model in (ref() for ref in self._watched.values()) if model is not None]
+        return self._watched.living()
 
     def watches(self, model: nn.Module) -> bool:
         """Whether the calls of this model are timed already."""
-        return id(model) in self._watched
+        return self._watched.knows(model)
 
     def watch_one(self, model: nn.Module) -> None:
         """Time the calls of a model that the script has named."""
@@ -135,55 +160,77 @@ class Models:
         trained = [m for m in held if any(p.requires_grad for p in m.parameters())]
         self.watch(outermost(trained))
 
-    def _forget(self, identity: int) -> Any:
-        watched, called = self._watched, self._called
-
-        def forget(_: Any) -> None:
-            watched.pop(identity, None)
-            called.discard(identity)
-
-        return forget
+    def _forget(self) -> None:
+        """In a forked child no call of the parent's will end."""
+        self._depth = 0
 
     def _wrap(self, kind: type, name: str) -> None:
         if (kind, name) in self._wrapped:
             return
         self._wrapped.add((kind, name))
         call = getattr(kind, name)
-        session, watched, called = self._session, self._watched, self._called
-        note, tracer = self._note, session.tracer
-        begin, end, abort = tracer.begin_forward, tracer.end_forward, tracer.abort
+        watched = self._watched
+        begin, end, abort = self._events()
 
         @functools.wraps(call)
         def timed(model: Any, *arguments: Any, **options: Any) -> Any:
-            if is_compiling() or id(model) not in watched:
+            if is_compiling():
                 return call(model, *arguments, **options)
-            if self._depth or get_ident() != session.thread:
-                return call(model, *arguments, **options)
-            mode = model.training + 2 * torch.is_grad_enabled()
-            self._depth = 1
-            note(begin, mode)
             try:
-                result = call(model, *arguments, **options)
-            except BaseException as error:
-                self._depth = 0
-                if type(error).__name__ == END_OF_RECOMPUTATION:
-                    note(end, mode)
+                known = watched.get(id(model))
+                if known is None or self._depth or known() is not model:
+                    return call(model, *arguments, **options)
+                mode = begin(model)
+                if mode is None:  # in another thread, or when nothing is recorded
+                    return call(model, *arguments, **options)
+                try:
+                    result = call(model, *arguments, **options)
+                    end(model, mode)
+                    return result
+                except BaseException as error:
+                    if type(error).__name__ == END_OF_RECOMPUTATION:
+                        end(model, mode)
+                    else:
+                        abort()
                     raise
-                note(abort, FORWARD)
-                session.failures.note()
+                finally:
+                    self._depth = 0
+            except BaseException as error:
+                drop_our_frames(error)
                 raise
-            self._depth = 0
-            called.add(id(model))
-            note(end, mode)
-            return result
 
         self._session.replace(kind, name, timed)
+
+    def _events(self) -> tuple[Callable[..., Any], Callable[..., Any], Callable[[], None]]:
+        """What happens when a watched model is called, has returned, or has raised."""
+        session, recorder, tracer = self._session, self._session.recorder, self._session.tracer
+        begin_forward, end_forward = tracer.begin_forward, tracer.end_forward
+        called, is_grad_enabled = self._called, torch.is_grad_enabled
+        note, note_safely = recorder.note, session.guard(recorder.note)
+
+        def begin(model: Any) -> int:
+            mode = bool(model.training) + 2 * is_grad_enabled()
+            note(begin_forward, mode)
+            self._depth = 1
+            return mode
+
+        def end(model: Any, mode: int) -> None:
+            note(end_forward, mode)
+            if self._is_looking and not called.knows(model):
+                called.add(model)
+
+        def abort() -> None:
+            note_safely(tracer.abort, FORWARD)
+            session.failures.note("forward")
+
+        return session.guard(begin), session.guard(end), abort
 
     def _look(self) -> None:
         """After each step: if a model was not called, try the next way of seeing it."""
         if not self._watched:
             return
         if not self._uncalled() or not self._escalations:
+            self._is_looking = False
             self._session.tracer.looks.remove(self._look)
             return
         self._unseen += 1
@@ -193,7 +240,7 @@ class Models:
                 self._escalations.pop(0)()
 
     def _uncalled(self) -> list[nn.Module]:
-        return [model for model in self.living() if id(model) not in self._called]
+        return [model for model in self.living() if not self._called.knows(model)]
 
     def _watch_forward(self) -> None:
         """The script may call `model.forward(x)` itself."""

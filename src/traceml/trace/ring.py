@@ -16,6 +16,7 @@ from typing import Any
 
 from traceml.model import layout
 from traceml.model.rank import Rank
+from traceml.trace.interruptions import is_interruption
 
 REGION_CAPACITY = 64
 SIZES = ((12288, 4096), (2048, 512))
@@ -196,6 +197,8 @@ def create(folders: Iterable[Path], name: str) -> Ring:
             try:
                 return _create_sized(folder / name, steps, messages)
             except OSError as error:
+                if is_interruption(error):
+                    raise
                 problem = error
     raise problem
 
@@ -208,7 +211,7 @@ def _create_sized(path: Path, steps: int, messages: int) -> Ring:
     try:
         _reserve(descriptor, size)
         mapping = mmap.mmap(descriptor, size, mmap.MAP_SHARED | _POPULATE)
-    except OSError:
+    except BaseException:
         path.unlink()
         raise
     finally:

@@ -6,17 +6,23 @@ import os
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
+from traceml.model import layout
 from traceml.model.environment import MARKS, TRAINER_MARK, TROUBLE_MARK
 from traceml.model.failure import STACKS_SUFFIX
+from traceml.model.layout import StepFlag
 from traceml.model.rank import Rank
 from traceml.trace import ring as rings
 from traceml.trace.failure import Failures
+from traceml.trace.forked import keep_for_ever
+from traceml.trace.garbage_collection import CollectionTime
 from traceml.trace.interpreter import introduce
+from traceml.trace.interruptions import drop_our_frames, is_interruption
 from traceml.trace.messages import Messages
 from traceml.trace.place import place
 from traceml.trace.recorder import Recorder
@@ -32,6 +38,8 @@ TOO_MANY_FAILURES = 1000
 LAST_LOOK_S = 0.05
 """How long the end of the process may be held up for the GPU times of the last steps."""
 
+_FLAGS = [name for name, _ in layout.STEP].index("flags")
+
 
 class Session:
     """Tracing in one process; it makes no file before the first step or the first logged value."""
@@ -45,7 +53,9 @@ class Session:
         self.active = True
         """Whether anything is still recorded: steps, or what the script logs."""
         self.tracing = True
-        """Whether the hooks are in."""
+        """Whether the hooks are in, and record; off in a forked child until it begins anew."""
+        self.is_forked = False
+        """Whether this process was forked from one that traces, and has not begun anew yet."""
         self.restores: list[Callable[[], None]] = []
         self.forgets: list[Callable[[], None]] = []
         """What a forked child calls to begin anew."""
@@ -56,7 +66,8 @@ class Session:
         self.identified = False
         self.pid = os.getpid()
         self.tracer = StepTracer(_NoRing())
-        self.recorder = Recorder(self.tracer)
+        self.collections = CollectionTime()
+        self.recorder = Recorder(self.tracer, self.collections.total_ns)
         self.backwards_open = 0
         if max_steps is not None:
             self.tracer.looks.append(self._stop_when_done)
@@ -74,6 +85,7 @@ class Session:
         self,
         function: Callable[..., Any],
         any_thread: bool = False,
+        decides: bool = True,
         failed: Callable[[BaseException], None] | None = None,
     ) -> Callable[..., Any]:
         """Make one of our functions safe to call from training: it may fail, training goes on.
@@ -81,38 +93,69 @@ class Session:
         Its failures are ours, and counted as such, unless `failed` takes them.
 
         Only the training thread is followed, unless asked otherwise: a fetch in a prefetching
-        thread holds up nobody.
+        thread holds up nobody. As long as none trains, the first thread that calls what `decides`
+        is taken for the one that does. What interrupts our function (a signal's handler that
+        raises) is the script's and goes on to it.
         """
 
         def guarded(*arguments: Any) -> Any:
-            if not (self.active if any_thread else self.tracing):
-                return None
-            if self.thread != (me := get_ident()) and not any_thread:
-                if self.thread is not None:
-                    return None
-                self.thread = me
             try:
+                if (self.thread != get_ident() or not self.tracing) and self._refuses(
+                    any_thread, decides
+                ):
+                    return None
                 return function(*arguments)
-            except Exception as error:  # noqa: BLE001 - counted and shown in the summary
+            except BaseException as error:  # counted, and shown in the summary
+                if is_interruption(error):
+                    self.lose_track()
+                    drop_our_frames(error)
+                    raise
                 (failed or self.failed)(error)
                 return None
 
         return guarded
 
-    def failed(self, error: Exception) -> None:
+    def _refuses(self, any_thread: bool, decides: bool) -> bool:
+        """Whether a call is not recorded: nothing is any more, or another thread trains."""
+        if self.is_forked:
+            self.forget_parent()
+        if any_thread:
+            return not self.active
+        if not self.tracing:
+            return True
+        if self.thread is None and decides:
+            self._follow(get_ident())
+        return self.thread != get_ident()
+
+    def lose_track(self) -> None:
+        """A hook was left in the middle: what it began will not be ended."""
+        if self.thread == get_ident():
+            self.recorder.lose_track()
+
+    def _follow(self, thread: int | None) -> None:
+        self.thread = thread
+        self.collections.threads.clear()
+        if thread is not None:
+            self.collections.threads.add(thread)
+
+    def failed(self, error: BaseException) -> None:
         """Count an exception of our own; too many of them end tracing."""
         self._failures += 1
+        # As Python itself shows it: the text may be a user's `__str__`, which may fail.
+        text = str(traceback.TracebackException(type(error), error, None))
         if self.ring is not None:
-            self.ring.count_failure(f"{type(error).__name__}: {error}")
+            self.ring.count_failure(f"{type(error).__name__}: {text}")
         if self._failures == TOO_MANY_FAILURES:
-            self.say(f"tracing is off: it failed {self._failures} times, last with: {error}")
+            self.say(f"tracing is off: it failed {self._failures} times, last with: {text}")
             self.stop()
 
     def follow_this_thread(self) -> None:
         """An optimizer steps here: before the first step that decides which thread trains."""
         me = get_ident()
-        if self.thread != me and self.tracer.steps == 0 and not self.backwards_open:
-            self.thread = me
+        if self.thread == me or self.is_forked:
+            return
+        if self.tracer.steps == 0 and not self.backwards_open:
+            self._follow(me)
             self.recorder.forget()
 
     def replace(self, owner: Any, name: str, replacement: Any) -> Callable[[], None]:
@@ -141,12 +184,13 @@ class Session:
         """The ring; made when it is first needed, identified anew when the first step begins."""
         if self.ring is None and self.active:
             try:
-                self.ring = rings.create(self._folders, _ring_name())
+                self.ring = self.tracer.sink = rings.create(self._folders, _ring_name())
             except OSError as error:
+                if is_interruption(error):
+                    raise
                 self.give_up(f"there is no room for the records of process {os.getpid()}: {error}")
                 return None
             self.ring.identify(self._identity())
-            self.tracer.sink = self.ring
             if not self.tracing:
                 self.ring.mark_recording_ended()
             self.end_with_worker()
@@ -166,10 +210,10 @@ class Session:
     def identify(self) -> None:
         """Write who this is: from the first step on its rank and device are known."""
         if not self.identified and self.open() is not None:
-            self.identified = True
             assert self.ring is not None
             identity = self._identity()
             self.ring.identify(identity)
+            self.identified = True  # from here on: an interruption before it begins this again
             self.guard(self._answer_with_stacks, any_thread=True)(self.ring.path)
             self.guard(let_agent_look, any_thread=True)(self.run_folder)
             if identity.local_rank == 0:  # always the same one speaks for the run
@@ -268,8 +312,10 @@ class Session:
                 file.write(reason)
         except FileExistsError:
             return
-        except OSError:
-            pass  # nowhere to write: then every process says so itself
+        except OSError as error:
+            if is_interruption(error):
+                raise
+            # nowhere to write: then every process says so itself
         self.say(f"tracing is off: {reason}")
 
     def take_hooks_out(self) -> None:
@@ -281,9 +327,15 @@ class Session:
             self.restores.pop()()
 
     def forget_parent(self) -> None:
-        """In a forked child: nothing of the parent's is ours; a ring of our own may come."""
+        """In a forked child: nothing of the parent's is ours; a ring of our own may come.
+
+        What the parent had is let go of below, and nothing of it may be finalised here.
+        """
+        keep_for_ever(self)
+        self.is_forked = False
+        self.tracing = bool(self.restores)
         self.ring = None
-        self.thread = None
+        self._follow(None)
         self.identified = False
         self.backwards_open = 0
         self._failures = 0
@@ -302,14 +354,18 @@ class Session:
         """One line for people, on stderr; never an error of its own."""
         try:
             sys.stderr.write(f"traceml: {text}\n")
-        except (OSError, ValueError, AttributeError):
-            return  # stderr is closed: nobody is listening
+        except (OSError, ValueError, AttributeError) as error:
+            if is_interruption(error):
+                raise
+            # stderr is closed: nobody is listening
 
 
 class _NoRing:
     """Stands in for the ring until the first step opens it."""
 
     def write_step(self, *values: float) -> int:
+        if int(values[_FLAGS]) & StepFlag.ABORTED:
+            return 0  # what was aborted before the first step is nobody's
         raise RuntimeError("a step was closed before its ring was open")
 
 
@@ -323,7 +379,9 @@ def _process_start_ns() -> int:
     try:
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, AttributeError, ValueError, IndexError):
+    except (OSError, AttributeError, ValueError, IndexError) as error:
+        if is_interruption(error):
+            raise
         return 0
     return time.time_ns() - int(age_s * 1e9)
 

@@ -17,6 +17,8 @@ import torch
 from traceml.model.settings import Settings
 from traceml.trace import torch_settings as read
 from traceml.trace.compiling import is_compiling, left_alone
+from traceml.trace.graphs import Graphs
+from traceml.trace.interruptions import drop_our_frames
 from traceml.trace.models import KnownOptimizers, Models
 from traceml.trace.session import Session
 
@@ -32,18 +34,15 @@ MAX_MESSAGES = 8
 
 
 class Sightings:
-    """What was seen to happen in the first steps: autocast, checkpointing, CUDA graphs."""
+    """What was seen to happen in the first steps: autocast and checkpointing."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self.autocast_dtype = ""
         self.checkpoints_activations = False
-        self.uses_cuda_graphs = False
         self._undo: list[Callable[[], None]] = []
         self._watch_autocast()
         self._watch_checkpointing()
-        if torch.version.cuda or torch.version.hip:
-            self._after(torch.cuda.CUDAGraph, "replay", self._see_graph)
 
     def end(self) -> None:
         """Take the hooks out: from here on nothing costs anything."""
@@ -74,10 +73,14 @@ class Sightings:
 
         @functools.wraps(function)
         def call(*arguments: Any, **options: Any) -> Any:
-            result = function(*arguments, **options)
-            if not is_compiling():
-                guarded(arguments[0] if arguments else None)
-            return result
+            try:
+                result = function(*arguments, **options)
+                if not is_compiling():
+                    guarded(arguments[0] if arguments else None)
+                return result
+            except BaseException as error:
+                drop_our_frames(error)
+                raise
 
         self._undo.append(self._session.replace(owner, name, left_alone(call)))
 
@@ -89,15 +92,15 @@ class Sightings:
     def _see_checkpointing(self, _: Any) -> None:
         self.checkpoints_activations = True
 
-    def _see_graph(self, _: Any) -> None:
-        self.uses_cuda_graphs = True
-
 
 class SettingsRecorder:
     """Sends the settings of this process, and sends them again where they have changed."""
 
-    def __init__(self, session: Session, models: Models, optimizers: KnownOptimizers) -> None:
+    def __init__(
+        self, session: Session, models: Models, optimizers: KnownOptimizers, graphs: Graphs
+    ) -> None:
         self._session = session
+        self._graphs = graphs
         self._models = models
         self._optimizers = optimizers
         self._sightings = Sightings(session)
@@ -189,5 +192,5 @@ class SettingsRecorder:
             "autocast_dtype": autocast or found.get("autocast_dtype", ""),
             "has_grad_scaler": self._has_grad_scaler,
             "checkpoints_activations": None if is_hidden else seen.checkpoints_activations,
-            "uses_cuda_graphs": seen.uses_cuda_graphs,
+            "uses_cuda_graphs": self._graphs.was_captured,
         }

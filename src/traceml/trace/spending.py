@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from threading import get_ident
 from time import perf_counter_ns
 from typing import Any
 
 from traceml.trace.compiling import is_compiling, left_alone
+from traceml.trace.interruptions import drop_our_frames
 from traceml.trace.session import Session
 from traceml.trace.steps import SYNC
 
@@ -23,17 +23,18 @@ class Spending:
     def __init__(self, session: Session) -> None:
         self._session = session
         self.charged_ns = 0
-        """What has been charged so far, to whatever cause."""
-        self.charge = session.guard(self._charge, any_thread=True)
-        """A cause ends: takes it, when it began, and what had been charged by then."""
+        """What has been charged so far, to whatever cause but garbage collection."""
+        self.collected_ns = session.collections.total_ns
+        """What garbage collection has taken so far, as the only item."""
+        self.charge = session.guard(self._charge, decides=False)
+        """A cause ends: takes it, when it began, and what had been charged and collected then."""
 
-    def _charge(self, cause: int, began_ns: int, charged_ns: int) -> None:
-        session = self._session
-        if session.thread != get_ident() or not session.tracing:
-            return
-        took = perf_counter_ns() - began_ns
-        own = took - (self.charged_ns - charged_ns)
-        self.charged_ns = charged_ns + took
+    def _charge(self, cause: int, began_ns: int, spent_ns: int) -> None:
+        session, collected_ns = self._session, self.collected_ns[0]
+        if collected_ns < session.recorder.noted_ns:
+            return  # inside a collection, which is charged as a whole
+        own = perf_counter_ns() - began_ns - (self.charged_ns + collected_ns - spent_ns)
+        self.charged_ns += own
         tracer = session.tracer
         event = tracer.spend_waiting if cause == SYNC else tracer.spend
         session.recorder.note_on_host(event, (cause, own))
@@ -41,15 +42,21 @@ class Spending:
     def timed(self, cause: int, function: Callable[..., Any]) -> Callable[..., Any]:
         """The same function, with the time of its calls charged to a cause."""
 
+        collected_ns = self.collected_ns
+
         @functools.wraps(function)
         def call(*arguments: Any, **options: Any) -> Any:
             if is_compiling():
                 return function(*arguments, **options)
-            charged_ns = self.charged_ns
+            spent_ns = self.charged_ns + collected_ns[0]
             began_ns = perf_counter_ns()
             try:
-                return function(*arguments, **options)
-            finally:
-                self.charge(cause, began_ns, charged_ns)
+                try:
+                    return function(*arguments, **options)
+                finally:
+                    self.charge(cause, began_ns, spent_ns)
+            except BaseException as error:
+                drop_our_frames(error)
+                raise
 
         return left_alone(call)

@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 from traceml.model.environment import AGENT_MARK, MARKS
 from traceml.model.failure import STACKS_SIGNAL_ABOVE_FIRST
+from traceml.trace.interruptions import is_interruption
 
 _STATUS = Path("/proc/self/status")
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
@@ -59,7 +60,9 @@ def let_agent_look(run_folder: Path) -> bool:
         if host != socket.gethostname():
             return False
         number = int(agent)
-    except (OSError, ValueError):  # no Yama, or no agent that said who it is
+    except (OSError, ValueError) as error:  # no Yama, or no agent that said who it is
+        if is_interruption(error):
+            raise
         return False
     import ctypes
 
@@ -70,6 +73,8 @@ def _is_handled(number: int) -> bool:
     """Whether a signal is caught or ignored: a library in C may do so, and Python not know it."""
     try:
         status = _STATUS.read_text()
-    except OSError:  # not Linux: what Python knows must do
+    except OSError as error:  # not Linux: what Python knows must do
+        if is_interruption(error):
+            raise
         return False
     return any(int(mask, 16) >> (number - 1) & 1 for mask in _HANDLED.findall(status))

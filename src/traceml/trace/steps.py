@@ -256,6 +256,17 @@ class StepTracer:
         self.end(phase, now, mark)
         self._aborted = True
 
+    def lose_track(self, is_half_written: bool, now: int, mark: Any) -> None:
+        """A signal's handler raised in the middle of a hook: what is open will not be ended.
+
+        Where that was inside this machine a step may be half written, and another begins here.
+        """
+        self._frames.clear()
+        self._explicit_depth = 0
+        if is_half_written and self._start is not None:
+            self._open_next(now, mark)
+        self._aborted = True
+
     def spend(self, what: tuple[int, int], now: int, mark: Any) -> None:
         """Time that ends now went to no phase: garbage collection, logging, compiling."""
         if self._start is None:
@@ -643,7 +654,9 @@ class StepTracer:
 
     def exit_step(self, aborted: bool, now: int, mark: Any) -> None:
         """`with trace_step(model)` ends."""
-        self._explicit_depth = max(0, self._explicit_depth - 1)
+        if not self._explicit_depth:
+            return  # it began in the process that this one was forked from, or track was lost
+        self._explicit_depth -= 1
         if not self._explicit_depth:
             self._frames.clear()
             self._close(now, mark, _EXPLICIT | _ABORTED if aborted else _EXPLICIT)

@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 from traceml.trace.frames import variables_of
+from traceml.trace.interruptions import is_interruption
 
 MAX_FRAMES = 12
 """Between an optimizer's step and the GradScaler that calls it, and between a compiled function and
@@ -44,7 +45,9 @@ def own(thing: Any, name: str, default: Any = None) -> Any:
     """An attribute from the object's own dictionary; nothing of its class is asked."""
     try:
         attributes = object.__getattribute__(thing, "__dict__")
-    except AttributeError:
+    except AttributeError as error:
+        if is_interruption(error):
+            raise
         return default
     return attributes.get(name, default) if type(attributes) is dict else default
 
@@ -78,7 +81,9 @@ def _matmul_precision() -> str | None:
 def _or_none(read: Any) -> Any:
     try:
         return read()
-    except (RuntimeError, AttributeError):
+    except (RuntimeError, AttributeError) as error:
+        if is_interruption(error):
+            raise
         return None
 
 
@@ -87,7 +92,9 @@ def running_autocast(device_type: str) -> str:
     try:
         is_on = torch.is_autocast_enabled(device_type)
         dtype = torch.get_autocast_dtype(device_type) if is_on else None
-    except (TypeError, AttributeError, RuntimeError):  # before torch 2.4: two devices, by name
+    except (TypeError, AttributeError, RuntimeError) as error:  # before torch 2.4: two devices
+        if is_interruption(error):
+            raise
         is_gpu = device_type != "cpu"
         is_on = torch.is_autocast_enabled() if is_gpu else torch.is_autocast_cpu_enabled()
         dtype = torch.get_autocast_gpu_dtype() if is_gpu else torch.get_autocast_cpu_dtype()

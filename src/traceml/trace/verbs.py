@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from traceml.trace.current import current
+from traceml.trace.interruptions import drop_our_frames
 from traceml.trace.session import Session
 
 
@@ -36,11 +37,20 @@ class trace_step:  # noqa: N801 - a verb, as users write it
         session = current()
         if session is not None and session.steps is not None:
             self._session = session
-            session.steps.enter(self._model)
+            try:
+                session.steps.enter(self._model)
+            except BaseException:
+                session.lose_track()  # this step will not be ended
+                raise
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        if not is_compiling() and self._session is not None and self._session.steps is not None:
-            self._session.steps.exit(kind is not None)
+        try:
+            if not is_compiling() and self._session is not None and self._session.steps is not None:
+                self._session.steps.exit(kind is not None)
+        except BaseException:
+            if self._session is not None:
+                self._session.lose_track()
+            raise
 
 
 class trace_time:  # noqa: N801 - a verb, as users write it
@@ -61,8 +71,14 @@ class trace_time:  # noqa: N801 - a verb, as users write it
 
         @functools.wraps(function)
         def timed(*arguments: P.args, **options: P.kwargs) -> R:
-            with trace_time(self._name, self._use_gpu):
+            if is_compiling():
                 return function(*arguments, **options)
+            try:
+                with trace_time(self._name, self._use_gpu):
+                    return function(*arguments, **options)
+            except BaseException as error:
+                drop_our_frames(error)
+                raise
 
         return timed
 

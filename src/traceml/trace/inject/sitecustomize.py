@@ -28,9 +28,22 @@ def mark(name, text=""):
         descriptor = os.open(os.path.join(folder, name), flags, 0o600)  # noqa: PTH118
         os.write(descriptor, text.encode())
         os.close(descriptor)
-    except (OSError, KeyError, UnicodeError):
-        return False  # marked already, or nowhere to write: tracing does not depend on it
+    except FileExistsError:
+        return False  # marked already, as nearly always
+    except (OSError, KeyError, UnicodeError) as error:
+        if _is_interruption(error):
+            raise
+        return False  # nowhere to write: tracing does not depend on it
     return True
+
+
+def _is_interruption(error):
+    """Whether a signal's handler of the user's raised this while our code ran: it is the user's."""
+    try:
+        from traceml.trace.interruptions import is_interruption
+    except (ImportError, SyntaxError):  # there is no tracer here, or this Python is too old for it
+        return False
+    return is_interruption(error)
 
 
 class AfterTorch:
@@ -54,14 +67,21 @@ class AfterTorch:
 
         def execute_then_begin(module):
             vars(loader).pop("exec_module", None)
-            execute(module)
-            if self in sys.meta_path:
-                sys.meta_path.remove(self)
-            _begin()
+            try:
+                execute(module)
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
+                _begin()
+            except BaseException as error:  # whatever `import torch` raises shows no frame of ours
+                if error.__traceback__ is not None:
+                    error.__traceback__ = error.__traceback__.tb_next
+                raise
 
         try:
             loader.exec_module = execute_then_begin
-        except AttributeError:
+        except AttributeError as error:
+            if _is_interruption(error):
+                raise
             mark("trouble", "torch comes from a loader that lets nobody wait for it")
         return spec
 
@@ -115,7 +135,9 @@ def _failing(function, *arguments):
     """Call a function of ours; the exception it raised, which must not reach the user's script."""
     try:
         function(*arguments)
-    except Exception as error:  # noqa: BLE001 - said by the caller
+    except Exception as error:  # said by the caller
+        if _is_interruption(error):
+            raise
         return error
     return None
 
@@ -125,8 +147,10 @@ def _give_up(reason):
     if mark("trouble", reason) and sys.stderr is not None:
         try:
             sys.stderr.write("traceml: tracing is off: " + reason + "\n")
-        except (OSError, ValueError):
-            return  # stderr is closed: nobody is listening
+        except (OSError, ValueError) as error:
+            if _is_interruption(error):
+                raise
+            # stderr is closed: nobody is listening
 
 
 def _watch_end():

@@ -1,0 +1,109 @@
+"""Tells errors of our own from what somebody else raised while our code ran; hides our frames.
+
+A signal's handler runs between any two instructions of the main thread, so also in the middle of
+a hook, and a timeout or a debugger may have an exception raised in a thread from outside. Such an
+exception is meant for the training script: it must arrive there, as if no hook had been running.
+All of this costs nothing until something is raised.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+from pathlib import Path
+from types import CodeType, FrameType, FunctionType, MethodType
+from typing import Any
+
+from traceml.trace.frames import variables_of
+
+PACKAGE = str(Path(__file__).parents[1]) + os.sep
+"""Code in files below this folder is ours."""
+MAX_WRAPPERS = 8
+"""Layers of `partial` and bound methods that are looked through to find a handler's code."""
+
+_WITHOUT_WORDS = (AssertionError, MemoryError, NotImplementedError, StopIteration)
+"""What our own code, or what it calls in C, raises without saying anything."""
+_HAS_VARIABLE_ARGUMENTS = 0x04
+_HAS_VARIABLE_OPTIONS = 0x08
+
+
+def is_interruption(error: BaseException) -> bool:
+    """Whether an exception that left our code was raised by somebody who interrupted it.
+
+    That is everything which is no `Exception` (Ctrl-C, an exit), what a signal's handler raised,
+    and what was set in this thread from outside. What user code raises that we ourselves call
+    (a `__str__`, a property) is no interruption: without us it would not have been called.
+    """
+    if not isinstance(error, Exception):
+        return True
+    handlers = _codes_of_handlers()
+    traceback, frame = error.__traceback__, None
+    while traceback is not None:
+        caller, frame = frame, traceback.tb_frame
+        if frame.f_code in handlers or (caller is not None and _was_interrupting(frame, caller)):
+            return True
+        traceback = traceback.tb_next
+    # An exception that is set from outside comes as a class: it has no words, and is raised in
+    # whichever frame was running.
+    is_silent = not error.args and not isinstance(error, _WITHOUT_WORDS)
+    return is_silent and frame is not None and is_ours(frame)
+
+
+def is_ours(frame: FrameType) -> bool:
+    """Whether a frame runs code of this package."""
+    return frame.f_code.co_filename.startswith(PACKAGE)
+
+
+def drop_our_frames(error: BaseException) -> None:
+    """Take our frames off the near end of a traceback, right before a bare `raise`.
+
+    Every function of ours that stands between the script and torch does so, and the traceback
+    reads as if none had been there. Python 3.10 puts them back at the `raise`.
+    """
+    traceback = error.__traceback__
+    while traceback is not None and is_ours(traceback.tb_frame):
+        traceback = traceback.tb_next
+    error.__traceback__ = traceback
+
+
+def _was_interrupting(frame: FrameType, caller: FrameType) -> bool:
+    """Whether a frame was given the one below it: a handler gets the frame that it interrupts.
+
+    So a handler is recognised that has meanwhile put the one before it back in its place.
+    """
+    if is_ours(frame) or frame.f_back is not caller:
+        return False
+    code = frame.f_code
+    is_variable = bool(code.co_flags & _HAS_VARIABLE_ARGUMENTS)
+    has_options = bool(code.co_flags & _HAS_VARIABLE_OPTIONS)
+    count = code.co_argcount + code.co_kwonlyargcount + is_variable + has_options
+    variables = variables_of(frame)
+    for name in code.co_varnames[:count]:
+        value = variables.get(name)
+        if value is caller:
+            return True
+        if type(value) is tuple and any(each is caller for each in value):
+            return True
+    return False
+
+
+def _codes_of_handlers() -> set[CodeType]:
+    """The code of every function that handles a signal at present."""
+    found = (_code_of(signal.getsignal(number)) for number in signal.valid_signals())
+    return {code for code in found if code is not None}
+
+
+def _code_of(handler: Any) -> CodeType | None:
+    """The code that runs when this is called; `None` where it is not written in Python."""
+    for _ in range(MAX_WRAPPERS):
+        if isinstance(handler, FunctionType):
+            return handler.__code__
+        if isinstance(handler, functools.partial):
+            handler = handler.func
+        elif isinstance(handler, MethodType):
+            handler = handler.__func__
+        else:
+            call: Any = type(handler).__call__
+            return call.__code__ if isinstance(call, FunctionType) else None
+    return None
