@@ -96,7 +96,7 @@ def test_activation_checkpointing_is_seen_and_no_failure(traced, use_reentrant):
 
     train(net, 5, forward=forward)
     assert recorded(traced).checkpoints_activations is True
-    assert [each["kind"] for each in traced.messages()] == ["settings"]
+    assert "failure" not in [each["kind"] for each in traced.messages()]
 
 
 def test_the_hooks_are_gone_after_the_first_steps_and_so_is_the_look(traced):

@@ -170,38 +170,33 @@ class Models:
         self._wrapped.add((kind, name))
         call = getattr(kind, name)
         watched = self._watched
-        begin, end, abort = self._events()
+        begin, end, leave = self._events()
 
         @functools.wraps(call)
         def timed(model: Any, *arguments: Any, **options: Any) -> Any:
             if is_compiling():
                 return call(model, *arguments, **options)
+            is_outermost, mode = False, None
             try:
                 known = watched.get(id(model))
-                if known is None or self._depth or known() is not model:
-                    return call(model, *arguments, **options)
-                mode = begin(model)
-                if mode is None:  # in another thread, or when nothing is recorded
-                    return call(model, *arguments, **options)
-                try:
-                    result = call(model, *arguments, **options)
-                    end(model, mode)
-                    return result
-                except BaseException as error:
-                    if type(error).__name__ == END_OF_RECOMPUTATION:
-                        end(model, mode)
-                    else:
-                        abort()
-                    raise
-                finally:
+                is_outermost = known is not None and not self._depth and known() is model
+                if is_outermost:
+                    mode = begin(model)  # nothing in another thread, or where nothing is recorded
+                result = call(model, *arguments, **options)
+                if mode is not None:
                     self._depth = 0
+                    end(model, mode)
+                return result
             except BaseException as error:
+                if is_outermost:
+                    self._depth = 0
+                    leave(error, model, mode)
                 drop_our_frames(error)
                 raise
 
         self._session.replace(kind, name, timed)
 
-    def _events(self) -> tuple[Callable[..., Any], Callable[..., Any], Callable[[], None]]:
+    def _events(self) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., None]]:
         """What happens when a watched model is called, has returned, or has raised."""
         session, recorder, tracer = self._session, self._session.recorder, self._session.tracer
         begin_forward, end_forward = tracer.begin_forward, tracer.end_forward
@@ -219,11 +214,15 @@ class Models:
             if self._is_looking and not called.knows(model):
                 called.add(model)
 
-        def abort() -> None:
-            note_safely(tracer.abort, FORWARD)
-            session.failures.note("forward")
+        def leave(error: BaseException, model: Any, mode: int | None) -> None:
+            if type(error).__name__ == END_OF_RECOMPUTATION and mode is not None:
+                guarded_end(model, mode)
+            else:
+                note_safely(tracer.abort, FORWARD)
+                session.failures.note("forward")
 
-        return session.guard(begin), session.guard(end), abort
+        guarded_end = session.guard(end)
+        return session.guard(begin), guarded_end, leave
 
     def _look(self) -> None:
         """After each step: if a model was not called, try the next way of seeing it."""

