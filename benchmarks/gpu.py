@@ -48,18 +48,20 @@ def main() -> None:
     """Run the parts one after the other; the exit status says whether everything was right."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the runs in this folder")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there too")
     options = parser.parse_args()
     _require_cuda(parser)
     began = time.monotonic()
     lines: list[Line] = []
-    with tempfile.TemporaryDirectory(prefix="traceml-gpu-") as folder:
+    with tempfile.TemporaryDirectory(prefix="traceml-gpu-") as scratch:
+        folder = options.keep or Path(scratch)
         if "tests" in options.parts:
             lines += [run_tests()]
         if "faults" in options.parts:
-            lines += plant_faults(Path(folder) / "faults")
+            lines += plant_faults(folder / "faults")
         if "jobs" in options.parts:
-            lines += judge_jobs(Path(folder) / "jobs")
+            lines += judge_jobs(folder / "jobs")
     text = report(lines, time.monotonic() - began)
     print(f"\n{text}")
     if options.markdown:
