@@ -14,11 +14,12 @@ from torch.utils.data import DataLoader
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--tiny", action="store_true", help="small enough for a CPU")
-parser.add_argument("--fixed", action="store_true", help="enough workers")
+parser.add_argument("--fixed", action="store_true", help="the text is tokenised already")
 options = parser.parse_args()
 length, batch, width, layers = (32, 4, 64, 1) if options.tiny else (256, 16, 512, 4)
 steps, passes = (6, 0) if options.tiny else (30, 60)
-workers = 12 if options.fixed else 2
+if options.fixed:
+    passes = 0
 
 set_seed(0)
 accelerator = Accelerator(
@@ -29,7 +30,11 @@ accelerator = Accelerator(
 model = GPT(8192, length, width, layers)
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
 train = DataLoader(
-    Tokens(2 * steps * batch, length, 8192, passes), batch, shuffle=True, num_workers=workers
+    Tokens(2 * steps * batch, length, 8192, passes),
+    batch,
+    shuffle=True,
+    num_workers=2,
+    persistent_workers=True,
 )
 valid = DataLoader(Tokens(2 * batch, length, 8192), batch, num_workers=2)
 model, optimizer, train, valid = accelerator.prepare(model, optimizer, train, valid)

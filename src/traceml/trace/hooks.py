@@ -191,6 +191,8 @@ def _optimizer_events(
         recorder.optimizer_mark = recorder.note(begin_optimizer, identity)
 
     def end(optimizer: Any) -> None:
+        if search.passes:  # backward ran in a closure of this step, which is seen
+            search.end_step()
         gpu, began = tracer.gpu, recorder.optimizer_mark
         dry = None if gpu is None or began is None else gpu.queue_is_dry(began)
         if tracer.fetches:

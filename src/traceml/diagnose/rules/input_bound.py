@@ -128,14 +128,16 @@ def _without_workers(facts: Facts, wait_s: float, body_s: float) -> str:
 
 def _with_workers(facts: Facts, workers: int, wait_s: float, body_s: float) -> str:
     empty_share = facts.loader.empty_share
-    if _workers_keep_up(facts.loader):
+    busy = [p.workers_cpu_cores.mean for p in facts.processes if p.workers_cpu_cores.mean]
+    are_busy = bool(busy) and max(busy) / workers >= BUSY_WORKER
+    # What lies ready beside busy workers came out of order: the batch asked for is another.
+    if not are_busy and _workers_keep_up(facts.loader):
         return (
             f"A batch was ready in {percent(1 - (empty_share or 0.0))} of the fetches, so that "
             "handing it over takes the time: send smaller batches (uint8, no Python objects), "
             "tensors instead of lists, and see that the training process has a core to itself."
         )
-    busy = [p.workers_cpu_cores.mean for p in facts.processes if p.workers_cpu_cores.mean]
-    if busy and max(busy) / workers < BUSY_WORKER:
+    if busy and not are_busy:
         return (
             f"The workers ({workers}) mostly wait themselves, with "
             f"{max(busy) / workers:.1f} cores each busy, for storage or to hand batches over: "
@@ -145,7 +147,7 @@ def _with_workers(facts: Facts, workers: int, wait_s: float, body_s: float) -> s
     needed = max(workers + 1, _workers_for(workers * (wait_s + body_s), body_s))
     empty = (
         ""
-        if empty_share is None
+        if empty_share is None or _workers_keep_up(facts.loader)
         else f" (no batch was ready in {percent(empty_share)} of the fetches)"
     )
     return _ask_for(facts, needed, f"{count(workers, 'worker')} cannot keep up{empty}")
