@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -23,6 +24,9 @@ from benchmarks.jobs.catalog import JOBS
 
 ROOT = Path(__file__).parents[1]
 PARTS = ("tests", "faults", "jobs")
+TESTS_AT_ONCE = 4
+ALONE = ("test_counters.py", "test_diagnoses.py", "test_user_lines.py")
+"""Test files that measure how busy the GPU is, or how long something takes."""
 _COUNTS = re.compile(r"(\d+) (passed|failed|error|skipped)")
 
 
@@ -57,7 +61,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="traceml-gpu-") as scratch:
         folder = options.keep or Path(scratch)
         if "tests" in options.parts:
-            lines += [run_tests()]
+            lines += run_tests()
         if "faults" in options.parts:
             lines += plant_faults(folder / "faults")
         if "jobs" in options.parts:
@@ -70,16 +74,31 @@ def main() -> None:
     sys.exit(any(line.complaint for line in lines))
 
 
-def run_tests() -> Line:
-    """The tests that need a GPU; the jobs among them come later, with their table."""
-    words = [sys.executable, "-m", "pytest", "-q", "tests/gpu", "--ignore=tests/gpu/test_jobs.py"]
+def run_tests() -> list[Line]:
+    """The tests that need a GPU; the jobs among them come later, with their table.
+
+    A GPU can be shared by those that measure no times: they run beside each other first.
+    """
+    files = sorted((ROOT / "tests" / "gpu").glob("test_*.py"))
+    shared = [file for file in files if file.name not in (*ALONE, "test_jobs.py")]
+    with ThreadPoolExecutor(TESTS_AT_ONCE) as pool:
+        lines = list(pool.map(_run_test_file, shared))
+    return lines + [_run_test_file(file) for file in files if file.name in ALONE]
+
+
+def _run_test_file(file: Path) -> Line:
+    words = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-rf", str(file)]
+    began = time.monotonic()
     done = subprocess.run(
         words, cwd=ROOT, env=commands.environment(), capture_output=True, text=True
     )
-    print(done.stdout[-6000:], flush=True)
     counts = ", ".join(" ".join(found) for found in _COUNTS.findall(done.stdout[-400:]))
     complaint = "" if done.returncode == 0 else f"exit status {done.returncode}"
-    return Line("tests", "tests/gpu", counts or "nothing ran", complaint=complaint)
+    line = Line("tests", file.name, counts or "nothing ran", complaint=complaint)
+    print(*line.cells(), f"{time.monotonic() - began:.0f} s", sep="  ", flush=True)
+    if complaint:
+        print(done.stdout[-6000:], flush=True)
+    return line
 
 
 def plant_faults(folder: Path) -> list[Line]:

@@ -18,9 +18,11 @@ def write_steps(session: Session, count: int) -> None:
     for _ in range(count):
         began = time.perf_counter_ns()
         known = {"start_ns": began, "wall_ns": 1000, "body_ns": 1000, "optimizer_steps": 1}
-        nothing = {"q": layout.NOT_MEASURED, "i": layout.NOT_MEASURED, "I": 0, "d": 0.0}
+        nothing = {"I": 0, "d": 0.0}
         fields = layout.STEP[:-1]  # the ring adds the sequence
-        ring.write_step(*(known.get(name, nothing[kind]) for name, kind in fields))
+        ring.write_step(
+            *(known.get(name, nothing.get(kind, layout.NOT_MEASURED)) for name, kind in fields)
+        )
 
 
 def take_steps(count: int) -> None:

@@ -78,7 +78,7 @@ JOBS = (
     Job(
         "gradient checkpointing, accumulation 4",
         "transformer",
-        ("--checkpointing", "--accumulate", "4", "--batch", "96", "--steps", "6"),
+        ("--checkpointing", "--accumulate", "4", "--batch", "96", "--steps", "10"),
         COMPUTE,
     ),
     Job("fp16, GradScaler", "half_precision", (), COMPUTE, never=("NON_FINITE_LOSS",)),

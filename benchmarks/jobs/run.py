@@ -18,7 +18,7 @@ from benchmarks.faults.judge import all_findings, step_time_ms, top_finding
 from benchmarks.jobs.catalog import Job
 
 TIMEOUT_S = 240.0
-PLAIN_AT_ONCE = 4
+PLAIN_AT_ONCE = 6
 """Plain runs say how training goes, not how fast, so several may share the GPU."""
 LOSS_TOLERANCE = 0.01
 """Kernels that add in any order make two plain runs differ as well, by less than this."""
@@ -147,7 +147,7 @@ def _wrong_onset(traced: Run, said: dict[str, Any]) -> Iterator[str]:
     if true is None:
         return
     evidence = said.get("evidence") or {}
-    last_finite, first = evidence.get("last_finite_step"), evidence.get("step")
+    last_finite, first = evidence.get("last_finite_step"), evidence.get("first_step")
     if last_finite is None or first is None or not last_finite < int(true[1]) <= first:
         yield f"non-finite between {last_finite} and {first}, truly at {true[1]}"
 

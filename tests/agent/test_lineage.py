@@ -253,12 +253,13 @@ def test_two_runs_of_one_command_are_identical_until_something_changes(tmp_path:
 
     (tmp_path / "data" / "a").write_text("22")
     (tmp_path / "train.py").write_text((tmp_path / "train.py").read_text() + "# slower\n")
-    found = compare_lineages([first], [run("third", OMP_NUM_THREADS="2")])
+    found = compare_lineages([first], [run("third", OMP_NUM_THREADS="3")])
     names = {group: [each.name for each in rows] for group, rows in found.differences.items()}
     assert names == {
         "code": ["dirty", "changes"],
         "command": ["script content"],
         "data": ["data"],
+        "settings": ["cpu_threads"],
         "variables": ["OMP_NUM_THREADS"],
     }
 

@@ -15,7 +15,12 @@ torch.manual_seed(0)
 model = GPT(8192, length, 512, 6).cuda()
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, capturable=True)
 train = DataLoader(
-    Tokens(steps * batch, length, 8192), batch, shuffle=True, num_workers=8, pin_memory=True
+    Tokens(steps * batch, length, 8192),
+    batch,
+    shuffle=True,
+    num_workers=8,
+    pin_memory=True,
+    persistent_workers=True,
 )
 valid = DataLoader(Tokens(2 * batch, length, 8192), batch, num_workers=2)
 ids = torch.zeros(batch, length, dtype=torch.long, device="cuda")

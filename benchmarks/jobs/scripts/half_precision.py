@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 parser = argparse.ArgumentParser()
 parser.add_argument("--tiny", action="store_true", help="small enough for a CPU")
 options = parser.parse_args()
-size, batch, channels, steps = (32, 4, 8, 6) if options.tiny else (96, 256, 128, 40)
+size, batch, channels, steps = (32, 4, 8, 6) if options.tiny else (96, 256, 128, 25)
 device = "cpu" if options.tiny else "cuda"
 
 torch.manual_seed(0)
@@ -28,7 +28,7 @@ train = DataLoader(
     Images(steps * batch, size),
     batch,
     shuffle=True,
-    num_workers=8,
+    num_workers=6,
     pin_memory=True,
     persistent_workers=True,
 )

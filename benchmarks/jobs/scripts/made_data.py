@@ -62,8 +62,8 @@ class Tokens(Dataset):
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         generator = np.random.default_rng(index)
         start = int(generator.integers(0, self.vocabulary))
-        ids = [(start + place * 7) % self.vocabulary for place in range(self.length)]
+        ids = (start + 7 * np.arange(self.length)) % self.vocabulary
         for _ in range(self.passes):
-            ids = [int(word) for word in " ".join(map(str, ids)).split()]
-        tokens = torch.tensor(ids)
+            ids = np.array([int(word) for word in " ".join(map(str, ids)).split()])
+        tokens = torch.from_numpy(ids)
         return {"input_ids": tokens, "labels": tokens.clone()}

@@ -30,7 +30,14 @@ model = GPT(8192, length, width, layers, saves_memory=options.checkpointing).to(
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
 net = torch.compile(model, mode=options.compile_mode) if options.compile_mode else model
 count = options.steps * options.accumulate * batch
-train = DataLoader(Tokens(count, length, 8192), batch, shuffle=True, num_workers=6, pin_memory=True)
+train = DataLoader(
+    Tokens(count, length, 8192),
+    batch,
+    shuffle=True,
+    num_workers=6,
+    pin_memory=True,
+    persistent_workers=True,
+)
 valid = DataLoader(Tokens(2 * batch, length, 8192), batch, num_workers=2, pin_memory=True)
 
 
