@@ -23,7 +23,12 @@ torch.manual_seed(0)
 model = residual_network(channels, 2, 100).to(device)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
 train = DataLoader(
-    Images(steps * batch, size, passes=2), batch, shuffle=True, num_workers=workers, pin_memory=True
+    Images(steps * batch, size, passes=2),
+    batch,
+    shuffle=True,
+    num_workers=workers,
+    pin_memory=True,
+    persistent_workers=True,
 )
 valid = DataLoader(Images(2 * batch, size), batch, num_workers=2, pin_memory=True)
 done = 0

@@ -22,7 +22,6 @@ COMPUTE_SHARE = 0.50  # of the step: below, the GPU waits for something else tha
 LOW_UTILISATION = 0.50  # more than half of the GPU is unused
 MIN_LOST_SHARE = 0.10  # of the step: with less to win, launching is not what holds the GPU up
 CRITICAL_STEP_S = 0.003  # a shorter step is a toy, for which nobody needs the GPU
-GRAPH_MODES = ("reduce-overhead", "max-autotune")  # of torch.compile: they replay CUDA graphs
 
 
 def check(facts: Facts) -> Finding | None:
