@@ -8,7 +8,13 @@ import time
 
 import pytest
 
-from traceml.model.secrets import is_secret, masked, masked_text, without_credentials
+from traceml.model.secrets import (
+    is_secret,
+    masked,
+    masked_message,
+    masked_text,
+    without_credentials,
+)
 
 LONG = "aB3" * 12
 
@@ -164,3 +170,30 @@ def test_a_plain_command_compiles_no_pattern() -> None:
 
 def test_a_remote_without_a_scheme_stays() -> None:
     assert without_credentials("git@github.com:a/b.git") == "git@github.com:a/b.git"
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        pytest.param("login with password=hunter failed", "login with password=*** failed", id="="),
+        pytest.param("bad token: abc, try again", "bad token: ***, try again", id="a colon"),
+        pytest.param("GET https://h/b?sig=abc&n=1", "GET https://h/b?sig=***&n=1", id="a URL"),
+        pytest.param("key=value and author: me", "key=value and author: me", id="plain words"),
+    ],
+)
+def test_a_message_shows_values_so_what_follows_a_secrets_name_is_masked(
+    text: str, kept: str
+) -> None:
+    assert masked_message(text) == kept
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        pytest.param(["passwd:swordfish"], ["passwd:***"], id="after a colon"),
+        pytest.param(["https://h/b?sv=1&sig=abc"], ["https://h/b?sv=1&sig=***"], id="a signature"),
+        pytest.param(["s3://bucket:8080/token"], ["s3://bucket:8080/token"], id="a port"),
+    ],
+)
+def test_more_forms_of_secrets_on_a_command_line(words: list[str], expected: list[str]) -> None:
+    assert masked(words) == tuple(expected)

@@ -224,7 +224,8 @@ def _masked_match(found: re.Match[str]) -> str:
 
 def _masked_inline(found: re.Match[str]) -> str:
     name, value = found["name"], found["value"]
-    if value.startswith("//") or not _is_secret_name(name, value):
+    is_signature = found["divider"] == "=" and _words(name)[-1] in _SIGNATURES
+    if value.startswith("//") or not (is_signature or _is_secret_name(name, value)):
         return found[0]
     return f"{name}{found['divider']}{MASK}"
 

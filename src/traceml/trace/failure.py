@@ -28,7 +28,7 @@ from traceml.model.failure import (
     is_users,
     line_name,
 )
-from traceml.model.secrets import masked_text
+from traceml.model.secrets import masked_message
 from traceml.trace.footprint import footprint
 from traceml.trace.frames import variables_of
 from traceml.trace.interruptions import PACKAGE, is_interruption
@@ -209,7 +209,7 @@ def describe(
     return FailureReport(
         rank=0,
         error=kind,
-        message=masked_text(message[:LONGEST_MESSAGE]),
+        message=masked_message(message[:LONGEST_MESSAGE]),
         phase=walk.phase,
         where=where,
         is_handled=is_handled,

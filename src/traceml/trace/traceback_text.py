@@ -6,7 +6,7 @@ import os
 import traceback
 from pathlib import Path
 
-from traceml.model.secrets import masked_text
+from traceml.model.secrets import masked_message
 
 MAX_LETTERS = 12_000
 """Of a traceback that is kept: some eighty frames."""
@@ -31,7 +31,7 @@ def traceback_text(
         callers = reversed(list(traceback.walk_stack(error.__traceback__.tb_frame.f_back)))
         found.stack[:0] = traceback.StackSummary.extract(callers, lookup_lines=False)
     _leave_out_our_frames(found)
-    return shortened(masked_text("".join(found.format())).rstrip("\n"), max_letters)
+    return shortened(masked_message("".join(found.format())).rstrip("\n"), max_letters)
 
 
 def shortened(text: str, max_letters: int) -> str:
