@@ -23,8 +23,9 @@ class _Reading:
     cpu_s: float | None = None
     rss_bytes: int | None = None
     queued_s: float | None = None
-    """How long the main thread could have run and had no core, since it began; of ranks only."""
+    """How long the main thread could have run and had no core, since it began."""
     major_faults: float | None = None
+    """Of ranks only."""
 
 
 class ProcessSampler:
@@ -55,8 +56,10 @@ class ProcessSampler:
 
         wanted = set(below).union(*below.values())
         now = {pid: reading for pid in wanted if (reading := self._read(pid)) is not None}
+        for pid in now:
+            now[pid] = replace(now[pid], queued_s=_queued_s(pid))
         for pid in below.keys() & now.keys():
-            now[pid] = replace(now[pid], queued_s=_queued_s(pid), major_faults=_major_faults(pid))
+            now[pid] = replace(now[pid], major_faults=_major_faults(pid))
         interval_s = None if self._before_s is None else now_s - self._before_s
         samples = tuple(
             self._sample(rank, pid, below[pid], now, interval_s)
@@ -77,16 +80,14 @@ class ProcessSampler:
     ) -> ProcessSample:
         workers = [worker for worker in below if worker in now]
         before = self._before.get(pid)
-        queued = None if before is None else _growth(before.queued_s, now[pid].queued_s)
         faults = None if before is None else _growth(before.major_faults, now[pid].major_faults)
-        runqueue_share = _per_s(queued, interval_s)
         return ProcessSample(
             rank=rank,
             pid=pid,
             cpu_cores=None if before is None else _per_s(self._cpu_growth_s(pid, now), interval_s),
             rss_bytes=now[pid].rss_bytes,
             threads=_threads(self._followed[pid]),
-            runqueue_share=None if runqueue_share is None else min(1.0, runqueue_share),
+            runqueue_share=self._runqueue_share(pid, now, interval_s),
             major_faults_per_s=_per_s(faults, interval_s),
             workers=len(workers),
             workers_cpu_cores=(
@@ -94,8 +95,25 @@ class ProcessSampler:
                 if before is None
                 else _per_s(_sum(self._cpu_growth_s(worker, now) for worker in workers), interval_s)
             ),
+            workers_runqueue_share=max(
+                (
+                    share
+                    for worker in workers
+                    if (share := self._runqueue_share(worker, now, interval_s)) is not None
+                ),
+                default=None,
+            ),
             workers_rss_bytes=_whole(_sum(now[worker].rss_bytes for worker in workers)),
         )
+
+    def _runqueue_share(
+        self, pid: int, now: Mapping[int, _Reading], interval_s: float | None
+    ) -> float | None:
+        """None for a process that is new: it may have waited before it was met."""
+        before = self._before.get(pid)
+        queued_s = None if before is None else _growth(before.queued_s, now[pid].queued_s)
+        share = _per_s(queued_s, interval_s)
+        return None if share is None else min(1.0, share)
 
     def _cpu_growth_s(self, pid: int, now: Mapping[int, _Reading]) -> float | None:
         """CPU seconds since the last sample; all of them for a process that is new since then."""
