@@ -263,6 +263,29 @@ def test_memory_does_not_depend_on_the_load() -> None:
     assert (found.status, kinds(found)) == ("REGRESSION", [])
 
 
+def paced(step_ms: float, second_half: float) -> Summary:
+    """A run whose second half is so many times as slow as its first."""
+    made_run = made(step_ms)
+    first_ms = 2 * step_ms / (1 + second_half)
+    blocks = [first_ms] * 16 + [first_ms * second_half] * 16
+    wobble = [block * (1 + 0.002 * (-1) ** place) for place, block in enumerate(blocks)]
+    steps = msgspec.structs.replace(made_run.steps, block_steps=10, block_means_ms=tuple(wobble))
+    return msgspec.structs.replace(made_run, steps=steps)
+
+
+def test_a_pace_that_changed_in_one_run_alone_is_the_machines() -> None:
+    found = verdict(paced(100, 1.0), paced(112, 1.5))
+    assert found.status == "INCONCLUSIVE" and kinds(found) == ["unsteady"]
+    assert found.noise is not None and found.noise.sources[0].summary == (
+        "from its first half to its second the step time changed by +0% in A and by +50% in B"
+    )
+
+
+def test_a_pace_that_changes_alike_in_both_runs_is_their_own() -> None:
+    found = verdict(paced(100, 1.1), paced(120, 1.1))
+    assert (found.allowance_pct, kinds(found)) == (3, [])
+
+
 shares = st.floats(0, 100)
 hosts = st.fixed_dictionaries(
     {

@@ -45,6 +45,7 @@ class SourceKind(str, Enum):
     CPU_QUOTA = "cpu_quota"
     GPU_CLOCK = "gpu_clock"
     GPU_NEIGHBOURS = "gpu_neighbours"
+    UNSTEADY = "unsteady"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ def machine_noise(a: Conditions, b: Conditions) -> MachineNoise:
     """What may make two runs differ; nothing where a side recorded nothing."""
     found = [
         source
-        for find in (_cpu_wait, _host_load, _cpu_steal, _cpu_quota, _gpu_clock, _gpu_neighbours)
+        for find in _SOURCES
         if (source := find(a, b)) is not None
         and source.bias_log + source.scatter_log >= MIN_SHOWN_LOG
     ]
@@ -178,6 +179,23 @@ def _gpu_neighbours(a: Conditions, b: Conditions) -> Source | None:
     return Source(SourceKind.GPU_NEIGHBOURS, *found, bias, scatter, words)
 
 
+def _unsteady(a: Conditions, b: Conditions) -> Source | None:
+    """Runs alike change their pace alike; where they do not, the machine changed it.
+
+    Then half of the difference between the two changes is how far the means may be off.
+    """
+    found = _pair(a, b, lambda run: run.drift_log)
+    if found is None:
+        return None
+    scatter = abs(found[1] - found[0]) / 2
+    changes = math.expm1(found[0]), math.expm1(found[1])
+    words = (
+        f"from its first half to its second the step time changed by {_signed(changes[0])} in A "
+        f"and by {_signed(changes[1])} in B"
+    )
+    return Source(SourceKind.UNSTEADY, *changes, 0.0, scatter, words)
+
+
 def _pair(
     a: Conditions, b: Conditions, fact: Callable[[Conditions], float | None]
 ) -> tuple[float, float] | None:
@@ -266,5 +284,15 @@ def _filled(words: str, found: tuple[float, float]) -> str:
     return words.format(_percent(found[0]), _percent(found[1]))
 
 
+def _signed(share: float) -> str:
+    return f"{100 * share:+.0f}%"
+
+
 def _percent(share: float) -> str:
     return f"{100 * share:.0f}%"
+
+
+_SOURCES = (
+    *(_cpu_wait, _host_load, _cpu_steal, _cpu_quota),
+    *(_gpu_clock, _gpu_neighbours, _unsteady),
+)

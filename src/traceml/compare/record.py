@@ -79,7 +79,8 @@ class NoiseSource(Struct, frozen=True):
     """Something about the machine that can make two runs of one command differ."""
 
     kind: str
-    """`cpu_wait`, `host_load`, `cpu_steal`, `cpu_quota`, `gpu_clock`, `gpu_neighbours`."""
+    """`cpu_wait`, `host_load`, `cpu_steal`, `cpu_quota`, `gpu_clock`, `gpu_neighbours`,
+    `unsteady`."""
     lhs: float
     """What A recorded of it: a share of one, of `gpu_neighbours` bytes."""
     rhs: float

@@ -45,6 +45,11 @@ class Change:
         """Whether "nothing changed" lies outside the interval."""
         return self.low > 1 or self.high < 1
 
+    @property
+    def reach_log(self) -> float:
+        """How far the interval reaches to either side, as a logarithm."""
+        return (math.log(self.high) - math.log(self.low)) / 2
+
     def lies_between(self, low: float, high: float) -> bool:
         """Whether the whole interval does."""
         return low <= self.low and self.high <= high

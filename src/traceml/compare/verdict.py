@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from traceml.compare.allowance import Allowance, allowance_for
+from traceml.compare.allowance import MAX_LOG, Allowance, allowance_for
 from traceml.compare.further_runs import FurtherRuns, Seen, further_runs
 from traceml.compare.measured import Observed
 from traceml.compare.record import Gate, Status
@@ -129,11 +129,18 @@ def _no_change(found: Observed, terms: Terms) -> tuple[float, float]:
 
 
 def _is_real(found: Observed, allowance: Allowance, sides: Sides) -> bool:
-    """Beyond what chance does: by the runs, or by the steps and what runs alike may differ."""
+    """Beyond what chance does: by the runs, or by the steps and what runs alike may differ.
+
+    Of one run each, the error of the steps and the noise between runs come together, and are
+    independent of each other.
+    """
     change = found.change
-    if change is not None and not change.excludes_none:
-        return False
-    return change is not None if sides.several else is_beyond(found, allowance.share)
+    if sides.several:
+        return change is not None and change.excludes_none
+    if change is None:
+        return is_beyond(found, allowance.share)
+    noise_log = math.hypot(math.log1p(allowance.share), change.reach_log)
+    return is_beyond(found, math.expm1(min(noise_log, MAX_LOG)))
 
 
 def _memory_status(found: Observed, allowance: Allowance, sides: Sides) -> Status:
