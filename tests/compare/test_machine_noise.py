@@ -140,17 +140,17 @@ def on_gpu(step_ms: float = 100.0, system: dict[str, Any] | None = None, **field
     ],
 )  # fmt: skip
 def test_what_the_machine_did_is_no_verdict(a: Summary, b: Summary, kind: str, words: str) -> None:
-    """Each was one before: the change is beyond the 3 % of a quiet machine."""
+    """Each was one before: the change is beyond what quiet runs differ by."""
     there, back = verdict(a, b), verdict(b, a)
     assert (there.status, back.status) == ("INCONCLUSIVE", "INCONCLUSIVE")
     assert kinds(there)[0] == kind
-    assert there.noise is not None and there.noise.base_share == 0.03
+    assert there.noise is not None and there.noise.base_share in (0.03, 0.075)
     assert there.allowance_pct == pytest.approx(100 * there.noise.share)
     assert back.allowance_pct == pytest.approx(there.allowance_pct)
     assert words in there.why and "a difference of this size can come from that" in there.why
     assert "while the machine is otherwise idle" in there.next
     text = " ".join(comparison_text(compare(a, b, NAMES)).split())
-    assert f"assuming ±{there.allowance_pct:.3g}% run-to-run noise instead of ±3%" in text
+    assert f"assuming ±{there.allowance_pct:.3g}% run-to-run noise instead of ±" in text
 
 
 @pytest.mark.parametrize(
@@ -198,13 +198,13 @@ def test_what_the_machine_did_is_no_verdict(a: Summary, b: Summary, kind: str, w
 def test_a_real_change_is_still_found(a: Summary, b: Summary) -> None:
     found = verdict(a, b)
     assert (found.status, verdict(b, a).status) == ("REGRESSION", "IMPROVEMENT")
-    assert found.allowance_pct < 6
+    assert found.allowance_pct < 9
 
 
 def test_a_large_change_is_found_on_a_busy_machine() -> None:
     busy = {"cpu_percent": 80.0, "cpu_other_percent": 30.0}
     found = verdict(made(100, busy), made(150, busy))
-    assert found.status == "REGRESSION" and 3 < found.allowance_pct < 25
+    assert found.status == "REGRESSION" and 7.5 < found.allowance_pct < 25
 
 
 @pytest.mark.parametrize("kind", ["HOST_BOUND", "INPUT_BOUND"])
@@ -277,13 +277,13 @@ def test_a_pace_that_changed_in_one_run_alone_is_the_machines() -> None:
     found = verdict(paced(100, 1.0), paced(112, 1.5))
     assert found.status == "INCONCLUSIVE" and kinds(found) == ["unsteady"]
     assert found.noise is not None and found.noise.sources[0].summary == (
-        "from its first half to its second the step time changed by +0% in A and by +50% in B"
+        "the step time varied by 0% from one eighth of A to another, and by 20% in B"
     )
 
 
 def test_a_pace_that_changes_alike_in_both_runs_is_their_own() -> None:
     found = verdict(paced(100, 1.1), paced(120, 1.1))
-    assert (found.allowance_pct, kinds(found)) == (3, [])
+    assert (found.allowance_pct, kinds(found)) == (7.5, [])
 
 
 shares = st.floats(0, 100)
@@ -319,7 +319,7 @@ def test_swapping_the_runs_changes_no_allowance_and_nothing_makes_it_smaller(
     there, back = verdict(a, b), verdict(b, a)
     assert there.allowance_pct == pytest.approx(back.allowance_pct)
     assert kinds(there) == kinds(back)
-    assert there.allowance_pct >= 3
+    assert there.allowance_pct >= (3 if clock == "gpu" else 7.5)
     msgspec.json.decode(to_json(compare(a, b, NAMES)))
 
 

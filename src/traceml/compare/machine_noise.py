@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from traceml.compare.run_conditions import Conditions
+from traceml.compare.unsteadiness import spread_of_parts, wandering_reach
 from traceml.model.quantities import memory
 
 BUSY_NEIGHBOUR_LOG = 0.5
@@ -20,6 +21,10 @@ BUSY_NEIGHBOUR_LOG = 0.5
 with cores to spare, shared caches, memory and clocks cost less. Times the share that is busy."""
 SCATTER_SHARE = 0.2
 """Of what a run lost to the machine: a few samples, one a second, tell it no better than that."""
+MIN_CORES = 0.01
+"""The kernel counts CPU time in ticks of 10 ms: less than one a second is none."""
+NEVER_WAITED_SHARE = 0.05
+"""Every thread waits for a core now and then; up to here it got all it wanted."""
 STARVED_SHARE = 0.2
 """From here on the CPU that a run gets sets its pace; the rule for CPU STARVED has the same."""
 NEIGHBOUR_ON_GPU_LOG = math.log(1.25)
@@ -112,11 +117,13 @@ def _less_of_the_cpu(a: Conditions, b: Conditions) -> float:
     A run that never waits for a core uses what it needs: another use of the CPU is then a change
     of the run itself, and no noise.
     """
-    if not a.own_cores or not b.own_cores:
+    if a.own_cores is None or b.own_cores is None:
         return 0.0
+    ratio = max(b.own_cores, MIN_CORES) / max(a.own_cores, MIN_CORES)
     waited = max(a.waited_for_others or 0.0, b.waited_for_others or 0.0)
     depends = max(a.host_dependence, b.host_dependence)
-    return abs(math.log(b.own_cores / a.own_cores)) * depends * min(1.0, waited / STARVED_SHARE)
+    starved = (waited - NEVER_WAITED_SHARE) / (STARVED_SHARE - NEVER_WAITED_SHARE)
+    return abs(math.log(ratio)) * depends * min(max(starved, 0.0), 1.0)
 
 
 def _host_load(a: Conditions, b: Conditions) -> Source | None:
@@ -180,20 +187,12 @@ def _gpu_neighbours(a: Conditions, b: Conditions) -> Source | None:
 
 
 def _unsteady(a: Conditions, b: Conditions) -> Source | None:
-    """Runs alike change their pace alike; where they do not, the machine changed it.
-
-    Then half of the difference between the two changes is how far the means may be off.
-    """
-    found = _pair(a, b, lambda run: run.drift_log)
-    if found is None:
+    reach = wandering_reach(a.block_means_ms, b.block_means_ms)
+    if reach is None:
         return None
-    scatter = abs(found[1] - found[0]) / 2
-    changes = math.expm1(found[0]), math.expm1(found[1])
-    words = (
-        f"from its first half to its second the step time changed by {_signed(changes[0])} in A "
-        f"and by {_signed(changes[1])} in B"
-    )
-    return Source(SourceKind.UNSTEADY, *changes, 0.0, scatter, words)
+    found = spread_of_parts(a.block_means_ms), spread_of_parts(b.block_means_ms)
+    words = "the step time varied by {} from one eighth of A to another, and by {} in B"
+    return Source(SourceKind.UNSTEADY, *found, 0.0, reach, _filled(words, found))
 
 
 def _pair(
@@ -282,10 +281,6 @@ def _range(shares: Sequence[float]) -> str:
 
 def _filled(words: str, found: tuple[float, float]) -> str:
     return words.format(_percent(found[0]), _percent(found[1]))
-
-
-def _signed(share: float) -> str:
-    return f"{100 * share:+.0f}%"
 
 
 def _percent(share: float) -> str:

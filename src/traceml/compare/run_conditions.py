@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from statistics import fmean
 
 from traceml.compare.measured import Values, section_of, values
 from traceml.model.finding import Kind, Section
@@ -13,8 +11,6 @@ from traceml.summaries.record import Summary
 MIN_HOST_DEPENDENCE = 0.1
 """Even a GPU that always has work gets it from the host, which may come late now and then."""
 
-MIN_HALF_BLOCKS = 4
-"""Blocks of steps in half a run: with fewer, one slow block would pass for a change of pace."""
 HOST_KINDS = frozenset(
     kind.value for kind in (Kind.HOST_BOUND, Kind.HOST_SYNC, Kind.INPUT_BOUND, Kind.WAIT_HEAVY)
 )
@@ -41,8 +37,8 @@ class Conditions:
     """Of the highest there is."""
     gpu_bytes_of_others: float | None = None
     """Memory in use on this run's GPUs that is not its own."""
-    drift_log: float | None = None
-    """How much longer a step took in the second half of the run than in the first, a logarithm."""
+    block_means_ms: tuple[float, ...] = ()
+    """Of the step time, along the run."""
     host_dependence: float = 1.0
     """How much of a delay of the host is one of the step; little while a busy GPU hides it."""
     gpu_dependence: float = 0.0
@@ -64,21 +60,10 @@ def conditions(run: Summary) -> Conditions:
         throttled=_share(system, "cpu_throttled_percent"),
         gpu_clock=_share(system, "gpu_clock_percent"),
         gpu_bytes_of_others=_gpu_bytes_of_others(run, system),
-        drift_log=_drift_log(run),
+        block_means_ms=run.steps.block_means_ms if run.steps else (),
         host_dependence=host_dependence,
         gpu_dependence=gpu_dependence,
     )
-
-
-def _drift_log(run: Summary) -> float | None:
-    blocks = run.steps.block_means_ms if run.steps else ()
-    half = len(blocks) // 2
-    if half < MIN_HALF_BLOCKS or min(blocks) <= 0 or max(blocks) == math.inf:
-        return None
-    first, second = (
-        fmean(each / max(blocks) for each in p) for p in (blocks[:half], blocks[-half:])
-    )
-    return math.log(second / first)
 
 
 def _share(found: Values, metric: str) -> float | None:
