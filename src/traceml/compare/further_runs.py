@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from traceml.compare.student import quantile
+from traceml.compare.student import chi_square, quantile
 from traceml.compare.terms import Terms
 
 MAX_RUNS = 100
@@ -78,8 +78,6 @@ def _fewest(seen: Seen, terms: Terms, chance: float, least: int = 1) -> int | No
 
 def chance_of_verdict(seen: Seen, terms: Terms, further: int) -> float:
     """That so many more runs per side, with those that are there, show a change or none."""
-    from scipy import special  # late: only groups of runs are asked about
-
     freedom = _freedom_with(seen, further)
     before = _error_share(seen, 0)
     after = _error_share(seen, further)
@@ -87,7 +85,7 @@ def chance_of_verdict(seen: Seen, terms: Terms, further: int) -> float:
     old_weight = (after / before) ** 2
     total = 0.0
     for level in _MIDDLES:
-        spread = seen.spread * math.sqrt(seen.freedom / special.chdtri(seen.freedom, level))
+        spread = seen.spread * math.sqrt(seen.freedom / chi_square(level, seen.freedom))
         reach = quantile(freedom) * spread * after
         scatter = spread * after * math.sqrt(1 - old_weight)
         places = _verdicts(reach, terms)

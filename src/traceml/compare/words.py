@@ -214,7 +214,7 @@ def _range_words(further: FurtherRuns) -> str:
         return f"{count(further.high, 'more run')} per side would do in 4 of 5 such cases"
     return (
         f"{further.low} to {further.high} more runs per side, by what these show: {further.low} "
-        f"give a verdict in about half of such cases, {further.high} in 4 of 5"
+        f"give a verdict in half of such cases or more, {further.high} in 4 of 5 or more"
     )
 
 
