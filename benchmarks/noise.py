@@ -25,7 +25,9 @@ from pathlib import Path
 from benchmarks import commands
 from benchmarks.calibration import DECIDED, step_ms, wilson
 from benchmarks.figure import Figure
+from traceml.compare.measured import values
 from traceml.compare.pair import compare
+from traceml.model.finding import Section
 from traceml.summaries.read import FILE_NAME, read_summary
 from traceml.summaries.record import Summary
 
@@ -43,6 +45,8 @@ CHANGED_WORK = {"+10 %": 22, "+30 %": 26}
 SCRIPTS = ("train_layers", "train_loader")
 ALONE, LOADED = "alone", "loaded"
 TARGET_FALSE = "≤ 5 %"
+QUIET_PERCENT = 10.0
+"""Of the CPU, by other programs."""
 
 _BURN = "while True: pass"
 
@@ -179,10 +183,19 @@ def judge(folder: Path) -> list[Figure]:
         ]
         for kind in CHANGED_WORK
     }
+    alike["both alone and quiet"] = list(filter(_is_quiet, alike["both alone"]))
+    for what, pairs in list(changed.items()):
+        changed[f"{what} on a quiet machine"] = list(filter(_is_quiet, pairs))
     return [
-        *(_false(what, pairs) for what, pairs in alike.items()),
-        *(_power(what, pairs) for what, pairs in changed.items()),
+        *(_false(what, pairs) for what, pairs in alike.items() if pairs),
+        *(_power(what, pairs) for what, pairs in changed.items() if pairs),
     ]
+
+
+def _is_quiet(pair: Pair) -> bool:
+    """Whether nobody else used much of the machine: alone is not quiet on a shared one."""
+    others = [values(Section.SYSTEM, run).get("cpu_other_percent") for run in pair]
+    return all(percent is not None and percent < QUIET_PERCENT for percent in others)
 
 
 def _of_kind(found: dict[str, Summary], script: str, kind: str) -> list[Summary]:

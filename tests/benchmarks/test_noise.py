@@ -49,7 +49,10 @@ def test_kept_runs_are_judged_pair_by_pair(tmp_path: Path) -> None:
         "same script, both alone": 0.0,
         "same script, both under load": 100.0,
         "same script, one alone, one under load": 50.0,
+        "same script, both alone and quiet": 0.0,
         "planted +10 %, both alone": 100.0,
         "planted +30 %, both alone": 100.0,
+        "planted +10 % on a quiet machine, both alone": 100.0,
+        "planted +30 % on a quiet machine, both alone": 100.0,
     }
     assert found["same script, both alone: false verdicts"].spread.endswith("0 of 2 pairs")
