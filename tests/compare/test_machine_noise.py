@@ -286,6 +286,22 @@ def test_a_pace_that_changes_alike_in_both_runs_is_their_own() -> None:
     assert (found.allowance_pct, kinds(found)) == (7.5, [])
 
 
+def on_virtual(summary: Summary) -> Summary:
+    hardware = {"lineage": {"hardware": {"virtual": True}}}
+    return msgspec.structs.replace(summary, lineage=run(**hardware).lineage)
+
+
+def test_the_neighbours_of_a_virtual_machine_are_on_no_record() -> None:
+    found = verdict(on_virtual(made()), on_virtual(made(115)))
+    assert (found.status, kinds(found)) == ("INCONCLUSIVE", ["virtual_cpu"])
+    assert (
+        "the CPU is a virtual machine's, and what its neighbours do is not on record" in found.why
+    )
+    assert found.next.startswith("Run both sides again: one run each"), "nothing to make idle"
+    assert verdict(on_virtual(made()), on_virtual(made(130))).status == "REGRESSION"
+    assert verdict(on_virtual(on_gpu()), on_virtual(on_gpu(110))).status == "REGRESSION"
+
+
 shares = st.floats(0, 100)
 hosts = st.fixed_dictionaries(
     {

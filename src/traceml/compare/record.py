@@ -80,7 +80,7 @@ class NoiseSource(Struct, frozen=True):
 
     kind: str
     """`cpu_wait`, `host_load`, `cpu_steal`, `cpu_quota`, `gpu_clock`, `gpu_neighbours`,
-    `unsteady`."""
+    `unsteady`, `virtual_cpu`."""
     lhs: float
     """What A recorded of it: a share of one, of `gpu_neighbours` bytes."""
     rhs: float

@@ -31,6 +31,8 @@ class Conditions:
     """Of the time of the process that sets the pace: it could run, and others had the cores."""
     own_cores: float | None = None
     """Cores that the run's own processes kept busy together: what it got of the machine."""
+    is_virtual: bool = False
+    """Whether the CPU is a virtual machine's."""
     throttled: float | None = None
     """Of the time, by the control group's CPU quota."""
     gpu_clock: float | None = None
@@ -57,6 +59,7 @@ def conditions(run: Summary) -> Conditions:
         stolen=_share(system, "cpu_steal_percent"),
         waited_for_others=_waited_for_others(run, process, busy, others),
         own_cores=_own_cores(run, process),
+        is_virtual=bool(run.lineage and run.lineage.hardware and run.lineage.hardware.virtual),
         throttled=_share(system, "cpu_throttled_percent"),
         gpu_clock=_share(system, "gpu_clock_percent"),
         gpu_bytes_of_others=_gpu_bytes_of_others(run, system),

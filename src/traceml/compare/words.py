@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from traceml.compare.further_runs import MAX_RUNS, FurtherRuns
+from traceml.compare.machine_noise import SourceKind
 from traceml.compare.measured import Observed
 from traceml.compare.record import Delta, Moved, RankChanges, Status
 from traceml.compare.sides import Sides
@@ -190,7 +191,12 @@ def next_step(
 def _more_runs(found: Judgement, sides: Sides) -> str:
     further = found.further_runs
     if not sides.several:
-        state = " while the machine is otherwise idle" if found.allowance.noise.sources else ""
+        mendable = [
+            source
+            for source in found.allowance.noise.sources
+            if source.kind is not SourceKind.VIRTUAL_CPU
+        ]
+        state = " while the machine is otherwise idle" if mendable else ""
         said = (
             f"Run both sides again{state}: one run each can show only a change beyond "
             f"±{_pct(found.allowance.share)}"
