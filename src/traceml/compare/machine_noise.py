@@ -200,13 +200,18 @@ def _unsteady(a: Conditions, b: Conditions) -> Source | None:
 
 
 def _virtual_cpu(a: Conditions, b: Conditions) -> Source | None:
-    """The neighbours on the physical machine cannot be seen from inside a virtual one."""
+    """The neighbours on the physical machine cannot be seen from inside a virtual one.
+
+    Where they make the pace wander within the runs, that is counted there.
+    """
     if not a.is_virtual and not b.is_virtual:
         return None
     depends = max(run.host_dependence for run in (a, b) if run.is_virtual)
+    wandering = wandering_reach(a.block_means_ms, b.block_means_ms) or 0.0
+    scatter = math.sqrt(max(0.0, (VIRTUAL_CPU_LOG * depends) ** 2 - wandering**2))
     words = "the CPU is a virtual machine's, and what its neighbours do is not on record"
     found = float(a.is_virtual), float(b.is_virtual)
-    return Source(SourceKind.VIRTUAL_CPU, *found, 0.0, VIRTUAL_CPU_LOG * depends, words)
+    return Source(SourceKind.VIRTUAL_CPU, *found, 0.0, scatter, words)
 
 
 def _pair(
