@@ -63,9 +63,9 @@ def test_swapping_and_scaling_change_nothing() -> None:
 
 
 def test_parts_share_the_blocks_that_lie_across_them() -> None:
-    assert parts([1.0, 2.0, 3.0], 2) == pytest.approx([4 / 3, 8 / 3])
-    assert parts([1.0, 2.0, 3.0, 4.0], 2) == pytest.approx([1.5, 3.5])
-    assert parts([5.0] * 7, 3) == pytest.approx([5.0] * 3)
+    assert parts([1.0, 2.0, 3.0], 2) == pytest.approx([4 / 9, 8 / 9])
+    assert parts([1.0, 2.0, 3.0, 4.0], 2) == pytest.approx([1.5 / 4, 3.5 / 4])
+    assert parts([5.0] * 7, 3) == pytest.approx([1.0] * 3)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,9 @@ from traceml.summaries.record import Summary
 MIN_HOST_DEPENDENCE = 0.1
 """Even a GPU that always has work gets it from the host, which may come late now and then."""
 
+MAX_NUMBER = 1e30
+MAX_RANKS = 10**7
+"""A file with more than these was damaged."""
 HOST_KINDS = frozenset(
     kind.value for kind in (Kind.HOST_BOUND, Kind.HOST_SYNC, Kind.INPUT_BOUND, Kind.WAIT_HEAVY)
 )
@@ -49,7 +52,7 @@ class Conditions:
 
 def conditions(run: Summary) -> Conditions:
     """Those of one run, as far as its summary has them."""
-    system, process = values(Section.SYSTEM, run), values(Section.PROCESS, run)
+    system, process = _numbers(Section.SYSTEM, run), _numbers(Section.PROCESS, run)
     busy = _share(system, "cpu_percent")
     others = _busy_with_others(run, system, process)
     host_dependence, gpu_dependence = _dependence(run, system)
@@ -67,6 +70,15 @@ def conditions(run: Summary) -> Conditions:
         host_dependence=host_dependence,
         gpu_dependence=gpu_dependence,
     )
+
+
+def _numbers(section: Section, run: Summary) -> Values:
+    """Its metrics; what no machine can have recorded is not on record."""
+    return {
+        name: value
+        for name, value in values(section, run).items()
+        if value is not None and abs(value) < MAX_NUMBER
+    }
 
 
 def _share(found: Values, metric: str) -> float | None:
@@ -94,12 +106,13 @@ def _own_cores(run: Summary, process: Values) -> float | None:
 
 def _ranks(run: Summary) -> int:
     section = section_of(run, Section.PROCESS)
-    return max(1, (section and section.metadata.global_ranks_used) or run.meta.world_size or 1)
+    found = (section and section.metadata.global_ranks_used) or run.meta.world_size or 1
+    return min(max(found, 1), MAX_RANKS)
 
 
 def _machine_cores(run: Summary, process: Values) -> float | None:
     hardware = run.lineage and run.lineage.hardware
-    if hardware and hardware.threads:
+    if hardware and hardware.threads and 0 < hardware.threads < MAX_NUMBER:
         return float(hardware.threads)
     used, of_capacity = process.get("cpu_percent"), process.get("cpu_capacity_percent")
     return used / of_capacity if used and of_capacity else None
@@ -134,7 +147,7 @@ def _others_share(run: Summary, process: Values, busy: float | None, others: flo
 
 
 def _input_share(run: Summary) -> float:
-    step_time = values(Section.STEP_TIME, run)
+    step_time = _numbers(Section.STEP_TIME, run)
     step_ms, input_ms = step_time.get("step_time_ms"), step_time.get("input_wait_ms")
     return min(max(input_ms / step_ms, 0.0), 1.0) if step_ms and input_ms else 0.0
 
@@ -157,7 +170,7 @@ def _gpu_bytes_of_others(run: Summary, system: Values) -> float | None:
     """Only where each rank has a GPU and no GPU is left over: else nobody knows whose they are."""
     section = section_of(run, Section.PROCESS)
     gpus, used = run.meta.gpus_observed, system.get("gpu_mem_bytes")
-    own = values(Section.PROCESS, run).get("gpu_mem_reserved_bytes")
+    own = _numbers(Section.PROCESS, run).get("gpu_mem_reserved_bytes")
     if section is None or not gpus or gpus != _ranks(run) or used is None or own is None:
         return None
     return max(0.0, gpus * (used - own))

@@ -60,7 +60,10 @@ def is_usable(blocks: Blocks) -> bool:
 
 
 def parts(blocks: Blocks, count: int) -> list[float]:
-    """The means of so many equal parts of the run; a block that lies across two counts in both."""
+    """The means of so many equal parts of the run, as shares of the largest block.
+
+    A block that lies across two parts counts in both.
+    """
     scale = max(blocks)
     sums = [0.0, *accumulate(block / scale for block in blocks)]
 
@@ -70,4 +73,4 @@ def parts(blocks: Blocks, count: int) -> list[float]:
 
     length = len(blocks) / count
     ends = [total_up_to(min(length * part, len(blocks))) for part in range(count + 1)]
-    return [(later - earlier) / length * scale for earlier, later in pairwise(ends)]
+    return [(later - earlier) / length for earlier, later in pairwise(ends)]
