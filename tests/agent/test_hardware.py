@@ -47,3 +47,19 @@ def test_containers_are_known_by_what_they_leave(
     assert look_at_hardware(tmp_path)[0].container == "docker"
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     assert look_at_hardware(tmp_path)[0].container == "kubernetes"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_virtual"),
+    [
+        pytest.param("flags\t\t: fpu vme hypervisor avx2\n", True, id="a virtual machine"),
+        pytest.param("flags\t\t: fpu vme avx2\n", False, id="a machine of its own"),
+        pytest.param("Features\t: fp asimd\n", None, id="a processor that does not say"),
+    ],
+)
+def test_a_virtual_machine_is_known_by_its_flag(
+    tmp_path: Path, text: str, is_virtual: bool | None
+) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "cpuinfo").write_text(text)
+    assert look_at_hardware(tmp_path)[0].virtual is is_virtual

@@ -13,7 +13,14 @@ import psutil
 import pytest
 
 from traceml.agent.cgroup import Cgroup
-from traceml.agent.host import HostSampler, busy_share, cores, outward_interfaces, physical_disks
+from traceml.agent.host import (
+    HostSampler,
+    busy_share,
+    cores,
+    outward_interfaces,
+    physical_disks,
+    steal_share,
+)
 from traceml.model.sample import HostSample
 
 GIB = 2**30
@@ -305,3 +312,18 @@ CPU = {"user": 100.0, "system": 50.0, "idle": 800.0, "iowait": 50.0, "guest": 40
 def test_busy_share(growth: dict[str, float], share: float | None) -> None:
     now = {name: value + growth.get(name, 0.0) for name, value in CPU.items()}
     assert busy_share(CPU, now) == (None if share is None else pytest.approx(share))
+
+
+@pytest.mark.parametrize(
+    ("growth", "share"),
+    [
+        pytest.param({"user": 1.0, "idle": 2.0, "steal": 1.0}, 0.25, id="one of four seconds"),
+        pytest.param({"user": 1.0, "idle": 1.0}, 0.0, id="none of it"),
+        pytest.param({}, None, id="no time passed"),
+    ],
+)
+def test_steal_share(growth: dict[str, float], share: float | None) -> None:
+    before = {**CPU, "steal": 5.0}
+    now = {name: value + growth.get(name, 0.0) for name, value in before.items()}
+    assert steal_share(before, now) == share
+    assert steal_share(CPU, {**CPU, "user": 200.0}) is None, "a system that does not count it"

@@ -392,6 +392,22 @@ def test_the_accounts_are_those_of_the_thread_that_trains(
     assert (gone.train_thread_cpu_s, gone.train_thread_wait_s) == (None, None)
 
 
+def test_the_worker_that_waits_most_stands_for_all(
+    rank: Actor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers = [int(rank.do("start")) for _ in range(2)]
+    monkeypatch.setattr(processes, "PROC", tmp_path)
+    accounts = {pid: FakeAccounts(tmp_path, pid) for pid in (rank.pid, *workers)}
+    sampler = ProcessSampler()
+    seen = []
+    for now_s, queued_s in ((0.0, (1.0, 1.0, 1.0)), (2.0, (1.2, 1.5, 2.0))):
+        for account, each_s in zip(accounts.values(), queued_s, strict=True):
+            account.set(each_s, 0)
+        sample = only(sampler.sample({0: rank.pid}, now_s))
+        seen.append((sample.runqueue_share, sample.workers_runqueue_share))
+    assert seen == [(None, None), (pytest.approx(0.1), pytest.approx(0.5))]
+
+
 def test_a_thread_that_shares_its_core_waits_for_it(make_actor: Callable[[], Actor]) -> None:
     """Three processes on one core: each could run all the time and runs a third of it."""
     if not hasattr(os, "sched_setaffinity") or not Path("/proc/self/schedstat").exists():

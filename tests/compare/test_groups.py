@@ -103,8 +103,12 @@ def test_an_interval_leaves_room_for_no_change_where_the_verdict_does(
 def test_what_is_missing_is_said_in_runs() -> None:
     verdict = compared(runs([100.0, 104.0, 97.0]), runs([102.0, 105.0, 98.0])).verdict
     assert verdict.status == "INCONCLUSIVE"
-    assert verdict.further_runs is not None and verdict.further_runs > 10
-    assert f"Add about {verdict.further_runs} runs per side" in verdict.next
+    assert verdict.further_runs is None and "Even 100 runs per side" in verdict.next
+    clearer = compared(runs([100.0, 101.0, 99.0]), runs([101.5, 103.0, 101.0])).verdict
+    low, high = clearer.further_runs_range or (0, 0)
+    assert clearer.status == "INCONCLUSIVE" and 1 <= low < high == clearer.further_runs
+    assert f"{low} to {high} more runs per side" in clearer.next
+    assert "settle" not in clearer.next
     hopeless = compared(runs([100.0, 140.0, 60.0]), runs([101.0, 141.0, 61.0])).verdict
     assert hopeless.further_runs is None and "steadier" in hopeless.next
 

@@ -55,7 +55,7 @@ def test_json_and_text_carry_them() -> None:
     lines = comparison_text(comparison).splitlines()
     (waited,) = (line for line in lines if line.startswith("  Input"))
     assert waited.split()[-4:] == ["-35.0", "…", "-34.6", "ms"]
-    assert any("the intervals are of the steps alone" in line for line in lines)
+    assert any("the intervals show step-to-step variation only" in line for line in lines)
 
 
 def test_a_file_of_an_earlier_version_has_none_but_that_of_the_step() -> None:

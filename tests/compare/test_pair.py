@@ -185,10 +185,17 @@ def test_work_was_moved_where_both_phases_changed_beyond_the_allowance(
 
 
 def test_what_more_runs_have_to_overcome_is_the_steps_spread_too() -> None:
-    quiet = compare(steady(100), steady(102), NAMES).verdict.further_runs
+    terms = Terms(history=History(0.01, 9))
+    quiet = compare(steady(100), steady(102), NAMES, terms).verdict.further_runs
     wild = [run({"step_time_ms": ms}, steps=steps(20)) for ms in (100, 102)]
-    further = compare(wild[0], wild[1], NAMES).verdict.further_runs
+    further = compare(wild[0], wild[1], NAMES, terms).verdict.further_runs
     assert quiet is not None and further is not None and further > quiet
+
+
+def test_no_number_of_runs_is_said_where_nothing_shows_how_they_spread() -> None:
+    verdict = compare(steady(100), steady(102), NAMES).verdict
+    assert (verdict.further_runs, verdict.further_runs_range) == (None, None)
+    assert "three or more per side show how much runs differ" in verdict.next
 
 
 def test_an_unmeasured_side_is_named() -> None:

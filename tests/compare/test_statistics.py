@@ -14,7 +14,6 @@ from traceml.compare.statistics import (
     between_pairs,
     holm,
     rank_test,
-    runs_needed,
 )
 
 A, B = [100.0, 101.0, 99.5, 100.7], [104.0, 106.0, 103.1]
@@ -77,14 +76,6 @@ def test_holm_only_ever_raises_p_and_keeps_the_order(p_values: dict[str, float])
     assert all(p <= found[name] <= 1 for name, p in p_values.items())
     ordered = sorted(p_values, key=lambda name: p_values[name])
     assert [found[name] for name in ordered] == sorted(found.values())
-
-
-def test_more_runs_are_needed_for_less_change_and_more_noise() -> None:
-    few, many = runs_needed(0.01, 0.05), runs_needed(0.01, 0.005)
-    assert few is not None and many is not None and 3 <= few < many
-    assert runs_needed(0.2, 0.001) is None
-    as_pairs = runs_needed(0.01, 0.02, paired=True)
-    assert as_pairs is not None and as_pairs > (runs_needed(0.01, 0.02) or 0)
 
 
 def test_room_for_the_next_run_is_the_same_share_both_ways() -> None:

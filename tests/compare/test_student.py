@@ -7,13 +7,27 @@ import math
 import pytest
 from scipy import special
 
-from traceml.compare.student import CONFIDENCE, Error, quantile, reach, together, two_sided_p
+from traceml.compare.student import (
+    CONFIDENCE,
+    Error,
+    chi_square,
+    quantile,
+    reach,
+    together,
+    two_sided_p,
+)
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 2.5, 3, 3.7, 5, 10, 63, 1e6])
 def test_the_quantile_is_that_of_students_t(freedom: float) -> None:
     exact = float(special.stdtrit(freedom, 1 - (1 - CONFIDENCE) / 2))
     assert quantile(freedom) == pytest.approx(exact, rel=5e-3)
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 9, 100])
+@pytest.mark.parametrize("level", [0.05, 0.5, 0.95])
+def test_the_quantile_of_chi_square_is_scipys(level: float, freedom: float) -> None:
+    assert chi_square(level, freedom) == pytest.approx(special.chdtri(freedom, 1 - level), rel=0.1)
 
 
 def test_errors_add_up_as_welch_and_satterthwaite_have_it() -> None:

@@ -1,5 +1,7 @@
 """Samples become means and peaks, and a sensor that could not be read stays unknown."""
 
+import pytest
+
 from factories import make_samples
 from traceml.facts.sensors import Level, during, host_facts, oom_kills, process_facts
 from traceml.model.sample import GpuSample, HostSample, ProcessSample, Sample
@@ -101,3 +103,36 @@ def test_waiting_for_a_core_is_a_level_of_its_rank() -> None:
     (found,) = process_facts([Sample(0.0, HostSample(), processes)])
     assert found.runqueue_share == Level(0.5, 0.5)
     assert found.major_faults_per_s == Level(3.0, 3.0)
+
+
+def test_what_others_keep_busy_is_without_the_ranks_and_their_workers() -> None:
+    own = (
+        ProcessSample(0, 1, cpu_cores=1.0, workers_cpu_cores=0.5),
+        ProcessSample(1, 2, cpu_cores=1.0, workers_cpu_cores=0.5),
+    )
+    host = HostSample(cpu_share=0.9, machine_cores=4, cpu_steal_share=0.1)
+    found = host_facts([Sample(0.0, host, own)])
+    assert found.cpu_other_share == Level(pytest.approx(0.15), pytest.approx(0.15))
+    assert found.cpu_steal_share == Level(0.1, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("host", "processes"),
+    [
+        pytest.param(HostSample(cpu_share=0.9, machine_cores=4), (), id="no rank was sampled"),
+        pytest.param(
+            HostSample(cpu_share=0.9, machine_cores=4),
+            (ProcessSample(0, 1, cpu_cores=1.0),),
+            id="a part of the run is unknown",
+        ),
+        pytest.param(
+            HostSample(cpu_share=0.9),
+            (ProcessSample(0, 1, cpu_cores=1.0, workers_cpu_cores=0.0),),
+            id="a file of an earlier version",
+        ),
+    ],
+)
+def test_what_others_keep_busy_is_not_guessed(
+    host: HostSample, processes: tuple[ProcessSample, ...]
+) -> None:
+    assert host_facts([Sample(0.0, host, processes)]).cpu_other_share == Level()

@@ -24,7 +24,7 @@ SEED_TEXT = """\
 Verdict: IMPROVEMENT
 Why: Step time fell by 520.8 ms (-92.5%): input -529.3 ms, compute +7.9 ms, rest +0.6 ms.
 Diagnosis: INPUT-BOUND -> COMPUTE-BOUND
-Noise: run-to-run variation was not measured; two runs alike are taken to differ by up to ±25%.
+Noise: one run per side; assuming ±25% run-to-run noise.
 
                         A         B  Delta
 Duration           34.6 s    3.30 s  -31.3 s (-90.5%)

@@ -46,6 +46,7 @@ def look_at_hardware(root: Path = ROOT) -> tuple[Hardware, str | None]:
         memory_limit_bytes=None if limit is None else limit.limit_bytes,
         gpus=found,
         container=_container(root),
+        virtual=_is_virtual(root),
     )
     return hardware, driver
 
@@ -59,12 +60,21 @@ def _system() -> str | None:
 
 def _cpu(root: Path) -> str | None:
     """The model as Linux knows it; ARM has no name for people there."""
-    try:
-        text = (root / "proc/cpuinfo").read_text(errors="replace")
-    except OSError:
-        text = ""
-    model = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", text, re.MULTILINE)
+    model = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", _cpuinfo(root), re.MULTILINE)
     return model[1].strip() if model else platform.processor() or platform.machine() or None
+
+
+def _is_virtual(root: Path) -> bool | None:
+    """By the flag that a hypervisor sets on x86; nobody says it elsewhere."""
+    flags = re.search(r"^flags\s*:\s*(.+)$", _cpuinfo(root), re.MULTILINE)
+    return None if flags is None else "hypervisor" in flags[1].split()
+
+
+def _cpuinfo(root: Path) -> str:
+    try:
+        return (root / "proc/cpuinfo").read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def _ram_bytes() -> int | None:

@@ -44,12 +44,15 @@ class HostSampler:
         read_per_s, written_per_s = self._disks.update(_disk_bytes(disks), now_s)
         received_per_s, sent_per_s = self._network.update(_network_counters(self._sys), now_s)
         used_bytes, total_bytes = self._ram()
+        cpu_share, steal_share = self._cpu_shares()
         swap = _swap()
         in_per_s, out_per_s = self._swapped.update(
             None if swap is None else {"swap": (int(swap.sin), int(swap.sout))}, now_s
         )
         return HostSample(
-            cpu_share=self._cpu_share(),
+            cpu_share=cpu_share,
+            cpu_steal_share=steal_share,
+            machine_cores=None if cpu_share is None else os.cpu_count(),
             ram_used_bytes=used_bytes,
             ram_total_bytes=total_bytes,
             swap_used_bytes=None if swap is None else int(swap.used),
@@ -65,13 +68,16 @@ class HostSampler:
             oom_kills=self._oom_kills(),
         )
 
-    def _cpu_share(self) -> float | None:
+    def _cpu_shares(self) -> tuple[float | None, float | None]:
+        """The busy share, and the part of it that the hypervisor took."""
         try:
             now = psutil.cpu_times()._asdict()
         except (OSError, RuntimeError):
             now = None
         before, self._cpu_before = self._cpu_before, now
-        return None if before is None or now is None else busy_share(before, now)
+        if before is None or now is None:
+            return None, None
+        return busy_share(before, now), steal_share(before, now)
 
     def _ram(self) -> tuple[int | None, int | None]:
         """Used and total: of the control group where its limit is the tighter one."""
@@ -137,6 +143,24 @@ def _growth(pairs: Iterable[tuple[int, int]]) -> int | None:
 
 def busy_share(before: Mapping[str, float], now: Mapping[str, float]) -> float | None:
     """Busy part of the CPU time that passed; None when the counters stood still or ran back."""
+    passed = _cpu_time_passed(before, now)
+    if passed is None:
+        return None
+    return 1.0 - sum(passed.get(name, 0.0) for name in NOT_BUSY) / sum(passed.values())
+
+
+def steal_share(before: Mapping[str, float], now: Mapping[str, float]) -> float | None:
+    """What the hypervisor gave to other machines; None where the system does not count it."""
+    passed = _cpu_time_passed(before, now)
+    if passed is None or "steal" not in passed:
+        return None
+    return passed["steal"] / sum(passed.values())
+
+
+def _cpu_time_passed(
+    before: Mapping[str, float], now: Mapping[str, float]
+) -> dict[str, float] | None:
+    """By what it went to; None when the counters stood still or ran back."""
     if sum(now.values()) < sum(before.values()):
         return None
     # A single field may step back by a tick (iowait does, on Linux) while time goes on.
@@ -145,10 +169,7 @@ def busy_share(before: Mapping[str, float], now: Mapping[str, float]) -> float |
         for name in now
         if name in before and name not in ALSO_IN_USER_TIME
     }
-    total = sum(passed.values())
-    if total <= 0:
-        return None
-    return 1.0 - sum(passed.get(name, 0.0) for name in NOT_BUSY) / total
+    return passed if sum(passed.values()) > 0 else None
 
 
 def cores(quota_cores: float | None) -> float | None:

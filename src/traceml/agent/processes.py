@@ -25,8 +25,9 @@ class _Reading:
     train_cpu_s: float | None = None
     """CPU time of the training thread since it began; of ranks only."""
     queued_s: float | None = None
-    """How long that thread was ready to run and had no core, since it began; of ranks only."""
+    """How long the training thread, or a worker's main thread, was ready to run and had no core."""
     major_faults: float | None = None
+    """Of ranks only."""
 
 
 class ProcessSampler:
@@ -62,6 +63,8 @@ class ProcessSampler:
 
         wanted = set(below).union(*below.values())
         now = {pid: reading for pid in wanted if (reading := self._read(pid)) is not None}
+        for pid in now.keys() - below.keys():  # workers
+            now[pid] = replace(now[pid], queued_s=_thread_accounts(pid, None)[1])
         for pid in below.keys() & now.keys():
             cpu_s, queued_s = _thread_accounts(pid, self._training_thread(pid))
             now[pid] = replace(
@@ -90,16 +93,14 @@ class ProcessSampler:
     ) -> ProcessSample:
         workers = [worker for worker in below if worker in now]
         before = self._before.get(pid)
-        queued = None if before is None else _growth(before.queued_s, now[pid].queued_s)
         faults = None if before is None else _growth(before.major_faults, now[pid].major_faults)
-        runqueue_share = _per_s(queued, interval_s)
         return ProcessSample(
             rank=rank,
             pid=pid,
             cpu_cores=None if before is None else _per_s(self._cpu_growth_s(pid, now), interval_s),
             rss_bytes=now[pid].rss_bytes,
             threads=_threads(self._followed[pid]),
-            runqueue_share=None if runqueue_share is None else min(1.0, runqueue_share),
+            runqueue_share=self._runqueue_share(pid, now, interval_s),
             major_faults_per_s=_per_s(faults, interval_s),
             workers=len(workers),
             workers_cpu_cores=(
@@ -107,10 +108,27 @@ class ProcessSampler:
                 if before is None
                 else _per_s(_sum(self._cpu_growth_s(worker, now) for worker in workers), interval_s)
             ),
+            workers_runqueue_share=max(
+                (
+                    share
+                    for worker in workers
+                    if (share := self._runqueue_share(worker, now, interval_s)) is not None
+                ),
+                default=None,
+            ),
             workers_rss_bytes=_whole(_sum(now[worker].rss_bytes for worker in workers)),
             train_thread_cpu_s=now[pid].train_cpu_s,
             train_thread_wait_s=now[pid].queued_s,
         )
+
+    def _runqueue_share(
+        self, pid: int, now: Mapping[int, _Reading], interval_s: float | None
+    ) -> float | None:
+        """None for a process that is new: it may have waited before it was met."""
+        before = self._before.get(pid)
+        queued_s = None if before is None else _growth(before.queued_s, now[pid].queued_s)
+        share = _per_s(queued_s, interval_s)
+        return None if share is None else min(1.0, share)
 
     def _cpu_growth_s(self, pid: int, now: Mapping[int, _Reading]) -> float | None:
         """CPU seconds since the last sample; all of them for a process that is new since then."""

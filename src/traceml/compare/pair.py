@@ -10,7 +10,8 @@ from functools import partial
 from msgspec import structs
 
 from traceml.compare import comparable, words
-from traceml.compare.allowance import BARE_MEAN
+from traceml.compare.allowance import BARE_MEAN, Allowance
+from traceml.compare.machine_noise import unlike_hosts
 from traceml.compare.measured import (
     Observed,
     delta_of,
@@ -24,10 +25,13 @@ from traceml.compare.record import (
     Comparison,
     Delta,
     DiagnosisChange,
+    Noise,
+    NoiseSource,
     Overview,
     SectionComparison,
     Verdict,
 )
+from traceml.compare.run_conditions import conditions
 from traceml.compare.sides import Sides, pair_up
 from traceml.compare.statistics import holm
 from traceml.compare.terms import ENDPOINTS, PEAK_MEMORY, SAMPLE_TIME, Endpoint, Terms
@@ -59,7 +63,7 @@ def compare_groups(
     step_time = _metrics(sections, Section.STEP_TIME)
     waterfall = None if clock_note else waterfall_ms(step_time)
     found = judge(main, memory, measured, terms)
-    notes = (clock_note, _samples_note(samples_differ, endpoint))
+    notes = (clock_note, _samples_note(samples_differ, endpoint), _hosts_note(measured))
     return Comparison(
         a=names[0],
         b=names[1],
@@ -84,10 +88,18 @@ def _samples_note(differ: str | None, endpoint: Endpoint) -> str | None:
     return f"{differ}{'; the time per sample is judged' if endpoint is SAMPLE_TIME else ''}."
 
 
+def _hosts_note(sides: Sides) -> str | None:
+    """Of several runs per side; one run each has it in its allowance."""
+    if not sides.several:
+        return None
+    a, b = ([conditions(run) for run in side] for side in (sides.a, sides.b))
+    return unlike_hosts(a, b)
+
+
 def _verdict(
     found: Judgement, sides: Sides, terms: Terms, waterfall: Mapping[str, float] | None
 ) -> Verdict:
-    change, ranks = found.main.change, found.main.rank_test
+    change, ranks, further = found.main.change, found.main.rank_test, found.further_runs
     primary = _most_common([_primary(run) for run in sides.b])
     return Verdict(
         status=found.status.value,
@@ -96,6 +108,7 @@ def _verdict(
         metric=found.main.endpoint.word,
         allowance_pct=round(100 * found.allowance.share, 6),
         allowance_from=found.allowance.source,
+        noise=_noise(found.allowance),
         tolerance_pct=round(100 * terms.tolerance, 6),
         max_regression_pct=None
         if terms.max_regression is None
@@ -106,7 +119,19 @@ def _verdict(
         p=change.p if change else None,
         rank_test=ranks[0] if ranks else None,
         rank_test_p=ranks[1] if ranks else None,
-        further_runs=found.further_runs,
+        further_runs=None if further is None else further.high,
+        further_runs_range=None if further is None else (further.low, further.high),
+    )
+
+
+def _noise(allowance: Allowance) -> Noise:
+    return Noise(
+        share=allowance.share,
+        base_share=allowance.base_share,
+        sources=tuple(
+            NoiseSource(source.kind.value, source.lhs, source.rhs, source.share, source.summary)
+            for source in allowance.noise.sources
+        ),
     )
 
 

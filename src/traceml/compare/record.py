@@ -90,6 +90,31 @@ class Overview(Struct, frozen=True):
     duration_s: Delta
 
 
+class NoiseSource(Struct, frozen=True):
+    """Something about the machine that can make two runs of one command differ."""
+
+    kind: str
+    """`cpu_wait`, `host_load`, `cpu_steal`, `cpu_quota`, `gpu_clock`, `gpu_neighbours`,
+    `unsteady`, `virtual_cpu`."""
+    lhs: float
+    """What A recorded of it: a share of one, of `gpu_neighbours` bytes."""
+    rhs: float
+    share: float
+    """The difference between two runs alike that it can explain by itself."""
+    summary: str
+
+
+class Noise(Struct, frozen=True):
+    """What the allowance is made of, as shares of one."""
+
+    share: float
+    """The allowance."""
+    base_share: float
+    """What it would be on a quiet machine."""
+    sources: tuple[NoiseSource, ...] = ()
+    """What the two runs recorded about the machine and widened it, the largest first."""
+
+
 class Verdict(Struct, frozen=True, kw_only=True):
     """The claim, the sentence that supports it, and what to do about it."""
 
@@ -102,6 +127,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """How far two runs of the same command are taken to differ by themselves."""
     allowance_from: str = "default"
     """Where that is from: `default`, the `history` of the command, or the `runs` compared."""
+    noise: Noise | None = None
+    """How the allowance comes about."""
     tolerance_pct: float = 1.0
     """A change shown to be smaller than this is none."""
     max_regression_pct: float | None = None
@@ -116,8 +143,10 @@ class Verdict(Struct, frozen=True, kw_only=True):
     rank_test: str | None = None
     rank_test_p: float | None = None
     further_runs: int | None = None
-    """How many more runs per side would settle it, by the spread seen or assumed; `None`: more
-    than a hundred, or nothing shows how such runs spread."""
+    """How many more runs per side give a verdict in four of five cases, by what these runs leave
+    open; `None`: more than a hundred in all, or nothing shows how such runs spread."""
+    further_runs_range: tuple[int, int] | None = None
+    """From as many as give a verdict in one of two cases, up to `further_runs`."""
 
 
 class Moved(Struct, frozen=True):

@@ -12,15 +12,13 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import TypeVar
 
-from traceml.compare.student import Error, quantile, reach, together, two_sided_p
+from traceml.compare.student import Error, reach, together, two_sided_p
 
 FEWEST_FOR_RANKS = 5
 """Runs on each side: with three a rank test cannot go below p = 0.10, with four barely."""
 FEWEST_PAIRS_FOR_RANKS = 6
 """With five, the signed ranks cannot go below p = 0.06."""
 FEWEST_PAIRS = 3
-MOST_RUNS_ADVISED = 100
-"""More is no advice: then the noise is what to work on."""
 _Name = TypeVar("_Name")
 _MOST_LOG = 700.0
 """Ratios beyond have no number; no two runs of anything differ so much."""
@@ -46,6 +44,11 @@ class Change:
     def excludes_none(self) -> bool:
         """Whether "nothing changed" lies outside the interval."""
         return self.low > 1 or self.high < 1
+
+    @property
+    def reach_log(self) -> float:
+        """How far the interval reaches to either side, as a logarithm."""
+        return (math.log(self.high) - math.log(self.low)) / 2
 
     def lies_between(self, low: float, high: float) -> bool:
         """Whether the whole interval does."""
@@ -143,12 +146,3 @@ def holm(p_values: Mapping[_Name, float]) -> dict[_Name, float]:
         worst = max(worst, min(1.0, p * (len(p_values) - place)))
         adjusted[name] = worst
     return adjusted
-
-
-def runs_needed(log_spread: float, log_reach: float, paired: bool = False) -> int | None:
-    """Runs per side until the interval reaches no further than this; `None` beyond reason."""
-    for runs in range(3, MOST_RUNS_ADVISED + 1):
-        freedom = runs - 1 if paired else 2 * runs - 2
-        if quantile(freedom) * log_spread * math.sqrt(2 / runs) <= log_reach:
-            return runs
-    return None

@@ -54,6 +54,17 @@ def quantile(freedom: float) -> float:
     return _Z + sum(term / freedom ** (power + 1) for power, term in enumerate(_TERMS))
 
 
+def chi_square(level: float, freedom: float) -> float:
+    """The value that a sum of so many squares of normal numbers stays below at this level."""
+    if freedom < FEWEST_FREEDOM:
+        from scipy import special  # late: two summaries are compared without it
+
+        return float(special.chdtri(freedom, 1 - level))
+    # Wilson and Hilferty: its cube root is all but normal.
+    share = 2 / (9 * freedom)
+    return float(freedom * (1 - share + NormalDist().inv_cdf(level) * math.sqrt(share)) ** 3)
+
+
 def two_sided_p(difference: float, error: Error) -> float:
     """How often a difference this large comes by chance where there is none."""
     if error.size == 0:

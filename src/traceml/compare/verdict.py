@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from traceml.compare.allowance import Allowance, allowance_for
+from traceml.compare.allowance import MAX_LOG, Allowance, allowance_for
+from traceml.compare.further_runs import FurtherRuns, Seen, further_runs
 from traceml.compare.measured import Observed
 from traceml.compare.record import Gate, Status
 from traceml.compare.sides import Sides
-from traceml.compare.statistics import runs_needed
 from traceml.compare.terms import Terms
-from traceml.model.finding import Section
 from traceml.summaries.record import SectionSummary, Summary
 
 MEMORY_BYTES = 8 * 2**20
@@ -37,8 +36,8 @@ class Judgement:
     memory: Observed | None
     """Peak memory, where it counts and moved."""
     identical: bool
-    further_runs: int | None
-    """Per side, until the status would be another; `None`: unknown, or too many to advise."""
+    further_runs: FurtherRuns | None
+    """Until the status would be another; `None`: unknown, or too many to advise."""
     too_noisy: bool
     """Whether it is too many."""
     unmeasured: tuple[str, ...]
@@ -56,9 +55,9 @@ def judge(main: Observed, memory: Observed | None, sides: Sides, terms: Terms) -
         memory_status = _memory_status(memory, allowance_for(memory, sides, terms), sides)
     identical = [_measured(run) for run in sides.a] == [_measured(run) for run in sides.b]
     status = Status.NO_CHANGE if identical else _combine(main_status, memory_status)
-    further_runs, too_noisy = None, False
+    further, too_noisy = None, False
     if status is Status.INCONCLUSIVE:
-        further_runs, too_noisy = _further_runs(main, allowance, sides, terms)
+        further, too_noisy = _further_runs(main, allowance, sides, terms)
     judged = [main] if memory is None or not _is_anywhere(memory) else [main, memory]
     unmeasured = [found.endpoint.word for found in judged if found.delta.delta is None]
     return Judgement(
@@ -68,7 +67,7 @@ def judge(main: Observed, memory: Observed | None, sides: Sides, terms: Terms) -
         allowance=allowance,
         memory=None if memory_status is Status.NO_CHANGE or identical else memory,
         identical=identical,
-        further_runs=further_runs,
+        further_runs=further,
         too_noisy=too_noisy,
         unmeasured=tuple(unmeasured),
         nothing_measured=len(unmeasured) == len(judged),
@@ -130,11 +129,18 @@ def _no_change(found: Observed, terms: Terms) -> tuple[float, float]:
 
 
 def _is_real(found: Observed, allowance: Allowance, sides: Sides) -> bool:
-    """Beyond what chance does: by the runs, or by the steps and what runs alike may differ."""
+    """Beyond what chance does: by the runs, or by the steps and what runs alike may differ.
+
+    Of one run each, the error of the steps and the noise between runs come together, and are
+    independent of each other.
+    """
     change = found.change
-    if change is not None and not change.excludes_none:
-        return False
-    return change is not None if sides.several else is_beyond(found, allowance.share)
+    if sides.several:
+        return change is not None and change.excludes_none
+    if change is None:
+        return is_beyond(found, allowance.share)
+    noise_log = math.hypot(math.log1p(allowance.share), change.reach_log)
+    return is_beyond(found, math.expm1(min(noise_log, MAX_LOG)))
 
 
 def _memory_status(found: Observed, allowance: Allowance, sides: Sides) -> Status:
@@ -167,28 +173,23 @@ def _combine(main: Status | None, memory: Status) -> Status:
 
 def _further_runs(
     found: Observed, allowance: Allowance, sides: Sides, terms: Terms
-) -> tuple[int | None, bool]:
-    """Until the interval shows a change as large as this one, or none; and whether too many."""
-    change, factor = found.change, found.factor
-    is_memory = found.endpoint.section is Section.STEP_MEMORY
-    if factor is None or (change is None if sides.several else is_memory):
-        return None, False  # nothing says how such runs spread
-    spread = allowance.log_spread
-    if not sides.several and change is not None:
-        spread = math.hypot(spread, change.log_spread or 0.0)
-    worse_by = math.log(factor) * (1 if found.got_worse else -1)
-    paired = sides.paired_by is not None
-    needed = runs_needed(spread, _reach_that_settles(worse_by, terms), paired)
-    if needed is None:
-        return None, True
-    return max(1, needed - min(len(sides.a), len(sides.b))), False
+) -> tuple[FurtherRuns | None, bool]:
+    """Until there is a verdict; and whether that takes too many.
 
-
-def _reach_that_settles(worse_by: float, terms: Terms) -> float:
-    """How wide an interval may be around a change (a logarithm) for it to be a verdict."""
-    better = math.log1p(terms.tolerance)
-    allowed = 0.0 if terms.max_regression is None else math.log1p(terms.max_regression)
-    worse = better if terms.max_regression is None else allowed
-    to_show_none = min(worse - worse_by, better + worse_by)
-    is_change = worse_by < 0 or worse_by > allowed
-    return max(to_show_none, abs(worse_by) if is_change else 0.0)
+    Nothing is said where the spread of such runs is only assumed.
+    """
+    factor = found.factor
+    if factor is None or allowance.freedom is None:
+        return None, False
+    spread, freedom = allowance.log_spread, allowance.freedom
+    if not sides.several and found.change is not None:
+        spread = math.hypot(spread, found.change.log_spread or 0.0)
+    seen = Seen(
+        worse_by=math.log(factor) * (1 if found.got_worse else -1),
+        spread=spread,
+        freedom=freedom,
+        runs=(len(sides.a), len(sides.b)),
+        paired=sides.paired_by is not None,
+    )
+    further = further_runs(seen, terms)
+    return further, further is None

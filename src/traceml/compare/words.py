@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from traceml.compare.further_runs import MAX_RUNS, FurtherRuns
+from traceml.compare.machine_noise import SourceKind
 from traceml.compare.measured import Observed
 from traceml.compare.record import Delta, Moved, RankChanges, Status
 from traceml.compare.sides import Sides
-from traceml.compare.statistics import MOST_RUNS_ADVISED, Change
+from traceml.compare.statistics import Change
 from traceml.compare.terms import Terms
 from traceml.compare.verdict import Judgement, is_beyond
 from traceml.compare.waterfall import COMPUTE_WHOLE, grouped_ms
@@ -95,10 +97,14 @@ def _unclear_words(found: Judgement, sides: Sides, terms: Terms) -> str:
         allowed = _pct(terms.max_regression)
         return f": a change, but not shown to keep within the {allowed} allowed"
     if sides.several:
-        return f": {_runs(sides)} show neither a change nor that there is none"
+        return f": {_runs(sides)} are too few to tell"
     if beyond:
         return ", and the steps of each run vary as much"
-    return f", within the ±{_pct(found.allowance.share)} by which two runs alike may differ"
+    said = f", within the ±{_pct(found.allowance.share)} assumed as run-to-run noise"
+    sources = found.allowance.noise.sources
+    if sources and is_beyond(main, found.allowance.base_share):
+        said += f": {sources[0].summary}; a difference of this size can come from that"
+    return said
 
 
 def _runs(sides: Sides) -> str:
@@ -185,24 +191,37 @@ def next_step(
 def _more_runs(found: Judgement, sides: Sides) -> str:
     further = found.further_runs
     if not sides.several:
-        opening = (
-            "Run both sides again: one run each can show only a change beyond "
+        mendable = [
+            source
+            for source in found.allowance.noise.sources
+            if source.kind is not SourceKind.VIRTUAL_CPU
+        ]
+        state = " while the machine is otherwise idle" if mendable else ""
+        said = (
+            f"Run both sides again{state}: one run each can show only a change beyond "
             f"±{_pct(found.allowance.share)}"
         )
+        how = "traceml compare --a … --b …"
         if further is None:
-            return f"{opening}."
-        return (
-            f"{opening}; about {count(further + 1, 'run')} per side would settle it "
-            "(traceml compare --a … --b …)."
-        )
+            return f"{said}; three or more per side show how much runs differ ({how})."
+        return f"{said}; {_range_words(further)} ({how})."
     if found.too_noisy:
         return (
-            f"Even {MOST_RUNS_ADVISED} runs per side would not settle it: make the runs steadier, "
-            "or allow a larger --tolerance."
+            f"Even {MAX_RUNS} runs per side would probably give no verdict: make the runs "
+            "steadier, or allow a larger --tolerance."
         )
     if further is None:
         return "Add runs to both sides; how many it takes, these do not show."
-    return f"Add about {count(further, 'run')} per side: by the spread seen, that settles it."
+    return f"Add runs to both sides: {_range_words(further)}."
+
+
+def _range_words(further: FurtherRuns) -> str:
+    if further.low == further.high:
+        return f"{count(further.high, 'more run')} per side would do in 4 of 5 such cases"
+    return (
+        f"{further.low} to {further.high} more runs per side, by what these show: {further.low} "
+        f"give a verdict in half of such cases or more, {further.high} in 4 of 5 or more"
+    )
 
 
 def _culprit(waterfall: Mapping[str, float]) -> str:

@@ -59,6 +59,9 @@ class HostFacts:
     cores: float | None = None
     """Cores that the job may use."""
     cpu_share: Level = Level()
+    cpu_other_share: Level = Level()
+    """Of all cores: kept busy by anything but this run's processes, steal included."""
+    cpu_steal_share: Level = Level()
     cpu_throttled_share: Level = Level()
     ram_bytes: Level = Level()
     ram_share: Level = Level()
@@ -106,6 +109,7 @@ class ProcessFacts:
     major_faults_per_s: Level = Level()
     workers: Level = Level()
     workers_cpu_cores: Level = Level()
+    workers_runqueue_share: Level = Level()
     workers_rss_bytes: Level = Level()
 
 
@@ -134,6 +138,8 @@ def host_facts(samples: Sequence[Sample], training: Sequence[Sample] | None = No
         gpus=len(sampled),
         cores=_last(host.cores for host in hosts),
         cpu_share=_level(host.cpu_share for host in hosts),
+        cpu_other_share=_level(map(_busy_with_others, samples)),
+        cpu_steal_share=_level(host.cpu_steal_share for host in hosts),
         cpu_throttled_share=_level(host.cpu_throttled_share for host in hosts),
         ram_bytes=_level(host.ram_used_bytes for host in hosts),
         ram_share=_level(_share(host.ram_used_bytes, host.ram_total_bytes) for host in hosts),
@@ -183,6 +189,19 @@ def with_gpu_use(
     )
 
 
+def _busy_with_others(sample: Sample) -> float | None:
+    """Share of all cores that something else than the ranks and their workers kept busy.
+
+    `None` where a part of it is unknown: what the run itself used would pass for others' load.
+    """
+    host = sample.host
+    own = [cores for rank in sample.processes for cores in (rank.cpu_cores, rank.workers_cpu_cores)]
+    if host.cpu_share is None or not host.machine_cores or not own or None in own:
+        return None
+    used = sum(cores for cores in own if cores is not None)
+    return max(0.0, host.cpu_share - used / host.machine_cores)
+
+
 def oom_kills(samples: Sequence[Sample]) -> int | None:
     """Processes that the kernel killed for want of memory between the first and the last sample."""
     counted = [sample.host.oom_kills for sample in samples if sample.host.oom_kills is not None]
@@ -229,6 +248,7 @@ def process_facts(samples: Sequence[Sample]) -> tuple[ProcessFacts, ...]:
             major_faults_per_s=_level(process.major_faults_per_s for process, _ in seen),
             workers=_level(process.workers for process, _ in seen),
             workers_cpu_cores=_level(process.workers_cpu_cores for process, _ in seen),
+            workers_runqueue_share=_level(process.workers_runqueue_share for process, _ in seen),
             workers_rss_bytes=_level(process.workers_rss_bytes for process, _ in seen),
         )
         for rank, seen in sorted(read.items())

@@ -99,6 +99,8 @@ class Hardware:
     gpus: tuple[Gpu, ...] = ()
     container: str | None = None
     """What kind of container this is; `None`: none that can be seen."""
+    virtual: bool | None = None
+    """Whether it is a virtual machine, whose neighbours on the physical one cannot be seen."""
 
 
 @dataclass(frozen=True, slots=True)

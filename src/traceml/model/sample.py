@@ -15,6 +15,10 @@ class HostSample:
 
     cpu_share: float | None = None
     """Busy share of all cores, 0–1."""
+    cpu_steal_share: float | None = None
+    """Of all cores' time, what the hypervisor gave to other machines, 0–1; part of the busy."""
+    machine_cores: int | None = None
+    """Cores that `cpu_share` is a share of: the machine's, whatever this job may use of them."""
     ram_used_bytes: int | None = None
     ram_total_bytes: int | None = None
     swap_used_bytes: int | None = None
@@ -51,6 +55,8 @@ class ProcessSample:
     workers: int | None = None
     """Processes below the rank: DataLoader workers and whatever else it started."""
     workers_cpu_cores: float | None = None
+    workers_runqueue_share: float | None = None
+    """The same as `runqueue_share`, of the worker that had to wait for a core most."""
     workers_rss_bytes: int | None = None
     train_thread_cpu_s: float | None = None
     """CPU time of the training thread since it began: a counter."""

@@ -201,7 +201,7 @@ class _Patterns:
         )
         """A line of a `.env` or a YAML file."""
         self.inline = re.compile(
-            r"(?<![\w.-])(?P<name>[A-Za-z_][\w.-]{0,80})(?P<divider>=|:[ \t]?)"
+            r"(?<![\w.-])(?P<name>[A-Za-z_][\w.-]{0,80})(?P<divider>=|:(?!//)[ \t]?)"
             r"(?P<value>[^\s\"'(){}\[\],;&]{1,4096})"
         )
         """`password=hunter` in the midst of a sentence or of a URL's query."""
@@ -225,7 +225,7 @@ def _masked_match(found: re.Match[str]) -> str:
 def _masked_inline(found: re.Match[str]) -> str:
     name, value = found["name"], found["value"]
     is_signature = found["divider"] == "=" and _words(name)[-1] in _SIGNATURES
-    if value.startswith("//") or not (is_signature or _is_secret_name(name, value)):
+    if not (is_signature or _is_secret_name(name, value)):
         return found[0]
     return f"{name}{found['divider']}{MASK}"
 

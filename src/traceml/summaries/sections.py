@@ -337,6 +337,8 @@ def _host_metrics(host: HostFacts) -> dict[str, float | None]:
         "gpu_power_w": host.gpu_power_w.mean,
         "gpu_headroom_bytes": host.gpu_headroom_bytes.mean,
         "cpu_peak_percent": _percent(host.cpu_share.peak),
+        "cpu_other_percent": _percent(host.cpu_other_share.mean),
+        "cpu_steal_percent": _percent(host.cpu_steal_share.mean),
         "cpu_throttled_percent": _percent(host.cpu_throttled_share.mean),
         "ram_peak_bytes": host.ram_bytes.peak,
         "swap_peak_bytes": host.swap_bytes.peak,
@@ -378,5 +380,6 @@ def _process_metrics(
         "major_faults_per_s": process.major_faults_per_s.mean,
         "workers": process.workers.peak,
         "workers_cpu_percent": _percent(process.workers_cpu_cores.mean),
+        "workers_runqueue_percent": _percent(process.workers_runqueue_share.mean),
         "workers_ram_bytes": process.workers_rss_bytes.mean,
     }

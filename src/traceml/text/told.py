@@ -34,12 +34,7 @@ def noise(comparison: Comparison) -> str:
     verdict = comparison.verdict
     reach = f"±{verdict.allowance_pct:.3g}%"
     if verdict.allowance_from != "runs":
-        known = "run-to-run variation was not measured"
-        if _has_intervals(comparison):
-            known += ", the intervals are of the steps alone"
-        if verdict.allowance_from == "history":
-            return f"{known}; earlier runs of the same command differ by up to {reach}."
-        return f"{known}; two runs alike are taken to differ by up to {reach}."
+        return f"{_one_run_each(comparison, reach)}."
     said = f"{len(comparison.a_runs)} + {len(comparison.b_runs)} runs"
     if comparison.paired_by:
         said += f", paired by {plain(comparison.paired_by, NAME_WIDTH)}"
@@ -49,6 +44,24 @@ def noise(comparison: Comparison) -> str:
     if verdict.rank_test and verdict.rank_test_p is not None:
         said += f"; {verdict.rank_test} test, p {_p(verdict.rank_test_p)}"
     return f"{said}."
+
+
+def _one_run_each(comparison: Comparison, reach: str) -> str:
+    """The noise that is assumed, where one run per side shows none, and what widened it."""
+    verdict = comparison.verdict
+    known = "one run per side"
+    if _has_intervals(comparison):
+        known += ": the intervals show step-to-step variation only"
+    sources = verdict.noise.sources if verdict.noise else ()
+    by_history = verdict.allowance_from == "history"
+    if not sources:
+        if by_history:
+            return f"{known}; earlier runs of the same command differ by up to {reach}"
+        return f"{known}; assuming {reach} run-to-run noise"
+    base = f"±{100 * verdict.noise.base_share:.3g}%" if verdict.noise else reach
+    usual = f"the {base} of earlier runs of the same command" if by_history else f"{base}"
+    reasons = "; ".join(source.summary for source in sources)
+    return f"{known}; assuming {reach} run-to-run noise instead of {usual}, because {reasons}"
 
 
 def _has_intervals(comparison: Comparison) -> bool:

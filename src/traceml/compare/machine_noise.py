@@ -1,0 +1,316 @@
+"""How far two runs of one command may differ because of the machine, by what they recorded of it.
+
+Each source of noise has a measure of how much longer a run's steps may have taken for it, as a
+logarithm. What two runs differ by in it can be all of the difference between them (a bias). What
+both had of it does not come back exactly alike in the next run either (a scatter).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from traceml.compare.run_conditions import Conditions
+from traceml.compare.unsteadiness import spread_of_parts, wandering_reach
+from traceml.model.quantities import memory
+
+BUSY_NEIGHBOUR_LOG = 0.5
+"""Two programs on the two halves of one core run at about 60 % of their speed each; on a machine
+with cores to spare, shared caches, memory and clocks cost less. Times the share that is busy."""
+SCATTER_SHARE = 0.2
+"""Of what a run lost to the machine: a few samples, one a second, tell it no better than that."""
+MIN_CORES = 0.01
+"""The kernel counts CPU time in ticks of 10 ms: less than one a second is none."""
+NEVER_WAITED_SHARE = 0.05
+"""Every thread waits for a core now and then; up to here it got all it wanted."""
+STARVED_SHARE = 0.2
+"""From here on the CPU that a run gets sets its pace; the rule for CPU STARVED has the same."""
+NEIGHBOUR_ON_GPU_LOG = math.log(1.25)
+"""A neighbour that sleeps costs nothing, one that computes up to half of the GPU; how much it
+computed is not on record, as the spread of a bare mean is not."""
+NEIGHBOUR_BYTES = 2 << 30
+"""Contexts and libraries of the run itself take up to this much of a GPU without being torch's."""
+VIRTUAL_CPU_LOG = 0.31
+"""33 runs of two scripts within an hour, on a virtual machine with nothing else to do, differed by
+11 % (standard deviation), and nothing inside of it said why: 95 of 100 pairs stay within this."""
+MAX_SHARE = 0.95
+"""Nearly all of the time lost says no more than nearly all of the time."""
+MIN_SHOWN_LOG = 0.01
+"""A source that is worth less is no explanation."""
+
+MIN_UNLIKE_LOG = 0.05
+"""Less than this between the hosts of two groups of runs is not worth a warning."""
+
+
+class SourceKind(str, Enum):
+    """What made two runs differ, or may have."""
+
+    CPU_WAIT = "cpu_wait"
+    HOST_LOAD = "host_load"
+    CPU_STEAL = "cpu_steal"
+    CPU_QUOTA = "cpu_quota"
+    GPU_CLOCK = "gpu_clock"
+    GPU_NEIGHBOURS = "gpu_neighbours"
+    UNSTEADY = "unsteady"
+    VIRTUAL_CPU = "virtual_cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One source of noise: what was recorded of it on each side, and what it may explain."""
+
+    kind: SourceKind
+    lhs: float
+    rhs: float
+    bias_log: float
+    """What the two sides differ by in it."""
+    scatter_log: float
+    """How far it may differ from one run to the next where both had it: a 95 % reach."""
+    summary: str
+
+    @property
+    def share(self) -> float:
+        """The difference between two runs alike that it can explain."""
+        return math.expm1(self.bias_log + self.scatter_log)
+
+
+@dataclass(frozen=True, slots=True)
+class MachineNoise:
+    """Every source that is worth naming, the largest first."""
+
+    sources: tuple[Source, ...] = ()
+
+    def without(self, kind: SourceKind) -> MachineNoise:
+        """The same, where that source is known better from elsewhere."""
+        return MachineNoise(tuple(source for source in self.sources if source.kind is not kind))
+
+    def widen(self, base_log: float) -> float:
+        """The reach of the noise of quiet runs, with that of the machine."""
+        bias = math.fsum(source.bias_log for source in self.sources)
+        scatter = math.hypot(base_log, *(source.scatter_log for source in self.sources))
+        return bias + scatter
+
+
+NO_NOISE = MachineNoise()
+
+
+def machine_noise(a: Conditions, b: Conditions) -> MachineNoise:
+    """What may make two runs differ; nothing where a side recorded nothing."""
+    found = [
+        source
+        for find in _SOURCES
+        if (source := find(a, b)) is not None
+        and source.bias_log + source.scatter_log >= MIN_SHOWN_LOG
+    ]
+    return MachineNoise(tuple(sorted(found, key=lambda source: -source.share)))
+
+
+def _cpu_wait(a: Conditions, b: Conditions) -> Source | None:
+    found = _pair(a, b, lambda run: run.waited_for_others)
+    if found is None:
+        return None
+    losses = [_lost(share) * run.host_dependence for share, run in zip(found, (a, b), strict=True)]
+    words = (
+        "the training was ready to run but waited for a CPU core {} of the time in A and {} in B"
+    )
+    source = _slowing(SourceKind.CPU_WAIT, found, losses, words)
+    return replace(source, bias_log=max(source.bias_log, _less_of_the_cpu(a, b)))
+
+
+def _less_of_the_cpu(a: Conditions, b: Conditions) -> float:
+    """How much longer one run takes for what it got of the CPU, where that is what it lacked.
+
+    A run that never waits for a core uses what it needs: another use of the CPU is then a change
+    of the run itself, and no noise.
+    """
+    if a.own_cores is None or b.own_cores is None:
+        return 0.0
+    ratio = max(b.own_cores, MIN_CORES) / max(a.own_cores, MIN_CORES)
+    waited = max(a.waited_for_others or 0.0, b.waited_for_others or 0.0)
+    depends = max(a.host_dependence, b.host_dependence)
+    starved = (waited - NEVER_WAITED_SHARE) / (STARVED_SHARE - NEVER_WAITED_SHARE)
+    return abs(math.log(ratio)) * depends * min(max(starved, 0.0), 1.0)
+
+
+def _host_load(a: Conditions, b: Conditions) -> Source | None:
+    """By what others kept busy; where a run's own part is unknown, by what differs in all."""
+    busy = _pair(a, b, lambda run: run.busy)
+    found = _pair(a, b, lambda run: run.busy_with_others)
+    if busy is None:
+        return None
+    words = f"the host's CPU was {_percent(busy[0])} busy in A and {_percent(busy[1])} in B"
+    if found is None:
+        losses = _load_losses(busy, a, b)
+        return Source(SourceKind.HOST_LOAD, *busy, abs(losses[1] - losses[0]), 0.0, words)
+    losses = _load_losses(found, a, b)
+    return _slowing(SourceKind.HOST_LOAD, found, losses, words + " (by other programs: {} and {})")
+
+
+def _load_losses(shares: tuple[float, float], a: Conditions, b: Conditions) -> tuple[float, float]:
+    return _lost_by_load(shares[0], a), _lost_by_load(shares[1], b)
+
+
+def _cpu_steal(a: Conditions, b: Conditions) -> Source | None:
+    found = _pair(a, b, lambda run: run.stolen)
+    if found is None:
+        return None
+    words = "the hypervisor took {} of the CPU in A and {} in B"
+    return _slowing(SourceKind.CPU_STEAL, found, [_lost_by_steal(run) for run in (a, b)], words)
+
+
+def _cpu_quota(a: Conditions, b: Conditions) -> Source | None:
+    found = _pair(a, b, lambda run: run.throttled)
+    if found is None:
+        return None
+    words = "the CPU quota held the training back {} of the time in A and {} in B"
+    return _slowing(SourceKind.CPU_QUOTA, found, [_lost_by_quota(run) for run in (a, b)], words)
+
+
+def _gpu_clock(a: Conditions, b: Conditions) -> Source | None:
+    """A lower clock is slower in proportion, as far as the GPU sets the pace; alike, it is none."""
+    found = _pair(a, b, lambda run: run.gpu_clock)
+    if found is None or min(found) <= 0:
+        return None
+    bias = abs(math.log(found[1] / found[0])) * max(a.gpu_dependence, b.gpu_dependence)
+    words = "the GPU's clock was at {} of its maximum in A and at {} in B"
+    return Source(SourceKind.GPU_CLOCK, *found, bias, 0.0, _filled(words, found))
+
+
+def _gpu_neighbours(a: Conditions, b: Conditions) -> Source | None:
+    found = _pair(a, b, lambda run: run.gpu_bytes_of_others)
+    if found is None or max(a.gpu_dependence, b.gpu_dependence) == 0:
+        return None
+    if max(found) < NEIGHBOUR_BYTES:
+        return None
+    # Unlike on both sides: a bias; a neighbour on both may do as it likes.
+    alone = min(found) < NEIGHBOUR_BYTES
+    bias, scatter = (NEIGHBOUR_ON_GPU_LOG, 0.0) if alone else (0.0, NEIGHBOUR_ON_GPU_LOG)
+    words = (
+        f"other programs held {memory(found[0])} of the GPUs' memory in A and "
+        f"{memory(found[1])} in B"
+    )
+    return Source(SourceKind.GPU_NEIGHBOURS, *found, bias, scatter, words)
+
+
+def _unsteady(a: Conditions, b: Conditions) -> Source | None:
+    reach = wandering_reach(a.block_means_ms, b.block_means_ms)
+    if reach is None:
+        return None
+    found = spread_of_parts(a.block_means_ms), spread_of_parts(b.block_means_ms)
+    words = "the step time varied by {} from one eighth of A to another, and by {} in B"
+    return Source(SourceKind.UNSTEADY, *found, 0.0, reach, _filled(words, found))
+
+
+def _virtual_cpu(a: Conditions, b: Conditions) -> Source | None:
+    """The neighbours on the physical machine cannot be seen from inside a virtual one.
+
+    Where they make the pace wander within the runs, that is counted there.
+    """
+    if not a.is_virtual and not b.is_virtual:
+        return None
+    depends = max(run.host_dependence for run in (a, b) if run.is_virtual)
+    wandering = wandering_reach(a.block_means_ms, b.block_means_ms) or 0.0
+    scatter = math.sqrt(max(0.0, (VIRTUAL_CPU_LOG * depends) ** 2 - wandering**2))
+    words = "the CPU is a virtual machine's, and what its neighbours do is not on record"
+    found = float(a.is_virtual), float(b.is_virtual)
+    return Source(SourceKind.VIRTUAL_CPU, *found, 0.0, scatter, words)
+
+
+def _pair(
+    a: Conditions, b: Conditions, fact: Callable[[Conditions], float | None]
+) -> tuple[float, float] | None:
+    lhs, rhs = fact(a), fact(b)
+    return None if lhs is None or rhs is None else (lhs, rhs)
+
+
+def _slowing(
+    kind: SourceKind, found: tuple[float, float], losses: Sequence[float], words: str
+) -> Source:
+    """A source that can only slow a run down; `losses` are how much, as logarithms."""
+    bias, scatter = abs(losses[1] - losses[0]), SCATTER_SHARE * math.hypot(*losses)
+    return Source(kind, *found, bias, scatter, _filled(words, found))
+
+
+def _lost_by_waiting(run: Conditions) -> float:
+    return _lost(run.waited_for_others or 0.0) * run.host_dependence
+
+
+def _lost_by_load(busy: float, run: Conditions) -> float:
+    """What was stolen is a source of its own."""
+    return BUSY_NEIGHBOUR_LOG * max(0.0, busy - (run.stolen or 0.0)) * run.host_dependence
+
+
+def _lost_by_steal(run: Conditions) -> float:
+    """Stolen time falls on whoever wanted to run, so it is a share of the time that was wanted."""
+    stolen = run.stolen or 0.0
+    return _lost(stolen / max(run.busy or 1.0, stolen)) * run.host_dependence if stolen else 0.0
+
+
+def _lost_by_quota(run: Conditions) -> float:
+    return _lost(run.throttled or 0.0) * run.host_dependence
+
+
+def _lost(share: float) -> float:
+    """How much longer it takes to do the same in what is left of the time, as a logarithm."""
+    return -math.log1p(-min(max(share, 0.0), MAX_SHARE))
+
+
+def lost_to_the_host(run: Conditions) -> float | None:
+    """How much longer a run may have taken for all that its host did besides, as a logarithm."""
+    if run.busy_with_others is None:
+        return None
+    return math.fsum(
+        (
+            _lost_by_waiting(run),
+            _lost_by_load(run.busy_with_others, run),
+            _lost_by_steal(run),
+            _lost_by_quota(run),
+        )
+    )
+
+
+def unlike_hosts(a: Sequence[Conditions], b: Sequence[Conditions]) -> str | None:
+    """What to say where every run of one side had a busier host than any run of the other.
+
+    Then the spread between the runs of a side does not show what the host does to the difference.
+    """
+    lost = [[lost_to_the_host(run) for run in side] for side in (a, b)]
+    known = [[each for each in side if each is not None] for side in lost]
+    if any(len(side) < len(runs) for side, runs in zip(known, (a, b), strict=True)):
+        return None
+    gap = max(min(known[0]) - max(known[1]), min(known[1]) - max(known[0]))
+    if gap < MIN_UNLIKE_LOG:
+        return None
+    busy = [
+        [run.busy_with_others for run in side if run.busy_with_others is not None]
+        for side in (a, b)
+    ]
+    sides = ("A", "B") if min(known[0]) > max(known[1]) else ("B", "A")
+    return (
+        f"Every run of {sides[0]} had a busier host than any run of {sides[1]} (other programs "
+        f"kept {_range(busy[0])} of its CPU busy in A and {_range(busy[1])} in B): "
+        f"a difference of {_percent(math.expm1(gap))} or more can come from that."
+    )
+
+
+def _range(shares: Sequence[float]) -> str:
+    low, high = min(shares), max(shares)
+    return (
+        _percent(high) if _percent(low) == _percent(high) else f"{100 * low:.0f}–{_percent(high)}"
+    )
+
+
+def _filled(words: str, found: tuple[float, float]) -> str:
+    return words.format(_percent(found[0]), _percent(found[1]))
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f}%"
+
+
+_SOURCES = (
+    *(_cpu_wait, _host_load, _cpu_steal, _cpu_quota),
+    *(_gpu_clock, _gpu_neighbours, _unsteady, _virtual_cpu),
+)

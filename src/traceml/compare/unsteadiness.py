@@ -1,0 +1,76 @@
+"""How far two runs may differ because their pace wandered, by how it wandered within them.
+
+A machine that is slow for a while is slow for whole runs too. How much of the wandering is left in
+the mean of a run is read off the run itself: from short parts of it to long ones, the variance of
+independent steps falls as the parts get longer, that of a wandering pace hardly falls at all. The
+same fall is assumed from the long parts to the whole run. What independent steps would leave is in
+the interval of the steps already, and not counted again.
+
+Runs of one command that change their pace alike (a longer sequence later on, a warmer cache) do so
+by themselves: only what differs between the two runs counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from statistics import pstdev, variance
+
+from traceml.compare.student import quantile
+
+LONG_PARTS = 8
+SHORT_PARTS = 32
+MIN_BLOCKS = 16
+"""Of a run: with fewer, short parts cannot be told from long ones."""
+
+Blocks = Sequence[float]
+
+
+def wandering_reach(a: Blocks, b: Blocks) -> float | None:
+    """How far the means of two runs may differ for it, as a logarithm: a 95 % reach.
+
+    `a` and `b` are mean times of neighbouring blocks of steps; `None` of too few.
+    """
+    if not (is_usable(a) and is_usable(b)):
+        return None
+    short_count = min(SHORT_PARTS, len(a), len(b))
+    short, long = (
+        [math.log(y / x) for x, y in zip(parts(a, count), parts(b, count), strict=True)]
+        for count in (short_count, LONG_PARTS)
+    )
+    long_variance = variance(long)
+    if long_variance == 0:
+        return 0.0
+    ratio = variance(short) / long_variance
+    fall = math.log(max(ratio, 1.0)) / math.log(short_count / LONG_PARTS)
+    left = LONG_PARTS ** -min(fall, 1.0) - 1 / LONG_PARTS
+    return quantile(LONG_PARTS - 1) * math.sqrt(long_variance * left)
+
+
+def spread_of_parts(blocks: Blocks) -> float:
+    """Of the long parts of one run, as a share of their mean."""
+    long = parts(blocks, LONG_PARTS)
+    return pstdev(long) / (sum(long) / len(long))
+
+
+def is_usable(blocks: Blocks) -> bool:
+    """Whether there are enough of them, all times above zero."""
+    return len(blocks) >= MIN_BLOCKS and min(blocks) > 0 and max(blocks) < math.inf
+
+
+def parts(blocks: Blocks, count: int) -> list[float]:
+    """The means of so many equal parts of the run, as shares of the largest block.
+
+    A block that lies across two parts counts in both.
+    """
+    scale = max(blocks)
+    sums = [0.0, *accumulate(block / scale for block in blocks)]
+
+    def total_up_to(place: float) -> float:
+        whole = min(int(place), len(blocks) - 1)
+        return sums[whole] + (place - whole) * (sums[whole + 1] - sums[whole])
+
+    length = len(blocks) / count
+    ends = [total_up_to(min(length * part, len(blocks))) for part in range(count + 1)]
+    return [(later - earlier) / length for earlier, later in pairwise(ends)]
