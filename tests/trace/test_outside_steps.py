@@ -32,5 +32,5 @@ def test_a_generator_outside_trace_step_is_the_verdict(traced):
     verdict = diagnose(gather(RunRecords(make_run().manifest, (rank,)))).primary
     assert verdict.kind is Kind.WAIT_HEAVY
     assert verdict.is_between_steps
-    assert verdict.lost_s_per_step >= MAKING_S
+    assert verdict.lost_s_per_step >= 14 / 15 * MAKING_S  # before the first step it is no step's
     assert "between steps, outside trace_step" in verdict.claim

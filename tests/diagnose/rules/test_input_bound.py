@@ -111,9 +111,9 @@ def test_the_advice_tells_collating_from_making_samples() -> None:
     assert "70% of it in __getitem__" in advice(collating(0.3))
 
 
-def finding_batches(empty_share: float) -> RunRecords:
+def finding_batches(empty_share: float, cores: float = 2.0) -> RunRecords:
     return flag_steps(
-        with_workers(2, 2.0), StepFlag.LOADER_WATCHED, StepFlag.LOADER_EMPTY, empty_share
+        with_workers(2, cores), StepFlag.LOADER_WATCHED, StepFlag.LOADER_EMPTY, empty_share
     )
 
 
@@ -121,13 +121,18 @@ def test_the_advice_tells_slow_workers_from_slow_handing_over() -> None:
     assert "no batch was ready in 95% of the fetches" in advice(finding_batches(0.95))
     assert "num_workers=8 " in advice(finding_batches(0.95))
     assert "num_workers=8 " in advice(finding_batches(0.2))
-    assert "handing it over" in advice(finding_batches(0.02))
-    assert "98% of the fetches" in advice(finding_batches(0.02))
+    assert "handing it over" in advice(finding_batches(0.02, cores=0.4))
+    assert "98% of the fetches" in advice(finding_batches(0.02, cores=0.4))
+
+
+def test_what_lies_ready_beside_busy_workers_is_not_the_batch_asked_for() -> None:
+    assert "2 workers cannot keep up: num_workers=8" in advice(finding_batches(0.02))
 
 
 def test_a_wait_for_batches_that_were_ready_is_never_critical() -> None:
-    for empty_share, severity in ((0.02, Severity.WARNING), (0.5, Severity.CRITICAL)):
-        finding = input_bound.check(gather(finding_batches(empty_share)))
+    cases = ((0.02, 0.4, Severity.WARNING), (0.02, 2.0, Severity.CRITICAL))
+    for empty_share, cores, severity in (*cases, (0.5, 2.0, Severity.CRITICAL)):
+        finding = input_bound.check(gather(finding_batches(empty_share, cores)))
         assert finding is not None
         assert finding.severity is severity
 

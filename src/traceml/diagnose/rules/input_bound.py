@@ -11,7 +11,6 @@ from traceml.diagnose.account import is_largest
 from traceml.diagnose.lines import Line, quieter, severity
 from traceml.diagnose.stalls import few_steps_of, stalled
 from traceml.facts.facts import Facts, phase_s, share
-from traceml.facts.loader import LoaderFacts
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.phase import Phase
 from traceml.model.quantities import count, duration, percent
@@ -40,7 +39,7 @@ def check(facts: Facts) -> Finding | None:
     if found is None:
         return None
     loader = facts.loader
-    if _workers_keep_up(loader):
+    if _workers_keep_up(facts):
         found = quieter(found, Severity.WARNING)  # the data was there: it waits for something else
     finding = Finding(
         kind=KIND,
@@ -128,35 +127,45 @@ def _without_workers(facts: Facts, wait_s: float, body_s: float) -> str:
 
 def _with_workers(facts: Facts, workers: int, wait_s: float, body_s: float) -> str:
     empty_share = facts.loader.empty_share
-    busy = [p.workers_cpu_cores.mean for p in facts.processes if p.workers_cpu_cores.mean]
-    are_busy = bool(busy) and max(busy) / workers >= BUSY_WORKER
-    # What lies ready beside busy workers came out of order: the batch asked for is another.
-    if not are_busy and _workers_keep_up(facts.loader):
+    if _workers_keep_up(facts):
         return (
             f"A batch was ready in {percent(1 - (empty_share or 0.0))} of the fetches, so that "
             "handing it over takes the time: send smaller batches (uint8, no Python objects), "
             "tensors instead of lists, and see that the training process has a core to itself."
         )
-    if busy and not are_busy:
+    busy_cores = _busy_cores(facts)
+    if busy_cores is not None and busy_cores < BUSY_WORKER:
         return (
             f"The workers ({workers}) mostly wait themselves, with "
-            f"{max(busy) / workers:.1f} cores each busy, for storage or to hand batches over: "
+            f"{busy_cores:.1f} cores each busy, for storage or to hand batches over: "
             "speed up reading, send smaller batches, then try a larger prefetch_factor."
         )
     # Workers that cannot keep up make a batch in as many steps as there are workers.
     needed = max(workers + 1, _workers_for(workers * (wait_s + body_s), body_s))
     empty = (
         ""
-        if empty_share is None or _workers_keep_up(facts.loader)
+        if empty_share is None or empty_share < SELDOM_EMPTY
         else f" (no batch was ready in {percent(empty_share)} of the fetches)"
     )
     return _ask_for(facts, needed, f"{count(workers, 'worker')} cannot keep up{empty}")
 
 
-def _workers_keep_up(loader: LoaderFacts) -> bool:
-    """Whether workers had a batch ready nearly whenever one was asked for."""
-    is_seldom_empty = loader.empty_share is not None and loader.empty_share < SELDOM_EMPTY
-    return bool(loader.workers) and is_seldom_empty
+def _workers_keep_up(facts: Facts) -> bool:
+    """Whether workers had a batch ready nearly whenever one was asked for.
+
+    What lies ready beside workers that compute all the time came out of order: the batch that is
+    asked for is another.
+    """
+    empty_share, busy_cores = facts.loader.empty_share, _busy_cores(facts)
+    if not facts.loader.workers or empty_share is None or empty_share >= SELDOM_EMPTY:
+        return False
+    return busy_cores is None or busy_cores < BUSY_WORKER
+
+
+def _busy_cores(facts: Facts) -> float | None:
+    """The cores that each worker of the busiest rank kept busy."""
+    busy = [p.workers_cpu_cores.mean for p in facts.processes if p.workers_cpu_cores.mean]
+    return max(busy) / facts.loader.workers if busy and facts.loader.workers else None
 
 
 def _workers_for(making_s: float, body_s: float) -> int:
