@@ -607,3 +607,34 @@ def test_naming_an_artifact_never_raises(traced, monkeypatch, tmp_path):
     traceml.log_artifact("model.pt")
     traceml.log_artifact(None)
     assert traced.session.active
+
+
+def test_a_dead_proxy_among_the_callers_variables_holds_nothing_up(traced):
+    class Gone:
+        pass
+
+    dead = weakref.proxy(Gone())  # raises ReferenceError at whatever it is asked
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+    assert type(dead) is weakref.ProxyType
+    assert len(traced.complete()) == 3
+
+
+def test_a_closures_backward_passes_are_no_steps_of_their_own(traced):
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=5)
+    for batch in DataLoader(torch.randn(16, 4), batch_size=4):
+
+        def closure(batch=batch):
+            optimizer.zero_grad()
+            loss = (model(batch) - 1).pow(2).mean()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+    steps = traced.complete()
+    assert len(steps) == 4
+    assert steps["optimizer_steps"].tolist() == [1] * 4

@@ -1,5 +1,6 @@
 """What a fetch is made of, on real loaders; the user's own objects stay what they are."""
 
+import gc
 import queue
 import time
 import types
@@ -285,3 +286,24 @@ def test_the_workers_that_are_noted_are_the_training_loaders(traced, explicit):
     assert files.head().counters["loader_workers"] == 2 + 1
     assert len(steps) == 8
     assert (steps["samples"] == 8).all()
+
+
+def test_a_sampler_that_takes_no_weak_references_is_not_kept(traced):
+    gone = []
+
+    class Slotted:
+        __slots__ = ()
+
+        def __iter__(self):
+            return iter([[0, 1], [2, 3]])
+
+        def __len__(self):
+            return 2
+
+        def __del__(self):
+            gone.append(True)
+
+    for _ in range(3):
+        assert len(list(DataLoader(list(range(4)), batch_sampler=Slotted()))) == 2
+    gc.collect()
+    assert len(gone) == 3

@@ -194,12 +194,15 @@ class _PySpy:
         if self._process is None or self._is_reaped(os.WNOHANG):
             return
         self._process.send_signal(signal.SIGINT)
-        deadline_s = time.monotonic() + LAST_S
-        while time.monotonic() < deadline_s and not self._is_reaped(os.WNOHANG):
-            time.sleep(0.01)
-        if self._process.returncode is None:
+        if not self._ends_within(LAST_S):
             self._process.kill()
-            self._is_reaped(0)
+            self._ends_within(LAST_S)  # one that hangs in the kernel is left behind
+
+    def _ends_within(self, patience_s: float) -> bool:
+        deadline_s = time.monotonic() + patience_s
+        while not (is_over := self._is_reaped(os.WNOHANG)) and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        return is_over
 
     def read(self) -> StackBurst | None:
         """What it saw; `None` where that is nothing."""

@@ -10,6 +10,7 @@ from traceml.model.environment import INTERPRETER_MARK
 from traceml.trace.current import current
 from traceml.trace.interpreter import introduce
 from traceml.trace.interruptions import is_interruption
+from traceml.trace.stacks import let_agent_look
 
 OLDEST_TORCH = (2, 1)
 
@@ -20,6 +21,8 @@ def begin() -> None:
     if session is None or not session.active or session.steps is not None:
         return
     session.guard(introduce, any_thread=True)(session.run_folder, INTERPRETER_MARK)
+    # Now and not later: a library that asks for the same after us (MPI, say) has the last word.
+    session.guard(let_agent_look, any_thread=True)(session.run_folder)
     version = getattr(torch, "__version__", "of no version")
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if numbers < OLDEST_TORCH:

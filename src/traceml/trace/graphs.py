@@ -75,6 +75,8 @@ class Graphs:
     def _begin(self, graph: Any) -> None:
         session = self._session
         self.was_captured = True
+        if self.capture is not None:
+            self._end(None)  # one that failed and was never ended
         if not session.tracing or session.thread not in (None, get_ident()):
             return
         self._known = {key: each for key, each in self._known.items() if each[0]() is not None}

@@ -101,7 +101,7 @@ def _backward_events(
     watch_scaling(session, glance.losses)
 
     def begin(tensors: Any) -> None:
-        if search.is_watching:
+        if search.is_watching and not search.is_in_step:
             search.look_for_change()
         _open_backward(session)
         if tracer.gpu is not None:
@@ -116,12 +116,12 @@ def _backward_events(
         if compile_time.elsewhere_ns:
             compile_time.note_elsewhere()
         search.passes += 1
-        if search.passes > search.patience:
-            search.look()
         if tracer.by_hand:
             session.recorder.note_and_digest(end_backward, None)
         else:
             session.recorder.note(end_backward, None)
+        if search.passes > search.patience and not search.is_in_step:
+            search.look()
 
     return session.guard(begin), session.guard(end)
 
@@ -188,9 +188,11 @@ def _optimizer_events(
             search.passes = 0  # as nearly always
         elif search.passes:
             search.end_step()
+        search.is_in_step = True
         recorder.optimizer_mark = recorder.note(begin_optimizer, identity)
 
     def end(optimizer: Any) -> None:
+        search.is_in_step = False
         if search.passes:  # backward ran in a closure of this step, which is seen
             search.end_step()
         gpu, began = tracer.gpu, recorder.optimizer_mark

@@ -19,6 +19,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _SingleProcessDataL
 
 from traceml.trace.interruptions import drop_our_frames, is_interruption
 from traceml.trace.optimizer_search import OptimizerSearch
+from traceml.trace.own_attributes import own_attributes
 from traceml.trace.session import Session
 from traceml.trace.spending import Spending
 from traceml.trace.steps import COLLATE, INPUT
@@ -148,7 +149,7 @@ class Sources:
             return known[1]
         self._numbers = {key: one for key, one in self._numbers.items() if one[0]() is not None}
         self._count += 1
-        self._numbers[id(sampler)] = (_reference(sampler), self._count)
+        self._numbers[id(sampler)] = (_reference(sampler, loader), self._count)
         return self._count
 
     def of_iterator(self, iterator: Any) -> int:
@@ -158,13 +159,15 @@ class Sources:
         return identity if known is None else known[1]  # begun without its loader's `__iter__`
 
 
-def _reference(sampler: Any) -> Callable[[], Any]:
+def _reference(sampler: Any, loader: Any) -> Callable[[], Any]:
+    """How to ask for a loader's sampler without keeping it alive."""
     try:
         return weakref.ref(sampler)
     except TypeError as error:  # a plain list of indices will do as a sampler
         if is_interruption(error):
             raise
-        return lambda: sampler
+        owner = weakref.ref(loader)
+        return lambda: getattr(owner(), "_index_sampler", None)
 
 
 MAX_FIELDS_LOOKED_AT = 16
@@ -202,23 +205,12 @@ def _fields_of(batch: Any) -> Iterable[Any]:
         return tuple.__iter__(batch) if issubclass(kind, tuple) else list.__iter__(batch)
     if issubclass(kind, dict):
         return dict.values(batch)
-    attributes = _own_attributes(batch)
+    attributes = own_attributes(batch)
     if issubclass(kind, UserDict):  # the batches of Hugging Face's tokenizers
         data = attributes.get("data")
         return dict.values(data) if isinstance(data, dict) else ()
     names = getattr(kind, "__dataclass_fields__", ())
     return [attributes.get(name) for name in names]
-
-
-def _own_attributes(thing: Any) -> dict[str, Any]:
-    """What an object holds, without asking it."""
-    try:
-        found = object.__getattribute__(thing, "__dict__")
-    except AttributeError as error:
-        if is_interruption(error):
-            raise
-        return {}
-    return found if type(found) is dict else {}
 
 
 class Collating:

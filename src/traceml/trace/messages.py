@@ -287,6 +287,9 @@ class Messages:
     def _fetch_later(self, step: int, now: int, name: str, value: Any) -> None:
         import torch
 
+        if torch.cuda.is_current_stream_capturing():
+            self._refuse("log_metrics", f"'{name}' was logged inside a CUDA graph: log it outside")
+            return
         if value.numel() != 1 or len(self._pending) >= MAX_PENDING:
             why = f"the value of '{name}' is no single number, or too many wait for the GPU"
             self._refuse("log_metrics", why)

@@ -21,6 +21,7 @@ from torch import nn
 from traceml.trace.compiling import is_compiling
 from traceml.trace.frames import variables_of
 from traceml.trace.interruptions import drop_our_frames
+from traceml.trace.own_attributes import own_attributes
 from traceml.trace.session import Session
 from traceml.trace.steps import FORWARD
 
@@ -291,9 +292,8 @@ def held_by_callers() -> Iterator[Any]:
             continue
         for value in variables_of(frame).values():
             yield value
-            attributes = getattr(value, "__dict__", None)
-            if type(attributes) is dict and not isinstance(value, type):
-                yield from list(attributes.values())
+            if not issubclass(type(value), type):
+                yield from list(own_attributes(value).values())
 
 
 def _is_ours_or_torchs(name: str) -> bool:

@@ -55,6 +55,8 @@ class OptimizerSearch:
         """How many there were before the last step."""
         self.is_watching = False
         """Whether a change of the parameters is waited for."""
+        self.is_in_step = False
+        """Whether an optimizer that is seen steps: its closures may run backward passes."""
         self._has_stepped = False
         self._searches = 0
         self._has_scanned = False
@@ -79,6 +81,8 @@ class OptimizerSearch:
             self._mark_by_backward()
             return
         self._searches += 1
+        if self._searches >= MAX_SEARCHES:
+            self.patience = MAX_PASSES_WITHOUT_STEP  # also where this one fails
         self._watch()
         if self.is_watching or self._searches >= MAX_SEARCHES:
             self.patience = MAX_PASSES_WITHOUT_STEP

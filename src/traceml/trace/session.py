@@ -27,7 +27,7 @@ from traceml.trace.messages import Messages
 from traceml.trace.place import place
 from traceml.trace.recorder import Recorder
 from traceml.trace.regions import Regions
-from traceml.trace.stacks import answer_with_stacks, let_agent_look
+from traceml.trace.stacks import answer_with_stacks
 from traceml.trace.steps import StepTracer
 
 if TYPE_CHECKING:
@@ -215,7 +215,6 @@ class Session:
             self.ring.identify(identity)
             self.identified = True  # from here on: an interruption before it begins this again
             self.guard(self._answer_with_stacks, any_thread=True)(self.ring.path)
-            self.guard(let_agent_look, any_thread=True)(self.run_folder)
             if identity.local_rank == 0:  # always the same one speaks for the run
                 self.guard(introduce, any_thread=True)(self.run_folder, TRAINER_MARK)
 

@@ -150,6 +150,9 @@ class SettingsRecorder:
     def _look(self) -> None:
         """After each step, as long as a reading is due."""
         steps = self._session.tracer.steps
+        if not self._due:  # the last reading failed
+            self._session.tracer.looks.remove(self._guarded_look)
+            return
         if steps < self._due[0]:
             return
         self._due = [due for due in self._due if due > steps]

@@ -18,6 +18,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from traceml.trace.frames import variables_of
 from traceml.trace.interruptions import is_interruption
+from traceml.trace.own_attributes import own_attributes
 
 MAX_FRAMES = 12
 """Between an optimizer's step and the GradScaler that calls it, and between a compiled function and
@@ -43,13 +44,7 @@ Found = dict[str, Any]
 
 def own(thing: Any, name: str, default: Any = None) -> Any:
     """An attribute from the object's own dictionary; nothing of its class is asked."""
-    try:
-        attributes = object.__getattribute__(thing, "__dict__")
-    except AttributeError as error:
-        if is_interruption(error):
-            raise
-        return default
-    return attributes.get(name, default) if type(attributes) is dict else default
+    return own_attributes(thing).get(name, default)
 
 
 # Torch
