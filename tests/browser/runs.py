@@ -61,12 +61,15 @@ known = {
     "forward_ns": forward_ns, "backward_ns": 8_000_000, "optimizer_ns": 2_000_000,
     "communication_ns": 28_000_000 - forward_ns,
 }
-nothing = {"q": layout.NOT_MEASURED, "i": layout.NOT_MEASURED, "I": 0, "d": 0.0}
+nothing = {"I": 0, "d": 0.0}
 ring = current().open()
 began_ns = time.perf_counter_ns()
 for step in range(300):
     known["start_ns"] = began_ns + step * 40_000_000
-    ring.write_step(*(known.get(name, nothing[kind]) for name, kind in layout.STEP[:-1]))
+    fields = layout.STEP[:-1]
+    ring.write_step(
+        *(known.get(name, nothing.get(kind, layout.NOT_MEASURED)) for name, kind in fields)
+    )
 """
 """One rank of several: steps as the tracer writes them, rank 2 slower in its forward pass."""
 
