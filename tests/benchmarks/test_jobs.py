@@ -46,7 +46,7 @@ def test_a_training_that_differs_is_seen(plain: Run, traced: Run, said: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("job", "said"),
+    ("published", "said"),
     [
         (replace(JOB, kinds=("INPUT_BOUND",)), "said WAIT_HEAVY, not INPUT_BOUND"),
         (replace(JOB, also=("HOST_SYNC",)), "HOST_SYNC not named"),
@@ -54,8 +54,8 @@ def test_a_training_that_differs_is_seen(plain: Run, traced: Run, said: str) -> 
         (replace(JOB, mentions="collate"), "collate not named"),
     ],
 )
-def test_a_wrong_verdict_is_seen(job: Job, said: str) -> None:
-    assert said in list(wrong_words(job, TRACED))
+def test_a_wrong_verdict_is_seen(published: Job, said: str) -> None:
+    assert said in list(wrong_words(published, TRACED))
 
 
 def test_a_prediction_that_is_far_off_is_seen() -> None:

@@ -65,7 +65,8 @@ def test_memory_that_a_loop_keeps_is_seen_to_grow(traced_closely):
     for _ in range(8):
         training.step(backward)
     held = traced_closely.complete()["rss_bytes"]
-    assert (np.diff(held) > 0.9 * KEPT_BYTES).all()
+    grown = np.diff(held)[1:]  # the first ones may reuse what earlier tests have left
+    assert (grown > 0.9 * KEPT_BYTES).all()
 
 
 def test_resident_memory_is_what_linux_says():

@@ -139,6 +139,7 @@ class _PySpy:
 
     def __init__(self, program: str, target: Target, thread: TrainingThread | None) -> None:
         self._target = target
+        self._folder = _folder_of(target.pid)  # now: the process may end before this is read
         self._thread = thread
         self._trace: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed when it is read
         self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
@@ -224,7 +225,8 @@ class _PySpy:
         rate = min(RATE_HZ, int(counts[1]) / lasted_s)
         looks, torn = without_torn(read_chrome_trace(events, ident, rate))
         began_unix_s = written_unix_s - max(moments_s)  # the last ones bear the time of writing
-        return _burst(self._target, "py-spy", looks, torn + int(counts[2]), began_unix_s)
+        torn += int(counts[2])
+        return _burst(self._target, self._folder, "py-spy", looks, torn, began_unix_s)
 
 
 class _Signal:
@@ -232,6 +234,7 @@ class _Signal:
 
     def __init__(self, target: Target, clock: Callable[[], float]) -> None:
         self._target = target
+        self._folder = _folder_of(target.pid)
         self._clock = clock
         self._asked_s, self._asked_unix_s = clock(), time.time()
         self._offset = _size(target.stacks)
@@ -251,11 +254,13 @@ class _Signal:
             content[:64].decode(errors="replace"), content[self._offset :].decode(errors="replace")
         )
         looks = [Look(0.0, 1, stack)] if stack else []
-        return _burst(self._target, "signal", looks, 0, self._asked_unix_s) if stack else None
+        if not looks:
+            return None
+        return _burst(self._target, self._folder, "signal", looks, 0, self._asked_unix_s)
 
 
 def _burst(
-    target: Target, way: str, looks: Sequence[Look], torn: int, began_unix_s: float
+    target: Target, folder: str, way: str, looks: Sequence[Look], torn: int, began_unix_s: float
 ) -> StackBurst:
     return StackBurst(
         rank=target.rank,
@@ -263,7 +268,7 @@ def _burst(
         way=way,
         looks=sum(look.looks for look in looks) + torn,
         torn=torn,
-        samples=tuple(read_looks(looks, began_unix_s, _folder_of(target.pid))),
+        samples=tuple(read_looks(looks, began_unix_s, folder)),
     )
 
 
