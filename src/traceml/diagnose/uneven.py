@@ -23,6 +23,8 @@ EVENLY = 0.50  # of the latest rank's excess: ranks that late are late together
 CHANCE = 0.01  # of equal ranks having one named for noise alone; few runs are that noisy at all
 CRITICAL_CHANCE = 0.0001  # nobody should be woken for noise; also where the waiting is inferred
 MORE_WORK = 0.50  # of the others' CPU time: a shared cache makes equal ranks differ by a third
+ALWAYS_LAST = 0.95  # of the steps: by chance no rank of equals is the slowest so often …
+MIN_STEPS_LAST = 8  # … in so many of them
 TOLD = 0.25  # of the excess: a smaller part of it is no reason worth a word
 MOST_NAMED = 4
 
@@ -146,7 +148,7 @@ def _severity_of(facts: Facts, late: Straggler, excess_s: float) -> Severity | N
         return None
     sure = late.standard_errors >= _errors_of_chance(CRITICAL_CHANCE, len(job.parts.ranks))
     likely = late.standard_errors >= _errors_of_chance(CHANCE, len(job.parts.ranks))
-    likely = likely or _computes_more(facts, late)
+    likely = likely or _computes_more(facts, late) or _is_always_last(facts, late)
     if not (sure if job.wait_is_hidden else likely):
         return None
     # Ranks that go their own ways hold up nobody.
@@ -164,6 +166,16 @@ def _computes_more(facts: Facts, late: Straggler) -> bool:
     if facts.clock != "cpu" or late.cpu is None:
         return False
     return late.cpu.excess_s >= MORE_WORK * late.cpu.others_s
+
+
+def _is_always_last(facts: Facts, late: Straggler) -> bool:
+    """Whether a rank was the slowest in nearly every step, by more than a whole step of the others.
+
+    Noise takes turns, however large it is; few and uneven steps alone do not show that.
+    """
+    is_last = late.slowest_share is not None and late.slowest_share >= ALWAYS_LAST
+    enough = facts.window.steps_analyzed >= MIN_STEPS_LAST
+    return is_last and enough and late.own.excess_s >= late.typical_s
 
 
 def _errors_of_chance(chance: float, ranks: int) -> float:
