@@ -230,3 +230,31 @@ def test_a_rank_that_is_late_in_spells_is_late_by_chance() -> None:
                 steps[name][late] += 12_000_000
 
     assert late_ranks(make_waiting(map_steps(make_run(2), spells))) == []
+
+
+def in_spells(by_ms: Any) -> RunRecords:
+    """Ten steps of four ranks that share few cores, so that each is slow in a spell of its own.
+
+    Rank 1 is late by `by_ms` besides.
+    """
+
+    def slow_down(steps: Any, rank: int) -> None:
+        spell = (np.arange(len(steps)) + 3 * rank) % 10 < 5
+        late_ms = by_ms if rank == 1 else 0.0
+        for name in ("forward_ns", "body_ns", "wall_ns"):
+            steps[name] += ((70 * spell + late_ms) * 1e6).astype(steps[name].dtype)
+
+    return make_waiting(map_steps(make_run(4, steps=10), slow_down))
+
+
+@pytest.mark.parametrize(
+    ("by_ms", "expected"),
+    [
+        pytest.param(150.0, [(1,)], id="last in every step"),
+        pytest.param(250.0 * (np.arange(10) > 0), [], id="last in nine steps of ten"),
+    ],
+)
+def test_a_rank_that_is_always_last_is_named_however_uneven_the_steps(
+    by_ms: Any, expected: list[tuple[int, ...]]
+) -> None:
+    assert [finding.ranks for finding in late_ranks(in_spells(by_ms))] == expected

@@ -37,6 +37,8 @@ VIRTUAL_CPU_LOG = 0.31
 11 % (standard deviation), and nothing inside of it said why: 95 of 100 pairs stay within this."""
 MAX_SHARE = 0.95
 """Nearly all of the time lost says no more than nearly all of the time."""
+MAX_LOG = -math.log1p(-MAX_SHARE)
+"""No source is taken to explain more than that, whatever a damaged or foreign file says of it."""
 MIN_SHOWN_LOG = 0.01
 """A source that is worth less is no explanation."""
 
@@ -98,13 +100,17 @@ NO_NOISE = MachineNoise()
 
 def machine_noise(a: Conditions, b: Conditions) -> MachineNoise:
     """What may make two runs differ; nothing where a side recorded nothing."""
-    found = [
-        source
-        for find in _SOURCES
-        if (source := find(a, b)) is not None
-        and source.bias_log + source.scatter_log >= MIN_SHOWN_LOG
-    ]
-    return MachineNoise(tuple(sorted(found, key=lambda source: -source.share)))
+    found = [_bounded(source) for find in _SOURCES if (source := find(a, b)) is not None]
+    shown = [each for each in found if each.bias_log + each.scatter_log >= MIN_SHOWN_LOG]
+    return MachineNoise(tuple(sorted(shown, key=lambda source: -source.share)))
+
+
+def _bounded(source: Source) -> Source:
+    return replace(
+        source,
+        bias_log=min(source.bias_log, MAX_LOG),
+        scatter_log=min(source.scatter_log, MAX_LOG),
+    )
 
 
 def _cpu_wait(a: Conditions, b: Conditions) -> Source | None:
