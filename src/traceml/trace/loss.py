@@ -93,7 +93,8 @@ class Losses:
             and not _modes_watching()
             and not _function_modes()
         ):
-            return _number(tensors)
+            value = _item(tensors) if tensors.numel() == 1 else None
+            return value if type(value) is float else None
         found: float | AwaitedLoss | None = self._read_with_care(tensors, is_first)
         return found
 
@@ -210,28 +211,27 @@ class LossMilestones:
     """
 
     def __init__(self, session: Session) -> None:
+        self._tracer = session.tracer
         self._write = session.messages.write
         self.forget()
         session.forgets.append(self.forget)
 
     def forget(self) -> None:
         """Begin anew."""
-        self._finite: tuple[int, float] | None = None
         self._is_lost = False
 
     def see(self, value: float, step: int) -> None:
-        """A loss is known, and its step, counted from 1."""
+        """The first finite loss, or one that is not finite; steps are counted from 1."""
+        tracer = self._tracer
         if value - value == 0.0:  # finite
-            if self._finite is None:
-                self._write({"kind": "loss", "step": step, "value": value})
-            self._finite = step, value
+            self._write({"kind": "loss", "step": step, "value": value})
+            tracer.finite_step, tracer.finite_loss = step, value
         elif not self._is_lost:
             self._is_lost = True
-            before = {} if self._finite is None else dict(zip(_BEFORE, self._finite, strict=True))
-            self._write({"kind": "loss", "step": step, "value": str(value), **before})
-
-
-_BEFORE = ("finite_step", "finite_value")
+            message = {"kind": "loss", "step": step, "value": str(value)}
+            if tracer.finite_step:
+                message |= {"finite_step": tracer.finite_step, "finite_value": tracer.finite_loss}
+            self._write(message)
 
 
 def watch_scaling(session: Session, losses: Losses) -> None:

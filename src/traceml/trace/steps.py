@@ -22,7 +22,7 @@ everything since the last fetch is provisional: it can be taken back to the snap
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -147,6 +147,8 @@ class StepTracer:
         "_usual_optimizers",
         "by_hand",
         "fetches",
+        "finite_loss",
+        "finite_step",
         "gpu",
         "looks",
         "on_loss",
@@ -162,7 +164,7 @@ class StepTracer:
         self.looks: list[Callable[[], None]] = []
         """What wants to be called after each step, as long as it wants to."""
         self.on_loss: Callable[[float, int], None] | None = None
-        """Called with every loss whose value is known, and its step."""
+        """Called with a loss and its step: the first finite ones and all that are not finite."""
         self.forget()
 
     def forget(self) -> None:
@@ -183,6 +185,9 @@ class StepTracer:
         self._usual_optimizers: set[int] = set()
         self._aborted = False
         self._dry: bool | None = None
+        self.finite_step = 0
+        """The last step whose loss is known to be finite; 0 where `on_loss` is to be called."""
+        self.finite_loss = 0.0
         # What was looked at in this step, and not in every one: flags, memory.
         self._seen = 0
         self._rss = NOT_MEASURED
@@ -297,8 +302,7 @@ class StepTracer:
     def see_loss(self, arrived: tuple[float, AwaitedLoss], now: int, mark: Any) -> None:
         """The value of a loss came from the device; its backward pass was noted before."""
         loss, awaited = arrived
-        if self.on_loss is not None:
-            self.on_loss(loss, awaited.step)
+        self._know_loss(loss, awaited.step)
         if self._awaited is None or _is_finite(self._awaited[0]):
             self._awaited = loss, awaited.record
 
@@ -311,20 +315,22 @@ class StepTracer:
         else:
             self._loss_after_optimizer = _first_or_lost(self._loss_after_optimizer, loss)
 
-    def _end_loss(self) -> tuple[float, int, int]:
-        """The loss that the record which ends now holds, its flags, and its lag in records."""
-        loss = self._loss
+    def _know_loss(self, loss: float, step: int) -> None:
+        """Remember the last finite loss, and report what is worth a word."""
+        if self.finite_step and _is_finite(loss):
+            self.finite_step, self.finite_loss = step, loss
+        elif self.on_loss is not None:
+            self.on_loss(loss, step)
+
+    def _end_loss(self) -> tuple[float | None, int]:
+        """The loss that the record which ends now holds, and its lag in records."""
         if self._loss_after_optimizer is not None:
-            loss = _first_or_lost(loss, self._loss_after_optimizer)
-        if loss is not None:
-            if self.on_loss is not None:
-                self.on_loss(loss, self.steps + 1)
-            return loss, _LOSS_SEEN, 0
+            return _first_or_lost(self._loss, self._loss_after_optimizer), 0
         if self._awaited is None:
-            return 0.0, 0, 0
+            return None, 0
         (loss, record), self._awaited = self._awaited, None
         lag = self.records - record
-        return (loss, _LOSS_SEEN, lag) if lag <= MAX_LOSS_LAG else (0.0, 0, 0)
+        return (None, 0) if lag > MAX_LOSS_LAG else (loss, lag)
 
     def see_memory(self, rss_bytes: int, now: int, mark: Any) -> None:
         """How much memory the process holds."""
@@ -482,7 +488,10 @@ class StepTracer:
         self._had_backward = True
         self._evaluated_at = None
         if loss is not None:
-            self._take_loss(loss)
+            if type(loss) is float and self._loss is None and self._optimizer_end is None:
+                self._loss = loss  # as nearly always
+            else:
+                self._take_loss(loss)
         self._totals[BACKWARDS] += 1
         self.begin(BACKWARD, now, mark)
 
@@ -535,20 +544,21 @@ class StepTracer:
         """The optimizer has stepped; whether the GPU's queue had run dry by then comes with it."""
         identity, self._dry = what
         self.end(OPTIMIZER, now, mark)
-        self._have_stepped((identity,), 1, now, mark)
+        self._stepped.add(identity)
+        self._have_stepped(1, now, mark)
 
     def change_parameters(self, _: None, now: int, mark: Any) -> None:
         """Since the last backward pass the parameters have changed: an unseen optimizer stepped."""
         if _UNSEEN in self._stepped and not self._explicit and not self._frames:
             self._close_at_optimizer_end()
-        self._have_stepped((_UNSEEN,), 1, now, mark)
+        self._stepped.add(_UNSEEN)
+        self._have_stepped(1, now, mark)
 
-    def _have_stepped(self, optimizers: Collection[int], steps: int, now: int, mark: Any) -> None:
+    def _have_stepped(self, steps: int, now: int, mark: Any) -> None:
         """Optimizers have stepped; the step ends here, or goes on to the next fetch."""
         self._totals[STEPS] += steps
         if self._source is not None and self._had_backward:
             self._roles[self._source] = Role.TRAINING
-        self._stepped.update(optimizers)
         if self._frames:
             return  # parameter by parameter inside a backward pass: the step goes on
         self._aborted = False
@@ -597,7 +607,8 @@ class StepTracer:
         if held.phase is not None:
             self.end(held.phase, now, mark)
         if held.optimizers:
-            self._have_stepped(held.optimizers, held.optimizer_steps, now, mark)
+            self._stepped |= held.optimizers
+            self._have_stepped(held.optimizer_steps, now, mark)
         elif self.by_hand and held.backwards:
             self._have_stepped_by_hand(now, mark)
 
@@ -708,8 +719,13 @@ class StepTracer:
         body_start, outside = start, 0
         if flags & _EXPLICIT:
             body_start, _, outside, _ = self._explicit_start
-        loss, seen, loss_lag = self._end_loss()
-        seen |= self._seen
+        gpu, loss, loss_lag, seen = self.gpu, self._loss, 0, self._seen
+        if loss is None or self._loss_after_optimizer is not None:
+            loss, loss_lag = self._end_loss()
+        if loss is not None:
+            seen |= _LOSS_SEEN
+            if not loss_lag:  # one that came later was known when it came
+                self._know_loss(loss, self.steps + 1)
         number = self.sink.write_step(
             start,
             end - start,
@@ -724,23 +740,22 @@ class StepTracer:
             totals[COMMUNICATION],
             totals[GC],
             totals[GRAPH],
-            *_NO_GPU_TIMES,
-            *(_NO_MEMORY if self.gpu is None else self.gpu.memory()),
+            *(_NO_GPU if gpu is None else (*_NO_GPU_TIMES, *gpu.memory())),
             self._rss,
             totals[SYNC],
             totals[LOGGING],
             totals[COMPILE],
             totals[COLLATE],
-            loss,
-            max(totals[SAMPLES], NOT_MEASURED),
+            0.0 if loss is None else loss,
+            totals[SAMPLES] if totals[SAMPLES] >= 0 else NOT_MEASURED,
             totals[BACKWARDS],
-            flags | seen if self.gpu is None else flags | seen | self._gpu_flags(mark),
+            flags | seen if gpu is None else flags | seen | self._gpu_flags(mark),
             totals[STEPS],
-            min(totals[SYNCS], MAX_SYNCS),
+            totals[SYNCS] if totals[SYNCS] < MAX_SYNCS else MAX_SYNCS,
             loss_lag,
         )
-        if self.gpu is not None:
-            self.gpu.measure_later(number, self._bounds(mark, flags), self._spans)
+        if gpu is not None:
+            gpu.measure_later(number, self._bounds(mark, flags), self._spans)
         self.records += 1
         if not flags & _NO_STEP:
             self.steps += 1
@@ -798,4 +813,5 @@ def _is_finite(value: float) -> bool:
 
 
 _NO_GPU_TIMES = (NOT_MEASURED,) * len(GPU_FIELDS)
-_NO_MEMORY = (NOT_MEASURED, NOT_MEASURED)
+_NO_GPU = (*_NO_GPU_TIMES, NOT_MEASURED, NOT_MEASURED)
+"""The GPU's times and memory of a step without one."""
