@@ -62,8 +62,6 @@ _NO_STEP = int(NO_STEP)
 
 _BY_HAND = 0
 """Stands for the optimizer where the script has none: no object has this id."""
-_UNSEEN = 1
-"""Stands for an optimizer whose steps are known by what they change alone."""
 
 _UNCOUNTED = -(1 << 40)
 """Samples of a step with a batch that does not show how many it holds: less than any sum."""
@@ -537,11 +535,12 @@ class StepTracer:
         self.end(OPTIMIZER, now, mark)
         self._have_stepped((identity,), 1, now, mark)
 
-    def change_parameters(self, _: None, now: int, mark: Any) -> None:
-        """Since the last backward pass the parameters have changed: an unseen optimizer stepped."""
-        if _UNSEEN in self._stepped and not self._explicit and not self._frames:
+    def change_parameters(self, what: tuple[Collection[int], int], now: int, mark: Any) -> None:
+        """Since the last backward pass these optimizers, which no hook sees, took so many steps."""
+        optimizers, steps = what
+        if not self._explicit and not self._frames and not self._stepped.isdisjoint(optimizers):
             self._close_at_optimizer_end()
-        self._have_stepped((_UNSEEN,), 1, now, mark)
+        self._have_stepped(optimizers, steps, now, mark)
 
     def _have_stepped(self, optimizers: Collection[int], steps: int, now: int, mark: Any) -> None:
         """Optimizers have stepped; the step ends here, or goes on to the next fetch."""
