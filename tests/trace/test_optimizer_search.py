@@ -2,21 +2,12 @@
 
 import pytest
 import torch
-import torch._dynamo.utils
 from torch import nn
 
 from traceml.model.layout import NOT_MEASURED
 from traceml.trace import optimizer_search
 
-
-@pytest.fixture(autouse=True)
-def nothing_compiled():
-    """Neither before a test nor after: other tests look at what torch has compiled."""
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-    yield
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
+pytestmark = pytest.mark.usefixtures("nothing_compiled")
 
 
 class Loop:

@@ -49,11 +49,11 @@ def install(session: Session) -> None:
     _watch_communication(session, watched)
     session.steps = ExplicitSteps(session, watched)
     known = models.KnownOptimizers(watched)
-    graphs = Graphs(session)
+    search = OptimizerSearch(session, watched, known)
+    graphs = Graphs(session, search)
     graphs.watch()
     settings = SettingsRecorder(session, watched, known, graphs)
     session.failures.follow(watched.living, known.living)
-    search = OptimizerSearch(session, watched, known)
     spending, arrivals = Spending(session), Arrivals(session)
     loaders.watch(session, spending, search, settings.see_loader)
     _watch_backward(session, search, CompileTime(session, arrivals), graphs)
@@ -215,7 +215,7 @@ def _watch_optimizers(
 
     guarded_begin, guarded_end = _optimizer_events(session, meet, search, known.seen)
     hold = session.guard(graphs.hold_optimizer, any_thread=True)
-    graphs.meet_optimizer, graphs.meet_backward = meet, search.look
+    graphs.meet_optimizer = meet
 
     def before(optimizer: Any, arguments: Any, options: Any) -> None:
         if not is_compiling():

@@ -25,6 +25,7 @@ from traceml.trace.models import (
     something_is_compiled,
 )
 from traceml.trace.session import Session
+from traceml.trace.steps import GraphContents
 
 MAX_PASSES_WITHOUT_STEP = 4096
 """An optimizer exists and nothing changes the parameters in a way that torch counts: backward marks
@@ -136,11 +137,38 @@ class OptimizerSearch:
         self._has_stepped = True
         self._session.tracer.by_hand = False
         self.passes = 0
-        # How many optimizers of the script's own kind there are is not known: one is counted.
-        steps = max(1, sum(each.is_optimizer for each in changed))
         self._session.recorder.note_and_digest(
-            self._session.tracer.change_parameters, ([each.owner_id for each in changed], steps)
+            self._session.tracer.change_parameters,
+            ([each.owner_id for each in changed], _optimizers_in(changed)),
         )
+
+    # CUDA graphs: what a replay changes is not counted by torch, what is captured is.
+
+    def begin_capture(self) -> None:
+        """A capture begins: what has changed before it is not the graph's."""
+        self.look_for_change()
+        for each in self._watched:
+            each.has_changed()
+
+    def end_capture(self, held: GraphContents) -> None:
+        """A capture ends: the graph holds the unseen optimizers whose parameters it changed."""
+        changed = [each for each in self._watched if each.has_changed()]
+        unseen = [each for each in changed if each.owner_id not in held.optimizers]
+        for each in unseen:
+            self._introduce(each)
+        if unseen:
+            held.optimizers.update(each.owner_id for each in unseen)
+            held.optimizer_steps += _optimizers_in(unseen)
+        if held.backwards and not held.optimizers:
+            self.look()
+
+    def count_replayed(self, passes: int) -> None:
+        """A graph with backward passes and without an optimizer was replayed."""
+        self.passes += passes
+        if self.passes > self.patience and not self.is_in_step:
+            self.look()
+
+    # Choosing what to watch
 
     def _watch(self) -> None:
         """Choose parameters of each optimizer that the callers hold, beside those watched already.
@@ -182,6 +210,11 @@ class OptimizerSearch:
             self._session.tracer.by_hand = True
             self._models.watch_callers()
             self._session.identify()
+
+
+def _optimizers_in(changed: list[WatchedParameters]) -> int:
+    """How many optimizers have stepped; of a script's own kind it is not known, and one counts."""
+    return max(1, sum(each.is_optimizer for each in changed))
 
 
 def _any_optimizer_made() -> bool:
