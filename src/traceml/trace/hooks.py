@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Any
 
@@ -104,10 +104,15 @@ def _backward_events(
         if search.is_watching and not search.is_in_step:
             search.look_for_change()
         _open_backward(session)
-        if tracer.gpu is not None:
-            tracer.gpu.look_at_memory()
-        loss, seen = glance.look(tensors) if session.backwards_open == 1 else (None, ())
-        session.recorder.note(begin_backward, loss)
+        loss: Any = None
+        seen: Sequence[Any] = ()
+        try:
+            if session.backwards_open == 1:
+                loss, seen = glance.look(tensors)
+            if tracer.gpu is not None:
+                tracer.gpu.look_at_memory()
+        finally:  # whatever fails in looking: the backward pass begins all the same
+            session.recorder.note(begin_backward, loss)
         for event, what in seen:
             session.recorder.note_on_host(event, what)
 

@@ -35,6 +35,7 @@ from traceml.model.layout import (
     NOT_MEASURED,
     StepFlag,
 )
+from traceml.trace.interruptions import is_interruption
 from traceml.trace.timeline import Bounds, Sink, Timeline
 
 INPUT, H2D, FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT, EVALUATION, GC, SAMPLES, BACKWARDS, STEPS = (
@@ -147,6 +148,7 @@ class StepTracer:
         "fetches",
         "gpu",
         "looks",
+        "on_failed_look",
         "on_loss",
         "records",
         "sink",
@@ -159,6 +161,8 @@ class StepTracer:
         self.gpu: Timeline | None = None
         self.looks: list[Callable[[], None]] = []
         """What wants to be called after each step, as long as it wants to."""
+        self.on_failed_look: Callable[[BaseException], None] = _raise
+        """Called with what one of them raised, unless that is for the script."""
         self.on_loss: Callable[[float, int], None] | None = None
         """Called with every loss whose value is known, and its step."""
         self.forget()
@@ -746,7 +750,12 @@ class StepTracer:
         self._open_next(end, mark)
         if self.looks:
             for look in tuple(self.looks):
-                look()
+                try:
+                    look()
+                except BaseException as error:  # counted; the other looks, and the step, are done
+                    if is_interruption(error):
+                        raise
+                    self.on_failed_look(error)
 
     def _gpu_flags(self, mark: Any) -> int:
         flags = _GPU_TIMED if self._is_timed(mark) else 0
@@ -790,6 +799,10 @@ def _first_or_lost(first: float | None, later: float) -> float:
     The first, because where a step has several losses (a GAN) its values are those of one of them.
     """
     return later if first is None or (not _is_finite(later) and _is_finite(first)) else first
+
+
+def _raise(error: BaseException) -> None:
+    raise error
 
 
 def _is_finite(value: float) -> bool:
