@@ -72,6 +72,7 @@ GUARDS = [
     "launch/supervise.py",  # around the launcher's last resort: the status stays the training's
     "trace/inject/sitecustomize.py",  # around our arrival: the user's `import torch` must not fail
     "trace/session.py",  # around every hook in the training process
+    "trace/steps.py",  # around each look after a step: one that fails costs no other its turn
 ]
 """The places that catch everything; each says or counts what it caught."""
 

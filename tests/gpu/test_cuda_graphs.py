@@ -172,3 +172,57 @@ def test_a_compiled_optimizer_is_seen_from_the_first_step(traced):
     steps = traced()
     assert len(steps) == 12
     assert (steps["micro_batches"] == 1).all()
+
+
+@pytest.mark.parametrize("how", ["backward alone", "whole step"])
+def test_a_captured_backward_and_a_compiled_optimizer_make_steps(traced, how):
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)).cuda()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, capturable=True)
+    update = torch.compile(optimizer.step)
+    static = torch.randn(32, 64, device="cuda")
+
+    def backward():
+        optimizer.zero_grad(set_to_none=False)  # the graph's gradients stay where they are
+        model(static).square().mean().backward()
+
+    def step():
+        backward()
+        update()
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    is_whole = how == "whole step"
+    with torch.cuda.graph(graph):
+        step() if is_whole else backward()
+    for _ in range(20):
+        graph.replay()
+        if not is_whole:
+            update()
+    steps = traced()
+    assert len(steps) == 23
+    assert (steps["graph_ns"][3:] >= 0).all()
+    assert (steps["optimizer_steps"] == 1).all()
+
+
+def test_two_compiled_optimizers_make_one_step(traced):
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)).cuda()
+    matrices = [each for each in model.parameters() if each.dim() == 2]
+    others = [each for each in model.parameters() if each.dim() != 2]
+    optimizers = [
+        torch.optim.AdamW(each, lr=torch.tensor(1e-3), capturable=True)
+        for each in (matrices, others)
+    ]
+    updates = [torch.compile(each.step) for each in optimizers]
+    for _ in range(12):
+        model.zero_grad()
+        model(torch.randn(32, 64, device="cuda")).square().mean().backward()
+        for update in updates:
+            update()
+    steps = traced()
+    assert len(steps) == 12
+    assert (steps["optimizer_steps"] == 2).all()

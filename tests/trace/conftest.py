@@ -56,3 +56,15 @@ def traced_in():
 @pytest.fixture
 def traced(tmp_path, traced_in):
     return traced_in(tmp_path)
+
+
+@pytest.fixture
+def nothing_compiled():
+    """Neither before a test nor after: other tests look at what torch has compiled."""
+    import torch._dynamo.utils  # takes a second, and is not what most of the tests here need
+
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    yield
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()

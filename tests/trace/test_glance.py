@@ -278,3 +278,18 @@ def test_whoever_watches_every_function_sees_none_of_ours(traced):
     assert "backward" in seen.names
     assert not {"item", "numel", "detach", "is_floating_point"} & set(seen.names)
     assert losses_of(traced.complete()) == [5.0]
+
+
+def test_a_loss_that_cannot_be_read_costs_its_value_alone(traced):
+    """A sparse matrix of one element has no value that torch would give."""
+    training = Training()
+
+    def backward():
+        one = training.loss().reshape(1, 1).to_sparse_csr()
+        one.backward(torch.ones(1, 1).to_sparse_csr())
+
+    for _ in range(3):
+        training.step(backward)
+    steps = traced.complete()
+    assert (steps["backward_ns"] > 0).all()
+    assert losses_of(steps) == [None] * 3

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from traceml.model.layout import NOT_MEASURED
-from traceml.trace import current, graphs, hooks, optimizer_search
+from traceml.trace import current, graphs, hooks, models, optimizer_search
 
 
 class Graph:
@@ -115,6 +115,48 @@ def test_a_graph_of_forward_and_backward_belongs_to_the_eager_optimizers_step(tr
     assert (steps["backward_ns"] == NOT_MEASURED).all()
 
 
+@pytest.mark.parametrize("warm_up", [0, 3])
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_a_graph_of_backward_and_a_compiled_optimizer_make_a_step(
+    traced, nothing_compiled, warm_up, micro_batches
+):
+    loop = Loop()
+    update = torch.compile(loop.optimizer.step, backend="eager")
+    for _ in range(warm_up):
+        loop.forward_and_backward()
+        update()
+    graph = Graph().capture(loop.forward_and_backward)
+    for _ in range(10):
+        for _ in range(micro_batches):
+            graph.replay()
+        update()
+    steps = traced.complete()[warm_up:]
+    assert len(steps) == 10
+    assert (steps["graph_ns"] >= 0).all()
+    assert (steps["micro_batches"] == micro_batches).all()
+    assert (steps["optimizer_steps"] == 1).all()
+
+
+def test_a_graph_that_holds_a_compiled_optimizer_is_a_step(traced, nothing_compiled):
+    """No hook sees it while it is captured, but what it changes does show."""
+    loop = Loop()
+    update = torch.compile(loop.optimizer.step, backend="eager")
+
+    def step():
+        loop.forward_and_backward()
+        update()
+
+    for _ in range(3):
+        step()
+    graph = Graph().capture(step)
+    for _ in range(10):
+        graph.replay()
+    steps = traced.complete()
+    assert len(steps) == 13
+    assert (steps["graph_ns"][3:] >= 0).all()
+    assert (steps["optimizer_steps"] == 1).all()
+
+
 def test_graphed_callables_make_no_steps_of_their_own(traced):
     """As `make_graphed_callables` does: a graph for forward and one for backward, in autograd."""
     loop = Loop()
@@ -196,7 +238,10 @@ def test_a_capture_that_fails_changes_nothing_and_is_traced_on_after(traced):
 
 
 def test_another_graph_in_a_dead_ones_place_is_not_taken_for_it(traced):
-    watching = graphs.Graphs(traced.session)
+    watched = models.Models(traced.session)
+    known = models.KnownOptimizers(watched)
+    search = optimizer_search.OptimizerSearch(traced.session, watched, known)
+    watching = graphs.Graphs(traced.session, search)
     watching._begin(first := Graph())
     watching.hold_backward()
     watching._end(first)

@@ -1,6 +1,7 @@
 """The hooks on real torch: what they see, and that nobody can see them."""
 
 import gc
+import signal
 import threading
 import traceback
 import weakref
@@ -19,8 +20,11 @@ from torch.utils.data.dataloader import (
 )
 
 import traceml
+from traceml.model.layout import StepFlag
+from traceml.store.load import drain_rings
+from traceml.store.recordfile import RankFiles
 from traceml.store.rings import RingReader
-from traceml.trace import current, hooks, loaders, optimizer_search
+from traceml.trace import current, gpu, hooks, loaders, optimizer_search
 from traceml.trace import session as sessions
 
 NO_STEP = 1 | 4
@@ -638,3 +642,120 @@ def test_a_closures_backward_passes_are_no_steps_of_their_own(traced):
     steps = traced.complete()
     assert len(steps) == 4
     assert steps["optimizer_steps"].tolist() == [1] * 4
+
+
+# What is looked at after each step
+
+
+def failures(traced):
+    """How many failures of ours the session counted, and its complete steps."""
+    session = traced.session
+    current.end()
+    reader = RingReader(session.ring.path)
+    try:
+        return reader.head().counters["failures"], session.tracer.steps
+    finally:
+        reader.close()
+
+
+def test_a_look_after_a_step_that_fails_costs_neither_the_others_nor_the_step(traced):
+    class Parts(nn.Module):
+        """Called neither as a module nor by `forward`, so that its parts are looked for."""
+
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(4, 1)
+
+        def children(self):
+            raise ValueError("not for you")
+
+        def run(self, inputs):
+            return nn.functional.linear(inputs, self.inner.weight)
+
+    model, looked = Parts(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model.run(torch.randn(2, 4)).mean().backward()
+    optimizer.step()  # from here on the model is known, and looked for
+    traced.session.tracer.looks.append(lambda: looked.append(traced.session.tracer.steps))
+    for _ in range(11):
+        optimizer.zero_grad()
+        model.run(torch.randn(2, 4)).mean().backward()
+        optimizer.step()
+    assert looked == list(range(1, 12 + 1))
+    assert failures(traced) == (1, 12)
+
+
+def test_a_look_that_fails_at_the_end_leaves_the_others_theirs(traced):
+    def fail():
+        raise ValueError("ours")
+
+    model = nn.Linear(4, 1)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1), make_loader(samples=16))
+    looked = []
+    traced.session.tracer.looks[:] = [fail, lambda: looked.append("later")]
+    before = traced.session._failures
+    current.end()
+    assert looked
+    assert traced.session._failures > before
+
+
+def test_what_a_signals_handler_raises_in_a_look_reaches_the_script(traced):
+    def interrupt():
+        traced.session.tracer.looks.remove(interrupt)
+        signal.raise_signal(signal.SIGALRM)
+
+    def time_out(number, frame):
+        raise TimeoutError("the script's own")
+
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train(model, optimizer, make_loader())
+    traced.session.tracer.looks.insert(0, interrupt)
+    before = signal.signal(signal.SIGALRM, time_out)
+    try:
+        with pytest.raises(TimeoutError):
+            train(model, optimizer, make_loader())
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    train(model, optimizer, make_loader())
+    assert failures(traced)[0] == 0
+
+
+@pytest.fixture
+def no_memory_statistics(monkeypatch):
+    """A GPU's timeline without a GPU, under an allocator that keeps no statistics."""
+    asked = []
+
+    def refuse(device):
+        asked.append(device)
+        raise RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats")
+
+    replaced = {
+        "_cuda_getCurrentStream": lambda device: 0,
+        "_cuda_isCurrentStreamCapturing": lambda: False,
+        "_cuda_memoryStats": refuse,
+        "_CudaEventBase": type("Base", (), {"record": lambda *_: None}),
+    }
+    for name, value in replaced.items():
+        monkeypatch.setattr(torch._C, name, value, raising=False)
+    return asked
+
+
+def test_an_allocator_without_statistics_costs_neither_phases_nor_losses(
+    traced, no_memory_statistics, monkeypatch
+):
+    monkeypatch.setattr(gpu, "MEMORY_EVERY_NS", 0)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train(model, optimizer, make_loader(samples=8))
+    timeline = traced.session.tracer.gpu = gpu.CudaTimeline(traced.session.open(), 0)
+    timeline.mark = timeline.mark_boundary = lambda: None  # memory alone is asked for
+    train(model, optimizer, make_loader())
+    current.end()
+    drain_rings(traced.folder, everything=True)
+    (files,) = RankFiles.all_in(traced.folder)
+    steps = complete(files.read_steps())
+    assert len(steps) == 9
+    assert (steps["backward_ns"] > 0).all()
+    assert (steps["flags"] & int(StepFlag.LOSS_SEEN)).all()
+    assert len(no_memory_statistics) == files.head().counters["failures"] == 1

@@ -2,21 +2,12 @@
 
 import pytest
 import torch
-import torch._dynamo.utils
 from torch import nn
 
 from traceml.model.layout import NOT_MEASURED
 from traceml.trace import optimizer_search
 
-
-@pytest.fixture(autouse=True)
-def nothing_compiled():
-    """Neither before a test nor after: other tests look at what torch has compiled."""
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-    yield
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
+pytestmark = pytest.mark.usefixtures("nothing_compiled")
 
 
 class Loop:
@@ -133,3 +124,108 @@ def test_gradients_that_are_asked_for_after_training_are_no_steps(traced, monkey
     for _ in range(60):
         loop.backward()
     assert len(traced.complete()) == 5
+
+
+class Gan:
+    """Two networks that train each other, each with an optimizer of its own."""
+
+    def __init__(self, compiled):
+        self.maker, self.judge = nn.Linear(4, 4), nn.Linear(4, 1)
+        self.make = torch.optim.SGD(self.maker.parameters(), lr=0.01)
+        self.decide = torch.optim.SGD(self.judge.parameters(), lr=0.01)
+        self.updates = [self.decide.step, self.make.step]
+        if compiled:
+            self.updates = [torch.compile(update, backend="eager") for update in self.updates]
+
+    def train_judge(self, inputs):
+        self.decide.zero_grad()
+        made = self.maker(inputs).detach()
+        (self.judge(inputs).mean() - self.judge(made).mean()).backward()
+        self.updates[0]()
+
+    def train_maker(self, inputs):
+        self.make.zero_grad()
+        self.judge(self.maker(inputs)).mean().backward()
+        self.updates[1]()
+
+
+BOTH = pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+
+
+def _batches(fetches):
+    inputs = torch.randn(80, 4)
+    return torch.utils.data.DataLoader(inputs, batch_size=8) if fetches else inputs.split(8)
+
+
+def _counts(steps):
+    return [tuple(each) for each in steps[["micro_batches", "optimizer_steps"]]]
+
+
+@BOTH
+@pytest.mark.parametrize("fetches", [False, True], ids=["no loader", "loader"])
+def test_both_updates_of_a_gan_are_one_step(traced, compiled, fetches):
+    gan = Gan(compiled)
+    for inputs in _batches(fetches):
+        gan.train_judge(inputs)
+        gan.train_maker(inputs)
+    assert _counts(traced.complete()) == [(2, 2)] * 10
+
+
+@BOTH
+def test_a_gan_whose_first_network_is_trained_more_often_counts_alike(traced, compiled):
+    gan = Gan(compiled)
+    for index in range(12):
+        gan.train_judge(torch.randn(8, 4))
+        if index % 3 == 2:
+            gan.train_maker(torch.randn(8, 4))
+    assert _counts(traced.complete()) == [(1, 1)] * 3 + [(2, 2), (1, 1), (1, 1)] * 3
+
+
+@BOTH
+@pytest.mark.parametrize("fetches", [False, True], ids=["no loader", "loader"])
+def test_two_optimizers_that_share_a_model_make_one_step(traced, compiled, fetches):
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    matrices = [each for each in model.parameters() if each.dim() == 2]
+    others = [each for each in model.parameters() if each.dim() != 2]
+    optimizers = [torch.optim.SGD(matrices, lr=0.01), torch.optim.AdamW(others, lr=0.01)]
+    updates = [each.step for each in optimizers]
+    if compiled:
+        updates = [torch.compile(each, backend="eager") for each in updates]
+    for inputs in _batches(fetches):
+        model(inputs).square().mean().backward()
+        for update in updates:
+            update()
+        model.zero_grad()
+    assert _counts(traced.complete()) == [(1, 2)] * 10
+
+
+def test_a_gan_with_updates_of_its_own_kind_takes_one_step_per_batch(traced):
+    gan = Gan(compiled=False)
+
+    def update(model):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 0.01 * parameter.grad
+
+    gan.updates = [lambda: update(gan.judge), lambda: update(gan.maker)]
+    for _ in range(8):
+        gan.train_judge(torch.randn(8, 4))
+        gan.train_maker(torch.randn(8, 4))
+    assert [micro_batches for micro_batches, _ in _counts(traced.complete())] == [2] * 8
+
+
+def test_a_module_without_gradients_among_the_callers_variables_holds_nothing_up(traced):
+    frozen, empty = nn.Linear(4, 1).requires_grad_(requires_grad=False), nn.Identity()
+    weight = nn.Parameter(torch.ones(4))
+    (frozen(torch.ones(1, 4)) + empty(weight).sum()).sum().backward()
+    assert traced.session._failures == 0
+
+
+def test_two_compiled_optimizers_of_the_same_parameters_count_once(traced):
+    loop = Loop()
+    spare = torch.optim.SGD(loop.model.parameters(), lr=0.1)  # as a wrapper around another has
+    loop.update = torch.compile(loop.optimizer.step, backend="eager")
+    for _ in range(6):
+        loop.step()
+    assert spare.param_groups
+    assert _counts(traced.complete()) == [(1, 1)] * 6

@@ -744,7 +744,9 @@ def test_a_replay_that_fails_is_no_step(story):
 
 def test_parameters_that_change_are_a_step(story):
     for _ in range(4):
-        story.takes(3).forward(20).backward(30).takes(5).tell(story.tracer.change_parameters)
+        story.takes(3).forward(20).backward(30).takes(5).tell(
+            story.tracer.change_parameters, ([7], 1)
+        )
     story.finish()
     check_accounts(story)
     assert [record["body_ns"] for record in story.complete] == [55, 58, 58, 58]
@@ -755,7 +757,7 @@ def test_micro_batches_before_a_change_are_one_step(story):
     for _ in range(3):
         for _ in range(2):
             story.fetch(10).forward(20).backward(30)
-        story.takes(5).tell(story.tracer.change_parameters)
+        story.takes(5).tell(story.tracer.change_parameters, ([7], 1))
     story.exhaust(1).finish()
     check_accounts(story)
     assert [record["micro_batches"] for record in story.complete] == [2] * 3

@@ -27,6 +27,8 @@ run the gap is no longer than the number of steps timed so far, so that a short 
 MEMORY_EVERY_NS = 100_000_000
 """Reading the allocator's statistics costs 10 to 30 µs: once per step, but no more often than this.
 The allocator's peak covers everything since the last reading, so no new height is missed."""
+MEMORY_RETRY_NS = 3_600_000_000_000
+"""An allocator of the user's own may keep no statistics: each time it is asked is a failure."""
 
 _PHASES = (
     steps.INPUT,
@@ -181,7 +183,7 @@ class CudaTimeline:
         now = perf_counter_ns()
         if now - self._memory_read_at < MEMORY_EVERY_NS or self._capturing():
             return
-        self._memory_read_at = now
+        self._memory_read_at = now + MEMORY_RETRY_NS  # where this fails
         statistics = self._read_memory(self._device)
         allocated, reserved = (
             statistics[name]["all"] for name in ("allocated_bytes", "reserved_bytes")
@@ -190,6 +192,7 @@ class CudaTimeline:
         risen = peaks[0] > self._peaks[0] or peaks[1] > self._peaks[1]
         self._seen = peaks if risen else (allocated["current"], reserved["current"])
         self._peaks = peaks
+        self._memory_read_at = now
 
     def memory(self) -> tuple[int, int]:
         """The most bytes allocated and reserved that were seen since last asked."""

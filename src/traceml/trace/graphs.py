@@ -18,6 +18,7 @@ import torch
 
 from traceml.trace.compiling import left_alone
 from traceml.trace.interruptions import drop_our_frames
+from traceml.trace.optimizer_search import OptimizerSearch
 from traceml.trace.session import Session
 from traceml.trace.steps import COMPILE, GraphContents
 
@@ -25,8 +26,9 @@ from traceml.trace.steps import COMPILE, GraphContents
 class Graphs:
     """The CUDA graphs of this process that hold a part of its training."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, search: OptimizerSearch) -> None:
         self._session = session
+        self._search = search
         self._known: dict[int, tuple[weakref.ref[Any], GraphContents]] = {}
         """By identity, with the graph itself: another may get its number."""
         self._optimizers: list[weakref.ref[Any]] = []
@@ -37,8 +39,6 @@ class Graphs:
         """What the capture that is under way has shown so far."""
         self.meet_optimizer: Callable[[Any], None] = lambda _: None
         """Called with each optimizer that was captured, once the capture is over."""
-        self.meet_backward: Callable[[], None] = lambda: None
-        """Called where a backward pass was captured and no optimizer."""
         session.forgets.append(self._forget)
 
     def watch(self) -> None:
@@ -83,6 +83,7 @@ class Graphs:
         self.capture = GraphContents()
         self._known[id(graph)] = (weakref.ref(graph), self.capture)
         self._optimizers = []
+        self._search.begin_capture()
         self._began_ns = perf_counter_ns()
         session.tracing = False  # its phases would be those of no step
 
@@ -98,8 +99,7 @@ class Graphs:
         captured, self._optimizers = self._optimizers, []
         for optimizer in filter(None, (each() for each in captured)):
             self.meet_optimizer(optimizer)
-        if held.backwards and not held.optimizers:
-            self.meet_backward()
+        self._search.end_capture(held)
 
     def _forget(self) -> None:
         """In a forked child the parent's graphs cannot be launched; none of them is touched."""
@@ -143,13 +143,16 @@ class Graphs:
 
     def _replaying(self, replay: Callable[..., Any]) -> Callable[..., Any]:
         session, tracer, recorder = self._session, self._session.tracer, self._session.recorder
-        note = session.guard(recorder.note)
+        search = self._search
+        note, look_for_change = session.guard(recorder.note), session.guard(search.look_for_change)
 
         def note_end(held: GraphContents) -> None:
             if held.phase is None or tracer.fetches:
                 recorder.note(tracer.end_replay, held)
             else:  # no fetch will end the step
                 recorder.note_and_digest(tracer.end_replay, held)
+            if held.backwards and not held.optimizers and not session.backwards_open:
+                search.count_replayed(held.backwards)
 
         end = session.guard(note_end)
 
@@ -160,6 +163,8 @@ class Graphs:
             try:
                 if not is_known:
                     return replay(graph, *arguments, **options)
+                if search.is_watching and not (search.is_in_step or session.backwards_open):
+                    look_for_change()
                 note(tracer.begin_replay, held)
                 result = replay(graph, *arguments, **options)
                 end(held)

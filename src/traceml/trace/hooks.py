@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Any
 
@@ -49,11 +49,11 @@ def install(session: Session) -> None:
     _watch_communication(session, watched)
     session.steps = ExplicitSteps(session, watched)
     known = models.KnownOptimizers(watched)
-    graphs = Graphs(session)
+    search = OptimizerSearch(session, watched, known)
+    graphs = Graphs(session, search)
     graphs.watch()
     settings = SettingsRecorder(session, watched, known, graphs)
     session.failures.follow(watched.living, known.living)
-    search = OptimizerSearch(session, watched, known)
     spending, arrivals = Spending(session), Arrivals(session)
     loaders.watch(session, spending, search, settings.see_loader)
     _watch_backward(session, search, CompileTime(session, arrivals), graphs)
@@ -104,10 +104,15 @@ def _backward_events(
         if search.is_watching and not search.is_in_step:
             search.look_for_change()
         _open_backward(session)
-        if tracer.gpu is not None:
-            tracer.gpu.look_at_memory()
-        loss, seen = glance.look(tensors) if session.backwards_open == 1 else (None, ())
-        session.recorder.note(begin_backward, loss)
+        loss: Any = None
+        seen: Sequence[Any] = ()
+        try:
+            if session.backwards_open == 1:
+                loss, seen = glance.look(tensors)
+            if tracer.gpu is not None:
+                tracer.gpu.look_at_memory()
+        finally:  # whatever fails in looking: the backward pass begins all the same
+            session.recorder.note(begin_backward, loss)
         for event, what in seen:
             session.recorder.note_on_host(event, what)
 
@@ -215,7 +220,7 @@ def _watch_optimizers(
 
     guarded_begin, guarded_end = _optimizer_events(session, meet, search, known.seen)
     hold = session.guard(graphs.hold_optimizer, any_thread=True)
-    graphs.meet_optimizer, graphs.meet_backward = meet, search.look
+    graphs.meet_optimizer = meet
 
     def before(optimizer: Any, arguments: Any, options: Any) -> None:
         if not is_compiling():

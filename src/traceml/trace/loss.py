@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from traceml.trace.compiling import is_compiling
-from traceml.trace.interruptions import drop_our_frames
+from traceml.trace.interruptions import drop_our_frames, is_interruption
 from traceml.trace.session import Session
 from traceml.trace.steps import AwaitedLoss
 
@@ -262,7 +262,12 @@ def _owns_its_memory(loss: torch.Tensor) -> bool:
 
 def _number(tensor: torch.Tensor) -> float | None:
     """The value of a tensor on the host that holds one real number."""
-    value = _item(tensor) if tensor.numel() == 1 else None
+    try:
+        value = _item(tensor) if tensor.numel() == 1 else None
+    except NotImplementedError as error:  # a sparse or nested tensor has none that torch gives
+        if is_interruption(error):
+            raise
+        return None
     return value if type(value) is float else None
 
 

@@ -21,9 +21,11 @@ from traceml.trace.models import (
     Models,
     held_by_callers,
     modules_held_by_callers,
+    outermost,
     something_is_compiled,
 )
 from traceml.trace.session import Session
+from traceml.trace.steps import GraphContents
 
 MAX_PASSES_WITHOUT_STEP = 4096
 """An optimizer exists and nothing changes the parameters in a way that torch counts: backward marks
@@ -32,6 +34,39 @@ MIN_PATIENCE = 16
 """Backward passes without a step after which an optimizer that did step is looked for again."""
 MAX_SEARCHES = 3
 """Looks through the callers' variables for an optimizer; each takes a tenth of a millisecond."""
+MAX_ITEMS = 100
+"""A longer list or dictionary of a caller's is not looked through for optimizers."""
+
+
+class WatchedParameters:
+    """A parameter or two that stand for all that one optimizer changes, and their versions.
+
+    Where the optimizer is of the script's own kind, the module that owns them stands for it.
+    """
+
+    __slots__ = ("_parameters", "_versions", "is_introduced", "is_optimizer", "owner", "owner_id")
+
+    def __init__(self, owner: Any, parameters: Iterable[Any]) -> None:
+        self.owner: weakref.ref[Any] = weakref.ref(owner)
+        self.owner_id = id(owner)
+        self.is_optimizer = issubclass(type(owner), Optimizer)
+        self.is_introduced = False
+        self._parameters = [weakref.ref(each) for each in parameters]
+        self._versions = [each._version for each in parameters]
+
+    def living(self) -> list[Any]:
+        """The parameters that are still there."""
+        return [each for each in (ref() for ref in self._parameters) if each is not None]
+
+    def has_changed(self) -> bool:
+        """Whether a parameter was changed since this was last asked."""
+        is_changed, versions = False, self._versions
+        for index, reference in enumerate(self._parameters):
+            parameter = reference()
+            if parameter is not None and parameter._version != versions[index]:
+                versions[index] = parameter._version
+                is_changed = True
+        return is_changed
 
 
 class OptimizerSearch:
@@ -60,8 +95,7 @@ class OptimizerSearch:
         self._has_stepped = False
         self._searches = 0
         self._has_scanned = False
-        self._watched: list[tuple[weakref.ref[Any], int]] = []
-        self._optimizers: list[weakref.ref[Any]] = []
+        self._watched: list[WatchedParameters] = []
 
     def end_step(self) -> None:
         """An optimizer is seen to step; so many passes before it are usual for this script."""
@@ -91,41 +125,81 @@ class OptimizerSearch:
         return self._has_stepped or _any_optimizer_made()
 
     def look_for_change(self) -> None:
-        """Where a step may have ended: has any watched parameter changed since?"""
-        if not self.passes or not any(
-            parameter is not None and parameter._version != version
-            for parameter, version in ((each(), version) for each, version in self._watched)
-        ):
+        """Where a step may have ended: note the optimizers whose parameters have changed since."""
+        if not self.passes:
             return
-        if not self._session.identified:
-            self._introduce()
+        changed = [each for each in self._watched if each.has_changed()]
+        if not changed:
+            return
+        for each in changed:
+            if not each.is_introduced:
+                self._introduce(each)
         self._has_stepped = True
         self._session.tracer.by_hand = False
         self.passes = 0
-        self._watched = _versions(each() for each, _ in self._watched)
-        self._session.recorder.note_and_digest(self._session.tracer.change_parameters, None)
+        self._session.recorder.note_and_digest(
+            self._session.tracer.change_parameters,
+            ([each.owner_id for each in changed], _optimizers_in(changed)),
+        )
+
+    # CUDA graphs: what a replay changes is not counted by torch, what is captured is.
+
+    def begin_capture(self) -> None:
+        """A capture begins: what has changed before it is not the graph's."""
+        self.look_for_change()
+        for each in self._watched:
+            each.has_changed()
+
+    def end_capture(self, held: GraphContents) -> None:
+        """A capture ends: the graph holds the unseen optimizers whose parameters it changed."""
+        changed = [each for each in self._watched if each.has_changed()]
+        unseen = [each for each in changed if each.owner_id not in held.optimizers]
+        for each in unseen:
+            self._introduce(each)
+        if unseen:
+            held.optimizers.update(each.owner_id for each in unseen)
+            held.optimizer_steps += _optimizers_in(unseen)
+        if held.backwards and not held.optimizers:
+            self.look()
+
+    def count_replayed(self, passes: int) -> None:
+        """A graph with backward passes and without an optimizer was replayed."""
+        self.passes += passes
+        if self.passes > self.patience and not self.is_in_step:
+            self.look()
+
+    # Choosing what to watch
 
     def _watch(self) -> None:
-        """Choose parameters that have a gradient, of the optimizers that the callers hold."""
-        optimizers = list(_optimizers_among(held_by_callers()))
+        """Choose parameters of each optimizer that the callers hold, beside those watched already.
+
+        Optimizers that step in turn (a GAN's) are all watched, gradients or not, so that each is
+        known from its first step on; but only if one of them has a gradient by now.
+        """
+        optimizers = list(_optimizers_held(held_by_callers()))
         if not optimizers and something_is_compiled() and not self._has_scanned:
             self._has_scanned = True
             optimizers = list(_optimizers_among(gc.get_objects()))
-        parameters = _with_gradients(_parameters_of(optimizers))
-        if not parameters:  # an optimizer of the script's own kind
-            modules = modules_held_by_callers()
-            parameters = _with_gradients(each for one in modules for each in one.parameters())
-        if parameters:
-            self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
-            self._watched = _versions((parameters[0], parameters[-1]))
-            self.is_watching = True
+        owned = [(each, list(_parameters_of(each))) for each in optimizers]
+        if not any(_with_gradients(parameters) for _, parameters in owned):
+            modules = outermost(list(modules_held_by_callers()))  # an optimizer of its own kind
+            owned = [(each, _with_gradients(each.parameters())) for each in modules]
+        self._watched = [each for each in self._watched if each.living()]
+        taken = {id(parameter) for each in self._watched for parameter in each.living()}
+        for owner, parameters in owned:
+            chosen = _chosen(parameters)
+            if chosen and taken.isdisjoint(map(id, chosen)):  # else a wrapper of one, or its spare
+                taken.update(map(id, chosen))
+                self._watched.append(WatchedParameters(owner, chosen))
+        self.is_watching = bool(self._watched)
 
-    def _introduce(self) -> None:
-        """The first step of an optimizer that is not seen: from here on this is a rank."""
-        optimizers = [each for each in (ref() for ref in self._optimizers) if each is not None]
-        for optimizer in optimizers:
+    def _introduce(self, watched: WatchedParameters) -> None:
+        """The first step of an optimizer that is not seen: at the latest now this is a rank."""
+        watched.is_introduced = True
+        optimizer = watched.owner() if watched.is_optimizer else None
+        if optimizer is not None and not self._known.seen.knows(optimizer):
             self._known.add(optimizer)
-        if not optimizers:
+        elif optimizer is None and not self._session.identified:
             self._models.watch_callers()
         self._session.identify()
 
@@ -138,6 +212,11 @@ class OptimizerSearch:
             self._session.identify()
 
 
+def _optimizers_in(changed: list[WatchedParameters]) -> int:
+    """How many optimizers have stepped; of a script's own kind it is not known, and one counts."""
+    return max(1, sum(each.is_optimizer for each in changed))
+
+
 def _any_optimizer_made() -> bool:
     """Torch marks the class of every optimizer it constructs."""
     kinds = [Optimizer]
@@ -146,20 +225,33 @@ def _any_optimizer_made() -> bool:
     return any(getattr(kind.step, "hooked", False) for kind in kinds)
 
 
+def _optimizers_held(values: Iterable[Any]) -> Iterator[Any]:
+    """The optimizers among these values and in the lists and dictionaries among them, each once."""
+    found: dict[int, Any] = {}
+    for value in values:
+        inside: Iterable[Any] = (value,)
+        if type(value) in (list, tuple, dict) and len(value) <= MAX_ITEMS:
+            inside = list(value.values() if type(value) is dict else value)
+        found.update((id(each), each) for each in _optimizers_among(inside))
+    return iter(found.values())
+
+
 def _optimizers_among(values: Iterable[Any]) -> Iterator[Any]:
     # type(x), not isinstance: a dead weak proxy raises when asked for its class
     return (value for value in values if issubclass(type(value), Optimizer))
 
 
-def _parameters_of(optimizers: Iterable[Any]) -> Iterator[Any]:
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            yield from group["params"]
+def _parameters_of(optimizer: Any) -> Iterator[Any]:
+    for group in optimizer.param_groups:
+        yield from group["params"]
 
 
 def _with_gradients(parameters: Iterable[Any]) -> list[nn.Parameter]:
     return [each for each in parameters if each.requires_grad and each.grad is not None]
 
 
-def _versions(parameters: Iterable[Any]) -> list[tuple[weakref.ref[Any], int]]:
-    return [(weakref.ref(each), each._version) for each in parameters if each is not None]
+def _chosen(parameters: Iterable[Any]) -> list[nn.Parameter]:
+    """The first and the last parameter with a gradient; where none has one, of those that may."""
+    trained = [each for each in parameters if each.requires_grad]
+    trained = _with_gradients(trained) or trained
+    return trained[:1] + trained[1:][-1:]

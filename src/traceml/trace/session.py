@@ -66,6 +66,7 @@ class Session:
         self.identified = False
         self.pid = os.getpid()
         self.tracer = StepTracer(_NoRing())
+        self.tracer.on_failed_look = self.failed
         self.collections = CollectionTime()
         self.recorder = Recorder(self.tracer, self.collections.total_ns)
         self.backwards_open = 0
@@ -281,9 +282,8 @@ class Session:
         gpu: Any = self.tracer.gpu
         counted = self.tracer.steps
         if self.tracing:
-            if gpu is not None:
-                gpu.look_at_memory()
-            for last_look in self.last_looks:
+            last_looks = self.last_looks if gpu is None else [gpu.look_at_memory, *self.last_looks]
+            for last_look in last_looks:
                 self.guard(last_look, any_thread=True)()
             self.recorder.digest()
             counted = self.tracer.steps
@@ -293,7 +293,7 @@ class Session:
             gpu.resolve(gpu.outstanding)
             time.sleep(0.001)
         for look in tuple(self.tracer.looks):
-            look()
+            self.guard(look, any_thread=True)()
         return counted
 
     def stop(self) -> None:

@@ -35,6 +35,7 @@ from traceml.model.layout import (
     NOT_MEASURED,
     StepFlag,
 )
+from traceml.trace.interruptions import is_interruption
 from traceml.trace.timeline import Bounds, Sink, Timeline
 
 INPUT, H2D, FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT, EVALUATION, GC, SAMPLES, BACKWARDS, STEPS = (
@@ -62,8 +63,6 @@ _NO_STEP = int(NO_STEP)
 
 _BY_HAND = 0
 """Stands for the optimizer where the script has none: no object has this id."""
-_UNSEEN = 1
-"""Stands for an optimizer whose steps are known by what they change alone."""
 
 _UNCOUNTED = -(1 << 40)
 """Samples of a step with a batch that does not show how many it holds: less than any sum."""
@@ -151,6 +150,7 @@ class StepTracer:
         "finite_step",
         "gpu",
         "looks",
+        "on_failed_look",
         "on_loss",
         "records",
         "sink",
@@ -163,6 +163,8 @@ class StepTracer:
         self.gpu: Timeline | None = None
         self.looks: list[Callable[[], None]] = []
         """What wants to be called after each step, as long as it wants to."""
+        self.on_failed_look: Callable[[BaseException], None] = _raise
+        """Called with what one of them raised, unless that is for the script."""
         self.on_loss: Callable[[float, int], None] | None = None
         """Called with a loss and its step: the first finite ones and all that are not finite."""
         self.forget()
@@ -547,12 +549,13 @@ class StepTracer:
         self._stepped.add(identity)
         self._have_stepped(1, now, mark)
 
-    def change_parameters(self, _: None, now: int, mark: Any) -> None:
-        """Since the last backward pass the parameters have changed: an unseen optimizer stepped."""
-        if _UNSEEN in self._stepped and not self._explicit and not self._frames:
+    def change_parameters(self, what: tuple[Collection[int], int], now: int, mark: Any) -> None:
+        """Since the last backward pass these optimizers, which no hook sees, took so many steps."""
+        optimizers, steps = what
+        if not self._explicit and not self._frames and not self._stepped.isdisjoint(optimizers):
             self._close_at_optimizer_end()
-        self._stepped.add(_UNSEEN)
-        self._have_stepped(1, now, mark)
+        self._stepped.update(optimizers)
+        self._have_stepped(steps, now, mark)
 
     def _have_stepped(self, steps: int, now: int, mark: Any) -> None:
         """Optimizers have stepped; the step ends here, or goes on to the next fetch."""
@@ -762,7 +765,12 @@ class StepTracer:
         self._open_next(end, mark)
         if self.looks:
             for look in tuple(self.looks):
-                look()
+                try:
+                    look()
+                except BaseException as error:  # counted; the other looks, and the step, are done
+                    if is_interruption(error):
+                        raise
+                    self.on_failed_look(error)
 
     def _gpu_flags(self, mark: Any) -> int:
         flags = _GPU_TIMED if self._is_timed(mark) else 0
@@ -806,6 +814,10 @@ def _first_or_lost(first: float | None, later: float) -> float:
     The first, because where a step has several losses (a GAN) its values are those of one of them.
     """
     return later if first is None or (not _is_finite(later) and _is_finite(first)) else first
+
+
+def _raise(error: BaseException) -> None:
+    raise error
 
 
 def _is_finite(value: float) -> bool:
