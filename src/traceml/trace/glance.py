@@ -32,7 +32,6 @@ class Glance:
         self._tracer = session.tracer
         self._recorder = session.recorder
         self.losses = Losses(session)
-        self._record = -1
         self._due_ns = 0
         self._at_step_ends = True
         self._look_closely = session.guard(self._see)
@@ -44,12 +43,11 @@ class Glance:
     def look(self, tensors: Any) -> tuple[float | AwaitedLoss | None, Sequence[Seen]]:
         """The loss among these tensors, before their gradients are computed, and what else there
         is to see; mostly nothing."""
-        now, record = perf_counter_ns(), self._tracer.records
+        now, losses = perf_counter_ns(), self.losses
         seen: Sequence[Seen] = ()
-        if now >= self._due_ns or self.losses.on_device.coming is not None:
+        if now >= self._due_ns or losses.on_device.coming is not None:
             seen = self._look_closely(now) or ()
-        is_first, self._record = record != self._record, record
-        return self.losses.read(tensors, is_first), seen
+        return losses.read(tensors), seen
 
     def _see(self, now: int) -> list[Seen]:
         arrived = self.losses.arrived()

@@ -68,6 +68,9 @@ class Losses:
     def __init__(self, session: Session) -> None:
         self.on_device = _OnDevice()
         self._read_with_care = session.guard(self._look_at)
+        self._tracer = session.tracer
+        self._record = -1
+        """The record, by its number, that the last loss on a device belongs to."""
         self._due_ns = 0
         self._sent = 0
         session.forgets.append(self.forget)
@@ -77,10 +80,11 @@ class Losses:
         _inherited.append(self.on_device)
         self.on_device = _OnDevice()
         self._due_ns = self._sent = 0
+        self._record = -1
 
     # What backward was called with
 
-    def read(self, tensors: Any, is_first: bool) -> float | AwaitedLoss | None:
+    def read(self, tensors: Any) -> float | AwaitedLoss | None:
         """The loss among what `backward` was called with, if it is one number.
 
         A vector is no loss; of several tensors none is the loss. On a CUDA device only the first
@@ -93,12 +97,11 @@ class Losses:
             and not _modes_watching()
             and not _function_modes()
         ):
-            value = _item(tensors) if tensors.numel() == 1 else None
-            return value if type(value) is float else None
-        found: float | AwaitedLoss | None = self._read_with_care(tensors, is_first)
+            return _number(tensors)
+        found: float | AwaitedLoss | None = self._read_with_care(tensors)
         return found
 
-    def _look_at(self, tensors: Any, is_first: bool) -> float | AwaitedLoss | None:
+    def _look_at(self, tensors: Any) -> float | AwaitedLoss | None:
         if isinstance(tensors, (list, tuple)) and len(tensors) == 1:
             tensors = tensors[0]
         # Subclasses may do anything when asked for their value: a DTensor communicates.
@@ -106,16 +109,19 @@ class Losses:
             return None
         if _function_modes():
             with torch._C.DisableTorchFunction():
-                return self._read(tensors, is_first)
-        return self._read(tensors, is_first)
+                return self._read(tensors)
+        return self._read(tensors)
 
-    def _read(self, loss: torch.Tensor, is_first: bool) -> float | AwaitedLoss | None:
+    def _read(self, loss: torch.Tensor) -> float | AwaitedLoss | None:
         if self.on_device.unscaled is not None:
             loss = self._before_scaling(loss)
         if loss.is_cpu:
             return _number(loss)
-        is_one = is_first and loss.is_cuda and loss.numel() == 1 and loss.is_floating_point()
-        return self._await(loss) if is_one and not _is_capturing() else None
+        is_one = loss.is_cuda and loss.numel() == 1 and loss.is_floating_point()
+        if not is_one or self._tracer.records == self._record or _is_capturing():
+            return None
+        self._record = self._tracer.records
+        return self._await(loss)
 
     def _await(self, graph_loss: torch.Tensor) -> AwaitedLoss:
         """Send for a loss if it is time to; else keep it, in case it is the last."""

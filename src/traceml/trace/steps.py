@@ -22,7 +22,7 @@ everything since the last fetch is provisional: it can be taken back to the snap
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -324,15 +324,22 @@ class StepTracer:
         elif self.on_loss is not None:
             self.on_loss(loss, step)
 
-    def _end_loss(self) -> tuple[float | None, int]:
-        """The loss that the record which ends now holds, and its lag in records."""
-        if self._loss_after_optimizer is not None:
-            return _first_or_lost(self._loss, self._loss_after_optimizer), 0
+    def _end_loss(self) -> tuple[float, int, int]:
+        """The loss that the record which ends now holds, its flags, and its lag in records."""
+        loss, later = self._loss, self._loss_after_optimizer
+        if later is not None:
+            loss = _first_or_lost(loss, later)
+        if loss is None:
+            return self._end_awaited_loss()
+        self._know_loss(loss, self.steps + 1)
+        return loss, _LOSS_SEEN, 0
+
+    def _end_awaited_loss(self) -> tuple[float, int, int]:
         if self._awaited is None:
-            return None, 0
+            return 0.0, 0, 0
         (loss, record), self._awaited = self._awaited, None
         lag = self.records - record
-        return (None, 0) if lag > MAX_LOSS_LAG else (loss, lag)
+        return (loss, _LOSS_SEEN, lag) if lag <= MAX_LOSS_LAG else (0.0, 0, 0)
 
     def see_memory(self, rss_bytes: int, now: int, mark: Any) -> None:
         """How much memory the process holds."""
@@ -426,9 +433,11 @@ class StepTracer:
             self._spans.append((EVALUATION, self._fetched_mark, mark, None))
         self._provisional_from(now, mark)
 
-    def _provisional_from(self, now: int, mark: Any) -> None:
+    def _provisional_from(self, now: int, mark: Any, before: _Totals | None = None) -> None:
+        """What comes from here on may be taken back to `before`: to what there is by now."""
         self._fetched_at, self._fetched_mark = now, mark
-        self._snapshot, self._snapshot_spans = self._totals.copy(), len(self._spans)
+        self._snapshot = self._totals.copy() if before is None else before
+        self._snapshot_spans = len(self._spans)
         self._fetched = self._fetch_over = False
         self._had_backward = self._had_forward = self._had_training_forward = False
         self._evaluated_at = None
@@ -722,13 +731,8 @@ class StepTracer:
         body_start, outside = start, 0
         if flags & _EXPLICIT:
             body_start, _, outside, _ = self._explicit_start
-        gpu, loss, loss_lag, seen = self.gpu, self._loss, 0, self._seen
-        if loss is None or self._loss_after_optimizer is not None:
-            loss, loss_lag = self._end_loss()
-        if loss is not None:
-            seen |= _LOSS_SEEN
-            if not loss_lag:  # one that came later was known when it came
-                self._know_loss(loss, self.steps + 1)
+        gpu, (loss, seen, loss_lag) = self.gpu, self._end_loss()
+        seen |= self._seen
         number = self.sink.write_step(
             start,
             end - start,
@@ -749,7 +753,7 @@ class StepTracer:
             totals[LOGGING],
             totals[COMPILE],
             totals[COLLATE],
-            0.0 if loss is None else loss,
+            loss,
             totals[SAMPLES] if totals[SAMPLES] >= 0 else NOT_MEASURED,
             totals[BACKWARDS],
             flags | seen if gpu is None else flags | seen | self._gpu_flags(mark),
@@ -805,7 +809,7 @@ class StepTracer:
         self._stepped.clear()
         self._optimizer_end = self._dry = None
         self._aborted = self._fetched_in_step = False
-        self._provisional_from(end, mark)
+        self._provisional_from(end, mark, self._empty)
 
 
 def _first_or_lost(first: float | None, later: float) -> float:
