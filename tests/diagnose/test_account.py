@@ -78,7 +78,22 @@ def check_account(facts: Facts, found: tuple[Finding, ...]) -> None:
         assert sum(map(lost, parts)) <= lost(leader) * SLACK, (leader, parts)
 
 
+def waited_s(facts: Facts) -> float:
+    """What a mean rank waits for other ranks, as far as that can be seen."""
+    assert facts.job is not None
+    if len(facts.ranks_used) < 2 or not facts.job.waits:
+        return 0.0
+    hidden = facts.job.wait_is_hidden
+    return held_s(facts.mean)[Place.BACKWARD if hidden else Place.COMMUNICATION]
+
+
 def check_savings(facts: Facts, what_ifs: tuple[WhatIf, ...]) -> None:
+    if what_ifs:  # what one rank loses others wait for; nothing else is saved beyond what is lost
+        beyond_s = [max(0.0, each.saved_s - lost(each.finding) * SLACK) for each in what_ifs]
+        is_part = [each.finding.part_of is not None for each in what_ifs]
+        by_parts_s = [s for s, part in zip(beyond_s, is_part, strict=True) if part]
+        assert sum(beyond_s) - sum(by_parts_s) <= waited_s(facts) * SLACK + 1e-9, what_ifs
+        assert sum(by_parts_s) <= waited_s(facts) * SLACK + 1e-9, what_ifs
     own = [each for each in what_ifs if each.finding.part_of is None]
     in_step = [each for each in own if Place.BETWEEN not in places_of(each.finding)]
     assert sum(each.saved_s for each in in_step) <= (facts.mean.step_s or 0.0) * SLACK
@@ -114,7 +129,14 @@ def runs(draw: st.DrawFn) -> RunRecords:
         workers=draw(st.sampled_from([0, 2])),
     )
     for name in draw(st.sets(st.sampled_from(CAUSES))):
-        run = spend(run, name, draw(part), draw(st.sampled_from([1, 5, 20])), draw(st.booleans()))
+        run = spend(
+            run,
+            name,
+            draw(part),
+            draw(st.sampled_from([1, 5, 20])),
+            hidden=draw(st.booleans()),
+            is_in_turn=draw(st.booleans()),
+        )
     for name in draw(st.sets(st.sampled_from(["evaluation", "checkpoint"]))):
         run = work_between(run, name, draw(part), draw(st.sampled_from([1, 10])))
     if draw(st.booleans()):
@@ -267,6 +289,28 @@ def test_an_idle_gpu_is_the_hosts_only_beyond_what_is_explained_already() -> Non
     by_kind = {finding.kind: finding for finding in found}
     assert lost(by_kind[Kind.HOST_BOUND]) == pytest.approx(0.010)
     assert "10.0 ms per step is its own" in by_kind[Kind.HOST_BOUND].claim
+
+
+def test_what_is_settled_for_a_finding_is_the_most_that_its_removal_saves() -> None:
+    """Whatever the kind: here each finding was left half of the time that it claimed."""
+    run = spend(make_run(noise=0, rest_ms=6), "gc", 20, hidden=True)
+    run = spend(run, "logging", 24, hidden=True)
+    facts = gather(run)
+    found = step_time(diagnose(facts))
+    for each in predict(facts, [replace(one, lost_s_per_step=lost(one) / 2) for one in found]):
+        assert each.saved_s <= lost(each.finding) * SLACK, each.finding.kind
+
+
+def test_pauses_of_ranks_in_turn_save_what_the_others_wait_as_well() -> None:
+    """Each of two ranks collects garbage in its own steps; the other one waits meanwhile."""
+    healthy = make_run(2, noise=0, communication_ms=1)
+    run = make_waiting(spend(healthy, "gc", 40, every=2, is_in_turn=True))
+    facts = gather(run)
+    found = predict(facts, step_time(diagnose(facts)))
+    collected = next(each for each in found if each.finding.kind is Kind.GC_PAUSES)
+    assert lost(collected.finding) == pytest.approx(0.02)
+    healthy_s = gather(make_waiting(healthy)).mean.step_s
+    assert collected.predicted_s == pytest.approx(healthy_s, rel=0.02)
 
 
 def test_two_causes_share_the_rest_and_do_not_each_claim_it() -> None:
