@@ -12,7 +12,7 @@ saves a part of what that saves, and is not to be added to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from traceml.diagnose.account import Place, held_s, places_of
@@ -75,9 +75,18 @@ def predict(facts: Facts, findings: Iterable[Finding]) -> tuple[WhatIf, ...]:
     findings = list(findings)
     budget = _Budget({None: _unclaimed_wait_s(facts, findings)})
     # What is part of another comes after it, what shortens the wall time after the step.
-    in_turn = sorted(findings, key=lambda one: (one.part_of is not None, _cure(one).between))
+    in_turn = sorted(findings, key=lambda one: (_depth(one, findings), _cure(one).between))
     found = {id(finding): _predict(facts, finding, budget) for finding in in_turn}
     return tuple(what_if for one in findings if (what_if := found[id(one)]) is not None)
+
+
+def _depth(finding: Finding, findings: Sequence[Finding]) -> int:
+    """Of how many findings this one is a part, directly or as a part of a part."""
+    leaders = {one.kind: one.part_of for one in findings}
+    depth, kind = 0, finding.part_of
+    while kind is not None and depth < len(findings):
+        depth, kind = depth + 1, leaders.get(kind)
+    return depth
 
 
 def _unclaimed_wait_s(facts: Facts, findings: Iterable[Finding]) -> float:
