@@ -12,6 +12,7 @@ from traceml.facts.facts import Facts
 from traceml.model.settings import Settings
 
 HALF = frozenset({"bfloat16", "float16", "half"})
+MATMUL_TF32 = "torch.set_float32_matmul_precision('high')"
 GRAPH_MODES = frozenset({"reduce-overhead", "max-autotune"})
 """The modes of torch.compile that replay CUDA graphs."""
 FULL_SHARE = 0.80  # of a GPU reserved: a larger batch may not fit
@@ -49,9 +50,14 @@ def lower_precision(settings: Settings, tf32: bool = True) -> str:
     if half is None:
         return "bfloat16 autocast (if forward does not run under autocast yet)"
     is_off = tf32 and settings.matmul_precision == "highest"
-    return "bfloat16 autocast" + (
-        " (or at least TF32: torch.set_float32_matmul_precision('high'))" if is_off else ""
-    )
+    return "bfloat16 autocast" + (f" (or at least TF32: {MATMUL_TF32})" if is_off else "")
+
+
+def allowing_tf32(settings: Settings) -> str:
+    """Letting float32 arithmetic use the tensor cores; convolutions are named where there are."""
+    matmul = MATMUL_TF32 if settings.matmul_precision in (None, "highest") else ""
+    is_off = settings.cudnn_tf32 is False and settings.channels_last is not None
+    return listed((matmul, "torch.backends.cudnn.allow_tf32=True" if is_off else ""))
 
 
 def compiling(settings: Settings) -> str:

@@ -6,7 +6,8 @@ the counters were not read.
 
 from __future__ import annotations
 
-from traceml.diagnose.compute_causes import cause, counted_use, is_compiled
+from traceml.diagnose import advice
+from traceml.diagnose.compute_causes import cause, counted_use
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind
 from traceml.model.quantities import percent
@@ -39,7 +40,8 @@ def check(facts: Facts) -> Finding | None:
         )
     if dram < MIN_DRAM:
         return None
-    fusing = "" if is_compiled(facts.settings) else " (torch.compile fuses elementwise operations)"
+    compiling = advice.compiling(facts.settings)
+    fusing = f", such as elementwise operations fused by {compiling}" if compiling else ""
     return cause(
         facts,
         KIND,
