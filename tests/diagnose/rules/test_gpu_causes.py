@@ -172,8 +172,20 @@ def test_it_recommends_what_is_not_on(
     assert [words for words in has_not if words in finding.action] == []
 
 
-def test_near_the_limit_says_which() -> None:
-    tensor, memory = (check("near_gpu_limit", counted(e)) for e in (LARGE_MATMULS, ELEMENTWISE))
-    assert tensor is not None and memory is not None
-    assert "tensor cores compute 78%" in tensor.claim and "arithmetic" in tensor.action
-    assert "83% of its bandwidth" in memory.claim and "fewer bytes" in memory.action
+@pytest.mark.parametrize(
+    ("shares", "limit", "way"),
+    [
+        (LARGE_MATMULS, "tensor cores compute 78%", "arithmetic"),
+        (ELEMENTWISE, "83% of its", "bytes"),
+    ],
+)
+def test_near_the_limit_says_which_and_what_16_bits_still_win(
+    shares: dict[str, float | None], limit: str, way: str
+) -> None:
+    """Tensor cores that are always busy in TF32 do twice as much in bfloat16."""
+    for settings, is_advised in ((PLAIN, True), (Settings(), True), (TUNED, False)):
+        finding = check("near_gpu_limit", counted(shares, settings=settings))
+        assert finding is not None
+        assert limit in finding.claim and way in finding.action
+        assert ("bfloat16 autocast" in finding.action) is is_advised
+        assert ("no setting makes" in finding.claim) is (not is_advised and way == "arithmetic")
