@@ -20,7 +20,7 @@ from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.phase import COMPUTE, Phase
 from traceml.model.quantities import duration
 
-NOTHING = 0.001  # of a claim: as little is neither missed nor a claim by itself
+NOTHING = 0.001  # of a claim: a difference so small is rounding
 
 
 class Place(str, Enum):
@@ -48,7 +48,10 @@ def unexplained_s(times: StepTimes) -> float | None:
 
 
 def rest_s(times: StepTimes) -> float:
-    """What of the body lies in no measured phase, be it for want of a measurement."""
+    """The part of the body outside copies, communication and compute.
+
+    Phases that were not measured are in it, so that it is never less than `unexplained_s`.
+    """
     waits_s = (times.h2d_s or 0.0) + (times.communication_s or 0.0)
     return max(0.0, (times.body_s or 0.0) - waits_s - (times.compute_at_least_s or 0.0))
 
@@ -202,8 +205,10 @@ class _Ledger:
         return drawn_s
 
     def _draw_in_place(self, wanted_s: float, places: Sequence[Place]) -> float:
-        """The same for time of which others may have told a part already: what they hold of a
-        place is that part, and is made up for nowhere."""
+        """Like `_draw`, but counts what others hold of a place as a part of what is wanted.
+
+        An idle GPU is inferred: what another finding has explained is not looked for elsewhere.
+        """
         drawn_s = 0.0
         for place in places:
             part_s = min(wanted_s, self.held[place])

@@ -20,7 +20,7 @@ MAX_TENSOR = 0.50  # tensor cores that compute for longer are what takes the tim
 
 
 def check(facts: Facts) -> Finding | None:
-    """Fires when the memory does more of its utmost than the tensor cores do."""
+    """Fires when the memory is busier than the tensor cores, each as a share of its maximum."""
     use = counted_use(facts)
     if use is None or use.dram_share is None or use.tensor_share is None:
         return None

@@ -35,8 +35,8 @@ def check(facts: Facts) -> Finding | None:
         facts,
         KIND,
         claim=(
-            f"The tensor cores compute {percent(use.tensor_share)} of the time, the FP32 units "
-            f"{percent(use.fp32_share)}, which are many times slower at matrix products."
+            f"The FP32 units compute {percent(use.fp32_share)} of the time, and the tensor cores, "
+            f"which are many times faster at matrix products, {percent(use.tensor_share)}."
         ),
         action=_next_step(facts.settings),
         share=use.fp32_share,
