@@ -185,6 +185,25 @@ def test_an_unknown_setting_makes_the_advice_conditional() -> None:
     assert "if the optimizer takes it" in advice.fused_optimizer(Settings())
 
 
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [
+        ("default", "CUDA graphs (mode='reduce-overhead' instead of 'default')"),
+        ("unknown", "CUDA graphs (torch.compile's mode='reduce-overhead', if it is not set yet)"),
+        (
+            "backend eager",
+            "CUDA graphs (torch.compile's mode='reduce-overhead', not backend eager)",
+        ),
+        ("backend cudagraphs", ""),
+        ("reduce-overhead", ""),
+    ],
+)
+def test_cuda_graphs_are_asked_for_in_terms_of_how_the_model_is_compiled(
+    mode: str, said: str
+) -> None:
+    assert advice.cuda_graphs(OFF._replace(compile_mode=mode)) == said
+
+
 def test_tf32_is_asked_for_where_float32_arithmetic_does_not_use_it() -> None:
     assert advice.allowing_tf32(OFF) == advice.MATMUL_TF32
     convolutions = OFF._replace(cudnn_tf32=False)

@@ -13,8 +13,12 @@ from traceml.model.settings import Settings
 
 HALF = frozenset({"bfloat16", "float16", "half"})
 MATMUL_TF32 = "torch.set_float32_matmul_precision('high')"
-GRAPH_MODES = frozenset({"reduce-overhead", "max-autotune"})
-"""The modes of torch.compile that replay CUDA graphs."""
+UNKNOWN_MODE = "unknown"
+"""The recorded mode where only functions are compiled …"""
+BACKEND = "backend "
+"""… and how it begins where the model is compiled by another backend, which has no modes."""
+GRAPH_MODES = frozenset({"reduce-overhead", "max-autotune", f"{BACKEND}cudagraphs"})
+"""The modes and backends of torch.compile that replay CUDA graphs."""
 FULL_SHARE = 0.80  # of a GPU reserved: a larger batch may not fit
 ROOM_SHARE = 0.50  # a device filled less than half has room for a larger batch
 
@@ -79,10 +83,15 @@ def convolutions(settings: Settings) -> str:
 
 def cuda_graphs(settings: Settings) -> str:
     """Launching a step's kernels all at once."""
-    if settings.uses_cuda_graphs or settings.compile_mode in GRAPH_MODES:
+    mode = settings.compile_mode
+    if settings.uses_cuda_graphs or mode in GRAPH_MODES:
         return ""
-    if settings.compile_mode:
-        return f"CUDA graphs (mode='reduce-overhead' instead of '{settings.compile_mode}')"
+    if mode == UNKNOWN_MODE:
+        return "CUDA graphs (torch.compile's mode='reduce-overhead', if it is not set yet)"
+    if mode and mode.startswith(BACKEND):
+        return f"CUDA graphs (torch.compile's mode='reduce-overhead', not {mode})"
+    if mode:
+        return f"CUDA graphs (mode='reduce-overhead' instead of '{mode}')"
     known = settings.compile_mode is not None and settings.uses_cuda_graphs is not None
     condition = "" if known else " (if neither is used yet)"
     return f"torch.compile(mode='reduce-overhead') or CUDA graphs{condition}"
