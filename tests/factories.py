@@ -334,16 +334,23 @@ def _stretch_first(records: npt.NDArray[Any], first_step_ms: float, gpu: bool) -
 
 
 def spend(
-    run: RunRecords, name: str, each_ms: float, every: int = 1, hidden: bool = False
+    run: RunRecords,
+    name: str,
+    each_ms: float,
+    every: int = 1,
+    hidden: bool = False,
+    is_in_turn: bool = False,
 ) -> RunRecords:
     """The run with time spent on `gc`, `logging`, `compile` or `sync` in every so many steps.
 
-    It lengthens the body on both clocks; what is `hidden` behind a busy GPU only the host's.
+    It lengthens the body on both clocks; what is `hidden` behind a busy GPU only the host's. With
+    `is_in_turn` the ranks spend it in different steps, else all of them in the same ones.
     """
 
     def change(steps: npt.NDArray[Any], rank: int) -> None:
+        first = (every - 1 + (rank if is_in_turn else 0)) % every
         steps[f"{name}_ns"] = 0
-        steps[f"{name}_ns"][every - 1 :: every] = round(each_ms * 1e6)
+        steps[f"{name}_ns"][first::every] = round(each_ms * 1e6)
         for field in ("body_ns", "wall_ns"):
             steps[field] += steps[f"{name}_ns"]
         if not hidden:

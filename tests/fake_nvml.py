@@ -35,6 +35,8 @@ class FakeDriver:
     """What NVML would answer, by function name, for GPU 0 and GPU 1."""
 
     errors: dict[tuple[str, int], int] = field(default_factory=dict)
+    unforeseen: dict[tuple[str, int], Exception] = field(default_factory=dict)
+    """What a call raises that is no error of NVML's."""
     missing: set[str] = field(default_factory=set)
     calls: list[tuple[str, int]] = field(default_factory=list)
     opened: int = 0
@@ -75,12 +77,18 @@ class FakeDriver:
 
     def _function(self, name: str) -> Callable[..., Any]:
         def call(gpu: int, *_: int) -> Any:
-            self.calls.append((name, gpu))
-            if (name, gpu) in self.errors:
-                raise FakeError(self.errors[name, gpu])
+            self._note(name, gpu)
             return self.answers[name](gpu)
 
         return call
+
+    def _note(self, name: str, gpu: int) -> None:
+        """One call; raises what it has to fail with."""
+        self.calls.append((name, gpu))
+        if (name, gpu) in self.unforeseen:
+            raise self.unforeseen[name, gpu]
+        if (name, gpu) in self.errors:
+            raise FakeError(self.errors[name, gpu])
 
     def _init(self) -> None:
         self.opened += 1
@@ -151,9 +159,9 @@ class FakeCounters(FakeDriver):
             "nvmlGpmMetricsGet": self._compare,
             "nvmlDeviceGetSamples": self._kept_samples,
         }
-        for name, function in functions.items():
-            if name not in self.missing:
-                setattr(module, name, function)
+        vars(module).update(functions)
+        for name in self.missing & vars(module).keys():
+            delattr(module, name)
         return module  # type: ignore[no-any-return]
 
     def _allocate(self) -> dict[str, Any]:
@@ -188,8 +196,3 @@ class FakeCounters(FakeDriver):
             SimpleNamespace(timeStamp=at_us, sampleValue=SimpleNamespace(uiVal=percent))
             for at_us, percent in found
         ]
-
-    def _note(self, name: str, gpu: int) -> None:
-        self.calls.append((name, gpu))
-        if (name, gpu) in self.errors:
-            raise FakeError(self.errors[name, gpu])

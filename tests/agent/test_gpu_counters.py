@@ -10,6 +10,7 @@ import pytest
 from fake_nvml import (
     FUNCTION_NOT_FOUND,
     GPM_METRICS,
+    GPU_IS_LOST,
     NO_PERMISSION,
     NOT_SUPPORTED,
     FakeCounters,
@@ -169,6 +170,84 @@ def test_without_gpm_the_drivers_own_samples_count_and_all_of_them(
     driver.calls.clear()
     watched.after(1.0, 1.0)
     assert not any(name in GPM_CALLS for name, _ in driver.calls)
+
+
+GPM_NAMES = (
+    "nvmlGpmQueryDeviceSupport",
+    "nvmlGpmSampleAlloc",
+    "nvmlGpmSampleFree",
+    "nvmlGpmSampleGet",
+    "nvmlGpmMetricsGet",
+    "c_nvmlGpmMetricsGet_t",
+    "NVML_GPM_METRICS_GET_VERSION",
+    *GPM_METRICS,
+)
+SAMPLES_NAMES = (
+    "nvmlDeviceGetSamples",
+    "NVML_GPU_UTILIZATION_SAMPLES",
+    "NVML_VALUE_TYPE_DOUBLE",
+    "NVML_ERROR_NOT_FOUND",
+)
+
+
+@pytest.mark.parametrize("name", GPM_NAMES)
+def test_a_binding_that_lacks_any_part_of_gpm_has_the_utilisation(watch: Watch, name: str) -> None:
+    driver = FakeCounters(missing={name})
+    watched = watch(driver)
+    driver.samples = UTILISATION
+    found = watched.after(1.0, 1.0)
+    assert found and all(each.busy_share is not None for each in found)
+    assert all(each.sm_share is None for each in found)
+    assert (driver.buffers, watched.sampler.errors.count) == ([], 0)  # nothing unexpected
+
+
+@pytest.mark.parametrize("name", SAMPLES_NAMES)
+def test_a_binding_that_lacks_both_has_no_counters_and_all_else(watch: Watch, name: str) -> None:
+    watched = watch(FakeCounters(missing={name}, has_gpm=False, samples=UTILISATION))
+    assert watched.after(1.0, 1.0) == ()
+    assert watched.sampler.sample()[0].utilisation == 0.93
+    assert watched.sampler.errors.count == 0
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["from the start", "in mid-run"])
+@pytest.mark.parametrize("function", sorted(GPM_CALLS))
+def test_an_error_nobody_foresaw_costs_only_these_counters(
+    watch: Watch, function: str, begun: bool
+) -> None:
+    """Two GPUs; GPU 0's counters fail in a way that is no NVML error."""
+    driver = FakeCounters()
+    unforeseen = {(function, gpu): ValueError("not a pointer") for gpu in (0, 1)}
+    if not begun:
+        driver.unforeseen = unforeseen
+    watched = watch(driver)
+    driver.unforeseen, driver.samples = unforeseen, UTILISATION
+    found = watched.after(1.0, 1.0)
+    if begun and function == "nvmlGpmSampleAlloc":
+        assert found and found[0].sm_share is not None  # it is not called again
+        return
+    assert [each.sm_share for each in found] == [None] * len(found)
+    assert found and found[-1].busy_share is not None
+    assert [gpu.utilisation for gpu in watched.sampler.sample()] == [0.93, 0.93]
+    assert driver.buffers == []
+    assert watched.sampler.errors.count == 1
+    with pytest.raises(ValueError, match="not a pointer"):
+        watched.sampler.errors.raise_next()
+    watched.after(1.0, 1.0)
+    watched.sampler.errors.raise_next()  # it was reported: nothing is raised again
+
+
+def test_a_gpu_that_falls_off_the_bus_leaves_the_other_ones_counters(watch: Watch) -> None:
+    driver = FakeCounters(percents={BUSY: 50.0})
+    watched = watch(driver)
+    watched.sampler.counted = None
+    watched.after(0.25, 0.25)
+    for function in (*GPM_CALLS, "nvmlDeviceGetSamples", *driver.answers):
+        driver.errors[function, 0] = GPU_IS_LOST
+    watched.clock.now_s += 0.25
+    lost, alive = watched.sampler.sample()
+    assert (lost.utilisation, lost.intervals) == (None, ())
+    assert [each.busy_share for each in alive.intervals] == [0.5]
+    assert watched.sampler.errors.count == 0
 
 
 def test_a_gpu_without_any_counter_is_not_asked_again(watch: Watch) -> None:

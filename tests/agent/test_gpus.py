@@ -91,6 +91,35 @@ def test_unsupported_sensor_is_none_and_the_others_stay(
     assert install(driver).sample() == (expected, healthy(1))
 
 
+@pytest.mark.parametrize("function", ["nvmlDeviceGetPowerUsage", "nvmlDeviceGetMemoryInfo"])
+@pytest.mark.parametrize("how", ["a binding without it", "an answer that cannot be read"])
+def test_a_sensor_that_fails_unexpectedly_is_none_and_told_once(
+    install: Install, function: str, how: str
+) -> None:
+    driver = FakeDriver()
+    if how == "a binding without it":
+        driver.missing = {function}
+    else:
+        driver.unforeseen = {(function, gpu): TypeError("no structure") for gpu in (0, 1)}
+    sampler = install(driver)
+    power = function == "nvmlDeviceGetPowerUsage"
+    unknown = ["power_w"] if power else ["memory_used_bytes", "memory_total_bytes"]
+    expected = tuple(replaced(healthy(gpu), **dict.fromkeys(unknown)) for gpu in (0, 1))
+    assert sampler.sample() == sampler.sample() == expected
+    assert sampler.errors.count == 4
+    with pytest.raises((AttributeError, TypeError)):
+        sampler.errors.raise_next()
+    sampler.errors.raise_next()
+
+
+def test_a_gpu_whose_name_cannot_be_read_leaves_the_others(install: Install) -> None:
+    driver = FakeDriver()
+    driver.answers["nvmlDeviceGetName"] = lambda gpu: b"\xff" if gpu == 0 else b"NVIDIA H200"
+    sampler = install(driver)
+    assert sampler.sample() == (healthy(1),)
+    assert sampler.errors.count == 1
+
+
 def test_memory_that_nvml_marks_as_not_available(install: Install) -> None:
     driver = FakeDriver()
     driver.answers["nvmlDeviceGetMemoryInfo"] = lambda _: SimpleNamespace(used=2**64 - 1, total=100)

@@ -8,10 +8,13 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from threading import Event
+from typing import Any, NoReturn
 
 import pytest
 
+from fake_nvml import FakeDriver
 from processes import PYTHON, run, wait_until
+from traceml.agent.gpus import Counted
 from traceml.agent.sampler import Sampler, Sampling
 from traceml.model.sample import HostSample, Sample
 
@@ -40,24 +43,15 @@ class Slow(Sampler):
     """A driver that answers only when it is let."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.may_answer = Event()
         self.asked: list[dict[int, int]] = []
         self.closed = Event()
-        self.counted = Event()
-        self.counters_fail = False
 
     def sample(self, ranks: Mapping[int, int], now_s: float, unix_s: float) -> Sample:
         self.asked.append(dict(ranks))
         assert self.may_answer.wait(60)
-        if 13 in ranks:
-            raise OSError("the driver is gone")
         return Sample(unix_s, HostSample())
-
-    def read_counters(self) -> None:
-        self.counted.set()
-        if self.counters_fail:
-            self.counters_fail = False
-            raise OSError("no counters")
 
     def close(self) -> None:
         self.closed.set()
@@ -83,39 +77,68 @@ def test_a_slow_driver_holds_up_nobody() -> None:
     assert slow.closed.wait(60)
 
 
-def test_what_went_wrong_is_told_once() -> None:
-    slow = Slow()
-    slow.may_answer.set()
-    sampling = Sampling(slow)
-    sampling.begin({13: 1})
-    with pytest.raises(OSError, match="driver is gone"):
-        taken(sampling)
-    assert sampling.take() is None
-    assert sampling.last({0: 1}) is not None
+class Broken:
+    """One of the three samplers, in a state nobody thought of."""
+
+    counted: Counted = None
+
+    def __init__(self) -> None:
+        self.read = Event()
+
+    def sample(self, *_: object) -> NoReturn:
+        raise RuntimeError("the driver answers nonsense")
+
+    def read_counters(self) -> NoReturn:
+        self.read.set()
+        raise KeyError("no counters")
+
+    def close(self) -> None:
+        return
+
+
+@pytest.mark.parametrize("broken", ["host", "processes", "gpus"])
+def test_what_one_sampler_cannot_read_costs_nothing_of_the_others(
+    broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeDriver().module())
+    samplers: dict[str, Any] = {broken: Broken()}
+    sampler = Sampler(**samplers)
+    sample = sampler.sample({5: os.getpid()}, 0.0, 1_700_000_000.0)
+    assert (sample.host.ram_total_bytes is None) == (broken == "host")
+    assert [process.rank for process in sample.processes] == ([] if broken == "processes" else [5])
+    assert len(sample.gpus) == (0 if broken == "gpus" else 2)
+    assert sampler.errors.count == 1
+
+
+def test_what_went_wrong_is_raised_once_and_the_samples_go_on() -> None:
+    broken: Any = Broken()
+    sampling = Sampling(Sampler(gpus=broken))
+    assert broken.read.wait(60)  # counters are read without anybody asking for a sample
+    wait_until(lambda: _raised(sampling, KeyError), "the counters' error is raised")
+    for _ in range(3):
+        sampling.begin({0: os.getpid()})
+        assert taken(sampling).host.ram_total_bytes is not None
+    assert _raised(sampling, RuntimeError)
+    assert not _raised(sampling, Exception)
     sampling.close()
 
 
-def test_counters_are_read_between_samples_and_their_trouble_is_told_with_the_next() -> None:
-    slow = Slow()
-    slow.may_answer.set()
-    slow.counters_fail = True
-    sampling = Sampling(slow)
-    assert slow.counted.wait(60)
-    assert slow.asked == []
-    sampling.begin({0: 1})
-    with pytest.raises(OSError, match="no counters"):
-        taken(sampling)
-    sampling.begin({0: 2})
-    assert taken(sampling).unix_s > 0
-    sampling.close()
+def _raised(sampling: Sampling, kind: type[Exception]) -> bool:
+    try:
+        sampling.check()
+    except kind:
+        return True
+    return False
 
 
 STUCK = """
 import threading
+from traceml.agent.gpus import Counted
 from traceml.agent.sampler import Sampler, Sampling
 
 class Stuck(Sampler):
     def __init__(self):
+        super().__init__()
         self.asked = threading.Event()
 
     def read_counters(self):

@@ -78,7 +78,22 @@ def check_account(facts: Facts, found: tuple[Finding, ...]) -> None:
         assert sum(map(lost, parts)) <= lost(leader) * SLACK, (leader, parts)
 
 
+def waited_s(facts: Facts) -> float:
+    """What a mean rank waits for other ranks, as far as that can be seen."""
+    assert facts.job is not None
+    if len(facts.ranks_used) < 2 or not facts.job.waits:
+        return 0.0
+    hidden = facts.job.wait_is_hidden
+    return held_s(facts.mean)[Place.BACKWARD if hidden else Place.COMMUNICATION]
+
+
 def check_savings(facts: Facts, what_ifs: tuple[WhatIf, ...]) -> None:
+    if what_ifs:  # what one rank loses others wait for; nothing else is saved beyond what is lost
+        beyond_s = [max(0.0, each.saved_s - lost(each.finding) * SLACK) for each in what_ifs]
+        is_part = [each.finding.part_of is not None for each in what_ifs]
+        by_parts_s = [s for s, part in zip(beyond_s, is_part, strict=True) if part]
+        assert sum(beyond_s) - sum(by_parts_s) <= waited_s(facts) * SLACK + 1e-9, what_ifs
+        assert sum(by_parts_s) <= waited_s(facts) * SLACK + 1e-9, what_ifs
     own = [each for each in what_ifs if each.finding.part_of is None]
     in_step = [each for each in own if Place.BETWEEN not in places_of(each.finding)]
     assert sum(each.saved_s for each in in_step) <= (facts.mean.step_s or 0.0) * SLACK
@@ -114,7 +129,14 @@ def runs(draw: st.DrawFn) -> RunRecords:
         workers=draw(st.sampled_from([0, 2])),
     )
     for name in draw(st.sets(st.sampled_from(CAUSES))):
-        run = spend(run, name, draw(part), draw(st.sampled_from([1, 5, 20])), draw(st.booleans()))
+        run = spend(
+            run,
+            name,
+            draw(part),
+            draw(st.sampled_from([1, 5, 20])),
+            hidden=draw(st.booleans()),
+            is_in_turn=draw(st.booleans()),
+        )
     for name in draw(st.sets(st.sampled_from(["evaluation", "checkpoint"]))):
         run = work_between(run, name, draw(part), draw(st.sampled_from([1, 10])))
     if draw(st.booleans()):
@@ -266,7 +288,29 @@ def test_an_idle_gpu_is_the_hosts_only_beyond_what_is_explained_already() -> Non
     found = step_time(diagnose(gather(in_use(dry(map_steps(run, host_is_busy)), 0.4))))
     by_kind = {finding.kind: finding for finding in found}
     assert lost(by_kind[Kind.HOST_BOUND]) == pytest.approx(0.010)
-    assert "10.0 ms per step is its own" in by_kind[Kind.HOST_BOUND].claim
+    assert "10.0 ms per step is counted here, 14.0 ms with" in by_kind[Kind.HOST_BOUND].claim
+
+
+def test_what_is_settled_for_a_finding_is_the_most_that_its_removal_saves() -> None:
+    """Whatever the kind: here each finding was left half of the time that it claimed."""
+    run = spend(make_run(noise=0, rest_ms=6), "gc", 20, hidden=True)
+    run = spend(run, "logging", 24, hidden=True)
+    facts = gather(run)
+    found = step_time(diagnose(facts))
+    for each in predict(facts, [replace(one, lost_s_per_step=lost(one) / 2) for one in found]):
+        assert each.saved_s <= lost(each.finding) * SLACK, each.finding.kind
+
+
+def test_pauses_of_ranks_in_turn_save_what_the_others_wait_as_well() -> None:
+    """Each of two ranks collects garbage in its own steps; the other one waits meanwhile."""
+    healthy = make_run(2, noise=0, communication_ms=1)
+    run = make_waiting(spend(healthy, "gc", 40, every=2, is_in_turn=True))
+    facts = gather(run)
+    found = predict(facts, step_time(diagnose(facts)))
+    collected = next(each for each in found if each.finding.kind is Kind.GC_PAUSES)
+    assert lost(collected.finding) == pytest.approx(0.02)
+    healthy_s = gather(make_waiting(healthy)).mean.step_s
+    assert collected.predicted_s == pytest.approx(healthy_s, rel=0.02)
 
 
 def test_two_causes_share_the_rest_and_do_not_each_claim_it() -> None:
@@ -299,6 +343,51 @@ def test_a_slowdown_in_one_phase_is_part_of_what_is_said_about_that_phase() -> N
     assert slowdown.part_of is Kind.INPUT_BOUND
     saved = {each.finding.kind: each.saved_s for each in predict(facts, found)}
     assert saved[Kind.SLOWDOWN] < saved[Kind.INPUT_BOUND]
+
+
+def finding_of(kind: Kind, lost_ms: float, phase: Phase | None = None) -> Finding:
+    return Finding(
+        kind,
+        Section.STEP_TIME,
+        Severity.WARNING,
+        f"{kind.status}.",
+        "",
+        phase,
+        ranks=(1,),
+        lost_s_per_step=lost_ms / 1e3,
+    )
+
+
+def test_what_explains_a_part_is_a_part_of_that_part() -> None:
+    """A late rank waits outside its phases, and it waits there because it collects garbage."""
+    facts = gather(make_run(2, noise=0, communication_ms=4, rest_ms=12))
+    straggler = finding_of(Kind.WAIT_STRAGGLER, 8)
+    wait = finding_of(Kind.WAIT_HEAVY, 10, Phase.RESIDUAL)
+    garbage = finding_of(Kind.GC_PAUSES, 6, Phase.RESIDUAL)
+    settled = {one.kind: one for one in settle(facts, [garbage, straggler, wait])}
+    assert {kind: one.part_of for kind, one in settled.items()} == {
+        Kind.WAIT_STRAGGLER: None,
+        Kind.WAIT_HEAVY: Kind.WAIT_STRAGGLER,
+        Kind.GC_PAUSES: Kind.WAIT_HEAVY,
+    }
+    lost_ms = {kind: lost(one) * 1e3 for kind, one in settled.items()}
+    assert lost_ms == pytest.approx({Kind.WAIT_STRAGGLER: 8, Kind.WAIT_HEAVY: 8, Kind.GC_PAUSES: 6})
+    assert "Only 8.0 ms per step of it is part of WAIT STRAGGLER." in settled[Kind.WAIT_HEAVY].claim
+    assert settled[Kind.GC_PAUSES].claim == garbage.claim
+
+
+def test_a_claim_that_was_reduced_says_why() -> None:
+    """Only where another finding holds the time is it said to be counted there."""
+    facts = gather(make_run(noise=0, h2d_ms=10, rest_ms=10))
+    (alone,) = settle(facts, [finding_of(Kind.H2D_BOUND, 25, Phase.H2D)])
+    assert lost(alone) == pytest.approx(0.010)
+    assert alone.claim == "H2D-BOUND. A mean step has only 10.0 ms of it."
+    garbage = finding_of(Kind.GC_PAUSES, 7, Phase.RESIDUAL)
+    logging = finding_of(Kind.LOGGING_HEAVY, 7, Phase.RESIDUAL)
+    first, second = settle(facts, [garbage, logging])
+    assert first == garbage
+    assert lost(second) == pytest.approx(0.003)
+    assert second.claim.endswith(". 3.0 ms per step is counted here, 4.0 ms with other findings.")
 
 
 def test_what_is_left_without_time_is_only_a_remark() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from counted_runs import ELEMENTWISE, FEW_BLOCKS, TRANSFORMER_FP32, counted
 from factories import GIB, flag_steps, make_late, make_run, make_samples, make_waiting, spend
 from failing import failed, report, with_loss
 from system_facts import DEVICE_BYTES, always, on_host, with_peaks
@@ -78,6 +79,9 @@ def failing_facts() -> dict[str, Facts]:
         "a full host": on_host(full, ProcessFacts(0, 10, rss_bytes=always(28 * GIB))),
         "swapping": on_host(swap),
         "starved": starved(threads_fit=False),
+        "tensor cores idle": counted(TRANSFORMER_FP32),
+        "bandwidth-bound": counted(ELEMENTWISE),
+        "small kernels": counted(FEW_BLOCKS),
     }
 
 
@@ -103,9 +107,12 @@ ON = {
     "bf16 parameters": ({"parameter_dtype": "bfloat16"}, r"bfloat16 autocast|fp16|TF32"),
     "fp16 autocast": ({"autocast_dtype": "float16"}, r"bfloat16 autocast|TF32"),
     "TF32": ({"matmul_precision": "high"}, r"TF32"),
-    "compiled": ({"compile_mode": "default"}, r"try .*torch\.compile\b|torch\.compile\(mode"),
-    "reduce-overhead": ({"compile_mode": "reduce-overhead"}, r"CUDA graphs|mode='reduce"),
-    "CUDA graphs": ({"uses_cuda_graphs": True}, r"CUDA graphs"),
+    "compiled": (
+        {"compile_mode": "default"},
+        r"(try|with|by) .*torch\.compile\b|torch\.compile\(mode",
+    ),
+    "reduce-overhead": ({"compile_mode": "reduce-overhead"}, r"(?<!as )CUDA graphs|mode='reduce"),
+    "CUDA graphs": ({"uses_cuda_graphs": True}, r"(?<!as )CUDA graphs"),
     "fused": ({"optimizer_is_fused": True}, r"fused=True"),
     "cannot be fused": (
         {"optimizer": "LBFGS", "optimizer_can_fuse": False, "optimizer_is_fused": False},
@@ -139,7 +146,7 @@ def test_what_is_on_is_not_recommended(case: str, known: Settings) -> None:
 @pytest.mark.parametrize("known", [OFF, Settings()], ids=["off", "unknown"])
 def test_what_is_off_or_unknown_is_recommended_somewhere(case: str, known: Settings) -> None:
     _, words = ON[case]
-    if known == Settings() and case in ("TF32", "channels_last", "bf16 parameters"):
+    if known == Settings() and case == "channels_last":
         pytest.skip("said only where it is known to be off")
     said = [action for facts in FACTS.values() for action in actions(facts, known)]
     assert any(re.search(words, action) for action in said)
@@ -164,15 +171,45 @@ def test_no_more_workers_than_cores_are_asked_for() -> None:
 
 
 def test_no_larger_batch_where_memory_is_full() -> None:
-    facts = replace(FACTS["a full GPU"], mean=FACTS["compute, GPU"].mean)
-    for action in actions(facts, OFF):
-        assert "larger batch" not in action, action
+    full = FACTS["a full GPU"]
+    for name in ("compute, GPU", "small kernels"):
+        facts = replace(FACTS[name], ranks=full.ranks)
+        assert actions(facts, OFF)
+        for action in actions(facts, OFF):
+            assert "larger batch" not in action, action
 
 
 def test_an_unknown_setting_makes_the_advice_conditional() -> None:
     assert "if forward does not run under autocast yet" in advice.lower_precision(Settings())
     assert "if it is not used yet" in advice.compiling(Settings())
     assert "if the optimizer takes it" in advice.fused_optimizer(Settings())
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [
+        ("default", "CUDA graphs (mode='reduce-overhead' instead of 'default')"),
+        ("unknown", "CUDA graphs (torch.compile's mode='reduce-overhead', if it is not set yet)"),
+        (
+            "backend eager",
+            "CUDA graphs (torch.compile's mode='reduce-overhead', not backend eager)",
+        ),
+        ("backend cudagraphs", ""),
+        ("reduce-overhead", ""),
+    ],
+)
+def test_cuda_graphs_are_asked_for_in_terms_of_how_the_model_is_compiled(
+    mode: str, said: str
+) -> None:
+    assert advice.cuda_graphs(OFF._replace(compile_mode=mode)) == said
+
+
+def test_tf32_is_asked_for_where_float32_arithmetic_does_not_use_it() -> None:
+    assert advice.allowing_tf32(OFF) == advice.MATMUL_TF32
+    convolutions = OFF._replace(cudnn_tf32=False)
+    assert "cudnn.allow_tf32" in advice.allowing_tf32(convolutions)
+    assert "cudnn" not in advice.allowing_tf32(convolutions._replace(channels_last=None))
+    assert advice.allowing_tf32(OFF._replace(matmul_precision="high")) == ""
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_wait_heavy_names_the_function_and_its_share() -> None:
 
 def test_few_looks_are_said_to_be_few() -> None:
     facts = seen(make_run(rest_ms=20.0), "residual", BATCH, looks=12)
-    assert "(from 12 looks only)" in the(Kind.WAIT_HEAVY, facts).action
+    assert "(from only 12 stack samples)" in the(Kind.WAIT_HEAVY, facts).action
 
 
 def test_without_looks_nothing_is_named() -> None:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from traceml.agent.error_log import ErrorLog
 from traceml.model.sample import GpuInterval
 
 MAX_GAP_S = 5.0
@@ -31,10 +32,25 @@ _METRICS = (
     ("fp16_share", "NVML_GPM_METRIC_FP16_UTIL"),
     ("fp64_share", "NVML_GPM_METRIC_FP64_UTIL"),
 )
+_GPM_NAMES = (
+    "nvmlGpmQueryDeviceSupport",
+    "nvmlGpmSampleAlloc",
+    "nvmlGpmSampleFree",
+    "nvmlGpmSampleGet",
+    "nvmlGpmMetricsGet",
+    "c_nvmlGpmMetricsGet_t",
+    "NVML_GPM_METRICS_GET_VERSION",
+)
+_SAMPLES_NAMES = (
+    "nvmlDeviceGetSamples",
+    "NVML_GPU_UTILIZATION_SAMPLES",
+    "NVML_VALUE_TYPE_DOUBLE",
+    "NVML_ERROR_NOT_FOUND",
+)
 
 
 class Source(Protocol):
-    """One way to read a GPU's counters; what it raises is an `NVMLError`."""
+    """One way to read a GPU's counters; raises an `NVMLError` where the GPU does not count."""
 
     def read(self) -> tuple[GpuInterval, ...]:
         """The intervals that ended since the last reading, oldest first."""
@@ -46,8 +62,11 @@ class Source(Protocol):
 class GpuCounters:
     """The best counters that one GPU has; when they fail, the next best, in the end none."""
 
-    def __init__(self, nvml: Any, handle: Any, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, nvml: Any, handle: Any, clock: Callable[[], float], errors: ErrorLog
+    ) -> None:
         self._nvml, self._handle, self._clock = nvml, handle, clock
+        self._errors = errors
         self._untried: list[Callable[[Any, Any, Callable[[], float]], Source]] = [
             _GpmSource,
             _UtilisationSource,
@@ -57,19 +76,22 @@ class GpuCounters:
     def read(self) -> tuple[GpuInterval, ...]:
         """The intervals that ended since the last reading; none where nothing can be counted."""
         while self._source is not None or self._untried:
-            try:
-                if self._source is None:
-                    self._source = self._untried.pop(0)(self._nvml, self._handle, self._clock)
-                return self._source.read()
-            except (self._nvml.NVMLError, _Unavailable):
-                self.close()
+            with self._errors:
+                try:
+                    if self._source is None:
+                        self._source = self._untried.pop(0)(self._nvml, self._handle, self._clock)
+                    return self._source.read()
+                except (self._nvml.NVMLError, _Unavailable):
+                    pass  # it said so itself: the next best is tried
+            self.close()
         return ()
 
     def close(self) -> None:
         """Give back what the driver allocated."""
         source, self._source = self._source, None
         if source is not None:
-            source.close()
+            with self._errors:
+                source.close()
 
 
 class _Unavailable(Exception):
@@ -77,6 +99,7 @@ class _Unavailable(Exception):
 
 
 def _require(nvml: Any, *names: str) -> None:
+    """Raise `_Unavailable` unless the installed nvidia-ml-py has all of these."""
     if not all(hasattr(nvml, name) for name in names):
         raise _Unavailable
 
@@ -88,15 +111,13 @@ class _GpmSource:
         self._nvml, self._handle, self._clock = nvml, handle, clock
         self._buffers: list[Any] = []
         self._read_unix_s: float | None = None
-        _require(
-            nvml, "nvmlGpmMetricsGet", "c_nvmlGpmMetricsGet_t", *(name for _, name in _METRICS)
-        )
+        _require(nvml, *_GPM_NAMES, *(name for _, name in _METRICS))
         if not nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
             raise _Unavailable
         try:
             for _ in range(2):
                 self._buffers.append(nvml.nvmlGpmSampleAlloc())
-        except nvml.NVMLError:
+        except BaseException:  # one buffer may be there already
             self.close()
             raise
 
@@ -145,7 +166,7 @@ class _UtilisationSource:
         self._last_us = round(clock() * 1e6)
         """The time of the last sample; what is older is of no interest."""
         self._has_last = False
-        _require(nvml, "nvmlDeviceGetSamples", "NVML_GPU_UTILIZATION_SAMPLES")
+        _require(nvml, *_SAMPLES_NAMES)
 
     def read(self) -> tuple[GpuInterval, ...]:
         now_s = self._clock()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from traceml.agent.error_log import ErrorLog
 from traceml.agent.gpu_counters import GpuCounters
 from traceml.model.sample import GpuInterval, GpuSample
 
@@ -54,10 +55,17 @@ class _Gpu:
 
 
 class GpuSampler:
-    """Opens NVML at the first sample; `CUDA_VISIBLE_DEVICES` hides nothing here."""
+    """Opens NVML at the first sample; `CUDA_VISIBLE_DEVICES` hides nothing here.
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+    What NVML says it cannot read is not measured. What fails in any other way (a binding that lacks
+    a function, an answer that cannot be read) is not measured either, and goes into `errors`.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] = time.time, errors: ErrorLog | None = None
+    ) -> None:
         self._clock = clock
+        self.errors = ErrorLog() if errors is None else errors
         self._nvml: Any = None
         self._gpus: tuple[_Gpu, ...] | None = None
         self._reason_reader = 0
@@ -67,6 +75,7 @@ class GpuSampler:
     def sample(self) -> tuple[GpuSample, ...]:
         """One sample per GPU; a GPU lost on the way stays in the list with nothing measured."""
         if self._gpus is None:
+            self._gpus = ()  # a driver that cannot be opened is not tried again
             self._gpus = self._open()
         self.read_counters()
         return tuple(self._sample(gpu) for gpu in self._gpus)
@@ -91,7 +100,8 @@ class GpuSampler:
         nvml, self._nvml = self._nvml, None
         gpus, self._gpus = self._gpus, ()
         for gpu in gpus or ():
-            gpu.counters.close()
+            with self.errors:
+                gpu.counters.close()
         if nvml is not None:
             try:
                 nvml.nvmlShutdown()
@@ -118,14 +128,18 @@ class GpuSampler:
     def _open_gpu(self, index: int) -> _Gpu | None:
         """None for a GPU that cannot even say who it is: nothing could be matched to it."""
         nvml = self._nvml
-        try:
-            handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            uuid = _text(nvml.nvmlDeviceGetUUID(handle))
-            name = _text(nvml.nvmlDeviceGetName(handle))
-        except nvml.NVMLError:
+        gpu = None
+        with self.errors:
+            try:
+                handle = nvml.nvmlDeviceGetHandleByIndex(index)
+                uuid = _text(nvml.nvmlDeviceGetUUID(handle))
+                name = _text(nvml.nvmlDeviceGetName(handle))
+            except nvml.NVMLError:
+                return None
+            counters = GpuCounters(nvml, handle, self._clock, self.errors)
+            gpu = _Gpu(index=index, handle=handle, uuid=uuid, name=name, counters=counters)
+        if gpu is None:
             return None
-        counters = GpuCounters(nvml, handle, self._clock)
-        gpu = _Gpu(index=index, handle=handle, uuid=uuid, name=name, counters=counters)
         gpu.sm_clock_max_mhz = self._read(
             gpu, lambda: float(nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM))
         )
@@ -162,11 +176,13 @@ class GpuSampler:
         """One sensor's value; None for one that is missing, and for all once the GPU is lost."""
         if gpu.is_lost:
             return None
-        try:
-            return sensor()
-        except self._nvml.NVMLError as error:
-            gpu.is_lost = error.value == self._nvml.NVML_ERROR_GPU_IS_LOST
-            return None
+        value = None
+        with self.errors:
+            try:
+                value = sensor()
+            except self._nvml.NVMLError as error:
+                gpu.is_lost = error.value == self._nvml.NVML_ERROR_GPU_IS_LOST
+        return value
 
     def _throttle_reasons(self, handle: Any) -> tuple[str, ...] | None:
         """Asks by the newest name that both the binding and the driver know."""

@@ -161,6 +161,7 @@ class Agent:
         self._guarded(self._answer)
         self._guarded(self._look_for_deaths)
         self._guarded(self._keep_sample, self._sampling.take)
+        self._guarded(self._sampling.check)
         self._guarded(self._look_at_stacks)
         if second:
             self._guarded(self._look_for_stalls)
@@ -413,6 +414,7 @@ class Agent:
         drained = [self._guarded(self._drain, followed, True) for followed in self._followed()]
         self._guarded(self._artifacts.save)
         self._guarded(self._keep_sample, lambda: self._sampling.last(self._pids()))
+        self._guarded(self._sampling.check)
         self._guarded(self._sampling.close)
         self._guarded(lambda: self._keep_stacks(self._stack_sampler.finish()))
         self._finish_lineage()

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from queue import Empty, Full, Queue
 from threading import Thread
-from types import TracebackType
 
+from traceml.agent.error_log import ErrorLog
 from traceml.agent.gpus import Counted, GpuSampler
 from traceml.agent.host import HostSampler
 from traceml.agent.processes import ProcessSampler
-from traceml.model.sample import Sample
+from traceml.model.sample import GpuSample, HostSample, ProcessSample, Sample
 
 LAST_S = 0.5
 """How long the end of a run may wait for a last sample: what killed it may show there."""
@@ -26,7 +26,7 @@ seconds of training, or of steps between two evaluations, hold a good number of 
 
 
 class Sampler:
-    """Joins the three samplers."""
+    """Joins the three samplers; what one of them cannot read costs nothing of the others."""
 
     def __init__(
         self,
@@ -34,18 +34,24 @@ class Sampler:
         processes: ProcessSampler | None = None,
         gpus: GpuSampler | None = None,
     ) -> None:
+        self.errors = ErrorLog()
+        """What went wrong unexpectedly, here and in the GPUs' sensors."""
         self._host = HostSampler() if host is None else host
         self._processes = ProcessSampler() if processes is None else processes
-        self._gpus = GpuSampler() if gpus is None else gpus
+        self._gpus = GpuSampler(errors=self.errors) if gpus is None else gpus
 
     def sample(self, ranks: Mapping[int, int], now_s: float, unix_s: float) -> Sample:
         """`ranks` is rank → pid; `now_s` a monotonic clock for rates, `unix_s` the date."""
-        return Sample(
-            unix_s=unix_s,
-            host=self._host.sample(now_s),
-            processes=self._processes.sample(ranks, now_s),
-            gpus=self._gpus.sample(),
-        )
+        host = HostSample()
+        processes: tuple[ProcessSample, ...] = ()
+        gpus: tuple[GpuSample, ...] = ()
+        with self.errors:
+            host = self._host.sample(now_s)
+        with self.errors:
+            processes = self._processes.sample(ranks, now_s)
+        with self.errors:
+            gpus = self._gpus.sample()
+        return Sample(unix_s=unix_s, host=host, processes=processes, gpus=gpus)
 
     def count_on(self, gpus: Counted) -> None:
         """Read the counters of these GPUs from now on; may be called from another thread."""
@@ -60,26 +66,6 @@ class Sampler:
         self._gpus.close()
 
 
-class _Reading:
-    """What one reading brought: a sample, or what went wrong, to be raised by whoever takes it."""
-
-    def __init__(self) -> None:
-        self.sample: Sample | None = None
-        self.error: BaseException | None = None
-
-    def __enter__(self) -> _Reading:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
-        self.error = error
-        return True
-
-
 class Sampling:
     """Takes one sample at a time, beside the agent's loop, and reads GPU counters in between.
 
@@ -89,7 +75,7 @@ class Sampling:
     def __init__(self, sampler: Sampler | None = None) -> None:
         self._sampler = Sampler() if sampler is None else sampler
         self._asked: Queue[dict[int, int] | None] = Queue(1)
-        self._read: Queue[_Reading] = Queue(1)
+        self._read: Queue[Sample | None] = Queue(1)
         self._is_pending = False
         Thread(target=self._work, name="sampling", daemon=True).start()
 
@@ -104,13 +90,17 @@ class Sampling:
         self._sampler.count_on(gpus)
 
     def take(self) -> Sample | None:
-        """The sample that was begun, once it is there; raises what reading it raised."""
+        """The sample that was begun, once it is there."""
         return self._take_within(0.0)
 
     def last(self, ranks: Mapping[int, int]) -> Sample | None:
         """One more sample at the end, if it does not take long."""
         self.begin(ranks)
         return self._take_within(LAST_S)
+
+    def check(self) -> None:
+        """Raise what went wrong in reading, one error of each type, each once."""
+        self._sampler.errors.raise_next()
 
     def close(self) -> None:
         """Let go of the GPU driver when the last reading is over; nobody waits for it."""
@@ -119,29 +109,25 @@ class Sampling:
 
     def _take_within(self, patience_s: float) -> Sample | None:
         try:
-            reading = self._read.get(timeout=patience_s) if patience_s else self._read.get_nowait()
+            sample = self._read.get(timeout=patience_s) if patience_s else self._read.get_nowait()
         except Empty:
             return None
         self._is_pending = False
-        if reading.error is not None:
-            raise reading.error
-        return reading.sample
+        return sample
 
     def _work(self) -> None:
-        trouble: BaseException | None = None
         while True:
             try:
                 ranks = self._asked.get(timeout=COUNTERS_S)
             except Empty:
-                with _Reading() as counted:
+                with self._sampler.errors:
                     self._sampler.read_counters()
-                trouble = counted.error or trouble
                 continue
             if ranks is None:
                 break
-            with _Reading() as reading:
-                reading.sample = self._sampler.sample(ranks, time.monotonic(), time.time())
-            reading.error = reading.error or trouble
-            trouble = None
-            self._read.put(reading)
-        self._sampler.close()
+            sample = None
+            with self._sampler.errors:
+                sample = self._sampler.sample(ranks, time.monotonic(), time.time())
+            self._read.put(sample)
+        with self._sampler.errors:
+            self._sampler.close()

@@ -20,7 +20,7 @@ from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.phase import COMPUTE, Phase
 from traceml.model.quantities import duration
 
-NOTHING = 0.001  # of a claim: as little is neither missed nor a claim by itself
+NOTHING = 0.001  # of a claim: a difference so small is rounding
 
 
 class Place(str, Enum):
@@ -48,7 +48,10 @@ def unexplained_s(times: StepTimes) -> float | None:
 
 
 def rest_s(times: StepTimes) -> float:
-    """What of the body lies in no measured phase, be it for want of a measurement."""
+    """The part of the body outside copies, communication and compute.
+
+    Phases that were not measured are in it, so that it is never less than `unexplained_s`.
+    """
     waits_s = (times.h2d_s or 0.0) + (times.communication_s or 0.0)
     return max(0.0, (times.body_s or 0.0) - waits_s - (times.compute_at_least_s or 0.0))
 
@@ -133,10 +136,13 @@ def settle(facts: Facts, found: Sequence[Finding]) -> list[Finding]:
     return [settled.get(id(finding), finding) for finding in found]
 
 
-def _turn(finding: Finding, said: Sequence[Finding]) -> tuple[bool, int]:
-    """What stands behind another finding comes after all that may lead one."""
+def _turn(finding: Finding, said: Sequence[Finding]) -> tuple[int, int]:
+    """What explains another finding is settled after it, and what explains that after both."""
     turn = _IN_TURN.index(finding.kind) if finding.kind in _IN_TURN else len(_IN_TURN)
-    return leader_of(finding, said) is not None, turn
+    leaders, leader = 0, leader_of(finding, said)
+    while leader is not None and leaders < len(said):
+        leaders, leader = leaders + 1, leader_of(leader, said)
+    return leaders, turn
 
 
 @dataclass(slots=True)
@@ -170,16 +176,19 @@ class _Ledger:
     def settle(self, finding: Finding, holder: _Claim | None) -> Finding:
         """Draw on the holder's time where there is one, else on the account."""
         wanted_s, places = finding.lost_s_per_step or 0.0, places_of(finding)
+        room_s = sum(self.held[place] for place in places)
         if holder is not None:
+            room_s = holder.drawn_s
             drawn_s = min(wanted_s, holder.left_s)
             holder.left_s -= drawn_s
-            finding = replace(finding, part_of=holder.finding.kind)
         elif finding.kind is Kind.HOST_BOUND:
             drawn_s = self._draw_in_place(wanted_s, places)
         else:
             drawn_s = self._draw(wanted_s, places)
-        self.claims.append(_Claim(finding, places, drawn_s))
-        return self._reduced(finding, drawn_s)
+        self.claims.append(_Claim(finding, places, drawn_s, left_s=drawn_s))
+        part_of = None if holder is None else holder.finding.kind
+        elsewhere_s = min(wanted_s, room_s) - drawn_s
+        return _reduced(replace(finding, part_of=part_of), drawn_s, elsewhere_s)
 
     def _draw(self, wanted_s: float, places: Sequence[Place]) -> float:
         """Take what is free of these places, in their order; returns how much that was."""
@@ -196,8 +205,10 @@ class _Ledger:
         return drawn_s
 
     def _draw_in_place(self, wanted_s: float, places: Sequence[Place]) -> float:
-        """The same for time of which others may have told a part already: what they hold of a
-        place is that part, and is made up for nowhere."""
+        """Like `_draw`, but counts what others hold of a place as a part of what is wanted.
+
+        An idle GPU is inferred: what another finding has explained is not looked for elsewhere.
+        """
         drawn_s = 0.0
         for place in places:
             part_s = min(wanted_s, self.held[place])
@@ -206,18 +217,27 @@ class _Ledger:
             drawn_s += self._draw(max(0.0, part_s - told_s), (place,))
         return drawn_s
 
-    def _reduced(self, finding: Finding, drawn_s: float) -> Finding:
-        """The finding with what it drew; where others hold some of its time, it says so."""
-        wanted_s = finding.lost_s_per_step or 0.0
-        if drawn_s >= (1 - NOTHING) * wanted_s:
-            return finding  # as the rule said it, to the last digit
-        if drawn_s <= NOTHING * wanted_s:
-            return replace(finding, lost_s_per_step=0.0, severity=Severity.INFO)
-        own = (
-            f"Of the time that it costs, {duration(drawn_s)} per step is its own; the rest is "
-            "counted with the other findings."
+
+def _reduced(finding: Finding, drawn_s: float, elsewhere_s: float) -> Finding:
+    """The finding with the time that it drew; where that is less than it claims, it says why.
+
+    `elsewhere_s` is what other findings have drawn of the time that this one is about.
+    """
+    wanted_s = finding.lost_s_per_step or 0.0
+    if drawn_s >= (1 - NOTHING) * wanted_s:
+        return finding  # as the rule said it, to the last digit
+    if drawn_s <= NOTHING * wanted_s:
+        return replace(finding, lost_s_per_step=0.0, severity=Severity.INFO)
+    if elsewhere_s > NOTHING * wanted_s:
+        reason = (
+            f"{duration(drawn_s)} per step is counted here, {duration(elsewhere_s)} with other "
+            "findings."
         )
-        return replace(finding, lost_s_per_step=drawn_s, claim=f"{finding.claim} {own}")
+    elif finding.part_of is not None:
+        reason = f"Only {duration(drawn_s)} per step of it is part of {finding.part_of.status}."
+    else:
+        reason = f"A mean step has only {duration(drawn_s)} of it."
+    return replace(finding, lost_s_per_step=drawn_s, claim=f"{finding.claim} {reason}")
 
 
 @dataclass(slots=True)
@@ -225,7 +245,9 @@ class _Claim:
     """What one finding holds, and how much of it nobody behind it has drawn on yet."""
 
     finding: Finding
+    """As it was found: leaders are known by identity."""
     places: tuple[Place, ...]
+    drawn_s: float
     left_s: float
 
 

@@ -12,8 +12,13 @@ from traceml.facts.facts import Facts
 from traceml.model.settings import Settings
 
 HALF = frozenset({"bfloat16", "float16", "half"})
-GRAPH_MODES = frozenset({"reduce-overhead", "max-autotune"})
-"""The modes of torch.compile that replay CUDA graphs."""
+MATMUL_TF32 = "torch.set_float32_matmul_precision('high')"
+UNKNOWN_MODE = "unknown"
+"""The recorded mode where only functions are compiled …"""
+BACKEND = "backend "
+"""… and how it begins where the model is compiled by another backend, which has no modes."""
+GRAPH_MODES = frozenset({"reduce-overhead", "max-autotune", f"{BACKEND}cudagraphs"})
+"""The modes and backends of torch.compile that replay CUDA graphs."""
 FULL_SHARE = 0.80  # of a GPU reserved: a larger batch may not fit
 ROOM_SHARE = 0.50  # a device filled less than half has room for a larger batch
 
@@ -49,9 +54,14 @@ def lower_precision(settings: Settings, tf32: bool = True) -> str:
     if half is None:
         return "bfloat16 autocast (if forward does not run under autocast yet)"
     is_off = tf32 and settings.matmul_precision == "highest"
-    return "bfloat16 autocast" + (
-        " (or at least TF32: torch.set_float32_matmul_precision('high'))" if is_off else ""
-    )
+    return "bfloat16 autocast" + (f" (or at least TF32: {MATMUL_TF32})" if is_off else "")
+
+
+def allowing_tf32(settings: Settings) -> str:
+    """Letting float32 arithmetic use the tensor cores; convolutions are named where there are."""
+    matmul = MATMUL_TF32 if settings.matmul_precision in (None, "highest") else ""
+    is_off = settings.cudnn_tf32 is False and settings.channels_last is not None
+    return listed((matmul, "torch.backends.cudnn.allow_tf32=True" if is_off else ""))
 
 
 def compiling(settings: Settings) -> str:
@@ -73,10 +83,15 @@ def convolutions(settings: Settings) -> str:
 
 def cuda_graphs(settings: Settings) -> str:
     """Launching a step's kernels all at once."""
-    if settings.uses_cuda_graphs or settings.compile_mode in GRAPH_MODES:
+    mode = settings.compile_mode
+    if settings.uses_cuda_graphs or mode in GRAPH_MODES:
         return ""
-    if settings.compile_mode:
-        return f"CUDA graphs (mode='reduce-overhead' instead of '{settings.compile_mode}')"
+    if mode == UNKNOWN_MODE:
+        return "CUDA graphs (torch.compile's mode='reduce-overhead', if it is not set yet)"
+    if mode and mode.startswith(BACKEND):
+        return f"CUDA graphs (torch.compile's mode='reduce-overhead', not {mode})"
+    if mode:
+        return f"CUDA graphs (mode='reduce-overhead' instead of '{mode}')"
     known = settings.compile_mode is not None and settings.uses_cuda_graphs is not None
     condition = "" if known else " (if neither is used yet)"
     return f"torch.compile(mode='reduce-overhead') or CUDA graphs{condition}"

@@ -11,9 +11,6 @@ from traceml.diagnose.rules import compute_bound
 from traceml.facts.facts import Facts
 from traceml.facts.gpu_use import GpuUse
 from traceml.model.finding import Finding, Kind, Section, Severity
-from traceml.model.settings import Settings
-
-SHORT_DTYPES = ("bfloat16", "float16")
 
 
 def counted_use(facts: Facts) -> GpuUse | None:
@@ -45,18 +42,3 @@ def cause(facts: Facts, kind: Kind, claim: str, action: str, share: float) -> Fi
             "gpu_samples": use.samples,
         },
     )
-
-
-def has_short_floats(settings: Settings) -> bool:
-    """Whether the model is known to compute in 16 bits already."""
-    return settings.autocast_dtype in SHORT_DTYPES or settings.parameter_dtype in SHORT_DTYPES
-
-
-def is_compiled(settings: Settings) -> bool:
-    """Whether the model is known to be compiled already."""
-    return bool(settings.compile_mode)
-
-
-def has_unfused_optimizer(settings: Settings) -> bool:
-    """Whether the optimizer is known to have a fused form that is not used."""
-    return settings.optimizer_can_fuse is True and settings.optimizer_is_fused is False

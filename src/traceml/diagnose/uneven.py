@@ -20,8 +20,8 @@ WARN_UNSCHEDULED = Line(0.15, 0.0015)  # … by more where nobody can say who ha
 SAME_RANK = 0.75  # of the run's blocks of steps: a rank late in fewer was late by chance
 COVERS = 0.80  # of the excess: a phase that holds less is not the cause alone
 EVENLY = 0.50  # of the latest rank's excess: ranks that late are late together
-CHANCE = 0.01  # of equal ranks having one named for noise alone; few runs are that noisy at all
-CRITICAL_CHANCE = 0.0001  # nobody should be woken for noise; also where the waiting is inferred
+CHANCE = 0.01  # that a rank is named for noise alone where all ranks are equal
+CRITICAL_CHANCE = 0.0001  # the same for a critical finding, and where the waiting is inferred
 MORE_WORK = 0.50  # of the others' CPU time: a shared cache makes equal ranks differ by a third
 ALWAYS_LAST = 0.95  # of the steps: by chance no rank of equals is the slowest so often …
 MIN_STEPS_LAST = 8  # … in so many of them
@@ -179,7 +179,7 @@ def _is_always_last(facts: Facts, late: Straggler) -> bool:
 
 
 def _errors_of_chance(chance: float, ranks: int) -> float:
-    """So many standard errors, the latest of so many equal ranks exceeds by chance alone."""
+    """The standard errors that the latest of so many equal ranks exceeds with this chance."""
     return NormalDist().inv_cdf(1 - chance / ranks)
 
 
@@ -217,7 +217,7 @@ def _claim(job: Job, late: Late) -> str:
 _WORDS = {
     Phase.INPUT: "waiting for data",
     Phase.H2D: "copying to the device",
-    Phase.RESIDUAL: "what is neither data, copies nor compute",
+    Phase.RESIDUAL: "the rest of the step, outside data loading, copies and compute,",
 }
 _INSIDE = {
     "gc_s": "garbage collection",
@@ -243,7 +243,7 @@ def _where(late: Late) -> str:
     if phase is Phase.RESIDUAL and (inside := inside_rest(late)) is not None:
         return f"{against}, most of it {inside[1]}"
     if cause_of(late.worst)[0] is Kind.STRAGGLER:
-        return f"of several phases, {against}"
+        return f"several phases take longer; in the largest, {against}"
     return against
 
 

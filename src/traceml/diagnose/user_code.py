@@ -140,7 +140,7 @@ def host_s(facts: Facts, phase: str) -> float | None:
 
 
 def _few(code: PhaseCode) -> str:
-    return f" (from {count(code.looks, 'look')} only)" if code.looks < FEW_LOOKS else ""
+    return f" (from only {count(code.looks, 'stack sample')})" if code.looks < FEW_LOOKS else ""
 
 
 def _evidence(facts: Facts, code: PhaseCode, named: Sequence[Place]) -> Evidence:

@@ -4,16 +4,18 @@ Computed step by step from the window that the finding was made from: ranks that
 take as long as the slowest, so what is gone from one rank counts only until the next one is the
 slowest. What a finding merely describes, such as compute, has no entry: nothing can be removed.
 
-All savings of one diagnosis together are no more than the step: what is part of another finding
+All savings of one diagnosis together are no more than the step. Each is limited to the lost time
+that the account of the step left to its finding; where ranks wait for each other, it may also save
+what others wait meanwhile, as far as no finding claims that wait. What is part of another finding
 saves a part of what that saves, and is not to be added to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from traceml.diagnose.account import held_s, places_of
+from traceml.diagnose.account import Place, held_s, places_of
 from traceml.diagnose.uneven import named
 from traceml.facts.facts import Facts
 from traceml.facts.job import Job
@@ -23,8 +25,6 @@ from traceml.model.quantities import duration
 
 LOOP_OVERHEAD_S = 0.0005  # zero_grad, the loss and a progress bar stay in any Python loop
 LEAST_SHARE = 0.001  # of the step: a smaller change is no change
-ONE_PLACE = frozenset({Kind.INPUT_BOUND, Kind.H2D_BOUND, Kind.WAIT_HEAVY})
-"""What is about all of one place, unless another finding holds some of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,32 +73,62 @@ class Cure:
 def predict(facts: Facts, findings: Iterable[Finding]) -> tuple[WhatIf, ...]:
     """A prediction for every finding whose cause could be gone, in their order."""
     findings = list(findings)
-    budget = _Budget()
+    budget = _Budget({None: _unclaimed_wait_s(facts, findings)})
     # What is part of another comes after it, what shortens the wall time after the step.
-    in_turn = sorted(findings, key=lambda one: (one.part_of is not None, _cure(one).between))
+    in_turn = sorted(findings, key=lambda one: (_depth(one, findings), _cure(one).between))
     found = {id(finding): _predict(facts, finding, budget) for finding in in_turn}
     return tuple(what_if for one in findings if (what_if := found[id(one)]) is not None)
+
+
+def _depth(finding: Finding, findings: Sequence[Finding]) -> int:
+    """Of how many findings this one is a part, directly or as a part of a part."""
+    leaders = {one.kind: one.part_of for one in findings}
+    depth, kind = 0, finding.part_of
+    while kind is not None and depth < len(findings):
+        depth, kind = depth + 1, leaders.get(kind)
+    return depth
+
+
+def _unclaimed_wait_s(facts: Facts, findings: Iterable[Finding]) -> float:
+    """What a mean rank waits for other ranks and no finding claims."""
+    job = facts.job
+    if job is None or not job.waits or len(job.parts.ranks) < 2:
+        return 0.0
+    place = Place.BACKWARD if job.wait_is_hidden else Place.COMMUNICATION
+    claimed_s = sum(
+        finding.lost_s_per_step or 0.0
+        for finding in findings
+        if finding.part_of is None and place in places_of(finding)
+    )
+    return max(0.0, held_s(facts.mean)[place] - claimed_s)
 
 
 @dataclass(slots=True)
 class _Budget:
     """What the predictions of one diagnosis may still save."""
 
+    wait_s: dict[Kind | None, float]
+    """Waits for other ranks that no prediction has counted yet: under `None` those that no finding
+    claims, under a kind those that its own prediction counted and its parts may share."""
     saved_s: float = 0.0
     """By all so far that are no part of another."""
     left_s: dict[Kind, float] = field(default_factory=dict)
     """By finding: what of its saving nothing that is part of it has taken yet."""
 
-    def take(self, finding: Finding, saved_s: float, step_s: float) -> float:
-        """As much of a saving as there is left."""
-        leader = finding.part_of
-        if leader is not None and leader in self.left_s:
-            saved_s = min(saved_s, self.left_s[leader])
-            self.left_s[leader] -= saved_s
-        else:
-            saved_s = max(0.0, min(saved_s, step_s - self.saved_s))
+    def take(self, finding: Finding, wanted_s: float, step_s: float) -> float:
+        """As much of a saving as the finding lost and there is left."""
+        leader = finding.part_of if finding.part_of in self.left_s else None
+        left_s = step_s - self.saved_s if leader is None else self.left_s[leader]
+        lost_s = wanted_s if finding.lost_s_per_step is None else finding.lost_s_per_step
+        saved_s = max(0.0, min(wanted_s, lost_s + self.wait_s[leader], left_s))
+        beyond_s = max(0.0, saved_s - lost_s)
+        self.wait_s[leader] -= beyond_s
+        if leader is None:
             self.saved_s += saved_s
+        else:
+            self.left_s[leader] -= saved_s
         self.left_s.setdefault(finding.kind, saved_s)
+        self.wait_s.setdefault(finding.kind, beyond_s)
         return saved_s
 
 
@@ -110,8 +140,6 @@ def _predict(facts: Facts, finding: Finding, budget: _Budget) -> WhatIf | None:
     saved_s = cure.saved_s(job, finding)
     if not step_s or saved_s is None:
         return None
-    if _is_shared(facts, finding):
-        saved_s = min(saved_s, finding.lost_s_per_step or 0.0)
     saved_s = budget.take(finding, saved_s, step_s)
     if saved_s < LEAST_SHARE * step_s:
         return None
@@ -123,14 +151,6 @@ def _cure(finding: Finding) -> Cure:
     if finding.kind is Kind.WAIT_HEAVY and finding.is_between_steps:
         return _OUTSIDE_STEPS
     return CURES.get(finding.kind, _NOTHING)
-
-
-def _is_shared(facts: Facts, finding: Finding) -> bool:
-    """Whether another finding holds some of the place that this one is about."""
-    if finding.kind not in ONE_PLACE or finding.lost_s_per_step is None:
-        return False
-    held = held_s(facts.mean)
-    return finding.lost_s_per_step < (1 - LEAST_SHARE) * sum(held[p] for p in places_of(finding))
 
 
 def _without(phase: Phase) -> Callable[[Job, Finding], float]:

@@ -52,7 +52,7 @@ class Jump:
 
 @dataclass(frozen=True, slots=True)
 class NotFinite:
-    """The loss was no number; where no loss was lost, a gradient norm."""
+    """The loss was NaN or infinite ("lost"); where no loss was, a gradient norm."""
 
     name: str
     first_step: int
@@ -154,7 +154,7 @@ def _not_finite(
 
 
 def _lost(each: LossValues) -> NotFinite | None:
-    """Where one loss was no number."""
+    """Where one loss was NaN or infinite."""
     lost = ~np.isfinite(each.values)
     known = [int(step) for step in each.steps[lost][:1]]
     if each.first_lost_step is not None:

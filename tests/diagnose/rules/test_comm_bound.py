@@ -152,6 +152,9 @@ def test_fsdp_is_told_what_fsdp_can_do() -> None:
     action = found(with_settings(run_with_share(0.3), parallelism="FSDP")).action
     assert "reshard_after_forward" in action
     assert "async_op" not in action and "less often" not in action
+    assert "gathers and reductions in bfloat16" in action
+    half = with_settings(run_with_share(0.3), parallelism="FSDP", parameter_dtype="bfloat16")
+    assert "bfloat16" not in found(half).action
 
 
 def test_gradients_of_sixteen_bits_are_not_compressed_to_sixteen() -> None:

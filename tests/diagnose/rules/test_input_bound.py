@@ -117,11 +117,11 @@ def finding_batches(empty_share: float, cores: float = 2.0) -> RunRecords:
     )
 
 
-def test_the_advice_tells_slow_workers_from_slow_handing_over() -> None:
+def test_the_advice_tells_slow_workers_from_slow_transfers() -> None:
     assert "no batch was ready in 95% of the fetches" in advice(finding_batches(0.95))
     assert "num_workers=8 " in advice(finding_batches(0.95))
     assert "num_workers=8 " in advice(finding_batches(0.2))
-    assert "handing it over" in advice(finding_batches(0.02, cores=0.4))
+    assert "the cost is transferring it" in advice(finding_batches(0.02, cores=0.4))
     assert "98% of the fetches" in advice(finding_batches(0.02, cores=0.4))
 
 

@@ -31,7 +31,10 @@ LOST_PEER = "Connection closed by peer [127.0.0.1]:14745"
             id="a crash at the very end",
         ),
         pytest.param(
-            failed(status=None), Severity.WARNING, "without a word", id="nobody saw the end"
+            failed(status=None),
+            Severity.WARNING,
+            "no exception, signal or status",
+            id="nobody saw the end",
         ),
         pytest.param(
             with_deaths(failed(ranks=2), (1, 137), (0, 143)),
@@ -42,7 +45,7 @@ LOST_PEER = "Connection closed by peer [127.0.0.1]:14745"
         pytest.param(
             with_deaths(failed(report(0, "RuntimeError", LOST_PEER), ranks=2), (1, None)),
             Severity.CRITICAL,
-            "Rank 1 ended without a word",
+            "Rank 1 disappeared",
             id="the other lost its peer",
         ),
         pytest.param(

@@ -1,4 +1,4 @@
-"""A loss that is no number is named with its first step; to the end of the run it leads."""
+"""A NaN or infinite loss is named with its first step; to the end of the run it leads."""
 
 from dataclasses import replace
 from typing import Any
@@ -133,8 +133,8 @@ def test_a_loss_that_recovered_and_was_lost_again_is_told_from_its_last_stretch(
     finding = non_finite_loss.check(gather(with_loss([1.0, NAN, 2.0, 3.0, NAN, NAN])))
     assert finding is not None
     assert finding.claim == (
-        "loss is not finite from step 5 on (it was 3 before). It was lost before, first at step 2, "
-        "and recovered (3 values in all)."
+        "loss is not finite from step 5 on (it was 3 before). It had been so earlier, first at "
+        "step 2, and recovered (3 values in all)."
     )
     assert (finding.evidence["first_step"], finding.evidence["earliest_step"]) == (5, 2)
 

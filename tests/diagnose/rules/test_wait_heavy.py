@@ -130,7 +130,7 @@ def test_a_loop_without_fetches_says_that_making_batches_is_in_it() -> None:
 
 
 def test_on_the_gpus_clock_it_is_the_gpu_that_idles() -> None:
-    assert "GPU stood idle" in found(make_run(rest_ms=40, gpu=True)).claim
+    assert "GPU was idle" in found(make_run(rest_ms=40, gpu=True)).claim
 
 
 def with_region(run: RunRecords, region: Region) -> RunRecords:

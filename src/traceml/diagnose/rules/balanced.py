@@ -29,7 +29,7 @@ def check(facts: Facts) -> Finding:
         section=Section.STEP_TIME,
         severity=Severity.INFO,
         claim=f"{claim}.",
-        action="Optimise only if throughput is too low; compare with a run you expected to match.",
+        action="Optimise only if throughput is too low; compare with a baseline.",
         evidence={
             "step_time_ms": None if facts.mean.step_s is None else facts.mean.step_s * 1e3,
             **{f"{phase.value}_share": part for phase, part in known.items()},

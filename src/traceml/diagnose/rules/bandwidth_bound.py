@@ -6,13 +6,8 @@ to nothing with it. Silent where the counters were not read, and where the tenso
 
 from __future__ import annotations
 
-from traceml.diagnose.compute_causes import (
-    cause,
-    counted_use,
-    has_short_floats,
-    has_unfused_optimizer,
-    is_compiled,
-)
+from traceml.diagnose import advice
+from traceml.diagnose.compute_causes import cause, counted_use
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind
 from traceml.model.quantities import percent
@@ -25,7 +20,7 @@ MAX_TENSOR = 0.50  # tensor cores that compute for longer are what takes the tim
 
 
 def check(facts: Facts) -> Finding | None:
-    """Fires when the memory does more of its utmost than the tensor cores do."""
+    """Fires when the memory is busier than the tensor cores, each as a share of its maximum."""
     use = counted_use(facts)
     if use is None or use.dram_share is None or use.tensor_share is None:
         return None
@@ -46,12 +41,12 @@ def check(facts: Facts) -> Finding | None:
 
 def _next_step(settings: Settings) -> str:
     """Only what is not known to be on already."""
-    ways = []
-    if not is_compiled(settings):
-        ways.append("fuse elementwise operations with torch.compile")
-    ways.append("use torch.nn.functional.scaled_dot_product_attention where there is attention")
-    if has_unfused_optimizer(settings):
-        ways.append(f"make {settings.optimizer} fused (fused=True)")
-    if not has_short_floats(settings):
-        ways.append("halve the bytes with bfloat16 autocast")
-    return f"Move fewer bytes: {'; '.join(ways)}."
+    compiling = advice.compiling(settings)
+    half = advice.lower_precision(settings, tf32=False)
+    ways = (
+        f"fuse elementwise operations with {compiling}" if compiling else "",
+        "use torch.nn.functional.scaled_dot_product_attention where there is attention",
+        f"set {fused}" if (fused := advice.fused_optimizer(settings)) else "",
+        f"halve the bytes with {half}" if half else "",
+    )
+    return f"Move fewer bytes: {'; '.join(filter(None, ways))}."

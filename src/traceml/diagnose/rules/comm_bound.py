@@ -149,7 +149,7 @@ def _with_own_collectives(facts: Facts, transfer_s: float, rest_s: float) -> str
 
 def _with_fsdp(facts: Facts) -> str:
     """FSDP gathers for every block: fewer steps or calls are not what it can do."""
-    half = "" if facts.settings.autocast_dtype else "gathers and reductions in bfloat16"
+    half = "" if advice.is_half(facts.settings) else "gathers and reductions in bfloat16"
     options = advice.listed(
         (
             "larger wrapped blocks, so that fewer and larger gathers run ahead of the compute",

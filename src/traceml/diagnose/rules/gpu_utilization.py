@@ -39,8 +39,8 @@ def check(facts: Facts) -> Finding | None:
         severity=Severity.WARNING if low else Severity.INFO,
         claim=f"The {which} in use {at_most}{percent(used)} of the time in which steps ran.",
         action=(
-            f"Read the step-time diagnosis for the reason: the other {percent(1 - used)} went to "
-            "data, the host or copies."
+            f"The GPU had no work in the other {percent(1 - used)}: the step-time diagnosis says "
+            "why, where the reason is known."
         ),
         share=used,
         evidence={

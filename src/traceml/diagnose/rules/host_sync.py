@@ -61,8 +61,8 @@ def _loop(facts: Facts) -> str:
     if (facts.syncs_per_step or 0.0) < MANY_SYNCS:
         return ""
     return (
-        "Something reads a value for every parameter or sample: compute on the device and read "
-        "the result once (torch._foreach_norm, torch.stack(values).sum().item()). "
+        "So many reads look like a loop over parameters or samples: combine the values on the "
+        "device and read the result once, as in torch.stack(values).sum().item(). "
     )
 
 

@@ -129,16 +129,16 @@ def _with_workers(facts: Facts, workers: int, wait_s: float, body_s: float) -> s
     empty_share = facts.loader.empty_share
     if _workers_keep_up(facts):
         return (
-            f"A batch was ready in {percent(1 - (empty_share or 0.0))} of the fetches, so that "
-            "handing it over takes the time: send smaller batches (uint8, no Python objects), "
-            "tensors instead of lists, and see that the training process has a core to itself."
+            f"A batch was ready in {percent(1 - (empty_share or 0.0))} of the fetches: the cost is "
+            "transferring it to the training process. Send smaller batches (uint8, no Python "
+            "objects), tensors instead of lists, and keep a core free for the training process."
         )
     busy_cores = _busy_cores(facts)
     if busy_cores is not None and busy_cores < BUSY_WORKER:
         return (
-            f"The workers ({workers}) mostly wait themselves, with "
-            f"{busy_cores:.1f} cores each busy, for storage or to hand batches over: "
-            "speed up reading, send smaller batches, then try a larger prefetch_factor."
+            f"{_all_workers(workers)} mostly idle ({busy_cores:.1f} cores each), waiting for "
+            "storage or to transfer batches: speed up reading, send smaller batches, then try a "
+            "larger prefetch_factor."
         )
     # Workers that cannot keep up make a batch in as many steps as there are workers.
     needed = max(workers + 1, _workers_for(workers * (wait_s + body_s), body_s))
@@ -148,6 +148,10 @@ def _with_workers(facts: Facts, workers: int, wait_s: float, body_s: float) -> s
         else f" (no batch was ready in {percent(empty_share)} of the fetches)"
     )
     return _ask_for(facts, needed, f"{count(workers, 'worker')} cannot keep up{empty}")
+
+
+def _all_workers(workers: int) -> str:
+    return "The worker is" if workers == 1 else f"The {workers} workers are"
 
 
 def _workers_keep_up(facts: Facts) -> bool:

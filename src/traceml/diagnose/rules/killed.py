@@ -1,4 +1,4 @@
-"""Killed: a process ended without an exception, by a signal or without a word."""
+"""Killed: a process ended without an exception, by a signal or for a reason nobody saw."""
 
 from __future__ import annotations
 
@@ -87,7 +87,9 @@ def _claim(failure: Failure) -> str:
     elif failure.status is not None:
         claim = f"{who(failure)} left with exit status {failure.status}{place(failure)}"
     else:
-        claim = f"{who(failure)} ended without a word{place(failure)}"
+        claim = (
+            f"{who(failure)} disappeared{place(failure)}: no exception, signal or status was seen"
+        )
     last = failure.last
     parts = [
         None if last.ram_share is None else f"{percent(last.ram_share)} of RAM in use",

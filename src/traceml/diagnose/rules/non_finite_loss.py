@@ -66,7 +66,7 @@ def _claim(lost: NotFinite) -> str:
         claim = f"{lost.name} became non-finite {_when(lost)}, and stayed so."
     if lost.earliest_step != lost.first_step:
         earliest = numbered(lost.earliest_step, lost.is_logged)
-        claim += f" It was lost before, first at {earliest}, and recovered ({times} in all)."
+        claim += f" It had been so earlier, first at {earliest}, and recovered ({times} in all)."
     if lost.norm_before is not None:
         claim += (
             f" The gradient norm had risen first: {significant(lost.norm_before)} against a usual "
@@ -130,8 +130,8 @@ def _action(lost: NotFinite, settings: Settings) -> str:
     half = _about_half_precision(settings)
     if lost.finite_step is None or (lost.first_step <= FIRST_STEPS and not lost.is_logged):
         return (
-            "It was lost in the first steps, so look at how it begins: NaN or infinite values in "
-            "the data, the initialisation, a learning rate that is too high or without warm-up"
+            "It happened in the first steps: look for NaN or infinite values in the data, at the "
+            "initialisation, and at a learning rate that is too high or has no warm-up"
             f"{half}. torch.autograd.set_detect_anomaly(True) names the operation."
         )
     before = numbered(lost.finite_step, lost.is_logged)

@@ -7,7 +7,8 @@ GPU waits for the host instead, and where it has no kernel for much of the time.
 
 from __future__ import annotations
 
-from traceml.diagnose.compute_causes import cause, counted_use, is_compiled
+from traceml.diagnose import advice
+from traceml.diagnose.compute_causes import cause, counted_use
 from traceml.diagnose.rules import host_bound
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind
@@ -29,7 +30,6 @@ def check(facts: Facts) -> Finding | None:
     if host_bound.check(facts) is not None:
         return None
     occupancy = "" if use.occupancy is None else f" (occupancy {percent(use.occupancy)})"
-    compiled = "" if is_compiled(facts.settings) else " or let torch.compile fuse them"
     return cause(
         facts,
         KIND,
@@ -38,9 +38,19 @@ def check(facts: Facts) -> Finding | None:
             f"{percent(use.busy_share)} of the time, but only {percent(use.sm_share)} of the "
             f"multiprocessors have work{occupancy}."
         ),
-        action=(
-            "Give each kernel more to do: a larger batch, or several small operations batched into "
-            f"one{compiled}. Launching faster, as CUDA graphs do, does not help."
-        ),
+        action=_next_step(facts),
         share=use.sm_share,
+    )
+
+
+def _next_step(facts: Facts) -> str:
+    compiling = advice.compiling(facts.settings)
+    ways = (
+        advice.larger_batch(facts),
+        "several small operations batched into one",
+        f"operations fused by {compiling}" if compiling else "",
+    )
+    return (
+        f"Give each kernel more to do: {advice.listed(ways, 'or')}. Launching faster, as CUDA "
+        "graphs do, does not help."
     )

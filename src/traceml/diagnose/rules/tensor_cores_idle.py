@@ -8,7 +8,8 @@ between two and more than seven times were measured.
 
 from __future__ import annotations
 
-from traceml.diagnose.compute_causes import cause, counted_use, has_short_floats
+from traceml.diagnose import advice
+from traceml.diagnose.compute_causes import cause, counted_use
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind
 from traceml.model.quantities import percent
@@ -34,8 +35,8 @@ def check(facts: Facts) -> Finding | None:
         facts,
         KIND,
         claim=(
-            f"The tensor cores compute {percent(use.tensor_share)} of the time, the FP32 units "
-            f"{percent(use.fp32_share)}, which are many times slower at matrix products."
+            f"The FP32 units compute {percent(use.fp32_share)} of the time, and the tensor cores, "
+            f"which are many times faster at matrix products, {percent(use.tensor_share)}."
         ),
         action=_next_step(facts.settings),
         share=use.fp32_share,
@@ -43,15 +44,12 @@ def check(facts: Facts) -> Finding | None:
 
 
 def _next_step(settings: Settings) -> str:
-    if has_short_floats(settings):
+    half = advice.lower_precision(settings, tf32=False)
+    if not half:
         return (
             "The model computes in 16 bits, so this float32 work is done elsewhere: look for "
             "layers, losses or custom kernels that cast to float32 or leave autocast."
         )
-    autocast = "Run forward and loss under torch.autocast('cuda', dtype=torch.bfloat16)"
-    if settings.matmul_precision not in (None, "highest"):
-        return f"{autocast}; TF32 is allowed for matrix products already."
-    return (
-        f"{autocast}, or let float32 matrix products use TF32: "
-        "torch.set_float32_matmul_precision('high')."
-    )
+    tf32 = advice.allowing_tf32(settings)
+    other = f", or let float32 arithmetic use TF32: {tf32}" if tf32 else ""
+    return f"Run forward and loss under {half}{other}."

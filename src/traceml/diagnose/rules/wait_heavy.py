@@ -128,9 +128,9 @@ def _regions(facts: Facts, rest_s: float) -> list[Known]:
 
 def _claim(facts: Facts, rest_s: float, step_s: float, main: Known, known_s: float) -> str:
     what = (
-        "is time in which the GPU stood idle or did other work than the model's"
+        "is time in which the GPU was idle or did other work than the model's"
         if facts.clock == "gpu"
-        else "is neither data, copies nor the model's work"
+        else "is spent outside data loading, copies and the model"
     )
     claim = (
         f"{percent(rest_s / step_s)} of a mean step ({duration(rest_s)} of {duration(step_s)}) "
@@ -141,7 +141,7 @@ def _claim(facts: Facts, rest_s: float, step_s: float, main: Known, known_s: flo
     if words:
         claim += f": {words} is {percent(part_s / rest_s)} of it, {left} is unexplained"
     elif facts.mean.input_s is not None:
-        claim += f"; {left} of it is unexplained by anything that was measured"
+        claim += f"; {left} of it is unexplained: no measurement covers it"
     if facts.mean.input_s is None:
         claim += "; this includes making batches, since no DataLoader was seen"
     return f"{claim}."
@@ -150,8 +150,8 @@ def _claim(facts: Facts, rest_s: float, step_s: float, main: Known, known_s: flo
 def _next_step(facts: Facts) -> str:
     if facts.clock == "gpu":
         return (
-            "The GPU stood idle between its phases: look for .item(), .cpu(), printing and "
-            "logging in every step."
+            "Look for what keeps the host from launching work between the phases: .item(), .cpu(), "
+            "printing and logging in every step."
         )
     if facts.mean.input_s is None:
         return (
