@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 parser = argparse.ArgumentParser()
 parser.add_argument("--tiny", action="store_true", help="small enough for a CPU, and not captured")
 options = parser.parse_args()
-length, batch, width, layers, steps = (32, 4, 64, 1, 6) if options.tiny else (256, 32, 512, 6, 100)
+length, batch, width, layers, steps = (32, 4, 64, 1, 6) if options.tiny else (256, 32, 768, 6, 80)
 device = "cpu" if options.tiny else "cuda"
 
 torch.manual_seed(0)
@@ -28,12 +28,12 @@ train = DataLoader(
     Tokens(steps * batch, length, 8192),
     batch,
     shuffle=True,
-    num_workers=2 if options.tiny else 8,
+    num_workers=4,  # the first step that waits for them is no warm-up: they must start quickly
     pin_memory=True,
     persistent_workers=True,
 )
 valid = DataLoader(Tokens(2 * batch, length, 8192), batch, num_workers=2)
-ids = next(iter(train))["input_ids"].to(device)  # the tensor that the graph reads from
+ids = torch.zeros(batch, length, dtype=torch.long, device=device)  # the graph reads from it
 
 
 def train_step() -> torch.Tensor:

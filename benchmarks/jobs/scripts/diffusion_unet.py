@@ -26,7 +26,14 @@ wait_for_turn()
 model.to(device)
 average = copy.deepcopy(model).requires_grad_(False)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-train = DataLoader(Images(steps * batch, size), batch, shuffle=True, num_workers=6, pin_memory=True)
+train = DataLoader(
+    Images(steps * batch, size),
+    batch,
+    shuffle=True,
+    num_workers=6,
+    pin_memory=True,
+    persistent_workers=True,
+)
 valid = DataLoader(Images(2 * batch, size), batch, num_workers=2)
 
 

@@ -41,7 +41,9 @@ class Classifier(lightning.LightningModule):
 
 
 lightning.seed_everything(0)
-train = DataLoader(Images(steps * batch, size), batch, num_workers=6, pin_memory=True)
+train = DataLoader(
+    Images(steps * batch, size), batch, num_workers=6, pin_memory=True, persistent_workers=True
+)
 valid = DataLoader(Images(2 * batch, size), batch, num_workers=2, pin_memory=True)
 model = Classifier()
 wait_for_turn()
