@@ -35,16 +35,18 @@ faults: $(READY)
 	$(BIN)/python -m benchmarks.faults --repeats 3
 
 # On a machine with a CUDA device, under its own Python and torch. Without a network it takes what is
-# missing from the wheels that `make wheels` fetched elsewhere for that Python.
+# missing from the wheels that `make wheels` fetched elsewhere for that Python. Some lines alone:
+# make gpu GPU_OPTIONS='--only fp16 test_forks'
 GPU_PYTHON ?= 3.12
 WHEELS ?= build/wheels
 GPU_PACKAGES := build/gpu-packages
+GPU_OPTIONS ?=
 
 gpu:
 	$(PYTHON) -m benchmarks.wheels $(WHEELS) $(GPU_PACKAGES)
 	PATH="$(CURDIR)/$(GPU_PACKAGES)/bin:$$PATH" \
 	PYTHONPATH="$(CURDIR)/src:$(CURDIR)/$(GPU_PACKAGES)$${PYTHONPATH:+:$$PYTHONPATH}" \
-	$(PYTHON) -m benchmarks.gpu --markdown build/gpu.md
+	$(PYTHON) -m benchmarks.gpu --markdown build/gpu.md $(GPU_OPTIONS)
 
 wheels: $(READY)
 	$(BIN)/python -m pip download --quiet --disable-pip-version-check --dest $(WHEELS) --no-deps \

@@ -5,9 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 SCRIPTS = Path(__file__).parent / "scripts"
 _SOURCE = str(Path(__file__).parents[1] / "src")
@@ -43,6 +48,51 @@ def start(words: list[str]) -> subprocess.Popen[bytes]:
 def run(words: list[str]) -> None:
     """Run it to its end; a failure ends the benchmark."""
     subprocess.run(words, env=environment(), check=True, capture_output=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What a command that may fail left behind."""
+
+    status: int | None
+    """`None` where it had to be ended."""
+    output: str
+    """Both streams, as they came."""
+    wall_s: float
+
+
+def run_to_end(words: list[str], timeout_s: float, cwd: Path | None = None) -> Ended:
+    """Run it to its end; after the timeout it is ended, with all that it started."""
+    began = time.monotonic()
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            words,
+            cwd=cwd,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+        status: int | None = None
+        try:
+            with suppress(subprocess.TimeoutExpired):
+                status = process.wait(timeout_s)
+        finally:
+            end_tree(process)
+        output.seek(0)
+        text = output.read().decode(errors="replace")
+    return Ended(status, text, time.monotonic() - began)
+
+
+def end_tree(process: subprocess.Popen[bytes]) -> None:
+    """Leave nothing of it running: ranks under torchrun have sessions of their own."""
+    if process.poll() is not None:
+        return
+    tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    for each in tree:
+        with suppress(psutil.NoSuchProcess):
+            each.kill()
+    process.wait()
 
 
 def seconds(words: list[str]) -> float:

@@ -7,6 +7,7 @@ import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.faults.catalog import SCENARIOS, chosen
@@ -15,6 +16,7 @@ from benchmarks.faults.report import as_json, report
 from benchmarks.faults.runner import run
 from benchmarks.faults.scenario import Scenario
 from benchmarks.figure import machine
+from benchmarks.jobs.scripts.gpu_turn import waited_s
 
 
 def main() -> None:
@@ -46,7 +48,8 @@ def examine(scenario: Scenario, folder: Path) -> Judgement:
     baseline = None
     if scenario.truth.what_if:
         baseline = run(scenario.without_fault(), folder / "without")
-    return judge(scenario, outcome, baseline)
+    waited = sum(waited_s(each.output) for each in (outcome, baseline) if each is not None)
+    return replace(judge(scenario, outcome, baseline), waited_s=waited)
 
 
 def _options() -> argparse.Namespace:

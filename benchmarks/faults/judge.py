@@ -55,6 +55,8 @@ class Judgement:
     warnings: tuple[str, ...] = ()
     problem: str = ""
     """Why the run itself went otherwise than planned."""
+    waited_s: float = 0.0
+    """How long its trainings waited for their turn at a GPU."""
 
 
 def judge(scenario: Scenario, outcome: Outcome, baseline: Outcome | None = None) -> Judgement:

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from benchmarks import commands
 from benchmarks.faults.scenario import Scenario
 from benchmarks.faults.training.plan import NOTED_IN, to_words
@@ -71,7 +69,7 @@ def run(scenario: Scenario, folder: Path) -> Outcome:
         try:
             status = _wait(process, scenario, noted)
         finally:
-            _end_tree(process)
+            commands.end_tree(process)
     return Outcome(
         summary=_read_json(folder / RUN_NAME / "final_summary.json"),
         live=_read_lines(folder / RUN_NAME / "live.jsonl"),
@@ -137,17 +135,6 @@ def _wait(process: subprocess.Popen[bytes], scenario: Scenario, noted: Path) -> 
             return None
         time.sleep(POLL_S)
     return process.returncode
-
-
-def _end_tree(process: subprocess.Popen[bytes]) -> None:
-    """Leave nothing of it running: ranks under torchrun have sessions of their own."""
-    if process.poll() is not None:
-        return
-    tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-    for each in tree:
-        with suppress(psutil.NoSuchProcess):
-            each.kill()
-    process.wait()
 
 
 # What the run left

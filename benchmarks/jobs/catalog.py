@@ -25,6 +25,8 @@ class Job:
     """What the text of the findings must name."""
     fixed: tuple[str, ...] | None = None
     """The arguments without the fault, to hold the predicted step time against."""
+    compiles: bool = False
+    """Whether it compiles its model: then it takes longest, and begins first."""
 
     def words(self, arguments: tuple[str, ...] | None = None) -> list[str]:
         """The script and its arguments."""
@@ -51,6 +53,7 @@ JOBS = (
         ("WAIT_HEAVY",),
         mentions="get_batch",
         fixed=("--fixed",),
+        compiles=True,
     ),
     Job(
         "ResNet, 2 workers, .item() every step",
@@ -74,6 +77,7 @@ JOBS = (
         "transformer",
         ("--compile-mode", "reduce-overhead", "--batch", "32"),
         COMPUTE,
+        compiles=True,
     ),
     Job(
         "gradient checkpointing, accumulation 4",
@@ -105,10 +109,3 @@ JOBS = (
     ),
     Job("diverging loss", "diverging", (), ("NON_FINITE_LOSS",)),
 )
-
-
-def chosen(words: list[str]) -> tuple[Job, ...]:
-    """The jobs with one of these words in their name; all of them where none is given."""
-    return tuple(
-        job for job in JOBS if not words or any(word.lower() in job.name.lower() for word in words)
-    )

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,15 +14,15 @@ from typing import Any
 from benchmarks import commands
 from benchmarks.faults.judge import all_findings, step_time_ms, top_finding
 from benchmarks.jobs.catalog import Job
+from benchmarks.jobs.scripts.gpu_turn import waited_s
 
 TIMEOUT_S = 240.0
-PLAIN_AT_ONCE = 6
-"""Plain runs say how training goes, not how fast, so several may share the GPU."""
 LOSS_TOLERANCE = 0.01
 """Kernels that add in any order make two plain runs differ as well, by less than this."""
 MAX_WHAT_IF_ERROR = 0.15
 
-_LOSS = re.compile(r"\bloss (\S+)")
+_LOSS = re.compile(r"^(?:epoch|step) \d.*\bloss (\S+)$", re.MULTILINE)
+"""Of the script's own lines: what TraceML says of a loss stands in the same output."""
 _STEPS = re.compile(r"^steps (\d+)$", re.MULTILINE)
 _FIRST_NOT_FINITE = re.compile(r"^first not finite at step (\d+)$", re.MULTILINE)
 
@@ -50,6 +48,11 @@ class Run:
         found = _STEPS.search(self.output)
         return None if found is None else int(found[1])
 
+    @property
+    def waited_s(self) -> float:
+        """How long it waited for its turn at the GPU."""
+        return waited_s(self.output)
+
 
 @dataclass(frozen=True, slots=True)
 class Judged:
@@ -62,6 +65,7 @@ class Judged:
     step_ms: float | None
     what_if_error: float | None
     complaints: tuple[str, ...]
+    waited_s: float = 0.0
 
     @property
     def is_right(self) -> bool:
@@ -69,18 +73,33 @@ class Judged:
         return not self.complaints
 
 
-def run_plain(jobs: Sequence[Job]) -> list[Run]:
-    """Each job without us."""
-    with ThreadPoolExecutor(PLAIN_AT_ONCE) as pool:
-        return list(pool.map(lambda job: _run([sys.executable, *job.words()]), jobs))
+def run_plain(job: Job, timeout_s: float = TIMEOUT_S) -> Run:
+    """A job without us."""
+    return _run([sys.executable, *job.words()], timeout_s)
 
 
-def run_traced(job: Job, folder: Path, arguments: tuple[str, ...] | None = None) -> Run:
+def run_traced(
+    job: Job,
+    folder: Path,
+    arguments: tuple[str, ...] | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> Run:
     """A job under `traceml run`, with what it was told about itself."""
     script, *words = job.words(arguments)
     traced = [*commands.traceml(), "run", "--mode=summary", "--logs-dir", str(folder)]
     traced += ["--run-name", "run", script, "--args", *words]
-    return _run(traced, folder / "run" / "final_summary.json")
+    return _run(traced, timeout_s, folder / "run" / "final_summary.json")
+
+
+def run_and_judge(job: Job, plain: Run, folder: Path, timeout_s: float = TIMEOUT_S) -> Judged:
+    """Run a job traced, and without its fault where there is such a version; both in the time."""
+    end_s = time.monotonic() + timeout_s
+    traced = run_traced(job, folder / "traced", timeout_s=timeout_s)
+    fixed = None
+    if job.fixed is not None:
+        left_s = max(0.0, end_s - time.monotonic())
+        fixed = run_traced(job, folder / "fixed", job.fixed, left_s)
+    return judge(job, plain, traced, fixed)
 
 
 def judge(job: Job, plain: Run, traced: Run, fixed: Run | None = None) -> Judged:
@@ -100,6 +119,7 @@ def judge(job: Job, plain: Run, traced: Run, fixed: Run | None = None) -> Judged
             *wrong_words(job, traced),
             *_wrong_prediction(error, fixed),
         ),
+        waited_s=traced.waited_s + (0.0 if fixed is None else fixed.waited_s),
     )
 
 
@@ -173,26 +193,12 @@ def _wrong_prediction(error: float | None, fixed: Run | None) -> Iterator[str]:
         yield f"predicted step time {error:.0%} off"
 
 
-def _run(words: list[str], summary: Path | None = None) -> Run:
-    began = time.monotonic()
-    try:
-        done = subprocess.run(
-            words,
-            env=commands.environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=TIMEOUT_S,
-        )
-    except subprocess.TimeoutExpired as error:
-        output = error.output.decode(errors="replace") if error.output else ""
-        return Run(None, output, time.monotonic() - began)
+def _run(words: list[str], timeout_s: float, summary: Path | None = None) -> Run:
+    ended = commands.run_to_end(words, min(timeout_s, TIMEOUT_S))
     told = None
     if summary is not None and summary.exists():
         told = json.loads(summary.read_text())
-    return Run(done.returncode, done.stdout, time.monotonic() - began, told)
+    return Run(ended.status, ended.output, ended.wall_s, told)
 
 
 def _steps_counted(summary: dict[str, Any] | None) -> int | None:

@@ -45,6 +45,11 @@ def test_a_training_that_differs_is_seen(plain: Run, traced: Run, said: str) -> 
     assert any(complaint.startswith(said) for complaint in differences(plain, traced))
 
 
+def test_what_we_say_of_a_loss_is_no_loss_of_the_scripts() -> None:
+    ours = "traceml: the loss is not finite from step 2 on\nLoss: the loss went from 2 to 1\n"
+    assert replace(PLAIN, output=OUTPUT + ours).losses == [2.0, 1.0]
+
+
 @pytest.mark.parametrize(
     ("published", "said"),
     [
@@ -75,6 +80,17 @@ def test_every_job_has_its_script() -> None:
 @pytest.mark.parametrize("script", ["accelerate_text", "lightning_images", "resnet_few_workers"])
 def test_training_is_the_same_without_a_gpu(script: str, tmp_path: Path) -> None:
     job = Job(script, script, ("--tiny",), ())
-    (plain,) = run_plain([job])
     traced = run_traced(job, tmp_path)
-    assert list(differences(plain, traced)) == []
+    assert list(differences(run_plain(job), traced)) == []
+
+
+def test_the_step_at_which_a_loss_is_lost_is_held_against_the_scripts_own_word(
+    tmp_path: Path,
+) -> None:
+    job = Job("diverging", "diverging", ("--tiny",), ("NON_FINITE_LOSS",))
+    traced = run_traced(job, tmp_path)
+    assert list(wrong_words(job, traced)) == []
+    assert [str(loss) for loss in traced.losses][1:2] == ["nan"]
+    moved = replace(traced, output=traced.output.replace("at step 153", "at step 99"))
+    (complaint,) = wrong_words(job, moved)
+    assert complaint == "non-finite between 152 and 153, truly at 99"

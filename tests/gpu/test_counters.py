@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from gpu_programs import TRACEML_RUN, gpu_turn, run_all, summary_of, with_turns
 from traceml.agent.gpus import GpuSampler
 from traceml.trace.session import _describe
 
@@ -25,9 +22,11 @@ import sys
 import time
 
 import torch
+from gpu_turn import wait_for_turn
 from torch import nn
 
 kind = sys.argv[1]
+wait_for_turn()
 
 
 class Elementwise(nn.Module):
@@ -78,23 +77,6 @@ torch.cuda.synchronize()
 """
 
 
-def run_loop(kind: str, folder: Path) -> dict[str, Any]:
-    """The summary of one loop; skipped where the GPU has no GPM counters."""
-    (folder / "train.py").write_text(SCRIPT)
-    command = ["run", "--run-name", kind, "train.py", "--args", kind, str(SECONDS)]
-    done = subprocess.run(
-        [sys.executable, "-m", "traceml", *command],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    summary: dict[str, Any] = json.loads((folder / f"logs/{kind}/final_summary.json").read_bytes())
-    return summary
-
-
 @pytest.fixture(scope="module")
 def has_gpm() -> bool:
     pynvml = pytest.importorskip("pynvml")
@@ -106,6 +88,30 @@ def has_gpm() -> bool:
         return False
     finally:
         pynvml.nvmlShutdown()
+
+
+@pytest.fixture(scope="module")
+def summaries(has_gpm: bool, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """The loops' summaries: they start beside each other, and train one after the other."""
+    if not has_gpm:
+        pytest.skip("this GPU has no GPM counters: Hopper and newer do")
+    folder = tmp_path_factory.mktemp("loops")
+    (folder / "train.py").write_text(SCRIPT)
+    kinds = [str(loop.values[0]) for loop in LOOPS]
+    commands = [
+        [*TRACEML_RUN, "--run-name", kind, "train.py", "--args", kind, str(SECONDS)]
+        for kind in kinds
+    ]
+    for done in run_all(commands, folder, with_turns(folder)):
+        assert done.returncode == 0, done.stderr
+    return {kind: summary_of(folder, kind) for kind in kinds}
+
+
+@pytest.fixture(scope="module")
+def uuid() -> str:
+    """The GPU's name, by torch's word: asked in a turn, because that starts CUDA."""
+    with gpu_turn.turn():
+        return _describe(f"cuda:{torch.cuda.current_device()}")[2]
 
 
 LOOPS = [
@@ -141,12 +147,10 @@ def test_a_loop_is_told_with_its_reason(
     kind: str,
     findings: list[str],
     shares: dict[str, tuple[float, float]],
-    has_gpm: bool,
-    tmp_path: Path,
+    summaries: dict[str, dict[str, Any]],
+    uuid: str,
 ) -> None:
-    if not has_gpm:
-        pytest.skip("this GPU has no GPM counters: Hopper and newer do")
-    summary = run_loop(kind, tmp_path)
+    summary = summaries[kind]
     system = summary["system"]
     counted = system["global"]["average"]
     said = [issue["kind"] for issue in summary["step_time"]["issues"]]
@@ -160,37 +164,38 @@ def test_a_loop_is_told_with_its_reason(
     reasons = {"TENSOR_CORES_IDLE", "BANDWIDTH_BOUND", "SMALL_KERNELS", "NEAR_GPU_LIMIT"}
     assert reasons & set(said) == reasons & set(findings), seen
     (used,) = [gpu for gpu in system["gpus"] if gpu["metrics"]["gpu_counter_samples"]]
-    assert used["uuid"] == _describe("cuda:0")[2]
+    assert used["uuid"] == uuid
 
 
-def test_torch_and_nvml_call_a_gpu_by_the_same_name() -> None:
+def test_torch_and_nvml_call_a_gpu_by_the_same_name(uuid: str) -> None:
     sampler = GpuSampler()
     uuids = [gpu.uuid for gpu in sampler.sample()]
     sampler.close()
-    assert _describe(f"cuda:{torch.cuda.current_device()}")[2] in uuids
+    assert uuid in uuids
 
 
-def test_counters_of_a_busy_gpu(has_gpm: bool) -> None:
+def test_counters_of_a_busy_gpu(has_gpm: bool, uuid: str) -> None:
     """GPM, or what the driver keeps of the utilisation: both see a GPU that multiplies."""
     sampler = GpuSampler()
-    sampler.counted = frozenset({_describe(f"cuda:{torch.cuda.current_device()}")[2]})
-    matrix = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
-    (matrix @ matrix).sum().item()
-    sampler.sample()
-    intervals, took_s = [], []
-    end_s = time.monotonic() + 3.0
-    while time.monotonic() < end_s:
-        read_s = time.monotonic() + 0.25
-        while time.monotonic() < read_s:
-            for _ in range(20):
-                product = matrix @ matrix
-            torch.cuda.synchronize()
-        began_s = time.perf_counter()
-        sampler.read_counters()
-        took_s.append(time.perf_counter() - began_s)
-        intervals.extend(gpu for each in sampler.sample() for gpu in each.intervals)
-    sampler.close()
-    del product
+    sampler.counted = frozenset({uuid})
+    with gpu_turn.turn():
+        matrix = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+        (matrix @ matrix).sum().item()
+        sampler.sample()
+        intervals, took_s = [], []
+        end_s = time.monotonic() + 3.0
+        while time.monotonic() < end_s:
+            read_s = time.monotonic() + 0.25
+            while time.monotonic() < read_s:
+                for _ in range(20):
+                    product = matrix @ matrix
+                torch.cuda.synchronize()
+            began_s = time.perf_counter()
+            sampler.read_counters()
+            took_s.append(time.perf_counter() - began_s)
+            intervals.extend(gpu for each in sampler.sample() for gpu in each.intervals)
+        sampler.close()
+        del product
     assert len(intervals) >= 6
     middle = sorted(each.busy_share for each in intervals)[len(intervals) // 2]
     assert middle > 0.8, intervals

@@ -1,13 +1,12 @@
 """Trainings that are captured in CUDA graphs: their replays are their steps."""
 
-import json
-import subprocess
 import sys
 
 import pytest
 import torch
 from torch import nn
 
+from gpu_programs import TRACEML_RUN, run_all, summary_of
 from traceml.model.layout import NOT_MEASURED, StepFlag
 from traceml.store.load import drain_rings
 from traceml.store.recordfile import RankFiles
@@ -73,16 +72,25 @@ def traced(tmp_path, monkeypatch):
     current.end()
 
 
+@pytest.fixture(scope="module")
+def captured(tmp_path_factory):
+    """Both scripts, plain and traced, and the folder they ran in."""
+    folder = tmp_path_factory.mktemp("captured")
+    (folder / "captured.py").write_text(SCRIPT)
+    commands = []
+    for how in ("whole", "partial"):
+        commands.append([sys.executable, "captured.py", how])
+        commands.append([*TRACEML_RUN, "captured.py", "--run-name", how, "--args", how])
+    ran = run_all(commands, folder)
+    return {"whole": (*ran[:2], folder), "partial": (*ran[2:], folder)}
+
+
 @pytest.mark.parametrize("how", ["whole", "partial"])
-def test_a_captured_training_has_its_steps_and_a_verdict(tmp_path, how):
-    script = tmp_path / "captured.py"
-    script.write_text(SCRIPT)
-    plain = subprocess.run([sys.executable, script, how], capture_output=True, text=True)
-    command = [sys.executable, "-m", "traceml", "run", script, "--run-name", how, "--args", how]
-    traced = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+def test_a_captured_training_has_its_steps_and_a_verdict(captured, how):
+    plain, traced, folder = captured[how]
     assert plain.returncode == traced.returncode == 0, traced.stderr
     assert plain.stdout.splitlines()[0] in traced.stdout
-    summary = json.loads((tmp_path / "logs" / how / "final_summary.json").read_text())
+    summary = summary_of(folder, how)
     section = summary["step_time"]
     assert section["metadata"]["training_total_steps"] == 303
     assert section["diagnosis"]["kind"] == "COMPUTE_BOUND"
@@ -163,7 +171,7 @@ def test_reduce_overhead_makes_no_steps_of_its_own(traced):
 
 def test_a_compiled_optimizer_is_seen_from_the_first_step(traced):
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)).cuda()
-    optimizer = torch.optim.Adam(model.parameters(), lr=torch.tensor(1e-3), capturable=True)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, capturable=True)
     update = torch.compile(optimizer.step)
     for _ in range(12):
         optimizer.zero_grad()

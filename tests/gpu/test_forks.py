@@ -1,14 +1,13 @@
 """Forks after steps that were timed on the GPU: children end with us as they do without us."""
 
 import json
-import subprocess
 import sys
 
 import pytest
 
-pytestmark = pytest.mark.gpu
+from gpu_programs import TRACEML_RUN, run_all, summary_of
 
-TRACEML = [sys.executable, "-m", "traceml", "run", "--mode=summary", "--run-name", "forks"]
+pytestmark = pytest.mark.gpu
 
 HEAD = """\
 import gc, json, multiprocessing, os, sys
@@ -100,24 +99,35 @@ if __name__ == "__main__":
 ).replace("def stay_on_the_host", "def train_rank(rank):\n    train_anew()\n\ndef stay_on_the_host")
 
 
-def run(command, folder):
-    return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=120, check=False
-    )
+SCRIPTS = {"loaders": LOADERS, "children": CHILDREN}
 
 
-@pytest.mark.parametrize("script", [LOADERS, CHILDREN], ids=["loaders", "children"])
-def test_whatever_forks_ends_as_without_us(tmp_path, script):
-    (tmp_path / "train.py").write_text(script)
-    plain = run([sys.executable, "train.py"], tmp_path)
-    traced = run([*TRACEML, "train.py"], tmp_path)
+@pytest.fixture(scope="module")
+def forked(tmp_path_factory):
+    """Each script as it ran plain and traced, and the folder it ran in."""
+    folder = tmp_path_factory.mktemp("forks")
+    commands = []
+    for name, script in SCRIPTS.items():
+        (folder / f"{name}.py").write_text(script)
+        commands.append([sys.executable, f"{name}.py"])
+        commands.append([*TRACEML_RUN, "--run-name", name, f"{name}.py"])
+    ran = run_all(commands, folder)
+    pairs = zip(ran[::2], ran[1::2], strict=True)
+    return {
+        name: (plain, traced, folder) for name, (plain, traced) in zip(SCRIPTS, pairs, strict=True)
+    }
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_whatever_forks_ends_as_without_us(forked, name):
+    plain, traced, folder = forked[name]
     assert plain.returncode == 0, plain.stderr
     assert traced.returncode == 0, traced.stderr
     assert "CUDA error" not in traced.stderr
     theirs, ours = (json.loads(done.stdout.splitlines()[-1]) for done in (plain, traced))
     assert ours == theirs
-    if script is CHILDREN:
+    if name == "children":
         assert set(ours.values()) == {0}
-    summary = json.loads((tmp_path / "logs" / "forks" / "final_summary.json").read_text())
+    summary = summary_of(folder, name)
     assert summary["tracer"]["failures"] == 0
     assert summary["step_time"]["global"]["average"]["forward_ms"] is not None

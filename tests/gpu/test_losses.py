@@ -1,14 +1,13 @@
 """Losses on a CUDA device: read without waiting for it, with the step that they belong to."""
 
-import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from gpu_programs import TRACEML_RUN, run_all
 from traceml.facts.gather import gather
 from traceml.store.load import drain_rings, load_run
 from traceml.store.recordfile import RankFiles
@@ -16,8 +15,6 @@ from traceml.trace import current, hooks
 from traceml.trace import loss as loss_reader
 
 pytestmark = pytest.mark.gpu
-
-TRACEML = str(Path(sys.executable).parent / "traceml")
 
 
 @pytest.fixture
@@ -170,12 +167,7 @@ def test_a_device_that_has_failed_does_not_hold_up_the_end(tmp_path):
         "    optimizer.step(); optimizer.zero_grad()\n"
         "torch.cuda.synchronize()\n"
     )
-    commands = [[sys.executable, "train.py"], [TRACEML, "run", "--mode=summary", "train.py"]]
-    plain, traced = (
-        subprocess.run(
-            command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
-        )
-        for command in commands
-    )
+    commands = [[sys.executable, "train.py"], [*TRACEML_RUN, "train.py"]]
+    plain, traced = run_all(commands, tmp_path)
     assert plain.returncode == traced.returncode != 0, traced.stderr
     assert "EXCEPTION" in traced.stdout + traced.stderr

@@ -1,11 +1,8 @@
 """On a GPU, what a run trains with is recorded as the script set it."""
 
-import json
-from pathlib import Path
-
 import pytest
 
-from processes import TRACEML, run
+from gpu_programs import TRACEML_RUN, run_all, summary_of
 
 pytestmark = pytest.mark.gpu
 
@@ -42,18 +39,25 @@ for _ in range(30):
 """
 
 
-def settings_of(script: str, folder: Path) -> dict:
-    path = folder / "train.py"
-    path.write_text(script)
-    done = run([TRACEML, "run", path], folder)
-    assert done.status == 0, done.stderr
-    summary = json.loads((done.folder / "final_summary.json").read_text())
-    assert summary["tracer"]["failures"] == 0, summary["tracer"]["last_failure"]
-    return summary["settings"]
+SCRIPTS = {"fp16": FP16, "graphs": GRAPHS}
 
 
-def test_half_precision_with_everything_on(tmp_path):
-    settings = settings_of(FP16, tmp_path)
+@pytest.fixture(scope="module")
+def settings_of(tmp_path_factory):
+    """The settings of each script's run."""
+    folder = tmp_path_factory.mktemp("settings")
+    for name, script in SCRIPTS.items():
+        (folder / f"{name}.py").write_text(script)
+    ran = run_all([[*TRACEML_RUN, "--run-name", name, f"{name}.py"] for name in SCRIPTS], folder)
+    assert [done.returncode for done in ran] == [0, 0], [done.stderr for done in ran]
+    summaries = {name: summary_of(folder, name) for name in SCRIPTS}
+    for summary in summaries.values():
+        assert summary["tracer"]["failures"] == 0, summary["tracer"]["last_failure"]
+    return {name: summary["settings"] for name, summary in summaries.items()}
+
+
+def test_half_precision_with_everything_on(settings_of):
+    settings = settings_of["fp16"]
     expected = {
         "parameter_dtype": "float32",
         "autocast_dtype": "float16",
@@ -71,8 +75,8 @@ def test_half_precision_with_everything_on(tmp_path):
     assert {name: settings[name] for name in expected} == expected
 
 
-def test_graphs_of_the_compiler_are_seen(tmp_path):
-    settings = settings_of(GRAPHS, tmp_path)
+def test_graphs_of_the_compiler_are_seen(settings_of):
+    settings = settings_of["graphs"]
     assert settings["compile_mode"] == "reduce-overhead"
     assert settings["uses_cuda_graphs"] is True
     assert settings["optimizer_is_foreach"] is True

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from processes import run_traceml
+from gpu_programs import TRACEML_RUN, run_all, summary_of, with_turns
 from traceml.agent.stack_sampler import find_py_spy
 
 pytestmark = pytest.mark.gpu
@@ -14,8 +14,10 @@ pytestmark = pytest.mark.gpu
 SCRIPT = """\
 import time
 import torch
+from gpu_turn import wait_for_turn
 from torch import nn
 
+wait_for_turn()
 model = nn.Sequential(*[nn.Linear(256, 256) for _ in range(4)]).cuda()
 optimizer = torch.optim.AdamW(model.parameters())
 
@@ -39,12 +41,15 @@ while time.monotonic() < end:
 def test_batches_made_by_hand_are_named(tmp_path: Path) -> None:
     if not find_py_spy():
         pytest.skip("py-spy is not installed")
-    done = run_traceml(["run", "train.py"], tmp_path, SCRIPT)
-    assert done.status == 0, done.stderr
-    seen = done.summary["user_time"]
+    (tmp_path / "train.py").write_text(SCRIPT)
+    command = [*TRACEML_RUN, "--run-name", "batches", "train.py"]
+    (done,) = run_all([command], tmp_path, with_turns(tmp_path))
+    assert done.returncode == 0, done.stderr
+    summary = summary_of(tmp_path, "batches")
+    seen = summary["user_time"]
     assert seen["looks"] >= 30
     first = seen["phases"]["residual"]["places"][0]
     assert (first["function"], first["file"]) == ("get_batch", "train.py")
     assert first["share"] > 0.8
-    said = " ".join(issue["summary"] for issue in done.summary["step_time"]["issues"])
+    said = " ".join(issue["summary"] for issue in summary["step_time"]["issues"])
     assert "get_batch (train.py:" in said

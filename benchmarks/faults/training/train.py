@@ -22,6 +22,7 @@ from benchmarks.faults.training.fault import Fault
 from benchmarks.faults.training.models import TASKS, Accelerated
 from benchmarks.faults.training.plan import Setup, from_words
 from benchmarks.faults.training.planting import plant_fault
+from benchmarks.jobs.scripts.gpu_turn import wait_for_turn
 
 LEARNING_RATE = 1e-3
 
@@ -145,6 +146,8 @@ def main() -> None:
     torch.manual_seed(0)
     rank = join_ranks()
     fault = plant_fault(setup, plant, rank)
+    if setup.cuda:
+        wait_for_turn()
     model = make_model(setup, fault)
     fault.spread(model)
     optimizer = fault.optimizer(torch.optim.SGD)(model.parameters(), lr=LEARNING_RATE)  # type: ignore[call-arg]

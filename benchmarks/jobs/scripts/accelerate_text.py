@@ -8,6 +8,7 @@ import tempfile
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
+from gpu_turn import wait_for_turn
 from made_data import Tokens
 from made_models import GPT
 from torch.utils.data import DataLoader
@@ -16,24 +17,26 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--tiny", action="store_true", help="small enough for a CPU")
 parser.add_argument("--fixed", action="store_true", help="the text is tokenised already")
 options = parser.parse_args()
-length, batch, width, layers = (32, 4, 64, 1) if options.tiny else (256, 16, 512, 4)
-steps, passes = (6, 0) if options.tiny else (30, 60)
+length, batch, width, layers = (32, 4, 64, 1) if options.tiny else (512, 16, 768, 6)
+steps, passes = (6, 0) if options.tiny else (30, 30)
 if options.fixed:
     passes = 0
 
 set_seed(0)
+model = GPT(8192, length, width, layers)
+wait_for_turn()
 accelerator = Accelerator(
     cpu=options.tiny,
     mixed_precision="no" if options.tiny else "bf16",
     gradient_accumulation_steps=2,
 )
-model = GPT(8192, length, width, layers)
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
 train = DataLoader(
     Tokens(2 * steps * batch, length, 8192, passes),
     batch,
     shuffle=True,
     num_workers=2,
+    pin_memory=True,
     persistent_workers=True,
 )
 valid = DataLoader(Tokens(2 * batch, length, 8192), batch, num_workers=2)

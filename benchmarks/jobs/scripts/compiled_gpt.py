@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from gpu_turn import wait_for_turn
 from made_models import GPT
 
 parser = argparse.ArgumentParser()
@@ -20,7 +21,9 @@ device = "cpu" if options.tiny else "cuda"
 
 torch.manual_seed(0)
 text = np.random.default_rng(0).integers(0, 8192, 1_000_000).astype(np.uint16)
-model = GPT(8192, length, width, layers).to(device)
+model = GPT(8192, length, width, layers)
+wait_for_turn()
+model.to(device)
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
 compiled = torch.compile(model, backend="eager" if options.tiny else "inductor")
 
@@ -55,10 +58,10 @@ with tempfile.TemporaryDirectory() as folder:
         if step % (steps // 6) == 0:
             print(f"step {step} loss {loss.item():.4f}")
         if step % (steps // 2) == steps // 2 - 1:
-            compiled.eval()
-            with torch.no_grad(), autocast():
-                checked = [compiled(*get_batch(generator)).item() for _ in range(5)]
+            model.eval()
+            with torch.no_grad(), autocast():  # five batches are not worth compiling for
+                checked = [model(*get_batch(generator)).item() for _ in range(5)]
             print(f"step {step} validation loss {sum(checked) / 5:.4f}")
             torch.save(model.state_dict(), Path(folder) / "model.pt")
-            compiled.train()
+            model.train()
 print(f"steps {steps}")

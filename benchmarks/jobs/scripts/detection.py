@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 import torch
+from gpu_turn import wait_for_turn
 from made_data import UnevenImages
 from made_models import residual_network
 from torch import nn
@@ -56,7 +57,9 @@ def match(found: torch.Tensor, boxes: torch.Tensor) -> torch.Tensor:
 
 
 torch.manual_seed(0)
-model = Detector().to(device)
+model = Detector()
+wait_for_turn()
+model.to(device)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 train = DataLoader(
     UnevenImages(steps * batch, smallest, largest),

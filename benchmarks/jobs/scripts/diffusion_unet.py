@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 import torch
+from gpu_turn import wait_for_turn
 from made_data import Images
 from made_models import UNet
 from torch.nn import functional
@@ -20,10 +21,19 @@ size, batch, channels, steps = (32, 4, 8, 6) if options.tiny else (64, 128, 128,
 device = "cpu" if options.tiny else "cuda"
 
 torch.manual_seed(0)
-model = UNet(channels).to(device)
+model = UNet(channels)
+wait_for_turn()
+model.to(device)
 average = copy.deepcopy(model).requires_grad_(False)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-train = DataLoader(Images(steps * batch, size), batch, shuffle=True, num_workers=6, pin_memory=True)
+train = DataLoader(
+    Images(steps * batch, size),
+    batch,
+    shuffle=True,
+    num_workers=6,
+    pin_memory=True,
+    persistent_workers=True,
+)
 valid = DataLoader(Images(2 * batch, size), batch, num_workers=2)
 
 

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 import torch
+from gpu_turn import wait_for_turn
 from made_data import Images
 from made_models import residual_network
 from torch.nn import functional
@@ -20,7 +21,9 @@ device = "cpu" if options.tiny else "cuda"
 
 torch.manual_seed(0)
 torch.backends.cudnn.benchmark = True
-model = residual_network(channels, 2, 100).to(device, memory_format=torch.channels_last)
+model = residual_network(channels, 2, 100)
+wait_for_turn()
+model.to(device, memory_format=torch.channels_last)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=2 * steps)
 scaler = torch.amp.GradScaler(device, enabled=not options.tiny)
@@ -53,8 +56,8 @@ with tempfile.TemporaryDirectory() as folder:
             if number % (steps // 3) == 0:
                 print(f"epoch {epoch} batch {number} loss {loss.item():.4f}")
         model.eval()
-        with torch.no_grad():
+        with torch.no_grad(), torch.autocast(device, torch.float16, enabled=not options.tiny):
             for images, _ in valid:
-                model(images.to(device))
+                model(images.to(device, memory_format=torch.channels_last))
         torch.save(model.state_dict(), Path(folder) / "model.pt")
 print(f"steps {done}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 
+from gpu_turn import wait_for_turn
 from made_data import Tokens
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
 
@@ -18,9 +19,11 @@ set_seed(0)
 config = GPT2Config(
     vocab_size=8192, n_positions=length, n_embd=width, n_layer=layers, n_head=width // 64
 )
+model = GPT2LMHeadModel(config)
+wait_for_turn()
 with tempfile.TemporaryDirectory() as folder:
     trainer = Trainer(
-        model=GPT2LMHeadModel(config),
+        model=model,
         args=TrainingArguments(
             output_dir=folder,
             num_train_epochs=2,

@@ -7,6 +7,7 @@ import tempfile
 
 import pytorch_lightning as lightning
 import torch
+from gpu_turn import wait_for_turn
 from made_data import Images
 from made_models import residual_network
 from torch.nn import functional
@@ -40,10 +41,13 @@ class Classifier(lightning.LightningModule):
 
 
 lightning.seed_everything(0)
-train = DataLoader(Images(steps * batch, size), batch, num_workers=6, pin_memory=True)
+train = DataLoader(
+    Images(steps * batch, size), batch, num_workers=6, pin_memory=True, persistent_workers=True
+)
 valid = DataLoader(Images(2 * batch, size), batch, num_workers=2, pin_memory=True)
+model = Classifier()
+wait_for_turn()
 with tempfile.TemporaryDirectory() as folder:
-    model = Classifier()
     trainer = lightning.Trainer(
         max_epochs=2,
         default_root_dir=folder,

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 import torch
+from gpu_turn import wait_for_turn
 from made_data import Tokens
 from torch import nn
 from torch.nn import functional
@@ -39,14 +40,21 @@ class Recurrent(nn.Module):
 
 
 torch.manual_seed(0)
-model = Recurrent().to(device)
+model = Recurrent()
+wait_for_turn()
+model.to(device)
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 net = model
 if options.fixed and not options.tiny:
     example = torch.zeros(batch, length, dtype=torch.long, device=device)
     net = torch.cuda.make_graphed_callables(model, (example,))
 train = DataLoader(
-    Tokens(steps * batch, length, 1024), batch, shuffle=True, num_workers=4, pin_memory=True
+    Tokens(steps * batch, length, 1024),
+    batch,
+    shuffle=True,
+    num_workers=4,
+    pin_memory=True,
+    persistent_workers=True,
 )
 valid = DataLoader(Tokens(2 * batch, length, 1024), batch, num_workers=2)
 done = 0

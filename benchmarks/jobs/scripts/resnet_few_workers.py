@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 import torch
+from gpu_turn import wait_for_turn
 from made_data import Images
 from made_models import residual_network
 from torch.nn import functional
@@ -14,16 +15,19 @@ from torch.utils.data import DataLoader
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--tiny", action="store_true", help="small enough for a CPU")
-parser.add_argument("--fixed", action="store_true", help="enough workers")
+parser.add_argument("--fixed", action="store_true", help="enough workers, little to do for them")
 options = parser.parse_args()
-size, batch, channels, steps = (32, 4, 8, 6) if options.tiny else (128, 64, 64, 25)
-workers, device = (12 if options.fixed else 2), ("cpu" if options.tiny else "cuda")
+size, batch, channels, steps = (32, 4, 8, 6) if options.tiny else (128, 64, 96, 25)
+workers, passes = (8, 0) if options.fixed else (2, 2)
+device = "cpu" if options.tiny else "cuda"
 
 torch.manual_seed(0)
-model = residual_network(channels, 2, 100).to(device)
+model = residual_network(channels, 2, 100)
+wait_for_turn()
+model.to(device)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
 train = DataLoader(
-    Images(steps * batch, size, passes=2),
+    Images(steps * batch, size, passes=passes),
     batch,
     shuffle=True,
     num_workers=workers,

@@ -8,8 +8,10 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import torch
+from gpu_turn import wait_for_turn
 from made_data import Tokens
 from made_models import GPT
+from torch import nn
 from torch.utils.data import DataLoader
 
 parser = argparse.ArgumentParser()
@@ -26,7 +28,9 @@ length, width, layers = (32, 64, 1) if options.tiny else (512, 768, 8)
 batch, device = (4, "cpu") if options.tiny else (options.batch, "cuda")
 
 torch.manual_seed(0)
-model = GPT(8192, length, width, layers, saves_memory=options.checkpointing).to(device)
+model = GPT(8192, length, width, layers, saves_memory=options.checkpointing)
+wait_for_turn()
+model.to(device)
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
 net = torch.compile(model, mode=options.compile_mode) if options.compile_mode else model
 count = options.steps * options.accumulate * batch
@@ -41,7 +45,7 @@ train = DataLoader(
 valid = DataLoader(Tokens(2 * batch, length, 8192), batch, num_workers=2, pin_memory=True)
 
 
-def loss_of(texts: dict[str, torch.Tensor]) -> torch.Tensor:
+def loss_of(net: nn.Module, texts: dict[str, torch.Tensor]) -> torch.Tensor:
     ids = texts["input_ids"].to(device, non_blocking=True)
     lower = options.dtype == "bfloat16"
     with torch.autocast(device, torch.bfloat16) if lower else nullcontext():
@@ -51,9 +55,9 @@ def loss_of(texts: dict[str, torch.Tensor]) -> torch.Tensor:
 done = 0
 with tempfile.TemporaryDirectory() as folder:
     for epoch in range(2):
-        net.train()
+        model.train()
         for number, texts in enumerate(train, 1):
-            loss = loss_of(texts) / options.accumulate
+            loss = loss_of(net, texts) / options.accumulate
             loss.backward()
             if number % options.accumulate:
                 continue
@@ -65,9 +69,9 @@ with tempfile.TemporaryDirectory() as folder:
             done += 1
             if done % (options.steps // 3) == 1:
                 print(f"epoch {epoch} step {done} loss {loss.item() * options.accumulate:.4f}")
-        net.eval()
-        with torch.no_grad():
-            checked = [loss_of(texts).item() for texts in valid]
+        model.eval()
+        with torch.no_grad():  # two batches are not worth compiling for
+            checked = [loss_of(model, texts).item() for texts in valid]
         print(f"epoch {epoch} validation loss {sum(checked) / len(checked):.4f}")
         torch.save(model.state_dict(), Path(folder) / "model.pt")
 print(f"steps {done}")

@@ -1,0 +1,98 @@
+"""Whole programs on a CUDA device, plain and traced."""
+
+import sys
+
+import pytest
+
+from gpu_programs import TRACEML_RUN, run_all, summary_of
+
+pytestmark = pytest.mark.gpu
+
+COMPILED = {
+    "a model": (
+        "layers = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)).cuda()\n"
+        "model = torch.compile(layers)\n"
+        "optimizer = torch.optim.AdamW(model.parameters())\n"
+        "for _ in range(12):\n"
+        "    x = torch.randn(32, 64).to('cuda')\n"
+        "    model(x).square().mean().backward()\n"
+        "    optimizer.step(); optimizer.zero_grad()\n"
+    ),
+    "reading values": (
+        "model = nn.Linear(64, 8).cuda()\n"
+        "optimizer = torch.optim.AdamW(model.parameters())\n"
+        "@torch.compile(backend='eager')\n"
+        "def measured(x):\n"
+        "    if x.sum() > 0:\n"
+        "        x = x * x.max().item()\n"
+        "    torch.cuda.synchronize()\n"
+        "    return float(x.mean()) + int(x.min()) + len(x.cpu().tolist()) + len(x.to('cpu'))\n"
+        "for step in range(6):\n"
+        "    x = torch.full((32, 64), 1.0 if step % 2 else -1.0, device='cuda')\n"
+        "    model(x).square().mean().backward()\n"
+        "    optimizer.step(); optimizer.zero_grad()\n"
+        "    print(measured(x))\n"
+    ),
+}
+COMPILED_SCRIPT = """\
+import torch, torch._dynamo as dynamo
+from torch import nn
+{body}
+print(dict(dynamo.utils.counters['stats']), dict(dynamo.utils.counters['graph_break']))
+"""
+
+WHOLE = (
+    "import torch, traceml\n"
+    "from torch import nn\n"
+    "from torch.utils.data import DataLoader, TensorDataset\n"
+    "data = TensorDataset(torch.randn(20000, 1024), torch.randn(20000, 1))\n"
+    "model = nn.Sequential(nn.Linear(1024, 4096), nn.ReLU(), nn.Linear(4096, 1)).cuda()\n"
+    "optimizer = torch.optim.AdamW(model.parameters())\n"
+    "for x, y in DataLoader(data, batch_size=200, pin_memory=True):\n"
+    "    with traceml.trace_time('augment', use_gpu=True):\n"
+    "        x = x.cuda(non_blocking=True) * 2\n"
+    "    loss = nn.functional.mse_loss(model(x), y.cuda(non_blocking=True))\n"
+    "    loss.backward(); optimizer.step(); optimizer.zero_grad()\n"
+    "    traceml.log_metrics({'loss': loss})\n"
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("programs")
+
+
+@pytest.fixture(scope="module")
+def ran(folder):
+    """All programs by their names: the compiled ones plain and traced, the whole run traced."""
+    commands = {}
+    for number, (name, body) in enumerate(COMPILED.items()):
+        script = folder / f"compiled_{number}.py"
+        script.write_text(COMPILED_SCRIPT.format(body=body))
+        commands[f"{name}, plain"] = [sys.executable, script]
+        commands[f"{name}, traced"] = [*TRACEML_RUN, "--run-name", f"compiled-{number}", script]
+    (folder / "train.py").write_text(WHOLE)
+    commands["whole"] = [*TRACEML_RUN, "train.py", "--run-name", "whole"]
+    return dict(zip(commands, run_all(list(commands.values()), folder), strict=True))
+
+
+@pytest.mark.parametrize(("number", "name"), list(enumerate(COMPILED)))
+def test_compiled_code_gains_no_graph_and_no_break(ran, folder, number, name):
+    plain, traced = ran[f"{name}, plain"], ran[f"{name}, traced"]
+    assert plain.returncode == traced.returncode == 0, plain.stderr + traced.stderr
+    assert traced.stdout == plain.stdout
+    assert summary_of(folder, f"compiled-{number}")["tracer"]["failures"] == 0
+
+
+def test_a_whole_run_on_the_gpu(ran, folder):
+    assert ran["whole"].returncode == 0, ran["whole"].stderr
+    summary = summary_of(folder, "whole")
+    average = summary["step_time"]["global"]["average"]
+    assert summary["step_time"]["metadata"]["training_total_steps"] == 100
+    assert summary["step_time"]["global"]["window"]["diagnosis_clock"] == "gpu"
+    assert all(average[key] is not None for key in ("h2d_ms", "forward_ms", "step_time_gpu_ms"))
+    assert summary["meta"]["gpus_observed"] == 1
+    assert summary["step_memory"]["global"]["average"]["peak_allocated_bytes"] > 1e6
+    assert summary["metrics"]["loss"]["count"] == 100
+    assert summary["regions"][0]["gpu_total_ms"] is not None
+    assert summary["tracer"]["failures"] == 0
