@@ -3,6 +3,7 @@
 from dataclasses import asdict
 
 from failing import report, standing
+from traceml.model.environment import MARKS
 from traceml.model.failure import AgentSaw, Death, Doing, MemoryAtFailure, Stall
 from traceml.store import failures
 
@@ -56,3 +57,14 @@ def test_stacks_are_kept_with_the_run_and_stay_bounded(tmp_path):
     name = failures.keep_stacks(tmp_path, 2, 7, b"x" * (failures.MOST_STACK_BYTES + 9))
     assert name == "stacks/rank-2-7.txt"
     assert (tmp_path / name).stat().st_size == failures.MOST_STACK_BYTES
+
+
+def test_scripts_of_another_machine_are_not_taken_for_this_ones(tmp_path):
+    """Two machines share the folder; the marks of earlier versions name no machine."""
+    (tmp_path / MARKS).mkdir()
+    for name in ("script-12-node-a", "script-12-node-b", "script-34-node-b", "script-56"):
+        (tmp_path / MARKS / name).touch()
+    (tmp_path / MARKS / "script-x-node-a").touch()
+    assert failures.script_pids(tmp_path, "node-a") == [12, 56]
+    assert failures.script_pids(tmp_path, "node-b") == [12, 34, 56]
+    assert failures.script_pids(tmp_path, "") == [12, 34, 56]

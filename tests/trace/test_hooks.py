@@ -759,3 +759,29 @@ def test_an_allocator_without_statistics_costs_neither_phases_nor_losses(
     assert (steps["backward_ns"] > 0).all()
     assert (steps["flags"] & int(StepFlag.LOSS_SEEN)).all()
     assert len(no_memory_statistics) == files.head().counters["failures"] == 1
+
+
+def test_a_script_that_clears_the_collectors_callbacks_ends_as_usual(traced):
+    others = [each for each in gc.callbacks if each is not traced.session.collections.callback]
+    try:
+        gc.callbacks.clear()
+        model = nn.Linear(4, 1)
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), make_loader())
+        assert len(traced.complete()) == 8
+    finally:
+        gc.callbacks[:] = others
+    assert not traced.session.restores
+
+
+def test_a_hook_that_cannot_be_taken_out_leaves_no_other_in(tmp_path):
+    before = patched_places()
+    session = current.start(tmp_path, None, None)
+    hooks.install(session)
+
+    def fail():
+        raise ValueError("somebody else has taken it out")
+
+    session.restores.append(fail)
+    current.end()
+    assert patched_places() == before
+    assert session._failures == 1

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import site
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import traceml
 from processes import PYTHON, TORCH_STEPS, TRACEML, Finished, in_terminal, run, run_traceml, started
 
 TRAIN = TORCH_STEPS + "take_steps(6)\n"
@@ -339,3 +342,18 @@ def test_a_sitecustomize_that_raises_does_so_as_without_us(tmp_path: Path) -> No
     assert done.stderr.count(plain.stderr) >= 1
     assert (done.status, done.stdout) == (plain.status, plain.stdout)
     assert done.why == "The script never imported torch."
+
+
+def test_what_an_interpreter_leaves_behind_names_its_machine(tmp_path):
+    """Two machines that share a folder may have processes of the same number."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    inject = Path(traceml.__file__).parent / "trace" / "inject"
+    environment = {**os.environ, "TRACEML_RUN_FOLDER": str(folder), "PYTHONPATH": str(inject)}
+    failing = subprocess.Popen(
+        [sys.executable, "-c", "1 / 0"], env=environment, stderr=subprocess.DEVNULL
+    )
+    failing.wait()
+    left = {path.name for path in (folder / "marks").iterdir()}
+    me = f"{failing.pid}-{socket.gethostname()}"
+    assert {f"script-{me}", f"failure-{me}.json"} <= left

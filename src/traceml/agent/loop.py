@@ -220,7 +220,7 @@ class Agent:
 
     def _follow_scripts(self) -> None:
         """A script that dies before its first step has no ring yet."""
-        for pid in script_pids(self._folder):
+        for pid in script_pids(self._folder, socket.gethostname()):
             if pid not in self._scripts:
                 self._scripts.add(pid)
                 self._watch.follow(pid)

@@ -23,9 +23,10 @@ INTERPRETER_MARK = "interpreter.json"
 TRAINER_MARK = "trainer.json"
 """Describes the interpreter of the first process that took a training step."""
 SCRIPT_MARK = "script-"
-"""Before a pid: the interpreter of a script, or of a rank, was started."""
+"""Before a pid and the machine's name, `script-12-node-a`: the interpreter of a script, or of a
+rank, was started. Earlier versions left the machine out."""
 FAILURE_MARK = "failure-"
-"""Before a pid: the exception that ended the interpreter of a script, of a rank, or of the last
+"""Before the same: the exception that ended the interpreter of a script, of a rank, or of the last
 helper that failed below one (`failure-below-`)."""
 AGENT_MARK = "agent"
 """The agent's process number and its host: who a training process may allow to look into it."""

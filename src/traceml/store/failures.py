@@ -90,11 +90,18 @@ def read_left_reports(folder: Path) -> tuple[FailureReport, ...]:
     return tuple(found)
 
 
-def script_pids(folder: Path) -> list[int]:
-    """The processes of the scripts and ranks that were started, by the marks they left."""
+def script_pids(folder: Path, machine: str) -> list[int]:
+    """The processes of the scripts and ranks that were started on a machine, by their marks.
+
+    Where the machine is not known (an empty name) those of all; a mark without one is everybody's.
+    """
     marks = (folder / MARKS).glob(f"{SCRIPT_MARK}*")
-    names = (path.name.removeprefix(SCRIPT_MARK) for path in marks)
-    return sorted(int(name) for name in names if name.isdigit())
+    parts = (path.name.removeprefix(SCRIPT_MARK).partition("-") for path in marks)
+    return sorted({int(pid) for pid, _, of in parts if pid.isdigit() and _is_one(of, machine)})
+
+
+def _is_one(machine: str, other: str) -> bool:
+    return machine == other or not machine or not other
 
 
 def _report(message: Any) -> FailureReport | None:

@@ -91,7 +91,7 @@ def load_run(folder: Path) -> RunRecords:
         reports=failures.reports(messages, numbers, failures.read_left_reports(folder)),
         seen=replace(
             failures.with_final_ranks(failures.read_seen(folder), numbers),
-            scripts=tuple(failures.script_pids(folder)),
+            scripts=tuple(failures.script_pids(folder, manifest.hostname)),
         ),
         lineage=read_lineage(folder),
         stack_bursts=read_stack_samples(folder),

@@ -256,4 +256,9 @@ def _watch_communication(session: Session, watched: models.Models) -> None:
 def _watch_garbage_collection(session: Session) -> None:
     callback = session.collections.callback
     gc.callbacks.append(callback)
-    session.restores.append(lambda: gc.callbacks.remove(callback))
+
+    def remove() -> None:
+        if callback in gc.callbacks:  # a script may have cleared the list
+            gc.callbacks.remove(callback)
+
+    session.restores.append(remove)

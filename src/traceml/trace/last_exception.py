@@ -16,10 +16,11 @@ from traceml.trace.failure import NO_FAILURES, describe
 from traceml.trace.place import has_rank, place_in_environment
 
 
-def leave_report(error: BaseException, script: int | None) -> None:
-    """Leave a mark with the exception; `script` is the pid of the script whose helper this is.
+def leave_report(error: BaseException, script: int | None, machine: str) -> None:
+    """Leave a mark with the exception, named after this process and its machine.
 
-    Of the helpers of one script only the last that failed is kept.
+    A helper's is named after the pid of the script that it helps, `script`: of the helpers of one
+    script only the last that failed is kept.
     """
     folder = os.environ.get(RUN_FOLDER)
     if not folder or isinstance(error, NO_FAILURES):
@@ -31,7 +32,8 @@ def leave_report(error: BaseException, script: int | None) -> None:
         pid=os.getpid(),
         started_by=script,
     )
-    name = f"{FAILURE_MARK}{os.getpid() if script is None else f'below-{script}'}.json"
+    process = os.getpid() if script is None else f"below-{script}"
+    name = f"{FAILURE_MARK}{process}-{machine}.json"
     content = json.dumps(asdict(report)).encode(errors="replace")
     _write_atomically(Path(folder) / MARKS / name, content)
 

@@ -42,7 +42,7 @@ _current_stream: Any = getattr(torch._C, "_cuda_getCurrentStream", None)
 class _OnDevice:
     """Everything of CUDA's that is kept between two backward passes, in one object.
 
-    A forked child sets it aside whole: nothing in it may be touched or freed there.
+    A forked child lets go of it whole: nothing in it may be touched there.
     """
 
     __slots__ = ("coming", "hosts", "latest", "marks", "unscaled")
@@ -56,10 +56,6 @@ class _OnDevice:
         """The last loss that was not sent for: detached, its version, its stream, whose it is."""
         self.unscaled: tuple[Any, torch.Tensor] | None = None
         """A reference to what a `GradScaler` made, and the loss that it was made from."""
-
-
-_inherited: list[_OnDevice] = []
-"""In a forked child: the parent's, kept so that nothing in it is ever freed."""
 
 
 class Losses:
@@ -76,8 +72,7 @@ class Losses:
         session.forgets.append(self.forget)
 
     def forget(self) -> None:
-        """Begin anew in a forked child."""
-        _inherited.append(self.on_device)
+        """Begin anew in a forked child; the session keeps the parent's for ever (see `forked`)."""
         self.on_device = _OnDevice()
         self._due_ns = self._sent = 0
         self._record = -1

@@ -298,8 +298,8 @@ class Session:
 
     def stop(self) -> None:
         """Record nothing any more; the ring stays for the agent."""
-        self.active = False
         self.take_hooks_out()
+        self.active = False
 
     def give_up(self, reason: str) -> None:
         """Record nothing in this process, and say why: to the user, and for the summary."""
@@ -323,7 +323,7 @@ class Session:
         if self.ring is not None:
             self.ring.mark_recording_ended()
         while self.restores:
-            self.restores.pop()()
+            self.guard(self.restores.pop(), any_thread=True)()
 
     def forget_parent(self) -> None:
         """In a forked child: nothing of the parent's is ours; a ring of our own may come.

@@ -166,8 +166,13 @@ def _watch_end():
     is_helper = script.isdigit() and script != pid and not has_own_rank
     if not is_helper:
         os.environ["TRACEML_SCRIPT"] = pid + ":" + rank
-        mark("script-" + pid)
+        mark("script-" + pid + "-" + _machine())
     atexit.register(_end, int(pid), int(script) if is_helper else None)
+
+
+def _machine():
+    """Its name: of machines that share a folder, two may have processes of the same number."""
+    return os.uname()[1] if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "")
 
 
 def _end(pid, script):
@@ -186,7 +191,7 @@ def _end(pid, script):
 def _leave_report(error, script):
     from traceml.trace.last_exception import leave_report
 
-    leave_report(error, script)
+    leave_report(error, script, _machine())
 
 
 def _run_users_own():
