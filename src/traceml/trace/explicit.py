@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
@@ -15,6 +17,8 @@ class ExplicitSteps:
     def __init__(self, session: Session, models: Models) -> None:
         self._session = session
         self._models = models
+        self._latest: Callable[[], Any] = lambda: None
+        """The model of the last step, if it is still there."""
         self.enter = session.guard(self._enter, any_thread=True)
         self.exit = session.guard(self._exit)
         self.watch = session.guard(models.watch_one, any_thread=True)
@@ -25,11 +29,16 @@ class ExplicitSteps:
             session.follow_this_thread()
             if session.thread != get_ident():
                 return  # another thread trains already
-        if model is not None and not self._models.watches(model):
-            self._models.watch_one(model)
+        if model is not None and self._latest() is not model:
+            self._meet(model)
         if not session.identified:
             session.identify()
         session.recorder.note_boundary(session.tracer.enter_step, None)
+
+    def _meet(self, model: Any) -> None:
+        if not self._models.watches(model):
+            self._models.watch_one(model)
+        self._latest = weakref.ref(model)
 
     def _exit(self, aborted: bool) -> None:
         session = self._session

@@ -331,7 +331,10 @@ class StepTracer:
             loss = _first_or_lost(loss, later)
         if loss is None:
             return self._end_awaited_loss()
-        self._know_loss(loss, self.steps + 1)
+        if self.finite_step and loss - loss == 0.0:  # as nearly always
+            self.finite_step, self.finite_loss = self.steps + 1, loss
+        else:
+            self._know_loss(loss, self.steps + 1)
         return loss, _LOSS_SEEN, 0
 
     def _end_awaited_loss(self) -> tuple[float, int, int]:
@@ -453,9 +456,15 @@ class StepTracer:
     def begin_forward(self, mode: int, now: int, mark: Any) -> None:
         """The model is called; the mode says whether it trains and whether gradients are kept."""
         if mode == TRAINING_WITH_GRADIENTS:
-            self._have_training_forward(now, mark)
+            if self._had_forward:
+                self._have_training_forward(now, mark)
+            self._had_training_forward = True
+            self._evaluated_at = None
         self._had_forward = True
-        self.begin(FORWARD, now, mark)
+        if self._start is None:
+            self.begin(FORWARD, now, mark)
+        else:
+            self._frames.append([FORWARD, now, 0, mark])
 
     def _have_training_forward(self, now: int, mark: Any) -> None:
         if not self._had_training_forward and self._had_forward and not self._frames:
@@ -504,7 +513,10 @@ class StepTracer:
             else:
                 self._take_loss(loss)
         self._totals[BACKWARDS] += 1
-        self.begin(BACKWARD, now, mark)
+        if self._start is None:
+            self.begin(BACKWARD, now, mark)
+        else:
+            self._frames.append([BACKWARD, now, 0, mark])
 
     def have_local_gradients(self, _: None, now: int, mark: Any) -> None:
         """This rank's own gradients are there; what is left of backward waits for the others'.
@@ -549,7 +561,10 @@ class StepTracer:
             self._drop_stale_frames()
         if identity in self._stepped and not self._explicit and not self._frames:
             self._close_at_optimizer_end()
-        self.begin(OPTIMIZER, now, mark)
+        if self._start is None:
+            self.begin(OPTIMIZER, now, mark)
+        else:
+            self._frames.append([OPTIMIZER, now, 0, mark])
 
     def end_optimizer(self, what: tuple[int, bool | None], now: int, mark: Any) -> None:
         """The optimizer has stepped; whether the GPU's queue had run dry by then comes with it."""
