@@ -101,6 +101,22 @@ def test_an_optimizer_that_is_compiled_later_is_seen_again(traced):
     assert (steps["micro_batches"][6:] == 1).all()
 
 
+def test_a_compiled_step_is_seen_after_one_that_failed_uncompiled(traced):
+    loop = Loop()
+
+    def fail(*_):
+        raise RuntimeError("out of memory, say")
+
+    hook = loop.optimizer.register_step_post_hook(fail)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        loop.step()
+    hook.remove()
+    loop.update = torch.compile(loop.optimizer.step, backend="eager")
+    for _ in range(8):
+        loop.step()
+    assert len(traced.complete()) >= 7  # the first may be taken for a part of the one that failed
+
+
 def test_an_optimizer_of_the_scripts_own_kind_is_seen_by_what_it_changes(traced):
     loop = Loop()  # torch's own is made, and never steps
 

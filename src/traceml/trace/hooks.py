@@ -74,7 +74,8 @@ def install(session: Session) -> None:
 def _watch_backward(
     session: Session, search: OptimizerSearch, compile_time: CompileTime, graphs: Graphs
 ) -> None:
-    begin, end = _backward_events(session, search, compile_time)
+    begin = _backward_begin(session, search)
+    end = _backward_end(session, search, compile_time)
     compile_time.after_compiling = search.look_again
     note = session.guard(session.recorder.note)
     close = session.guard(_close_backward)  # in another thread none was opened
@@ -91,17 +92,16 @@ def _watch_backward(
         session.replace(torch.autograd, name, timed)
 
 
-def _backward_events(
-    session: Session, search: OptimizerSearch, compile_time: CompileTime
-) -> tuple[Callable[[Any], Any], Callable[[], Any]]:
-    """What happens when gradients are asked for, and when they are there."""
-    tracer = session.tracer
-    begin_backward, end_backward = tracer.begin_backward, tracer.end_backward
+def _backward_begin(session: Session, search: OptimizerSearch) -> Callable[[Any], Any]:
+    """What happens when gradients are asked for."""
+    tracer, begin_backward = session.tracer, session.tracer.begin_backward
     glance = Glance(session)
     watch_scaling(session, glance.losses)
 
     def begin(tensors: Any) -> None:
-        if search.is_watching and not search.is_in_step:
+        if search.is_in_step:
+            search.forget_failed_step()
+        elif search.is_watching:
             search.look_for_change()
         _open_backward(session)
         loss: Any = None
@@ -116,6 +116,15 @@ def _backward_events(
         for event, what in seen:
             session.recorder.note_on_host(event, what)
 
+    return session.guard(begin)
+
+
+def _backward_end(
+    session: Session, search: OptimizerSearch, compile_time: CompileTime
+) -> Callable[[], Any]:
+    """What happens when the gradients are there."""
+    tracer, end_backward = session.tracer, session.tracer.end_backward
+
     def end() -> None:
         _close_backward(session)
         if compile_time.elsewhere_ns:
@@ -128,7 +137,7 @@ def _backward_events(
         if search.passes > search.patience and not search.is_in_step:
             search.look()
 
-    return session.guard(begin), session.guard(end)
+    return session.guard(end)
 
 
 def _timed_backward(

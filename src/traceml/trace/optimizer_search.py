@@ -11,6 +11,7 @@ import gc
 import sys
 import weakref
 from collections.abc import Iterable, Iterator
+from types import FrameType
 from typing import Any
 
 from torch import nn
@@ -36,6 +37,8 @@ MAX_SEARCHES = 3
 """Looks through the callers' variables for an optimizer; each takes a tenth of a millisecond."""
 MAX_ITEMS = 100
 """A longer list or dictionary of a caller's is not looked through for optimizers."""
+
+_OPTIMIZER_FILE = Optimizer.__getstate__.__code__.co_filename
 
 
 class WatchedParameters:
@@ -104,6 +107,15 @@ class OptimizerSearch:
         self.usual_passes, self.passes = self.passes, 0
         self.is_watching = False
         self._watched, self._searches = [], 0
+
+    def forget_failed_step(self) -> None:
+        """A backward pass begins in a step: in its closure, unless the step was left by an error.
+
+        Torch calls no hook where a step raises, but what runs a step is not among the callers then.
+        """
+        if not _runs_optimizer_step():
+            self.is_in_step = False
+            self._session.recorder.lose_track()
 
     def look_again(self) -> None:
         """Something was compiled, maybe an optimizer's step: look after the next backward pass."""
@@ -215,6 +227,16 @@ class OptimizerSearch:
 def _optimizers_in(changed: list[WatchedParameters]) -> int:
     """How many optimizers have stepped; of a script's own kind it is not known, and one counts."""
     return max(1, sum(each.is_optimizer for each in changed))
+
+
+def _runs_optimizer_step() -> bool:
+    """Whether torch's wrapper around every optimizer's step is among the callers."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename == _OPTIMIZER_FILE:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _any_optimizer_made() -> bool:
