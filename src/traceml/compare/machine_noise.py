@@ -205,7 +205,10 @@ def _unsteady(a: Conditions, b: Conditions) -> Source | None:
     if reach is None:
         return None
     found = spread_of_parts(a.block_means_ms), spread_of_parts(b.block_means_ms)
-    words = "the step time varied by {} from one eighth of A to another, and by {} in B"
+    words = (
+        "the step time drifted within the runs (standard deviation between eighths of a run: {} in "
+        "A, {} in B)"
+    )
     return Source(SourceKind.UNSTEADY, *found, 0.0, reach, _filled(words, found))
 
 
@@ -219,7 +222,7 @@ def _virtual_cpu(a: Conditions, b: Conditions) -> Source | None:
     depends = max(run.host_dependence for run in (a, b) if run.is_virtual)
     wandering = wandering_reach(a.block_means_ms, b.block_means_ms) or 0.0
     scatter = math.sqrt(max(0.0, (VIRTUAL_CPU_LOG * depends) ** 2 - wandering**2))
-    words = "the CPU is a virtual machine's, and what its neighbours do is not on record"
+    words = "they ran on a virtual machine, whose neighbours' load is not recorded"
     found = float(a.is_virtual), float(b.is_virtual)
     return Source(SourceKind.VIRTUAL_CPU, *found, 0.0, scatter, words)
 
