@@ -203,6 +203,49 @@ def test_a_real_change_is_still_found(a: Summary, b: Summary) -> None:
     assert found.allowance_pct < 9
 
 
+@pytest.mark.parametrize(
+    ("slow", "fast"),
+    [
+        pytest.param(
+            made(120),
+            made(100, {"cpu_percent": 94.0, "cpu_other_percent": 44.0}),
+            id="other programs on the host",
+        ),
+        pytest.param(
+            made(300, process={"cpu_percent": 8.0}),
+            made(
+                100,
+                {"cpu_percent": 100.0, "cpu_other_percent": 60.0},
+                {"cpu_percent": 50.0, "runqueue_percent": 52.0},
+            ),
+            id="waiting for a core",
+        ),
+        pytest.param(
+            made(115, {"cpu_throttled_percent": 0.0}),
+            made(100, {"cpu_throttled_percent": 10.0}),
+            id="a CPU quota",
+        ),
+        pytest.param(on_gpu(110), on_gpu(100, {"gpu_clock_percent": 74.0}), id="a throttled GPU"),
+        pytest.param(
+            on_gpu(110), on_gpu(100, {"gpu_mem_bytes": 40 * GIB}), id="a neighbour on the GPU"
+        ),
+    ],
+)
+def test_what_slowed_the_faster_run_explains_nothing(slow: Summary, fast: Summary) -> None:
+    """A run that had less of the machine and is faster all the same has become faster."""
+    assert verdict(slow, fast).status == "IMPROVEMENT"
+    assert verdict(fast, slow).status == "REGRESSION"
+
+
+def test_noise_may_hide_a_change_either_way() -> None:
+    """B had the busier host and took as long: it may well have become faster."""
+    terms = Terms(history=History(0.001, 40), tolerance=0.05)
+    busy = {"cpu_percent": 94.0, "cpu_other_percent": 44.0}
+    assert verdict(made(100.1), made(100), terms).status == "NO CHANGE"
+    assert verdict(made(100.1), made(100, busy), terms).status == "INCONCLUSIVE"
+    assert verdict(made(100), made(100.1, busy), terms).status == "INCONCLUSIVE"
+
+
 def test_a_large_change_is_found_on_a_busy_machine() -> None:
     busy = {"cpu_percent": 80.0, "cpu_other_percent": 30.0}
     found = verdict(made(100, busy), made(150, busy))

@@ -104,7 +104,8 @@ def _status(found: Observed, allowance: Allowance, sides: Sides, terms: Terms) -
         return None
     change = found.change
     if change is not None and not sides.several:
-        change = change.widened(allowance.share)  # the steps of one run do not show the next run
+        # The steps of one run do not show the next run, and noise may hide a change either way.
+        change = change.widened(allowance.either_way_share)
     if change is not None and change.lies_between(*_no_change(found, terms)):
         return Status.NO_CHANGE
     if not _is_real(found, allowance, sides):
