@@ -201,12 +201,21 @@ def next_step(
     if status is Status.REGRESSION:
         return "Find what grew between A and B: model, batch, or what is kept between steps."
     if status is Status.INCONCLUSIVE and main_status is None:
-        return "Compare runs that took at least a few training steps with tracing on."
+        return _measure_first(sides)
     if status is Status.INCONCLUSIVE:
         return _more_runs(found, sides)
     if status is Status.IMPROVEMENT and diagnosis and diagnosis.status and diagnosis.action:
         return f"B is {diagnosis.status}: {diagnosis.action}"
     return "Nothing to do."
+
+
+def _measure_first(sides: Sides) -> str:
+    """What to do where a side has no steps: mend what ended it, where that is known."""
+    for name, runs in (("A", sides.a), ("B", sides.b)):
+        for run in runs:
+            if run.failure is not None and run.failure.summary:
+                return f"Mend {name} first, then compare again. {run.failure.summary}"
+    return "Compare runs that took at least a few training steps with tracing on."
 
 
 def _more_runs(found: Judgement, sides: Sides) -> str:
