@@ -13,10 +13,12 @@ from compared_runs import run
 from traceml.compare.pair import compare, compare_groups
 from traceml.compare.record import Verdict, to_json
 from traceml.compare.terms import History, Terms
+from traceml.compare.words import noise_words
 from traceml.summaries.record import Summary
 from traceml.text.comparison import comparison_text
 
 NAMES = ("a", "b")
+ON_CPU = {"global": {"window": {"diagnosis_clock": "cpu"}}}
 GIB = 2.0**30
 QUIET = {"cpu_percent": 52.0, "cpu_other_percent": 2.0, "cpu_steal_percent": 0.0}
 """One core of two, nearly all of it the run's own."""
@@ -150,7 +152,7 @@ def test_what_the_machine_did_is_no_verdict(a: Summary, b: Summary, kind: str, w
     assert words in there.why and "a difference of this size can come from that" in there.why
     assert "while the machine is otherwise idle" in there.next
     text = " ".join(comparison_text(compare(a, b, NAMES)).split())
-    assert f"assuming ±{there.allowance_pct:.3g}% run-to-run noise instead of ±" in text
+    assert f"assuming {noise_words(there.noise.share)} instead of ±" in text
 
 
 @pytest.mark.parametrize(
@@ -199,6 +201,49 @@ def test_a_real_change_is_still_found(a: Summary, b: Summary) -> None:
     found = verdict(a, b)
     assert (found.status, verdict(b, a).status) == ("REGRESSION", "IMPROVEMENT")
     assert found.allowance_pct < 9
+
+
+@pytest.mark.parametrize(
+    ("slow", "fast"),
+    [
+        pytest.param(
+            made(120),
+            made(100, {"cpu_percent": 94.0, "cpu_other_percent": 44.0}),
+            id="other programs on the host",
+        ),
+        pytest.param(
+            made(300, process={"cpu_percent": 8.0}),
+            made(
+                100,
+                {"cpu_percent": 100.0, "cpu_other_percent": 60.0},
+                {"cpu_percent": 50.0, "runqueue_percent": 52.0},
+            ),
+            id="waiting for a core",
+        ),
+        pytest.param(
+            made(115, {"cpu_throttled_percent": 0.0}),
+            made(100, {"cpu_throttled_percent": 10.0}),
+            id="a CPU quota",
+        ),
+        pytest.param(on_gpu(110), on_gpu(100, {"gpu_clock_percent": 74.0}), id="a throttled GPU"),
+        pytest.param(
+            on_gpu(110), on_gpu(100, {"gpu_mem_bytes": 40 * GIB}), id="a neighbour on the GPU"
+        ),
+    ],
+)
+def test_what_slowed_the_faster_run_explains_nothing(slow: Summary, fast: Summary) -> None:
+    """A run that had less of the machine and is faster all the same has become faster."""
+    assert verdict(slow, fast).status == "IMPROVEMENT"
+    assert verdict(fast, slow).status == "REGRESSION"
+
+
+def test_noise_may_hide_a_change_either_way() -> None:
+    """B had the busier host and took as long: it may well have become faster."""
+    terms = Terms(history=History(0.001, 40), tolerance=0.05)
+    busy = {"cpu_percent": 94.0, "cpu_other_percent": 44.0}
+    assert verdict(made(100.1), made(100), terms).status == "NO CHANGE"
+    assert verdict(made(100.1), made(100, busy), terms).status == "INCONCLUSIVE"
+    assert verdict(made(100), made(100.1, busy), terms).status == "INCONCLUSIVE"
 
 
 def test_a_large_change_is_found_on_a_busy_machine() -> None:
@@ -277,13 +322,36 @@ def test_a_pace_that_changed_in_one_run_alone_is_the_machines() -> None:
     found = verdict(paced(100, 1.0), paced(112, 1.5))
     assert found.status == "INCONCLUSIVE" and kinds(found) == ["unsteady"]
     assert found.noise is not None and found.noise.sources[0].summary == (
-        "the step time varied by 0% from one eighth of A to another, and by 20% in B"
+        "the step time drifted within the runs (standard deviation between eighths of a run: 0% in "
+        "A, 20% in B)"
     )
 
 
 def test_a_pace_that_changes_alike_in_both_runs_is_their_own() -> None:
     found = verdict(paced(100, 1.1), paced(120, 1.1))
     assert (found.allowance_pct, kinds(found)) == (7.5, [])
+
+
+def test_noise_of_more_than_the_whole_step_is_told_as_a_factor() -> None:
+    """ "±489%" reads as if a step could get 489 % shorter."""
+    comparison = compare(paced(100, 1.0), paced(200, 40.0), NAMES)
+    found = comparison.verdict
+    assert found.status == "INCONCLUSIVE" and found.allowance_pct > 100
+    factor = f"a factor of {1 + found.allowance_pct / 100:.3g}"
+    assert f"within the assumed run-to-run noise of {factor}" in found.why
+    assert f"only a change beyond {factor}" in found.next
+    assert f"assuming run-to-run noise of {factor} instead of ±7.5%" in " ".join(
+        comparison_text(comparison).split()
+    )
+
+
+def test_a_change_that_only_both_kinds_of_noise_together_explain_says_so() -> None:
+    wild = {"count": 400, "stdev_ms": 20.0, "effective_count": 100.0}
+    a, b = (run({"step_time_ms": ms}, steps=wild, step_time=ON_CPU) for ms in (100.0, 108.0))
+    found = verdict(a, b)
+    low, high = found.ratio_interval or (0.0, 0.0)
+    assert found.status == "INCONCLUSIVE" and 1 < low < 1.08 < high
+    assert "within the ±9.43% of step-to-step variation and run-to-run noise together" in found.why
 
 
 def on_virtual(summary: Summary) -> Summary:
@@ -294,9 +362,7 @@ def on_virtual(summary: Summary) -> Summary:
 def test_the_neighbours_of_a_virtual_machine_are_on_no_record() -> None:
     found = verdict(on_virtual(made()), on_virtual(made(115)))
     assert (found.status, kinds(found)) == ("INCONCLUSIVE", ["virtual_cpu"])
-    assert (
-        "the CPU is a virtual machine's, and what its neighbours do is not on record" in found.why
-    )
+    assert "they ran on a virtual machine, whose neighbours' load is not recorded" in found.why
     assert found.next.startswith("Run both sides again: one run each"), "nothing to make idle"
     assert verdict(on_virtual(made()), on_virtual(made(150))).status == "REGRESSION"
     assert verdict(on_virtual(on_gpu()), on_virtual(on_gpu(110))).status == "REGRESSION"

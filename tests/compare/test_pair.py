@@ -198,6 +198,15 @@ def test_no_number_of_runs_is_said_where_nothing_shows_how_they_spread() -> None
     assert "three or more per side show how much runs differ" in verdict.next
 
 
+def test_a_side_that_failed_before_it_was_measured_is_to_be_mended_first() -> None:
+    failure = {"kind": "EXCEPTION", "summary": "The script failed: NameError: x."}
+    failed = run({"step_time_ms": None}, failure=failure)
+    good = run({"step_time_ms": 9})
+    there, back = compare(good, failed, NAMES).verdict, compare(failed, good, NAMES).verdict
+    assert there.next == "Mend B first, then compare again. The script failed: NameError: x."
+    assert back.next.startswith("Mend A first")
+
+
 def test_an_unmeasured_side_is_named() -> None:
     verdict = compare(run({"step_time_ms": 9}), run({"step_time_ms": None}), NAMES).verdict
     assert "not measured in B" in verdict.why

@@ -158,10 +158,15 @@ def test_where_a_run_comes_from_is_told_in_tables() -> None:
 
 def test_what_the_tracer_could_not_do_is_said_last() -> None:
     made = make_run()
-    health = TracerHealth(steps_lost=3, failures=1, last_failure="ring full")
+    health = TracerHealth(steps_lost=3, failures=1, last_failure="ring full", values_refused=1)
     page = page_of(replace(made, ranks=(replace(made.ranks[0], health=health),)))
     (table,) = part(page, "tracer").tables
-    assert [row.cells[1] for row in table.rows] == ["3 steps lost", "1 tracer failure", "ring full"]
+    assert [row.cells[1] for row in table.rows] == [
+        "3 steps lost",
+        "1 tracer failure",
+        "1 logged value not recorded or cut",
+        "ring full",
+    ]
     assert page.parts[-1].id == "tracer"
 
 

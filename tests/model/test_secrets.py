@@ -179,6 +179,28 @@ def test_a_remote_without_a_scheme_stays() -> None:
         pytest.param("bad token: abc, try again", "bad token: ***, try again", id="a colon"),
         pytest.param("GET https://h/b?sig=abc&n=1", "GET https://h/b?sig=***&n=1", id="a URL"),
         pytest.param("key=value and author: me", "key=value and author: me", id="plain words"),
+        pytest.param(
+            "Command 'mysql --password=hunter db' failed",
+            "Command 'mysql --password=*** db' failed",
+            id="an option of a command",
+        ),
+        pytest.param(
+            "mysql --password hunter -h db",
+            "mysql --password *** -h db",
+            id="an option's next word",
+        ),
+        pytest.param(
+            "Command '['mysql', '--password', 'my hunter', 'db']' returned",
+            "Command '['mysql', '--password', '***', 'db']' returned",
+            id="a command as a list",
+        ),
+        pytest.param(
+            '(\'curl\', "--api-key", "abc")', '(\'curl\', "--api-key", "***")', id="double quotes"
+        ),
+        pytest.param("--token --verbose", "--token --verbose", id="an option without a value"),
+        pytest.param(
+            "--max-tokens 512 --sort-key name", "--max-tokens 512 --sort-key name", id="no"
+        ),
     ],
 )
 def test_a_message_shows_values_so_what_follows_a_secrets_name_is_masked(

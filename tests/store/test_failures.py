@@ -1,9 +1,12 @@
 """What went wrong is read back as it was written; damaged files say nothing."""
 
+import json
 from dataclasses import asdict
 
+import pytest
+
 from failing import report, standing
-from traceml.model.environment import MARKS
+from traceml.model.environment import FAILURE_MARK, MARKS
 from traceml.model.failure import AgentSaw, Death, Doing, MemoryAtFailure, Stall
 from traceml.store import failures
 
@@ -42,6 +45,20 @@ def test_reports_come_in_order_of_time_and_strangers_are_passed_over():
     ]
     assert failures.reports(messages, {}) == (early, late)
     assert [each.rank for each in failures.reports(messages, {1001: 4})] == [4, 0]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"traceback": 5}, {"where": [1]}, {"is_rank": "x"}, {"pid": None}, {"memory": 7}],
+    ids=lambda damage: next(iter(damage)),
+)
+def test_a_report_whose_fields_are_of_another_kind_is_passed_over(tmp_path, damage):
+    marks = tmp_path / MARKS
+    marks.mkdir()
+    sound = asdict(report(unix_s=3.0))
+    (marks / f"{FAILURE_MARK}1.json").write_text(json.dumps({**sound, **damage}))
+    (marks / f"{FAILURE_MARK}2.json").write_text(json.dumps(sound))
+    assert failures.read_left_reports(tmp_path) == (report(unix_s=3.0),)
 
 
 def test_a_ring_goes_with_its_stacks(tmp_path):

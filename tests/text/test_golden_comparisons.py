@@ -1,6 +1,6 @@
 """Whole outputs, kept: whoever changes one sees what users will see.
 
-`python tests/text/test_golden_comparisons.py` writes them again.
+`PYTHONPATH=tests python tests/text/test_golden_comparisons.py` writes them again.
 """
 
 from __future__ import annotations

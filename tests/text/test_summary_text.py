@@ -134,9 +134,10 @@ def test_other_findings_follow() -> None:
 
 def test_tracer_problems_appear_only_when_there_are_any() -> None:
     (rank,) = make_run().ranks
-    troubled = replace(rank, health=TracerHealth(steps_lost=5, failures=1, last_failure="E"))
+    health = TracerHealth(steps_lost=5, failures=1, last_failure="E", values_refused=2)
+    troubled = replace(rank, health=health)
     text = text_of(replace(make_run(), ranks=(troubled,), notes=("The disk was full.",)))
-    assert "Tracer   5 steps lost · 1 tracer failure (last: E)" in text
+    assert "Tracer   5 steps lost · 1 tracer failure (last: E) · 2 logged values not" in text
     assert "Note     The disk was full." in text
 
 

@@ -264,3 +264,11 @@ def test_a_forked_child_keeps_nothing_of_its_parents(traced, job):
         job.step()
     traced.session.failures.forget()
     assert traced.session.failures._last is None
+
+
+def test_a_secret_is_masked_before_a_long_text_is_cut():
+    """Half a token has no form to be known by."""
+    text = "no " * (failing.LONGEST_MESSAGE // 3 - 2) + "hf_" + "q1" * 20
+    message = failing.describe(ValueError(text)).message
+    assert len(message) <= failing.LONGEST_MESSAGE
+    assert "q1" not in message

@@ -600,7 +600,8 @@ def test_a_logged_value_that_is_no_number_costs_only_itself(traced):
     run = load_run(traced.folder)
     assert [metric.name for metric in run.metrics] == ["accuracy", "loss"]
     assert run.ranks[0].health.failures == 0
-    assert run.ranks[0].health.messages_lost == 1
+    assert run.ranks[0].health.messages_lost == 0
+    assert run.ranks[0].health.values_refused == 1
 
 
 def test_naming_an_artifact_never_raises(traced, monkeypatch, tmp_path):

@@ -45,6 +45,8 @@ class Allowance:
     """How well that spread is known; `None`: it is assumed."""
     base_share: float = 0.0
     """The same share between runs on a quiet machine."""
+    either_way_share: float = 0.0
+    """The same whichever run is the slower: what a change that does not show may be hidden by."""
     noise: MachineNoise = NO_NOISE
     """What widened it."""
 
@@ -62,7 +64,7 @@ def allowance_for(found: Observed, sides: Sides, terms: Terms) -> Allowance:
         is_known = change is not None and found.endpoint.of_steps
         base = _assumed(_of_quiet_runs(sides) if is_known else BARE_MEAN)
     # A bare mean has the allowance of one, whatever else its file says.
-    return base if sides.several or change is None else _widened(base, sides)
+    return base if sides.several or change is None else _widened(base, sides, found.got_worse)
 
 
 def _of_quiet_runs(sides: Sides) -> float:
@@ -73,23 +75,30 @@ def _of_quiet_runs(sides: Sides) -> float:
     return ON_CPU if on_cpu else WITH_DISTRIBUTION
 
 
-def _widened(base: Allowance, sides: Sides) -> Allowance:
+def _widened(base: Allowance, sides: Sides, b_is_slower: bool) -> Allowance:
     """With room for what one run each recorded about its machine, where we recorded it."""
     if any(run.producer.name != PRODUCER for run in sides.every_run):
         return base
-    noise = machine_noise(conditions(sides.a[0]), conditions(sides.b[0]))
-    if base.source == "history":  # those runs had the same invisible neighbours
-        noise = noise.without(SourceKind.VIRTUAL_CPU)
-    if not noise.sources:
-        return base
-    reach = noise.widen(math.log1p(base.share))
+    base_log = math.log1p(base.share)
+    noise = _noise(sides, base, b_is_slower)
+    reach = noise.widen(base_log)
+    other_way = _noise(sides, base, not b_is_slower).widen(base_log)
     return Allowance(
         share=_share_of(reach),
         source=base.source,
-        log_spread=reach / (quantile(1e9) * math.sqrt(2)),
+        log_spread=reach / (quantile(1e9) * math.sqrt(2)) if noise.sources else base.log_spread,
+        freedom=None if noise.sources else base.freedom,
         base_share=base.share,
+        either_way_share=_share_of(max(reach, other_way)),
         noise=noise,
     )
+
+
+def _noise(sides: Sides, base: Allowance, b_is_slower: bool) -> MachineNoise:
+    noise = machine_noise(conditions(sides.a[0]), conditions(sides.b[0]), b_is_slower)
+    if base.source == "history":  # those runs had the same invisible neighbours
+        noise = noise.without(SourceKind.VIRTUAL_CPU)
+    return noise
 
 
 def learn(groups: Sequence[Sequence[float]]) -> History | None:
@@ -111,12 +120,12 @@ def _learned(history: History, source: str, least: float) -> Allowance:
     """The 95 % reach of the difference of two runs."""
     reach = quantile(history.freedom) * history.log_spread * math.sqrt(2)
     share = max(_share_of(reach), least)
-    return Allowance(share, source, history.log_spread, history.freedom, share)
+    return Allowance(share, source, history.log_spread, history.freedom, share, share)
 
 
 def _assumed(share: float) -> Allowance:
     spread = math.log1p(share) / (quantile(1e9) * math.sqrt(2))
-    return Allowance(share, "default", spread, base_share=share)
+    return Allowance(share, "default", spread, base_share=share, either_way_share=share)
 
 
 def _share_of(reach_log: float) -> float:

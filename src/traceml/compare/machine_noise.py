@@ -1,8 +1,9 @@
 """How far two runs of one command may differ because of the machine, by what they recorded of it.
 
 Each source of noise has a measure of how much longer a run's steps may have taken for it, as a
-logarithm. What two runs differ by in it can be all of the difference between them (a bias). What
-both had of it does not come back exactly alike in the next run either (a scatter).
+logarithm. What the slower of two runs had more of it than the faster can be all of the difference
+between them (a bias); where the faster had more, it explains nothing. What both had of it does not
+come back exactly alike in the next run either (a scatter).
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Source:
     lhs: float
     rhs: float
     bias_log: float
-    """What the two sides differ by in it."""
+    """What the slower side had more of it than the faster."""
     scatter_log: float
     """How far it may differ from one run to the next where both had it: a 95 % reach."""
     summary: str
@@ -98,9 +99,49 @@ class MachineNoise:
 NO_NOISE = MachineNoise()
 
 
-def machine_noise(a: Conditions, b: Conditions) -> MachineNoise:
-    """What may make two runs differ; nothing where a side recorded nothing."""
-    found = [_bounded(source) for find in _SOURCES if (source := find(a, b)) is not None]
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """The conditions of the two runs, and which of them took longer."""
+
+    a: Conditions
+    b: Conditions
+    b_is_slower: bool
+
+    @property
+    def both(self) -> tuple[Conditions, Conditions]:
+        return self.a, self.b
+
+    @property
+    def slower(self) -> Conditions:
+        return self.b if self.b_is_slower else self.a
+
+    @property
+    def faster(self) -> Conditions:
+        return self.a if self.b_is_slower else self.b
+
+    @property
+    def host_dependence(self) -> float:
+        return max(self.a.host_dependence, self.b.host_dependence)
+
+    @property
+    def gpu_dependence(self) -> float:
+        return max(self.a.gpu_dependence, self.b.gpu_dependence)
+
+    def pair(self, fact: Callable[[Conditions], float | None]) -> tuple[float, float] | None:
+        """The same fact of both; `None` where one has not recorded it."""
+        lhs, rhs = fact(self.a), fact(self.b)
+        return None if lhs is None or rhs is None else (lhs, rhs)
+
+    def bias(self, losses: Sequence[float]) -> float:
+        """What the slower run lost more than the faster; `losses` are of A and of B."""
+        more_in_b = losses[1] - losses[0]
+        return max(more_in_b if self.b_is_slower else -more_in_b, 0.0)
+
+
+def machine_noise(a: Conditions, b: Conditions, b_is_slower: bool) -> MachineNoise:
+    """What may have made one of two runs the slower; nothing where a side recorded nothing."""
+    sides = _Sides(a, b, b_is_slower)
+    found = [_bounded(source) for find in _SOURCES if (source := find(sides)) is not None]
     shown = [each for each in found if each.bias_log + each.scatter_log >= MIN_SHOWN_LOG]
     return MachineNoise(tuple(sorted(shown, key=lambda source: -source.share)))
 
@@ -113,130 +154,134 @@ def _bounded(source: Source) -> Source:
     )
 
 
-def _cpu_wait(a: Conditions, b: Conditions) -> Source | None:
-    found = _pair(a, b, lambda run: run.waited_for_others)
+def _cpu_wait(sides: _Sides) -> Source | None:
+    found = sides.pair(lambda run: run.waited_for_others)
     if found is None:
         return None
-    losses = [_lost(share) * run.host_dependence for share, run in zip(found, (a, b), strict=True)]
+    losses = [
+        _lost(share) * run.host_dependence for share, run in zip(found, sides.both, strict=True)
+    ]
     words = (
         "the training was ready to run but waited for a CPU core {} of the time in A and {} in B"
     )
-    source = _slowing(SourceKind.CPU_WAIT, found, losses, words)
-    return replace(source, bias_log=max(source.bias_log, _less_of_the_cpu(a, b)))
+    source = _slowing(SourceKind.CPU_WAIT, found, sides.bias(losses), losses, words)
+    return replace(source, bias_log=max(source.bias_log, _less_of_the_cpu(sides)))
 
 
-def _less_of_the_cpu(a: Conditions, b: Conditions) -> float:
-    """How much longer one run takes for what it got of the CPU, where that is what it lacked.
+def _less_of_the_cpu(sides: _Sides) -> float:
+    """How much longer the slower run takes for what it got of the CPU, where it lacked that.
 
     A run that never waits for a core uses what it needs: another use of the CPU is then a change
     of the run itself, and no noise.
     """
-    if a.own_cores is None or b.own_cores is None:
+    slower, faster = sides.slower, sides.faster
+    if slower.own_cores is None or faster.own_cores is None:
         return 0.0
-    ratio = max(b.own_cores, MIN_CORES) / max(a.own_cores, MIN_CORES)
-    waited = max(a.waited_for_others or 0.0, b.waited_for_others or 0.0)
-    depends = max(a.host_dependence, b.host_dependence)
-    starved = (waited - NEVER_WAITED_SHARE) / (STARVED_SHARE - NEVER_WAITED_SHARE)
-    return abs(math.log(ratio)) * depends * min(max(starved, 0.0), 1.0)
+    ratio = max(faster.own_cores, MIN_CORES) / max(slower.own_cores, MIN_CORES)
+    starved = (slower.waited_for_others or 0.0) - NEVER_WAITED_SHARE
+    starved /= STARVED_SHARE - NEVER_WAITED_SHARE
+    return max(math.log(ratio), 0.0) * sides.host_dependence * min(max(starved, 0.0), 1.0)
 
 
-def _host_load(a: Conditions, b: Conditions) -> Source | None:
+def _host_load(sides: _Sides) -> Source | None:
     """By what others kept busy; where a run's own part is unknown, by what differs in all."""
-    busy = _pair(a, b, lambda run: run.busy)
-    found = _pair(a, b, lambda run: run.busy_with_others)
+    busy = sides.pair(lambda run: run.busy)
+    found = sides.pair(lambda run: run.busy_with_others)
     if busy is None:
         return None
     words = f"the host's CPU was {_percent(busy[0])} busy in A and {_percent(busy[1])} in B"
     if found is None:
-        losses = _load_losses(busy, a, b)
-        return Source(SourceKind.HOST_LOAD, *busy, abs(losses[1] - losses[0]), 0.0, words)
-    losses = _load_losses(found, a, b)
-    return _slowing(SourceKind.HOST_LOAD, found, losses, words + " (by other programs: {} and {})")
+        bias = sides.bias(_load_losses(busy, sides))
+        return Source(SourceKind.HOST_LOAD, *busy, bias, 0.0, words)
+    losses = _load_losses(found, sides)
+    words += " (by other programs: {} and {})"
+    return _slowing(SourceKind.HOST_LOAD, found, sides.bias(losses), losses, words)
 
 
-def _load_losses(shares: tuple[float, float], a: Conditions, b: Conditions) -> tuple[float, float]:
-    return _lost_by_load(shares[0], a), _lost_by_load(shares[1], b)
+def _load_losses(shares: tuple[float, float], sides: _Sides) -> list[float]:
+    return [_lost_by_load(share, run) for share, run in zip(shares, sides.both, strict=True)]
 
 
-def _cpu_steal(a: Conditions, b: Conditions) -> Source | None:
-    found = _pair(a, b, lambda run: run.stolen)
+def _cpu_steal(sides: _Sides) -> Source | None:
+    found = sides.pair(lambda run: run.stolen)
     if found is None:
         return None
+    losses = [_lost_by_steal(run) for run in sides.both]
     words = "the hypervisor took {} of the CPU in A and {} in B"
-    return _slowing(SourceKind.CPU_STEAL, found, [_lost_by_steal(run) for run in (a, b)], words)
+    return _slowing(SourceKind.CPU_STEAL, found, sides.bias(losses), losses, words)
 
 
-def _cpu_quota(a: Conditions, b: Conditions) -> Source | None:
-    found = _pair(a, b, lambda run: run.throttled)
+def _cpu_quota(sides: _Sides) -> Source | None:
+    found = sides.pair(lambda run: run.throttled)
     if found is None:
         return None
+    losses = [_lost_by_quota(run) for run in sides.both]
     words = "the CPU quota held the training back {} of the time in A and {} in B"
-    return _slowing(SourceKind.CPU_QUOTA, found, [_lost_by_quota(run) for run in (a, b)], words)
+    return _slowing(SourceKind.CPU_QUOTA, found, sides.bias(losses), losses, words)
 
 
-def _gpu_clock(a: Conditions, b: Conditions) -> Source | None:
+def _gpu_clock(sides: _Sides) -> Source | None:
     """A lower clock is slower in proportion, as far as the GPU sets the pace; alike, it is none."""
-    found = _pair(a, b, lambda run: run.gpu_clock)
+    found = sides.pair(lambda run: run.gpu_clock)
     if found is None or min(found) <= 0:
         return None
-    bias = abs(math.log(found[1] / found[0])) * max(a.gpu_dependence, b.gpu_dependence)
+    bias = sides.bias([-math.log(clock) for clock in found]) * sides.gpu_dependence
     words = "the GPU's clock was at {} of its maximum in A and at {} in B"
     return Source(SourceKind.GPU_CLOCK, *found, bias, 0.0, _filled(words, found))
 
 
-def _gpu_neighbours(a: Conditions, b: Conditions) -> Source | None:
-    found = _pair(a, b, lambda run: run.gpu_bytes_of_others)
-    if found is None or max(a.gpu_dependence, b.gpu_dependence) == 0:
+def _gpu_neighbours(sides: _Sides) -> Source | None:
+    found = sides.pair(lambda run: run.gpu_bytes_of_others)
+    if found is None or sides.gpu_dependence == 0:
         return None
-    if max(found) < NEIGHBOUR_BYTES:
-        return None
-    # Unlike on both sides: a bias; a neighbour on both may do as it likes.
-    alone = min(found) < NEIGHBOUR_BYTES
-    bias, scatter = (NEIGHBOUR_ON_GPU_LOG, 0.0) if alone else (0.0, NEIGHBOUR_ON_GPU_LOG)
+    # On one side alone: a bias; a neighbour on both may do as it likes.
+    losses = [NEIGHBOUR_ON_GPU_LOG if held >= NEIGHBOUR_BYTES else 0.0 for held in found]
     words = (
         f"other programs held {memory(found[0])} of the GPUs' memory in A and "
         f"{memory(found[1])} in B"
     )
-    return Source(SourceKind.GPU_NEIGHBOURS, *found, bias, scatter, words)
+    return Source(SourceKind.GPU_NEIGHBOURS, *found, sides.bias(losses), min(losses), words)
 
 
-def _unsteady(a: Conditions, b: Conditions) -> Source | None:
-    reach = wandering_reach(a.block_means_ms, b.block_means_ms)
+def _unsteady(sides: _Sides) -> Source | None:
+    a, b = (run.block_means_ms for run in sides.both)
+    reach = wandering_reach(a, b)
     if reach is None:
         return None
-    found = spread_of_parts(a.block_means_ms), spread_of_parts(b.block_means_ms)
-    words = "the step time varied by {} from one eighth of A to another, and by {} in B"
+    found = spread_of_parts(a), spread_of_parts(b)
+    words = (
+        "the step time drifted within the runs (standard deviation between eighths of a run: {} in "
+        "A, {} in B)"
+    )
     return Source(SourceKind.UNSTEADY, *found, 0.0, reach, _filled(words, found))
 
 
-def _virtual_cpu(a: Conditions, b: Conditions) -> Source | None:
+def _virtual_cpu(sides: _Sides) -> Source | None:
     """The neighbours on the physical machine cannot be seen from inside a virtual one.
 
     Where they make the pace wander within the runs, that is counted there.
     """
+    a, b = sides.both
     if not a.is_virtual and not b.is_virtual:
         return None
     depends = max(run.host_dependence for run in (a, b) if run.is_virtual)
     wandering = wandering_reach(a.block_means_ms, b.block_means_ms) or 0.0
     scatter = math.sqrt(max(0.0, (VIRTUAL_CPU_LOG * depends) ** 2 - wandering**2))
-    words = "the CPU is a virtual machine's, and what its neighbours do is not on record"
+    words = "they ran on a virtual machine, whose neighbours' load is not recorded"
     found = float(a.is_virtual), float(b.is_virtual)
     return Source(SourceKind.VIRTUAL_CPU, *found, 0.0, scatter, words)
 
 
-def _pair(
-    a: Conditions, b: Conditions, fact: Callable[[Conditions], float | None]
-) -> tuple[float, float] | None:
-    lhs, rhs = fact(a), fact(b)
-    return None if lhs is None or rhs is None else (lhs, rhs)
-
-
 def _slowing(
-    kind: SourceKind, found: tuple[float, float], losses: Sequence[float], words: str
+    kind: SourceKind,
+    found: tuple[float, float],
+    bias_log: float,
+    losses: Sequence[float],
+    words: str,
 ) -> Source:
     """A source that can only slow a run down; `losses` are how much, as logarithms."""
-    bias, scatter = abs(losses[1] - losses[0]), SCATTER_SHARE * math.hypot(*losses)
-    return Source(kind, *found, bias, scatter, _filled(words, found))
+    scatter = SCATTER_SHARE * math.hypot(*losses)
+    return Source(kind, *found, bias_log, scatter, _filled(words, found))
 
 
 def _lost_by_waiting(run: Conditions) -> float:

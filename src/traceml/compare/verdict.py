@@ -10,6 +10,7 @@ from traceml.compare.further_runs import FurtherRuns, Seen, further_runs
 from traceml.compare.measured import Observed
 from traceml.compare.record import Gate, Status
 from traceml.compare.sides import Sides
+from traceml.compare.statistics import Change
 from traceml.compare.terms import Terms
 from traceml.summaries.record import SectionSummary, Summary
 
@@ -103,7 +104,8 @@ def _status(found: Observed, allowance: Allowance, sides: Sides, terms: Terms) -
         return None
     change = found.change
     if change is not None and not sides.several:
-        change = change.widened(allowance.share)  # the steps of one run do not show the next run
+        # The steps of one run do not show the next run, and noise may hide a change either way.
+        change = change.widened(allowance.either_way_share)
     if change is not None and change.lies_between(*_no_change(found, terms)):
         return Status.NO_CHANGE
     if not _is_real(found, allowance, sides):
@@ -139,8 +141,13 @@ def _is_real(found: Observed, allowance: Allowance, sides: Sides) -> bool:
         return change is not None and change.excludes_none
     if change is None:
         return is_beyond(found, allowance.share)
+    return is_beyond(found, noise_with_steps(change, allowance))
+
+
+def noise_with_steps(change: Change, allowance: Allowance) -> float:
+    """What the error of the steps and the noise between runs come to together, as a share."""
     noise_log = math.hypot(math.log1p(allowance.share), change.reach_log)
-    return is_beyond(found, math.expm1(min(noise_log, MAX_LOG)))
+    return math.expm1(min(noise_log, MAX_LOG))
 
 
 def _memory_status(found: Observed, allowance: Allowance, sides: Sides) -> Status:

@@ -11,7 +11,7 @@ from traceml.compare.record import Delta, Moved, RankChanges, Status
 from traceml.compare.sides import Sides
 from traceml.compare.statistics import Change
 from traceml.compare.terms import Terms
-from traceml.compare.verdict import Judgement, is_beyond
+from traceml.compare.verdict import Judgement, is_beyond, noise_with_steps
 from traceml.compare.waterfall import COMPUTE_WHOLE, grouped_ms
 from traceml.model.phase import COMPUTE, Phase
 from traceml.model.quantities import NOT_MEASURED, count, memory, milliseconds, ms_decimals
@@ -99,16 +99,37 @@ def _unclear_words(found: Judgement, sides: Sides, terms: Terms) -> str:
     if sides.several:
         return f": {_runs(sides)} are too few to tell"
     if beyond:
-        return ", and the steps of each run vary as much"
-    said = f", within the ±{_pct(found.allowance.share)} assumed as run-to-run noise"
+        return _vary_words(found)
+    said = f", within the assumed {noise_words(found.allowance.share)}"
     sources = found.allowance.noise.sources
     if sources and is_beyond(main, found.allowance.base_share):
         said += f": {sources[0].summary}; a difference of this size can come from that"
     return said
 
 
+def _vary_words(found: Judgement) -> str:
+    """Of a change beyond the noise between runs that the steps leave open."""
+    change = found.main.change
+    if change is None or not change.excludes_none:
+        return ", and the steps of each run vary as much"
+    both = reach_words(noise_with_steps(change, found.allowance))
+    return f", within the {both} of step-to-step variation and run-to-run noise together"
+
+
 def _runs(sides: Sides) -> str:
     return f"{len(sides.a)} + {len(sides.b)} runs"
+
+
+def reach_words(share: float) -> str:
+    """How far chance alone moves a time: ±7.5%, or a factor of 5.9 where it may be halved."""
+    return f"±{_pct(share)}" if share < 1 else f"a factor of {1 + share:.3g}"
+
+
+def noise_words(share: float) -> str:
+    """The same, with what it is called."""
+    if share < 1:
+        return f"{reach_words(share)} run-to-run noise"
+    return f"run-to-run noise of {reach_words(share)}"
 
 
 def _pct(share: float) -> str:
@@ -180,12 +201,21 @@ def next_step(
     if status is Status.REGRESSION:
         return "Find what grew between A and B: model, batch, or what is kept between steps."
     if status is Status.INCONCLUSIVE and main_status is None:
-        return "Compare runs that took at least a few training steps with tracing on."
+        return _measure_first(sides)
     if status is Status.INCONCLUSIVE:
         return _more_runs(found, sides)
     if status is Status.IMPROVEMENT and diagnosis and diagnosis.status and diagnosis.action:
         return f"B is {diagnosis.status}: {diagnosis.action}"
     return "Nothing to do."
+
+
+def _measure_first(sides: Sides) -> str:
+    """What to do where a side has no steps: mend what ended it, where that is known."""
+    for name, runs in (("A", sides.a), ("B", sides.b)):
+        for run in runs:
+            if run.failure is not None and run.failure.summary:
+                return f"Mend {name} first, then compare again. {run.failure.summary}"
+    return "Compare runs that took at least a few training steps with tracing on."
 
 
 def _more_runs(found: Judgement, sides: Sides) -> str:
@@ -199,7 +229,7 @@ def _more_runs(found: Judgement, sides: Sides) -> str:
         state = " while the machine is otherwise idle" if mendable else ""
         said = (
             f"Run both sides again{state}: one run each can show only a change beyond "
-            f"±{_pct(found.allowance.share)}"
+            f"{reach_words(found.allowance.share)}"
         )
         how = "traceml compare --a … --b …"
         if further is None:

@@ -182,6 +182,7 @@ def _problems(tracer: TracerSummary) -> Iterator[tuple[str, str]]:
         (tracer.steps_lost, "step", "lost"),
         (tracer.failures, "tracer failure", ""),
         (tracer.messages_lost, "message", "lost"),
+        (tracer.values_refused, "logged value", "not recorded or cut"),
     )
     for number, noun, verb in counted:
         if number:

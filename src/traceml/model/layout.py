@@ -80,6 +80,7 @@ COUNTERS: tuple[Field, ...] = (
 """Kept up to date by the tracer: `steps_final` counts the steps whose GPU times are filled in;
 `loader_workers` is one more than the training loader has, so that 0 is "not known", and
 `loader_pinned` is 1 for a loader that does not pin its batches and 2 for one that does;
+`messages_dropped` counts logged values that were refused;
 `recording_ended` is not 0 when no further step is recorded, though training may go on, and
 `LIMIT_REACHED` where that is because no more were asked for."""
 

@@ -141,7 +141,10 @@ def masked_message(text: str) -> str:
     small = text.lower()
     if not any(hint in small for hint in _HINTS):
         return text
-    return _patterns().inline.sub(_masked_inline, text)
+    patterns = _patterns()
+    for option in (patterns.option, patterns.listed_option):
+        text = option.sub(_masked_option, text)
+    return patterns.inline.sub(_masked_inline, text)
 
 
 def masked_value(name: str, value: Any) -> Any:
@@ -205,6 +208,13 @@ class _Patterns:
             r"(?P<value>[^\s\"'(){}\[\],;&]{1,4096})"
         )
         """`password=hunter` in the midst of a sentence or of a URL's query."""
+        option = r"(?<![\w-])--?(?P<name>[A-Za-z][\w.-]{0,80})"
+        self.option = re.compile(rf"{option}(?:=|[ \t]+(?!-))(?P<value>[^\s\"',;]{{1,4096}})")
+        """`--password=hunter`, `--password hunter`: a command that failed."""
+        self.listed_option = re.compile(
+            rf"{option}(?P<quote>[\"']),[ ]?(?P=quote)(?P<value>[^\"'\n-][^\"'\n]{{0,4095}})"
+        )
+        """`['mysql', '--password', 'hunter']`, as `subprocess` names it."""
 
 
 @cache
@@ -228,6 +238,11 @@ def _masked_inline(found: re.Match[str]) -> str:
     if not (is_signature or _is_secret_name(name, value)):
         return found[0]
     return f"{name}{found['divider']}{MASK}"
+
+
+def _masked_option(found: re.Match[str]) -> str:
+    is_secret = _is_surely_secret_name(found["name"])
+    return found[0].removesuffix(found["value"]) + MASK if is_secret else found[0]
 
 
 def _masked_word(word: str) -> str:

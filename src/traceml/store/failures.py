@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -108,12 +108,10 @@ def _report(message: Any) -> FailureReport | None:
     if not isinstance(message, dict):
         return None
     try:
-        report = report_from(message)
-    except (TypeError, AttributeError):
+        # Converted so that no field is of another kind than everybody who reads it expects.
+        return msgspec.convert(asdict(report_from(message)), FailureReport)
+    except (TypeError, AttributeError, msgspec.ValidationError):
         return None
-    is_sound = isinstance(report.error, str) and isinstance(report.message, str)
-    is_sound = is_sound and isinstance(report.unix_s, (int, float)) and isinstance(report.pid, int)
-    return report if is_sound else None
 
 
 def _with_final_rank(report: FailureReport, ranks: dict[int, int]) -> FailureReport:

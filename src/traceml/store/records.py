@@ -45,6 +45,9 @@ class TracerHealth:
     """Exceptions caught inside our hooks."""
     last_failure: str = ""
     messages_lost: int = 0
+    """Pieces of messages the ring overwrote before anybody drained them."""
+    values_refused: int = 0
+    """Logged values and calls that could not be recorded as they were: the script's slips."""
     regions_dropped: int = 0
     ended: bool = False
     """The process said goodbye: it was not killed."""

@@ -307,6 +307,7 @@ def _tracer(records: RunRecords, facts: Facts) -> TracerSummary:
         failures=sum(each.failures for each in health),
         last_failure=next((each.last_failure for each in health if each.last_failure), None),
         messages_lost=sum(each.messages_lost for each in health),
+        values_refused=sum(each.values_refused for each in health),
         stopped_after_steps=stopped_after,
         notes=(*records.notes, *notes),
     )

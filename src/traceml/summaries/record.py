@@ -316,6 +316,8 @@ class TracerSummary(Struct, frozen=True):
     failures: int = 0
     last_failure: str | None = None
     messages_lost: int = 0
+    values_refused: int = 0
+    """What the script logged that could not be recorded as it was."""
     stopped_after_steps: int | None = None
     """How many steps were traced of a training that may have gone on; `None` where all were."""
     notes: tuple[str, ...] = ()

@@ -364,12 +364,14 @@ def _tracer(summary: Summary) -> list[str]:
     if tracer is None:
         return []
     failed = f" (last: {_short(tracer.last_failure, 120)})" if tracer.last_failure else ""
+    refused = tracer.values_refused
     problems = _joined(
         (
             count(tracer.steps_aborted, "step") + " aborted" if tracer.steps_aborted else None,
             count(tracer.steps_lost, "step") + " lost" if tracer.steps_lost else None,
             count(tracer.failures, "tracer failure") + failed if tracer.failures else None,
             count(tracer.messages_lost, "message") + " lost" if tracer.messages_lost else None,
+            f"{count(refused, 'logged value')} not recorded or cut" if refused else None,
         )
     )
     lines = _labelled("Tracer", problems) if problems else []

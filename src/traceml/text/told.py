@@ -7,7 +7,7 @@ from itertools import takewhile
 
 from traceml.compare.lineage import RECORDED, LineageComparison
 from traceml.compare.record import Comparison, DiagnosisChange
-from traceml.compare.words import moved_words, rank_words
+from traceml.compare.words import moved_words, noise_words, rank_words, reach_words
 from traceml.model.quantities import NOT_MEASURED, count
 from traceml.text.changes import SIGNIFICANT, Row, plain, statuses
 
@@ -32,13 +32,12 @@ def diagnosis(change: DiagnosisChange) -> str:
 def noise(comparison: Comparison) -> str:
     """How far chance alone moves such runs, and how that is known."""
     verdict = comparison.verdict
-    reach = f"±{verdict.allowance_pct:.3g}%"
     if verdict.allowance_from != "runs":
-        return f"{_one_run_each(comparison, reach)}."
+        return f"{_one_run_each(comparison)}."
     said = f"{len(comparison.a_runs)} + {len(comparison.b_runs)} runs"
     if comparison.paired_by:
         said += f", paired by {plain(comparison.paired_by, NAME_WIDTH)}"
-    said += f"; two runs alike differ by up to {reach}"
+    said += f"; two runs alike differ by up to {reach_words(verdict.allowance_pct / 100)}"
     if verdict.method and verdict.p is not None:
         said += f"; {verdict.method}, p {_p(verdict.p)}"
     if verdict.rank_test and verdict.rank_test_p is not None:
@@ -46,22 +45,22 @@ def noise(comparison: Comparison) -> str:
     return f"{said}."
 
 
-def _one_run_each(comparison: Comparison, reach: str) -> str:
+def _one_run_each(comparison: Comparison) -> str:
     """The noise that is assumed, where one run per side shows none, and what widened it."""
     verdict = comparison.verdict
     known = "one run per side"
     if _has_intervals(comparison):
         known += ": the intervals show step-to-step variation only"
     sources = verdict.noise.sources if verdict.noise else ()
-    by_history = verdict.allowance_from == "history"
+    by_history, share = verdict.allowance_from == "history", verdict.allowance_pct / 100
     if not sources:
         if by_history:
-            return f"{known}; earlier runs of the same command differ by up to {reach}"
-        return f"{known}; assuming {reach} run-to-run noise"
-    base = f"±{100 * verdict.noise.base_share:.3g}%" if verdict.noise else reach
-    usual = f"the {base} of earlier runs of the same command" if by_history else f"{base}"
+            return f"{known}; earlier runs of the same command differ by up to {reach_words(share)}"
+        return f"{known}; assuming {noise_words(share)}"
+    base = reach_words(verdict.noise.base_share if verdict.noise else share)
+    usual = f"the {base} of earlier runs of the same command" if by_history else base
     reasons = "; ".join(source.summary for source in sources)
-    return f"{known}; assuming {reach} run-to-run noise instead of {usual}, because {reasons}"
+    return f"{known}; assuming {noise_words(share)} instead of {usual}, because {reasons}"
 
 
 def _has_intervals(comparison: Comparison) -> bool:

@@ -209,7 +209,7 @@ def describe(
     return FailureReport(
         rank=0,
         error=kind,
-        message=masked_message(message[:LONGEST_MESSAGE]),
+        message=masked_message(message[: 2 * LONGEST_MESSAGE])[:LONGEST_MESSAGE],
         phase=walk.phase,
         where=where,
         is_handled=is_handled,

@@ -131,14 +131,15 @@ class Messages:
             ring.count_dropped(count)
         if verb not in self._refused:
             self._refused.add(verb)
-            self._session.say(f"{verb}: {why}; training goes on (this is said once)")
+            self._session.say(f"{verb}: {why}; training goes on (later slips are only counted)")
 
     def _not_a_mapping(self, verb: str, values: object, example: str) -> bool:
         if type(values) is dict or isinstance(values, Mapping):
             return False
         self._refuse(
             verb,
-            f"nothing was recorded of a {type(values).__name__}; pass a dict such as {example}",
+            f"nothing was recorded: it got {type(values).__name__}, not a dict; "
+            f"pass a dict such as {example}",
         )
         return True
 
@@ -154,7 +155,7 @@ class Messages:
         for name, value in values.items():
             readable = self._plain(value)
             if readable is None:
-                self._refuse("log_params", f"the value of '{_name(name)}' cannot be read")
+                self._refuse("log_params", f"'{_name(name)}' was not recorded: it cannot be read")
                 unreadable += 1
                 continue
             item = self._param(_name(name), *readable)
@@ -230,7 +231,8 @@ class Messages:
             else:
                 self._refuse(
                     "log_metrics",
-                    f"the value of '{_name(name)}' is no number: {type(value).__name__}",
+                    f"'{_name(name)}' was not recorded: {type(value).__name__} is not a number; "
+                    "pass a number or a tensor of one element",
                 )
         if ready:
             self._write_all(at, now, ready)
