@@ -117,6 +117,24 @@ def test_a_loader_whose_workers_run_ahead_is_not(traced):
     assert empty[1:].mean() < 0.5
 
 
+class OneSlowWorker(Samples):
+    """With two workers and batches of one sample, every second batch takes long to make."""
+
+    def __getitem__(self, index):
+        time.sleep(0 if index % 2 else PREPARING_S)
+        return super().__getitem__(index)
+
+
+def test_a_batch_that_another_one_came_before_was_not_ready(traced):
+    """The quick worker's batch lies in the queue while the slow worker's is waited for."""
+    train(DataLoader(OneSlowWorker(24), num_workers=2))
+    steps = traced.complete()
+    watched, empty = _readiness(steps)
+    waited = steps["input_ns"] > PREPARING_S / 2 * 1e9
+    assert waited[2:].sum() >= 4
+    assert (watched & empty)[2:][waited[2:]].mean() > 0.8
+
+
 def test_a_loader_without_workers_has_no_queue_to_watch(traced):
     train(DataLoader(Samples(8)))
     watched, _ = _readiness(traced.complete())
@@ -130,12 +148,14 @@ def _readiness(steps):
     )
 
 
-def _iterator(batches=(), task_info=None, received=3, sent=5):
+def _iterator(batches=(), task_info=None, received=3, sent=5, **books):
     """An iterator's books, as torch keeps them when a thread pins memory."""
     pinned = queue.Queue()
-    for batch in batches:
-        pinned.put(batch)
-    books = types.SimpleNamespace(_rcvd_idx=received, _send_idx=sent, _data_queue=pinned)
+    for number in batches:
+        pinned.put((number, "pinned"))
+    books = types.SimpleNamespace(
+        _rcvd_idx=received, _send_idx=sent, _tasks_outstanding=2, _data_queue=pinned, **books
+    )
     books._task_info = {3: (0,)} if task_info is None else task_info
 
     class Iterator:  # a namespace cannot be referred to weakly
@@ -146,18 +166,22 @@ def _iterator(batches=(), task_info=None, received=3, sent=5):
 
 
 @pytest.mark.parametrize(
-    ("iterator", "are_none"),
+    ("iterator", "was_ready"),
     [
-        (_iterator(), True),
-        (_iterator(batches=["pinned"]), False),
-        (_iterator(task_info={3: (0, "came out of order")}), False),
-        (_iterator(received=5), None),
-        (types.SimpleNamespace(), None),
+        pytest.param(_iterator(), False, id="empty"),
+        pytest.param(_iterator([3]), True, id="pinned"),
+        pytest.param(_iterator([4]), False, id="another is pinned"),
+        pytest.param(_iterator([4, 3]), True, id="pinned behind another"),
+        pytest.param(_iterator([4], _in_order=False), True, id="any will do"),
+        pytest.param(_iterator(task_info={3: (0, "came out of order")}), True, id="put aside"),
+        pytest.param(_iterator(received=5), None, id="the epoch is over"),
+        pytest.param(types.SimpleNamespace(), None, id="books of another kind"),
     ],
-    ids=["empty", "one is pinned", "put aside", "the epoch is over", "books of another kind"],
 )
-def test_whether_a_batch_is_ready(iterator, are_none):
-    assert ReadyBatches().are_none(iterator) is are_none
+def test_whether_a_batch_is_ready(iterator, was_ready):
+    ready = ReadyBatches()
+    ready.ask(iterator)
+    assert ready.was_ready(iterator) is was_ready
 
 
 # Samples

@@ -98,19 +98,21 @@ def _fetch_events(
     workers = -1
 
     def begin(iterator: Any) -> None:
-        is_empty = ready.are_none(iterator) if iterator._num_workers else None
+        if iterator._num_workers:
+            ready.ask(iterator)
         if search.is_watching:
             search.look_for_change()
-        source = sources.of_iterator(iterator)
-        recorder.begin_fetch(source)
-        if is_empty is not None and tracer.trains(source):
-            recorder.note_on_host(tracer.see_loader, is_empty)
+        recorder.begin_fetch(sources.of_iterator(iterator))
 
     def end(iterator: Any, batch: Any) -> None:
         nonlocal workers
         if collating.spent_ns:
             recorder.note_on_host(tracer.spend_within, (COLLATE, collating.spent_ns))
             collating.spent_ns = 0
+        if iterator._num_workers and tracer.trains(sources.of_iterator(iterator)):
+            was_ready = ready.was_ready(iterator)
+            if was_ready is not None:
+                recorder.note_on_host(tracer.see_loader, not was_ready)
         samples = -1
         try:
             samples = samples_in(batch)
@@ -255,39 +257,63 @@ class Collating:
 
 
 class ReadyBatches:
-    """Whether a loader's workers have a batch ready: asked without taking it and without waiting.
+    """Whether a loader's workers had the next batch ready when it was asked for.
 
-    The queue's own `empty()` would build a selector each time: ten times the cost.
+    Batches come in any order and are handed out in theirs. What waits in the loader's queue cannot
+    be looked at from outside unless a thread pins memory, so in the other case a batch that came
+    only after another one counts as not ready. The queue's own `empty()` would build a selector
+    each time: ten times the cost.
     """
 
     def __init__(self) -> None:
         self._iterator: Callable[[], Any] = lambda: None
-        self._queue_is_empty: Callable[[], bool | None] = lambda: None
+        self._holds: Callable[[int | None], bool | None] = lambda number: None
+        self._sees_batches = False
+        self._asked: tuple[bool | None, int] = (None, 0)
+        """What the queue said when a batch was asked for, and how many had come until then."""
 
-    def are_none(self, iterator: Any) -> bool | None:
-        """Whether none is ready; `None` where that is not known, or where no more is to come."""
+    def ask(self, iterator: Any) -> None:
+        """A batch is about to be fetched: look without taking anything and without waiting."""
         try:
-            if iterator._rcvd_idx >= iterator._send_idx:
-                return None
-            if len(iterator._task_info.get(iterator._rcvd_idx, ())) > 1:
-                return False  # it came out of order, and was put aside
-            if self._iterator() is not iterator:
-                self._queue_is_empty = _emptiness(iterator._data_queue)
-                self._iterator = weakref.ref(iterator)  # weak: its end ends the workers
-            return self._queue_is_empty()
+            self._asked = self._look(iterator), _batches_received(iterator)
         except AttributeError as error:
             if is_interruption(error):
                 raise
-            return None  # torch keeps its books in another way
+            self._asked = (None, 0)  # torch keeps its books in another way
+
+    def _look(self, iterator: Any) -> bool | None:
+        if iterator._rcvd_idx >= iterator._send_idx:
+            return None  # no more is to come
+        if len(iterator._task_info.get(iterator._rcvd_idx, ())) > 1:
+            return True  # it came out of order, and was put aside
+        if self._iterator() is not iterator:
+            self._holds = _holds(iterator._data_queue)
+            self._sees_batches = isinstance(iterator._data_queue, queue.Queue)
+            self._iterator = weakref.ref(iterator)  # weak: its end ends the workers
+        in_order = getattr(iterator, "_in_order", True)  # since torch 2.6; else any batch will do
+        return self._holds(iterator._rcvd_idx if in_order else None)
+
+    def was_ready(self, iterator: Any) -> bool | None:
+        """Whether the batch that has come was there when it was asked for; `None` if not known."""
+        held, received = self._asked
+        if not held or self._sees_batches:
+            return held
+        return _batches_received(iterator) - received <= 1
 
 
-def _emptiness(batches: Any) -> Callable[[], bool | None]:
-    """How to ask a queue of batches whether it is empty."""
+def _batches_received(iterator: Any) -> int:
+    """How many batches an iterator has taken out of its queue."""
+    received: int = iterator._send_idx - iterator._tasks_outstanding
+    return received
+
+
+def _holds(batches: Any) -> Callable[[int | None], bool | None]:
+    """How to ask a queue of batches whether one with a number, or any, is in it or may be."""
     if isinstance(batches, queue.Queue):  # filled by the thread that pins memory
         waiting = batches.queue
-        return lambda: not waiting
+        return lambda number: any(number in (None, batch[0]) for batch in tuple(waiting))
     if not hasattr(select, "poll"):
-        return lambda: None
+        return lambda number: None
     poll = select.poll()
     poll.register(batches._reader.fileno(), select.POLLIN)
-    return lambda: not poll.poll(0)
+    return lambda number: bool(poll.poll(0))
