@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import psutil
 import pytest
 
 from traceml.agent import processes
-from traceml.agent.processes import REREAD_EVERY, ProcessSampler
+from traceml.agent.processes import REREAD_EVERY, ProcessSampler, _is_worker
 from traceml.model.sample import ProcessSample
 
 # One line in, one line out, so a test always knows what has already happened.
@@ -31,7 +32,7 @@ for line in sys.stdin:
         while time.process_time() < end_s:
             pass
     elif verb == "start":
-        command = [sys.executable, sys.argv[0]]
+        command = [sys.executable, sys.argv[0], *words]
         pipe = subprocess.PIPE
         child = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
         print("hello", file=child.stdin, flush=True)
@@ -79,6 +80,9 @@ class Actor:
 
     def start_worker(self) -> int:
         return int(self.do("start"))
+
+    def start_program(self) -> int:
+        return int(self.do("start with other arguments"))
 
     def end(self) -> None:
         assert self.process.stdin is not None
@@ -158,6 +162,33 @@ def test_worker_that_ended_is_not_counted_even_as_a_zombie(rank: Actor) -> None:
     assert only(sampler.sample({0: rank.pid}, 2.0)).workers == 1
 
 
+def test_a_compiler_or_another_program_is_no_worker(rank: Actor) -> None:
+    """Its cores are in use for the rank all the same."""
+    worker, _ = rank.start_worker(), rank.start_program()
+    sampler = ProcessSampler()
+    sampler.sample({0: rank.pid}, 0.0)
+    rank.do("tell 1 burn 0.3")
+    sample = only(sampler.sample({0: rank.pid}, 1.0))
+    assert sample.workers == 1
+    assert sample.workers_rss_bytes == pytest.approx(
+        psutil.Process(worker).memory_info().rss, rel=0.05
+    )
+    assert sample.workers_cpu_cores == pytest.approx(0.3, abs=0.05)
+
+
+def test_what_multiprocessing_starts_is_a_worker() -> None:
+    """Of both ways that begin with a new interpreter; a forked one is a copy of its rank."""
+    for way in ("spawn", "forkserver"):
+        context = multiprocessing.get_context(way)
+        process = context.Process(target=time.sleep, args=(60,))
+        process.start()
+        try:
+            assert _is_worker(process.pid or 0, "python train.py")
+        finally:
+            process.kill()
+            process.join()
+
+
 def test_memory_and_threads(rank: Actor) -> None:
     rank.start_worker()
     sampler = ProcessSampler()
@@ -202,19 +233,20 @@ def test_worker_that_becomes_a_rank_keeps_its_history(rank: Actor) -> None:
 
 
 def test_the_agent_below_a_rank_is_not_its_worker() -> None:
+    """Though it be a copy of it, as a worker is."""
     code = (
-        "import os; from traceml.agent.processes import ProcessSampler;"
-        "print(ProcessSampler().sample({0: os.getppid()}, 0.0)[0].workers)"
+        "import os; from traceml.agent.processes import ProcessSampler\n"
+        "rank, agent = os.getpid(), os.fork()\n"
+        "if agent: os.waitpid(agent, 0)\n"
+        "else: print(ProcessSampler().sample({0: rank}, 0.0)[0].workers)\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    before = len(psutil.Process().children(recursive=True))
     answer = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True
     )
-    assert answer.stdout.split() == [str(before)]
+    assert answer.stdout.split() == ["0"]
 
 
-@pytest.mark.skipif(not hasattr(os, "waitid"), reason="needs waitid to keep a zombie")
 def test_rank_that_ended_has_no_sample(rank: Actor, make_actor: Callable[[], Actor]) -> None:
     other = make_actor()
     sampler = ProcessSampler()

@@ -13,6 +13,8 @@ from traceml.model.sample import ProcessSample
 
 PROC = Path("/proc")
 MAJOR_FAULTS = 9  # its place in /proc/PID/stat behind the name, which may hold spaces
+DATA_WORKER = "pt_data_worker"  # what torch calls a worker's main thread, since 2.6
+MULTIPROCESSING = ("multiprocessing.spawn", "multiprocessing.forkserver")
 REREAD_EVERY = 60  # refreshes: a pid reused between two listings must not stay wrong for ever
 
 
@@ -91,7 +93,9 @@ class ProcessSampler:
         now: Mapping[int, _Reading],
         interval_s: float | None,
     ) -> ProcessSample:
-        workers = [worker for worker in below if worker in now]
+        processes = [process for process in below if process in now]
+        command = _command(pid)
+        workers = [process for process in processes if _is_worker(process, command)]
         before = self._before.get(pid)
         faults = None if before is None else _growth(before.major_faults, now[pid].major_faults)
         return ProcessSample(
@@ -106,7 +110,7 @@ class ProcessSampler:
             workers_cpu_cores=(
                 None
                 if before is None
-                else _per_s(_sum(self._cpu_growth_s(worker, now) for worker in workers), interval_s)
+                else _per_s(_sum(self._cpu_growth_s(each, now) for each in processes), interval_s)
             ),
             workers_runqueue_share=max(
                 (
@@ -218,6 +222,31 @@ def _parent(pid: int) -> int | None:
         return None
 
 
+def _is_worker(pid: int, rank_command: str) -> bool:
+    """Whether a process below a rank is a worker that the script made, of a loader or its own.
+
+    That is a copy of the rank, or what Python's multiprocessing starts. Others are compilers
+    (torch's keep a pool of processes), trackers of experiments, and programs that the script runs.
+    """
+    if not rank_command or (command := _command(pid)) in ("", rank_command):
+        return True  # one that does not say is counted, as long as it is there
+    if any(module in command for module in MULTIPROCESSING):
+        return True
+    return _text(PROC / str(pid) / "comm").strip() == DATA_WORKER
+
+
+def _command(pid: int) -> str:
+    return _text(PROC / str(pid) / "cmdline")
+
+
+def _text(path: Path) -> str:
+    """Empty where the system has no such file or the process has ended."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
 def _threads(process: psutil.Process) -> int | None:
     try:
         return int(process.num_threads())
@@ -244,10 +273,7 @@ def _major_faults(pid: int) -> float | None:
 
 def _fields(path: Path, after: str = "") -> list[str]:
     """None of them where the system has no such file or the process has ended."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return []
+    text = _text(path)
     return text.rpartition(after)[2].split() if after else text.split()
 
 

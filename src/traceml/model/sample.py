@@ -53,8 +53,10 @@ class ProcessSample:
     major_faults_per_s: float | None = None
     """Pages of the rank's own process that had to be read back from a disk."""
     workers: int | None = None
-    """Processes below the rank: DataLoader workers and whatever else it started."""
+    """Processes below the rank that are workers: of a DataLoader, or of the script's own making;
+    no compilers, trackers or programs that it runs."""
     workers_cpu_cores: float | None = None
+    """Of all processes below the rank."""
     workers_runqueue_share: float | None = None
     """The same as `runqueue_share`, of the worker that had to wait for a core most."""
     workers_rss_bytes: int | None = None
