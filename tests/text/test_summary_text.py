@@ -1,11 +1,13 @@
 """The text leads with the verdict, fits a terminal, and shows nothing that was not measured."""
 
 from dataclasses import replace
+from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from factories import make_rank, make_run
+from factories import make_rank, make_run, map_steps
 from failing import failed, report
 from traceml.model.rank import Region
 from traceml.model.settings import Settings
@@ -130,6 +132,26 @@ def test_other_findings_follow() -> None:
     text = text_of(make_run(input_ms=80, rest_ms=30))
     assert "Verdict  INPUT-BOUND" in text
     assert "Also     WAIT-HEAVY (critical)" in text
+
+
+@pytest.mark.parametrize(
+    ("evaluation_ms", "is_told"),
+    [
+        pytest.param(1_000, False, id="a fifth of the wall time"),
+        pytest.param(1_600, True, id="three tenths"),
+    ],
+)
+def test_evaluation_that_takes_much_of_the_wall_time_is_told(
+    evaluation_ms: int, is_told: bool
+) -> None:
+    """Though it is no bottleneck of the step."""
+
+    def evaluate(steps: Any, rank: int) -> None:
+        steps["evaluation_ns"][::100] = evaluation_ms * 1_000_000
+        steps["wall_ns"][::100] += evaluation_ms * 1_000_000
+
+    text = text_of(map_steps(make_run(), evaluate))
+    assert ("Also     EVALUATION HEAVY: Evaluation took" in text) is is_told
 
 
 def test_tracer_problems_appear_only_when_there_are_any() -> None:

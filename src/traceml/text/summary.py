@@ -14,6 +14,7 @@ from traceml.text.settings import settings_line
 WIDTH = 80
 LABEL = 9
 MOST_RANKS = 8
+LARGE_SHARE = 0.25  # of the wall time: evaluation or checkpoints that take it are worth a line
 MOST_NAMED = 6
 MAX_TRACEBACK_LINES = 16
 UNEVEN = 1.05  # times the median: below this it does not matter which rank it was
@@ -322,6 +323,7 @@ def _also(summary: Summary) -> list[str]:
             further = issue.severity != "info" or (name == "step_time" and issue.phase is not None)
             further = further or (name == "stability" and issue.kind not in _CALM)
             further = further or issue.kind in COMPUTE_CAUSES
+            further = further or (name == "step_time" and (issue.share_pct or 0) >= LARGE_SHARE)
             if further and not is_primary and issue not in beside:
                 told.append(issue)
     told.sort(key=_reading_order)
