@@ -200,7 +200,9 @@ def _fake_torch(folder: Path, content: str) -> None:
     ("torch", "words"),
     [
         pytest.param("__version__ = '1.13.1+cu117'", "torch 1.13.1+cu117 is too old", id="too old"),
-        pytest.param("__version__ = '2.3.0'", "torch 2.3.0 has not the hooks we know", id="odd"),
+        pytest.param(
+            "__version__ = '2.3.0'", "torch 2.3.0 lacks something that tracing needs", id="odd"
+        ),
         pytest.param("", "torch of no version is too old", id="no torch at all"),
     ],
 )

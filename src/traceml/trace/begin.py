@@ -37,4 +37,4 @@ def begin() -> None:
         if is_interruption(error):
             raise
         what = f"{type(error).__name__}: {error}"
-        session.give_up(f"torch {version} has not the hooks we know ({what})")
+        session.give_up(f"torch {version} lacks something that tracing needs ({what})")
