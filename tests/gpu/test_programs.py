@@ -18,6 +18,22 @@ COMPILED = {
         "    model(x).square().mean().backward()\n"
         "    optimizer.step(); optimizer.zero_grad()\n"
     ),
+    "CUDA graphs that return the loss": (
+        "class Model(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.layer = nn.Linear(64, 64)\n"
+        "    def forward(self, x):\n"
+        "        return self.layer(x).square().mean()\n"
+        "model = Model().cuda()\n"
+        "compiled = torch.compile(model, mode='reduce-overhead')\n"
+        "optimizer = torch.optim.AdamW(model.parameters())\n"
+        "for _ in range(200):\n"
+        "    (compiled(torch.ones(32, 64, device='cuda')) / 2).backward()\n"
+        "    optimizer.step(); optimizer.zero_grad()\n"
+        "from torch._inductor.cudagraph_trees import get_container\n"
+        "print(get_container(0).tree_manager.graph_counter)\n"
+    ),
     "reading values": (
         "model = nn.Linear(64, 8).cuda()\n"
         "optimizer = torch.optim.AdamW(model.parameters())\n"

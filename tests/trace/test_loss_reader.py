@@ -1,6 +1,7 @@
 """Losses on a device, with CUDA's events and streams replaced at the edge: no device is needed."""
 
 import gc
+import sys
 import time
 import weakref
 from contextlib import nullcontext
@@ -101,3 +102,17 @@ def test_a_forked_child_touches_nothing_of_its_parents(losses, traced):
     Mark.is_reached = True
     assert losses.arrived() is None
     assert list(losses.read_last(in_time())) == []
+
+
+@pytest.mark.parametrize("in_graphs", [False, True], ids=["eager", "compiled to CUDA graphs"])
+def test_what_a_cuda_graph_returned_is_not_kept_alive(losses, monkeypatch, in_graphs):
+    """Torch would record the graph anew: a copy is kept in its place."""
+    if in_graphs:
+        monkeypatch.setitem(sys.modules, loss_reader.GRAPH_TREES, torch)
+    losses._await(passed_to_backward(3.0))
+    last = passed_to_backward(1.0)
+    awaited = losses._await(last)
+    kept = losses.on_device.latest[0]
+    assert (kept.data_ptr() == last.data_ptr()) is not in_graphs
+    Mark.is_reached = True
+    assert list(losses.read_last(in_time()))[-1] == (1.0, awaited)

@@ -9,6 +9,7 @@ the script gave it, before it was scaled.
 from __future__ import annotations
 
 import functools
+import sys
 import time
 import weakref
 from collections.abc import Iterator
@@ -29,6 +30,9 @@ EARLY_STEPS = 64
 MAX_KEPT_BYTES = 512
 """A loss that lies in larger memory (one of many numbers) is not kept: it would keep all of it."""
 POLL_S = 0.001
+GRAPH_TREES = "torch._inductor.cudagraph_trees"
+"""Loaded where compiled code runs as CUDA graphs. Torch records a graph anew where what it returned
+lives longer than it did before: there a copy of the loss is kept, and not the loss."""
 
 _modes_watching: Any = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 _function_modes: Any = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
@@ -36,6 +40,7 @@ _Tensor = torch.Tensor
 # The methods as torch has them: those of `Tensor` may be wrapped, by us too.
 _item: Any = torch._C.TensorBase.item
 _copy: Any = torch._C.TensorBase.copy_
+_clone: Any = torch._C.TensorBase.clone
 _current_stream: Any = getattr(torch._C, "_cuda_getCurrentStream", None)
 
 
@@ -129,6 +134,8 @@ class Losses:
         else:
             stream = _current_stream(loss.get_device())
             is_small = _owns_its_memory(graph_loss)
+            if is_small and GRAPH_TREES in sys.modules:
+                loss = _clone(loss)
             on_device.latest = (loss, loss._version, stream, awaited) if is_small else None
         return awaited
 
