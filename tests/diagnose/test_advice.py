@@ -12,7 +12,7 @@ from factories import GIB, flag_steps, make_late, make_run, make_samples, make_w
 from failing import failed, report, with_loss
 from system_facts import DEVICE_BYTES, always, on_host, with_peaks
 from traceml.diagnose import advice
-from traceml.diagnose.engine import RULES
+from traceml.diagnose.catalogue import catalogue
 from traceml.facts.facts import Facts
 from traceml.facts.gather import gather
 from traceml.facts.sensors import HostFacts, ProcessFacts
@@ -130,7 +130,8 @@ ON = {
 
 def actions(facts: Facts, settings: Settings) -> list[str]:
     known = replace(facts, settings=settings)
-    return [finding.action for rule in RULES if (finding := rule(known)) is not None]
+    found = (rule.check(known) for rule in catalogue().checks)
+    return [finding.action for finding in found if finding is not None]
 
 
 @pytest.mark.parametrize("case", ON)

@@ -7,10 +7,25 @@ healthy, and whether it should be made faster is for its owner to say.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from traceml.diagnose.rule import Doc, Role, Rule
 from traceml.diagnose.rules import compute_bound
 from traceml.facts.facts import Facts
 from traceml.facts.gpu_use import GpuUse
 from traceml.model.finding import Finding, Kind, Section, Severity
+
+
+def compute_cause(kind: Kind, check: Callable[[Facts], Finding | None], doc: Doc) -> Rule:
+    """The rule for one reason why compute takes its time; it has no what-if."""
+    return Rule(
+        kind=kind,
+        section=Section.STEP_TIME,
+        check=check,
+        doc=doc,
+        role=Role.CAUSE,
+        explains=(Kind.COMPUTE_BOUND,),
+    )
 
 
 def counted_use(facts: Facts) -> GpuUse | None:

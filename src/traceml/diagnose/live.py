@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from traceml.diagnose.engine import CALM, diagnose
+from traceml.diagnose.catalogue import catalogue
+from traceml.diagnose.engine import diagnose
 from traceml.diagnose.explain import has_verdict
-from traceml.diagnose.measures import MEASURES, share_now
 from traceml.diagnose.rules import warmup
 from traceml.facts.facts import Facts
 from traceml.facts.lately import FEWEST_STEPS, Lately, since_step
@@ -173,7 +173,7 @@ def _follow(
     before: LiveSection, found: Sequence[Finding], lately: Lately, facts: Facts
 ) -> LiveSection:
     """One section, one evaluation later."""
-    calm = CALM[found[0].section](facts)
+    calm = catalogue().fallback(found[0].section, facts)
     unmatched = [finding for finding in found if finding.kind is not calm.kind]
     tracks = []
     for track in before.tracks:
@@ -280,7 +280,16 @@ def _measure(track: _Track, now: Finding | None, facts: Facts) -> float | None:
     """The share that its rule judges by, from the rule itself where that made the finding."""
     if now is None:
         return share_now(track.live.finding, facts)
-    return now.share if now.kind in MEASURES else None
+    return None if catalogue().of(now.kind).measure is None else now.share
+
+
+def share_now(finding: Finding, facts: Facts) -> float | None:
+    """The finding's `share` in these facts, whether its rule finds it there or not.
+
+    `None` where it cannot be measured, or where the finding is not about a part of the step.
+    """
+    measure = catalogue().of(finding.kind).measure
+    return None if measure is None else measure(facts, finding)
 
 
 def _since(finding: Finding, lately: Lately) -> int:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from traceml.diagnose.lines import Line, severity
+from traceml.diagnose.rule import GPU_IDLE, Doc, Remedy, Rule, Turn, Where, lost
 from traceml.facts.facts import Facts
 from traceml.facts.job import Job
-from traceml.facts.stragglers import Against, Straggler, lost_s
+from traceml.facts.stragglers import Against, Straggler, excess_share, lost_s
 from traceml.model.finding import Evidence, Finding, Kind, Section, Severity
 from traceml.model.phase import COMPUTE, Phase
 from traceml.model.quantities import count, duration
@@ -71,6 +72,29 @@ def cause_of(late: Straggler) -> tuple[Kind, Phase | None]:
         return Kind.STRAGGLER, None
     among = [phase for phase in CAUSES.get(kind, tuple(excess)) if phase in excess]
     return kind, max(among, key=lambda phase: excess[phase])
+
+
+def straggler_rule(kind: Kind, next_step: Callable[[Facts, Late], str], doc: Doc) -> Rule:
+    """The rule for ranks that one cause makes late; `next_step` says what to do about them."""
+    return Rule(
+        kind=kind,
+        section=Section.STEP_TIME,
+        check=lambda facts: find(facts, kind, next_step),
+        doc=doc,
+        explains=(*GPU_IDLE, Kind.UNEVEN_GPU_UTILIZATION),
+        where=Where.FOR_A_RANK,
+        turn=Turn.LATE_RANK,
+        what_if=Remedy("if {ranks} kept up with the others", lost),
+        measure=_excess_share,
+    )
+
+
+def _excess_share(facts: Facts, finding: Finding) -> float | None:
+    if facts.job is None:
+        return None
+    times = {rank.rank.rank: rank.times for rank in facts.ranks}
+    by_row = [times[rank] for rank in facts.job.parts.ranks]
+    return excess_share(facts.job, by_row, finding.ranks)
 
 
 def find(facts: Facts, kind: Kind, action: Callable[[Facts, Late], str]) -> Finding | None:

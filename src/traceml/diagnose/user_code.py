@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from traceml.diagnose.account import outside_steps_s, unexplained_s
 from traceml.diagnose.explain import STRAGGLERS
+from traceml.diagnose.rule import RestPart
 from traceml.facts.facts import Facts, phase_s
 from traceml.facts.user_time import PhaseCode, Place
 from traceml.model.finding import Evidence, Finding, Kind
@@ -76,13 +77,13 @@ def name_lines(facts: Facts, finding: Finding) -> Finding:
     return replace(finding, claim=claim, evidence=evidence)
 
 
-def rest_parts(facts: Facts, rest_s: float) -> list[tuple[str, float, str]]:
-    """The places that hold much of the rest: in words, with their seconds and what to do."""
+def rest_parts(facts: Facts, rest_s: float) -> list[RestPart]:
+    """The places that hold much of the rest."""
     code = facts.user_time.phases.get(Phase.RESIDUAL.value)
     if code is None:
         return []
     return [
-        (
+        RestPart(
             place.name,
             place.share * rest_s,
             f"Look at {place.name} first: it takes {duration(place.share * rest_s)} of "

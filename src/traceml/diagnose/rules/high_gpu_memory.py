@@ -5,6 +5,7 @@ Silent where the GPUs of the run cannot be told from those of others.
 
 from __future__ import annotations
 
+from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import memory, percent
@@ -50,3 +51,26 @@ def check(facts: Facts) -> Finding | None:
             "reserved_bytes": reserved,
         },
     )
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.SYSTEM,
+    check=check,
+    doc=Doc(
+        severities="warn",
+        says="a GPU is nearly full, whoever filled it",
+        text="""
+*Meaning.* A GPU of the run is nearly full, whoever filled it.
+
+*Evidence.* `gpu`, `gpu_memory_share`, `gpu_memory_bytes`, `reserved_bytes`.
+
+*Thresholds.* 92 % at the worst moment.
+
+*What to do.* Where 10 % of the device or more is not the run's own, `nvidia-smi` lists whose it
+is; else see HIGH_PRESSURE.
+
+*Silent* where the run uses only some of the machine's GPUs.
+""",
+    ),
+)

@@ -6,6 +6,7 @@ cannot be told from those of others.
 
 from __future__ import annotations
 
+from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import percent
@@ -41,3 +42,25 @@ def check(facts: Facts) -> Finding | None:
             "clock_share": gpu.clock_share.mean,
         },
     )
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.SYSTEM,
+    check=check,
+    doc=Doc(
+        severities="info",
+        says="a GPU draws what it may",
+        text="""
+*Meaning.* A GPU draws what it is allowed to: that is what full work looks like.
+
+*Evidence.* `gpu`, `power_w`, `power_share`, `clock_share`.
+
+*Thresholds.* 95 % of the enforced limit on average. A remark.
+
+*What to do.* Nothing, unless the limit is below the board's default (`nvidia-smi -q -d POWER`).
+
+*Silent* where the run uses only some of the machine's GPUs.
+""",
+    ),
+)

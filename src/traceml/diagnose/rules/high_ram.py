@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import memory, percent
@@ -43,3 +44,25 @@ def check(facts: Facts) -> Finding | None:
             "run_bytes": ours,
         },
     )
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.SYSTEM,
+    check=check,
+    doc=Doc(
+        severities="warn, crit",
+        says="the host's memory is mostly in use",
+        text="""
+*Meaning.* The memory of the machine, or of the job's control group, is mostly in use, whoever
+fills it.
+
+*Evidence.* `ram_share`, `ram_used_bytes`, `ram_total_bytes`, `run_bytes`.
+
+*Thresholds.* 80 % at the worst moment warns, 97 % is critical: the kernel kills next.
+
+*What to do.* Free what is not needed, or look at what else runs there; the claim says how much is
+the run's own.
+""",
+    ),
+)

@@ -5,6 +5,7 @@ Context, as the machine's own CPU is. Silent where the number of cores is not kn
 
 from __future__ import annotations
 
+from traceml.diagnose.rule import Rule
 from traceml.facts.facts import Facts
 from traceml.facts.sensors import ProcessFacts
 from traceml.model.finding import Finding, Kind, Section, Severity
@@ -50,3 +51,6 @@ def check(facts: Facts) -> Finding | None:
 def _cores(process: ProcessFacts) -> float | None:
     own = process.cpu_cores.mean
     return None if own is None else own + (process.workers_cpu_cores.mean or 0.0)
+
+
+RULE = Rule(kind=KIND, section=Section.PROCESS, check=check)

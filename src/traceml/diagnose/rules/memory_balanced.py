@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from traceml.diagnose.rule import Role, Rule
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import memory
@@ -29,3 +30,11 @@ def check(facts: Facts) -> Finding:
         action="Nothing to do.",
         evidence={name: peak},
     )
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.STEP_MEMORY,
+    check=check,
+    role=Role.FALLBACK,
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind, Section, Severity
 
@@ -58,3 +59,27 @@ def _action(facts: Facts, aborted: int) -> str:
         "Check that the training loop runs; where it is unusual, mark each step with "
         "`with traceml.trace_step(model):`."
     )
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.STEP_TIME,
+    check=check,
+    doc=Doc(
+        severities="info",
+        says="nothing was measured, and why",
+        text="""
+*Meaning.* Nothing was measured in that section. For step time the summary says how far the run
+came: no interpreter loaded the tracer, torch was never imported, no step was completed, every
+step ended in an exception, or the ranks have no complete step in common; and the status, where
+the script ended with one other than 0 by itself.
+
+*Evidence.* Step time: `steps_aborted`, `ranks_seen`, `exit_status`.
+
+*Thresholds.* Step time: not one complete step. Memory, system and process: not one sample;
+samples are taken once a second, so a run of less than that may have none.
+
+*What to do.* Where the loop is unusual, mark each step with `with traceml.trace_step(model):`.
+""",
+    ),
+)

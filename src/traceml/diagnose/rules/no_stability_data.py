@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from traceml.diagnose.rule import Rule
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind, Section, Severity
 
@@ -23,3 +24,6 @@ def check(facts: Facts) -> Finding | None:
         action="Nothing to do.",
         evidence={"exit_status": known.exit_status},
     )
+
+
+RULE = Rule(kind=KIND, section=Section.STABILITY, check=check)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from traceml.diagnose.rule import Role, Rule
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind, Section, Severity
 
@@ -18,3 +19,11 @@ def check(facts: Facts) -> Finding:
         action="Nothing to do.",
         evidence={"processes": len(facts.processes)},
     )
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.PROCESS,
+    check=check,
+    role=Role.FALLBACK,
+)

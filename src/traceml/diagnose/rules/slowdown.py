@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from traceml.diagnose.rule import Doc, Remedy, Role, Rule, Turn, Where, lost
 from traceml.facts.facts import Facts
 from traceml.facts.onset import growth_by_phase
 from traceml.model.finding import Finding, Kind, Section, Severity
@@ -62,3 +63,30 @@ def _grown_most(facts: Facts, onset_step: int) -> tuple[Phase | None, float]:
     phase = max(grown, key=lambda phase: grown[phase])
     more_s = facts.slowdown.after_s - facts.slowdown.before_s
     return (phase, grown[phase]) if grown[phase] >= MOST_OF_IT * more_s else (None, 0.0)
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.STEP_TIME,
+    check=check,
+    role=Role.REMARK,
+    where=Where.ANYWHERE,
+    turn=Turn.CHANGE,
+    what_if=Remedy("had it stayed as fast as before", lost),
+    doc=Doc(
+        severities="info, warn",
+        says="from some step on, steps take longer",
+        text="""
+*Meaning.* From some step on, and to the end, steps take clearly longer.
+
+*Evidence.* `onset_step`, `before_ms`, `after_ms`, `ratio`, `grown_phase_ms`, `diagnosis_clock`;
+`phase` names the part in which at least 50 % of the slowdown lies.
+
+*Thresholds.* 1.1 times as long, far outside the spread of the steps, and 1 ms or more; from 1.3
+times on it is a warning.
+
+*What to do.* Look at what changed at that step: longer sequences, a schedule, other jobs on the
+machine, heat, memory that filled up.
+""",
+    ),
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from traceml.diagnose.rule import Doc, Role, Rule
 from traceml.facts.facts import Facts
 from traceml.facts.loss_values import LossScale
 from traceml.facts.losses import LossFacts
@@ -76,3 +77,25 @@ def _bad_status(known: Stability) -> str:
         f"The script ended with exit status {status} by itself: no exception and no signal ended "
         "it."
     )
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.STABILITY,
+    check=check,
+    role=Role.FALLBACK,
+    doc=Doc(
+        severities="info",
+        says="the run came to its end, and its loss stayed a number",
+        text="""
+*Meaning.* No exception, no signal, no hang; the loss, where it is known, stayed a number.
+
+*Evidence.* `exit_status`, `loss_values`, `loss_first`, `loss_last`, `long_pauses` (pauses as long
+as a hang's, after which steps came again).
+
+*Thresholds.* None: it is what is said when nothing else is.
+
+*What to do.* Nothing.
+""",
+    ),
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import count
@@ -35,3 +36,24 @@ def check(facts: Facts) -> Finding | None:
             "steps_needed": FEWEST_STEPS,
         },
     )
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.STEP_TIME,
+    check=check,
+    doc=Doc(
+        severities="info",
+        says="too few steps for any share",
+        text="""
+*Meaning.* There are too few steps to say where a step's time goes. Other findings about the step
+are withheld.
+
+*Evidence.* `steps_analyzed`, `warmup_steps`, `steps_needed`.
+
+*Thresholds.* Fewer than 5 steps after warm-up.
+
+*What to do.* Let the run take a few dozen steps.
+""",
+    ),
+)
