@@ -132,6 +132,7 @@ def test_every_key_at_the_top_of_the_summary_has_a_row():
 STRUCTS = [
     record.Producer,
     record.Meta,
+    record.FactSummary,
     record.Issue,
     record.PrimaryDiagnosis,
     record.Window,

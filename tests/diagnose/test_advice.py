@@ -16,6 +16,7 @@ from traceml.diagnose.catalogue import catalogue
 from traceml.facts.facts import Facts
 from traceml.facts.gather import gather
 from traceml.facts.sensors import HostFacts, ProcessFacts
+from traceml.model.evidence import Unit
 from traceml.model.failure import MemoryAtFailure
 from traceml.model.layout import StepFlag
 from traceml.model.settings import Settings
@@ -219,3 +220,16 @@ def test_tf32_is_asked_for_where_float32_arithmetic_does_not_use_it() -> None:
 )
 def test_options_are_listed_as_people_do(parts: tuple[str, ...], said: str) -> None:
     assert advice.listed(parts) == said
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_evidence_is_what_its_unit_says(name: str) -> None:
+    """Words where it is no number, and a number where there is a unit."""
+    found = (rule.check(FACTS[name]) for rule in catalogue().rules)
+    pieces = [
+        piece for finding in found if finding is not None for piece in finding.evidence.pieces
+    ]
+    assert pieces
+    for piece in pieces:
+        is_words = isinstance(piece.value, (str, bool))
+        assert piece.value is None or is_words is (piece.unit is Unit.WORDS), piece

@@ -19,6 +19,8 @@ from traceml.diagnose.engine import diagnose
 from traceml.diagnose.live import share_now
 from traceml.diagnose.what_if import predict
 from traceml.facts.gather import gather
+from traceml.figures.findings import rail
+from traceml.figures.page import Fact
 from traceml.model.finding import Kind, Section
 from traceml.summaries.build import build
 from traceml.text.summary import summary_text
@@ -29,6 +31,7 @@ RULE = '''
 
 from traceml.diagnose.rule import Doc, Remedy, Role, Rule, Turn, lost
 from traceml.facts.facts import Facts
+from traceml.model.evidence import Evidence, in_ms
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.phase import Phase
 
@@ -48,6 +51,7 @@ def check(facts: Facts) -> Finding | None:
         phase=Phase.INPUT,
         share=waited_s / 2 / facts.mean.step_s,
         lost_s_per_step=waited_s / 2,
+        evidence=Evidence(in_ms("disk", waited_s / 2, label="time on the disk")),
     )
 
 
@@ -109,7 +113,14 @@ def test_the_summary_and_its_text_name_it(planted: Kind) -> None:
     summary = build(make_run(input_ms=40, noise=0), 0.0, "1")
     issue = summary.step_time.issues[1]
     assert (issue.kind, issue.status) == (KIND, "SLOW STORAGE")
+    assert issue.evidence == {"disk": pytest.approx(20.0)}
     assert "SLOW STORAGE" in summary_text(summary)
+
+
+def test_pages_tell_its_evidence_in_its_own_words_and_unit(planted: Kind) -> None:
+    cards = rail(build(make_run(input_ms=40, noise=0), 0.0, "1"))
+    (card,) = (card for card in cards if card.kind == KIND)
+    assert card.evidence == (Fact("time on the disk", "20.0 ms"),)
 
 
 def test_it_has_a_row_and_a_section_in_the_reference(planted: Kind) -> None:

@@ -6,6 +6,7 @@ from traceml.diagnose.rule import GPU_IDLE, Doc, Remedy, Role, Rule, Turn, Where
 from traceml.facts.facts import Facts
 from traceml.facts.job import Job
 from traceml.facts.pauses import Pauses, pauses
+from traceml.model.evidence import Evidence, as_number, as_share, in_ms
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import count, duration, percent
 
@@ -122,14 +123,14 @@ def finding_of(
         share=wall_share,
         ranks=tuple(rank.rank.rank for rank in facts.ranks_used),
         lost_s_per_step=spent_s,
-        evidence={
-            "wall_share": wall_share,
-            "per_step_ms": spent_s * 1e3,
-            "wall_step_ms": times.wall_s * 1e3,
-            "step_time_cpu_ms": times.cpu_step_s * 1e3,
-            "times": seen.steps,
-            "steps_seen": seen.steps_seen,
-            "usual_ms": seen.usual_s * 1e3,
-            "longest_ms": seen.longest_s * 1e3,
-        },
+        evidence=Evidence(
+            as_share("wall_share", wall_share),
+            in_ms("per_step_ms", spent_s),
+            in_ms("wall_step_ms", times.wall_s),
+            in_ms("step_time_cpu_ms", times.cpu_step_s),
+            as_number("times", seen.steps),
+            as_number("steps_seen", seen.steps_seen),
+            in_ms("usual_ms", seen.usual_s),
+            in_ms("longest_ms", seen.longest_s),
+        ),
     )

@@ -28,6 +28,7 @@ from traceml.facts.facts import Facts, share
 from traceml.facts.few_steps import FewSteps, few_steps
 from traceml.facts.pauses import Pauses, pauses
 from traceml.facts.times import StepTimes
+from traceml.model.evidence import Evidence, as_number, as_words, in_ms
 from traceml.model.finding import Finding, Kind, Section
 from traceml.model.phase import Phase
 from traceml.model.quantities import count, duration, percent
@@ -226,15 +227,15 @@ def finding_of(part: Part | None, facts: Facts, kind: Kind, warn: Line = WARN) -
         share=spent.lost_s / step_s,
         ranks=spent.ranks,
         lost_s_per_step=spent.lost_s,
-        evidence={
-            "lost_ms": spent.lost_s * 1e3,
-            "host_ms": spent.host_s * 1e3,
-            "step_time_ms": step_s * 1e3,
-            "steps_with": spent.pauses.steps,
-            "steps_seen": spent.pauses.steps_seen,
-            "longest_ms": spent.pauses.longest_s * 1e3,
-            "diagnosis_clock": facts.clock,
-        },
+        evidence=Evidence(
+            in_ms("lost_ms", spent.lost_s),
+            in_ms("host_ms", spent.host_s),
+            in_ms("step_time_ms", step_s),
+            as_number("steps_with", spent.pauses.steps),
+            as_number("steps_seen", spent.pauses.steps_seen),
+            in_ms("longest_ms", spent.pauses.longest_s),
+            as_words("diagnosis_clock", facts.clock),
+        ),
     )
     return stalled(finding, _few(facts, spent.name), warn, f"in {part.words}") or finding
 

@@ -15,6 +15,7 @@ from traceml.diagnose.explain import has_verdict
 from traceml.diagnose.rules import warmup
 from traceml.facts.facts import Facts
 from traceml.facts.lately import FEWEST_STEPS, Lately, since_step
+from traceml.model.evidence import Evidence, as_number
 from traceml.model.finding import Finding, Section, Severity
 from traceml.model.quantities import count
 
@@ -137,7 +138,7 @@ def too_early(window: Facts) -> Finding:
         severity=Severity.INFO,
         claim=f"{count(steps, 'step')} so far: too early to say what holds.",
         action="Wait a few seconds: a finding is shown once it has been made several times.",
-        evidence={"steps_analyzed": steps},
+        evidence=Evidence(as_number("steps_analyzed", steps)),
     )
 
 

@@ -14,7 +14,8 @@ from traceml.diagnose.explain import STRAGGLERS
 from traceml.diagnose.rule import RestPart
 from traceml.facts.facts import Facts, phase_s
 from traceml.facts.user_time import PhaseCode, Place
-from traceml.model.finding import Evidence, Finding, Kind
+from traceml.model.evidence import Evidence, Piece, as_number, as_share, as_words
+from traceml.model.finding import Finding, Kind
 from traceml.model.phase import COMPUTE, Phase
 from traceml.model.quantities import count, duration
 from traceml.model.stack_sample import BETWEEN
@@ -66,7 +67,7 @@ def name_lines(facts: Facts, finding: Finding) -> Finding:
     if code is None or not whole_s:
         return finding
     named = main_places(code)
-    evidence = {**finding.evidence, **_evidence(facts, code, named)}
+    evidence = Evidence(*finding.evidence.pieces, *_evidence(facts, code, named))
     untold = [place for place in named if place.name not in finding.claim]
     if not untold:
         return replace(finding, evidence=evidence)
@@ -144,16 +145,18 @@ def _few(code: PhaseCode) -> str:
     return f" (from only {count(code.looks, 'stack sample')})" if code.looks < FEW_LOOKS else ""
 
 
-def _evidence(facts: Facts, code: PhaseCode, named: Sequence[Place]) -> Evidence:
+def _evidence(facts: Facts, code: PhaseCode, named: Sequence[Place]) -> list[Piece]:
     seen = facts.user_time
-    said: dict[str, float | int | str | None] = {
-        "code_looks": code.looks,
-        "code_looks_torn": seen.torn,
-        "code_looks_by": seen.way,
-    }
+    pieces = [
+        as_number("code_looks", code.looks),
+        as_number("code_looks_torn", seen.torn),
+        as_words("code_looks_by", seen.way),
+    ]
     for number, place in enumerate(named, start=1):
-        said[f"code_{number}"] = place.name
-        said[f"code_{number}_share"] = place.share
-        said[f"code_{number}_share_low"] = place.low
-        said[f"code_{number}_share_high"] = place.high
-    return said
+        pieces += [
+            as_words(f"code_{number}", place.name),
+            as_share(f"code_{number}_share", place.share),
+            as_share(f"code_{number}_share_low", place.low),
+            as_share(f"code_{number}_share_high", place.high),
+        ]
+    return pieces

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
+from traceml.model.evidence import Evidence
 from traceml.model.phase import Phase
-
-Evidence = Mapping[str, "float | int | str | None"]
 
 
 class Section(str, Enum):
@@ -194,4 +192,4 @@ class Finding:
     """The time passes between steps, where no phase is: its share is one of the wall time."""
     is_one_off: bool = False
     """The time was lost in a few single steps: the next ones need not lose any."""
-    evidence: Evidence = field(default_factory=dict)
+    evidence: Evidence = field(default_factory=Evidence)

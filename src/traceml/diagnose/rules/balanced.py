@@ -5,6 +5,7 @@ from __future__ import annotations
 from traceml.diagnose.account import rest_s, unexplained_s
 from traceml.diagnose.rule import Doc, Role, Rule
 from traceml.facts.facts import Facts, share
+from traceml.model.evidence import Evidence, as_share, as_words, in_ms
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.phase import Phase
 from traceml.model.quantities import duration, percent
@@ -31,11 +32,11 @@ def check(facts: Facts) -> Finding:
         severity=Severity.INFO,
         claim=f"{claim}.",
         action="Optimise only if throughput is too low; compare with a baseline.",
-        evidence={
-            "step_time_ms": None if facts.mean.step_s is None else facts.mean.step_s * 1e3,
-            **{f"{phase.value}_share": part for phase, part in known.items()},
-            "diagnosis_clock": facts.clock,
-        },
+        evidence=Evidence(
+            in_ms("step_time_ms", facts.mean.step_s),
+            *(as_share(f"{phase.value}_share", part) for phase, part in known.items()),
+            as_words("diagnosis_clock", facts.clock),
+        ),
     )
 
 

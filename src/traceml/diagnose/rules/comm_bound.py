@@ -13,6 +13,7 @@ from traceml.diagnose import advice
 from traceml.diagnose.rule import GPU_IDLE, Doc, Remedy, Rule, Turn
 from traceml.facts.facts import Facts, share
 from traceml.facts.job import Job
+from traceml.model.evidence import Evidence, as_share, as_words, in_bytes, in_ms
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.phase import Phase
 from traceml.model.quantities import duration, memory, percent
@@ -56,15 +57,15 @@ def check(facts: Facts) -> Finding | None:
         share=transfer_share,
         ranks=tuple(rank.rank.rank for rank in facts.ranks_used),
         lost_s_per_step=transfer_s,
-        evidence={
-            "communication_share": transfer_share,
-            "transfer_ms": transfer_s * 1e3,
-            "exposed_ms": (facts.mean.communication_s or 0.0) * 1e3,
-            "hidden_ms": None if hidden_s is None else hidden_s * 1e3,
-            "gradient_bytes": None if facts.ddp is None else facts.ddp.gradient_bytes,
-            "step_time_ms": step_s * 1e3,
-            "diagnosis_clock": facts.clock,
-        },
+        evidence=Evidence(
+            as_share("communication_share", transfer_share),
+            in_ms("transfer_ms", transfer_s),
+            in_ms("exposed_ms", facts.mean.communication_s or 0.0),
+            in_ms("hidden_ms", hidden_s),
+            in_bytes("gradient_bytes", None if facts.ddp is None else facts.ddp.gradient_bytes),
+            in_ms("step_time_ms", step_s),
+            as_words("diagnosis_clock", facts.clock),
+        ),
     )
 
 

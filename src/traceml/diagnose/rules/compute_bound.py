@@ -10,6 +10,7 @@ from __future__ import annotations
 from traceml.diagnose import advice
 from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts, share
+from traceml.model.evidence import Evidence, as_number, as_share, as_words, in_ms
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.phase import COMPUTE, Phase
 from traceml.model.quantities import duration, percent
@@ -59,15 +60,15 @@ def check(facts: Facts) -> Finding | None:
         phase=largest,
         share=compute_share,
         ranks=tuple(rank.rank.rank for rank in facts.ranks_used),
-        evidence={
-            "compute_share": compute_share,
-            "compute_ms": times.compute_at_least_s * 1e3,
-            "step_time_ms": times.step_s * 1e3,
-            "largest_phase": "cuda_graph" if largest is None else largest.value,
-            "largest_phase_ms": parts[largest] * 1e3,
-            "busy_cores": cores,
-            "diagnosis_clock": facts.clock,
-        },
+        evidence=Evidence(
+            as_share("compute_share", compute_share),
+            in_ms("compute_ms", times.compute_at_least_s),
+            in_ms("step_time_ms", times.step_s),
+            as_words("largest_phase", "cuda_graph" if largest is None else largest.value),
+            in_ms("largest_phase_ms", parts[largest]),
+            as_number("busy_cores", cores),
+            as_words("diagnosis_clock", facts.clock),
+        ),
     )
 
 

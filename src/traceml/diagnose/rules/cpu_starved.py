@@ -14,6 +14,7 @@ from traceml.diagnose.host_time import host_delays_count
 from traceml.diagnose.rule import GPU_IDLE, HOST_DELAYS, Doc, Remedy, Role, Rule, Turn, Where, lost
 from traceml.diagnose.uneven import held_up
 from traceml.facts.facts import Facts
+from traceml.model.evidence import Evidence, as_number, as_share, in_bytes_per_s
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import count, duration, memory, percent
 
@@ -55,13 +56,13 @@ def check(facts: Facts) -> Finding | None:
         share=share,
         ranks=tuple(sorted({rank for short in found for rank in short.ranks})),
         lost_s_per_step=_lost_s(facts, share),
-        evidence={
-            "cpu_throttled_share": facts.host.cpu_throttled_share.mean,
-            "runqueue_share": _worst_runqueue(facts)[0],
-            "swap_bytes_per_s": facts.host.swap_bytes_per_s.mean,
-            "cores_used": _cores_used(facts),
-            "cores": facts.host.cores,
-        },
+        evidence=Evidence(
+            as_share("cpu_throttled_share", facts.host.cpu_throttled_share.mean),
+            as_share("runqueue_share", _worst_runqueue(facts)[0]),
+            in_bytes_per_s("swap_bytes_per_s", facts.host.swap_bytes_per_s.mean),
+            as_number("cores_used", _cores_used(facts)),
+            as_number("cores", facts.host.cores),
+        ),
     )
 
 

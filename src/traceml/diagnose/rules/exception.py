@@ -6,6 +6,7 @@ from traceml.diagnose.places import evidence_of, listed, phase_of, place, ranks_
 from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
 from traceml.facts.stability import Failure
+from traceml.model.evidence import Evidence, as_words
 from traceml.model.failure import FailureReport, is_consequence, says_a_command_failed
 from traceml.model.finding import Finding, Kind, Section, Severity
 
@@ -60,7 +61,7 @@ def check(facts: Facts) -> Finding | None:
         action=_action(failure, report, facts.reason_without_steps),
         phase=phase_of(report),
         ranks=ranks_of(failure),
-        evidence={**evidence_of(failure), "message": report.message},
+        evidence=Evidence(*evidence_of(failure), as_words("message", report.message)),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts, RankFacts
+from traceml.model.evidence import Evidence, as_share, in_bytes
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import memory, percent
 
@@ -46,13 +47,13 @@ def check(facts: Facts) -> Finding | None:
         ),
         share=idle_share,
         ranks=tuple(rank.rank.rank for rank, _ in found),
-        evidence={
-            "reserved_bytes": reserved,
-            "allocated_bytes": worst.memory.peak_allocated_bytes,
-            "idle_bytes": idle_bytes,
-            "idle_share": idle_share,
-            "pressure": full,
-        },
+        evidence=Evidence(
+            in_bytes("reserved_bytes", reserved),
+            in_bytes("allocated_bytes", worst.memory.peak_allocated_bytes),
+            in_bytes("idle_bytes", idle_bytes),
+            as_share("idle_share", idle_share),
+            as_share("pressure", full),
+        ),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from traceml.diagnose.rule import Doc, Rule
 from traceml.diagnose.spread import over_ranks
 from traceml.facts.facts import Facts
+from traceml.model.evidence import Evidence, as_share, in_bytes
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import memory, percent
 
@@ -35,11 +36,11 @@ def check(facts: Facts) -> Finding | None:
         action=f"Compare the shapes and the state of rank {spread.worst_rank} with the others'.",
         skew=spread.skew,
         ranks=(spread.worst_rank,),
-        evidence={
-            "worst_bytes": spread.worst,
-            "median_bytes": spread.median,
-            "skew": spread.skew,
-        },
+        evidence=Evidence(
+            in_bytes("worst_bytes", spread.worst),
+            in_bytes("median_bytes", spread.median),
+            as_share("skew", spread.skew),
+        ),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from traceml.diagnose.rule import Doc, Role, Rule, Where
 from traceml.facts.facts import Facts
 from traceml.facts.sensors import GpuFacts
+from traceml.model.evidence import Evidence, as_number, as_share, as_words, in_celsius, in_watts
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import percent
 
@@ -50,14 +51,14 @@ def check(facts: Facts) -> Finding | None:
         ),
         action=FAULTS.get(reason, _POWER_ACTION),
         share=held_share,
-        evidence={
-            "gpu": gpu.index,
-            "reason": reason,
-            "held_back_share": held_share,
-            "clock_share": clock_share,
-            "temperature_c": gpu.temperature_c.peak,
-            "power_w": gpu.power_w.mean,
-        },
+        evidence=Evidence(
+            as_number("gpu", gpu.index),
+            as_words("reason", reason),
+            as_share("held_back_share", held_share),
+            as_share("clock_share", clock_share),
+            in_celsius("temperature_c", gpu.temperature_c.peak),
+            in_watts("power_w", gpu.power_w.mean),
+        ),
     )
 
 

@@ -10,6 +10,7 @@ from statistics import fmean
 
 from traceml.diagnose.rule import Doc, Role, Rule
 from traceml.facts.facts import Facts
+from traceml.model.evidence import Evidence, as_number, as_share
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import count, percent
 
@@ -43,12 +44,12 @@ def check(facts: Facts) -> Finding | None:
             "why, where the reason is known."
         ),
         share=used,
-        evidence={
-            "gpu_utilization": used,
-            "gpu_utilization_worst": ours[0][0],
-            "gpus": len(ours),
-            "samples": sum(samples for _, samples in ours),
-        },
+        evidence=Evidence(
+            as_share("gpu_utilization", used),
+            as_share("gpu_utilization_worst", ours[0][0]),
+            as_number("gpus", len(ours)),
+            as_number("samples", sum(samples for _, samples in ours)),
+        ),
     )
 
 

@@ -8,6 +8,7 @@ from traceml.diagnose.rule import GPU_IDLE, Doc, Remedy, Rule, Turn
 from traceml.diagnose.stalls import few_steps_of, stalled
 from traceml.diagnose.what_if import without_phase
 from traceml.facts.facts import Facts, phase_s, share
+from traceml.model.evidence import Evidence, as_share, as_words, in_ms
 from traceml.model.finding import Finding, Kind, Section
 from traceml.model.phase import Phase
 from traceml.model.quantities import duration, percent
@@ -43,13 +44,15 @@ def check(facts: Facts) -> Finding | None:
             if (share(phase_s(rank.times, Phase.H2D), rank.times.step_s) or 0.0) >= WARN.share
         ),
         lost_s_per_step=copy_s,
-        evidence={
-            "h2d_share": copy_s / step_s,
-            "h2d_ms": copy_s * 1e3,
-            "step_time_ms": step_s * 1e3,
-            "pinned": None if facts.loader.pinned is None else str(facts.loader.pinned).lower(),
-            "diagnosis_clock": facts.clock,
-        },
+        evidence=Evidence(
+            as_share("h2d_share", copy_s / step_s),
+            in_ms("h2d_ms", copy_s),
+            in_ms("step_time_ms", step_s),
+            as_words(
+                "pinned", None if facts.loader.pinned is None else str(facts.loader.pinned).lower()
+            ),
+            as_words("diagnosis_clock", facts.clock),
+        ),
     )
     few = few_steps_of(facts, Phase.H2D)
     return stalled(finding, few, WARN, "in copies to the device") or finding

@@ -8,6 +8,7 @@ from traceml.diagnose.places import ranks_of
 from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
 from traceml.facts.stability import Failure
+from traceml.model.evidence import Evidence, as_number, as_words, in_s
 from traceml.model.failure import Doing, Stall, Standing
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import duration
@@ -38,16 +39,16 @@ def check(facts: Facts) -> Finding | None:
         claim=_claim(failure, stall, waiting),
         action=_action(failure, stall, waiting),
         ranks=ranks_of(failure) or tuple(each.rank for each in stall.ranks),
-        evidence={
-            "rank": failure.rank,
-            "step": failure.step,
-            "where": failure.culprits[0].where if failure.culprits else None,
-            "waiting_ranks": ", ".join(str(each.rank) for each in waiting) or None,
-            "collective": next((each.call for each in waiting if each.call), None),
-            "no_step_for_s": stall.seen_unix_s - stall.since_unix_s,
-            "usual_step_s": stall.usual_s,
-            "stacks": ", ".join(stall.stacks) or None,
-        },
+        evidence=Evidence(
+            as_number("rank", failure.rank),
+            as_number("step", failure.step),
+            as_words("where", failure.culprits[0].where if failure.culprits else None),
+            as_words("waiting_ranks", ", ".join(str(each.rank) for each in waiting) or None),
+            as_words("collective", next((each.call for each in waiting if each.call), None)),
+            in_s("no_step_for_s", stall.seen_unix_s - stall.since_unix_s),
+            in_s("usual_step_s", stall.usual_s),
+            as_words("stacks", ", ".join(stall.stacks) or None),
+        ),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
+from traceml.model.evidence import Evidence, as_number, as_share
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import percent
 
@@ -38,12 +39,12 @@ def check(facts: Facts) -> Finding | None:
             else "Nothing by itself; more workers or threads than cores would wait for each other."
         ),
         share=busy,
-        evidence={
-            "cpu_share": busy,
-            "cpu_peak_share": facts.host.cpu_share.peak,
-            "cores": facts.host.cores,
-            "run_cores": ours,
-        },
+        evidence=Evidence(
+            as_share("cpu_share", busy),
+            as_share("cpu_peak_share", facts.host.cpu_share.peak),
+            as_number("cores", facts.host.cores),
+            as_number("run_cores", ours),
+        ),
     )
 
 

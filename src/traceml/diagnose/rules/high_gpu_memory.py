@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
+from traceml.model.evidence import Evidence, as_number, as_share, in_bytes
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import memory, percent
 
@@ -44,12 +45,12 @@ def check(facts: Facts) -> Finding | None:
             else "The run itself fills it: see the memory diagnosis."
         ),
         share=worst_share,
-        evidence={
-            "gpu": worst.index,
-            "gpu_memory_share": worst_share,
-            "gpu_memory_bytes": used,
-            "reserved_bytes": reserved,
-        },
+        evidence=Evidence(
+            as_number("gpu", worst.index),
+            as_share("gpu_memory_share", worst_share),
+            in_bytes("gpu_memory_bytes", used),
+            in_bytes("reserved_bytes", reserved),
+        ),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
+from traceml.model.evidence import Evidence, as_number, as_share, in_watts
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import percent
 
@@ -35,12 +36,12 @@ def check(facts: Facts) -> Finding | None:
         claim=f"GPU {gpu.index} drew {gpu.power_w.mean:.0f} W, {percent(share)} of its limit.",
         action="Nothing, unless nvidia-smi -q -d POWER shows a limit below the board's default.",
         share=share,
-        evidence={
-            "gpu": gpu.index,
-            "power_w": gpu.power_w.mean,
-            "power_share": share,
-            "clock_share": gpu.clock_share.mean,
-        },
+        evidence=Evidence(
+            as_number("gpu", gpu.index),
+            in_watts("power_w", gpu.power_w.mean),
+            as_share("power_share", share),
+            as_share("clock_share", gpu.clock_share.mean),
+        ),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
+from traceml.model.evidence import Evidence, as_number, in_celsius
 from traceml.model.finding import Finding, Kind, Section, Severity
 
 KIND = Kind.HIGH_GPU_TEMPERATURE
@@ -37,11 +38,11 @@ def check(facts: Facts) -> Finding | None:
             f"See to its cooling: airflow, fans, the room, neighbours. From {CRITICAL_C:.0f} °C on "
             "a GPU slows itself down."
         ),
-        evidence={
-            "gpu": hottest.index,
-            "temperature_c": mean_c,
-            "temperature_peak_c": peak_c,
-        },
+        evidence=Evidence(
+            as_number("gpu", hottest.index),
+            in_celsius("temperature_c", mean_c),
+            in_celsius("temperature_peak_c", peak_c),
+        ),
     )
 
 

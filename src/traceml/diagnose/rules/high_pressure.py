@@ -11,6 +11,7 @@ from traceml.diagnose import advice
 from traceml.diagnose.rule import Doc, Rule
 from traceml.diagnose.spread import over_ranks
 from traceml.facts.facts import Facts, RankFacts, share
+from traceml.model.evidence import Evidence, as_share, as_words, in_bytes
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import memory, percent
 from traceml.model.settings import Settings
@@ -51,13 +52,13 @@ def check(facts: Facts) -> Finding | None:
         action=worst.action,
         share=worst.full_share,
         ranks=worst.ranks,
-        evidence={
-            "place": worst.place,
-            "pressure": worst.full_share,
-            "median_pressure": worst.median_share,
-            "used_bytes": worst.used_bytes,
-            "capacity_bytes": worst.capacity_bytes,
-        },
+        evidence=Evidence(
+            as_words("place", worst.place),
+            as_share("pressure", worst.full_share),
+            as_share("median_pressure", worst.median_share),
+            in_bytes("used_bytes", worst.used_bytes),
+            in_bytes("capacity_bytes", worst.capacity_bytes),
+        ),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
+from traceml.model.evidence import Evidence, as_share, in_bytes
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import memory, percent
 
@@ -37,12 +38,12 @@ def check(facts: Facts) -> Finding | None:
             else "Look at what else runs on the machine: most of it is not this run's."
         ),
         share=full,
-        evidence={
-            "ram_share": full,
-            "ram_used_bytes": used,
-            "ram_total_bytes": total,
-            "run_bytes": ours,
-        },
+        evidence=Evidence(
+            as_share("ram_share", full),
+            in_bytes("ram_used_bytes", used),
+            in_bytes("ram_total_bytes", total),
+            in_bytes("run_bytes", ours),
+        ),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from traceml.diagnose.rule import Rule
 from traceml.facts.facts import Facts
 from traceml.facts.sensors import ProcessFacts
+from traceml.model.evidence import Evidence, as_number
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import percent
 
@@ -40,11 +41,11 @@ def check(facts: Facts) -> Finding | None:
         ),
         share=busy,
         ranks=tuple(rank for rank in known if known[rank] >= BUSY_SHARE * fair_cores),
-        evidence={
-            "cores_used": known[worst],
-            "cores_per_rank": fair_cores,
-            "worst_rank": worst,
-        },
+        evidence=Evidence(
+            as_number("cores_used", known[worst]),
+            as_number("cores_per_rank", fair_cores),
+            as_number("worst_rank", worst),
+        ),
     )
 
 

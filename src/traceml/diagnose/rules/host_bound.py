@@ -12,6 +12,7 @@ from traceml.diagnose import advice
 from traceml.diagnose.rule import GPU_IDLE, Doc, Remedy, Rule, Turn, Where, lost
 from traceml.facts.facts import Facts
 from traceml.facts.times import StepTimes
+from traceml.model.evidence import Evidence, as_number, as_share, as_words, in_ms
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import duration, percent
 
@@ -59,14 +60,14 @@ def check(facts: Facts) -> Finding | None:
         share=host_s / times.step_s,
         ranks=tuple(rank.rank.rank for rank in facts.ranks_used),
         lost_s_per_step=lost_s,
-        evidence={
-            "queue_dry_share": dry_share,
-            "host_ms": host_s * 1e3,
-            "step_time_ms": times.step_s * 1e3,
-            "gpu_utilisation": busy_share,
-            "gpu_samples": use.samples,
-            "diagnosis_clock": facts.clock,
-        },
+        evidence=Evidence(
+            as_share("queue_dry_share", dry_share),
+            in_ms("host_ms", host_s),
+            in_ms("step_time_ms", times.step_s),
+            as_share("gpu_utilisation", busy_share),
+            as_number("gpu_samples", use.samples),
+            as_words("diagnosis_clock", facts.clock),
+        ),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from traceml.diagnose.rule import Doc, Rule
 from traceml.diagnose.spread import Spread, over_ranks
 from traceml.facts.facts import Facts
+from traceml.model.evidence import Evidence, as_share, as_words, in_bytes
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import memory, percent
 
@@ -53,13 +54,13 @@ def _judge(facts: Facts, spread: Spread, capacity_bytes: int | None, place: str)
         skew=spread.skew,
         share=pressure,
         ranks=(spread.worst_rank,),
-        evidence={
-            "place": place.lower(),
-            "worst_bytes": spread.worst,
-            "median_bytes": spread.median,
-            "skew": spread.skew,
-            "pressure": pressure,
-        },
+        evidence=Evidence(
+            as_words("place", place.lower()),
+            in_bytes("worst_bytes", spread.worst),
+            in_bytes("median_bytes", spread.median),
+            as_share("skew", spread.skew),
+            as_share("pressure", pressure),
+        ),
     )
 
 

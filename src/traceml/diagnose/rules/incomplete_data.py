@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from traceml.diagnose.rule import Doc, Role, Rule
 from traceml.facts.facts import Facts
+from traceml.model.evidence import Evidence, as_number
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import count, percent
 
@@ -41,12 +42,12 @@ def check(facts: Facts) -> Finding | None:
         claim="; ".join(said) + ".",
         action=_next_step(missing),
         ranks=missing,
-        evidence={
-            "ranks_used": len(used),
-            "world_size": world_size,
-            "steps_shared": shared,
-            "steps_taken": window.steps_taken,
-        },
+        evidence=Evidence(
+            as_number("ranks_used", len(used)),
+            as_number("world_size", world_size),
+            as_number("steps_shared", shared),
+            as_number("steps_taken", window.steps_taken),
+        ),
     )
 
 

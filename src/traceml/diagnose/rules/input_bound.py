@@ -13,6 +13,7 @@ from traceml.diagnose.rule import GPU_IDLE, Doc, Remedy, Rule, Turn
 from traceml.diagnose.stalls import few_steps_of, stalled
 from traceml.diagnose.what_if import without_phase
 from traceml.facts.facts import Facts, phase_s, share
+from traceml.model.evidence import Evidence, as_number, as_share, as_words, in_ms
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.phase import Phase
 from traceml.model.quantities import count, duration, percent
@@ -60,18 +61,18 @@ def check(facts: Facts) -> Finding | None:
             if (share(phase_s(rank.times, Phase.INPUT), rank.times.step_s) or 0.0) >= WARN.share
         ),
         lost_s_per_step=wait_s,
-        evidence={
-            "input_bound_share": wait_s / step_s,
-            "input_wait_ms": wait_s * 1e3,
-            "step_time_ms": step_s * 1e3,
-            "traced_step_time_ms": (step_s - wait_s) * 1e3,
-            "workers": loader.workers,
-            "loader_empty_share": loader.empty_share,
-            "collate_share": loader.collate_share,
-            "rare_share": loader.rare_share,
-            "disk_busy_share": facts.host.disk_busy_share.mean,
-            "diagnosis_clock": facts.clock,
-        },
+        evidence=Evidence(
+            as_share("input_bound_share", wait_s / step_s),
+            in_ms("input_wait_ms", wait_s),
+            in_ms("step_time_ms", step_s),
+            in_ms("traced_step_time_ms", step_s - wait_s),
+            as_number("workers", loader.workers),
+            as_share("loader_empty_share", loader.empty_share),
+            as_share("collate_share", loader.collate_share),
+            as_share("rare_share", loader.rare_share),
+            as_share("disk_busy_share", facts.host.disk_busy_share.mean),
+            as_words("diagnosis_clock", facts.clock),
+        ),
     )
     few = few_steps_of(facts, Phase.INPUT)
     return stalled(finding, few, WARN, "waiting for data") or finding

@@ -9,6 +9,7 @@ from traceml.diagnose.places import evidence_of, place, ranks_of, signal_name, w
 from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
 from traceml.facts.stability import Failure
+from traceml.model.evidence import Evidence, as_number, as_share, as_words, in_bytes
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import memory, percent
 
@@ -48,14 +49,14 @@ def check(facts: Facts) -> Finding | None:
         claim=_claim(failure),
         action=_action(facts, failure),
         ranks=ranks_of(failure),
-        evidence={
-            **evidence_of(failure),
-            "signal": None if failure.signal is None else signal_name(failure.signal),
-            "status": failure.status,
-            "ram_share": failure.last.ram_share,
-            "rss_bytes": failure.last.rss_bytes,
-            "oom_kills": failure.last.oom_kills,
-        },
+        evidence=Evidence(
+            *evidence_of(failure),
+            as_words("signal", None if failure.signal is None else signal_name(failure.signal)),
+            as_number("status", failure.status),
+            as_share("ram_share", failure.last.ram_share),
+            in_bytes("rss_bytes", failure.last.rss_bytes),
+            as_number("oom_kills", failure.last.oom_kills),
+        ),
     )
 
 

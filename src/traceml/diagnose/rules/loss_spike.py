@@ -11,6 +11,7 @@ from traceml.diagnose.places import numbered
 from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
 from traceml.facts.losses import Jump, LossFacts
+from traceml.model.evidence import Evidence, as_number, as_words
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import count, significant
 
@@ -43,15 +44,15 @@ def check(facts: Facts) -> Finding | None:
             f"at {step} {after}{others}."
         ),
         action=_action(worst, step, severity),
-        evidence={
-            "name": worst.name,
-            "step": worst.step,
-            "numbering": "logged" if worst.is_logged else "counted",
-            "usual": worst.usual,
-            "peak": worst.value,
-            "times": worst.value / worst.usual,
-            "spikes": len(loss.jumps),
-        },
+        evidence=Evidence(
+            as_words("name", worst.name),
+            as_number("step", worst.step),
+            as_words("numbering", "logged" if worst.is_logged else "counted"),
+            as_number("usual", worst.usual),
+            as_number("peak", worst.value),
+            as_number("times", worst.value / worst.usual),
+            as_number("spikes", len(loss.jumps)),
+        ),
     )
 
 

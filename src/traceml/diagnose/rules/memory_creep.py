@@ -13,6 +13,7 @@ from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts, RankFacts
 from traceml.facts.memory import Place
 from traceml.facts.trend import Growth, Trend
+from traceml.model.evidence import Evidence, as_number, as_words, in_bytes, in_s
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import count, duration, memory
 
@@ -79,18 +80,18 @@ def check(facts: Facts) -> Finding | None:
         claim=_claim(facts, creep),
         action=_next_step(facts, creep),
         ranks=tuple(sorted(rank.rank.rank for rank, _ in creep.growing)),
-        evidence={
-            "place": creep.place.value,
-            "per_1000_steps_bytes": trend.per_step_bytes * 1e3,
-            "per_hour_bytes": trend.per_s_bytes * 3600,
-            "onset_step": trend.onset_step,
-            "start_bytes": trend.start_bytes,
-            "end_bytes": trend.end_bytes,
-            "worst_rise_bytes": trend.rise_bytes,
-            "median_rise_bytes": median_low(rises),
-            "full_in_s": creep.full_s,
-            "readings": trend.readings,
-        },
+        evidence=Evidence(
+            as_words("place", creep.place.value),
+            in_bytes("per_1000_steps_bytes", trend.per_step_bytes * 1e3),
+            in_bytes("per_hour_bytes", trend.per_s_bytes * 3600),
+            as_number("onset_step", trend.onset_step),
+            in_bytes("start_bytes", trend.start_bytes),
+            in_bytes("end_bytes", trend.end_bytes),
+            in_bytes("worst_rise_bytes", trend.rise_bytes),
+            in_bytes("median_rise_bytes", median_low(rises)),
+            in_s("full_in_s", creep.full_s),
+            as_number("readings", trend.readings),
+        ),
     )
 
 

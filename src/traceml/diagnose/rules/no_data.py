@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
+from traceml.model.evidence import Evidence, as_number
 from traceml.model.finding import Finding, Kind, Section, Severity
 
 KIND = Kind.NO_DATA
@@ -31,11 +32,11 @@ def check(facts: Facts) -> Finding | None:
         severity=Severity.INFO,
         claim=_claim(facts),
         action=_action(facts, aborted),
-        evidence={
-            "steps_aborted": aborted,
-            "ranks_seen": len(facts.ranks),
-            "exit_status": facts.stability.exit_status,
-        },
+        evidence=Evidence(
+            as_number("steps_aborted", aborted),
+            as_number("ranks_seen", len(facts.ranks)),
+            as_number("exit_status", facts.stability.exit_status),
+        ),
     )
 
 

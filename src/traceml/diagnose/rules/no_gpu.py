@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
+from traceml.model.evidence import Evidence, as_number
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import count
 
@@ -27,7 +28,7 @@ def check(facts: Facts) -> Finding | None:
             "Move the model and its batches to the GPU (model.to('cuda')), and check that "
             "torch.cuda.is_available() says True."
         ),
-        evidence={"gpus": facts.host.gpus},
+        evidence=Evidence(as_number("gpus", facts.host.gpus)),
     )
 
 

@@ -12,6 +12,7 @@ from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
 from traceml.facts.losses import LossFacts, NotFinite
 from traceml.facts.stability import Failure
+from traceml.model.evidence import Evidence, as_number, as_words
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import count, significant
 from traceml.model.settings import Settings
@@ -34,18 +35,18 @@ def check(facts: Facts) -> Finding | None:
         claim=_norms_claim(loss, lost) if lost.is_norm else _claim(lost),
         action=_norms_action(facts.settings) if lost.is_norm else _action(lost, facts.settings),
         ranks=lost.ranks,
-        evidence={
-            "name": lost.name,
-            "first_step": lost.first_step,
-            "earliest_step": lost.earliest_step,
-            "numbering": "logged" if lost.is_logged else "counted",
-            "values": lost.values,
-            "values_not_finite": lost.count,
-            "last_finite": lost.last_finite,
-            "last_finite_step": lost.finite_step,
-            "gradient_norm_usual": lost.norm_usual,
-            "gradient_norm_before": lost.norm_before,
-        },
+        evidence=Evidence(
+            as_words("name", lost.name),
+            as_number("first_step", lost.first_step),
+            as_number("earliest_step", lost.earliest_step),
+            as_words("numbering", "logged" if lost.is_logged else "counted"),
+            as_number("values", lost.values),
+            as_number("values_not_finite", lost.count),
+            as_number("last_finite", lost.last_finite),
+            as_number("last_finite_step", lost.finite_step),
+            as_number("gradient_norm_usual", lost.norm_usual),
+            as_number("gradient_norm_before", lost.norm_before),
+        ),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from traceml.diagnose.rule import Role, Rule
 from traceml.facts.facts import Facts
+from traceml.model.evidence import Evidence, as_number
 from traceml.model.finding import Finding, Kind, Section, Severity
 
 KIND = Kind.NORMAL
@@ -17,7 +18,7 @@ def check(facts: Facts) -> Finding:
         severity=Severity.INFO,
         claim="The training processes showed nothing to act on.",
         action="Nothing to do.",
-        evidence={"processes": len(facts.processes)},
+        evidence=Evidence(as_number("processes", len(facts.processes))),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from traceml.diagnose.rule import Doc, Remedy, Role, Rule, Turn, Where, lost
 from traceml.facts.facts import Facts
 from traceml.facts.onset import growth_by_phase
+from traceml.model.evidence import Evidence, as_number, as_words, in_ms
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.phase import Phase
 from traceml.model.quantities import count, duration, percent
@@ -44,14 +45,14 @@ def check(facts: Facts) -> Finding | None:
         share=more_s / slowdown.after_s,
         ranks=tuple(rank.rank.rank for rank in facts.ranks_used),
         lost_s_per_step=max(series.mean_s - slowdown.before_s, 0.0),
-        evidence={
-            "onset_step": slowdown.onset_step,
-            "before_ms": slowdown.before_s * 1e3,
-            "after_ms": slowdown.after_s * 1e3,
-            "ratio": slowdown.ratio,
-            "grown_phase_ms": None if phase is None else grown_s * 1e3,
-            "diagnosis_clock": facts.clock,
-        },
+        evidence=Evidence(
+            as_number("onset_step", slowdown.onset_step),
+            in_ms("before_ms", slowdown.before_s),
+            in_ms("after_ms", slowdown.after_s),
+            as_number("ratio", slowdown.ratio),
+            in_ms("grown_phase_ms", None if phase is None else grown_s),
+            as_words("diagnosis_clock", facts.clock),
+        ),
     )
 
 

@@ -7,6 +7,7 @@ from traceml.facts.facts import Facts
 from traceml.facts.loss_values import LossScale
 from traceml.facts.losses import LossFacts
 from traceml.facts.stability import Stability
+from traceml.model.evidence import Evidence, as_number
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import count, duration, significant
 
@@ -40,13 +41,13 @@ def check(facts: Facts) -> Finding:
             if known.exit_status
             else "Nothing to do."
         ),
-        evidence={
-            "exit_status": known.exit_status,
-            "loss_values": 0 if loss is None else loss.values,
-            "loss_first": None if loss is None else loss.first,
-            "loss_last": None if loss is None else loss.last,
-            "long_pauses": len(pauses),
-        },
+        evidence=Evidence(
+            as_number("exit_status", known.exit_status),
+            as_number("loss_values", 0 if loss is None else loss.values),
+            as_number("loss_first", None if loss is None else loss.first),
+            as_number("loss_last", None if loss is None else loss.last),
+            as_number("long_pauses", len(pauses)),
+        ),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from traceml.diagnose import advice
 from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
+from traceml.model.evidence import Evidence, in_bytes, in_bytes_per_s
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import memory
 
@@ -24,11 +25,11 @@ def check(facts: Facts) -> Finding | None:
         severity=Severity.WARNING,
         claim=f"The machine swapped {memory(moved)} a second, with {memory(used)} of swap in use.",
         action=f"Free memory ({memory(facts.host.ram_free_bytes)} was left): {_less(facts)}.",
-        evidence={
-            "swap_bytes_per_s": moved,
-            "swap_used_bytes": used,
-            "ram_free_bytes": facts.host.ram_free_bytes,
-        },
+        evidence=Evidence(
+            in_bytes_per_s("swap_bytes_per_s", moved),
+            in_bytes("swap_used_bytes", used),
+            in_bytes("ram_free_bytes", facts.host.ram_free_bytes),
+        ),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from traceml.diagnose.rule import Doc, Role, Rule
 from traceml.facts.facts import Facts
+from traceml.model.evidence import Evidence, as_number, as_share
 from traceml.model.finding import Finding, Kind, Section, Severity
 
 KIND = Kind.NORMAL
@@ -17,7 +18,10 @@ def check(facts: Facts) -> Finding:
         severity=Severity.INFO,
         claim="The host showed nothing to act on.",
         action="Nothing to do.",
-        evidence={"samples": facts.host.samples, "cpu_share": facts.host.cpu_share.mean},
+        evidence=Evidence(
+            as_number("samples", facts.host.samples),
+            as_share("cpu_share", facts.host.cpu_share.mean),
+        ),
     )
 
 

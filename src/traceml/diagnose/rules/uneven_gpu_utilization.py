@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from traceml.diagnose.rule import Doc, Role, Rule
 from traceml.facts.facts import Facts
+from traceml.model.evidence import Evidence, as_number, as_share
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import percent
 
@@ -37,12 +38,12 @@ def check(facts: Facts) -> Finding | None:
         ),
         action=f"Compare what the rank on GPU {idle} gets to do, and when, with GPU {busy}.",
         skew=gap,
-        evidence={
-            "least_used_gpu": idle,
-            "least_utilization": least,
-            "most_used_gpu": busy,
-            "most_utilization": most,
-        },
+        evidence=Evidence(
+            as_number("least_used_gpu", idle),
+            as_share("least_utilization", least),
+            as_number("most_used_gpu", busy),
+            as_share("most_utilization", most),
+        ),
     )
 
 

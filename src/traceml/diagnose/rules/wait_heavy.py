@@ -19,6 +19,7 @@ from traceml.diagnose.stalls import few_steps_of, stalled
 from traceml.diagnose.user_code import rest_parts
 from traceml.facts.facts import Facts, share
 from traceml.facts.job import Job
+from traceml.model.evidence import Evidence, as_share, as_words, in_ms
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.phase import Phase
 from traceml.model.quantities import duration, percent
@@ -70,17 +71,17 @@ def _inside(facts: Facts) -> Finding | None:
             if (unexplained_s(rank.times) or 0.0) >= WARN.share * (rank.times.step_s or 0.0)
         ),
         lost_s_per_step=rest_s,
-        evidence={
-            "wait_share": rest_s / times.step_s,
-            "rest_ms": rest_s * 1e3,
-            "unexplained_ms": (rest_s - max(measured_s, main.mean_s)) * 1e3,
-            "residual_ms": None if times.residual_s is None else times.residual_s * 1e3,
-            "wait_ms": None if times.wait_s is None else times.wait_s * 1e3,
-            "step_time_ms": times.step_s * 1e3,
-            "main_part": main.words or None,
-            "main_part_ms": main.mean_s * 1e3 if main.words else None,
-            "diagnosis_clock": facts.clock,
-        },
+        evidence=Evidence(
+            as_share("wait_share", rest_s / times.step_s),
+            in_ms("rest_ms", rest_s),
+            in_ms("unexplained_ms", rest_s - max(measured_s, main.mean_s)),
+            in_ms("residual_ms", times.residual_s),
+            in_ms("wait_ms", times.wait_s),
+            in_ms("step_time_ms", times.step_s),
+            as_words("main_part", main.words or None),
+            in_ms("main_part_ms", main.mean_s if main.words else None),
+            as_words("diagnosis_clock", facts.clock),
+        ),
     )
     where = f"in {main.words}" if main.words else "outside data, copies and the model's work"
     return stalled(finding, few_steps_of(facts, Phase.RESIDUAL), WARN, where) or finding

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
+from traceml.model.evidence import Evidence, as_number
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import count
 
@@ -30,11 +31,11 @@ def check(facts: Facts) -> Finding | None:
             f"Let the run take {count(FEWEST_STEPS - window.steps_analyzed, 'step')} more "
             "on every rank; a few dozen give a clear picture."
         ),
-        evidence={
-            "steps_analyzed": window.steps_analyzed,
-            "warmup_steps": window.warmup_steps,
-            "steps_needed": FEWEST_STEPS,
-        },
+        evidence=Evidence(
+            as_number("steps_analyzed", window.steps_analyzed),
+            as_number("warmup_steps", window.warmup_steps),
+            as_number("steps_needed", FEWEST_STEPS),
+        ),
     )
 
 
