@@ -15,6 +15,7 @@ from traceml.diagnose.lines import Line, severity
 from traceml.diagnose.rule import (
     GPU_IDLE,
     HOST_DELAYS,
+    Code,
     Doc,
     Remedy,
     RestPart,
@@ -103,6 +104,7 @@ def host_cause(
     turn: Turn,
     what_if: Remedy,
     doc: Doc,
+    code: Code = Code.NONE,
 ) -> Rule:
     """The rule for one thing that the host does: it explains what a busy host makes slow."""
 
@@ -129,6 +131,7 @@ def host_cause(
         what_if=what_if,
         measure=share_of_step,
         part_of_rest=part_of_rest,
+        code=code,
     )
 
 

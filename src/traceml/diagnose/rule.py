@@ -70,6 +70,20 @@ class Turn(IntEnum):
     LAST = 10
 
 
+class Code(Enum):
+    """Which of the training thread's own Python holds the time of a finding, and is named then."""
+
+    NONE = "none"
+    WHOLE_STEP = "whole step"
+    REST = "rest of the step"
+    FETCHES = "fetches"
+    """Where no worker makes the batches."""
+    LATE_PHASE = "late phase"
+    """The phase that makes a rank late, on that rank."""
+    WAITING_PHASE = "waiting phase"
+    """The finding's phase, where the thread waits in it instead of computing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Remedy:
     """What would be different without a cause, and how much time that saves."""
@@ -138,6 +152,8 @@ class Rule:
     while its measure stays near the line. `None` where no share says how near that is."""
     part_of_rest: Callable[[Facts], RestPart | None] | None = None
     """What it measures inside the rest of the step, which WAIT_HEAVY then names."""
+
+    code: Code = Code.NONE
 
     @property
     def kinds(self) -> tuple[Kind, ...]:

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from traceml.diagnose.account import outside_steps_s, unexplained_s
-from traceml.diagnose.explain import STRAGGLERS
-from traceml.diagnose.rule import RestPart
+from traceml.diagnose.catalogue import catalogue
+from traceml.diagnose.rule import Code, RestPart, Role
 from traceml.facts.facts import Facts, phase_s
 from traceml.facts.user_time import PhaseCode, Place
 from traceml.model.evidence import Evidence, Piece, as_number, as_share, as_words
-from traceml.model.finding import Finding, Kind
+from traceml.model.finding import Finding
 from traceml.model.phase import COMPUTE, Phase
 from traceml.model.quantities import count, duration
 from traceml.model.stack_sample import BETWEEN
@@ -27,15 +27,14 @@ WORTH_LOOKING = 0.05  # of the step: a rest, or a gap between steps, whose code 
 WORTH_LOOKING_S = 0.0005
 BLOCKED_SHARE = 0.30  # of a step: a training thread that computes for the rest of it waits
 
-_LOOKED_AT = frozenset({Kind.WAIT_HEAVY, Kind.HOST_BOUND, Kind.HOST_SYNC}) | STRAGGLERS
-
 
 def wants_looks(facts: Facts, found: Sequence[Finding]) -> bool:
     """Whether the lines in which the training thread spends its time are worth knowing."""
-    kinds = {finding.kind for finding in found}
-    if kinds & _LOOKED_AT:
+    rules = [catalogue().of(finding.kind) for finding in found]
+    codes = {rule.code for rule in rules if rule.role is not Role.FALLBACK}
+    if codes & {Code.WHOLE_STEP, Code.REST, Code.LATE_PHASE}:
         return True
-    if Kind.INPUT_BOUND in kinds and not facts.loader.workers:
+    if Code.FETCHES in codes and not facts.loader.workers:
         return True
     if facts.clock == "cpu" and (blocked_share(facts) or 0.0) >= BLOCKED_SHARE:
         return True
@@ -102,20 +101,20 @@ def main_places(code: PhaseCode) -> tuple[Place, ...]:
 
 def _code_of(facts: Facts, finding: Finding) -> tuple[PhaseCode | None, float | None]:
     """The looks that say where a finding's time goes, and how long that is per step."""
-    seen, kind = facts.user_time, finding.kind
+    seen, code = facts.user_time, catalogue().of(finding.kind).code
     if finding.is_between_steps:
         return seen.phases.get(BETWEEN), outside_steps_s(facts.mean)
-    if kind is Kind.HOST_BOUND:
+    if code is Code.WHOLE_STEP:
         return seen.all_phases, facts.mean.cpu_step_s
-    if kind in (Kind.WAIT_HEAVY, Kind.HOST_SYNC, Kind.BALANCED):
+    if code is Code.REST:
         return seen.phases.get(Phase.RESIDUAL.value), unexplained_s(facts.mean)
-    if kind is Kind.INPUT_BOUND and not facts.loader.workers:
+    if code is Code.FETCHES and not facts.loader.workers:
         return seen.phases.get(Phase.INPUT.value), facts.mean.cpu_input_s
-    if kind in STRAGGLERS:
+    if code is Code.LATE_PHASE:
         return _code_of_late(facts, finding)
     is_waiting = facts.clock == "cpu" and (blocked_share(facts) or 0.0) >= BLOCKED_SHARE
     phase = finding.phase
-    if kind is Kind.COMPUTE_BOUND and phase in COMPUTE and is_waiting:
+    if code is Code.WAITING_PHASE and phase in COMPUTE and is_waiting:
         return seen.phases.get(phase.value), phase_s(facts.mean, phase)
     return None, None
 

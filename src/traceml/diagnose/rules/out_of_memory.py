@@ -179,8 +179,8 @@ RULE = Rule(
 *Evidence.* What torch's message says (`tried_bytes`, `free_bytes`, `total_bytes`,
 `allocated_bytes`, `reserved_bytes`), what the model held (`parameter_bytes`, `gradient_bytes`,
 `optimizer_bytes`, and `activation_bytes`: what tensors occupied besides these),
-`allocated_before_bytes` (the peaks of the last steps), `samples_per_step`, `suggested_batch`, and
-what `EXCEPTION` has.
+`allocated_before_bytes` (the peaks of the last steps), `samples_per_step`, `suggested_batch`,
+`device` (`gpu`, `host`), and what `EXCEPTION` has.
 
 *Thresholds.* 10 % of the device reserved and unused: the allocator is a part of the matter. Peaks
 that grew by 5 % over the last 32 steps: something is kept from step to step. A part of 25 % is
