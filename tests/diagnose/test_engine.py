@@ -75,6 +75,14 @@ def test_the_order_of_the_rules_changes_nothing(monkeypatch: pytest.MonkeyPatch)
     assert diagnose(facts) == forward
 
 
+def test_a_stall_is_told_of_the_step_and_not_of_the_memory_that_is_balanced_too() -> None:
+    sections = diagnose(gather(stall(make_run(), "forward", 30.0, 50))).sections
+    assert "number 50" in sections[Section.STEP_TIME][0].claim
+    memory = sections[Section.STEP_MEMORY][0]
+    assert memory.kind is Kind.BALANCED
+    assert "step" not in memory.claim
+
+
 def test_a_remark_leaves_the_verdict_to_another() -> None:
     """Evaluation as such is normal work: it neither leads nor silences the verdict."""
     evaluated = work_between(make_run(), "evaluation", 10)

@@ -31,10 +31,16 @@ def diagnose(facts: Facts) -> Diagnosis:
     rules = catalogue()
     found = [finding for rule in rules.checks if (finding := rule.check(facts)) is not None]
     found += [rules.fallback(each, facts) for each in Section if not has_verdict(each, found)]
-    said = [name_lines(facts, with_stalls(finding, facts)) for finding in found]
-    told = explain(settle(facts, said))
+    told = explain(settle(facts, [_told_of_steps(finding, facts) for finding in found]))
     sections = {section: tuple(f for f in told if f.section is section) for section in Section}
     return Diagnosis(primary(sections), sections)
+
+
+def _told_of_steps(finding: Finding, facts: Facts) -> Finding:
+    """A finding about the step with the single steps and the lines of code that it is about."""
+    if finding.section is not Section.STEP_TIME:
+        return finding
+    return name_lines(facts, with_stalls(finding, facts))
 
 
 def primary(sections: Mapping[Section, tuple[Finding, ...]]) -> Finding:
