@@ -126,9 +126,9 @@ def leader_of(finding: Finding, said: Sequence[Finding]) -> Finding | None:
     if finding.kind is Kind.HOST_BOUND:
         return next((other for other in said if _outweighs_host(other, finding)), None)
     rule = catalogue().of(finding.kind)
-    explained = _first(rule.explains, [other for other in said if _may_lead(other, finding)])
-    if explained is not None:
-        return explained
+    for other in said:
+        if other.kind in rule.explains and _may_lead(other, finding):
+            return other
     for other in said:
         only_its_rank = finding.ranks and set(finding.ranks) <= set(other.ranks)
         if only_its_rank and other.kind in rule.yields_to:
@@ -151,9 +151,7 @@ def _outweighs_host(cause: Finding, host_bound: Finding) -> bool:
     return waited_s >= MOSTLY * lost_s
 
 
-def _first(
-    kinds: Collection[Kind], said: Sequence[Finding], least: Severity = Severity.INFO
-) -> Finding | None:
+def _first(kinds: Collection[Kind], said: Sequence[Finding], least: Severity) -> Finding | None:
     """The first finding in reading order that is of one of these kinds."""
     return next(
         (

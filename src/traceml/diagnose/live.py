@@ -174,8 +174,8 @@ def _follow(
     before: LiveSection, found: Sequence[Finding], lately: Lately, facts: Facts
 ) -> LiveSection:
     """One section, one evaluation later."""
-    calm = catalogue().fallback(found[0].section, facts)
-    unmatched = [finding for finding in found if finding.kind is not calm.kind]
+    fallback = catalogue().fallback(found[0].section, facts)
+    unmatched = [finding for finding in found if finding.kind is not fallback.kind]
     tracks = []
     for track in before.tracks:
         now = next(filter(track.live.is_about, unmatched), None)
@@ -189,10 +189,10 @@ def _follow(
     tracks = [track for track in tracks if track.shown or track.above]
     tracks.sort(key=lambda track: (-_weight(track.shown), track.place))
     shown = [track.as_shown() for track in tracks if track.shown is not None]
-    if has_verdict(calm.section, [live.finding for live in shown]):
+    if has_verdict(fallback.section, [live.finding for live in shown]):
         return _with_lead(before, tuple(tracks), shown)
-    is_calm = any(finding.kind is calm.kind for finding in found)
-    lead = _lead_without_verdict(before.lead, calm, is_calm, facts)
+    is_fallback = any(finding.kind is fallback.kind for finding in found)
+    lead = _lead_without_verdict(before.lead, fallback, is_fallback, facts)
     rest = [live for live in shown if not lead or not lead.is_about(live.finding)]
     return LiveSection((*([lead] if lead else []), *rest), tuple(tracks))
 
@@ -254,12 +254,12 @@ def _with_lead(
 
 
 def _lead_without_verdict(
-    lead: LiveFinding | None, calm: Finding, is_calm: bool, facts: Facts
+    lead: LiveFinding | None, fallback: Finding, is_fallback: bool, facts: Facts
 ) -> LiveFinding | None:
     """That all is well; while something else may turn out to be true, what was last said."""
-    if lead is not None and lead.finding.kind is calm.kind:
-        return replace(lead, finding=calm)
-    return LiveFinding(calm, _first_step(facts)) if is_calm else lead
+    if lead is not None and lead.finding.kind is fallback.kind:
+        return replace(lead, finding=fallback)
+    return LiveFinding(fallback, _first_step(facts)) if is_fallback else lead
 
 
 def _patience_with(lead: Finding, better: Finding) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 
 Value = float | int | str | bool | None
 """`None` is not measured."""
@@ -178,6 +179,7 @@ _WORDS = {
 }
 
 
+@lru_cache(maxsize=1024)  # a live run is diagnosed twice a second, with the same few keys
 def label_of(key: str) -> str:
     """What a key is called in words, without its unit."""
     if key in _LABELS:
