@@ -127,6 +127,9 @@ class Kind(str, Enum):
         """Lets `Kind("ITS_NAME")` find a kind once a rule has declared it."""
         return _DECLARED.get(value) if isinstance(value, str) else None
 
+    def __reduce_ex__(self, _: object) -> tuple[type[Kind], tuple[str]]:
+        return Kind, (self.value,)  # by value: some 3.11 look for an attribute of that name
+
     @property
     def status(self) -> str:
         """The words for people."""
