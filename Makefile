@@ -12,7 +12,7 @@ WITH_NPM := cd $(VIEWER) && PATH="$$PATH:$(CURDIR)/$(BIN)"
 # The CPU build of torch; a machine with its own torch may say TORCH=torch, or another version.
 TORCH ?= torch==2.13.0
 
-.PHONY: demo test check bench faults gpu wheels pictures clean
+.PHONY: demo test check bench faults gpu wheels docs pictures clean
 
 demo: $(READY)
 	$(BIN)/traceml demo
@@ -53,6 +53,10 @@ wheels: $(READY)
 	  --only-binary=:all: --python-version $(GPU_PYTHON) --implementation cp \
 	  --platform manylinux2014_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux1_x86_64 \
 	  --requirement benchmarks/gpu_requirements.txt
+
+# The parts of docs/diagnoses.md that the rules themselves declare.
+docs: $(READY)
+	$(BIN)/python docs/write_diagnoses.py
 
 # The pictures of the README and the documentation, from runs made here and now.
 pictures: $(READY)

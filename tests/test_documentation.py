@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import runpy
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import traceml
 from traceml.cli import COMMANDS, ui
 from traceml.cli.run import _parser
 from traceml.diagnose import between, host_time
+from traceml.diagnose.catalogue import catalogue
 from traceml.diagnose.rules import (
     compute_bound,
     cpu_starved,
@@ -130,6 +132,7 @@ def test_every_key_at_the_top_of_the_summary_has_a_row():
 STRUCTS = [
     record.Producer,
     record.Meta,
+    record.FactSummary,
     record.Issue,
     record.PrimaryDiagnosis,
     record.Window,
@@ -216,6 +219,12 @@ def test_every_kind_has_a_row_and_a_section(kind: Kind):
     text = section(DIAGNOSES, kind.value)
     for word in ("*Meaning.*", "*Evidence.*", "*Thresholds.*", "*What to do.*"):
         assert word in text
+
+
+def test_the_page_of_diagnoses_is_what_the_rules_declare():
+    write_page = runpy.run_path(str(ROOT / "docs" / "write_diagnoses.py"))["page"]
+    is_up_to_date = write_page(DIAGNOSES, catalogue().rules) == DIAGNOSES
+    assert is_up_to_date, "a rule's text has changed: run `make docs`, which writes the page anew"
 
 
 def _percent(share: float) -> str:

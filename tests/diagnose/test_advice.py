@@ -12,10 +12,11 @@ from factories import GIB, flag_steps, make_late, make_run, make_samples, make_w
 from failing import failed, report, with_loss
 from system_facts import DEVICE_BYTES, always, on_host, with_peaks
 from traceml.diagnose import advice
-from traceml.diagnose.engine import RULES
+from traceml.diagnose.catalogue import catalogue
 from traceml.facts.facts import Facts
 from traceml.facts.gather import gather
 from traceml.facts.sensors import HostFacts, ProcessFacts
+from traceml.model.evidence import Unit
 from traceml.model.failure import MemoryAtFailure
 from traceml.model.layout import StepFlag
 from traceml.model.settings import Settings
@@ -130,7 +131,8 @@ ON = {
 
 def actions(facts: Facts, settings: Settings) -> list[str]:
     known = replace(facts, settings=settings)
-    return [finding.action for rule in RULES if (finding := rule(known)) is not None]
+    found = (rule.check(known) for rule in catalogue().checks)
+    return [finding.action for finding in found if finding is not None]
 
 
 @pytest.mark.parametrize("case", ON)
@@ -218,3 +220,16 @@ def test_tf32_is_asked_for_where_float32_arithmetic_does_not_use_it() -> None:
 )
 def test_options_are_listed_as_people_do(parts: tuple[str, ...], said: str) -> None:
     assert advice.listed(parts) == said
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_evidence_is_what_its_unit_says(name: str) -> None:
+    """Words where it is no number, and a number where there is a unit."""
+    found = (rule.check(FACTS[name]) for rule in catalogue().rules)
+    pieces = [
+        piece for finding in found if finding is not None for piece in finding.evidence.pieces
+    ]
+    assert pieces
+    for piece in pieces:
+        is_words = isinstance(piece.value, (str, bool))
+        assert piece.value is None or is_words is (piece.unit is Unit.WORDS), piece

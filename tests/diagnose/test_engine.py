@@ -9,14 +9,22 @@ from hypothesis import strategies as st
 
 from factories import make_run, map_steps, spend, stall, work_between
 from traceml.diagnose import engine
+from traceml.diagnose.catalogue import Catalogue, catalogue
 from traceml.diagnose.engine import diagnose
 from traceml.diagnose.explain import explain
+from traceml.diagnose.rule import Rule
 from traceml.facts.aligned import WIDE
 from traceml.facts.facts import Facts
 from traceml.facts.gather import gather
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.layout import NOT_MEASURED
 from traceml.store.records import RunRecords
+
+
+def with_rule(monkeypatch: pytest.MonkeyPatch, rule: Rule) -> None:
+    """Has the engine ask one more rule."""
+    more = Catalogue((*catalogue().rules, rule))
+    monkeypatch.setattr(engine, "catalogue", lambda: more)
 
 
 def kinds(run: RunRecords, section: Section = Section.STEP_TIME) -> list[Kind]:
@@ -62,8 +70,17 @@ def test_severity_then_time_lost_decides_the_order() -> None:
 def test_the_order_of_the_rules_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = gather(make_run(input_ms=30, rest_ms=12))
     forward = diagnose(facts)
-    monkeypatch.setattr(engine, "RULES", tuple(reversed(engine.RULES)))
+    backward = Catalogue(reversed(catalogue().rules))
+    monkeypatch.setattr(engine, "catalogue", lambda: backward)
     assert diagnose(facts) == forward
+
+
+def test_a_stall_is_told_of_the_step_and_not_of_the_memory_that_is_balanced_too() -> None:
+    sections = diagnose(gather(stall(make_run(), "forward", 30.0, 50))).sections
+    assert "number 50" in sections[Section.STEP_TIME][0].claim
+    memory = sections[Section.STEP_MEMORY][0]
+    assert memory.kind is Kind.BALANCED
+    assert "step" not in memory.claim
 
 
 def test_a_remark_leaves_the_verdict_to_another() -> None:
@@ -153,7 +170,7 @@ def test_critical_memory_leads_unless_the_step_is_critical(
     def full(facts: Facts) -> Finding:
         return Finding(Kind.BALANCED, Section.STEP_MEMORY, Severity.CRITICAL, "full", "less")
 
-    monkeypatch.setattr(engine, "RULES", (*engine.RULES, full))
+    with_rule(monkeypatch, Rule(Kind.BALANCED, Section.STEP_MEMORY, full))
     assert diagnose(gather(run)).primary.section is leads
 
 
@@ -210,7 +227,7 @@ def test_a_run_that_failed_is_told_first(monkeypatch: pytest.MonkeyPatch) -> Non
     def failed(facts: Facts) -> Finding:
         return Finding(Kind.EXCEPTION, Section.STABILITY, Severity.CRITICAL, "failed", "mend")
 
-    monkeypatch.setattr(engine, "RULES", (*engine.RULES, failed))
+    with_rule(monkeypatch, Rule(Kind.EXCEPTION, Section.STABILITY, failed))
     assert diagnose(gather(make_run(input_ms=50))).primary.kind is Kind.EXCEPTION
 
 

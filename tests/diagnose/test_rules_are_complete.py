@@ -2,13 +2,16 @@
 
 import ast
 import re
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from traceml.diagnose.engine import CALM, RULES
-from traceml.model.finding import Kind
+from traceml.diagnose.catalogue import catalogue
+from traceml.diagnose.rule import Role, Rule
+from traceml.model.finding import COMPUTE_CAUSES, Kind, Section
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(
@@ -26,10 +29,10 @@ SHARED = {
 """Rules whose tests share a file: there `FIRES` and `SILENT` have an entry for each of them."""
 
 
-def kinds_of(name: str) -> tuple[Kind, ...]:
-    """The kind that a rule declares, or the several that it tells apart."""
-    rule = vars(import_module(f"traceml.diagnose.rules.{name}"))
-    return rule["KINDS"] if "KINDS" in rule else (rule["KIND"],)
+def declared(name: str) -> Rule:
+    """What the file of this name declares."""
+    rule: Rule = import_module(f"traceml.diagnose.rules.{name}").RULE
+    return rule
 
 
 def cases(source: str, name: str) -> int:
@@ -76,8 +79,10 @@ def _has_any(runs: ast.expr) -> bool:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_rule_declares_its_kind(name: str) -> None:
-    assert all(isinstance(kind, Kind) for kind in kinds_of(name))
+def test_a_rule_declares_the_kind_and_the_check_that_its_file_has(name: str) -> None:
+    module = import_module(f"traceml.diagnose.rules.{name}")
+    assert module.RULE.kind is module.KIND
+    assert module.RULE.check is module.check
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -85,8 +90,8 @@ def test_a_rule_has_a_test_that_fires_and_one_that_stays_silent(name: str) -> No
     source = (ROOT / f"tests/diagnose/rules/test_{SHARED.get(name, name)}.py").read_text()
     assert cases(source, "test_must_fire")
     assert name not in SHARED or {name} <= entries(source, "FIRES") & entries(source, "SILENT")
-    calm = {rule.__module__.rpartition(".")[2] for rule in CALM.values()}
-    assert name in calm or cases(source, "test_must_stay_silent")
+    is_fallback = declared(name).role is Role.FALLBACK
+    assert is_fallback or cases(source, "test_must_stay_silent")
 
 
 @pytest.mark.parametrize(
@@ -114,12 +119,56 @@ def test_only_a_test_that_runs_counts(source: str, found: int) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_rule_has_a_row_and_a_section(name: str) -> None:
-    for kind in kinds_of(name):
+    for kind in declared(name).kinds:
         row = rf"^\| `{kind.value}` \| {re.escape(kind.status)} \|"
         assert re.search(row, DOCS, re.MULTILINE)
         assert re.search(rf"^## {kind.value}$", DOCS, re.MULTILINE)
 
 
-def test_every_rule_is_listed_once() -> None:
-    listed = [rule.__module__.rpartition(".")[2] for rule in (*RULES, *CALM.values())]
-    assert sorted(listed) == FILES
+def test_every_file_is_found_and_asked_in_the_order_of_the_names() -> None:
+    assert [id(rule) for rule in catalogue().rules] == [id(declared(name)) for name in FILES]
+
+
+def test_every_kind_has_a_rule_and_every_kind_one_text() -> None:
+    rules = catalogue().rules
+    assert {kind for rule in rules for kind in rule.kinds} >= set(Kind)
+    told = [rule.kind for rule in rules if rule.doc is not None]
+    told += [kind for rule in rules for kind in rule.also]
+    assert sorted(told) == sorted({kind for rule in rules for kind in rule.kinds})
+
+
+def test_every_section_has_one_fallback() -> None:
+    fallbacks = [rule.section for rule in catalogue().rules if rule.role is Role.FALLBACK]
+    assert sorted(fallbacks) == sorted(Section)
+
+
+def test_the_reasons_of_compute_bound_are_those_that_pages_tell_beside_it() -> None:
+    """Pages read summaries and load no rule, so the model lists them a second time."""
+    only = {rule.kind for rule in catalogue().rules if rule.explains == (Kind.COMPUTE_BOUND,)}
+    assert only == COMPUTE_CAUSES
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_cause_explains_something_and_what_is_explained_has_a_rule(name: str) -> None:
+    rule = declared(name)
+    assert (rule.role is not Role.CAUSE) or rule.explains
+    for kind in (*rule.explains, *rule.yields_to):
+        assert catalogue().of(kind)
+
+
+def test_reading_and_comparing_summaries_loads_no_rule(tmp_path: Path) -> None:
+    """Fifty files take a while to load, and only a diagnosis needs them."""
+    seeds = ROOT / "tests/data/seed"
+    slow, fast = (str(seeds / f"compare_{name}.json") for name in ("slow", "fast"))
+    commands = [["view", slow], ["compare", slow, fast, "--output", str(tmp_path / "both")]]
+    program = (
+        "import sys\n"
+        "from traceml.cli import main\n"
+        f"for command in {commands!r}:\n"
+        "    print('ended with', main(command))\n"
+        "print('loaded', *(name for name in sys.modules if name.startswith('traceml.diagnose')))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    *said, loaded = done.stdout.splitlines()
+    assert sum(line.startswith("ended with") for line in said) == len(commands), done.stderr
+    assert loaded == "loaded"

@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from factories import make_late, make_run, make_waiting, map_steps
+from traceml.diagnose.catalogue import catalogue
 from traceml.diagnose.engine import diagnose
-from traceml.diagnose.what_if import CURES, WhatIf, predict
+from traceml.diagnose.rule import lost
+from traceml.diagnose.what_if import WhatIf, predict
 from traceml.facts.gather import gather
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.store.records import RunRecords
@@ -135,7 +137,7 @@ def test_on_the_gpus_clock_a_pause_saves_what_the_gpu_waited() -> None:
 def test_what_only_describes_has_no_prediction() -> None:
     assert what_ifs(make_run()) == {}
     assert what_ifs(make_run(steps=0)) == {}
-    assert not {Kind.COMPUTE_BOUND, Kind.BALANCED, Kind.NO_DATA, Kind.WARMUP} & set(CURES)
+    assert not {Kind.COMPUTE_BOUND, Kind.BALANCED, Kind.NO_DATA, Kind.WARMUP} & set(REMEDIES)
 
 
 def test_a_cause_that_was_not_measured_has_no_prediction() -> None:
@@ -171,9 +173,10 @@ def made(
     return make_waiting(late) if waits else late
 
 
+REMEDIES = {rule.kind: rule.what_if for rule in catalogue().rules if rule.what_if is not None}
 every_kind = [
     Finding(kind, Section.STEP_TIME, Severity.WARNING, "", "", ranks=(0,), lost_s_per_step=0.01)
-    for kind in CURES
+    for kind in REMEDIES
 ]
 
 
@@ -198,7 +201,7 @@ def test_slower_by_a_factor_is_predicted_slower_by_it(
         {
             finding.kind: found.predicted_s
             for finding in every_kind
-            if CURES[finding.kind].saved_s.__name__ != "_lost"
+            if REMEDIES[finding.kind].saved_s is not lost
             for found in predict(
                 gather(made(ranks, parts_ms, late_ms, waits, scale)),
                 [replace(finding, lost_s_per_step=None)],

@@ -5,14 +5,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from counted_runs import TRANSFORMER_FP32
+from counted_runs import TINY_LAYERS, TRANSFORMER_FP32
 from drawn_runs import page_of
 from factories import count_gpus, make_run, make_waiting, spend
 from memory_runs import with_steps_memory
 from traceml.figures.findings import MOST_FACTS, facts, rail, spans, tone
 from traceml.figures.page import Fact, FindingCard
 from traceml.summaries.build import build
-from traceml.summaries.record import Summary
+from traceml.summaries.record import FactSummary, Summary
 
 BOUND = {"kind": "INPUT_BOUND", "status": "INPUT-BOUND", "severity": "crit", "summary": "why"}
 CALM = {"kind": "NORMAL", "status": "NORMAL", "severity": "info"}
@@ -89,6 +89,36 @@ def test_evidence_is_short_and_leaves_out_what_was_not_measured() -> None:
     evidence = {"workers": None, **{f"part_{number}_ms": 1.0 for number in range(9)}}
     told = list(facts({"diagnosis_clock": "cpu", **evidence}))
     assert [fact.label for fact in told] == [f"part {number}" for number in range(MOST_FACTS)]
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "words"),
+    [
+        (0.25, "share", "25%"),
+        (2_500.0, "ms", "2.50 s"),
+        (2048, "bytes", "2.0 KiB"),
+        (3, "number", "3"),
+        (3, "parsecs", "3"),
+    ],
+)
+def test_the_unit_that_a_file_tells_counts_and_not_what_the_key_looks_like(
+    value: float, unit: str, words: str
+) -> None:
+    named = [FactSummary("gpu_utilization_worst_s", "worst \x1bGPU", unit)]
+    evidence = {"workers": 4, "gpu_utilization_worst_s": value}
+    assert list(facts(evidence, named=named)) == [Fact("worst ?GPU", words)]
+
+
+def test_a_fact_without_evidence_is_left_out() -> None:
+    assert list(facts({}, named=[FactSummary("gone_ms", "gone", "ms")])) == []
+
+
+def test_pages_say_the_units_that_the_rules_declare() -> None:
+    """By its key the worst GPU's share looked like a plain number: 0.12."""
+    idle = count_gpus(make_run(gpu=True), **TINY_LAYERS)
+    told = {card.kind: card for card in rail(build(idle, 0.0, "1"))}
+    shown = {fact.label: fact.value for fact in told["LOW_GPU_UTILIZATION"].evidence}
+    assert shown["GPU utilization worst"] == shown["GPU utilization"] == "12%"
 
 
 @pytest.mark.parametrize(

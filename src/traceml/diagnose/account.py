@@ -13,7 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from traceml.diagnose.explain import STRAGGLERS, in_order, leader_of
+from traceml.diagnose.catalogue import catalogue
+from traceml.diagnose.explain import in_order, leader_of
+from traceml.diagnose.rule import Turn, Where
 from traceml.facts.facts import Facts, phase_s
 from traceml.facts.times import StepTimes
 from traceml.model.finding import Finding, Kind, Section, Severity
@@ -84,44 +86,19 @@ def is_largest(facts: Facts, phase: Phase) -> bool:
 
 def places_of(finding: Finding) -> tuple[Place, ...]:
     """Where a finding's lost time lies, the likeliest place first."""
-    kind, phase = finding.kind, finding.phase
-    if kind is Kind.HOST_BOUND:  # a GPU without work: outside its phases first, then inside them
-        return (Place.RESIDUAL, *IN_COMPUTE)
-    if finding.is_between_steps or kind in (Kind.CHECKPOINT_HEAVY, Kind.EVALUATION_HEAVY):
+    where, phase = catalogue().of(finding.kind).where, finding.phase
+    if finding.is_between_steps or where is Where.BETWEEN_STEPS:
         return (Place.BETWEEN,)
-    if kind in HOST_CAUSES and phase is None:
+    if where is Where.ON_THE_HOST and phase is None:
         return (Place.RESIDUAL, *IN_COMPUTE)
     own = () if phase is None else (Place(phase.value),)
-    if kind in STRAGGLERS:  # the others wait for it where gradients are exchanged
+    if where is Where.FOR_A_RANK:  # the others wait for it where gradients are exchanged
         is_hidden = finding.evidence.get("waiting") == "inferred"
         waiting = Place.BACKWARD if is_hidden else Place.COMMUNICATION
         return _once((waiting, *own, *IN_STEP))
-    if kind in SPREAD_OUT:
+    if where is Where.ANYWHERE:
         return _once((*own, *IN_STEP))
     return own or IN_STEP
-
-
-HOST_CAUSES = frozenset({Kind.GC_PAUSES, Kind.LOGGING_HEAVY, Kind.RECOMPILING, Kind.HOST_SYNC})
-SPREAD_OUT = frozenset({*STRAGGLERS, Kind.SLOWDOWN, Kind.CPU_STARVED, Kind.GPU_THROTTLED})
-"""Not about one place: they take what is left, wherever it is."""
-
-_IN_TURN = (
-    Kind.COMM_BOUND,
-    *sorted(STRAGGLERS),
-    Kind.INPUT_BOUND,
-    Kind.H2D_BOUND,
-    Kind.WAIT_HEAVY,
-    Kind.EVALUATION_HEAVY,
-    Kind.CHECKPOINT_HEAVY,
-    Kind.RECOMPILING,
-    Kind.GC_PAUSES,
-    Kind.LOGGING_HEAVY,
-    Kind.HOST_SYNC,
-    Kind.HOST_BOUND,
-    Kind.CPU_STARVED,
-    Kind.SLOWDOWN,
-)
-"""Who draws first: what was measured in its place, and at the end what is a share of the whole."""
 
 
 def settle(facts: Facts, found: Sequence[Finding]) -> list[Finding]:
@@ -136,13 +113,16 @@ def settle(facts: Facts, found: Sequence[Finding]) -> list[Finding]:
     return [settled.get(id(finding), finding) for finding in found]
 
 
-def _turn(finding: Finding, said: Sequence[Finding]) -> tuple[int, int]:
-    """What explains another finding is settled after it, and what explains that after both."""
-    turn = _IN_TURN.index(finding.kind) if finding.kind in _IN_TURN else len(_IN_TURN)
+def _turn(finding: Finding, said: Sequence[Finding]) -> tuple[int, Turn, int, str]:
+    """What explains another finding is settled after it, and what explains that after both.
+
+    Of equals the one whose place comes first in the step; names come last, to be repeatable.
+    """
     leaders, leader = 0, leader_of(finding, said)
     while leader is not None and leaders < len(said):
         leaders, leader = leaders + 1, leader_of(leader, said)
-    return leaders, turn
+    turn = catalogue().of(finding.kind).turn
+    return leaders, turn, list(Place).index(places_of(finding)[0]), finding.kind.value
 
 
 @dataclass(slots=True)

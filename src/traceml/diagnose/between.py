@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from traceml.diagnose.rule import GPU_IDLE, Doc, Remedy, Role, Rule, Turn, Where
 from traceml.facts.facts import Facts
+from traceml.facts.job import Job
 from traceml.facts.pauses import Pauses, pauses
+from traceml.model.evidence import Evidence, as_number, as_share, in_ms
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import count, duration, percent
 
@@ -11,6 +14,40 @@ REMARK_SHARE = 0.10  # of the wall time: less would not be missed
 MIN_TIMES = 2  # once is no rhythm: the first one compiles, fills caches, makes folders
 MAX_FACTOR = 64
 LEAST_TOTAL_S = 1.0  # over the whole run: nobody tunes a run that lost less to it
+
+
+def work_between_steps(
+    kind: Kind, name: str, words: str, verb: str, shorter: str, without: str, doc: Doc
+) -> Rule:
+    """The rule for one kind of work between steps.
+
+    `name` is what was measured (`evaluation`, `checkpoint`); `words` and `verb` begin the claim
+    and the action, `shorter` says how each one takes less time, `without` what a what-if removes.
+    """
+
+    def check(facts: Facts) -> Finding | None:
+        seen = times_between(facts, name)
+        if seen is None:
+            return None
+        spent_s: float | None = getattr(facts.mean, f"{name}_s")
+        action = f"{how_much_less(seen, facts.mean.cpu_step_s, verb)} {shorter}"
+        return finding_of(facts, kind, words, spent_s, seen, action)
+
+    def saved_s(job: Job, _: Finding) -> float:
+        """Saves the work between the steps, gone from every rank."""
+        return job.saved_s(job.parts.field(f"{name}_ns"), job.own_wall_s())
+
+    return Rule(
+        kind=kind,
+        section=Section.STEP_TIME,
+        check=check,
+        doc=doc,
+        role=Role.REMARK,
+        explains=GPU_IDLE,
+        where=Where.BETWEEN_STEPS,
+        turn=Turn.BETWEEN_STEPS,
+        what_if=Remedy(f"of wall time without {without}", saved_s, between=True),
+    )
 
 
 def times_between(facts: Facts, name: str) -> Pauses | None:
@@ -86,14 +123,14 @@ def finding_of(
         share=wall_share,
         ranks=tuple(rank.rank.rank for rank in facts.ranks_used),
         lost_s_per_step=spent_s,
-        evidence={
-            "wall_share": wall_share,
-            "per_step_ms": spent_s * 1e3,
-            "wall_step_ms": times.wall_s * 1e3,
-            "step_time_cpu_ms": times.cpu_step_s * 1e3,
-            "times": seen.steps,
-            "steps_seen": seen.steps_seen,
-            "usual_ms": seen.usual_s * 1e3,
-            "longest_ms": seen.longest_s * 1e3,
-        },
+        evidence=Evidence(
+            as_share("wall_share", wall_share),
+            in_ms("per_step_ms", spent_s),
+            in_ms("wall_step_ms", times.wall_s),
+            in_ms("step_time_cpu_ms", times.cpu_step_s),
+            as_number("times", seen.steps),
+            as_number("steps_seen", seen.steps_seen),
+            in_ms("usual_ms", seen.usual_s),
+            in_ms("longest_ms", seen.longest_s),
+        ),
     )

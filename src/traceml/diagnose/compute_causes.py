@@ -7,10 +7,26 @@ healthy, and whether it should be made faster is for its owner to say.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from traceml.diagnose.rule import Doc, Role, Rule
 from traceml.diagnose.rules import compute_bound
 from traceml.facts.facts import Facts
 from traceml.facts.gpu_use import GpuUse
+from traceml.model.evidence import Evidence, as_number, as_share
 from traceml.model.finding import Finding, Kind, Section, Severity
+
+
+def compute_cause(kind: Kind, check: Callable[[Facts], Finding | None], doc: Doc) -> Rule:
+    """The rule for one reason why compute takes its time; it has no what-if."""
+    return Rule(
+        kind=kind,
+        section=Section.STEP_TIME,
+        check=check,
+        doc=doc,
+        role=Role.CAUSE,
+        explains=(Kind.COMPUTE_BOUND,),
+    )
 
 
 def counted_use(facts: Facts) -> GpuUse | None:
@@ -32,13 +48,13 @@ def cause(facts: Facts, kind: Kind, claim: str, action: str, share: float) -> Fi
         action=action,
         share=share,
         ranks=tuple(rank.rank.rank for rank in facts.ranks_used),
-        evidence={
-            "tensor_share": use.tensor_share,
-            "fp32_share": use.fp32_share,
-            "dram_share": use.dram_share,
-            "sm_share": use.sm_share,
-            "gpu_busy_share": use.busy_share,
-            "occupancy_share": use.occupancy,
-            "gpu_samples": use.samples,
-        },
+        evidence=Evidence(
+            as_share("tensor_share", use.tensor_share),
+            as_share("fp32_share", use.fp32_share),
+            as_share("dram_share", use.dram_share),
+            as_share("sm_share", use.sm_share),
+            as_share("gpu_busy_share", use.busy_share),
+            as_share("occupancy_share", use.occupancy),
+            as_number("gpu_samples", use.samples),
+        ),
     )

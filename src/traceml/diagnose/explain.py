@@ -6,9 +6,11 @@ an explanation stands directly behind what it explains.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
+from traceml.diagnose.catalogue import catalogue
+from traceml.diagnose.rule import Role
 from traceml.model.finding import (
     COMPUTE_CAUSES,
     Finding,
@@ -28,58 +30,10 @@ STRAGGLERS = frozenset(
     }
 )
 
-_HOST_DELAY = (Kind.WAIT_HEAVY, Kind.HOST_BOUND, Kind.WAIT_STRAGGLER, Kind.STRAGGLER)
-CAUSES: Mapping[Kind, tuple[Kind, ...]] = {
-    Kind.GC_PAUSES: _HOST_DELAY,
-    Kind.LOGGING_HEAVY: _HOST_DELAY,
-    Kind.HOST_SYNC: _HOST_DELAY,
-    Kind.RECOMPILING: _HOST_DELAY,
-    Kind.CPU_STARVED: (
-        Kind.INPUT_BOUND,
-        *_HOST_DELAY,
-        *sorted(STRAGGLERS),
-        Kind.COMPUTE_BOUND,
-        Kind.BALANCED,
-    ),
-    Kind.GPU_THROTTLED: (Kind.COMPUTE_STRAGGLER, Kind.SLOWDOWN),
-    Kind.CHECKPOINT_HEAVY: (),
-    Kind.EVALUATION_HEAVY: (),
-    **dict.fromkeys(sorted(COMPUTE_CAUSES), (Kind.COMPUTE_BOUND,)),
-}
-"""What each cause may explain; of several it is the one that is read first."""
-
-REMARKS = frozenset({*CAUSES, Kind.SLOWDOWN, Kind.INCOMPLETE_DATA})
-"""Where they merely inform they are no verdict on the step, and something else has to be."""
-
-OUTWEIGHS = 0.5  # a shared machine always takes a share of the CPU; beyond half, that is the story
-
 MOSTLY = 0.5  # of what a finding costs: a cause that holds so much of it is the one to read first
 
 SAID_EARLY = frozenset({Kind.NO_DATA, Kind.WARMUP, Kind.INCOMPLETE_DATA})
 """With next to no steps only these are true; any share would be a guess."""
-
-ONE_RANK: Mapping[Kind, frozenset[Kind]] = {
-    Kind.INPUT_BOUND: frozenset({Kind.INPUT_STRAGGLER, Kind.STRAGGLER}),
-    Kind.H2D_BOUND: frozenset({Kind.H2D_STRAGGLER, Kind.STRAGGLER}),
-    Kind.WAIT_HEAVY: frozenset({Kind.WAIT_STRAGGLER, Kind.STRAGGLER}),
-}
-"""What is only a straggler's own trouble where no other rank has it."""
-
-_STARVES_GPU = (
-    Kind.INPUT_BOUND,
-    Kind.H2D_BOUND,
-    Kind.WAIT_HEAVY,
-    Kind.COMM_BOUND,
-    Kind.HOST_BOUND,
-    *sorted(STRAGGLERS),
-    *sorted(set(CAUSES) - {Kind.GPU_THROTTLED} - COMPUTE_CAUSES),
-)
-CONTEXT: Mapping[Kind, tuple[Kind, ...]] = {
-    Kind.LOW_GPU_UTILIZATION: _STARVES_GPU,
-    Kind.MODERATE_GPU_UTILIZATION: _STARVES_GPU,
-    Kind.UNEVEN_GPU_UTILIZATION: tuple(sorted(STRAGGLERS)),
-}
-"""What the machine shows, and the step-time findings of which it is only the outside."""
 
 
 def in_order(found: Iterable[Finding]) -> list[Finding]:
@@ -109,13 +63,14 @@ def has_verdict(section: Section, found: Iterable[Finding]) -> bool:
 
 
 def _is_remark(finding: Finding) -> bool:
-    return finding.kind in REMARKS and (finding.severity is Severity.INFO or _is_usual(finding))
+    is_quiet = finding.severity is Severity.INFO or _is_usual(finding)
+    return is_quiet and catalogue().of(finding.kind).role in (Role.CAUSE, Role.REMARK)
 
 
 def _is_usual(finding: Finding) -> bool:
     """Whether it is bad luck that a step with nothing else wrong may have."""
-    is_share_of_cpu = finding.kind is Kind.CPU_STARVED and finding.share is not None
-    return is_share_of_cpu and (finding.share or 0.0) < OUTWEIGHS
+    share = finding.share
+    return share is not None and share < catalogue().of(finding.kind).usual_below
 
 
 def _order(finding: Finding) -> tuple[int, int, bool, float, str, str]:
@@ -148,8 +103,9 @@ def _without_guesses(said: Sequence[Finding]) -> list[Finding]:
 
 def _step_back(finding: Finding, said: Sequence[Finding]) -> Finding:
     """No louder than the trouble that this finding explains or that explains it."""
-    if finding.kind in CONTEXT:
-        reason = _first(CONTEXT[finding.kind], said, least=Severity.WARNING)
+    if catalogue().of(finding.kind).role is Role.CONTEXT:
+        reasons = catalogue().explained_by(finding.kind)
+        reason = _first(reasons, said, least=Severity.WARNING)
         if reason is None:
             return finding
         claim = f"{finding.claim} {reason.kind.status} explains it."
@@ -169,12 +125,13 @@ def leader_of(finding: Finding, said: Sequence[Finding]) -> Finding | None:
     """
     if finding.kind is Kind.HOST_BOUND:
         return next((other for other in said if _outweighs_host(other, finding)), None)
-    if finding.kind in CAUSES:
-        among = [other for other in said if _may_lead(other, finding)]
-        return _first(CAUSES[finding.kind], among)
+    rule = catalogue().of(finding.kind)
+    for other in said:
+        if other.kind in rule.explains and _may_lead(other, finding):
+            return other
     for other in said:
         only_its_rank = finding.ranks and set(finding.ranks) <= set(other.ranks)
-        if only_its_rank and other.kind in ONE_RANK.get(finding.kind, ()):
+        if only_its_rank and other.kind in rule.yields_to:
             return other
     return None
 
@@ -194,9 +151,7 @@ def _outweighs_host(cause: Finding, host_bound: Finding) -> bool:
     return waited_s >= MOSTLY * lost_s
 
 
-def _first(
-    kinds: Sequence[Kind], said: Sequence[Finding], least: Severity = Severity.INFO
-) -> Finding | None:
+def _first(kinds: Collection[Kind], said: Sequence[Finding], least: Severity) -> Finding | None:
     """The first finding in reading order that is of one of these kinds."""
     return next(
         (

@@ -7,20 +7,32 @@ the step, and phases in which the GPU waited for the host, are left to these.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from traceml.diagnose.account import IN_COMPUTE, held_s, rest_s, unexplained_s
 from traceml.diagnose.lines import Line, severity
+from traceml.diagnose.rule import (
+    GPU_IDLE,
+    HOST_DELAYS,
+    Code,
+    Doc,
+    Remedy,
+    RestPart,
+    Role,
+    Rule,
+    Turn,
+    Where,
+)
 from traceml.diagnose.stalls import stalled
 from traceml.facts.facts import Facts, share
 from traceml.facts.few_steps import FewSteps, few_steps
 from traceml.facts.pauses import Pauses, pauses
 from traceml.facts.times import StepTimes
+from traceml.model.evidence import Evidence, as_number, as_words, in_ms
 from traceml.model.finding import Finding, Kind, Section
 from traceml.model.phase import Phase
 from traceml.model.quantities import count, duration, percent
-
-__all__ = ["Part", "Spent", "finding_of", "host_delays_count", "spent_on", "unexplained_s"]
 
 WARN = Line(0.05, 0.001)  # half of what warns about the whole rest: this part has a sure remedy
 CRITICAL = Line(0.20, 0.003)  # a fifth of the step, and enough to see in a progress bar
@@ -83,6 +95,44 @@ class Part:
     spent: Spent
     detail: str
     action: str
+
+
+def host_cause(
+    kind: Kind,
+    check: Callable[[Facts], Finding | None],
+    part: Callable[[Facts], Part | None],
+    turn: Turn,
+    what_if: Remedy,
+    doc: Doc,
+    code: Code = Code.NONE,
+) -> Rule:
+    """The rule for one thing that the host does: it explains what a busy host makes slow."""
+
+    def share_of_step(facts: Facts, _: Finding) -> float | None:
+        """Measured also in steps without any of it."""
+        found = part(facts)
+        return share(0.0 if found is None else found.spent.lost_s, facts.mean.step_s)
+
+    def part_of_rest(facts: Facts) -> RestPart | None:
+        found = part(facts)
+        if found is None:
+            return None
+        return RestPart(found.words, found.spent.waited.in_rest_s, found.action)
+
+    return Rule(
+        kind=kind,
+        section=Section.STEP_TIME,
+        check=check,
+        doc=doc,
+        role=Role.CAUSE,
+        explains=(*HOST_DELAYS, *GPU_IDLE),
+        where=Where.ON_THE_HOST,
+        turn=turn,
+        what_if=what_if,
+        measure=share_of_step,
+        part_of_rest=part_of_rest,
+        code=code,
+    )
 
 
 def spent_on(facts: Facts, name: str) -> Spent | None:
@@ -180,15 +230,15 @@ def finding_of(part: Part | None, facts: Facts, kind: Kind, warn: Line = WARN) -
         share=spent.lost_s / step_s,
         ranks=spent.ranks,
         lost_s_per_step=spent.lost_s,
-        evidence={
-            "lost_ms": spent.lost_s * 1e3,
-            "host_ms": spent.host_s * 1e3,
-            "step_time_ms": step_s * 1e3,
-            "steps_with": spent.pauses.steps,
-            "steps_seen": spent.pauses.steps_seen,
-            "longest_ms": spent.pauses.longest_s * 1e3,
-            "diagnosis_clock": facts.clock,
-        },
+        evidence=Evidence(
+            in_ms("lost_ms", spent.lost_s),
+            in_ms("host_ms", spent.host_s),
+            in_ms("step_time_ms", step_s),
+            as_number("steps_with", spent.pauses.steps),
+            as_number("steps_seen", spent.pauses.steps_seen),
+            in_ms("longest_ms", spent.pauses.longest_s),
+            as_words("diagnosis_clock", facts.clock),
+        ),
     )
     return stalled(finding, _few(facts, spent.name), warn, f"in {part.words}") or finding
 

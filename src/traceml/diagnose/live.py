@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from traceml.diagnose.engine import CALM, diagnose
+from traceml.diagnose.catalogue import catalogue
+from traceml.diagnose.engine import diagnose
 from traceml.diagnose.explain import has_verdict
-from traceml.diagnose.measures import MEASURES, share_now
 from traceml.diagnose.rules import warmup
 from traceml.facts.facts import Facts
 from traceml.facts.lately import FEWEST_STEPS, Lately, since_step
+from traceml.model.evidence import Evidence, as_number
 from traceml.model.finding import Finding, Section, Severity
 from traceml.model.quantities import count
 
@@ -137,7 +138,7 @@ def too_early(window: Facts) -> Finding:
         severity=Severity.INFO,
         claim=f"{count(steps, 'step')} so far: too early to say what holds.",
         action="Wait a few seconds: a finding is shown once it has been made several times.",
-        evidence={"steps_analyzed": steps},
+        evidence=Evidence(as_number("steps_analyzed", steps)),
     )
 
 
@@ -173,8 +174,8 @@ def _follow(
     before: LiveSection, found: Sequence[Finding], lately: Lately, facts: Facts
 ) -> LiveSection:
     """One section, one evaluation later."""
-    calm = CALM[found[0].section](facts)
-    unmatched = [finding for finding in found if finding.kind is not calm.kind]
+    fallback = catalogue().fallback(found[0].section, facts)
+    unmatched = [finding for finding in found if finding.kind is not fallback.kind]
     tracks = []
     for track in before.tracks:
         now = next(filter(track.live.is_about, unmatched), None)
@@ -188,10 +189,10 @@ def _follow(
     tracks = [track for track in tracks if track.shown or track.above]
     tracks.sort(key=lambda track: (-_weight(track.shown), track.place))
     shown = [track.as_shown() for track in tracks if track.shown is not None]
-    if has_verdict(calm.section, [live.finding for live in shown]):
+    if has_verdict(fallback.section, [live.finding for live in shown]):
         return _with_lead(before, tuple(tracks), shown)
-    is_calm = any(finding.kind is calm.kind for finding in found)
-    lead = _lead_without_verdict(before.lead, calm, is_calm, facts)
+    is_fallback = any(finding.kind is fallback.kind for finding in found)
+    lead = _lead_without_verdict(before.lead, fallback, is_fallback, facts)
     rest = [live for live in shown if not lead or not lead.is_about(live.finding)]
     return LiveSection((*([lead] if lead else []), *rest), tuple(tracks))
 
@@ -253,12 +254,12 @@ def _with_lead(
 
 
 def _lead_without_verdict(
-    lead: LiveFinding | None, calm: Finding, is_calm: bool, facts: Facts
+    lead: LiveFinding | None, fallback: Finding, is_fallback: bool, facts: Facts
 ) -> LiveFinding | None:
     """That all is well; while something else may turn out to be true, what was last said."""
-    if lead is not None and lead.finding.kind is calm.kind:
-        return replace(lead, finding=calm)
-    return LiveFinding(calm, _first_step(facts)) if is_calm else lead
+    if lead is not None and lead.finding.kind is fallback.kind:
+        return replace(lead, finding=fallback)
+    return LiveFinding(fallback, _first_step(facts)) if is_fallback else lead
 
 
 def _patience_with(lead: Finding, better: Finding) -> int:
@@ -280,7 +281,16 @@ def _measure(track: _Track, now: Finding | None, facts: Facts) -> float | None:
     """The share that its rule judges by, from the rule itself where that made the finding."""
     if now is None:
         return share_now(track.live.finding, facts)
-    return now.share if now.kind in MEASURES else None
+    return None if catalogue().of(now.kind).measure is None else now.share
+
+
+def share_now(finding: Finding, facts: Facts) -> float | None:
+    """The finding's `share` in these facts, whether its rule finds it there or not.
+
+    `None` where it cannot be measured, or where the finding is not about a part of the step.
+    """
+    measure = catalogue().of(finding.kind).measure
+    return None if measure is None else measure(facts, finding)
 
 
 def _since(finding: Finding, lately: Lately) -> int:

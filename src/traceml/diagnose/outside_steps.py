@@ -11,6 +11,7 @@ from traceml.diagnose.lines import Line, severity
 from traceml.diagnose.stalls import stalled
 from traceml.facts.facts import Facts
 from traceml.facts.few_steps import few_steps
+from traceml.model.evidence import Evidence, as_share, as_words, in_ms
 from traceml.model.finding import Finding, Kind, Section
 from traceml.model.quantities import duration, percent
 
@@ -45,13 +46,13 @@ def finding_of(facts: Facts, kind: Kind) -> Finding | None:
         ranks=tuple(rank.rank.rank for rank in facts.ranks_used),
         lost_s_per_step=outside_s,
         is_between_steps=True,
-        evidence={
-            "outside_share": outside_s / wall_s,
-            "outside_steps_ms": outside_s * 1e3,
-            "wall_step_ms": wall_s * 1e3,
-            "main_part": f"the region '{name}'" if name else None,
-            "main_part_ms": region_s * 1e3 if name else None,
-        },
+        evidence=Evidence(
+            as_share("outside_share", outside_s / wall_s),
+            in_ms("outside_steps_ms", outside_s),
+            in_ms("wall_step_ms", wall_s),
+            as_words("main_part", f"the region '{name}'" if name else None),
+            in_ms("main_part_ms", region_s if name else None),
+        ),
     )
     if facts.parts is None:
         return finding

@@ -6,8 +6,8 @@ import signal
 from collections.abc import Sequence
 
 from traceml.facts.stability import Failure
+from traceml.model.evidence import Piece, as_number, as_words
 from traceml.model.failure import FailureReport
-from traceml.model.finding import Evidence
 from traceml.model.phase import Phase
 
 LONGEST_MESSAGE = 300
@@ -85,16 +85,16 @@ def ranks_of(failure: Failure) -> tuple[int, ...]:
     return () if failure.rank is None else (failure.rank, *failure.alike)
 
 
-def evidence_of(failure: Failure) -> Evidence:
+def evidence_of(failure: Failure) -> tuple[Piece, ...]:
     """What every failure says about itself."""
     report = failure.report
-    return {
-        "rank": failure.rank,
-        "step": failure.step,
-        "phase": None if report is None else report.phase,
-        "module": None if report is None else report.module,
-        "error": None if report is None else report.error,
-        "where": None if report is None else report.where,
-        "ranks_alike": ", ".join(map(str, failure.alike)) or None,
-        "ranks_that_followed": ", ".join(map(str, failure.followers)) or None,
-    }
+    return (
+        as_number("rank", failure.rank),
+        as_number("step", failure.step),
+        as_words("phase", None if report is None else report.phase),
+        as_words("module", None if report is None else report.module),
+        as_words("error", None if report is None else report.error),
+        as_words("where", None if report is None else report.where),
+        as_words("ranks_alike", ", ".join(map(str, failure.alike)) or None),
+        as_words("ranks_that_followed", ", ".join(map(str, failure.followers)) or None),
+    )

@@ -7,6 +7,7 @@ from dataclasses import replace
 from traceml.diagnose.lines import Line
 from traceml.facts.facts import Facts
 from traceml.facts.few_steps import FewSteps, few_steps
+from traceml.model.evidence import Evidence, as_words, in_ms
 from traceml.model.finding import Finding, Kind, Severity
 from traceml.model.phase import Phase
 from traceml.model.quantities import duration
@@ -40,12 +41,12 @@ def stalled(finding: Finding, few: FewSteps | None, warn: Line, cause: str) -> F
             f"{duration(few.other_step_s)}."
         ),
         is_one_off=True,
-        evidence={
-            **finding.evidence,
-            "stalled_steps": ", ".join(map(str, few.numbers)),
-            "stalled_ms": few.lost_s * 1e3,
-            "other_steps_ms": few.other_step_s * 1e3,
-        },
+        evidence=Evidence(
+            *finding.evidence.pieces,
+            as_words("stalled_steps", ", ".join(map(str, few.numbers))),
+            in_ms("stalled_ms", few.lost_s),
+            in_ms("other_steps_ms", few.other_step_s),
+        ),
     )
 
 

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from traceml.diagnose.lines import Line, severity
+from traceml.diagnose.rule import GPU_IDLE, Code, Doc, Remedy, Rule, Turn, Where, lost
 from traceml.facts.facts import Facts
 from traceml.facts.job import Job
-from traceml.facts.stragglers import Against, Straggler, lost_s
-from traceml.model.finding import Evidence, Finding, Kind, Section, Severity
+from traceml.facts.stragglers import Against, Straggler, excess_share, lost_s
+from traceml.model.evidence import Evidence, Piece, as_number, as_share, as_words, in_ms
+from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.phase import COMPUTE, Phase
 from traceml.model.quantities import count, duration
 
@@ -73,6 +75,30 @@ def cause_of(late: Straggler) -> tuple[Kind, Phase | None]:
     return kind, max(among, key=lambda phase: excess[phase])
 
 
+def straggler_rule(kind: Kind, next_step: Callable[[Facts, Late], str], doc: Doc) -> Rule:
+    """The rule for ranks that one cause makes late; `next_step` says what to do about them."""
+    return Rule(
+        kind=kind,
+        section=Section.STEP_TIME,
+        check=lambda facts: find(facts, kind, next_step),
+        doc=doc,
+        explains=(*GPU_IDLE, Kind.UNEVEN_GPU_UTILIZATION),
+        where=Where.FOR_A_RANK,
+        turn=Turn.LATE_RANK,
+        what_if=Remedy("if {ranks} kept up with the others", lost),
+        measure=_excess_share,
+        code=Code.LATE_PHASE,
+    )
+
+
+def _excess_share(facts: Facts, finding: Finding) -> float | None:
+    if facts.job is None:
+        return None
+    times = {rank.rank.rank: rank.times for rank in facts.ranks}
+    by_row = [times[rank] for rank in facts.job.parts.ranks]
+    return excess_share(facts.job, by_row, finding.ranks)
+
+
 def find(facts: Facts, kind: Kind, action: Callable[[Facts, Late], str]) -> Finding | None:
     """The claim that some ranks are late for this cause, where any are."""
     late = _late(facts, kind)
@@ -90,7 +116,7 @@ def find(facts: Facts, kind: Kind, action: Callable[[Facts, Late], str]) -> Find
         skew=part.excess_s / part.others_s if part.others_s > 0 else None,
         ranks=late.ranks,
         lost_s_per_step=late.lost_s,
-        evidence={**_evidence(facts.job, late), **_scheduled(facts, worst)},
+        evidence=Evidence(*_evidence(facts.job, late), *_scheduled(facts, worst)),
     )
 
 
@@ -278,34 +304,34 @@ def _why(facts: Facts, late: Straggler) -> str:
     return f" Its training thread {' and '.join(told)} per step." if told else ""
 
 
-def _scheduled(facts: Facts, late: Straggler) -> Evidence:
+def _scheduled(facts: Facts, late: Straggler) -> tuple[Piece, ...]:
     if facts.clock != "cpu" or late.cpu is None or late.core_wait is None:
-        return {}
-    return {
-        "cpu_excess_ms": late.cpu.excess_s * 1e3,
-        "core_wait_excess_ms": late.core_wait.excess_s * 1e3,
-    }
+        return ()
+    return (
+        in_ms("cpu_excess_ms", late.cpu.excess_s),
+        in_ms("core_wait_excess_ms", late.core_wait.excess_s),
+    )
 
 
-def _evidence(job: Job, late: Late) -> Evidence:
+def _evidence(job: Job, late: Late) -> tuple[Piece, ...]:
     worst, part = late.worst, late.part
     certainty = (
         "not measured" if not job.waits else "inferred" if job.wait_is_hidden else "measured"
     )
-    return {
-        "rank": worst.rank,
-        "worst_ms": part.rank_s * 1e3,
-        "median_ms": part.others_s * 1e3,
-        "skew": part.excess_s / part.others_s if part.others_s > 0 else None,
-        "score": worst.own.excess_s / worst.typical_s,
-        "excess_ms": worst.own.excess_s * 1e3,
-        "own_worst_ms": worst.own.rank_s * 1e3,
-        "own_median_ms": worst.own.others_s * 1e3,
-        "typical_step_ms": worst.typical_s * 1e3,
-        **{f"{phase.value}_excess_ms": a.excess_s * 1e3 for phase, a in worst.phases.items()},
-        "lost_ms": late.lost_s * 1e3,
-        "slowest_share": worst.slowest_share,
-        "since_step": worst.since_step,
-        "waiting": certainty,
-        "diagnosis_clock": job.parts.clock,
-    }
+    return (
+        as_number("rank", worst.rank),
+        in_ms("worst_ms", part.rank_s),
+        in_ms("median_ms", part.others_s),
+        as_share("skew", part.excess_s / part.others_s if part.others_s > 0 else None),
+        as_number("score", worst.own.excess_s / worst.typical_s),
+        in_ms("excess_ms", worst.own.excess_s),
+        in_ms("own_worst_ms", worst.own.rank_s),
+        in_ms("own_median_ms", worst.own.others_s),
+        in_ms("typical_step_ms", worst.typical_s),
+        *(in_ms(f"{phase.value}_excess_ms", a.excess_s) for phase, a in worst.phases.items()),
+        in_ms("lost_ms", late.lost_s),
+        as_share("slowest_share", worst.slowest_share),
+        as_number("since_step", worst.since_step),
+        as_words("waiting", certainty),
+        as_words("diagnosis_clock", job.parts.clock),
+    )

@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from traceml.diagnose.account import outside_steps_s, unexplained_s
-from traceml.diagnose.explain import STRAGGLERS
+from traceml.diagnose.catalogue import catalogue
+from traceml.diagnose.rule import Code, RestPart, Role
 from traceml.facts.facts import Facts, phase_s
 from traceml.facts.user_time import PhaseCode, Place
-from traceml.model.finding import Evidence, Finding, Kind
+from traceml.model.evidence import Evidence, Piece, as_number, as_share, as_words
+from traceml.model.finding import Finding
 from traceml.model.phase import COMPUTE, Phase
 from traceml.model.quantities import count, duration
 from traceml.model.stack_sample import BETWEEN
@@ -25,15 +27,14 @@ WORTH_LOOKING = 0.05  # of the step: a rest, or a gap between steps, whose code 
 WORTH_LOOKING_S = 0.0005
 BLOCKED_SHARE = 0.30  # of a step: a training thread that computes for the rest of it waits
 
-_LOOKED_AT = frozenset({Kind.WAIT_HEAVY, Kind.HOST_BOUND, Kind.HOST_SYNC}) | STRAGGLERS
-
 
 def wants_looks(facts: Facts, found: Sequence[Finding]) -> bool:
     """Whether the lines in which the training thread spends its time are worth knowing."""
-    kinds = {finding.kind for finding in found}
-    if kinds & _LOOKED_AT:
+    rules = [catalogue().of(finding.kind) for finding in found]
+    codes = {rule.code for rule in rules if rule.role is not Role.FALLBACK}
+    if codes & {Code.WHOLE_STEP, Code.REST, Code.LATE_PHASE}:
         return True
-    if Kind.INPUT_BOUND in kinds and not facts.loader.workers:
+    if Code.FETCHES in codes and not facts.loader.workers:
         return True
     if facts.clock == "cpu" and (blocked_share(facts) or 0.0) >= BLOCKED_SHARE:
         return True
@@ -65,7 +66,7 @@ def name_lines(facts: Facts, finding: Finding) -> Finding:
     if code is None or not whole_s:
         return finding
     named = main_places(code)
-    evidence = {**finding.evidence, **_evidence(facts, code, named)}
+    evidence = Evidence(*finding.evidence.pieces, *_evidence(facts, code, named))
     untold = [place for place in named if place.name not in finding.claim]
     if not untold:
         return replace(finding, evidence=evidence)
@@ -76,13 +77,13 @@ def name_lines(facts: Facts, finding: Finding) -> Finding:
     return replace(finding, claim=claim, evidence=evidence)
 
 
-def rest_parts(facts: Facts, rest_s: float) -> list[tuple[str, float, str]]:
-    """The places that hold much of the rest: in words, with their seconds and what to do."""
+def rest_parts(facts: Facts, rest_s: float) -> list[RestPart]:
+    """The places that hold much of the rest."""
     code = facts.user_time.phases.get(Phase.RESIDUAL.value)
     if code is None:
         return []
     return [
-        (
+        RestPart(
             place.name,
             place.share * rest_s,
             f"Look at {place.name} first: it takes {duration(place.share * rest_s)} of "
@@ -100,20 +101,20 @@ def main_places(code: PhaseCode) -> tuple[Place, ...]:
 
 def _code_of(facts: Facts, finding: Finding) -> tuple[PhaseCode | None, float | None]:
     """The looks that say where a finding's time goes, and how long that is per step."""
-    seen, kind = facts.user_time, finding.kind
+    seen, code = facts.user_time, catalogue().of(finding.kind).code
     if finding.is_between_steps:
         return seen.phases.get(BETWEEN), outside_steps_s(facts.mean)
-    if kind is Kind.HOST_BOUND:
+    if code is Code.WHOLE_STEP:
         return seen.all_phases, facts.mean.cpu_step_s
-    if kind in (Kind.WAIT_HEAVY, Kind.HOST_SYNC, Kind.BALANCED):
+    if code is Code.REST:
         return seen.phases.get(Phase.RESIDUAL.value), unexplained_s(facts.mean)
-    if kind is Kind.INPUT_BOUND and not facts.loader.workers:
+    if code is Code.FETCHES and not facts.loader.workers:
         return seen.phases.get(Phase.INPUT.value), facts.mean.cpu_input_s
-    if kind in STRAGGLERS:
+    if code is Code.LATE_PHASE:
         return _code_of_late(facts, finding)
     is_waiting = facts.clock == "cpu" and (blocked_share(facts) or 0.0) >= BLOCKED_SHARE
     phase = finding.phase
-    if kind is Kind.COMPUTE_BOUND and phase in COMPUTE and is_waiting:
+    if code is Code.WAITING_PHASE and phase in COMPUTE and is_waiting:
         return seen.phases.get(phase.value), phase_s(facts.mean, phase)
     return None, None
 
@@ -143,16 +144,18 @@ def _few(code: PhaseCode) -> str:
     return f" (from only {count(code.looks, 'stack sample')})" if code.looks < FEW_LOOKS else ""
 
 
-def _evidence(facts: Facts, code: PhaseCode, named: Sequence[Place]) -> Evidence:
+def _evidence(facts: Facts, code: PhaseCode, named: Sequence[Place]) -> list[Piece]:
     seen = facts.user_time
-    said: dict[str, float | int | str | None] = {
-        "code_looks": code.looks,
-        "code_looks_torn": seen.torn,
-        "code_looks_by": seen.way,
-    }
+    pieces = [
+        as_number("code_looks", code.looks),
+        as_number("code_looks_torn", seen.torn),
+        as_words("code_looks_by", seen.way),
+    ]
     for number, place in enumerate(named, start=1):
-        said[f"code_{number}"] = place.name
-        said[f"code_{number}_share"] = place.share
-        said[f"code_{number}_share_low"] = place.low
-        said[f"code_{number}_share_high"] = place.high
-    return said
+        pieces += [
+            as_words(f"code_{number}", place.name),
+            as_share(f"code_{number}_share", place.share),
+            as_share(f"code_{number}_share_low", place.low),
+            as_share(f"code_{number}_share_high", place.high),
+        ]
+    return pieces

@@ -12,10 +12,12 @@ saves a part of what that saves, and is not to be added to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from traceml.diagnose.account import Place, held_s, places_of
+from traceml.diagnose.catalogue import catalogue
+from traceml.diagnose.rule import Remedy, lost
 from traceml.diagnose.uneven import named
 from traceml.facts.facts import Facts
 from traceml.facts.job import Job
@@ -23,7 +25,6 @@ from traceml.model.finding import Finding, Kind
 from traceml.model.phase import Phase
 from traceml.model.quantities import duration
 
-LOOP_OVERHEAD_S = 0.0005  # zero_grad, the loss and a progress bar stay in any Python loop
 LEAST_SHARE = 0.001  # of the step: a smaller change is no change
 
 
@@ -60,22 +61,12 @@ class WhatIf:
         return 2 if self.speedup is None or self.speedup < 9.995 else 1
 
 
-@dataclass(frozen=True, slots=True)
-class Cure:
-    """What would be different without a cause, and how much time that saves."""
-
-    words: str
-    saved_s: Callable[[Job, Finding], float | None]
-    between: bool = False
-    """The cause lies between the steps, so that it is wall time that shrinks."""
-
-
 def predict(facts: Facts, findings: Iterable[Finding]) -> tuple[WhatIf, ...]:
     """A prediction for every finding whose cause could be gone, in their order."""
     findings = list(findings)
     budget = _Budget({None: _unclaimed_wait_s(facts, findings)})
     # What is part of another comes after it, what shortens the wall time after the step.
-    in_turn = sorted(findings, key=lambda one: (_depth(one, findings), _cure(one).between))
+    in_turn = sorted(findings, key=lambda one: (_depth(one, findings), _is_between(one)))
     found = {id(finding): _predict(facts, finding, budget) for finding in in_turn}
     return tuple(what_if for one in findings if (what_if := found[id(one)]) is not None)
 
@@ -133,91 +124,36 @@ class _Budget:
 
 
 def _predict(facts: Facts, finding: Finding, budget: _Budget) -> WhatIf | None:
-    cure, job = _cure(finding), facts.job
-    if cure is _NOTHING or job is None or finding.is_one_off:
+    remedy, job = _remedy(finding), facts.job
+    if remedy is None or job is None or finding.is_one_off:
         return None
-    step_s = facts.mean.wall_s if cure.between else facts.mean.step_s
-    saved_s = cure.saved_s(job, finding)
+    step_s = facts.mean.wall_s if remedy.between else facts.mean.step_s
+    saved_s = remedy.saved_s(job, finding)
     if not step_s or saved_s is None:
         return None
     saved_s = budget.take(finding, saved_s, step_s)
     if saved_s < LEAST_SHARE * step_s:
         return None
-    words = cure.words.format(ranks=named(finding.ranks) if finding.ranks else "every rank")
+    words = remedy.words.format(ranks=named(finding.ranks) if finding.ranks else "every rank")
     return WhatIf(finding, words, step_s, max(0.0, step_s - saved_s))
 
 
-def _cure(finding: Finding) -> Cure:
-    if finding.kind is Kind.WAIT_HEAVY and finding.is_between_steps:
-        return _OUTSIDE_STEPS
-    return CURES.get(finding.kind, _NOTHING)
+def _is_between(finding: Finding) -> bool:
+    remedy = _remedy(finding)
+    return remedy is not None and remedy.between
 
 
-def _without(phase: Phase) -> Callable[[Job, Finding], float]:
-    """The phase gone from every rank."""
+def _remedy(finding: Finding) -> Remedy | None:
+    return catalogue().of(finding.kind).remedy_of(finding)
+
+
+def without_phase(phase: Phase) -> Callable[[Job, Finding], float]:
+    """Saves the phase, gone from every rank."""
     return lambda job, _: job.saved_s(job.parts.phase(phase))
 
 
-def _without_rest(job: Job, finding: Finding) -> float:
-    """The rest gone, but for what any loop costs."""
-    return job.saved_s(job.parts.phase(Phase.RESIDUAL) - LOOP_OVERHEAD_S)
-
-
-def _without_host_time(name: str) -> Callable[[Job, Finding], float | None]:
-    """The host's time gone; on the GPU's clock only what the step had to wait for it."""
+def without_host_time(name: str) -> Callable[[Job, Finding], float | None]:
+    """Saves the host's time; on the GPU's clock only what the step had to wait for it."""
     return lambda job, finding: (
-        job.saved_s(job.parts.in_rest(name)) if job.parts.clock == "cpu" else _lost(job, finding)
+        job.saved_s(job.parts.in_rest(name)) if job.parts.clock == "cpu" else lost(job, finding)
     )
-
-
-def _without_between(field: str) -> Callable[[Job, Finding], float]:
-    """Work between the steps gone from every rank."""
-    return lambda job, _: job.saved_s(job.parts.field(field), job.own_wall_s())
-
-
-def _without_outside(job: Job, finding: Finding) -> float:
-    """What passes between steps unmeasured, gone from every rank."""
-    return job.saved_s(job.parts.outside(), job.own_wall_s())
-
-
-def _transfer(job: Job, finding: Finding) -> float | None:
-    """What the last rank to arrive still communicates; waiting for it is no communication."""
-    return job.transfer_s() if job.communication_measured else None
-
-
-def _lost(job: Job, finding: Finding) -> float | None:
-    """What the rule itself found to be lost."""
-    return finding.lost_s_per_step
-
-
-_NOTHING = Cure("", lambda job, finding: None)
-_OUTSIDE_STEPS = Cure(
-    "of wall time without what passes between steps", _without_outside, between=True
-)
-_KEPT_UP = Cure("if {ranks} kept up with the others", _lost)
-
-CURES: Mapping[Kind, Cure] = {
-    Kind.INPUT_BOUND: Cure("without the input wait", _without(Phase.INPUT)),
-    Kind.H2D_BOUND: Cure("without the copies", _without(Phase.H2D)),
-    Kind.WAIT_HEAVY: Cure("without the rest", _without_rest),
-    Kind.COMM_BOUND: Cure("with communication hidden behind compute", _transfer),
-    Kind.HOST_BOUND: Cure("with a GPU that is always in use", _lost),
-    Kind.INPUT_STRAGGLER: _KEPT_UP,
-    Kind.COMPUTE_STRAGGLER: _KEPT_UP,
-    Kind.H2D_STRAGGLER: _KEPT_UP,
-    Kind.WAIT_STRAGGLER: _KEPT_UP,
-    Kind.STRAGGLER: _KEPT_UP,
-    Kind.GC_PAUSES: Cure("without garbage collection", _without_host_time("gc_ns")),
-    Kind.LOGGING_HEAVY: Cure("without logging", _without_host_time("logging_ns")),
-    Kind.RECOMPILING: Cure("without compiling again", _without_host_time("compile_ns")),
-    Kind.HOST_SYNC: Cure("without waiting for the device", _lost),
-    Kind.CPU_STARVED: Cure("with enough CPU", _lost),
-    Kind.SLOWDOWN: Cure("had it stayed as fast as before", _lost),
-    Kind.CHECKPOINT_HEAVY: Cure(
-        "of wall time without checkpoints", _without_between("checkpoint_ns"), between=True
-    ),
-    Kind.EVALUATION_HEAVY: Cure(
-        "of wall time without evaluation", _without_between("evaluation_ns"), between=True
-    ),
-}
-"""What can be removed; a kind that is not here only describes."""

@@ -28,7 +28,7 @@ def failure_part(summary: Summary | None) -> Part | None:
     }
     rows = [Row((name, line(value, LONGEST))) for name, value in told.items() if value]
     further = {name: found for name, found in failure.evidence.items() if name.title() not in told}
-    rows += [Row((fact.label, fact.value)) for fact in facts(further, MOST_FACTS)]
+    rows += [Row((fact.label, fact.value)) for fact in facts(further, MOST_FACTS, failure.facts)]
     return Part(
         id="failure",
         title="What ended it",

@@ -7,9 +7,10 @@ from typing import Any
 
 from traceml.figures.page import Fact, FindingCard, Span, Tone
 from traceml.figures.words import line
+from traceml.model.evidence import NOT_TOLD, Unit, label_of, unit_by_name
 from traceml.model.finding import COMPUTE_CAUSES, Kind, Section, consequence
 from traceml.model.quantities import count, duration, memory, percent
-from traceml.summaries.record import Issue, SectionSummary, Summary, WhatIfSummary
+from traceml.summaries.record import FactSummary, Issue, SectionSummary, Summary, WhatIfSummary
 
 TITLES = {
     Section.STABILITY.value: "Stability",
@@ -32,65 +33,17 @@ _MOMENTS = tuple(
 )
 """What happens once, and does not last."""
 _WEIGHTS = {"crit": 2, "warn": 1}
-_NOT_EVIDENCE = (
-    "diagnosis_clock",
-    "exit_status",
-    "message",
-    "name",
-    "numbering",
-    "onset_step",
-    "place",
-    "processes",
-    "rank",
-    "samples",
-    "score",
-    "stacks",
-    "status",
-    "step",
-    "where",
-)
-"""Said elsewhere on the card, or of no use to people."""
-_LABELS = {
-    "input_bound_share": "input share",
-    "traced_step_time_ms": "rest of the step",
-    "worst_ms": "worst rank",
-    "median_ms": "median rank",
-    "loss_values": "losses seen",
-    "main_part": "most of it",
-    "onset_step": "since step",
-    "runqueue_share": "waiting for a core",
-    "code_looks": "looks at the stack",
-    "code_looks_torn": "torn looks",
-    "code_looks_by": "looked by",
-    "code_1": "most in",
-    "code_2": "then in",
+_FORMATS: Mapping[str, Callable[[float], str]] = {
+    Unit.BYTES_PER_SECOND.value: lambda value: f"{memory(value)}/s",
+    Unit.BYTES.value: memory,
+    Unit.MILLISECONDS.value: lambda value: duration(value / 1e3),  # as the sentence above says it
+    Unit.SECONDS.value: duration,
+    Unit.SHARE.value: percent,
+    Unit.PERCENT.value: lambda value: percent(value / 100),
+    Unit.CELSIUS.value: lambda value: f"{value:.0f} °C",
+    Unit.WATTS.value: lambda value: f"{value:.0f} W",
 }
-"""What is called otherwise in words."""
-_WORDS = {
-    "cpu": "CPU",
-    "dram": "DRAM",
-    "fp32": "FP32",
-    "gpu": "GPU",
-    "gpus": "GPUs",
-    "h2d": "copy",
-    "oom": "OOM",
-    "ram": "RAM",
-    "rss": "resident memory",
-    "sm": "SM",
-    "utilisation": "utilization",
-}
-_UNITS: Mapping[str, Callable[[float], str]] = {
-    "_bytes_per_s": lambda value: f"{memory(value)}/s",
-    "_bytes": memory,
-    "_ms": lambda value: duration(value / 1e3),  # as the sentence above it says it
-    "_s": duration,
-    "_share": percent,
-    "_percent": lambda value: percent(value / 100),
-    "_c": lambda value: f"{value:.0f} °C",
-    "_w": lambda value: f"{value:.0f} W",
-}
-"""By what the name of a piece of evidence ends in."""
-_SHARES = ("pressure", "skew", "utilisation", "utilization")
+"""By unit; any other number is a count, or has three digits."""
 
 
 def section_of(summary: Summary, name: str) -> SectionSummary | None:
@@ -146,7 +99,7 @@ def card(name: str, issue: Issue, summary: Summary) -> FindingCard:
         gain=gain(issue, summary.what_if),
         since=_since(issue),
         ranks=() if is_alone else issue.ranks,
-        evidence=tuple(facts(issue.evidence)),
+        evidence=tuple(facts(issue.evidence, named=issue.facts)),
     )
 
 
@@ -207,14 +160,28 @@ def _span(issue: Issue, section: SectionSummary, first_step: int) -> Span | None
     return Span(float(max(begin, first_step)), until, status(issue), taken_as)
 
 
-def facts(evidence: Mapping[str, Any], most: int = MOST_FACTS) -> Iterator[Fact]:
-    """The first few pieces of evidence that say something, in words."""
+def facts(
+    evidence: Mapping[str, Any], most: int = MOST_FACTS, named: Sequence[FactSummary] = ()
+) -> Iterator[Fact]:
+    """The first few pieces of evidence that say something, in words.
+
+    Files of older versions and of other packages do not say what the pieces are called: there the
+    keys themselves have to.
+    """
     told = 0
-    for name, value in evidence.items():
-        words = None if name in _NOT_EVIDENCE else _words(name, value)
+    for piece in named or _named_by_key(evidence):
+        words = _words(evidence.get(piece.name), piece.unit)
         if words is not None and told < most:
             told += 1
-            yield Fact(_label(name), words)
+            yield Fact(line(piece.label), words)
+
+
+def _named_by_key(evidence: Mapping[str, Any]) -> list[FactSummary]:
+    return [
+        FactSummary(key, label_of(key), unit_by_name(key).value)
+        for key in evidence
+        if key not in NOT_TOLD
+    ]
 
 
 def _told(summary: Summary, name: str) -> list[FindingCard]:
@@ -261,28 +228,14 @@ def _since(issue: Issue) -> str | None:
     return f"{opening} step {count(begin)}"
 
 
-def _label(name: str) -> str:
-    if name in _LABELS:
-        return _LABELS[name]
-    suffix = next((suffix for suffix in _UNITS if name.endswith(suffix)), "")
-    plain = name.removesuffix(suffix) + ("_share" if suffix == "_share" else "")
-    return line(" ".join(_WORDS.get(word, word) for word in plain.split("_") if word))
-
-
-def _words(name: str, value: object) -> str | None:
+def _words(value: object, unit: str) -> str | None:
     """A piece of evidence in words; `None` where there is nothing to say."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str):
         return line(value, MOST_LETTERS) or None
-    return _quantity(name, value) if isinstance(value, (int, float)) else None
-
-
-def _quantity(name: str, value: float) -> str:
-    """A number in the unit that its name ends in."""
-    for suffix, words in _UNITS.items():
-        if name.endswith(suffix):
-            return words(value)
-    if any(name.startswith(share) or name.endswith(share) for share in _SHARES):
-        return percent(value)
+    if not isinstance(value, (int, float)):
+        return None
+    if unit in _FORMATS:
+        return _FORMATS[unit](value)
     return count(value) if isinstance(value, int) else f"{value:,.3g}"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
+from traceml.model.evidence import Evidence
 from traceml.model.phase import Phase
-
-Evidence = Mapping[str, "float | int | str | None"]
 
 
 class Section(str, Enum):
@@ -45,42 +43,43 @@ class Consequence(IntEnum):
 
 
 class Kind(str, Enum):
-    """The key by which programs know a finding."""
+    """The key by which programs know a finding: public names, in the order of the reference page.
 
-    # Any section
-    NO_DATA = "NO_DATA"
-    BALANCED = "BALANCED"
-    NORMAL = "NORMAL"
+    Other rules, pages and readers of old summaries, who load no rule, refer to the listed ones. A
+    new rule of which only its own file has to know the name says `Kind.declare("ITS_NAME")` there.
+    """
+
     # Step time: where a mean step's time goes
-    WARMUP = "WARMUP"
-    INCOMPLETE_DATA = "INCOMPLETE_DATA"
     INPUT_BOUND = "INPUT_BOUND"
     H2D_BOUND = "H2D_BOUND"
-    COMPUTE_BOUND = "COMPUTE_BOUND"
     WAIT_HEAVY = "WAIT_HEAVY"
     COMM_BOUND = "COMM_BOUND"
     HOST_BOUND = "HOST_BOUND"
     # Step time: one rank holds up the others
+    STRAGGLER = "STRAGGLER"
     INPUT_STRAGGLER = "INPUT_STRAGGLER"
     COMPUTE_STRAGGLER = "COMPUTE_STRAGGLER"
     H2D_STRAGGLER = "H2D_STRAGGLER"
     WAIT_STRAGGLER = "WAIT_STRAGGLER"
-    STRAGGLER = "STRAGGLER"
+    # Step time: compute, and why it takes its time, by the GPU's counters
+    COMPUTE_BOUND = "COMPUTE_BOUND"
+    TENSOR_CORES_IDLE = "TENSOR_CORES_IDLE"
+    BANDWIDTH_BOUND = "BANDWIDTH_BOUND"
+    SMALL_KERNELS = "SMALL_KERNELS"
+    NEAR_GPU_LIMIT = "NEAR_GPU_LIMIT"
     # Step time: causes inside or between steps; they explain one of the above
     GC_PAUSES = "GC_PAUSES"
     LOGGING_HEAVY = "LOGGING_HEAVY"
     HOST_SYNC = "HOST_SYNC"
     RECOMPILING = "RECOMPILING"
-    CHECKPOINT_HEAVY = "CHECKPOINT_HEAVY"
-    EVALUATION_HEAVY = "EVALUATION_HEAVY"
     CPU_STARVED = "CPU_STARVED"
     GPU_THROTTLED = "GPU_THROTTLED"
+    CHECKPOINT_HEAVY = "CHECKPOINT_HEAVY"
+    EVALUATION_HEAVY = "EVALUATION_HEAVY"
     SLOWDOWN = "SLOWDOWN"
-    # Step time: why compute takes its time, by the GPU's counters; they explain COMPUTE_BOUND
-    TENSOR_CORES_IDLE = "TENSOR_CORES_IDLE"
-    BANDWIDTH_BOUND = "BANDWIDTH_BOUND"
-    SMALL_KERNELS = "SMALL_KERNELS"
-    NEAR_GPU_LIMIT = "NEAR_GPU_LIMIT"
+    # Step time: how much of the run was seen
+    WARMUP = "WARMUP"
+    INCOMPLETE_DATA = "INCOMPLETE_DATA"
     # Step memory
     HIGH_PRESSURE = "HIGH_PRESSURE"
     IMBALANCE = "IMBALANCE"
@@ -100,22 +99,46 @@ class Kind(str, Enum):
     HIGH_GPU_POWER = "HIGH_GPU_POWER"
     GPU_MEMORY_IMBALANCE = "GPU_MEMORY_IMBALANCE"
     # Stability
-    STABLE = "STABLE"
     EXCEPTION = "EXCEPTION"
     OUT_OF_MEMORY = "OUT_OF_MEMORY"
     KILLED = "KILLED"
     HANG = "HANG"
     NON_FINITE_LOSS = "NON_FINITE_LOSS"
     LOSS_SPIKE = "LOSS_SPIKE"
+    STABLE = "STABLE"
+    # Any section
+    BALANCED = "BALANCED"
+    NO_DATA = "NO_DATA"
+    NORMAL = "NORMAL"
+
+    @classmethod
+    def declare(cls, name: str) -> Kind:
+        """A kind that is not listed above; always the same object for the same name."""
+        if name in cls.__members__:
+            return cls[name]
+        if name not in _DECLARED:
+            kind = str.__new__(cls, name)
+            kind._name_ = kind._value_ = name
+            _DECLARED[name] = kind
+        return _DECLARED[name]
+
+    @classmethod
+    def _missing_(cls, value: object) -> Kind | None:
+        """Lets `Kind("ITS_NAME")` find a kind once a rule has declared it."""
+        return _DECLARED.get(value) if isinstance(value, str) else None
+
+    def __reduce_ex__(self, _: object) -> tuple[type[Kind], tuple[str]]:
+        return Kind, (self.value,)  # by value: some 3.11 look for an attribute of that name
 
     @property
     def status(self) -> str:
         """The words for people."""
-        return _STATUS.get(self, self.value.replace("_", " "))
+        between = "-" if self.value.endswith("_BOUND") else " "
+        return _STATUS.get(self, self.value.replace("_", between))
 
 
+_DECLARED: dict[str, Kind] = {}
 _STATUS = {
-    **{kind: kind.value.replace("_", "-") for kind in Kind if kind.value.endswith("_BOUND")},
     Kind.WAIT_HEAVY: "WAIT-HEAVY",
     Kind.CREEP_EARLY: "MEMORY CREEP (EARLY)",
     Kind.CREEP_CONFIRMED: "MEMORY CREEP",
@@ -172,4 +195,4 @@ class Finding:
     """The time passes between steps, where no phase is: its share is one of the wall time."""
     is_one_off: bool = False
     """The time was lost in a few single steps: the next ones need not lose any."""
-    evidence: Evidence = field(default_factory=dict)
+    evidence: Evidence = field(default_factory=Evidence)

@@ -177,6 +177,7 @@ def _failure(facts: Facts, finding: Finding) -> FailureSummary | None:
         summary=finding.claim,
         action=finding.action,
         evidence=sections.evidence(finding),
+        facts=sections.facts_of(finding),
     )
 
 

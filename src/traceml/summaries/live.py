@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from traceml.diagnose.engine import CALM, primary
+from traceml.diagnose.engine import primary
 from traceml.diagnose.live import LiveDiagnosis, LiveFinding, too_early
 from traceml.diagnose.what_if import predict
 from traceml.facts.facts import Facts
@@ -61,8 +61,8 @@ def _summary(
 ) -> Summary:
     """The last steps as a final summary would tell them; where nothing is steady yet, nothing."""
     facts = _so_far(lately.window)
-    found = {section: tuple(live.finding for live in shown.get(section, ())) for section in CALM}
-    issues = {section: tuple(map(_issue, shown.get(section, ()))) for section in CALM}
+    found = {section: tuple(live.finding for live in shown.get(section, ())) for section in Section}
+    issues = {section: tuple(map(_issue, shown.get(section, ()))) for section in Section}
     if not found[Section.STEP_TIME]:
         early = too_early(facts)
         found[Section.STEP_TIME], issues[Section.STEP_TIME] = (early,), (sections.issue(early),)

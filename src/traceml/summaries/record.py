@@ -50,6 +50,15 @@ class Meta(Struct, frozen=True):
     gpus_observed: int | None = None
 
 
+class FactSummary(Struct, frozen=True):
+    """What a piece of evidence is called, and what its number counts (`model/evidence.py`)."""
+
+    name: str
+    """Its key in `evidence`."""
+    label: str
+    unit: str
+
+
 class Issue(Struct, frozen=True):
     """One finding as a section lists it; the shares are fractions."""
 
@@ -65,6 +74,8 @@ class Issue(Struct, frozen=True):
     skew_pct: float | None = None
     ranks: tuple[int, ...] = ()
     evidence: dict[str, Any] = {}
+    facts: tuple[FactSummary, ...] = ()
+    """The evidence that people see, in its order; empty in files of older versions."""
     since_step: int | None = None
     """The step from which on it holds, where that is known."""
 
@@ -239,6 +250,7 @@ class FailureSummary(Struct, frozen=True):
     summary: str | None = None
     action: str | None = None
     evidence: dict[str, Any] = {}
+    facts: tuple[FactSummary, ...] = ()
 
 
 class RegionSummary(Struct, frozen=True):

@@ -9,10 +9,12 @@ from traceml.facts.gpu_use import GpuUse
 from traceml.facts.memory import NO_MEMORY, Place
 from traceml.facts.sensors import GpuFacts, HostFacts, ProcessFacts
 from traceml.facts.times import StepTimes
+from traceml.model.evidence import Value
 from traceml.model.finding import Finding
 from traceml.model.phase import Phase
 from traceml.model.rank import Rank
 from traceml.summaries.record import (
+    FactSummary,
     GpuRow,
     Identity,
     Issue,
@@ -246,11 +248,21 @@ def issue(finding: Finding, since_step: int | None = None) -> Issue:
         skew_pct=number(finding.skew),
         ranks=finding.ranks,
         evidence=evidence(finding),
+        facts=facts_of(finding),
         since_step=onset if since_step is None and isinstance(onset, int) else since_step,
     )
 
 
-def evidence(finding: Finding) -> dict[str, float | int | str | None]:
+def facts_of(finding: Finding) -> tuple[FactSummary, ...]:
+    """What the pieces of evidence that people see are called, and their units."""
+    return tuple(
+        FactSummary(piece.key, piece.label, piece.unit.value)
+        for piece in finding.evidence.pieces
+        if piece.is_told
+    )
+
+
+def evidence(finding: Finding) -> dict[str, Value]:
     """The numbers behind a finding, as they are written."""
     return {
         name: number(value) if isinstance(value, float) else value

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from traceml.diagnose.account import rest_s, unexplained_s
+from traceml.diagnose.rule import Code, Doc, Role, Rule
 from traceml.facts.facts import Facts, share
+from traceml.model.evidence import Evidence, as_share, as_words, in_ms
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.phase import Phase
 from traceml.model.quantities import duration, percent
@@ -30,11 +32,11 @@ def check(facts: Facts) -> Finding:
         severity=Severity.INFO,
         claim=f"{claim}.",
         action="Optimise only if throughput is too low; compare with a baseline.",
-        evidence={
-            "step_time_ms": None if facts.mean.step_s is None else facts.mean.step_s * 1e3,
-            **{f"{phase.value}_share": part for phase, part in known.items()},
-            "diagnosis_clock": facts.clock,
-        },
+        evidence=Evidence(
+            in_ms("step_time_ms", facts.mean.step_s),
+            *(as_share(f"{phase.value}_share", part) for phase, part in known.items()),
+            as_words("diagnosis_clock", facts.clock),
+        ),
     )
 
 
@@ -43,3 +45,30 @@ def _share(facts: Facts, phase: Phase) -> float | None:
     if phase is Phase.RESIDUAL:
         return share(unexplained_s(facts.mean), facts.mean.step_s)
     return facts.typical_share(phase)
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.STEP_TIME,
+    check=check,
+    role=Role.FALLBACK,
+    code=Code.REST,
+    doc=Doc(
+        severities="info",
+        says="nothing stands out",
+        text="""
+*Meaning.* Step time: no rule fired, and no part of the step dominates it; where a part of compute
+was not measured and more of the step lies in no phase than in any, that is said. Step memory:
+memory was measured and no rule fired.
+
+*Evidence.* Step time: `step_time_ms` and the share of every measured phase, the residual without
+communication. Step memory: the highest peak of any rank, `peak_reserved_bytes` on a GPU and
+`peak_rss_bytes` on the host.
+
+*Thresholds.* None: it is what is said when nothing else is.
+
+*What to do.* Nothing, unless throughput is lower than you expected: then compare with a run you
+expected to match.
+""",
+    ),
+)

@@ -7,7 +7,8 @@ to nothing with it. Silent where the counters were not read, and where the tenso
 from __future__ import annotations
 
 from traceml.diagnose import advice
-from traceml.diagnose.compute_causes import cause, counted_use
+from traceml.diagnose.compute_causes import cause, compute_cause, counted_use
+from traceml.diagnose.rule import Doc
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind
 from traceml.model.quantities import percent
@@ -50,3 +51,28 @@ def _next_step(settings: Settings) -> str:
         f"halve the bytes with {half}" if half else "",
     )
     return f"Move fewer bytes: {'; '.join(filter(None, ways))}."
+
+
+RULE = compute_cause(
+    KIND,
+    check,
+    Doc(
+        severities="info",
+        says="much of the GPU's time goes into moving data",
+        text="""
+*Meaning.* Much of the GPU's time goes into kernels that move data and compute next to nothing
+with it: elementwise operations, normalisations, optimizers.
+
+*Evidence.* As TENSOR_CORES_IDLE.
+
+*Thresholds.* The memory works at 35 % of its bandwidth or more on average (kernels that do
+nothing else reach about 83 %), and the tensor cores compute for a smaller share of the time and
+at most 50 %.
+
+*What to do.* Fuse (`torch.compile`), `scaled_dot_product_attention`, a fused optimizer, bfloat16;
+only what is not on already.
+
+*Silent* without the counters.
+""",
+    ),
+)

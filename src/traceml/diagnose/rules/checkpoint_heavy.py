@@ -5,25 +5,38 @@ Saving is normal work and no bottleneck of the step, so it warns only where it o
 
 from __future__ import annotations
 
-from traceml.diagnose.between import finding_of, how_much_less, times_between
-from traceml.facts.facts import Facts
-from traceml.model.finding import Finding, Kind
+from traceml.diagnose.between import work_between_steps
+from traceml.diagnose.rule import Doc
+from traceml.model.finding import Kind
 
 KIND = Kind.CHECKPOINT_HEAVY
 
+RULE = work_between_steps(
+    KIND,
+    name="checkpoint",
+    words="Saving checkpoints",
+    verb="Save",
+    shorter=(
+        "Saving in the background (torch.distributed.checkpoint.async_save), or to a faster disk "
+        "and copying from there, makes each one shorter."
+    ),
+    without="checkpoints",
+    doc=Doc(
+        severities="info, warn",
+        says="saving takes much of the wall time",
+        text="""
+*Meaning.* Saving checkpoints takes a good part of the wall time. That is normal work between the
+steps and no bottleneck of the step.
 
-def check(facts: Facts) -> Finding | None:
-    """Fires when checkpoints take a noticeable share of the wall time."""
-    seen = times_between(facts, "checkpoint")
-    if seen is None:
-        return None
-    return finding_of(
-        facts,
-        KIND,
-        "Saving checkpoints",
-        facts.mean.checkpoint_s,
-        seen,
-        f"{how_much_less(seen, facts.mean.cpu_step_s, 'Save')} Saving in the background "
-        "(torch.distributed.checkpoint.async_save), or to a faster disk and copying from there, "
-        "makes each one shorter.",
-    )
+*Evidence.* `wall_share`, `per_step_ms`, `wall_step_ms`, `step_time_cpu_ms`, `times`,
+`steps_seen`, `usual_ms`, `longest_ms`.
+
+*Thresholds.* A remark from 10 % of the wall time on; a warning where it took more than the
+training itself, and a second or more in all. What happened once is a remark at most, and where
+one took longer than the others (it compiled), the others are what is held against the training.
+
+*What to do.* Save less often, in the background, or to a faster disk.
+""",
+    ),
+)
+check = RULE.check

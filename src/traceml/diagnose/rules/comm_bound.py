@@ -10,7 +10,10 @@ from __future__ import annotations
 import math
 
 from traceml.diagnose import advice
-from traceml.facts.facts import Facts
+from traceml.diagnose.rule import GPU_IDLE, Doc, Remedy, Rule, Turn
+from traceml.facts.facts import Facts, share
+from traceml.facts.job import Job
+from traceml.model.evidence import Evidence, as_share, as_words, in_bytes, in_ms
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.phase import Phase
 from traceml.model.quantities import duration, memory, percent
@@ -54,15 +57,15 @@ def check(facts: Facts) -> Finding | None:
         share=transfer_share,
         ranks=tuple(rank.rank.rank for rank in facts.ranks_used),
         lost_s_per_step=transfer_s,
-        evidence={
-            "communication_share": transfer_share,
-            "transfer_ms": transfer_s * 1e3,
-            "exposed_ms": (facts.mean.communication_s or 0.0) * 1e3,
-            "hidden_ms": None if hidden_s is None else hidden_s * 1e3,
-            "gradient_bytes": None if facts.ddp is None else facts.ddp.gradient_bytes,
-            "step_time_ms": step_s * 1e3,
-            "diagnosis_clock": facts.clock,
-        },
+        evidence=Evidence(
+            as_share("communication_share", transfer_share),
+            in_ms("transfer_ms", transfer_s),
+            in_ms("exposed_ms", facts.mean.communication_s or 0.0),
+            in_ms("hidden_ms", hidden_s),
+            in_bytes("gradient_bytes", None if facts.ddp is None else facts.ddp.gradient_bytes),
+            in_ms("step_time_ms", step_s),
+            as_words("diagnosis_clock", facts.clock),
+        ),
     )
 
 
@@ -72,6 +75,11 @@ def exposed_transfer_s(facts: Facts) -> float | None:
     if job is None or not job.communication_measured or len(facts.ranks_used) < 2:
         return None
     return job.transfer_s()
+
+
+def _without_transfer(job: Job, _: Finding) -> float | None:
+    """Saves what the last rank to arrive still communicates; waiting for it is none of that."""
+    return job.transfer_s() if job.communication_measured else None
 
 
 def _is_crowded(facts: Facts) -> bool:
@@ -177,3 +185,48 @@ def _smaller(ddp: DdpStatistics, settings: Settings) -> str:
     if ddp.has_hook or settings.parameter_dtype in advice.HALF:
         return ""
     return f"bf16_compress_hook halves the {size} of gradients on their way."
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.STEP_TIME,
+    check=check,
+    explains=GPU_IDLE,
+    turn=Turn.TRANSFER,
+    what_if=Remedy("with communication hidden behind compute", _without_transfer),
+    measure=lambda facts, _: share(exposed_transfer_s(facts), facts.mean.step_s),
+    doc=Doc(
+        severities="warn, crit",
+        says="the ranks wait for data to travel between them",
+        text="""
+*Meaning.* Part of the step is exposed communication: the ranks do nothing but wait for gradients,
+parameters or other tensors to travel. Communication that goes on while backward computes is
+hidden and costs nothing.
+
+*Measured.* Time in the collectives of `torch.distributed` and in `Work.wait`; in DDP the time
+from a rank's own last gradient to the end of backward, and the broadcast of buffers before
+forward. On a GPU the same between marks on its timeline. Of each step counts what the rank that
+waited least has waited: for it nobody was late. What other ranks wait beyond that is the late
+rank's doing, a [straggler](#straggler).
+
+*Evidence.* `communication_share`, `transfer_ms` (what every rank waits), `exposed_ms` (the mean
+wait of a rank, for late ranks too), `hidden_ms` and `gradient_bytes` (from DDP's own statistics),
+`step_time_ms`, `diagnosis_clock`.
+
+*Thresholds.* A share of 10 % warns from 1 ms on, 20 % is critical from 3 ms on: a toy's steps are
+short beside any collective. Where more ranks share a machine than it has cores, a collective also
+waits for their turns to run: then 20 % warns, and nothing is critical.
+
+*What to do.* The action says over how many micro-batches to accumulate gradients (under
+`no_sync()`) for the transfer to fall below 10 %, counted from the accumulation in use, at most
+16, and what is left of it then. In DDP also, from 1 MiB of gradients on: a smaller
+`bucket_cap_mb` where they all travel in one bucket, else `bf16_compress_hook` unless a hook is
+registered already or gradients have 16 bits. For FSDP: larger blocks, parameters that stay
+gathered, a larger batch. For collectives that the script calls itself: start them with
+`async_op=True`, join small ones, call them less often.
+
+*Silent* with one rank, and where communication was not seen: FSDP over NCCL gathers on streams of
+its own.
+""",
+    ),
+)

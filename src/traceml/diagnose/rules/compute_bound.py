@@ -8,7 +8,9 @@ measured parts of compute: what was not measured could only add to them.
 from __future__ import annotations
 
 from traceml.diagnose import advice
-from traceml.facts.facts import Facts
+from traceml.diagnose.rule import Code, Doc, Rule
+from traceml.facts.facts import Facts, share
+from traceml.model.evidence import Evidence, as_number, as_share, as_words, in_ms
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.phase import COMPUTE, Phase
 from traceml.model.quantities import duration, percent
@@ -58,15 +60,15 @@ def check(facts: Facts) -> Finding | None:
         phase=largest,
         share=compute_share,
         ranks=tuple(rank.rank.rank for rank in facts.ranks_used),
-        evidence={
-            "compute_share": compute_share,
-            "compute_ms": times.compute_at_least_s * 1e3,
-            "step_time_ms": times.step_s * 1e3,
-            "largest_phase": "cuda_graph" if largest is None else largest.value,
-            "largest_phase_ms": parts[largest] * 1e3,
-            "busy_cores": cores,
-            "diagnosis_clock": facts.clock,
-        },
+        evidence=Evidence(
+            as_share("compute_share", compute_share),
+            in_ms("compute_ms", times.compute_at_least_s),
+            in_ms("step_time_ms", times.step_s),
+            as_words("largest_phase", "cuda_graph" if largest is None else largest.value),
+            in_ms("largest_phase_ms", parts[largest]),
+            as_number("busy_cores", cores),
+            as_words("diagnosis_clock", facts.clock),
+        ),
     )
 
 
@@ -162,3 +164,35 @@ def _busy_cores(facts: Facts) -> float | None:
         return None
     known = [p.cpu_cores.mean for p in facts.processes if p.cpu_cores.mean is not None]
     return max(known) if len(known) == len(facts.processes) and known else None
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.STEP_TIME,
+    check=check,
+    measure=lambda facts, _: share(facts.mean.compute_at_least_s, facts.mean.step_s),
+    code=Code.WAITING_PHASE,
+    doc=Doc(
+        severities="info, warn",
+        says="forward, backward and optimizer fill the step",
+        text="""
+*Meaning.* The model's own work is where the time goes. That is how a healthy job looks, so it is
+a remark. It warns where a job on the CPU hardly used a core meanwhile: then a phase waits (a
+sleep, a lock, files, the network) rather than computes.
+
+*Evidence.* `compute_share`, `compute_ms`, `step_time_ms`, `largest_phase`, `largest_phase_ms`,
+`busy_cores` (of the training process, on a CPU), `diagnosis_clock`; `phase` names the largest of
+forward, backward, optimizer.
+
+*Thresholds.* 80 % of the step, by the parts that were measured. It waits where the process kept
+less than 0.3 cores busy, in at least 3 samples, and was not kept from running (10 % of the time
+in the run queue or throttled).
+
+*What to do.* What its first cause says, where the [GPU's counters](#gpu-counters) show one. Else
+what is not on yet (see [`settings`](summary.md#settings)). On a GPU: bfloat16 autocast or TF32,
+`torch.compile`, for convolutions channels_last, and a larger batch where less than 50 % of the
+device's memory was reserved. Where the optimizer is the largest part: a fused one, or a larger
+batch so that it runs less often. On a CPU: a GPU, unused cores, bfloat16, or a smaller model.
+""",
+    ),
+)

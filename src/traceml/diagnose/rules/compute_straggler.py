@@ -5,16 +5,12 @@ Judged by what the rank does itself: the collective makes every rank's backward 
 
 from __future__ import annotations
 
-from traceml.diagnose.uneven import Late, find
+from traceml.diagnose.rule import Doc
+from traceml.diagnose.uneven import Late, straggler_rule
 from traceml.facts.facts import Facts
-from traceml.model.finding import Finding, Kind
+from traceml.model.finding import Kind
 
 KIND = Kind.COMPUTE_STRAGGLER
-
-
-def check(facts: Facts) -> Finding | None:
-    """Fires when the excess of the late ranks lies in their compute."""
-    return find(facts, KIND, _next_step)
 
 
 def _next_step(facts: Facts, late: Late) -> str:
@@ -32,3 +28,25 @@ def _device(facts: Facts) -> str:
         if on_host
         else "lower clocks, heat or other jobs on the GPU (nvidia-smi -q -d PERFORMANCE)"
     )
+
+
+RULE = straggler_rule(
+    KIND,
+    _next_step,
+    Doc(
+        severities="warn, crit",
+        says="a rank's forward, backward or optimizer makes it late",
+        text="""
+*Meaning.* A rank's forward, backward or optimizer takes longer than elsewhere. A delay in one
+rank's backward is found although the all-reduce makes every rank's backward equally long.
+
+*Evidence.* As for [STRAGGLER](#straggler); `phase` names the largest of the three.
+
+*Thresholds.* As for [STRAGGLER](#straggler).
+
+*What to do.* Look at that phase on that rank: longer sequences, larger batches, branches and
+hooks that run there alone; a GPU with lower clocks, or cores that others use.
+""",
+    ),
+)
+check = RULE.check

@@ -9,9 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from traceml.diagnose import advice
+from traceml.diagnose.explain import STRAGGLERS
 from traceml.diagnose.host_time import host_delays_count
+from traceml.diagnose.rule import GPU_IDLE, HOST_DELAYS, Doc, Remedy, Role, Rule, Turn, Where, lost
 from traceml.diagnose.uneven import held_up
 from traceml.facts.facts import Facts
+from traceml.model.evidence import Evidence, as_number, as_share, in_bytes_per_s
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import count, duration, memory, percent
 
@@ -21,6 +24,7 @@ THROTTLED_SHARE = 0.10  # of the time, by the control group's quota: a tenth is 
 RUNQUEUE_SHARE = 0.20  # of the main thread's time; a shared machine makes it wait for less anyway
 SWAP_BYTES_PER_S = 10 << 20  # a machine at rest moves pages by the kibibyte
 FEWEST_SAMPLES = 3  # one second's bad luck is none
+OUTWEIGHS = 0.5  # of the time: a shared machine takes a share; beyond half, that is the story
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +56,13 @@ def check(facts: Facts) -> Finding | None:
         share=share,
         ranks=tuple(sorted({rank for short in found for rank in short.ranks})),
         lost_s_per_step=_lost_s(facts, share),
-        evidence={
-            "cpu_throttled_share": facts.host.cpu_throttled_share.mean,
-            "runqueue_share": _worst_runqueue(facts)[0],
-            "swap_bytes_per_s": facts.host.swap_bytes_per_s.mean,
-            "cores_used": _cores_used(facts),
-            "cores": facts.host.cores,
-        },
+        evidence=Evidence(
+            as_share("cpu_throttled_share", facts.host.cpu_throttled_share.mean),
+            as_share("runqueue_share", _worst_runqueue(facts)[0]),
+            in_bytes_per_s("swap_bytes_per_s", facts.host.swap_bytes_per_s.mean),
+            as_number("cores_used", _cores_used(facts)),
+            as_number("cores", facts.host.cores),
+        ),
     )
 
 
@@ -168,3 +172,45 @@ def _fewer_threads(facts: Facts, ranks: int) -> str:
         return ""
     fair = max(1, int(cores // ranks))
     return f"OMP_NUM_THREADS={fair} instead of {threads}, "
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.STEP_TIME,
+    check=check,
+    role=Role.CAUSE,
+    explains=(
+        Kind.INPUT_BOUND,
+        *HOST_DELAYS,
+        *sorted(STRAGGLERS),
+        Kind.COMPUTE_BOUND,
+        Kind.BALANCED,
+        *GPU_IDLE,
+    ),
+    usual_below=OUTWEIGHS,
+    where=Where.ANYWHERE,
+    turn=Turn.SHARE_OF_ALL,
+    what_if=Remedy("with enough CPU", lost),
+    doc=Doc(
+        severities="warn",
+        says="the training process gets too little CPU",
+        text="""
+*Meaning.* The training process wants to run and does not get to: a CPU quota stops it, its
+training thread waits for a core, or its memory comes back from swap. A rank that is late only
+because it waits longer for a core than the others is named here, and is no straggler.
+
+*Evidence.* `cpu_throttled_share`, `runqueue_share` (of the worst rank), `swap_bytes_per_s`,
+`cores_used` (what ranks and workers kept busy), `cores` (what the job may use).
+
+*Thresholds.* Stopped by the quota 10 % of the time, or runnable without a core 20 % of the time,
+or 10 MiB swapped per second, or a rank late by as much as makes a [straggler](#straggler) of
+which 50 % or more is waiting for a core; in three samples or more. Never more than a warning, and
+only a remark where nothing else is wrong with the step and it waited less than half of the time.
+
+*What to do.* Fewer workers, `OMP_NUM_THREADS` so that ranks × threads fit the cores, more cores,
+fewer neighbours; with swap, less memory first.
+
+*Silent* while a busy GPU hides it.
+""",
+    ),
+)

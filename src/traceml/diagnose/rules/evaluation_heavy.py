@@ -6,24 +6,37 @@ training.
 
 from __future__ import annotations
 
-from traceml.diagnose.between import finding_of, how_much_less, times_between
-from traceml.facts.facts import Facts
-from traceml.model.finding import Finding, Kind
+from traceml.diagnose.between import work_between_steps
+from traceml.diagnose.rule import Doc
+from traceml.model.finding import Kind
 
 KIND = Kind.EVALUATION_HEAVY
 
+RULE = work_between_steps(
+    KIND,
+    name="evaluation",
+    words="Evaluation",
+    verb="Evaluate",
+    shorter=(
+        "Fewer batches, or larger ones under torch.inference_mode(), make each evaluation shorter."
+    ),
+    without="evaluation",
+    doc=Doc(
+        severities="info, warn",
+        says="evaluating takes much of the wall time",
+        text="""
+*Meaning.* Evaluating takes a good part of the wall time. That is normal work between the steps
+and no bottleneck of the step.
 
-def check(facts: Facts) -> Finding | None:
-    """Fires when evaluation takes a noticeable share of the wall time."""
-    seen = times_between(facts, "evaluation")
-    if seen is None:
-        return None
-    return finding_of(
-        facts,
-        KIND,
-        "Evaluation",
-        facts.mean.evaluation_s,
-        seen,
-        f"{how_much_less(seen, facts.mean.cpu_step_s, 'Evaluate')} Fewer batches, or larger ones "
-        "under torch.inference_mode(), make each evaluation shorter.",
-    )
+*Evidence.* `wall_share`, `per_step_ms`, `wall_step_ms`, `step_time_cpu_ms`, `times`,
+`steps_seen`, `usual_ms`, `longest_ms`.
+
+*Thresholds.* A remark from 10 % of the wall time on; a warning where it took more than the
+training itself, and a second or more in all. What happened once is a remark at most, and where
+one took longer than the others (it compiled), the others are what is held against the training.
+
+*What to do.* Evaluate less often, on fewer or on larger batches, under `torch.inference_mode()`.
+""",
+    ),
+)
+check = RULE.check

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from traceml.diagnose.places import evidence_of, listed, phase_of, place, ranks_of, who, words
+from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
 from traceml.facts.stability import Failure
+from traceml.model.evidence import Evidence, as_words
 from traceml.model.failure import FailureReport, is_consequence, says_a_command_failed
 from traceml.model.finding import Finding, Kind, Section, Severity
 
@@ -59,7 +61,7 @@ def check(facts: Facts) -> Finding | None:
         action=_action(failure, report, facts.reason_without_steps),
         phase=phase_of(report),
         ranks=ranks_of(failure),
-        evidence={**evidence_of(failure), "message": report.message},
+        evidence=Evidence(*evidence_of(failure), as_words("message", report.message)),
     )
 
 
@@ -81,3 +83,43 @@ def _action(failure: Failure, report: FailureReport, reason_without_steps: str |
     if failure.followers:
         hints.append(f"What rank {listed(failure.followers)} reported followed from it.")
     return " ".join([where, *hints])
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.STABILITY,
+    check=check,
+    doc=Doc(
+        severities="crit",
+        says="an exception ended the run: rank, step, phase, module, line",
+        text="""
+*Meaning.* An exception that nobody handled ended the run; or the script caught it, took no
+further step and ended with a status other than 0. Of a process that trains the same is said on
+stderr, under Python's own traceback. A script that fails before it imports torch, or cannot be
+read at all (`SyntaxError`), is told too: every interpreter below `traceml run` leaves the
+exception that ended it. Only the script and the ranks speak for the run. A Python process that
+the script starts besides is its helper: its failure is told where the script itself says that a
+command failed (`CalledProcessError`). `KeyboardInterrupt` and `SystemExit` are no failures. An
+exception of a `DataLoader` worker is told with the worker's number and the dataset's line.
+
+Of several ranks the first with an error of its own is named. Ranks with the same error of their
+own (of one type, at one line or with one text but for its numbers) are named together; another
+error of another rank is named in the action. A rank followed from the first if its error only
+says that another process has gone (gloo, NCCL), or came later at a collective; a launcher's
+`ChildFailedError` is no failure.
+
+*Evidence.* `rank`, `step` (complete steps, counted from 1, also over restarts of the rank),
+`phase`, `module` (its dotted name in the model, without what DDP and `torch.compile` put around
+it), `error`, `message`, `where` (the innermost line that is neither Python's nor installed),
+`ranks_alike`, `ranks_that_followed`. `failure.traceback` has what Python printed, causes
+included, without our frames, with `***` for what looks like a secret; of a longer one the first
+3,000 and the last 9,000 characters.
+
+*Thresholds.* None. A process writes down at most 16 exceptions that were caught.
+
+*What to do.* The action names the line, and what has helped others with that message.
+
+*Silent* when the run ended with status 0.
+""",
+    ),
+)

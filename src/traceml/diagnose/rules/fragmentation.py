@@ -6,7 +6,9 @@ the allocator was not read.
 
 from __future__ import annotations
 
+from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts, RankFacts
+from traceml.model.evidence import Evidence, as_share, in_bytes
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import memory, percent
 
@@ -45,13 +47,13 @@ def check(facts: Facts) -> Finding | None:
         ),
         share=idle_share,
         ranks=tuple(rank.rank.rank for rank, _ in found),
-        evidence={
-            "reserved_bytes": reserved,
-            "allocated_bytes": worst.memory.peak_allocated_bytes,
-            "idle_bytes": idle_bytes,
-            "idle_share": idle_share,
-            "pressure": full,
-        },
+        evidence=Evidence(
+            in_bytes("reserved_bytes", reserved),
+            in_bytes("allocated_bytes", worst.memory.peak_allocated_bytes),
+            in_bytes("idle_bytes", idle_bytes),
+            as_share("idle_share", idle_share),
+            as_share("pressure", full),
+        ),
     )
 
 
@@ -65,3 +67,27 @@ def _is_much(rank: RankFacts, idle_bytes: int) -> bool:
     of_device = capacity is not None and idle_bytes >= CAPACITY_SHARE * capacity
     of_reserved = idle_bytes >= RESERVED_SHARE * (rank.memory.peak_reserved_bytes or 0)
     return idle_bytes >= LEAST_BYTES and (of_device or of_reserved)
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.STEP_MEMORY,
+    check=check,
+    doc=Doc(
+        severities="info, warn",
+        says="the GPU's allocator holds far more than tensors use",
+        text="""
+*Meaning.* The GPU's allocator holds far more than tensors ever occupied at once. While the device
+has room that is harmless; where it has none, it is what an allocation will miss.
+
+*Evidence.* `reserved_bytes`, `allocated_bytes`, `idle_bytes`, `idle_share`, `pressure`.
+
+*Thresholds.* At least 1 GiB, and 20 % of the device or 30 % of what is reserved. It warns where
+80 % of the device is reserved, else it is a remark.
+
+*What to do.* `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`; batches padded to a few lengths.
+
+*Silent* without a GPU.
+""",
+    ),
+)

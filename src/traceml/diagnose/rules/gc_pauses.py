@@ -5,7 +5,9 @@ On a GPU's clock only what the GPU stood still for counts.
 
 from __future__ import annotations
 
-from traceml.diagnose.host_time import Part, finding_of, spent_on
+from traceml.diagnose.host_time import Part, finding_of, host_cause, spent_on
+from traceml.diagnose.rule import Doc, Remedy, Turn
+from traceml.diagnose.what_if import without_host_time
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind
 
@@ -32,3 +34,31 @@ def part(facts: Facts) -> Part | None:
 def check(facts: Facts) -> Finding | None:
     """Fires when collections take a noticeable share of the step."""
     return finding_of(part(facts), facts, KIND)
+
+
+RULE = host_cause(
+    KIND,
+    check,
+    part,
+    turn=Turn.HOST_PAUSED,
+    what_if=Remedy("without garbage collection", without_host_time("gc_ns")),
+    doc=Doc(
+        severities="info, warn, crit",
+        says="garbage collection stops the step",
+        text="""
+*Meaning.* Python's garbage collector stops the training loop, for longer the more objects there
+are.
+
+*Evidence.* Time in collections, from `gc.callbacks`: `lost_ms`, `host_ms`, `step_time_ms`,
+`steps_with` of `steps_seen`, `longest_ms`, `diagnosis_clock`.
+
+*Thresholds.* 5 % of the step warns from 1 ms per step on, 20 % is critical from 3 ms on. On the
+GPU's clock only what the GPU waited for counts: what fits into the rest of the step, or made
+single steps late, or all of it where the queue is dry in 50 % of the steps; never the wait for a
+batch, and no moment that another cause has claimed.
+
+*What to do.* `gc.freeze()` once everything is set up, `gc.disable()`, and `gc.collect()` at
+moments of your choosing; keep fewer Python objects alive.
+""",
+    ),
+)

@@ -5,8 +5,10 @@ Context: whether it matters depends on how full the GPUs are, which the memory s
 
 from __future__ import annotations
 
+from traceml.diagnose.rule import Doc, Rule
 from traceml.diagnose.spread import over_ranks
 from traceml.facts.facts import Facts
+from traceml.model.evidence import Evidence, as_share, in_bytes
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import memory, percent
 
@@ -34,9 +36,30 @@ def check(facts: Facts) -> Finding | None:
         action=f"Compare the shapes and the state of rank {spread.worst_rank} with the others'.",
         skew=spread.skew,
         ranks=(spread.worst_rank,),
-        evidence={
-            "worst_bytes": spread.worst,
-            "median_bytes": spread.median,
-            "skew": spread.skew,
-        },
+        evidence=Evidence(
+            in_bytes("worst_bytes", spread.worst),
+            in_bytes("median_bytes", spread.median),
+            as_share("skew", spread.skew),
+        ),
     )
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.PROCESS,
+    check=check,
+    doc=Doc(
+        severities="info",
+        says="the ranks' tensors differ in size",
+        text="""
+*Meaning.* The ranks' tensors take up different amounts of their GPUs. Whether that matters is
+judged by IMBALANCE.
+
+*Evidence.* `worst_bytes`, `median_bytes`, `skew`.
+
+*Thresholds.* 20 % above the median rank and at least 1 GiB. A remark.
+
+*What to do.* Compare shapes and state of that rank with the others'.
+""",
+    ),
+)

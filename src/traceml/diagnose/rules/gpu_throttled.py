@@ -6,8 +6,10 @@ cannot be told from those of others.
 
 from __future__ import annotations
 
+from traceml.diagnose.rule import Doc, Role, Rule, Where
 from traceml.facts.facts import Facts
 from traceml.facts.sensors import GpuFacts
+from traceml.model.evidence import Evidence, as_number, as_share, as_words, in_celsius, in_watts
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import percent
 
@@ -49,14 +51,14 @@ def check(facts: Facts) -> Finding | None:
         ),
         action=FAULTS.get(reason, _POWER_ACTION),
         share=held_share,
-        evidence={
-            "gpu": gpu.index,
-            "reason": reason,
-            "held_back_share": held_share,
-            "clock_share": clock_share,
-            "temperature_c": gpu.temperature_c.peak,
-            "power_w": gpu.power_w.mean,
-        },
+        evidence=Evidence(
+            as_number("gpu", gpu.index),
+            as_words("reason", reason),
+            as_share("held_back_share", held_share),
+            as_share("clock_share", clock_share),
+            in_celsius("temperature_c", gpu.temperature_c.peak),
+            in_watts("power_w", gpu.power_w.mean),
+        ),
     )
 
 
@@ -77,3 +79,32 @@ def _main_reason(gpu: GpuFacts) -> tuple[GpuFacts, str, Severity] | None:
     clock_share = gpu.throttling.clock_share
     slow = clock_share is not None and clock_share < LOW_CLOCK
     return gpu, POWER_CAP, Severity.WARNING if slow else Severity.INFO
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.STEP_TIME,
+    check=check,
+    role=Role.CAUSE,
+    explains=(Kind.COMPUTE_STRAGGLER, Kind.SLOWDOWN),
+    where=Where.ANYWHERE,
+    doc=Doc(
+        severities="info, warn",
+        says="heat, power or hardware hold the clock down",
+        text="""
+*Meaning.* Something held a GPU's clock down.
+
+*Evidence.* NVML's reasons over the samples of the worst GPU: `gpu`, `reason`, `held_back_share`,
+`clock_share` (of the highest clock, while held back), `temperature_c`, `power_w`.
+
+*Thresholds.* Heat, the power brake or a hardware slowdown in 10 % of the samples warns. A
+software power cap is how a GPU runs at full load: a remark, and a warning only where the clock is
+below 70 % of the highest.
+
+*What to do.* Cooling, power supply, or the power limit, by the reason.
+
+*Silent* where the driver gives no reasons, about clocks that somebody set, and where the run uses
+only some of the machine's GPUs.
+""",
+    ),
+)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from statistics import fmean
 
+from traceml.diagnose.rule import Doc, Role, Rule
 from traceml.facts.facts import Facts
+from traceml.model.evidence import Evidence, as_number, as_share
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import count, percent
 
 KIND = Kind.LOW_GPU_UTILIZATION
-KINDS = (KIND, Kind.MODERATE_GPU_UTILIZATION)
 
 LOW_SHARE = 0.30
 MODERATE_SHARE = 0.70  # the gaps of a healthy loop, between steps and for logging, stay below 30 %
@@ -43,10 +44,49 @@ def check(facts: Facts) -> Finding | None:
             "why, where the reason is known."
         ),
         share=used,
-        evidence={
-            "gpu_utilization": used,
-            "gpu_utilization_worst": ours[0][0],
-            "gpus": len(ours),
-            "samples": sum(samples for _, samples in ours),
-        },
+        evidence=Evidence(
+            as_share("gpu_utilization", used),
+            as_share("gpu_utilization_worst", ours[0][0]),
+            as_number("gpus", len(ours)),
+            as_number("samples", sum(samples for _, samples in ours)),
+        ),
     )
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.SYSTEM,
+    check=check,
+    role=Role.CONTEXT,
+    doc=Doc(
+        severities="info, warn",
+        says="the GPUs mostly have no work",
+        text="""
+*Meaning.* For most of the time no kernel was resident on the GPUs that the run trains on. The
+reason is in the step-time section; where a finding there explains it, this is a remark.
+
+*Evidence.* `gpu_utilization`, `gpu_utilization_worst`, `gpus`, `samples`.
+
+*Thresholds.* Below 30 % of the time in which steps ran ([how it is measured](#gpu-counters)).
+Where it is not known which of the machine's GPUs are the run's, the busiest ones count: the run's
+own did no more than they, so the claim says "at most".
+
+*What to do.* Read the step-time diagnosis.
+""",
+    ),
+    also={
+        Kind.MODERATE_GPU_UTILIZATION: Doc(
+            severities="info",
+            says="the GPUs partly have no work",
+            text="""
+*Meaning.* As LOW_GPU_UTILIZATION, for a good part of the time.
+
+*Evidence.* As LOW_GPU_UTILIZATION.
+
+*Thresholds.* 30 % to 70 %. A remark.
+
+*What to do.* Read the step-time diagnosis.
+""",
+        ),
+    },
+)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from traceml.diagnose.account import is_largest
 from traceml.diagnose.lines import Line, severity
+from traceml.diagnose.rule import GPU_IDLE, Doc, Remedy, Rule, Turn
 from traceml.diagnose.stalls import few_steps_of, stalled
+from traceml.diagnose.what_if import without_phase
 from traceml.facts.facts import Facts, phase_s, share
+from traceml.model.evidence import Evidence, as_share, as_words, in_ms
 from traceml.model.finding import Finding, Kind, Section
 from traceml.model.phase import Phase
 from traceml.model.quantities import duration, percent
@@ -41,13 +44,15 @@ def check(facts: Facts) -> Finding | None:
             if (share(phase_s(rank.times, Phase.H2D), rank.times.step_s) or 0.0) >= WARN.share
         ),
         lost_s_per_step=copy_s,
-        evidence={
-            "h2d_share": copy_s / step_s,
-            "h2d_ms": copy_s * 1e3,
-            "step_time_ms": step_s * 1e3,
-            "pinned": None if facts.loader.pinned is None else str(facts.loader.pinned).lower(),
-            "diagnosis_clock": facts.clock,
-        },
+        evidence=Evidence(
+            as_share("h2d_share", copy_s / step_s),
+            in_ms("h2d_ms", copy_s),
+            in_ms("step_time_ms", step_s),
+            as_words(
+                "pinned", None if facts.loader.pinned is None else str(facts.loader.pinned).lower()
+            ),
+            as_words("diagnosis_clock", facts.clock),
+        ),
     )
     few = few_steps_of(facts, Phase.H2D)
     return stalled(finding, few, WARN, "in copies to the device") or finding
@@ -69,3 +74,35 @@ def _next_step(facts: Facts) -> str:
         else "Where batches are not pinned: "
     )
     return f"{reason}set pin_memory=True and copy with non_blocking=True; then {less}."
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.STEP_TIME,
+    check=check,
+    explains=GPU_IDLE,
+    yields_to=(Kind.H2D_STRAGGLER, Kind.STRAGGLER),
+    turn=Turn.PHASE,
+    what_if=Remedy("without the copies", without_phase(Phase.H2D)),
+    measure=lambda facts, _: facts.typical_share(Phase.H2D),
+    doc=Doc(
+        severities="info, warn, crit",
+        says="the step's time goes into copies to the device",
+        text="""
+*Meaning.* Part of the step goes into copying data from the host to the device.
+
+*Evidence.* `h2d_share`, `h2d_ms`, `step_time_ms`, `pinned` (whether the loader pins its batches),
+`diagnosis_clock`.
+
+*Thresholds.* A share of 10 % warns from 1 ms on, 20 % is critical from 3 ms on. Where they are
+the largest part of a shorter step it is a remark.
+
+*What to do.* `pin_memory=True` and `non_blocking=True`; where batches are pinned already, copy
+them ahead of the step on a stream of their own. Then copy less: smaller types, and data that
+every step uses kept on the device.
+
+*Silent* when no copy was seen, as on a CPU, or where all of them run beside the step on a CUDA
+stream of their own.
+""",
+    ),
+)

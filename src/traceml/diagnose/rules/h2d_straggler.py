@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from traceml.diagnose.uneven import Late, find
+from traceml.diagnose.rule import Doc
+from traceml.diagnose.uneven import Late, straggler_rule
 from traceml.facts.facts import Facts
-from traceml.model.finding import Finding, Kind
+from traceml.model.finding import Kind
 from traceml.model.quantities import duration
 
 KIND = Kind.H2D_STRAGGLER
-
-
-def check(facts: Facts) -> Finding | None:
-    """Fires when the excess of the late ranks lies in their copies."""
-    return find(facts, KIND, _next_step)
 
 
 def _next_step(facts: Facts, late: Late) -> str:
@@ -26,3 +22,24 @@ def _next_step(facts: Facts, late: Late) -> str:
 def _pinning(facts: Facts) -> str:
     is_pinned = facts.loader.pinned and "pin_memory" not in facts.uneven_settings
     return "" if is_pinned else " and pin_memory=True"
+
+
+RULE = straggler_rule(
+    KIND,
+    _next_step,
+    Doc(
+        severities="warn, crit",
+        says="a rank's copies to the device make it late",
+        text="""
+*Meaning.* A rank's copies to the device take longer than elsewhere.
+
+*Evidence.* As for [STRAGGLER](#straggler), with `worst_ms` and `median_ms` of the copies.
+
+*Thresholds.* As for [STRAGGLER](#straggler).
+
+*What to do.* The same batch sizes and pinned memory on all ranks, a process on the NUMA node of
+its GPU, a PCIe link of full width.
+""",
+    ),
+)
+check = RULE.check

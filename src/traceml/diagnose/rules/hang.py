@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from traceml.diagnose.places import ranks_of
+from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
 from traceml.facts.stability import Failure
+from traceml.model.evidence import Evidence, as_number, as_words, in_s
 from traceml.model.failure import Doing, Stall, Standing
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import duration
@@ -37,16 +39,16 @@ def check(facts: Facts) -> Finding | None:
         claim=_claim(failure, stall, waiting),
         action=_action(failure, stall, waiting),
         ranks=ranks_of(failure) or tuple(each.rank for each in stall.ranks),
-        evidence={
-            "rank": failure.rank,
-            "step": failure.step,
-            "where": failure.culprits[0].where if failure.culprits else None,
-            "waiting_ranks": ", ".join(str(each.rank) for each in waiting) or None,
-            "collective": next((each.call for each in waiting if each.call), None),
-            "no_step_for_s": stall.seen_unix_s - stall.since_unix_s,
-            "usual_step_s": stall.usual_s,
-            "stacks": ", ".join(stall.stacks) or None,
-        },
+        evidence=Evidence(
+            as_number("rank", failure.rank),
+            as_number("step", failure.step),
+            as_words("where", failure.culprits[0].where if failure.culprits else None),
+            as_words("waiting_ranks", ", ".join(str(each.rank) for each in waiting) or None),
+            as_words("collective", next((each.call for each in waiting if each.call), None)),
+            in_s("no_step_for_s", stall.seen_unix_s - stall.since_unix_s),
+            in_s("usual_step_s", stall.usual_s),
+            as_words("stacks", ", ".join(stall.stacks) or None),
+        ),
     )
 
 
@@ -116,3 +118,41 @@ def _action(failure: Failure, stall: Stall, waiting: Sequence[Standing]) -> str:
         "Have every rank take the same branch and call the same collectives in the same order; "
         f"ranks on other machines may be missing.{stacks}"
     )
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.STABILITY,
+    check=check,
+    doc=Doc(
+        severities="crit",
+        says="no step came any more, and which rank the others waited for",
+        text="""
+*Meaning.* No rank took a step for far longer than a step takes, and the run was ended so, or
+still stands. The agent has asked every rank for its Python stacks (signal SIGRTMIN+3, sent only
+to a process that is known to catch it), three times: a rank whose stack has changed, that
+computes on the CPU, or whose GPU is at work while nobody stands in a collective, is busy and not
+stuck. The culprit is the rank that is not where the others wait: in a collective, or in backward,
+where DDP waits. A process that trains alone waits for nobody: it is the culprit itself. The
+stacks are in the run folder, `stacks/`.
+
+*Evidence.* `rank` and `where` of the culprit, `step`, `waiting_ranks`, `collective`,
+`no_step_for_s`, `usual_step_s`, `stacks`.
+
+*Thresholds.* 20 s, 30 usual steps, and twice the longest pause so far (without the first step),
+whichever is longest. The looks are 5 s apart, and repeated each time the pause has doubled. A GPU
+is at work with a sampled utilisation of 50 % at every look; a rank on the CPU with half a core
+between two.
+
+*What to do.* See why that rank did not come: its line is named. Where the ranks wait in different
+collectives, they took different branches; where one had ended, it had fewer steps.
+
+*Silent* when steps came again (a long pause, which `STABLE` mentions), when every rank was busy
+(a long evaluation, a checkpoint), when a rank had failed or died before, in a notebook between
+two cells, about ranks whose steps are no longer recorded (`--trace-max-steps`), and before a
+rank's first step: what hangs while the job starts (`init_process_group`, loading a model) is not
+seen. Ranks on GPUs that all wait for a kernel outside any Python call of a collective look busy,
+and so do not count as stuck.
+""",
+    ),
+)

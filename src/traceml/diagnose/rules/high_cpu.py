@@ -6,7 +6,9 @@ the rules on step time.
 
 from __future__ import annotations
 
+from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
+from traceml.model.evidence import Evidence, as_number, as_share
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import percent
 
@@ -37,12 +39,12 @@ def check(facts: Facts) -> Finding | None:
             else "Nothing by itself; more workers or threads than cores would wait for each other."
         ),
         share=busy,
-        evidence={
-            "cpu_share": busy,
-            "cpu_peak_share": facts.host.cpu_share.peak,
-            "cores": facts.host.cores,
-            "run_cores": ours,
-        },
+        evidence=Evidence(
+            as_share("cpu_share", busy),
+            as_share("cpu_peak_share", facts.host.cpu_share.peak),
+            as_number("cores", facts.host.cores),
+            as_number("run_cores", ours),
+        ),
     )
 
 
@@ -51,3 +53,26 @@ def _cores_of_the_run(facts: Facts) -> float | None:
     below = [process.workers_cpu_cores.mean for process in facts.processes]
     known = [cores for cores in (*own, *below) if cores is not None]
     return sum(known) if known else None
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.SYSTEM,
+    check=check,
+    doc=Doc(
+        severities="info",
+        says="the cores are mostly busy",
+        text="""
+*Meaning.* System: the machine's cores are mostly busy. Process: a rank and its workers use nearly
+all the cores that there are for it. Context: a busy CPU is no fault; whether training waits for
+it is said by CPU_STARVED.
+
+*Evidence.* System: `cpu_share`, `cpu_peak_share`, `cores`, `run_cores`. Process: `cores_used`,
+`cores_per_rank`, `worst_rank`.
+
+*Thresholds.* 80 % on average, of all cores or of a rank's equal part of those the job may use.
+
+*What to do.* Where others take a core or more, ask whose they are; else nothing.
+""",
+    ),
+)

@@ -5,7 +5,9 @@ Silent where the GPUs of the run cannot be told from those of others.
 
 from __future__ import annotations
 
+from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
+from traceml.model.evidence import Evidence, as_number, as_share, in_bytes
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import memory, percent
 
@@ -43,10 +45,33 @@ def check(facts: Facts) -> Finding | None:
             else "The run itself fills it: see the memory diagnosis."
         ),
         share=worst_share,
-        evidence={
-            "gpu": worst.index,
-            "gpu_memory_share": worst_share,
-            "gpu_memory_bytes": used,
-            "reserved_bytes": reserved,
-        },
+        evidence=Evidence(
+            as_number("gpu", worst.index),
+            as_share("gpu_memory_share", worst_share),
+            in_bytes("gpu_memory_bytes", used),
+            in_bytes("reserved_bytes", reserved),
+        ),
     )
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.SYSTEM,
+    check=check,
+    doc=Doc(
+        severities="warn",
+        says="a GPU is nearly full, whoever filled it",
+        text="""
+*Meaning.* A GPU of the run is nearly full, whoever filled it.
+
+*Evidence.* `gpu`, `gpu_memory_share`, `gpu_memory_bytes`, `reserved_bytes`.
+
+*Thresholds.* 92 % at the worst moment.
+
+*What to do.* Where 10 % of the device or more is not the run's own, `nvidia-smi` lists whose it
+is; else see HIGH_PRESSURE.
+
+*Silent* where the run uses only some of the machine's GPUs.
+""",
+    ),
+)

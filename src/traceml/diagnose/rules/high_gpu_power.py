@@ -6,7 +6,9 @@ cannot be told from those of others.
 
 from __future__ import annotations
 
+from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
+from traceml.model.evidence import Evidence, as_number, as_share, in_watts
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import percent
 
@@ -34,10 +36,32 @@ def check(facts: Facts) -> Finding | None:
         claim=f"GPU {gpu.index} drew {gpu.power_w.mean:.0f} W, {percent(share)} of its limit.",
         action="Nothing, unless nvidia-smi -q -d POWER shows a limit below the board's default.",
         share=share,
-        evidence={
-            "gpu": gpu.index,
-            "power_w": gpu.power_w.mean,
-            "power_share": share,
-            "clock_share": gpu.clock_share.mean,
-        },
+        evidence=Evidence(
+            as_number("gpu", gpu.index),
+            in_watts("power_w", gpu.power_w.mean),
+            as_share("power_share", share),
+            as_share("clock_share", gpu.clock_share.mean),
+        ),
     )
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.SYSTEM,
+    check=check,
+    doc=Doc(
+        severities="info",
+        says="a GPU draws what it may",
+        text="""
+*Meaning.* A GPU draws what it is allowed to: that is what full work looks like.
+
+*Evidence.* `gpu`, `power_w`, `power_share`, `clock_share`.
+
+*Thresholds.* 95 % of the enforced limit on average. A remark.
+
+*What to do.* Nothing, unless the limit is below the board's default (`nvidia-smi -q -d POWER`).
+
+*Silent* where the run uses only some of the machine's GPUs.
+""",
+    ),
+)

@@ -6,7 +6,9 @@ cannot be told from those of others.
 
 from __future__ import annotations
 
+from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
+from traceml.model.evidence import Evidence, as_number, in_celsius
 from traceml.model.finding import Finding, Kind, Section, Severity
 
 KIND = Kind.HIGH_GPU_TEMPERATURE
@@ -36,9 +38,31 @@ def check(facts: Facts) -> Finding | None:
             f"See to its cooling: airflow, fans, the room, neighbours. From {CRITICAL_C:.0f} °C on "
             "a GPU slows itself down."
         ),
-        evidence={
-            "gpu": hottest.index,
-            "temperature_c": mean_c,
-            "temperature_peak_c": peak_c,
-        },
+        evidence=Evidence(
+            as_number("gpu", hottest.index),
+            in_celsius("temperature_c", mean_c),
+            in_celsius("temperature_peak_c", peak_c),
+        ),
     )
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.SYSTEM,
+    check=check,
+    doc=Doc(
+        severities="warn, crit",
+        says="a GPU is hot enough to slow down soon",
+        text="""
+*Meaning.* A GPU runs hot enough to slow down soon. Whether it did is said by GPU_THROTTLED.
+
+*Evidence.* `gpu`, `temperature_c`, `temperature_peak_c`.
+
+*Thresholds.* 85 °C on average, or 90 °C once, warns; 90 °C on average is critical.
+
+*What to do.* See to its cooling: airflow, fans, the room, neighbours.
+
+*Silent* where the run uses only some of the machine's GPUs.
+""",
+    ),
+)

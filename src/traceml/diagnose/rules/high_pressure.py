@@ -8,8 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from traceml.diagnose import advice
+from traceml.diagnose.rule import Doc, Rule
 from traceml.diagnose.spread import over_ranks
 from traceml.facts.facts import Facts, RankFacts, share
+from traceml.model.evidence import Evidence, as_share, as_words, in_bytes
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import memory, percent
 from traceml.model.settings import Settings
@@ -50,13 +52,13 @@ def check(facts: Facts) -> Finding | None:
         action=worst.action,
         share=worst.full_share,
         ranks=worst.ranks,
-        evidence={
-            "place": worst.place,
-            "pressure": worst.full_share,
-            "median_pressure": worst.median_share,
-            "used_bytes": worst.used_bytes,
-            "capacity_bytes": worst.capacity_bytes,
-        },
+        evidence=Evidence(
+            as_words("place", worst.place),
+            as_share("pressure", worst.full_share),
+            as_share("median_pressure", worst.median_share),
+            in_bytes("used_bytes", worst.used_bytes),
+            in_bytes("capacity_bytes", worst.capacity_bytes),
+        ),
     )
 
 
@@ -135,3 +137,32 @@ def _host(facts: Facts) -> _Pressure | None:
         capacity_bytes=facts.host.ram_total_bytes or 0,
         median_share=None,
     )
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.STEP_MEMORY,
+    check=check,
+    doc=Doc(
+        severities="warn, crit",
+        says="memory is nearly full",
+        text="""
+*Meaning.* Memory is nearly full: a rank's GPU, or the host that the ranks themselves fill. The
+next longer batch, evaluation or checkpoint may run out of it.
+
+*Evidence.* `place` (`gpu`, `host`), `pressure`, `median_pressure`, `used_bytes`,
+`capacity_bytes`. On the GPU the most that the allocator reserved ÷ the device's memory, worst
+rank; on the host the highest sample ÷ the memory of the machine or of the job's control group.
+
+*Thresholds.* 92 % warns, 97 % is critical; on a GPU only if tensors themselves occupied 92 %,
+since the allocator gives back what it merely keeps. The host counts when the ranks and their
+workers hold at least half of what is used there: else see HIGH_RAM.
+
+*What to do.* GPU: a smaller batch with gradient accumulation, activation checkpointing, bfloat16,
+sharded optimizer state. Host: fewer workers, a smaller `prefetch_factor`, the dataset in arrays
+or mapped files.
+
+*Silent* where no capacity is known.
+""",
+    ),
+)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
+from traceml.model.evidence import Evidence, as_share, in_bytes
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import memory, percent
 
@@ -36,10 +38,32 @@ def check(facts: Facts) -> Finding | None:
             else "Look at what else runs on the machine: most of it is not this run's."
         ),
         share=full,
-        evidence={
-            "ram_share": full,
-            "ram_used_bytes": used,
-            "ram_total_bytes": total,
-            "run_bytes": ours,
-        },
+        evidence=Evidence(
+            as_share("ram_share", full),
+            in_bytes("ram_used_bytes", used),
+            in_bytes("ram_total_bytes", total),
+            in_bytes("run_bytes", ours),
+        ),
     )
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.SYSTEM,
+    check=check,
+    doc=Doc(
+        severities="warn, crit",
+        says="the host's memory is mostly in use",
+        text="""
+*Meaning.* The memory of the machine, or of the job's control group, is mostly in use, whoever
+fills it.
+
+*Evidence.* `ram_share`, `ram_used_bytes`, `ram_total_bytes`, `run_bytes`.
+
+*Thresholds.* 80 % at the worst moment warns, 97 % is critical: the kernel kills next.
+
+*What to do.* Free what is not needed, or look at what else runs there; the claim says how much is
+the run's own.
+""",
+    ),
+)

@@ -5,8 +5,10 @@ Context, as the machine's own CPU is. Silent where the number of cores is not kn
 
 from __future__ import annotations
 
+from traceml.diagnose.rule import Rule
 from traceml.facts.facts import Facts
 from traceml.facts.sensors import ProcessFacts
+from traceml.model.evidence import Evidence, as_number
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import percent
 
@@ -39,14 +41,17 @@ def check(facts: Facts) -> Finding | None:
         ),
         share=busy,
         ranks=tuple(rank for rank in known if known[rank] >= BUSY_SHARE * fair_cores),
-        evidence={
-            "cores_used": known[worst],
-            "cores_per_rank": fair_cores,
-            "worst_rank": worst,
-        },
+        evidence=Evidence(
+            as_number("cores_used", known[worst]),
+            as_number("cores_per_rank", fair_cores),
+            as_number("worst_rank", worst),
+        ),
     )
 
 
 def _cores(process: ProcessFacts) -> float | None:
     own = process.cpu_cores.mean
     return None if own is None else own + (process.workers_cpu_cores.mean or 0.0)
+
+
+RULE = Rule(kind=KIND, section=Section.PROCESS, check=check)

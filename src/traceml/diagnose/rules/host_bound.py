@@ -9,8 +9,10 @@ could be won is said only where those counters were read often enough while step
 from __future__ import annotations
 
 from traceml.diagnose import advice
+from traceml.diagnose.rule import GPU_IDLE, Code, Doc, Remedy, Rule, Turn, Where, lost
 from traceml.facts.facts import Facts
 from traceml.facts.times import StepTimes
+from traceml.model.evidence import Evidence, as_number, as_share, as_words, in_ms
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import duration, percent
 
@@ -58,14 +60,14 @@ def check(facts: Facts) -> Finding | None:
         share=host_s / times.step_s,
         ranks=tuple(rank.rank.rank for rank in facts.ranks_used),
         lost_s_per_step=lost_s,
-        evidence={
-            "queue_dry_share": dry_share,
-            "host_ms": host_s * 1e3,
-            "step_time_ms": times.step_s * 1e3,
-            "gpu_utilisation": busy_share,
-            "gpu_samples": use.samples,
-            "diagnosis_clock": facts.clock,
-        },
+        evidence=Evidence(
+            as_share("queue_dry_share", dry_share),
+            in_ms("host_ms", host_s),
+            in_ms("step_time_ms", times.step_s),
+            as_share("gpu_utilisation", busy_share),
+            as_number("gpu_samples", use.samples),
+            as_words("diagnosis_clock", facts.clock),
+        ),
     )
 
 
@@ -89,3 +91,41 @@ def _lost_s(times: StepTimes, busy_share: float) -> float:
     idle_s = (1 - busy_share) * (times.step_s or 0.0)
     elsewhere_s = (times.input_s or 0.0) + (times.h2d_s or 0.0)
     return max(0.0, min(idle_s - elsewhere_s, times.compute_at_least_s or 0.0))
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.STEP_TIME,
+    check=check,
+    explains=GPU_IDLE,
+    where=Where.ON_THE_HOST,
+    turn=Turn.GPU_IDLE,
+    what_if=Remedy("with a GPU that is always in use", lost),
+    code=Code.WHOLE_STEP,
+    doc=Doc(
+        severities="info, warn, crit",
+        says="the GPU waits for the host to launch its work",
+        text="""
+*Meaning.* The GPU's queue runs dry: the host cannot launch work as fast as the GPU does it. On
+the clock compute fills the step, but its phases are stretched by gaps between small kernels.
+
+*Evidence.* `queue_dry_share` (steps in which the GPU had caught up when the optimizer's work was
+queued), `host_ms` (the body on the host's clock, without waiting for the device), `step_time_ms`,
+`gpu_utilisation` and `gpu_samples` ([how it is measured](#gpu-counters); not known where too few
+samples were taken while steps ran), `diagnosis_clock`.
+
+*Thresholds.* The queue was dry in 80 % of the watched steps, the host needs 80 % of the GPU's
+step or more, and compute is at least 50 % of it. Critical where the GPU was in use less than 50 %
+of the time and a step takes 3 ms or more. What could be won is the time in which the GPU had no
+kernel, without what it waited for input and copies, and never more than the phases of compute
+hold; where that is known and less than 10 % of the step, there is no finding.
+
+What it costs is the GPU's idle time, less what other findings explain of that already.
+
+*What to do.* `torch.compile(mode='reduce-overhead')` or CUDA graphs, a larger batch, fused or
+foreach optimizers, less Python inside the model; only what is not on already.
+
+*Silent* without the GPU's own clock or a look at its queue.
+""",
+    ),
+)

@@ -6,8 +6,9 @@ without a batch is idle for the input's sake, so that only the rest of the step 
 
 from __future__ import annotations
 
-from traceml.diagnose.host_time import MANY_SYNCS, Part, finding_of, spent_on
+from traceml.diagnose.host_time import MANY_SYNCS, Part, finding_of, host_cause, spent_on
 from traceml.diagnose.lines import Line
+from traceml.diagnose.rule import Code, Doc, Remedy, Turn, lost
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind
 from traceml.model.quantities import duration
@@ -69,3 +70,37 @@ def _loop(facts: Facts) -> str:
 def check(facts: Facts) -> Finding | None:
     """Fires when synchronising leaves the GPU without work for a noticeable share of the step."""
     return finding_of(part(facts), facts, KIND, WARN)
+
+
+RULE = host_cause(
+    KIND,
+    check,
+    part,
+    turn=Turn.HOST_WAITED,
+    what_if=Remedy("without waiting for the device", lost),
+    code=Code.REST,
+    doc=Doc(
+        severities="info, warn, crit",
+        says="waiting for the device leaves it without work",
+        text="""
+*Meaning.* `.item()`, `.cpu()` or a printed tensor makes the host wait for the device, and then
+the device has nothing to do until the host has launched the next work.
+
+*Evidence.* `lost_ms`, `host_ms`, `step_time_ms`, `steps_with` of `steps_seen`, `longest_ms`,
+`diagnosis_clock`. The claim says how often the host waited per step where that was counted.
+
+*Thresholds.* 10 % of the step warns from 1 ms per step on, 20 % is critical from 3 ms on. Counted
+is what the rest of the step holds and working ahead would have saved: the step less the host's
+own work or the GPU's, whichever takes longer; or 0.1 ms for each read. From 20 reads a step on,
+and where the queue is dry in 50 % of the steps, also inside the model's phases. A GPU that waits
+for a batch waits for the input, whatever the host read before. It leads [HOST_BOUND](#host_bound)
+where it holds half of what that costs.
+
+*What to do.* Read values every so many steps; keep the loss as a detached tensor; copy with
+`non_blocking=True` from pinned memory.
+
+*Silent* where the GPU stays busy (waiting for work that has to be done anyway costs nothing), and
+without the GPU's own clock.
+""",
+    ),
+)

@@ -5,8 +5,10 @@ Never critical: uneven memory ends no run. Silent with one rank and where no cap
 
 from __future__ import annotations
 
+from traceml.diagnose.rule import Doc, Rule
 from traceml.diagnose.spread import Spread, over_ranks
 from traceml.facts.facts import Facts
+from traceml.model.evidence import Evidence, as_share, as_words, in_bytes
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import memory, percent
 
@@ -52,11 +54,37 @@ def _judge(facts: Facts, spread: Spread, capacity_bytes: int | None, place: str)
         skew=spread.skew,
         share=pressure,
         ranks=(spread.worst_rank,),
-        evidence={
-            "place": place.lower(),
-            "worst_bytes": spread.worst,
-            "median_bytes": spread.median,
-            "skew": spread.skew,
-            "pressure": pressure,
-        },
+        evidence=Evidence(
+            as_words("place", place.lower()),
+            in_bytes("worst_bytes", spread.worst),
+            in_bytes("median_bytes", spread.median),
+            as_share("skew", spread.skew),
+            as_share("pressure", pressure),
+        ),
     )
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.STEP_MEMORY,
+    check=check,
+    doc=Doc(
+        severities="warn",
+        says="one rank needs more memory than the others",
+        text="""
+*Meaning.* One rank needs more memory than the others, so it alone limits the batch of all.
+
+*Evidence.* `place`, `worst_bytes`, `median_bytes`, `skew`, `pressure`; `ranks` names the rank. On
+GPUs by reserved memory; on runs without one by the host's, where a rank's capacity is its equal
+part.
+
+*Thresholds.* 20 % above the median rank, and at least 30 % of the capacity in use. It only warns:
+uneven memory ends no run.
+
+*What to do.* Compare the shapes, batches and extra state (logging, gathered results) of that
+rank.
+
+*Silent* with one rank.
+""",
+    ),
+)

@@ -5,7 +5,9 @@ It hides nothing: whatever the ranks that were seen show is said beside it.
 
 from __future__ import annotations
 
+from traceml.diagnose.rule import Doc, Role, Rule
 from traceml.facts.facts import Facts
+from traceml.model.evidence import Evidence, as_number
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import count, percent
 
@@ -40,12 +42,12 @@ def check(facts: Facts) -> Finding | None:
         claim="; ".join(said) + ".",
         action=_next_step(missing),
         ranks=missing,
-        evidence={
-            "ranks_used": len(used),
-            "world_size": world_size,
-            "steps_shared": shared,
-            "steps_taken": window.steps_taken,
-        },
+        evidence=Evidence(
+            as_number("ranks_used", len(used)),
+            as_number("world_size", world_size),
+            as_number("steps_shared", shared),
+            as_number("steps_taken", window.steps_taken),
+        ),
     )
 
 
@@ -69,3 +71,26 @@ def _next_step(missing: tuple[int, ...]) -> str:
             "the tracer cannot be compared with the others."
         )
     return "See which rank ended early or skipped steps; only shared steps can be compared."
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.STEP_TIME,
+    check=check,
+    role=Role.REMARK,
+    doc=Doc(
+        severities="info, warn",
+        says="ranks, or most of the steps, are missing",
+        text="""
+*Meaning.* What was analysed is only a part of the job: ranks are missing, or the ranks share far
+fewer steps than they took. Nothing else is hidden by it.
+
+*Evidence.* `ranks_used`, `world_size`, `steps_shared`, `steps_taken`; `ranks` are those missing.
+
+*Thresholds.* A rank of a node that was seen is missing, or fewer than 50 % of the steps are
+complete on every rank: a warning. Only ranks of other nodes are missing: a remark.
+
+*What to do.* See which rank ended early, skipped steps, or ran without the tracer.
+""",
+    ),
+)

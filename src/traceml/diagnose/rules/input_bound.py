@@ -9,8 +9,11 @@ import math
 
 from traceml.diagnose.account import is_largest
 from traceml.diagnose.lines import Line, quieter, severity
+from traceml.diagnose.rule import GPU_IDLE, Code, Doc, Remedy, Rule, Turn
 from traceml.diagnose.stalls import few_steps_of, stalled
+from traceml.diagnose.what_if import without_phase
 from traceml.facts.facts import Facts, phase_s, share
+from traceml.model.evidence import Evidence, as_number, as_share, as_words, in_ms
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.phase import Phase
 from traceml.model.quantities import count, duration, percent
@@ -58,18 +61,18 @@ def check(facts: Facts) -> Finding | None:
             if (share(phase_s(rank.times, Phase.INPUT), rank.times.step_s) or 0.0) >= WARN.share
         ),
         lost_s_per_step=wait_s,
-        evidence={
-            "input_bound_share": wait_s / step_s,
-            "input_wait_ms": wait_s * 1e3,
-            "step_time_ms": step_s * 1e3,
-            "traced_step_time_ms": (step_s - wait_s) * 1e3,
-            "workers": loader.workers,
-            "loader_empty_share": loader.empty_share,
-            "collate_share": loader.collate_share,
-            "rare_share": loader.rare_share,
-            "disk_busy_share": facts.host.disk_busy_share.mean,
-            "diagnosis_clock": facts.clock,
-        },
+        evidence=Evidence(
+            as_share("input_bound_share", wait_s / step_s),
+            in_ms("input_wait_ms", wait_s),
+            in_ms("step_time_ms", step_s),
+            in_ms("traced_step_time_ms", step_s - wait_s),
+            as_number("workers", loader.workers),
+            as_share("loader_empty_share", loader.empty_share),
+            as_share("collate_share", loader.collate_share),
+            as_share("rare_share", loader.rare_share),
+            as_share("disk_busy_share", facts.host.disk_busy_share.mean),
+            as_words("diagnosis_clock", facts.clock),
+        ),
     )
     few = few_steps_of(facts, Phase.INPUT)
     return stalled(finding, few, WARN, "waiting for data") or finding
@@ -204,3 +207,50 @@ def _pinning(facts: Facts) -> str:
     if not on_gpu or facts.loader.pinned is not False:
         return ""
     return " Pinned memory is off: pin_memory=True makes the copies to the GPU faster as well."
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.STEP_TIME,
+    check=check,
+    explains=GPU_IDLE,
+    yields_to=(Kind.INPUT_STRAGGLER, Kind.STRAGGLER),
+    turn=Turn.PHASE,
+    what_if=Remedy("without the input wait", without_phase(Phase.INPUT)),
+    measure=lambda facts, _: facts.typical_share(Phase.INPUT),
+    code=Code.FETCHES,
+    doc=Doc(
+        severities="info, warn, crit",
+        says="the step waits for data",
+        text="""
+*Meaning.* Before each step the training loop stood still until its next batch was there.
+
+*Evidence.* Input wait ÷ step time, means after warm-up: `input_bound_share`, `input_wait_ms`,
+`step_time_ms`, `traced_step_time_ms`, `workers`, `loader_empty_share` (fetches that found no
+batch ready), `collate_share` (of the fetch), `rare_share` (of the wait, in the tenth of the steps
+that waited longest), `disk_busy_share`, `diagnosis_clock`.
+
+*Thresholds.* A share of 10 % warns from 1 ms of wait on: so much is what fetching costs at all.
+20 % is critical from 3 ms on, and 50 % from 1 ms on. Where it is the largest part of a shorter
+step it is a remark. So is a single long wait that passed within 10 s
+([why](explanation.md#claims-fit-the-account-of-time)).
+
+*What to do.* The action follows from what was seen:
+
+- the disk was busy 80 % of the time or more: it sets the pace, and more workers will not help;
+- 80 % of the wait or more lies in a tenth of the steps: workers that start anew each epoch, or a
+  few slow samples;
+- no worker: enough of them that one batch is ready per step body; where collating takes 50 % of
+  the fetch or more, a cheaper `collate_fn`;
+- workers, and no batch was ready in less than 5 % of the fetches: handing batches over takes the
+  time (and it is never critical);
+- workers that use less than 0.7 of a core each wait for storage themselves: more of them alone
+  will not help as much as faster reading;
+- workers that are busy and cannot keep up: more of them, in proportion;
+- more than 32 would be needed: make each sample cheaper first;
+- on a GPU, with `pin_memory` off: switch it on as well.
+
+*Silent* when no fetch was seen, for example in a loop over tensors that are already in memory.
+""",
+    ),
+)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from traceml.diagnose.uneven import Late, find
+from traceml.diagnose.rule import Doc
+from traceml.diagnose.uneven import Late, straggler_rule
 from traceml.facts.facts import Facts
-from traceml.model.finding import Finding, Kind
+from traceml.model.finding import Kind
 from traceml.model.quantities import duration
 
 KIND = Kind.INPUT_STRAGGLER
-
-
-def check(facts: Facts) -> Finding | None:
-    """Fires when the excess of the late ranks lies in their input."""
-    return find(facts, KIND, _next_step)
 
 
 def _next_step(facts: Facts, late: Late) -> str:
@@ -21,3 +17,24 @@ def _next_step(facts: Facts, late: Late) -> str:
         f"{duration(late.part.others_s)}: compare its shard of the data (file sizes, sample "
         "lengths), the storage it reads from, its preprocessing, and what else runs on its cores."
     )
+
+
+RULE = straggler_rule(
+    KIND,
+    _next_step,
+    Doc(
+        severities="warn, crit",
+        says="a rank's data makes it late",
+        text="""
+*Meaning.* A rank's data takes longer than elsewhere, and the others wait for that rank.
+
+*Evidence.* As for [STRAGGLER](#straggler), with `worst_ms` and `median_ms` of the input wait.
+
+*Thresholds.* As for [STRAGGLER](#straggler).
+
+*What to do.* Compare the rank's shard (file sizes, sample lengths), the storage it reads from,
+its preprocessing, and what else runs on its cores.
+""",
+    ),
+)
+check = RULE.check

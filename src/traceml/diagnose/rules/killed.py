@@ -6,8 +6,10 @@ import signal
 
 from traceml.diagnose import advice
 from traceml.diagnose.places import evidence_of, place, ranks_of, signal_name, who
+from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
 from traceml.facts.stability import Failure
+from traceml.model.evidence import Evidence, as_number, as_share, as_words, in_bytes
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import memory, percent
 
@@ -47,14 +49,14 @@ def check(facts: Facts) -> Finding | None:
         claim=_claim(failure),
         action=_action(facts, failure),
         ranks=ranks_of(failure),
-        evidence={
-            **evidence_of(failure),
-            "signal": None if failure.signal is None else signal_name(failure.signal),
-            "status": failure.status,
-            "ram_share": failure.last.ram_share,
-            "rss_bytes": failure.last.rss_bytes,
-            "oom_kills": failure.last.oom_kills,
-        },
+        evidence=Evidence(
+            *evidence_of(failure),
+            as_words("signal", None if failure.signal is None else signal_name(failure.signal)),
+            as_number("status", failure.status),
+            as_share("ram_share", failure.last.ram_share),
+            in_bytes("rss_bytes", failure.last.rss_bytes),
+            as_number("oom_kills", failure.last.oom_kills),
+        ),
     )
 
 
@@ -129,3 +131,40 @@ def _action(facts: Facts, failure: Failure) -> str:
 def _fewer(facts: Facts) -> str:
     fewer = advice.fewer_workers(facts)
     return f"use {fewer}, " if fewer else ""
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.STABILITY,
+    check=check,
+    doc=Doc(
+        severities="info, warn, crit",
+        says="a process died of a signal, or for a reason that nobody saw",
+        text="""
+*Meaning.* A process ended without an exception: by a signal, by `os._exit` on one rank of
+several, or for a reason that nobody saw. Of several ranks the first to die is named; the agent is
+woken by the end of each. A run that SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1 or SIGUSR2 ended
+was asked to end: that is only said (`info`), and `failure` stays `null`. The same holds where the
+command `timeout` ended it.
+
+A program between us and the script (`timeout`, a shell, `srun`) collects the script's status
+itself. Since Linux 6.15 the kernel tells the agent all the same; on an older one the agent may be
+too late. Then the program's own status says what it can: 128 + n is signal n, and 124 of
+`timeout` that the time was up. With any other status the rank "disappeared": killed, or left by
+`os._exit`, nobody can say.
+
+*Evidence.* `signal`, `status`, `rank`, `step`, and the agent's last samples: `ram_share` (the
+highest of the last 5 seconds), `rss_bytes` of that rank, `oom_kills` (processes that the kernel
+killed for memory while the run went on).
+
+*Thresholds.* RAM 95 % full, or one kill counted by the kernel: then the out-of-memory killer is
+the likely cause of a SIGKILL. `warn` where the training had ended before, or nobody saw the end.
+
+*What to do.* Memory: fewer data workers, less in memory. A crash: the action says what that
+signal usually means (SIGSEGV, SIGBUS, SIGABRT, SIGILL, SIGFPE), and `PYTHONFAULTHANDLER=1` shows
+the line. Otherwise the batch system's log says who sent the signal.
+
+*Silent* when a process chose its own status (`sys.exit(3)`, `os._exit(3)`).
+""",
+    ),
+)

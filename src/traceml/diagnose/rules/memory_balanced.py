@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from traceml.diagnose.rule import Role, Rule
 from traceml.facts.facts import Facts
+from traceml.model.evidence import Evidence, in_bytes
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import memory
 
@@ -27,5 +29,13 @@ def check(facts: Facts) -> Finding:
         severity=Severity.INFO,
         claim=f"No memory problem was seen; the {place} memory of a rank peaked at {memory(peak)}.",
         action="Nothing to do.",
-        evidence={name: peak},
+        evidence=Evidence(in_bytes(name, peak)),
     )
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.STEP_MEMORY,
+    check=check,
+    role=Role.FALLBACK,
+)

@@ -9,14 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median_low
 
+from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts, RankFacts
 from traceml.facts.memory import Place
 from traceml.facts.trend import Growth, Trend
+from traceml.model.evidence import Evidence, as_number, as_words, in_bytes, in_s
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import count, duration, memory
 
 KIND = Kind.CREEP_CONFIRMED
-KINDS = (Kind.CREEP_EARLY, KIND)
 
 FEWEST_STEPS = 50  # before that, caches and optimizer state are still being built
 LEAST_RISE_BYTES = {
@@ -79,18 +80,18 @@ def check(facts: Facts) -> Finding | None:
         claim=_claim(facts, creep),
         action=_next_step(facts, creep),
         ranks=tuple(sorted(rank.rank.rank for rank, _ in creep.growing)),
-        evidence={
-            "place": creep.place.value,
-            "per_1000_steps_bytes": trend.per_step_bytes * 1e3,
-            "per_hour_bytes": trend.per_s_bytes * 3600,
-            "onset_step": trend.onset_step,
-            "start_bytes": trend.start_bytes,
-            "end_bytes": trend.end_bytes,
-            "worst_rise_bytes": trend.rise_bytes,
-            "median_rise_bytes": median_low(rises),
-            "full_in_s": creep.full_s,
-            "readings": trend.readings,
-        },
+        evidence=Evidence(
+            as_words("place", creep.place.value),
+            in_bytes("per_1000_steps_bytes", trend.per_step_bytes * 1e3),
+            in_bytes("per_hour_bytes", trend.per_s_bytes * 3600),
+            as_number("onset_step", trend.onset_step),
+            in_bytes("start_bytes", trend.start_bytes),
+            in_bytes("end_bytes", trend.end_bytes),
+            in_bytes("worst_rise_bytes", trend.rise_bytes),
+            in_bytes("median_rise_bytes", median_low(rises)),
+            in_s("full_in_s", creep.full_s),
+            as_number("readings", trend.readings),
+        ),
     )
 
 
@@ -173,3 +174,61 @@ def _each_epoch(facts: Facts) -> str:
     if facts.settings.persistent_workers is False:
         return ""
     return " Until then persistent_workers=False frees it each epoch."
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.STEP_MEMORY,
+    check=check,
+    doc=Doc(
+        severities="warn, crit",
+        says="memory leaks: where, how fast, since when",
+        text="""
+*Meaning.* Memory grows with the steps and goes on growing: on the GPU (`allocated_bytes` in the
+steps), in the training process (its resident memory), or in the processes below it (DataLoader
+workers, sampled once a second). Each rank is judged by itself; the claim says which ranks leak,
+how much per 1,000 steps and per hour, since which step, and when memory is full at this rate.
+
+*Evidence.* `place` (`gpu`, `host`, `workers`), `per_1000_steps_bytes`, `per_hour_bytes`,
+`onset_step`, `start_bytes`, `end_bytes`, `worst_rise_bytes`, `median_rise_bytes`, `full_in_s`,
+`readings`.
+
+*Thresholds.* The readings of a rank (at least 8, over at least 50 steps) are taken together in 12
+blocks. The first is left out, and of each the lowest quarter counts, so that evaluation peaks and
+garbage collected now and then do not. Head against tail:
+
+- every block of the last third lies above every block of the first, by at least 4 times the
+  scatter;
+- lately memory grows at no less than 0.75 times the speed of the whole rise: a warm-up or a
+  logarithm levels off;
+- it still grows within the last third, at 0.4 times that speed: a stair has ended;
+- 75 % of the blocks since the onset rise (three blocks for CREEP_EARLY).
+
+The rise from the first third to the last is at least 3 % and 32 MiB (64 MiB for workers): Python,
+its allocator and torch's caches grow by a few MB on their own. It is critical when memory would
+be full within 24 hours, else it warns.
+
+*What to do.* Look for what outlives its step: losses or outputs appended with their graph (keep
+`loss.item()` or `loss.detach()`), growing lists, caches in `__getitem__`. In workers also a long
+Python list in the dataset, which forked workers copy page by page: an array stays shared.
+
+*Silent* where memory was not read often enough.
+""",
+    ),
+    also={
+        Kind.CREEP_EARLY: Doc(
+            severities="warn",
+            says="memory seems to leak",
+            text="""
+*Meaning.* Memory rose and still rises, and what is known about it fits a leak; it is not yet
+steady enough, or not seen for long enough, to be sure.
+
+*Evidence.* As for CREEP_CONFIRMED.
+
+*Thresholds.* See CREEP_CONFIRMED; at least three blocks rise. It only warns.
+
+*What to do.* Watch the next few hundred steps, and look at what CREEP_CONFIRMED names.
+""",
+        ),
+    },
+)

@@ -8,7 +8,8 @@ counters were not read.
 from __future__ import annotations
 
 from traceml.diagnose import advice
-from traceml.diagnose.compute_causes import cause, counted_use
+from traceml.diagnose.compute_causes import cause, compute_cause, counted_use
+from traceml.diagnose.rule import Doc
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind
 from traceml.model.quantities import percent
@@ -63,3 +64,27 @@ def _memory(facts: Facts, dram: float) -> Finding:
         ),
         share=dram,
     )
+
+
+RULE = compute_cause(
+    KIND,
+    check,
+    Doc(
+        severities="info",
+        says="the GPU does nearly what it can",
+        text="""
+*Meaning.* The tensor cores or the memory do nearly what they can: no setting makes the step much
+faster, but for 16-bit arithmetic where that is off.
+
+*Evidence.* As TENSOR_CORES_IDLE.
+
+*Thresholds.* The tensor cores compute 60 % of the time or more, or the memory works at 75 % of
+its bandwidth or more.
+
+*What to do.* bfloat16 autocast and `torch.compile` where they are off; else less arithmetic per
+sample, fewer bytes moved, or more GPUs.
+
+*Silent* without the counters.
+""",
+    ),
+)

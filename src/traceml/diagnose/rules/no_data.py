@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
+from traceml.model.evidence import Evidence, as_number
 from traceml.model.finding import Finding, Kind, Section, Severity
 
 KIND = Kind.NO_DATA
@@ -30,11 +32,11 @@ def check(facts: Facts) -> Finding | None:
         severity=Severity.INFO,
         claim=_claim(facts),
         action=_action(facts, aborted),
-        evidence={
-            "steps_aborted": aborted,
-            "ranks_seen": len(facts.ranks),
-            "exit_status": facts.stability.exit_status,
-        },
+        evidence=Evidence(
+            as_number("steps_aborted", aborted),
+            as_number("ranks_seen", len(facts.ranks)),
+            as_number("exit_status", facts.stability.exit_status),
+        ),
     )
 
 
@@ -58,3 +60,27 @@ def _action(facts: Facts, aborted: int) -> str:
         "Check that the training loop runs; where it is unusual, mark each step with "
         "`with traceml.trace_step(model):`."
     )
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.STEP_TIME,
+    check=check,
+    doc=Doc(
+        severities="info",
+        says="nothing was measured, and why",
+        text="""
+*Meaning.* Nothing was measured in that section. For step time the summary says how far the run
+came: no interpreter loaded the tracer, torch was never imported, no step was completed, every
+step ended in an exception, or the ranks have no complete step in common; and the status, where
+the script ended with one other than 0 by itself.
+
+*Evidence.* Step time: `steps_aborted`, `ranks_seen`, `exit_status`.
+
+*Thresholds.* Step time: not one complete step. Memory, system and process: not one sample;
+samples are taken once a second, so a run of less than that may have none.
+
+*What to do.* Where the loop is unusual, mark each step with `with traceml.trace_step(model):`.
+""",
+    ),
+)

@@ -5,7 +5,9 @@ Silent on a machine without a GPU: that much its owner knows.
 
 from __future__ import annotations
 
+from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
+from traceml.model.evidence import Evidence, as_number
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import count
 
@@ -26,5 +28,27 @@ def check(facts: Facts) -> Finding | None:
             "Move the model and its batches to the GPU (model.to('cuda')), and check that "
             "torch.cuda.is_available() says True."
         ),
-        evidence={"gpus": facts.host.gpus},
+        evidence=Evidence(as_number("gpus", facts.host.gpus)),
     )
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.SYSTEM,
+    check=check,
+    doc=Doc(
+        severities="warn",
+        says="the run trains on the CPU beside idle GPUs",
+        text="""
+*Meaning.* The run trained on the CPU on a machine that has GPUs.
+
+*Evidence.* `gpus`.
+
+*Thresholds.* Every rank's parameters live on the CPU, and NVML shows a GPU.
+
+*What to do.* Move model and batches to the GPU; check `torch.cuda.is_available()`.
+
+*Silent* on a machine without a GPU.
+""",
+    ),
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from traceml.diagnose.rule import Rule
 from traceml.facts.facts import Facts
 from traceml.facts.memory import NO_MEMORY
 from traceml.model.finding import Finding, Kind, Section, Severity
@@ -20,3 +21,6 @@ def check(facts: Facts) -> Finding | None:
         claim="No rank's memory was read.",
         action="Memory is read once a second: let the run take a few seconds of steps.",
     )
+
+
+RULE = Rule(kind=KIND, section=Section.STEP_MEMORY, check=check)

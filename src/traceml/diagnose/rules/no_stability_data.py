@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from traceml.diagnose.rule import Rule
 from traceml.facts.facts import Facts
+from traceml.model.evidence import Evidence, as_number
 from traceml.model.finding import Finding, Kind, Section, Severity
 
 KIND = Kind.NO_DATA
@@ -21,5 +23,8 @@ def check(facts: Facts) -> Finding | None:
         severity=Severity.INFO,
         claim="Neither a loss nor the end of a training was seen.",
         action="Nothing to do.",
-        evidence={"exit_status": known.exit_status},
+        evidence=Evidence(as_number("exit_status", known.exit_status)),
     )
+
+
+RULE = Rule(kind=KIND, section=Section.STABILITY, check=check)

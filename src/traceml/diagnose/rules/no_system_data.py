@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from traceml.diagnose.rule import Rule
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind, Section, Severity
 
@@ -19,3 +20,6 @@ def check(facts: Facts) -> Finding | None:
         claim="The host was not sampled.",
         action="The host is sampled once a second: let the run take a few seconds.",
     )
+
+
+RULE = Rule(kind=KIND, section=Section.SYSTEM, check=check)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from traceml.diagnose import advice
 from traceml.diagnose.places import numbered
+from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
 from traceml.facts.losses import LossFacts, NotFinite
 from traceml.facts.stability import Failure
+from traceml.model.evidence import Evidence, as_number, as_words
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import count, significant
 from traceml.model.settings import Settings
@@ -33,18 +35,18 @@ def check(facts: Facts) -> Finding | None:
         claim=_norms_claim(loss, lost) if lost.is_norm else _claim(lost),
         action=_norms_action(facts.settings) if lost.is_norm else _action(lost, facts.settings),
         ranks=lost.ranks,
-        evidence={
-            "name": lost.name,
-            "first_step": lost.first_step,
-            "earliest_step": lost.earliest_step,
-            "numbering": "logged" if lost.is_logged else "counted",
-            "values": lost.values,
-            "values_not_finite": lost.count,
-            "last_finite": lost.last_finite,
-            "last_finite_step": lost.finite_step,
-            "gradient_norm_usual": lost.norm_usual,
-            "gradient_norm_before": lost.norm_before,
-        },
+        evidence=Evidence(
+            as_words("name", lost.name),
+            as_number("first_step", lost.first_step),
+            as_number("earliest_step", lost.earliest_step),
+            as_words("numbering", "logged" if lost.is_logged else "counted"),
+            as_number("values", lost.values),
+            as_number("values_not_finite", lost.count),
+            as_number("last_finite", lost.last_finite),
+            as_number("last_finite_step", lost.finite_step),
+            as_number("gradient_norm_usual", lost.norm_usual),
+            as_number("gradient_norm_before", lost.norm_before),
+        ),
     )
 
 
@@ -153,3 +155,42 @@ def _about_half_precision(settings: Settings) -> str:
         scaler = "" if settings.has_grad_scaler else ", or with a GradScaler"
         return f"; float16 overflows above 65,504: try bfloat16{scaler}"
     return "; if it trains in float16, try bfloat16" if None in kinds else ""
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.STABILITY,
+    check=check,
+    doc=Doc(
+        severities="info, warn, crit",
+        says="the loss was NaN or infinite; a gradient norm alone is a remark",
+        text="""
+*Meaning.* The loss that `backward()` was called on, or a logged loss (names with `loss`), was nan
+or infinite. On the CPU every loss is read, and the step is exact. On a GPU a loss is read without
+waiting for the device: in the first 64 steps as often as it arrives, then ten times a second, and
+the last one of the process always; the text says the two steps between which it was lost. Under a
+`GradScaler` the loss is the one before scaling. In an unbroken stretch to the end it is critical
+and leads, unless something else ended the run; where it recovered, or has recovered from as long
+a stretch before, it is a warning. A logged gradient norm (`grad_norm`) that was not finite while
+the loss stayed finite is a remark about the norm: a GradScaler that looks for its scale makes
+such gradients and skips their steps. Where no loss is known, a norm that is not finite to the end
+warns.
+
+*Evidence.* `name`, `first_step` (of the last stretch, if the values end in it; else the first one
+lost), `earliest_step`, `last_finite_step` (the loss was lost after it), `numbering` (`counted`:
+steps as the tracer counts them; `logged`: as the script numbered them, "logged step" in the text;
+the two are never compared), `values`, `values_not_finite`, `last_finite` (the value at that
+step), `gradient_norm_before` and `gradient_norm_usual` where a logged norm had risen before it
+was lost too.
+
+*Thresholds.* One value. A norm has risen when one of the last 3 was 3 times its median.
+
+*What to do.* Lost within the first 10 steps: look at the data, the initialisation and the
+learning rate. Later: go on from a checkpoint of the last finite step or earlier with a lower
+learning rate and clipped gradients. In float16, try bfloat16;
+`torch.autograd.set_detect_anomaly(True)` names the operation.
+
+*Silent* when no loss was seen or logged.
+""",
+    ),
+)

@@ -6,10 +6,12 @@ import math
 
 from traceml.diagnose import advice
 from traceml.diagnose.places import evidence_of, phase_of, place, ranks_of, who
+from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
 from traceml.facts.stability import Failure
+from traceml.model.evidence import Evidence, Piece, as_number, as_words, in_bytes
 from traceml.model.failure import MemoryAtFailure
-from traceml.model.finding import Evidence, Finding, Kind, Section, Severity
+from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import count, memory, percent
 from traceml.model.settings import Settings
 
@@ -37,7 +39,7 @@ def check(facts: Facts) -> Finding | None:
         action=_action(facts, failure, held),
         phase=phase_of(failure.report),
         ranks=ranks_of(failure),
-        evidence={**evidence_of(failure), **_evidence(failure, held)},
+        evidence=Evidence(*evidence_of(failure), *_evidence(failure, held)),
     )
 
 
@@ -143,21 +145,51 @@ def _batch(failure: Failure, held: MemoryAtFailure) -> int | None:
     return max(1, min(half, fits))
 
 
-def _evidence(failure: Failure, held: MemoryAtFailure) -> Evidence:
+def _evidence(failure: Failure, held: MemoryAtFailure) -> tuple[Piece, ...]:
     peaks = failure.allocated_bytes
-    return {
-        "device": "host" if held.is_host else "gpu",
-        "tried_bytes": held.tried_bytes,
-        "free_bytes": held.free_bytes,
-        "total_bytes": held.total_bytes,
-        "allocated_bytes": held.allocated_bytes,
-        "reserved_bytes": held.reserved_bytes,
-        "parameter_bytes": held.parameter_bytes,
-        "gradient_bytes": held.gradient_bytes,
-        "optimizer_bytes": held.optimizer_bytes,
-        "activation_bytes": None if held.is_host else held.activation_bytes,
-        "allocated_before_bytes": ", ".join(map(str, peaks[-8:])) or None,
-        "samples_per_step": failure.samples,
-        "suggested_batch": None if held.is_host else _batch(failure, held),
-        "message": "" if failure.report is None else failure.report.message,
-    }
+    return (
+        as_words("device", "host" if held.is_host else "gpu"),
+        in_bytes("tried_bytes", held.tried_bytes),
+        in_bytes("free_bytes", held.free_bytes),
+        in_bytes("total_bytes", held.total_bytes),
+        in_bytes("allocated_bytes", held.allocated_bytes),
+        in_bytes("reserved_bytes", held.reserved_bytes),
+        in_bytes("parameter_bytes", held.parameter_bytes),
+        in_bytes("gradient_bytes", held.gradient_bytes),
+        in_bytes("optimizer_bytes", held.optimizer_bytes),
+        in_bytes("activation_bytes", None if held.is_host else held.activation_bytes),
+        as_words("allocated_before_bytes", ", ".join(map(str, peaks[-8:])) or None),
+        as_number("samples_per_step", failure.samples),
+        as_number("suggested_batch", None if held.is_host else _batch(failure, held)),
+        as_words("message", "" if failure.report is None else failure.report.message),
+    )
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.STABILITY,
+    check=check,
+    doc=Doc(
+        severities="crit",
+        says="a tensor did not fit, on a GPU or on the host",
+        text="""
+*Meaning.* As `EXCEPTION`, where the error says that memory ran out: CUDA's, the CPU allocator's,
+`MemoryError`, numpy's.
+
+*Evidence.* What torch's message says (`tried_bytes`, `free_bytes`, `total_bytes`,
+`allocated_bytes`, `reserved_bytes`), what the model held (`parameter_bytes`, `gradient_bytes`,
+`optimizer_bytes`, and `activation_bytes`: what tensors occupied besides these),
+`allocated_before_bytes` (the peaks of the last steps), `samples_per_step`, `suggested_batch`,
+`device` (`gpu`, `host`), and what `EXCEPTION` has.
+
+*Thresholds.* 10 % of the device reserved and unused: the allocator is a part of the matter. Peaks
+that grew by 5 % over the last 32 steps: something is kept from step to step. A part of 25 % is
+worth making smaller.
+
+*What to do.* The action has this run's numbers: a batch that would have fitted (at most half; the
+device filled to 92 %, activations in proportion to the batch), `expandable_segments` where much
+was reserved and unused, bf16 or activation checkpointing by the share of activations, sharding
+where the optimizer's state is large.
+""",
+    ),
+)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from traceml.diagnose.rule import Role, Rule
 from traceml.facts.facts import Facts
+from traceml.model.evidence import Evidence, as_number
 from traceml.model.finding import Finding, Kind, Section, Severity
 
 KIND = Kind.NORMAL
@@ -16,5 +18,13 @@ def check(facts: Facts) -> Finding:
         severity=Severity.INFO,
         claim="The training processes showed nothing to act on.",
         action="Nothing to do.",
-        evidence={"processes": len(facts.processes)},
+        evidence=Evidence(as_number("processes", len(facts.processes))),
     )
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.PROCESS,
+    check=check,
+    role=Role.FALLBACK,
+)

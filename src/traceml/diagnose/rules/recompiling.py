@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from traceml.diagnose.host_time import Part, finding_of, spent_on
+from traceml.diagnose.host_time import Part, finding_of, host_cause, spent_on
+from traceml.diagnose.rule import Doc, Remedy, Turn
+from traceml.diagnose.what_if import without_host_time
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind
 
@@ -34,3 +36,29 @@ def part(facts: Facts) -> Part | None:
 def check(facts: Facts) -> Finding | None:
     """Fires when compiling after warm-up takes a noticeable share of the step."""
     return finding_of(part(facts), facts, KIND)
+
+
+RULE = host_cause(
+    KIND,
+    check,
+    part,
+    turn=Turn.HOST_STOPPED,
+    what_if=Remedy("without compiling again", without_host_time("compile_ns")),
+    doc=Doc(
+        severities="info, warn, crit",
+        says="`torch.compile` compiles again and again",
+        text="""
+*Meaning.* `torch.compile` compiles again after warm-up, mostly because shapes change.
+
+*Evidence.* `lost_ms`, `host_ms`, `step_time_ms`, `steps_with` of `steps_seen`, `longest_ms`,
+`diagnosis_clock`.
+
+*Thresholds.* Two steps or more that compiled after warm-up (one is the epoch's last, smaller
+batch), and 5 % of the step warns from 1 ms per step on, 20 % is critical from 3 ms on. Compiling
+takes so long that no queue of a GPU hides it.
+
+*What to do.* `TORCH_LOGS=recompiles` names the reason; `torch.compile(dynamic=True)`,
+`mark_dynamic`, or batches padded to a few sizes.
+""",
+    ),
+)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from traceml.diagnose.rule import Doc, Remedy, Role, Rule, Turn, Where, lost
 from traceml.facts.facts import Facts
 from traceml.facts.onset import growth_by_phase
+from traceml.model.evidence import Evidence, as_number, as_words, in_ms
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.phase import Phase
 from traceml.model.quantities import count, duration, percent
@@ -43,14 +45,14 @@ def check(facts: Facts) -> Finding | None:
         share=more_s / slowdown.after_s,
         ranks=tuple(rank.rank.rank for rank in facts.ranks_used),
         lost_s_per_step=max(series.mean_s - slowdown.before_s, 0.0),
-        evidence={
-            "onset_step": slowdown.onset_step,
-            "before_ms": slowdown.before_s * 1e3,
-            "after_ms": slowdown.after_s * 1e3,
-            "ratio": slowdown.ratio,
-            "grown_phase_ms": None if phase is None else grown_s * 1e3,
-            "diagnosis_clock": facts.clock,
-        },
+        evidence=Evidence(
+            as_number("onset_step", slowdown.onset_step),
+            in_ms("before_ms", slowdown.before_s),
+            in_ms("after_ms", slowdown.after_s),
+            as_number("ratio", slowdown.ratio),
+            in_ms("grown_phase_ms", None if phase is None else grown_s),
+            as_words("diagnosis_clock", facts.clock),
+        ),
     )
 
 
@@ -62,3 +64,30 @@ def _grown_most(facts: Facts, onset_step: int) -> tuple[Phase | None, float]:
     phase = max(grown, key=lambda phase: grown[phase])
     more_s = facts.slowdown.after_s - facts.slowdown.before_s
     return (phase, grown[phase]) if grown[phase] >= MOST_OF_IT * more_s else (None, 0.0)
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.STEP_TIME,
+    check=check,
+    role=Role.REMARK,
+    where=Where.ANYWHERE,
+    turn=Turn.CHANGE,
+    what_if=Remedy("had it stayed as fast as before", lost),
+    doc=Doc(
+        severities="info, warn",
+        says="from some step on, steps take longer",
+        text="""
+*Meaning.* From some step on, and to the end, steps take clearly longer.
+
+*Evidence.* `onset_step`, `before_ms`, `after_ms`, `ratio`, `grown_phase_ms`, `diagnosis_clock`;
+`phase` names the part in which at least 50 % of the slowdown lies.
+
+*Thresholds.* 1.1 times as long, far outside the spread of the steps, and 1 ms or more; from 1.3
+times on it is a warning.
+
+*What to do.* Look at what changed at that step: longer sequences, a schedule, other jobs on the
+machine, heat, memory that filled up.
+""",
+    ),
+)

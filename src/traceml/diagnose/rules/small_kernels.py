@@ -8,7 +8,8 @@ GPU waits for the host instead, and where it has no kernel for much of the time.
 from __future__ import annotations
 
 from traceml.diagnose import advice
-from traceml.diagnose.compute_causes import cause, counted_use
+from traceml.diagnose.compute_causes import cause, compute_cause, counted_use
+from traceml.diagnose.rule import Doc
 from traceml.diagnose.rules import host_bound
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind
@@ -54,3 +55,27 @@ def _next_step(facts: Facts) -> str:
         f"Give each kernel more to do: {advice.listed(ways, 'or')}. Launching faster, as CUDA "
         "graphs do, does not help."
     )
+
+
+RULE = compute_cause(
+    KIND,
+    check,
+    Doc(
+        severities="info",
+        says="the kernels are too small to fill the GPU",
+        text="""
+*Meaning.* A kernel is nearly always resident, but the kernels have too few blocks to give every
+multiprocessor work.
+
+*Evidence.* As TENSOR_CORES_IDLE.
+
+*Thresholds.* A kernel was resident 70 % of the time or more, and in that time at most 50 % of the
+SMs had work.
+
+*What to do.* A larger batch where memory is left, small operations batched or fused. Launching
+faster (CUDA graphs) does not help.
+
+*Silent* without the counters, and where `HOST_BOUND` holds.
+""",
+    ),
+)

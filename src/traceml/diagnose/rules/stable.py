@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from traceml.diagnose.rule import Doc, Role, Rule
 from traceml.facts.facts import Facts
 from traceml.facts.loss_values import LossScale
 from traceml.facts.losses import LossFacts
 from traceml.facts.stability import Stability
+from traceml.model.evidence import Evidence, as_number
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import count, duration, significant
 
@@ -39,13 +41,13 @@ def check(facts: Facts) -> Finding:
             if known.exit_status
             else "Nothing to do."
         ),
-        evidence={
-            "exit_status": known.exit_status,
-            "loss_values": 0 if loss is None else loss.values,
-            "loss_first": None if loss is None else loss.first,
-            "loss_last": None if loss is None else loss.last,
-            "long_pauses": len(pauses),
-        },
+        evidence=Evidence(
+            as_number("exit_status", known.exit_status),
+            as_number("loss_values", 0 if loss is None else loss.values),
+            as_number("loss_first", None if loss is None else loss.first),
+            as_number("loss_last", None if loss is None else loss.last),
+            as_number("long_pauses", len(pauses)),
+        ),
     )
 
 
@@ -76,3 +78,25 @@ def _bad_status(known: Stability) -> str:
         f"The script ended with exit status {status} by itself: no exception and no signal ended "
         "it."
     )
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.STABILITY,
+    check=check,
+    role=Role.FALLBACK,
+    doc=Doc(
+        severities="info",
+        says="the run came to its end, and its loss stayed a number",
+        text="""
+*Meaning.* No exception, no signal, no hang; the loss, where it is known, stayed a number.
+
+*Evidence.* `exit_status`, `loss_values`, `loss_first`, `loss_last`, `long_pauses` (pauses as long
+as a hang's, after which steps came again).
+
+*Thresholds.* None: it is what is said when nothing else is.
+
+*What to do.* Nothing.
+""",
+    ),
+)

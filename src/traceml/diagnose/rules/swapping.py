@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from traceml.diagnose import advice
+from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
+from traceml.model.evidence import Evidence, in_bytes, in_bytes_per_s
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import memory
 
@@ -23,14 +25,37 @@ def check(facts: Facts) -> Finding | None:
         severity=Severity.WARNING,
         claim=f"The machine swapped {memory(moved)} a second, with {memory(used)} of swap in use.",
         action=f"Free memory ({memory(facts.host.ram_free_bytes)} was left): {_less(facts)}.",
-        evidence={
-            "swap_bytes_per_s": moved,
-            "swap_used_bytes": used,
-            "ram_free_bytes": facts.host.ram_free_bytes,
-        },
+        evidence=Evidence(
+            in_bytes_per_s("swap_bytes_per_s", moved),
+            in_bytes("swap_used_bytes", used),
+            in_bytes("ram_free_bytes", facts.host.ram_free_bytes),
+        ),
     )
 
 
 def _less(facts: Facts) -> str:
     ours = (advice.fewer_workers(facts), advice.less_prefetching(facts))
     return advice.listed((*ours, "less data held in memory", "other jobs elsewhere"), "or")
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.SYSTEM,
+    check=check,
+    doc=Doc(
+        severities="warn",
+        says="memory moves to and from a disk",
+        text="""
+*Meaning.* The machine moves memory to and from a disk while the run trains.
+
+*Evidence.* `swap_bytes_per_s`, `swap_used_bytes`, `ram_free_bytes`.
+
+*Thresholds.* 1 MiB a second on average, both ways together; swap that is in use and at rest is
+fine.
+
+*What to do.* Fewer workers, a smaller `prefetch_factor`, other jobs elsewhere.
+
+*Silent* where the system does not count it.
+""",
+    ),
+)

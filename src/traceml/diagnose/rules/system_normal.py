@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from traceml.diagnose.rule import Doc, Role, Rule
 from traceml.facts.facts import Facts
+from traceml.model.evidence import Evidence, as_number, as_share
 from traceml.model.finding import Finding, Kind, Section, Severity
 
 KIND = Kind.NORMAL
@@ -16,5 +18,30 @@ def check(facts: Facts) -> Finding:
         severity=Severity.INFO,
         claim="The host showed nothing to act on.",
         action="Nothing to do.",
-        evidence={"samples": facts.host.samples, "cpu_share": facts.host.cpu_share.mean},
+        evidence=Evidence(
+            as_number("samples", facts.host.samples),
+            as_share("cpu_share", facts.host.cpu_share.mean),
+        ),
     )
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.SYSTEM,
+    check=check,
+    role=Role.FALLBACK,
+    doc=Doc(
+        severities="info",
+        says="nothing to act on",
+        text="""
+*Meaning.* The host, or the training processes, were sampled and show nothing to act on.
+
+*Evidence.* System: `samples`, `cpu_share`. Process: `processes`. The section's numbers stand
+beside it.
+
+*Thresholds.* None: it is what is said when nothing else is.
+
+*What to do.* Nothing.
+""",
+    ),
+)

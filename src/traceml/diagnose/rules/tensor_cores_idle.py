@@ -9,7 +9,8 @@ between two and more than seven times were measured.
 from __future__ import annotations
 
 from traceml.diagnose import advice
-from traceml.diagnose.compute_causes import cause, counted_use
+from traceml.diagnose.compute_causes import cause, compute_cause, counted_use
+from traceml.diagnose.rule import Doc
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind
 from traceml.model.quantities import percent
@@ -53,3 +54,30 @@ def _next_step(settings: Settings) -> str:
     tf32 = advice.allowing_tf32(settings)
     other = f", or let float32 arithmetic use TF32: {tf32}" if tf32 else ""
     return f"Run forward and loss under {half}{other}."
+
+
+RULE = compute_cause(
+    KIND,
+    check,
+    Doc(
+        severities="info",
+        says="float32 arithmetic runs beside idle tensor cores",
+        text="""
+*Meaning.* Float32 arithmetic runs on the FP32 units while the tensor cores, many times as fast at
+matrix products, do nothing. Said only beside `COMPUTE_BOUND`, as are the next three.
+
+*Evidence.* `fp32_share`, `tensor_share`, `sm_share`, `occupancy_share`, `dram_share`,
+`gpu_busy_share`: shares of the time in which steps ran; `gpu_samples`.
+
+*Thresholds.* The FP32 units compute 25 % of the time or more, the tensor cores at most 10 %, and
+50 % of the SMs have work.
+
+*What to do.* bfloat16 autocast, or TF32 (`torch.set_float32_matmul_precision('high')`, and
+`torch.backends.cudnn.allow_tf32=True` where there are convolutions); only what is not on already.
+There is no prediction: how much faster a step gets depends on its shapes. The transformer of [the
+table](#gpu-counters) is 7.3 times as fast in bfloat16.
+
+*Silent* without the counters.
+""",
+    ),
+)

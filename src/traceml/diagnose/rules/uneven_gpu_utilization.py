@@ -5,7 +5,9 @@ Silent where the GPUs of the run cannot be told from those of others.
 
 from __future__ import annotations
 
+from traceml.diagnose.rule import Doc, Role, Rule
 from traceml.facts.facts import Facts
+from traceml.model.evidence import Evidence, as_number, as_share
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import percent
 
@@ -36,10 +38,33 @@ def check(facts: Facts) -> Finding | None:
         ),
         action=f"Compare what the rank on GPU {idle} gets to do, and when, with GPU {busy}.",
         skew=gap,
-        evidence={
-            "least_used_gpu": idle,
-            "least_utilization": least,
-            "most_used_gpu": busy,
-            "most_utilization": most,
-        },
+        evidence=Evidence(
+            as_number("least_used_gpu", idle),
+            as_share("least_utilization", least),
+            as_number("most_used_gpu", busy),
+            as_share("most_utilization", most),
+        ),
     )
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.SYSTEM,
+    check=check,
+    role=Role.CONTEXT,
+    doc=Doc(
+        severities="info, warn",
+        says="some GPUs work while others wait",
+        text="""
+*Meaning.* Some GPUs of the run have work while others wait.
+
+*Evidence.* `least_used_gpu`, `least_utilization`, `most_used_gpu`, `most_utilization`.
+
+*Thresholds.* 20 points between the most and the least used GPU is a remark, 40 points warns.
+
+*What to do.* Compare what the two ranks get to do; a straggler finding says which phase it is.
+
+*Silent* where it is not known which of the machine's GPUs are the run's.
+""",
+    ),
+)

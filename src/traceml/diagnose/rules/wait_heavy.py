@@ -11,12 +11,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from traceml.diagnose import outside_steps
-from traceml.diagnose.account import is_largest, unexplained_s
+from traceml.diagnose.account import is_largest, outside_steps_s, unexplained_s
+from traceml.diagnose.catalogue import catalogue
 from traceml.diagnose.lines import Line, louder, severity
-from traceml.diagnose.rules import gc_pauses, host_sync, logging_heavy, recompiling
+from traceml.diagnose.rule import GPU_IDLE, Code, Doc, Remedy, RestPart, Rule, Turn
 from traceml.diagnose.stalls import few_steps_of, stalled
 from traceml.diagnose.user_code import rest_parts
-from traceml.facts.facts import Facts
+from traceml.facts.facts import Facts, share
+from traceml.facts.job import Job
+from traceml.model.evidence import Evidence, as_share, as_words, in_ms
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.phase import Phase
 from traceml.model.quantities import duration, percent
@@ -27,10 +30,9 @@ WARN = Line(0.10, 0.001)  # zero_grad, the loss and a progress bar cost less in 
 CRITICAL = Line(0.20, 0.003)  # a fifth of the step, and enough to see in a progress bar
 WARN_WITHOUT_FETCHES = CRITICAL  # … and a loop without a DataLoader makes its batches besides
 MAIN_PART = 0.30  # of the rest: a smaller part is not the answer, and what is unknown may be
+LOOP_OVERHEAD_S = 0.0005  # zero_grad, the loss and a progress bar stay in any Python loop
 
-Known = tuple[str, float, str]
-"""A part of the rest in words, its seconds per step, and what to do about it."""
-NOBODY: Known = ("", 0.0, "")
+NOTHING_KNOWN = RestPart("", 0.0, "")
 
 
 def check(facts: Facts) -> Finding | None:
@@ -49,9 +51,9 @@ def _inside(facts: Facts) -> Finding | None:
     if rest_s is None or not times.step_s:
         return None
     measured = _measured(facts)
-    measured_s = min(sum(part_s for _, part_s, _ in measured), rest_s)
+    measured_s = min(sum(part.mean_s for part in measured), rest_s)
     known = [*measured, *_regions(facts, rest_s)]
-    found = _severity(facts, rest_s, max(measured_s, _main_part(known, rest_s)[1]))
+    found = _severity(facts, rest_s, max(measured_s, _main_part(known, rest_s).mean_s))
     if found is None:
         return None
     main = _main_part([*known, *rest_parts(facts, rest_s)], rest_s)
@@ -59,8 +61,8 @@ def _inside(facts: Facts) -> Finding | None:
         kind=KIND,
         section=Section.STEP_TIME,
         severity=found,
-        claim=_claim(facts, rest_s, times.step_s, main, max(measured_s, main[1])),
-        action=main[2] or _next_step(facts),
+        claim=_claim(facts, rest_s, times.step_s, main, max(measured_s, main.mean_s)),
+        action=main.action or _next_step(facts),
         phase=Phase.RESIDUAL,
         share=rest_s / times.step_s,
         ranks=tuple(
@@ -69,19 +71,19 @@ def _inside(facts: Facts) -> Finding | None:
             if (unexplained_s(rank.times) or 0.0) >= WARN.share * (rank.times.step_s or 0.0)
         ),
         lost_s_per_step=rest_s,
-        evidence={
-            "wait_share": rest_s / times.step_s,
-            "rest_ms": rest_s * 1e3,
-            "unexplained_ms": (rest_s - max(measured_s, main[1])) * 1e3,
-            "residual_ms": None if times.residual_s is None else times.residual_s * 1e3,
-            "wait_ms": None if times.wait_s is None else times.wait_s * 1e3,
-            "step_time_ms": times.step_s * 1e3,
-            "main_part": main[0] or None,
-            "main_part_ms": main[1] * 1e3 if main[0] else None,
-            "diagnosis_clock": facts.clock,
-        },
+        evidence=Evidence(
+            as_share("wait_share", rest_s / times.step_s),
+            in_ms("rest_ms", rest_s),
+            in_ms("unexplained_ms", rest_s - max(measured_s, main.mean_s)),
+            in_ms("residual_ms", times.residual_s),
+            in_ms("wait_ms", times.wait_s),
+            in_ms("step_time_ms", times.step_s),
+            as_words("main_part", main.words or None),
+            in_ms("main_part_ms", main.mean_s if main.words else None),
+            as_words("diagnosis_clock", facts.clock),
+        ),
     )
-    where = f"in {main[0]}" if main[0] else "outside data, copies and the model's work"
+    where = f"in {main.words}" if main.words else "outside data, copies and the model's work"
     return stalled(finding, few_steps_of(facts, Phase.RESIDUAL), WARN, where) or finding
 
 
@@ -96,25 +98,23 @@ def _severity(facts: Facts, rest_s: float, known_s: float) -> Severity | None:
     return louder(found, known)
 
 
-def _main_part(known: Sequence[Known], rest_s: float) -> Known:
+def _main_part(known: Sequence[RestPart], rest_s: float) -> RestPart:
     """The largest known part, where it is large enough to be the answer."""
-    main = max(known, key=lambda part: part[1], default=NOBODY)
-    return main if main[1] >= MAIN_PART * rest_s else NOBODY
+    main = max(known, key=lambda part: part.mean_s, default=NOTHING_KNOWN)
+    return main if main.mean_s >= MAIN_PART * rest_s else NOTHING_KNOWN
 
 
-def _measured(facts: Facts) -> list[Known]:
-    """The parts of the rest that are measured in every run."""
-    parts = (rule.part(facts) for rule in (gc_pauses, logging_heavy, recompiling, host_sync))
-    return [
-        (part.words, part.spent.waited.in_rest_s, part.action) for part in parts if part is not None
-    ]
+def _measured(facts: Facts) -> list[RestPart]:
+    """The parts of the rest that other rules measure."""
+    parts = (rule.part_of_rest(facts) for rule in catalogue().checks if rule.part_of_rest)
+    return [part for part in parts if part is not None]
 
 
-def _regions(facts: Facts, rest_s: float) -> list[Known]:
+def _regions(facts: Facts, rest_s: float) -> list[RestPart]:
     """The named regions that fit into the rest: a longer one holds phases."""
     steps = max(1, facts.window.steps_taken * len(facts.ranks_used))
     return [
-        (
+        RestPart(
             f"the region '{region.name}'",
             region.host_s / steps,
             f"Look into the region '{region.name}' first "
@@ -126,7 +126,7 @@ def _regions(facts: Facts, rest_s: float) -> list[Known]:
     ]
 
 
-def _claim(facts: Facts, rest_s: float, step_s: float, main: Known, known_s: float) -> str:
+def _claim(facts: Facts, rest_s: float, step_s: float, main: RestPart, known_s: float) -> str:
     what = (
         "is time in which the GPU was idle or did other work than the model's"
         if facts.clock == "gpu"
@@ -136,15 +136,30 @@ def _claim(facts: Facts, rest_s: float, step_s: float, main: Known, known_s: flo
         f"{percent(rest_s / step_s)} of a mean step ({duration(rest_s)} of {duration(step_s)}) "
         f"{what}"
     )
-    words, part_s, _ = main
     left = percent(max(0.0, 1 - known_s / rest_s))
-    if words:
-        claim += f": {words} is {percent(part_s / rest_s)} of it, {left} is unexplained"
+    if main.words:
+        claim += f": {main.words} is {percent(main.mean_s / rest_s)} of it, {left} is unexplained"
     elif facts.mean.input_s is not None:
         claim += f"; {left} of it is unexplained: no measurement covers it"
     if facts.mean.input_s is None:
         claim += "; this includes making batches, since no DataLoader was seen"
     return f"{claim}."
+
+
+def _without_rest(job: Job, _: Finding) -> float:
+    """Saves the rest, but for what any loop costs."""
+    return job.saved_s(job.parts.phase(Phase.RESIDUAL) - LOOP_OVERHEAD_S)
+
+
+def _without_outside(job: Job, _: Finding) -> float:
+    """Saves what passes between steps unmeasured, gone from every rank."""
+    return job.saved_s(job.parts.outside(), job.own_wall_s())
+
+
+def _share_now(facts: Facts, finding: Finding) -> float | None:
+    if finding.is_between_steps:
+        return share(outside_steps_s(facts.mean), facts.mean.wall_s)
+    return share(unexplained_s(facts.mean), facts.mean.step_s)
 
 
 def _next_step(facts: Facts) -> str:
@@ -166,3 +181,52 @@ def _next_step(facts: Facts) -> str:
         "Look at what the loop does besides the model: metrics, the loss, copies, locks; "
         "name a suspect with traceml.trace_time."
     )
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.STEP_TIME,
+    check=check,
+    explains=GPU_IDLE,
+    yields_to=(Kind.WAIT_STRAGGLER, Kind.STRAGGLER),
+    turn=Turn.PHASE,
+    what_if=Remedy("without the rest", _without_rest),
+    what_if_between=Remedy(
+        "of wall time without what passes between steps", _without_outside, between=True
+    ),
+    measure=_share_now,
+    code=Code.REST,
+    doc=Doc(
+        severities="info, warn, crit",
+        says="time goes neither into the model's work nor into a measured wait",
+        text="""
+*Meaning.* Part of the step's body is neither copies to the device nor forward, backward,
+optimizer or communication. On the GPU's clock it is time in which the GPU stood idle inside the
+step, or did other work than the model's. Or a good part of the wall time passes between steps,
+outside `trace_step`, and is neither evaluation nor a checkpoint: a generator that makes the next
+batch, say. Then `phase` is `null`, and the share is one of the wall time. Of the two the larger
+is told, and the other named.
+
+*Evidence.* `wait_share`, `rest_ms`, `unexplained_ms`, `main_part`, `main_part_ms`, `residual_ms`,
+`wait_ms`, `step_time_ms`, `diagnosis_clock`; between steps `outside_share`, `outside_steps_ms`,
+`wall_step_ms`, `main_part`, `main_part_ms`.
+
+*Thresholds.* A share of 10 % warns from 1 ms on: so much is what any Python loop costs. 20 % is
+critical from 3 ms on. A loop in which no fetch was seen may make its batches here: there those
+20 % and 3 ms only warn, and beyond that it is judged by what is known of it, measured or named.
+Where the rest is the largest part of a step too short for any of this, it is a remark. Between
+steps 20 % of the wall time warns from 3 ms on, and is never critical: a script may mean to leave
+it out.
+
+*What to do.* What is inside is told apart where it can be seen: garbage collection, logging,
+compiling, waiting for the device, the regions named with `traceml.trace_time`, and the [functions
+and lines](explanation.md#which-line-takes-the-time) in which the training thread was seen
+(`code_looks`, `code_1`, `code_1_share` with its 95 % interval …). The largest of them is named if
+it is 30 % of the rest or more, and the action is the one for it. What nothing explains is said to
+be unexplained: name a suspect with `traceml.trace_time`. What passes between steps is measured as
+what it is where the batch is fetched inside `trace_step` or from a DataLoader.
+
+*Silent* when a part of compute was not measured: that part would look like waiting.
+""",
+    ),
+)

@@ -5,9 +5,10 @@ Stays silent when a part of compute was not measured: that part would look like 
 
 from __future__ import annotations
 
-from traceml.diagnose.uneven import Late, find, inside_rest
+from traceml.diagnose.rule import Doc
+from traceml.diagnose.uneven import Late, inside_rest, straggler_rule
 from traceml.facts.facts import Facts
-from traceml.model.finding import Finding, Kind
+from traceml.model.finding import Kind
 from traceml.model.quantities import duration
 
 KIND = Kind.WAIT_STRAGGLER
@@ -20,11 +21,6 @@ REMEDIES = {
 """By what the rest was spent on."""
 
 
-def check(facts: Facts) -> Finding | None:
-    """Fires when the excess of the late ranks lies in the rest of their step."""
-    return find(facts, KIND, _next_step)
-
-
 def _next_step(facts: Facts, late: Late) -> str:
     inside = inside_rest(late)
     if inside is not None:
@@ -34,3 +30,30 @@ def _next_step(facts: Facts, late: Late) -> str:
         f"Look at what the loop does on {late.names} alone: logging, printing, metrics, saving "
         "under `if rank == 0`, locks; name a suspect with traceml.trace_time."
     )
+
+
+RULE = straggler_rule(
+    KIND,
+    _next_step,
+    Doc(
+        severities="warn, crit",
+        says="what a rank does besides its work makes it late",
+        text="""
+*Meaning.* A rank does something that is neither data, copies, compute nor communication: logging,
+metrics or saving on rank 0 alone, garbage collection, locks.
+
+*Evidence.* As for [STRAGGLER](#straggler), with `worst_ms` and `median_ms` of the rest.
+
+*Thresholds.* As for [STRAGGLER](#straggler). Garbage collection, logging or compiling is named
+where it covers 80 % of the excess; they are measured by the host, so not where the rest is taken
+on the GPU's clock.
+
+*What to do.* Where the reason was measured, the action names it and its remedy; else look at what
+the loop does on that rank alone, and name a suspect with `traceml.trace_time`.
+
+*Silent* when a part of compute was not measured, which would look like it: then it is a
+`STRAGGLER`.
+""",
+    ),
+)
+check = RULE.check

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
+from traceml.model.evidence import Evidence, as_number
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import count
 
@@ -29,9 +31,30 @@ def check(facts: Facts) -> Finding | None:
             f"Let the run take {count(FEWEST_STEPS - window.steps_analyzed, 'step')} more "
             "on every rank; a few dozen give a clear picture."
         ),
-        evidence={
-            "steps_analyzed": window.steps_analyzed,
-            "warmup_steps": window.warmup_steps,
-            "steps_needed": FEWEST_STEPS,
-        },
+        evidence=Evidence(
+            as_number("steps_analyzed", window.steps_analyzed),
+            as_number("warmup_steps", window.warmup_steps),
+            as_number("steps_needed", FEWEST_STEPS),
+        ),
     )
+
+
+RULE = Rule(
+    kind=KIND,
+    section=Section.STEP_TIME,
+    check=check,
+    doc=Doc(
+        severities="info",
+        says="too few steps for any share",
+        text="""
+*Meaning.* There are too few steps to say where a step's time goes. Other findings about the step
+are withheld.
+
+*Evidence.* `steps_analyzed`, `warmup_steps`, `steps_needed`.
+
+*Thresholds.* Fewer than 5 steps after warm-up.
+
+*What to do.* Let the run take a few dozen steps.
+""",
+    ),
+)

@@ -1,0 +1,81 @@
+"""Writes the table and the sections of `docs/diagnoses.md` from what the rules declare.
+
+    make docs
+
+The text around them is written by hand in the page itself; what stands between the marks is not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from traceml.diagnose.catalogue import catalogue
+from traceml.diagnose.rule import Doc, Role, Rule
+from traceml.model.finding import Kind, Section
+
+PAGE = Path(__file__).with_name("diagnoses.md")
+
+
+def page(text: str, rules: Iterable[Rule]) -> str:
+    """The page with the parts between its marks written anew."""
+    rules = list(rules)
+    docs = documented(rules)
+    return _between_marks(
+        _between_marks(text, "table of rules", table(docs, rules)),
+        "sections of rules",
+        "\n\n".join(f"## {kind.value}\n\n{doc.text.strip()}" for kind, doc in docs.items()),
+    )
+
+
+def documented(rules: Iterable[Rule]) -> dict[Kind, Doc]:
+    """What is said of each kind: the listed ones in their order, then the others by name."""
+    docs = {kind: doc for rule in rules for kind, doc in _docs_of(rule).items()}
+    order = list(Kind)
+    return {
+        kind: docs[kind]
+        for kind in sorted(
+            docs, key=lambda kind: (order.index(kind) if kind in order else len(order), kind.value)
+        )
+    }
+
+
+def _docs_of(rule: Rule) -> dict[Kind, Doc]:
+    own = {} if rule.doc is None else {rule.kind: rule.doc}
+    return {**own, **rule.also}
+
+
+def table(docs: dict[Kind, Doc], rules: Iterable[Rule]) -> str:
+    """One row for each kind."""
+    rules = list(rules)
+    rows = ["| kind | status | section | severity | says |", "| --- | --- | --- | --- | --- |"]
+    for kind, doc in docs.items():
+        where = _sections([rule for rule in rules if kind in rule.kinds])
+        rows.append(f"| `{kind.value}` | {kind.status} | {where} | {doc.severities} | {doc.says} |")
+    return "\n".join(rows)
+
+
+def _sections(rules: list[Rule]) -> str:
+    sections = {rule.section for rule in rules}
+    if sections == set(Section):
+        return "every section"
+    words = [each.value.replace("_", " ") for each in Section if each in sections]
+    return ", ".join([*words, *(["cause"] if rules[0].role is Role.CAUSE else [])])
+
+
+def _between_marks(text: str, name: str, new: str) -> str:
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    written, found = re.subn(
+        f"({re.escape(begin)}\n).*?({re.escape(end)})",
+        lambda match: f"{match[1]}{new}\n{match[2]}",
+        text,
+        flags=re.DOTALL,
+    )
+    if found != 1:
+        raise SystemExit(f"{PAGE} has to hold {begin} and {end} once each; it has {found} of them")
+    return written
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text(), catalogue().rules))
