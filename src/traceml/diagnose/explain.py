@@ -121,11 +121,17 @@ def leader_of(finding: Finding, said: Sequence[Finding]) -> Finding | None:
     """The finding behind which this one stands: what it explains, or the rank to blame for it.
 
     A wait that leaves the GPU without work makes the host look slow: where most of the lost time
-    is that wait's, HOST_BOUND stands behind HOST_SYNC and not before it.
+    is that wait's, HOST_BOUND stands behind HOST_SYNC and not before it. A cause that is most of
+    the step stands before all that it explains.
     """
+    for other in said:
+        if finding.kind in catalogue().of(other.kind).explains and _is_most_of_the_step(other):
+            return other
     if finding.kind is Kind.HOST_BOUND:
         return next((other for other in said if _outweighs_host(other, finding)), None)
     rule = catalogue().of(finding.kind)
+    if _is_most_of_the_step(finding):
+        return None
     for other in said:
         if other.kind in rule.explains and _may_lead(other, finding):
             return other
@@ -134,6 +140,13 @@ def leader_of(finding: Finding, said: Sequence[Finding]) -> Finding | None:
         if only_its_rank and other.kind in rule.yields_to:
             return other
     return None
+
+
+def _is_most_of_the_step(cause: Finding) -> bool:
+    """Whether everything else in the step is longer for this cause: the CPU that it did not get."""
+    usual = catalogue().of(cause.kind).usual_below
+    is_most = bool(usual) and cause.share is not None and cause.share > usual
+    return is_most and cause.severity is Severity.CRITICAL
 
 
 def _may_lead(other: Finding, cause: Finding) -> bool:

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from factories import flag_steps, make_run
+from traceml.diagnose.engine import diagnose
 from traceml.diagnose.rules import cpu_starved
 from traceml.facts.gather import gather
-from traceml.model.finding import Severity
+from traceml.model.finding import Kind, Section, Severity
 from traceml.model.layout import StepFlag
 from traceml.store.records import RunRecords
 
@@ -74,6 +75,18 @@ def test_must_fire(run: RunRecords, ranks: tuple[int, ...]) -> None:
 )
 def test_must_stay_silent(run: RunRecords) -> None:
     assert cpu_starved.check(gather(run)) is None
+
+
+def test_more_than_half_of_the_time_is_critical_and_comes_before_what_it_explains() -> None:
+    """A batch that is made in the training process takes longer for the same reason."""
+    run = waiting(make_run(input_ms=40, rest_ms=10, workers=0), 0.85)
+    first, *others = diagnose(gather(run)).sections[Section.STEP_TIME]
+    assert (first.kind, first.severity) == (cpu_starved.KIND, Severity.CRITICAL)
+    assert first.part_of is None
+    (waits,) = [finding for finding in others if finding.kind is Kind.INPUT_BOUND]
+    assert waits.part_of is cpu_starved.KIND
+    half = diagnose(gather(waiting(make_run(input_ms=40, rest_ms=10, workers=0), 0.45)))
+    assert half.sections[Section.STEP_TIME][0].kind is Kind.INPUT_BOUND
 
 
 def test_what_was_asked_for_stands_against_what_there_is() -> None:

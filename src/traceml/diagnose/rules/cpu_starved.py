@@ -1,7 +1,7 @@
 """CPU starved: the training process wants to run and gets no core, or waits for swapped memory.
 
-Never critical, because the samples tell how long the process waited and not what it cost; silent
-while a busy GPU hides it.
+Critical only where the training thread waited for more than half of the time and nothing else
+could use it: on the host's clock. Silent while a busy GPU hides it.
 """
 
 from __future__ import annotations
@@ -47,15 +47,17 @@ def check(facts: Facts) -> Finding | None:
     if not found:
         return None
     share = max((short.share for short in found if short.share is not None), default=None)
+    lost_s = _lost_s(facts, share)
+    is_most = lost_s is not None and share is not None and share > OUTWEIGHS
     return Finding(
         kind=KIND,
         section=Section.STEP_TIME,
-        severity=Severity.WARNING,
+        severity=Severity.CRITICAL if is_most else Severity.WARNING,
         claim="; ".join(short.claim for short in found) + ".",
         action=_next_step(facts),
         share=share,
         ranks=tuple(sorted({rank for short in found for rank in short.ranks})),
-        lost_s_per_step=_lost_s(facts, share),
+        lost_s_per_step=lost_s,
         evidence=Evidence(
             as_share("cpu_throttled_share", facts.host.cpu_throttled_share.mean),
             as_share("runqueue_share", _worst_runqueue(facts)[0]),
@@ -192,7 +194,7 @@ RULE = Rule(
     turn=Turn.SHARE_OF_ALL,
     what_if=Remedy("with enough CPU", lost),
     doc=Doc(
-        severities="warn",
+        severities="warn, crit",
         says="the training process gets too little CPU",
         text="""
 *Meaning.* The training process wants to run and does not get to: a CPU quota stops it, its
@@ -204,8 +206,10 @@ because it waits longer for a core than the others is named here, and is no stra
 
 *Thresholds.* Stopped by the quota 10 % of the time, or runnable without a core 20 % of the time,
 or 10 MiB swapped per second, or a rank late by as much as makes a [straggler](#straggler) of
-which 50 % or more is waiting for a core; in three samples or more. Never more than a warning, and
-only a remark where nothing else is wrong with the step and it waited less than half of the time.
+which 50 % or more is waiting for a core; in three samples or more. Critical where that was more
+than 50 % of the time, on the host's clock: then it stands before what it explains, since every
+other number of the step is longer for it. Only a remark where nothing else is wrong with the step
+and it waited less than half of the time.
 
 *What to do.* Fewer workers, `OMP_NUM_THREADS` so that ranks × threads fit the cores, more cores,
 fewer neighbours; with swap, less memory first.
