@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from traceml.diagnose.catalogue import catalogue
-from traceml.diagnose.rule import Doc, Role, Rule
+from traceml.diagnose.rule import Doc, Rule, RuleRole
 from traceml.model.finding import Kind, Section
 
 PAGE = Path(__file__).with_name("diagnoses.md")
@@ -61,7 +61,7 @@ def _sections(rules: list[Rule]) -> str:
     if sections == set(Section):
         return "every section"
     words = [each.value.replace("_", " ") for each in Section if each in sections]
-    return ", ".join([*words, *(["cause"] if rules[0].role is Role.CAUSE else [])])
+    return ", ".join([*words, *(["cause"] if rules[0].role is RuleRole.CAUSE else [])])
 
 
 def _between_marks(text: str, name: str, new: str) -> str:

@@ -16,7 +16,7 @@ from traceml.diagnose.catalogue import catalogue
 from traceml.facts.facts import Facts
 from traceml.facts.gather import gather
 from traceml.facts.sensors import HostFacts, ProcessFacts
-from traceml.model.evidence import Unit
+from traceml.model.evidence import EvidenceUnit
 from traceml.model.failure import MemoryAtFailure
 from traceml.model.layout import StepFlag
 from traceml.model.settings import Settings
@@ -232,4 +232,4 @@ def test_evidence_is_what_its_unit_says(name: str) -> None:
     assert pieces
     for piece in pieces:
         is_words = isinstance(piece.value, (str, bool))
-        assert piece.value is None or is_words is (piece.unit is Unit.WORDS), piece
+        assert piece.value is None or is_words is (piece.unit is EvidenceUnit.WORDS), piece

@@ -7,19 +7,19 @@ import pytest
 
 from traceml.diagnose.catalogue import catalogue
 from traceml.diagnose.explain import explain, has_verdict
-from traceml.diagnose.rule import Role
+from traceml.diagnose.rule import RuleRole
 from traceml.model.finding import Finding, Kind, Section, Severity
 
 INFO, WARN, CRIT = Severity.INFO, Severity.WARNING, Severity.CRITICAL
 CAUSES = [
     rule.kind
     for rule in catalogue().rules
-    if rule.role is Role.CAUSE and Kind.WAIT_HEAVY in rule.explains
+    if rule.role is RuleRole.CAUSE and Kind.WAIT_HEAVY in rule.explains
 ]
 CONTEXT = {
     kind: min(catalogue().explained_by(kind))
     for rule in catalogue().rules
-    if rule.role is Role.CONTEXT
+    if rule.role is RuleRole.CONTEXT
     for kind in rule.kinds
 }
 """By kind: one of those that explain it."""

@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 RULE = '''
 """Slow storage: half of the wait for data."""
 
-from traceml.diagnose.rule import Doc, Remedy, Role, Rule, Turn, lost
+from traceml.diagnose.rule import Doc, Remedy, RuleRole, Rule, Turn, lost
 from traceml.facts.facts import Facts
 from traceml.model.evidence import Evidence, in_ms
 from traceml.model.finding import Finding, Kind, Section, Severity
@@ -59,7 +59,7 @@ RULE = Rule(
     kind=KIND,
     section=Section.STEP_TIME,
     check=check,
-    role=Role.CAUSE,
+    role=RuleRole.CAUSE,
     explains=(Kind.INPUT_BOUND, Kind.LOW_GPU_UTILIZATION),
     turn=Turn.PHASE,
     what_if=Remedy("with a faster disk", lost),

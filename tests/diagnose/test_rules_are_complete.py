@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from traceml.diagnose.catalogue import catalogue
-from traceml.diagnose.rule import Role, Rule
+from traceml.diagnose.rule import Rule, RuleRole
 from traceml.model.finding import COMPUTE_CAUSES, Kind, Section
 
 ROOT = Path(__file__).parents[2]
@@ -90,7 +90,7 @@ def test_a_rule_has_a_test_that_fires_and_one_that_stays_silent(name: str) -> No
     source = (ROOT / f"tests/diagnose/rules/test_{SHARED.get(name, name)}.py").read_text()
     assert cases(source, "test_must_fire")
     assert name not in SHARED or {name} <= entries(source, "FIRES") & entries(source, "SILENT")
-    is_fallback = declared(name).role is Role.FALLBACK
+    is_fallback = declared(name).role is RuleRole.FALLBACK
     assert is_fallback or cases(source, "test_must_stay_silent")
 
 
@@ -138,7 +138,7 @@ def test_every_kind_has_a_rule_and_every_kind_one_text() -> None:
 
 
 def test_every_section_has_one_fallback() -> None:
-    fallbacks = [rule.section for rule in catalogue().rules if rule.role is Role.FALLBACK]
+    fallbacks = [rule.section for rule in catalogue().rules if rule.role is RuleRole.FALLBACK]
     assert sorted(fallbacks) == sorted(Section)
 
 
@@ -151,7 +151,7 @@ def test_the_reasons_of_compute_bound_are_those_that_pages_tell_beside_it() -> N
 @pytest.mark.parametrize("name", FILES)
 def test_a_cause_explains_something_and_what_is_explained_has_a_rule(name: str) -> None:
     rule = declared(name)
-    assert (rule.role is not Role.CAUSE) or rule.explains
+    assert (rule.role is not RuleRole.CAUSE) or rule.explains
     for kind in (*rule.explains, *rule.yields_to):
         assert catalogue().of(kind)
 

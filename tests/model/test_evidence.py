@@ -6,7 +6,7 @@ import pytest
 
 from traceml.model.evidence import (
     Evidence,
-    Unit,
+    EvidenceUnit,
     as_number,
     as_share,
     as_words,
@@ -18,7 +18,7 @@ from traceml.model.evidence import (
 
 def test_times_are_measured_in_seconds_and_told_in_milliseconds() -> None:
     assert in_ms("step_time_ms", 0.25).value == 250.0
-    assert in_ms("step_time_ms", 0.25).unit is Unit.MILLISECONDS
+    assert in_ms("step_time_ms", 0.25).unit is EvidenceUnit.MILLISECONDS
 
 
 def test_what_was_not_measured_stays_so() -> None:
@@ -53,12 +53,14 @@ def test_what_is_for_programs_alone_is_not_told() -> None:
 @pytest.mark.parametrize(
     ("key", "label", "unit"),
     [
-        ("input_wait_ms", "input wait", Unit.MILLISECONDS),
-        ("swap_bytes_per_s", "swap", Unit.BYTES_PER_SECOND),
-        ("cpu_percent", "CPU", Unit.PERCENT),
-        ("median_pressure", "median pressure", Unit.SHARE),
-        ("steps", "steps", Unit.NUMBER),
+        ("input_wait_ms", "input wait", EvidenceUnit.MILLISECONDS),
+        ("swap_bytes_per_s", "swap", EvidenceUnit.BYTES_PER_SECOND),
+        ("cpu_percent", "CPU", EvidenceUnit.PERCENT),
+        ("median_pressure", "median pressure", EvidenceUnit.SHARE),
+        ("steps", "steps", EvidenceUnit.NUMBER),
     ],
 )
-def test_a_key_of_another_package_is_all_that_is_known(key: str, label: str, unit: Unit) -> None:
+def test_a_key_of_another_package_is_all_that_is_known(
+    key: str, label: str, unit: EvidenceUnit
+) -> None:
     assert (label_of(key), unit_by_name(key)) == (label, unit)

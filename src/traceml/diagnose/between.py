@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceml.diagnose.rule import GPU_IDLE, Doc, Remedy, Role, Rule, Turn, Where
+from traceml.diagnose.rule import GPU_IDLE, Doc, Remedy, Rule, RuleRole, Turn, Where
 from traceml.facts.facts import Facts
 from traceml.facts.job import Job
 from traceml.facts.pauses import Pauses, pauses
@@ -42,7 +42,7 @@ def work_between_steps(
         section=Section.STEP_TIME,
         check=check,
         doc=doc,
-        role=Role.REMARK,
+        role=RuleRole.REMARK,
         explains=GPU_IDLE,
         where=Where.BETWEEN_STEPS,
         turn=Turn.BETWEEN_STEPS,

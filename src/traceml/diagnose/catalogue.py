@@ -9,7 +9,7 @@ from importlib import import_module
 from types import MappingProxyType, ModuleType
 
 from traceml.diagnose import rules as rules_folder
-from traceml.diagnose.rule import Role, Rule
+from traceml.diagnose.rule import Rule, RuleRole
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind, Section
 
@@ -19,7 +19,7 @@ class Catalogue:
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self.rules = tuple(rules)
-        self.checks = tuple(rule for rule in self.rules if rule.role is not Role.FALLBACK)
+        self.checks = tuple(rule for rule in self.rules if rule.role is not RuleRole.FALLBACK)
         """The rules to ask; the others speak where these have no verdict."""
         by_section = sorted(self.rules, key=lambda rule: list(Section).index(rule.section))
         # Reversed, so that of several rules of one kind the one of the first section stays.
@@ -27,7 +27,7 @@ class Catalogue:
             {kind: rule for rule in reversed(by_section) for kind in rule.kinds}
         )
         self._fallbacks = MappingProxyType(
-            {rule.section: rule for rule in self.rules if rule.role is Role.FALLBACK}
+            {rule.section: rule for rule in self.rules if rule.role is RuleRole.FALLBACK}
         )
         self._explained_by = MappingProxyType(
             {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from traceml.diagnose.rule import Doc, Role, Rule
+from traceml.diagnose.rule import Doc, Rule, RuleRole
 from traceml.diagnose.rules import compute_bound
 from traceml.facts.facts import Facts
 from traceml.facts.gpu_use import GpuUse
@@ -24,7 +24,7 @@ def compute_cause(kind: Kind, check: Callable[[Facts], Finding | None], doc: Doc
         section=Section.STEP_TIME,
         check=check,
         doc=doc,
-        role=Role.CAUSE,
+        role=RuleRole.CAUSE,
         explains=(Kind.COMPUTE_BOUND,),
     )
 

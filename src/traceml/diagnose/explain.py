@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from traceml.diagnose.catalogue import catalogue
-from traceml.diagnose.rule import Role
+from traceml.diagnose.rule import RuleRole
 from traceml.model.finding import (
     COMPUTE_CAUSES,
     Finding,
@@ -64,7 +64,7 @@ def has_verdict(section: Section, found: Iterable[Finding]) -> bool:
 
 def _is_remark(finding: Finding) -> bool:
     is_quiet = finding.severity is Severity.INFO or _is_usual(finding)
-    return is_quiet and catalogue().of(finding.kind).role in (Role.CAUSE, Role.REMARK)
+    return is_quiet and catalogue().of(finding.kind).role in (RuleRole.CAUSE, RuleRole.REMARK)
 
 
 def _is_usual(finding: Finding) -> bool:
@@ -103,7 +103,7 @@ def _without_guesses(said: Sequence[Finding]) -> list[Finding]:
 
 def _step_back(finding: Finding, said: Sequence[Finding]) -> Finding:
     """No louder than the trouble that this finding explains or that explains it."""
-    if catalogue().of(finding.kind).role is Role.CONTEXT:
+    if catalogue().of(finding.kind).role is RuleRole.CONTEXT:
         reasons = catalogue().explained_by(finding.kind)
         reason = _first(reasons, said, least=Severity.WARNING)
         if reason is None:

@@ -15,12 +15,12 @@ from traceml.diagnose.lines import Line, severity
 from traceml.diagnose.rule import (
     GPU_IDLE,
     HOST_DELAYS,
-    Code,
+    CodeScope,
     Doc,
     Remedy,
     RestPart,
-    Role,
     Rule,
+    RuleRole,
     Turn,
     Where,
 )
@@ -104,7 +104,7 @@ def host_cause(
     turn: Turn,
     what_if: Remedy,
     doc: Doc,
-    code: Code = Code.NONE,
+    code: CodeScope = CodeScope.NONE,
 ) -> Rule:
     """The rule for one thing that the host does: it explains what a busy host makes slow."""
 
@@ -124,7 +124,7 @@ def host_cause(
         section=Section.STEP_TIME,
         check=check,
         doc=doc,
-        role=Role.CAUSE,
+        role=RuleRole.CAUSE,
         explains=(*HOST_DELAYS, *GPU_IDLE),
         where=Where.ON_THE_HOST,
         turn=turn,

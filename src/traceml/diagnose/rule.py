@@ -21,7 +21,7 @@ GPU_IDLE = (Kind.LOW_GPU_UTILIZATION, Kind.MODERATE_GPU_UTILIZATION)
 """What the machine shows where a step leaves the GPU without work, for whatever reason."""
 
 
-class Role(Enum):
+class RuleRole(Enum):
     """What a rule's findings are for."""
 
     VERDICT = "verdict"
@@ -70,7 +70,7 @@ class Turn(IntEnum):
     LAST = 10
 
 
-class Code(Enum):
+class CodeScope(Enum):
     """Which of the training thread's own Python holds the time of a finding, and is named then."""
 
     NONE = "none"
@@ -134,7 +134,7 @@ class Rule:
     """`None` where another rule of the same kind, for another section, has it."""
     also: Mapping[Kind, Doc] = field(default_factory=dict)
     """Further kinds that the same check tells apart."""
-    role: Role = Role.VERDICT
+    role: RuleRole = RuleRole.VERDICT
     explains: tuple[Kind, ...] = ()
     """Of several findings of these kinds it explains the one that is read first."""
     yields_to: tuple[Kind, ...] = ()
@@ -153,7 +153,7 @@ class Rule:
     part_of_rest: Callable[[Facts], RestPart | None] | None = None
     """What it measures inside the rest of the step, which WAIT_HEAVY then names."""
 
-    code: Code = Code.NONE
+    code: CodeScope = CodeScope.NONE
 
     @property
     def kinds(self) -> tuple[Kind, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from traceml.diagnose.lines import Line, severity
-from traceml.diagnose.rule import GPU_IDLE, Code, Doc, Remedy, Rule, Turn, Where, lost
+from traceml.diagnose.rule import GPU_IDLE, CodeScope, Doc, Remedy, Rule, Turn, Where, lost
 from traceml.facts.facts import Facts
 from traceml.facts.job import Job
 from traceml.facts.stragglers import Against, Straggler, excess_share, lost_s
@@ -87,7 +87,7 @@ def straggler_rule(kind: Kind, next_step: Callable[[Facts, Late], str], doc: Doc
         turn=Turn.LATE_RANK,
         what_if=Remedy("if {ranks} kept up with the others", lost),
         measure=_excess_share,
-        code=Code.LATE_PHASE,
+        code=CodeScope.LATE_PHASE,
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from traceml.diagnose.account import outside_steps_s, unexplained_s
 from traceml.diagnose.catalogue import catalogue
-from traceml.diagnose.rule import Code, RestPart, Role
+from traceml.diagnose.rule import CodeScope, RestPart, RuleRole
 from traceml.facts.facts import Facts, phase_s
 from traceml.facts.user_time import PhaseCode, Place
 from traceml.model.evidence import Evidence, Piece, as_number, as_share, as_words
@@ -31,10 +31,10 @@ BLOCKED_SHARE = 0.30  # of a step: a training thread that computes for the rest 
 def wants_looks(facts: Facts, found: Sequence[Finding]) -> bool:
     """Whether the lines in which the training thread spends its time are worth knowing."""
     rules = [catalogue().of(finding.kind) for finding in found]
-    codes = {rule.code for rule in rules if rule.role is not Role.FALLBACK}
-    if codes & {Code.WHOLE_STEP, Code.REST, Code.LATE_PHASE}:
+    codes = {rule.code for rule in rules if rule.role is not RuleRole.FALLBACK}
+    if codes & {CodeScope.WHOLE_STEP, CodeScope.REST, CodeScope.LATE_PHASE}:
         return True
-    if Code.FETCHES in codes and not facts.loader.workers:
+    if CodeScope.FETCHES in codes and not facts.loader.workers:
         return True
     if facts.clock == "cpu" and (blocked_share(facts) or 0.0) >= BLOCKED_SHARE:
         return True
@@ -104,17 +104,17 @@ def _code_of(facts: Facts, finding: Finding) -> tuple[PhaseCode | None, float | 
     seen, code = facts.user_time, catalogue().of(finding.kind).code
     if finding.is_between_steps:
         return seen.phases.get(BETWEEN), outside_steps_s(facts.mean)
-    if code is Code.WHOLE_STEP:
+    if code is CodeScope.WHOLE_STEP:
         return seen.all_phases, facts.mean.cpu_step_s
-    if code is Code.REST:
+    if code is CodeScope.REST:
         return seen.phases.get(Phase.RESIDUAL.value), unexplained_s(facts.mean)
-    if code is Code.FETCHES and not facts.loader.workers:
+    if code is CodeScope.FETCHES and not facts.loader.workers:
         return seen.phases.get(Phase.INPUT.value), facts.mean.cpu_input_s
-    if code is Code.LATE_PHASE:
+    if code is CodeScope.LATE_PHASE:
         return _code_of_late(facts, finding)
     is_waiting = facts.clock == "cpu" and (blocked_share(facts) or 0.0) >= BLOCKED_SHARE
     phase = finding.phase
-    if code is Code.WAITING_PHASE and phase in COMPUTE and is_waiting:
+    if code is CodeScope.WAITING_PHASE and phase in COMPUTE and is_waiting:
         return seen.phases.get(phase.value), phase_s(facts.mean, phase)
     return None, None
 

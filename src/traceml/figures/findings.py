@@ -7,7 +7,7 @@ from typing import Any
 
 from traceml.figures.page import Fact, FindingCard, Span, Tone
 from traceml.figures.words import line
-from traceml.model.evidence import NOT_TOLD, Unit, label_of, unit_by_name
+from traceml.model.evidence import NOT_TOLD, EvidenceUnit, label_of, unit_by_name
 from traceml.model.finding import COMPUTE_CAUSES, Kind, Section, consequence
 from traceml.model.quantities import count, duration, memory, percent
 from traceml.summaries.record import FactSummary, Issue, SectionSummary, Summary, WhatIfSummary
@@ -34,14 +34,15 @@ _MOMENTS = tuple(
 """What happens once, and does not last."""
 _WEIGHTS = {"crit": 2, "warn": 1}
 _FORMATS: Mapping[str, Callable[[float], str]] = {
-    Unit.BYTES_PER_SECOND.value: lambda value: f"{memory(value)}/s",
-    Unit.BYTES.value: memory,
-    Unit.MILLISECONDS.value: lambda value: duration(value / 1e3),  # as the sentence above says it
-    Unit.SECONDS.value: duration,
-    Unit.SHARE.value: percent,
-    Unit.PERCENT.value: lambda value: percent(value / 100),
-    Unit.CELSIUS.value: lambda value: f"{value:.0f} °C",
-    Unit.WATTS.value: lambda value: f"{value:.0f} W",
+    EvidenceUnit.BYTES_PER_SECOND.value: lambda value: f"{memory(value)}/s",
+    EvidenceUnit.BYTES.value: memory,
+    # As the sentence above it says it.
+    EvidenceUnit.MILLISECONDS.value: lambda value: duration(value / 1e3),
+    EvidenceUnit.SECONDS.value: duration,
+    EvidenceUnit.SHARE.value: percent,
+    EvidenceUnit.PERCENT.value: lambda value: percent(value / 100),
+    EvidenceUnit.CELSIUS.value: lambda value: f"{value:.0f} °C",
+    EvidenceUnit.WATTS.value: lambda value: f"{value:.0f} W",
 }
 """By unit; any other number is a count, or has three digits."""
 

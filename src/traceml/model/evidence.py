@@ -11,7 +11,7 @@ Value = float | int | str | bool | None
 """`None` is not measured."""
 
 
-class Unit(str, Enum):
+class EvidenceUnit(str, Enum):
     """What the number of a piece of evidence counts."""
 
     MILLISECONDS = "ms"
@@ -34,7 +34,7 @@ class Piece:
 
     key: str
     value: Value
-    unit: Unit
+    unit: EvidenceUnit
     label: str
     is_told: bool = True
     """Whether people see it; some keys are for programs alone."""
@@ -69,50 +69,50 @@ class Evidence(Mapping[str, Value]):
 def in_ms(key: str, duration_s: float | None, label: str | None = None) -> Piece:
     """A time; it is measured in seconds, and told in milliseconds."""
     value = None if duration_s is None else duration_s * 1e3
-    return _piece(key, value, Unit.MILLISECONDS, label)
+    return _piece(key, value, EvidenceUnit.MILLISECONDS, label)
 
 
 def in_s(key: str, duration_s: float | None, label: str | None = None) -> Piece:
     """A long time, in seconds."""
-    return _piece(key, duration_s, Unit.SECONDS, label)
+    return _piece(key, duration_s, EvidenceUnit.SECONDS, label)
 
 
 def in_bytes(key: str, size: float | None, label: str | None = None) -> Piece:
     """An amount of memory."""
-    return _piece(key, size, Unit.BYTES, label)
+    return _piece(key, size, EvidenceUnit.BYTES, label)
 
 
 def in_bytes_per_s(key: str, rate: float | None, label: str | None = None) -> Piece:
     """A rate at which memory moves."""
-    return _piece(key, rate, Unit.BYTES_PER_SECOND, label)
+    return _piece(key, rate, EvidenceUnit.BYTES_PER_SECOND, label)
 
 
 def as_share(key: str, share: float | None, label: str | None = None) -> Piece:
     """A fraction of a whole, of 1."""
-    return _piece(key, share, Unit.SHARE, label)
+    return _piece(key, share, EvidenceUnit.SHARE, label)
 
 
 def in_celsius(key: str, degrees: float | None, label: str | None = None) -> Piece:
     """A temperature."""
-    return _piece(key, degrees, Unit.CELSIUS, label)
+    return _piece(key, degrees, EvidenceUnit.CELSIUS, label)
 
 
 def in_watts(key: str, watts: float | None, label: str | None = None) -> Piece:
     """A power."""
-    return _piece(key, watts, Unit.WATTS, label)
+    return _piece(key, watts, EvidenceUnit.WATTS, label)
 
 
 def as_number(key: str, number: float | None, label: str | None = None) -> Piece:
     """A count, or a number without a unit."""
-    return _piece(key, number, Unit.NUMBER, label)
+    return _piece(key, number, EvidenceUnit.NUMBER, label)
 
 
 def as_words(key: str, words: str | bool | None, label: str | None = None) -> Piece:
     """A text, or yes and no."""
-    return _piece(key, words, Unit.WORDS, label)
+    return _piece(key, words, EvidenceUnit.WORDS, label)
 
 
-def _piece(key: str, value: Value, unit: Unit, label: str | None) -> Piece:
+def _piece(key: str, value: Value, unit: EvidenceUnit, label: str | None) -> Piece:
     return Piece(key, value, unit, label or label_of(key), key not in NOT_TOLD)
 
 
@@ -138,14 +138,14 @@ NOT_TOLD = frozenset(
 """Said elsewhere beside a finding, or of no use to people."""
 
 _SUFFIXES = {
-    "_bytes_per_s": Unit.BYTES_PER_SECOND,
-    "_bytes": Unit.BYTES,
-    "_ms": Unit.MILLISECONDS,
-    "_s": Unit.SECONDS,
-    "_share": Unit.SHARE,
-    "_percent": Unit.PERCENT,
-    "_c": Unit.CELSIUS,
-    "_w": Unit.WATTS,
+    "_bytes_per_s": EvidenceUnit.BYTES_PER_SECOND,
+    "_bytes": EvidenceUnit.BYTES,
+    "_ms": EvidenceUnit.MILLISECONDS,
+    "_s": EvidenceUnit.SECONDS,
+    "_share": EvidenceUnit.SHARE,
+    "_percent": EvidenceUnit.PERCENT,
+    "_c": EvidenceUnit.CELSIUS,
+    "_w": EvidenceUnit.WATTS,
 }
 _SHARES = ("pressure", "skew", "utilisation", "utilization")
 _LABELS = {
@@ -189,10 +189,10 @@ def label_of(key: str) -> str:
     return " ".join(_WORDS.get(word, word) for word in plain.split("_") if word)
 
 
-def unit_by_name(key: str) -> Unit:
+def unit_by_name(key: str) -> EvidenceUnit:
     """The unit that a number's key suggests, where a file of another package says none."""
     for suffix, unit in _SUFFIXES.items():
         if key.endswith(suffix):
             return unit
     is_share = any(key.startswith(share) or key.endswith(share) for share in _SHARES)
-    return Unit.SHARE if is_share else Unit.NUMBER
+    return EvidenceUnit.SHARE if is_share else EvidenceUnit.NUMBER

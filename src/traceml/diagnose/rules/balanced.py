@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traceml.diagnose.account import rest_s, unexplained_s
-from traceml.diagnose.rule import Code, Doc, Role, Rule
+from traceml.diagnose.rule import CodeScope, Doc, Rule, RuleRole
 from traceml.facts.facts import Facts, share
 from traceml.model.evidence import Evidence, as_share, as_words, in_ms
 from traceml.model.finding import Finding, Kind, Section, Severity
@@ -51,8 +51,8 @@ RULE = Rule(
     kind=KIND,
     section=Section.STEP_TIME,
     check=check,
-    role=Role.FALLBACK,
-    code=Code.REST,
+    role=RuleRole.FALLBACK,
+    code=CodeScope.REST,
     doc=Doc(
         severities="info",
         says="nothing stands out",

@@ -8,7 +8,7 @@ measured parts of compute: what was not measured could only add to them.
 from __future__ import annotations
 
 from traceml.diagnose import advice
-from traceml.diagnose.rule import Code, Doc, Rule
+from traceml.diagnose.rule import CodeScope, Doc, Rule
 from traceml.facts.facts import Facts, share
 from traceml.model.evidence import Evidence, as_number, as_share, as_words, in_ms
 from traceml.model.finding import Finding, Kind, Section, Severity
@@ -171,7 +171,7 @@ RULE = Rule(
     section=Section.STEP_TIME,
     check=check,
     measure=lambda facts, _: share(facts.mean.compute_at_least_s, facts.mean.step_s),
-    code=Code.WAITING_PHASE,
+    code=CodeScope.WAITING_PHASE,
     doc=Doc(
         severities="info, warn",
         says="forward, backward and optimizer fill the step",

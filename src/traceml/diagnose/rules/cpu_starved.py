@@ -11,7 +11,17 @@ from dataclasses import dataclass
 from traceml.diagnose import advice
 from traceml.diagnose.explain import STRAGGLERS
 from traceml.diagnose.host_time import host_delays_count
-from traceml.diagnose.rule import GPU_IDLE, HOST_DELAYS, Doc, Remedy, Role, Rule, Turn, Where, lost
+from traceml.diagnose.rule import (
+    GPU_IDLE,
+    HOST_DELAYS,
+    Doc,
+    Remedy,
+    Rule,
+    RuleRole,
+    Turn,
+    Where,
+    lost,
+)
 from traceml.diagnose.uneven import held_up
 from traceml.facts.facts import Facts
 from traceml.model.evidence import Evidence, as_number, as_share, in_bytes_per_s
@@ -180,7 +190,7 @@ RULE = Rule(
     kind=KIND,
     section=Section.STEP_TIME,
     check=check,
-    role=Role.CAUSE,
+    role=RuleRole.CAUSE,
     explains=(
         Kind.INPUT_BOUND,
         *HOST_DELAYS,

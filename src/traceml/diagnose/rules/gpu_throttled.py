@@ -6,7 +6,7 @@ cannot be told from those of others.
 
 from __future__ import annotations
 
-from traceml.diagnose.rule import Doc, Role, Rule, Where
+from traceml.diagnose.rule import Doc, Rule, RuleRole, Where
 from traceml.facts.facts import Facts
 from traceml.facts.sensors import GpuFacts
 from traceml.model.evidence import Evidence, as_number, as_share, as_words, in_celsius, in_watts
@@ -85,7 +85,7 @@ RULE = Rule(
     kind=KIND,
     section=Section.STEP_TIME,
     check=check,
-    role=Role.CAUSE,
+    role=RuleRole.CAUSE,
     explains=(Kind.COMPUTE_STRAGGLER, Kind.SLOWDOWN),
     where=Where.ANYWHERE,
     doc=Doc(

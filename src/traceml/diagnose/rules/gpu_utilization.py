@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from traceml.diagnose.rule import Doc, Role, Rule
+from traceml.diagnose.rule import Doc, Rule, RuleRole
 from traceml.facts.facts import Facts
 from traceml.model.evidence import Evidence, as_number, as_share
 from traceml.model.finding import Finding, Kind, Section, Severity
@@ -57,7 +57,7 @@ RULE = Rule(
     kind=KIND,
     section=Section.SYSTEM,
     check=check,
-    role=Role.CONTEXT,
+    role=RuleRole.CONTEXT,
     doc=Doc(
         severities="info, warn",
         says="the GPUs mostly have no work",

@@ -9,7 +9,7 @@ could be won is said only where those counters were read often enough while step
 from __future__ import annotations
 
 from traceml.diagnose import advice
-from traceml.diagnose.rule import GPU_IDLE, Code, Doc, Remedy, Rule, Turn, Where, lost
+from traceml.diagnose.rule import GPU_IDLE, CodeScope, Doc, Remedy, Rule, Turn, Where, lost
 from traceml.facts.facts import Facts
 from traceml.facts.times import StepTimes
 from traceml.model.evidence import Evidence, as_number, as_share, as_words, in_ms
@@ -101,7 +101,7 @@ RULE = Rule(
     where=Where.ON_THE_HOST,
     turn=Turn.GPU_IDLE,
     what_if=Remedy("with a GPU that is always in use", lost),
-    code=Code.WHOLE_STEP,
+    code=CodeScope.WHOLE_STEP,
     doc=Doc(
         severities="info, warn, crit",
         says="the GPU waits for the host to launch its work",

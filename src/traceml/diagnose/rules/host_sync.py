@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from traceml.diagnose.host_time import MANY_SYNCS, Part, finding_of, host_cause, spent_on
 from traceml.diagnose.lines import Line
-from traceml.diagnose.rule import Code, Doc, Remedy, Turn, lost
+from traceml.diagnose.rule import CodeScope, Doc, Remedy, Turn, lost
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind
 from traceml.model.quantities import duration
@@ -78,7 +78,7 @@ RULE = host_cause(
     part,
     turn=Turn.HOST_WAITED,
     what_if=Remedy("without waiting for the device", lost),
-    code=Code.REST,
+    code=CodeScope.REST,
     doc=Doc(
         severities="info, warn, crit",
         says="waiting for the device leaves it without work",

@@ -5,7 +5,7 @@ It hides nothing: whatever the ranks that were seen show is said beside it.
 
 from __future__ import annotations
 
-from traceml.diagnose.rule import Doc, Role, Rule
+from traceml.diagnose.rule import Doc, Rule, RuleRole
 from traceml.facts.facts import Facts
 from traceml.model.evidence import Evidence, as_number
 from traceml.model.finding import Finding, Kind, Section, Severity
@@ -77,7 +77,7 @@ RULE = Rule(
     kind=KIND,
     section=Section.STEP_TIME,
     check=check,
-    role=Role.REMARK,
+    role=RuleRole.REMARK,
     doc=Doc(
         severities="info, warn",
         says="ranks, or most of the steps, are missing",

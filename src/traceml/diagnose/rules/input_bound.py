@@ -9,7 +9,7 @@ import math
 
 from traceml.diagnose.account import is_largest
 from traceml.diagnose.lines import Line, quieter, severity
-from traceml.diagnose.rule import GPU_IDLE, Code, Doc, Remedy, Rule, Turn
+from traceml.diagnose.rule import GPU_IDLE, CodeScope, Doc, Remedy, Rule, Turn
 from traceml.diagnose.stalls import few_steps_of, stalled
 from traceml.diagnose.what_if import without_phase
 from traceml.facts.facts import Facts, phase_s, share
@@ -218,7 +218,7 @@ RULE = Rule(
     turn=Turn.PHASE,
     what_if=Remedy("without the input wait", without_phase(Phase.INPUT)),
     measure=lambda facts, _: facts.typical_share(Phase.INPUT),
-    code=Code.FETCHES,
+    code=CodeScope.FETCHES,
     doc=Doc(
         severities="info, warn, crit",
         says="the step waits for data",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceml.diagnose.rule import Role, Rule
+from traceml.diagnose.rule import Rule, RuleRole
 from traceml.facts.facts import Facts
 from traceml.model.evidence import Evidence, in_bytes
 from traceml.model.finding import Finding, Kind, Section, Severity
@@ -37,5 +37,5 @@ RULE = Rule(
     kind=KIND,
     section=Section.STEP_MEMORY,
     check=check,
-    role=Role.FALLBACK,
+    role=RuleRole.FALLBACK,
 )

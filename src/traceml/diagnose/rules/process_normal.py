@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceml.diagnose.rule import Role, Rule
+from traceml.diagnose.rule import Rule, RuleRole
 from traceml.facts.facts import Facts
 from traceml.model.evidence import Evidence, as_number
 from traceml.model.finding import Finding, Kind, Section, Severity
@@ -26,5 +26,5 @@ RULE = Rule(
     kind=KIND,
     section=Section.PROCESS,
     check=check,
-    role=Role.FALLBACK,
+    role=RuleRole.FALLBACK,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceml.diagnose.rule import Doc, Remedy, Role, Rule, Turn, Where, lost
+from traceml.diagnose.rule import Doc, Remedy, Rule, RuleRole, Turn, Where, lost
 from traceml.facts.facts import Facts
 from traceml.facts.onset import growth_by_phase
 from traceml.model.evidence import Evidence, as_number, as_words, in_ms
@@ -70,7 +70,7 @@ RULE = Rule(
     kind=KIND,
     section=Section.STEP_TIME,
     check=check,
-    role=Role.REMARK,
+    role=RuleRole.REMARK,
     where=Where.ANYWHERE,
     turn=Turn.CHANGE,
     what_if=Remedy("had it stayed as fast as before", lost),

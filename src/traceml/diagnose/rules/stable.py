@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceml.diagnose.rule import Doc, Role, Rule
+from traceml.diagnose.rule import Doc, Rule, RuleRole
 from traceml.facts.facts import Facts
 from traceml.facts.loss_values import LossScale
 from traceml.facts.losses import LossFacts
@@ -84,7 +84,7 @@ RULE = Rule(
     kind=KIND,
     section=Section.STABILITY,
     check=check,
-    role=Role.FALLBACK,
+    role=RuleRole.FALLBACK,
     doc=Doc(
         severities="info",
         says="the run came to its end, and its loss stayed a number",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceml.diagnose.rule import Doc, Role, Rule
+from traceml.diagnose.rule import Doc, Rule, RuleRole
 from traceml.facts.facts import Facts
 from traceml.model.evidence import Evidence, as_number, as_share
 from traceml.model.finding import Finding, Kind, Section, Severity
@@ -29,7 +29,7 @@ RULE = Rule(
     kind=KIND,
     section=Section.SYSTEM,
     check=check,
-    role=Role.FALLBACK,
+    role=RuleRole.FALLBACK,
     doc=Doc(
         severities="info",
         says="nothing to act on",

@@ -5,7 +5,7 @@ Silent where the GPUs of the run cannot be told from those of others.
 
 from __future__ import annotations
 
-from traceml.diagnose.rule import Doc, Role, Rule
+from traceml.diagnose.rule import Doc, Rule, RuleRole
 from traceml.facts.facts import Facts
 from traceml.model.evidence import Evidence, as_number, as_share
 from traceml.model.finding import Finding, Kind, Section, Severity
@@ -51,7 +51,7 @@ RULE = Rule(
     kind=KIND,
     section=Section.SYSTEM,
     check=check,
-    role=Role.CONTEXT,
+    role=RuleRole.CONTEXT,
     doc=Doc(
         severities="info, warn",
         says="some GPUs work while others wait",

@@ -14,7 +14,7 @@ from traceml.diagnose import outside_steps
 from traceml.diagnose.account import is_largest, outside_steps_s, unexplained_s
 from traceml.diagnose.catalogue import catalogue
 from traceml.diagnose.lines import Line, louder, severity
-from traceml.diagnose.rule import GPU_IDLE, Code, Doc, Remedy, RestPart, Rule, Turn
+from traceml.diagnose.rule import GPU_IDLE, CodeScope, Doc, Remedy, RestPart, Rule, Turn
 from traceml.diagnose.stalls import few_steps_of, stalled
 from traceml.diagnose.user_code import rest_parts
 from traceml.facts.facts import Facts, share
@@ -195,7 +195,7 @@ RULE = Rule(
         "of wall time without what passes between steps", _without_outside, between=True
     ),
     measure=_share_now,
-    code=Code.REST,
+    code=CodeScope.REST,
     doc=Doc(
         severities="info, warn, crit",
         says="time goes neither into the model's work nor into a measured wait",
