@@ -1,9 +1,11 @@
-# Two words for newcomers: `make demo` and `make test`. Each needs Python, pip and make, nothing else.
+# Three words for newcomers: `make demo`, `make quick` and `make test`. Each needs Python, pip and make,
+# nothing else.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+READY_INTEGRATIONS := $(VENV)/.ready-integrations
 
 VIEWER := src/traceml/web/viewer
 PACKAGES := $(VIEWER)/node_modules/.package-lock.json
@@ -12,14 +14,27 @@ WITH_NPM := cd $(VIEWER) && PATH="$$PATH:$(CURDIR)/$(BIN)"
 # The CPU build of torch; a machine with its own torch may say TORCH=torch, or another version.
 TORCH ?= torch==2.13.0
 
-.PHONY: demo test check bench faults gpu wheels docs pictures clean
+# Tests mostly wait for processes, so that every core gets a worker; more than four want much memory.
+WORKERS ?= logical
+PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 4
+INTEGRATIONS := tests/integrations
+
+.PHONY: demo test quick test-integrations check bench faults gpu wheels docs pictures clean
 
 demo: $(READY)
 	$(BIN)/traceml demo
 
+# Everything but the tests with heavy packages of others.
 test: $(READY)
 	.ci/browser
-	$(BIN)/python -m pytest
+	$(PYTEST) --ignore $(INTEGRATIONS)
+
+# What starts no process, for the inner loop; what takes long nevertheless is listed at the end.
+quick: $(READY)
+	$(PYTEST) --ignore $(INTEGRATIONS) -m 'not slow' --durations 10 --durations-min 1
+
+test-integrations: $(READY_INTEGRATIONS)
+	$(PYTEST) $(INTEGRATIONS)
 
 check: $(READY) $(PACKAGES)
 	$(BIN)/ruff check .
@@ -78,3 +93,7 @@ $(READY): pyproject.toml hatch_build.py $(shell find $(VIEWER) -name node_module
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all,dev]'
 	touch $(READY)
+
+$(READY_INTEGRATIONS): $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[integrations]'
+	touch $(READY_INTEGRATIONS)

@@ -19,8 +19,9 @@ BROWSER = "TRACEML_BROWSER"
 REQUIRED = "TRACEML_BROWSER_REQUIRED"
 """Set by CI: without a browser its tests fail, where they would be skipped."""
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-PATIENCE_MS = 30_000
-"""How long anything on a page may take to appear; nothing is expected to come near it."""
+PATIENCE_MS = 90_000
+"""How long anything on a page may take to appear; nothing comes near it, not even on a machine that
+is busy."""
 FOREIGN = "elsewhere.test"
 """A name that leads to this machine, as a stranger's DNS could have it."""
 

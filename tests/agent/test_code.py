@@ -15,6 +15,8 @@ from traceml.agent.alive import is_alive, process_of
 from traceml.agent.code import look_at_code
 from traceml.model.lineage import ChangedFile, Code
 
+pytestmark = pytest.mark.slow  # all of them ask git
+
 
 def _look(folder: Path, left_s: float = 60.0) -> tuple[Code | None, str]:
     return look_at_code(folder, folder / "logs", lambda: left_s)

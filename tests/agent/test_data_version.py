@@ -60,6 +60,7 @@ def test_dvc_files_say_which_data_they_stand_for(tmp_path: Path) -> None:
     assert list(_dvc(tmp_path)) == ["data/images"]
 
 
+@pytest.mark.slow
 def test_no_dvc(tmp_path: Path) -> None:
     assert _dvc(tmp_path) == {}
 

@@ -11,7 +11,7 @@ import pytest
 
 from factories import make_run
 from failing import report, standing, with_stall
-from processes import TRACEML, started, wait_until
+from processes import PATIENCE_S, TRACEML, started, wait_until
 from replay import ReplayedRing, with_part
 from traceml.agent import live
 from traceml.agent.live import Live
@@ -231,7 +231,7 @@ def test_a_real_run_says_live_that_its_input_became_slow_and_prints_nothing_of_i
 
         change = wait_until(slow, "input is found to be slow")[0]
         running.process.terminate()
-        running.process.wait(60)
+        running.process.wait(PATIENCE_S)
     assert change["severity"] == "crit"
     assert abs(change["since_step"] - 101) <= 2
     assert change["step"] - change["since_step"] <= 5 / 0.085 + 30

@@ -13,7 +13,7 @@ from threading import Thread
 import pytest
 
 from fake_nvml import FakeCounters
-from processes import wait_until
+from processes import PATIENCE_S, wait_until
 from ring_steps import write_steps
 from traceml.agent import loop
 from traceml.agent.loop import Agent
@@ -21,6 +21,8 @@ from traceml.api.run import RunOptions, new_run
 from traceml.store import folder as folders
 from traceml.store import samples
 from traceml.trace.session import Session
+
+pytestmark = pytest.mark.slow  # an agent asks git about the code
 
 
 @pytest.fixture
@@ -56,7 +58,7 @@ class _Following:
         os.close(self.control)
 
     def finish(self) -> bool:
-        self._thread.join(30)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
         return self.result[0]
 
@@ -243,7 +245,7 @@ def test_left_alone_it_ends_the_training_and_then_itself(folder: Path) -> None:
         following.tell({"training_pid": training.pid})
         following.hang_up()
         assert following.finish()
-        assert training.wait(30) == -15
+        assert training.wait(PATIENCE_S) == -15
     ending = folders.read_ending(folder)
     assert ending is not None
     assert ending.exit_status is None

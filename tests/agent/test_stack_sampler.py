@@ -101,6 +101,7 @@ def test_where_py_spy_may_not_attach_the_signal_is_asked_for_sparingly(
     assert MAX_SIGNALS <= 20
 
 
+@pytest.mark.slow
 def test_a_process_that_has_gone_is_no_refusal(tmp_path: Path) -> None:
     sampler = StackSampler(str(program(tmp_path, "exit 1")))
     gone = Target(0, 2**22 + 1, tmp_path / "none.stacks")
@@ -147,6 +148,7 @@ def recording(folder: Path) -> Path:
     )
 
 
+@pytest.mark.slow
 def test_after_the_first_bursts_the_pauses_grow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +172,7 @@ def test_after_the_first_bursts_the_pauses_grow(
     assert BURST_S <= 3.0
 
 
+@pytest.mark.slow
 def test_a_burst_under_way_at_the_end_of_the_run_is_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,6 +199,7 @@ def test_nobody_is_looked_at_while_nothing_is_wrong(
     assert not (tmp_path / "calls").exists()
 
 
+@pytest.mark.slow
 def test_ranks_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     sampler = StackSampler(str(recording(tmp_path)), Clock())

@@ -144,6 +144,7 @@ def test_the_users_line_is_told_from_where_the_script_was_started() -> None:
     assert users_line(stack[:1], "/job") is None
 
 
+@pytest.mark.slow
 def test_nobody_is_signalled_who_would_die_of_it() -> None:
     with psutil.Popen([sys.executable, "-c", "input()"], stdin=-1) as bystander:
         assert not ask(bystander.pid)

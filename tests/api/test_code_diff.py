@@ -93,6 +93,7 @@ def _dirty(folder: Path, patch: str, found: str = "a" * 40) -> Version:
     return _run_of(found, folder, dirty=True, changes=Changes(patch))
 
 
+@pytest.mark.slow
 def test_what_was_not_committed_is_told_apart(tmp_path: Path, elsewhere: Path) -> None:
     a, b = _dirty(tmp_path / "first", "+lr = 1\n"), _dirty(tmp_path / "second", "+lr = 2\n")
     stat, full = code_stat(a, b, elsewhere), code_diff(a, b, elsewhere)

@@ -12,7 +12,7 @@ import pytest
 
 from factories import make_run
 from failing import failed, report
-from processes import TRACEML, started, wait_until
+from processes import PATIENCE_S, TRACEML, started, wait_until
 from run_folders import write_rank, write_run
 from traceml.agent.close import summarise
 from traceml.api.watch import RunWatch, comparison_page
@@ -254,7 +254,7 @@ def test_a_real_run_is_followed_while_it_trains(tmp_path: Path) -> None:
         reached = lines(page, "step-time").at[-1]
         wait_until(lambda: lines(watch.page(), "step-time").at[-1] > reached, "it goes on")
         running.process.terminate()
-        running.process.wait(60)
+        running.process.wait(PATIENCE_S)
         page = wait_until(
             lambda: None if (now := watch.page()).head.state == "live" else now, "it has ended"
         )

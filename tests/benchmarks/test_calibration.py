@@ -7,6 +7,8 @@ import pytest
 
 from benchmarks import calibration
 
+pytestmark = pytest.mark.slow  # hundreds of comparisons each
+
 TRIALS = 400
 MOST_FALSE, FEWEST_FOUND = 0.05, 0.90
 COVERAGE = 0.93, 0.97

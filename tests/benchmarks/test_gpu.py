@@ -33,13 +33,14 @@ from benchmarks.jobs.run import run_traced
 from benchmarks.jobs.scripts import gpu_turn
 
 from benchmarks import commands
-from processes import wait_until
+from processes import PATIENCE_S, wait_until
 from traceml.store.load import load_run
 
 TURN_TAKER = """\
 import json, os, sys, time
 sys.path.insert(0, sys.argv[1])
 from gpu_turn import wait_for_turn
+open(f"waits-{os.getpid()}", "w").close()
 wait_for_turn()
 wait_for_turn()
 began = time.monotonic()
@@ -47,7 +48,9 @@ if not os.fork():  # a worker that is still there when its program is not
     os.setsid()
     time.sleep(60)
     os._exit(0)
-time.sleep(0.2)
+while len([name for name in os.listdir() if name.startswith("waits-")]) < 3:
+    time.sleep(0.01)  # whoever is first gives the others time to come, and to wait
+time.sleep(1)
 print(json.dumps([began, time.monotonic()]))
 """
 
@@ -78,10 +81,10 @@ def test_one_program_at_a_time_has_its_turn_and_its_children_hold_up_nobody(
     outputs = [tmp_path / f"output{number}" for number in range(3)]
     for number, output in enumerate(outputs):
         with output.open("wb") as stream:
-            outputs[number] = (output, subprocess.Popen(taker, stdout=stream))
+            outputs[number] = (output, subprocess.Popen(taker, stdout=stream, cwd=tmp_path))
     texts = []
     for output, process in outputs:
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_S) == 0
         texts.append(output.read_text())
     turns = sorted(json.loads(text.splitlines()[-1]) for text in texts)
     for (_, ended), (began, _) in pairwise(turns):
@@ -198,7 +201,8 @@ def test_a_program_that_takes_too_long_is_ended_with_its_children(tmp_path) -> N
         "print(child.pid, flush=True)\n"
         "time.sleep(300)\n"
     )
-    ended = commands.run_to_end([sys.executable, "-c", code], timeout_s=3.0)
+    python = [sys.executable, "-S"]  # which starts in a moment, so that the time is up long after
+    ended = commands.run_to_end([*python, "-c", code], timeout_s=3.0)
     assert ended.status is None
     child = int(ended.output)
     wait_until(lambda: not psutil.pid_exists(child) or _is_zombie(child), "the child has ended")

@@ -260,6 +260,7 @@ def of_commit(folder: Path, name: str, commit: str, patch: str = "") -> None:
         (folder / "logs" / name / "diff.patch").write_text(patch)
 
 
+@pytest.mark.slow
 def test_code_that_was_not_committed_is_shown_and_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -271,6 +272,7 @@ def test_code_that_was_not_committed_is_shown_and_written(
     assert "++lr = 2" in Path("x.diff").read_text()
 
 
+@pytest.mark.slow
 def test_code_that_is_the_same_writes_no_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -88,6 +88,7 @@ def test_an_interval_of_a_large_difference_knows_how_badly_a_is_known() -> None:
     assert 180 <= held <= 200
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.floats(50, 150), min_size=6, max_size=6))
 def test_an_interval_leaves_room_for_no_change_where_the_verdict_does(

@@ -113,6 +113,7 @@ def test_a_phase_is_no_verdict_where_its_steps_vary_as_much() -> None:
     assert "the steps of each run vary as much" in verdict.why
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to_ms", [1.0, 30.0], ids=["mended", "unchanged"])
 def test_the_interval_holds_the_true_difference_as_often_as_it_says(to_ms: float) -> None:
     """Of the phase and of the step, near no change and far from it.

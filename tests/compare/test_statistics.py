@@ -70,6 +70,7 @@ def test_holm_is_holms_own_example() -> None:
     assert found == pytest.approx({"d": 0.02, "a": 0.03, "c": 0.06, "b": 0.06})
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(max_size=3), st.floats(0, 1), max_size=8))
 def test_holm_only_ever_raises_p_and_keeps_the_order(p_values: dict[str, float]) -> None:
     found = holm(p_values)

@@ -159,6 +159,7 @@ def in_use(run: RunRecords, utilisation: float | None) -> RunRecords:
     return run if utilisation is None else count_gpus(run, busy_share=utilisation)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(runs())
 def test_every_diagnosis_fits_the_account_of_time(run: RunRecords) -> None:

@@ -30,6 +30,7 @@ def changes(run: RunRecords) -> int:
 # An onset in mid-run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "part_ms", "ranks", "kind"),
     [
@@ -64,6 +65,7 @@ def test_a_mild_fault_is_shown_in_time_though_most_of_the_window_has_none_of_it(
     assert lead.finding.share == pytest.approx(6 / 42, rel=0.1)
 
 
+@pytest.mark.slow
 def test_steps_of_a_second_need_few_of_them() -> None:
     run = make_run(steps=160, input_ms=10, forward_ms=300, backward_ms=600, optimizer_ms=50)
     run = with_part(run, "input", 500.0, slice(120, None))
@@ -148,6 +150,7 @@ def test_a_handful_of_steps_says_nothing() -> None:
 # Steadiness
 
 
+@pytest.mark.slow
 def test_a_run_on_the_warning_line_does_not_flicker() -> None:
     """Its windows lie on both sides of 10 % again and again."""
     random = np.random.default_rng(1)
@@ -162,6 +165,7 @@ def test_a_run_on_the_warning_line_does_not_flicker() -> None:
     assert len(leads(looks)) <= 2
 
 
+@pytest.mark.slow
 def test_a_run_that_drifts_across_the_critical_line_does_not_flicker() -> None:
     drift_ms = 9.0 + 0.8 * np.sin(np.arange(8000) / 300)
     looks = list(replay(with_part(make_run(steps=8000), "input", drift_ms)))
@@ -172,6 +176,7 @@ def test_a_run_that_drifts_across_the_critical_line_does_not_flicker() -> None:
     assert len(leads(looks)) == 1
 
 
+@pytest.mark.slow
 def test_two_causes_of_like_cost_do_not_take_turns() -> None:
     random = np.random.default_rng(2)
     run = make_run(steps=6000, h2d_ms=15.0)
@@ -180,6 +185,7 @@ def test_two_causes_of_like_cost_do_not_take_turns() -> None:
     assert changes(run) <= 2
 
 
+@pytest.mark.slow
 def test_a_fault_that_comes_and_goes_every_other_second_is_one_finding() -> None:
     wait_ms = np.where(np.arange(6000) // SECOND_STEPS % 2, 20.0, 1.0)
     assert changes(with_part(make_run(steps=6000), "input", wait_ms)) <= 2
@@ -221,6 +227,7 @@ def test_a_rest_that_became_communication_is_a_rest_no_longer() -> None:
     goes_in_time(map_steps(run, cure), Kind.WAIT_HEAVY, 1500)
 
 
+@pytest.mark.slow
 def test_waiting_for_a_late_rank_is_no_transfer() -> None:
     """The mean wait is longer than before, and the last to arrive waits for nothing."""
     run = make_run(ranks=4, steps=3000, communication_ms=15.0)
@@ -231,6 +238,7 @@ def test_waiting_for_a_late_rank_is_no_transfer() -> None:
     goes_in_time(run, Kind.COMM_BOUND, 1500)
 
 
+@pytest.mark.slow
 def test_another_straggling_rank_is_another_finding() -> None:
     run = make_run(ranks=4, steps=2400, communication_ms=1.0)
     for rank, steps in ((1, slice(400, 1200)), (3, slice(1200, None))):

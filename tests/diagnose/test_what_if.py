@@ -191,6 +191,7 @@ def test_a_prediction_lies_between_nothing_and_the_step(
         assert found.saved_s == pytest.approx(found.step_s - found.predicted_s)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.integers(1, 4), st.tuples(*[parts] * 6), parts, st.booleans(), st.floats(1.0, 20.0))
 def test_slower_by_a_factor_is_predicted_slower_by_it(

@@ -74,6 +74,7 @@ def test_every_page_is_strict_json_and_whole(name: str, state: str) -> None:
     check(run_page(build(run, 0.0, "0"), standing, History()))
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_removing_a_measurement_never_breaks_the_page(data: st.DataObject) -> None:

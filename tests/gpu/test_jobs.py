@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[2]))
-
 from benchmarks.jobs.catalog import JOBS, Job
 from benchmarks.jobs.run import run_and_judge, run_plain
 

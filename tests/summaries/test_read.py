@@ -328,6 +328,7 @@ def assert_read_or_refused(path: Path) -> None:
         assert msgspec.json.decode(msgspec.json.encode(summary), type=Summary) == summary
 
 
+@pytest.mark.slow
 @settings(
     max_examples=300,
     deadline=None,
@@ -408,6 +409,7 @@ def cut(document: Any, chance: random.Random) -> bytes:
     return content[: chance.randrange(len(content))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoil", [replaced, renamed, damaged, cut])
 def test_ten_thousand_malformed_summaries_are_refused_or_compared(
     tmp_path: Path, spoil: Callable[[Any, random.Random], bytes]

@@ -27,15 +27,16 @@ from traceml.trace.ddp import FIRST_SAMPLES, LAST_GRADIENTS
 SCRIPT = Path(__file__).parents[1] / "distributed_training.py"
 AT_ONCE = 2
 """Two small jobs at a time: they mostly sleep."""
-DELAY_MS = 20
+STEPS = 12
+DELAY_MS = 40
 """Per rank of the job: the more ranks share the cores, the more each step is late by itself."""
-CLEARLY = 0.8
-"""Of the delay: the rest is noise of a busy machine."""
+CLEARLY = 0.7
+"""Of the delay: the rest is noise, of a machine that is busy with other things as well."""
 
 LATE = {
     "several backward passes": (2, 1, "--nested", "--backwards", "2"),
     "optimizer, four ranks": (4, 2, "--where", "optimizer"),
-    "between phases, eight ranks": (8, 5, "--where", "between", "--steps", "12"),
+    "between phases, eight ranks": (8, 5, "--where", "between"),
     "forward of the rank that broadcasts": (2, 0, "--where", "forward", "--buffers"),
     "other parameters in every step": (2, 0, "--branches"),
     "accumulation and a hook": (2, 1, "--micro-batches", "2", "--own-hook"),
@@ -57,7 +58,7 @@ class Job:
     def __init__(self, name, cwd, traced):
         ranks, late, *words = ALL[name]
         self.delay_ms = DELAY_MS * ranks
-        words = ["--late-rank", late, "--delay-ms", self.delay_ms, *words]
+        words = ["--steps", STEPS, "--late-rank", late, "--delay-ms", self.delay_ms, *words]
         options = ["--nproc-per-node", ranks, *([] if traced else ["--disable-traceml"])]
         cwd.mkdir()
         command = [TRACEML, "run", *options, SCRIPT, "--args", *words]

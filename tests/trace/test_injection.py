@@ -119,26 +119,6 @@ def test_a_launcher_killed_over_torchrun_leaves_nothing(tmp_path: Path) -> None:
     done.assert_nothing_is_left()
 
 
-def test_accelerate(tmp_path: Path) -> None:
-    script = """\
-import torch
-from accelerate import Accelerator
-accelerator = Accelerator()
-model = torch.nn.Linear(4, 4)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-data = torch.utils.data.DataLoader(torch.ones(12, 4), batch_size=2)
-model, optimizer, data = accelerator.prepare(model, optimizer, data)
-for batch in data:
-    optimizer.zero_grad()
-    accelerator.backward(model(batch).sum())
-    optimizer.step()
-"""
-    command = ["run", "--", "accelerate", "launch", "--cpu", "--num_processes", "1", "train.py"]
-    done = run_traceml(command, tmp_path, script)
-    assert (done.status, done.steps) == (0, 6), done.stderr
-    done.assert_nothing_is_left()
-
-
 def test_spawned_ranks_are_traced_and_loader_workers_are_not(tmp_path: Path) -> None:
     script = """\
 import os

@@ -178,6 +178,7 @@ class AtOurLine:
         return self._trace
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_explicit", [False, True], ids=["found steps", "explicit steps"])
 def test_an_interruption_at_any_line_of_ours_arrives_and_leaves_the_next_steps_whole(
     traced, on_alarm, is_explicit

@@ -29,7 +29,8 @@ from traceml.trace import loaders
 from traceml.trace.loaders import ReadyBatches
 
 COLLATING_S = 0.01
-PREPARING_S = 0.02
+PREPARING_S = 0.05
+"""Far above what a busy machine adds to a step that does next to nothing."""
 
 
 class Samples(Dataset):
@@ -98,11 +99,13 @@ def test_an_error_while_collating_is_the_users_to_catch(traced):
         next(iter(DataLoader(Samples(8), collate_fn=broken)))
 
 
+@pytest.mark.slow
 def test_what_workers_collate_is_not_measured(traced):
     train(DataLoader(Samples(16), batch_size=4, collate_fn=slow_collate, num_workers=1))
     assert (traced.complete()["collate_ns"] == NOT_MEASURED).all()
 
 
+@pytest.mark.slow
 def test_a_loader_whose_workers_cannot_keep_up_is_seen_empty(traced):
     train(DataLoader(Samples(20, PREPARING_S), num_workers=1))
     watched, empty = _readiness(traced.complete())
@@ -110,6 +113,7 @@ def test_a_loader_whose_workers_cannot_keep_up_is_seen_empty(traced):
     assert empty[1:].mean() > 0.5  # while the model is looked for, they get ahead
 
 
+@pytest.mark.slow
 def test_a_loader_whose_workers_run_ahead_is_not(traced):
     train(DataLoader(Samples(20), num_workers=1), compute_s=PREPARING_S)
     watched, empty = _readiness(traced.complete())
@@ -288,6 +292,7 @@ def test_a_plain_list_will_do_as_a_sampler(traced):
     assert sources.of_loader(loader) == sources.of_iterator(iter(loader)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("explicit", [False, True], ids=["found steps", "explicit steps"])
 def test_the_workers_that_are_noted_are_the_training_loaders(traced, explicit):
     """The loader for validation shares the dataset, and has other workers."""

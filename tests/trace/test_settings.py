@@ -132,6 +132,7 @@ def test_a_new_optimizer_is_told_and_no_number_of_them_floods_the_ring(traced):
     assert len(messages) <= MAX_MESSAGES
 
 
+@pytest.mark.slow
 def test_the_loader_that_training_fetches_from_is_told(traced):
     net = make_net()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)

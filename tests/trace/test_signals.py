@@ -103,7 +103,7 @@ def storm(kind, send):
             time.sleep(moments.uniform(0, 0.002))
             sent += 1
             send()
-            if not ready.wait(5.0):
+            if not ready.wait(60.0):
                 break  # it is lost
         over = True
 

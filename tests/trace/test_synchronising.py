@@ -123,6 +123,7 @@ def test_tensors_have_their_own_methods_again_afterwards(request):
     assert bool(torch.ones(1))
 
 
+@pytest.mark.slow
 def test_compiled_code_that_reads_values_compiles_as_before(request):
     plain = _compile_and_read()
     request.getfixturevalue("watched")

@@ -116,7 +116,8 @@ def test_nobody_is_looked_for_when_nobody_looks() -> None:
         viewer = channel.join()
         await told(viewer, 2)
         channel.leave(viewer)
-        await asyncio.sleep(0.05)
+        assert channel._follower is not None
+        await channel._follower  # a look that was under way is over
         looks = source.looks
         await asyncio.sleep(0.1)
         assert source.looks == looks

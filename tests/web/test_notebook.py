@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import nbclient
-import nbformat
 import psutil
 import pytest
 
@@ -123,31 +121,6 @@ assert traceml.show()._repr_html_() == shown._repr_html_(), "one server for all 
 print(shown._repr_html_(), threading.active_count(), flush=True)
 print(repr(shown), flush=True)
 """
-
-
-def test_a_real_notebook_draws_it_live_and_finished(logs: Path, tmp_path: Path) -> None:
-    cells = [
-        "import traceml\ntraceml.init(run_name='cells')",
-        STEPS + "take_steps(40)",
-        "traceml.show()",
-        f"traceml.show(['a', 'b'], logs_dir={str(logs)!r})",
-        "print(*[each.pid for each in __import__('psutil').Process().children()])",
-    ]
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    nbclient.NotebookClient(
-        notebook, timeout=60, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
-    ).execute()
-    live, compared = (notebook.cells[place].outputs[0]["data"] for place in (2, 3))
-    assert re.search(r'<iframe [^>]*src="http://127.0.0.1:\d+/runs/cells"', live["text/html"])
-    assert "live at http://127.0.0.1:" in live["text/plain"]
-    assert 'sandbox="allow-scripts"' in compared["text/html"]
-    assert "A: a" in compared["text/plain"]
-    (children,) = [output["text"] for output in notebook.cells[4].outputs]
-    wait_until(
-        lambda: not any(psutil.pid_exists(int(pid)) for pid in children.split()),
-        "what the kernel started has ended with it",
-    )
-    assert (tmp_path / "logs/cells/final_summary.json").exists()
 
 
 def _ask(address: str, path: str) -> Any:

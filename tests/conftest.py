@@ -1,0 +1,80 @@
+"""Which tests are slow, and how two workers share them.
+
+`make quick` leaves the slow ones out. Under `pytest -n 2` (pytest-xdist) a file's tests stay
+together, because they share fixtures; slow files come first, so that no worker is left with one at
+the end while the other has nothing to do.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from slow_tests import StartedProcesses, starts_a_process
+
+if TYPE_CHECKING:
+    from xdist.scheduler import LoadScopeScheduling
+
+SHARED_FOLDERS = ("tests/browser/",)
+"""The files of such a folder share runs, so that one worker takes all of them."""
+
+sys.path.append(str(Path(__file__).parents[1]))  # the benchmarks lie there, and are not installed
+
+# Hundreds of short processes: without cached bytecode each of them would compile the package anew.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Threads of small trainings beside each other wait for one another longer than they compute.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+started_processes = StartedProcesses()
+
+
+def pytest_configure() -> None:
+    started_processes.watch()
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if item.get_closest_marker("slow") is None and starts_a_process(item):
+        item.add_marker("slow")
+
+
+@pytest.hookimpl(trylast=True)  # pytest has put together by now what shares a fixture
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    slow_files = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow_files)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    started_processes.seen.clear()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Any:
+    """Fail a test that starts a process and is not known to: `make quick` would run it."""
+    result = yield
+    if started_processes.seen and item.get_closest_marker("slow") is None:
+        pytest.fail(
+            f"this test starts a process ({started_processes.seen[0]}), but is not marked slow: "
+            "give it @pytest.mark.slow",
+            pytrace=False,
+        )
+    return result
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """Give every worker whole files, and whole folders where files share runs."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            shared = (folder for folder in SHARED_FOLDERS if nodeid.startswith(folder))
+            return next(shared, super()._split_scope(nodeid))
+
+    config.option.loadscopereorder = False  # or the files with the most tests would come first
+    return Scheduling(config, log)
