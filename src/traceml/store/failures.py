@@ -19,6 +19,7 @@ from traceml.model.failure import (
     report_from,
 )
 from traceml.store.folder import write_atomically
+from traceml.store.regular_files import read_regular
 
 SEEN = "agent_saw.json"
 STACKS = "stacks"
@@ -36,8 +37,8 @@ def write_seen(folder: Path, seen: AgentSaw) -> None:
 def read_seen(folder: Path) -> AgentSaw:
     """What the agent saw; nothing where nothing was wrong, or where it cannot be read."""
     try:
-        return _decoder.decode((folder / SEEN).read_bytes())
-    except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
+        return _decoder.decode(read_regular(folder / SEEN))
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return NOTHING_SEEN
 
 
@@ -82,7 +83,7 @@ def read_left_reports(folder: Path) -> tuple[FailureReport, ...]:
     found = []
     for path in sorted((folder / MARKS).glob(f"{FAILURE_MARK}*.json")):
         try:
-            report = _report(json.loads(path.read_bytes()))
+            report = _report(json.loads(read_regular(path)))
         except (OSError, ValueError, RecursionError):
             continue
         if report is not None:

@@ -18,6 +18,7 @@ from typing import Any
 from traceml.model.environment import MARKS
 from traceml.model.errors import RunNotFound, TraceMLError, UnreadableRecords, UsageError
 from traceml.model.run import Ending, Manifest
+from traceml.store.regular_files import read_regular, stat_regular
 
 MANIFEST = "run.json"
 ENDING = "ending.json"
@@ -32,6 +33,7 @@ ANSWER = "summary-answer.json"
 """The numbers of the last such summary."""
 
 SHARED_MEMORY = Path("/dev/shm")
+_RING_FOLDER = re.compile(r"traceml-\d+-[0-9a-f]{8}")
 
 LOOKERS_S = 3.0
 """How long one who looks is waited for: it takes him microseconds, unless he was stopped then."""
@@ -107,7 +109,8 @@ def is_right_in(logs_folder: Path, name: str) -> bool:
 
 def _remove_run(folder: Path) -> None:
     """Remove an earlier run; anything that is not a run, or not over, stays."""
-    is_run = folder.is_dir() and not folder.is_symlink() and (folder / MANIFEST).is_file()
+    has_manifest = stat_regular(folder / MANIFEST) is not None
+    is_run = folder.is_dir() and not folder.is_symlink() and has_manifest
     if not is_run and not _is_empty(folder):
         raise UsageError(
             f"{folder} holds no {MANIFEST}, so it is not a run that --overwrite may replace; "
@@ -140,7 +143,7 @@ def hold(folder: Path) -> int | None:
     others can tell from its files alone.
     """
     try:
-        descriptor = os.open(folder, os.O_RDONLY)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
         return None
     try:
@@ -168,7 +171,7 @@ def _lock(descriptor: int) -> None:
 
 def is_going_on(folder: Path) -> bool:
     """Whether somebody holds the run; where no lock could tell, whether its files look like it."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: many may look at once
     except BlockingIOError:
@@ -221,8 +224,19 @@ def make_ring_folder() -> str:
 
 def remove_rings(manifest: Manifest) -> None:
     """Give the rings' memory back, once everything in them is on disk."""
-    if manifest.ring_folder and Path(manifest.ring_folder).name.startswith("traceml-"):
-        shutil.rmtree(manifest.ring_folder, ignore_errors=True)
+    folder = ring_folder(manifest)
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def ring_folder(manifest: Manifest) -> Path | None:
+    """The folder on tmpfs that `make_ring_folder` made for a run; `None` where there is none.
+
+    A manifest may come from anywhere: no other folder is searched for rings, or removed.
+    """
+    folder = Path(manifest.ring_folder)
+    is_ours = _RING_FOLDER.fullmatch(folder.name) and folder.parent == SHARED_MEMORY
+    return folder if is_ours and not folder.is_symlink() else None
 
 
 def remove_answer(folder: Path) -> None:
@@ -238,12 +252,14 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 def read_manifest(folder: Path) -> Manifest:
     """Read what was known about the run when it started."""
     try:
-        fields = json.loads((folder / MANIFEST).read_bytes())
+        fields = json.loads(read_regular(folder / MANIFEST))
     except (FileNotFoundError, NotADirectoryError):
         raise RunNotFound(
             f"{folder} is not a run folder: it has no {MANIFEST}; "
             "pass a folder that `traceml run` made, or its name"
         ) from None
+    except OSError as error:
+        raise _damaged(folder, error.strerror or error) from None
     except (ValueError, RecursionError) as error:
         raise _damaged(folder, error) from None
     try:
@@ -276,9 +292,9 @@ def _known(record: type[Manifest] | type[Ending], found: dict[str, Any]) -> dict
     return fields
 
 
-def _damaged(folder: Path, error: Exception) -> UnreadableRecords:
+def _damaged(folder: Path, found: object) -> UnreadableRecords:
     return UnreadableRecords(
-        f"{folder / MANIFEST} is damaged ({error}); expected what `traceml run` wrote there: "
+        f"{folder / MANIFEST} is damaged ({found}); expected what `traceml run` wrote there: "
         "restore it from a copy, or leave the run out"
     )
 
@@ -291,8 +307,8 @@ def write_ending(folder: Path, ending: Ending) -> None:
 def read_ending(folder: Path) -> Ending | None:
     """Read how the run ended; `None` while it goes on, or when nobody saw it."""
     try:
-        return Ending(**_known(Ending, json.loads((folder / ENDING).read_bytes())))
-    except (FileNotFoundError, ValueError, RecursionError, AttributeError, TypeError):
+        return Ending(**_known(Ending, json.loads(read_regular(folder / ENDING))))
+    except (OSError, ValueError, RecursionError, AttributeError, TypeError):
         return None  # none, or a damaged one: nobody can say
 
 
@@ -315,6 +331,6 @@ def write_mark(folder: Path, name: str, text: str) -> None:
 def read_mark(folder: Path, name: str) -> str | None:
     """What a mark says; `None` where it was not left."""
     try:
-        return (folder / MARKS / name).read_text()
+        return read_regular(folder / MARKS / name).decode(errors="replace")
     except OSError:
         return None

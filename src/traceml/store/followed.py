@@ -21,7 +21,8 @@ from traceml.store import versions
 from traceml.store.buckets import Buckets, Grid, Ints
 from traceml.store.recordfile import block_files
 from traceml.store.records import BLOCK_DTYPE
-from traceml.store.rings import parse_head
+from traceml.store.regular_files import read_regular
+from traceml.store.rings import open_records, parse_head, unreadable
 
 CHUNK_STEPS = 4096
 """About a megabyte at a time, so that it is still in a core's cache when it is added up."""
@@ -286,9 +287,11 @@ class FollowedProcess:
         files = block_files(self._folder, self.stem)
         for version in sorted(files, reverse=True):
             try:
-                blocks = versions.read_blocks(files[version].read_bytes(), version)
+                blocks = versions.read_blocks(read_regular(files[version]), version)
             except FileNotFoundError:
                 continue
+            except OSError as error:
+                raise unreadable(files[version], error) from None
             oldest = _record(self._paths[min(self._paths)], 0)
             if oldest is not None:
                 blocks = blocks[blocks["first_step"] < int(oldest["sequence"]) - 1]
@@ -299,7 +302,7 @@ class FollowedProcess:
 @contextmanager
 def _opened(path: Path) -> Iterator[int]:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_records(path)
     except FileNotFoundError:
         raise SegmentGone(path) from None
     try:

@@ -10,6 +10,7 @@ from traceml.model.environment import INTERPRETER_MARK, TRAINER_MARK
 from traceml.model.interpreter import Interpreter
 from traceml.model.lineage import Lineage
 from traceml.store.folder import read_mark, write_atomically
+from traceml.store.regular_files import read_regular
 
 LINEAGE = "lineage.json"
 DIFF = "diff.patch"
@@ -27,7 +28,7 @@ def write_lineage(folder: Path, lineage: Lineage) -> None:
 def read_lineage(folder: Path) -> Lineage | None:
     """Where the run comes from; `None` where nobody looked, or where it cannot be read."""
     try:
-        return _lineage.decode((folder / LINEAGE).read_bytes())
+        return _lineage.decode(read_regular(folder / LINEAGE))
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
 

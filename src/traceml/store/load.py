@@ -30,6 +30,7 @@ from traceml.store.records import (
     SeenLoss,
     TracerHealth,
 )
+from traceml.store.regular_files import read_regular
 from traceml.store.rings import Head, RingReader
 from traceml.store.stack_samples import read_stack_samples
 
@@ -38,7 +39,8 @@ ARTIFACTS = "artifacts.json"
 
 def ring_paths(folder: Path, manifest: Manifest) -> list[Path]:
     """The rings of a run, wherever they had room."""
-    places = [folder, *([Path(manifest.ring_folder)] if manifest.ring_folder else [])]
+    on_tmpfs = folders.ring_folder(manifest)
+    places = [folder] if on_tmpfs is None else [folder, on_tmpfs]
     return sorted(path for place in places if place.is_dir() for path in place.glob("rank-*.ring"))
 
 
@@ -125,8 +127,8 @@ def by_final_rank(
 def read_artifact_hashes(folder: Path) -> dict[str, Any]:
     """What the agent found out about the files that the script named, by path."""
     try:
-        found = json.loads((folder / ARTIFACTS).read_bytes())
-    except (FileNotFoundError, ValueError):
+        found = json.loads(read_regular(folder / ARTIFACTS))
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

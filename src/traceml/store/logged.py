@@ -13,6 +13,7 @@ from typing import Any, get_args, get_type_hints
 from traceml.model.layout import MESSAGE_PAYLOAD_BYTES
 from traceml.model.settings import Settings
 from traceml.store.records import Artifact, DdpStatistics, LossMilestones, Metric, SeenLoss
+from traceml.store.regular_files import read_regular, stat_regular
 
 _TAIL_BYTES = 1 << 20
 _NEVER_NS = 1 << 63
@@ -42,11 +43,10 @@ def pieces(messages: Iterable[tuple[int, bytes]]) -> int:
 
 def last_number(path: Path) -> int:
     """The number of the last message on disk."""
-    if not path.exists():
+    found = stat_regular(path)
+    if found is None:
         return 0
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-        tail = file.read()
+    tail = read_regular(path, offset=max(0, found.st_size - _TAIL_BYTES))
     for text in reversed(tail.splitlines()):
         try:
             return int(json.loads(text)["number"])
@@ -250,9 +250,17 @@ def earlier_params(folder: Path) -> list[bytes]:
     return [
         text
         for path in sorted(folder.glob("rank-*.messages"))
-        for text in path.read_bytes().splitlines()
+        for text in _lines(path)
         if b'"params"' in text[:64]
     ]
+
+
+def _lines(path: Path) -> list[bytes]:
+    """The lines of a file; none where it cannot be read."""
+    try:
+        return read_regular(path).splitlines()
+    except OSError:
+        return []
 
 
 def ddp_statistics(messages: Iterable[dict[str, Any]]) -> DdpStatistics | None:

@@ -22,7 +22,8 @@ from traceml.store import logged, versions
 from traceml.store.append import append_lines, write_whole
 from traceml.store.folder import write_atomically
 from traceml.store.records import BLOCK_DTYPE, STEP_DTYPE
-from traceml.store.rings import Head, RingReader, parse_head
+from traceml.store.regular_files import read_regular, stat_regular
+from traceml.store.rings import Head, RingReader, open_records, parse_head, unreadable
 
 SEGMENT_STEPS = 28_672
 KEEP_SEGMENTS = 5
@@ -102,7 +103,8 @@ class RankFiles:
 
     @staticmethod
     def _count(path: Path, head_bytes: int) -> int:
-        size = path.stat().st_size if path.exists() else 0
+        found = stat_regular(path)
+        size = 0 if found is None else found.st_size
         return max(0, size - head_bytes) // STEP_DTYPE.itemsize
 
     def _write(self, path: Path, head: bytes, held: int, steps: npt.NDArray[Any]) -> None:
@@ -143,7 +145,7 @@ class RankFiles:
         size = append_lines(self._messages, b"".join(lines))
         self._next_message = messages[-1][0]
         if size > MOST_MESSAGE_BYTES:
-            write_atomically(self._messages, logged.thin(self._messages.read_bytes()))
+            write_atomically(self._messages, logged.thin(read_regular(self._messages)))
 
     # Reading
 
@@ -151,8 +153,7 @@ class RankFiles:
         """Who wrote these; `None` before the first step."""
         if not self._segments:
             return None
-        with self._segments[-1].open("rb") as file:
-            return parse_head(file.read(_HEAD_BYTES), self._segments[-1])
+        return _read_head(self._segments[-1])
 
     def read_steps(self) -> npt.NDArray[Any]:
         """All steps at full resolution, oldest first."""
@@ -163,11 +164,11 @@ class RankFiles:
 
     def read_blocks(self) -> npt.NDArray[Any]:
         """The folded steps; those that a segment still holds are left to it."""
-        found = {version: path for version, path in self._blocks.items() if path.exists()}
+        found = {version: path for version, path in self._blocks.items() if stat_regular(path)}
         if not found:
             return np.empty(0, BLOCK_DTYPE)
         newest = max(found)
-        blocks = versions.read_blocks(found[newest].read_bytes(), newest)
+        blocks = versions.read_blocks(_content(found[newest]), newest)
         if self._segments and len(blocks):
             oldest = _read_steps(self._segments[0])
             if len(oldest):
@@ -176,7 +177,7 @@ class RankFiles:
 
     def read_messages(self) -> list[dict[str, Any]]:
         """What the script logged, in order."""
-        return logged.decode(self._messages.read_bytes()) if self._messages.exists() else []
+        return logged.decode(_content(self._messages)) if stat_regular(self._messages) else []
 
 
 def block_files(folder: Path, stem: str) -> dict[int, Path]:
@@ -189,7 +190,10 @@ def block_files(folder: Path, stem: str) -> dict[int, Path]:
 
 def _begun(segments: list[Path]) -> list[Path]:
     """Segments with something in them: one that is empty was made and never written."""
-    return segments[:-1] if segments and not segments[-1].stat().st_size else segments
+    if not segments:
+        return segments
+    last = stat_regular(segments[-1])
+    return segments[:-1] if last is not None and not last.st_size else segments
 
 
 def last_number(steps: npt.NDArray[Any], blocks: npt.NDArray[Any]) -> int:
@@ -200,16 +204,30 @@ def last_number(steps: npt.NDArray[Any], blocks: npt.NDArray[Any]) -> int:
 
 
 def _read_steps(path: Path) -> npt.NDArray[Any]:
-    with path.open("rb") as file:
-        head = parse_head(file.read(_HEAD_BYTES), path)
-        file.seek(head.size)
-        content = file.read()
-    return versions.read_steps(content, head.version)
+    content = _content(path)
+    head = parse_head(content[:_HEAD_BYTES], path)
+    return versions.read_steps(memoryview(content)[head.size :], head.version)
 
 
 def _version(path: Path) -> int:
     """The record format of a segment; a new one gets the current."""
-    if not path.exists() or not path.stat().st_size:
+    found = stat_regular(path)
+    if found is None or not found.st_size:
         return layout.VERSION
-    with path.open("rb") as file:
-        return parse_head(file.read(_HEAD_BYTES), path).version
+    return _read_head(path).version
+
+
+def _read_head(path: Path) -> Head:
+    descriptor = open_records(path)
+    try:
+        return parse_head(os.pread(descriptor, _HEAD_BYTES, 0), path)
+    finally:
+        os.close(descriptor)
+
+
+def _content(path: Path) -> bytes:
+    """A whole file of records; raises UnreadableRecords where it cannot be read."""
+    try:
+        return read_regular(path)
+    except OSError as error:
+        raise unreadable(path, error) from None

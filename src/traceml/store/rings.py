@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from traceml.model.errors import UnreadableRecords
 from traceml.model.layout import StepFlag
 from traceml.model.rank import Rank, Region
 from traceml.store.records import STEP_DTYPE, dtype_of
+from traceml.store.regular_files import open_regular
 from traceml.store.versions import STEPS_BY_VERSION
 
 LAST_STEPS = 256
@@ -111,6 +113,27 @@ def _check(fields: dict[str, Any], where: Path) -> None:
         )
 
 
+def open_records(path: Path) -> int:
+    """Open a ring or record file; returns its descriptor.
+
+    Raises FileNotFoundError where it is gone, and UnreadableRecords for any other error.
+    """
+    try:
+        return open_regular(path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def unreadable(where: Path, error: OSError) -> UnreadableRecords:
+    """The error of a record file that the system does not let us read."""
+    return UnreadableRecords(
+        f"{where} cannot be read ({error.strerror or error}); expected a file of step records: "
+        "mend its permissions, or move it out of the run folder"
+    )
+
+
 def _damaged(where: Path, what: str) -> UnreadableRecords:
     return UnreadableRecords(
         f"{where} is damaged: {what}; restore it from a copy, or move it out of the run folder"
@@ -137,11 +160,13 @@ class RingReader:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with path.open("rb") as file:
-            try:
-                self._map = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-            except ValueError:  # its process has only just made it, or was killed doing so
-                raise _damaged(path, "it is empty, expected a ring") from None
+        descriptor = open_records(path)
+        try:
+            self._map = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
+        except ValueError:  # its process has only just made it, or was killed doing so
+            raise _damaged(path, "it is empty, expected a ring") from None
+        finally:
+            os.close(descriptor)
         try:
             head = self.head()
             if head.version != layout.VERSION:

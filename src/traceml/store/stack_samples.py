@@ -8,6 +8,7 @@ import msgspec
 
 from traceml.model.stack_sample import StackBurst
 from traceml.store.append import append_lines
+from traceml.store.regular_files import read_regular
 
 FILE_NAME = "stack_samples.jsonl"
 MAX_BURSTS = 256
@@ -39,7 +40,7 @@ class StackSampleFile:
 def read_stack_samples(folder: Path) -> tuple[StackBurst, ...]:
     """All bursts of a run, in order; a line cut short by a killed agent is passed over."""
     try:
-        lines = (folder / FILE_NAME).read_bytes().splitlines()
+        lines = read_regular(folder / FILE_NAME).splitlines()
     except OSError:
         return ()
     found = []

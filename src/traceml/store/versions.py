@@ -14,7 +14,7 @@ STEPS_BY_VERSION = {v: dtype_of(layout.step_fields(v)) for v in range(1, layout.
 BLOCKS_BY_VERSION = {v: dtype_of(layout.block_fields(v)) for v in range(1, layout.VERSION + 1)}
 
 
-def read_steps(content: bytes, version: int) -> npt.NDArray[Any]:
+def read_steps(content: bytes | memoryview, version: int) -> npt.NDArray[Any]:
     """Whole step records; a field that the version did not have was not measured."""
     return _upgraded(_whole(content, STEPS_BY_VERSION[version]), STEP_DTYPE, layout.NOT_MEASURED)
 
@@ -24,7 +24,7 @@ def read_blocks(content: bytes, version: int) -> npt.NDArray[Any]:
     return _upgraded(_whole(content, BLOCKS_BY_VERSION[version]), BLOCK_DTYPE, 0)
 
 
-def _whole(content: bytes, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def _whole(content: bytes | memoryview, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     return np.frombuffer(content, dtype, len(content) // dtype.itemsize)
 
 

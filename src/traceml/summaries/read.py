@@ -15,6 +15,7 @@ from traceml.model.errors import RunNotFound, TraceMLError, UnreadableSummary
 from traceml.model.phase import Phase
 from traceml.model.printable import printable
 from traceml.model.quantities import memory
+from traceml.store.regular_files import read_regular
 from traceml.summaries.foreign import modernise
 from traceml.summaries.labels import Labels
 from traceml.summaries.record import (
@@ -98,33 +99,37 @@ def locate(argument: str, logs_folder: Path) -> Path:
     )
 
 
-def read_summary(path: Path) -> Summary:
-    """The summary a file holds, whoever wrote it; what it lacks is `None`."""
-    return _summary(_content(path), path, _DECODER)
+def read_summary(path: Path, follow_links: bool = False) -> Summary:
+    """The summary a file holds, whoever wrote it; what it lacks is `None`.
+
+    A link is followed only where the user named it: one that lies in a run folder is refused.
+    """
+    return _summary(_content(path, follow_links), path, _DECODER)
 
 
-def read_compared(path: Path) -> Summary:
+def read_compared(path: Path, follow_links: bool = False) -> Summary:
     """The same for a comparison: of a very large file without the rows of single ranks."""
-    content = _content(path)
+    content = _content(path, follow_links)
     if len(content) > _LARGE_BYTES:
         return _summary(content, path, _WITHOUT_ROWS)
     return _summary(content, path, _DECODER)
 
 
-def _content(path: Path) -> bytes:
+def _content(path: Path, follow_links: bool = False) -> bytes:
+    size_bytes = 0
     try:
-        size_bytes = path.stat().st_size
+        size_bytes = path.stat(follow_symlinks=follow_links).st_size
         if size_bytes > MOST_BYTES:
             raise _too_large(path, size_bytes)
-        return path.read_bytes()
+        return read_regular(path, follow_links)
     except FileNotFoundError as error:
         raise RunNotFound(f"{path} does not exist; expected a run summary; {_ADVICE}") from error
     except MemoryError as error:
         raise _too_large(path, size_bytes) from error
     except OSError as error:
+        advice = "check its permissions" if isinstance(error, PermissionError) else _ADVICE
         raise UnreadableSummary(
-            f"{path} cannot be read ({error.strerror}); expected a run summary; "
-            "check its permissions"
+            f"{path} cannot be read ({error.strerror}); expected a run summary; {advice}"
         ) from error
 
 
