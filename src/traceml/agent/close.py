@@ -18,6 +18,7 @@ from traceml.agent.alive import is_alive, process_of
 from traceml.agent.artifacts import Artifacts
 from traceml.model.environment import NO_TORCH_MARK, PYTHON_MARK, TORCH_MARK, TROUBLE_MARK
 from traceml.model.errors import UnreadableRecords
+from traceml.model.printable import printable
 from traceml.model.run import Ending
 from traceml.store import folder as folders
 from traceml.store.failures import remove_ring
@@ -42,7 +43,7 @@ def recover(folder: Path) -> Summary:
     is_over = not any(map(_is_written, ring_paths(folder, manifest)))
     notes = drain_rings(folder, everything=True)
     for note in notes:
-        print(note, file=sys.stderr)
+        print(printable(note), file=sys.stderr)
     records = load_run(folder)
     Artifacts(folder).complete(records.artifacts)
     if is_over and records.ending is None:  # nobody saw the end: it was after the last sign of life

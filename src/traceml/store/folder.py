@@ -18,6 +18,7 @@ from typing import Any
 from traceml.model.environment import MARKS
 from traceml.model.errors import RunNotFound, TraceMLError, UnreadableRecords, UsageError
 from traceml.model.run import Ending, Manifest
+from traceml.store.json_lines import UNDECODABLE
 from traceml.store.regular_files import read_regular, stat_regular
 
 MANIFEST = "run.json"
@@ -260,7 +261,7 @@ def read_manifest(folder: Path) -> Manifest:
         ) from None
     except OSError as error:
         raise _damaged(folder, error.strerror or error) from None
-    except (ValueError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise _damaged(folder, error) from None
     try:
         fields = _known(Manifest, fields)
@@ -269,6 +270,10 @@ def read_manifest(folder: Path) -> Manifest:
         raise _damaged(folder, error) from None
 
 
+_MAX_UNIX_S = 253_402_300_799
+"""The end of the year 9999: no calendar here goes further."""
+_MAX_WHOLE = (1 << 31) - 1
+"""Of an exit status, a process's number, a count of ranks or nodes."""
 _KINDS: dict[str, tuple[type, ...]] = {
     "str": (str,),
     "str | None": (str, type(None)),
@@ -289,6 +294,10 @@ def _known(record: type[Manifest] | type[Ending], found: dict[str, Any]) -> dict
         kind = str(known[name].type)
         if not isinstance(value, _KINDS[kind]) or not all(isinstance(each, str) for each in items):
             raise TypeError(f"{name} is {value!r:.40}, not {kind}")
+        most = _MAX_UNIX_S if kind == "float" else _MAX_WHOLE
+        least = 0 if kind == "float" else -most
+        if isinstance(value, (int, float)) and not least <= value <= most:
+            raise TypeError(f"{name} is {value!r:.40}, expected {least} to {most}")
     return fields
 
 
@@ -308,7 +317,7 @@ def read_ending(folder: Path) -> Ending | None:
     """Read how the run ended; `None` while it goes on, or when nobody saw it."""
     try:
         return Ending(**_known(Ending, json.loads(read_regular(folder / ENDING))))
-    except (OSError, ValueError, RecursionError, AttributeError, TypeError):
+    except (OSError, *UNDECODABLE, AttributeError, TypeError):
         return None  # none, or a damaged one: nobody can say
 
 

@@ -10,6 +10,7 @@ from traceml.model.environment import INTERPRETER_MARK, TRAINER_MARK
 from traceml.model.interpreter import Interpreter
 from traceml.model.lineage import Lineage
 from traceml.store.folder import read_mark, write_atomically
+from traceml.store.json_lines import UNDECODABLE
 from traceml.store.regular_files import read_regular
 
 LINEAGE = "lineage.json"
@@ -29,7 +30,7 @@ def read_lineage(folder: Path) -> Lineage | None:
     """Where the run comes from; `None` where nobody looked, or where it cannot be read."""
     try:
         return _lineage.decode(read_regular(folder / LINEAGE))
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+    except (OSError, *UNDECODABLE):
         return None
 
 
@@ -49,6 +50,6 @@ def read_interpreter(folder: Path) -> Interpreter | None:
             continue
         try:
             return _interpreter.decode(text)
-        except msgspec.DecodeError:
+        except UNDECODABLE:
             continue  # it is just being written: it will be whole at the next look
     return None

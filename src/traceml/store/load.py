@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import count
+from itertools import count as numbers_from
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,14 @@ import numpy.typing as npt
 from traceml.model import layout
 from traceml.model.environment import TROUBLE_MARK
 from traceml.model.errors import UnreadableRecords
+from traceml.model.quantities import count
 from traceml.model.rank import Rank
 from traceml.model.run import Manifest
 from traceml.model.sample import Sample
 from traceml.store import failures, logged, samples
 from traceml.store import folder as folders
 from traceml.store.blocks import fold
+from traceml.store.json_lines import UNDECODABLE
 from traceml.store.lineage import read_lineage
 from traceml.store.recordfile import RankFiles, last_number
 from traceml.store.records import (
@@ -76,9 +78,10 @@ def load_run(folder: Path) -> RunRecords:
                     settings=logged.settings(said),
                 )
                 ranks.append(found)
+                notes += _damage(files)
         except UnreadableRecords as error:
             notes.append(str(error))
-    messages.sort(key=lambda message: message.get("unix_ns", 0))
+    messages.sort(key=logged.unix_ns)
     trouble = folders.read_mark(folder, TROUBLE_MARK)
     one_each = tuple(_one_per_rank(ranks))
     numbers = {record.rank.pid: record.rank.rank for record in one_each}
@@ -99,6 +102,16 @@ def load_run(folder: Path) -> RunRecords:
         stack_bursts=read_stack_samples(folder),
         notes=tuple(notes + trouble.splitlines() if trouble else notes),
     )
+
+
+def _damage(files: RankFiles) -> list[str]:
+    """What could not be read of a process's records, in words for people."""
+    if not files.damaged_records:
+        return []
+    return [
+        f"{count(files.damaged_records, 'step record')} of {files.stem} cannot be right and were "
+        "left out: the disk lost or changed them; what is told of the run misses these steps"
+    ]
 
 
 def by_final_rank(
@@ -128,9 +141,11 @@ def read_artifact_hashes(folder: Path) -> dict[str, Any]:
     """What the agent found out about the files that the script named, by path."""
     try:
         found = json.loads(read_regular(folder / ARTIFACTS))
-    except (OSError, ValueError, RecursionError):
+    except (OSError, *UNDECODABLE):
         return {}
-    return found if isinstance(found, dict) else {}
+    if not isinstance(found, dict):
+        return {}
+    return {path: known for path, known in found.items() if isinstance(known, dict)}
 
 
 def rank_records(
@@ -188,7 +203,7 @@ def number_ranks(ranks: list[Rank]) -> list[int]:
     for rank in ranks:
         number = rank.rank
         if number in taken:
-            number = next(free for free in count() if free not in claimed | taken)
+            number = next(free for free in numbers_from() if free not in claimed | taken)
         taken.add(number)
         numbers.append(number)
     return numbers

@@ -41,12 +41,14 @@ class RankFiles:
 
     def __init__(self, folder: Path, stem: str, segments: list[Path]) -> None:
         self._folder = folder
-        self._stem = stem
+        self.stem = stem
         self._segments = segments
         self._messages = folder / f"{stem}.messages"
         self._blocks = block_files(folder, stem)
         self._next_step: int | None = None
         self._next_message: int | None = None
+        self.damaged_records = 0
+        """Step records that `read_steps` left out."""
 
     @classmethod
     def of(cls, folder: Path, stem: str) -> RankFiles:
@@ -98,7 +100,7 @@ class RankFiles:
 
     def _add_segment(self) -> Path:
         number = int(self._segments[-1].name.split(".")[-2]) + 1 if self._segments else 0
-        self._segments.append(self._folder / f"{self._stem}.{number:04d}.steps")
+        self._segments.append(self._folder / f"{self.stem}.{number:04d}.steps")
         return self._segments[-1]
 
     @staticmethod
@@ -157,10 +159,14 @@ class RankFiles:
 
     def read_steps(self) -> npt.NDArray[Any]:
         """All steps at full resolution, oldest first."""
-        parts = [_read_steps(path) for path in self._segments]
-        if len(parts) == 1:  # most ranks of a large run: no second copy of everything
-            return parts[0]
-        return np.concatenate(parts) if parts else np.empty(0, STEP_DTYPE)
+        parts = [_read_records(path) for path in self._segments]
+        if not parts:
+            return np.empty(0, STEP_DTYPE)
+        # Of most ranks of a large run there is one part: no second copy of everything.
+        records = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        sound = versions.sound_steps(records)
+        self.damaged_records = len(records) - len(sound)
+        return sound
 
     def read_blocks(self) -> npt.NDArray[Any]:
         """The folded steps; those that a segment still holds are left to it."""
@@ -168,7 +174,7 @@ class RankFiles:
         if not found:
             return np.empty(0, BLOCK_DTYPE)
         newest = max(found)
-        blocks = versions.read_blocks(_content(found[newest]), newest)
+        blocks = versions.sound_blocks(versions.read_blocks(_content(found[newest]), newest))
         if self._segments and len(blocks):
             oldest = _read_steps(self._segments[0])
             if len(oldest):
@@ -204,6 +210,11 @@ def last_number(steps: npt.NDArray[Any], blocks: npt.NDArray[Any]) -> int:
 
 
 def _read_steps(path: Path) -> npt.NDArray[Any]:
+    return versions.sound_steps(_read_records(path))
+
+
+def _read_records(path: Path) -> npt.NDArray[Any]:
+    """The records of a segment as they are, damaged ones among them."""
     content = _content(path)
     head = parse_head(content[:_HEAD_BYTES], path)
     return versions.read_steps(memoryview(content)[head.size :], head.version)

@@ -19,7 +19,7 @@ from traceml.model.layout import StepFlag
 from traceml.model.rank import Rank, Region
 from traceml.store.records import STEP_DTYPE, dtype_of
 from traceml.store.regular_files import open_regular
-from traceml.store.versions import STEPS_BY_VERSION
+from traceml.store.versions import MAX_MOMENT_NS, STEPS_BY_VERSION
 
 LAST_STEPS = 256
 """Enough to tell what a usual step takes, and how long its pauses are."""
@@ -28,6 +28,21 @@ _IDENTITY = layout.packer(layout.IDENTITY)
 _COUNTERS = layout.packer(layout.COUNTERS)
 _REGION = layout.packer(layout.REGION)
 _MESSAGE_DTYPE = dtype_of(layout.MESSAGE)
+
+
+_MAX_RANKS = 1 << 20
+_BOUNDS = {
+    "rank": (0, _MAX_RANKS),
+    "local_rank": (0, _MAX_RANKS),
+    "world_size": (0, _MAX_RANKS),
+    "local_world_size": (0, _MAX_RANKS),
+    "node_rank": (0, _MAX_RANKS),
+    "pid": (0, 1 << 32),
+    "monotonic_ns": (0, MAX_MOMENT_NS),
+    "unix_ns": (0, MAX_MOMENT_NS),
+    "process_unix_ns": (0, MAX_MOMENT_NS),
+}
+"""What a head can say of its rank: lists as long as the world size are made of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +120,9 @@ def _check(fields: dict[str, Any], where: Path) -> None:
             f"its byte-order mark is {fields['byte_order']:#x}, "
             f"expected {layout.BYTE_ORDER_MARK:#x}",
         )
+    for name, (least, most) in _BOUNDS.items():
+        if not least <= fields[name] <= most:
+            raise _damaged(where, f"its {name} is {fields[name]}, expected {least} to {most}")
     known = STEPS_BY_VERSION.get(fields["version"])
     if known is None or fields["step_bytes"] != known.itemsize:
         raise UnreadableRecords(

@@ -9,6 +9,7 @@ import msgspec
 from traceml.model.sample import Sample
 from traceml.store.append import append_lines
 from traceml.store.folder import write_atomically
+from traceml.store.json_lines import decode_lines
 from traceml.store.regular_files import read_regular, stat_regular
 
 FILE_NAME = "samples.jsonl"
@@ -62,10 +63,4 @@ def read(folder: Path) -> tuple[Sample, ...]:
         lines = read_regular(folder / FILE_NAME).splitlines()
     except OSError:
         return ()
-    samples = []
-    for line in lines:
-        try:
-            samples.append(_decoder.decode(line))
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            continue
-    return tuple(samples)
+    return tuple(decode_lines(lines, _decoder))
