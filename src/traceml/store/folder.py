@@ -28,6 +28,11 @@ TEXT = "final_summary.txt"
 AGENT_LOG = "agent.log"
 OUTPUT = "output.log"
 EARLIER_OUTPUT = "output.earlier.log"
+RESERVED = ".reserved"
+"""Holds room for the summary while the run goes on."""
+RESERVED_BYTES = 96 << 10
+"""About twice what the summary of one rank takes."""
+RESERVED_PER_RANK_BYTES = 8 << 10
 REQUESTS = "summary-request-*"
 """Files by which training processes ask for a summary; each vanishes when it is answered."""
 ANSWER = "summary-answer.json"
@@ -238,6 +243,29 @@ def ring_folder(manifest: Manifest) -> Path | None:
     folder = Path(manifest.ring_folder)
     is_ours = _RING_FOLDER.fullmatch(folder.name) and folder.parent == SHARED_MEMORY
     return folder if is_ours and not folder.is_symlink() else None
+
+
+def reserve_room(folder: Path, ranks: int) -> None:
+    """Set room on the disk aside for the ending and the summary, before the records fill it.
+
+    Of a small disk at most a third; where it has no room at all, nothing is set aside.
+    """
+    free = os.statvfs(folder)
+    wanted = RESERVED_BYTES + max(0, ranks - 1) * RESERVED_PER_RANK_BYTES
+    size = min(wanted, free.f_bavail * free.f_frsize // 3)
+    descriptor = os.open(folder / RESERVED, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if size and hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(descriptor, 0, size)
+    except OSError:
+        release_room(folder)
+    finally:
+        os.close(descriptor)
+
+
+def release_room(folder: Path) -> None:
+    """Give that room back: the ending and the summary are written next."""
+    (folder / RESERVED).unlink(missing_ok=True)
 
 
 def remove_answer(folder: Path) -> None:

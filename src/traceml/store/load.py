@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,7 +18,7 @@ from traceml.model.environment import TROUBLE_MARK
 from traceml.model.errors import UnreadableRecords
 from traceml.model.quantities import count
 from traceml.model.rank import Rank
-from traceml.model.run import Manifest
+from traceml.model.run import DISK_FULL, Manifest
 from traceml.model.sample import Sample
 from traceml.store import failures, logged, samples
 from traceml.store import folder as folders
@@ -47,15 +48,32 @@ def ring_paths(folder: Path, manifest: Manifest) -> list[Path]:
 
 
 def drain_rings(folder: Path, everything: bool) -> list[str]:
-    """Bring what the rings hold to disk; returns what could not be read, in words for people."""
+    """Bring what the rings hold to disk; returns what could not be read or had no room, in words
+    for people."""
     notes = []
     for path in ring_paths(folder, folders.read_manifest(folder)):
         try:
             with RingReader(path) as ring:
-                RankFiles.of(folder, path.stem).drain(ring, everything)
+                files = RankFiles.of(folder, path.stem)
+                try:
+                    files.drain(ring, everything)
+                except OSError as error:
+                    notes.append(not_on_disk(error, ring, files, folder))
         except UnreadableRecords as error:
             notes.append(str(error))
     return notes
+
+
+def not_on_disk(error: OSError, ring: RingReader, files: RankFiles, folder: Path) -> str:
+    """What is to be said of a ring that could not be brought to disk whole."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    why = DISK_FULL if full else f"The records could not be written ({error.strerror})"
+    steps = f"{count(files.last_step_on_disk())} of the {count(ring.written(), 'step')}"
+    return (
+        f"{why}: only {steps} of rank {ring.head().rank.rank} are on disk, so what is told here is "
+        "incomplete; the last steps are still in memory: make room, then "
+        f"`traceml recover {folder}` adds them"
+    )
 
 
 def load_run(folder: Path) -> RunRecords:

@@ -71,17 +71,24 @@ class RankFiles:
     def drain(self, ring: RingReader, everything: bool = False) -> list[bytes]:
         """Bring what is new in the ring to disk; returns the messages that came.
 
-        Raises OSError when the disk is full: nothing is half written, the next drain tries again.
+        Raises OSError when the disk is full: what fitted is on disk, nothing is half written, and
+        the next drain goes on behind it.
         """
         if self._next_step is None or self._next_message is None:
             self._next_step = last_number(self.read_steps(), self.read_blocks())
             self._next_message = logged.last_number(self._messages)
         steps = ring.steps_from(self._next_step, everything)
-        if len(steps) or everything:
-            self._append(ring.head_bytes(), steps)
         messages = ring.messages_from(self._next_message)
-        self._append_messages(messages)
+        try:
+            if len(steps) or everything:
+                self._append(ring.head_bytes(), steps)
+        finally:  # what a script logged is small: it may fit where steps do not
+            self._append_messages(messages)
         return [payload for _, payload in messages]
+
+    def last_step_on_disk(self) -> int:
+        """The number of the last step that was brought to disk; 0 where none was."""
+        return self._next_step or 0
 
     def _append(self, head: bytes, steps: npt.NDArray[Any]) -> None:
         if not self._segments or _version(self._segments[-1]) != layout.VERSION:
@@ -110,19 +117,23 @@ class RankFiles:
         return max(0, size - head_bytes) // STEP_DTYPE.itemsize
 
     def _write(self, path: Path, head: bytes, held: int, steps: npt.NDArray[Any]) -> None:
-        """Append to a segment and refresh its head; on failure cut back what was half written."""
+        """Append to a segment and refresh its head; raises OSError behind what fitted."""
         end = len(head) + held * STEP_DTYPE.itemsize
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             write_whole(descriptor, head, 0)
             write_whole(descriptor, steps.tobytes(), end)
         except OSError:
-            os.ftruncate(descriptor, end if held else 0)  # an empty segment is none
+            fitted = max(0, os.fstat(descriptor).st_size - end) // STEP_DTYPE.itemsize
+            records = held + fitted
+            whole = len(head) + records * STEP_DTYPE.itemsize if records else 0
+            os.ftruncate(descriptor, whole)  # an empty segment is none
+            steps = steps[:fitted]
             raise
         finally:
             os.close(descriptor)
-        if len(steps):
-            self._next_step = int(steps["sequence"][-1])
+            if len(steps):
+                self._next_step = int(steps["sequence"][-1])
 
     def _fold_oldest(self) -> None:
         oldest = self._segments[0]
@@ -144,7 +155,11 @@ class RankFiles:
         if lost:
             before = messages[0][0] - logged.pieces(messages[:1])
             lines.insert(0, logged.lost_line(before, lost))
-        size = append_lines(self._messages, b"".join(lines))
+        try:
+            size = append_lines(self._messages, b"".join(lines))
+        except OSError:
+            self._next_message = logged.last_number(self._messages)
+            raise
         self._next_message = messages[-1][0]
         if size > MOST_MESSAGE_BYTES:
             write_atomically(self._messages, logged.thin(read_regular(self._messages)))
