@@ -220,6 +220,11 @@ def test_what_cannot_be_drained_stays_in_its_ring(
     assert session.ring is not None
     assert session.ring.path.exists()
     following.hang_up()
+    summary = json.loads((folder / "final_summary.json").read_bytes())
+    assert summary["primary_diagnosis"]["kind"] == "NO_DATA"
+    said = summary["primary_diagnosis"]["summary"]
+    assert said.startswith("The disk was full: only 0 of the 7 steps of rank 0 are on disk")
+    assert "traceml recover" in summary["primary_diagnosis"]["action"]
 
 
 def test_requests_are_answered_together(folder: Path) -> None:

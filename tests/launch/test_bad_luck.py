@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -97,14 +98,40 @@ def test_a_disk_that_fills_up_in_mid_run(tmp_path: Path, option: tuple[str, ...]
         assert before == (
             ["traceml: the output is no longer kept: No space left on device"] if option else []
         )
-        assert line.startswith("traceml: the summary could not be written (OSError: [Errno 28] No")
-        assert f"`traceml recover {done.folder}` writes it" in line
+        assert line == (
+            f"traceml: the disk of {done.folder} is full: the summary lacks the last steps; make "
+            f"room, then `traceml recover {done.folder}` adds them"
+        )
+        assert done.steps < 2005
+        assert done.summary["exit_status"] == 7
+        assert "The disk was full" in done.summary["tracer"]["notes"][0]
         assert len(done.rings()) == 1  # what has no room on the disk is still here
         filler.unlink()
         recovered = run_traceml(["recover", done.folder], tmp_path)
         assert recovered.status == 0
         assert recovered.steps == 2005
         assert recovered.summary["params"] == {"lr": 0.1}
+        recovered.assert_nothing_is_left()
+
+
+def test_a_disk_that_is_too_small_for_the_steps_keeps_what_fits(tmp_path: Path) -> None:
+    """The first drain alone is larger than the disk."""
+    script = STEPS + "take_steps(3000)\nprint('trained')\n"
+    command = [TRACEML, "run", "train.py"]
+    with small_disk(tmp_path / "logs", 200) as logs, started(command, tmp_path, script) as running:
+        done = running.finish()
+        assert (done.status, done.stdout) == (0, "trained\n")
+        (line,) = done.lines_of_ours()
+        assert "is full: the summary lacks the last steps" in line
+        kept, text = done.steps, (done.folder / "final_summary.txt").read_text()
+        assert 100 < kept < 3000
+        assert f"The disk was full: only {kept:,} of the 3,000 steps" in " ".join(text.split())
+        assert "no optimizer step" not in text
+        subprocess.run(["mount", "-o", "remount,size=4m", str(logs)], check=True)
+        recovered = run_traceml(["recover", done.folder], tmp_path)
+        assert recovered.status == 0, recovered.stderr
+        assert recovered.steps == 3000
+        assert recovered.summary["tracer"]["notes"] == []
         recovered.assert_nothing_is_left()
 
 
@@ -205,7 +232,7 @@ def test_a_bug_of_ours_while_summing_up_changes_no_status(tmp_path: Path) -> Non
     change = (
         "supervise.AGENT = 'raise SystemExit(3)'\n"
         "import traceml.agent.close as close\n"
-        "close.summarise = lambda folder: 1 / 0"
+        "close.summarise = lambda *_: 1 / 0"
     )
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "launcher.py").write_text(LAUNCHER.format(change=change))

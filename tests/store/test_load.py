@@ -122,13 +122,52 @@ def test_a_process_that_only_logged_is_no_rank(tracer, run_folder):
     assert loaded.params == {"lr": 0.1}
 
 
-def test_rings_are_found_on_tmpfs_and_in_the_run_folder(tracer, run_folder):
+@pytest.fixture
+def shared_memory(tmp_path, monkeypatch):
+    """A folder that is taken for the system's shared memory."""
+    folder = tmp_path / "shm"
+    folder.mkdir()
+    monkeypatch.setattr(folders, "SHARED_MEMORY", folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"), [("traceml-17-0123abcd", 4), ("traceml-project", 0)], ids=["ours", "another"]
+)
+def test_rings_are_found_in_our_folder_on_tmpfs_alone(
+    tracer, run_folder, shared_memory, name, steps
+):
     made = tracer()
     made.step(4)
-    manifest = Manifest("run", STARTED_S, ring_folder=str(made.path.parent))
+    made.path.parent.rename(shared_memory / name)
+    manifest = Manifest("run", STARTED_S, ring_folder=str(shared_memory / name))
     folders.write_manifest(run_folder, manifest)
     assert drain_rings(run_folder, everything=True) == []
-    assert len(load_run(run_folder).ranks[0].steps) == 4
+    assert sum(len(rank.steps) for rank in load_run(run_folder).ranks) == steps
+
+
+@pytest.mark.parametrize(
+    ("parent", "name", "is_removed"),
+    [
+        ("shm", "traceml-17-0123abcd", True),
+        ("shm", "traceml-project", False),
+        ("home", "traceml-17-0123abcd", False),
+        ("shm", "link", False),
+    ],
+    ids=["ours", "another name", "another place", "a link"],
+)
+def test_a_manifest_from_anywhere_has_no_folder_removed_but_a_ring_folder(
+    tmp_path, shared_memory, parent, name, is_removed
+):
+    folder = tmp_path / parent / name
+    target = tmp_path / "precious" if name == "link" else folder
+    target.mkdir(parents=True)
+    (target / "work.txt").write_text("mine")
+    if name == "link":
+        folder = shared_memory / "traceml-17-0123abcd"
+        folder.symlink_to(target)
+    folders.remove_rings(Manifest("run", STARTED_S, ring_folder=str(folder)))
+    assert target.exists() is not is_removed
 
 
 def test_manifest_ending_and_trouble_come_with_the_run(run_folder):

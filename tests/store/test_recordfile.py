@@ -21,6 +21,7 @@ from traceml.store import recordfile
 from traceml.store.load import drain_rings, load_run
 from traceml.store.recordfile import RankFiles
 from traceml.store.rings import RingReader
+from traceml.trace.ring import REGION_CAPACITY
 
 LIMIT_BYTES = 64_000_000
 
@@ -206,6 +207,7 @@ def test_an_agent_killed_between_folding_and_removing_counts_no_step_twice(
 
 # A full disk
 
+HEAD = layout.step_slots_offset(REGION_CAPACITY)
 _FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
@@ -225,19 +227,21 @@ except OSError as error:
 
 @pytest.mark.skipif(not hasattr(resource, "RLIMIT_FSIZE"), reason="needs a limit on file sizes")
 @pytest.mark.parametrize(
-    "room",
-    [100, 10_240 + 50, 10_240 + 3 * 184 + 50, 10_240 + 184 * 25],
-    ids=["not even a head", "not one step", "not a whole bite", "within the second bite"],
+    ("room", "before", "kept"),
+    [
+        pytest.param(100, 0, 0, id="not even a head"),
+        pytest.param(HEAD + 50, 0, 0, id="not one step"),
+        pytest.param(HEAD + 3 * layout.STEP_BYTES + 50, 0, 3, id="three steps and a bit"),
+        pytest.param(HEAD + 25 * layout.STEP_BYTES, 20, 25, id="within the second bite"),
+    ],
 )
-def test_a_disk_that_fills_up_leaves_readable_files_and_the_next_drain_goes_on(
-    tracer, run_folder, room: int
+def test_of_a_disk_that_fills_up_every_whole_step_that_fits_is_kept_and_the_next_drain_goes_on(
+    tracer, run_folder, room: int, before: int, kept: int
 ):
     made = tracer()
-    drained_before = 0
-    if room == 10_240 + 184 * 25:
-        made.step(20)
+    if before:
+        made.step(before)
         made.drain(run_folder)
-        drained_before = 20
     made.step(20)
     made.metrics(1, note="x" * 200)
     script = [sys.executable, "-c", textwrap.dedent(_FULL_DISK)]
@@ -250,7 +254,7 @@ def test_a_disk_that_fills_up_leaves_readable_files_and_the_next_drain_goes_on(
     assert done.stdout.strip() == "full", done.stderr
     loaded = load_run(run_folder)
     assert loaded.notes == ()
-    assert sum(len(rank.steps) for rank in loaded.ranks) == drained_before
+    assert sum(len(rank.steps) for rank in loaded.ranks) == kept
     files = made.drain(run_folder)
     assert numbers(files) == list(range(made.ring.steps_written))
     assert len(files.read_messages()) == 1
@@ -277,7 +281,9 @@ def test_a_really_full_disk(tracer, tiny_disk):
     made.step(500)
     with pytest.raises(OSError):
         made.drain(tiny_disk)
-    assert numbers(RankFiles.of(tiny_disk, made.stem)) == list(range(50))
+    kept = numbers(RankFiles.of(tiny_disk, made.stem))
+    assert kept == list(range(len(kept)))
+    assert 150 < len(kept) < 550
     remount = ["mount", "-o", "remount,size=1m", str(tiny_disk)]
     subprocess.run(remount, check=True)
     assert numbers(made.drain(tiny_disk)) == list(range(550))

@@ -236,11 +236,11 @@ def test_a_file_beyond_any_summary_is_refused_unread(tmp_path: Path) -> None:
 def test_a_file_that_memory_cannot_hold_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_: Path) -> bytes:
+    def fail(*_: object) -> bytes:
         raise MemoryError
 
     path = write(tmp_path, step_time(step_time_ms=1))
-    monkeypatch.setattr(Path, "read_bytes", fail)
+    monkeypatch.setattr("traceml.summaries.read.read_regular", fail)
     with pytest.raises(UnreadableSummary, match="too large for a run summary"):
         read_summary(path)
 

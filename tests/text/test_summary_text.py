@@ -233,7 +233,7 @@ def test_a_traceback_is_shown_as_far_as_a_terminal_bears_it() -> None:
     shown = text.split("  Traceback\n")[1].split("\n\n")[0].splitlines()
     assert shown[0] == "    Traceback (most recent call last):"
     assert "387 lines left out" in shown[1]
-    assert shown[-1] == "    ValueError: b[2Jad"
+    assert shown[-1] == "    ValueError: b?[2Jad"
     assert len(shown) == 16
     assert all(len(line) <= 80 for line in shown)
 

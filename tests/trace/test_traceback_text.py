@@ -5,6 +5,7 @@ import traceback
 import pytest
 
 import traceml
+from traceml.trace.session import Session
 from traceml.trace.traceback_text import MAX_LETTERS, shortened, traceback_text
 
 SECRET = "hf_abcdefghijklmnopqrstuvwxyz"
@@ -78,3 +79,9 @@ def test_a_long_text_keeps_its_head_and_its_tail():
     kept = shortened(text, 1000).splitlines()
     assert (kept[0], kept[-1]) == ("line 0", "line 9999")
     assert [line for line in kept if "left out" in line]
+
+
+def test_a_line_on_stderr_holds_no_terminal_escape(tmp_path, capsys):
+    """The text of an exception is the script's, or a server's that it talked to."""
+    Session(tmp_path, None, None).say("rank 0 failed: ValueError: \x1b]0;title\x07bad\x1b[2J")
+    assert capsys.readouterr().err == "traceml: rank 0 failed: ValueError: ?]0;title?bad?[2J\n"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,8 @@ from traceml.agent.alive import is_alive, process_of
 from traceml.agent.artifacts import Artifacts
 from traceml.model.environment import NO_TORCH_MARK, PYTHON_MARK, TORCH_MARK, TROUBLE_MARK
 from traceml.model.errors import UnreadableRecords
-from traceml.model.run import Ending
+from traceml.model.printable import printable
+from traceml.model.run import DISK_FULL, Ending
 from traceml.store import folder as folders
 from traceml.store.failures import remove_ring
 from traceml.store.load import drain_rings, load_run, ring_paths
@@ -40,15 +42,16 @@ def recover(folder: Path) -> Summary:
     last_sign = max((path.stat().st_mtime for path in folder.glob("*")), default=0.0)
     manifest = folders.read_manifest(folder)
     is_over = not any(map(_is_written, ring_paths(folder, manifest)))
+    folders.release_room(folder)
     notes = drain_rings(folder, everything=True)
     for note in notes:
-        print(note, file=sys.stderr)
+        print(printable(note), file=sys.stderr)
     records = load_run(folder)
     Artifacts(folder).complete(records.artifacts)
     if is_over and records.ending is None:  # nobody saw the end: it was after the last sign of life
         last_step = max(map(_last_step_unix_s, records.ranks), default=0.0)
         folders.write_ending(folder, Ending(max(last_sign, last_step)))
-    summary = summarise(folder)
+    summary = summarise(folder, [note for note in notes if note.startswith(DISK_FULL)])
     if is_over and not notes:
         for path in ring_paths(folder, manifest):
             remove_ring(path)
@@ -74,17 +77,28 @@ def _last_step_unix_s(rank: RankRecords) -> float:
     return rank.rank.unix_s(int(last["start_ns"] + last["wall_ns"]))
 
 
-def summarise(folder: Path) -> Summary:
-    """Build the summary from what is on disk, and write it."""
+def summarise(folder: Path, not_on_disk: Sequence[str] = ()) -> Summary:
+    """Build the summary from what is on disk, and write it.
+
+    `not_on_disk`: what had no room there, in words for people; the summary says so.
+    """
     records = load_run(folder)
+    records = replace(records, notes=(*not_on_disk, *records.notes))
     if not any(len(rank.steps) or len(rank.blocks) for rank in records.ranks):
-        records = _with_reason(records, folder)
+        records = _with_reason(records, not_on_disk[0] if not_on_disk else _why_no_steps(folder))
     summary = build(records, generated_unix_s=_generated(records), version=__version__)
     summary = with_text(summary, summary_text(summary))
-    encoded = msgspec.json.format(msgspec.json.encode(summary), indent=2)
+    encoded = msgspec.json.encode(summary)
+    try:
+        _write(folder / folders.SUMMARY, msgspec.json.format(encoded, indent=2))
+    except OSError:  # a full disk: without indentation it takes half the room
+        _write(folder / folders.SUMMARY, encoded)
     folders.write_atomically(folder / folders.TEXT, (summary.text or "").encode())
-    folders.write_atomically(folder / folders.SUMMARY, encoded + b"\n")
     return summary
+
+
+def _write(path: Path, content: bytes) -> None:
+    folders.write_atomically(path, content + b"\n")
 
 
 def write_answer(folder: Path, summary: Summary) -> None:
@@ -97,9 +111,9 @@ def _generated(records: RunRecords) -> float:
     return records.ending.unix_s if records.ending else time.time()
 
 
-def _with_reason(records: RunRecords, folder: Path) -> RunRecords:
+def _with_reason(records: RunRecords, reason: str) -> RunRecords:
     ending = records.ending or Ending(time.time())
-    return replace(records, ending=replace(ending, reason_without_steps=_why_no_steps(folder)))
+    return replace(records, ending=replace(ending, reason_without_steps=reason))
 
 
 def _why_no_steps(folder: Path) -> str:

@@ -39,7 +39,7 @@ from traceml.model.sample import Sample
 from traceml.model.stack_sample import StackBurst
 from traceml.store import folder as folders
 from traceml.store.failures import remove_ring, script_pids, stacks_of
-from traceml.store.load import ring_paths
+from traceml.store.load import not_on_disk, ring_paths
 from traceml.store.recordfile import RankFiles
 from traceml.store.rings import RingReader
 from traceml.store.samples import SampleFile
@@ -72,6 +72,8 @@ class _Followed:
     pid: int
     process: psutil.Process | None
     drained: int = 0
+    trouble: OSError | None = None
+    """Why the last drain could not bring everything to disk."""
 
 
 class _Due:
@@ -117,6 +119,9 @@ class Agent:
         self._watch = FailureWatch(folder)
         self._received = b""
         self._over = False
+        self._exit_status: int | None = None
+        self.lacks_room = False
+        """Whether the summary is written, and steps are missing for which the disk had no room."""
         self._failures = 0
         self._seconds = 0
         self._last_sample: Sample | None = None
@@ -125,6 +130,7 @@ class Agent:
 
     def run(self) -> bool:
         """Follow the run to its end, then write its summary; whether everything is on disk."""
+        self._guarded(folders.reserve_room, self._folder, self._manifest.expected_world_size or 1)
         self._guarded(self._say_who_looks)
         self._lineage_thread.start()
         steps_due, all_due = _Due(LOOK_S), _Due(SECOND_S)
@@ -145,7 +151,7 @@ class Agent:
         except Exception:  # noqa: BLE001 - counted, and its traceback kept in the agent's log
             self._failures += 1
             if self._failures <= MOST_TRACEBACKS:
-                traceback.print_exc()
+                _log_traceback()
             return False
         return True
 
@@ -199,8 +205,12 @@ class Agent:
     def _drain(self, followed: _Followed, everything: bool = False) -> None:
         self._guarded(self._live.follow, followed.ring, everything)
         written = followed.ring.written()  # before: what comes meanwhile may not be among it
-        messages = followed.files.drain(followed.ring, everything)
-        followed.drained = written
+        try:
+            messages = followed.files.drain(followed.ring, everything)
+        except OSError as error:
+            followed.trouble = error
+            raise
+        followed.drained, followed.trouble = written, None
         followed.rank = followed.ring.head().rank.rank
         self._guarded(self._live.hear, messages)
         self._artifacts.note(messages)
@@ -369,9 +379,12 @@ class Agent:
             self._end(message["ended"].get("exit_status"))
 
     def _end(self, exit_status: int | None) -> None:
-        self._over = True
+        self._over, self._exit_status = True, exit_status
+        self._write_ending()
+
+    def _write_ending(self) -> None:
         if folders.read_ending(self._folder) is None:
-            write_ending(self._folder, exit_status)
+            write_ending(self._folder, self._exit_status)
 
     def _left_alone(self) -> None:
         """The launcher died without a word, or the trainer closed our pipe."""
@@ -412,20 +425,37 @@ class Agent:
         self._find_rings()
         self._guarded(self._look_for_last_deaths)
         drained = [self._guarded(self._drain, followed, True) for followed in self._followed()]
+        self._guarded(folders.release_room, self._folder)
+        self._guarded(self._write_ending)
         self._guarded(self._artifacts.save)
         self._guarded(self._keep_sample, lambda: self._sampling.last(self._pids()))
         self._guarded(self._sampling.check)
         self._guarded(self._sampling.close)
         self._guarded(lambda: self._keep_stacks(self._stack_sampler.finish()))
         self._finish_lineage()
-        summarise(self._folder)
+        notes = [
+            not_on_disk(each.trouble, each.ring, each.files, self._folder)
+            for each in self._followed()
+            if each.trouble is not None
+        ]
+        summarise(self._folder, notes)
         if not all(drained):
+            self.lacks_room = bool(notes)
             return False  # what could not be brought to disk is still in its ring
         folders.remove_answer(self._folder)
         for path in ring_paths(self._folder, self._manifest):
             remove_ring(path)
         folders.remove_rings(self._manifest)
         return True
+
+
+def _log_traceback() -> None:
+    """Write the error at hand to the agent's log, unless the disk that it lies on is full."""
+    try:
+        traceback.print_exc()
+    except OSError:
+        # What is stuck in the stream's buffer would fail again, and be our exit status.
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123 - lives as long as we do
 
 
 def _is_silent(counters: dict[str, Any]) -> bool:

@@ -30,6 +30,7 @@ from traceml.agent.alive import is_alive, process_of
 from traceml.agent.stack_reading import Look, read_chrome_trace, read_looks, without_torn
 from traceml.agent.stacks import TrainingThread, ask, training_stack, training_thread
 from traceml.model.stack_sample import StackBurst
+from traceml.store.regular_files import read_regular
 
 RATE_HZ = 25.0
 """py-spy draws its moments at random around this rate: no step's rhythm can hide from it."""
@@ -247,7 +248,7 @@ class _Signal:
 
     def read(self) -> StackBurst | None:
         try:
-            content = self._target.stacks.read_bytes()
+            content = read_regular(self._target.stacks)
         except OSError:
             return None
         stack = training_stack(

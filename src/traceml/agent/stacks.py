@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from traceml.model.failure import STACKS_SIGNAL_ABOVE_FIRST, Doing, is_users, line_name
+from traceml.store.regular_files import open_regular
 
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$')
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]+)")
@@ -75,7 +76,7 @@ class TrainingThread:
 def training_thread(path: Path) -> TrainingThread | None:
     """Which thread trains, as the rank's file of stacks says; `None` while there is none."""
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             header = file.read(HEADER_BYTES).decode(errors="replace")
     except OSError:
         return None

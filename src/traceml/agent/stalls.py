@@ -18,6 +18,7 @@ import psutil
 
 from traceml.agent import stacks
 from traceml.model.failure import Doing, Stall, Standing
+from traceml.store.regular_files import read_regular, stat_regular
 
 FLOOR_S = 20.0
 """Nobody calls a shorter pause a hang, however short the steps."""
@@ -198,9 +199,9 @@ class StallWatch:
 
     def _keep_all(self, ranks: Sequence[Training]) -> list[str]:
         return [
-            self._keep(each.rank, each.pid, each.stacks.read_bytes())
+            self._keep(each.rank, each.pid, read_regular(each.stacks))
             for each in ranks
-            if each.stacks.exists()
+            if stat_regular(each.stacks) is not None
         ]
 
     def _standings(self, by_rank: Sequence[Sequence[_Asked]]) -> tuple[Standing, ...]:
@@ -259,7 +260,7 @@ def _limit_s(training: Training) -> float:
 def _answers(asked: Sequence[_Asked]) -> list[stacks.Stack]:
     """The answers to the questions; empty where there was none."""
     try:
-        content = asked[-1].training.stacks.read_bytes()
+        content = read_regular(asked[-1].training.stacks)
     except OSError:
         return []
     header = content[: stacks.HEADER_BYTES].decode(errors="replace")

@@ -17,6 +17,7 @@ from traceml.agent.git import Git
 from traceml.model.lineage import Code
 from traceml.model.quantities import memory
 from traceml.store.lineage import DIFF
+from traceml.store.regular_files import stat_regular
 from traceml.summaries.record import Summary
 
 MOST_S = 5.0
@@ -54,7 +55,7 @@ class Version:
         """What was not committed; `None` where nothing is kept of it."""
         changes = self.code.changes if self.code else None
         path = self.run_folder / DIFF
-        return path if changes is not None and path.is_file() else None
+        return path if changes is not None and stat_regular(path) is not None else None
 
     @property
     def is_whole(self) -> bool:

@@ -47,13 +47,20 @@ def compare_sides(
 
 
 def find_changes(
-    a: Sequence[str], b: Sequence[str], logs_dir: Path, terms: Terms | None = None
+    a: Sequence[str],
+    b: Sequence[str],
+    logs_dir: Path,
+    terms: Terms | None = None,
+    follow_links: bool = True,
 ) -> tuple[Comparison, tuple[str, str]]:
-    """The comparison of two groups of runs, and what the two are called."""
+    """The comparison of two groups of runs, and what the two are called.
+
+    `follow_links`: whether a summary may be a symbolic link; a server says no.
+    """
     first, second = choose(a, logs_dir), choose(b, logs_dir)
     _refuse_overlap(first, second)
     names = _names(first, second, (a, b))
-    left, right = [read_compared(path) for path in first], [read_compared(path) for path in second]
+    left, right = ([read_compared(path, follow_links) for path in side] for side in (first, second))
     terms = terms or Terms()
     if len(first) + len(second) == 2:
         terms = replace(terms, history=history_of([*first, *second], [*left, *right]))
@@ -76,7 +83,10 @@ def write_code_diff(a: Sequence[str], b: Sequence[str], logs_dir: Path, base: Pa
     from traceml.api.code_diff import Version, code_diff, differing
 
     sides = [
-        [Version.of(read_compared(path), path) for path in choose(words, logs_dir)]
+        [
+            Version.of(read_compared(path, follow_links=True), path)
+            for path in choose(words, logs_dir)
+        ]
         for words in (a, b)
     ]
     found = code_diff(*differing(*sides), Path.cwd())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import stat
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from traceml.model.errors import RunNotFound, TraceMLError
 from traceml.model.run import Ending, Manifest
 from traceml.store import folder as folders
 from traceml.store.live import STATE
+from traceml.store.regular_files import read_regular, stat_regular
 from traceml.summaries.live_record import read_live
 from traceml.summaries.read import read_summary
 from traceml.summaries.record import Summary
@@ -57,7 +57,7 @@ class RunFiles:
         if self._is_new(folders.MANIFEST) or self.is_foreign:
             self._read_manifest()
         if self._is_new(folders.ENDING):
-            self.ending = _read_ending(self._folder)
+            self.ending = folders.read_ending(self._folder)
         if self._is_new(STATE):
             self._read_live()
         self.summary = self._chosen(is_live)
@@ -106,7 +106,7 @@ class RunFiles:
     def _read_live(self) -> None:
         self._live = None
         try:
-            state = read_live((self._folder / STATE).read_bytes())
+            state = read_live(read_regular(self._folder / STATE))
         except OSError:
             return
         self._live = None if state is None else state.summary
@@ -132,17 +132,5 @@ class RunFiles:
 
 
 def _mark(path: Path) -> _Mark:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    if not stat.S_ISREG(found.st_mode):
-        return None  # a folder, or a pipe that would never end
-    return found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _read_ending(folder: Path) -> Ending | None:
-    try:
-        return folders.read_ending(folder)
-    except OSError:
-        return None  # nobody can say
+    found = stat_regular(path)
+    return None if found is None else (found.st_ino, found.st_size, found.st_mtime_ns)

@@ -13,7 +13,7 @@ from traceml.text.summary import summary_text
 
 def view(run: str, logs_dir: Path) -> str:
     """A finished run's summary as text."""
-    return summary_text(read_summary(locate(run, logs_dir)))
+    return summary_text(read_summary(locate(run, logs_dir), follow_links=True))
 
 
 def recover(run: str, logs_dir: Path) -> str:

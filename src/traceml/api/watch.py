@@ -75,7 +75,7 @@ class RunWatch:
 
 def comparison_page(a: Sequence[str], b: Sequence[str], logs: Path) -> ComparisonPage:
     """What changed between two runs, or groups of runs; nothing is written."""
-    comparison, _ = find_changes(a, b, logs)
+    comparison, _ = find_changes(a, b, logs, follow_links=False)
     return draw_comparison(comparison)
 
 

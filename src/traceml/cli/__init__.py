@@ -46,13 +46,14 @@ def _dispatch(name: str, words: list[str]) -> int:
     from importlib import import_module
 
     from traceml.model.errors import TraceMLError
+    from traceml.model.printable import printable_lines
 
     try:
         status: int = import_module(f"traceml.cli.{name}").main(words)
         if sys.stdout is not None:
             sys.stdout.flush()  # a reader that has gone shows here, not while Python ends
     except TraceMLError as error:
-        print(f"traceml {name}: {error}", file=sys.stderr)
+        print(f"traceml {name}: {printable_lines(str(error))}", file=sys.stderr)
         return _EXIT_USAGE
     except BrokenPipeError:  # whoever read our output has gone; that is their choice
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from traceml.model.environment import AGENT_LACKED_ROOM
 from traceml.model.errors import TraceMLError, UsageError
 
 _STANDARD_INPUT = 0
@@ -36,7 +37,10 @@ def main(words: list[str]) -> int:
     os.umask(0o077)  # what a run records is its owner's to show
     from traceml.agent.loop import Agent
 
-    return 0 if Agent(folder, _STANDARD_INPUT, owner).run() else 1
+    agent = Agent(folder, _STANDARD_INPUT, owner)
+    if agent.run():
+        return 0
+    return AGENT_LACKED_ROOM if agent.lacks_room else 1
 
 
 def _new_run(options: dict[str, Any]) -> Path:

@@ -15,6 +15,7 @@ from traceml.launch.say import say, write
 from traceml.launch.views import make_report
 from traceml.model.errors import UsageError
 from traceml.store import folder as folders
+from traceml.store.regular_files import read_regular
 
 _USAGE = """traceml run [options] SCRIPT [options] [--args …]
        traceml run [options] -- COMMAND …"""
@@ -125,7 +126,7 @@ def show(folder: Path | None) -> None:
     if folder is None:
         return
     try:
-        write("\n" + (folder / folders.TEXT).read_text())
+        write("\n" + read_regular(folder / folders.TEXT).decode())
     except OSError:
         return  # why there is none has been said
 

@@ -99,9 +99,9 @@ def _derived(average: Values) -> dict[str, float]:
         found["wait_share_percent"] = 100 * (body - compute) / step
     samples_per_s, steps_per_s = average.get("samples_per_s"), average.get("steps_per_s")
     if samples_per_s and steps_per_s:
-        found["samples_per_step"] = samples_per_s / steps_per_s
-        if step:
-            found["sample_time_ms"] = step / found["samples_per_step"]
+        found["samples_per_step"] = samples_per_step = samples_per_s / steps_per_s
+        if step and samples_per_step:  # it may be too small for a number
+            found["sample_time_ms"] = step / samples_per_step
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
 

@@ -22,6 +22,8 @@ TITLES = {
 """In the order in which sections of equal severity are told."""
 MOST_FACTS = 4
 MOST_LETTERS = 80
+MAX_NUMBER = 1e18
+"""No time, amount or count comes near it: a larger one is damaged and not shown."""
 MOST_SPANS = 3
 
 _ALWAYS_TOLD = (Section.STEP_TIME.value, Section.STEP_MEMORY.value)
@@ -92,7 +94,7 @@ def card(name: str, issue: Issue, summary: Summary) -> FindingCard:
     is_alone = (summary.meta.world_size or 1) < 2
     return FindingCard(
         section=TITLES[name],
-        kind=issue.kind or "",
+        kind=line(issue.kind or ""),
         status=status(issue),
         severity=tone(issue.kind, issue.severity),
         summary=line(issue.summary or ""),
@@ -235,7 +237,7 @@ def _words(value: object, unit: str) -> str | None:
         return "yes" if value else "no"
     if isinstance(value, str):
         return line(value, MOST_LETTERS) or None
-    if not isinstance(value, (int, float)):
+    if not isinstance(value, (int, float)) or not -MAX_NUMBER <= value <= MAX_NUMBER:
         return None
     if unit in _FORMATS:
         return _FORMATS[unit](value)

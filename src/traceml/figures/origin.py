@@ -116,7 +116,7 @@ def _gpu(gpu: Gpu) -> str:
 
 
 def _settings(summary: Summary) -> Table:
-    rows = tuple(Row((name, cell(value))) for name, value in setting_rows(summary.settings))
+    rows = tuple(Row((cell(name), cell(value))) for name, value in setting_rows(summary.settings))
     return Table("settings-table", "Settings", ("Setting", "Value"), rows)
 
 
@@ -148,7 +148,7 @@ def _code(summary: Summary) -> Table:
     rows = tuple(
         Row(
             (
-                phase,
+                cell(phase),
                 cell(f"{place.function} ({place.file}:{place.line})"),
                 percent(place.share),
                 "n/a" if place.per_step_ms is None else duration(place.per_step_ms / 1e3),

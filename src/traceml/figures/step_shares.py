@@ -181,7 +181,7 @@ def _colour(branch: text_phases.Branch) -> str:
 def _covers(window: Window) -> str:
     """What the mean is of."""
     warmup = f" after {count(window.warmup_steps, 'warm-up step')}" if window.warmup_steps else ""
-    clock = f", {window.diagnosis_clock.upper()} clock" if window.diagnosis_clock else ""
+    clock = f", {line(window.diagnosis_clock).upper()} clock" if window.diagnosis_clock else ""
     return f"Mean of {count(window.steps_analyzed, 'step')}{warmup}{clock}."
 
 

@@ -68,7 +68,7 @@ def _window(section: SectionSummary) -> str | None:
     return joined(
         (
             count(window.steps_analyzed, "aligned step") + reach,
-            f"{window.diagnosis_clock.upper()} clock" if window.diagnosis_clock else None,
+            f"{cell(window.diagnosis_clock).upper()} clock" if window.diagnosis_clock else None,
             count(len(section.groups.rows), "rank") if section.groups.rows else None,
         )
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from traceml.model.printable import printable
+from traceml.model.printable import one_line, printable
 
 LONGEST = 400
 """Letters of a sentence or a path that are shown."""
@@ -14,8 +14,7 @@ TAB = 4
 
 def line(text: object, longest: int = LONGEST) -> str:
     """A text on one line; a name must not move a cursor or break a table."""
-    shown = printable(" ".join(str(text).split()))
-    return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
+    return one_line(text, longest)
 
 
 def cell(value: object) -> str:

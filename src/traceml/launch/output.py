@@ -5,7 +5,6 @@ A stream that is a terminal stays one: the command gets a pseudo-terminal of the
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import pty
@@ -18,6 +17,7 @@ from pathlib import Path
 from threading import Lock, Thread
 
 from traceml.launch.say import say
+from traceml.store.append import write_whole
 from traceml.store.folder import EARLIER_OUTPUT, OUTPUT
 
 LAST_OUTPUT_S = 0.5
@@ -165,14 +165,3 @@ class KeptOutput:
         for thread in self._threads:
             while thread.is_alive() and not is_unwanted():
                 thread.join(PATIENCE_S)
-
-
-def write_whole(destination: int, content: bytes) -> None:
-    """Write everything, however slowly it is taken; raises OSError."""
-    while content:
-        try:
-            content = content[os.write(destination, content) :]
-        except OSError as error:
-            if error.errno != errno.EAGAIN:
-                raise
-            select.select([], [destination], [])  # somebody made the stream non-blocking

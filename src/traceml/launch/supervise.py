@@ -19,7 +19,7 @@ from traceml.launch.output import KeptOutput
 from traceml.launch.say import say
 from traceml.launch.session import begin_below_leader
 from traceml.launch.views import NoView, View
-from traceml.model.environment import AGENT
+from traceml.model.environment import AGENT, AGENT_LACKED_ROOM
 from traceml.model.run import Ending, Manifest
 from traceml.store import folder as folders
 
@@ -119,6 +119,11 @@ class AgentProcess:
     def has_succeeded(self) -> bool:
         """Whether the agent ended well: the summary is on disk."""
         return self._process is not None and self._process.poll() == 0
+
+    @property
+    def lacked_room(self) -> bool:
+        """Whether the agent wrote the summary, but had no room on the disk for all steps."""
+        return self._process is not None and self._process.poll() == AGENT_LACKED_ROOM
 
     def kill(self) -> None:
         """End an agent that does not end by itself."""
@@ -270,6 +275,12 @@ def _end(to: TracedRun, agent: AgentProcess | None, ending: Ending) -> None:
                 say(f"not waiting; the agent writes the summary to {to.folder / folders.SUMMARY}")
                 return
         if agent.has_succeeded:
+            return
+        if agent.lacked_room:
+            say(
+                f"the disk of {to.folder} is full: the summary lacks the last steps; make room, "
+                f"then `traceml recover {to.folder}` adds them"
+            )
             return
         agent.kill()
     _write_here(to, says_so=agent is not None and not agent.was_given_up)

@@ -18,8 +18,9 @@ from typing import Protocol
 from traceml.launch import signals
 from traceml.launch.behind import OutputBehindView
 from traceml.launch.mode import in_foreground
-from traceml.launch.output import KeptOutput, write_whole
+from traceml.launch.output import KeptOutput
 from traceml.launch.say import hold_back, say, speak_again
+from traceml.store.append import write_whole
 from traceml.store.output import FollowedOutput
 
 LEAVING_S = 3.0

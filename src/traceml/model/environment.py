@@ -31,6 +31,9 @@ helper that failed below one (`failure-below-`)."""
 AGENT_MARK = "agent"
 """The agent's process number and its host: who a training process may allow to look into it."""
 
+AGENT_LACKED_ROOM = 75
+"""The agent's exit status where it wrote the summary, but the disk had no room for all steps."""
+
 AGENT = """\
 import sys
 sys.path.insert(0, sys.argv[1])

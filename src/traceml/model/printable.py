@@ -1,8 +1,30 @@
-"""Foreign text made fit to be shown: a name must not move the cursor or break a line."""
+"""The one cleaner of untrusted text: a name must not move a terminal's cursor or break a line.
+
+Names, messages and paths come from scripts, files and other machines. Whatever is printed or put
+on a page passes through here.
+"""
 
 from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    """The text with a question mark for whatever cannot be printed."""
+    """The text with a question mark for each character that cannot be printed."""
+    if text.isprintable():
+        return text
     return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def printable_lines(text: str) -> str:
+    """The same for text of several lines: their ends stay."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def one_line(text: object, max_length: int | None = None) -> str:
+    """Anything as one printable line, single blanks between its words, cut to a length."""
+    shown = printable(" ".join(str(text).split()))
+    return shown if max_length is None else shorten(shown, max_length)
+
+
+def shorten(text: str, max_length: int) -> str:
+    """The text, with an ellipsis for its end where it is too long."""
+    return text if len(text) <= max_length else f"{text[: max(0, max_length - 1)]}…"

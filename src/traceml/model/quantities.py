@@ -6,15 +6,24 @@
 from __future__ import annotations
 
 import math
+from typing import TypeGuard
 
 NOT_MEASURED = "n/a"
 
 _MEMORY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
+def _is_number(value: float | None) -> TypeGuard[float]:
+    """Whether there is a number that arithmetic can be done with."""
+    try:
+        return value is not None and math.isfinite(value)
+    except OverflowError:  # an integer of hundreds of digits, from a damaged file
+        return False
+
+
 def duration(seconds: float | None) -> str:
     """A length of time in the unit that suits it: 84 µs, 43.8 ms, 1.24 s, 3 min 20 s."""
-    if seconds is None or not math.isfinite(seconds):
+    if not _is_number(seconds):
         return NOT_MEASURED
     if seconds < 0:
         return "-" + duration(-seconds)
@@ -35,7 +44,7 @@ def duration(seconds: float | None) -> str:
 
 def milliseconds(ms: float | None, signed: bool = False) -> str:
     """Milliseconds, whatever their size, so that a column of them compares at a glance."""
-    if ms is None or not math.isfinite(ms):
+    if not _is_number(ms):
         return NOT_MEASURED
     return f"{ms:{'+' if signed else ''},.{ms_decimals(ms)}f} ms"
 
@@ -52,7 +61,7 @@ def ms_decimals(ms: float) -> int:
 
 def percent(share: float | None, signed: bool = False) -> str:
     """A share of 1 as a percentage, with one decimal below ten."""
-    if share is None or not math.isfinite(share):
+    if not _is_number(share):
         return NOT_MEASURED
     value = share * 100
     decimals = 1 if round(abs(value), 1) < 10 else 0
@@ -61,7 +70,7 @@ def percent(share: float | None, signed: bool = False) -> str:
 
 def memory(size_bytes: float | None) -> str:
     """An amount of memory in binary units."""
-    if size_bytes is None or not math.isfinite(size_bytes):
+    if not _is_number(size_bytes):
         return NOT_MEASURED
     size = abs(size_bytes)
     unit = 0
@@ -95,7 +104,7 @@ def significant(value: float | None) -> str:
 
 def rate(per_second: float | None, noun: str) -> str:
     """So many of something each second, in three significant figures below a hundred."""
-    if per_second is None or not math.isfinite(per_second):
+    if not _is_number(per_second):
         return NOT_MEASURED
     size = abs(per_second)
     decimals = 0 if size >= 99.95 else 1 if size >= 9.995 else 2 if size >= 0.0995 else 4

@@ -23,6 +23,10 @@ class Manifest:
     nodes: int = 1
 
 
+DISK_FULL = "The disk was full"
+"""How a note begins, and the reason why there are no steps, where the records had no room."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ending:
     """How the run ended, as far as anybody saw it."""

@@ -19,6 +19,8 @@ from traceml.model.failure import (
     report_from,
 )
 from traceml.store.folder import write_atomically
+from traceml.store.json_lines import UNDECODABLE
+from traceml.store.regular_files import read_regular
 
 SEEN = "agent_saw.json"
 STACKS = "stacks"
@@ -36,8 +38,8 @@ def write_seen(folder: Path, seen: AgentSaw) -> None:
 def read_seen(folder: Path) -> AgentSaw:
     """What the agent saw; nothing where nothing was wrong, or where it cannot be read."""
     try:
-        return _decoder.decode((folder / SEEN).read_bytes())
-    except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
+        return _decoder.decode(read_regular(folder / SEEN))
+    except (OSError, *UNDECODABLE):
         return NOTHING_SEEN
 
 
@@ -82,8 +84,8 @@ def read_left_reports(folder: Path) -> tuple[FailureReport, ...]:
     found = []
     for path in sorted((folder / MARKS).glob(f"{FAILURE_MARK}*.json")):
         try:
-            report = _report(json.loads(path.read_bytes()))
-        except (OSError, ValueError, RecursionError):
+            report = _report(json.loads(read_regular(path)))
+        except (OSError, *UNDECODABLE):
             continue
         if report is not None:
             found.append(report)
@@ -110,7 +112,7 @@ def _report(message: Any) -> FailureReport | None:
     try:
         # Converted so that no field is of another kind than everybody who reads it expects.
         return msgspec.convert(asdict(report_from(message)), FailureReport)
-    except (TypeError, AttributeError, msgspec.ValidationError):
+    except (TypeError, AttributeError, *UNDECODABLE):
         return None
 
 

@@ -18,6 +18,8 @@ from typing import Any
 from traceml.model.environment import MARKS
 from traceml.model.errors import RunNotFound, TraceMLError, UnreadableRecords, UsageError
 from traceml.model.run import Ending, Manifest
+from traceml.store.json_lines import UNDECODABLE
+from traceml.store.regular_files import read_regular, stat_regular
 
 MANIFEST = "run.json"
 ENDING = "ending.json"
@@ -26,12 +28,18 @@ TEXT = "final_summary.txt"
 AGENT_LOG = "agent.log"
 OUTPUT = "output.log"
 EARLIER_OUTPUT = "output.earlier.log"
+RESERVED = ".reserved"
+"""Holds room for the summary while the run goes on."""
+RESERVED_BYTES = 96 << 10
+"""About twice what the summary of one rank takes."""
+RESERVED_PER_RANK_BYTES = 8 << 10
 REQUESTS = "summary-request-*"
 """Files by which training processes ask for a summary; each vanishes when it is answered."""
 ANSWER = "summary-answer.json"
 """The numbers of the last such summary."""
 
 SHARED_MEMORY = Path("/dev/shm")
+_RING_FOLDER = re.compile(r"traceml-\d+-[0-9a-f]{8}")
 
 LOOKERS_S = 3.0
 """How long one who looks is waited for: it takes him microseconds, unless he was stopped then."""
@@ -107,7 +115,8 @@ def is_right_in(logs_folder: Path, name: str) -> bool:
 
 def _remove_run(folder: Path) -> None:
     """Remove an earlier run; anything that is not a run, or not over, stays."""
-    is_run = folder.is_dir() and not folder.is_symlink() and (folder / MANIFEST).is_file()
+    has_manifest = stat_regular(folder / MANIFEST) is not None
+    is_run = folder.is_dir() and not folder.is_symlink() and has_manifest
     if not is_run and not _is_empty(folder):
         raise UsageError(
             f"{folder} holds no {MANIFEST}, so it is not a run that --overwrite may replace; "
@@ -140,7 +149,7 @@ def hold(folder: Path) -> int | None:
     others can tell from its files alone.
     """
     try:
-        descriptor = os.open(folder, os.O_RDONLY)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
         return None
     try:
@@ -168,7 +177,7 @@ def _lock(descriptor: int) -> None:
 
 def is_going_on(folder: Path) -> bool:
     """Whether somebody holds the run; where no lock could tell, whether its files look like it."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: many may look at once
     except BlockingIOError:
@@ -221,8 +230,42 @@ def make_ring_folder() -> str:
 
 def remove_rings(manifest: Manifest) -> None:
     """Give the rings' memory back, once everything in them is on disk."""
-    if manifest.ring_folder and Path(manifest.ring_folder).name.startswith("traceml-"):
-        shutil.rmtree(manifest.ring_folder, ignore_errors=True)
+    folder = ring_folder(manifest)
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def ring_folder(manifest: Manifest) -> Path | None:
+    """The folder on tmpfs that `make_ring_folder` made for a run; `None` where there is none.
+
+    A manifest may come from anywhere: no other folder is searched for rings, or removed.
+    """
+    folder = Path(manifest.ring_folder)
+    is_ours = _RING_FOLDER.fullmatch(folder.name) and folder.parent == SHARED_MEMORY
+    return folder if is_ours and not folder.is_symlink() else None
+
+
+def reserve_room(folder: Path, ranks: int) -> None:
+    """Set room on the disk aside for the ending and the summary, before the records fill it.
+
+    Of a small disk at most a third; where it has no room at all, nothing is set aside.
+    """
+    free = os.statvfs(folder)
+    wanted = RESERVED_BYTES + max(0, ranks - 1) * RESERVED_PER_RANK_BYTES
+    size = min(wanted, free.f_bavail * free.f_frsize // 3)
+    descriptor = os.open(folder / RESERVED, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if size and hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(descriptor, 0, size)
+    except OSError:
+        release_room(folder)
+    finally:
+        os.close(descriptor)
+
+
+def release_room(folder: Path) -> None:
+    """Give that room back: the ending and the summary are written next."""
+    (folder / RESERVED).unlink(missing_ok=True)
 
 
 def remove_answer(folder: Path) -> None:
@@ -238,13 +281,15 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 def read_manifest(folder: Path) -> Manifest:
     """Read what was known about the run when it started."""
     try:
-        fields = json.loads((folder / MANIFEST).read_bytes())
+        fields = json.loads(read_regular(folder / MANIFEST))
     except (FileNotFoundError, NotADirectoryError):
         raise RunNotFound(
             f"{folder} is not a run folder: it has no {MANIFEST}; "
             "pass a folder that `traceml run` made, or its name"
         ) from None
-    except (ValueError, RecursionError) as error:
+    except OSError as error:
+        raise _damaged(folder, error.strerror or error) from None
+    except UNDECODABLE as error:
         raise _damaged(folder, error) from None
     try:
         fields = _known(Manifest, fields)
@@ -253,6 +298,10 @@ def read_manifest(folder: Path) -> Manifest:
         raise _damaged(folder, error) from None
 
 
+_MAX_UNIX_S = 253_402_300_799
+"""The end of the year 9999: no calendar here goes further."""
+_MAX_WHOLE = (1 << 31) - 1
+"""Of an exit status, a process's number, a count of ranks or nodes."""
 _KINDS: dict[str, tuple[type, ...]] = {
     "str": (str,),
     "str | None": (str, type(None)),
@@ -273,12 +322,16 @@ def _known(record: type[Manifest] | type[Ending], found: dict[str, Any]) -> dict
         kind = str(known[name].type)
         if not isinstance(value, _KINDS[kind]) or not all(isinstance(each, str) for each in items):
             raise TypeError(f"{name} is {value!r:.40}, not {kind}")
+        most = _MAX_UNIX_S if kind == "float" else _MAX_WHOLE
+        least = 0 if kind == "float" else -most
+        if isinstance(value, (int, float)) and not least <= value <= most:
+            raise TypeError(f"{name} is {value!r:.40}, expected {least} to {most}")
     return fields
 
 
-def _damaged(folder: Path, error: Exception) -> UnreadableRecords:
+def _damaged(folder: Path, found: object) -> UnreadableRecords:
     return UnreadableRecords(
-        f"{folder / MANIFEST} is damaged ({error}); expected what `traceml run` wrote there: "
+        f"{folder / MANIFEST} is damaged ({found}); expected what `traceml run` wrote there: "
         "restore it from a copy, or leave the run out"
     )
 
@@ -291,8 +344,8 @@ def write_ending(folder: Path, ending: Ending) -> None:
 def read_ending(folder: Path) -> Ending | None:
     """Read how the run ended; `None` while it goes on, or when nobody saw it."""
     try:
-        return Ending(**_known(Ending, json.loads((folder / ENDING).read_bytes())))
-    except (FileNotFoundError, ValueError, RecursionError, AttributeError, TypeError):
+        return Ending(**_known(Ending, json.loads(read_regular(folder / ENDING))))
+    except (OSError, *UNDECODABLE, AttributeError, TypeError):
         return None  # none, or a damaged one: nobody can say
 
 
@@ -315,6 +368,6 @@ def write_mark(folder: Path, name: str, text: str) -> None:
 def read_mark(folder: Path, name: str) -> str | None:
     """What a mark says; `None` where it was not left."""
     try:
-        return (folder / MARKS / name).read_text()
+        return read_regular(folder / MARKS / name).decode(errors="replace")
     except OSError:
         return None

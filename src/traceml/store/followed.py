@@ -21,7 +21,8 @@ from traceml.store import versions
 from traceml.store.buckets import Buckets, Grid, Ints
 from traceml.store.recordfile import block_files
 from traceml.store.records import BLOCK_DTYPE
-from traceml.store.rings import parse_head
+from traceml.store.regular_files import read_regular
+from traceml.store.rings import open_records, parse_head, unreadable
 
 CHUNK_STEPS = 4096
 """About a megabyte at a time, so that it is still in a core's cache when it is added up."""
@@ -227,7 +228,7 @@ class FollowedProcess:
 
     def _take(self, steps: npt.NDArray[Any], segment: _Segment) -> None:
         is_new = steps["sequence"] > self._sequence
-        steps = steps if is_new.all() else steps[is_new]
+        steps = versions.sound_steps(steps if is_new.all() else steps[is_new])
         if not len(steps):
             return
         complete, index, incomplete = self._numbered(steps, self._incomplete)
@@ -278,7 +279,8 @@ class FollowedProcess:
                 if not len(steps):
                     return
                 place += len(steps)
-                complete, index, incomplete = self._numbered(steps, incomplete)
+                sound = versions.sound_steps(steps)
+                complete, index, incomplete = self._numbered(sound, incomplete)
                 into.add_steps(complete, index)
 
     def _blocks(self) -> npt.NDArray[Any]:
@@ -286,9 +288,12 @@ class FollowedProcess:
         files = block_files(self._folder, self.stem)
         for version in sorted(files, reverse=True):
             try:
-                blocks = versions.read_blocks(files[version].read_bytes(), version)
+                blocks = versions.read_blocks(read_regular(files[version]), version)
+                blocks = versions.sound_blocks(blocks)
             except FileNotFoundError:
                 continue
+            except OSError as error:
+                raise unreadable(files[version], error) from None
             oldest = _record(self._paths[min(self._paths)], 0)
             if oldest is not None:
                 blocks = blocks[blocks["first_step"] < int(oldest["sequence"]) - 1]
@@ -299,7 +304,7 @@ class FollowedProcess:
 @contextmanager
 def _opened(path: Path) -> Iterator[int]:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_records(path)
     except FileNotFoundError:
         raise SegmentGone(path) from None
     try:
@@ -323,11 +328,14 @@ def _segment(path: Path, descriptor: int) -> _Segment | None:
 
 
 def _record(path: Path, place: int) -> npt.NDArray[Any] | None:
-    """The first (0) or the last (-1) record of a file; `None` where it holds none."""
+    """The first (0) or the last (-1) sound record of a file; `None` where it holds none."""
     with _opened(path) as descriptor:
         segment = _segment(path, descriptor)
         held = 0 if segment is None else segment.records(descriptor)
         if segment is None or not held:
             return None
-        found: npt.NDArray[Any] = segment.steps(descriptor, place % held, 1)[0]
-        return found
+        found = versions.sound_steps(segment.steps(descriptor, place % held, 1))
+        if not len(found):  # it is damaged: one of its neighbours will do
+            first = 0 if place == 0 else max(0, held - CHUNK_STEPS)
+            found = versions.sound_steps(segment.steps(descriptor, first, CHUNK_STEPS))
+        return found[place] if len(found) else None

@@ -10,6 +10,8 @@ from traceml.model.environment import INTERPRETER_MARK, TRAINER_MARK
 from traceml.model.interpreter import Interpreter
 from traceml.model.lineage import Lineage
 from traceml.store.folder import read_mark, write_atomically
+from traceml.store.json_lines import UNDECODABLE
+from traceml.store.regular_files import read_regular
 
 LINEAGE = "lineage.json"
 DIFF = "diff.patch"
@@ -27,8 +29,8 @@ def write_lineage(folder: Path, lineage: Lineage) -> None:
 def read_lineage(folder: Path) -> Lineage | None:
     """Where the run comes from; `None` where nobody looked, or where it cannot be read."""
     try:
-        return _lineage.decode((folder / LINEAGE).read_bytes())
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return _lineage.decode(read_regular(folder / LINEAGE))
+    except (OSError, *UNDECODABLE):
         return None
 
 
@@ -48,6 +50,6 @@ def read_interpreter(folder: Path) -> Interpreter | None:
             continue
         try:
             return _interpreter.decode(text)
-        except msgspec.DecodeError:
+        except UNDECODABLE:
             continue  # it is just being written: it will be whole at the next look
     return None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from traceml.store.regular_files import open_regular, stat_regular
+
 _REMEMBERED = 64
 """Bytes before the place we are at: another file's would be different."""
 
@@ -20,15 +22,12 @@ class FollowedLines:
 
     def look(self) -> tuple[list[bytes], bool]:
         """The whole lines that came; and whether they stand for all that came before, too."""
-        try:
-            found = self._path.stat()
-        except FileNotFoundError:
-            return [], False
-        if (found.st_ino, found.st_size) == self._known:
+        found = stat_regular(self._path)
+        if found is None or (found.st_ino, found.st_size) == self._known:
             return [], False
         try:
             content, is_anew = self._read()
-        except FileNotFoundError:
+        except OSError:  # gone, or replaced by what is no file
             return [], False
         end = content.rfind(b"\n") + 1
         self._offset += end
@@ -36,7 +35,7 @@ class FollowedLines:
         return content[:end].splitlines(), is_anew
 
     def _read(self) -> tuple[bytes, bool]:
-        with self._path.open("rb") as file:
+        with os.fdopen(open_regular(self._path), "rb") as file:
             inode, before = os.fstat(file.fileno()).st_ino, len(self._before)
             file.seek(self._offset - before)
             is_anew = inode != self._known[0] or file.read(before) != self._before

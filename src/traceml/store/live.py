@@ -7,6 +7,7 @@ from pathlib import Path
 
 from traceml.store.append import append_lines
 from traceml.store.folder import write_atomically
+from traceml.store.regular_files import read_regular
 
 STATE = "live.json"
 CHANGES = "live.jsonl"
@@ -27,7 +28,7 @@ class LiveFiles:
             return
         size = append_lines(self._changes, b"".join(change + b"\n" for change in changes))
         if size > MOST_BYTES:
-            lines = self._changes.read_bytes().splitlines(keepends=True)
+            lines = read_regular(self._changes).splitlines(keepends=True)
             write_atomically(self._changes, b"".join(lines[len(lines) // 2 :]))
 
     def write(self, state: bytes) -> None:

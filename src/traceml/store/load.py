@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import count
+from itertools import count as numbers_from
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,14 @@ import numpy.typing as npt
 from traceml.model import layout
 from traceml.model.environment import TROUBLE_MARK
 from traceml.model.errors import UnreadableRecords
+from traceml.model.quantities import count
 from traceml.model.rank import Rank
-from traceml.model.run import Manifest
+from traceml.model.run import DISK_FULL, Manifest
 from traceml.model.sample import Sample
 from traceml.store import failures, logged, samples
 from traceml.store import folder as folders
 from traceml.store.blocks import fold
+from traceml.store.json_lines import UNDECODABLE
 from traceml.store.lineage import read_lineage
 from traceml.store.recordfile import RankFiles, last_number
 from traceml.store.records import (
@@ -30,6 +33,7 @@ from traceml.store.records import (
     SeenLoss,
     TracerHealth,
 )
+from traceml.store.regular_files import read_regular
 from traceml.store.rings import Head, RingReader
 from traceml.store.stack_samples import read_stack_samples
 
@@ -38,20 +42,38 @@ ARTIFACTS = "artifacts.json"
 
 def ring_paths(folder: Path, manifest: Manifest) -> list[Path]:
     """The rings of a run, wherever they had room."""
-    places = [folder, *([Path(manifest.ring_folder)] if manifest.ring_folder else [])]
+    on_tmpfs = folders.ring_folder(manifest)
+    places = [folder] if on_tmpfs is None else [folder, on_tmpfs]
     return sorted(path for place in places if place.is_dir() for path in place.glob("rank-*.ring"))
 
 
 def drain_rings(folder: Path, everything: bool) -> list[str]:
-    """Bring what the rings hold to disk; returns what could not be read, in words for people."""
+    """Bring what the rings hold to disk; returns what could not be read or had no room, in words
+    for people."""
     notes = []
     for path in ring_paths(folder, folders.read_manifest(folder)):
         try:
             with RingReader(path) as ring:
-                RankFiles.of(folder, path.stem).drain(ring, everything)
+                files = RankFiles.of(folder, path.stem)
+                try:
+                    files.drain(ring, everything)
+                except OSError as error:
+                    notes.append(not_on_disk(error, ring, files, folder))
         except UnreadableRecords as error:
             notes.append(str(error))
     return notes
+
+
+def not_on_disk(error: OSError, ring: RingReader, files: RankFiles, folder: Path) -> str:
+    """What is to be said of a ring that could not be brought to disk whole."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    why = DISK_FULL if full else f"The records could not be written ({error.strerror})"
+    steps = f"{count(files.last_step_on_disk())} of the {count(ring.written(), 'step')}"
+    return (
+        f"{why}: only {steps} of rank {ring.head().rank.rank} are on disk, so what is told here is "
+        "incomplete; the last steps are still in memory: make room, then "
+        f"`traceml recover {folder}` adds them"
+    )
 
 
 def load_run(folder: Path) -> RunRecords:
@@ -74,9 +96,10 @@ def load_run(folder: Path) -> RunRecords:
                     settings=logged.settings(said),
                 )
                 ranks.append(found)
+                notes += _damage(files)
         except UnreadableRecords as error:
             notes.append(str(error))
-    messages.sort(key=lambda message: message.get("unix_ns", 0))
+    messages.sort(key=logged.unix_ns)
     trouble = folders.read_mark(folder, TROUBLE_MARK)
     one_each = tuple(_one_per_rank(ranks))
     numbers = {record.rank.pid: record.rank.rank for record in one_each}
@@ -97,6 +120,16 @@ def load_run(folder: Path) -> RunRecords:
         stack_bursts=read_stack_samples(folder),
         notes=tuple(notes + trouble.splitlines() if trouble else notes),
     )
+
+
+def _damage(files: RankFiles) -> list[str]:
+    """What could not be read of a process's records, in words for people."""
+    if not files.damaged_records:
+        return []
+    return [
+        f"{count(files.damaged_records, 'step record')} of {files.stem} cannot be right and were "
+        "left out: the disk lost or changed them; what is told of the run misses these steps"
+    ]
 
 
 def by_final_rank(
@@ -125,10 +158,12 @@ def by_final_rank(
 def read_artifact_hashes(folder: Path) -> dict[str, Any]:
     """What the agent found out about the files that the script named, by path."""
     try:
-        found = json.loads((folder / ARTIFACTS).read_bytes())
-    except (FileNotFoundError, ValueError):
+        found = json.loads(read_regular(folder / ARTIFACTS))
+    except (OSError, *UNDECODABLE):
         return {}
-    return found if isinstance(found, dict) else {}
+    if not isinstance(found, dict):
+        return {}
+    return {path: known for path, known in found.items() if isinstance(known, dict)}
 
 
 def rank_records(
@@ -186,7 +221,7 @@ def number_ranks(ranks: list[Rank]) -> list[int]:
     for rank in ranks:
         number = rank.rank
         if number in taken:
-            number = next(free for free in count() if free not in claimed | taken)
+            number = next(free for free in numbers_from() if free not in claimed | taken)
         taken.add(number)
         numbers.append(number)
     return numbers

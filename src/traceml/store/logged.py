@@ -8,11 +8,15 @@ import re
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+
+from msgspec import Meta, Struct, convert
 
 from traceml.model.layout import MESSAGE_PAYLOAD_BYTES
 from traceml.model.settings import Settings
+from traceml.store.json_lines import UNDECODABLE
 from traceml.store.records import Artifact, DdpStatistics, LossMilestones, Metric, SeenLoss
+from traceml.store.regular_files import read_regular, stat_regular
 
 _TAIL_BYTES = 1 << 20
 _NEVER_NS = 1 << 63
@@ -42,17 +46,74 @@ def pieces(messages: Iterable[tuple[int, bytes]]) -> int:
 
 def last_number(path: Path) -> int:
     """The number of the last message on disk."""
-    if not path.exists():
+    found = stat_regular(path)
+    if found is None:
         return 0
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-        tail = file.read()
+    tail = read_regular(path, offset=max(0, found.st_size - _TAIL_BYTES))
     for text in reversed(tail.splitlines()):
         try:
             return int(json.loads(text)["number"])
-        except (ValueError, KeyError, TypeError):
+        except (*UNDECODABLE, KeyError, TypeError, OverflowError):
             continue
     return 0
+
+
+_Count = Annotated[int, Meta(ge=0, le=_MAX_STEP)]
+_Moment = Annotated[int, Meta(ge=-1)]
+_Step = Annotated[int, Meta(ge=-_MAX_STEP, le=_MAX_STEP)] | None
+_NumberText = Annotated[str, Meta(pattern=r"^-?(\d+(\.\d+)?(e[-+]?\d+)?|inf|nan)$")]
+"""A number as Python writes it: also those that JSON has no word for."""
+_Number = float | _NumberText
+
+
+class _Folded(Struct):
+    """The totals of a metric's values that were thinned out, as a line on disk holds them."""
+
+    count: _Count
+    finite: _Count
+    total: float
+    minimum: _Number
+    maximum: _Number
+    first: tuple[_Moment, _Step]
+    last: tuple[_Moment, _Step, _Number]
+    first_value: _Number | None = None
+    first_not_finite: tuple[_Moment, _Step] | None = None
+
+
+class _Ddp(Struct):
+    """What DDP says of its communication."""
+
+    communication_ns: _Count
+    overlap_ns: _Count
+    gradient_bytes: _Count
+    buckets: _Count
+    has_hook: bool
+
+
+class _Loss(Struct):
+    """A loss that is worth remembering, and the finite one before it."""
+
+    step: _Count
+    value: _Number
+    finite_step: _Count | None = None
+    finite_value: _Number | None = None
+
+
+class _Lost(Struct):
+    """Pieces of messages that the ring overwrote before they were read."""
+
+    pieces: _Count
+
+
+_Record = TypeVar("_Record", bound=Struct)
+
+
+def _converted(message: Any, kind: type[_Record]) -> _Record | None:
+    """A message as a record; `None` where it lacks a field or holds something else there."""
+    try:
+        return convert(message, kind)
+    except UNDECODABLE:
+        return None
 
 
 class _Totals:
@@ -85,21 +146,21 @@ class _Totals:
             self.first_not_finite = min(self.first_not_finite, (unix_ns, step), key=_when)
         self._place((unix_ns, step), value, (unix_ns, step, value))
 
-    def absorb(self, folded: dict[str, Any]) -> None:
+    def absorb(self, folded: _Folded) -> None:
         """Take in the totals of values that were thinned out."""
-        self.count += folded["count"]
-        self.finite += folded["finite"]
-        self.total += folded["total"]
-        self.minimum = min(self.minimum, float(folded["minimum"]))
-        self.maximum = max(self.maximum, float(folded["maximum"]))
-        last_ns, last_step, last = folded["last"]
-        first = folded.get("first_value")
+        self.count += folded.count
+        self.finite += folded.finite
+        self.total += folded.total
+        self.minimum = min(self.minimum, float(folded.minimum))
+        self.maximum = max(self.maximum, float(folded.maximum))
+        last_ns, last_step, last = folded.last
+        first = folded.first_value
         self._place(
-            tuple(folded["first"]),
+            folded.first,
             None if first is None else float(first),
             (last_ns, last_step, float(last)),
         )
-        not_finite = tuple(folded.get("first_not_finite", self.first_not_finite))
+        not_finite = folded.first_not_finite or self.first_not_finite
         self.first_not_finite = min(self.first_not_finite, not_finite, key=_when)
 
     def _place(
@@ -158,9 +219,11 @@ def _sum_up(messages: Iterable[dict[str, Any]]) -> dict[str, _Totals]:
     for message in messages:
         for name, value in _values(message).items():
             if message.get("kind") == "folded":
-                totals.setdefault(name, _Totals()).absorb(value)
+                folded = _converted(value, _Folded)
+                if folded is not None:
+                    totals.setdefault(name, _Totals()).absorb(folded)
             elif message.get("kind") == "metrics" and (number := _number(value)) is not None:
-                at, step = message.get("unix_ns", 0), _step(message.get("step"))
+                at, step = unix_ns(message), _step(message.get("step"))
                 each = totals.setdefault(name, _Totals())
                 each.add(number, step, at)
                 if step is not None and _WITH_HISTORY.search(name):
@@ -180,6 +243,12 @@ def _number(value: Any) -> float | None:
         return float(value)
     except (TypeError, ValueError, OverflowError):
         return None
+
+
+def unix_ns(message: dict[str, Any]) -> int:
+    """When a message was written; 0 where it does not say."""
+    found = message.get("unix_ns", 0)
+    return found if isinstance(found, int) and 0 <= found <= _MAX_STEP else 0
 
 
 def _step(step: Any) -> int | None:
@@ -203,7 +272,10 @@ def thin(content: bytes) -> bytes:
 
     Parameters become one line and so do losses; the last line stays, its number is still needed.
     """
-    *earlier, newest = decode(content)
+    entries = decode(content)
+    if not entries:
+        return b""  # nothing in it can be read
+    *earlier, newest = entries
     metrics = [message for message in earlier if message.get("kind") == "metrics"]
     dropped = [message for message in earlier if message.get("kind") == "folded"] + metrics[::2]
     totals = {name: each.folded() for name, each in _sum_up(dropped).items()}
@@ -224,7 +296,7 @@ def decode(content: bytes) -> list[dict[str, Any]]:
     for text in content.splitlines():
         try:
             entry = json.loads(text)
-        except ValueError:
+        except UNDECODABLE:
             continue
         if isinstance(entry, dict):
             found.append(entry)
@@ -233,7 +305,8 @@ def decode(content: bytes) -> list[dict[str, Any]]:
 
 def lost_pieces(messages: Iterable[dict[str, Any]]) -> int:
     """How many pieces of messages the ring overwrote before anybody read them."""
-    return sum(message["pieces"] for message in messages if message.get("kind") == "lost")
+    said = [_converted(message, _Lost) for message in messages if message.get("kind") == "lost"]
+    return sum(lost.pieces for lost in said if lost is not None)
 
 
 def merge_params(messages: Iterable[dict[str, Any]]) -> dict[str, Any]:
@@ -250,23 +323,32 @@ def earlier_params(folder: Path) -> list[bytes]:
     return [
         text
         for path in sorted(folder.glob("rank-*.messages"))
-        for text in path.read_bytes().splitlines()
+        for text in _lines(path)
         if b'"params"' in text[:64]
     ]
 
 
+def _lines(path: Path) -> list[bytes]:
+    """The lines of a file; none where it cannot be read."""
+    try:
+        return read_regular(path).splitlines()
+    except OSError:
+        return []
+
+
 def ddp_statistics(messages: Iterable[dict[str, Any]]) -> DdpStatistics | None:
     """The latest of DDP's own statistics: they are means over everything before."""
-    said = [message for message in messages if message.get("kind") == "ddp"]
-    if not said:
+    said = [_converted(message, _Ddp) for message in messages if message.get("kind") == "ddp"]
+    known = [each for each in said if each is not None]
+    if not known:
         return None
-    latest = said[-1]
+    latest = known[-1]
     return DdpStatistics(
-        communication_s=latest["communication_ns"] * 1e-9,
-        overlap_s=latest["overlap_ns"] * 1e-9,
-        gradient_bytes=latest["gradient_bytes"],
-        buckets=latest["buckets"],
-        has_hook=latest["has_hook"],
+        communication_s=latest.communication_ns * 1e-9,
+        overlap_s=latest.overlap_ns * 1e-9,
+        gradient_bytes=latest.gradient_bytes,
+        buckets=latest.buckets,
+        has_hook=latest.has_hook,
     )
 
 
@@ -274,15 +356,16 @@ def loss_milestones(messages: Iterable[dict[str, Any]]) -> LossMilestones:
     """The first loss of a rank, and the first that was not finite."""
     first = lost = before = None
     for message in messages:
-        if message.get("kind") != "loss":
+        said = _converted(message, _Loss) if message.get("kind") == "loss" else None
+        if said is None:
             continue
-        seen = SeenLoss(int(message["step"]), float(message["value"]))
+        seen = SeenLoss(said.step, float(said.value))
         if math.isfinite(seen.value):
             first = first or seen
         elif lost is None:
             lost = seen
-            if "finite_step" in message:
-                before = SeenLoss(int(message["finite_step"]), float(message["finite_value"]))
+            if said.finite_step is not None and said.finite_value is not None:
+                before = SeenLoss(said.finite_step, float(said.finite_value))
     return LossMilestones(first, lost, before)
 
 
@@ -299,6 +382,8 @@ def settings(messages: Iterable[dict[str, Any]]) -> Settings | None:
 def _is_setting(name: str, value: object) -> bool:
     """Whether a value is of the kind that this setting has."""
     kind = _SETTING_KINDS[name]
+    if type(value) is int and abs(value) > _MAX_STEP:
+        return False
     return type(value) is kind or (kind is float and type(value) is int)
 
 

@@ -6,9 +6,12 @@ from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
+from traceml.store.json_lines import MAX_INTEGER, decode_lines
 from traceml.store.lines import FollowedLines
 
 
@@ -22,7 +25,7 @@ class Logged:
 
 class _Message(msgspec.Struct):
     kind: str
-    step: int | None = None
+    step: Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)] | None = None
     values: dict[str, float | str | None] = {}
 
 
@@ -51,13 +54,8 @@ class FollowedMetrics:
 
 
 def _decoded(lines: Iterable[bytes]) -> Iterator[_Message]:
-    for line in lines:
-        if b'"metrics"' not in line[:64]:
-            continue
-        try:
-            message = _decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            continue
+    logged = (line for line in lines if b'"metrics"' in line[:64])
+    for message in decode_lines(logged, _decoder):
         if message.kind == "metrics":
             yield message
 

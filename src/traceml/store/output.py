@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from pathlib import Path
 
 from traceml.model.printable import printable
 from traceml.store.folder import OUTPUT
+from traceml.store.regular_files import open_regular, stat_regular
 
 MOST_LINES = 200
 MOST_COLUMNS = 1000
@@ -35,20 +35,20 @@ class FollowedOutput:
 
     def look(self) -> None:
         """Take what is new; a link or a pipe of that name in a stranger's folder is left alone."""
+        found = stat_regular(self._path)
+        if found is None:
+            return
+        known = found.st_ino, found.st_size, found.st_mtime_ns
         try:
-            found = self._path.lstat()
-            if not stat.S_ISREG(found.st_mode):
-                return
-            known = found.st_ino, found.st_size, found.st_mtime_ns
             if known != self._known:
                 self.lines, self._known = last_lines(self._path, MOST_LINES), known
-        except FileNotFoundError:
+        except OSError:  # gone, or replaced by what is no file
             return
 
 
 def last_lines(path: Path, most: int) -> tuple[str, ...]:
     """The last lines of what was printed into a file; raises OSError."""
-    with path.open("rb") as file:
+    with os.fdopen(open_regular(path), "rb") as file:
         start = max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES)
         file.seek(start)
         lines = shown(file.read(TAIL_BYTES).decode(errors="replace"))

@@ -22,7 +22,8 @@ from traceml.store import logged, versions
 from traceml.store.append import append_lines, write_whole
 from traceml.store.folder import write_atomically
 from traceml.store.records import BLOCK_DTYPE, STEP_DTYPE
-from traceml.store.rings import Head, RingReader, parse_head
+from traceml.store.regular_files import read_regular, stat_regular
+from traceml.store.rings import Head, RingReader, open_records, parse_head, unreadable
 
 SEGMENT_STEPS = 28_672
 KEEP_SEGMENTS = 5
@@ -40,12 +41,14 @@ class RankFiles:
 
     def __init__(self, folder: Path, stem: str, segments: list[Path]) -> None:
         self._folder = folder
-        self._stem = stem
+        self.stem = stem
         self._segments = segments
         self._messages = folder / f"{stem}.messages"
         self._blocks = block_files(folder, stem)
         self._next_step: int | None = None
         self._next_message: int | None = None
+        self.damaged_records = 0
+        """Step records that `read_steps` left out."""
 
     @classmethod
     def of(cls, folder: Path, stem: str) -> RankFiles:
@@ -68,17 +71,24 @@ class RankFiles:
     def drain(self, ring: RingReader, everything: bool = False) -> list[bytes]:
         """Bring what is new in the ring to disk; returns the messages that came.
 
-        Raises OSError when the disk is full: nothing is half written, the next drain tries again.
+        Raises OSError when the disk is full: what fitted is on disk, nothing is half written, and
+        the next drain goes on behind it.
         """
         if self._next_step is None or self._next_message is None:
             self._next_step = last_number(self.read_steps(), self.read_blocks())
             self._next_message = logged.last_number(self._messages)
         steps = ring.steps_from(self._next_step, everything)
-        if len(steps) or everything:
-            self._append(ring.head_bytes(), steps)
         messages = ring.messages_from(self._next_message)
-        self._append_messages(messages)
+        try:
+            if len(steps) or everything:
+                self._append(ring.head_bytes(), steps)
+        finally:  # what a script logged is small: it may fit where steps do not
+            self._append_messages(messages)
         return [payload for _, payload in messages]
+
+    def last_step_on_disk(self) -> int:
+        """The number of the last step that was brought to disk; 0 where none was."""
+        return self._next_step or 0
 
     def _append(self, head: bytes, steps: npt.NDArray[Any]) -> None:
         if not self._segments or _version(self._segments[-1]) != layout.VERSION:
@@ -97,28 +107,33 @@ class RankFiles:
 
     def _add_segment(self) -> Path:
         number = int(self._segments[-1].name.split(".")[-2]) + 1 if self._segments else 0
-        self._segments.append(self._folder / f"{self._stem}.{number:04d}.steps")
+        self._segments.append(self._folder / f"{self.stem}.{number:04d}.steps")
         return self._segments[-1]
 
     @staticmethod
     def _count(path: Path, head_bytes: int) -> int:
-        size = path.stat().st_size if path.exists() else 0
+        found = stat_regular(path)
+        size = 0 if found is None else found.st_size
         return max(0, size - head_bytes) // STEP_DTYPE.itemsize
 
     def _write(self, path: Path, head: bytes, held: int, steps: npt.NDArray[Any]) -> None:
-        """Append to a segment and refresh its head; on failure cut back what was half written."""
+        """Append to a segment and refresh its head; raises OSError behind what fitted."""
         end = len(head) + held * STEP_DTYPE.itemsize
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             write_whole(descriptor, head, 0)
             write_whole(descriptor, steps.tobytes(), end)
         except OSError:
-            os.ftruncate(descriptor, end if held else 0)  # an empty segment is none
+            fitted = max(0, os.fstat(descriptor).st_size - end) // STEP_DTYPE.itemsize
+            records = held + fitted
+            whole = len(head) + records * STEP_DTYPE.itemsize if records else 0
+            os.ftruncate(descriptor, whole)  # an empty segment is none
+            steps = steps[:fitted]
             raise
         finally:
             os.close(descriptor)
-        if len(steps):
-            self._next_step = int(steps["sequence"][-1])
+            if len(steps):
+                self._next_step = int(steps["sequence"][-1])
 
     def _fold_oldest(self) -> None:
         oldest = self._segments[0]
@@ -140,10 +155,14 @@ class RankFiles:
         if lost:
             before = messages[0][0] - logged.pieces(messages[:1])
             lines.insert(0, logged.lost_line(before, lost))
-        size = append_lines(self._messages, b"".join(lines))
+        try:
+            size = append_lines(self._messages, b"".join(lines))
+        except OSError:
+            self._next_message = logged.last_number(self._messages)
+            raise
         self._next_message = messages[-1][0]
         if size > MOST_MESSAGE_BYTES:
-            write_atomically(self._messages, logged.thin(self._messages.read_bytes()))
+            write_atomically(self._messages, logged.thin(read_regular(self._messages)))
 
     # Reading
 
@@ -151,23 +170,26 @@ class RankFiles:
         """Who wrote these; `None` before the first step."""
         if not self._segments:
             return None
-        with self._segments[-1].open("rb") as file:
-            return parse_head(file.read(_HEAD_BYTES), self._segments[-1])
+        return _read_head(self._segments[-1])
 
     def read_steps(self) -> npt.NDArray[Any]:
         """All steps at full resolution, oldest first."""
-        parts = [_read_steps(path) for path in self._segments]
-        if len(parts) == 1:  # most ranks of a large run: no second copy of everything
-            return parts[0]
-        return np.concatenate(parts) if parts else np.empty(0, STEP_DTYPE)
+        parts = [_read_records(path) for path in self._segments]
+        if not parts:
+            return np.empty(0, STEP_DTYPE)
+        # Of most ranks of a large run there is one part: no second copy of everything.
+        records = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        sound = versions.sound_steps(records)
+        self.damaged_records = len(records) - len(sound)
+        return sound
 
     def read_blocks(self) -> npt.NDArray[Any]:
         """The folded steps; those that a segment still holds are left to it."""
-        found = {version: path for version, path in self._blocks.items() if path.exists()}
+        found = {version: path for version, path in self._blocks.items() if stat_regular(path)}
         if not found:
             return np.empty(0, BLOCK_DTYPE)
         newest = max(found)
-        blocks = versions.read_blocks(found[newest].read_bytes(), newest)
+        blocks = versions.sound_blocks(versions.read_blocks(_content(found[newest]), newest))
         if self._segments and len(blocks):
             oldest = _read_steps(self._segments[0])
             if len(oldest):
@@ -176,7 +198,7 @@ class RankFiles:
 
     def read_messages(self) -> list[dict[str, Any]]:
         """What the script logged, in order."""
-        return logged.decode(self._messages.read_bytes()) if self._messages.exists() else []
+        return logged.decode(_content(self._messages)) if stat_regular(self._messages) else []
 
 
 def block_files(folder: Path, stem: str) -> dict[int, Path]:
@@ -189,7 +211,10 @@ def block_files(folder: Path, stem: str) -> dict[int, Path]:
 
 def _begun(segments: list[Path]) -> list[Path]:
     """Segments with something in them: one that is empty was made and never written."""
-    return segments[:-1] if segments and not segments[-1].stat().st_size else segments
+    if not segments:
+        return segments
+    last = stat_regular(segments[-1])
+    return segments[:-1] if last is not None and not last.st_size else segments
 
 
 def last_number(steps: npt.NDArray[Any], blocks: npt.NDArray[Any]) -> int:
@@ -200,16 +225,35 @@ def last_number(steps: npt.NDArray[Any], blocks: npt.NDArray[Any]) -> int:
 
 
 def _read_steps(path: Path) -> npt.NDArray[Any]:
-    with path.open("rb") as file:
-        head = parse_head(file.read(_HEAD_BYTES), path)
-        file.seek(head.size)
-        content = file.read()
-    return versions.read_steps(content, head.version)
+    return versions.sound_steps(_read_records(path))
+
+
+def _read_records(path: Path) -> npt.NDArray[Any]:
+    """The records of a segment as they are, damaged ones among them."""
+    content = _content(path)
+    head = parse_head(content[:_HEAD_BYTES], path)
+    return versions.read_steps(memoryview(content)[head.size :], head.version)
 
 
 def _version(path: Path) -> int:
     """The record format of a segment; a new one gets the current."""
-    if not path.exists() or not path.stat().st_size:
+    found = stat_regular(path)
+    if found is None or not found.st_size:
         return layout.VERSION
-    with path.open("rb") as file:
-        return parse_head(file.read(_HEAD_BYTES), path).version
+    return _read_head(path).version
+
+
+def _read_head(path: Path) -> Head:
+    descriptor = open_records(path)
+    try:
+        return parse_head(os.pread(descriptor, _HEAD_BYTES, 0), path)
+    finally:
+        os.close(descriptor)
+
+
+def _content(path: Path) -> bytes:
+    """A whole file of records; raises UnreadableRecords where it cannot be read."""
+    try:
+        return read_regular(path)
+    except OSError as error:
+        raise unreadable(path, error) from None

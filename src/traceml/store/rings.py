@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,8 @@ from traceml.model.errors import UnreadableRecords
 from traceml.model.layout import StepFlag
 from traceml.model.rank import Rank, Region
 from traceml.store.records import STEP_DTYPE, dtype_of
-from traceml.store.versions import STEPS_BY_VERSION
+from traceml.store.regular_files import open_regular
+from traceml.store.versions import MAX_MOMENT_NS, STEPS_BY_VERSION
 
 LAST_STEPS = 256
 """Enough to tell what a usual step takes, and how long its pauses are."""
@@ -26,6 +28,21 @@ _IDENTITY = layout.packer(layout.IDENTITY)
 _COUNTERS = layout.packer(layout.COUNTERS)
 _REGION = layout.packer(layout.REGION)
 _MESSAGE_DTYPE = dtype_of(layout.MESSAGE)
+
+
+_MAX_RANKS = 1 << 20
+_BOUNDS = {
+    "rank": (0, _MAX_RANKS),
+    "local_rank": (0, _MAX_RANKS),
+    "world_size": (0, _MAX_RANKS),
+    "local_world_size": (0, _MAX_RANKS),
+    "node_rank": (0, _MAX_RANKS),
+    "pid": (0, 1 << 32),
+    "monotonic_ns": (0, MAX_MOMENT_NS),
+    "unix_ns": (0, MAX_MOMENT_NS),
+    "process_unix_ns": (0, MAX_MOMENT_NS),
+}
+"""What a head can say of its rank: lists as long as the world size are made of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +120,36 @@ def _check(fields: dict[str, Any], where: Path) -> None:
             f"its byte-order mark is {fields['byte_order']:#x}, "
             f"expected {layout.BYTE_ORDER_MARK:#x}",
         )
+    for name, (least, most) in _BOUNDS.items():
+        if not least <= fields[name] <= most:
+            raise _damaged(where, f"its {name} is {fields[name]}, expected {least} to {most}")
     known = STEPS_BY_VERSION.get(fields["version"])
     if known is None or fields["step_bytes"] != known.itemsize:
         raise UnreadableRecords(
             f"{where} has record format {fields['version']}, this TraceML reads formats 1 to "
             f"{layout.VERSION}; read it with the TraceML that wrote it, or a newer one"
         )
+
+
+def open_records(path: Path) -> int:
+    """Open a ring or record file; returns its descriptor.
+
+    Raises FileNotFoundError where it is gone, and UnreadableRecords for any other error.
+    """
+    try:
+        return open_regular(path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def unreadable(where: Path, error: OSError) -> UnreadableRecords:
+    """The error of a record file that the system does not let us read."""
+    return UnreadableRecords(
+        f"{where} cannot be read ({error.strerror or error}); expected a file of step records: "
+        "mend its permissions, or move it out of the run folder"
+    )
 
 
 def _damaged(where: Path, what: str) -> UnreadableRecords:
@@ -137,11 +178,13 @@ class RingReader:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with path.open("rb") as file:
-            try:
-                self._map = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-            except ValueError:  # its process has only just made it, or was killed doing so
-                raise _damaged(path, "it is empty, expected a ring") from None
+        descriptor = open_records(path)
+        try:
+            self._map = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
+        except ValueError:  # its process has only just made it, or was killed doing so
+            raise _damaged(path, "it is empty, expected a ring") from None
+        finally:
+            os.close(descriptor)
         try:
             head = self.head()
             if head.version != layout.VERSION:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceml.model.sample import COUNTED, GpuInterval, GpuSample, HostSample, ProcessSample, Sample
+from traceml.store.json_lines import decode_lines
 from traceml.store.lines import FollowedLines
 from traceml.store.samples import FILE_NAME
 
@@ -70,11 +71,8 @@ class FollowedSamples:
         while self._seen + len(lines) > _MOST_ROWS * self._stride:
             self._halve()
         for place in range(-self._seen % self._stride, len(lines), self._stride):
-            try:
-                sample = _decoder.decode(lines[place])
-            except (msgspec.DecodeError, UnicodeDecodeError):
-                continue  # cut short by a killed agent
-            self._take((self._seen + place) // self._stride, sample)
+            for sample in decode_lines(lines[place : place + 1], _decoder):
+                self._take((self._seen + place) // self._stride, sample)
         self._seen += len(lines)
 
     def table(self) -> SampleTable | None:

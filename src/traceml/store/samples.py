@@ -9,6 +9,8 @@ import msgspec
 from traceml.model.sample import Sample
 from traceml.store.append import append_lines
 from traceml.store.folder import write_atomically
+from traceml.store.json_lines import decode_lines
+from traceml.store.regular_files import read_regular, stat_regular
 
 FILE_NAME = "samples.jsonl"
 MOST_SAMPLES = 16_384
@@ -47,7 +49,7 @@ class SampleFile:
         self.stride *= 2
 
     def _lines(self) -> list[bytes]:
-        return self._path.read_bytes().splitlines() if self._path.exists() else []
+        return read_regular(self._path).splitlines() if stat_regular(self._path) else []
 
 
 def _bytes(lines: list[bytes]) -> int:
@@ -57,13 +59,8 @@ def _bytes(lines: list[bytes]) -> int:
 
 def read(folder: Path) -> tuple[Sample, ...]:
     """All samples of a run, in order; a line cut short by a killed agent is passed over."""
-    path = folder / FILE_NAME
-    if not path.exists():
+    try:
+        lines = read_regular(folder / FILE_NAME).splitlines()
+    except OSError:
         return ()
-    samples = []
-    for line in path.read_bytes().splitlines():
-        try:
-            samples.append(_decoder.decode(line))
-        except msgspec.DecodeError:
-            continue
-    return tuple(samples)
+    return tuple(decode_lines(lines, _decoder))

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
-from traceml.model.stack_sample import StackBurst
+from traceml.model.phase import Phase
+from traceml.model.stack_sample import BETWEEN, StackBurst
 from traceml.store.append import append_lines
+from traceml.store.json_lines import decode_lines
+from traceml.store.regular_files import read_regular
 
 FILE_NAME = "stack_samples.jsonl"
 MAX_BURSTS = 256
 """A few megabytes at most: the agent looks less and less often."""
+
+_PHASES = {BETWEEN, *(phase.value for phase in Phase)}
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(StackBurst)
@@ -39,13 +45,13 @@ class StackSampleFile:
 def read_stack_samples(folder: Path) -> tuple[StackBurst, ...]:
     """All bursts of a run, in order; a line cut short by a killed agent is passed over."""
     try:
-        lines = (folder / FILE_NAME).read_bytes().splitlines()
+        lines = read_regular(folder / FILE_NAME).splitlines()
     except OSError:
         return ()
-    found = []
-    for line in lines:
-        try:
-            found.append(_decoder.decode(line))
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            continue
-    return tuple(found)
+    return tuple(map(_with_known_phases, decode_lines(lines, _decoder)))
+
+
+def _with_known_phases(burst: StackBurst) -> StackBurst:
+    """Without samples of a phase that there is not: a damaged line, or a newer TraceML's."""
+    known = tuple(sample for sample in burst.samples if sample.phase in _PHASES)
+    return burst if len(known) == len(burst.samples) else replace(burst, samples=known)

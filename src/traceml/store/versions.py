@@ -10,11 +10,16 @@ import numpy.typing as npt
 from traceml.model import layout
 from traceml.store.records import BLOCK_DTYPE, STEP_DTYPE, dtype_of
 
+MAX_STEPS = 1 << 40
+"""Steps of one process: two years at 15,000 a second."""
+MAX_MOMENT_NS = 1 << 62
+"""On a clock that counts from the machine's start: 146 years."""
+
 STEPS_BY_VERSION = {v: dtype_of(layout.step_fields(v)) for v in range(1, layout.VERSION + 1)}
 BLOCKS_BY_VERSION = {v: dtype_of(layout.block_fields(v)) for v in range(1, layout.VERSION + 1)}
 
 
-def read_steps(content: bytes, version: int) -> npt.NDArray[Any]:
+def read_steps(content: bytes | memoryview, version: int) -> npt.NDArray[Any]:
     """Whole step records; a field that the version did not have was not measured."""
     return _upgraded(_whole(content, STEPS_BY_VERSION[version]), STEP_DTYPE, layout.NOT_MEASURED)
 
@@ -24,7 +29,42 @@ def read_blocks(content: bytes, version: int) -> npt.NDArray[Any]:
     return _upgraded(_whole(content, BLOCKS_BY_VERSION[version]), BLOCK_DTYPE, 0)
 
 
-def _whole(content: bytes, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def sound_steps(steps: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The records that a tracer can have written: numbered upwards, at moments that there are.
+
+    A disk that lost power leaves zeros at a file's end, and a bad one leaves anything anywhere.
+    """
+    start, wall = steps["start_ns"], steps["wall_ns"]
+    possible = (start >= 0) & (start < MAX_MOMENT_NS) & (wall < MAX_MOMENT_NS)
+    return _rising(steps, "sequence", possible & (steps["sequence"] > 0))
+
+
+def sound_blocks(blocks: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The blocks that can have been folded from steps: each after the one before."""
+    steps, complete = blocks["steps"], blocks["complete_steps"]
+    possible = (complete >= 0) & (complete <= steps) & (steps <= MAX_STEPS)
+    return _rising(blocks, "first_step", possible & (steps > 0) & (blocks["first_step"] >= 0))
+
+
+def _rising(
+    records: npt.NDArray[Any], name: str, possible: npt.NDArray[np.bool_]
+) -> npt.NDArray[Any]:
+    """Those of the possible records whose numbers rise from one to the next."""
+    possible &= records[name] <= MAX_STEPS
+    if not possible.all():
+        records = records[possible]
+    numbers = records[name].astype(np.int64)
+    if len(numbers) < 2 or bool((numbers[1:] > numbers[:-1]).all()):
+        return records
+    # Of a number that is too large those after it are right, of one too small those before it:
+    # whichever way keeps more.
+    above = np.append(True, numbers[1:] > np.maximum.accumulate(numbers)[:-1])
+    below = np.append(numbers[:-1] < np.minimum.accumulate(numbers[::-1])[::-1][1:], True)
+    kept: npt.NDArray[Any] = records[above if above.sum() >= below.sum() else below]
+    return kept
+
+
+def _whole(content: bytes | memoryview, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     return np.frombuffer(content, dtype, len(content) // dtype.itemsize)
 
 

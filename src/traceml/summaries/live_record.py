@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
+from traceml.store.json_lines import UNDECODABLE, holds_huge_number
 from traceml.summaries.record import Issue, Summary
 
 
@@ -46,6 +47,6 @@ _DECODER = msgspec.json.Decoder(LiveState)
 def read_live(content: bytes) -> LiveState | None:
     """What a `live.json` holds; `None` where it is none, or one of another version."""
     try:
-        return _DECODER.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None if holds_huge_number(content) else _DECODER.decode(content)
+    except UNDECODABLE:
         return None

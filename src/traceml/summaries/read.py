@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,8 +14,10 @@ import msgspec
 
 from traceml.model.errors import RunNotFound, TraceMLError, UnreadableSummary
 from traceml.model.phase import Phase
-from traceml.model.printable import printable
+from traceml.model.printable import printable, shorten
 from traceml.model.quantities import memory
+from traceml.store.json_lines import MAX_INTEGER, UNDECODABLE, holds_huge_number
+from traceml.store.regular_files import read_regular
 from traceml.summaries.foreign import modernise
 from traceml.summaries.labels import Labels
 from traceml.summaries.record import (
@@ -98,33 +101,37 @@ def locate(argument: str, logs_folder: Path) -> Path:
     )
 
 
-def read_summary(path: Path) -> Summary:
-    """The summary a file holds, whoever wrote it; what it lacks is `None`."""
-    return _summary(_content(path), path, _DECODER)
+def read_summary(path: Path, follow_links: bool = False) -> Summary:
+    """The summary a file holds, whoever wrote it; what it lacks is `None`.
+
+    A link is followed only where the user named it: one that lies in a run folder is refused.
+    """
+    return _summary(_content(path, follow_links), path, _DECODER)
 
 
-def read_compared(path: Path) -> Summary:
+def read_compared(path: Path, follow_links: bool = False) -> Summary:
     """The same for a comparison: of a very large file without the rows of single ranks."""
-    content = _content(path)
+    content = _content(path, follow_links)
     if len(content) > _LARGE_BYTES:
         return _summary(content, path, _WITHOUT_ROWS)
     return _summary(content, path, _DECODER)
 
 
-def _content(path: Path) -> bytes:
+def _content(path: Path, follow_links: bool = False) -> bytes:
+    size_bytes = 0
     try:
-        size_bytes = path.stat().st_size
+        size_bytes = path.stat(follow_symlinks=follow_links).st_size
         if size_bytes > MOST_BYTES:
             raise _too_large(path, size_bytes)
-        return path.read_bytes()
+        return read_regular(path, follow_links)
     except FileNotFoundError as error:
         raise RunNotFound(f"{path} does not exist; expected a run summary; {_ADVICE}") from error
     except MemoryError as error:
         raise _too_large(path, size_bytes) from error
     except OSError as error:
+        advice = "check its permissions" if isinstance(error, PermissionError) else _ADVICE
         raise UnreadableSummary(
-            f"{path} cannot be read ({error.strerror}); expected a run summary; "
-            "check its permissions"
+            f"{path} cannot be read ({error.strerror}); expected a run summary; {advice}"
         ) from error
 
 
@@ -146,17 +153,17 @@ def read_labels(path: Path) -> Labels | None:
     """What runs are chosen by; `None` for a file that is no summary: it is not chosen."""
     try:
         return _LABELS.decode(_content(path))
-    except (TraceMLError, msgspec.DecodeError, UnicodeDecodeError, RecursionError, MemoryError):
+    except (TraceMLError, *UNDECODABLE, MemoryError):
         return None
 
 
 def _decode(content: bytes, path: Path, decoder: msgspec.json.Decoder[_Summary]) -> Summary:
-    try:
-        return decoder.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        # The fast way knows neither `null` for a missing object nor a metric's name in its
-        # complaint; the slow way is taken by odd files alone.
-        return _decode_leniently(content, path)
+    with suppress(msgspec.DecodeError, UnicodeDecodeError):
+        if not holds_huge_number(content):
+            return decoder.decode(content)
+    # The fast way knows neither `null` for a missing object nor a metric's name in its complaint;
+    # the slow way is taken by odd files alone.
+    return _decode_leniently(content, path)
 
 
 def _decode_leniently(content: bytes, path: Path) -> Summary:
@@ -169,6 +176,8 @@ def _decode_leniently(content: bytes, path: Path) -> Summary:
     for name, value in _nodes(document):
         if isinstance(value, float) and not math.isfinite(value):
             raise _bad_field(path, name, f"is {value}", "a finite number or null")
+        if isinstance(value, int) and abs(value) > MAX_INTEGER:
+            raise _bad_field(path, name, "is too large", "an integer of at most 64 bits")
     try:
         return msgspec.convert(_without_nulls(document), Summary)
     except msgspec.ValidationError as error:
@@ -348,4 +357,4 @@ def _bad_field(path: Path, name: str, found: str, expected: str) -> UnreadableSu
 
 def _shown(text: str) -> str:
     """Foreign text as part of one line."""
-    return printable(text[:200])
+    return shorten(printable(text), 200)

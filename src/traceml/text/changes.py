@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from traceml.compare import words
 from traceml.compare.record import Comparison, Delta, DiagnosisChange
 from traceml.compare.terms import ENDPOINTS
+from traceml.model.printable import one_line
 from traceml.model.quantities import NOT_MEASURED, duration
 
 MOVED_SHARE = 0.01
@@ -177,12 +178,6 @@ def quantity(value: float | None, metric: str) -> str:
 def statuses(change: DiagnosisChange) -> tuple[str, str]:
     """What both sides were diagnosed with, in words that fit a column."""
     return (
-        plain(change.lhs or NOT_MEASURED, STATUS_WIDTH),
-        plain(change.rhs or NOT_MEASURED, STATUS_WIDTH),
+        one_line(change.lhs or NOT_MEASURED, STATUS_WIDTH),
+        one_line(change.rhs or NOT_MEASURED, STATUS_WIDTH),
     )
-
-
-def plain(text: str, limit: int) -> str:
-    """Printable characters only (a name must not move the cursor), cut to a length."""
-    shown = "".join(character if character.isprintable() else " " for character in text).strip()
-    return shown if len(shown) <= limit else f"{shown[: limit - 1]}…"

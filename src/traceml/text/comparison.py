@@ -6,8 +6,9 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from traceml.compare.record import Comparison, Status
+from traceml.model.printable import one_line, printable, shorten
 from traceml.text import told
-from traceml.text.changes import Row, plain, rows
+from traceml.text.changes import Row, rows
 
 WIDTH = 100
 MOST_DIFFERENCES = 40
@@ -72,7 +73,10 @@ def _code(comparison: Comparison) -> list[str]:
     if not comparison.code_stat:
         return []
     stat = comparison.code_stat.splitlines()
-    return ["What changed in the code:", *(_INDENT + plain(line, WIDTH - 2) for line in stat)]
+    return [
+        "What changed in the code:",
+        *(_INDENT + shorten(printable(line).strip(), WIDTH - 2) for line in stat),
+    ]
 
 
 def _table(listed: Sequence[Row]) -> list[str]:
@@ -98,21 +102,21 @@ def _table(listed: Sequence[Row]) -> list[str]:
 
 def _cells(row: Row) -> tuple[str, str, str, str]:
     """As wide as a hundred columns allow; only absurd numbers are cut."""
-    lhs, rhs = plain(row.lhs, _CELL_WIDTH), plain(row.rhs, _CELL_WIDTH)
-    label = row.label if len(row.label) <= _CELL_WIDTH else plain(row.label, _CELL_WIDTH)
-    return label, lhs, rhs, plain(row.delta, _DELTA_WIDTH)
+    lhs, rhs = one_line(row.lhs, _CELL_WIDTH), one_line(row.rhs, _CELL_WIDTH)
+    label = shorten(printable(row.label), _CELL_WIDTH)
+    return label, lhs, rhs, one_line(row.delta, _DELTA_WIDTH)
 
 
 def _with_intervals_below(lines: Sequence[str], listed: Sequence[Row]) -> Iterator[str]:
     for line, row in zip(lines, listed, strict=True):
         yield line.rstrip()
         if row.interval:
-            yield f"{_INDENT * 3}{_INTERVAL}: {plain(row.interval, WIDTH // 2)}"
+            yield f"{_INDENT * 3}{_INTERVAL}: {one_line(row.interval, WIDTH // 2)}"
 
 
 def _wrapped(opening: str, sentence: str) -> list[str]:
     return textwrap.wrap(
-        plain(sentence, _LONGEST),
+        one_line(sentence, _LONGEST),
         WIDTH,
         initial_indent=opening,
         subsequent_indent=" " * len(opening),

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from enum import IntEnum
 
 from traceml.compare.record import Comparison, Status
+from traceml.model.printable import one_line
 from traceml.text import told
-from traceml.text.changes import Row, plain, rows
+from traceml.text.changes import Row, rows
 
 MOST_BYTES = 60_000
 """GitHub takes 65,536 characters in a comment, and a workflow adds some of its own."""
@@ -105,7 +106,7 @@ def _numbers(comparison: Comparison) -> Iterator[str]:
 
 def escaped(text: str, limit: int = _LONGEST) -> str:
     """Text as it is: no markup, no mention, no link, on one line."""
-    return _MEANINGFUL.sub(lambda found: f"&#{ord(found[0])};", plain(text, limit))
+    return _MEANINGFUL.sub(lambda found: f"&#{ord(found[0])};", one_line(text, limit))
 
 
 def _table(listed: Sequence[Row]) -> Iterator[str]:

@@ -9,6 +9,8 @@ from traceml.model.quantities import milliseconds, percent
 
 NAME = 35
 BAR = 20
+MAX_SHARE = 100.0
+"""A part of a damaged summary may be many times its step."""
 SHOWN_BETWEEN_SHARE = 0.005  # of the wall time: less is the loop itself
 
 _COMPUTE = ("forward", "backward", "optimizer")
@@ -104,6 +106,6 @@ def _line(name: str, part_ms: float, step_ms: float | None, pointer: str) -> str
     line = f"  {name:<{NAME}}{milliseconds(part_ms):>12}"
     if not step_ms:
         return line
-    share = part_ms / step_ms
+    share = min(part_ms / step_ms, MAX_SHARE)
     bar = "█" * max(0, min(round(share * BAR), BAR)) or ("▏" if share > 0 else "")
     return f"{line}{percent(share):>7}  {bar}{pointer}".rstrip()

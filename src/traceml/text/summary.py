@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
 from traceml.model.finding import COMPUTE_CAUSES, Kind, consequence
+from traceml.model.printable import one_line, printable, printable_lines, shorten
 from traceml.model.quantities import count, duration, memory, milliseconds, percent, rate
 from traceml.summaries.record import Issue, PrimaryDiagnosis, SectionSummary, Summary
 from traceml.text.phases import phase_tree
@@ -46,28 +47,17 @@ def summary_text(summary: Summary) -> str:
         _also(summary),
         _tracer(summary),
     )
-    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
-
-
-def clean(text: str) -> str:
-    """Text from outside on one line, without anything that could move a terminal's cursor."""
-    spaced = " ".join(text.split())
-    return "".join(letter for letter in spaced if letter.isprintable())
+    return printable_lines("\n\n".join("\n".join(block) for block in blocks if block) + "\n")
 
 
 def _labelled(label: str, text: str) -> list[str]:
     """A label and its text, wrapped beside it."""
     return textwrap.wrap(
-        clean(text),
+        one_line(text),
         WIDTH,
         initial_indent=f"  {label:<{LABEL}}",
         subsequent_indent=" " * (2 + LABEL),
     )
-
-
-def _short(text: str, width: int) -> str:
-    cleaned = clean(text)
-    return cleaned if len(cleaned) <= width else cleaned[: width - 1] + "…"
 
 
 def _joined(parts: Iterable[str | None]) -> str:
@@ -85,7 +75,7 @@ def _heading(summary: Summary) -> list[str]:
             None if summary.duration_s is None else duration(summary.duration_s),
         )
     )
-    name = _short(summary.meta.run_name or "", WIDTH - len(f"TraceML ·  · {facts}"))
+    name = one_line(summary.meta.run_name or "", WIDTH - len(f"TraceML ·  · {facts}"))
     return [_joined(("TraceML", name, facts)), "─" * WIDTH]
 
 
@@ -121,7 +111,9 @@ def _step_time(summary: Summary) -> list[str]:
         return []
     times, window = section.global_.average, section.global_.window
     warmup = f" after {count(window.warmup_steps, 'warm-up step')}" if window.warmup_steps else ""
-    clock = f", {window.diagnosis_clock.upper()} clock" if window.diagnosis_clock else ""
+    clock = (
+        f", {one_line(window.diagnosis_clock, 8).upper()} clock" if window.diagnosis_clock else ""
+    )
     lines = [f"  Where a step goes (mean of {count(window.steps_analyzed, 'step')}{warmup}{clock})"]
     lines += phase_tree(times, _guilty(summary.primary_diagnosis, section))
     points = [
@@ -170,7 +162,7 @@ def _ranks(section: SectionSummary | None) -> list[str]:
     ]
     for name, metrics in rows[:MOST_RANKS]:
         cells = (milliseconds(metrics.get(key)).removesuffix(" ms") for key in shown.values())
-        lines.append(f"  {_short(name, 6):>6}" + "".join(f"{cell:>11}" for cell in cells))
+        lines.append(f"  {one_line(name, 6):>6}" + "".join(f"{cell:>11}" for cell in cells))
     return lines
 
 
@@ -199,7 +191,7 @@ def _memory(section: SectionSummary | None) -> str:
         worst, median = section.global_.worst.get(key), section.global_.median.get(key)
         if worst is not None and worst.value is not None:
             uneven = median is not None and worst.value > UNEVEN * (median.value or 0.0)
-            where = f" (rank {_short(worst.idx or '', 6)})" if uneven else ""
+            where = f" (rank {one_line(worst.idx or '', 6)})" if uneven else ""
             parts.append(words.format(memory(worst.value)) + where)
     return _joined(parts)
 
@@ -278,7 +270,7 @@ def _regions(summary: Summary) -> list[str]:
     lines = [f"  {'Named regions':<34}{'calls':>10}{'mean':>14}{'total':>16}"]
     for region in summary.regions[:MOST_NAMED]:
         lines.append(
-            f"  {_short(region.name, 33):<34}{count(region.calls):>10}"
+            f"  {one_line(region.name, 33):<34}{count(region.calls):>10}"
             f"{duration(region.mean_ms / 1e3):>14}{duration(region.total_ms / 1e3):>16}"
         )
     return lines + _more(summary.regions)
@@ -305,7 +297,7 @@ def _logged(summary: Summary) -> list[str]:
 
 def _listed(things: Sequence[str]) -> list[str]:
     hidden = len(things) - MOST_NAMED
-    shown = [_short(thing, 60) for thing in things[:MOST_NAMED]]
+    shown = [one_line(thing, 60) for thing in things[:MOST_NAMED]]
     return [*shown, f"and {count(hidden)} more"] if hidden > 0 else shown
 
 
@@ -350,9 +342,7 @@ def _traceback(summary: Summary) -> list[str]:
 
 def _as_printed(line: str) -> str:
     """A line with its indentation, no wider than the page and unable to move a cursor."""
-    shown = "".join(letter for letter in line.expandtabs(4) if letter.isprintable())
-    width = WIDTH - 4
-    return shown if len(shown) <= width else shown[: width - 1] + "…"
+    return shorten(printable(line.expandtabs(4)), WIDTH - 4)
 
 
 def _finding(issue: Issue) -> str:
@@ -365,7 +355,7 @@ def _tracer(summary: Summary) -> list[str]:
     tracer = summary.tracer
     if tracer is None:
         return []
-    failed = f" (last: {_short(tracer.last_failure, 120)})" if tracer.last_failure else ""
+    failed = f" (last: {one_line(tracer.last_failure, 120)})" if tracer.last_failure else ""
     refused = tracer.values_refused
     problems = _joined(
         (

@@ -8,8 +8,9 @@ from itertools import takewhile
 from traceml.compare.lineage import RECORDED, LineageComparison
 from traceml.compare.record import Comparison, DiagnosisChange
 from traceml.compare.words import moved_words, noise_words, rank_words, reach_words
+from traceml.model.printable import one_line
 from traceml.model.quantities import NOT_MEASURED, count
-from traceml.text.changes import SIGNIFICANT, Row, plain, statuses
+from traceml.text.changes import SIGNIFICANT, Row, statuses
 
 NAME_WIDTH = 72
 VALUE_WIDTH = 60
@@ -19,7 +20,7 @@ SIGNIFICANCE = f"{SIGNIFICANT} shown by the runs: p < 0.05, corrected for all th
 
 def legend(name: str, runs: tuple[str, ...]) -> str:
     """A side by its name, and of several runs how many and which."""
-    shown = plain(name, NAME_WIDTH)
+    shown = one_line(name, NAME_WIDTH)
     return shown if len(runs) < 2 else f"{shown} ({count(len(runs), 'run')})"
 
 
@@ -36,7 +37,7 @@ def noise(comparison: Comparison) -> str:
         return f"{_one_run_each(comparison)}."
     said = f"{len(comparison.a_runs)} + {len(comparison.b_runs)} runs"
     if comparison.paired_by:
-        said += f", paired by {plain(comparison.paired_by, NAME_WIDTH)}"
+        said += f", paired by {one_line(comparison.paired_by, NAME_WIDTH)}"
     said += f"; two runs alike differ by up to {reach_words(verdict.allowance_pct / 100)}"
     if verdict.method and verdict.p is not None:
         said += f"; {verdict.method}, p {_p(verdict.p)}"
@@ -110,7 +111,7 @@ def different(comparison: Comparison) -> Iterator[str]:
     for group, listed in lineage.differences.items():
         for found in listed[:MOST_OF_A_GROUP]:
             lhs, rhs = _told_apart(_text(found.lhs), _text(found.rhs))
-            yield f"{group}: {plain(found.name, NAME_WIDTH)}: {lhs} -> {rhs}"
+            yield f"{group}: {one_line(found.name, NAME_WIDTH)}: {lhs} -> {rhs}"
         if len(listed) > MOST_OF_A_GROUP:
             yield f"{group}: {len(listed) - MOST_OF_A_GROUP} more, in the JSON file"
     for side in ("A", "B"):
@@ -143,4 +144,4 @@ def _told_apart(lhs: str, rhs: str) -> tuple[str, str]:
         skipped = sum(len(word) + 1 for word, _ in alike)
         if skipped:
             lhs, rhs = (f"… {value[skipped:]}" for value in (lhs, rhs))
-    return plain(lhs, VALUE_WIDTH), plain(rhs, VALUE_WIDTH)
+    return one_line(lhs, VALUE_WIDTH), one_line(rhs, VALUE_WIDTH)

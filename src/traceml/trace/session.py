@@ -16,6 +16,7 @@ from traceml.model import layout
 from traceml.model.environment import MARKS, TRAINER_MARK, TROUBLE_MARK
 from traceml.model.failure import STACKS_SUFFIX
 from traceml.model.layout import StepFlag
+from traceml.model.printable import printable
 from traceml.model.rank import Rank
 from traceml.trace import ring as rings
 from traceml.trace.failure import Failures
@@ -352,7 +353,7 @@ class Session:
     def say(self, text: str) -> None:
         """One line for people, on stderr; never an error of its own."""
         try:
-            sys.stderr.write(f"traceml: {text}\n")
+            sys.stderr.write(f"traceml: {printable(text)}\n")
         except (OSError, ValueError, AttributeError) as error:
             if is_interruption(error):
                 raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from traceml.figures.comparison_page import comparison_page
 from traceml.figures.page import Page, RunPage
 from traceml.model.errors import UsageError
 from traceml.store.folder import MANIFEST, SUMMARY
+from traceml.store.regular_files import read_regular
 from traceml.summaries.read import locate, read_summary
 from traceml.text.comparison import comparison_text
 from traceml.text.summary import summary_text
@@ -62,8 +62,8 @@ def _one(word: str, logs: Path) -> Reported:
     with tempfile.TemporaryDirectory(prefix="traceml-") as place:
         folder = Path(place) / path.stem  # the run is called as the file is
         folder.mkdir()
-        read_summary(path)  # what is wrong with it is said of the file that was named
-        shutil.copyfile(path, folder / SUMMARY)
+        read_summary(path, follow_links=True)  # what is wrong is said of the file that was named
+        (folder / SUMMARY).write_bytes(read_regular(path, follow_links=True))
         return _run(folder, path.with_suffix(".html"))
 
 
@@ -105,15 +105,15 @@ def _comparisons(found: Sequence[Comparison], path: Path) -> Reported:
 def _read_comparison(path: Path) -> Comparison | None:
     """The comparison that a file of `traceml compare` holds; `None` where it holds none."""
     try:
-        content = path.read_bytes()
+        content = read_regular(path, follow_links=True)
         keys = msgspec.json.decode(content, type=dict[str, msgspec.Raw]).keys()
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None  # whoever reads it as a summary says what is wrong with it
     if not keys >= _KEYS_OF_COMPARISON:
         return None
     try:
         return _COMPARISON.decode(content)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, RecursionError) as error:
         raise UsageError(
             f"{path} is a comparison that cannot be read ({error}); "
             "make it again with traceml compare"

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from traceml.model.environment import TOKEN
 from traceml.model.errors import RunNotFound, UsageError
 from traceml.store.folder import MANIFEST, is_right_in, is_run_name
+from traceml.store.regular_files import stat_regular
 from traceml.summaries.read import FILE_NAME
 from traceml.web.addresses import is_loopback
 
@@ -81,10 +82,7 @@ def run_folder(logs: Path, name: str) -> Path:
 
 
 def _holds_a_run(folder: Path) -> bool:
-    try:
-        return any((folder / file).is_file() for file in (MANIFEST, FILE_NAME))
-    except OSError:
-        return False
+    return any(stat_regular(folder / file) is not None for file in (MANIFEST, FILE_NAME))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from traceml.api.watch import RunWatch, comparison_page
 from traceml.figures.page import Figure, Page
 from traceml.model.errors import UsageError
 from traceml.store.folder import MANIFEST, SUMMARY
+from traceml.store.regular_files import stat_regular
 from traceml.web.security import run_folder
 
 LIVE_PAUSE_S = 1.0
@@ -163,9 +164,8 @@ def _words(folders: Sequence[Path]) -> list[str]:
 def _stamp(folder: Path, *names: str) -> _Stamp:
     found: list[object] = []
     for name in names:
-        try:
-            stat = (folder / name).stat()
-        except OSError:
+        stat = stat_regular(folder / name)
+        if stat is None:
             found.append(None)
         else:
             found.append((stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size))

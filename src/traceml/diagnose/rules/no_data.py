@@ -6,6 +6,7 @@ from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
 from traceml.model.evidence import Evidence, as_number
 from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.model.run import DISK_FULL
 
 KIND = Kind.NO_DATA
 
@@ -52,6 +53,8 @@ def _action(facts: Facts, aborted: int) -> str:
     status = facts.stability.exit_status
     if facts.stability.failure is not None:
         return "See what ended the run."
+    if (facts.reason_without_steps or "").startswith(DISK_FULL):
+        return "Make room on that disk, then run `traceml recover` with this run."
     if status:
         return " ".join(filter(None, ("See what it printed last.", HINTS.get(status))))
     if aborted:

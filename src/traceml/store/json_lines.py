@@ -1,0 +1,46 @@
+"""Decodes the JSON of run folders, which may be cut short, damaged or somebody else's."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
+
+import msgspec
+
+UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What decoding raises: not JSON, no UTF-8, of another type than expected, nested too deeply."""
+
+MAX_INTEGER = (1 << 63) - 1
+_LONG_NUMBER = re.compile(rb"\d{19,}")
+
+T = TypeVar("T")
+
+
+def decode_lines(lines: Iterable[bytes], decoder: msgspec.json.Decoder[T]) -> Iterator[T]:
+    """Yield what the lines hold; a line that cannot be decoded is passed over."""
+    for line in lines:
+        try:
+            if not holds_huge_number(line):
+                yield decoder.decode(line)
+        except UNDECODABLE:
+            continue  # cut short by a killed agent, or damaged
+
+
+def holds_huge_number(content: bytes) -> bool:
+    """Whether an integer in it fits no column of 64 bits: nobody here writes one."""
+    if _LONG_NUMBER.search(content) is None:
+        return False
+    try:
+        return _is_huge(json.loads(content))
+    except UNDECODABLE:  # Python itself refuses integers of thousands of digits
+        return True
+
+
+def _is_huge(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_is_huge, value.values()))
+    if isinstance(value, list):
+        return any(map(_is_huge, value))
+    return isinstance(value, int) and abs(value) > MAX_INTEGER
