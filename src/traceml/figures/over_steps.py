@@ -150,7 +150,11 @@ def rank_heat(history: StepHistory) -> Heatmap | None:
 
 def where_measured(history: StepHistory, table: Floats) -> StepHistory:
     """Only the columns in which any rank has a value: some things are sampled."""
-    chosen = measured_columns(table)
+    return only_columns(history, measured_columns(table))
+
+
+def only_columns(history: StepHistory, chosen: over_ranks.Bools) -> StepHistory:
+    """The history with none but these of its buckets."""
     if chosen.all():
         return history
     arrays: dict[str, Any] = {
