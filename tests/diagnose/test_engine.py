@@ -11,12 +11,12 @@ from factories import make_run, map_steps, spend, stall, work_between
 from traceml.diagnose import engine
 from traceml.diagnose.engine import diagnose
 from traceml.diagnose.explain import explain
-from traceml.facts.aligned import WIDE
 from traceml.facts.facts import Facts
 from traceml.facts.gather import gather
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.layout import NOT_MEASURED
 from traceml.store.records import RunRecords
+from traceml.store.step_records import WIDE
 
 
 def kinds(run: RunRecords, section: Section = Section.STEP_TIME) -> list[Kind]:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from traceml.facts.aligned import complete_steps
 from traceml.facts.losses import LossFacts, loss_facts
 from traceml.facts.sensors import oom_kills
+from traceml.facts.step_table import complete_steps
 from traceml.model import layout
 from traceml.model.failure import (
     Death,

@@ -73,7 +73,7 @@ def _inside(facts: Facts) -> Finding | None:
             "wait_share": rest_s / times.step_s,
             "rest_ms": rest_s * 1e3,
             "unexplained_ms": (rest_s - max(measured_s, main[1])) * 1e3,
-            "residual_ms": None if times.residual_s is None else times.residual_s * 1e3,
+            "residual_ms": (times.residual_with_communication_s or 0.0) * 1e3,
             "wait_ms": None if times.wait_s is None else times.wait_s * 1e3,
             "step_time_ms": times.step_s * 1e3,
             "main_part": main[0] or None,
