@@ -1,4 +1,4 @@
-"""Pages of made runs: their history by hand, their summary by the real road."""
+"""Pages of made runs: their history and their summary by the real road, their sensors by hand."""
 
 from __future__ import annotations
 
@@ -8,21 +8,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from factories import STARTED_UNIX_S
+from factories import STARTED_UNIX_S, map_steps
+from traceml.facts import history
 from traceml.facts.history import History, SensorHistory, StepHistory
+from traceml.facts.step_table import complete_steps
 from traceml.figures.page import Figure, Heatmap, Lines, Page, Part, RunPage, RunsPage
 from traceml.figures.run_page import RunStanding, run_page
-from traceml.model.phase import Phase
+from traceml.model.layout import StepFlag
 from traceml.model.run import Manifest
-from traceml.store.records import RunRecords
+from traceml.store.buckets import Buckets, Grid, RankBuckets, together
+from traceml.store.records import RankRecords, RunRecords
+from traceml.store.step_records import is_incomplete
 from traceml.summaries.build import build
 
 Floats = npt.NDArray[np.float64]
 
+LOSS_SEEN = np.uint32(StepFlag.LOSS_SEEN)
+
 STARTED = Manifest(
     "made", STARTED_UNIX_S - 2, command=("python", "train.py"), hostname="host-a", nodes=1
 )
-_TIMED = ("h2d", "forward", "backward", "optimizer", "communication")
 
 
 def page_of(run: RunRecords, standing: RunStanding | None = None, bucket_steps: int = 1) -> RunPage:
@@ -43,39 +48,33 @@ def standing_of(state: Any = "finished", exit_status: int | None = 0, **fields: 
 
 
 def history_of(run: RunRecords, bucket_steps: int = 1) -> History:
-    """The history of a run whose ranks took the same number of steps."""
-    return History(steps=step_history(run, bucket_steps), sensors=sensor_history(run))
+    """The history of a run; one that has recorded no loss gets a falling one."""
+    return History(steps=step_history(_with_losses(run), bucket_steps), sensors=sensor_history(run))
+
+
+def _with_losses(run: RunRecords) -> RunRecords:
+    if any((rank.steps["flags"] & LOSS_SEEN).any() for rank in run.ranks):
+        return run
+
+    def change(steps: npt.NDArray[Any], rank: int) -> None:
+        steps["flags"] |= LOSS_SEEN
+        steps["loss"] = np.geomspace(2.0, 0.5, len(steps))
+
+    return map_steps(run, change)
 
 
 def step_history(run: RunRecords, bucket_steps: int = 1) -> StepHistory | None:
-    """Means over buckets of so many steps, straight from the records."""
-    if not run.ranks:
-        return None
-    buckets = -(-len(run.ranks[0].steps) // bucket_steps)
+    """The steps of a run in buckets of so many, as a follower of its folder adds them up."""
+    longest = max((len(rank.steps) for rank in run.ranks), default=0)
+    grid = Grid(0, bucket_steps, max(1, -(-longest // bucket_steps)))
+    ranks = [_in_buckets(rank, grid) for rank in run.ranks]
+    return history.step_history(ranks, run.manifest.started_unix_s)
 
-    def seconds(field: str) -> Floats:
-        return _over(run, field, bucket_steps, np.nanmean) * 1e-9
 
-    phases = {Phase(name): seconds(f"{name}_ns") for name in ("input", *_TIMED)}
-    inside = sum(np.nan_to_num(phases[Phase(name)]) for name in _TIMED)
-    body = seconds("body_ns")
-    phases[Phase.RESIDUAL] = body - inside
-    step = body + np.nan_to_num(phases[Phase.INPUT])
-    first_steps = np.arange(buckets, dtype=np.int64) * bucket_steps + 1
-    return StepHistory(
-        ranks=tuple(rank.rank.rank for rank in run.ranks),
-        bucket_steps=bucket_steps,
-        first_steps=first_steps,
-        began_s=first_steps * 0.04,
-        step_s=step,
-        longest_s=_over(run, "wall_ns", bucket_steps, np.nanmax) * 1e-9,
-        phase_s=phases,
-        between_s=np.maximum(seconds("wall_ns") - step, 0.0),
-        allocated_bytes=_over(run, "allocated_bytes", bucket_steps, np.nanmax),
-        reserved_bytes=_over(run, "reserved_bytes", bucket_steps, np.nanmax),
-        rss_bytes=_over(run, "rss_bytes", bucket_steps, np.nanmax),
-        loss=np.tile(np.geomspace(2.0, 0.5, buckets), (len(run.ranks), 1)),
-    )
+def _in_buckets(rank: RankRecords, grid: Grid) -> RankBuckets:
+    buckets = Buckets(grid)
+    buckets.add_steps(rank.steps[~is_incomplete(rank.steps)], complete_steps(rank).index)
+    return together(rank.rank, [(rank.rank, buckets)])
 
 
 def sensor_history(run: RunRecords) -> SensorHistory | None:
@@ -136,17 +135,6 @@ def lengths_agree(drawn: Figure) -> bool:
 
 
 _RAM = ("ram_used_bytes", "ram_total_bytes")
-
-
-def _over(run: RunRecords, field: str, bucket_steps: int, reduce: Any) -> Floats:
-    rows = []
-    for rank in run.ranks:
-        values = rank.steps[field].astype(np.float64)
-        values[values < 0] = np.nan
-        starts = range(0, len(values), bucket_steps)
-        buckets = [values[start : start + bucket_steps] for start in starts]
-        rows.append([reduce(b) if np.isfinite(b).any() else np.nan for b in buckets])
-    return np.array(rows)
 
 
 def _values(samples: Sequence[Any], name: str) -> Floats:

@@ -13,12 +13,12 @@ from traceml.diagnose.catalogue import Catalogue, catalogue
 from traceml.diagnose.engine import diagnose
 from traceml.diagnose.explain import explain
 from traceml.diagnose.rule import Rule
-from traceml.facts.aligned import WIDE
 from traceml.facts.facts import Facts
 from traceml.facts.gather import gather
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.layout import NOT_MEASURED
 from traceml.store.records import RunRecords
+from traceml.store.step_records import WIDE
 
 
 def with_rule(monkeypatch: pytest.MonkeyPatch, rule: Rule) -> None:

@@ -53,26 +53,33 @@ def test_what_was_never_measured_stays_unknown() -> None:
     assert times.h2d_s is None
     assert times.communication_s is None
     assert times.compute_s is None
-    assert times.residual_s is None
+    assert times.wait_s is None
     assert times.step_s == times.body_s
     assert times.compute_at_least_s == pytest.approx(times.forward_s + times.backward_s)
+    assert times.residual_s == pytest.approx(times.body_s - times.compute_at_least_s)
 
 
-def test_a_phase_missed_in_a_few_steps_is_averaged_over_the_others() -> None:
+@pytest.mark.parametrize("missed", [20, 150], ids=["in a few steps", "in most steps"])
+def test_a_phase_that_steps_lack_took_no_time_in_them(missed: int) -> None:
     def miss(steps, rank):
-        steps["forward_ns"][:20] = -1
+        steps["forward_ns"][:missed] = -1
 
-    missed, whole = gather(map_steps(make_run(noise=0), miss)), gather(make_run(noise=0))
-    assert missed.mean.forward_s == whole.mean.forward_s
+    times = gather(map_steps(make_run(noise=0), miss)).mean
+    assert times.forward_s == pytest.approx(0.010 * (200 - missed) / 200)
+    assert times.residual_s == pytest.approx(0.001 + 0.010 * missed / 200)
 
 
-def test_a_phase_missed_in_most_steps_is_not_measured() -> None:
-    def miss(steps, rank):
-        steps["forward_ns"][:150] = -1
+def test_what_was_measured_outside_an_explicit_step_is_no_part_of_its_body() -> None:
+    """A script that copies its batch before `with trace_step`: the copy is in no body."""
 
-    facts = gather(map_steps(make_run(), miss))
-    assert facts.mean.forward_s is None
-    assert facts.mean.compute_s is None
+    def outside(steps, rank):
+        steps["h2d_ns"] = 10_000_000
+        steps["wall_ns"] += 10_000_000
+
+    times = gather(map_steps(make_run(noise=0), outside)).mean
+    assert times.body_s == pytest.approx(0.036)
+    assert times.residual_s == 0.0
+    assert times.h2d_s + times.compute_s == pytest.approx(times.body_s)
 
 
 def test_a_step_without_a_fetch_waited_for_none() -> None:

@@ -3,10 +3,10 @@
 import pytest
 
 from factories import make_rank, make_run
-from traceml.facts.aligned import WIDE
 from traceml.facts.gather import gather
 from traceml.model import layout
 from traceml.store.records import STEP_DTYPE
+from traceml.store.step_records import WIDE
 
 
 def test_the_wide_fields_lie_side_by_side_at_the_beginning_of_a_record() -> None:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from factories import make_run
-from traceml.facts.aligned import COLUMNS, Aligned, align
-from traceml.facts.sums import CHUNK_STEPS, MOST_BLOCKS, Sums, add_up, block_length
+from traceml.facts.step_table import COLUMNS, StepTable, step_table
+from traceml.facts.sums import CHUNK_STEPS, MAX_BLOCKS, Sums, add_up, block_length
 
 
-def aligned(ranks: int, steps: int) -> Aligned:
-    found = align(make_run(ranks=ranks, steps=steps).ranks)
+def table_of(ranks: int, steps: int, warmup: int = 0) -> StepTable:
+    found = step_table(make_run(ranks=ranks, steps=steps).ranks)
     assert found is not None
-    return found
-
-
-def column(sums: Sums, name: str) -> np.ndarray:
-    return sums.sums[:, COLUMNS.index(name)]
+    return replace(found, warmup=warmup)
 
 
 @pytest.mark.parametrize("steps", [1, 63, 64, 65, 200, 2 * CHUNK_STEPS + 300])
@@ -25,23 +23,24 @@ def column(sums: Sums, name: str) -> np.ndarray:
 def test_sums_are_those_of_every_step(steps: int, warmup: int) -> None:
     if warmup == steps:
         return
-    shared = aligned(3, steps)
-    by_rank, by_block = add_up(shared, warmup)
-    forward = np.stack([rank.rows[warmup:, COLUMNS.index("forward_ns")] for rank in shared.ranks])
+    shared = table_of(3, steps, warmup)
+    by_rank, by_block = add_up(shared)
+    column_of = COLUMNS.index("forward_ns")
+    forward = np.stack([rank.rows[warmup:, column_of] for rank in shared.rank_steps])
     length = block_length(steps - warmup)
     blocks = (steps - warmup) // length
-    assert 1 <= blocks <= MOST_BLOCKS
-    assert column(by_rank, "forward_ns").tolist() == forward.sum(axis=1).tolist()
+    assert 1 <= blocks <= MAX_BLOCKS
+    assert by_rank.sum_of("forward_ns").tolist() == forward.sum(axis=1).tolist()
     whole = forward[:, : blocks * length].reshape(3, blocks, length)
-    assert column(by_block, "forward_ns").tolist() == whole.sum(axis=(0, 2)).tolist()
-    assert set(by_block.counts[:, COLUMNS.index("samples")]) == {3.0 * length}
+    assert by_block.sum_of("forward_ns").tolist() == whole.sum(axis=(0, 2)).tolist()
+    assert set(by_block.count_of("samples")) == {3.0 * length}
 
 
 def test_what_was_not_measured_is_neither_added_nor_counted() -> None:
-    by_rank, by_block = add_up(aligned(2, 100), 0)
+    by_rank, by_block = add_up(table_of(2, 100))
     for sums in (by_rank, by_block):
-        assert not column(sums, "h2d_ns").any()
-        assert not sums.counts[:, COLUMNS.index("h2d_ns")].any()
+        assert not sums.sum_of("h2d_ns").any()
+        assert not sums.count_of("h2d_ns").any()
 
 
 def test_neighbours_are_taken_together_and_the_odd_one_left_out() -> None:

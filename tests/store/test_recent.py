@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from factories import make_run, make_samples
-from traceml.facts.aligned import align, complete_steps
+from traceml.facts.step_table import complete_steps, step_table
 from traceml.model.failure import NOTHING_SEEN, AgentSaw, Doing, Stall, Standing
 from traceml.model.layout import StepFlag
 from traceml.model.run import Manifest
@@ -103,9 +103,9 @@ def test_ranks_line_up_though_one_of_them_aborted_a_step_long_ago(last, tracer):
         follow(last, made.path)
     window = last.window()
     assert window is not None
-    aligned = align(window.ranks)
-    assert aligned is not None
-    assert [int(aligned.index[0]), int(aligned.index[-1])] == [100, 199]
+    table = step_table(window.ranks)
+    assert table is not None
+    assert [int(table.index[0]), int(table.index[-1])] == [100, 199]
 
 
 def test_steps_that_the_ring_overwrote_keep_their_numbers(last, tracer):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from traceml.compare.record import Delta, Moved
 from traceml.model.phase import COMPUTE, Phase
 from traceml.summaries.record import PHASE_METRICS
+from traceml.summaries.step_parts import undivided_ms
 
 COMPUTE_WHOLE = "compute"
 """The part that stands for forward, backward and optimizer where they were not told apart."""
@@ -31,7 +32,8 @@ def waterfall_ms(metrics: Mapping[str, Delta]) -> dict[str, float] | None:
         if (delta := metrics.get(metric, Delta()).delta) is not None
     }
     compute = metrics.get("compute_ms", Delta()).delta
-    if compute is not None and not all(phase.value in parts for phase in COMPUTE):
+    is_told = all(phase.value in parts for phase in COMPUTE) and _is_divided(metrics)
+    if compute is not None and not is_told:
         parts = {name: part for name, part in parts.items() if name not in COMPUTE}
         parts[COMPUTE_WHOLE] = compute
     if _overlaps_compute(metrics):
@@ -82,6 +84,14 @@ def _change_of(name: str, metrics: Mapping[str, Delta]) -> Delta:
         return metrics.get("compute_ms", Delta())
     return next(
         (metrics[metric] for phase, metric in PHASE_METRICS.items() if phase.value == name), Delta()
+    )
+
+
+def _is_divided(metrics: Mapping[str, Delta]) -> bool:
+    """Whether compute is no more than its phases on both sides: CUDA graphs are in none of them."""
+    return not any(
+        undivided_ms({name: getattr(change, side) for name, change in metrics.items()})
+        for side in ("lhs", "rhs")
     )
 
 

@@ -43,19 +43,13 @@ IN_STEP = tuple(place for place in Place if place is not Place.BETWEEN)
 
 
 def unexplained_s(times: StepTimes) -> float | None:
-    """What is left of the body after copies, compute and communication."""
-    if times.residual_s is None:
-        return None
-    return times.residual_s - (times.communication_s or 0.0)
+    """The rest of the body, where nothing of compute hides in it; else `None`."""
+    return None if times.wait_s is None else times.residual_s
 
 
 def rest_s(times: StepTimes) -> float:
-    """The part of the body outside copies, communication and compute.
-
-    Phases that were not measured are in it, so that it is never less than `unexplained_s`.
-    """
-    waits_s = (times.h2d_s or 0.0) + (times.communication_s or 0.0)
-    return max(0.0, (times.body_s or 0.0) - waits_s - (times.compute_at_least_s or 0.0))
+    """The rest of the body: what was not measured of copies, communication and compute is in it."""
+    return times.residual_s or 0.0
 
 
 def outside_steps_s(times: StepTimes) -> float | None:
@@ -67,12 +61,8 @@ def outside_steps_s(times: StepTimes) -> float | None:
 
 def held_s(times: StepTimes) -> dict[Place, float]:
     """What each place holds in a mean step."""
-    held = {
-        Place(phase.value): phase_s(times, phase) or 0.0
-        for phase in Phase
-        if phase is not Phase.RESIDUAL
-    }
-    return held | {Place.RESIDUAL: rest_s(times), Place.BETWEEN: times.between_s or 0.0}
+    held = {Place(phase.value): phase_s(times, phase) or 0.0 for phase in Phase}
+    return held | {Place.BETWEEN: times.between_s or 0.0}
 
 
 def is_largest(facts: Facts, phase: Phase) -> bool:
@@ -132,7 +122,6 @@ class _Ledger:
     held: Mapping[Place, float]
     free: dict[Place, float]
     step_left_s: float
-    """Phases that were measured in some of the steps alone may add up to more than the step."""
     claims: list[_Claim] = field(default_factory=list)
 
     @staticmethod

@@ -9,10 +9,10 @@ from traceml.facts.gpu_use import GpuUse, mean_use
 from traceml.facts.job import Job
 from traceml.facts.loader import NO_LOADER, LoaderFacts
 from traceml.facts.memory import RankMemory
-from traceml.facts.parts import StepParts
 from traceml.facts.sensors import NOT_SAMPLED, GpuFacts, HostFacts, ProcessFacts
 from traceml.facts.series import Series, Slowdown
 from traceml.facts.stability import NOTHING_KNOWN, Stability
+from traceml.facts.step_table import StepTable
 from traceml.facts.stragglers import Straggler
 from traceml.facts.thread_time import ThreadTime
 from traceml.facts.times import NO_TIMES, StepTimes
@@ -60,7 +60,7 @@ class Facts:
     """`gpu` or `cpu`: which clock the means are taken on."""
     mean: StepTimes = NO_TIMES
     """The mean over ranks of their means."""
-    parts: StepParts | None = None
+    parts: StepTable | None = None
     """Every shared step of every rank, part by part."""
     job: Job | None = None
     """The ranks as one job, in which some may wait for others."""

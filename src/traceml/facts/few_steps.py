@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceml.facts.parts import Floats, StepParts
+from traceml.facts.step_table import Floats, StepTable
 
 MAX_STEPS = 3  # so many odd steps are an accident; more of them are how the run goes
 MAX_SHARE = 0.05  # of the steps: in a shorter run no single step can be told from the others
@@ -42,13 +42,13 @@ class FewSteps:
         return "it" if len(self.numbers) == 1 else "them"
 
 
-def few_steps(parts: StepParts, lost_s: Floats, whole_s: Floats | None = None) -> FewSteps | None:
+def few_steps(parts: StepTable, lost_s: Floats, whole_s: Floats | None = None) -> FewSteps | None:
     """The few steps that hold most of a lost time, where a few do.
 
     `lost_s` has a row per rank and a column per step, like `whole_s`, by default the whole steps.
     `None` also where old steps are folded: the single ones of them are no longer known.
     """
-    if parts.aligned.folded:
+    if parts.folded:
         return None
     whole_s = parts.step() if whole_s is None else whole_s
     timed = np.flatnonzero(np.isfinite(whole_s).any(axis=0))

@@ -9,34 +9,26 @@ from operator import attrgetter
 
 import numpy as np
 
-from traceml.facts.aligned import Aligned, RankSteps, align, complete_steps
 from traceml.facts.ddp import ddp_facts
 from traceml.facts.facts import Facts, RankFacts, Window
 from traceml.facts.job import Job, job_of
 from traceml.facts.loader import loader_facts, queue_dry_share, syncs_per_step
 from traceml.facts.memory import processes_by_rank, rank_memory
-from traceml.facts.parts import StepParts
 from traceml.facts.sensors import during, host_facts, oom_kills, process_facts, with_gpu_use
 from traceml.facts.series import Series, Slowdown, describe, find_slowdown
 from traceml.facts.settings import settings_of, uneven_settings
 from traceml.facts.stability import stability
 from traceml.facts.step_stretches import Stretches, step_stretches, together
+from traceml.facts.step_table import RankSteps, StepTable, complete_steps, step_table
 from traceml.facts.stragglers import find_stragglers
 from traceml.facts.sums import add_up
 from traceml.facts.thread_time import thread_times
-from traceml.facts.times import (
-    NO_TIMES,
-    StepTimes,
-    mean_times,
-    parts_by_block,
-    step_clocks,
-    times_by_rank,
-)
+from traceml.facts.times import NO_TIMES, StepTimes, mean_times, parts_by_block, times_by_rank
 from traceml.facts.user_time import user_time
-from traceml.facts.warmup import warmup_steps
 from traceml.model import layout
 from traceml.model.rank import Region
 from traceml.store.records import RankRecords, RunRecords
+from traceml.store.step_records import count_complete
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +36,8 @@ class _Steps:
     """What the shared steps of the ranks say."""
 
     window: Window
-    clock: str | None = None
     times: Mapping[int, StepTimes] | None = None
     """By global rank."""
-    parts: StepParts | None = None
     job: Job | None = None
     by_rank: tuple[StepTimes, ...] = ()
     """In the job's order of ranks."""
@@ -55,16 +45,16 @@ class _Steps:
     slowdown: Slowdown | None = None
 
 
-def gather(records: RunRecords, most_warmup: int | None = None) -> Facts:
+def gather(records: RunRecords, max_warmup: int | None = None) -> Facts:
     """The facts of a run, or of the part of one that these records hold.
 
-    At most `most_warmup` of the first steps of training are warm-up; by default, a tenth.
+    At most `max_warmup` of the first steps of training are warm-up; by default, a tenth.
     """
-    taken = {rank.rank.rank: _steps_taken(rank) for rank in records.ranks}
+    taken = {rank.rank.rank: count_complete(rank.steps, rank.blocks) for rank in records.ranks}
     used = [rank for rank in records.ranks if taken[rank.rank.rank]]
     complete = {rank.rank.rank: complete_steps(rank) for rank in records.ranks}
-    aligned = align(used, [complete[rank.rank.rank] for rank in used])
-    steps = _measure_steps(used, aligned, taken, most_warmup)
+    table = step_table(used, [complete[rank.rank.rank] for rank in used], max_warmup)
+    steps = _measure_steps(table, max(taken.values(), default=0))
     times = steps.times or {}
     mean = mean_times(tuple(times.values()))
     training = during(records.samples, *_training_time(records.ranks))
@@ -73,7 +63,7 @@ def gather(records: RunRecords, most_warmup: int | None = None) -> Facts:
     host = with_gpu_use(
         host_facts(records.samples, training),
         records.samples,
-        _steps_on_gpu(records.ranks, complete, steps),
+        _steps_on_gpu(records.ranks, complete, table),
         mean.wall_s or 0.0,
     )
     threads = thread_times(samples, {rank: each.wall_s for rank, each in times.items()})
@@ -90,16 +80,16 @@ def gather(records: RunRecords, most_warmup: int | None = None) -> Facts:
             for rank in records.ranks
         ),
         window=steps.window,
-        clock=steps.clock,
+        clock=None if table is None else table.clock,
         mean=mean,
-        parts=steps.parts,
+        parts=table,
         job=steps.job,
         stragglers=() if steps.job is None else find_stragglers(steps.job, steps.by_rank, threads),
         threads=threads,
         series=steps.series,
         slowdown=steps.slowdown,
         regions=_sum_regions(records.ranks),
-        loader=loader_facts(records.ranks, mean, steps.parts),
+        loader=loader_facts(records.ranks, mean, table),
         ddp=ddp_facts(records.ranks),
         queue_dry_share=queue_dry_share(records.ranks),
         syncs_per_step=syncs_per_step(records.ranks),
@@ -115,13 +105,13 @@ def gather(records: RunRecords, most_warmup: int | None = None) -> Facts:
 
 
 def _steps_on_gpu(
-    ranks: Sequence[RankRecords], complete: Mapping[int, RankSteps], steps: _Steps
+    ranks: Sequence[RankRecords], complete: Mapping[int, RankSteps], table: StepTable | None
 ) -> Callable[[str], Stretches]:
     """When the steps that the means cover ran on the GPU with a UUID.
 
     A rank that cannot say which GPU it has may have any.
     """
-    first = 0 if steps.parts is None else int(steps.parts.numbers[0]) - 1
+    first = 0 if table is None else int(table.numbers[0]) - 1
     on_gpu = [rank for rank in ranks if rank.rank.is_on_gpu]
     stretches = [
         (each.rank, step_stretches(each.rank, complete[each.rank.rank], each.blocks, first))
@@ -132,60 +122,41 @@ def _steps_on_gpu(
     )
 
 
-def _measure_steps(
-    used: Sequence[RankRecords],
-    aligned: Aligned | None,
-    taken: Mapping[int, int],
-    most_warmup: int | None,
-) -> _Steps:
-    most = max(taken.values(), default=0)
-    if aligned is None:
-        return _Steps(Window(steps_taken=most))
-    clocks = step_clocks(aligned)
-    over_ranks = clocks.over_ranks()
-    # Old steps are folded only after very many: their warm-up no longer weighs anything.
-    earlier = min(rank.earlier_steps for rank in used)
-    warmup = 0 if aligned.folded else warmup_steps(clocks.with_host(), earlier, most_warmup)
-    rank_sums, block_sums = add_up(aligned, warmup)
-    by_rank = times_by_rank(rank_sums, clocks, warmup)
-    over_ranks, numbers = over_ranks[warmup:], aligned.index[warmup:] + 1
+def _measure_steps(table: StepTable | None, steps_taken: int) -> _Steps:
+    if table is None:
+        return _Steps(Window(steps_taken=steps_taken))
+    rank_sums, block_sums = add_up(table)
+    by_rank = times_by_rank(rank_sums, table)
+    over_ranks = table.over_ranks()
     seen = np.isfinite(over_ranks)
-    parts = StepParts(aligned, warmup, clocks.clock, tuple(rank.rank.rank for rank in used))
-    job = job_of(parts, by_rank)
+    series = None
+    if seen.any():
+        series = describe(over_ranks[seen], parts_by_block(block_sums, table.clock))
     return _Steps(
-        window=_window(aligned, warmup, most),
-        clock=clocks.clock,
-        times={rank.rank.rank: found for rank, found in zip(used, by_rank, strict=True)},
-        parts=parts,
-        job=job,
-        by_rank=tuple(by_rank),
-        series=describe(over_ranks[seen], parts_by_block(block_sums, clocks.clock))
-        if seen.any()
-        else None,
-        slowdown=find_slowdown(over_ranks[seen], numbers[seen]),
+        window=_window(table, steps_taken),
+        times=dict(zip(table.ranks, by_rank, strict=True)),
+        job=job_of(table, by_rank),
+        by_rank=by_rank,
+        series=series,
+        slowdown=find_slowdown(over_ranks[seen], table.numbers[seen]),
     )
 
 
-def _window(aligned: Aligned, warmup: int, most: int) -> Window:
+def _window(table: StepTable, steps_taken: int) -> Window:
     older = min(
         (
             int(blocks["complete_steps"].sum()) + len(steps.index)
-            for blocks, steps in zip(aligned.blocks, aligned.older, strict=False)
+            for blocks, steps in zip(table.blocks, table.older, strict=False)
         ),
         default=0,
     )
     return Window(
-        steps_analyzed=older + len(aligned.index) - warmup,
-        first_step=1 if older else int(aligned.index[warmup]) + 1,
-        last_step=int(aligned.index[-1]) + 1,
-        warmup_steps=warmup,
-        steps_taken=most,
+        steps_analyzed=older + len(table.numbers),
+        first_step=1 if older else int(table.numbers[0]),
+        last_step=int(table.numbers[-1]),
+        warmup_steps=table.warmup,
+        steps_taken=steps_taken,
     )
-
-
-def _steps_taken(rank: RankRecords) -> int:
-    complete = (rank.steps["flags"] & layout.NO_STEP) == 0
-    return int(np.count_nonzero(complete)) + int(rank.blocks["complete_steps"].sum())
 
 
 def _steps_aborted(rank: RankRecords) -> int:

@@ -12,9 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from traceml.facts.loss_values import LossScale, is_divided
-from traceml.facts.times import FEWEST_TIMED, MOST
+from traceml.facts.step_table import choose_clock
+from traceml.facts.sums import Sums
+from traceml.facts.times import part_means
 from traceml.model.phase import Phase
-from traceml.store.buckets import LONGEST, PEAKS, SUMMED, RankBuckets
+from traceml.store.buckets import CLOCKS, PEAKS, SUMMED, RankBuckets
 from traceml.store.metrics import Logged
 from traceml.store.sampled import GPU, HOST, PROCESS, SampleTable
 
@@ -28,9 +30,6 @@ NEARLY_ALL = 0.9
 """Of the buckets: so many should hold a step that was timed on the GPU …"""
 FEWEST_BUCKETS = 16
 """… as long as so many of them are left."""
-
-_PARTS = tuple(phase for phase in Phase if phase is not Phase.RESIDUAL)
-_IN_BODY = tuple(phase for phase in _PARTS if phase is not Phase.INPUT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +61,15 @@ class StepHistory:
     """… and how it relates to what the script passed to `backward`."""
     graph_s: Floats | None = None
     """By rank: replays of CUDA graphs, compute that is in no phase; `None` where none was seen."""
+
+    def over_ranks(self, part_s: Floats) -> Floats:
+        """The mean of a part over the ranks that were timed; a rank without it spent nothing on it.
+
+        As in the summary: a part that a rank never measured lies in its residual.
+        """
+        timed = np.isfinite(self.phase_s.get(Phase.RESIDUAL, part_s)).sum(axis=0)
+        sums = np.nan_to_num(part_s).sum(axis=0)
+        return np.where(timed > 0, sums / np.maximum(timed, 1), np.nan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +116,13 @@ def step_history(ranks: Sequence[RankBuckets], started_unix_s: float) -> StepHis
         return None
     seen: Ints = np.flatnonzero(np.any([rank.steps for rank in ranks], axis=0))
     timed, taken = _counted(ranks, "gpu_body_ns"), _counted(ranks, "body_ns")
-    mostly = bool((timed.sum(axis=1) > MOST * taken.sum(axis=1)).all())
-    on_gpu = mostly or bool((timed.sum(axis=1) >= FEWEST_TIMED).all())
-    merged = _groups(timed, taken, seen) if on_gpu and not mostly else 1
+    clocks = choose_clock(timed.sum(axis=1), taken.sum(axis=1))
+    merged = _groups(timed, taken, seen) if clocks.parts != clocks.steps else 1
     groups = _Groups(ranks, seen, merged)
-    clock = "gpu_" if mostly else ""
-    step_s = groups.per_step(clock, "body") + np.nan_to_num(groups.per_step(clock, "input"))
+    sums = groups.sums()
+    totals = sums.in_all()
+    parts = part_means(sums, totals, clocks.parts)
+    phases = {phase: parts[phase.value] for phase in Phase}
     grid = ranks[0].grid
     scale = _loss_scale(ranks, seen)
     return StepHistory(
@@ -121,16 +130,16 @@ def step_history(ranks: Sequence[RankBuckets], started_unix_s: float) -> StepHis
         bucket_steps=grid.length * merged,
         first_steps=grid.first + groups.numbers * grid.length * merged + 1,
         began_s=groups.began_unix_s() - started_unix_s,
-        step_s=step_s,
-        longest_s=groups.largest("longest_ns", LONGEST.index(clock)) * 1e-9,
-        phase_s=_phases(groups, "gpu_" if on_gpu else ""),
-        between_s=groups.between(),
+        step_s=parts[f"{clocks.steps}_step"],
+        longest_s=groups.largest("longest_ns", CLOCKS.index(clocks.steps)) * 1e-9,
+        phase_s={phase: table for phase, table in phases.items() if np.isfinite(table).any()},
+        between_s=parts["between"],
         allocated_bytes=groups.largest("peaks", PEAKS.index("allocated_bytes")),
         reserved_bytes=groups.largest("peaks", PEAKS.index("reserved_bytes")),
         rss_bytes=groups.largest("peaks", PEAKS.index("rss_bytes")),
         loss=groups.last_loss(scale),
         loss_scale=scale,
-        graph_s=_replays(groups, "gpu_" if on_gpu else ""),
+        graph_s=parts["undivided"] if np.nan_to_num(parts["undivided"]).any() else None,
     )
 
 
@@ -170,26 +179,15 @@ class _Groups:
         self._is_plain = len(self._starts) == len(seen)
         self.numbers: Ints = seen[self._starts] // merged
 
-    def sums(self, name: str) -> Floats:
-        """One field's sums."""
-        return self._added("sums", SUMMED.index(name))
-
-    def counts(self, name: str) -> Floats:
-        """In how many steps it was measured."""
-        return self._added("counts", SUMMED.index(name))
-
-    def per_step(self, clock: str, name: str) -> Floats:
-        """A part of the step, in seconds, shared out over the steps that were timed."""
-        sums, counts = self.sums(f"{clock}{name}_ns"), self.counts(f"{clock}{name}_ns")
-        steps = self.counts(f"{clock}body_ns")
-        known = (counts > 0) & (steps > 0)
-        return np.where(known, sums * 1e-9 / np.maximum(steps, 1), np.nan)
-
-    def between(self) -> Floats:
-        """What lay between steps; the host's clock alone runs there."""
-        wall_s = self.sums("wall_ns") - self.sums("body_ns") - self.sums("input_ns")
-        steps = self.counts("wall_ns")
-        return np.where(steps > 0, np.maximum(wall_s, 0) * 1e-9 / np.maximum(steps, 1), np.nan)
+    def sums(self) -> Sums:
+        """What was added up, field by field: an entry per rank, group and field."""
+        sums, counts = (
+            np.stack([getattr(rank, name)[self._seen] for rank in self._ranks])
+            for name in ("sums", "counts")
+        )
+        if not self._is_plain:
+            sums, counts = (np.add.reduceat(t, self._starts, axis=1) for t in (sums, counts))
+        return Sums(sums, counts, SUMMED)
 
     def largest(self, table: str, column: int) -> Floats:
         """The most that was seen."""
@@ -214,31 +212,6 @@ class _Groups:
         places = np.where(np.isnan(found), 0, np.arange(found.shape[1]))
         latest = np.maximum.reduceat(places, self._starts, axis=1)
         return np.take_along_axis(found, np.maximum(latest, self._starts), axis=1)
-
-    def _added(self, table: str, column: int) -> Floats:
-        found = np.stack([getattr(rank, table)[self._seen, column] for rank in self._ranks])
-        return found if self._is_plain else np.add.reduceat(found, self._starts, axis=1)
-
-
-def _replays(groups: _Groups, clock: str) -> Floats | None:
-    graph_s = groups.per_step(clock, "graph")
-    return graph_s if np.isfinite(graph_s).any() else None
-
-
-def _phases(groups: _Groups, clock: str) -> dict[Phase, Floats]:
-    """The phases that were ever measured, and what they leave of the body."""
-    every = {phase: groups.per_step(clock, phase.value) for phase in _PARTS}
-    found: dict[Phase, Floats] = {
-        phase: table for phase, table in every.items() if np.isfinite(table).any()
-    }
-    body = groups.per_step(clock, "body")
-    if Phase.INPUT in found:  # a bucket without a fetch waited for none
-        waited = np.isfinite(found[Phase.INPUT]).any(axis=1, keepdims=True) & np.isfinite(body)
-        found[Phase.INPUT] = np.where(waited, np.nan_to_num(found[Phase.INPUT]), np.nan)
-    parts = [np.nan_to_num(found[phase]) for phase in _IN_BODY if phase in found]
-    parts.append(np.nan_to_num(groups.per_step(clock, "graph")))
-    found[Phase.RESIDUAL] = body - sum(parts)
-    return found
 
 
 def sensor_history(

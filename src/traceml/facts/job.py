@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from traceml.facts.parts import Floats, StepParts
-from traceml.facts.times import MOST, StepTimes
+from traceml.facts.step_table import MAJORITY, Floats, StepTable
+from traceml.facts.times import StepTimes
 from traceml.model.phase import Phase
 
 FEWEST_STEPS = 8  # with fewer steps timed on all ranks at once, the ranks' means say more
@@ -21,7 +21,7 @@ LOCKSTEP_STEPS = 2.0  # … by about a step
 class Job:
     """The ranks of a run as one job."""
 
-    parts: StepParts
+    parts: StepTable
     waits: bool
     """The ranks wait for each other in every step."""
     communication_measured: bool
@@ -65,9 +65,9 @@ class Job:
         return float(exposed_s[:, together].min(axis=0).mean())
 
 
-def job_of(parts: StepParts, times: Sequence[StepTimes]) -> Job:
+def job_of(parts: StepTable, times: Sequence[StepTimes]) -> Job:
     """The job that these ranks make up; `times` has an entry per rank."""
-    measured = sum(each.communication_s is not None for each in times) > MOST * len(times)
+    measured = sum(each.communication_s is not None for each in times) > MAJORITY * len(times)
     return Job(parts, measured or _in_lockstep(times, len(parts.numbers)), measured)
 
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceml.facts.aligned import Ints
 from traceml.facts.facts import Facts
 from traceml.facts.gather import gather
-from traceml.facts.parts import Floats, StepParts
 from traceml.facts.series import find_slowdown
+from traceml.facts.step_table import Floats, Ints, StepTable
 from traceml.model.phase import Phase
 from traceml.store.recent import WINDOW_STEPS, only
 from traceml.store.records import RunRecords
@@ -53,7 +52,7 @@ def gather_lately(records: RunRecords) -> Lately:
     return Lately(window, gather(only(records, kept - 1), 0))
 
 
-def since_step(parts: StepParts, phase: Phase | None, ranks: Collection[int]) -> int:
+def since_step(parts: StepTable, phase: Phase | None, ranks: Collection[int]) -> int:
     """From which of these steps on a phase (or all of the step) takes as long as it does now.
 
     Where it grew, the step at which it did; else the first step in which it was there at all.

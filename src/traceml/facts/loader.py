@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceml.facts.parts import StepParts
+from traceml.facts.step_table import StepTable
 from traceml.facts.times import StepTimes
 from traceml.model.layout import NO_STEP, StepFlag
 from traceml.store.records import RankRecords
@@ -36,7 +36,7 @@ RARE = 0.1  # of the steps: epochs are longer than ten of them
 
 
 def loader_facts(
-    ranks: Sequence[RankRecords], mean: StepTimes, parts: StepParts | None
+    ranks: Sequence[RankRecords], mean: StepTimes, parts: StepTable | None
 ) -> LoaderFacts:
     """What the ranks' loaders have in common."""
     pinned = [is_pinned for rank in ranks if (is_pinned := _pinned(rank)) is not None]
@@ -84,7 +84,7 @@ def syncs_per_step(ranks: Sequence[RankRecords]) -> float | None:
     return float(counts.mean()) if counts.any() else None
 
 
-def _rare_share(parts: StepParts) -> float | None:
+def _rare_share(parts: StepTable) -> float | None:
     wait_s = np.nan_to_num(parts.field("input_ns")).ravel()
     total_s = float(wait_s.sum())
     longest = math.ceil(len(wait_s) * RARE)

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from traceml.facts.aligned import WIDE, Ints, RankSteps, complete_steps
+from traceml.facts.step_table import Ints, RankSteps, complete_steps
 from traceml.facts.trend import Floats, Trend, find_trend
 from traceml.model import layout
 from traceml.model.sample import ProcessSample, Sample
 from traceml.store.records import RankRecords
+from traceml.store.step_records import WIDE
 
 CHUNK_STEPS = 64  # as many as a block of folded steps holds at least
 

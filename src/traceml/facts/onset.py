@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from traceml.facts.parts import Floats, StepParts
+from traceml.facts.step_table import Floats, StepTable
 from traceml.model.phase import Phase
 
 
-def growth_by_phase(parts: StepParts, onset_step: int) -> dict[Phase, float]:
+def growth_by_phase(parts: StepTable, onset_step: int) -> dict[Phase, float]:
     """How many seconds each phase takes longer from a step on, as means over ranks and steps."""
     later = parts.numbers >= onset_step
     grown = {}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceml.facts.parts import StepParts
+from traceml.facts.step_table import StepTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Pauses:
     nor does a late batch, which is the input's."""
 
 
-def pauses(parts: StepParts, name: str) -> Pauses | None:
+def pauses(parts: StepTable, name: str) -> Pauses | None:
     """The pauses that a field of the record holds; `None` where it was never measured."""
     spent_s = parts.field(name)
     if not np.isfinite(spent_s).any():

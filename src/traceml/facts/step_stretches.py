@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from traceml.facts.aligned import WIDE, Ints, RankSteps
+from traceml.facts.step_table import Ints, RankSteps
 from traceml.model.rank import Rank
+from traceml.store.step_records import WIDE
 
 Floats = npt.NDArray[np.float64]
 

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceml.facts.aligned import Ints
 from traceml.facts.job import FEWEST_STEPS, Job, row_means, timed_together
-from traceml.facts.parts import Floats
 from traceml.facts.series import describe, find_slowdown
+from traceml.facts.step_table import Floats, Ints
 from traceml.facts.thread_time import ThreadTime
 from traceml.facts.times import StepTimes
 from traceml.model.phase import COMPUTE, Phase

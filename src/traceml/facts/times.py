@@ -1,8 +1,10 @@
 """Where the time of a step went: means per rank and over ranks, in seconds.
 
-A phase's mean is taken over the steps in which it was measured, provided most were. Input wait,
-evaluation and checkpoints are accounts of the loop's wall time instead: a step in which no fetch
-was seen waited for none, so their totals are divided by all steps.
+The one definition of a mean: what was measured of a part, divided by all steps. A step without a
+part that its rank has measured in others spent nothing on it; a part that the rank never measured
+is not known, and its time lies in the residual. On the GPU's clock "all steps" are those that were
+timed on the GPU. So input wait, copies, compute (forward, backward, optimizer), communication and
+the residual always add up to the step, over any steps and ranks.
 """
 
 from __future__ import annotations
@@ -11,26 +13,20 @@ from dataclasses import dataclass, fields
 from operator import attrgetter
 
 import numpy as np
-import numpy.typing as npt
 
-from traceml.facts.aligned import COLUMNS, WIDE, Aligned
+from traceml.facts.step_table import MAJORITY, Floats, StepTable
 from traceml.facts.sums import Sums
 from traceml.model.phase import COMPUTE, Phase
-
-Floats = npt.NDArray[np.float64]
-
-MOST = 0.5
-"""Something measured in at most this share of steps or ranks counts as not measured."""
-FEWEST_TIMED = 5
-"""Short steps are timed on the GPU now and then; so many of them stand for the rest."""
-
-_STACKED = ("input_ns", "body_ns", "gpu_input_ns", "gpu_body_ns")
-_STACKED_COLUMNS = [WIDE.index(name) for name in _STACKED]
 
 PARTS = (*(phase.value for phase in Phase), "between", "wall")
 """What is told block by block; compute and waiting follow from the phases, where all of those are
 measured. Else compute is told itself."""
 _COMPUTE = "compute"
+
+_COMPUTE_NAMES = tuple(phase.value for phase in COMPUTE)
+_IN_BODY = (*_COMPUTE_NAMES, "graph", Phase.H2D.value, Phase.COMMUNICATION.value)
+"""The measured parts of the body; each has its room before the next."""
+_ACCOUNTS = ("evaluation", "checkpoint", "gc", "logging", "compile", "sync", "collate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +51,10 @@ class StepTimes:
     compute_at_least_s: float | None = None
     """The measured ones of them."""
     residual_s: float | None = None
-    """Body without copies and compute."""
+    """The rest: the body without copies, compute and communication. It holds what was not measured
+    of those, and is never negative."""
     wait_s: float | None = None
-    """Body without compute."""
+    """Body without compute; over ranks `None` unless most of them know all of their compute."""
     between_s: float | None = None
     evaluation_s: float | None = None
     checkpoint_s: float | None = None
@@ -83,199 +80,177 @@ class StepTimes:
     steps_per_s: float | None = None
     samples_per_s: float | None = None
 
+    @property
+    def residual_with_communication_s(self) -> float | None:
+        """`residual_ms` as the summary's file has it: body without copies and compute.
+
+        The shared schema counts communication as a part of it; nothing else here does.
+        """
+        return None if self.wait_s is None else self.wait_s - (self.h2d_s or 0.0)
+
 
 NO_TIMES = StepTimes()
 
 
-@dataclass(frozen=True, slots=True)
-class StepClocks:
-    """Every shared step of every rank, in seconds: (ranks, steps)."""
+def part_means(sums: Sums, totals: Sums, clock: str) -> dict[str, Floats]:
+    """The parts of a step on one clock, in seconds, wherever steps were added up; NaN: not known.
 
-    clock: str
-    """The clock that the phases are taken on."""
-    step_s: Floats
-    """On that clock where it ran in most steps, else on the host's; NaN where it did not run."""
-    host_s: Floats
-    """Each step's mean over the ranks on the host's clock, which always runs."""
-
-    def over_ranks(self) -> Floats:
-        """Each step's mean over the ranks that measured it; NaN where none did."""
-        measured = np.isfinite(self.step_s)
-        counts = measured.sum(axis=0)
-        if counts.min(initial=len(self.step_s)) == len(self.step_s):
-            return np.asarray(self.step_s.mean(axis=0))
-        sums = np.where(measured, self.step_s, 0.0).sum(axis=0)
-        return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
-
-    def with_host(self) -> Floats:
-        """Each step's mean over the ranks; where the clock did not run yet, the host's."""
-        steps = self.over_ranks()
-        return np.where(np.isfinite(steps), steps, self.host_s)
-
-
-def step_clocks(aligned: Aligned) -> StepClocks:
-    """Choose the clock and take every step's time on it.
-
-    The GPU's own clock where enough steps of every rank have been timed on it, else the host's.
+    `totals` are the sums over all steps of the same ranks: what they never measured is not known
+    anywhere, and what they did counts as nothing in the steps without it.
     """
-    stack = np.empty((len(_STACKED), len(aligned.ranks), len(aligned.index)))
-    for position, steps in enumerate(aligned.ranks):
-        stack[:, position] = steps.rows[:, _STACKED_COLUMNS].T
-    cpu_input, cpu_body, gpu_input, gpu_body = stack
-    timed = (gpu_body >= 0).sum(axis=1)
-    mostly = bool((timed > MOST * gpu_body.shape[1]).all())
-    on_gpu = mostly or bool((timed >= FEWEST_TIMED).all())
-    waited, body = (gpu_input, gpu_body) if mostly else (cpu_input, cpu_body)
-    unmeasured = body < 0
-    step_s: Floats = (np.maximum(waited, 0) + body) * 1e-9
-    step_s[unmeasured] = np.nan
-    host_s = ((np.maximum(cpu_input, 0) + cpu_body) * 1e-9).mean(axis=0)
-    return StepClocks("gpu" if on_gpu else "cpu", step_s, host_s)
+    found = _parts_of_body(sums, totals, "gpu_" if clock == "gpu" else "")
+    found |= {f"{name}_body": _mean(sums, totals, name, "body") for name in ("cpu", "gpu")}
+    found |= {f"{name}_input": _mean(sums, totals, name, "input") for name in ("cpu", "gpu")}
+    for name in ("cpu", "gpu"):
+        found[f"{name}_step"] = found[f"{name}_body"] + np.nan_to_num(found[f"{name}_input"])
+    found["input"], found["step"] = found[f"{clock}_input"], found[f"{clock}_step"]
+    found["own"] = found["step"] - np.nan_to_num(found["communication"])
+    found["wall"] = _per_step(sums, totals, "wall_ns", sums.count_of("body_ns"))
+    found["between"] = np.maximum(found["wall"] - found["cpu_step"], 0)
+    return found
 
 
-def times_by_rank(sums: Sums, clocks: StepClocks, warmup: int) -> tuple[StepTimes, ...]:
+def _mean(sums: Sums, totals: Sums, clock: str, name: str) -> Floats:
+    """A part's mean over the steps that have a time on the clock."""
+    prefix = "gpu_" if clock == "gpu" else ""
+    return _per_step(sums, totals, f"{prefix}{name}_ns", sums.count_of(f"{prefix}body_ns"))
+
+
+def _per_step(sums: Sums, totals: Sums, field: str, steps: Floats) -> Floats:
+    """What was measured, shared out over all steps, in seconds."""
+    known = (totals.count_of(field) > 0) & (steps > 0)
+    return np.where(known, sums.sum_of(field) * 1e-9 / np.maximum(steps, 1), np.nan)
+
+
+def _parts_of_body(sums: Sums, totals: Sums, prefix: str) -> dict[str, Floats]:
+    """What the body consists of, and what is left of it.
+
+    No part is longer than what the others leave of the body: what was measured beyond it (a copy
+    that a script makes before its explicit step) lies outside the body.
+    """
+    clock = "gpu" if prefix else "cpu"
+    found = {name: _mean(sums, totals, clock, name) for name in ("body", *_IN_BODY)}
+    left = found["body"]
+    for name in _IN_BODY:
+        found[name] = np.minimum(found[name], left)
+        left = left - np.nan_to_num(found[name])
+    found["residual"] = left
+    return found | _compute(found, totals, prefix)
+
+
+def _compute(found: dict[str, Floats], totals: Sums, prefix: str) -> dict[str, Floats]:
+    """The compute of a step as one, and the phases of it that can be told apart.
+
+    A replay of a CUDA graph is compute that cannot be divided: of a rank that replays graphs, a
+    phase which most of its steps lack is in the graphs, and is not told by itself.
+    """
+    replays = totals.count_of(f"{prefix}graph_ns") > 0
+    apart = np.stack([found[name] for name in _COMPUTE_NAMES])
+    known = np.isfinite(apart)
+    at_least = np.nan_to_num(apart).sum(axis=0) + np.nan_to_num(found["graph"])
+    at_least = np.where(known.any(axis=0) | np.isfinite(found["graph"]), at_least, np.nan)
+    compute = np.where(known.all(axis=0) | replays, at_least, np.nan)
+    steps = totals.count_of(f"{prefix}body_ns")
+    told = {
+        name: np.where(
+            replays & (totals.count_of(f"{prefix}{name}_ns") <= MAJORITY * steps),
+            np.nan,
+            found[name],
+        )
+        for name in _COMPUTE_NAMES
+    }
+    divided = sum((np.nan_to_num(each) for each in told.values()), np.zeros_like(at_least))
+    return {
+        **told,
+        "compute": compute,
+        "compute_at_least": at_least,
+        "undivided": np.where(replays, np.maximum(at_least - divided, 0.0), np.nan),
+        "wait": found["body"] - compute,
+    }
+
+
+def times_by_rank(sums: Sums, table: StepTable) -> tuple[StepTimes, ...]:
     """The means of each rank after warm-up; old steps kept as blocks enter them exactly."""
-    found = _parts(_columns(sums), clocks.clock) | _spread(clocks.step_s[:, warmup:])
-    table = [found[field.name].tolist() for field in fields(StepTimes)]
+    steps = sums.count_of("body_ns")
+    found = part_means(sums, sums, table.clock)
+    found |= {name: _per_step(sums, sums, f"{name}_ns", steps) for name in _ACCOUNTS}
+    columns = {f"{name}_s": values for name, values in found.items()}
+    columns |= _spread(table.single_steps) | _rates(sums, found["wall"])
+    rows = [columns[field.name].tolist() for field in fields(StepTimes)]
     return tuple(
         StepTimes(*(None if value != value else value for value in row))
-        for row in zip(*table, strict=True)
+        for row in zip(*rows, strict=True)
     )
+
+
+def _rates(sums: Sums, wall_s: Floats) -> dict[str, Floats]:
+    counted = sums.count_of("samples") > 0
+    samples = np.where(counted, sums.sum_of("samples"), np.nan)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rates = {
+            "steps_per_s": 1 / wall_s,
+            "samples_per_s": samples / sums.count_of("body_ns") / wall_s,
+        }
+    return {name: np.where(np.isfinite(rate), rate, np.nan) for name, rate in rates.items()}
 
 
 def parts_by_block(sums: Sums, clock: str) -> dict[str, tuple[float, ...]]:
     """The means of each of `PARTS` that was measured, in seconds, block by block.
 
-    Where a phase is not measured in every block (short steps are timed on the GPU now and then),
-    neighbouring blocks are taken together till it is.
+    Where a block has no step that was timed on the clock (short steps are timed on the GPU now and
+    then), neighbouring blocks are taken together till every block has one.
     """
-    measured = [
-        name for name, (mean,) in _block_parts(sums.in_all(), clock).items() if mean == mean
-    ]
-    if all(phase.value in measured for phase in COMPUTE) and _COMPUTE in measured:
+    totals = sums.in_all()
+    names = (*PARTS, _COMPUTE)
+    whole = part_means(totals, totals, clock)
+    measured = [name for name in names if np.isfinite(whole[name]).all()]
+    if not np.nan_to_num(whole["undivided"]).any() and set(_COMPUTE_NAMES) <= set(measured):
         measured.remove(_COMPUTE)
-    found = _block_parts(sums, clock)
+    found = part_means(sums, totals, clock)
     while len(sums.counts) > 1 and not all(np.isfinite(found[name]).all() for name in measured):
         sums = sums.in_pairs()
-        found = _block_parts(sums, clock)
+        found = part_means(sums, totals, clock)
     known = {name: found[name] for name in measured if np.isfinite(found[name]).all()}
     return {name: tuple(means.tolist()) for name, means in known.items()}
 
 
-def _block_parts(sums: Sums, clock: str) -> dict[str, Floats]:
-    found = _parts(_columns(sums), clock)
-    waited = found["input_s"]
-    if np.isfinite(waited).any():  # a block without a fetch waited for none
-        found["input_s"] = np.nan_to_num(waited)
-    return {name: found[f"{name}_s"] for name in (*PARTS, _COMPUTE)}
+_values = attrgetter(*(field.name for field in fields(StepTimes)))  # `astuple` copies each value
+_NAMES = tuple(field.name for field in fields(StepTimes))
+_ADDED_UP = frozenset(
+    {
+        *(f"{name}_s" for name in (*(phase.value for phase in Phase), *_ACCOUNTS)),
+        "compute_s",
+        "compute_at_least_s",
+        "cpu_input_s",
+    }
+)
+"""Parts of a step: a rank that never measured one has its time in the residual."""
 
 
 def mean_times(ranks: tuple[StepTimes, ...]) -> StepTimes:
-    """The mean over ranks, of what most of them measured."""
+    """The mean over ranks.
+
+    A part that some rank measured is shared out over all of them, as it is over all steps; anything
+    else is the mean of those that measured it, if most did.
+    """
     if not ranks:
         return NO_TIMES
     table = np.array([_values(times) for times in ranks], dtype=np.float64)
     measured = np.isfinite(table)
     counts = measured.sum(axis=0)
-    means = np.where(measured, table, 0.0).sum(axis=0) / np.maximum(counts, 1)
-    enough = counts > MOST * len(ranks)
-    return StepTimes(
-        *(value if known else None for value, known in zip(means.tolist(), enough, strict=True))
-    )
-
-
-_values = attrgetter(*(field.name for field in fields(StepTimes)))  # `astuple` copies each value
-
-
-@dataclass(frozen=True, slots=True)
-class _Column:
-    """One field's sum and count of measured steps, row by row."""
-
-    sums: Floats
-    counts: Floats
-
-    def mean(self, steps: Floats) -> Floats:
-        """Over the steps where it was measured, if most of all steps were."""
-        enough = (self.counts > 0) & (self.counts > MOST * steps)
-        return np.where(enough, self.sums / np.maximum(self.counts, 1), np.nan)
-
-    def per_step(self, steps: Floats) -> Floats:
-        """The total shared out over all steps, if it was ever measured."""
-        return np.where((self.counts > 0) & (steps > 0), self.sums / np.maximum(steps, 1), np.nan)
-
-
-def _columns(sums: Sums) -> dict[str, _Column]:
-    return {
-        name: _Column(
-            sums.sums[:, position] * (1 if name == "samples" else 1e-9), sums.counts[:, position]
-        )
-        for position, name in enumerate(COLUMNS)
+    is_part = np.array([name in _ADDED_UP for name in _NAMES])
+    enough = np.where(is_part, counts > 0, counts > MAJORITY * len(ranks))
+    shared = np.where(is_part, len(ranks), np.maximum(counts, 1))
+    means = np.where(measured, table, 0.0).sum(axis=0) / shared
+    found = {
+        name: value if known else None
+        for name, value, known in zip(_NAMES, means.tolist(), enough, strict=True)
     }
-
-
-def _parts(columns: dict[str, _Column], clock: str) -> dict[str, Floats]:
-    """Each part of the step, row by row; NaN is "not measured"."""
-    prefix = "gpu_" if clock == "gpu" else ""
-    cpu_steps = columns["body_ns"].counts
-    steps = columns[f"{prefix}body_ns"].counts
-
-    def phase(name: str) -> Floats:
-        return columns[f"{prefix}{name}_ns"].mean(steps)
-
-    def account(name: str) -> Floats:
-        return columns[f"{name}_ns"].per_step(cpu_steps)
-
-    parts = ("body", "h2d", "forward", "backward", "optimizer", "communication")
-    found = {name: phase(name) for name in parts}
-    cpu_input, cpu_body = account("input"), columns["body_ns"].mean(cpu_steps)
-    gpu_steps = columns["gpu_body_ns"].counts
-    gpu_input = columns["gpu_input_ns"].per_step(gpu_steps)
-    gpu_body = columns["gpu_body_ns"].mean(gpu_steps)
-    found["input"] = gpu_input if clock == "gpu" else cpu_input
-    found["cpu_step"], found["gpu_step"] = _plus(cpu_body, cpu_input), _plus(gpu_body, gpu_input)
-    found["step"] = found[f"{clock}_step"]
-    found["cpu_body"], found["gpu_body"], found["cpu_input"] = cpu_body, gpu_body, cpu_input
-    found["own"] = found["step"] - np.nan_to_num(found["communication"])
-    found |= _compute(columns, prefix, steps, found)
-    found["wait"] = found["body"] - found["compute"]
-    found["residual"] = found["wait"] - np.nan_to_num(found["h2d"])
-    for name in ("evaluation", "checkpoint", "gc", "logging", "compile", "sync", "collate"):
-        found[name] = account(name)
-    found["wall"] = columns["wall_ns"].mean(cpu_steps)
-    found["between"] = np.maximum(found["wall"] - found["cpu_step"], 0)
-    seconds = {f"{name}_s": values for name, values in found.items()}
-    samples = columns["samples"].mean(cpu_steps)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        rates = {"steps_per_s": 1 / found["wall"], "samples_per_s": samples / found["wall"]}
-    return seconds | {name: np.where(np.isfinite(v), v, np.nan) for name, v in rates.items()}
-
-
-def _compute(
-    columns: dict[str, _Column], prefix: str, steps: Floats, found: dict[str, Floats]
-) -> dict[str, Floats]:
-    """The compute of a step, and what of it the replay of CUDA graphs took.
-
-    A step that was replayed has no forward, backward or optimizer of its own: where there are such
-    steps, each of those is shared out over all steps, like the replays themselves.
-    """
-    names = ("forward", "backward", "optimizer")
-    graph = columns[f"{prefix}graph_ns"].per_step(steps)
-    replays = np.isfinite(graph)
-    shared = {name: columns[f"{prefix}{name}_ns"].per_step(steps) for name in names}
-    phases = {
-        name: np.where(replays & np.isfinite(found[name]), shared[name], found[name])
-        for name in names
-    }
-    apart = np.stack([np.where(replays, np.nan_to_num(shared[n]), phases[n]) for n in names])
-    compute = apart.sum(axis=0) + np.nan_to_num(graph)
-    unknown = np.isnan(apart).all(axis=0)
-    at_least = np.where(unknown, np.nan, np.nansum(apart, axis=0) + np.nan_to_num(graph))
-    return {**phases, "compute": compute, "compute_at_least": at_least}
-
-
-def _plus(body: Floats, waited: Floats) -> Floats:
-    """Body and input wait, where a wait that was never measured adds nothing."""
-    return body + np.nan_to_num(waited)
+    if found["compute_s"] is not None:  # ranks that do not know theirs have what they measured
+        found["compute_s"] = found["compute_at_least_s"]
+    if found["wait_s"] is not None:
+        found["wait_s"] = (found["body_s"] or 0.0) - (found["compute_s"] or 0.0)
+    return StepTimes(**found)
 
 
 def _spread(step_s: Floats) -> dict[str, Floats]:

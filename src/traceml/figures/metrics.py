@@ -10,8 +10,8 @@ from traceml.facts.history import History, MetricHistory, StepHistory
 from traceml.facts.loss_values import LossScale
 from traceml.figures import over_ranks
 from traceml.figures.colours import LEAST, series_colour
-from traceml.figures.over_ranks import held, is_measured
-from traceml.figures.over_steps import STEPS, each_point, step_spans, steps_at, where_measured
+from traceml.figures.over_ranks import held, is_measured, measured_columns
+from traceml.figures.over_steps import STEPS, each_point, only_columns, step_spans, steps_at
 from traceml.figures.page import Figure, Lines, Part, Row, Series, Table
 from traceml.figures.units import PLAIN, fitted, rounded, scaled
 from traceml.figures.words import cell, line
@@ -45,7 +45,9 @@ def loss_lines(steps: StepHistory, summary: Summary | None) -> Lines | None:
     """The loss over steps; of several ranks their mean, the highest and the lowest."""
     if not is_measured(steps.loss):
         return None
-    steps = where_measured(steps, steps.loss)
+    chosen = measured_columns(steps.loss)
+    chosen[-1] = True  # a loss that is NaN has no point: the axis still has to reach its mark
+    steps = only_columns(steps, chosen)
     colour = series_colour(0)
     if len(steps.ranks) == 1:
         series = [Series("Loss", colour, scaled(steps.loss[0], PLAIN))]

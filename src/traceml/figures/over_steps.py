@@ -60,12 +60,12 @@ def stacked_phases(history: StepHistory, summary: Summary | None) -> Lines | Non
         return None
     history = where_measured(history, history.step_s)
     layers = {
-        (name, phase.value): np.maximum(over_ranks.mean(history.phase_s[phase]), 0.0)
+        (name, phase.value): history.over_ranks(history.phase_s[phase])
         for phase, name in PHASES.items()
         if phase in history.phase_s and is_measured(history.phase_s[phase])
     }
     if history.graph_s is not None:
-        layers["Compute (CUDA graph)", COMPUTE] = np.nan_to_num(over_ranks.mean(history.graph_s))
+        layers["Compute (CUDA graph)", COMPUTE] = history.over_ranks(history.graph_s)
     if not layers:
         layers = {("Step", STEP): over_ranks.mean(history.step_s)}
     between = over_ranks.mean(history.between_s)
@@ -150,7 +150,11 @@ def rank_heat(history: StepHistory) -> Heatmap | None:
 
 def where_measured(history: StepHistory, table: Floats) -> StepHistory:
     """Only the columns in which any rank has a value: some things are sampled."""
-    chosen = measured_columns(table)
+    return only_columns(history, measured_columns(table))
+
+
+def only_columns(history: StepHistory, chosen: over_ranks.Bools) -> StepHistory:
+    """The history with none but these of its buckets."""
     if chosen.all():
         return history
     arrays: dict[str, Any] = {

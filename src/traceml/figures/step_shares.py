@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from traceml.figures.colours import BETWEEN, COMPUTE, STEP
 from traceml.figures.findings import leading
@@ -12,9 +11,9 @@ from traceml.figures.page import Axis, Bars, Branch, Series, Tree
 from traceml.figures.units import scaled, time_unit
 from traceml.figures.words import line
 from traceml.model.phase import COMPUTE as COMPUTE_PHASES
-from traceml.model.phase import Phase
 from traceml.model.quantities import count, milliseconds, percent
 from traceml.summaries.record import PHASE_METRICS, SectionSummary, Window
+from traceml.summaries.step_parts import step_parts
 from traceml.text import phases as text_phases
 
 STRAGGLER = "STRAGGLER"
@@ -24,7 +23,6 @@ PARTS = {
     COMPUTE: "Compute",
 }
 """What a bar may be made of, by colour."""
-_COMPUTE_PHASES = tuple(phase.value for phase in COMPUTE_PHASES)
 
 Metrics = Mapping[str, "float | None"]
 
@@ -34,7 +32,7 @@ def phase_tree(section: SectionSummary) -> Tree | None:
     times = section.global_.average
     if not times.get("step_time_ms"):
         return None
-    step = _with_communication(text_phases.step_branch(times), times.get("communication_ms"))
+    step = text_phases.step_branch(times)
     between = text_phases.between_branch(times)
     whole = step
     if between is not None:
@@ -107,32 +105,6 @@ def straggling(section: SectionSummary) -> str | None:
     return str(lead.ranks[0])
 
 
-def parts_ms(metrics: Metrics, told_apart: bool = True) -> dict[str, float]:
-    """A step's parts by colour, which sum to it; `told_apart` forward, backward and optimizer.
-
-    Communication stands beside compute only as far as there is room: what ran behind compute is
-    in compute already.
-    """
-    parts = {
-        phase.value: value
-        for phase, key in PHASE_METRICS.items()
-        if (value := metrics.get(key)) is not None
-    }
-    compute_ms = metrics.get("compute_ms")
-    if compute_ms is not None and not (told_apart and has_phases(metrics)):
-        parts = {name: part for name, part in parts.items() if name not in _COMPUTE_PHASES}
-        parts[COMPUTE] = compute_ms
-    step_ms = metrics.get("step_time_ms")
-    if step_ms is None:
-        return parts
-    communication_ms = parts.pop(Phase.COMMUNICATION.value, None)
-    rest_ms = max(0.0, step_ms - sum(parts.values()))
-    if communication_ms is not None:
-        parts[Phase.COMMUNICATION.value] = max(0.0, min(communication_ms, rest_ms))
-        rest_ms -= parts[Phase.COMMUNICATION.value]
-    return {**parts, Phase.RESIDUAL.value: rest_ms}
-
-
 def has_phases(metrics: Metrics) -> bool:
     """Whether forward, backward and optimizer were each measured."""
     return all(metrics.get(PHASE_METRICS[phase]) is not None for phase in COMPUTE_PHASES)
@@ -141,7 +113,7 @@ def has_phases(metrics: Metrics) -> bool:
 def stacked_bars(name: str, title: str, bars: Mapping[str, Metrics]) -> Bars | None:
     """One bar per step, its phases end to end; `None` where no phase was measured."""
     told_apart = all(has_phases(metrics) for metrics in bars.values())
-    sides = [parts_ms(metrics, told_apart) for metrics in bars.values()]
+    sides = [step_parts(metrics, told_apart) for metrics in bars.values()]
     if not any(sides):
         return None
     unit = time_unit(*(sum(side.values()) / 1e3 for side in sides))
@@ -183,16 +155,3 @@ def _covers(window: Window) -> str:
     warmup = f" after {count(window.warmup_steps, 'warm-up step')}" if window.warmup_steps else ""
     clock = f", {line(window.diagnosis_clock).upper()} clock" if window.diagnosis_clock else ""
     return f"Mean of {count(window.steps_analyzed, 'step')}{warmup}{clock}."
-
-
-def _with_communication(
-    step: text_phases.Branch, communication_ms: float | None
-) -> text_phases.Branch:
-    """The step with exposed communication taken out of its rest, which holds it."""
-    if not communication_ms or not step.parts or step.parts[-1].phase != Phase.RESIDUAL.value:
-        return step
-    rest = step.parts[-1]
-    inside_ms = min(communication_ms, rest.ms)
-    found = text_phases.Branch("communication", inside_ms, Phase.COMMUNICATION.value)
-    left = replace(rest, ms=rest.ms - inside_ms)
-    return replace(step, parts=(*step.parts[:-1], found, left))

@@ -11,7 +11,6 @@ from traceml.figures.page import Figure, Part, Tile, Tone
 from traceml.figures.step_shares import (
     PARTS,
     own_ms,
-    parts_ms,
     straggling,
     typical_and_worst,
     waits_are_known,
@@ -21,6 +20,7 @@ from traceml.figures.words import cell, joined
 from traceml.model.finding import Section
 from traceml.model.quantities import count, milliseconds, percent, rate
 from traceml.summaries.record import SectionSummary, Summary
+from traceml.summaries.step_parts import step_parts
 
 
 def step_time_part(summary: Summary | None, history: StepHistory | None) -> Part | None:
@@ -135,7 +135,7 @@ def _late_tone(section: SectionSummary) -> Tone | None:
 def _split(section: SectionSummary) -> Iterator[Tile]:
     """The phase that most of a mean step goes into."""
     step_ms = section.global_.average.get("step_time_ms")
-    parts = parts_ms(section.global_.average)
+    parts = step_parts(section.global_.average)
     if not step_ms or not parts:
         return
     largest = max(parts, key=lambda part: parts[part])

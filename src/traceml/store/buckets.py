@@ -15,20 +15,21 @@ import numpy.typing as npt
 
 from traceml.model import layout
 from traceml.model.rank import Rank
+from traceml.store.step_records import WIDE, wide_fields
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-_WIDE = tuple(name for name, kind in layout.STEP if kind == "q")
-"""The 64-bit fields; they lie side by side at a record's beginning."""
-SUMMED = _WIDE[_WIDE.index("wall_ns") : _WIDE.index("gpu_graph_ns") + 1]
-PEAKS = _WIDE[_WIDE.index("allocated_bytes") : _WIDE.index("rss_bytes") + 1]
-LONGEST = ("", "gpu_")
+SUMMED = WIDE[WIDE.index("wall_ns") : WIDE.index("gpu_graph_ns") + 1]
+PEAKS = WIDE[WIDE.index("allocated_bytes") : WIDE.index("rss_bytes") + 1]
+CLOCKS = ("cpu", "gpu")
 """The clocks on which the longest step is kept: the host's, the GPU's."""
+_PREFIXES = ("", "gpu_")
+"""What the names of a clock's fields begin with."""
 
-_SUMMED = slice(_WIDE.index(SUMMED[0]), _WIDE.index(SUMMED[-1]) + 1)
-_PEAKS = slice(_WIDE.index(PEAKS[0]), _WIDE.index(PEAKS[-1]) + 1)
-_START = _WIDE.index("start_ns")
+_SUMMED = slice(WIDE.index(SUMMED[0]), WIDE.index(SUMMED[-1]) + 1)
+_PEAKS = slice(WIDE.index(PEAKS[0]), WIDE.index(PEAKS[-1]) + 1)
+_START = WIDE.index("start_ns")
 _LATER_NS = np.iinfo(np.int64).max
 _NOTHING = float(layout.NOT_MEASURED)
 
@@ -65,7 +66,7 @@ class Buckets:
         self.sums: Floats = np.zeros((size, len(SUMMED)))
         self.counts: Floats = np.zeros((size, len(SUMMED)))
         self.peaks: Floats = np.full((size, len(PEAKS)), _NOTHING)
-        self.longest_ns: Floats = np.full((size, len(LONGEST)), _NOTHING)
+        self.longest_ns: Floats = np.full((size, len(CLOCKS)), _NOTHING)
         self.start_ns: Ints = np.full(size, _LATER_NS)
         self.loss: Floats = np.full(size, np.nan)
         self.loss_backwards: Floats = np.zeros(size)
@@ -77,7 +78,8 @@ class Buckets:
             return
         steps, index = steps[begin:end], index[begin:end] - self.grid.first
         at, starts, sizes = self._stretches(index)
-        table = np.ascontiguousarray(_wide(steps).T)  # every field in one piece: many times faster
+        # Every field in one piece: many times faster.
+        table = np.ascontiguousarray(wide_fields(steps)[:, : _PEAKS.stop].T)
         sums, counts = _added(table[_SUMMED], starts, sizes)
         self.steps[at] += sizes
         self.sums[at] += sums.T
@@ -127,8 +129,8 @@ class Buckets:
             np.add.at(self.counts[:, column], place, share * blocks[f"{name}_count"][which])
         for column, name in enumerate(PEAKS):
             np.maximum.at(self.peaks[:, column], place, _largest(blocks, name)[which])
-        for column, clock in enumerate(LONGEST):
-            np.maximum.at(self.longest_ns[:, column], place, _longest(blocks, clock)[which])
+        for column, prefix in enumerate(_PREFIXES):
+            np.maximum.at(self.longest_ns[:, column], place, _longest(blocks, prefix)[which])
         passed_ns = blocks["wall_ns_sum"][which] * ((begin - index[which]) / complete[which])
         np.minimum.at(self.start_ns, place, blocks["start_ns"][which] + passed_ns.astype(np.int64))
 
@@ -161,7 +163,7 @@ class RankBuckets:
     peaks: Floats
     """A column per field of `PEAKS`; -1: not measured."""
     longest_ns: Floats
-    """A column per clock of `LONGEST`; of folded steps what they took at most."""
+    """A column per clock of `CLOCKS`; of folded steps what they took at most."""
     began_unix_s: Floats
     """When the first of its steps began; infinite where there is none."""
     loss: Floats
@@ -204,13 +206,6 @@ def _unix_s(rank: Rank, start_ns: Ints) -> Floats:
     return np.where(start_ns == _LATER_NS, np.inf, start_ns * 1e-9 + shift_s)
 
 
-def _wide(steps: npt.NDArray[Any]) -> Ints:
-    """The 64-bit fields that are looked at, as a table with a row per step."""
-    shape = len(steps), _PEAKS.stop
-    table: Ints = np.ndarray(shape, np.int64, steps, strides=(steps.strides[0], 8))
-    return table
-
-
 def _added(table: Ints, starts: Ints, sizes: Ints) -> tuple[Ints, Ints]:
     """Sums and counts of what was measured: a row per field, a column per start."""
     sums = np.add.reduceat(table, starts, axis=1)
@@ -224,9 +219,9 @@ def _added(table: Ints, starts: Ints, sizes: Ints) -> tuple[Ints, Ints]:
 
 def _whole_steps(table: Ints) -> Ints:
     """Input wait and body of every step, a row per clock; -1: not measured."""
-    found = np.empty((len(LONGEST), table.shape[1]), np.int64)
-    for row, clock in enumerate(LONGEST):
-        body, waited = (table[_WIDE.index(f"{clock}{name}_ns")] for name in ("body", "input"))
+    found = np.empty((len(CLOCKS), table.shape[1]), np.int64)
+    for row, prefix in enumerate(_PREFIXES):
+        body, waited = (table[WIDE.index(f"{prefix}{name}_ns")] for name in ("body", "input"))
         found[row] = np.where(body < 0, layout.NOT_MEASURED, body + np.maximum(waited, 0))
     return found
 
@@ -235,12 +230,12 @@ def _largest(blocks: npt.NDArray[Any], name: str) -> Floats:
     return np.where(blocks[f"{name}_count"] > 0, blocks[f"{name}_max"], _NOTHING)
 
 
-def _longest(blocks: npt.NDArray[Any], clock: str) -> Floats:
+def _longest(blocks: npt.NDArray[Any], prefix: str) -> Floats:
     """What no step of a block took longer than: only the longest of each part is known."""
-    body, waited = _largest(blocks, f"{clock}body_ns"), _largest(blocks, f"{clock}input_ns")
+    body, waited = _largest(blocks, f"{prefix}body_ns"), _largest(blocks, f"{prefix}input_ns")
     whole = np.where(body < 0, _NOTHING, body + np.maximum(waited, 0))
     wall = _largest(blocks, "wall_ns")
-    return whole if clock else np.where(wall < 0, whole, np.minimum(whole, wall))
+    return whole if prefix else np.where(wall < 0, whole, np.minimum(whole, wall))
 
 
 def _halve(table: npt.NDArray[Any], merged: npt.NDArray[Any], empty: float) -> None:

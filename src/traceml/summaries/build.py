@@ -16,6 +16,7 @@ from traceml.facts.gather import gather
 from traceml.facts.stability import Failure
 from traceml.facts.user_time import Place
 from traceml.model.finding import Finding, Section, Severity
+from traceml.model.phase import COMPUTE, Phase
 from traceml.model.quantities import count
 from traceml.model.rank import Region
 from traceml.model.settings import NOT_RECORDED
@@ -201,11 +202,26 @@ def _series(facts: Facts) -> StepSeries | None:
         block_steps=series.block_steps,
         block_means_ms=_milliseconds(series.block_means_s),
         part_block_means_ms={
-            name: _milliseconds(means_s) for name, means_s in series.part_block_means_s.items()
+            name: _milliseconds(means_s)
+            for name, means_s in _as_in_the_file(series.part_block_means_s).items()
         },
         slowdown_step=None if slowdown is None else slowdown.onset_step,
         slowdown_ratio=None if slowdown is None else number(slowdown.ratio),
     )
+
+
+def _as_in_the_file(parts: Mapping[str, Sequence[float]]) -> dict[str, Sequence[float]]:
+    """The parts of a step as the file has them, which counts communication to the residual.
+
+    Without all of compute, the file has no residual.
+    """
+    found = dict(parts)
+    rest, communication = (parts.get(name.value) for name in (Phase.RESIDUAL, Phase.COMMUNICATION))
+    if not ("compute" in parts or all(phase.value in parts for phase in COMPUTE)):
+        found.pop(Phase.RESIDUAL.value, None)
+    elif rest is not None and communication is not None:
+        found[Phase.RESIDUAL.value] = [sum(both) for both in zip(rest, communication, strict=True)]
+    return found
 
 
 def _milliseconds(means_s: Sequence[float]) -> tuple[float, ...]:

@@ -36,7 +36,7 @@ _MILLISECONDS = {
     "dataloader_fetch_cpu_ms": "cpu_input_s",
     "h2d_ms": "h2d_s",
     "compute_ms": "compute_s",
-    "residual_ms": "residual_s",
+    "residual_ms": "residual_with_communication_s",
     "forward_ms": "forward_s",
     "backward_ms": "backward_s",
     "optimizer_ms": "optimizer_s",

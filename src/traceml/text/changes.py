@@ -105,7 +105,14 @@ def _step_time(comparison: Comparison) -> Iterator[tuple[str, Delta, str]]:
         else:
             moved = change.delta is not None and abs(change.delta) > threshold_ms
         if (headline or moved) and not _is_wait(change, metric, section.metrics):
-            yield label, change, metric
+            yield _named(label, metric, section.metrics), change, metric
+
+
+def _named(label: str, metric: str, metrics: Mapping[str, Delta]) -> str:
+    """The file's residual holds communication, which the rest that people are shown does not."""
+    communication = metrics.get("communication_ms", Delta())
+    is_both = metric == "residual_ms" and (communication.lhs or communication.rhs)
+    return f"{label} + comm." if is_both else label
 
 
 def _is_wait(change: Delta, metric: str, metrics: Mapping[str, Delta]) -> bool:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from traceml.model.phase import Phase
 from traceml.model.quantities import milliseconds, percent
+from traceml.summaries.step_parts import COMPUTE, step_parts
 
 NAME = 35
 BAR = 20
@@ -14,6 +16,7 @@ MAX_SHARE = 100.0
 SHOWN_BETWEEN_SHARE = 0.005  # of the wall time: less is the loop itself
 
 _COMPUTE = ("forward", "backward", "optimizer")
+_BEFORE_COMPUTE = {Phase.INPUT: "input wait", Phase.H2D: "host-to-device copy"}
 
 Times = Mapping[str, "float | None"]
 
@@ -32,49 +35,45 @@ def phase_tree(times: Times, guilty: str | None = None) -> list[str]:
     """The step's parts as lines of at most 80 columns; the guilty phase is pointed at."""
     step, between = step_branch(times), between_branch(times)
     lines = _lines(step, "", "", step.ms, guilty)
-    communication_ms = times.get("communication_ms")
-    if communication_ms:
-        lines.append(_line("communication, inside these", communication_ms, step.ms, ""))
     return lines if between is None else lines + _lines(between, "", "", None, None)
 
 
 def step_branch(times: Times) -> Branch:
-    """The step and its parts."""
-    return Branch("step time", times["step_time_ms"] or 0.0, None, _parts(times))
+    """The step and its parts, which sum to it; none where nothing of it was measured."""
+    step_ms = times["step_time_ms"] or 0.0
+    parts = step_parts(times)
+    rest_ms = parts.pop(Phase.RESIDUAL.value, 0.0)
+    found = [
+        Branch(name, part_ms, phase.value)
+        for phase, name in _BEFORE_COMPUTE.items()
+        if (part_ms := parts.get(phase.value)) is not None
+    ]
+    found += _compute(parts, times.get("compute_ms"))
+    if communication_ms := parts.get(Phase.COMMUNICATION.value):
+        found.append(Branch("communication", communication_ms, Phase.COMMUNICATION.value))
+    if found:
+        found.append(Branch(_rest_name(times), rest_ms, Phase.RESIDUAL.value))
+    return Branch("step time", step_ms, None, tuple(found))
 
 
-def _parts(times: Times) -> tuple[Branch, ...]:
-    found = []
-    if (input_ms := times.get("input_wait_ms")) is not None:
-        found.append(Branch("input wait", input_ms, "input"))
-    if (h2d_ms := times.get("h2d_ms")) is not None:
-        found.append(Branch("host-to-device copy", h2d_ms, "h2d"))
+def _compute(parts: Times, compute_ms: float | None) -> list[Branch]:
+    """Compute with its phases below it; where it is not known whole, the phases that are."""
     measured = tuple(
-        Branch(name, part_ms, name)
-        for name in _COMPUTE
-        if (part_ms := times.get(f"{name}_ms")) is not None
+        Branch(name, part_ms, name) for name in _COMPUTE if (part_ms := parts.get(name)) is not None
     )
-    compute_ms = times.get("compute_ms")
     if compute_ms is None:
-        found += measured
-    else:
-        found.append(Branch("compute", compute_ms, "compute", _with_replays(measured, compute_ms)))
-    if not measured and compute_ms is None:
-        return tuple(found)
+        return list(measured)
+    if measured and (replays_ms := parts.get(COMPUTE)):
+        measured = (*measured, Branch("CUDA graph replays", replays_ms, COMPUTE))
+    return [Branch(COMPUTE, compute_ms, COMPUTE, measured)]
+
+
+def _rest_name(times: Times) -> str:
+    """What the rest is called, which holds the phases of compute that were not measured."""
     missing = [name for name in _COMPUTE if times.get(f"{name}_ms") is None]
-    if compute_ms is not None:
-        missing = []  # they are in it
-    left = f"rest, with {' and '.join(missing)}" if missing else "rest"
-    rest_ms = (times["step_time_ms"] or 0.0) - sum(branch.ms for branch in found)
-    return (*found, Branch(left, max(rest_ms, 0.0), "residual"))
-
-
-def _with_replays(measured: tuple[Branch, ...], compute_ms: float) -> tuple[Branch, ...]:
-    """The phases of compute, and beside some of them the CUDA graphs that hold the others."""
-    if not measured or len(measured) == len(_COMPUTE):
-        return measured
-    replays_ms = max(compute_ms - sum(branch.ms for branch in measured), 0.0)
-    return (*measured, Branch("CUDA graph replays", replays_ms, "compute"))
+    if times.get("compute_ms") is not None or not missing:
+        return "rest"
+    return f"rest, with {COMPUTE if len(missing) == len(_COMPUTE) else ' and '.join(missing)}"
 
 
 def between_branch(times: Times) -> Branch | None:

@@ -9,6 +9,7 @@ from traceml.model.finding import COMPUTE_CAUSES, Kind, consequence
 from traceml.model.printable import one_line, printable, printable_lines, shorten
 from traceml.model.quantities import count, duration, memory, milliseconds, percent, rate
 from traceml.summaries.record import Issue, PrimaryDiagnosis, SectionSummary, Summary
+from traceml.summaries.step_parts import step_parts
 from traceml.text.phases import phase_tree
 from traceml.text.settings import settings_line
 
@@ -23,13 +24,17 @@ UNEVEN = 1.05  # times the median: below this it does not matter which rank it w
 _SEVERITY = {"crit": " (critical)", "warn": " (warning)"}
 _CALM = ("STABLE", "NO_DATA")
 _RANK_COLUMNS = {
-    "step": "step_time_ms",
-    "input": "input_wait_ms",
-    "forward": "forward_ms",
-    "backward": "backward_ms",
-    "optimizer": "optimizer_ms",
-    "rest": "residual_ms",
+    "input": "input",
+    "copies": "h2d",
+    "forward": "forward",
+    "backward": "backward",
+    "optim.": "optimizer",
+    "graphs": "compute",
+    "comm.": "communication",
+    "rest": "residual",
 }
+"""Of the parts of a step; those that no rank has are left out."""
+_RANK_CELL, _RANKS_WIDTH = 11, 72
 
 
 def summary_text(summary: Summary) -> str:
@@ -150,19 +155,22 @@ def _ranks(section: SectionSummary | None) -> list[str]:
         ((name, row.metrics) for name, row in section.groups.rows.items()),
         key=lambda row: -(row[1].get("step_time_ms") or 0.0),
     )
+    parts = {name: step_parts(metrics) for name, metrics in rows}
     shown = {
-        title: key
-        for title, key in _RANK_COLUMNS.items()
-        if any(metrics.get(key) is not None for _, metrics in rows)
+        title: part
+        for title, part in _RANK_COLUMNS.items()
+        if any(part in of_rank for of_rank in parts.values())
     }
+    width = min(_RANK_CELL, _RANKS_WIDTH // (len(shown) + 1))
     title = f"the slowest {MOST_RANKS} of {count(len(rows))}" if len(rows) > MOST_RANKS else "in ms"
     lines = [
         f"  Ranks ({title})",
-        f"  {'rank':>6}" + "".join(f"{title:>11}" for title in shown),
+        f"  {'rank':>6}" + "".join(f"{title:>{width}}" for title in ("step", *shown)),
     ]
     for name, metrics in rows[:MOST_RANKS]:
-        cells = (milliseconds(metrics.get(key)).removesuffix(" ms") for key in shown.values())
-        lines.append(f"  {one_line(name, 6):>6}" + "".join(f"{cell:>11}" for cell in cells))
+        found = (metrics.get("step_time_ms"), *map(parts[name].get, shown.values()))
+        cells = (milliseconds(value).removesuffix(" ms") for value in found)
+        lines.append(f"  {one_line(name, 6):>6}" + "".join(f"{cell:>{width}}" for cell in cells))
     return lines
 
 

@@ -18,7 +18,7 @@ def check(facts: Facts) -> Finding:
     known = {phase: part for phase in Phase if (part := _share(facts, phase)) is not None}
     claim = f"No single bottleneck stands out in a step of {duration(facts.mean.step_s)}"
     unknown_share = share(rest_s(facts.mean), facts.mean.step_s) or 0.0
-    if facts.mean.residual_s is None and unknown_share > max(known.values(), default=0.0):
+    if facts.mean.wait_s is None and unknown_share > max(known.values(), default=0.0):
         claim = (
             f"Nothing that was measured stands out in a step of {duration(facts.mean.step_s)}, but "
             f"{percent(unknown_share)} of it lies in no phase that was measured"
@@ -41,7 +41,7 @@ def check(facts: Facts) -> Finding:
 
 
 def _share(facts: Facts, phase: Phase) -> float | None:
-    """A phase's part of the step; communication, which the residual holds as well, counts once."""
+    """A phase's part of the step; a rest that may hide compute has none."""
     if phase is Phase.RESIDUAL:
         return share(unexplained_s(facts.mean), facts.mean.step_s)
     return facts.typical_share(phase)

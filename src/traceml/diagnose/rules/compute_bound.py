@@ -20,6 +20,7 @@ KIND = Kind.COMPUTE_BOUND
 SHARE = 0.80  # with at most a fifth elsewhere, nothing but the model can speed the step up much
 WAITING_CORES = 0.30  # of one: arithmetic on the CPU keeps at least a core busy
 MIN_SAMPLES = 3  # of the process, one a second
+NEGLIGIBLE = 1e-6  # of compute: rounding
 STARVED_SHARE = 0.10  # of the time: a process that may not run shows a low load as well
 
 
@@ -28,15 +29,14 @@ def check(facts: Facts) -> Finding | None:
     times = facts.mean
     if times.compute_at_least_s is None or not times.step_s:
         return None
-    # Phases timed in some of the steps alone may add up to a little more than the mean step.
-    compute_share = min(1.0, times.compute_at_least_s / times.step_s)
+    compute_share = times.compute_at_least_s / times.step_s
     if compute_share < SHARE:
         return None
     parts: dict[Phase | None, float] = {
         phase: part for phase in COMPUTE if (part := facts.typical(phase)) is not None
     }
     replayed_s = times.compute_at_least_s - sum(parts.values())
-    if len(parts) < len(COMPUTE):
+    if len(parts) < len(COMPUTE) or replayed_s > NEGLIGIBLE * times.compute_at_least_s:
         parts[None] = replayed_s  # of CUDA graphs: one launch cannot be told apart
     largest = max(parts, key=lambda phase: parts[phase])
     cores = _busy_cores(facts)

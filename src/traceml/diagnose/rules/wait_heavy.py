@@ -75,7 +75,7 @@ def _inside(facts: Facts) -> Finding | None:
             as_share("wait_share", rest_s / times.step_s),
             in_ms("rest_ms", rest_s),
             in_ms("unexplained_ms", rest_s - max(measured_s, main.mean_s)),
-            in_ms("residual_ms", times.residual_s),
+            in_ms("residual_ms", times.residual_with_communication_s or 0.0),
             in_ms("wait_ms", times.wait_s),
             in_ms("step_time_ms", times.step_s),
             as_words("main_part", main.words or None),
