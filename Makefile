@@ -14,9 +14,10 @@ WITH_NPM := cd $(VIEWER) && PATH="$$PATH:$(CURDIR)/$(BIN)"
 # The CPU build of torch; a machine with its own torch may say TORCH=torch, or another version.
 TORCH ?= torch==2.13.0
 
-# Tests mostly wait for processes, so that every core gets a worker; more than four want much memory.
-WORKERS ?= logical
-PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 4
+# Tests often wait for processes, so that there is one worker more than there are cores. Each takes
+# about half a GiB of memory, hence at most five of them.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 5
 INTEGRATIONS := tests/integrations
 
 .PHONY: demo test quick test-integrations check bench faults gpu wheels docs pictures clean
