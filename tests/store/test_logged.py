@@ -139,3 +139,35 @@ def test_of_ddps_own_statistics_the_latest_count():
     found = logged.ddp_statistics([said(1), {"kind": "params", "values": {}}, said(500_000)])
     assert (found.communication_s, found.overlap_s) == (0.002, 0.0005)
     assert logged.ddp_statistics([{"kind": "params", "values": {}}]) is None
+
+
+def test_metric_names_that_grow_without_end_do_not_grow_the_file(tracer, run_folder, monkeypatch):
+    monkeypatch.setattr(recordfile, "MOST_MESSAGE_BYTES", 16_384)
+    monkeypatch.setattr(logged, "MAX_METRIC_NAMES", 20)
+    made = tracer()
+    made.step(1)
+    sizes = []
+    for step in range(1, 2001):
+        made.metrics(step, **{f"value at step {step}": step})
+        if step % 20 == 0:
+            made.drain(run_folder)
+            sizes.append((run_folder / f"{made.stem}.messages").stat().st_size)
+    assert max(sizes) < 3 * 16_384
+    assert max(sizes[50:]) <= 1.2 * max(sizes[:50])
+    loaded = load_run(run_folder)
+    assert len(loaded.metrics) == 20
+    assert loaded.metrics[0].count == 1
+    (note,) = loaded.notes
+    assert note.startswith("metrics of 20 names are kept; those of further names are left out")
+
+
+def test_the_parameters_of_a_run_have_a_limit_and_known_names_their_last_value():
+    params = logged.Params()
+    params.add({f"name {n}": n for n in range(2 * logged.MAX_PARAM_NAMES)})
+    assert len(params.values) == logged.MAX_PARAM_NAMES
+    params.add({"name 7": "again", "another": 1})
+    assert params.values["name 7"] == "again"
+    assert "another" not in params.values
+    wide = logged.Params()
+    wide.add({f"{n}": "x" * 10_000 for n in range(1000)})
+    assert 0 < sum(map(len, wide.values.values())) <= logged.MAX_PARAM_LETTERS

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -229,3 +231,27 @@ def test_a_part_of_a_run_keeps_its_numbers():
     for rank in part.ranks:
         assert complete_steps(rank).index.tolist() == [10, 11, 20]
         assert rank.earlier_steps == 10
+
+
+@pytest.mark.parametrize("kind", ["metrics", "losses", "params"])
+def test_names_that_grow_without_end_do_not_grow_the_agent(kind):
+    """Twice as many names again take hardly any more memory."""
+    recent = Recent(Manifest("run", 0.0))
+    name = {"metrics": "value", "losses": "loss", "params": "param"}[kind]
+    said = "params" if kind == "params" else "metrics"
+
+    def log(first: int, end: int) -> None:
+        for start in range(first, end, 50):
+            values = {f"{name} {n}": float(n) for n in range(start, start + 50)}
+            recent.hear([json.dumps({"kind": said, "step": start, "values": values}).encode()])
+            if start % 5000 == 0:  # as a look at the window does
+                recent._metrics()
+
+    tracemalloc.start()
+    try:
+        log(0, 20_000)
+        first = tracemalloc.get_traced_memory()[0]
+        log(20_000, 60_000)
+        assert tracemalloc.get_traced_memory()[0] < 1.1 * first + 100_000
+    finally:
+        tracemalloc.stop()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from factories import make_rank, make_run, map_steps
+from factories import make_rank, make_run, map_steps, stall
 from failing import failed, report
 from traceml.model.rank import Region
 from traceml.model.settings import Settings
@@ -270,3 +270,13 @@ def test_the_settings_are_one_line_and_nothing_where_none_is_known() -> None:
 
 def test_every_setting_has_a_label() -> None:
     assert set(LABELS) == {*Settings._fields, "differs_between_ranks"}
+
+
+@pytest.mark.parametrize("phase", ["rest", "input", "forward"])
+def test_one_long_stall_is_told_as_one_step_and_never_as_the_typical_one(phase: str) -> None:
+    """70 s in one of 200 steps of 24 ms were once "51% of a typical step (506.7 of 996.4 ms)"."""
+    run = make_run(input_ms=1, forward_ms=8, backward_ms=10, optimizer_ms=3, rest_ms=1.9)
+    text = " ".join(text_of(stall(run, phase, 70, 120)).split())
+    assert "One step (number 120) took 1 min 10 s" in text
+    assert "without it a mean step takes 23.9 ms" in text
+    assert "typical" not in text and "(critical)" not in text

@@ -102,6 +102,12 @@ def load_run(folder: Path) -> RunRecords:
             notes.append(str(error))
     messages.sort(key=logged.unix_ns)
     trouble = folders.read_mark(folder, TROUBLE_MARK)
+    metrics = logged.reduce_metrics(messages)
+    if len(metrics) >= logged.MAX_METRIC_NAMES:
+        notes.append(
+            f"metrics of {count(len(metrics))} names are kept; those of further names are left "
+            "out: a step's number belongs into `step=`, not into the name"
+        )
     one_each = tuple(_one_per_rank(ranks))
     numbers = {record.rank.pid: record.rank.rank for record in one_each}
     return RunRecords(
@@ -110,7 +116,7 @@ def load_run(folder: Path) -> RunRecords:
         samples=by_final_rank(samples.read(folder), one_each),
         ending=folders.read_ending(folder),
         params=logged.merge_params(messages),
-        metrics=logged.reduce_metrics(messages),
+        metrics=metrics,
         artifacts=logged.artifacts(messages, read_artifact_hashes(folder)),
         reports=failures.reports(messages, numbers, failures.read_left_reports(folder)),
         seen=replace(

@@ -21,6 +21,13 @@ from traceml.store.regular_files import read_regular, stat_regular
 _TAIL_BYTES = 1 << 20
 _NEVER_NS = 1 << 63
 _MAX_STEP = (1 << 63) - 1
+MAX_METRIC_NAMES = 4096
+"""Of one process: a script that puts a step's number into a name makes a new one every step."""
+MAX_PARAM_NAMES = 4096
+MAX_PARAM_LETTERS = 2 << 20
+"""Of all parameters together: about two megabytes on disk."""
+MAX_OTHER_LINES = 8192
+"""Losses, artifacts, exceptions and settings; of more, the first and the last ones stay."""
 MOST_HISTORY = 4096
 """Values of a loss or a gradient norm that are kept one by one."""
 _WITH_HISTORY = re.compile(r"loss|grad[a-z]*[ ./_-]*norm", re.IGNORECASE)
@@ -218,6 +225,8 @@ def _sum_up(messages: Iterable[dict[str, Any]]) -> dict[str, _Totals]:
     totals: dict[str, _Totals] = {}
     for message in messages:
         for name, value in _values(message).items():
+            if name not in totals and len(totals) >= MAX_METRIC_NAMES:
+                continue
             if message.get("kind") == "folded":
                 folded = _converted(value, _Folded)
                 if folded is not None:
@@ -283,11 +292,18 @@ def thin(content: bytes) -> bytes:
         {"number": 0, "kind": "folded", "values": totals},
         {"number": 0, "kind": "params", "values": merge_params(earlier)},
         {"number": 0, "kind": "lost", "pieces": lost_pieces(earlier)},
-        *(message for message in earlier if message.get("kind") not in _MERGED),
+        *_bounded([message for message in earlier if message.get("kind") not in _MERGED]),
         *metrics[1::2],
         newest,
     ]
     return b"".join(json.dumps(message, ensure_ascii=False).encode() + b"\n" for message in kept)
+
+
+def _bounded(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """At most so many lines: the first losses and the last of everything are what counts."""
+    if len(lines) <= MAX_OTHER_LINES:
+        return lines
+    return lines[: MAX_OTHER_LINES // 2] + lines[-MAX_OTHER_LINES // 2 :]
 
 
 def decode(content: bytes) -> list[dict[str, Any]]:
@@ -309,13 +325,35 @@ def lost_pieces(messages: Iterable[dict[str, Any]]) -> int:
     return sum(lost.pieces for lost in said if lost is not None)
 
 
+class Params:
+    """A run's parameters: the last value of each name; of very many names the first ones."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self._letters = 0
+
+    def add(self, values: dict[str, Any]) -> None:
+        """Take in parameters, as many as there is room for; a known name's value is replaced."""
+        for name, value in values.items():
+            before = _letters(name, self.values[name]) if name in self.values else 0
+            letters = self._letters - before + _letters(name, value)
+            has_room = before or len(self.values) < MAX_PARAM_NAMES
+            if has_room and letters <= MAX_PARAM_LETTERS:
+                self.values[name] = value
+                self._letters = letters
+
+
+def _letters(name: str, value: Any) -> int:
+    return len(name) + len(str(value)) + 1
+
+
 def merge_params(messages: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """The run's parameters: the last value of each name."""
-    params: dict[str, Any] = {}
+    """The parameters that these messages tell of."""
+    params = Params()
     for message in messages:
         if message.get("kind") == "params":
-            params.update(_values(message))
-    return params
+            params.add(_values(message))
+    return params.values
 
 
 def earlier_params(folder: Path) -> list[bytes]:

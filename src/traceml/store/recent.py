@@ -36,6 +36,9 @@ MOST_STEPS = 1_000
 MOST_SAMPLES = 60
 MOST_REPORTS = 64
 MOST_LOGGED = MOST_STEPS
+MAX_UNREAD_BYTES = 4 << 20
+MAX_LOGGED_VALUES = 16 * MOST_LOGGED
+"""Losses and gradient norms, however many names they have."""
 MAX_BURSTS = 8
 """Looks at stacks: more than the first ones lie farther back than a window."""
 NEWS_LOOKS = 8
@@ -102,10 +105,11 @@ class Recent:
         """How many steps each rank had taken when its last process ended."""
         self._samples: deque[Sample] = deque(maxlen=MOST_SAMPLES)
         self._reports: deque[bytes] = deque(maxlen=MOST_REPORTS)
-        self._unread: deque[bytes] = deque(maxlen=MOST_LOGGED)
+        self._unread: deque[bytes] = deque()
         """Metric messages that nobody has looked into yet."""
+        self._unread_bytes = 0
         self._logged: deque[dict[str, Any]] = deque(maxlen=MOST_LOGGED)
-        self._params: dict[str, Any] = {}
+        self._params = logged.Params()
         self._settings: dict[int, Settings | None] = {}
         """By process: what it last said that it trains with."""
         self._bursts: deque[StackBurst] = deque(maxlen=MAX_BURSTS)
@@ -141,15 +145,22 @@ class Recent:
         for message in messages:
             kind = message[:40]
             if b'"metrics"' in kind:
-                self._unread.append(message)
+                self._keep_unread(message)
             elif b'"params"' in kind:
-                self._params.update(logged.merge_params(logged.decode(message)))
+                self._params.add(logged.merge_params(logged.decode(message)))
             elif b'"settings"' in kind:
                 said = logged.decode(message)
                 self._settings[said[-1].get("pid", 0)] = logged.settings(said)
             elif b'"failure"' in kind:
                 self._reports.append(message)
                 self._news_looks = NEWS_LOOKS
+
+    def _keep_unread(self, message: bytes) -> None:
+        """Keep a metric message, and of all of them the last so many bytes."""
+        self._unread.append(message)
+        self._unread_bytes += len(message)
+        while len(self._unread) > MOST_LOGGED or self._unread_bytes > MAX_UNREAD_BYTES:
+            self._unread_bytes -= len(self._unread.popleft())
 
     def see(self, seen: AgentSaw) -> None:
         """Keep what the agent saw; a change of it is news though no step came."""
@@ -184,7 +195,7 @@ class Recent:
             manifest=self._manifest,
             ranks=one_each,
             samples=by_final_rank(tuple(self._samples), one_each),
-            params=dict(self._params),
+            params=dict(self._params.values),
             stack_bursts=tuple(self._bursts),
             metrics=self._metrics(),
             reports=self._of_this_start(one_each),
@@ -194,6 +205,10 @@ class Recent:
     def _metrics(self) -> tuple[Metric, ...]:
         self._logged.extend(logged.of_the_loss(self._unread))
         self._unread.clear()
+        self._unread_bytes = 0
+        values = sum(len(message["values"]) for message in self._logged)
+        while values > MAX_LOGGED_VALUES:
+            values -= len(self._logged.popleft()["values"])
         return logged.reduce_metrics(self._logged)
 
     def _of_this_start(self, ranks: tuple[RankRecords, ...]) -> tuple[FailureReport, ...]:
