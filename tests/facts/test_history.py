@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import drawn_runs
 from factories import GIB, STARTED_UNIX_S, make_run, map_steps, work_between
 from traceml.facts.gather import gather
 from traceml.facts.history import (
@@ -21,23 +22,15 @@ from traceml.facts.history import (
 from traceml.facts.loss_values import LossScale
 from traceml.model.layout import NOT_MEASURED, StepFlag
 from traceml.model.phase import Phase
-from traceml.store.buckets import Buckets, Grid, RankBuckets, together
+from traceml.store.buckets import Grid
 from traceml.store.metrics import Logged
-from traceml.store.records import RankRecords, RunRecords
+from traceml.store.records import RunRecords
 from traceml.store.sampled import GPU, HOST, PROCESS, SampleTable
-
-
-def in_buckets(rank: RankRecords, grid: Grid) -> RankBuckets:
-    buckets = Buckets(grid)
-    buckets.add_steps(rank.steps, np.arange(len(rank.steps)))
-    return together(rank.rank, [(rank.rank, buckets)])
 
 
 def history_of(run: RunRecords, most: int = 16) -> StepHistory:
     longest = max(len(rank.steps) for rank in run.ranks)
-    grid = Grid.over(0, longest, most)
-    ranks = [in_buckets(rank, grid) for rank in run.ranks]
-    found = step_history(ranks, run.manifest.started_unix_s)
+    found = drawn_runs.step_history(run, Grid.over(0, longest, most).length)
     assert found is not None
     return found
 
@@ -168,9 +161,8 @@ def test_a_few_timed_steps_make_no_clock() -> None:
 
 
 def test_without_steps_there_is_no_history() -> None:
-    grid = Grid(0, 1, 16)
     assert step_history((), 0.0) is None
-    assert step_history([in_buckets(make_run(steps=0).ranks[0], grid)], 0.0) is None
+    assert drawn_runs.step_history(make_run(steps=0)) is None
 
 
 # Sensors

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from factories import STARTED_UNIX_S, make_run
+from factories import STARTED_UNIX_S, make_run, map_steps, number_steps
 from failing import (
     ENDED_UNIX_S,
     failed,
@@ -214,12 +214,25 @@ def test_the_loss_of_a_long_run_is_looked_at_in_no_time() -> None:
 
 
 def test_steps_are_counted_from_where_the_run_began() -> None:
-    run = with_loss([1.0, 2.0, float("nan")])
+    """As in a window of the last steps: the records before it are gone, the numbers are not."""
+    run = map_steps(
+        with_loss([1.0, 2.0, float("nan")]), lambda steps, rank: number_steps(steps, first=100)
+    )
     later = replace(run, ranks=(replace(run.ranks[0], earlier_steps=100),))
     found = gather(later).stability.loss
     assert found is not None
     assert found.not_finite is not None
     assert found.not_finite.first_step == 103
+
+
+def test_a_loss_after_lost_steps_has_the_number_that_its_step_has() -> None:
+    run = with_loss([*np.linspace(2.0, 1.0, 30), *[float("nan")] * 10])
+    (rank,) = run.ranks
+    holey = replace(rank, steps=np.delete(rank.steps, np.arange(5, 15)))
+    facts = gather(replace(run, ranks=(holey,)))
+    assert facts.window.last_step == 40
+    assert facts.stability.loss is not None and facts.stability.loss.not_finite is not None
+    assert facts.stability.loss.not_finite.first_step == 31
 
 
 def test_the_shortest_name_is_the_loss_where_several_are_logged() -> None:

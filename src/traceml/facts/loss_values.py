@@ -14,8 +14,10 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
+from traceml.facts.step_table import record_numbers
 from traceml.model import layout
 from traceml.store.records import Metric, RankRecords, SeenLoss
+from traceml.store.step_records import is_incomplete
 
 CLEARER = 0.5
 """Of the change of the loss from one window size to another: the division has to explain all but
@@ -74,9 +76,8 @@ def logged_loss(metric: Metric) -> LossValues:
 def seen_loss(rank: RankRecords) -> LossValues | None:
     """The loss that a rank called `backward` on, at the steps at which it was read."""
     flags = rank.steps["flags"].astype(np.int64)
-    complete = (flags & int(layout.NO_STEP)) == 0
-    before = rank.earlier_steps + int(rank.blocks["complete_steps"].sum())
-    numbers: Ints = before + np.cumsum(complete) + ~complete
+    complete = ~is_incomplete(rank.steps)
+    numbers = record_numbers(rank) + 1
     is_read = (flags & int(layout.StepFlag.LOSS_SEEN)) != 0
     lags = np.where(is_read, np.maximum(rank.steps["loss_lag"].astype(np.int64), 0), 0)
     # A step that was not completed counts where its loss was lost: that may be why it was not.

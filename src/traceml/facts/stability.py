@@ -12,7 +12,6 @@ import numpy as np
 from traceml.facts.losses import LossFacts, loss_facts
 from traceml.facts.sensors import oom_kills
 from traceml.facts.step_table import complete_steps
-from traceml.model import layout
 from traceml.model.failure import (
     Death,
     Doing,
@@ -27,6 +26,7 @@ from traceml.model.failure import (
 from traceml.model.finding import Kind
 from traceml.model.run import Ending
 from traceml.store.records import RankRecords, RunRecords
+from traceml.store.step_records import is_incomplete
 
 FIRST_SIGNAL_STATUS = 129
 LAST_SIGNAL_STATUS = 192
@@ -413,7 +413,7 @@ class _Search:
 
 def last_step_unix_s(rank: RankRecords) -> float:
     """When a rank's last complete step ended; 0 where it took none."""
-    complete = np.flatnonzero((rank.steps["flags"] & layout.NO_STEP) == 0)
+    complete = np.flatnonzero(~is_incomplete(rank.steps))
     if not len(complete):
         return 0.0
     last = rank.steps[complete[-1]]

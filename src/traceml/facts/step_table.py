@@ -72,16 +72,22 @@ def complete_steps(records: RankRecords) -> RankSteps:
     An aborted step on one rank therefore shifts nobody.
     """
     steps = np.ascontiguousarray(records.steps)
+    found = RankSteps(record_numbers(records), wide_fields(steps), steps["samples"])
+    incomplete = is_incomplete(steps)
+    return found.take(np.flatnonzero(~incomplete)) if incomplete.any() else found
+
+
+def record_numbers(records: RankRecords) -> Ints:
+    """Which complete step of the run each of a rank's records is, from 0.
+
+    An incomplete record has the number of the complete step that follows it; a step that was lost
+    keeps its number, and so do those after it.
+    """
     folded, folded_complete = (
         int(records.blocks[name].sum()) for name in ("steps", "complete_steps")
     )
-    index = _counted_on(steps["sequence"], folded) - (folded - folded_complete)
-    found = RankSteps(index, wide_fields(steps), steps["samples"])
-    incomplete = is_incomplete(steps)
-    if not incomplete.any():
-        return found
-    index -= incomplete_so_far(steps)
-    return found.take(np.flatnonzero(~incomplete))
+    numbers = _counted_on(records.steps["sequence"], folded) - (folded - folded_complete)
+    return numbers - incomplete_so_far(records.steps)
 
 
 def _counted_on(sequence: npt.NDArray[np.uint64], folded: int) -> Ints:

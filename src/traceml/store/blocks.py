@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from traceml.model import layout
 from traceml.store.records import BLOCK_DTYPE
+from traceml.store.step_records import is_incomplete
 
 BLOCK_STEPS = 64
 _ABSENT = np.iinfo(np.int64).max
@@ -20,7 +21,7 @@ def fold(steps: npt.NDArray[Any]) -> npt.NDArray[Any]:
     blocks = np.zeros(len(starts), BLOCK_DTYPE)
     if not len(steps):
         return blocks
-    complete = (steps["flags"] & int(layout.NO_STEP)) == 0
+    complete = ~is_incomplete(steps)
     wall = np.where(complete, 0, steps["wall_ns"])
     blocks["first_step"] = steps["sequence"][starts].astype(np.int64) - 1
     blocks["steps"] = np.diff(np.append(starts, len(steps)))

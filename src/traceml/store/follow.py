@@ -19,7 +19,7 @@ from traceml.model.run import Manifest
 from traceml.store import folder as folders
 from traceml.store.buckets import Buckets, Grid, RankBuckets, together
 from traceml.store.followed import FollowedProcess, SegmentGone
-from traceml.store.load import number_ranks
+from traceml.store.lives import lives_by_rank
 from traceml.store.metrics import FollowedMetrics, Logged
 from traceml.store.output import FollowedOutput
 from traceml.store.sampled import FollowedSamples, SampleTable
@@ -242,14 +242,5 @@ def _rank_in(stem: str) -> int:
 
 def _lanes(processes: list[FollowedProcess]) -> list[_Lane]:
     """One per rank: restarts one after another, processes side by side numbered on."""
-    processes = sorted(processes, key=lambda p: (p.rank.rank, p.rank.unix_ns, p.rank.pid))
-    joined: list[list[FollowedProcess]] = []
-    for process in processes:
-        last = joined[-1][-1] if joined else None
-        if last is not None and last.rank.rank == process.rank.rank and process.follows(last):
-            joined[-1].append(process)
-        else:
-            joined.append([process])
-    numbers = number_ranks([lives[-1].rank for lives in joined])
-    lanes = [_Lane(number, lives) for number, lives in zip(numbers, joined, strict=True)]
-    return sorted(lanes, key=lambda lane: lane.number)
+    found = lives_by_rank(processes, lambda process: process.life)
+    return [_Lane(number, lives) for number, lives in found]

@@ -19,9 +19,11 @@ from traceml.model import layout
 from traceml.model.rank import Rank
 from traceml.store import versions
 from traceml.store.buckets import Buckets, Grid, Ints
+from traceml.store.lives import Life
 from traceml.store.recordfile import block_files
 from traceml.store.records import BLOCK_DTYPE
 from traceml.store.rings import parse_head
+from traceml.store.step_records import is_incomplete, step_numbers
 
 CHUNK_STEPS = 4096
 """About a megabyte at a time, so that it is still in a core's cache when it is added up."""
@@ -165,12 +167,11 @@ class FollowedProcess:
         assert self._base is not None
         return self._base + max(0, self._sequence - self.first_number) - self._incomplete
 
-    def follows(self, other: FollowedProcess) -> bool:
-        """Whether it began when the other had ended: the same rank, started again."""
+    @property
+    def life(self) -> Life:
+        """From its first record to the last that is on disk."""
         assert self._first is not None
-        began_s = self.rank.unix_s(self._first[1])
-        started_s = self.rank.process_unix_ns / 1e9 or began_s
-        return min(started_s, began_s) >= other.rank.unix_s(other._last[1])
+        return Life(self.rank, self._first[1], self._last[1])
 
     # Reading
 
@@ -241,11 +242,10 @@ class FollowedProcess:
     ) -> tuple[npt.NDArray[Any], Ints, int]:
         """The complete ones, which of the run's each is, and how many were not, all told."""
         assert self._base is not None
-        numbers = steps["sequence"].astype(np.int64) + (self._base - 1 - self.first_number)
-        odd = (steps["flags"] & int(layout.NO_STEP)) != 0
+        index = step_numbers(steps, incomplete) + (self._base - self.first_number)
+        odd = is_incomplete(steps)
         if not odd.any():
-            return steps, numbers - incomplete, incomplete
-        index = numbers - incomplete - np.cumsum(odd)
+            return steps, index, incomplete
         return steps[~odd], index[~odd], incomplete + int(np.count_nonzero(odd))
 
     def add_range(self, into: Buckets) -> None:

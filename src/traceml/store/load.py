@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import count
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,13 @@ import numpy.typing as npt
 from traceml.model import layout
 from traceml.model.environment import TROUBLE_MARK
 from traceml.model.errors import UnreadableRecords
-from traceml.model.rank import Rank
 from traceml.model.run import Manifest
 from traceml.model.sample import Sample
 from traceml.store import failures, logged, samples
 from traceml.store import folder as folders
 from traceml.store.blocks import fold
 from traceml.store.lineage import read_lineage
+from traceml.store.lives import Life, lives_by_rank
 from traceml.store.recordfile import RankFiles, last_number
 from traceml.store.records import (
     LossMilestones,
@@ -32,6 +32,7 @@ from traceml.store.records import (
 )
 from traceml.store.rings import Head, RingReader
 from traceml.store.stack_samples import read_stack_samples
+from traceml.store.step_records import count_complete
 
 ARTIFACTS = "artifacts.json"
 
@@ -159,47 +160,18 @@ def rank_records(
 
 
 def _one_per_rank(records: list[RankRecords]) -> Iterator[RankRecords]:
-    """One entry per rank: restarts are joined end to end, processes side by side are numbered on.
-
-    A job that is restarted (torchrun does that) has the same ranks again, later. A script that
-    trains in several processes without telling anybody has several ranks 0 at the same time.
-    """
+    """One entry per rank: restarts are joined end to end."""
     trained = [record for record in records if len(record.steps)] or records
-    trained.sort(key=lambda record: (record.rank.rank, record.rank.unix_ns, record.rank.pid))
-    joined: list[RankRecords] = []
-    for record in trained:
-        last = joined[-1] if joined else None
-        if last is not None and last.rank.rank == record.rank.rank and _follows(last, record):
-            joined[-1] = _join(last, record)
-        else:
-            joined.append(record)
-    numbers = number_ranks([record.rank for record in joined])
-    for record, number in sorted(zip(joined, numbers, strict=True), key=lambda pair: pair[1]):
+    for number, lives in lives_by_rank(trained, _life):
+        record = reduce(_join, lives)
         yield replace(record, rank=replace(record.rank, rank=number))
 
 
-def number_ranks(ranks: list[Rank]) -> list[int]:
-    """Each rank's own number, or the next free one where another process has it already."""
-    taken: set[int] = set()
-    claimed = {rank.rank for rank in ranks}
-    numbers = []
-    for rank in ranks:
-        number = rank.rank
-        if number in taken:
-            number = next(free for free in count() if free not in claimed | taken)
-        taken.add(number)
-        numbers.append(number)
-    return numbers
-
-
-def _follows(first: RankRecords, second: RankRecords) -> bool:
-    if not len(first.steps) or not len(second.steps):
-        return False
-    last = first.steps[-1]
-    ended_s = first.rank.unix_s(int(last["start_ns"] + last["wall_ns"]))
-    began_s = second.rank.unix_s(int(second.steps[0]["start_ns"]))
-    started_s = second.rank.process_unix_ns / 1e9 or began_s
-    return min(started_s, began_s) >= ended_s
+def _life(record: RankRecords) -> Life:
+    if not len(record.steps):
+        return Life(record.rank, None, None)
+    first, last = record.steps[0], record.steps[-1]
+    return Life(record.rank, int(first["start_ns"]), int(last["start_ns"] + last["wall_ns"]))
 
 
 def _join(first: RankRecords, second: RankRecords) -> RankRecords:
@@ -227,7 +199,7 @@ def _join(first: RankRecords, second: RankRecords) -> RankRecords:
         ),
         ddp=second.ddp or first.ddp,
         losses=_join_losses(first, second),
-        former_steps=first.former_steps + _complete_steps(first),
+        former_steps=first.former_steps + count_complete(first.steps, first.blocks),
         settings=second.settings or first.settings,
         health=_join_health(first.health, second.health),
     )
@@ -235,7 +207,7 @@ def _join(first: RankRecords, second: RankRecords) -> RankRecords:
 
 def _join_losses(first: RankRecords, second: RankRecords) -> LossMilestones:
     """The milestones of both lives; the second one's steps follow those of the first."""
-    passed = _complete_steps(first)
+    passed = count_complete(first.steps, first.blocks)
 
     def later(seen: SeenLoss | None) -> SeenLoss | None:
         return None if seen is None else replace(seen, step=seen.step + passed)
@@ -247,11 +219,6 @@ def _join_losses(first: RankRecords, second: RankRecords) -> LossMilestones:
         first_lost=earlier.first_lost if was_lost else later(own.first_lost),
         before_lost=earlier.before_lost if was_lost else later(own.before_lost),
     )
-
-
-def _complete_steps(record: RankRecords) -> int:
-    complete = (record.steps["flags"] & layout.NO_STEP) == 0
-    return int(np.count_nonzero(complete)) + int(record.blocks["complete_steps"].sum())
 
 
 def _join_health(first: TracerHealth, second: TracerHealth) -> TracerHealth:

@@ -17,16 +17,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from traceml.model import layout
 from traceml.model.failure import NOTHING_SEEN, AgentSaw, FailureReport
 from traceml.model.run import Manifest
 from traceml.model.sample import Sample
 from traceml.model.settings import Settings
 from traceml.model.stack_sample import StackBurst
 from traceml.store import failures, logged
-from traceml.store.load import by_final_rank, number_ranks, rank_records
+from traceml.store.lives import number_ranks
+from traceml.store.load import by_final_rank, rank_records
 from traceml.store.records import BLOCK_DTYPE, STEP_DTYPE, Metric, RankRecords, RunRecords
 from traceml.store.rings import Head, RingReader
+from traceml.store.step_records import incomplete_so_far, is_incomplete, step_numbers
 
 WINDOW_STEPS = 100
 WINDOW_S = 10.0
@@ -61,10 +62,9 @@ class _Tail:
 
     def take(self, new: npt.NDArray[Any]) -> None:
         """Append what came, and let go of what is too old for any window."""
-        incomplete = _incomplete(new)
-        passed = self.incomplete + np.cumsum(incomplete) - incomplete
-        numbers = new["sequence"].astype(np.int64) - 1 - passed
-        self.read, self.incomplete = int(new["sequence"][-1]), int(passed[-1] + incomplete[-1])
+        numbers = step_numbers(new, self.incomplete)
+        self.read = int(new["sequence"][-1])
+        self.incomplete += int(np.count_nonzero(is_incomplete(new)))
         steps = np.concatenate([self.steps, new])
         first = _first_in_window(steps)
         self.steps = steps[first:]
@@ -77,7 +77,7 @@ class _Tail:
 
     def has_steps(self) -> bool:
         """Whether any of the records is a complete step."""
-        return not _incomplete(self.steps).all()
+        return not is_incomplete(self.steps).all()
 
     def records(self) -> RankRecords:
         """The rank as a run of its own, its steps under the numbers that they have in the run."""
@@ -214,9 +214,8 @@ def only(run: RunRecords, numbers: Ints) -> RunRecords:
 
 
 def _only(rank: RankRecords, numbers: Ints) -> RankRecords:
-    incomplete = _incomplete(rank.steps)
-    passed: Ints = np.cumsum(incomplete) - incomplete
-    found = rank.steps["sequence"].astype(np.int64) - 1 - passed
+    incomplete = is_incomplete(rank.steps)
+    found = step_numbers(rank.steps)
     chosen = np.isin(found, numbers) & ~incomplete
     dropped = int(chosen.argmax()) if chosen.any() else len(chosen)
     return replace(
@@ -227,15 +226,10 @@ def _only(rank: RankRecords, numbers: Ints) -> RankRecords:
 
 
 def _renumbered(steps: npt.NDArray[Any], numbers: Ints) -> npt.NDArray[Any]:
-    """Records whose sequence says which complete step of the run each one is."""
-    incomplete = _incomplete(steps)
+    """Records of which `step_numbers` says that they are these complete steps of the run."""
     renumbered: npt.NDArray[Any] = steps.copy()
-    renumbered["sequence"] = numbers + 1 + np.cumsum(incomplete) - incomplete
+    renumbered["sequence"] = numbers + 1 + incomplete_so_far(steps)
     return renumbered
-
-
-def _incomplete(steps: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    return np.asarray((steps["flags"] & int(layout.NO_STEP)) != 0)
 
 
 def _first_in_window(steps: npt.NDArray[Any]) -> int:
