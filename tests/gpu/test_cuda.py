@@ -8,8 +8,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from traceml.facts.gather import gather
 from traceml.model.layout import NOT_MEASURED, StepFlag
-from traceml.store.load import drain_rings
+from traceml.model.phase import Phase
+from traceml.store.load import drain_rings, load_run
 from traceml.store.recordfile import RankFiles
 from traceml.trace import current, glance, gpu, hooks
 from traceml.trace import loss as loss_reader
@@ -149,6 +151,21 @@ class Prefetcher:
             batch.record_stream(main)
             self._copy_next()
             yield batch
+
+
+def test_copies_in_every_other_step_are_shared_out_over_all_of_them(traced, tmp_path):
+    host, device = torch.randn(2048, 4096), torch.randn(2048, 4096, device="cuda")
+    train(wide_model(), 40, loader=[host, device] * 20)
+    traced()
+    facts = gather(load_run(tmp_path))
+    assert facts.clock == "gpu" and facts.parts is not None
+    copies_s = facts.parts.field("gpu_h2d_ns")
+    assert 0.3 < np.isnan(copies_s).mean() < 0.7
+    timed = np.isfinite(facts.parts.body())
+    assert facts.mean.h2d_s == pytest.approx(np.nansum(copies_s) / timed.sum(), rel=0.01)
+    parts_s = [facts.typical(phase) or 0.0 for phase in Phase]
+    assert min(parts_s) >= 0
+    assert sum(parts_s) == pytest.approx(facts.mean.step_s)
 
 
 def test_copies_beside_the_loop_are_no_part_of_it(traced):
