@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from factories import make_run
+from factories import make_run, map_steps, number_steps
 from failing import failed, report, with_loss
 from traceml.diagnose.engine import diagnose
 from traceml.diagnose.rules import non_finite_loss
@@ -195,7 +195,7 @@ def test_the_claim_says_when_it_was_lost_as_exactly_as_is_known(
 
 
 def test_the_first_that_was_lost_is_known_though_its_step_is_folded() -> None:
-    run = with_loss([NAN] * 50)
+    run = map_steps(with_loss([NAN] * 50), lambda steps, rank: number_steps(steps, first=1000))
     known = LossMilestones(SeenLoss(1, 3.0), SeenLoss(3, NAN), SeenLoss(2, 2.5))
     (rank,) = run.ranks
     rank = replace(rank, earlier_steps=1000, losses=known)
