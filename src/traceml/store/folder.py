@@ -213,7 +213,7 @@ def _written_s(folder: Path) -> Iterator[float]:
     with os.scandir(folder) as entries:
         for entry in entries:
             with contextlib.suppress(FileNotFoundError):  # replaced meanwhile
-                yield entry.stat().st_mtime
+                yield entry.stat(follow_symlinks=False).st_mtime
 
 
 def make_ring_folder() -> str:
