@@ -28,6 +28,25 @@ def decode_lines(lines: Iterable[bytes], decoder: msgspec.json.Decoder[T]) -> It
             continue  # cut short by a killed agent, or damaged
 
 
+def load_json(content: bytes) -> Any:
+    """What a document holds; raises what is in `UNDECODABLE`.
+
+    Half of a surrogate pair, which JSON can escape and no file can hold, becomes a question mark.
+    """
+    found = json.loads(content)
+    return _encodable(found) if b"\\ud" in content or b"\\uD" in content else found
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_encodable(name): _encodable(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_encodable(part) for part in value]
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    return value
+
+
 def holds_huge_number(content: bytes) -> bool:
     """Whether an integer in it fits no column of 64 bits: nobody here writes one."""
     if _LONG_NUMBER not in content.translate(_ALL_DIGITS_ALIKE):
