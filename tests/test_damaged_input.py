@@ -298,9 +298,19 @@ def _a_folder_for_messages(folder: Path) -> None:
     path.mkdir()
 
 
+def _half_a_character(folder: Path) -> None:
+    """JSON can escape it, and no file can hold it."""
+    (path,) = folder.glob("rank-0-*.messages")
+    said = {"number": 99, "kind": "params", "values": {"name \ud800": "value \udfff"}}
+    path.write_bytes(path.read_bytes() + json.dumps(said).encode() + b"\n")
+    known = {"/nowhere/model.pt": {"size_bytes": 3, "sha256": "\ud800"}}
+    (folder / "artifacts.json").write_text(json.dumps(known))
+
+
 @pytest.mark.parametrize(
     "hurt",
     [
+        _half_a_character,
         _nested,
         _parts_of_a_tiny_step,
         _samples_too_few_for_a_number,

@@ -39,7 +39,7 @@ def write_ending(folder: Path, exit_status: int | None) -> None:
 
 def recover(folder: Path) -> Summary:
     """Bring to disk what rings still hold, then summarise; nobody else may be draining them."""
-    last_sign = max((path.stat().st_mtime for path in folder.glob("*")), default=0.0)
+    last_sign = max((path.lstat().st_mtime for path in folder.glob("*")), default=0.0)
     manifest = folders.read_manifest(folder)
     is_over = not any(map(_is_written, ring_paths(folder, manifest)))
     folders.release_room(folder)

@@ -24,6 +24,9 @@ SHORT_PARTS = 32
 MIN_BLOCKS = 16
 """Of a run: with fewer, short parts cannot be told from long ones."""
 
+MIN_RATIO = 1e-12
+"""Of the shortest block to the longest: below it their shares are no numbers to reckon with."""
+
 Blocks = Sequence[float]
 
 
@@ -56,7 +59,9 @@ def spread_of_parts(blocks: Blocks) -> float:
 
 def is_usable(blocks: Blocks) -> bool:
     """Whether there are enough of them, all times above zero."""
-    return len(blocks) >= MIN_BLOCKS and min(blocks) > 0 and max(blocks) < math.inf
+    if len(blocks) < MIN_BLOCKS or max(blocks) == math.inf:
+        return False
+    return min(blocks) > 0 and min(blocks) / max(blocks) > MIN_RATIO
 
 
 def parts(blocks: Blocks, count: int) -> list[float]:

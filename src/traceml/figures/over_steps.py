@@ -250,5 +250,7 @@ def _heat_range(table: Floats) -> tuple[float, float]:
     typical = float(np.median(known))
     usual = table[:, np.nan_to_num(medians, nan=np.inf) <= CUT_TIMES * typical]
     usual = usual[np.isfinite(usual)]
+    if not usual.size:  # damaged records: a median below zero
+        return float(known.min()), float(known.max())
     low, high = (float(np.quantile(usual, share)) for share in (0.005, 0.995))
     return min(low, (1 - LEAST_HEAT) * typical), max(high, (1 + LEAST_HEAT) * typical)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from traceml.model.failure import (
     report_from,
 )
 from traceml.store.folder import write_atomically
-from traceml.store.json_lines import UNDECODABLE
+from traceml.store.json_lines import UNDECODABLE, load_json
 from traceml.store.regular_files import read_regular
 
 SEEN = "agent_saw.json"
@@ -84,7 +83,7 @@ def read_left_reports(folder: Path) -> tuple[FailureReport, ...]:
     found = []
     for path in sorted((folder / MARKS).glob(f"{FAILURE_MARK}*.json")):
         try:
-            report = _report(json.loads(read_regular(path)))
+            report = _report(load_json(read_regular(path)))
         except (OSError, *UNDECODABLE):
             continue
         if report is not None:

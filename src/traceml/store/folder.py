@@ -18,7 +18,7 @@ from typing import Any
 from traceml.model.environment import MARKS
 from traceml.model.errors import RunNotFound, TraceMLError, UnreadableRecords, UsageError
 from traceml.model.run import Ending, Manifest
-from traceml.store.json_lines import UNDECODABLE
+from traceml.store.json_lines import UNDECODABLE, load_json
 from traceml.store.regular_files import read_regular, stat_regular
 
 MANIFEST = "run.json"
@@ -213,7 +213,7 @@ def _written_s(folder: Path) -> Iterator[float]:
     with os.scandir(folder) as entries:
         for entry in entries:
             with contextlib.suppress(FileNotFoundError):  # replaced meanwhile
-                yield entry.stat().st_mtime
+                yield entry.stat(follow_symlinks=False).st_mtime
 
 
 def make_ring_folder() -> str:
@@ -281,7 +281,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 def read_manifest(folder: Path) -> Manifest:
     """Read what was known about the run when it started."""
     try:
-        fields = json.loads(read_regular(folder / MANIFEST))
+        fields = load_json(read_regular(folder / MANIFEST))
     except (FileNotFoundError, NotADirectoryError):
         raise RunNotFound(
             f"{folder} is not a run folder: it has no {MANIFEST}; "
@@ -344,7 +344,7 @@ def write_ending(folder: Path, ending: Ending) -> None:
 def read_ending(folder: Path) -> Ending | None:
     """Read how the run ended; `None` while it goes on, or when nobody saw it."""
     try:
-        return Ending(**_known(Ending, json.loads(read_regular(folder / ENDING))))
+        return Ending(**_known(Ending, load_json(read_regular(folder / ENDING))))
     except (OSError, *UNDECODABLE, AttributeError, TypeError):
         return None  # none, or a damaged one: nobody can say
 

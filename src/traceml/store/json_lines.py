@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
@@ -13,7 +12,8 @@ UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 """What decoding raises: not JSON, no UTF-8, of another type than expected, nested too deeply."""
 
 MAX_INTEGER = (1 << 63) - 1
-_LONG_NUMBER = re.compile(rb"\d{19,}")
+_ALL_DIGITS_ALIKE = bytes.maketrans(b"123456789", b"0" * 9)
+_LONG_NUMBER = b"0" * 19
 
 T = TypeVar("T")
 
@@ -28,9 +28,28 @@ def decode_lines(lines: Iterable[bytes], decoder: msgspec.json.Decoder[T]) -> It
             continue  # cut short by a killed agent, or damaged
 
 
+def load_json(content: bytes) -> Any:
+    """What a document holds; raises what is in `UNDECODABLE`.
+
+    Half of a surrogate pair, which JSON can escape and no file can hold, becomes a question mark.
+    """
+    found = json.loads(content)
+    return _encodable(found) if b"\\ud" in content or b"\\uD" in content else found
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_encodable(name): _encodable(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_encodable(part) for part in value]
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    return value
+
+
 def holds_huge_number(content: bytes) -> bool:
     """Whether an integer in it fits no column of 64 bits: nobody here writes one."""
-    if _LONG_NUMBER.search(content) is None:
+    if _LONG_NUMBER not in content.translate(_ALL_DIGITS_ALIKE):
         return False
     try:
         return _is_huge(json.loads(content))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import reduce
@@ -22,7 +21,7 @@ from traceml.model.sample import Sample
 from traceml.store import failures, logged, samples
 from traceml.store import folder as folders
 from traceml.store.blocks import fold
-from traceml.store.json_lines import UNDECODABLE
+from traceml.store.json_lines import UNDECODABLE, load_json
 from traceml.store.lineage import read_lineage
 from traceml.store.lives import Life, lives_by_rank
 from traceml.store.recordfile import RankFiles, last_number
@@ -165,7 +164,7 @@ def by_final_rank(
 def read_artifact_hashes(folder: Path) -> dict[str, Any]:
     """What the agent found out about the files that the script named, by path."""
     try:
-        found = json.loads(read_regular(folder / ARTIFACTS))
+        found = load_json(read_regular(folder / ARTIFACTS))
     except (OSError, *UNDECODABLE):
         return {}
     if not isinstance(found, dict):

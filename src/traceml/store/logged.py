@@ -14,7 +14,7 @@ from msgspec import Meta, Struct, convert
 
 from traceml.model.layout import MESSAGE_PAYLOAD_BYTES
 from traceml.model.settings import Settings
-from traceml.store.json_lines import UNDECODABLE
+from traceml.store.json_lines import UNDECODABLE, load_json
 from traceml.store.records import Artifact, DdpStatistics, LossMilestones, Metric, SeenLoss
 from traceml.store.regular_files import read_regular, stat_regular
 
@@ -311,7 +311,7 @@ def decode(content: bytes) -> list[dict[str, Any]]:
     found = []
     for text in content.splitlines():
         try:
-            entry = json.loads(text)
+            entry = load_json(text)
         except UNDECODABLE:
             continue
         if isinstance(entry, dict):

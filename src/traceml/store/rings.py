@@ -19,7 +19,7 @@ from traceml.model.layout import StepFlag
 from traceml.model.rank import Rank, Region
 from traceml.store.records import STEP_DTYPE, dtype_of
 from traceml.store.regular_files import open_regular
-from traceml.store.versions import MAX_MOMENT_NS, STEPS_BY_VERSION
+from traceml.store.versions import MAX_MOMENT_NS, MAX_STEPS, STEPS_BY_VERSION
 
 LAST_STEPS = 256
 """Enough to tell what a usual step takes, and how long its pauses are."""
@@ -287,6 +287,8 @@ class RingReader:
         """A consistent copy of the slots from number `first` on, as far as they still exist."""
         end = self._count(counter)
         first = max(first, end - capacity)
+        if end > MAX_STEPS:
+            raise _damaged(self.path, f"its {counter} is {end}, expected at most {MAX_STEPS}")
         if first >= end:
             return np.empty(0, dtype)
         numbers = np.arange(first, end)

@@ -48,10 +48,10 @@ def read_stack_samples(folder: Path) -> tuple[StackBurst, ...]:
         lines = read_regular(folder / FILE_NAME).splitlines()
     except OSError:
         return ()
-    return tuple(map(_with_known_phases, decode_lines(lines, _decoder)))
+    return tuple(map(_with_sound_samples, decode_lines(lines, _decoder)))
 
 
-def _with_known_phases(burst: StackBurst) -> StackBurst:
-    """Without samples of a phase that there is not: a damaged line, or a newer TraceML's."""
-    known = tuple(sample for sample in burst.samples if sample.phase in _PHASES)
+def _with_sound_samples(burst: StackBurst) -> StackBurst:
+    """Without samples of no look or of an unknown phase: damaged, or a newer TraceML's."""
+    known = tuple(each for each in burst.samples if each.phase in _PHASES and each.looks > 0)
     return burst if len(known) == len(burst.samples) else replace(burst, samples=known)
