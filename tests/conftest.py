@@ -1,8 +1,8 @@
-"""Which tests are slow, and how two workers share them.
+"""Which tests are slow, and how workers share them.
 
-`make quick` leaves the slow ones out. Under `pytest -n 2` (pytest-xdist) a file's tests stay
+`make quick` leaves the slow ones out. Under `pytest -n 3` (pytest-xdist) a file's tests stay
 together, because they share fixtures; slow files come first, so that no worker is left with one at
-the end while the other has nothing to do.
+the end while the others have nothing to do.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ sys.path.append(str(Path(__file__).parents[1]))  # the benchmarks lie there, and
 # Hundreds of short processes: without cached bytecode each of them would compile the package anew.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-# Threads of small trainings beside each other wait for one another longer than they compute.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Threads of small trainings beside each other wait for one another longer than they compute. On a
+# machine with a GPU, tests/gpu measures how long the host takes, as people have it.
+if not Path("/dev/nvidiactl").exists():
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 started_processes = StartedProcesses()
 
@@ -38,7 +40,8 @@ def pytest_configure() -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    if item.get_closest_marker("slow") is None and starts_a_process(item):
+    """Mark what is slow; all of tests/gpu is, where compilers start processes of their own."""
+    if "gpu" in item.path.parts or starts_a_process(item):
         item.add_marker("slow")
 
 

@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 
 from traceml.model.layout import NO_STEP
@@ -58,10 +60,25 @@ def traced(tmp_path, traced_in):
     return traced_in(tmp_path)
 
 
+@pytest.fixture(autouse=True)
+def no_trace_of_compiling():
+    """What a test compiled is forgotten before the next one: the hooks go by what is compiled."""
+    forget_what_was_compiled()
+    yield
+    forget_what_was_compiled()
+
+
+def forget_what_was_compiled():
+    dynamo = sys.modules.get("torch._dynamo")  # importing it takes a second, and few tests need it
+    if dynamo is not None and dynamo.utils.counters:
+        dynamo.reset()
+        dynamo.utils.counters.clear()
+
+
 @pytest.fixture
-def nothing_compiled():
-    """Neither before a test nor after: other tests look at what torch has compiled."""
-    import torch._dynamo.utils  # takes a second, and is not what most of the tests here need
+def nothing_compiled(no_trace_of_compiling):
+    """Nor anything that Dynamo does not count."""
+    import torch._dynamo.utils
 
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
