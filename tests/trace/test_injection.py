@@ -241,7 +241,9 @@ def test_a_python_that_is_too_old_is_said(tmp_path: Path, version: str) -> None:
 
 def test_a_python_two_runs_untouched(tmp_path: Path) -> None:
     python = _python_of("2.7")
-    done = run_traceml(["run", "--", python, "train.py"], tmp_path, "print('trained')")
+    no_bytecode = {"PYTHONDONTWRITEBYTECODE": "1"}  # it would lie beside our sources
+    command = ["run", "--", python, "train.py"]
+    done = run_traceml(command, tmp_path, "print('trained')", env=no_bytecode)
     assert (done.status, done.stdout) == (0, "trained\n")
     assert "Error in sitecustomize" not in done.stderr
 
