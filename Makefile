@@ -16,7 +16,7 @@ TORCH ?= torch==2.13.0
 
 # Tests often wait for processes, so that there is one worker more than there are cores. Each takes
 # about half a GiB of memory, hence at most five of them.
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 5
 INTEGRATIONS := tests/integrations
 

@@ -212,6 +212,8 @@ def marked_environment(
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": None,
         "PYTHONUNBUFFERED": None,
+        "COLUMNS": None,  # pytest-xdist sets these two, and they would outdo a terminal's size
+        "LINES": None,
         "TRACEML_TEST_MARK": mark,
         **(changes or {}),
     }

@@ -113,8 +113,9 @@ def test_the_wait_is_part_of_no_step(turn_file, tmp_path) -> None:
     job = Job("held up", "resnet_few_workers", ("--tiny",), ())
 
     def holds_it_open(process: psutil.Process) -> bool:
-        try:
-            return any(Path(each.path) == turn_file for each in process.open_files())
+        try:  # not a copy of this process that is about to become the job
+            is_job = any(job.script in word for word in process.cmdline())
+            return is_job and any(Path(each.path) == turn_file for each in process.open_files())
         except psutil.Error:
             return False
 

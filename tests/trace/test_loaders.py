@@ -129,6 +129,7 @@ class OneSlowWorker(Samples):
         return super().__getitem__(index)
 
 
+@pytest.mark.slow
 def test_a_batch_that_another_one_came_before_was_not_ready(traced):
     """The quick worker's batch lies in the queue while the slow worker's is waited for."""
     train(DataLoader(OneSlowWorker(24), num_workers=2))

@@ -37,6 +37,7 @@ def losses(traced, monkeypatch):
     }.items():
         monkeypatch.setattr(torch.cuda, name, value)
     monkeypatch.setattr(Mark, "is_reached", False)
+    monkeypatch.delitem(sys.modules, loss_reader.GRAPH_TREES, raising=False)
     reader = loss_reader.Losses(traced.session)
     reader.on_device.hosts[torch.float32] = torch.empty(())
     return reader

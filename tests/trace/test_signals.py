@@ -78,6 +78,7 @@ def leave_garbage():
         node.itself = node
 
 def train():
+    torch.set_grad_enabled(True)  # an optimizer that is left halfway leaves it off
     for (inputs,) in loader:
         loss = model(inputs).square().mean()
         optimizer.zero_grad()
