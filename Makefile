@@ -14,8 +14,7 @@ WITH_NPM := cd $(VIEWER) && PATH="$$PATH:$(CURDIR)/$(BIN)"
 # The CPU build of torch; a machine with its own torch may say TORCH=torch, or another version.
 TORCH ?= torch==2.13.0
 
-# Tests often wait for processes, so that there is one worker more than there are cores. Each takes
-# about half a GiB of memory, hence at most five of them.
+# Each worker takes about half a GiB of memory, hence at most five of them.
 WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 5
 INTEGRATIONS := tests/integrations
