@@ -62,10 +62,10 @@ def test_memory_that_a_loop_keeps_is_seen_to_grow(traced_closely):
         kept.append(torch.ones(KEPT_BYTES, dtype=torch.uint8))
         training.loss().backward()
 
-    for _ in range(8):
+    for _ in range(12):
         training.step(backward)
     held = traced_closely.complete()["rss_bytes"]
-    grown = np.diff(held)[1:]  # the first ones may reuse what earlier tests have left
+    grown = np.diff(held)[-6:]  # the first ones may reuse what earlier tests have left
     assert (grown > 0.9 * KEPT_BYTES).all()
 
 

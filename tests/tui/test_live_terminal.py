@@ -124,7 +124,8 @@ def test_ctrl_c_is_one_keyboard_interrupt_and_leaves_a_clean_screen(tmp_path: Pa
 
 
 def test_ctrl_c_before_the_view_is_there_reaches_the_script(tmp_path: Path) -> None:
-    script = INTERRUPTED.replace("print(", "open('ready', 'w').close()\nprint(")
+    waits = "    time.sleep(300)"
+    script = INTERRUPTED.replace(waits, f"    open('ready', 'w').close()\n{waits}")
     with in_terminal(LIVE, tmp_path, script, rows=ROWS, columns=COLUMNS) as terminal:
         terminal.wait_for("ready")
         terminal.press(b"\x03")
