@@ -8,6 +8,7 @@ the end while the others have nothing to do.
 from __future__ import annotations
 
 import os
+import platform
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,7 @@ started_processes = StartedProcesses()
 
 
 def pytest_configure() -> None:
+    platform.processor()  # asks `uname` once per process: no test is to be the one that does
     started_processes.watch()
 
 
@@ -58,9 +60,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Any:
-    """Fail a test that starts a process and is not known to: `make quick` would run it."""
+    """In `make quick`, fail a test that starts a process and is not known to."""
     result = yield
-    if started_processes.seen and item.get_closest_marker("slow") is None:
+    is_quick = "slow" in item.config.option.markexpr
+    if is_quick and started_processes.seen and item.get_closest_marker("slow") is None:
         pytest.fail(
             f"this test starts a process ({started_processes.seen[0]}), but is not marked slow: "
             "give it @pytest.mark.slow",
