@@ -41,6 +41,8 @@ IN_TURN = ("test_counters.py", "test_user_lines.py")
 """Test files that measure how busy the GPU is, or how long something takes."""
 ELSEWHERE = ("test_jobs.py", "test_diagnoses.py")
 """Test files that run the very jobs and faults that have lines of their own."""
+ALONE = ("gpu_out_of_memory",)
+"""What fills the GPU's memory: it is free again only a while after the process has ended."""
 OUT_OF_TIME = "not run: out of time"
 _COUNTS = re.compile(r"(\d+) (passed|failed|error|skipped)")
 
@@ -122,12 +124,14 @@ class Plan:
     def carry_out(self, table: Table, clock: Clock) -> None:
         """Run everything; what measures nothing first."""
         shared = [work for work in self.works if work.part == "tests" and work.what not in IN_TURN]
-        in_turn = [work for work in self.works if work not in shared]
+        alone = [work for work in self.works if work.what in ALONE]
+        in_turn = [work for work in self.works if work not in (*shared, *alone)]
         in_turn.sort(key=lambda work: -work.trainings)
         run_beside_each_other(shared, TESTS_AT_ONCE, table, clock)
         self._run_plain(clock)
         with taking_turns(self._folder):
             run_beside_each_other(in_turn, IN_TURN_AT_ONCE, table, clock)
+        run_beside_each_other(alone, 1, table, clock)
 
     def _run_plain(self, clock: Clock) -> None:
         jobs = sorted(self._jobs, key=lambda job: not job.compiles)

@@ -173,17 +173,19 @@ def _wrong_onset(traced: Run, said: dict[str, Any]) -> Iterator[str]:
 
 
 def what_if_error(summary: dict[str, Any], job: Job, fixed: Run) -> float | None:
-    """How far the predicted step time is from that of the script without its fault."""
-    predicted = next(
-        (
-            entry.get("predicted_step_time_ms")
-            for entry in summary.get("what_if") or ()
-            if entry.get("kind") in job.kinds
-        ),
-        None,
-    )
+    """How far the predicted step time is from that of the script without its fault.
+
+    Of a prediction that says "or less" only a longer step is an error.
+    """
+    entries = (one for one in summary.get("what_if") or () if one.get("kind") in job.kinds)
+    entry = next(entries, {})
+    predicted = entry.get("predicted_step_time_ms")
     measured = step_time_ms(fixed.summary or {})
-    return None if predicted is None or not measured else abs(predicted - measured) / measured
+    if predicted is None or not measured:
+        return None
+    if entry.get("is_upper_bound"):
+        return max(0.0, measured - predicted) / measured
+    return abs(predicted - measured) / measured
 
 
 def _wrong_prediction(error: float | None, fixed: Run | None) -> Iterator[str]:

@@ -91,13 +91,21 @@ def test_each_interval_is_told_once_and_only_of_the_gpus_that_are_trained_on(
     watch: Watch,
 ) -> None:
     watched = watch(FakeCounters())
-    assert len(watched.after(0.25, 0.25)) == 2  # the sample itself comes at once after a reading
+    assert len(watched.after(0.25, 0.25)) == 2
     assert watched.sampler.sample()[0].intervals == ()
     assert [gpu for name, gpu in watched.driver.calls if name in GPM_CALLS - {"nvmlGpmSampleAlloc"}]
     assert all(gpu == 0 for name, gpu in watched.driver.calls if name == "nvmlGpmSampleGet")
     watched.sampler.counted = None  # a rank that cannot say which GPU it has
     watched.after(0.25, 0.25)
     assert any(gpu == 1 for name, gpu in watched.driver.calls if name == "nvmlGpmSampleGet")
+
+
+def test_a_sample_at_once_after_a_reading_takes_none_of_its_own(watch: Watch) -> None:
+    watched = watch(FakeCounters())
+    assert len(watched.after(0.25)) == 1  # it ends with a sample, which reads the counters too
+    assert watched.after(0.049) == ()
+    (interval,) = watched.after(0.201)
+    assert interval.length_s == pytest.approx(0.25)
 
 
 def test_nothing_is_counted_before_anybody_trains_on_a_gpu(watch: Watch) -> None:

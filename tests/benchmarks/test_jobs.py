@@ -72,6 +72,19 @@ def test_a_prediction_that_is_far_off_is_seen() -> None:
     assert judged.complaints == ("predicted step time 50% off",)
 
 
+@pytest.mark.parametrize(("predicted_ms", "error"), [(15.0, 0.0), (8.0, 0.2)])
+def test_a_prediction_that_says_or_less_is_wrong_only_where_a_step_takes_longer(
+    predicted_ms: float, error: float
+) -> None:
+    what_if = [
+        {"kind": "WAIT_HEAVY", "predicted_step_time_ms": predicted_ms, "is_upper_bound": True}
+    ]
+    measured = {"step_time": {"global": {"average": {"step_time_ms": 10.0}}}}
+    traced = replace(TRACED, summary=summary("WAIT_HEAVY", what_if=what_if))
+    judged = judge(JOB, PLAIN, traced, replace(PLAIN, summary=measured))
+    assert judged.what_if_error == pytest.approx(error)
+
+
 def test_every_job_has_its_script() -> None:
     assert len(JOBS) >= 12
     assert all((SCRIPTS / f"{job.script}.py").is_file() for job in JOBS)

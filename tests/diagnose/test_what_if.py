@@ -152,6 +152,8 @@ def test_the_words_give_both_times_and_the_factor() -> None:
     assert what_if.summary == "576.0 ms → 36.0 ms per step (16.0×) without the input wait"
     slight = WhatIf(what_if.finding, "otherwise", 0.1, 0.08)
     assert slight.summary == "100.0 ms → 80.0 ms per step (1.25×) otherwise"
+    bound = WhatIf(what_if.finding, "otherwise", 0.1, 0.08, is_upper_bound=True)
+    assert bound.summary == "100.0 ms → 80.0 ms or less per step (1.25× or more) otherwise"
     assert WhatIf(what_if.finding, "otherwise", 0.1, 0.0).speedup is None
 
 

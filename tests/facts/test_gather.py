@@ -47,6 +47,28 @@ def test_a_slowdown_in_the_second_half_changes_the_shares_and_is_named() -> None
     assert facts.window.warmup_steps == 0
 
 
+def host_runs_ahead(steps, rank):
+    """The GPU needs 37 ms for every step, and is timed in few; the host queues 33 in advance."""
+    steps["body_ns"][:33] = 5_000_000
+    steps["wall_ns"][:33] = 6_000_000
+    untimed = np.arange(len(steps)) % 8 != 5
+    for name in layout.GPU_FIELDS:
+        steps[name][untimed] = layout.NOT_MEASURED
+
+
+def test_a_host_that_runs_ahead_of_the_gpu_is_no_slowdown() -> None:
+    def slower_on_the_gpu(steps, rank):
+        host_runs_ahead(steps, rank)
+        for name in ("body_ns", "wall_ns", "gpu_body_ns"):
+            steps[name][100:] += 30_000_000 * (steps[name][100:] >= 0)
+
+    ahead = gather(map_steps(make_run(gpu=True), host_runs_ahead))
+    assert ahead.clock == "gpu"
+    assert ahead.slowdown is None
+    slower = gather(map_steps(make_run(gpu=True), slower_on_the_gpu)).slowdown
+    assert slower is not None and slower.onset_step == 102  # the first that was timed after it
+
+
 def test_what_was_never_measured_stays_unknown() -> None:
     times = gather(make_run(input_ms=None, optimizer_ms=None)).mean
     assert times.input_s is None

@@ -153,7 +153,7 @@ def test_graphed_callables_are_forward_and_backward(traced):
     assert len(steps) == 20
     assert (steps["graph_ns"] == NOT_MEASURED).all()
     assert (steps["backward_ns"] > 0).all()
-    assert (steps["micro_batches"] == 1).all()
+    assert (steps["micro_batches"][1:] == 1).all()  # the first has the passes before the capture
 
 
 def test_reduce_overhead_makes_no_steps_of_its_own(traced):

@@ -17,8 +17,8 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--tiny", action="store_true", help="small enough for a CPU")
 parser.add_argument("--fixed", action="store_true", help="the text is tokenised already")
 options = parser.parse_args()
-length, batch, width, layers = (32, 4, 64, 1) if options.tiny else (512, 16, 768, 6)
-steps, passes = (6, 0) if options.tiny else (30, 30)
+length, batch, width, layers = (32, 4, 64, 1) if options.tiny else (512, 16, 1280, 4)
+steps, passes = (6, 0) if options.tiny else (40, 20)
 if options.fixed:
     passes = 0
 
@@ -59,4 +59,6 @@ with tempfile.TemporaryDirectory() as folder:
             total = sum(model(texts["input_ids"], texts["labels"]) for texts in valid)
         print(f"epoch {epoch} validation loss {total.item() / len(valid):.4f}")
         accelerator.save_state(folder)
+train = None  # ends its workers: at its exit Python would wait 5 s for each, persistent and pinned
+accelerator.free_memory()
 print(f"steps {done}")

@@ -72,4 +72,5 @@ with tempfile.TemporaryDirectory() as folder:
         torch.save(
             {"model": model.state_dict(), "ema": average.state_dict()}, Path(folder) / "ckpt.pt"
         )
+del train  # ends its workers: at its exit Python would wait 5 s for each, persistent and pinned
 print(f"steps {done}")

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 parser = argparse.ArgumentParser()
 parser.add_argument("--tiny", action="store_true", help="small enough for a CPU")
 options = parser.parse_args()
-size, batch, channels, steps = (32, 4, 8, 6) if options.tiny else (96, 192, 128, 40)
+size, batch, channels, steps = (32, 4, 8, 6) if options.tiny else (96, 96, 192, 40)
 
 
 class Classifier(lightning.LightningModule):
@@ -41,10 +41,8 @@ class Classifier(lightning.LightningModule):
 
 
 lightning.seed_everything(0)
-train = DataLoader(
-    Images(steps * batch, size), batch, num_workers=6, pin_memory=True, persistent_workers=True
-)
-valid = DataLoader(Images(2 * batch, size), batch, num_workers=2, pin_memory=True)
+train = DataLoader(Images(steps * batch, size), batch, num_workers=6, persistent_workers=True)
+valid = DataLoader(Images(2 * batch, size), batch, num_workers=2)
 model = Classifier()
 wait_for_turn()
 with tempfile.TemporaryDirectory() as folder:

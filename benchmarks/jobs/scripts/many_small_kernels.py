@@ -75,4 +75,5 @@ with tempfile.TemporaryDirectory() as folder:
             for texts in valid:
                 net(texts["input_ids"].to(device))
         torch.save(model.state_dict(), Path(folder) / "model.pt")
+del train  # ends its workers: at its exit Python would wait 5 s for each, persistent and pinned
 print(f"steps {done}")

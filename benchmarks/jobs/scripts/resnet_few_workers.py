@@ -58,4 +58,5 @@ with tempfile.TemporaryDirectory() as folder:
                 right += (model(images.to(device)).argmax(1).cpu() == labels).sum().item()
         print(f"epoch {epoch} mean loss {total / steps:.4f}")
         torch.save({"model": model.state_dict(), "epoch": epoch}, Path(folder) / "last.pt")
+del train  # ends its workers: at its exit Python would wait 5 s for each, persistent and pinned
 print(f"steps {done}")

@@ -74,4 +74,5 @@ with tempfile.TemporaryDirectory() as folder:
             checked = [loss_of(model, texts).item() for texts in valid]
         print(f"epoch {epoch} validation loss {sum(checked) / len(checked):.4f}")
         torch.save(model.state_dict(), Path(folder) / "model.pt")
+del train  # ends its workers: at its exit Python would wait 5 s for each, persistent and pinned
 print(f"steps {done}")

@@ -19,6 +19,8 @@ MAX_GAP_S = 5.0
 """Readings that lie further apart are not compared: nobody asked meanwhile, or the clock jumped."""
 BUFFER_READ_S = 0.9
 """How often the driver's own samples are fetched; it keeps some twenty seconds of them."""
+MIN_GAP_S = 0.05
+"""The counters advance no faster: readings closer to each other differ by nothing, or nonsense."""
 DECIMALS = 4
 """Of a share: finer than any counter is exact, and short on disk."""
 
@@ -124,6 +126,8 @@ class _GpmSource:
     def read(self) -> tuple[GpuInterval, ...]:
         before, now = self._buffers
         began_unix_s = self._read_unix_s
+        if began_unix_s is not None and 0 <= self._clock() - began_unix_s < MIN_GAP_S:
+            return ()
         self._read_unix_s = None  # should the next call fail, the buffer holds nothing
         self._nvml.nvmlGpmSampleGet(self._handle, now)
         self._read_unix_s = ended_unix_s = self._clock()

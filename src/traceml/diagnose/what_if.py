@@ -37,6 +37,8 @@ class WhatIf:
     """What would be different."""
     step_s: float
     predicted_s: float
+    is_upper_bound: bool = False
+    """Whether a step may well become shorter than predicted."""
 
     @property
     def saved_s(self) -> float:
@@ -51,10 +53,10 @@ class WhatIf:
     @property
     def summary(self) -> str:
         """The prediction in words."""
-        times = "" if self.speedup is None else f" ({self.speedup:.{self._decimals}f}×)"
-        return (
-            f"{duration(self.step_s)} → {duration(self.predicted_s)} per step{times} {self.words}"
-        )
+        less, more = (" or less", " or more") if self.is_upper_bound else ("", "")
+        times = "" if self.speedup is None else f" ({self.speedup:.{self._decimals}f}×{more})"
+        before, after = duration(self.step_s), duration(self.predicted_s)
+        return f"{before} → {after}{less} per step{times} {self.words}"
 
     @property
     def _decimals(self) -> int:
@@ -135,7 +137,7 @@ def _predict(facts: Facts, finding: Finding, budget: _Budget) -> WhatIf | None:
     if saved_s < LEAST_SHARE * step_s:
         return None
     words = remedy.words.format(ranks=named(finding.ranks) if finding.ranks else "every rank")
-    return WhatIf(finding, words, step_s, max(0.0, step_s - saved_s))
+    return WhatIf(finding, words, step_s, max(0.0, step_s - saved_s), remedy.saves_at_least)
 
 
 def _is_between(finding: Finding) -> bool:

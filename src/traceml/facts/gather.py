@@ -19,7 +19,13 @@ from traceml.facts.series import Series, Slowdown, describe, find_slowdown
 from traceml.facts.settings import settings_of, uneven_settings
 from traceml.facts.stability import stability
 from traceml.facts.step_stretches import Stretches, step_stretches, together
-from traceml.facts.step_table import RankSteps, StepTable, complete_steps, step_table
+from traceml.facts.step_table import (
+    RankSteps,
+    StepTable,
+    complete_steps,
+    mean_over_ranks,
+    step_table,
+)
 from traceml.facts.stragglers import find_stragglers
 from traceml.facts.sums import add_up
 from traceml.facts.thread_time import thread_times
@@ -138,8 +144,20 @@ def _measure_steps(table: StepTable | None, steps_taken: int) -> _Steps:
         job=job_of(table, by_rank),
         by_rank=by_rank,
         series=series,
-        slowdown=find_slowdown(over_ranks[seen], table.numbers[seen]),
+        slowdown=_slowdown(table),
     )
+
+
+def _slowdown(table: StepTable) -> Slowdown | None:
+    """The onset of a lasting slowdown, on the clock that the means are taken on.
+
+    On the host's clock the first steps on a GPU look short: the host queues them while the GPU is
+    still at work on earlier ones, until the queue is full.
+    """
+    is_timed_at_times = table.clocks.steps != table.clocks.parts
+    step_s = mean_over_ranks(table.step()) if is_timed_at_times else table.over_ranks()
+    seen = np.isfinite(step_s)
+    return find_slowdown(step_s[seen], table.numbers[seen])
 
 
 def _window(table: StepTable, steps_taken: int) -> Window:

@@ -182,7 +182,7 @@ class StepTable:
 
     def over_ranks(self) -> Floats:
         """Each single step's mean over the ranks that measured it; NaN where none did."""
-        return _mean_over_ranks(self.single_steps)
+        return mean_over_ranks(self.single_steps)
 
     def _clocked(self, name: str) -> Floats:
         return self.field(f"gpu_{name}_ns" if self.clock == "gpu" else f"{name}_ns")
@@ -221,7 +221,7 @@ def step_table(
     clocks, single_s, host_s = _single_steps(shared)
     warmup = 0
     if not is_folded:  # which happens after very many: their warm-up no longer weighs anything
-        over_ranks = _mean_over_ranks(single_s)
+        over_ranks = mean_over_ranks(single_s)
         known_s = np.where(np.isfinite(over_ranks), over_ranks, host_s)
         warmup = warmup_steps(known_s, min(rank.earlier_steps for rank in ranks), max_warmup)
     return StepTable(
@@ -256,7 +256,8 @@ def _single_steps(ranks: Sequence[RankSteps]) -> tuple[Clock, Floats, Floats]:
     return clocks, step_s, host_s
 
 
-def _mean_over_ranks(table: Floats) -> Floats:
+def mean_over_ranks(table: Floats) -> Floats:
+    """The mean of each column over the ranks that measured it; NaN where none did."""
     measured = np.isfinite(table)
     counts = measured.sum(axis=0)
     if counts.min(initial=len(table)) == len(table):

@@ -121,7 +121,8 @@ def gain(issue: Issue, what_if: Sequence[WhatIfSummary]) -> str | None:
     if after.endswith(f" {unit}"):
         before = number  # the unit is said once
     times = "" if found.speedup is None else f", {found.speedup:.3g}×"
-    return f"{before} → {after}{times}"
+    less = " or less" if found.is_upper_bound else ""
+    return f"{before} → {after}{less}{times}"
 
 
 def prediction(

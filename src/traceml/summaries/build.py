@@ -237,6 +237,7 @@ def _what_if(found: WhatIf) -> WhatIfSummary:
         part_of=finding.part_of and finding.part_of.value,
         step_time_ms=number(found.step_s * 1e3),
         predicted_step_time_ms=number(found.predicted_s * 1e3),
+        is_upper_bound=found.is_upper_bound,
         speedup=number(found.speedup),
         saved_ms=number(found.saved_s * 1e3),
         summary=found.summary,

@@ -229,6 +229,8 @@ class WhatIfSummary(Struct, frozen=True):
     step_time_ms: float | None = None
     """As it is; with what lies between steps where the cause does."""
     predicted_step_time_ms: float | None = None
+    is_upper_bound: bool = False
+    """Whether a step may well become shorter than predicted."""
     speedup: float | None = None
     saved_ms: float | None = None
     summary: str | None = None

@@ -100,7 +100,7 @@ RULE = Rule(
     explains=GPU_IDLE,
     where=Where.ON_THE_HOST,
     turn=Turn.GPU_IDLE,
-    what_if=Remedy("with a GPU that is always in use", lost),
+    what_if=Remedy("with a GPU that is always in use", lost, saves_at_least=True),
     code=CodeScope.WHOLE_STEP,
     doc=Doc(
         severities="info, warn, crit",
@@ -120,7 +120,9 @@ of the time and a step takes 3 ms or more. What could be won is the time in whic
 kernel, without what it waited for input and copies, and never more than the phases of compute
 hold; where that is known and less than 10 % of the step, there is no finding.
 
-What it costs is the GPU's idle time, less what other findings explain of that already.
+What it costs is the GPU's idle time, less what other findings explain of that already. The
+predicted step time is an upper bound: kernels that are launched together, or fused, take less time
+on the GPU as well.
 
 *What to do.* `torch.compile(mode='reduce-overhead')` or CUDA graphs, a larger batch, fused or
 foreach optimizers, less Python inside the model; only what is not on already.

@@ -17,7 +17,7 @@ from traceml.model.quantities import percent
 KIND = Kind.NEAR_GPU_LIMIT
 
 MIN_TENSOR = 0.60  # matrix products alone reach 70 to 90 %, and no training step is only those
-MIN_DRAM = 0.75  # elementwise work over 1 GiB, as fast as it gets: 83 %
+MIN_DRAM = 0.70  # elementwise work over 1 GiB, as fast as it gets: 83 %
 
 
 def check(facts: Facts) -> Finding | None:
@@ -78,7 +78,7 @@ faster, but for 16-bit arithmetic where that is off.
 
 *Evidence.* As TENSOR_CORES_IDLE.
 
-*Thresholds.* The tensor cores compute 60 % of the time or more, or the memory works at 75 % of
+*Thresholds.* The tensor cores compute 60 % of the time or more, or the memory works at 70 % of
 its bandwidth or more.
 
 *What to do.* bfloat16 autocast and `torch.compile` where they are off; else less arithmetic per
