@@ -214,3 +214,51 @@ def test_slower_by_a_factor_is_predicted_slower_by_it(
     ]
     for kind in scaled[0].keys() & scaled[1].keys():
         assert scaled[1][kind] == pytest.approx(factor * scaled[0][kind], rel=0.001, abs=0.01)
+
+
+def queued(run: RunRecords, host_ms: float, **waits_ms: float) -> RunRecords:
+    """The host needs so much itself in a step of the GPU's, and waits for the device besides."""
+
+    def change(steps, rank):
+        steps["input_ns"] = 500_000
+        steps["body_ns"] = round((host_ms - 0.5 + sum(waits_ms.values())) * 1e6)
+        for name, wait_ms in waits_ms.items():
+            steps[f"{name}_ns"] = round(wait_ms * 1e6)
+
+    return map_steps(run, change)
+
+
+COPYING = make_run(gpu=True, noise=0, input_ms=0.8, h2d_ms=40, rest_ms=0.4)
+READING = make_run(gpu=True, noise=0, input_ms=0.8, h2d_ms=0.5, rest_ms=12)
+
+
+@pytest.mark.parametrize(
+    ("run", "kind", "left_ms"),
+    [
+        pytest.param(
+            queued(COPYING, 4, h2d=60), Kind.H2D_BOUND, 35, id="a GPU that is fed without a pause"
+        ),
+        pytest.param(
+            queued(COPYING, 36, h2d=60), Kind.H2D_BOUND, 36, id="a host that needs longer"
+        ),
+        pytest.param(
+            queued(COPYING, 4, h2d=50, sync=10), Kind.H2D_BOUND, 36.2, id="a host that waits anyway"
+        ),
+        pytest.param(
+            queued(READING, 4, sync=40), Kind.WAIT_HEAVY, 35.5, id="reads that are left out"
+        ),
+        pytest.param(queued(READING, 36, sync=12), Kind.WAIT_HEAVY, 36, id="reads of a busy host"),
+    ],
+)
+def test_a_host_that_no_longer_waits_for_the_gpu_works_ahead(
+    run: RunRecords, kind: Kind, left_ms: float
+) -> None:
+    assert what_ifs(run)[kind].predicted_s == pytest.approx(left_ms / 1e3, rel=1e-3)
+
+
+def test_a_gpu_that_others_let_idle_is_not_fed_by_working_ahead() -> None:
+    """What the input's own finding claims is not saved by another."""
+    starved = queued(make_run(gpu=True, noise=0, input_ms=30, h2d_ms=40), 4, h2d=80)
+    found = what_ifs(starved)
+    assert found[Kind.H2D_BOUND].saved_s + found[Kind.INPUT_BOUND].saved_s <= 0.106 + 1e-9
+    assert found[Kind.H2D_BOUND].saved_s == pytest.approx(0.041, rel=1e-3)  # with the rest

@@ -15,7 +15,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--tiny", action="store_true", help="small enough for a CPU")
 parser.add_argument("--fixed", action="store_true", help="all batches are on the device already")
 options = parser.parse_args()
-length, batch, width, layers = (32, 4, 64, 1) if options.tiny else (256, 64, 512, 6)
+length, batch, width, layers = (32, 4, 64, 1) if options.tiny else (256, 64, 768, 6)
 steps = 12 if options.tiny else 200
 device = "cpu" if options.tiny else "cuda"
 

@@ -17,7 +17,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--tiny", action="store_true", help="small enough for a CPU")
 parser.add_argument("--fixed", action="store_true", help="enough workers, little to do for them")
 options = parser.parse_args()
-size, batch, channels, steps = (32, 4, 8, 6) if options.tiny else (128, 64, 96, 25)
+size, batch, channels, steps = (32, 4, 8, 6) if options.tiny else (128, 64, 96, 45)
 workers, passes = (8, 0) if options.fixed else (2, 2)
 device = "cpu" if options.tiny else "cuda"
 

@@ -93,6 +93,8 @@ class Remedy:
     saved_s: Callable[[Job, Finding], float | None]
     between: bool = False
     """The cause lies between the steps, so that it is wall time that shrinks."""
+    frees_host: bool = False
+    """Whether the host may then work ahead, so that the GPU no longer idles between its phases."""
     saves_at_least: bool = False
     """Whether the cure may well save more than can be measured."""
 

@@ -5,9 +5,10 @@ take as long as the slowest, so what is gone from one rank counts only until the
 slowest. What a finding merely describes, such as compute, has no entry: nothing can be removed.
 
 All savings of one diagnosis together are no more than the step. Each is limited to the lost time
-that the account of the step left to its finding; where ranks wait for each other, it may also save
-what others wait meanwhile, as far as no finding claims that wait. What is part of another finding
-saves a part of what that saves, and is not to be added to it.
+that the account of the step left to its finding, and to what no finding claims of the time that
+goes with it: where ranks wait for each other, what others wait meanwhile; where the host no longer
+has to wait for the GPU, what the GPU idled between its phases, because the host then works ahead.
+What is part of another finding saves a part of what that saves, and is not to be added to it.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class WhatIf:
 def predict(facts: Facts, findings: Iterable[Finding]) -> tuple[WhatIf, ...]:
     """A prediction for every finding whose cause could be gone, in their order."""
     findings = list(findings)
-    budget = _Budget({None: _unclaimed_wait_s(facts, findings)})
+    budget = _Budget({None: _unclaimed_wait_s(facts, findings)}, _unclaimed_idle_s(facts, findings))
     # What is part of another comes after it, what shortens the wall time after the step.
     in_turn = sorted(findings, key=lambda one: (_depth(one, findings), _is_between(one)))
     found = {id(finding): _predict(facts, finding, budget) for finding in in_turn}
@@ -88,6 +89,17 @@ def _unclaimed_wait_s(facts: Facts, findings: Iterable[Finding]) -> float:
     if job is None or not job.waits or len(job.parts.ranks) < 2:
         return 0.0
     place = Place.BACKWARD if job.wait_is_hidden else Place.COMMUNICATION
+    return _unclaimed_s(facts, findings, place)
+
+
+def _unclaimed_idle_s(facts: Facts, findings: Iterable[Finding]) -> float:
+    """What the GPU idles between its phases, for data or for the host, and no finding claims."""
+    if facts.clock != "gpu":
+        return 0.0
+    return sum(_unclaimed_s(facts, findings, place) for place in (Place.INPUT, Place.RESIDUAL))
+
+
+def _unclaimed_s(facts: Facts, findings: Iterable[Finding], place: Place) -> float:
     claimed_s = sum(
         finding.lost_s_per_step or 0.0
         for finding in findings
@@ -103,16 +115,22 @@ class _Budget:
     wait_s: dict[Kind | None, float]
     """Waits for other ranks that no prediction has counted yet: under `None` those that no finding
     claims, under a kind those that its own prediction counted and its parts may share."""
+    idle_s: float
+    """What the GPU idles between its phases and no finding claims."""
     saved_s: float = 0.0
     """By all so far that are no part of another."""
     left_s: dict[Kind, float] = field(default_factory=dict)
     """By finding: what of its saving nothing that is part of it has taken yet."""
 
-    def take(self, finding: Finding, wanted_s: float, step_s: float) -> float:
+    def take(self, finding: Finding, wanted_s: float, step_s: float, frees_host: bool) -> float:
         """As much of a saving as the finding lost and there is left."""
         leader = finding.part_of if finding.part_of in self.left_s else None
         left_s = step_s - self.saved_s if leader is None else self.left_s[leader]
         lost_s = wanted_s if finding.lost_s_per_step is None else finding.lost_s_per_step
+        if frees_host:
+            idle_s = max(0.0, min(wanted_s - lost_s, self.idle_s))
+            self.idle_s -= idle_s
+            lost_s += idle_s
         saved_s = max(0.0, min(wanted_s, lost_s + self.wait_s[leader], left_s))
         beyond_s = max(0.0, saved_s - lost_s)
         self.wait_s[leader] -= beyond_s
@@ -133,7 +151,7 @@ def _predict(facts: Facts, finding: Finding, budget: _Budget) -> WhatIf | None:
     saved_s = remedy.saved_s(job, finding)
     if not step_s or saved_s is None:
         return None
-    saved_s = budget.take(finding, saved_s, step_s)
+    saved_s = budget.take(finding, saved_s, step_s, remedy.frees_host)
     if saved_s < LEAST_SHARE * step_s:
         return None
     words = remedy.words.format(ranks=named(finding.ranks) if finding.ranks else "every rank")

@@ -56,6 +56,29 @@ class Job:
         mean_s = _mean_of_slowest if self.waits else _mean_of_all
         return max(0.0, mean_s(before_s) - mean_s(after_s))
 
+    def saved_by_working_ahead_s(self, copies_too: bool = False) -> float | None:
+        """How much shorter a mean step would be if the host never waited for the GPU.
+
+        The host would queue its work ahead, and a step take as long as the GPU's work or the host's
+        own, whichever is longer: what the GPU now idles between its phases would be hidden.
+        `copies_too` says that the copies to the device, which make the host wait, are gone as well.
+        `None` where the GPU's work was not timed.
+        """
+        if self.parts.clock != "gpu":
+            return None
+        idle_s = np.nan_to_num(self.parts.phase(Phase.INPUT)) + self.parts.phase(Phase.RESIDUAL)
+        gpu_s = self.parts.step() - idle_s
+        host_s = np.nan_to_num(self.parts.field("input_ns")) + self.parts.field("body_ns")
+        host_s = host_s - np.nan_to_num(self.parts.field("sync_ns"))
+        if copies_too:
+            gpu_s = gpu_s - np.nan_to_num(self.parts.phase(Phase.H2D))
+            host_s = host_s - np.nan_to_num(self.parts.field("h2d_ns"))
+        left_s = np.maximum(row_means(gpu_s), row_means(host_s))
+        step_s = row_means(self.parts.step())
+        if self.waits:
+            return float(step_s.max() - left_s.max())
+        return float(step_s.mean() - left_s.mean())
+
     def transfer_s(self) -> float:
         """The exposed communication that is no waiting: what the last to arrive still needs."""
         exposed_s = self.parts.phase(Phase.COMMUNICATION)

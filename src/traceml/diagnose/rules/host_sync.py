@@ -14,6 +14,7 @@ from traceml.model.finding import Finding, Kind
 from traceml.model.quantities import duration
 
 KIND = Kind.HOST_SYNC
+WORDS = "waiting for the device"
 
 WARN = Line(0.10, 0.001)  # reading one value leaves a small gap in any loop
 FEWEST_SAID = 1.5  # per step: how often is worth saying where it is more than once
@@ -25,7 +26,7 @@ def part(facts: Facts) -> Part | None:
     if spent is None:
         return None
     return Part(
-        words="waiting for the device",
+        words=WORDS,
         spent=spent,
         detail=(
             f"the host waited in {spent.steps}, {_often(facts)}{duration(spent.host_s)} per step, "

@@ -15,6 +15,7 @@ from traceml.diagnose.account import is_largest, outside_steps_s, unexplained_s
 from traceml.diagnose.catalogue import catalogue
 from traceml.diagnose.lines import Line, louder, severity
 from traceml.diagnose.rule import GPU_IDLE, CodeScope, Doc, Remedy, RestPart, Rule, Turn
+from traceml.diagnose.rules import host_sync
 from traceml.diagnose.stalls import few_steps_of, stalled
 from traceml.diagnose.user_code import rest_parts
 from traceml.facts.facts import Facts, share
@@ -146,9 +147,13 @@ def _claim(facts: Facts, rest_s: float, step_s: float, main: RestPart, known_s: 
     return f"{claim}."
 
 
-def _without_rest(job: Job, _: Finding) -> float:
-    """Saves the rest, but for what any loop costs."""
-    return job.saved_s(job.parts.phase(Phase.RESIDUAL) - LOOP_OVERHEAD_S)
+def _without_rest(job: Job, finding: Finding) -> float:
+    """Saves the rest, but for what any loop costs; where it is waiting for the device, the host
+    works ahead without it, and the GPU hides that cost."""
+    saved_s = job.saved_s(job.parts.phase(Phase.RESIDUAL) - LOOP_OVERHEAD_S)
+    if finding.evidence.get("main_part") != host_sync.WORDS:
+        return saved_s
+    return max(saved_s, job.saved_by_working_ahead_s() or 0.0)
 
 
 def _without_outside(job: Job, _: Finding) -> float:
@@ -190,7 +195,7 @@ RULE = Rule(
     explains=GPU_IDLE,
     yields_to=(Kind.WAIT_STRAGGLER, Kind.STRAGGLER),
     turn=Turn.PHASE,
-    what_if=Remedy("without the rest", _without_rest),
+    what_if=Remedy("without the rest", _without_rest, frees_host=True),
     what_if_between=Remedy(
         "of wall time without what passes between steps", _without_outside, between=True
     ),
