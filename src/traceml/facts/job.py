@@ -56,6 +56,10 @@ class Job:
         mean_s = _mean_of_slowest if self.waits else _mean_of_all
         return max(0.0, mean_s(before_s) - mean_s(after_s))
 
+    def host_waits_s(self) -> float:
+        """What the host waits for the device in a mean step, its copies to it aside."""
+        return float(np.nan_to_num(self.parts.field("sync_ns")).mean())
+
     def saved_by_working_ahead_s(self, copies_too: bool = False) -> float | None:
         """How much shorter a mean step would be if the host never waited for the GPU.
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from traceml.trace.interruptions import is_interruption
 
-
 _place_of_dictionary: Any = type.__dict__["__dictoffset__"].__get__
 """Asks the class itself, whatever a metaclass would answer; 0: its objects have no dictionary."""
 

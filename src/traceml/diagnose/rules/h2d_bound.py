@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from traceml.diagnose.account import is_largest
 from traceml.diagnose.lines import Line, severity
 from traceml.diagnose.rule import GPU_IDLE, Doc, Remedy, Rule, Turn
@@ -20,7 +18,7 @@ KIND = Kind.H2D_BOUND
 
 WARN = Line(0.10, 0.001)  # a smaller share, or less than a millisecond, is what copying costs
 CRITICAL = Line(0.20, 0.003)  # a fifth of the step, and enough to see in a progress bar
-WAITS_ANYWAY_S = 0.0001  # per step: a host that also waits elsewhere cannot work ahead
+MAX_OTHER_WAITS_S = 0.0001  # per step: a host that also waits elsewhere cannot work ahead
 
 
 def check(facts: Facts) -> Finding | None:
@@ -80,14 +78,12 @@ def _next_step(facts: Facts) -> str:
     return f"{reason}set pin_memory=True and copy with non_blocking=True; then {less}."
 
 
-def _without_copies(job: Job, _: Finding) -> float:
+def _without_copies(job: Job, finding: Finding) -> float:
     """Saves the copies; and where nothing else makes the host wait, it then works ahead."""
-    saved_s = without_phase(Phase.H2D)(job, _)
-    ahead_s = job.saved_by_working_ahead_s(copies_too=True)
-    waits_s = float(np.nan_to_num(job.parts.field("sync_ns")).mean())
-    if ahead_s is None or waits_s > WAITS_ANYWAY_S:
+    saved_s = without_phase(Phase.H2D)(job, finding)
+    if job.host_waits_s() > MAX_OTHER_WAITS_S:
         return saved_s
-    return max(saved_s, ahead_s)
+    return max(saved_s, job.saved_by_working_ahead_s(copies_too=True) or 0.0)
 
 
 RULE = Rule(
