@@ -65,6 +65,8 @@ def test_a_host_that_runs_ahead_of_the_gpu_is_no_slowdown() -> None:
     ahead = gather(map_steps(make_run(gpu=True), host_runs_ahead))
     assert ahead.clock == "gpu"
     assert ahead.slowdown is None
+    assert ahead.mean.p50_s == pytest.approx(0.037, rel=0.03)
+    assert ahead.mean.p95_s == pytest.approx(0.037, rel=0.1)
     slower = gather(map_steps(make_run(gpu=True), slower_on_the_gpu)).slowdown
     assert slower is not None and slower.onset_step == 102  # the first that was timed after it
 

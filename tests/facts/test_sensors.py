@@ -1,9 +1,11 @@
 """Samples become means and peaks, and a sensor that could not be read stays unknown."""
 
+import numpy as np
 import pytest
 
 from factories import make_samples
 from traceml.facts.sensors import Level, during, host_facts, oom_kills, process_facts
+from traceml.facts.step_stretches import Stretches
 from traceml.model.sample import GpuSample, HostSample, ProcessSample, Sample
 
 
@@ -136,3 +138,22 @@ def test_what_others_keep_busy_is_not_guessed(
     host: HostSample, processes: tuple[ProcessSample, ...]
 ) -> None:
     assert host_facts([Sample(0.0, host, processes)]).cpu_other_share == Level()
+
+
+def test_how_busy_workers_are_is_told_of_the_time_in_which_steps_ran() -> None:
+    """At 3 and 4 s the rank evaluates, and its workers wait for room in their queue."""
+    cores = {1: 1.9, 2: 2.0, 3: 0.2, 4: 0.1, 5: 1.8, 6: 2.0}
+    samples = [
+        Sample(
+            float(second),
+            HostSample(),
+            (ProcessSample(0, 1, cpu_cores=1.0, workers=2, workers_cpu_cores=busy),),
+        )
+        for second, busy in cores.items()
+    ]
+    steps = Stretches(np.array([0.5, 4.0]), np.array([2.4, 6.5]))
+    (found,) = process_facts(samples, lambda rank: steps)
+    assert found.workers_cpu_cores == Level(pytest.approx((2.0 + 1.8 + 2.0) / 3), 2.0)
+    assert found.cpu_cores == Level(1.0, 1.0)
+    (all_of_it,) = process_facts(samples)
+    assert all_of_it.workers_cpu_cores.mean == pytest.approx(8.0 / 6)

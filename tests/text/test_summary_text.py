@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from factories import make_rank, make_run, map_steps, stall
+from factories import make_rank, make_run, map_steps, spend, stall
 from failing import failed, report
 from traceml.model.rank import Region
 from traceml.model.settings import Settings
@@ -132,6 +132,16 @@ def test_other_findings_follow() -> None:
     text = text_of(make_run(input_ms=80, rest_ms=30))
     assert "Verdict  INPUT-BOUND" in text
     assert "Also     WAIT-HEAVY (critical)" in text
+
+
+def test_what_to_do_is_said_once() -> None:
+    """A cause and what it makes slow have the same remedy."""
+    run = spend(make_run(input_ms=80, rest_ms=0.5, noise=0), "logging", 30)
+    text = " ".join(text_of(run).split())
+    assert "Also LOGGING" in text and "Also WAIT-HEAVY" in text
+    issues = build(run, 0.0, "0").step_time.issues
+    action = next(issue.action for issue in issues if issue.kind == "LOGGING_HEAVY")
+    assert text.count(action) == 1
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ CRITICAL = Line(0.20, 0.003)  # a fifth of the step, and enough to see in a prog
 MOSTLY_DRY = 0.5  # of the watched steps: the GPU waits for the host, whose every delay counts
 IDLE_SHARE = 0.05  # of the step: a GPU that stands still for less hides what the host does
 ROUND_TRIP_S = 0.0001  # at most: a read of one value, until the GPU has its next work
+MIN_READ_S = 0.00001  # a read of one value that the GPU has ready: the host's own part of it
 MANY_SYNCS = 20  # in a step: not a loss that is read, but a loop that reads
 
 CAUSES = ("compile", "gc", "logging", "sync")
@@ -205,7 +206,8 @@ def _wanted_by_syncs(facts: Facts, host_s: float) -> tuple[float, bool]:
     ahead_s = times.step_s - max(times.cpu_step_s - host_s, gpu_s)
     syncs = facts.syncs_per_step or 0.0
     wanted_s = max(0.0, min(ahead_s, host_s), syncs * ROUND_TRIP_S)
-    return wanted_s, syncs >= MANY_SYNCS and _is_dry(facts)
+    fits_in_rest = rest_s(times) >= syncs * MIN_READ_S  # so that is where the loop is
+    return wanted_s, syncs >= MANY_SYNCS and _is_dry(facts) and not fits_in_rest
 
 
 def finding_of(part: Part | None, facts: Facts, kind: Kind, warn: Line = WARN) -> Finding | None:

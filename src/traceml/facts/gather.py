@@ -18,7 +18,7 @@ from traceml.facts.sensors import during, host_facts, oom_kills, process_facts, 
 from traceml.facts.series import Series, Slowdown, describe, find_slowdown
 from traceml.facts.settings import settings_of, uneven_settings
 from traceml.facts.stability import stability
-from traceml.facts.step_stretches import Stretches, step_stretches, together
+from traceml.facts.step_stretches import NO_STRETCHES, Stretches, step_stretches, together
 from traceml.facts.step_table import (
     RankSteps,
     StepTable,
@@ -101,7 +101,7 @@ def gather(records: RunRecords, max_warmup: int | None = None) -> Facts:
         syncs_per_step=syncs_per_step(records.ranks),
         # A kill for want of memory comes after the last step.
         host=replace(host, oom_kills=oom_kills(records.samples)),
-        processes=process_facts(samples),
+        processes=process_facts(samples, _steps_of_rank(records.ranks, complete)),
         user_time=user_time(records.stack_bursts, used, steps.window.warmup_steps),
         reason_without_steps=_reason_without_steps(records, taken),
         stability=stability(records),
@@ -126,6 +126,23 @@ def _steps_on_gpu(
     return lambda uuid: together(
         [ran for rank, ran in stretches if not rank.device_uuid or rank.trains_on(uuid)]
     )
+
+
+def _steps_of_rank(
+    ranks: Sequence[RankRecords], complete: Mapping[int, RankSteps]
+) -> Callable[[int], Stretches]:
+    """When a rank took steps; one without records took none."""
+    known = {rank.rank.rank: rank for rank in ranks}
+
+    def steps_of(number: int) -> Stretches:
+        rank = known.get(number)
+        return (
+            NO_STRETCHES
+            if rank is None
+            else step_stretches(rank.rank, complete[number], rank.blocks)
+        )
+
+    return steps_of
 
 
 def _measure_steps(table: StepTable | None, steps_taken: int) -> _Steps:

@@ -9,11 +9,16 @@ from typing import TypeVar
 import numpy as np
 
 from traceml.facts.gpu_use import NOT_COUNTED, GpuUse, gpu_use, mean_use
-from traceml.facts.step_stretches import Stretches
+from traceml.facts.step_stretches import NO_STRETCHES, Stretches
 from traceml.facts.throttling import NOT_THROTTLED, Throttling, throttling
 from traceml.model.sample import GpuSample, HostSample, ProcessSample, Sample
 
 Number = TypeVar("Number", int, float)
+
+MIN_STEPS_SHARE = 0.9
+"""Of the time between two samples: with so much of it in steps, a sample is about training."""
+MIN_SAMPLES_WITHIN = 2
+"""With fewer such samples, all of them are taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,12 +235,23 @@ def _by_gpu(known: Iterable[GpuSample], samples: Sequence[GpuSample]) -> tuple[G
     )
 
 
-def process_facts(samples: Sequence[Sample]) -> tuple[ProcessFacts, ...]:
-    """Means and peaks of each rank's process, in order of rank."""
+def process_facts(
+    samples: Sequence[Sample], steps_of: Callable[[int], Stretches] = lambda _: NO_STRETCHES
+) -> tuple[ProcessFacts, ...]:
+    """Means and peaks of each rank's process, in order of rank.
+
+    `steps_of` says when a rank took steps. During evaluation and checkpoints a loader's workers
+    wait for room in their queue, which says nothing about how busy they are in training.
+    """
     read: dict[int, list[tuple[ProcessSample, int | None]]] = {}
     for sample in samples:
         for process in sample.processes:
             read.setdefault(process.rank, []).append((process, sample.host.ram_total_bytes))
+    in_steps = {
+        rank: _within(samples, rank, steps_of(rank))
+        for rank, seen in read.items()
+        if any(process.workers for process, _ in seen)
+    }
     return tuple(
         ProcessFacts(
             rank=rank,
@@ -247,12 +263,31 @@ def process_facts(samples: Sequence[Sample]) -> tuple[ProcessFacts, ...]:
             runqueue_share=_level(process.runqueue_share for process, _ in seen),
             major_faults_per_s=_level(process.major_faults_per_s for process, _ in seen),
             workers=_level(process.workers for process, _ in seen),
-            workers_cpu_cores=_level(process.workers_cpu_cores for process, _ in seen),
+            workers_cpu_cores=_level(
+                process.workers_cpu_cores
+                for process in in_steps.get(rank) or [process for process, _ in seen]
+            ),
             workers_runqueue_share=_level(process.workers_runqueue_share for process, _ in seen),
             workers_rss_bytes=_level(process.workers_rss_bytes for process, _ in seen),
         )
         for rank, seen in sorted(read.items())
     )
+
+
+def _within(samples: Sequence[Sample], rank: int, steps: Stretches) -> list[ProcessSample]:
+    """The samples of a rank's process before which, since the last one, it only took steps."""
+    times_s = np.array([sample.unix_s for sample in samples])
+    if len(times_s) < 2:
+        return []
+    begin_s, end_s = times_s[:-1], times_s[1:]
+    is_within = steps.overlap_s(begin_s, end_s) >= MIN_STEPS_SHARE * (end_s - begin_s)
+    found = [
+        process
+        for position in np.flatnonzero(is_within)
+        for process in samples[position + 1].processes
+        if process.rank == rank
+    ]
+    return found if len(found) >= MIN_SAMPLES_WITHIN else []
 
 
 def _level(values: Iterable[float | None]) -> Level:

@@ -31,6 +31,10 @@ MIN_TIMED_STEPS = 5
 """Short steps are timed on the GPU now and then; so many of them stand for the rest."""
 
 
+MIN_SPREAD_STEPS = 20
+"""Fewer steps that were timed on the GPU say little about the spread of all."""
+
+
 class Clock(NamedTuple):
     """Whose clock times are taken on: `gpu` or `cpu`."""
 
@@ -179,6 +183,19 @@ class StepTable:
     def own(self) -> Floats:
         """What each rank itself took: the step without exposed communication."""
         return self.step() - np.nan_to_num(self._clocked(Phase.COMMUNICATION.value))
+
+    def steps_for_spread(self) -> Floats:
+        """The steps whose percentiles are told: on the same clock as the means, where enough of
+        them are timed on it.
+
+        On the host's clock steps on a GPU come in bursts, because the host runs ahead of the GPU
+        until its queue is full; their mean is right all the same.
+        """
+        if self.clocks.steps == self.clocks.parts:
+            return self.single_steps
+        timed = self.step()
+        enough = np.isfinite(timed).sum(axis=1).min() >= MIN_SPREAD_STEPS
+        return timed if enough else self.single_steps
 
     def over_ranks(self) -> Floats:
         """Each single step's mean over the ranks that measured it; NaN where none did."""

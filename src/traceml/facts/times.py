@@ -175,7 +175,7 @@ def times_by_rank(sums: Sums, table: StepTable) -> tuple[StepTimes, ...]:
     found = part_means(sums, sums, table.clock)
     found |= {name: _per_step(sums, sums, f"{name}_ns", steps) for name in _ACCOUNTS}
     columns = {f"{name}_s": values for name, values in found.items()}
-    columns |= _spread(table.single_steps) | _rates(sums, found["wall"])
+    columns |= _spread(table.steps_for_spread()) | _rates(sums, found["wall"])
     rows = [columns[field.name].tolist() for field in fields(StepTimes)]
     return tuple(
         StepTimes(*(None if value != value else value for value in row))

@@ -327,7 +327,12 @@ def _also(summary: Summary) -> list[str]:
             if further and not is_primary and issue not in beside:
                 told.append(issue)
     told.sort(key=_reading_order)
-    return [line for issue in told for line in _labelled("Also", _finding(issue))]
+    lines, actions = [], {primary.action}
+    for issue in told:
+        is_new = issue.action not in actions
+        actions.add(issue.action)
+        lines += _labelled("Also", _finding(issue, with_action=is_new))
+    return lines
 
 
 def _reading_order(issue: Issue) -> tuple[int, int]:
@@ -353,9 +358,11 @@ def _as_printed(line: str) -> str:
     return shorten(printable(line.expandtabs(4)), WIDTH - 4)
 
 
-def _finding(issue: Issue) -> str:
+def _finding(issue: Issue, with_action: bool = True) -> str:
+    """A finding in words; what to do about it is left out where that is said already."""
     severity = _SEVERITY.get(issue.severity or "", "")
-    return f"{issue.status or issue.kind}{severity}: {issue.summary or ''} {issue.action or ''}"
+    action = f" {issue.action}" if with_action and issue.action else ""
+    return f"{issue.status or issue.kind}{severity}: {issue.summary or ''}{action}"
 
 
 def _tracer(summary: Summary) -> list[str]:

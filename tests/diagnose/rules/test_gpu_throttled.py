@@ -59,7 +59,7 @@ def beside_a_hot_neighbour() -> RunRecords:
             throttled(("hw slowdown",), 5), Severity.WARNING, "hw slowdown", id="the hardware"
         ),
         pytest.param(
-            throttled(("power cap",), 10), Severity.INFO, "power cap", id="full load, normal clock"
+            throttled(("power cap",), 10, mhz=1880.0), Severity.INFO, "power cap", id="full load"
         ),
         pytest.param(
             throttled(("power cap",), 10, mhz=1300.0),
@@ -89,6 +89,7 @@ def test_must_fire(run: RunRecords, severity: Severity, reason: str) -> None:
         pytest.param(throttled(("idle",), 10), id="idle"),
         pytest.param(throttled(("application clocks",), 10), id="clocks that somebody set"),
         pytest.param(throttled((), 10), id="nothing"),
+        pytest.param(throttled(("power cap",), 10, mhz=1960.0), id="a cap that is hardly felt"),
         pytest.param(throttled(None, 10), id="the driver does not say"),
         pytest.param(throttled(("thermal",), 0), id="never"),
         pytest.param(make_run(), id="no GPU"),

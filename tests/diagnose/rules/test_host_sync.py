@@ -80,3 +80,15 @@ def test_a_loop_that_reads_value_by_value_is_told_how_often_it_does() -> None:
     assert "15.0 ms of 51.0 ms" in finding.claim
     assert "150 times and 1.0 ms per step" in finding.claim
     assert "read the result once" in finding.action
+
+
+def test_a_loop_of_reads_that_fits_into_the_rest_costs_no_more_than_the_rest() -> None:
+    """A hundred reads in 4 ms are 40 µs each, not the round trip that some take."""
+    short = count_syncs(spend(dry(make_run(gpu=True, noise=0, rest_ms=3)), "sync", 1), 100)
+    finding = host_sync.check(gather(short))
+    assert finding is not None
+    assert finding.lost_s_per_step == pytest.approx(4e-3)
+    elsewhere = spend(dry(make_run(gpu=True, noise=0, rest_ms=0.1)), "sync", 1, hidden=True)
+    finding = host_sync.check(gather(count_syncs(elsewhere, 100)))
+    assert finding is not None
+    assert finding.lost_s_per_step == pytest.approx(10e-3)

@@ -212,3 +212,10 @@ def test_a_stall_beside_a_rest_in_every_step_leaves_that_as_it_is() -> None:
     finding = found(stall(make_run(rest_ms=20, noise=0), "rest", 70, 100))
     assert not finding.is_one_off
     assert "of a mean step" in finding.claim
+
+
+def test_a_rest_that_is_explained_needs_no_word_about_what_is_not() -> None:
+    run = spend(make_run(rest_ms=0.02, noise=0), "logging", 10)
+    finding = found(run)
+    assert "logging is 100% of it." in finding.claim
+    assert "unexplained" not in finding.claim

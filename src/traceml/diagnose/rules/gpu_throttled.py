@@ -16,6 +16,7 @@ from traceml.model.quantities import percent
 KIND = Kind.GPU_THROTTLED
 
 WARN_SHARE = 0.10  # of the samples: a shorter spell costs less than a step's own spread
+NEARLY_FULL_CLOCK = 0.95  # of the highest clock: a power cap that leaves more costs next to nothing
 LOW_CLOCK = 0.70  # of the highest clock: a power cap at full load leaves more than that
 FAULTS = {
     "thermal": "See to the cooling: airflow, dust, the room, a neighbour's heat; nvidia-smi -q -d "
@@ -77,8 +78,10 @@ def _main_reason(gpu: GpuFacts) -> tuple[GpuFacts, str, Severity] | None:
     if shares.get(POWER_CAP, 0.0) < WARN_SHARE:
         return None
     clock_share = gpu.throttling.clock_share
-    slow = clock_share is not None and clock_share < LOW_CLOCK
-    return gpu, POWER_CAP, Severity.WARNING if slow else Severity.INFO
+    if clock_share is None or clock_share >= LOW_CLOCK:
+        is_felt = clock_share is None or clock_share < NEARLY_FULL_CLOCK
+        return (gpu, POWER_CAP, Severity.INFO) if is_felt else None
+    return gpu, POWER_CAP, Severity.WARNING
 
 
 RULE = Rule(
@@ -98,8 +101,8 @@ RULE = Rule(
 `clock_share` (of the highest clock, while held back), `temperature_c`, `power_w`.
 
 *Thresholds.* Heat, the power brake or a hardware slowdown in 10 % of the samples warns. A
-software power cap is how a GPU runs at full load: a remark, and a warning only where the clock is
-below 70 % of the highest.
+software power cap is how a GPU runs at full load: a remark where the clock is below 95 % of the
+highest, and a warning only where it is below 70 % of the highest.
 
 *What to do.* Cooling, power supply, or the power limit, by the reason.
 

@@ -31,6 +31,7 @@ WARN = Line(0.10, 0.001)  # zero_grad, the loss and a progress bar cost less in 
 CRITICAL = Line(0.20, 0.003)  # a fifth of the step, and enough to see in a progress bar
 WARN_WITHOUT_FETCHES = CRITICAL  # … and a loop without a DataLoader makes its batches besides
 MAIN_PART = 0.30  # of the rest: a smaller part is not the answer, and what is unknown may be
+MIN_LEFT_SHARE = 0.01  # of the rest: less that is unexplained is not worth a word
 LOOP_OVERHEAD_S = 0.0005  # zero_grad, the loss and a progress bar stay in any Python loop
 
 NOTHING_KNOWN = RestPart("", 0.0, "")
@@ -137,9 +138,11 @@ def _claim(facts: Facts, rest_s: float, step_s: float, main: RestPart, known_s: 
         f"{percent(rest_s / step_s)} of a mean step ({duration(rest_s)} of {duration(step_s)}) "
         f"{what}"
     )
-    left = percent(max(0.0, 1 - known_s / rest_s))
+    left_share = max(0.0, 1 - known_s / rest_s)
+    left = percent(left_share)
     if main.words:
-        claim += f": {main.words} is {percent(main.mean_s / rest_s)} of it, {left} is unexplained"
+        claim += f": {main.words} is {percent(main.mean_s / rest_s)} of it"
+        claim += f", {left} is unexplained" if left_share >= MIN_LEFT_SHARE else ""
     elif facts.mean.input_s is not None:
         claim += f"; {left} of it is unexplained: no measurement covers it"
     if facts.mean.input_s is None:
