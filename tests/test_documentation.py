@@ -255,7 +255,7 @@ def _percent(share: float) -> str:
         ("INPUT_BOUND", f"busy {_percent(input_bound.BUSY_DISK)} of the time"),
         ("INPUT_BOUND", f"less than {_percent(input_bound.SELDOM_EMPTY)} of the fetches"),
         ("INPUT_BOUND", f"{input_bound.BUSY_WORKER} of a core"),
-        ("INPUT_BOUND", f"more than {input_bound.MOST_WORKERS} would be needed"),
+        ("INPUT_BOUND", f"more than {input_bound.MAX_WORKERS} would be needed"),
         ("WAIT_HEAVY", f"if it is {_percent(wait_heavy.MAIN_PART)} of the rest"),
         ("COMPUTE_BOUND", f"{_percent(compute_bound.SHARE)} of the step"),
         ("HOST_BOUND", f"dry in {_percent(host_bound.DRY_SHARE)} of the watched steps"),
@@ -269,7 +269,7 @@ def _percent(share: float) -> str:
         ("CHECKPOINT_HEAVY", f"from {_percent(between.REMARK_SHARE)} of the wall time on"),
         ("EVALUATION_HEAVY", f"from {_percent(between.REMARK_SHARE)} of the wall time on"),
         ("SLOWDOWN", f"from {slowdown.WARN_RATIO:g} times"),
-        ("WARMUP", f"Fewer than {warmup.FEWEST_STEPS} steps"),
+        ("WARMUP", f"Fewer than {warmup.MIN_STEPS} steps"),
         ("INCOMPLETE_DATA", f"fewer than {_percent(incomplete_data.SHARED_SHARE)} of the steps"),
     ],
 )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from traceml.api.compare import compare
-from traceml.api.history import MOST_READ, history_of
+from traceml.api.history import MAX_SUMMARIES, history_of
 from traceml.summaries.read import read_summary
 
 COMMAND = ("python", "train.py")
@@ -68,13 +68,13 @@ def test_other_commands_and_damaged_runs_teach_nothing(logs: Path) -> None:
 
 
 def test_only_the_newest_runs_are_read(logs: Path) -> None:
-    for number in range(MOST_READ):
+    for number in range(MAX_SUMMARIES):
         add(logs, f"new-{number}", 100 + number / 100)
     for number in range(5):
         add(logs, f"old-{number}", 500 + 100 * number, age=1000)
     paths = compared(logs)
     found = history_of(paths, [read_summary(path) for path in paths])
-    assert found is not None and found.freedom == MOST_READ - 1
+    assert found is not None and found.freedom == MAX_SUMMARIES - 1
     assert found.log_spread < 0.01
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from traceml.compare.statistics import between_two_runs
 from traceml.compare.student import Error
-from traceml.compare.within import MOST_BLOCKS, within_run
+from traceml.compare.within import MAX_BLOCKS, within_run
 from traceml.facts.series import describe
 from traceml.summaries.record import StepSeries
 
@@ -97,4 +97,4 @@ def test_what_does_not_show_its_spread_has_no_error(steps: StepSeries | None) ->
 
 def test_a_file_with_more_blocks_than_we_write_is_taken_together() -> None:
     found = within_run(StepSeries(9, block_means_ms=tuple([1.0, 2.0] * 5000)), 1.5)
-    assert found is not None and found.freedom < MOST_BLOCKS
+    assert found is not None and found.freedom < MAX_BLOCKS

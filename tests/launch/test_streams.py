@@ -142,7 +142,7 @@ def test_of_much_output_the_last_is_kept(tmp_path: Path) -> None:
     """More than a pipe holds, so that it comes in many pieces."""
     (tmp_path / "train.py").write_text("for n in range(50_000): print(f'line {n:05}')")
     launcher = (
-        "import sys; from traceml.launch import output; output.MOST_IN_A_FILE = 2_000\n"
+        "import sys; from traceml.launch import output; output.MAX_FILE_BYTES = 2_000\n"
         "from traceml.cli import main\n"
         "sys.exit(main(['run', '--save-output', '--run-name', 'a', 'train.py']))"
     )

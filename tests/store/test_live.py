@@ -33,7 +33,7 @@ def test_without_a_change_there_is_no_file(tmp_path: Path) -> None:
 def test_of_very_many_changes_the_latest_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "MOST_BYTES", 1000)
+    monkeypatch.setattr(live, "MAX_BYTES", 1000)
     files = LiveFiles(tmp_path)
     for number in range(1000, 3000):
         files.append([b"%d" % number])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from traceml.store.output import MOST_COLUMNS, MOST_LINES, TAIL_BYTES, FollowedOutput, shown
+from traceml.store.output import MAX_COLUMNS, MAX_LINES, TAIL_BYTES, FollowedOutput, shown
 
 
 @pytest.mark.parametrize(
@@ -40,8 +40,8 @@ def test_what_is_printed_is_shown_as_a_terminal_would(printed: str, lines: tuple
 
 
 def test_a_line_without_end_is_cut() -> None:
-    (line,) = shown("x" * 10 * MOST_COLUMNS)
-    assert len(line) == MOST_COLUMNS
+    (line,) = shown("x" * 10 * MAX_COLUMNS)
+    assert len(line) == MAX_COLUMNS
 
 
 def test_only_the_last_lines_are_read_and_bytes_that_are_no_text_are_replaced(
@@ -53,7 +53,7 @@ def test_only_the_last_lines_are_read_and_bytes_that_are_no_text_are_replaced(
     path = tmp_path / "output.log"
     path.write_bytes(b"".join(b"line %d\n" % number for number in range(100_000)) + b"\xff\n")
     output.look()
-    assert output.lines is not None and len(output.lines) == MOST_LINES
+    assert output.lines is not None and len(output.lines) == MAX_LINES
     assert output.lines[-2:] == ("line 99999", "\N{REPLACEMENT CHARACTER}")
     with path.open("ab") as file:
         file.write(b"news")

@@ -79,7 +79,7 @@ def test_very_fast_steps_are_no_more_than_can_be_looked_at(last, tracer):
     made = tracer(steps=4096)
     made.step(3000)
     follow(last, made.path)
-    assert numbers(last.window()) == {0: [3001 - recent.MOST_STEPS, 3000]}
+    assert numbers(last.window()) == {0: [3001 - recent.MAX_STEPS, 3000]}
 
 
 def test_steps_have_the_numbers_of_the_run_though_some_were_aborted(last, tracer):
@@ -191,7 +191,7 @@ def test_the_last_samples_come_along_under_the_ranks_final_numbers(last, tracer)
         last.sample(replace(sample, processes=claimed))
     window = last.window()
     assert window is not None
-    assert len(window.samples) == recent.MOST_SAMPLES
+    assert len(window.samples) == recent.MAX_SAMPLES
     assert [process.rank for process in window.samples[-1].processes] == [0, 1]
 
 

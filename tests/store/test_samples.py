@@ -40,7 +40,7 @@ def test_a_sample_comes_back_as_it_was_read(tmp_path):
 
 
 def test_the_file_halves_itself_and_samples_become_rarer(tmp_path, monkeypatch):
-    monkeypatch.setattr(samples, "MOST_SAMPLES", 16)
+    monkeypatch.setattr(samples, "MAX_SAMPLES", 16)
     file = SampleFile(tmp_path)
     for second in range(16):
         file.append(sample(second))

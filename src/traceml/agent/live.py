@@ -13,7 +13,7 @@ from traceml.diagnose.explain import STRAGGLERS
 from traceml.diagnose.live import LiveDiagnosis, LiveSection, new_leads, update
 from traceml.diagnose.user_code import wants_looks
 from traceml.facts.facts import Facts
-from traceml.facts.lately import FEWEST_STEPS, gather_lately
+from traceml.facts.lately import MIN_STEPS, gather_lately
 from traceml.model.failure import AgentSaw
 from traceml.model.finding import Finding, Section
 from traceml.model.run import Manifest
@@ -25,7 +25,7 @@ from traceml.store.recent import Recent
 from traceml.store.rings import RingReader
 from traceml.summaries.live import live_change, live_state
 
-MOST_OF_A_CORE = 0.02
+MAX_CORE_SHARE = 0.02
 """Many times what eight ranks need; a node with hundreds is looked at less often."""
 
 _encoder = msgspec.json.Encoder()
@@ -76,7 +76,7 @@ class Live:
         spent_s = time.thread_time() - began_s
         usual_s = min(spent_s, self._last_spent_s)
         self._last_spent_s = spent_s
-        self._rests_until_s = time.monotonic() + usual_s / MOST_OF_A_CORE
+        self._rests_until_s = time.monotonic() + usual_s / MAX_CORE_SHARE
 
     def _diagnose(self) -> None:
         records = self._recent.window()
@@ -96,7 +96,7 @@ class Live:
 
 def _worth_looking_at(facts: Facts, found: Sequence[Finding]) -> tuple[int, ...]:
     """The processes whose stacks are wanted: those of the ranks to blame, or the lowest one's."""
-    if facts.window.steps_analyzed < FEWEST_STEPS or not wants_looks(facts, found):
+    if facts.window.steps_analyzed < MIN_STEPS or not wants_looks(facts, found):
         return ()
     pids = {rank.rank.rank: rank.rank.pid for rank in facts.ranks_used}
     late = [rank for finding in found if finding.kind in STRAGGLERS for rank in finding.ranks]

@@ -20,16 +20,16 @@ from traceml.store.lineage import DIFF
 from traceml.store.regular_files import stat_regular
 from traceml.summaries.record import Summary
 
-MOST_S = 5.0
+TIMEOUT_S = 5.0
 """How long git may take altogether."""
-MOST_BYTES = 8 << 20
-MOST_STAT_FILES = 30
+MAX_BYTES = 8 << 20
+MAX_STAT_FILES = 30
 STAT_COLUMNS = 80
 UNCOMMITTED = "not committed:"
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 """What a summary says goes to git as it is, so it has to be a commit and nothing else."""
 _PLAIN = ("--no-ext-diff", "--no-textconv", "--no-color")
-_STAT = (f"--stat={STAT_COLUMNS}", f"--stat-count={MOST_STAT_FILES}")
+_STAT = (f"--stat={STAT_COLUMNS}", f"--stat-count={MAX_STAT_FILES}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def _joined(parts: Iterator[str | None]) -> str | None:
 
 
 def _parts(a: Version, b: Version, folder: Path, how: Sequence[str]) -> Iterator[str | None]:
-    until_s = time.monotonic() + MOST_S
+    until_s = time.monotonic() + TIMEOUT_S
 
     def left_s() -> float:
         return until_s - time.monotonic()
@@ -121,7 +121,7 @@ def _between_commits(
         return ""
     words = ("diff", *_PLAIN, *how, a.commit, b.commit, "--")
     for repository in _repositories(a, b, folder):
-        answer = Git(repository, left_s).ask_bytes(*words, most=MOST_BYTES)
+        answer = Git(repository, left_s).ask_bytes(*words, most=MAX_BYTES)
         if answer is not None:
             return _text(answer)
     return None
@@ -143,7 +143,7 @@ def _between_patches(
     around = Path(os.path.commonpath([a.run_folder, b.run_folder]))
     names = [str(each.patch.relative_to(around)) if each.patch else os.devnull for each in (a, b)]
     words = ("diff", "--no-index", *_PLAIN, *how, "--", *names)
-    answer = Git(around, left_s).ask_bytes(*words, most=MOST_BYTES, answers=(0, 1))
+    answer = Git(around, left_s).ask_bytes(*words, most=MAX_BYTES, answers=(0, 1))
     if answer is None:
         return None
     text = _text(answer)
@@ -154,4 +154,4 @@ def _text(answer: tuple[bytes, bool]) -> str:
     text = answer[0].decode(errors="replace")
     if not answer[1]:
         return text
-    return f"{text}\n… and more: only the first {memory(MOST_BYTES)} are shown"
+    return f"{text}\n… and more: only the first {memory(MAX_BYTES)} are shown"

@@ -13,9 +13,9 @@ from traceml.store.folder import MANIFEST, SUMMARY, read_manifest
 from traceml.summaries.read import read_compared
 from traceml.summaries.record import Summary
 
-MOST_READ = 20
+MAX_SUMMARIES = 20
 """Summaries of a command; the newest say most about the machine as it is."""
-MOST_LOOKED_AT = 500
+MAX_FOLDERS = 500
 """Folders: a comparison of two files does not search a whole archive."""
 
 _Command = tuple[str, ...]
@@ -52,7 +52,7 @@ def _earlier(
         failed = summary.exit_status or summary.failure is not None
         if step_ms and not failed and _setting(summary) == setting:
             yield step_ms
-        if read == MOST_READ:
+        if read == MAX_SUMMARIES:
             return
 
 
@@ -64,7 +64,7 @@ def _newest(logs_dir: Path) -> list[Path]:
             began.append((manifest.stat().st_mtime, manifest.parent))
         except OSError:
             continue  # gone since
-    return [folder for _, folder in sorted(began, reverse=True)[:MOST_LOOKED_AT]]
+    return [folder for _, folder in sorted(began, reverse=True)[:MAX_FOLDERS]]
 
 
 def _command(folder: Path) -> _Command:

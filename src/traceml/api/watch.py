@@ -10,7 +10,7 @@ from threading import Lock
 from traceml.api.compare import find_changes
 from traceml.api.run_files import RunFiles
 from traceml.facts.history import (
-    MOST_METRICS,
+    MAX_METRICS,
     History,
     metric_histories,
     sensor_history,
@@ -90,6 +90,6 @@ def _history(follower: RunFollower) -> History:
 
 def _notes(follower: RunFollower) -> tuple[str, ...]:
     logged = len(follower.metrics())
-    if logged <= MOST_METRICS:
+    if logged <= MAX_METRICS:
         return follower.notes
-    return (*follower.notes, f"{MOST_METRICS} of {logged} logged metrics are drawn")
+    return (*follower.notes, f"{MAX_METRICS} of {logged} logged metrics are drawn")

@@ -26,9 +26,9 @@ BARE_MEAN = 0.25
 differ more from run to run than the whole step: what one gains another may lose."""
 MEMORY = 0.05
 """Peaks hardly depend on chance, but on where the allocator's blocks fall."""
-LEAST_LEARNED = 0.01
+MIN_LEARNED_ALLOWANCE = 0.01
 """However alike earlier runs were: the next one meets another neighbour on the machine."""
-FEWEST_EARLIER_RUNS = 4
+MIN_EARLIER_RUNS = 4
 MAX_LOG = 50.0
 """Nothing is that noisy; beyond, an exponential is no number."""
 
@@ -59,7 +59,7 @@ def allowance_for(found: Observed, sides: Sides, terms: Terms) -> Allowance:
     if found.endpoint.section is Section.STEP_MEMORY:
         return _assumed(MEMORY)
     if terms.history is not None and found.endpoint.of_steps:
-        base = _learned(terms.history, "history", LEAST_LEARNED)
+        base = _learned(terms.history, "history", MIN_LEARNED_ALLOWANCE)
     else:
         is_known = change is not None and found.endpoint.of_steps
         base = _assumed(_of_quiet_runs(sides) if is_known else BARE_MEAN)
@@ -104,10 +104,10 @@ def _noise(sides: Sides, base: Allowance, b_is_slower: bool) -> MachineNoise:
 def learn(groups: Sequence[Sequence[float]]) -> History | None:
     """The spread of earlier runs, group by group of the same command; `None` of too few."""
     logs = [[math.log(time) for time in group if time > 0] for group in groups]
-    if sum(map(len, logs)) < FEWEST_EARLIER_RUNS:
+    if sum(map(len, logs)) < MIN_EARLIER_RUNS:
         return None
     freedom = sum(len(group) - 1 for group in logs if group)
-    if freedom < FEWEST_EARLIER_RUNS - 1:
+    if freedom < MIN_EARLIER_RUNS - 1:
         return None
     means = [math.fsum(group) / len(group) if group else 0.0 for group in logs]
     squares = math.fsum(

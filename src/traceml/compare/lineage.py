@@ -28,7 +28,7 @@ HASH_LETTERS = 12
 """Enough of a hash to tell two apart."""
 DEEPEST = 8
 """Levels of nested parameters that are told apart."""
-MOST_VALUES = 4
+MAX_VALUES = 4
 """Values of one thing that are told of a side; its runs may each have another."""
 SCRIPT_CONTENT = "script content"
 """How the hash of the script is called: it tells an edit that git does not know of."""
@@ -154,8 +154,8 @@ def _all_shown(values: Sequence[object]) -> Shown:
     """The values of one side: of several runs there may be several."""
     if len(values) == 1:
         return _shown(values[0])
-    shown = [_shown(value) for value in values[:MOST_VALUES]]
-    more = [f"… {len(values) - MOST_VALUES} more"] if len(values) > MOST_VALUES else []
+    shown = [_shown(value) for value in values[:MAX_VALUES]]
+    more = [f"… {len(values) - MAX_VALUES} more"] if len(values) > MAX_VALUES else []
     return ", ".join([*(NOT_MEASURED if each is None else str(each) for each in shown), *more])
 
 

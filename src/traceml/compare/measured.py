@@ -177,7 +177,7 @@ def _known(a: Sequence[float | None], b: Sequence[float | None], sides: Sides) -
     """The runs that have the number; of a pair both or neither, while enough pairs are left."""
     if sides.paired_by:
         pairs = [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
-        if len(pairs) >= statistics.FEWEST_PAIRS:
+        if len(pairs) >= statistics.MIN_PAIRS:
             return Known([x for x, _ in pairs], [y for _, y in pairs], paired=True)
     return Known([x for x in a if x is not None], [y for y in b if y is not None])
 

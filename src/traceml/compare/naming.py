@@ -10,7 +10,7 @@ from traceml.model.printable import printable
 
 FOLDER = PurePath("compare")
 _GENERIC = frozenset({"final_summary", "summary"})
-_LONGEST_BYTES = 100
+_MAX_NAME_BYTES = 100
 """Two names and the rest of the file name stay below the 255 bytes that file systems allow."""
 
 
@@ -54,4 +54,4 @@ def _run_name(path: PurePath) -> str:
 
 def _file_safe(name: str) -> str:
     safe = re.sub(r"[^\w.+=@-]+", "_", name).encode("utf-8", "ignore")
-    return safe[:_LONGEST_BYTES].decode("utf-8", "ignore").strip("._") or "run"
+    return safe[:_MAX_NAME_BYTES].decode("utf-8", "ignore").strip("._") or "run"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from traceml.compare.selection import argument_values
-from traceml.compare.statistics import FEWEST_PAIRS
+from traceml.compare.statistics import MIN_PAIRS
 from traceml.summaries.record import Summary
 
 PAIRING_PARAMS = ("seed", "random_seed", "fold")
@@ -35,7 +35,7 @@ class Sides:
 def pair_up(a: Sequence[Summary], b: Sequence[Summary]) -> Sides:
     """The two sides, run beside run where each run of A has its partner in B."""
     sides = Sides(tuple(a), tuple(b))
-    if len(a) != len(b) or len(a) < FEWEST_PAIRS:
+    if len(a) != len(b) or len(a) < MIN_PAIRS:
         return sides
     keys = [_pairing_values(run) for run in sides.every_run]
     names = set(keys[0])

@@ -14,13 +14,13 @@ from typing import TypeVar
 
 from traceml.compare.student import Error, reach, together, two_sided_p
 
-FEWEST_FOR_RANKS = 5
+MIN_RUNS_FOR_RANK_TEST = 5
 """Runs on each side: with three a rank test cannot go below p = 0.10, with four barely."""
-FEWEST_PAIRS_FOR_RANKS = 6
+MIN_PAIRS_FOR_RANK_TEST = 6
 """With five, the signed ranks cannot go below p = 0.06."""
-FEWEST_PAIRS = 3
+MIN_PAIRS = 3
 _Name = TypeVar("_Name")
-_MOST_LOG = 700.0
+_MAX_LOG = 700.0
 """Ratios beyond have no number; no two runs of anything differ so much."""
 
 
@@ -115,7 +115,7 @@ def error_of_one_against(a: Sequence[float], b: Sequence[float]) -> Error | None
 
 def rank_test(a: Sequence[float], b: Sequence[float], paired: bool) -> tuple[str, float] | None:
     """The name and p of a test that looks at the order alone; `None` with too few runs for one."""
-    fewest = FEWEST_PAIRS_FOR_RANKS if paired else FEWEST_FOR_RANKS
+    fewest = MIN_PAIRS_FOR_RANK_TEST if paired else MIN_RUNS_FOR_RANK_TEST
     if min(len(a), len(b)) < fewest or (paired and list(a) == list(b)):
         return None
     from scipy import stats  # late: it takes most of a second
@@ -133,7 +133,7 @@ def _tested(difference: float, error: Error, method: str, spread: Error) -> Chan
 
 def _change(log_ratio: float, log_reach: float, method: str) -> Change | None:
     low, high = log_ratio - log_reach, log_ratio + log_reach
-    if max(abs(low), abs(high)) > _MOST_LOG:
+    if max(abs(low), abs(high)) > _MAX_LOG:
         return None
     return Change(math.exp(log_ratio), math.exp(low), math.exp(high), method)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 CONFIDENCE = 0.95
-FEWEST_FREEDOM = 3.0
+MIN_DEGREES_OF_FREEDOM = 3.0
 """From here on the expansion is good to half a percent; below, scipy has the exact value."""
 
 _TAIL = 1 - (1 - CONFIDENCE) / 2
@@ -47,7 +47,7 @@ def reach(error: Error) -> float:
 
 def quantile(freedom: float) -> float:
     """How many standard errors that is."""
-    if freedom < FEWEST_FREEDOM:
+    if freedom < MIN_DEGREES_OF_FREEDOM:
         from scipy import special  # late: two summaries are compared without it
 
         return float(special.stdtrit(freedom, _TAIL))
@@ -56,7 +56,7 @@ def quantile(freedom: float) -> float:
 
 def chi_square(level: float, freedom: float) -> float:
     """The value that a sum of so many squares of normal numbers stays below at this level."""
-    if freedom < FEWEST_FREEDOM:
+    if freedom < MIN_DEGREES_OF_FREEDOM:
         from scipy import special  # late: two summaries are compared without it
 
         return float(special.chdtri(freedom, 1 - level))

@@ -14,7 +14,7 @@ COMPUTE_WHOLE = "compute"
 
 MOVED_SHARE = 0.75
 """Of the larger of gain and loss: with less of it elsewhere, not most of it was moved."""
-LEAST_MOVED_SHARE = 0.02
+MIN_MOVED_SHARE = 0.02
 """Of the longer step: less is not worth a sentence."""
 
 
@@ -72,7 +72,7 @@ def moved(
     both = min(-removed, added)
     step = metrics.get("step_time_ms", Delta())
     longest = max(step.lhs or 0.0, step.rhs or 0.0)
-    is_move = both >= MOVED_SHARE * max(-removed, added) and both >= LEAST_MOVED_SHARE * longest
+    is_move = both >= MOVED_SHARE * max(-removed, added) and both >= MIN_MOVED_SHARE * longest
     ends = (min(changes, key=lambda name: changes[name]), max(changes, key=lambda n: changes[n]))
     is_known = all(is_shown(_change_of(name, metrics)) for name in ends)
     return Moved(removed, added, is_move and both > 0 and is_known)

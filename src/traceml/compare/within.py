@@ -16,17 +16,17 @@ from itertools import pairwise
 from operator import mul
 from statistics import fmean
 
-from traceml.compare.student import FEWEST_FREEDOM, Error
+from traceml.compare.student import MIN_DEGREES_OF_FREEDOM, Error
 from traceml.summaries.record import StepSeries
 
-MOST_BLOCKS = 64
-FEWEST_BLOCKS = 4
+MAX_BLOCKS = 64
+MIN_BLOCKS = 4
 """With fewer, their spread says nothing."""
-FEWEST_SWINGS = 4
+MIN_EFFECTIVE_BLOCKS = 4
 """With fewer, the interval is so wide that no change would ever be shown."""
 CLEAR_ERRORS = 1.0
 """Standard errors from which on a correlation of neighbouring blocks is taken for one."""
-MOST_CORRELATION = 0.97
+MAX_CORRELATION = 0.97
 """Beyond it a run is worth a step or two, and no correction is to be trusted."""
 
 
@@ -53,7 +53,7 @@ def error_of_mean(block_means: Sequence[float]) -> Error | None:
     if not math.isfinite(scale):
         return None
     blocks = _joined([block / scale for block in block_means])  # extreme numbers have no squares
-    if len(blocks) < FEWEST_BLOCKS:
+    if len(blocks) < MIN_BLOCKS:
         return None
     mean = fmean(blocks)
     error = _by_blocks([block - mean for block in blocks])
@@ -63,7 +63,7 @@ def error_of_mean(block_means: Sequence[float]) -> Error | None:
 def _by_count(series: StepSeries, mean_ms: float) -> Error | None:
     """For a summary without block means: from the number of independent steps it is worth."""
     stdev_ms, count = series.stdev_ms, series.effective_count
-    if mean_ms <= 0 or stdev_ms is None or count is None or count < FEWEST_FREEDOM + 1:
+    if mean_ms <= 0 or stdev_ms is None or count is None or count < MIN_DEGREES_OF_FREEDOM + 1:
         return None
     share = stdev_ms / mean_ms / math.sqrt(count)
     return Error(share, count - 1) if math.isfinite(share) and share >= 0 else None
@@ -71,7 +71,7 @@ def _by_count(series: StepSeries, mean_ms: float) -> Error | None:
 
 def _joined(blocks: Sequence[float]) -> Sequence[float]:
     """At most so many blocks; where a file has more, neighbours are taken together."""
-    length = math.ceil(len(blocks) / MOST_BLOCKS)
+    length = math.ceil(len(blocks) / MAX_BLOCKS)
     if length <= 1:
         return blocks
     starts = range(0, len(blocks) - length + 1, length)
@@ -85,7 +85,7 @@ def _by_blocks(around: Sequence[float]) -> Error:
     if correlation * math.sqrt(count) <= CLEAR_ERRORS:
         power = math.fsum(x * x for x in around) / (count - 1)  # of all swings, added up
         return Error(math.sqrt(power / count), count - 1)
-    swings = min(count - 1, max(FEWEST_SWINGS, round((count - 1) * (1 - correlation) ** 2)))
+    swings = min(count - 1, max(MIN_EFFECTIVE_BLOCKS, round((count - 1) * (1 - correlation) ** 2)))
     power = fmean(
         _power(around, swing) * _left_out(correlation, math.pi * swing / count)
         for swing in range(1, swings + 1)
@@ -100,7 +100,7 @@ def _correlation(around: Sequence[float]) -> float:
         return 0.0
     found = math.fsum(x * y for x, y in pairwise(around)) / total
     found += (1 + 3 * max(found, 0.0)) / len(around)
-    return min(max(found, 0.0), MOST_CORRELATION)
+    return min(max(found, 0.0), MAX_CORRELATION)
 
 
 def _power(around: Sequence[float], swing: int) -> float:
@@ -109,7 +109,7 @@ def _power(around: Sequence[float], swing: int) -> float:
     return 2 / len(around) * part * part
 
 
-@lru_cache(maxsize=MOST_BLOCKS * MOST_BLOCKS)
+@lru_cache(maxsize=MAX_BLOCKS * MAX_BLOCKS)
 def _cosine(count: int, swing: int) -> tuple[float, ...]:
     step = math.pi * swing / count
     return tuple(math.cos(step * (place + 0.5)) for place in range(count))

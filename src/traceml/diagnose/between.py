@@ -13,7 +13,7 @@ from traceml.model.quantities import count, duration, percent
 REMARK_SHARE = 0.10  # of the wall time: less would not be missed
 MIN_TIMES = 2  # once is no rhythm: the first one compiles, fills caches, makes folders
 MAX_FACTOR = 64
-LEAST_TOTAL_S = 1.0  # over the whole run: nobody tunes a run that lost less to it
+MIN_TOTAL_S = 1.0  # over the whole run: nobody tunes a run that lost less to it
 
 
 def work_between_steps(
@@ -104,7 +104,7 @@ def finding_of(
         return None
     usual_s = min(spent_s, seen.usual_s * seen.steps / seen.steps_seen)
     in_all_s = usual_s * facts.window.steps_analyzed
-    recurs = seen.steps >= MIN_TIMES and in_all_s >= LEAST_TOTAL_S
+    recurs = seen.steps >= MIN_TIMES and in_all_s >= MIN_TOTAL_S
     outweighs = recurs and usual_s > times.cpu_step_s
     compared = (
         f", more than the training itself ({duration(times.cpu_step_s)} per step)"

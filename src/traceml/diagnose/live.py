@@ -14,7 +14,7 @@ from traceml.diagnose.engine import diagnose
 from traceml.diagnose.explain import has_verdict
 from traceml.diagnose.rules import warmup
 from traceml.facts.facts import Facts
-from traceml.facts.lately import FEWEST_STEPS, Lately, since_step
+from traceml.facts.lately import MIN_STEPS, Lately, since_step
 from traceml.model.evidence import Evidence, as_number
 from traceml.model.finding import Finding, Section, Severity
 from traceml.model.quantities import count
@@ -104,7 +104,7 @@ class LiveDiagnosis:
 
 def update(before: LiveDiagnosis, lately: Lately) -> LiveDiagnosis:
     """What to show after another look at the last steps; too few steps change nothing."""
-    if lately.window.window.steps_analyzed < FEWEST_STEPS:
+    if lately.window.window.steps_analyzed < MIN_STEPS:
         return before
     return LiveDiagnosis(
         {

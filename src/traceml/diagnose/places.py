@@ -10,7 +10,7 @@ from traceml.model.evidence import Piece, as_number, as_words
 from traceml.model.failure import FailureReport
 from traceml.model.phase import Phase
 
-LONGEST_MESSAGE = 300
+MAX_MESSAGE_CHARS = 300
 MAX_RANKS = 8
 """In one sentence."""
 
@@ -60,8 +60,8 @@ def numbered(step: int, is_logged: bool) -> str:
 def words(report: FailureReport) -> str:
     """The exception, on one line."""
     text = " ".join(report.message.split())
-    if len(text) > LONGEST_MESSAGE:
-        text = text[: LONGEST_MESSAGE - 1] + "…"
+    if len(text) > MAX_MESSAGE_CHARS:
+        text = text[: MAX_MESSAGE_CHARS - 1] + "…"
     return f"{report.error}: {text}" if text else report.error
 
 

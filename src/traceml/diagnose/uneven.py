@@ -28,7 +28,7 @@ MORE_WORK = 0.50  # of the others' CPU time: a shared cache makes equal ranks di
 ALWAYS_LAST = 0.95  # of the steps: by chance no rank of equals is the slowest so often …
 MIN_STEPS_LAST = 8  # … in so many of them
 TOLD = 0.25  # of the excess: a smaller part of it is no reason worth a word
-MOST_NAMED = 4
+MAX_NAMED = 4
 
 CAUSES: Mapping[Kind, tuple[Phase, ...]] = {
     Kind.INPUT_STRAGGLER: (Phase.INPUT,),
@@ -213,8 +213,8 @@ def named(ranks: tuple[int, ...]) -> str:
     """Ranks as people say them: `rank 1`, `ranks 2 and 3`."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
-    if len(ranks) > MOST_NAMED:
-        shown = ", ".join(str(rank) for rank in ranks[:MOST_NAMED])
+    if len(ranks) > MAX_NAMED:
+        shown = ", ".join(str(rank) for rank in ranks[:MAX_NAMED])
         return f"{count(len(ranks), 'rank')} ({shown}, …)"
     return f"ranks {', '.join(str(rank) for rank in ranks[:-1])} and {ranks[-1]}"
 

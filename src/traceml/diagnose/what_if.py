@@ -25,7 +25,7 @@ from traceml.model.finding import Finding, Kind
 from traceml.model.phase import Phase
 from traceml.model.quantities import duration
 
-LEAST_SHARE = 0.001  # of the step: a smaller change is no change
+MIN_SHARE = 0.001  # of the step: a smaller change is no change
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ def _predict(facts: Facts, finding: Finding, budget: _Budget) -> WhatIf | None:
     if not step_s or saved_s is None:
         return None
     saved_s = budget.take(finding, saved_s, step_s)
-    if saved_s < LEAST_SHARE * step_s:
+    if saved_s < MIN_SHARE * step_s:
         return None
     words = remedy.words.format(ranks=named(finding.ranks) if finding.ranks else "every rank")
     return WhatIf(finding, words, step_s, max(0.0, step_s - saved_s))

@@ -10,7 +10,7 @@ from traceml.facts.step_table import Floats, StepTable
 
 MAX_STEPS = 3  # so many odd steps are an accident; more of them are how the run goes
 MAX_SHARE = 0.05  # of the steps: in a shorter run no single step can be told from the others
-MOST = 0.5  # of the lost time: with less of it in them, the other steps are the story
+MIN_SHARE_OF_LOST_TIME = 0.5  # with less of it in the few steps, the other steps are the story
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def few_steps(parts: StepTable, lost_s: Floats, whole_s: Floats | None = None) -
     whole = whole.max(axis=0)
     latest = np.argsort(-lost, kind="stable")[:most]
     held = np.cumsum(lost[latest])
-    enough = np.flatnonzero(held >= MOST * lost.sum())
+    enough = np.flatnonzero(held >= MIN_SHARE_OF_LOST_TIME * lost.sum())
     if not held[-1] or not len(enough):
         return None
     few = np.sort(latest[: int(enough[0]) + 1])

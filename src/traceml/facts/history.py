@@ -23,12 +23,12 @@ from traceml.store.sampled import GPU, HOST, PROCESS, SampleTable
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-MOST_METRICS = 50
-MOST_VALUES = 1000
+MAX_METRICS = 50
+MAX_VALUES = 1000
 """Of one metric: more than a picture is wide."""
 NEARLY_ALL = 0.9
 """Of the buckets: so many should hold a step that was timed on the GPU …"""
-FEWEST_BUCKETS = 16
+MIN_BUCKETS = 16
 """… as long as so many of them are left."""
 
 
@@ -158,7 +158,7 @@ def _counted(ranks: Sequence[RankBuckets], name: str) -> Floats:
 def _groups(timed: Floats, taken: Floats, seen: Ints) -> int:
     """How many buckets to take together, so that nearly all have a step that was timed."""
     merged = 1
-    while len(seen) // merged > FEWEST_BUCKETS:
+    while len(seen) // merged > MIN_BUCKETS:
         starts = np.flatnonzero(np.diff(seen // merged, prepend=-1))
         has_timed, has_any = (
             np.add.reduceat(table[:, seen], starts, axis=1) > 0 for table in (timed, taken)
@@ -247,7 +247,7 @@ def _columns(names: Sequence[str], table: Floats) -> dict[str, Floats]:
 def metric_histories(logged: Mapping[str, Sequence[Logged]]) -> tuple[MetricHistory, ...]:
     """The logged metrics, losses first, each thinned to what a picture can show."""
     names = sorted(logged, key=lambda name: ("loss" not in name.lower(), name))
-    return tuple(_metric(name, logged[name]) for name in names[:MOST_METRICS])
+    return tuple(_metric(name, logged[name]) for name in names[:MAX_METRICS])
 
 
 def _metric(name: str, lives: Sequence[Logged]) -> MetricHistory:
@@ -257,7 +257,7 @@ def _metric(name: str, lives: Sequence[Logged]) -> MetricHistory:
         steps, latest = np.unique(steps[::-1], return_index=True)
         values = values[::-1][latest]
     values = np.where(np.isfinite(values), values, np.nan)
-    starts = np.arange(0, len(steps), -(-len(steps) // MOST_VALUES))
+    starts = np.arange(0, len(steps), -(-len(steps) // MAX_VALUES))
     known = np.isfinite(values)
     sums = np.add.reduceat(np.where(known, values, 0.0), starts)
     counts = np.add.reduceat(known.astype(np.int64), starts)

@@ -12,7 +12,7 @@ from traceml.facts.step_table import MAJORITY, Floats, StepTable
 from traceml.facts.times import StepTimes
 from traceml.model.phase import Phase
 
-FEWEST_STEPS = 8  # with fewer steps timed on all ranks at once, the ranks' means say more
+MIN_STEPS = 8  # with fewer steps timed on all ranks at once, the ranks' means say more
 LOCKSTEP_SHARE = 0.01  # ranks that wait for each other cannot drift apart: only their ends differ …
 LOCKSTEP_STEPS = 2.0  # … by about a step
 
@@ -74,7 +74,7 @@ def job_of(parts: StepTable, times: Sequence[StepTimes]) -> Job:
 def timed_together(table_s: Floats) -> npt.NDArray[np.bool_] | None:
     """The steps that were timed on every rank; `None` where they are too few to stand for all."""
     complete = np.asarray(np.isfinite(table_s).all(axis=0))
-    enough = min(FEWEST_STEPS, table_s.shape[1])
+    enough = min(MIN_STEPS, table_s.shape[1])
     return complete if np.count_nonzero(complete) >= enough else None
 
 

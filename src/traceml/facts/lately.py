@@ -15,10 +15,10 @@ from traceml.model.phase import Phase
 from traceml.store.recent import WINDOW_STEPS, only
 from traceml.store.records import RunRecords
 
-MOST_WARMUP = WINDOW_STEPS // 10  # the tenth of a full window, from its first seconds on
-FEWEST_STEPS = 8  # fewer since a change say little about how the run is now
+MAX_WARMUP_STEPS = WINDOW_STEPS // 10  # the tenth of a full window, from its first seconds on
+MIN_STEPS = 8  # fewer since a change say little about how the run is now
 STALL = 3.0  # times the median: a step that stands out like this …
-FEWEST_STALLS = 2  # … proves nothing by itself
+MIN_STALLS = 2  # … proves nothing by itself
 PRESENCE = 0.5  # of a phase's mean: so much of it shows that it takes its time already
 FLOOR_S = 1e-6  # under a phase that took nothing at first, so that its growth has a ratio
 
@@ -35,7 +35,7 @@ class Lately:
 
 def gather_lately(records: RunRecords) -> Lately:
     """The facts of the last steps of a run."""
-    window = gather(records, MOST_WARMUP)
+    window = gather(records, MAX_WARMUP_STEPS)
     if window.parts is None:
         return Lately(window, window)
     step_s, numbers = _over_ranks(window.parts.step(), window.parts.numbers)
@@ -81,10 +81,10 @@ def _since_the_pace_changed(step_s: Floats, numbers: Ints) -> slice:
         0 if slower is None else int(np.searchsorted(numbers, slower.onset_step)),
         0 if faster is None else int(np.searchsorted(numbers, faster.onset_step)) + 1,
     )
-    return slice(first if len(numbers) - first >= FEWEST_STEPS else 0, None)
+    return slice(first if len(numbers) - first >= MIN_STEPS else 0, None)
 
 
 def _lone_stall(step_s: Floats) -> int | None:
     """Where the only step lies that took far longer than the others."""
     stalls = np.flatnonzero(step_s > STALL * np.median(step_s))
-    return int(stalls[0]) if 0 < len(stalls) < FEWEST_STALLS else None
+    return int(stalls[0]) if 0 < len(stalls) < MIN_STALLS else None

@@ -14,11 +14,11 @@ from traceml.facts.sums import block_length
 Floats = npt.NDArray[np.float64]
 
 PERCENTILES = (1, 5, 25, 50, 75, 95, 99)
-MOST_LAGS = 12
+MAX_LAGS = 12
 SLOWDOWN_RATIO = 1.10  # a smaller shift is not worth a sentence
 SLOWDOWN_ERRORS = 6.0  # standard errors: the best of all splits of pure noise reaches about four
-SHORTEST_SEGMENT = 0.05  # of the steps, and …
-FEWEST_SEGMENT_STEPS = 5
+MIN_SEGMENT_SHARE = 0.05  # of the steps, and …
+MIN_SEGMENT_STEPS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def describe(step_s: Floats, parts: Mapping[str, tuple[float, ...]] | None = Non
     """Reduce a series of step times without gaps; at least one."""
     steps = len(step_s)
     correlation = _autocorrelation(step_s)
-    lags = [1 << power for power in range(MOST_LAGS) if (1 << power) <= steps // 4]
+    lags = [1 << power for power in range(MAX_LAGS) if (1 << power) <= steps // 4]
     block_steps = block_length(steps)
     blocks = steps // block_steps
     means = step_s[: blocks * block_steps].reshape(blocks, block_steps).mean(axis=1)
@@ -83,7 +83,7 @@ def find_slowdown(step_s: Floats, numbers: npt.NDArray[np.int64]) -> Slowdown | 
     outside their errors and when the medians moved too, so that a few long stalls are none.
     """
     steps = len(step_s)
-    shortest = max(FEWEST_SEGMENT_STEPS, math.ceil(steps * SHORTEST_SEGMENT))
+    shortest = max(MIN_SEGMENT_STEPS, math.ceil(steps * MIN_SEGMENT_SHARE))
     if steps < 2 * shortest:
         return None
     sizes = np.arange(1, steps)

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceml.facts.job import FEWEST_STEPS, Job, row_means, timed_together
+from traceml.facts.job import MIN_STEPS, Job, row_means, timed_together
 from traceml.facts.series import describe, find_slowdown
 from traceml.facts.step_table import Floats, Ints
 from traceml.facts.thread_time import ThreadTime
 from traceml.facts.times import StepTimes
 from traceml.model.phase import COMPUTE, Phase
 
-SMALLEST_SHARE = 0.05  # of the others' work: ranks are never closer than that to perfectly even
+MIN_EXCESS_SHARE = 0.05  # of the others' work: ranks are never closer than that to perfectly even
 FEW_STEPS = 3  # so many odd steps are an accident; an excess must be more than twice what they hold
 BLOCKS = 8  # of a run: spells of contention last seconds, so that not all of them share one …
 MIN_BLOCK_STEPS = 5  # … and fewer steps would be chance
@@ -88,7 +88,7 @@ def find_stragglers(
     if not np.isfinite(own).all():
         return ()
     typical, excess = median_of_others(whole), own - median_of_others(own)
-    suspects = np.flatnonzero(excess > SMALLEST_SHARE * typical)
+    suspects = np.flatnonzero(excess > MIN_EXCESS_SHARE * typical)
     if not len(suspects):
         return ()
     doubt = _Doubt.of(job.own_s(), job.parts.numbers)
@@ -297,7 +297,7 @@ class _Doubt:
     def recurs(self, row: int) -> bool:
         """Whether the rank is late again and again rather than in a few odd steps."""
         series = self.differences[row]
-        if len(series) < FEWEST_STEPS:
+        if len(series) < MIN_STEPS:
             return False
         few = np.partition(series, -FEW_STEPS)[-FEW_STEPS:]
         return bool(series.sum() > 2 * np.maximum(few, 0).sum())

@@ -18,13 +18,13 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-FEWEST_READINGS = 8  # fewer are too few blocks to have a head, a middle and a tail
+MIN_READINGS = 8  # fewer are too few blocks to have a head, a middle and a tail
 BLOCKS = 12  # the first is left out: allocators and compilers settle in it
 FLOOR = 0.25  # of a block's readings lie at or below its floor: peaks are rarer than the rest
 GOES_ON = 0.75  # of the whole growth's speed, lately: 1 in a leak, 2/3 at most in a logarithm
 STILL = 0.4  # of that speed within the last third: 1 in a leak, 0 where a stair has ended
 CLEAR = 4.0  # times what the floors scatter around the growth
-FEWEST_RISING = 3  # blocks: one or two steps up are an allocator's, not a leak's
+MIN_RISING = 3  # blocks: one or two steps up are an allocator's, not a leak's
 RISING = 0.02  # of the whole rise: a block that rises by less stands still
 STEADY = 0.75  # of the blocks since the onset rise in a leak that is beyond doubt
 STEADY_READINGS = 12  # … which needs a reading in every block
@@ -63,7 +63,7 @@ def find_trend(numbers: Ints, times_s: Floats, sizes: Ints) -> Trend | None:
     however long these take. The growth is judged by differences alone, so that memory which is
     always there changes nothing.
     """
-    if len(sizes) < FEWEST_READINGS:
+    if len(sizes) < MIN_READINGS:
         return None
     lowest = int(sizes.min())
     floors, places = _floors(sizes - lowest, numbers)
@@ -142,7 +142,7 @@ def _growth(floors: Floats, places: Floats, onset: int, scatter: float, readings
         rise >= CLEAR * scatter
         and lately >= GOES_ON * speed
         and (tail[-1] - tail[0]) / (places[-1] - places[-third]) >= STILL * lately
-        and rising.sum() >= FEWEST_RISING
+        and rising.sum() >= MIN_RISING
     )
     if not is_likely:
         return Growth.NONE

@@ -7,10 +7,10 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-MOST = 0.10  # a longer slow beginning is no warm-up: it is how the run was
+MAX_WARMUP_SHARE = 0.10  # a longer slow beginning is no warm-up: it is how the run was
 CLEARLY_SLOWER = 1.5  # times the typical step: compilers and allocators cost multiples, not shares
 SPREADS = 6.0  # … and outside what the later steps do by themselves
-FEWEST_STEPS = 3  # with fewer, nothing says which step is the odd one
+MIN_STEPS = 3  # with fewer, nothing says which step is the odd one
 
 
 def warmup_steps(step_s: npt.NDArray[np.float64], earlier: int = 0, most: int | None = None) -> int:
@@ -20,10 +20,10 @@ def warmup_steps(step_s: npt.NDArray[np.float64], earlier: int = 0, most: int | 
     happens again and again stays in. Warm-up is where training begins: `most` counts from there,
     and `earlier` steps of it are not among these.
     """
-    if len(step_s) < FEWEST_STEPS:
+    if len(step_s) < MIN_STEPS:
         return 0
-    most = math.ceil(len(step_s) * MOST) if most is None else min(most, len(step_s) // 2)
-    most -= earlier
+    by_default = math.ceil(len(step_s) * MAX_WARMUP_SHARE)
+    most = (by_default if most is None else min(most, len(step_s) // 2)) - earlier
     if most <= 0:
         return 0
     later = step_s[most:][np.isfinite(step_s[most:])]

@@ -20,9 +20,9 @@ TONES: dict[str, Tone] = {
     Status.INCONCLUSIVE.value: "warn",
     Status.NO_CHANGE.value: "info",
 }
-MOST_ROWS = 40
+MAX_ROWS = 40
 """Differences of one group that are listed; the JSON file has them all."""
-MOST_RANKS = 16
+MAX_RANKS = 16
 INDENT = 2
 """Spaces by which the text shows that a row is a part of the one above."""
 NO_BREAK = "\u00a0"
@@ -216,8 +216,8 @@ def _ranks(comparison: Comparison) -> Part | None:
 
 
 def _straggler(opening: str, straggler: Straggler) -> Row:
-    shown = ", ".join(map(str, straggler.ranks[:MOST_RANKS]))
-    more = "…" if straggler.ranks[MOST_RANKS:] else ""
+    shown = ", ".join(map(str, straggler.ranks[:MAX_RANKS]))
+    more = "…" if straggler.ranks[MAX_RANKS:] else ""
     tone: Tone = "warn" if opening.startswith("New") else "good"
     return Row((opening, cell(straggler.status), shown + more), tone)
 
@@ -228,7 +228,7 @@ def _different(comparison: Comparison) -> Part | None:
     tables = () if lineage is None else tuple(_groups(lineage))
     stat = (comparison.code_stat or "").splitlines()
     if stat:
-        rows = tuple(Row((cell(text),)) for text in stat[:MOST_ROWS])
+        rows = tuple(Row((cell(text),)) for text in stat[:MAX_ROWS])
         tables = (*tables, Table("code-stat-table", "What changed in the code", ("File",), rows))
     note = None if lineage is None else _not_compared(lineage)
     if not tables and note is None:
@@ -240,9 +240,9 @@ def _groups(lineage: LineageComparison) -> Iterator[Table]:
     for group, listed in lineage.differences.items():
         rows = tuple(
             Row((cell(found.name), _value(found.lhs), _value(found.rhs)))
-            for found in listed[:MOST_ROWS]
+            for found in listed[:MAX_ROWS]
         )
-        hidden = len(listed) - MOST_ROWS
+        hidden = len(listed) - MAX_ROWS
         note = f"{count(hidden)} more, in the JSON file." if hidden > 0 else None
         title = _TITLES.get(group, group)
         yield Table(f"different-{group}", title, ("", "A", "B"), rows, note)

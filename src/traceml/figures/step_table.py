@@ -11,7 +11,7 @@ from traceml.figures.words import cell
 from traceml.model.quantities import NOT_MEASURED, count, milliseconds, percent
 from traceml.summaries.record import Global, Place, SectionSummary
 
-MOST_RANKS = 16
+MAX_RANKS = 16
 
 COLUMNS = {
     "Dataloader Fetch": "input_wait_ms",
@@ -68,10 +68,10 @@ def rank_table(section: SectionSummary) -> Table | None:
     }
     rows = tuple(
         Row((f"rank {cell(name)}", *(milliseconds(metrics.get(key)) for key in shown.values())))
-        for name, metrics in slowest[:MOST_RANKS]
+        for name, metrics in slowest[:MAX_RANKS]
     )
-    hidden = len(ranks) > MOST_RANKS
-    note = f"The slowest {MOST_RANKS} of {count(len(ranks))} ranks." if hidden else None
+    hidden = len(ranks) > MAX_RANKS
+    note = f"The slowest {MAX_RANKS} of {count(len(ranks))} ranks." if hidden else None
     return Table("rank-table", "Ranks, the slowest first", ("Rank", *shown), rows, note)
 
 

@@ -23,10 +23,10 @@ from traceml.store.folder import EARLIER_OUTPUT, OUTPUT
 LAST_OUTPUT_S = 0.5
 """How long a grandchild that keeps the stream open may hold up the end; a silent one and a
 talkative one alike: what we wait for it is added up."""
-MOST_ON_ITS_WAY = 1 << 20
+MAX_IN_FLIGHT_BYTES = 1 << 20
 """No pipe and no terminal holds more than this: what comes after it was printed after the end."""
 
-MOST_IN_A_FILE = 512 << 20
+MAX_FILE_BYTES = 512 << 20
 """A live view keeps the output unasked: it must not take the disk that checkpoints need."""
 
 PATIENCE_S = 0.1
@@ -111,7 +111,7 @@ class KeptOutput:
 
     def _pieces(self, source: int) -> Iterator[bytes]:
         """What comes, to the end of the stream, or of the command and what it had printed."""
-        patience_s, expected = LAST_OUTPUT_S, MOST_ON_ITS_WAY
+        patience_s, expected = LAST_OUTPUT_S, MAX_IN_FLIGHT_BYTES
         while expected > 0:
             ready, _, _ = select.select([source, self._over], [], [])
             is_over = self._over in ready
@@ -146,11 +146,11 @@ class KeptOutput:
 
     def _make_room(self, file: int) -> None:
         """Set a full file aside, in the place of the one before it; raises OSError."""
-        if os.fstat(file).st_size < MOST_IN_A_FILE:
+        if os.fstat(file).st_size < MAX_FILE_BYTES:
             return
         earlier = self._folder / EARLIER_OUTPUT
         if not earlier.exists():
-            say(f"the script prints much: the last {MOST_IN_A_FILE >> 20} MiB of it are kept")
+            say(f"the script prints much: the last {MAX_FILE_BYTES >> 20} MiB of it are kept")
         (self._folder / OUTPUT).replace(earlier)
         self._file = self._open_file()
         os.close(file)

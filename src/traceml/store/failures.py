@@ -24,7 +24,7 @@ from traceml.store.regular_files import read_regular
 SEEN = "agent_saw.json"
 STACKS = "stacks"
 """A folder in the run's, for the stacks of ranks that stood still."""
-MOST_STACK_BYTES = 1 << 20
+MAX_STACK_BYTES = 1 << 20
 
 _decoder = msgspec.json.Decoder(AgentSaw)
 
@@ -130,7 +130,7 @@ def keep_stacks(folder: Path, rank: int, pid: int, content: bytes) -> str:
     """Keep a rank's stacks with the run; returns the file's name in the run folder."""
     (folder / STACKS).mkdir(exist_ok=True)
     name = f"{STACKS}/rank-{rank}-{pid}.txt"
-    write_atomically(folder / name, content[-MOST_STACK_BYTES:])
+    write_atomically(folder / name, content[-MAX_STACK_BYTES:])
     return name
 
 

@@ -49,7 +49,7 @@ every second, and every few seconds after some hours."""
 
 PRIVATE = 0o700
 """The mode of a run's folder: output and parameters are its owner's to show."""
-_LONGEST_NAME = 200
+_MAX_NAME_BYTES = 200
 """In bytes: file systems take 255, and the files of comparisons are named after two runs."""
 
 
@@ -76,8 +76,8 @@ def create(logs_folder: Path, name: str, overwrite: bool) -> Path:
     if not is_run_name(name):
         raise UsageError(
             f"{name!r} cannot be a run name: a run name is a folder's name under the logs folder, "
-            f"1 to {_LONGEST_NAME} printable characters without slashes, not beginning with a dot, "
-            "a dash or a blank; choose another --run-name"
+            f"1 to {_MAX_NAME_BYTES} printable characters without slashes, not beginning with a "
+            "dot, a dash or a blank; choose another --run-name"
         )
     folder = logs_folder.absolute() / name
     if overwrite and folder.exists():
@@ -99,7 +99,7 @@ def is_run_name(name: str) -> bool:
         and not any(character in name for character in "/\\")
         and not name.startswith((".", "-"))
         and name == name.strip()
-        and 1 <= len(name.encode()) <= _LONGEST_NAME
+        and 1 <= len(name.encode()) <= _MAX_NAME_BYTES
     )
 
 

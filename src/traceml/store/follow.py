@@ -26,10 +26,10 @@ from traceml.store.sampled import FollowedSamples, SampleTable
 
 T = TypeVar("T")
 
-MOST_BUCKETS = 1024
-MOST_CELLS = 1 << 16
+MAX_BUCKETS = 1024
+MAX_CELLS = 1 << 16
 """Buckets of all ranks together: beyond 64 ranks each has fewer."""
-FEWEST_BUCKETS = 64
+MIN_BUCKETS = 64
 ATTEMPTS = 5
 """A segment is folded once in thousands of steps: twice in a row is chance enough."""
 READERS = 2
@@ -82,7 +82,7 @@ class RunFollower:
         self._begin()
 
     def _begin(self) -> None:
-        self._grid = Grid(0, 1, MOST_BUCKETS)
+        self._grid = Grid(0, 1, MAX_BUCKETS)
         self._processes: dict[str, FollowedProcess] = {}
         self._logs: dict[str, FollowedMetrics] = {}
         self._samples = FollowedSamples(self._folder)
@@ -164,7 +164,7 @@ class RunFollower:
     def _grown(self) -> Grid:
         """The grid on which everything has room."""
         buckets, length = self._grid.buckets, self._grid.length
-        while buckets > FEWEST_BUCKETS and buckets * len(self._lanes) > MOST_CELLS:
+        while buckets > MIN_BUCKETS and buckets * len(self._lanes) > MAX_CELLS:
             buckets //= 2
         needed = max((lane.written for lane in self._lanes), default=0)
         while buckets * length < needed:

@@ -11,7 +11,7 @@ from traceml.store.regular_files import read_regular
 
 STATE = "live.json"
 CHANGES = "live.jsonl"
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 """About two thousand changes; after that the older half goes."""
 
 
@@ -27,7 +27,7 @@ class LiveFiles:
         if not changes:
             return
         size = append_lines(self._changes, b"".join(change + b"\n" for change in changes))
-        if size > MOST_BYTES:
+        if size > MAX_BYTES:
             lines = read_regular(self._changes).splitlines(keepends=True)
             write_atomically(self._changes, b"".join(lines[len(lines) // 2 :]))
 

@@ -28,7 +28,7 @@ MAX_PARAM_LETTERS = 2 << 20
 """Of all parameters together: about two megabytes on disk."""
 MAX_OTHER_LINES = 8192
 """Losses, artifacts, exceptions and settings; of more, the first and the last ones stay."""
-MOST_HISTORY = 4096
+MAX_HISTORY_VALUES = 4096
 """Values of a loss or a gradient norm that are kept one by one."""
 _WITH_HISTORY = re.compile(r"loss|grad[a-z]*[ ./_-]*norm", re.IGNORECASE)
 _SETTING_KINDS = {name: get_args(kind)[0] for name, kind in get_type_hints(Settings).items()}
@@ -139,7 +139,7 @@ class _Totals:
         """When the last value came, its step, and the value."""
         self.first_not_finite: tuple[int, int | None] = (_NEVER_NS, None)
         """When the first value came that is no number, and its step."""
-        self.history: deque[tuple[int, float]] = deque(maxlen=MOST_HISTORY)
+        self.history: deque[tuple[int, float]] = deque(maxlen=MAX_HISTORY_VALUES)
 
     def add(self, value: float, step: int | None, unix_ns: int) -> None:
         """One more value; what is not finite is counted and kept out of the mean."""

@@ -10,8 +10,8 @@ from traceml.model.printable import printable
 from traceml.store.folder import OUTPUT
 from traceml.store.regular_files import open_regular, stat_regular
 
-MOST_LINES = 200
-MOST_COLUMNS = 1000
+MAX_LINES = 200
+MAX_COLUMNS = 1000
 TAIL_BYTES = 1 << 16
 
 _TOKEN = re.compile(
@@ -41,7 +41,7 @@ class FollowedOutput:
         known = found.st_ino, found.st_size, found.st_mtime_ns
         try:
             if known != self._known:
-                self.lines, self._known = last_lines(self._path, MOST_LINES), known
+                self.lines, self._known = last_lines(self._path, MAX_LINES), known
         except OSError:  # gone, or replaced by what is no file
             return
 
@@ -86,7 +86,7 @@ class _Screen:
 
     def write(self, text: str) -> None:
         line = self.lines[self._row]
-        text = text[: max(0, MOST_COLUMNS - self._column)]
+        text = text[: max(0, MAX_COLUMNS - self._column)]
         line.extend(" " * (self._column - len(line)))
         line[self._column : self._column + len(text)] = text
         self._column += len(text)
@@ -99,7 +99,7 @@ class _Screen:
         elif character == "\b":
             self._column = max(0, self._column - 1)
         else:
-            self._column = min(MOST_COLUMNS, (self._column // 8 + 1) * 8)
+            self._column = min(MAX_COLUMNS, (self._column // 8 + 1) * 8)
 
     def command(self, name: str, arguments: str) -> None:
         first = arguments.split(";")[0]
@@ -111,11 +111,11 @@ class _Screen:
             row = max(self._row, min(lowest, self._row + (count or 1)))
             self._move_to(row, 0 if name == "E" else self._column)
         elif name == "C":
-            self._column = min(MOST_COLUMNS, self._column + (count or 1))
+            self._column = min(MAX_COLUMNS, self._column + (count or 1))
         elif name == "D":
             self._column = max(0, self._column - (count or 1))
         elif name == "G":
-            self._column = min(MOST_COLUMNS, max(0, (count or 1) - 1))
+            self._column = min(MAX_COLUMNS, max(0, (count or 1) - 1))
         elif name == "K":
             self._erase(count or 0)
 

@@ -31,13 +31,13 @@ from traceml.store.step_records import incomplete_so_far, is_incomplete, step_nu
 
 WINDOW_STEPS = 100
 WINDOW_S = 10.0
-MOST_STEPS = 1_000
+MAX_STEPS = 1_000
 """Faster loops are judged by so many steps, so that a look at eight ranks stays within ten ms."""
-MOST_SAMPLES = 60
-MOST_REPORTS = 64
-MOST_LOGGED = MOST_STEPS
+MAX_SAMPLES = 60
+MAX_REPORTS = 64
+MAX_LOGGED = MAX_STEPS
 MAX_UNREAD_BYTES = 4 << 20
-MAX_LOGGED_VALUES = 16 * MOST_LOGGED
+MAX_LOGGED_VALUES = 16 * MAX_LOGGED
 """Losses and gradient norms, however many names they have."""
 MAX_BURSTS = 8
 """Looks at stacks: more than the first ones lie farther back than a window."""
@@ -103,12 +103,12 @@ class Recent:
         self._tails: dict[Path, _Tail] = {}
         self._ended: dict[int, int] = {}
         """How many steps each rank had taken when its last process ended."""
-        self._samples: deque[Sample] = deque(maxlen=MOST_SAMPLES)
-        self._reports: deque[bytes] = deque(maxlen=MOST_REPORTS)
+        self._samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
+        self._reports: deque[bytes] = deque(maxlen=MAX_REPORTS)
         self._unread: deque[bytes] = deque()
         """Metric messages that nobody has looked into yet."""
         self._unread_bytes = 0
-        self._logged: deque[dict[str, Any]] = deque(maxlen=MOST_LOGGED)
+        self._logged: deque[dict[str, Any]] = deque(maxlen=MAX_LOGGED)
         self._params = logged.Params()
         self._settings: dict[int, Settings | None] = {}
         """By process: what it last said that it trains with."""
@@ -159,7 +159,7 @@ class Recent:
         """Keep a metric message, and of all of them the last so many bytes."""
         self._unread.append(message)
         self._unread_bytes += len(message)
-        while len(self._unread) > MOST_LOGGED or self._unread_bytes > MAX_UNREAD_BYTES:
+        while len(self._unread) > MAX_LOGGED or self._unread_bytes > MAX_UNREAD_BYTES:
             self._unread_bytes -= len(self._unread.popleft())
 
     def see(self, seen: AgentSaw) -> None:
@@ -252,4 +252,4 @@ def _first_in_window(steps: npt.NDArray[Any]) -> int:
     recent_ns = int(steps["start_ns"][-1]) - int(WINDOW_S * 1e9)
     recent = int(np.searchsorted(steps["start_ns"], recent_ns))
     first = min(recent, len(steps) - WINDOW_STEPS)
-    return max(0, first, len(steps) - MOST_STEPS)
+    return max(0, first, len(steps) - MAX_STEPS)

@@ -28,9 +28,9 @@ from traceml.store.rings import Head, RingReader, open_records, parse_head, unre
 SEGMENT_STEPS = 28_672
 KEEP_SEGMENTS = 5
 """Full segments at full resolution: about 140,000 steps, 37 MB."""
-MOST_BLOCKS = 8_192
+MAX_BLOCKS = 8_192
 """About 7 MB; beyond it, neighbouring blocks are merged."""
-MOST_MESSAGE_BYTES = 8 << 20
+MAX_MESSAGE_BYTES = 8 << 20
 
 _HEAD_BYTES = 1 << 16
 """Enough for the head of any record file."""
@@ -138,7 +138,7 @@ class RankFiles:
     def _fold_oldest(self) -> None:
         oldest = self._segments[0]
         older, folded = self.read_blocks(), folding.fold(_read_steps(oldest))
-        if len(older) + len(folded) > MOST_BLOCKS:
+        if len(older) + len(folded) > MAX_BLOCKS:
             # Among themselves: if we die before the segment is gone, no block may reach into it.
             older = folding.merge_pairs(older)
         write_atomically(self._blocks[layout.VERSION], np.concatenate([older, folded]).tobytes())
@@ -161,7 +161,7 @@ class RankFiles:
             self._next_message = logged.last_number(self._messages)
             raise
         self._next_message = messages[-1][0]
-        if size > MOST_MESSAGE_BYTES:
+        if size > MAX_MESSAGE_BYTES:
             write_atomically(self._messages, logged.thin(read_regular(self._messages)))
 
     # Reading

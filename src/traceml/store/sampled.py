@@ -18,8 +18,8 @@ from traceml.store.samples import FILE_NAME
 
 Floats = npt.NDArray[np.float64]
 
-MOST_MOMENTS = 600
-_MOST_ROWS = 2 * MOST_MOMENTS
+MAX_MOMENTS = 600
+_MAX_ROWS = 2 * MAX_MOMENTS
 """Samples that are kept: two of them make a moment."""
 HOST = tuple(field.name for field in fields(HostSample))
 PROCESS = tuple(f.name for f in fields(ProcessSample) if f.name not in ("rank", "pid"))
@@ -58,8 +58,8 @@ class FollowedSamples:
 
     def _forget(self) -> None:
         self._seen, self._stride = 0, 1
-        self._unix_s = np.full(_MOST_ROWS, np.nan)
-        self._values = np.full((_MOST_ROWS, len(HOST)), np.nan)
+        self._unix_s = np.full(_MAX_ROWS, np.nan)
+        self._values = np.full((_MAX_ROWS, len(HOST)), np.nan)
         self._places: dict[tuple[str, int], int] = {}
         self._labels: dict[tuple[str, int], int | str] = {}
 
@@ -68,7 +68,7 @@ class FollowedSamples:
         lines, is_anew = self._lines.look()
         if is_anew:
             self._forget()
-        while self._seen + len(lines) > _MOST_ROWS * self._stride:
+        while self._seen + len(lines) > _MAX_ROWS * self._stride:
             self._halve()
         for place in range(-self._seen % self._stride, len(lines), self._stride):
             for sample in decode_lines(lines[place : place + 1], _decoder):
@@ -81,7 +81,7 @@ class FollowedSamples:
         if not len(rows):
             return None
         values, unix_s = self._values[rows], self._unix_s[rows]
-        if len(rows) > MOST_MOMENTS:
+        if len(rows) > MAX_MOMENTS:
             values, unix_s = _in_pairs(values), unix_s[::2]
         found: dict[str, dict[int, tuple[int | str, Floats]]] = {"process": {}, "gpu": {}}
         for (kind, number), place in self._places.items():
@@ -111,12 +111,12 @@ class FollowedSamples:
         place = self._places.get(who)
         if place is None:
             place = self._places[who] = self._values.shape[1]
-            more = np.full((_MOST_ROWS, len(values)), np.nan)
+            more = np.full((_MAX_ROWS, len(values)), np.nan)
             self._values = np.hstack([self._values, more])
         self._values[row, place : place + len(values)] = values
 
     def _halve(self) -> None:
-        half = _MOST_ROWS // 2
+        half = _MAX_ROWS // 2
         for table in (self._values, self._unix_s):
             table[:half] = table[::2]
             table[half:] = np.nan

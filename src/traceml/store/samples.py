@@ -13,7 +13,7 @@ from traceml.store.json_lines import decode_lines
 from traceml.store.regular_files import read_regular, stat_regular
 
 FILE_NAME = "samples.jsonl"
-MOST_SAMPLES = 16_384
+MAX_SAMPLES = 16_384
 """Four and a half hours at one a second, about 10 MB; after that every second one goes."""
 MAX_BYTES = 16 << 20
 """Likewise: on a node with many GPUs the counters of each make a sample long."""
@@ -39,7 +39,7 @@ class SampleFile:
         append_lines(self._path, line)
         self._count += 1
         self._bytes += len(line)
-        if self._count >= MOST_SAMPLES or self._bytes >= MAX_BYTES:
+        if self._count >= MAX_SAMPLES or self._bytes >= MAX_BYTES:
             self._halve()
 
     def _halve(self) -> None:

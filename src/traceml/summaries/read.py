@@ -39,7 +39,7 @@ _LEFT_OVER_ENDS = ("headroom_bytes", "rise_bytes")
 """What is left after a subtraction may fall below zero; every other time and amount may not."""
 _Summary = TypeVar("_Summary", bound=Summary)
 _ADVICE = f"pass a complete {FILE_NAME} or a run folder"
-MOST_BYTES = 1 << 30
+MAX_BYTES = 1 << 30
 """Five times the largest summary that is promised to be read; a core dump is none."""
 _LARGE_BYTES = 32 << 20
 """A job of some eight thousand ranks; up to there every row is read."""
@@ -121,7 +121,7 @@ def _content(path: Path, follow_links: bool = False) -> bytes:
     size_bytes = 0
     try:
         size_bytes = path.stat(follow_symlinks=follow_links).st_size
-        if size_bytes > MOST_BYTES:
+        if size_bytes > MAX_BYTES:
             raise _too_large(path, size_bytes)
         return read_regular(path, follow_links)
     except FileNotFoundError as error:
@@ -336,7 +336,7 @@ def _no_section(content: bytes, path: Path) -> UnreadableSummary:
 def _too_large(path: Path, size_bytes: int) -> UnreadableSummary:
     return UnreadableSummary(
         f"{path} is too large for a run summary: {memory(size_bytes)}; expected at most "
-        f"{memory(MOST_BYTES)}; {_ADVICE}"
+        f"{memory(MAX_BYTES)}; {_ADVICE}"
     )
 
 

@@ -11,13 +11,13 @@ from traceml.text import told
 from traceml.text.changes import Row, rows
 
 WIDTH = 100
-MOST_DIFFERENCES = 40
+MAX_DIFFERENCES = 40
 
 _INDENT = "  "
 _CELL_WIDTH = 20
 _DELTA_WIDTH = 34
 _INTERVAL = "95% interval of it"
-_LONGEST = 1000
+_MAX_CHARS = 1000
 _COLOURS = {
     Status.IMPROVEMENT: "32",
     Status.NO_CHANGE: "32",
@@ -63,9 +63,9 @@ def _different(said: Sequence[str]) -> list[str]:
     if not said:
         return []
     lines = ["What is different about the runs:"]
-    for line in said[:MOST_DIFFERENCES]:
+    for line in said[:MAX_DIFFERENCES]:
         lines += _wrapped(_INDENT, line)
-    more = len(said) - MOST_DIFFERENCES
+    more = len(said) - MAX_DIFFERENCES
     return [*lines, f"{_INDENT}… and {more} more, in the JSON file"] if more > 0 else lines
 
 
@@ -116,7 +116,7 @@ def _with_intervals_below(lines: Sequence[str], listed: Sequence[Row]) -> Iterat
 
 def _wrapped(opening: str, sentence: str) -> list[str]:
     return textwrap.wrap(
-        one_line(sentence, _LONGEST),
+        one_line(sentence, _MAX_CHARS),
         WIDTH,
         initial_indent=opening,
         subsequent_indent=" " * len(opening),

@@ -11,10 +11,10 @@ from traceml.model.printable import one_line
 from traceml.text import told
 from traceml.text.changes import Row, rows
 
-MOST_BYTES = 60_000
+MAX_BYTES = 60_000
 """GitHub takes 65,536 characters in a comment, and a workflow adds some of its own."""
-MOST_LINES = 200
-_LONGEST = 300
+MAX_LINES = 200
+_MAX_CHARS = 300
 _SHORTENED = "Details have no room here; they are in the files that the comparison wrote."
 _NOTE_BYTES = 200
 _SHORT_NAME = 24
@@ -48,7 +48,7 @@ def comparison_markdown(comparison: Comparison, extent: Extent = Extent.ALL) -> 
     if extent >= Extent.NUMBERS:
         lines += _numbers(comparison)
     else:
-        lines += ["", *_sides(comparison, _SHORT_NAME if extent == Extent.VERDICT else _LONGEST)]
+        lines += ["", *_sides(comparison, _SHORT_NAME if extent == Extent.VERDICT else _MAX_CHARS)]
     if extent == Extent.ALL:
         lines += _folded("What is different about the runs", list(told.different(comparison)))
         lines += _folded("What changed in the code", (comparison.code_stat or "").splitlines())
@@ -63,7 +63,7 @@ def all_markdown(comparisons: Sequence[Comparison]) -> str:
     parts = [comparison_markdown(comparison) for comparison in comparisons]
     shorter = ((extent, place) for extent in _SHORTER for place in reversed(range(len(parts))))
     is_short = False
-    while _size(parts) > MOST_BYTES - _NOTE_BYTES:
+    while _size(parts) > MAX_BYTES - _NOTE_BYTES:
         extent, place = next(shorter, (None, 0))
         if extent is None:
             break
@@ -89,7 +89,7 @@ def _head(comparison: Comparison, extent: Extent) -> Iterator[str]:
     yield f"**Next:** {escaped(verdict.next, 1000)}"
 
 
-def _sides(comparison: Comparison, limit: int = _LONGEST) -> Iterator[str]:
+def _sides(comparison: Comparison, limit: int = _MAX_CHARS) -> Iterator[str]:
     yield f"A: {escaped(told.legend(comparison.a, comparison.a_runs), limit)}  "
     yield f"B: {escaped(told.legend(comparison.b, comparison.b_runs), limit)}"
 
@@ -104,7 +104,7 @@ def _numbers(comparison: Comparison) -> Iterator[str]:
     yield from ("", "</details>")
 
 
-def escaped(text: str, limit: int = _LONGEST) -> str:
+def escaped(text: str, limit: int = _MAX_CHARS) -> str:
     """Text as it is: no markup, no mention, no link, on one line."""
     return _MEANINGFUL.sub(lambda found: f"&#{ord(found[0])};", one_line(text, limit))
 
@@ -136,5 +136,5 @@ def _folded(title: str, said: list[str]) -> list[str]:
 def _list(opening: str, said: list[str]) -> list[str]:
     if not said:
         return []
-    more = [f"- … and {len(said) - MOST_LINES} more"] if len(said) > MOST_LINES else []
-    return [opening, *(f"- {escaped(line)}" for line in said[:MOST_LINES]), *more]
+    more = [f"- … and {len(said) - MAX_LINES} more"] if len(said) > MAX_LINES else []
+    return [opening, *(f"- {escaped(line)}" for line in said[:MAX_LINES]), *more]

@@ -15,9 +15,9 @@ from traceml.text.settings import settings_line
 
 WIDTH = 80
 LABEL = 9
-MOST_RANKS = 8
+MAX_RANKS = 8
 LARGE_SHARE = 0.25  # of the wall time: evaluation or checkpoints that take it are worth a line
-MOST_NAMED = 6
+MAX_NAMED = 6
 MAX_TRACEBACK_LINES = 16
 UNEVEN = 1.05  # times the median: below this it does not matter which rank it was
 
@@ -162,12 +162,12 @@ def _ranks(section: SectionSummary | None) -> list[str]:
         if any(part in of_rank for of_rank in parts.values())
     }
     width = min(_RANK_CELL, _RANKS_WIDTH // (len(shown) + 1))
-    title = f"the slowest {MOST_RANKS} of {count(len(rows))}" if len(rows) > MOST_RANKS else "in ms"
+    title = f"the slowest {MAX_RANKS} of {count(len(rows))}" if len(rows) > MAX_RANKS else "in ms"
     lines = [
         f"  Ranks ({title})",
         f"  {'rank':>6}" + "".join(f"{title:>{width}}" for title in ("step", *shown)),
     ]
-    for name, metrics in rows[:MOST_RANKS]:
+    for name, metrics in rows[:MAX_RANKS]:
         found = (metrics.get("step_time_ms"), *map(parts[name].get, shown.values()))
         cells = (milliseconds(value).removesuffix(" ms") for value in found)
         lines.append(f"  {one_line(name, 6):>6}" + "".join(f"{cell:>{width}}" for cell in cells))
@@ -276,7 +276,7 @@ def _regions(summary: Summary) -> list[str]:
     if not summary.regions:
         return []
     lines = [f"  {'Named regions':<34}{'calls':>10}{'mean':>14}{'total':>16}"]
-    for region in summary.regions[:MOST_NAMED]:
+    for region in summary.regions[:MAX_NAMED]:
         lines.append(
             f"  {one_line(region.name, 33):<34}{count(region.calls):>10}"
             f"{duration(region.mean_ms / 1e3):>14}{duration(region.total_ms / 1e3):>16}"
@@ -285,7 +285,7 @@ def _regions(summary: Summary) -> list[str]:
 
 
 def _more(things: Sequence[object]) -> list[str]:
-    hidden = len(things) - MOST_NAMED
+    hidden = len(things) - MAX_NAMED
     return [f"  … and {count(hidden)} more"] if hidden > 0 else []
 
 
@@ -304,8 +304,8 @@ def _logged(summary: Summary) -> list[str]:
 
 
 def _listed(things: Sequence[str]) -> list[str]:
-    hidden = len(things) - MOST_NAMED
-    shown = [one_line(thing, 60) for thing in things[:MOST_NAMED]]
+    hidden = len(things) - MAX_NAMED
+    shown = [one_line(thing, 60) for thing in things[:MAX_NAMED]]
     return [*shown, f"and {count(hidden)} more"] if hidden > 0 else shown
 
 

@@ -14,7 +14,7 @@ from traceml.text.changes import SIGNIFICANT, Row, statuses
 
 NAME_WIDTH = 72
 VALUE_WIDTH = 60
-MOST_OF_A_GROUP = 12
+MAX_PER_GROUP = 12
 SIGNIFICANCE = f"{SIGNIFICANT} shown by the runs: p < 0.05, corrected for all that was compared"
 
 
@@ -109,11 +109,11 @@ def different(comparison: Comparison) -> Iterator[str]:
     if lineage is None:
         return
     for group, listed in lineage.differences.items():
-        for found in listed[:MOST_OF_A_GROUP]:
+        for found in listed[:MAX_PER_GROUP]:
             lhs, rhs = _told_apart(_text(found.lhs), _text(found.rhs))
             yield f"{group}: {one_line(found.name, NAME_WIDTH)}: {lhs} -> {rhs}"
-        if len(listed) > MOST_OF_A_GROUP:
-            yield f"{group}: {len(listed) - MOST_OF_A_GROUP} more, in the JSON file"
+        if len(listed) > MAX_PER_GROUP:
+            yield f"{group}: {len(listed) - MAX_PER_GROUP} more, in the JSON file"
     for side in ("A", "B"):
         groups = [group for group, sides in lineage.not_recorded.items() if sides == (side,)]
         if groups:

@@ -23,7 +23,7 @@ BEAT_S = 5.0
 """A viewer that hears nothing for twice as long takes the connection for lost (live.ts)."""
 KEPT_S = 60.0
 """A page that nobody looks at any more is let go then: a reload finds it still there."""
-MOST_WAITING = 8
+MAX_WAITING_EVENTS = 8
 """Of events for a viewer that does not read them, asleep perhaps; then it gets the page anew."""
 _THREADS = 2
 
@@ -49,7 +49,7 @@ class Viewer:
 
     def tell(self, event: bytes) -> None:
         """Give an event; too many that were not taken are as good as none."""
-        if len(self._waiting) >= MOST_WAITING:
+        if len(self._waiting) >= MAX_WAITING_EVENTS:
             self._waiting.clear()
             self.is_behind = True
             return  # until it reads again

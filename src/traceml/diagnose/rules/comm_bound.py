@@ -26,7 +26,7 @@ WARN_SHARE = 0.10  # below this, a faster network would not be noticed
 CRITICAL_SHARE = 0.20
 NOTICEABLE_S = 0.001  # a collective takes this long on any network that is not a GPU's own
 CRITICAL_S = 0.003  # a toy's steps are short beside any collective
-MOST_MICRO_BATCHES = 16  # accumulating more changes the training itself
+MAX_MICRO_BATCHES = 16  # accumulating more changes the training itself
 SMALL_BYTES = 1 << 20  # so much travels in a millisecond over any network people train on
 PIECES = 4  # buckets, of which all but the last can travel while backward goes on
 
@@ -113,7 +113,7 @@ def _times_more(transfer_s: float, rest_s: float) -> int:
 def _accumulate(facts: Facts, transfer_s: float, rest_s: float) -> str:
     """Fewer exchanges of gradients, counted from the accumulation in use."""
     now = facts.settings.accumulation_steps
-    most = MOST_MICRO_BATCHES // (now or 1)
+    most = MAX_MICRO_BATCHES // (now or 1)
     times = min(_times_more(transfer_s, rest_s), most)
     after = percent(transfer_s / (times * rest_s + transfer_s))
     room = advice.larger_batch(facts)
@@ -141,7 +141,7 @@ def _accumulate(facts: Facts, transfer_s: float, rest_s: float) -> str:
 
 
 def _with_own_collectives(facts: Facts, transfer_s: float, rest_s: float) -> str:
-    times = min(_times_more(transfer_s, rest_s), MOST_MICRO_BATCHES)
+    times = min(_times_more(transfer_s, rest_s), MAX_MICRO_BATCHES)
     after = percent(transfer_s / (times * rest_s + transfer_s))
     sharded = (
         " With FSDP, wrap larger blocks, so that fewer and larger gathers run ahead of the compute."

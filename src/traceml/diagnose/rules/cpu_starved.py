@@ -33,7 +33,7 @@ KIND = Kind.CPU_STARVED
 THROTTLED_SHARE = 0.10  # of the time, by the control group's quota: a tenth is felt in every step
 RUNQUEUE_SHARE = 0.20  # of the main thread's time; a shared machine makes it wait for less anyway
 SWAP_BYTES_PER_S = 10 << 20  # a machine at rest moves pages by the kibibyte
-FEWEST_SAMPLES = 3  # one second's bad luck is none
+MIN_SAMPLES = 3  # one second's bad luck is none
 OUTWEIGHS = 0.5  # of the time: a shared machine takes a share; beyond half, that is the story
 
 
@@ -48,7 +48,7 @@ class _Shortage:
 
 def check(facts: Facts) -> Finding | None:
     """Fires when the host could not give the training process what it asked for."""
-    if not facts.ranks_used or facts.host.samples < FEWEST_SAMPLES:
+    if not facts.ranks_used or facts.host.samples < MIN_SAMPLES:
         return None
     if not host_delays_count(facts):
         return None
@@ -134,7 +134,7 @@ def _worst_runqueue(facts: Facts) -> tuple[float | None, tuple[int, ...]]:
     waits = sorted(
         (-process.runqueue_share.mean, process.rank)
         for process in facts.processes
-        if process.runqueue_share.mean is not None and process.samples >= FEWEST_SAMPLES
+        if process.runqueue_share.mean is not None and process.samples >= MIN_SAMPLES
     )
     if not waits:
         return None, ()

@@ -15,7 +15,7 @@ from traceml.model.quantities import memory, percent
 KIND = Kind.GPU_MEMORY_IMBALANCE
 
 SKEW = 0.20  # above the median rank
-LEAST_BYTES = 1 << 30  # a smaller difference is not worth a look
+MIN_BYTES = 1 << 30  # a smaller difference is not worth a look
 
 
 def check(facts: Facts) -> Finding | None:
@@ -23,7 +23,7 @@ def check(facts: Facts) -> Finding | None:
     spread = over_ranks(facts, lambda rank: rank.memory.peak_allocated_bytes)
     if spread is None or len(facts.ranks) < 2:
         return None
-    if spread.skew < SKEW or spread.worst - spread.median < LEAST_BYTES:
+    if spread.skew < SKEW or spread.worst - spread.median < MIN_BYTES:
         return None
     return Finding(
         kind=KIND,

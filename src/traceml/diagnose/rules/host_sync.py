@@ -16,7 +16,7 @@ from traceml.model.quantities import duration
 KIND = Kind.HOST_SYNC
 
 WARN = Line(0.10, 0.001)  # reading one value leaves a small gap in any loop
-FEWEST_SAID = 1.5  # per step: how often is worth saying where it is more than once
+MIN_NAMED_SYNCS = 1.5  # per step: how often is worth saying where it is more than once
 
 
 def part(facts: Facts) -> Part | None:
@@ -54,7 +54,7 @@ def _scaler(facts: Facts) -> str:
 def _often(facts: Facts) -> str:
     """How often it waited, where that is more than once a step."""
     syncs = facts.syncs_per_step
-    return "" if syncs is None or syncs < FEWEST_SAID else f"{syncs:,.0f} times and "
+    return "" if syncs is None or syncs < MIN_NAMED_SYNCS else f"{syncs:,.0f} times and "
 
 
 def _loop(facts: Facts) -> str:

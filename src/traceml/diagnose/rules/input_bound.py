@@ -30,7 +30,7 @@ SELDOM_EMPTY = 0.05  # of the fetches; many workers that are all late leave it e
 MOSTLY_COLLATE = 0.50  # of the fetch: collating costs more than the samples themselves
 MOSTLY_RARE = 0.80  # of the wait, in a tenth of the steps: the other steps are well supplied
 BUSY_WORKER = 0.7  # of a core: the worker computes rather than waits for storage
-MOST_WORKERS = 32  # asking for more than a node's share of cores helps nobody
+MAX_WORKERS = 32  # asking for more than a node's share of cores helps nobody
 
 
 def check(facts: Facts) -> Finding | None:
@@ -183,7 +183,7 @@ def _workers_for(making_s: float, body_s: float) -> int:
 def _ask_for(
     facts: Facts, needed: int, reason: str, cheaper: str = "make each sample cheaper"
 ) -> str:
-    if needed > MOST_WORKERS:
+    if needed > MAX_WORKERS:
         return f"{reason}: {cheaper} first, more workers alone will not hide it."
     cores, workers = _cores_per_rank(facts), facts.loader.workers or 0
     if cores is not None and needed > cores:

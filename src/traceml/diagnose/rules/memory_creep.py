@@ -19,13 +19,13 @@ from traceml.model.quantities import count, duration, memory
 
 KIND = Kind.CREEP_CONFIRMED
 
-FEWEST_STEPS = 50  # before that, caches and optimizer state are still being built
-LEAST_RISE_BYTES = {
+MIN_STEPS = 50  # before that, caches and optimizer state are still being built
+MIN_RISE_BYTES = {
     Place.GPU: 32 << 20,  # two of the allocator's blocks for large tensors come and go anyway
     Place.HOST: 32 << 20,  # Python, its allocator and torch's caches grow by a few MB on their own
     Place.WORKERS: 64 << 20,  # several processes together, read only once a second
 }
-LEAST_RISE_SHARE = 0.03  # of what was held before: less takes a run longer to fill than to end
+MIN_RISE_SHARE = 0.03  # of what was held before: less takes a run longer to fill than to end
 CRITICAL_S = 24 * 3600.0  # a run that is full within a day does not end by itself
 
 _WHOSE = {
@@ -108,9 +108,9 @@ def _creep(facts: Facts, place: Place) -> _Creep | None:
 def _matters(place: Place, trend: Trend) -> bool:
     return (
         trend.growth is not Growth.NONE
-        and trend.last_step - trend.first_step + 1 >= FEWEST_STEPS
-        and trend.rise_bytes >= LEAST_RISE_BYTES[place]
-        and trend.rise_bytes >= LEAST_RISE_SHARE * trend.start_bytes
+        and trend.last_step - trend.first_step + 1 >= MIN_STEPS
+        and trend.rise_bytes >= MIN_RISE_BYTES[place]
+        and trend.rise_bytes >= MIN_RISE_SHARE * trend.start_bytes
     )
 
 

@@ -10,13 +10,13 @@ from traceml.model.finding import Finding, Kind
 
 KIND = Kind.RECOMPILING
 
-FEWEST_STEPS = 2  # one more compilation is the epoch's last, smaller batch; it happens once
+MIN_STEPS = 2  # one more compilation is the epoch's last, smaller batch; it happens once
 
 
 def part(facts: Facts) -> Part | None:
     """What compiling took of a step; it takes so long that no queue of a GPU hides it."""
     spent = spent_on(facts, "compile")
-    if spent is None or spent.pauses.steps < FEWEST_STEPS:
+    if spent is None or spent.pauses.steps < MIN_STEPS:
         return None
     return Part(
         words="compiling",
