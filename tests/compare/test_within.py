@@ -10,12 +10,12 @@ import pytest
 from traceml.compare.statistics import between_two_runs
 from traceml.compare.student import Error
 from traceml.compare.within import MAX_BLOCKS, within_run
-from traceml.facts.series import describe
+from traceml.facts.series import describe_series
 from traceml.summaries.record import StepSeries
 
 
 def series(step_ms: np.ndarray) -> StepSeries:
-    found = describe(step_ms)
+    found = describe_series(step_ms)
     return StepSeries(
         found.count,
         stdev_ms=found.stdev_s,

@@ -43,7 +43,7 @@ from traceml.diagnose.rules import (
     warmup,
 )
 from traceml.facts import gpu_use, job, series, stragglers, trend
-from traceml.facts.memory import Place
+from traceml.facts.memory import MemoryOwner
 
 DOCS = (Path(__file__).parents[2] / "docs/diagnoses.md").read_text()
 MIB = 1 << 20
@@ -166,7 +166,7 @@ STEP_TIME = [
 ]
 
 
-def _mib(place: Place) -> str:
+def _mib(place: MemoryOwner) -> str:
     return f"{memory_creep.MIN_RISE_BYTES[place] // MIB} MiB"
 
 
@@ -185,8 +185,11 @@ def _mib(place: Place) -> str:
         ("CREEP_CONFIRMED", f"{trend.GOES_ON:g} times the speed of the whole rise"),
         ("CREEP_CONFIRMED", f"{trend.STILL:g} times that speed"),
         ("CREEP_CONFIRMED", f"{_percent(trend.STEADY)} of the blocks"),
-        ("CREEP_CONFIRMED", f"{_percent(memory_creep.MIN_RISE_SHARE)} and {_mib(Place.HOST)}"),
-        ("CREEP_CONFIRMED", f"{_mib(Place.WORKERS)} for workers"),
+        (
+            "CREEP_CONFIRMED",
+            f"{_percent(memory_creep.MIN_RISE_SHARE)} and {_mib(MemoryOwner.HOST)}",
+        ),
+        ("CREEP_CONFIRMED", f"{_mib(MemoryOwner.WORKERS)} for workers"),
         ("CREEP_CONFIRMED", f"within {memory_creep.CRITICAL_S / 3600:g} hours"),
         ("FRAGMENTATION", f"{fragmentation.MIN_BYTES >> 30} GiB"),
         ("FRAGMENTATION", f"{_percent(fragmentation.CAPACITY_SHARE)} of the device"),

@@ -11,7 +11,7 @@ import pytest
 from factories import make_run, make_samples, map_steps
 from replay import Look, leads, replay, with_part
 from traceml.diagnose.live import LiveDiagnosis, new_leads, update
-from traceml.facts.lately import gather_lately
+from traceml.facts.recent_window import gather_recent
 from traceml.model.finding import Kind, Section, Severity
 from traceml.store.records import RunRecords
 
@@ -142,7 +142,7 @@ def test_a_stall_that_happens_once_is_not_blamed() -> None:
 
 
 def test_a_handful_of_steps_says_nothing() -> None:
-    few = gather_lately(replace(make_run(steps=5, input_ms=50.0), ending=None))
+    few = gather_recent(replace(make_run(steps=5, input_ms=50.0), ending=None))
     shown = update(LiveDiagnosis(), few)
     assert shown == LiveDiagnosis()
 
@@ -158,7 +158,7 @@ def test_a_run_on_the_warning_line_does_not_flicker() -> None:
     input_ms = np.clip(4.0 * (1 + 0.3 * random.standard_normal(8000)), 0, None)
     looks = list(replay(with_part(run, "input", input_ms)))
     sides = [
-        (look.lately.now.mean.input_s or 0) / (look.lately.now.mean.step_s or 1) >= 0.1
+        (look.recent.now.mean.input_s or 0) / (look.recent.now.mean.step_s or 1) >= 0.1
         for look in looks
     ]
     assert sum(a != b for a, b in pairwise(sides)) > 20
@@ -170,7 +170,7 @@ def test_a_run_that_drifts_across_the_critical_line_does_not_flicker() -> None:
     drift_ms = 9.0 + 0.8 * np.sin(np.arange(8000) / 300)
     looks = list(replay(with_part(make_run(steps=8000), "input", drift_ms)))
     shares = [
-        (look.lately.now.mean.input_s or 0) / (look.lately.now.mean.step_s or 1) for look in looks
+        (look.recent.now.mean.input_s or 0) / (look.recent.now.mean.step_s or 1) for look in looks
     ]
     assert min(shares) < 0.2 < max(shares)
     assert len(leads(looks)) == 1
@@ -285,6 +285,6 @@ def test_the_samples_of_a_window_are_those_of_its_seconds() -> None:
         for second, sample in enumerate(calm)
     )
     looks = list(replay(replace(run, samples=busy)))
-    used = [look.lately.window.host.ram_share.mean for look in looks]
+    used = [look.recent.whole.host.ram_share.mean for look in looks]
     assert max(share for share in used if share is not None) > 0.9
     assert used[-1] == pytest.approx(0.25)

@@ -69,8 +69,8 @@ def test_means_are_those_of_the_summary(gpu: bool) -> None:
         for phase in (Phase.INPUT, Phase.H2D, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER):
             expected = getattr(rank.times, f"{phase.value}_s")
             assert found.phase_s[phase][row].mean() == pytest.approx(expected)
-    assert facts.parts is not None
-    residual_s = facts.parts.phase(Phase.RESIDUAL).mean(axis=1)
+    assert facts.step_table is not None
+    residual_s = facts.step_table.phase(Phase.RESIDUAL).mean(axis=1)
     assert found.phase_s[Phase.RESIDUAL].mean(axis=1) == pytest.approx(residual_s, rel=1e-3)
     assert found.between_s.mean() == pytest.approx(0.030 * 12 / 128)
 

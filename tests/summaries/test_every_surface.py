@@ -21,7 +21,7 @@ from traceml.compare.pair import compare
 from traceml.diagnose.live import LiveDiagnosis, update
 from traceml.facts.gather import gather
 from traceml.facts.history import StepHistory
-from traceml.facts.lately import gather_lately
+from traceml.facts.recent_window import gather_recent
 from traceml.figures.comparison_figures import before_and_after
 from traceml.figures.over_steps import PHASES, stacked_phases
 from traceml.figures.page import Bars
@@ -62,8 +62,8 @@ def shown_parts(run: RunRecords) -> dict[str, float]:
 
 
 def live_average(run: RunRecords) -> dict[str, Any]:
-    lately = gather_lately(run)
-    return average(live_state(update(LiveDiagnosis(), lately), lately, run, 0.0, "0").summary)
+    recent = gather_recent(run)
+    return average(live_state(update(LiveDiagnosis(), recent), recent, run, 0.0, "0").summary)
 
 
 def history_of(run: RunRecords, bucket_steps: int | None = None) -> StepHistory:
@@ -101,9 +101,9 @@ def test_the_printed_tree_has_no_more_than_the_step() -> None:
 
 def test_there_is_one_residual() -> None:
     facts = gather(make_run(communication_ms=12.0, rest_ms=3.0, noise=0.0))
-    assert facts.parts is not None
-    assert facts.typical(Phase.RESIDUAL) == pytest.approx(0.003)
-    assert facts.parts.phase(Phase.RESIDUAL).mean() == pytest.approx(0.003)
+    assert facts.step_table is not None
+    assert facts.mean_s(Phase.RESIDUAL) == pytest.approx(0.003)
+    assert facts.step_table.phase(Phase.RESIDUAL).mean() == pytest.approx(0.003)
 
 
 def test_the_files_residual_has_the_communication_that_the_shared_schema_counts_to_it() -> None:
@@ -156,8 +156,8 @@ def test_the_rest_is_what_was_planned(plan: Plan) -> None:
     scale = 1.3 if facts.clock == "gpu" else 1.0
     for rank in facts.ranks:
         assert rank.times.residual_s == pytest.approx(0.003 * scale, rel=1e-4)
-    assert facts.parts is not None
-    rest_s = facts.parts.phase(Phase.RESIDUAL)
+    assert facts.step_table is not None
+    rest_s = facts.step_table.phase(Phase.RESIDUAL)
     assert rest_s[np.isfinite(rest_s)] == pytest.approx(0.003 * scale, rel=1e-4)
 
 
@@ -213,8 +213,8 @@ def test_the_browsers_history_shows_what_the_summary_does(plan: Plan) -> None:
 def test_buckets_of_any_length_add_up_to_the_summary(plan: Plan, bucket_steps: int) -> None:
     run = partial_run(plan)
     facts, history = gather(run), history_of(run, bucket_steps)
-    assert facts.parts is not None
-    timed = np.isfinite(facts.parts.body())
+    assert facts.step_table is not None
+    timed = np.isfinite(facts.step_table.body())
     edges = history.first_steps - 1
     for row, rank in enumerate(facts.ranks):
         steps = np.add.reduceat(timed[row].astype(float), edges)

@@ -13,7 +13,7 @@ from traceml.diagnose.explain import STRAGGLERS
 from traceml.diagnose.live import LiveDiagnosis, LiveSection, new_leads, update
 from traceml.diagnose.user_code import wants_looks
 from traceml.facts.facts import Facts
-from traceml.facts.lately import MIN_STEPS, gather_lately
+from traceml.facts.recent_window import MIN_STEPS, gather_recent
 from traceml.model.failure import AgentSaw
 from traceml.model.finding import Finding, Section
 from traceml.model.run import Manifest
@@ -82,15 +82,15 @@ class Live:
         records = self._recent.window()
         if records is None:
             return
-        lately, unix_s = gather_lately(records), time.time()
-        before, self._shown = self._shown, update(self._shown, lately)
+        recent, unix_s = gather_recent(records), time.time()
+        before, self._shown = self._shown, update(self._shown, recent)
         found = self._shown.sections.get(Section.STEP_TIME, LiveSection()).found
-        self.wants_stacks = _worth_looking_at(lately.now, found)
+        self.wants_stacks = _worth_looking_at(recent.now, found)
         changes = new_leads(before, self._shown)
         self._files.append(
-            [_encoder.encode(live_change(live, lately.window, unix_s)) for live in changes]
+            [_encoder.encode(live_change(live, recent.whole, unix_s)) for live in changes]
         )
-        state = live_state(self._shown, lately, records, unix_s, __version__)
+        state = live_state(self._shown, recent, records, unix_s, __version__)
         self._files.write(_encoder.encode(state))
 
 

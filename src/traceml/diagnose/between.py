@@ -35,7 +35,7 @@ def work_between_steps(
 
     def saved_s(job: Job, _: Finding) -> float:
         """Saves the work between the steps, gone from every rank."""
-        return job.saved_s(job.parts.field(f"{name}_ns"), job.own_wall_s())
+        return job.saved_s(job.table.field(f"{name}_ns"), job.own_wall_s())
 
     return Rule(
         kind=kind,
@@ -52,7 +52,7 @@ def work_between_steps(
 
 def times_between(facts: Facts, name: str) -> Pauses | None:
     """How often and how long there was an `evaluation` or a `checkpoint` between two steps."""
-    seen = None if facts.parts is None else pauses(facts.parts, f"{name}_ns")
+    seen = None if facts.step_table is None else pauses(facts.step_table, f"{name}_ns")
     return seen if seen is not None and seen.steps else None
 
 

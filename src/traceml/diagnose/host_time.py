@@ -138,9 +138,9 @@ def host_cause(
 def spent_on(facts: Facts, name: str) -> Spent | None:
     """What the host spent on `gc`, `logging`, `compile` or `sync`; `None` where it was nothing."""
     host_s = _spent_s(facts.mean, name)
-    if not host_s or not facts.mean.step_s or facts.parts is None:
+    if not host_s or not facts.mean.step_s or facts.step_table is None:
         return None
-    seen = pauses(facts.parts, f"{name}_ns")
+    seen = pauses(facts.step_table, f"{name}_ns")
     if seen is None:
         return None
     return Spent(
@@ -186,7 +186,7 @@ def _wanted(facts: Facts, name: str) -> tuple[float, bool]:
         return host_s, False
     if name == "compile" or _is_dry(facts):  # compiling takes longer than any queue lasts
         return host_s, True
-    seen = None if facts.parts is None else pauses(facts.parts, f"{name}_ns")
+    seen = None if facts.step_table is None else pauses(facts.step_table, f"{name}_ns")
     late_s = 0.0 if seen is None else seen.late_s
     return (late_s, True) if late_s > rest_s(facts.mean) else (host_s, False)
 
@@ -244,7 +244,11 @@ def finding_of(part: Part | None, facts: Facts, kind: Kind, warn: Line = WARN) -
 
 
 def _few(facts: Facts, name: str) -> FewSteps | None:
-    return None if facts.parts is None else few_steps(facts.parts, facts.parts.field(f"{name}_ns"))
+    return (
+        None
+        if facts.step_table is None
+        else few_steps(facts.step_table, facts.step_table.field(f"{name}_ns"))
+    )
 
 
 def host_delays_count(facts: Facts) -> bool:

@@ -14,7 +14,7 @@ from traceml.diagnose.engine import diagnose
 from traceml.diagnose.explain import has_verdict
 from traceml.diagnose.rules import warmup
 from traceml.facts.facts import Facts
-from traceml.facts.lately import MIN_STEPS, Lately, since_step
+from traceml.facts.recent_window import MIN_STEPS, RecentFacts, since_step
 from traceml.model.evidence import Evidence, as_number
 from traceml.model.finding import Finding, Section, Severity
 from traceml.model.quantities import count
@@ -86,7 +86,7 @@ class LiveSection:
 
     @property
     def found(self) -> tuple[Finding, ...]:
-        """What the rules have found lately, shown or not yet."""
+        """What the rules have found in the last steps, shown or not yet."""
         return tuple(track.live.finding for track in self.tracks)
 
     @property
@@ -102,19 +102,19 @@ class LiveDiagnosis:
     sections: Mapping[Section, LiveSection] = field(default_factory=dict)
 
 
-def update(before: LiveDiagnosis, lately: Lately) -> LiveDiagnosis:
+def update(before: LiveDiagnosis, recent: RecentFacts) -> LiveDiagnosis:
     """What to show after another look at the last steps; too few steps change nothing."""
-    if lately.window.window.steps_analyzed < MIN_STEPS:
+    if recent.whole.window.steps_analyzed < MIN_STEPS:
         return before
     return LiveDiagnosis(
         {
             section: _follow(
                 before.sections.get(section, LiveSection()),
                 findings,
-                lately,
-                lately.now if section is Section.STEP_TIME else lately.window,
+                recent,
+                recent.now if section is Section.STEP_TIME else recent.whole,
             )
-            for section, findings in _found(lately).items()
+            for section, findings in _found(recent).items()
         }
     )
 
@@ -148,14 +148,14 @@ def _label(live: LiveFinding | None) -> object:
     return live.finding.kind, live.finding.severity, live.since_step
 
 
-def _found(lately: Lately) -> Mapping[Section, Sequence[Finding]]:
+def _found(recent: RecentFacts) -> Mapping[Section, Sequence[Finding]]:
     """Step time by how the run is now, everything else by the whole window."""
-    window = diagnose(lately.window).sections
-    if lately.now is lately.window:
+    window = diagnose(recent.whole).sections
+    if recent.now is recent.whole:
         return window
-    now = diagnose(lately.now).sections[Section.STEP_TIME]
+    now = diagnose(recent.now).sections[Section.STEP_TIME]
     step_time = sorted(
-        (*now, *_of_the_change(lately.window, window[Section.STEP_TIME])),
+        (*now, *_of_the_change(recent.whole, window[Section.STEP_TIME])),
         key=lambda finding: -finding.severity.weight,
     )
     return {**window, Section.STEP_TIME: step_time}
@@ -171,7 +171,7 @@ def _of_the_change(window: Facts, found: Sequence[Finding]) -> list[Finding]:
 
 
 def _follow(
-    before: LiveSection, found: Sequence[Finding], lately: Lately, facts: Facts
+    before: LiveSection, found: Sequence[Finding], recent: RecentFacts, facts: Facts
 ) -> LiveSection:
     """One section, one evaluation later."""
     fallback = catalogue().fallback(found[0].section, facts)
@@ -182,10 +182,10 @@ def _follow(
         if now is not None:
             unmatched.remove(now)
             track = track.again(now, found.index(now))
-        tracks.append(_advance(track, now, lately, facts))
+        tracks.append(_advance(track, now, recent, facts))
     for finding in unmatched:
         new = _Track(LiveFinding(finding, 0, finding.ranks), found.index(finding))
-        tracks.append(_advance(new, finding, lately, facts))
+        tracks.append(_advance(new, finding, recent, facts))
     tracks = [track for track in tracks if track.shown or track.above]
     tracks.sort(key=lambda track: (-_weight(track.shown), track.place))
     shown = [track.as_shown() for track in tracks if track.shown is not None]
@@ -197,13 +197,13 @@ def _follow(
     return LiveSection((*([lead] if lead else []), *rest), tuple(tracks))
 
 
-def _advance(track: _Track, now: Finding | None, lately: Lately, facts: Facts) -> _Track:
+def _advance(track: _Track, now: Finding | None, recent: RecentFacts, facts: Facts) -> _Track:
     """One finding, one evaluation later; `now` is `None` where no rule made it."""
     measure = _measure(track, now, facts)
     severity = None if now is None else now.severity
     if _weight(severity) > _weight(track.shown):
         above = replace(track, above=track.above + 1, below=0, clearly_below=0)
-        return _raised(above, measure, lately)
+        return _raised(above, measure, recent)
     if severity is track.shown:
         known = [value for value in (track.lowest, measure) if value is not None]
         lowest = min(known, default=None)
@@ -228,13 +228,13 @@ def _patience(track: _Track, measure: float | None) -> int:
     return GONE_EVALUATIONS if track.shown is Severity.INFO else UNMEASURED_EVALUATIONS
 
 
-def _raised(track: _Track, measure: float | None, lately: Lately) -> _Track:
+def _raised(track: _Track, measure: float | None, recent: RecentFacts) -> _Track:
     """The finding as severe as it is, once that has been found often enough."""
     finding = track.live.finding
     critical = finding.severity is Severity.CRITICAL
     if track.above < (CRITICAL_EVALUATIONS if critical else EVALUATIONS):
         return track
-    live = replace(track.live, since_step=_since(finding, lately))
+    live = replace(track.live, since_step=_since(finding, recent))
     return replace(track, live=live, shown=finding.severity, above=0, lowest=measure)
 
 
@@ -293,12 +293,12 @@ def share_now(finding: Finding, facts: Facts) -> float | None:
     return None if measure is None else measure(facts, finding)
 
 
-def _since(finding: Finding, lately: Lately) -> int:
-    parts = lately.window.parts
-    if finding.section is not Section.STEP_TIME or parts is None:
-        return _first_step(lately.window)
-    began = since_step(parts, finding.phase, finding.ranks)
-    return max(began, _first_step(lately.now))  # of the steps before, something else was true
+def _since(finding: Finding, recent: RecentFacts) -> int:
+    table = recent.whole.step_table
+    if finding.section is not Section.STEP_TIME or table is None:
+        return _first_step(recent.whole)
+    began = since_step(table, finding.phase, finding.ranks)
+    return max(began, _first_step(recent.now))  # of the steps before, something else was true
 
 
 def _first_step(facts: Facts) -> int:

@@ -54,9 +54,9 @@ def finding_of(facts: Facts, kind: Kind) -> Finding | None:
             in_ms("main_part_ms", region_s if name else None),
         ),
     )
-    if facts.parts is None:
+    if facts.step_table is None:
         return finding
-    few = few_steps(facts.parts, facts.parts.outside(), facts.parts.field("wall_ns"))
+    few = few_steps(facts.step_table, facts.step_table.outside(), facts.step_table.field("wall_ns"))
     return stalled(finding, few, WARN, "before it began, outside trace_step") or finding
 
 

@@ -19,7 +19,11 @@ WARN_S = 10.0  # a shorter stall, once in a run, is nothing to act on
 
 def few_steps_of(facts: Facts, phase: Phase) -> FewSteps | None:
     """The few steps that hold most of a phase, where a few do."""
-    return None if facts.parts is None else few_steps(facts.parts, facts.parts.phase(phase))
+    return (
+        None
+        if facts.step_table is None
+        else few_steps(facts.step_table, facts.step_table.phase(phase))
+    )
 
 
 def stalled(finding: Finding, few: FewSteps | None, warn: Line, cause: str) -> Finding | None:
@@ -52,9 +56,9 @@ def stalled(finding: Finding, few: FewSteps | None, warn: Line, cause: str) -> F
 
 def with_stalls(finding: Finding, facts: Facts) -> Finding:
     """What describes a mean step also says so where a few steps took half of all the time."""
-    if finding.kind not in DESCRIBES or facts.parts is None:
+    if finding.kind not in DESCRIBES or facts.step_table is None:
         return finding
-    few = few_steps(facts.parts, facts.parts.step())
+    few = few_steps(facts.step_table, facts.step_table.step())
     if few is None:
         return finding
     words = few.words

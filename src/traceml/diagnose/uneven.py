@@ -95,7 +95,7 @@ def _excess_share(facts: Facts, finding: Finding) -> float | None:
     if facts.job is None:
         return None
     times = {rank.rank.rank: rank.times for rank in facts.ranks}
-    by_row = [times[rank] for rank in facts.job.parts.ranks]
+    by_row = [times[rank] for rank in facts.job.table.ranks]
     return excess_share(facts.job, by_row, finding.ranks)
 
 
@@ -129,13 +129,13 @@ def _late(facts: Facts, kind: Kind) -> Late | None:
     if not found:
         return None
     ranks = tuple(sorted(late.rank for late in found))
-    others = [rank for rank in facts.job.parts.ranks if rank not in ranks]
+    others = [rank for rank in facts.job.table.ranks if rank not in ranks]
     return Late(
         worst=found[0],
         ranks=ranks,
         phase=cause_of(found[0])[1],
         names=named(ranks),
-        other=others[0] if len(facts.job.parts.ranks) == 2 else None,
+        other=others[0] if len(facts.job.table.ranks) == 2 else None,
         lost_s=lost_s(facts.job, ranks),
     )
 
@@ -172,8 +172,8 @@ def _severity_of(facts: Facts, late: Straggler, excess_s: float) -> Severity | N
         return None
     if late.late_blocks is not None and late.late_blocks < SAME_RANK:
         return None
-    sure = late.standard_errors >= _errors_of_chance(CRITICAL_CHANCE, len(job.parts.ranks))
-    likely = late.standard_errors >= _errors_of_chance(CHANCE, len(job.parts.ranks))
+    sure = late.standard_errors >= _errors_of_chance(CRITICAL_CHANCE, len(job.table.ranks))
+    likely = late.standard_errors >= _errors_of_chance(CHANCE, len(job.table.ranks))
     likely = likely or _computes_more(facts, late) or _is_always_last(facts, late)
     if not (sure if job.wait_is_hidden else likely):
         return None
@@ -333,5 +333,5 @@ def _evidence(job: Job, late: Late) -> tuple[Piece, ...]:
         as_share("slowest_share", worst.slowest_share),
         as_number("since_step", worst.since_step),
         as_words("waiting", certainty),
-        as_words("diagnosis_clock", job.parts.clock),
+        as_words("diagnosis_clock", job.table.clock),
     )

@@ -13,7 +13,7 @@ from traceml.diagnose.account import outside_steps_s, unexplained_s
 from traceml.diagnose.catalogue import catalogue
 from traceml.diagnose.rule import CodeScope, RestPart, RuleRole
 from traceml.facts.facts import Facts, phase_s
-from traceml.facts.user_time import PhaseCode, Place
+from traceml.facts.user_time import CodePlace, PhaseCode
 from traceml.model.evidence import Evidence, Piece, as_number, as_share, as_words
 from traceml.model.finding import Finding
 from traceml.model.phase import COMPUTE, Phase
@@ -94,7 +94,7 @@ def rest_parts(facts: Facts, rest_s: float) -> list[RestPart]:
     ]
 
 
-def main_places(code: PhaseCode) -> tuple[Place, ...]:
+def main_places(code: PhaseCode) -> tuple[CodePlace, ...]:
     """The places in which much of a phase goes."""
     return tuple(place for place in code.places if place.share >= MAIN_SHARE)[:MAX_NAMED]
 
@@ -144,7 +144,7 @@ def _few(code: PhaseCode) -> str:
     return f" (from only {count(code.looks, 'stack sample')})" if code.looks < FEW_LOOKS else ""
 
 
-def _evidence(facts: Facts, code: PhaseCode, named: Sequence[Place]) -> list[Piece]:
+def _evidence(facts: Facts, code: PhaseCode, named: Sequence[CodePlace]) -> list[Piece]:
     seen = facts.user_time
     pieces = [
         as_number("code_looks", code.looks),

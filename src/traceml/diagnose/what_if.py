@@ -83,7 +83,7 @@ def _depth(finding: Finding, findings: Sequence[Finding]) -> int:
 def _unclaimed_wait_s(facts: Facts, findings: Iterable[Finding]) -> float:
     """What a mean rank waits for other ranks and no finding claims."""
     job = facts.job
-    if job is None or not job.waits or len(job.parts.ranks) < 2:
+    if job is None or not job.waits or len(job.table.ranks) < 2:
         return 0.0
     place = Place.BACKWARD if job.wait_is_hidden else Place.COMMUNICATION
     claimed_s = sum(
@@ -149,11 +149,11 @@ def _remedy(finding: Finding) -> Remedy | None:
 
 def without_phase(phase: Phase) -> Callable[[Job, Finding], float]:
     """Saves the phase, gone from every rank."""
-    return lambda job, _: job.saved_s(job.parts.phase(phase))
+    return lambda job, _: job.saved_s(job.table.phase(phase))
 
 
 def without_host_time(name: str) -> Callable[[Job, Finding], float | None]:
     """Saves the host's time; on the GPU's clock only what the step had to wait for it."""
     return lambda job, finding: (
-        job.saved_s(job.parts.in_rest(name)) if job.parts.clock == "cpu" else lost(job, finding)
+        job.saved_s(job.table.in_rest(name)) if job.table.clock == "cpu" else lost(job, finding)
     )

@@ -10,7 +10,7 @@ from traceml.facts.job import Job
 from traceml.facts.loader import NO_LOADER, LoaderFacts
 from traceml.facts.memory import RankMemory
 from traceml.facts.sensors import NOT_SAMPLED, GpuFacts, HostFacts, ProcessFacts
-from traceml.facts.series import Series, Slowdown
+from traceml.facts.series import Slowdown, StepTimeSeries
 from traceml.facts.stability import NOTHING_KNOWN, Stability
 from traceml.facts.step_table import StepTable
 from traceml.facts.stragglers import Straggler
@@ -24,7 +24,7 @@ from traceml.store.records import DdpStatistics
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class StepWindow:
     """The steps that the means cover; steps are numbered from 1, as people do."""
 
     steps_analyzed: int = 0
@@ -55,12 +55,12 @@ class Facts:
 
     ranks: tuple[RankFacts, ...] = ()
     """Every rank seen, in order."""
-    window: Window = Window()
+    window: StepWindow = StepWindow()
     clock: str | None = None
     """`gpu` or `cpu`: which clock the means are taken on."""
     mean: StepTimes = NO_TIMES
     """The mean over ranks of their means."""
-    parts: StepTable | None = None
+    step_table: StepTable | None = None
     """Every shared step of every rank, part by part."""
     job: Job | None = None
     """The ranks as one job, in which some may wait for others."""
@@ -68,7 +68,7 @@ class Facts:
     """The ranks whose own work takes longer than the others', the latest first."""
     threads: Mapping[int, ThreadTime] = field(default_factory=dict)
     """What the scheduler gave each rank's training thread; only the ranks where that is known."""
-    series: Series | None = None
+    series: StepTimeSeries | None = None
     """Step by step, each step's mean over ranks, after warm-up, at full resolution."""
     slowdown: Slowdown | None = None
     regions: tuple[Region, ...] = ()
@@ -127,13 +127,13 @@ class Facts:
         ranks = [rank.rank for rank in self.ranks if rank.rank.is_on_gpu]
         return len({(rank.hostname, rank.device_uuid or rank.device) for rank in ranks})
 
-    def typical(self, phase: Phase) -> float | None:
+    def mean_s(self, phase: Phase) -> float | None:
         """A phase's mean seconds per step."""
         return phase_s(self.mean, phase)
 
-    def typical_share(self, phase: Phase) -> float | None:
+    def mean_share(self, phase: Phase) -> float | None:
         """A phase's part of where the step's time went."""
-        return share(self.typical(phase), self.mean.step_s)
+        return share(self.mean_s(phase), self.mean.step_s)
 
 
 def phase_s(times: StepTimes, phase: Phase) -> float | None:

@@ -42,15 +42,15 @@ class FewSteps:
         return "it" if len(self.numbers) == 1 else "them"
 
 
-def few_steps(parts: StepTable, lost_s: Floats, whole_s: Floats | None = None) -> FewSteps | None:
+def few_steps(table: StepTable, lost_s: Floats, whole_s: Floats | None = None) -> FewSteps | None:
     """The few steps that hold most of a lost time, where a few do.
 
     `lost_s` has a row per rank and a column per step, like `whole_s`, by default the whole steps.
     `None` also where old steps are folded: the single ones of them are no longer known.
     """
-    if parts.folded:
+    if table.folded:
         return None
-    whole_s = parts.step() if whole_s is None else whole_s
+    whole_s = table.step() if whole_s is None else whole_s
     timed = np.flatnonzero(np.isfinite(whole_s).any(axis=0))
     most = min(MAX_STEPS, int(MAX_SHARE * len(timed)))
     if most < 1:
@@ -66,7 +66,7 @@ def few_steps(parts: StepTable, lost_s: Floats, whole_s: Floats | None = None) -
     few = np.sort(latest[: int(enough[0]) + 1])
     others = np.delete(np.arange(len(timed)), few)
     return FewSteps(
-        numbers=tuple(parts.numbers[timed[few]].tolist()),
+        numbers=tuple(table.numbers[timed[few]].tolist()),
         step_s=float(whole[few].sum()),
         lost_s=float(lost[few].sum()),
         other_step_s=float(whole[others].mean()),

@@ -117,11 +117,11 @@ def step_history(ranks: Sequence[RankBuckets], started_unix_s: float) -> StepHis
     seen: Ints = np.flatnonzero(np.any([rank.steps for rank in ranks], axis=0))
     timed, taken = _counted(ranks, "gpu_body_ns"), _counted(ranks, "body_ns")
     clocks = choose_clock(timed.sum(axis=1), taken.sum(axis=1))
-    merged = _groups(timed, taken, seen) if clocks.parts != clocks.steps else 1
+    merged = _groups(timed, taken, seen) if clocks.means != clocks.steps else 1
     groups = _Groups(ranks, seen, merged)
     sums = groups.sums()
     totals = sums.in_all()
-    parts = part_means(sums, totals, clocks.parts)
+    parts = part_means(sums, totals, clocks.means)
     phases = {phase: parts[phase.value] for phase in Phase}
     grid = ranks[0].grid
     scale = _loss_scale(ranks, seen)

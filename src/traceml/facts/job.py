@@ -11,6 +11,7 @@ import numpy.typing as npt
 from traceml.facts.step_table import MAJORITY, Floats, StepTable
 from traceml.facts.times import StepTimes
 from traceml.model.phase import Phase
+from traceml.store.records import DdpStatistics, RankRecords
 
 MIN_STEPS = 8  # with fewer steps timed on all ranks at once, the ranks' means say more
 LOCKSTEP_SHARE = 0.01  # ranks that wait for each other cannot drift apart: only their ends differ …
@@ -21,7 +22,7 @@ LOCKSTEP_STEPS = 2.0  # … by about a step
 class Job:
     """The ranks of a run as one job."""
 
-    parts: StepTable
+    table: StepTable
     waits: bool
     """The ranks wait for each other in every step."""
     communication_measured: bool
@@ -29,20 +30,20 @@ class Job:
     @property
     def wait_is_hidden(self) -> bool:
         """The waiting was not measured: it lies in backward, where gradients are exchanged."""
-        return self.waits and not self.communication_measured and len(self.parts.ranks) > 1
+        return self.waits and not self.communication_measured and len(self.table.ranks) > 1
 
     def own_s(self) -> Floats:
         """What each rank itself took in each step; without backward where that hides waiting."""
-        own_s = self.parts.own()
+        own_s = self.table.own()
         if self.wait_is_hidden:
-            own_s = own_s - np.nan_to_num(self.parts.phase(Phase.BACKWARD))
+            own_s = own_s - np.nan_to_num(self.table.phase(Phase.BACKWARD))
         return own_s
 
     def own_wall_s(self) -> Floats:
         """The same with what lies between the steps, on the host's clock."""
-        own_s = self.parts.field("wall_ns") - np.nan_to_num(self.parts.field("communication_ns"))
+        own_s = self.table.field("wall_ns") - np.nan_to_num(self.table.field("communication_ns"))
         if self.wait_is_hidden:
-            own_s = own_s - np.nan_to_num(self.parts.field("backward_ns"))
+            own_s = own_s - np.nan_to_num(self.table.field("backward_ns"))
         return own_s
 
     def saved_s(self, removed_s: Floats, taken_s: Floats | None = None) -> float:
@@ -58,17 +59,17 @@ class Job:
 
     def transfer_s(self) -> float:
         """The exposed communication that is no waiting: what the last to arrive still needs."""
-        exposed_s = self.parts.phase(Phase.COMMUNICATION)
+        exposed_s = self.table.phase(Phase.COMMUNICATION)
         together = timed_together(exposed_s)
         if together is None:
             return float(row_means(exposed_s).min())
         return float(exposed_s[:, together].min(axis=0).mean())
 
 
-def job_of(parts: StepTable, times: Sequence[StepTimes]) -> Job:
+def job_of(table: StepTable, times: Sequence[StepTimes]) -> Job:
     """The job that these ranks make up; `times` has an entry per rank."""
     measured = sum(each.communication_s is not None for each in times) > MAJORITY * len(times)
-    return Job(parts, measured or _in_lockstep(times, len(parts.numbers)), measured)
+    return Job(table, measured or _in_lockstep(times, len(table.numbers)), measured)
 
 
 def timed_together(table_s: Floats) -> npt.NDArray[np.bool_] | None:
@@ -102,3 +103,17 @@ def _in_lockstep(times: Sequence[StepTimes], steps: int) -> bool:
         return False
     most = max(LOCKSTEP_SHARE, LOCKSTEP_STEPS / steps)
     return max(walls_s) - min(walls_s) <= most * max(walls_s)
+
+
+def ddp_facts(ranks: Sequence[RankRecords]) -> DdpStatistics | None:
+    """The mean over the ranks that know; their models are the same."""
+    known = [rank.ddp for rank in ranks if rank.ddp is not None]
+    if not known:
+        return None
+    return DdpStatistics(
+        communication_s=float(np.mean([each.communication_s for each in known])),
+        overlap_s=float(np.mean([each.overlap_s for each in known])),
+        gradient_bytes=known[0].gradient_bytes,
+        buckets=known[0].buckets,
+        has_hook=known[0].has_hook,
+    )

@@ -36,7 +36,7 @@ RARE = 0.1  # of the steps: epochs are longer than ten of them
 
 
 def loader_facts(
-    ranks: Sequence[RankRecords], mean: StepTimes, parts: StepTable | None
+    ranks: Sequence[RankRecords], mean: StepTimes, table: StepTable | None
 ) -> LoaderFacts:
     """What the ranks' loaders have in common."""
     pinned = [is_pinned for rank in ranks if (is_pinned := _pinned(rank)) is not None]
@@ -52,7 +52,7 @@ def loader_facts(
             if mean.collate_s is not None and mean.cpu_input_s
             else None
         ),
-        rare_share=None if parts is None else _rare_share(parts),
+        rare_share=None if table is None else _rare_share(table),
     )
 
 
@@ -84,8 +84,8 @@ def syncs_per_step(ranks: Sequence[RankRecords]) -> float | None:
     return float(counts.mean()) if counts.any() else None
 
 
-def _rare_share(parts: StepTable) -> float | None:
-    wait_s = np.nan_to_num(parts.field("input_ns")).ravel()
+def _rare_share(table: StepTable) -> float | None:
+    wait_s = np.nan_to_num(table.field("input_ns")).ravel()
     total_s = float(wait_s.sum())
     longest = math.ceil(len(wait_s) * RARE)
     if not total_s:

@@ -21,7 +21,7 @@ from traceml.store.step_records import WIDE
 CHUNK_STEPS = 64  # as many as a block of folded steps holds at least
 
 
-class Place(str, Enum):
+class MemoryOwner(str, Enum):
     """Whose memory it is."""
 
     GPU = "gpu"
@@ -38,7 +38,7 @@ class RankMemory:
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
     peak_rss_bytes: int | None = None
-    trends: Mapping[Place, Trend] = field(default_factory=dict)
+    trends: Mapping[MemoryOwner, Trend] = field(default_factory=dict)
     """Of the memory that was read often enough."""
 
 
@@ -84,14 +84,14 @@ def rank_memory(
     )
 
 
-def _trends(rank: RankRecords, steps: RankSteps, sampled: Sampled) -> dict[Place, Trend]:
+def _trends(rank: RankRecords, steps: RankSteps, sampled: Sampled) -> dict[MemoryOwner, Trend]:
     starts_s = _unix_s(rank, steps.rows[:, WIDE.index("start_ns")])
     by_step = _from_steps(rank, steps, starts_s, "rss_bytes")
     by_second = _from_samples(steps, starts_s, [(at, one.rss_bytes) for at, one in sampled])
     readings = {
-        Place.GPU: _from_steps(rank, steps, starts_s, "allocated_bytes"),
-        Place.HOST: by_step if len(by_step.sizes) >= len(by_second.sizes) else by_second,
-        Place.WORKERS: _from_samples(steps, starts_s, _of_all_workers(sampled)),
+        MemoryOwner.GPU: _from_steps(rank, steps, starts_s, "allocated_bytes"),
+        MemoryOwner.HOST: by_step if len(by_step.sizes) >= len(by_second.sizes) else by_second,
+        MemoryOwner.WORKERS: _from_samples(steps, starts_s, _of_all_workers(sampled)),
     }
     found = {place: find_trend(r.numbers, r.times_s, r.sizes) for place, r in readings.items()}
     return {place: trend for place, trend in found.items() if trend is not None}

@@ -26,15 +26,15 @@ class Pauses:
     nor does a late batch, which is the input's."""
 
 
-def pauses(parts: StepTable, name: str) -> Pauses | None:
+def pauses(table: StepTable, name: str) -> Pauses | None:
     """The pauses that a field of the record holds; `None` where it was never measured."""
-    spent_s = parts.field(name)
+    spent_s = table.field(name)
     if not np.isfinite(spent_s).any():
         return None
     spent_s = np.nan_to_num(spent_s)
     if not spent_s.any():  # as nearly always
         return Pauses(0, spent_s.shape[1], 0.0, 0.0, 0.0)
-    body_s = parts.body()
+    body_s = table.body()
     median_s = np.array([[_median(row)] for row in body_s])
     late_s = np.minimum(spent_s, np.maximum(np.nan_to_num(body_s - median_s), 0.0))
     return Pauses(

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
 
 from traceml.facts.gpu_use import NOT_COUNTED, GpuUse, gpu_use, mean_use
 from traceml.facts.step_stretches import Stretches
-from traceml.facts.throttling import NOT_THROTTLED, Throttling, throttling
 from traceml.model.sample import GpuSample, HostSample, ProcessSample, Sample
 
 Number = TypeVar("Number", int, float)
+
+HARMLESS_REASONS = frozenset({"idle", "application clocks", "sync boost", "display clocks"})
+"""Reasons that somebody chose, or that hold back only a GPU with nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,20 @@ class Level:
 
     mean: float | None = None
     peak: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Throttling:
+    """How often one GPU's clock was held down, and how far; empty where it never was, or the driver
+    does not tell."""
+
+    shares: Mapping[str, float] = field(default_factory=dict)
+    """By reason: the share of the samples in which it held the clock down."""
+    clock_share: float | None = None
+    """The mean clock in those samples, of the highest there is."""
+
+
+NOT_THROTTLED = Throttling()
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,3 +301,24 @@ def _headroom(gpu: GpuSample) -> float | None:
     if gpu.memory_used_bytes is None or gpu.memory_total_bytes is None:
         return None
     return gpu.memory_total_bytes - gpu.memory_used_bytes
+
+
+def throttling(samples: Sequence[GpuSample]) -> Throttling:
+    """Returns how often one GPU's clock was held down, by reason."""
+    told = [gpu for gpu in samples if gpu.throttle_reasons is not None]
+    held = [gpu for gpu in told if not HARMLESS_REASONS.issuperset(gpu.throttle_reasons or ())]
+    counts = Counter(
+        reason
+        for gpu in held
+        for reason in gpu.throttle_reasons or ()
+        if reason not in HARMLESS_REASONS
+    )
+    clocks = [
+        gpu.sm_clock_mhz / gpu.sm_clock_max_mhz
+        for gpu in held
+        if gpu.sm_clock_mhz is not None and gpu.sm_clock_max_mhz
+    ]
+    return Throttling(
+        shares={reason: seen / len(told) for reason, seen in counts.items()},
+        clock_share=sum(clocks) / len(clocks) if clocks else None,
+    )

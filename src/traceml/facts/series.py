@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from traceml.facts.step_table import Floats, StepTable
 from traceml.facts.sums import block_length
-
-Floats = npt.NDArray[np.float64]
+from traceml.model.phase import Phase
 
 PERCENTILES = (1, 5, 25, 50, 75, 95, 99)
 MAX_LAGS = 12
@@ -22,7 +22,7 @@ MIN_SEGMENT_STEPS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class StepTimeSeries:
     """The step times of a run, step by step, reduced to what a comparison needs."""
 
     count: int
@@ -54,7 +54,9 @@ class Slowdown:
         return self.after_s / self.before_s
 
 
-def describe(step_s: Floats, parts: Mapping[str, tuple[float, ...]] | None = None) -> Series:
+def describe_series(
+    step_s: Floats, parts: Mapping[str, tuple[float, ...]] | None = None
+) -> StepTimeSeries:
     """Reduce a series of step times without gaps; at least one."""
     steps = len(step_s)
     correlation = _autocorrelation(step_s)
@@ -63,7 +65,7 @@ def describe(step_s: Floats, parts: Mapping[str, tuple[float, ...]] | None = Non
     blocks = steps // block_steps
     means = step_s[: blocks * block_steps].reshape(blocks, block_steps).mean(axis=1)
     quantiles = np.percentile(step_s, PERCENTILES).tolist()
-    return Series(
+    return StepTimeSeries(
         count=steps,
         mean_s=float(step_s.mean()),
         stdev_s=float(step_s.std(ddof=1)) if steps > 1 else 0.0,
@@ -125,3 +127,20 @@ def _effective_count(steps: int, correlation: Floats) -> float:
     below = np.flatnonzero(correlation[1:] <= 0)
     leading = correlation[1:] if not len(below) else correlation[1 : 1 + below[0]]
     return max(1.0, steps / (1 + 2 * float(leading.sum())))
+
+
+def growth_by_phase(table: StepTable, onset_step: int) -> dict[Phase, float]:
+    """How many seconds each phase takes longer from a step on, as means over ranks and steps."""
+    later = table.numbers >= onset_step
+    grown = {}
+    for phase in Phase:
+        phase_s = table.phase(phase)
+        before_s, after_s = _mean(phase_s[:, ~later]), _mean(phase_s[:, later])
+        if before_s is not None and after_s is not None:
+            grown[phase] = after_s - before_s
+    return grown
+
+
+def _mean(phase_s: Floats) -> float | None:
+    known = phase_s[np.isfinite(phase_s)]
+    return float(known.mean()) if len(known) else None

@@ -8,6 +8,7 @@ and by block, `facts/times.py` makes means of such sums.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -16,7 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from traceml.facts.warmup import warmup_steps
 from traceml.model.phase import COMPUTE, Phase
 from traceml.store.records import RankRecords
 from traceml.store.step_records import WIDE, incomplete_so_far, is_incomplete, wide_fields
@@ -28,13 +28,21 @@ COLUMNS = (*WIDE, "samples")
 MAJORITY = 0.5
 """Of steps or ranks: what more than this share of them has stands for all of them."""
 MIN_TIMED_STEPS = 5
-"""Short steps are timed on the GPU now and then; so many of them stand for the rest."""
+"""Of short steps only some are timed on the GPU; this many of them represent the others."""
+MAX_WARMUP_SHARE = 0.10
+"""Of the steps. A slow beginning that lasts longer is not warm-up but how the run was."""
+CLEARLY_SLOWER = 1.5
+"""Times the median of the later steps: compilers and allocators cost multiples of a step."""
+WARMUP_DEVIATIONS = 6.0
+"""Robust standard deviations that a warm-up step also lies above the median of the later ones."""
+MIN_STEPS_FOR_WARMUP = 3
+"""With fewer steps nothing tells which of them is the unusual one."""
 
 
 class Clock(NamedTuple):
     """Whose clock times are taken on: `gpu` or `cpu`."""
 
-    parts: str
+    means: str
     """For means and phases."""
     steps: str
     """For single steps: the host's clock where too few steps were timed on the GPU."""
@@ -126,7 +134,7 @@ class StepTable:
     @property
     def clock(self) -> str:
         """The clock that means and phases are taken on."""
-        return self.clocks.parts
+        return self.clocks.means
 
     @property
     def folded(self) -> bool:
@@ -281,3 +289,25 @@ def _intersect(left: Ints, right: Ints) -> Ints:
     if np.array_equal(left, right):
         return left
     return np.intersect1d(left, right, assume_unique=True)
+
+
+def warmup_steps(step_s: npt.NDArray[np.float64], earlier: int = 0, most: int | None = None) -> int:
+    """Returns how many of the leading steps are warm-up: clearly slower than those after them.
+
+    Only an unbroken sequence of slow steps from the very first one counts, so that stalls which
+    recur stay in the means. `step_s` may begin later than training did: `earlier` steps came before
+    it. `most` is the largest number of warm-up steps since training began; by default a tenth.
+    """
+    if len(step_s) < MIN_STEPS_FOR_WARMUP:
+        return 0
+    by_default = math.ceil(len(step_s) * MAX_WARMUP_SHARE)
+    most = (by_default if most is None else min(most, len(step_s) // 2)) - earlier
+    if most <= 0:
+        return 0
+    later = step_s[most:][np.isfinite(step_s[most:])]
+    if not len(later):
+        return 0
+    typical = float(np.median(later))
+    spread = 1.4826 * float(np.median(np.abs(later - typical)))
+    slow = step_s[:most] > max(CLEARLY_SLOWER * typical, typical + WARMUP_DEVIATIONS * spread)
+    return most if slow.all() else int(np.argmin(slow))

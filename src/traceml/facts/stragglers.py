@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceml.facts.job import MIN_STEPS, Job, row_means, timed_together
-from traceml.facts.series import describe, find_slowdown
+from traceml.facts.series import describe_series, find_slowdown
 from traceml.facts.step_table import Floats, Ints
 from traceml.facts.thread_time import ThreadTime
 from traceml.facts.times import StepTimes
@@ -91,14 +91,14 @@ def find_stragglers(
     suspects = np.flatnonzero(excess > MIN_EXCESS_SHARE * typical)
     if not len(suspects):
         return ()
-    doubt = _Doubt.of(job.own_s(), job.parts.numbers)
+    doubt = _Doubt.of(job.own_s(), job.table.numbers)
     late = suspects[np.argsort(-excess[suspects], kind="stable")]
     phases, unmeasured = _phases(job, times, own)
-    inside = _measured(times, INSIDE_REST) if job.parts.clock == "cpu" else {}
-    scheduled = _scheduled(job.parts.ranks, threads or {})
+    inside = _measured(times, INSIDE_REST) if job.table.clock == "cpu" else {}
+    scheduled = _scheduled(job.table.ranks, threads or {})
     return tuple(
         Straggler(
-            rank=job.parts.ranks[row],
+            rank=job.table.ranks[row],
             own=_against(own, row),
             typical_s=float(typical[row]),
             phases={phase: _against(column, row) for phase, column in phases.items()},
@@ -119,7 +119,7 @@ def find_stragglers(
 
 def excess_share(job: Job, times: Sequence[StepTimes], ranks: Sequence[int]) -> float | None:
     """The largest excess of these ranks, late or not, as a part of a typical step."""
-    rows = [row for row, rank in enumerate(job.parts.ranks) if rank in ranks]
+    rows = [row for row, rank in enumerate(job.table.ranks) if rank in ranks]
     if len(times) < 2 or not rows:
         return None
     whole, own = _own_work(job, times)
@@ -144,12 +144,12 @@ def _excess_by_step_s(job: Job, own_s: Floats, ranks: Sequence[int]) -> Floats:
     """
     excess_s = np.zeros_like(own_s)
     together = timed_together(own_s)
-    rows = [row for row, rank in enumerate(job.parts.ranks) if rank in ranks]
+    rows = [row for row, rank in enumerate(job.table.ranks) if rank in ranks]
     if together is None:
         means = row_means(own_s)
         excess_s[rows] = np.maximum(means - median_of_others(means), 0.0)[rows, np.newaxis]
         return excess_s
-    doubt = _Doubt.of(own_s, job.parts.numbers)
+    doubt = _Doubt.of(own_s, job.table.numbers)
     for row in rows:
         excess_s[row, together] = np.concatenate([_beyond_noise(p) for p in doubt.pieces(row)])
     return excess_s
@@ -254,7 +254,7 @@ def _independent_steps(noise: Floats) -> float:
     A short series understates how long its slow spells last: the correlation of neighbours is
     corrected for that, and the spells are taken to fade as it says, at least.
     """
-    steps, series = len(noise), describe(noise)
+    steps, series = len(noise), describe_series(noise)
     neighbours = (steps * series.autocorrelation[0] + 1) / (steps - 4)
     neighbours = min(max(neighbours, 0.0), 0.99)
     return min(series.effective_count, steps * (1 - neighbours) / (1 + neighbours))

@@ -33,7 +33,7 @@ _CALLED = (Phase.FORWARD.value, Phase.BACKWARD.value, Phase.OPTIMIZER.value)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CodePlace:
     """A function or a line, and how much of a phase was spent there."""
 
     function: str
@@ -58,7 +58,7 @@ class PhaseCode:
     """One phase's looks."""
 
     looks: int
-    places: tuple[Place, ...]
+    places: tuple[CodePlace, ...]
     """The most frequent first; looks inside torch alone are nobody's."""
 
 
@@ -194,7 +194,7 @@ def _phase_code(samples: Sequence[StackSample], loop: _Loop) -> PhaseCode:
     return PhaseCode(
         looks=total,
         places=tuple(
-            Place(
+            CodePlace(
                 function=key[0],
                 file=key[1],
                 line=min(lines[key].items(), key=lambda item: (-item[1], item[0]))[0],

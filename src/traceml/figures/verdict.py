@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traceml.facts.history import History
-from traceml.facts.lately import MIN_STEPS
+from traceml.facts.recent_window import MIN_STEPS
 from traceml.figures.failure import verdict_of
 from traceml.figures.findings import TITLES, leading, prediction, section_of, tone
 from traceml.figures.head import steps_taken

@@ -14,7 +14,7 @@ from traceml.diagnose.what_if import WhatIf, predict
 from traceml.facts.facts import Facts
 from traceml.facts.gather import gather
 from traceml.facts.stability import Failure
-from traceml.facts.user_time import Place
+from traceml.facts.user_time import CodePlace
 from traceml.model.finding import Finding, Section, Severity
 from traceml.model.phase import COMPUTE, Phase
 from traceml.model.quantities import count
@@ -279,7 +279,7 @@ def _user_time(facts: Facts) -> UserTimeSummary | None:
     )
 
 
-def _code(place: Place, phase_s: float | None) -> CodeSummary:
+def _code(place: CodePlace, phase_s: float | None) -> CodeSummary:
     return CodeSummary(
         function=place.function,
         file=place.file,

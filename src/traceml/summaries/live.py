@@ -11,7 +11,7 @@ from traceml.diagnose.engine import primary
 from traceml.diagnose.live import LiveDiagnosis, LiveFinding, too_early
 from traceml.diagnose.what_if import predict
 from traceml.facts.facts import Facts
-from traceml.facts.lately import Lately
+from traceml.facts.recent_window import RecentFacts
 from traceml.model.finding import Section
 from traceml.store.records import RunRecords
 from traceml.summaries import sections
@@ -22,7 +22,7 @@ from traceml.summaries.tables import number
 
 
 def live_state(
-    diagnosis: LiveDiagnosis, lately: Lately, records: RunRecords, unix_s: float, version: str
+    diagnosis: LiveDiagnosis, recent: RecentFacts, records: RunRecords, unix_s: float, version: str
 ) -> LiveState:
     """Everything that is shown: the findings as they are kept steady, the numbers as they are."""
     shown = {
@@ -30,9 +30,9 @@ def live_state(
     }
     return LiveState(
         unix_s=unix_s,
-        step=lately.window.window.last_step,
+        step=recent.whole.window.last_step,
         findings=tuple(_live_issue(live) for findings in shown.values() for live in findings),
-        summary=_summary(shown, lately, records, unix_s, version),
+        summary=_summary(shown, recent, records, unix_s, version),
     )
 
 
@@ -54,13 +54,13 @@ def live_change(live: LiveFinding, window: Facts, unix_s: float) -> LiveChange:
 
 def _summary(
     shown: Mapping[Section, tuple[LiveFinding, ...]],
-    lately: Lately,
+    recent: RecentFacts,
     records: RunRecords,
     unix_s: float,
     version: str,
 ) -> Summary:
     """The last steps as a final summary would tell them; where nothing is steady yet, nothing."""
-    facts = _so_far(lately.window)
+    facts = _so_far(recent.whole)
     found = {section: tuple(live.finding for live in shown.get(section, ())) for section in Section}
     issues = {section: tuple(map(_issue, shown.get(section, ()))) for section in Section}
     if not found[Section.STEP_TIME]:
@@ -71,7 +71,7 @@ def _summary(
         primary=primary(found),
         issues=issues,
         ended_by=finding_of_failure(facts, found[Section.STABILITY]),
-        what_if=predict(lately.now, found[Section.STEP_TIME]),
+        what_if=predict(recent.now, found[Section.STEP_TIME]),
     )
     summary = put_together(records, told, unix_s, version)
     lasted_s = max(0.0, unix_s - records.manifest.started_unix_s)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from traceml.facts.facts import Facts, RankFacts, share
 from traceml.facts.gpu_use import GpuUse
-from traceml.facts.memory import NO_MEMORY, Place
+from traceml.facts.memory import NO_MEMORY, MemoryOwner
 from traceml.facts.sensors import GpuFacts, HostFacts, ProcessFacts
 from traceml.facts.times import StepTimes
 from traceml.model.evidence import Value
@@ -56,9 +56,9 @@ _RATES = ("steps_per_s", "samples_per_s")
 STEP_TIME = (*_MILLISECONDS, *_RATES)
 _PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes", "peak_rss_bytes")
 _RISES = {
-    "allocated_rise_bytes": Place.GPU,
-    "rss_rise_bytes": Place.HOST,
-    "workers_rss_rise_bytes": Place.WORKERS,
+    "allocated_rise_bytes": MemoryOwner.GPU,
+    "rss_rise_bytes": MemoryOwner.HOST,
+    "workers_rss_rise_bytes": MemoryOwner.WORKERS,
 }
 STEP_MEMORY = (*_PEAKS, *_RISES)
 

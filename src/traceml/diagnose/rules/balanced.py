@@ -44,7 +44,7 @@ def _share(facts: Facts, phase: Phase) -> float | None:
     """A phase's part of the step; a rest that may hide compute has none."""
     if phase is Phase.RESIDUAL:
         return share(unexplained_s(facts.mean), facts.mean.step_s)
-    return facts.typical_share(phase)
+    return facts.mean_share(phase)
 
 
 RULE = Rule(

@@ -33,7 +33,7 @@ def check(facts: Facts) -> Finding | None:
     if compute_share < SHARE:
         return None
     parts: dict[Phase | None, float] = {
-        phase: part for phase in COMPUTE if (part := facts.typical(phase)) is not None
+        phase: part for phase in COMPUTE if (part := facts.mean_s(phase)) is not None
     }
     replayed_s = times.compute_at_least_s - sum(parts.values())
     if len(parts) < len(COMPUTE) or replayed_s > NEGLIGIBLE * times.compute_at_least_s:

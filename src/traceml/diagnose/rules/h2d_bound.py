@@ -21,7 +21,7 @@ CRITICAL = Line(0.20, 0.003)  # a fifth of the step, and enough to see in a prog
 
 def check(facts: Facts) -> Finding | None:
     """Fires when cheaper copies would shorten the step noticeably."""
-    copy_s, step_s = facts.typical(Phase.H2D), facts.mean.step_s
+    copy_s, step_s = facts.mean_s(Phase.H2D), facts.mean.step_s
     if copy_s is None or not step_s:
         return None
     found = severity(copy_s, step_s, WARN, (CRITICAL,), is_largest(facts, Phase.H2D))
@@ -84,7 +84,7 @@ RULE = Rule(
     yields_to=(Kind.H2D_STRAGGLER, Kind.STRAGGLER),
     turn=Turn.PHASE,
     what_if=Remedy("without the copies", without_phase(Phase.H2D)),
-    measure=lambda facts, _: facts.typical_share(Phase.H2D),
+    measure=lambda facts, _: facts.mean_share(Phase.H2D),
     doc=Doc(
         severities="info, warn, crit",
         says="the step's time goes into copies to the device",

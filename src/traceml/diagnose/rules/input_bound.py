@@ -35,7 +35,7 @@ MAX_WORKERS = 32  # asking for more than a node's share of cores helps nobody
 
 def check(facts: Facts) -> Finding | None:
     """Fires when faster input would shorten the step noticeably."""
-    wait_s, step_s = facts.typical(Phase.INPUT), facts.mean.step_s
+    wait_s, step_s = facts.mean_s(Phase.INPUT), facts.mean.step_s
     if wait_s is None or not step_s:
         return None
     found = severity(wait_s, step_s, WARN, CRITICAL, is_largest(facts, Phase.INPUT))
@@ -217,7 +217,7 @@ RULE = Rule(
     yields_to=(Kind.INPUT_STRAGGLER, Kind.STRAGGLER),
     turn=Turn.PHASE,
     what_if=Remedy("without the input wait", without_phase(Phase.INPUT)),
-    measure=lambda facts, _: facts.typical_share(Phase.INPUT),
+    measure=lambda facts, _: facts.mean_share(Phase.INPUT),
     code=CodeScope.FETCHES,
     doc=Doc(
         severities="info, warn, crit",

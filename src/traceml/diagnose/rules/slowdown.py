@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from traceml.diagnose.rule import Doc, Remedy, Rule, RuleRole, Turn, Where, lost
 from traceml.facts.facts import Facts
-from traceml.facts.onset import growth_by_phase
+from traceml.facts.series import growth_by_phase
 from traceml.model.evidence import Evidence, as_number, as_words, in_ms
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.phase import Phase
@@ -58,7 +58,7 @@ def check(facts: Facts) -> Finding | None:
 
 def _grown_most(facts: Facts, onset_step: int) -> tuple[Phase | None, float]:
     """The phase that most of the slowdown lies in, if one does."""
-    grown = {} if facts.parts is None else growth_by_phase(facts.parts, onset_step)
+    grown = {} if facts.step_table is None else growth_by_phase(facts.step_table, onset_step)
     if not grown or facts.slowdown is None:
         return None, 0.0
     phase = max(grown, key=lambda phase: grown[phase])

@@ -148,12 +148,12 @@ def _claim(facts: Facts, rest_s: float, step_s: float, main: RestPart, known_s: 
 
 def _without_rest(job: Job, _: Finding) -> float:
     """Saves the rest, but for what any loop costs."""
-    return job.saved_s(job.parts.phase(Phase.RESIDUAL) - LOOP_OVERHEAD_S)
+    return job.saved_s(job.table.phase(Phase.RESIDUAL) - LOOP_OVERHEAD_S)
 
 
 def _without_outside(job: Job, _: Finding) -> float:
     """Saves what passes between steps unmeasured, gone from every rank."""
-    return job.saved_s(job.parts.outside(), job.own_wall_s())
+    return job.saved_s(job.table.outside(), job.own_wall_s())
 
 
 def _share_now(facts: Facts, finding: Finding) -> float | None:

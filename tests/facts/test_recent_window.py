@@ -6,25 +6,25 @@ import pytest
 
 from factories import make_run
 from replay import with_part
-from traceml.facts.facts import Window
-from traceml.facts.lately import gather_lately, since_step
+from traceml.facts.facts import StepWindow
+from traceml.facts.recent_window import gather_recent, since_step
 from traceml.model.phase import Phase
 from traceml.store.records import RunRecords
 
 
-def now(run: RunRecords) -> Window:
-    return gather_lately(run).now.window
+def now(run: RunRecords) -> StepWindow:
+    return gather_recent(run).now.window
 
 
 def since(run: RunRecords, phase: Phase | None, *ranks: int) -> int:
-    parts = gather_lately(run).window.parts
+    parts = gather_recent(run).whole.step_table
     assert parts is not None
     return since_step(parts, phase, ranks)
 
 
 def test_a_steady_run_is_now_as_it_was_all_the_time() -> None:
-    lately = gather_lately(make_run(steps=100))
-    assert lately.now is lately.window
+    recent = gather_recent(make_run(steps=100))
+    assert recent.now is recent.whole
 
 
 @pytest.mark.parametrize(
@@ -44,21 +44,21 @@ def test_only_the_steps_since_the_pace_changed_show_how_it_is_now(
 
 
 def test_a_stall_that_happened_once_is_left_out() -> None:
-    lately = gather_lately(with_part(make_run(steps=100), "input", 900.0, slice(50, 51)))
-    assert lately.window.window.steps_analyzed == 100
-    assert lately.now.window.steps_analyzed == 99
-    assert lately.now.mean.input_s == pytest.approx(0.001, rel=0.1)
+    recent = gather_recent(with_part(make_run(steps=100), "input", 900.0, slice(50, 51)))
+    assert recent.whole.window.steps_analyzed == 100
+    assert recent.now.window.steps_analyzed == 99
+    assert recent.now.mean.input_s == pytest.approx(0.001, rel=0.1)
 
 
 def test_a_stall_that_happened_twice_counts() -> None:
-    lately = gather_lately(with_part(make_run(steps=100), "input", 900.0, slice(20, 80, 40)))
-    assert lately.now.mean.input_s == pytest.approx(0.019, rel=0.1)
+    recent = gather_recent(with_part(make_run(steps=100), "input", 900.0, slice(20, 80, 40)))
+    assert recent.now.mean.input_s == pytest.approx(0.019, rel=0.1)
 
 
 def test_a_slow_beginning_is_neither_a_change_nor_now() -> None:
-    lately = gather_lately(with_part(make_run(steps=16), "input", 900.0, slice(0, 5)))
-    assert lately.window.window.warmup_steps == 5
-    assert lately.now.window.first_step == 6
+    recent = gather_recent(with_part(make_run(steps=16), "input", 900.0, slice(0, 5)))
+    assert recent.whole.window.warmup_steps == 5
+    assert recent.now.window.first_step == 6
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The last steps of a run, and those of them that show how it is now."""
+"""The facts of a run's last steps, and of those among them that show how it runs now."""
 
 from __future__ import annotations
 
@@ -24,54 +24,57 @@ FLOOR_S = 1e-6  # under a phase that took nothing at first, so that its growth h
 
 
 @dataclass(frozen=True, slots=True)
-class Lately:
-    """A window of the last steps, seen in two ways."""
+class RecentFacts:
+    """The facts of a run's last steps, for live views."""
 
-    window: Facts
-    """All of it."""
+    whole: Facts
+    """Over all steps of the window."""
     now: Facts
-    """Since the pace last changed, and without a stall that has happened only once."""
+    """Over the steps since the step time last changed, without a stall that happened only once."""
 
 
-def gather_lately(records: RunRecords) -> Lately:
-    """The facts of the last steps of a run."""
+def gather_recent(records: RunRecords) -> RecentFacts:
+    """Returns the facts of the last steps of a run; `records` holds those steps and no others."""
     window = gather(records, MAX_WARMUP_STEPS)
-    if window.parts is None:
-        return Lately(window, window)
-    step_s, numbers = _over_ranks(window.parts.step(), window.parts.numbers)
+    if window.step_table is None:
+        return RecentFacts(window, window)
+    step_s, numbers = _over_ranks(window.step_table.step(), window.step_table.numbers)
     if not len(numbers):
-        return Lately(window, window)
+        return RecentFacts(window, window)
     chosen = numbers[_since_the_pace_changed(step_s, numbers)]
     stall = _lone_stall(step_s[-len(chosen) :])
     if stall is not None:
         chosen = np.delete(chosen, stall)
     if len(chosen) == len(numbers):
-        return Lately(window, window)
-    untimed = np.setdiff1d(window.parts.numbers, numbers)  # the GPU's clock did not run: they stay
+        return RecentFacts(window, window)
+    untimed = np.setdiff1d(
+        window.step_table.numbers, numbers
+    )  # the GPU's clock did not run: they stay
     kept = np.concatenate([chosen, untimed[untimed > chosen[0]]])
-    return Lately(window, gather(only(records, kept - 1), 0))
+    return RecentFacts(window, gather(only(records, kept - 1), 0))
 
 
-def since_step(parts: StepTable, phase: Phase | None, ranks: Collection[int]) -> int:
-    """From which of these steps on a phase (or all of the step) takes as long as it does now.
+def since_step(table: StepTable, phase: Phase | None, ranks: Collection[int]) -> int:
+    """Returns the number of the step since which a phase takes as long as it does now.
 
-    Where it grew, the step at which it did; else the first step in which it was there at all.
+    That is the step at which the phase became longer, or else the first step that has the phase.
+    Without a phase, the whole step is judged. `ranks` are the ranks to look at; empty means all.
     """
-    table = parts.step() if phase is None else parts.phase(phase)
-    rows = [row for row, rank in enumerate(parts.ranks) if not ranks or rank in ranks]
-    part_s, numbers = _over_ranks(table[rows], parts.numbers)
+    table_s = table.step() if phase is None else table.phase(phase)
+    rows = [row for row, rank in enumerate(table.ranks) if not ranks or rank in ranks]
+    part_s, numbers = _over_ranks(table_s[rows], table.numbers)
     if not len(part_s):
-        return int(parts.numbers[0])
+        return int(table.numbers[0])
     grown = find_slowdown(part_s + FLOOR_S, numbers)
     if grown is not None:
         return grown.onset_step
     return int(numbers[np.argmax(part_s >= PRESENCE * part_s.mean())])
 
 
-def _over_ranks(table: Floats, numbers: Ints) -> tuple[Floats, Ints]:
+def _over_ranks(table_s: Floats, numbers: Ints) -> tuple[Floats, Ints]:
     """Each step's mean over ranks, for the steps in which any was measured."""
-    seen = np.isfinite(table).any(axis=0)
-    return np.asarray(np.nanmean(table[:, seen], axis=0)), numbers[seen]
+    seen = np.isfinite(table_s).any(axis=0)
+    return np.asarray(np.nanmean(table_s[:, seen], axis=0)), numbers[seen]
 
 
 def _since_the_pace_changed(step_s: Floats, numbers: Ints) -> slice:
@@ -85,6 +88,6 @@ def _since_the_pace_changed(step_s: Floats, numbers: Ints) -> slice:
 
 
 def _lone_stall(step_s: Floats) -> int | None:
-    """Where the only step lies that took far longer than the others."""
+    """Returns the position of the one step that took far longer; `None` unless it is just one."""
     stalls = np.flatnonzero(step_s > STALL * np.median(step_s))
     return int(stalls[0]) if 0 < len(stalls) < MIN_STALLS else None
