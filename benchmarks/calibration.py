@@ -17,7 +17,7 @@ import numpy.typing as npt
 from benchmarks.figure import Figure
 from traceml.compare.allowance import learn
 from traceml.compare.pair import compare_groups
-from traceml.compare.terms import History, Terms
+from traceml.compare.terms import EarlierSpread, Terms
 from traceml.facts.series import describe_series
 from traceml.summaries.record import (
     PRODUCER,
@@ -321,7 +321,7 @@ def _one_run_curve() -> list[Figure]:
     return found
 
 
-def _history(noise: Noise) -> History | None:
+def _history(noise: Noise) -> EarlierSpread | None:
     """What as many earlier runs, made like those compared, teach."""
     runs = [make_run(noise) for _ in range(EARLIER_RUNS)]
     return learn([[step_ms(run) for run in runs]])

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from factories import map_steps
-from traceml.diagnose.live import LiveDiagnosis, LiveFinding, update
+from traceml.diagnose.live_findings import LiveDiagnosis, LiveFinding, update
 from traceml.facts.recent_window import RecentFacts, gather_recent
 from traceml.model import layout
 from traceml.model.finding import Section

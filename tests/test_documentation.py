@@ -14,8 +14,8 @@ import pytest
 import traceml
 from traceml.cli import COMMANDS, ui
 from traceml.cli.run import _parser
-from traceml.diagnose import between, host_time
-from traceml.diagnose.catalogue import catalogue
+from traceml.diagnose import between_steps, host_time
+from traceml.diagnose.all_rules import all_rules
 from traceml.diagnose.rules import (
     compute_bound,
     cpu_starved,
@@ -136,10 +136,10 @@ STRUCTS = [
     record.Issue,
     record.PrimaryDiagnosis,
     record.Window,
-    record.Place,
+    record.RankValue,
     record.Global,
     record.Identity,
-    record.Row,
+    record.RankRow,
     record.Groups,
     record.SectionMetadata,
     record.SectionSummary,
@@ -223,7 +223,7 @@ def test_every_kind_has_a_row_and_a_section(kind: Kind):
 
 def test_the_page_of_diagnoses_is_what_the_rules_declare():
     write_page = runpy.run_path(str(ROOT / "docs" / "write_diagnoses.py"))["page"]
-    is_up_to_date = write_page(DIAGNOSES, catalogue().rules) == DIAGNOSES
+    is_up_to_date = write_page(DIAGNOSES, all_rules().rules) == DIAGNOSES
     assert is_up_to_date, "a rule's text has changed: run `make docs`, which writes the page anew"
 
 
@@ -242,8 +242,8 @@ def _percent(share: float) -> str:
                 ("WAIT_HEAVY", wait_heavy, wait_heavy.CRITICAL),
             )
             for words in (
-                f"A share of {_percent(rule.WARN.share)} warns from {rule.WARN.least_s * 1e3:g} ms",
-                f"{_percent(critical.share)} is critical from {critical.least_s * 1e3:g} ms on",
+                f"A share of {_percent(rule.WARN.share)} warns from {rule.WARN.min_s * 1e3:g} ms",
+                f"{_percent(critical.share)} is critical from {critical.min_s * 1e3:g} ms on",
             )
         ),
         *(
@@ -266,8 +266,8 @@ def _percent(share: float) -> str:
         ("CPU_STARVED", f"{cpu_starved.SWAP_BYTES_PER_S >> 20} MiB swapped per second"),
         ("GPU_THROTTLED", f"in {_percent(gpu_throttled.WARN_SHARE)} of the samples"),
         ("GPU_THROTTLED", f"below {_percent(gpu_throttled.LOW_CLOCK)} of"),
-        ("CHECKPOINT_HEAVY", f"from {_percent(between.REMARK_SHARE)} of the wall time on"),
-        ("EVALUATION_HEAVY", f"from {_percent(between.REMARK_SHARE)} of the wall time on"),
+        ("CHECKPOINT_HEAVY", f"from {_percent(between_steps.REMARK_SHARE)} of the wall time on"),
+        ("EVALUATION_HEAVY", f"from {_percent(between_steps.REMARK_SHARE)} of the wall time on"),
         ("SLOWDOWN", f"from {slowdown.WARN_RATIO:g} times"),
         ("WARMUP", f"Fewer than {warmup.MIN_STEPS} steps"),
         ("INCOMPLETE_DATA", f"fewer than {_percent(incomplete_data.SHARED_SHARE)} of the steps"),

@@ -7,8 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from traceml.diagnose import advice, between, host_time, outside_steps, stalls, uneven
-from traceml.diagnose.lines import Line
+from traceml.diagnose import (
+    advice,
+    between_steps,
+    host_time,
+    late_ranks,
+    one_off_stalls,
+    outside_steps,
+)
 from traceml.diagnose.rules import (
     bandwidth_bound,
     comm_bound,
@@ -42,6 +48,7 @@ from traceml.diagnose.rules import (
     wait_heavy,
     warmup,
 )
+from traceml.diagnose.thresholds import Threshold
 from traceml.facts import gpu_use, job, series, stragglers, trend
 from traceml.facts.memory import MemoryOwner
 
@@ -57,12 +64,12 @@ def _ms(length_s: float) -> str:
     return f"{length_s * 1e3:g} ms"
 
 
-def _warns(line: Line, on: str = "") -> str:
-    return f"{_percent(line.share)} {on}warns from {_ms(line.least_s)}"
+def _warns(line: Threshold, on: str = "") -> str:
+    return f"{_percent(line.share)} {on}warns from {_ms(line.min_s)}"
 
 
-def _is_critical(line: Line) -> str:
-    return f"{_percent(line.share)} is critical from {_ms(line.least_s)} on"
+def _is_critical(line: Threshold) -> str:
+    return f"{_percent(line.share)} is critical from {_ms(line.min_s)} on"
 
 
 NUMBERS = {2: "Two", 3: "three"}
@@ -73,7 +80,7 @@ STEP_TIME = [
     (
         "INPUT_BOUND",
         f"and {_percent(input_bound.CRITICAL[1].share)} from "
-        f"{_ms(input_bound.CRITICAL[1].least_s)} on",
+        f"{_ms(input_bound.CRITICAL[1].min_s)} on",
     ),
     ("INPUT_BOUND", f"the disk was busy {_percent(input_bound.BUSY_DISK)} of the time"),
     ("INPUT_BOUND", f"{_percent(input_bound.MOSTLY_RARE)} of the wait or more"),
@@ -87,11 +94,11 @@ STEP_TIME = [
     (
         "WAIT_HEAVY",
         f"those {_percent(wait_heavy.WARN_WITHOUT_FETCHES.share)} and "
-        f"{_ms(wait_heavy.WARN_WITHOUT_FETCHES.least_s)} only warn",
+        f"{_ms(wait_heavy.WARN_WITHOUT_FETCHES.min_s)} only warn",
     ),
     ("WAIT_HEAVY", f"if it is {_percent(wait_heavy.MAIN_PART)} of the rest"),
-    ("COMM_BOUND", _warns(Line(comm_bound.WARN_SHARE, comm_bound.NOTICEABLE_S))),
-    ("COMM_BOUND", _is_critical(Line(comm_bound.CRITICAL_SHARE, comm_bound.CRITICAL_S))),
+    ("COMM_BOUND", _warns(Threshold(comm_bound.WARN_SHARE, comm_bound.NOTICEABLE_S))),
+    ("COMM_BOUND", _is_critical(Threshold(comm_bound.CRITICAL_SHARE, comm_bound.CRITICAL_S))),
     ("COMM_BOUND", f"then {_percent(comm_bound.CRITICAL_SHARE)} warns"),
     ("COMM_BOUND", f"at most {comm_bound.MAX_MICRO_BATCHES}, and"),
     ("COMM_BOUND", f"from {comm_bound.SMALL_BYTES // MIB} MiB of gradients on"),
@@ -112,14 +119,14 @@ STEP_TIME = [
     ("SMALL_KERNELS", f"at most {_percent(small_kernels.MAX_SM)} of the SMs"),
     ("NEAR_GPU_LIMIT", f"compute {_percent(near_gpu_limit.MIN_TENSOR)} of the time"),
     ("NEAR_GPU_LIMIT", f"at {_percent(near_gpu_limit.MIN_DRAM)} of its bandwidth"),
-    ("STRAGGLER", f"{_warns(uneven.WARN)} on, {_is_critical(uneven.CRITICAL)}"),
-    ("STRAGGLER", f"A cause must cover {_percent(uneven.COVERS)} of the excess"),
-    ("STRAGGLER", f"at least {_percent(uneven.EVENLY)} of the latest rank's excess"),
-    ("STRAGGLER", f"in {uneven.CHANCE * 100:g} % of runs with equal ranks"),
-    ("STRAGGLER", f"({uneven.CRITICAL_CHANCE * 100:g} % to be critical"),
+    ("STRAGGLER", f"{_warns(late_ranks.WARN)} on, {_is_critical(late_ranks.CRITICAL)}"),
+    ("STRAGGLER", f"A cause must cover {_percent(late_ranks.COVERS)} of the excess"),
+    ("STRAGGLER", f"at least {_percent(late_ranks.EVENLY)} of the latest rank's excess"),
+    ("STRAGGLER", f"in {late_ranks.CHANCE * 100:g} % of runs with equal ranks"),
+    ("STRAGGLER", f"({late_ranks.CRITICAL_CHANCE * 100:g} % to be critical"),
     ("STRAGGLER", f"the {NUMBERS[stragglers.FEW_STEPS]} longest of its delays"),
     ("STRAGGLER", f"At least {job.MIN_STEPS} steps"),
-    ("WAIT_STRAGGLER", f"covers {_percent(uneven.COVERS)} of the excess"),
+    ("WAIT_STRAGGLER", f"covers {_percent(late_ranks.COVERS)} of the excess"),
     ("COMPUTE_BOUND", f"{_percent(compute_bound.SHARE)} of the step"),
     ("COMPUTE_BOUND", f"{compute_bound.WAITING_CORES:g} cores"),
     ("COMPUTE_BOUND", f"{_percent(compute_bound.STARVED_SHARE)} of the time"),
@@ -141,9 +148,9 @@ STEP_TIME = [
     (
         "WAIT_HEAVY",
         f"Between steps {_percent(outside_steps.WARN.share)} of the wall time warns from "
-        f"{_ms(outside_steps.WARN.least_s)} on",
+        f"{_ms(outside_steps.WARN.min_s)} on",
     ),
-    ("INPUT_BOUND", f"passed within {stalls.WARN_S:g} s"),
+    ("INPUT_BOUND", f"passed within {one_off_stalls.WARN_S:g} s"),
     ("RECOMPILING", f"{NUMBERS[recompiling.MIN_STEPS]} steps or more"),
     (
         "RECOMPILING",
@@ -155,8 +162,8 @@ STEP_TIME = [
     ("CPU_STARVED", f"in {NUMBERS[cpu_starved.MIN_SAMPLES]} samples or more"),
     ("GPU_THROTTLED", f"in {_percent(gpu_throttled.WARN_SHARE)} of the samples warns"),
     ("GPU_THROTTLED", f"below {_percent(gpu_throttled.LOW_CLOCK)} of the highest"),
-    ("CHECKPOINT_HEAVY", f"from {_percent(between.REMARK_SHARE)} of the wall time on"),
-    ("EVALUATION_HEAVY", f"from {_percent(between.REMARK_SHARE)} of the wall time on"),
+    ("CHECKPOINT_HEAVY", f"from {_percent(between_steps.REMARK_SHARE)} of the wall time on"),
+    ("EVALUATION_HEAVY", f"from {_percent(between_steps.REMARK_SHARE)} of the wall time on"),
     ("SLOWDOWN", f"{series.SLOWDOWN_RATIO:g} times as long"),
     ("SLOWDOWN", f"{_ms(slowdown.MIN_SLOWDOWN_S)} or more"),
     ("SLOWDOWN", f"from {slowdown.WARN_RATIO:g} times on"),

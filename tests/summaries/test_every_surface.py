@@ -18,7 +18,7 @@ from drawn_runs import step_history
 from factories import make_run
 from partial_runs import PLANS, Plan, copies_in, partial_run
 from traceml.compare.pair import compare
-from traceml.diagnose.live import LiveDiagnosis, update
+from traceml.diagnose.live_findings import LiveDiagnosis, update
 from traceml.facts.gather import gather
 from traceml.facts.history import StepHistory
 from traceml.facts.recent_window import gather_recent

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 
 from traceml import __version__
-from traceml.diagnose.explain import STRAGGLERS
-from traceml.diagnose.live import LiveDiagnosis, LiveSection, new_leads, update
+from traceml.diagnose.finding_order import STRAGGLERS
+from traceml.diagnose.live_findings import LiveDiagnosis, LiveSection, new_leads, update
 from traceml.diagnose.user_code import wants_looks
 from traceml.facts.facts import Facts
 from traceml.facts.recent_window import MIN_STEPS, gather_recent

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from traceml.compare.allowance import learn
-from traceml.compare.terms import History
+from traceml.compare.terms import EarlierSpread
 from traceml.model.errors import TraceMLError
 from traceml.model.lineage import Code, Command, Hardware, Lineage
 from traceml.store.folder import MANIFEST, SUMMARY, read_manifest
@@ -23,7 +23,7 @@ _Setting = tuple[object, ...]
 """What else has to be the same for two runs to be alike: the code, the machine, the ranks."""
 
 
-def history_of(compared: Sequence[Path], summaries: Sequence[Summary]) -> History | None:
+def history_of(compared: Sequence[Path], summaries: Sequence[Summary]) -> EarlierSpread | None:
     """The spread of earlier runs like these, in the folders the runs lie in."""
     groups: dict[tuple[_Command, _Setting], list[float]] = {}
     for path, summary in zip(compared, summaries, strict=True):

@@ -57,7 +57,7 @@ def run(command: list[str], subject: str, options: RunOptions) -> tuple[int, Pat
     if option is not None:
         say(f"python {option} keeps the tracer out: the script runs untraced")
     view = open_view(options.mode, folder)
-    shown = supervise.Shown(view, options.save_output or options.mode in LIVE_MODES)
+    shown = supervise.RunDisplay(view, options.save_output or options.mode in LIVE_MODES)
     return supervise.run(command, environment, to, shown), folder
 
 

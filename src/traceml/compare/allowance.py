@@ -11,7 +11,7 @@ from traceml.compare.measured import Observed
 from traceml.compare.run_conditions import conditions
 from traceml.compare.sides import Sides
 from traceml.compare.student import quantile
-from traceml.compare.terms import History, Terms
+from traceml.compare.terms import EarlierSpread, Terms
 from traceml.model.finding import Section
 from traceml.summaries.record import PRODUCER
 
@@ -55,7 +55,7 @@ def allowance_for(found: Observed, sides: Sides, terms: Terms) -> Allowance:
     """What holds for an endpoint of these runs."""
     change = found.change
     if sides.several and change and change.log_spread is not None and change.freedom:
-        return _learned(History(change.log_spread, change.freedom), "runs", least=0.0)
+        return _learned(EarlierSpread(change.log_spread, change.freedom), "runs", least=0.0)
     if found.endpoint.section is Section.STEP_MEMORY:
         return _assumed(MEMORY)
     if terms.history is not None and found.endpoint.of_steps:
@@ -101,7 +101,7 @@ def _noise(sides: Sides, base: Allowance, b_is_slower: bool) -> MachineNoise:
     return noise
 
 
-def learn(groups: Sequence[Sequence[float]]) -> History | None:
+def learn(groups: Sequence[Sequence[float]]) -> EarlierSpread | None:
     """The spread of earlier runs, group by group of the same command; `None` of too few."""
     logs = [[math.log(time) for time in group if time > 0] for group in groups]
     if sum(map(len, logs)) < MIN_EARLIER_RUNS:
@@ -113,10 +113,10 @@ def learn(groups: Sequence[Sequence[float]]) -> History | None:
     squares = math.fsum(
         (x - mean) ** 2 for group, mean in zip(logs, means, strict=True) for x in group
     )
-    return History(math.sqrt(squares / freedom), freedom)
+    return EarlierSpread(math.sqrt(squares / freedom), freedom)
 
 
-def _learned(history: History, source: str, least: float) -> Allowance:
+def _learned(history: EarlierSpread, source: str, least: float) -> Allowance:
     """The 95 % reach of the difference of two runs."""
     reach = quantile(history.freedom) * history.log_spread * math.sqrt(2)
     share = max(_share_of(reach), least)

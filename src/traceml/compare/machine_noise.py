@@ -61,7 +61,7 @@ class SourceKind(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class NoiseSource:
     """One source of noise: what was recorded of it on each side, and what it may explain."""
 
     kind: SourceKind
@@ -83,7 +83,7 @@ class Source:
 class MachineNoise:
     """Every source that is worth naming, the largest first."""
 
-    sources: tuple[Source, ...] = ()
+    sources: tuple[NoiseSource, ...] = ()
 
     def without(self, kind: SourceKind) -> MachineNoise:
         """The same, where that source is known better from elsewhere."""
@@ -146,7 +146,7 @@ def machine_noise(a: Conditions, b: Conditions, b_is_slower: bool) -> MachineNoi
     return MachineNoise(tuple(sorted(shown, key=lambda source: -source.share)))
 
 
-def _bounded(source: Source) -> Source:
+def _bounded(source: NoiseSource) -> NoiseSource:
     return replace(
         source,
         bias_log=min(source.bias_log, MAX_LOG),
@@ -154,7 +154,7 @@ def _bounded(source: Source) -> Source:
     )
 
 
-def _cpu_wait(sides: _Sides) -> Source | None:
+def _cpu_wait(sides: _Sides) -> NoiseSource | None:
     found = sides.pair(lambda run: run.waited_for_others)
     if found is None:
         return None
@@ -183,7 +183,7 @@ def _less_of_the_cpu(sides: _Sides) -> float:
     return max(math.log(ratio), 0.0) * sides.host_dependence * min(max(starved, 0.0), 1.0)
 
 
-def _host_load(sides: _Sides) -> Source | None:
+def _host_load(sides: _Sides) -> NoiseSource | None:
     """By what others kept busy; where a run's own part is unknown, by what differs in all."""
     busy = sides.pair(lambda run: run.busy)
     found = sides.pair(lambda run: run.busy_with_others)
@@ -192,7 +192,7 @@ def _host_load(sides: _Sides) -> Source | None:
     words = f"the host's CPU was {_percent(busy[0])} busy in A and {_percent(busy[1])} in B"
     if found is None:
         bias = sides.bias(_load_losses(busy, sides))
-        return Source(SourceKind.HOST_LOAD, *busy, bias, 0.0, words)
+        return NoiseSource(SourceKind.HOST_LOAD, *busy, bias, 0.0, words)
     losses = _load_losses(found, sides)
     words += " (by other programs: {} and {})"
     return _slowing(SourceKind.HOST_LOAD, found, sides.bias(losses), losses, words)
@@ -202,7 +202,7 @@ def _load_losses(shares: tuple[float, float], sides: _Sides) -> list[float]:
     return [_lost_by_load(share, run) for share, run in zip(shares, sides.both, strict=True)]
 
 
-def _cpu_steal(sides: _Sides) -> Source | None:
+def _cpu_steal(sides: _Sides) -> NoiseSource | None:
     found = sides.pair(lambda run: run.stolen)
     if found is None:
         return None
@@ -211,7 +211,7 @@ def _cpu_steal(sides: _Sides) -> Source | None:
     return _slowing(SourceKind.CPU_STEAL, found, sides.bias(losses), losses, words)
 
 
-def _cpu_quota(sides: _Sides) -> Source | None:
+def _cpu_quota(sides: _Sides) -> NoiseSource | None:
     found = sides.pair(lambda run: run.throttled)
     if found is None:
         return None
@@ -220,17 +220,17 @@ def _cpu_quota(sides: _Sides) -> Source | None:
     return _slowing(SourceKind.CPU_QUOTA, found, sides.bias(losses), losses, words)
 
 
-def _gpu_clock(sides: _Sides) -> Source | None:
+def _gpu_clock(sides: _Sides) -> NoiseSource | None:
     """A lower clock is slower in proportion, as far as the GPU sets the pace; alike, it is none."""
     found = sides.pair(lambda run: run.gpu_clock)
     if found is None or min(found) <= 0:
         return None
     bias = sides.bias([-math.log(clock) for clock in found]) * sides.gpu_dependence
     words = "the GPU's clock was at {} of its maximum in A and at {} in B"
-    return Source(SourceKind.GPU_CLOCK, *found, bias, 0.0, _filled(words, found))
+    return NoiseSource(SourceKind.GPU_CLOCK, *found, bias, 0.0, _filled(words, found))
 
 
-def _gpu_neighbours(sides: _Sides) -> Source | None:
+def _gpu_neighbours(sides: _Sides) -> NoiseSource | None:
     found = sides.pair(lambda run: run.gpu_bytes_of_others)
     if found is None or sides.gpu_dependence == 0:
         return None
@@ -240,10 +240,10 @@ def _gpu_neighbours(sides: _Sides) -> Source | None:
         f"other programs held {memory(found[0])} of the GPUs' memory in A and "
         f"{memory(found[1])} in B"
     )
-    return Source(SourceKind.GPU_NEIGHBOURS, *found, sides.bias(losses), min(losses), words)
+    return NoiseSource(SourceKind.GPU_NEIGHBOURS, *found, sides.bias(losses), min(losses), words)
 
 
-def _unsteady(sides: _Sides) -> Source | None:
+def _unsteady(sides: _Sides) -> NoiseSource | None:
     a, b = (run.block_means_ms for run in sides.both)
     reach = wandering_reach(a, b)
     if reach is None:
@@ -253,10 +253,10 @@ def _unsteady(sides: _Sides) -> Source | None:
         "the step time drifted within the runs (standard deviation between eighths of a run: {} in "
         "A, {} in B)"
     )
-    return Source(SourceKind.UNSTEADY, *found, 0.0, reach, _filled(words, found))
+    return NoiseSource(SourceKind.UNSTEADY, *found, 0.0, reach, _filled(words, found))
 
 
-def _virtual_cpu(sides: _Sides) -> Source | None:
+def _virtual_cpu(sides: _Sides) -> NoiseSource | None:
     """The neighbours on the physical machine cannot be seen from inside a virtual one.
 
     Where they make the pace wander within the runs, that is counted there.
@@ -269,7 +269,7 @@ def _virtual_cpu(sides: _Sides) -> Source | None:
     scatter = math.sqrt(max(0.0, (VIRTUAL_CPU_LOG * depends) ** 2 - wandering**2))
     words = "they ran on a virtual machine, whose neighbours' load is not recorded"
     found = float(a.is_virtual), float(b.is_virtual)
-    return Source(SourceKind.VIRTUAL_CPU, *found, 0.0, scatter, words)
+    return NoiseSource(SourceKind.VIRTUAL_CPU, *found, 0.0, scatter, words)
 
 
 def _slowing(
@@ -278,10 +278,10 @@ def _slowing(
     bias_log: float,
     losses: Sequence[float],
     words: str,
-) -> Source:
+) -> NoiseSource:
     """A source that can only slow a run down; `losses` are how much, as logarithms."""
     scatter = SCATTER_SHARE * math.hypot(*losses)
-    return Source(kind, *found, bias_log, scatter, _filled(words, found))
+    return NoiseSource(kind, *found, bias_log, scatter, _filled(words, found))
 
 
 def _lost_by_waiting(run: Conditions) -> float:

@@ -13,7 +13,7 @@ from traceml.compare import statistics
 from traceml.compare.blocks import errors_of_steps
 from traceml.compare.record import SIGNIFICANT, Delta
 from traceml.compare.sides import Sides
-from traceml.compare.statistics import Change
+from traceml.compare.statistics import RatioEstimate
 from traceml.compare.student import Error, reach, together, two_sided_p
 from traceml.compare.terms import Endpoint
 from traceml.model.finding import Section
@@ -32,7 +32,7 @@ class Observed:
     endpoint: Endpoint
     metric: str
     delta: Delta
-    change: Change | None = None
+    change: RatioEstimate | None = None
     """`None` where nothing shows how far chance alone would have moved it."""
     rank_test: tuple[str, float] | None = None
 
@@ -213,7 +213,7 @@ def _sides_measured(delta: Delta) -> int:
     return sum(value is not None for value in (delta.lhs, delta.rhs))
 
 
-def _of_one_run_each(known: Known, errors: Sequence[Error | None]) -> Change | None:
+def _of_one_run_each(known: Known, errors: Sequence[Error | None]) -> RatioEstimate | None:
     shares = [
         Error(error.size / value, error.freedom)
         for error, value in zip(errors, (*known.a, *known.b), strict=True)
@@ -224,7 +224,7 @@ def _of_one_run_each(known: Known, errors: Sequence[Error | None]) -> Change | N
     return statistics.between_two_runs(known.a[0], known.b[0], shares[0], shares[1])
 
 
-def _with_change(delta: Delta, change: Change | None) -> Delta:
+def _with_change(delta: Delta, change: RatioEstimate | None) -> Delta:
     """With the p of the ratio, and with its interval as one of the difference.
 
     That holds near no change alone: a ratio does not say how well A itself is known. Further away

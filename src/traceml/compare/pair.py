@@ -23,13 +23,13 @@ from traceml.compare.measured import (
 from traceml.compare.ranks import rank_changes
 from traceml.compare.record import (
     Comparison,
+    ComparisonVerdict,
     Delta,
     DiagnosisChange,
     Noise,
     NoiseSource,
     Overview,
     SectionComparison,
-    Verdict,
 )
 from traceml.compare.run_conditions import conditions
 from traceml.compare.sides import Sides, pair_up
@@ -98,10 +98,10 @@ def _hosts_note(sides: Sides) -> str | None:
 
 def _verdict(
     found: Judgement, sides: Sides, terms: Terms, waterfall: Mapping[str, float] | None
-) -> Verdict:
+) -> ComparisonVerdict:
     change, ranks, further = found.main.change, found.main.rank_test, found.further_runs
     primary = _most_common([_primary(run) for run in sides.b])
-    return Verdict(
+    return ComparisonVerdict(
         status=found.status.value,
         why=words.why(found, sides, terms, waterfall),
         next=words.next_step(found, sides, waterfall, primary),

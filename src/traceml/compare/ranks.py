@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from traceml.compare.measured import delta_of
-from traceml.compare.record import RankChanges, Straggler
+from traceml.compare.record import RankChanges, StragglerRanks
 from traceml.compare.sides import Sides
 from traceml.summaries.record import Issue, Summary
 
@@ -27,10 +27,10 @@ def rank_changes(sides: Sides) -> RankChanges:
     )
 
 
-def _stragglers(runs: Sequence[Summary]) -> dict[_Key, Straggler]:
+def _stragglers(runs: Sequence[Summary]) -> dict[_Key, StragglerRanks]:
     """Those that more than half of the runs report, in the words of the first that does."""
     seen: Counter[_Key] = Counter()
-    found: dict[_Key, Straggler] = {}
+    found: dict[_Key, StragglerRanks] = {}
     for run in runs:
         stragglers = {(each.kind, each.ranks): each for each in map(_straggler, _issues(run))}
         seen.update(stragglers.keys())
@@ -43,9 +43,9 @@ def _issues(run: Summary) -> list[Issue]:
     return [issue for issue in issues if issue.kind and issue.kind.endswith(_STRAGGLER)]
 
 
-def _straggler(issue: Issue) -> Straggler:
+def _straggler(issue: Issue) -> StragglerRanks:
     kind = issue.kind or _STRAGGLER
-    return Straggler(kind, issue.status or kind, tuple(sorted(issue.ranks)))
+    return StragglerRanks(kind, issue.status or kind, tuple(sorted(issue.ranks)))
 
 
 def _skew_percent(run: Summary) -> float | None:

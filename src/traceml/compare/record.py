@@ -115,7 +115,7 @@ class Noise(Struct, frozen=True):
     """What the two runs recorded about the machine and widened it, the largest first."""
 
 
-class Verdict(Struct, frozen=True, kw_only=True):
+class ComparisonVerdict(Struct, frozen=True, kw_only=True):
     """The claim, the sentence that supports it, and what to do about it."""
 
     status: str
@@ -158,7 +158,7 @@ class Moved(Struct, frozen=True):
     """Work went from one phase to another rather than away."""
 
 
-class Straggler(Struct, frozen=True):
+class StragglerRanks(Struct, frozen=True):
     """Ranks that held up the others."""
 
     kind: str
@@ -169,8 +169,8 @@ class Straggler(Struct, frozen=True):
 class RankChanges(Struct, frozen=True):
     """What moved between ranks."""
 
-    new: tuple[Straggler, ...] = ()
-    gone: tuple[Straggler, ...] = ()
+    new: tuple[StragglerRanks, ...] = ()
+    gone: tuple[StragglerRanks, ...] = ()
     skew_percent: Delta = Delta()
     """How much longer the slowest rank's step was than the median rank's."""
 
@@ -198,7 +198,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
     b_runs: tuple[str, ...] = ()
     paired_by: str | None = None
     """The parameter by which the runs of both sides belong together two by two."""
-    verdict: Verdict
+    verdict: ComparisonVerdict
     gate: Gate | None = None
     overview: Overview
     waterfall_ms: dict[str, float] | None

@@ -25,7 +25,7 @@ _MAX_LOG = 700.0
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RatioEstimate:
     """A ratio B : A and the interval that holds the true one in 95 of 100 such comparisons."""
 
     ratio: float
@@ -54,19 +54,19 @@ class Change:
         """Whether the whole interval does."""
         return low <= self.low and self.high <= high
 
-    def widened(self, share: float) -> Change:
+    def widened(self, share: float) -> RatioEstimate:
         """The same change, with room on both sides for what the interval does not hold."""
         return replace(self, low=self.low / (1 + share), high=self.high * (1 + share))
 
 
-def between_two_runs(a: float, b: float, error_a: Error, error_b: Error) -> Change | None:
+def between_two_runs(a: float, b: float, error_a: Error, error_b: Error) -> RatioEstimate | None:
     """Of one run each; what differs from run to run is not in the interval."""
     error = together((error_a, error_b))
     change = _change(math.log(b) - math.log(a), reach(error), "the steps of one run per side")
     return change and replace(change, log_spread=error.size / math.sqrt(2), freedom=error.freedom)
 
 
-def between_groups(a: Sequence[float], b: Sequence[float]) -> Change | None:
+def between_groups(a: Sequence[float], b: Sequence[float]) -> RatioEstimate | None:
     """Of several runs, three or more in all: Welch's test on logarithms."""
     logs_a, logs_b = [math.log(x) for x in a], [math.log(x) for x in b]
     difference = fmean(logs_b) - fmean(logs_a)
@@ -84,7 +84,7 @@ def between_groups(a: Sequence[float], b: Sequence[float]) -> Change | None:
     return _tested(difference, error, "Welch's t test on logarithms", spread_of_runs)
 
 
-def between_pairs(a: Sequence[float], b: Sequence[float]) -> Change | None:
+def between_pairs(a: Sequence[float], b: Sequence[float]) -> RatioEstimate | None:
     """Of runs that belong together two by two (a seed, a fold): the paired test on logarithms."""
     differences = [math.log(y) - math.log(x) for x, y in zip(a, b, strict=True)]
     # Half of a pair's variance is what one run has left once its partner is taken into account.
@@ -125,17 +125,17 @@ def rank_test(a: Sequence[float], b: Sequence[float], paired: bool) -> tuple[str
     return "Mann-Whitney", float(stats.mannwhitneyu(a, b).pvalue)
 
 
-def _tested(difference: float, error: Error, method: str, spread: Error) -> Change | None:
+def _tested(difference: float, error: Error, method: str, spread: Error) -> RatioEstimate | None:
     change = _change(difference, reach(error) if error.size else 0.0, method)
     p = two_sided_p(difference, error)
     return change and replace(change, p=p, log_spread=spread.size, freedom=spread.freedom)
 
 
-def _change(log_ratio: float, log_reach: float, method: str) -> Change | None:
+def _change(log_ratio: float, log_reach: float, method: str) -> RatioEstimate | None:
     low, high = log_ratio - log_reach, log_ratio + log_reach
     if max(abs(low), abs(high)) > _MAX_LOG:
         return None
-    return Change(math.exp(log_ratio), math.exp(low), math.exp(high), method)
+    return RatioEstimate(math.exp(log_ratio), math.exp(low), math.exp(high), method)
 
 
 def holm(p_values: Mapping[_Name, float]) -> dict[_Name, float]:

@@ -77,7 +77,7 @@ ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class EarlierSpread:
     """How step times of the same command differed before: the spread of their logarithms."""
 
     log_spread: float
@@ -92,5 +92,5 @@ class Terms:
     max_regression: float | None = None
     metric: str | None = None
     """A word of `ENDPOINTS`; `None`: step time, then peak memory."""
-    history: History | None = None
+    history: EarlierSpread | None = None
     fail_on: tuple[str, ...] = ()

@@ -10,7 +10,7 @@ from traceml.compare.further_runs import FurtherRuns, Seen, further_runs
 from traceml.compare.measured import Observed
 from traceml.compare.record import Gate, Status
 from traceml.compare.sides import Sides
-from traceml.compare.statistics import Change
+from traceml.compare.statistics import RatioEstimate
 from traceml.compare.terms import Terms
 from traceml.summaries.record import SectionSummary, Summary
 
@@ -144,7 +144,7 @@ def _is_real(found: Observed, allowance: Allowance, sides: Sides) -> bool:
     return is_beyond(found, noise_with_steps(change, allowance))
 
 
-def noise_with_steps(change: Change, allowance: Allowance) -> float:
+def noise_with_steps(change: RatioEstimate, allowance: Allowance) -> float:
     """What the error of the steps and the noise between runs come to together, as a share."""
     noise_log = math.hypot(math.log1p(allowance.share), change.reach_log)
     return math.expm1(min(noise_log, MAX_LOG))

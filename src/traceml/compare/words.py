@@ -9,7 +9,7 @@ from traceml.compare.machine_noise import SourceKind
 from traceml.compare.measured import Observed
 from traceml.compare.record import Delta, Moved, RankChanges, Status
 from traceml.compare.sides import Sides
-from traceml.compare.statistics import Change
+from traceml.compare.statistics import RatioEstimate
 from traceml.compare.terms import Terms
 from traceml.compare.verdict import Judgement, is_beyond, noise_with_steps
 from traceml.compare.waterfall import COMPUTE_WHOLE, grouped_ms
@@ -61,7 +61,7 @@ def _change_words(found: Observed) -> str:
     return f"{name} {verb} by {amount}{_share_words(delta, found.change)}"
 
 
-def _share_words(delta: Delta, change: Change | None, same: bool = False) -> str:
+def _share_words(delta: Delta, change: RatioEstimate | None, same: bool = False) -> str:
     said = []
     if delta.pct_change is not None and not same:
         said.append(f"{delta.pct_change:+,.1f}%")

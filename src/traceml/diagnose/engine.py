@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from traceml.diagnose.account import settle
-from traceml.diagnose.catalogue import catalogue
-from traceml.diagnose.explain import explain, has_verdict
-from traceml.diagnose.stalls import with_stalls
+from traceml.diagnose.all_rules import all_rules
+from traceml.diagnose.finding_order import has_verdict, order_findings
+from traceml.diagnose.one_off_stalls import with_stalls
+from traceml.diagnose.time_account import settle
 from traceml.diagnose.user_code import name_lines
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind, Section, Severity, consequence
@@ -28,10 +28,10 @@ class Diagnosis:
 
 def diagnose(facts: Facts) -> Diagnosis:
     """What is to be said about a run, section by section."""
-    rules = catalogue()
+    rules = all_rules()
     found = [finding for rule in rules.checks if (finding := rule.check(facts)) is not None]
     found += [rules.fallback(each, facts) for each in Section if not has_verdict(each, found)]
-    told = explain(settle(facts, [_told_of_steps(finding, facts) for finding in found]))
+    told = order_findings(settle(facts, [_told_of_steps(finding, facts) for finding in found]))
     sections = {section: tuple(f for f in told if f.section is section) for section in Section}
     return Diagnosis(primary(sections), sections)
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from traceml.diagnose.account import IN_COMPUTE, held_s, rest_s, unexplained_s
-from traceml.diagnose.lines import Line, severity
+from traceml.diagnose.one_off_stalls import stalled
 from traceml.diagnose.rule import (
     GPU_IDLE,
     HOST_DELAYS,
@@ -24,7 +23,8 @@ from traceml.diagnose.rule import (
     Turn,
     Where,
 )
-from traceml.diagnose.stalls import stalled
+from traceml.diagnose.thresholds import Threshold, severity_of
+from traceml.diagnose.time_account import IN_COMPUTE, held_s, rest_s, unexplained_s
 from traceml.facts.facts import Facts, share
 from traceml.facts.few_steps import FewSteps, few_steps
 from traceml.facts.pauses import Pauses, pauses
@@ -34,8 +34,8 @@ from traceml.model.finding import Finding, Kind, Section
 from traceml.model.phase import Phase
 from traceml.model.quantities import count, duration, percent
 
-WARN = Line(0.05, 0.001)  # half of what warns about the whole rest: this part has a sure remedy
-CRITICAL = Line(0.20, 0.003)  # a fifth of the step, and enough to see in a progress bar
+WARN = Threshold(0.05, 0.001)  # half of what warns about the whole rest: this has a sure remedy
+CRITICAL = Threshold(0.20, 0.003)  # a fifth of the step, and enough to see in a progress bar
 MOSTLY_DRY = 0.5  # of the watched steps: the GPU waits for the host, whose every delay counts
 IDLE_SHARE = 0.05  # of the step: a GPU that stands still for less hides what the host does
 ROUND_TRIP_S = 0.0001  # at most: a read of one value, until the GPU has its next work
@@ -88,7 +88,7 @@ class Spent:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class HostWork:
     """One thing the host did besides the model's work, and what to do about it."""
 
     words: str
@@ -100,7 +100,7 @@ class Part:
 def host_cause(
     kind: Kind,
     check: Callable[[Facts], Finding | None],
-    part: Callable[[Facts], Part | None],
+    part: Callable[[Facts], HostWork | None],
     turn: Turn,
     what_if: Remedy,
     doc: Doc,
@@ -208,13 +208,15 @@ def _wanted_by_syncs(facts: Facts, host_s: float) -> tuple[float, bool]:
     return wanted_s, syncs >= MANY_SYNCS and _is_dry(facts)
 
 
-def finding_of(part: Part | None, facts: Facts, kind: Kind, warn: Line = WARN) -> Finding | None:
+def finding_of(
+    part: HostWork | None, facts: Facts, kind: Kind, warn: Threshold = WARN
+) -> Finding | None:
     """The claim that this part takes a noticeable share of the step, where it does."""
     step_s = facts.mean.step_s
     if part is None or not step_s:
         return None
     spent = part.spent
-    found = severity(spent.lost_s, step_s, warn, (CRITICAL,))
+    found = severity_of(spent.lost_s, step_s, warn, (CRITICAL,))
     if found is None:
         return None
     finding = Finding(

@@ -6,16 +6,16 @@ step, so it is held against the wall time. Never critical: a script may mean to 
 
 from __future__ import annotations
 
-from traceml.diagnose.account import outside_steps_s
-from traceml.diagnose.lines import Line, severity
-from traceml.diagnose.stalls import stalled
+from traceml.diagnose.one_off_stalls import stalled
+from traceml.diagnose.thresholds import Threshold, severity_of
+from traceml.diagnose.time_account import outside_steps_s
 from traceml.facts.facts import Facts
 from traceml.facts.few_steps import few_steps
 from traceml.model.evidence import Evidence, as_share, as_words, in_ms
 from traceml.model.finding import Finding, Kind, Section
 from traceml.model.quantities import duration, percent
 
-WARN = Line(0.20, 0.003)  # of the wall time; printing and bookkeeping between steps cost less
+WARN = Threshold(0.20, 0.003)  # of the wall time; printing and bookkeeping between steps cost less
 MAIN_PART = 0.30  # of it: a region that holds less is not the answer
 
 
@@ -24,7 +24,7 @@ def finding_of(facts: Facts, kind: Kind) -> Finding | None:
     outside_s, wall_s = outside_steps_s(facts.mean), facts.mean.wall_s
     if not outside_s or not wall_s:
         return None
-    found = severity(outside_s, wall_s, WARN, (), is_largest=outside_s > wall_s / 2)
+    found = severity_of(outside_s, wall_s, WARN, (), is_largest=outside_s > wall_s / 2)
     if found is None:
         return None
     name, region_s = _main_region(facts, outside_s)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from traceml.diagnose.account import outside_steps_s, unexplained_s
-from traceml.diagnose.catalogue import catalogue
+from traceml.diagnose.all_rules import all_rules
 from traceml.diagnose.rule import CodeScope, RestPart, RuleRole
+from traceml.diagnose.time_account import outside_steps_s, unexplained_s
 from traceml.facts.facts import Facts, phase_s
 from traceml.facts.user_time import CodePlace, PhaseCode
 from traceml.model.evidence import Evidence, Piece, as_number, as_share, as_words
@@ -30,7 +30,7 @@ BLOCKED_SHARE = 0.30  # of a step: a training thread that computes for the rest 
 
 def wants_looks(facts: Facts, found: Sequence[Finding]) -> bool:
     """Whether the lines in which the training thread spends its time are worth knowing."""
-    rules = [catalogue().of(finding.kind) for finding in found]
+    rules = [all_rules().of(finding.kind) for finding in found]
     codes = {rule.code for rule in rules if rule.role is not RuleRole.FALLBACK}
     if codes & {CodeScope.WHOLE_STEP, CodeScope.REST, CodeScope.LATE_PHASE}:
         return True
@@ -101,7 +101,7 @@ def main_places(code: PhaseCode) -> tuple[CodePlace, ...]:
 
 def _code_of(facts: Facts, finding: Finding) -> tuple[PhaseCode | None, float | None]:
     """The looks that say where a finding's time goes, and how long that is per step."""
-    seen, code = facts.user_time, catalogue().of(finding.kind).code
+    seen, code = facts.user_time, all_rules().of(finding.kind).code
     if finding.is_between_steps:
         return seen.phases.get(BETWEEN), outside_steps_s(facts.mean)
     if code is CodeScope.WHOLE_STEP:

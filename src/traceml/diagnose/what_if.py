@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from traceml.diagnose.account import Place, held_s, places_of
-from traceml.diagnose.catalogue import catalogue
+from traceml.diagnose.all_rules import all_rules
+from traceml.diagnose.late_ranks import named
 from traceml.diagnose.rule import Remedy, lost
-from traceml.diagnose.uneven import named
+from traceml.diagnose.time_account import Stage, held_s, stages_of
 from traceml.facts.facts import Facts
 from traceml.facts.job import Job
 from traceml.model.finding import Finding, Kind
@@ -85,11 +85,11 @@ def _unclaimed_wait_s(facts: Facts, findings: Iterable[Finding]) -> float:
     job = facts.job
     if job is None or not job.waits or len(job.table.ranks) < 2:
         return 0.0
-    place = Place.BACKWARD if job.wait_is_hidden else Place.COMMUNICATION
+    place = Stage.BACKWARD if job.wait_is_hidden else Stage.COMMUNICATION
     claimed_s = sum(
         finding.lost_s_per_step or 0.0
         for finding in findings
-        if finding.part_of is None and place in places_of(finding)
+        if finding.part_of is None and place in stages_of(finding)
     )
     return max(0.0, held_s(facts.mean)[place] - claimed_s)
 
@@ -144,7 +144,7 @@ def _is_between(finding: Finding) -> bool:
 
 
 def _remedy(finding: Finding) -> Remedy | None:
-    return catalogue().of(finding.kind).remedy_of(finding)
+    return all_rules().of(finding.kind).remedy_of(finding)
 
 
 def without_phase(phase: Phase) -> Callable[[Job, Finding], float]:

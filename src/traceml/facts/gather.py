@@ -1,4 +1,4 @@
-"""Gathers the facts of a run from its records."""
+"""Computes the facts of a run from its records."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from traceml.store.step_records import count_complete
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """What the shared steps of the ranks say."""
+    """What the step table says."""
 
     window: StepWindow
     times: Mapping[int, StepTimes] | None = None
@@ -45,9 +45,10 @@ class _Steps:
 
 
 def gather(records: RunRecords, max_warmup: int | None = None) -> Facts:
-    """The facts of a run, or of the part of one that these records hold.
+    """Returns the facts of a run, or of the part of a run that these records hold.
 
-    At most `max_warmup` of the first steps of training are warm-up; by default, a tenth.
+    At most `max_warmup` of the first steps of training count as warm-up; by default, a tenth of
+    them.
     """
     taken = {rank.rank.rank: count_complete(rank.steps, rank.blocks) for rank in records.ranks}
     used = [rank for rank in records.ranks if taken[rank.rank.rank]]
@@ -106,9 +107,9 @@ def gather(records: RunRecords, max_warmup: int | None = None) -> Facts:
 def _steps_on_gpu(
     ranks: Sequence[RankRecords], complete: Mapping[int, RankSteps], table: StepTable | None
 ) -> Callable[[str], Stretches]:
-    """When the steps that the means cover ran on the GPU with a UUID.
+    """Returns a function from a GPU's UUID to the time in which analyzed steps ran on it.
 
-    A rank that cannot say which GPU it has may have any.
+    A rank that does not report its GPU counts for every GPU.
     """
     first = 0 if table is None else int(table.numbers[0]) - 1
     on_gpu = [rank for rank in ranks if rank.rank.is_on_gpu]
@@ -170,7 +171,7 @@ def _loop_s(rank: RankRecords) -> float:
 
 
 def _training_time(ranks: Sequence[RankRecords]) -> tuple[float, float]:
-    """From the first step's beginning to the last one's end, in wall-clock seconds."""
+    """Returns when the first step began and the last one ended, in wall-clock seconds."""
     first, last = float("inf"), float("-inf")
     for rank in ranks:
         if len(rank.steps):

@@ -1,4 +1,4 @@
-"""How step times are distributed and how they hang together over time."""
+"""The distribution, autocorrelation and slowdowns of a run's step times."""
 
 from __future__ import annotations
 
@@ -15,15 +15,19 @@ from traceml.model.phase import Phase
 
 PERCENTILES = (1, 5, 25, 50, 75, 95, 99)
 MAX_LAGS = 12
-SLOWDOWN_RATIO = 1.10  # a smaller shift is not worth a sentence
-SLOWDOWN_ERRORS = 6.0  # standard errors: the best of all splits of pure noise reaches about four
-MIN_SEGMENT_SHARE = 0.05  # of the steps, and …
+SLOWDOWN_RATIO = 1.10
+"""A smaller shift is not worth reporting."""
+SLOWDOWN_ERRORS = 6.0
+"""Standard errors. The best of all splits of pure noise reaches about four."""
+MIN_SEGMENT_SHARE = 0.05
+"""A segment has at least this share of the steps, and …"""
 MIN_SEGMENT_STEPS = 5
+"""… at least this many steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepTimeSeries:
-    """The step times of a run, step by step, reduced to what a comparison needs."""
+    """The step times of a run, reduced to what a comparison needs."""
 
     count: int
     mean_s: float
@@ -32,11 +36,12 @@ class StepTimeSeries:
     autocorrelation: tuple[float, ...]
     """At lags 1, 2, 4, 8, …"""
     effective_count: float
-    """How many independent steps the series is worth."""
+    """The number of independent steps with the same uncertainty of the mean."""
     block_steps: int
     block_means_s: tuple[float, ...]
     part_block_means_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    """By part of the step; the same blocks, but for parts that were timed now and then."""
+    """The block means of each part of the step. A part that is timed only now and then has fewer,
+    longer blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,7 @@ class Slowdown:
 
     @property
     def ratio(self) -> float:
-        """How many times as long a step takes afterwards."""
+        """The mean step time afterwards divided by the mean before."""
         return self.after_s / self.before_s
 
 
@@ -79,10 +84,10 @@ def describe_series(
 
 
 def find_slowdown(step_s: Floats, numbers: npt.NDArray[np.int64]) -> Slowdown | None:
-    """The onset of a lasting slowdown, where there clearly is one.
+    """Returns the onset of a lasting slowdown; `None` where there is no clear one.
 
-    The best split into two level segments; it counts when the difference of their means is far
-    outside their errors and when the medians moved too, so that a few long stalls are none.
+    The steps are split into two segments at the best place. The split counts if the means differ by
+    many standard errors and the medians differ too, so that a few long stalls are no slowdown.
     """
     steps = len(step_s)
     shortest = max(MIN_SEGMENT_STEPS, math.ceil(steps * MIN_SEGMENT_SHARE))
@@ -109,7 +114,8 @@ def _mean_variance(step_s: Floats) -> float:
 
 
 def _autocorrelation(step_s: Floats) -> Floats:
-    """By lag, from 0 to half the length; a constant series has none."""
+    """Returns the autocorrelation by lag, from 0 to half the length; empty for a constant
+    series."""
     steps = len(step_s)
     lags = steps // 2 + 1
     centred = step_s - step_s.mean()
@@ -123,14 +129,16 @@ def _autocorrelation(step_s: Floats) -> Floats:
 
 
 def _effective_count(steps: int, correlation: Floats) -> float:
-    """From the sum of the leading positive autocorrelations; at least one."""
+    """Returns the effective number of steps, from the leading positive autocorrelations; at least
+    one."""
     below = np.flatnonzero(correlation[1:] <= 0)
     leading = correlation[1:] if not len(below) else correlation[1 : 1 + below[0]]
     return max(1.0, steps / (1 + 2 * float(leading.sum())))
 
 
 def growth_by_phase(table: StepTable, onset_step: int) -> dict[Phase, float]:
-    """How many seconds each phase takes longer from a step on, as means over ranks and steps."""
+    """Returns how many seconds longer each phase takes from a step on, as a mean over ranks and
+    steps."""
     later = table.numbers >= onset_step
     grown = {}
     for phase in Phase:

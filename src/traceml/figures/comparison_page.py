@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from traceml.compare.lineage import Group, LineageComparison
-from traceml.compare.record import Comparison, Delta, DiagnosisChange, Status, Straggler
+from traceml.compare.record import Comparison, Delta, DiagnosisChange, Status, StragglerRanks
 from traceml.compare.words import moved_words
 from traceml.figures.comparison_figures import before_and_after, waterfall
 from traceml.figures.page import ComparisonPage, Part, Row, Table, Tile, Tone, Verdict
 from traceml.figures.words import cell, line
 from traceml.model.quantities import NOT_MEASURED, count, rate
-from traceml.text import changes, told
+from traceml.text import changes
+from traceml.text import comparison_notes as notes
 
 TONES: dict[str, Tone] = {
     Status.IMPROVEMENT.value: "good",
@@ -60,13 +61,13 @@ def comparison_page(comparison: Comparison) -> ComparisonPage:
     """The text's content, with figures."""
     parts = (_changes(comparison), _ranks(comparison), _different(comparison))
     verdict = comparison.verdict
-    gate = told.gate(comparison)
+    gate = notes.gate(comparison)
     return ComparisonPage(
         a=line(comparison.a),
         b=line(comparison.b),
         legend=(
-            f"A: {told.legend(comparison.a, comparison.a_runs)}",
-            f"B: {told.legend(comparison.b, comparison.b_runs)}",
+            f"A: {notes.legend(comparison.a, comparison.a_runs)}",
+            f"B: {notes.legend(comparison.b, comparison.b_runs)}",
             f"Format: {comparison.format}",
         ),
         verdict=Verdict(
@@ -79,7 +80,7 @@ def comparison_page(comparison: Comparison) -> ComparisonPage:
         parts=tuple(part for part in parts if part is not None),
         notes=(
             *([f"Gate: {gate}"] if gate else []),
-            f"Noise: {told.noise(comparison)}",
+            f"Noise: {notes.noise(comparison)}",
             *map(line, comparison.warnings),
         ),
     )
@@ -215,7 +216,7 @@ def _ranks(comparison: Comparison) -> Part | None:
     )
 
 
-def _straggler(opening: str, straggler: Straggler) -> Row:
+def _straggler(opening: str, straggler: StragglerRanks) -> Row:
     shown = ", ".join(map(str, straggler.ranks[:MAX_RANKS]))
     more = "…" if straggler.ranks[MAX_RANKS:] else ""
     tone: Tone = "warn" if opening.startswith("New") else "good"

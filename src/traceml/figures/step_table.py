@@ -9,7 +9,7 @@ from traceml.figures.page import Row, Table
 from traceml.figures.step_shares import own_ms
 from traceml.figures.words import cell
 from traceml.model.quantities import NOT_MEASURED, count, milliseconds, percent
-from traceml.summaries.record import Global, Place, SectionSummary
+from traceml.summaries.record import Global, RankValue, SectionSummary
 
 MAX_RANKS = 16
 
@@ -84,7 +84,7 @@ def wait_share(found: Global) -> float | None:
     return None if wait_ms is None or not step_ms else wait_ms / step_ms
 
 
-def _shown(sides: Sequence[Mapping[str, Place]]) -> dict[str, str]:
+def _shown(sides: Sequence[Mapping[str, RankValue]]) -> dict[str, str]:
     return {
         title: key
         for title, key in COLUMNS.items()
@@ -93,7 +93,7 @@ def _shown(sides: Sequence[Mapping[str, Place]]) -> dict[str, str]:
     }
 
 
-def _ms(side: Mapping[str, Place], key: str) -> str:
+def _ms(side: Mapping[str, RankValue], key: str) -> str:
     return milliseconds(places.value(side, key))
 
 

@@ -149,7 +149,7 @@ class TracedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class RunDisplay:
     """What the user sees of a run before its summary."""
 
     view: View = field(default_factory=NoView)
@@ -157,7 +157,7 @@ class Shown:
     """Whether what the command prints goes into the run folder too."""
 
 
-def run(command: list[str], environment: dict[str, str], to: TracedRun, shown: Shown) -> int:
+def run(command: list[str], environment: dict[str, str], to: TracedRun, shown: RunDisplay) -> int:
     """Run the command to its end and return its status, as a shell would report it."""
     view = shown.view
     with signals.held() as release:

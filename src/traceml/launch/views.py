@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from traceml.launch import signals
-from traceml.launch.behind import OutputBehindView
+from traceml.launch.hidden_terminal import OutputBehindView
 from traceml.launch.mode import in_foreground
 from traceml.launch.output import KeptOutput
 from traceml.launch.say import hold_back, say, speak_again

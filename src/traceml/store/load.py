@@ -26,8 +26,8 @@ from traceml.store.lineage import read_lineage
 from traceml.store.lives import Life, lives_by_rank
 from traceml.store.recordfile import RankFiles, last_number
 from traceml.store.records import (
-    LossMilestones,
     RankRecords,
+    RecordedLosses,
     RunRecords,
     SeenLoss,
     TracerHealth,
@@ -245,7 +245,7 @@ def _join(first: RankRecords, second: RankRecords) -> RankRecords:
     )
 
 
-def _join_losses(first: RankRecords, second: RankRecords) -> LossMilestones:
+def _join_losses(first: RankRecords, second: RankRecords) -> RecordedLosses:
     """The milestones of both lives; the second one's steps follow those of the first."""
     passed = count_complete(first.steps, first.blocks)
 
@@ -254,7 +254,7 @@ def _join_losses(first: RankRecords, second: RankRecords) -> LossMilestones:
 
     earlier, own = first.losses, second.losses
     was_lost = earlier.first_lost is not None
-    return LossMilestones(
+    return RecordedLosses(
         first=earlier.first or later(own.first),
         first_lost=earlier.first_lost if was_lost else later(own.first_lost),
         before_lost=earlier.before_lost if was_lost else later(own.before_lost),

@@ -15,7 +15,7 @@ from msgspec import Meta, Struct, convert
 from traceml.model.layout import MESSAGE_PAYLOAD_BYTES
 from traceml.model.settings import Settings
 from traceml.store.json_lines import UNDECODABLE, load_json
-from traceml.store.records import Artifact, DdpStatistics, LossMilestones, Metric, SeenLoss
+from traceml.store.records import Artifact, DdpStatistics, Metric, RecordedLosses, SeenLoss
 from traceml.store.regular_files import read_regular, stat_regular
 
 _TAIL_BYTES = 1 << 20
@@ -390,7 +390,7 @@ def ddp_statistics(messages: Iterable[dict[str, Any]]) -> DdpStatistics | None:
     )
 
 
-def loss_milestones(messages: Iterable[dict[str, Any]]) -> LossMilestones:
+def loss_milestones(messages: Iterable[dict[str, Any]]) -> RecordedLosses:
     """The first loss of a rank, and the first that was not finite."""
     first = lost = before = None
     for message in messages:
@@ -404,7 +404,7 @@ def loss_milestones(messages: Iterable[dict[str, Any]]) -> LossMilestones:
             lost = seen
             if said.finite_step is not None and said.finite_value is not None:
                 before = SeenLoss(said.finite_step, float(said.finite_value))
-    return LossMilestones(first, lost, before)
+    return RecordedLosses(first, lost, before)
 
 
 def settings(messages: Iterable[dict[str, Any]]) -> Settings | None:

@@ -80,7 +80,7 @@ class SeenLoss:
 
 
 @dataclass(frozen=True, slots=True)
-class LossMilestones:
+class RecordedLosses:
     """The losses of one rank that are known however many of its steps are folded by now."""
 
     first: SeenLoss | None = None
@@ -109,7 +109,7 @@ class RankRecords:
     """How many workers the training loader has; `None` where no fetch was seen."""
     loader_pinned: bool | None = None
     ddp: DdpStatistics | None = None
-    losses: LossMilestones = LossMilestones()
+    losses: RecordedLosses = RecordedLosses()
     settings: Settings | None = None
     """What it trains with, as last said; `None` where it said nothing."""
     health: TracerHealth = TracerHealth()

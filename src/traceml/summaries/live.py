@@ -8,7 +8,7 @@ from dataclasses import replace
 from msgspec import structs
 
 from traceml.diagnose.engine import primary
-from traceml.diagnose.live import LiveDiagnosis, LiveFinding, too_early
+from traceml.diagnose.live_findings import LiveDiagnosis, LiveFinding, too_early
 from traceml.diagnose.what_if import predict
 from traceml.facts.facts import Facts
 from traceml.facts.recent_window import RecentFacts

@@ -22,7 +22,7 @@ from traceml.summaries.foreign import modernise
 from traceml.summaries.labels import Labels
 from traceml.summaries.record import (
     Groups,
-    Row,
+    RankRow,
     SectionSummary,
     StepSeries,
     Summary,
@@ -48,7 +48,7 @@ _LARGE_BYTES = 32 << 20
 class _NoRows(Groups, frozen=True):
     """The rows of ranks under a name no file has, so that they are passed over."""
 
-    rows: dict[str, Row] = msgspec.field(default_factory=dict, name="rows, unread")
+    rows: dict[str, RankRow] = msgspec.field(default_factory=dict, name="rows, unread")
 
 
 class _Whole(SectionSummary, frozen=True):

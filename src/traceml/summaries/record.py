@@ -106,7 +106,7 @@ class Window(Struct, frozen=True):
     diagnosis_clock: str | None = None
 
 
-class Place(Struct, frozen=True, gc=False):
+class RankValue(Struct, frozen=True, gc=False):
     """A value and the rank or node that has it."""
 
     value: float | None = None
@@ -119,8 +119,8 @@ class Global(Struct, frozen=True):
     index_by: str | None = None
     window: Window = Window()
     average: dict[str, float | None] = {}
-    median: dict[str, Place] = {}
-    worst: dict[str, Place] = {}
+    median: dict[str, RankValue] = {}
+    worst: dict[str, RankValue] = {}
 
 
 class Identity(Struct, frozen=True, gc=False):
@@ -134,7 +134,7 @@ class Identity(Struct, frozen=True, gc=False):
     world_size: int | None = None
 
 
-class Row(Struct, frozen=True, gc=False):
+class RankRow(Struct, frozen=True, gc=False):
     """One rank's or node's own numbers."""
 
     identity: Identity = Identity()
@@ -145,7 +145,7 @@ class Groups(Struct, frozen=True):
     """A section rank by rank or node by node."""
 
     by: str | None = None
-    rows: dict[str, Row] = {}
+    rows: dict[str, RankRow] = {}
 
 
 class SectionMetadata(Struct, frozen=True):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from traceml.summaries.record import Global, Groups, Identity, Place, Row, Window
+from traceml.summaries.record import Global, Groups, Identity, RankRow, RankValue, Window
 
 Metrics = Mapping[str, "float | None"]
 
@@ -33,7 +33,7 @@ def groups(by: str, rows: Sequence[TableRow]) -> Groups:
     return Groups(
         by=by,
         rows={
-            str(row.index): Row(
+            str(row.index): RankRow(
                 identity=row.identity,
                 metrics={name: number(value) for name, value in row.metrics.items()},
             )
@@ -73,8 +73,8 @@ def _ranked(name: str, rows: Sequence[TableRow]) -> list[tuple[float, int]]:
     )
 
 
-def _place(ranked: Sequence[tuple[float, int]], position: int) -> Place:
+def _place(ranked: Sequence[tuple[float, int]], position: int) -> RankValue:
     if not ranked:
-        return Place()
+        return RankValue()
     value, index = ranked[position]
-    return Place(value=number(value), idx=str(index))
+    return RankValue(value=number(value), idx=str(index))

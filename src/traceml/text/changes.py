@@ -56,7 +56,7 @@ _UNITS = {"percent": "%", "c": " °C", "w": " W"}
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ChangeLine:
     """One line, in words; `interval` is empty where nothing gives one."""
 
     label: str
@@ -66,7 +66,7 @@ class Row:
     interval: str = ""
 
 
-def rows(comparison: Comparison) -> Iterator[Row]:
+def rows(comparison: Comparison) -> Iterator[ChangeLine]:
     """What moved or matters, in the order of reading."""
     run = comparison.overview.duration_s
     if run.lhs is not None or run.rhs is not None:
@@ -88,7 +88,7 @@ def rows(comparison: Comparison) -> Iterator[Row]:
     if step_memory and step_memory.diagnosis.changed is not None:
         lhs, rhs = statuses(step_memory.diagnosis)
         changed = "changed" if step_memory.diagnosis.changed else "same"
-        yield Row("Step memory", lhs, rhs, changed)
+        yield ChangeLine("Step memory", lhs, rhs, changed)
 
 
 def _step_time(comparison: Comparison) -> Iterator[tuple[str, Delta, str]]:
@@ -121,7 +121,7 @@ def _is_wait(change: Delta, metric: str, metrics: Mapping[str, Delta]) -> bool:
     return metric == "residual_ms" and (change.lhs, change.rhs) == (wait.lhs, wait.rhs)
 
 
-def _judged(comparison: Comparison, shown: list[str]) -> Iterator[Row]:
+def _judged(comparison: Comparison, shown: list[str]) -> Iterator[ChangeLine]:
     """What the verdict was given by, where it is none of the usual rows."""
     endpoint = ENDPOINTS[comparison.verdict.metric]
     section = comparison.sections.get(endpoint.section.value)
@@ -143,20 +143,20 @@ def _moved(change: Delta, metric: str) -> bool:
     return abs(change.delta) > MOVED_POINTS / (100 if metric.endswith("_share") else 1)
 
 
-def _row(label: str, change: Delta, metric: str) -> Row:
+def _row(label: str, change: Delta, metric: str) -> ChangeLine:
     if metric.endswith("_share"):  # people read a fraction as a percentage
         change, metric = change.times(100), f"{metric}_percent"
     lhs, rhs = quantity(change.lhs, metric), quantity(change.rhs, metric)
     if change.delta is None:
-        return Row(label, lhs, rhs, NOT_MEASURED)
+        return ChangeLine(label, lhs, rhs, NOT_MEASURED)
     mark = f" {SIGNIFICANT}" if change.significant else ""
     interval = _interval(change, metric)
     if change.delta == 0:
-        return Row(label, lhs, rhs, "same", interval)
+        return ChangeLine(label, lhs, rhs, "same", interval)
     if metric.endswith("_percent"):
-        return Row(label, lhs, rhs, f"{change.delta:+.1f} pp{mark}", interval)
+        return ChangeLine(label, lhs, rhs, f"{change.delta:+.1f} pp{mark}", interval)
     share = "" if change.pct_change is None else f" ({change.pct_change:+,.1f}%)"
-    return Row(label, lhs, rhs, f"{_signed(change.delta, metric)}{share}{mark}", interval)
+    return ChangeLine(label, lhs, rhs, f"{_signed(change.delta, metric)}{share}{mark}", interval)
 
 
 def _interval(change: Delta, metric: str) -> str:

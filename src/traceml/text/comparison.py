@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from traceml.compare.record import Comparison, Status
 from traceml.model.printable import one_line, printable, shorten
-from traceml.text import told
-from traceml.text.changes import Row, rows
+from traceml.text import comparison_notes as notes
+from traceml.text.changes import ChangeLine, rows
 
 WIDTH = 100
 MAX_DIFFERENCES = 40
@@ -31,24 +31,24 @@ _COLOURS = {
 def comparison_text(comparison: Comparison, colour: bool = False) -> str:
     """The whole report, at most `WIDTH` columns wide; `colour` is for a terminal alone."""
     verdict = comparison.verdict
-    gate = told.gate(comparison)
+    gate = notes.gate(comparison)
     listed = list(rows(comparison))
     blocks = [
         [
-            f"- A: {told.legend(comparison.a, comparison.a_runs)}",
-            f"- B: {told.legend(comparison.b, comparison.b_runs)}",
+            f"- A: {notes.legend(comparison.a, comparison.a_runs)}",
+            f"- B: {notes.legend(comparison.b, comparison.b_runs)}",
             f"- Format: {comparison.format}",
         ],
         [
             f"Verdict: {_status(verdict.status, colour)}",
             *_wrapped("Why: ", verdict.why),
-            f"Diagnosis: {told.diagnosis(comparison.overview.primary_diagnosis)}",
-            *_wrapped("Noise: ", told.noise(comparison)),
+            f"Diagnosis: {notes.diagnosis(comparison.overview.primary_diagnosis)}",
+            *_wrapped("Noise: ", notes.noise(comparison)),
             *([f"Gate: {gate}"] if gate else []),
         ],
         _table(listed),
-        [line for said in told.observations(comparison) for line in _wrapped("", said)],
-        _different(list(told.different(comparison))),
+        [line for said in notes.observations(comparison) for line in _wrapped("", said)],
+        _different(list(notes.different(comparison))),
         _code(comparison),
         _wrapped("Next: ", verdict.next),
     ]
@@ -79,7 +79,7 @@ def _code(comparison: Comparison) -> list[str]:
     ]
 
 
-def _table(listed: Sequence[Row]) -> list[str]:
+def _table(listed: Sequence[ChangeLine]) -> list[str]:
     """One line a row; intervals stand beside their rows, or below where there is no room."""
     if not listed:
         return []
@@ -96,18 +96,18 @@ def _table(listed: Sequence[Row]) -> list[str]:
     ]
     if max(map(len, beside)) > WIDTH:
         beside = [lines[0].rstrip(), *_with_intervals_below(lines[1:], listed)]
-    meaning = told.significance(listed)
+    meaning = notes.significance(listed)
     return [*beside, meaning] if meaning else beside
 
 
-def _cells(row: Row) -> tuple[str, str, str, str]:
+def _cells(row: ChangeLine) -> tuple[str, str, str, str]:
     """As wide as a hundred columns allow; only absurd numbers are cut."""
     lhs, rhs = one_line(row.lhs, _CELL_WIDTH), one_line(row.rhs, _CELL_WIDTH)
     label = shorten(printable(row.label), _CELL_WIDTH)
     return label, lhs, rhs, one_line(row.delta, _DELTA_WIDTH)
 
 
-def _with_intervals_below(lines: Sequence[str], listed: Sequence[Row]) -> Iterator[str]:
+def _with_intervals_below(lines: Sequence[str], listed: Sequence[ChangeLine]) -> Iterator[str]:
     for line, row in zip(lines, listed, strict=True):
         yield line.rstrip()
         if row.interval:

@@ -8,8 +8,8 @@ from enum import IntEnum
 
 from traceml.compare.record import Comparison, Status
 from traceml.model.printable import one_line
-from traceml.text import told
-from traceml.text.changes import Row, rows
+from traceml.text import comparison_notes as notes
+from traceml.text.changes import ChangeLine, rows
 
 MAX_BYTES = 60_000
 """GitHub takes 65,536 characters in a comment, and a workflow adds some of its own."""
@@ -50,7 +50,7 @@ def comparison_markdown(comparison: Comparison, extent: Extent = Extent.ALL) -> 
     else:
         lines += ["", *_sides(comparison, _SHORT_NAME if extent == Extent.VERDICT else _MAX_CHARS)]
     if extent == Extent.ALL:
-        lines += _folded("What is different about the runs", list(told.different(comparison)))
+        lines += _folded("What is different about the runs", list(notes.different(comparison)))
         lines += _folded("What changed in the code", (comparison.code_stat or "").splitlines())
     return "\n".join(lines) + "\n"
 
@@ -78,20 +78,20 @@ def _size(parts: Sequence[str]) -> int:
 
 def _head(comparison: Comparison, extent: Extent) -> Iterator[str]:
     """The verdict, and what supports it."""
-    verdict, gate = comparison.verdict, told.gate(comparison)
+    verdict, gate = comparison.verdict, notes.gate(comparison)
     yield f"### {_SIGNS[Status(verdict.status)]} TraceML: {verdict.status}"
     if extent == Extent.VERDICT:
         return
     yield from ("", escaped(verdict.why, 1000), "")
-    yield f"**Diagnosis:** {escaped(told.diagnosis(comparison.overview.primary_diagnosis))}  "
+    yield f"**Diagnosis:** {escaped(notes.diagnosis(comparison.overview.primary_diagnosis))}  "
     if gate:
         yield f"**Gate:** {escaped(gate)}  "
     yield f"**Next:** {escaped(verdict.next, 1000)}"
 
 
 def _sides(comparison: Comparison, limit: int = _MAX_CHARS) -> Iterator[str]:
-    yield f"A: {escaped(told.legend(comparison.a, comparison.a_runs), limit)}  "
-    yield f"B: {escaped(told.legend(comparison.b, comparison.b_runs), limit)}"
+    yield f"A: {escaped(notes.legend(comparison.a, comparison.a_runs), limit)}  "
+    yield f"B: {escaped(notes.legend(comparison.b, comparison.b_runs), limit)}"
 
 
 def _numbers(comparison: Comparison) -> Iterator[str]:
@@ -99,8 +99,8 @@ def _numbers(comparison: Comparison) -> Iterator[str]:
     yield from _sides(comparison)
     yield ""
     yield from _table(list(rows(comparison)))
-    yield from ("", f"Noise: {escaped(told.noise(comparison), 1000)}")
-    yield from _list("", [*told.observations(comparison)])
+    yield from ("", f"Noise: {escaped(notes.noise(comparison), 1000)}")
+    yield from _list("", [*notes.observations(comparison)])
     yield from ("", "</details>")
 
 
@@ -109,14 +109,14 @@ def escaped(text: str, limit: int = _MAX_CHARS) -> str:
     return _MEANINGFUL.sub(lambda found: f"&#{ord(found[0])};", one_line(text, limit))
 
 
-def _table(listed: Sequence[Row]) -> Iterator[str]:
+def _table(listed: Sequence[ChangeLine]) -> Iterator[str]:
     yield "| | A | B | Delta | 95% interval |"
     yield "| --- | ---: | ---: | --- | --- |"
     for row in listed:
         depth = (len(row.label) - len(row.label.lstrip())) // 2
         cells = (row.label, row.lhs, row.rhs, row.delta, row.interval)
         yield f"| {_NESTED * depth}{' | '.join(escaped(cell) for cell in cells)} |"
-    meaning = told.significance(listed)
+    meaning = notes.significance(listed)
     if meaning:
         yield from ("", escaped(meaning))
 

@@ -22,13 +22,13 @@ Times = Mapping[str, "float | None"]
 
 
 @dataclass(frozen=True, slots=True)
-class Branch:
+class TreeLine:
     """One line of the tree and the lines below it."""
 
     name: str
     ms: float
     phase: str | None = None
-    parts: tuple[Branch, ...] = ()
+    parts: tuple[TreeLine, ...] = ()
 
 
 def phase_tree(times: Times, guilty: str | None = None) -> list[str]:
@@ -38,34 +38,36 @@ def phase_tree(times: Times, guilty: str | None = None) -> list[str]:
     return lines if between is None else lines + _lines(between, "", "", None, None)
 
 
-def step_branch(times: Times) -> Branch:
+def step_branch(times: Times) -> TreeLine:
     """The step and its parts, which sum to it; none where nothing of it was measured."""
     step_ms = times["step_time_ms"] or 0.0
     parts = step_parts(times)
     rest_ms = parts.pop(Phase.RESIDUAL.value, 0.0)
     found = [
-        Branch(name, part_ms, phase.value)
+        TreeLine(name, part_ms, phase.value)
         for phase, name in _BEFORE_COMPUTE.items()
         if (part_ms := parts.get(phase.value)) is not None
     ]
     found += _compute(parts, times.get("compute_ms"))
     if communication_ms := parts.get(Phase.COMMUNICATION.value):
-        found.append(Branch("communication", communication_ms, Phase.COMMUNICATION.value))
+        found.append(TreeLine("communication", communication_ms, Phase.COMMUNICATION.value))
     if found:
-        found.append(Branch(_rest_name(times), rest_ms, Phase.RESIDUAL.value))
-    return Branch("step time", step_ms, None, tuple(found))
+        found.append(TreeLine(_rest_name(times), rest_ms, Phase.RESIDUAL.value))
+    return TreeLine("step time", step_ms, None, tuple(found))
 
 
-def _compute(parts: Times, compute_ms: float | None) -> list[Branch]:
+def _compute(parts: Times, compute_ms: float | None) -> list[TreeLine]:
     """Compute with its phases below it; where it is not known whole, the phases that are."""
     measured = tuple(
-        Branch(name, part_ms, name) for name in _COMPUTE if (part_ms := parts.get(name)) is not None
+        TreeLine(name, part_ms, name)
+        for name in _COMPUTE
+        if (part_ms := parts.get(name)) is not None
     )
     if compute_ms is None:
         return list(measured)
     if measured and (replays_ms := parts.get(COMPUTE)):
-        measured = (*measured, Branch("CUDA graph replays", replays_ms, COMPUTE))
-    return [Branch(COMPUTE, compute_ms, COMPUTE, measured)]
+        measured = (*measured, TreeLine("CUDA graph replays", replays_ms, COMPUTE))
+    return [TreeLine(COMPUTE, compute_ms, COMPUTE, measured)]
 
 
 def _rest_name(times: Times) -> str:
@@ -76,21 +78,21 @@ def _rest_name(times: Times) -> str:
     return f"rest, with {COMPUTE if len(missing) == len(_COMPUTE) else ' and '.join(missing)}"
 
 
-def between_branch(times: Times) -> Branch | None:
+def between_branch(times: Times) -> TreeLine | None:
     """What happened between steps, where it was more than nothing."""
     between_ms, wall_ms = times.get("between_ms"), times.get("wall_step_ms")
     if between_ms is None or not wall_ms or between_ms < SHOWN_BETWEEN_SHARE * wall_ms:
         return None
     parts = tuple(
-        Branch(name, part_ms)
+        TreeLine(name, part_ms)
         for name in ("evaluation", "checkpoint")
         if (part_ms := times.get(f"{name}_ms"))
     )
-    return Branch("between steps, per step", between_ms, None, parts)
+    return TreeLine("between steps, per step", between_ms, None, parts)
 
 
 def _lines(
-    branch: Branch, lead: str, below: str, step_ms: float | None, guilty: str | None
+    branch: TreeLine, lead: str, below: str, step_ms: float | None, guilty: str | None
 ) -> list[str]:
     pointer = " ◀" if guilty is not None and branch.phase == guilty else ""
     lines = [_line(lead + branch.name, branch.ms, step_ms, pointer)]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from traceml.diagnose.account import rest_s, unexplained_s
 from traceml.diagnose.rule import CodeScope, Doc, Rule, RuleRole
+from traceml.diagnose.time_account import rest_s, unexplained_s
 from traceml.facts.facts import Facts, share
 from traceml.model.evidence import Evidence, as_share, as_words, in_ms
 from traceml.model.finding import Finding, Kind, Section, Severity

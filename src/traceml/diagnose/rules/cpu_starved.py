@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from traceml.diagnose import advice
-from traceml.diagnose.explain import STRAGGLERS
+from traceml.diagnose.finding_order import STRAGGLERS
 from traceml.diagnose.host_time import host_delays_count
+from traceml.diagnose.late_ranks import held_up
 from traceml.diagnose.rule import (
     GPU_IDLE,
     HOST_DELAYS,
@@ -22,7 +23,6 @@ from traceml.diagnose.rule import (
     Where,
     lost,
 )
-from traceml.diagnose.uneven import held_up
 from traceml.facts.facts import Facts
 from traceml.model.evidence import Evidence, as_number, as_share, in_bytes_per_s
 from traceml.model.finding import Finding, Kind, Section, Severity

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traceml.diagnose.places import ranks_of
+from traceml.diagnose.failure_words import ranks_of
 from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
 from traceml.facts.stability import Failure

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 
-from traceml.diagnose.account import is_largest
-from traceml.diagnose.lines import Line, quieter, severity
+from traceml.diagnose.one_off_stalls import few_steps_of, stalled
 from traceml.diagnose.rule import GPU_IDLE, CodeScope, Doc, Remedy, Rule, Turn
-from traceml.diagnose.stalls import few_steps_of, stalled
+from traceml.diagnose.thresholds import Threshold, less_severe, severity_of
+from traceml.diagnose.time_account import is_largest
 from traceml.diagnose.what_if import without_phase
 from traceml.facts.facts import Facts, phase_s, share
 from traceml.model.evidence import Evidence, as_number, as_share, as_words, in_ms
@@ -20,10 +20,10 @@ from traceml.model.quantities import count, duration, percent
 
 KIND = Kind.INPUT_BOUND
 
-WARN = Line(0.10, 0.001)  # a smaller share would not be noticed; less than 1 ms is a fetch's price
+WARN = Threshold(0.10, 0.001)  # a smaller share goes unnoticed; any fetch takes up to 1 ms
 CRITICAL = (
-    Line(0.20, 0.003),  # a fifth of the step, and enough to see in a progress bar
-    Line(0.50, 0.001),  # or half of even a short step
+    Threshold(0.20, 0.003),  # a fifth of the step, and enough to see in a progress bar
+    Threshold(0.50, 0.001),  # or half of even a short step
 )
 BUSY_DISK = 0.80  # of the time: a disk with so little rest is at its limit
 SELDOM_EMPTY = 0.05  # of the fetches; many workers that are all late leave it empty only at times
@@ -38,12 +38,13 @@ def check(facts: Facts) -> Finding | None:
     wait_s, step_s = facts.mean_s(Phase.INPUT), facts.mean.step_s
     if wait_s is None or not step_s:
         return None
-    found = severity(wait_s, step_s, WARN, CRITICAL, is_largest(facts, Phase.INPUT))
+    found = severity_of(wait_s, step_s, WARN, CRITICAL, is_largest(facts, Phase.INPUT))
     if found is None:
         return None
     loader = facts.loader
     if _workers_keep_up(facts):
-        found = quieter(found, Severity.WARNING)  # the data was there: it waits for something else
+        # The data was there: the step waits for something else.
+        found = less_severe(found, Severity.WARNING)
     finding = Finding(
         kind=KIND,
         section=Section.STEP_TIME,

@@ -7,7 +7,7 @@ good, or was far beyond where it began, is more than a remark.
 
 from __future__ import annotations
 
-from traceml.diagnose.places import numbered
+from traceml.diagnose.failure_words import step_name
 from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
 from traceml.facts.losses import Jump, LossFacts
@@ -32,7 +32,7 @@ def check(facts: Facts) -> Finding | None:
         return None
     worst = lasting[0] if lasting else max(loss.jumps, key=lambda jump: jump.value / jump.usual)
     severity = _severity(loss, worst)
-    step = numbered(worst.step, worst.is_logged)
+    step = step_name(worst.step, worst.is_logged)
     after = "and stayed there" if worst.lasts else "and came back"
     others = f" ({count(len(loss.jumps), 'spike')} in all)" if len(loss.jumps) > 1 else ""
     return Finding(

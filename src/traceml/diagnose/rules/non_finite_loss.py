@@ -7,7 +7,7 @@ its scale makes infinite gradients, and skips their steps.
 from __future__ import annotations
 
 from traceml.diagnose import advice
-from traceml.diagnose.places import numbered
+from traceml.diagnose.failure_words import step_name
 from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
 from traceml.facts.losses import LossFacts, NotFinite
@@ -67,7 +67,7 @@ def _claim(lost: NotFinite) -> str:
     else:
         claim = f"{lost.name} became non-finite {_when(lost)}, and stayed so."
     if lost.earliest_step != lost.first_step:
-        earliest = numbered(lost.earliest_step, lost.is_logged)
+        earliest = step_name(lost.earliest_step, lost.is_logged)
         claim += f" It had been so earlier, first at {earliest}, and recovered ({times} in all)."
     if lost.norm_before is not None:
         claim += (
@@ -84,7 +84,7 @@ def _is_known_exactly(lost: NotFinite) -> bool:
 
 def _when(lost: NotFinite) -> str:
     """The first step that was lost, or the two steps between which it was."""
-    step = numbered(lost.first_step, lost.is_logged)
+    step = step_name(lost.first_step, lost.is_logged)
     value = significant(lost.last_finite)
     if lost.finite_step is None:
         if lost.to_the_end:
@@ -93,11 +93,11 @@ def _when(lost: NotFinite) -> str:
     if _is_known_exactly(lost):
         place = f"from {step} on" if lost.to_the_end else f"at {step}"
         return f"{place} (it was {value} before)"
-    return f"between {numbered(lost.finite_step, lost.is_logged)} ({value}) and {step}"
+    return f"between {step_name(lost.finite_step, lost.is_logged)} ({value}) and {step}"
 
 
 def _norms_claim(loss: LossFacts, lost: NotFinite) -> str:
-    step = numbered(lost.first_step, lost.is_logged)
+    step = step_name(lost.first_step, lost.is_logged)
     if lost.to_the_end:
         claim = f"The gradient norm {lost.name} is not finite from {step} on"
     else:
@@ -136,7 +136,7 @@ def _action(lost: NotFinite, settings: Settings) -> str:
             "initialisation, and at a learning rate that is too high or has no warm-up"
             f"{half}. torch.autograd.set_detect_anomaly(True) names the operation."
         )
-    before = numbered(lost.finite_step, lost.is_logged)
+    before = step_name(lost.finite_step, lost.is_logged)
     if lost.norm_before is not None:
         return (
             "Clip the gradient norm near its usual value and lower the learning rate; go on from "

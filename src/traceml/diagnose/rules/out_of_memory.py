@@ -5,7 +5,13 @@ from __future__ import annotations
 import math
 
 from traceml.diagnose import advice
-from traceml.diagnose.places import evidence_of, phase_of, place, ranks_of, who
+from traceml.diagnose.failure_words import (
+    evidence_of,
+    failed_ranks,
+    failure_place,
+    phase_of,
+    ranks_of,
+)
 from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
 from traceml.facts.stability import Failure
@@ -30,7 +36,7 @@ def check(facts: Facts) -> Finding | None:
         return None
     held = failure.report.memory or MemoryAtFailure()
     kind = "host memory" if held.is_host else "GPU memory"
-    claim = f"{who(failure)} ran out of {kind}{place(failure)}{_asked(held)}."
+    claim = f"{failed_ranks(failure)} ran out of {kind}{failure_place(failure)}{_asked(held)}."
     return Finding(
         kind=KIND,
         section=Section.STABILITY,

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from traceml.diagnose import outside_steps
-from traceml.diagnose.account import is_largest, outside_steps_s, unexplained_s
-from traceml.diagnose.catalogue import catalogue
-from traceml.diagnose.lines import Line, louder, severity
+from traceml.diagnose.all_rules import all_rules
+from traceml.diagnose.one_off_stalls import few_steps_of, stalled
 from traceml.diagnose.rule import GPU_IDLE, CodeScope, Doc, Remedy, RestPart, Rule, Turn
-from traceml.diagnose.stalls import few_steps_of, stalled
+from traceml.diagnose.thresholds import Threshold, most_severe, severity_of
+from traceml.diagnose.time_account import is_largest, outside_steps_s, unexplained_s
 from traceml.diagnose.user_code import rest_parts
 from traceml.facts.facts import Facts, share
 from traceml.facts.job import Job
@@ -26,8 +26,8 @@ from traceml.model.quantities import duration, percent
 
 KIND = Kind.WAIT_HEAVY
 
-WARN = Line(0.10, 0.001)  # zero_grad, the loss and a progress bar cost less in any Python loop
-CRITICAL = Line(0.20, 0.003)  # a fifth of the step, and enough to see in a progress bar
+WARN = Threshold(0.10, 0.001)  # zero_grad, the loss and a progress bar cost less in any Python loop
+CRITICAL = Threshold(0.20, 0.003)  # a fifth of the step, and enough to see in a progress bar
 WARN_WITHOUT_FETCHES = CRITICAL  # … and a loop without a DataLoader makes its batches besides
 MAIN_PART = 0.30  # of the rest: a smaller part is not the answer, and what is unknown may be
 LOOP_OVERHEAD_S = 0.0005  # zero_grad, the loss and a progress bar stay in any Python loop
@@ -92,10 +92,10 @@ def _severity(facts: Facts, rest_s: float, known_s: float) -> Severity | None:
     warns, and later; what is known to be something else does not have that excuse."""
     step_s, largest = facts.mean.step_s or 0.0, is_largest(facts, Phase.RESIDUAL)
     if facts.mean.input_s is not None:
-        return severity(rest_s, step_s, WARN, (CRITICAL,), largest)
-    found = severity(rest_s, step_s, WARN_WITHOUT_FETCHES, (), largest)
-    known = severity(known_s, step_s, WARN, (CRITICAL,))
-    return louder(found, known)
+        return severity_of(rest_s, step_s, WARN, (CRITICAL,), largest)
+    found = severity_of(rest_s, step_s, WARN_WITHOUT_FETCHES, (), largest)
+    known = severity_of(known_s, step_s, WARN, (CRITICAL,))
+    return most_severe(found, known)
 
 
 def _main_part(known: Sequence[RestPart], rest_s: float) -> RestPart:
@@ -106,7 +106,7 @@ def _main_part(known: Sequence[RestPart], rest_s: float) -> RestPart:
 
 def _measured(facts: Facts) -> list[RestPart]:
     """The parts of the rest that other rules measure."""
-    parts = (rule.part_of_rest(facts) for rule in catalogue().checks if rule.part_of_rest)
+    parts = (rule.part_of_rest(facts) for rule in all_rules().checks if rule.part_of_rest)
     return [part for part in parts if part is not None]
 
 

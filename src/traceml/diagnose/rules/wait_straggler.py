@@ -5,8 +5,8 @@ Stays silent when a part of compute was not measured: that part would look like 
 
 from __future__ import annotations
 
+from traceml.diagnose.late_ranks import Late, inside_rest, straggler_rule
 from traceml.diagnose.rule import Doc
-from traceml.diagnose.uneven import Late, inside_rest, straggler_rule
 from traceml.facts.facts import Facts
 from traceml.model.finding import Kind
 from traceml.model.quantities import duration

@@ -15,7 +15,7 @@ MAX_RANKS = 8
 """In one sentence."""
 
 
-def who(failure: Failure) -> str:
+def failed_ranks(failure: Failure) -> str:
     """The rank, or all that failed alike, as a sentence begins."""
     if failure.rank is None:
         report = failure.report
@@ -24,10 +24,10 @@ def who(failure: Failure) -> str:
     if not failure.alike:
         return f"Rank {failure.rank}"
     all_of_them = sorted((failure.rank, *failure.alike))
-    return f"Ranks {listed(all_of_them)} {'both' if len(all_of_them) == 2 else 'all'}"
+    return f"Ranks {rank_list(all_of_them)} {'both' if len(all_of_them) == 2 else 'all'}"
 
 
-def listed(ranks: Sequence[int]) -> str:
+def rank_list(ranks: Sequence[int]) -> str:
     """Ranks in a sentence: `0, 1 and 5`; of very many the first few."""
     if len(ranks) > MAX_RANKS:
         shown = ", ".join(map(str, ranks[:MAX_RANKS]))
@@ -36,7 +36,7 @@ def listed(ranks: Sequence[int]) -> str:
     return f"{', '.join(before)} and {last}" if before else last
 
 
-def place(failure: Failure) -> str:
+def failure_place(failure: Failure) -> str:
     """Where it was: step, phase, module."""
     report = failure.report
     parts = [f" at step {failure.step:,}" if failure.step is not None else ""]
@@ -52,12 +52,12 @@ def place(failure: Failure) -> str:
     return "".join(parts)
 
 
-def numbered(step: int, is_logged: bool) -> str:
+def step_name(step: int, is_logged: bool) -> str:
     """A step, and whose number it is: a script may number its steps as it likes."""
     return f"logged step {step:,}" if is_logged else f"step {step:,}"
 
 
-def words(report: FailureReport) -> str:
+def exception_text(report: FailureReport) -> str:
     """The exception, on one line."""
     text = " ".join(report.message.split())
     if len(text) > MAX_MESSAGE_CHARS:

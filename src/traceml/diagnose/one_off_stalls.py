@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from traceml.diagnose.lines import Line
+from traceml.diagnose.thresholds import Threshold
 from traceml.facts.facts import Facts
 from traceml.facts.few_steps import FewSteps, few_steps
 from traceml.model.evidence import Evidence, as_words, in_ms
@@ -26,13 +26,13 @@ def few_steps_of(facts: Facts, phase: Phase) -> FewSteps | None:
     )
 
 
-def stalled(finding: Finding, few: FewSteps | None, warn: Line, cause: str) -> Finding | None:
+def stalled(finding: Finding, few: FewSteps | None, warn: Threshold, cause: str) -> Finding | None:
     """The finding as one about a few steps; `None` where the other steps lose time as well.
 
     Never critical: it is not how the run goes. What happened but once, and soon passed, is only a
     remark. `cause` says what the time went to: "2.0 s of it `waiting for data`".
     """
-    if few is None or warn.is_crossed(few.other_lost_s, few.other_step_s):
+    if few is None or warn.is_reached(few.other_lost_s, few.other_step_s):
         return None
     words = few.words
     matters = few.lost_s >= WARN_S or len(few.numbers) > 1

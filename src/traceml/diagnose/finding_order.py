@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
-from traceml.diagnose.catalogue import catalogue
+from traceml.diagnose.all_rules import all_rules
 from traceml.diagnose.rule import RuleRole
 from traceml.model.finding import (
     COMPUTE_CAUSES,
@@ -36,16 +36,16 @@ SAID_EARLY = frozenset({Kind.NO_DATA, Kind.WARMUP, Kind.INCOMPLETE_DATA})
 """With next to no steps only these are true; any share would be a guess."""
 
 
-def in_order(found: Iterable[Finding]) -> list[Finding]:
+def by_severity(found: Iterable[Finding]) -> list[Finding]:
     """The findings by severity and cost, before what explains another moves to its side."""
     return sorted(found, key=_order)
 
 
-def explain(found: Iterable[Finding]) -> tuple[Finding, ...]:
+def order_findings(found: Iterable[Finding]) -> tuple[Finding, ...]:
     """All findings of a run in the order in which to read them."""
-    said = _without_guesses(in_order(found))
+    said = _without_guesses(by_severity(found))
     stepped_back = [_step_back(finding, said) for finding in said]
-    told = _told(sorted(stepped_back, key=_order))
+    told = _behind_their_leaders(sorted(stepped_back, key=_order))
     return tuple(_advised(finding, told) for finding in told)
 
 
@@ -64,13 +64,13 @@ def has_verdict(section: Section, found: Iterable[Finding]) -> bool:
 
 def _is_remark(finding: Finding) -> bool:
     is_quiet = finding.severity is Severity.INFO or _is_usual(finding)
-    return is_quiet and catalogue().of(finding.kind).role in (RuleRole.CAUSE, RuleRole.REMARK)
+    return is_quiet and all_rules().of(finding.kind).role in (RuleRole.CAUSE, RuleRole.REMARK)
 
 
 def _is_usual(finding: Finding) -> bool:
     """Whether it is bad luck that a step with nothing else wrong may have."""
     share = finding.share
-    return share is not None and share < catalogue().of(finding.kind).usual_below
+    return share is not None and share < all_rules().of(finding.kind).usual_below
 
 
 def _order(finding: Finding) -> tuple[int, int, bool, float, str, str]:
@@ -103,8 +103,8 @@ def _without_guesses(said: Sequence[Finding]) -> list[Finding]:
 
 def _step_back(finding: Finding, said: Sequence[Finding]) -> Finding:
     """No louder than the trouble that this finding explains or that explains it."""
-    if catalogue().of(finding.kind).role is RuleRole.CONTEXT:
-        reasons = catalogue().explained_by(finding.kind)
+    if all_rules().of(finding.kind).role is RuleRole.CONTEXT:
+        reasons = all_rules().explained_by(finding.kind)
         reason = _first(reasons, said, least=Severity.WARNING)
         if reason is None:
             return finding
@@ -125,11 +125,11 @@ def leader_of(finding: Finding, said: Sequence[Finding]) -> Finding | None:
     the step stands before all that it explains.
     """
     for other in said:
-        if finding.kind in catalogue().of(other.kind).explains and _is_most_of_the_step(other):
+        if finding.kind in all_rules().of(other.kind).explains and _is_most_of_the_step(other):
             return other
     if finding.kind is Kind.HOST_BOUND:
         return next((other for other in said if _outweighs_host(other, finding)), None)
-    rule = catalogue().of(finding.kind)
+    rule = all_rules().of(finding.kind)
     if _is_most_of_the_step(finding):
         return None
     for other in said:
@@ -144,7 +144,7 @@ def leader_of(finding: Finding, said: Sequence[Finding]) -> Finding | None:
 
 def _is_most_of_the_step(cause: Finding) -> bool:
     """Whether everything else in the step is longer for this cause: the CPU that it did not get."""
-    usual = catalogue().of(cause.kind).usual_below
+    usual = all_rules().of(cause.kind).usual_below
     is_most = bool(usual) and cause.share is not None and cause.share > usual
     return is_most and cause.severity is Severity.CRITICAL
 
@@ -176,7 +176,7 @@ def _first(kinds: Collection[Kind], said: Sequence[Finding], least: Severity) ->
     )
 
 
-def _told(ordered: Sequence[Finding]) -> list[Finding]:
+def _behind_their_leaders(ordered: Sequence[Finding]) -> list[Finding]:
     """The same findings with each follower moved directly behind its leader of equal severity."""
     leaders = [
         leader if leader is not None and leader.severity is finding.severity else None

@@ -10,7 +10,7 @@ import pytest
 
 from factories import make_run, make_samples, map_steps
 from replay import Look, leads, replay, with_part
-from traceml.diagnose.live import LiveDiagnosis, new_leads, update
+from traceml.diagnose.live_findings import LiveDiagnosis, new_leads, update
 from traceml.facts.recent_window import gather_recent
 from traceml.model.finding import Kind, Section, Severity
 from traceml.store.records import RunRecords

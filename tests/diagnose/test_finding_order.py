@@ -5,20 +5,20 @@ from itertools import permutations
 
 import pytest
 
-from traceml.diagnose.catalogue import catalogue
-from traceml.diagnose.explain import explain, has_verdict
+from traceml.diagnose.all_rules import all_rules
+from traceml.diagnose.finding_order import has_verdict, order_findings
 from traceml.diagnose.rule import RuleRole
 from traceml.model.finding import Finding, Kind, Section, Severity
 
 INFO, WARN, CRIT = Severity.INFO, Severity.WARNING, Severity.CRITICAL
 CAUSES = [
     rule.kind
-    for rule in catalogue().rules
+    for rule in all_rules().rules
     if rule.role is RuleRole.CAUSE and Kind.WAIT_HEAVY in rule.explains
 ]
 CONTEXT = {
-    kind: min(catalogue().explained_by(kind))
-    for rule in catalogue().rules
+    kind: min(all_rules().explained_by(kind))
+    for rule in all_rules().rules
     if rule.role is RuleRole.CONTEXT
     for kind in rule.kinds
 }
@@ -40,7 +40,9 @@ def finding(
 
 def order(*found: Finding) -> list[tuple[Kind, Severity]]:
     """The kinds as they are told; the same whatever order they were found in."""
-    told = {tuple((f.kind, f.severity) for f in explain(each)) for each in permutations(found)}
+    told = {
+        tuple((f.kind, f.severity) for f in order_findings(each)) for each in permutations(found)
+    }
     assert len(told) == 1
     return list(told.pop())
 
@@ -183,7 +185,7 @@ def test_trouble_that_a_straggler_does_not_explain_keeps_its_place(
 def test_context_steps_back_behind_the_cause_that_explains_it(context: Kind) -> None:
     shown = finding(context, CRIT, section=Section.SYSTEM)
     cause = finding(CONTEXT[context], WARN, 5)
-    (told,) = (f for f in explain([shown, cause]) if f.kind is context)
+    (told,) = (f for f in order_findings([shown, cause]) if f.kind is context)
     assert told.severity is INFO
     assert cause.kind.status in told.claim
 
@@ -192,7 +194,7 @@ def test_context_that_nothing_explains_stays_as_it_is() -> None:
     shown = finding(Kind.LOW_GPU_UTILIZATION, WARN, section=Section.SYSTEM)
     calm = finding(Kind.COMPUTE_BOUND, INFO)
     remark = finding(Kind.EVALUATION_HEAVY, INFO)
-    assert shown in explain([shown, calm, remark])
+    assert shown in order_findings([shown, calm, remark])
 
 
 @pytest.mark.parametrize("early", [Kind.WARMUP, Kind.NO_DATA])

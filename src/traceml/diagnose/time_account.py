@@ -1,7 +1,7 @@
-"""The account of a step's time: what each place holds, and who may claim how much of it.
+"""The account of a step's time: what each stage holds, and who may claim how much of it.
 
 A mean step is input wait, copies, forward, backward, optimizer, communication and the rest; what
-lies between steps is a place too. A finding loses no more time than its places hold, and no two
+lies between steps is a stage too. A finding loses no more time than its stages hold, and no two
 findings lose the same time: they draw on the account in order of their evidence, waits that were
 measured as such first, and what is gone cannot be claimed again. What stands behind another finding
 (its cause, say) draws on that one's time instead, and is marked as a part of it.
@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from traceml.diagnose.catalogue import catalogue
-from traceml.diagnose.explain import in_order, leader_of
+from traceml.diagnose.all_rules import all_rules
+from traceml.diagnose.finding_order import by_severity, leader_of
 from traceml.diagnose.rule import Turn, Where
 from traceml.facts.facts import Facts, phase_s
 from traceml.facts.times import StepTimes
@@ -25,7 +25,7 @@ from traceml.model.quantities import duration
 NOTHING = 0.001  # of a claim: a difference so small is rounding
 
 
-class Place(str, Enum):
+class Stage(str, Enum):
     """Where time can go: a phase of the step, or what lies between two steps."""
 
     INPUT = "input"
@@ -38,8 +38,8 @@ class Place(str, Enum):
     BETWEEN = "between"
 
 
-IN_COMPUTE = tuple(Place(phase.value) for phase in COMPUTE)
-IN_STEP = tuple(place for place in Place if place is not Place.BETWEEN)
+IN_COMPUTE = tuple(Stage(phase.value) for phase in COMPUTE)
+IN_STEP = tuple(stage for stage in Stage if stage is not Stage.BETWEEN)
 
 
 def unexplained_s(times: StepTimes) -> float | None:
@@ -59,32 +59,32 @@ def outside_steps_s(times: StepTimes) -> float | None:
     return max(0.0, times.between_s - (times.evaluation_s or 0.0) - (times.checkpoint_s or 0.0))
 
 
-def held_s(times: StepTimes) -> dict[Place, float]:
-    """What each place holds in a mean step."""
-    held = {Place(phase.value): phase_s(times, phase) or 0.0 for phase in Phase}
-    return held | {Place.BETWEEN: times.between_s or 0.0}
+def held_s(times: StepTimes) -> dict[Stage, float]:
+    """What each stage holds in a mean step."""
+    held = {Stage(phase.value): phase_s(times, phase) or 0.0 for phase in Phase}
+    return held | {Stage.BETWEEN: times.between_s or 0.0}
 
 
 def is_largest(facts: Facts, phase: Phase) -> bool:
     """Whether no other part of the step is as long as this one; compute counts as one part."""
     held = held_s(facts.mean)
-    own = held.pop(Place(phase.value))
-    compute_s = sum(held.pop(place) for place in IN_COMPUTE)
-    del held[Place.BETWEEN]
+    own = held.pop(Stage(phase.value))
+    compute_s = sum(held.pop(stage) for stage in IN_COMPUTE)
+    del held[Stage.BETWEEN]
     return own > max(compute_s, *held.values())
 
 
-def places_of(finding: Finding) -> tuple[Place, ...]:
-    """Where a finding's lost time lies, the likeliest place first."""
-    where, phase = catalogue().of(finding.kind).where, finding.phase
+def stages_of(finding: Finding) -> tuple[Stage, ...]:
+    """Where a finding's lost time lies, the likeliest stage first."""
+    where, phase = all_rules().of(finding.kind).where, finding.phase
     if finding.is_between_steps or where is Where.BETWEEN_STEPS:
-        return (Place.BETWEEN,)
+        return (Stage.BETWEEN,)
     if where is Where.ON_THE_HOST and phase is None:
-        return (Place.RESIDUAL, *IN_COMPUTE)
-    own = () if phase is None else (Place(phase.value),)
+        return (Stage.RESIDUAL, *IN_COMPUTE)
+    own = () if phase is None else (Stage(phase.value),)
     if where is Where.FOR_A_RANK:  # the others wait for it where gradients are exchanged
         is_hidden = finding.evidence.get("waiting") == "inferred"
-        waiting = Place.BACKWARD if is_hidden else Place.COMMUNICATION
+        waiting = Stage.BACKWARD if is_hidden else Stage.COMMUNICATION
         return _once((waiting, *own, *IN_STEP))
     if where is Where.ANYWHERE:
         return _once((*own, *IN_STEP))
@@ -93,7 +93,7 @@ def places_of(finding: Finding) -> tuple[Place, ...]:
 
 def settle(facts: Facts, found: Sequence[Finding]) -> list[Finding]:
     """The same findings, each with the lost time that is its own or a part of its leader's."""
-    said = in_order(found)
+    said = by_severity(found)
     ledger = _Ledger.of(facts.mean)
     settled: dict[int, Finding] = {}
     for finding in sorted(said, key=lambda finding: _turn(finding, said)):
@@ -106,21 +106,21 @@ def settle(facts: Facts, found: Sequence[Finding]) -> list[Finding]:
 def _turn(finding: Finding, said: Sequence[Finding]) -> tuple[int, Turn, int, str]:
     """What explains another finding is settled after it, and what explains that after both.
 
-    Of equals the one whose place comes first in the step; names come last, to be repeatable.
+    Of equals the one whose stage comes first in the step; names come last, to be repeatable.
     """
     leaders, leader = 0, leader_of(finding, said)
     while leader is not None and leaders < len(said):
         leaders, leader = leaders + 1, leader_of(leader, said)
-    turn = catalogue().of(finding.kind).turn
-    return leaders, turn, list(Place).index(places_of(finding)[0]), finding.kind.value
+    turn = all_rules().of(finding.kind).turn
+    return leaders, turn, list(Stage).index(stages_of(finding)[0]), finding.kind.value
 
 
 @dataclass(slots=True)
 class _Ledger:
     """What is still free, while one finding after the other draws on it."""
 
-    held: Mapping[Place, float]
-    free: dict[Place, float]
+    held: Mapping[Stage, float]
+    free: dict[Stage, float]
     step_left_s: float
     claims: list[_Claim] = field(default_factory=list)
 
@@ -136,54 +136,54 @@ class _Ledger:
         is inferred: it gets what the causes behind it and beside it leave, and no part of theirs.
         """
         if finding.kind is Kind.SLOWDOWN and finding.phase is not None:
-            place = Place(finding.phase.value)
-            return next((claim for claim in self.claims if claim.places == (place,)), None)
+            stage = Stage(finding.phase.value)
+            return next((claim for claim in self.claims if claim.stages == (stage,)), None)
         if leader is None or Kind.HOST_BOUND in (finding.kind, leader.kind):
             return None
         return next((claim for claim in self.claims if claim.finding is leader), None)
 
     def settle(self, finding: Finding, holder: _Claim | None) -> Finding:
         """Draw on the holder's time where there is one, else on the account."""
-        wanted_s, places = finding.lost_s_per_step or 0.0, places_of(finding)
-        room_s = sum(self.held[place] for place in places)
+        wanted_s, stages = finding.lost_s_per_step or 0.0, stages_of(finding)
+        room_s = sum(self.held[stage] for stage in stages)
         if holder is not None:
             room_s = holder.drawn_s
             drawn_s = min(wanted_s, holder.left_s)
             holder.left_s -= drawn_s
         elif finding.kind is Kind.HOST_BOUND:
-            drawn_s = self._draw_in_place(wanted_s, places)
+            drawn_s = self._draw_in_place(wanted_s, stages)
         else:
-            drawn_s = self._draw(wanted_s, places)
-        self.claims.append(_Claim(finding, places, drawn_s, left_s=drawn_s))
+            drawn_s = self._draw(wanted_s, stages)
+        self.claims.append(_Claim(finding, stages, drawn_s, left_s=drawn_s))
         part_of = None if holder is None else holder.finding.kind
         elsewhere_s = min(wanted_s, room_s) - drawn_s
         return _reduced(replace(finding, part_of=part_of), drawn_s, elsewhere_s)
 
-    def _draw(self, wanted_s: float, places: Sequence[Place]) -> float:
-        """Take what is free of these places, in their order; returns how much that was."""
+    def _draw(self, wanted_s: float, stages: Sequence[Stage]) -> float:
+        """Take what is free of these stages, in their order; returns how much that was."""
         drawn_s = 0.0
-        for place in places:
-            limits = [wanted_s - drawn_s, self.free[place]]
-            if place is not Place.BETWEEN:
+        for stage in stages:
+            limits = [wanted_s - drawn_s, self.free[stage]]
+            if stage is not Stage.BETWEEN:
                 limits.append(self.step_left_s)
             part_s = max(0.0, min(limits))
-            self.free[place] -= part_s
-            if place is not Place.BETWEEN:
+            self.free[stage] -= part_s
+            if stage is not Stage.BETWEEN:
                 self.step_left_s -= part_s
             drawn_s += part_s
         return drawn_s
 
-    def _draw_in_place(self, wanted_s: float, places: Sequence[Place]) -> float:
-        """Like `_draw`, but counts what others hold of a place as a part of what is wanted.
+    def _draw_in_place(self, wanted_s: float, stages: Sequence[Stage]) -> float:
+        """Like `_draw`, but counts what others hold of a stage as a part of what is wanted.
 
         An idle GPU is inferred: what another finding has explained is not looked for elsewhere.
         """
         drawn_s = 0.0
-        for place in places:
-            part_s = min(wanted_s, self.held[place])
+        for stage in stages:
+            part_s = min(wanted_s, self.held[stage])
             wanted_s -= part_s
-            told_s = self.held[place] - self.free[place]
-            drawn_s += self._draw(max(0.0, part_s - told_s), (place,))
+            told_s = self.held[stage] - self.free[stage]
+            drawn_s += self._draw(max(0.0, part_s - told_s), (stage,))
         return drawn_s
 
 
@@ -215,10 +215,10 @@ class _Claim:
 
     finding: Finding
     """As it was found: leaders are known by identity."""
-    places: tuple[Place, ...]
+    stages: tuple[Stage, ...]
     drawn_s: float
     left_s: float
 
 
-def _once(places: Sequence[Place]) -> tuple[Place, ...]:
-    return tuple(dict.fromkeys(places))
+def _once(stages: Sequence[Stage]) -> tuple[Stage, ...]:
+    return tuple(dict.fromkeys(stages))

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from traceml.diagnose.lines import Line, severity
 from traceml.diagnose.rule import GPU_IDLE, CodeScope, Doc, Remedy, Rule, Turn, Where, lost
+from traceml.diagnose.thresholds import Threshold, severity_of
 from traceml.facts.facts import Facts
 from traceml.facts.job import Job
 from traceml.facts.stragglers import Against, Straggler, excess_share, lost_s
@@ -16,9 +16,9 @@ from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.phase import COMPUTE, Phase
 from traceml.model.quantities import count, duration
 
-WARN = Line(0.10, 0.001)  # of a typical step; ranks of a healthy job differ by less
-CRITICAL = Line(0.20, 0.003)  # a fifth of the step, and enough to see in a progress bar
-WARN_UNSCHEDULED = Line(0.15, 0.0015)  # … by more where nobody can say who had no core
+WARN = Threshold(0.10, 0.001)  # of a typical step; ranks of a healthy job differ by less
+CRITICAL = Threshold(0.20, 0.003)  # a fifth of the step, and enough to see in a progress bar
+WARN_UNSCHEDULED = Threshold(0.15, 0.0015)  # … by more where nobody can say who had no core
 SAME_RANK = 0.75  # of the run's blocks of steps: a rank late in fewer was late by chance
 COVERS = 0.80  # of the excess: a phase that holds less is not the cause alone
 EVENLY = 0.50  # of the latest rank's excess: ranks that late are late together
@@ -124,8 +124,8 @@ def _late(facts: Facts, kind: Kind) -> Late | None:
     matter = [late for late in facts.stragglers if _severity(facts, late) is not None]
     if not matter or facts.job is None:
         return None
-    least_s = EVENLY * matter[0].own.excess_s
-    found = [late for late in matter if late.own.excess_s >= least_s and cause_of(late)[0] is kind]
+    min_s = EVENLY * matter[0].own.excess_s
+    found = [late for late in matter if late.own.excess_s >= min_s and cause_of(late)[0] is kind]
     if not found:
         return None
     ranks = tuple(sorted(late.rank for late in found))
@@ -181,7 +181,7 @@ def _severity_of(facts: Facts, late: Straggler, excess_s: float) -> Severity | N
     critical = (CRITICAL,) if sure and job.waits else ()
     unscheduled = facts.clock == "cpu" and late.core_wait is None
     warn = WARN_UNSCHEDULED if unscheduled else WARN
-    return severity(excess_s, late.typical_s, warn, critical)
+    return severity_of(excess_s, late.typical_s, warn, critical)
 
 
 def _computes_more(facts: Facts, late: Straggler) -> bool:

@@ -10,7 +10,7 @@ from traceml.compare.record import Comparison, DiagnosisChange
 from traceml.compare.words import moved_words, noise_words, rank_words, reach_words
 from traceml.model.printable import one_line
 from traceml.model.quantities import NOT_MEASURED, count
-from traceml.text.changes import SIGNIFICANT, Row, statuses
+from traceml.text.changes import SIGNIFICANT, ChangeLine, statuses
 
 NAME_WIDTH = 72
 VALUE_WIDTH = 60
@@ -89,7 +89,7 @@ def gate(comparison: Comparison) -> str | None:
     return f"{state} ({verdict.metric}; fails on {words}{allowed})"
 
 
-def significance(listed: Sequence[Row]) -> str | None:
+def significance(listed: Sequence[ChangeLine]) -> str | None:
     """What the mark means, where a row has it."""
     return SIGNIFICANCE if any(row.delta.endswith(SIGNIFICANT) for row in listed) else None
 

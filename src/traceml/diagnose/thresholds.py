@@ -8,22 +8,22 @@ from traceml.model.finding import Severity
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Threshold:
     """Crossed by a part that is both a large share of its whole and long enough by itself."""
 
     share: float
-    least_s: float
+    min_s: float
 
-    def is_crossed(self, part_s: float, whole_s: float) -> bool:
+    def is_reached(self, part_s: float, whole_s: float) -> bool:
         """Whether the part matters by this line."""
-        return part_s >= self.least_s and part_s >= self.share * whole_s
+        return part_s >= self.min_s and part_s >= self.share * whole_s
 
 
-def severity(
+def severity_of(
     part_s: float,
     whole_s: float,
-    warn: Line,
-    critical: tuple[Line, ...],
+    warn: Threshold,
+    critical: tuple[Threshold, ...],
     is_largest: bool = False,
 ) -> Severity | None:
     """Critical beyond any of its lines; `None` below the line for a warning.
@@ -31,19 +31,19 @@ def severity(
     A part that is too short to warn about is still a remark where it is the largest of the step:
     a length may lower the severity, and never hides where most of the time goes.
     """
-    if any(line.is_crossed(part_s, whole_s) for line in critical):
+    if any(line.is_reached(part_s, whole_s) for line in critical):
         return Severity.CRITICAL
-    if warn.is_crossed(part_s, whole_s):
+    if warn.is_reached(part_s, whole_s):
         return Severity.WARNING
     return Severity.INFO if is_largest and part_s >= warn.share * whole_s else None
 
 
-def quieter(one: Severity, other: Severity) -> Severity:
+def less_severe(one: Severity, other: Severity) -> Severity:
     """The less severe of the two."""
-    return min(one, other, key=lambda severity: severity.weight)
+    return min(one, other, key=lambda severity_of: severity_of.weight)
 
 
-def louder(*found: Severity | None) -> Severity | None:
+def most_severe(*found: Severity | None) -> Severity | None:
     """The most severe of them; `None` where there is none."""
-    known = [severity for severity in found if severity is not None]
-    return max(known, key=lambda severity: severity.weight, default=None)
+    known = [severity_of for severity_of in found if severity_of is not None]
+    return max(known, key=lambda severity_of: severity_of.weight, default=None)

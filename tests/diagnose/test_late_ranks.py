@@ -8,7 +8,7 @@ import pytest
 
 from factories import make_late, make_rank, make_run, make_waiting, map_steps, schedule
 from traceml.diagnose.engine import diagnose
-from traceml.diagnose.uneven import (
+from traceml.diagnose.late_ranks import (
     CAUSES,
     CHANCE,
     CRITICAL_CHANCE,

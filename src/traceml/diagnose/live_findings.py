@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from traceml.diagnose.catalogue import catalogue
+from traceml.diagnose.all_rules import all_rules
 from traceml.diagnose.engine import diagnose
-from traceml.diagnose.explain import has_verdict
+from traceml.diagnose.finding_order import has_verdict
 from traceml.diagnose.rules import warmup
 from traceml.facts.facts import Facts
 from traceml.facts.recent_window import MIN_STEPS, RecentFacts, since_step
@@ -174,7 +174,7 @@ def _follow(
     before: LiveSection, found: Sequence[Finding], recent: RecentFacts, facts: Facts
 ) -> LiveSection:
     """One section, one evaluation later."""
-    fallback = catalogue().fallback(found[0].section, facts)
+    fallback = all_rules().fallback(found[0].section, facts)
     unmatched = [finding for finding in found if finding.kind is not fallback.kind]
     tracks = []
     for track in before.tracks:
@@ -281,7 +281,7 @@ def _measure(track: _Track, now: Finding | None, facts: Facts) -> float | None:
     """The share that its rule judges by, from the rule itself where that made the finding."""
     if now is None:
         return share_now(track.live.finding, facts)
-    return None if catalogue().of(now.kind).measure is None else now.share
+    return None if all_rules().of(now.kind).measure is None else now.share
 
 
 def share_now(finding: Finding, facts: Facts) -> float | None:
@@ -289,7 +289,7 @@ def share_now(finding: Finding, facts: Facts) -> float | None:
 
     `None` where it cannot be measured, or where the finding is not about a part of the step.
     """
-    measure = catalogue().of(finding.kind).measure
+    measure = all_rules().of(finding.kind).measure
     return None if measure is None else measure(facts, finding)
 
 

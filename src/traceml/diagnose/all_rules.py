@@ -14,7 +14,7 @@ from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind, Section
 
 
-class Catalogue:
+class RuleSet:
     """All rules, and what follows from their declarations together."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
@@ -55,9 +55,9 @@ class Catalogue:
 
 
 @cache
-def catalogue() -> Catalogue:
+def all_rules() -> RuleSet:
     """The rules of this package; read once, when a run is first diagnosed."""
-    return Catalogue(find_rules(rules_folder))
+    return RuleSet(find_rules(rules_folder))
 
 
 def find_rules(package: ModuleType) -> list[Rule]:
