@@ -1,4 +1,4 @@
-"""The catalogue of rules: every file in `rules/`, found by walking the folder."""
+"""All rules: every file in `rules/`, found by walking the folder."""
 
 from __future__ import annotations
 
@@ -39,15 +39,16 @@ class RuleSet:
         )
 
     def of(self, kind: Kind) -> Rule:
-        """The rule that finds this kind; of several, the one for the earliest section."""
+        """Returns the rule that finds this kind; if several do, the one for the earliest
+        section."""
         return self._by_kind[kind]
 
     def explained_by(self, kind: Kind) -> frozenset[Kind]:
-        """The kinds that may explain this one."""
+        """Returns the kinds that may explain this one."""
         return self._explained_by[kind]
 
     def fallback(self, section: Section, facts: Facts) -> Finding:
-        """What to say of a section in which there is no verdict."""
+        """Returns what to say about a section without a verdict."""
         found = self._fallbacks[section].check(facts)
         if found is None:
             raise TypeError(f"the fallback of {section.value} found nothing: it always has to")
@@ -56,12 +57,12 @@ class RuleSet:
 
 @cache
 def all_rules() -> RuleSet:
-    """The rules of this package; read once, when a run is first diagnosed."""
+    """Returns the rules of this package; they are loaded when a run is first diagnosed."""
     return RuleSet(find_rules(rules_folder))
 
 
 def find_rules(package: ModuleType) -> list[Rule]:
-    """What the files of a package declare, in the order of the files' names."""
+    """Returns the rules that the files of a package declare, by file name."""
     names = sorted(found.name for found in pkgutil.iter_modules(package.__path__))
     return [_declared(import_module(f"{package.__name__}.{name}")) for name in names]
 

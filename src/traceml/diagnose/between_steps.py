@@ -1,4 +1,5 @@
-"""Work between the steps: normal as such, and a bottleneck only beyond the training itself."""
+"""Work between the steps (evaluation, checkpoints): normal, and a bottleneck only beyond the
+training itself."""
 
 from __future__ import annotations
 
@@ -10,19 +11,23 @@ from traceml.model.evidence import Evidence, as_number, as_share, in_ms
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import count, duration, percent
 
-REMARK_SHARE = 0.10  # of the wall time: less would not be missed
-MIN_TIMES = 2  # once is no rhythm: the first one compiles, fills caches, makes folders
+REMARK_SHARE = 0.10
+"""Of the wall time: less is not worth a remark."""
+MIN_TIMES = 2
+"""Once is no rhythm: the first one compiles, fills caches and creates folders."""
 MAX_FACTOR = 64
-MIN_TOTAL_S = 1.0  # over the whole run: nobody tunes a run that lost less to it
+MIN_TOTAL_S = 1.0
+"""Over the whole run: a smaller loss is not worth tuning."""
 
 
 def work_between_steps(
     kind: Kind, name: str, words: str, verb: str, shorter: str, without: str, doc: Doc
 ) -> Rule:
-    """The rule for one kind of work between steps.
+    """Returns the rule for one kind of work between steps.
 
-    `name` is what was measured (`evaluation`, `checkpoint`); `words` and `verb` begin the claim
-    and the action, `shorter` says how each one takes less time, `without` what a what-if removes.
+    `name` is what was measured (`evaluation`, `checkpoint`); `words` and `verb` begin the claim and
+    the action, `shorter` says how to make each one shorter, `without` names what the what-if
+    removes.
     """
 
     def check(facts: Facts) -> Finding | None:
@@ -51,13 +56,13 @@ def work_between_steps(
 
 
 def times_between(facts: Facts, name: str) -> Pauses | None:
-    """How often and how long there was an `evaluation` or a `checkpoint` between two steps."""
+    """Returns how often and how long an `evaluation` or a `checkpoint` ran between two steps."""
     seen = None if facts.step_table is None else pauses(facts.step_table, f"{name}_ns")
     return seen if seen is not None and seen.steps else None
 
 
 def how_often(seen: Pauses) -> str:
-    """After how many steps there was one, and how long, in words."""
+    """Returns in words after how many steps one came, and how long it took."""
     if seen.steps < MIN_TIMES:
         return f"once in {count(seen.steps_seen, 'step')}, for {duration(seen.longest_s)}"
     longest = duration(seen.longest_s)
@@ -72,7 +77,7 @@ def _rhythm(seen: Pauses) -> str:
 
 
 def how_much_less(seen: Pauses, step_s: float | None, verb: str) -> str:
-    """What to do about the rhythm: how much less often, and what share of the time that leaves."""
+    """Returns how much less often to do it, and the share of the time that it would then take."""
     if seen.steps < MIN_TIMES or not step_s:
         return "It happened once, and weighs less in a longer run."
     every = seen.steps_seen / seen.steps
@@ -91,10 +96,10 @@ def how_much_less(seen: Pauses, step_s: float | None, verb: str) -> str:
 def finding_of(
     facts: Facts, kind: Kind, words: str, spent_s: float | None, seen: Pauses, action: str
 ) -> Finding | None:
-    """Says what share of the wall time went there; warns only where training took less.
+    """Returns what share of the wall time the work took; a warning only where training took less.
 
-    What happened once is told and warns of nothing; of a first time that took longer than the
-    others only what is usual counts against training.
+    A single occurrence is a remark. If the first one took longer than the others, only the usual
+    duration is compared with training.
     """
     times = facts.mean
     if not spent_s or not times.wall_s or times.cpu_step_s is None:

@@ -1,4 +1,4 @@
-"""Says in words where a run failed; the rules of the stability section share them."""
+"""Words about where and how a run failed, shared by the rules of the stability section."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from traceml.model.phase import Phase
 
 MAX_MESSAGE_CHARS = 300
 MAX_RANKS = 8
-"""In one sentence."""
+"""Ranks that one sentence lists."""
 
 
 def failed_ranks(failure: Failure) -> str:
-    """The rank, or all that failed alike, as a sentence begins."""
+    """Returns the rank, or all ranks that failed alike, as the subject of a sentence."""
     if failure.rank is None:
         report = failure.report
         is_helper = report is not None and report.started_by is not None
@@ -28,7 +28,7 @@ def failed_ranks(failure: Failure) -> str:
 
 
 def rank_list(ranks: Sequence[int]) -> str:
-    """Ranks in a sentence: `0, 1 and 5`; of very many the first few."""
+    """Returns ranks as a list in words: `0, 1 and 5`; if there are very many, the first few."""
     if len(ranks) > MAX_RANKS:
         shown = ", ".join(map(str, ranks[:MAX_RANKS]))
         return f"{shown} and {len(ranks) - MAX_RANKS:,} more"
@@ -37,7 +37,7 @@ def rank_list(ranks: Sequence[int]) -> str:
 
 
 def failure_place(failure: Failure) -> str:
-    """Where it was: step, phase, module."""
+    """Returns where the run failed: step, phase, module."""
     report = failure.report
     parts = [f" at step {failure.step:,}" if failure.step is not None else ""]
     if failure.steps_since_start is not None:
@@ -53,12 +53,12 @@ def failure_place(failure: Failure) -> str:
 
 
 def step_name(step: int, is_logged: bool) -> str:
-    """A step, and whose number it is: a script may number its steps as it likes."""
+    """Returns a step's number, marked as logged if the script numbered it."""
     return f"logged step {step:,}" if is_logged else f"step {step:,}"
 
 
 def exception_text(report: FailureReport) -> str:
-    """The exception, on one line."""
+    """Returns the exception on one line, shortened."""
     text = " ".join(report.message.split())
     if len(text) > MAX_MESSAGE_CHARS:
         text = text[: MAX_MESSAGE_CHARS - 1] + "…"
@@ -66,14 +66,14 @@ def exception_text(report: FailureReport) -> str:
 
 
 def phase_of(report: FailureReport | None) -> Phase | None:
-    """The phase, where it is one of a step's."""
+    """Returns the phase of the step in which it failed; `None` outside the phases."""
     if report is None or report.phase is None:
         return None
     return next((phase for phase in Phase if phase.value == report.phase), None)
 
 
 def signal_name(number: int) -> str:
-    """What people call a signal."""
+    """Returns a signal's name: `SIGKILL`."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -81,12 +81,12 @@ def signal_name(number: int) -> str:
 
 
 def ranks_of(failure: Failure) -> tuple[int, ...]:
-    """The ranks it is about, the first to fail first, if they are known."""
+    """Returns the ranks that failed, the first to fail first; empty where not known."""
     return () if failure.rank is None else (failure.rank, *failure.alike)
 
 
 def evidence_of(failure: Failure) -> tuple[Piece, ...]:
-    """What every failure says about itself."""
+    """Returns the evidence that every failure has."""
     report = failure.report
     return (
         as_number("rank", failure.rank),

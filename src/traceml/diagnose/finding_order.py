@@ -1,7 +1,7 @@
-"""Puts the findings of a section in order: what explains another follows it or leads it.
+"""Puts the findings of a section in order: each cause stands next to what it explains.
 
-Severity decides first, always. Within one severity the consequence decides, then the time lost, and
-an explanation stands directly behind what it explains.
+Severity comes first, always. Within one severity the consequence decides, then the time lost; a
+cause stands directly behind what it explains.
 """
 
 from __future__ import annotations
@@ -30,19 +30,20 @@ STRAGGLERS = frozenset(
     }
 )
 
-MOSTLY = 0.5  # of what a finding costs: a cause that holds so much of it is the one to read first
+MOSTLY = 0.5
+"""Of a finding's cost: a cause that accounts for this share of it is read first."""
 
 SAID_EARLY = frozenset({Kind.NO_DATA, Kind.WARMUP, Kind.INCOMPLETE_DATA})
-"""With next to no steps only these are true; any share would be a guess."""
+"""With very few steps only these kinds are reported; any share would be a guess."""
 
 
 def by_severity(found: Iterable[Finding]) -> list[Finding]:
-    """The findings by severity and cost, before what explains another moves to its side."""
+    """Returns the findings by severity and cost, before causes move to what they explain."""
     return sorted(found, key=_order)
 
 
 def order_findings(found: Iterable[Finding]) -> tuple[Finding, ...]:
-    """All findings of a run in the order in which to read them."""
+    """Returns all findings of a run in the order in which to read them."""
     said = _without_guesses(by_severity(found))
     stepped_back = [_step_back(finding, said) for finding in said]
     told = _behind_their_leaders(sorted(stepped_back, key=_order))
@@ -50,7 +51,7 @@ def order_findings(found: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def _advised(finding: Finding, told: Sequence[Finding]) -> Finding:
-    """COMPUTE_BOUND with the advice of its first cause, which knows more and may contradict it."""
+    """Returns COMPUTE_BOUND with the action of its first cause, which is more specific."""
     cause = next((each for each in told if each.kind in COMPUTE_CAUSES), None)
     if cause is None or finding.kind is not Kind.COMPUTE_BOUND:
         return finding
@@ -58,7 +59,7 @@ def _advised(finding: Finding, told: Sequence[Finding]) -> Finding:
 
 
 def has_verdict(section: Section, found: Iterable[Finding]) -> bool:
-    """Whether anything found so far is more than a remark about this section."""
+    """Returns whether any finding is more than a remark about this section."""
     return any(finding.section is section and not _is_remark(finding) for finding in found)
 
 
@@ -68,15 +69,15 @@ def _is_remark(finding: Finding) -> bool:
 
 
 def _is_usual(finding: Finding) -> bool:
-    """Whether it is bad luck that a step with nothing else wrong may have."""
+    """Returns whether the finding is a small loss that a healthy step may have."""
     share = finding.share
     return share is not None and share < all_rules().of(finding.kind).usual_below
 
 
 def _order(finding: Finding) -> tuple[int, int, bool, float, str, str]:
-    """Severity, what it means for the run, verdicts before remarks, the time that could be won.
+    """Returns the sort key: severity, consequence, verdicts before remarks, then the time lost.
 
-    Names come last, to be repeatable.
+    The name comes last, so that the order is reproducible.
     """
     return (
         -finding.severity.weight,
@@ -89,7 +90,7 @@ def _order(finding: Finding) -> tuple[int, int, bool, float, str, str]:
 
 
 def _without_guesses(said: Sequence[Finding]) -> list[Finding]:
-    """Without claims about the step where there are too few steps for any."""
+    """Returns the findings without claims about the step where there are too few steps."""
     early = any(
         finding.section is Section.STEP_TIME and finding.kind in (Kind.NO_DATA, Kind.WARMUP)
         for finding in said
@@ -102,7 +103,7 @@ def _without_guesses(said: Sequence[Finding]) -> list[Finding]:
 
 
 def _step_back(finding: Finding, said: Sequence[Finding]) -> Finding:
-    """No louder than the trouble that this finding explains or that explains it."""
+    """Returns the finding, made no more severe than what it explains or what explains it."""
     if all_rules().of(finding.kind).role is RuleRole.CONTEXT:
         reasons = all_rules().explained_by(finding.kind)
         reason = _first(reasons, said, least=Severity.WARNING)
@@ -118,11 +119,11 @@ def _step_back(finding: Finding, said: Sequence[Finding]) -> Finding:
 
 
 def leader_of(finding: Finding, said: Sequence[Finding]) -> Finding | None:
-    """The finding behind which this one stands: what it explains, or the rank to blame for it.
+    """Returns the finding behind which this one stands: what it explains, or the rank to blame.
 
-    A wait that leaves the GPU without work makes the host look slow: where most of the lost time
-    is that wait's, HOST_BOUND stands behind HOST_SYNC and not before it. A cause that is most of
-    the step stands before all that it explains.
+    Waiting for the device leaves the GPU without work and makes the host look slow: if that wait is
+    most of the lost time, HOST_BOUND stands behind HOST_SYNC. A cause that is most of the step
+    stands before everything that it explains.
     """
     for other in said:
         if finding.kind in all_rules().of(other.kind).explains and _is_most_of_the_step(other):
@@ -143,21 +144,22 @@ def leader_of(finding: Finding, said: Sequence[Finding]) -> Finding | None:
 
 
 def _is_most_of_the_step(cause: Finding) -> bool:
-    """Whether everything else in the step is longer for this cause: the CPU that it did not get."""
+    """Returns whether the cause slows everything else in the step, such as missing CPU time."""
     usual = all_rules().of(cause.kind).usual_below
     is_most = bool(usual) and cause.share is not None and cause.share > usual
     return is_most and cause.severity is Severity.CRITICAL
 
 
 def _may_lead(other: Finding, cause: Finding) -> bool:
-    """Whether this cause may stand behind the other finding: not where that is between steps."""
+    """Returns whether this cause may stand behind the other finding; not if that is about time
+    between steps."""
     if other.section is not cause.section or other.is_between_steps:
         return False
     return other.kind is not Kind.HOST_BOUND or not _outweighs_host(cause, other)
 
 
 def _outweighs_host(cause: Finding, host_bound: Finding) -> bool:
-    """Whether waiting for the device is most of what a slow host seems to cost."""
+    """Returns whether waiting for the device is most of what a slow host seems to cost."""
     waited_s, lost_s = cause.lost_s_per_step, host_bound.lost_s_per_step
     if cause.kind is not Kind.HOST_SYNC or waited_s is None or lost_s is None:
         return False
@@ -165,7 +167,7 @@ def _outweighs_host(cause: Finding, host_bound: Finding) -> bool:
 
 
 def _first(kinds: Collection[Kind], said: Sequence[Finding], least: Severity) -> Finding | None:
-    """The first finding in reading order that is of one of these kinds."""
+    """Returns the first finding, in reading order, that has one of these kinds."""
     return next(
         (
             finding
@@ -177,7 +179,7 @@ def _first(kinds: Collection[Kind], said: Sequence[Finding], least: Severity) ->
 
 
 def _behind_their_leaders(ordered: Sequence[Finding]) -> list[Finding]:
-    """The same findings with each follower moved directly behind its leader of equal severity."""
+    """Returns the findings with each follower directly behind its leader of equal severity."""
     leaders = [
         leader if leader is not None and leader.severity is finding.severity else None
         for finding in ordered

@@ -1,4 +1,4 @@
-"""Judges the ranks that are late: whether it matters, what makes them late, and what that costs."""
+"""Judges ranks that are late: whether it matters, what makes them late, and what it costs."""
 
 from __future__ import annotations
 
@@ -19,15 +19,24 @@ from traceml.model.quantities import count, duration
 WARN = Threshold(0.10, 0.001)  # of a typical step; ranks of a healthy job differ by less
 CRITICAL = Threshold(0.20, 0.003)  # a fifth of the step, and enough to see in a progress bar
 WARN_UNSCHEDULED = Threshold(0.15, 0.0015)  # … by more where nobody can say who had no core
-SAME_RANK = 0.75  # of the run's blocks of steps: a rank late in fewer was late by chance
-COVERS = 0.80  # of the excess: a phase that holds less is not the cause alone
-EVENLY = 0.50  # of the latest rank's excess: ranks that late are late together
-CHANCE = 0.01  # that a rank is named for noise alone where all ranks are equal
-CRITICAL_CHANCE = 0.0001  # the same for a critical finding, and where the waiting is inferred
-MORE_WORK = 0.50  # of the others' CPU time: a shared cache makes equal ranks differ by a third
-ALWAYS_LAST = 0.95  # of the steps: by chance no rank of equals is the slowest so often …
-MIN_STEPS_LAST = 8  # … in so many of them
-TOLD = 0.25  # of the excess: a smaller part of it is no reason worth a word
+SAME_RANK = 0.75
+"""Of the run's blocks of steps: a rank that is late in fewer was late by chance."""
+COVERS = 0.80
+"""Of the excess: a phase that holds less is not the only cause."""
+EVENLY = 0.50
+"""Of the slowest rank's excess: ranks with at least this much are late together."""
+CHANCE = 0.01
+"""That a rank is named because of noise where all ranks are equal."""
+CRITICAL_CHANCE = 0.0001
+"""The same for a critical finding, and where the waiting is inferred."""
+MORE_WORK = 0.50
+"""Of the others' CPU time: a shared cache makes equal ranks differ by up to a third."""
+ALWAYS_LAST = 0.95
+"""Of the steps: no rank among equals is the slowest so often by chance …"""
+MIN_STEPS_LAST = 8
+"""… in at least this many steps."""
+TOLD = 0.25
+"""Of the excess: a smaller part of it is not worth mentioning."""
 MAX_NAMED = 4
 
 CAUSES: Mapping[Kind, tuple[Phase, ...]] = {
@@ -36,7 +45,7 @@ CAUSES: Mapping[Kind, tuple[Phase, ...]] = {
     Kind.COMPUTE_STRAGGLER: COMPUTE,
     Kind.WAIT_STRAGGLER: (Phase.RESIDUAL,),
 }
-"""The phases that make a cause; what none of them explains alone is a `STRAGGLER`."""
+"""The phases of each straggler kind; an excess that no single one explains is a `STRAGGLER`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +56,9 @@ class Late:
     ranks: tuple[int, ...]
     phase: Phase | None
     names: str
-    """`rank 1`, `ranks 2 and 3`."""
+    """In words: `rank 1`, `ranks 2 and 3`."""
     other: int | None
-    """The rank they are compared with where there is but one; else it is the typical rank."""
+    """The rank they are compared with if there is only one; else `None`: the typical rank."""
     lost_s: float
     """What the job would save per step if they kept up."""
 
@@ -60,7 +69,7 @@ class Late:
 
 
 def cause_of(late: Straggler) -> tuple[Kind, Phase | None]:
-    """What makes a rank late, and the phase that holds most of it."""
+    """Returns what makes a rank late, and the phase that holds most of it."""
     excess = {phase: part.excess_s for phase, part in late.phases.items()}
     needed_s = COVERS * late.own.excess_s
     causes = [
@@ -76,7 +85,8 @@ def cause_of(late: Straggler) -> tuple[Kind, Phase | None]:
 
 
 def straggler_rule(kind: Kind, next_step: Callable[[Facts, Late], str], doc: Doc) -> Rule:
-    """The rule for ranks that one cause makes late; `next_step` says what to do about them."""
+    """Returns the rule for ranks that one cause makes late; `next_step` says what to do about
+    them."""
     return Rule(
         kind=kind,
         section=Section.STEP_TIME,
@@ -100,7 +110,7 @@ def _excess_share(facts: Facts, finding: Finding) -> float | None:
 
 
 def find(facts: Facts, kind: Kind, action: Callable[[Facts, Late], str]) -> Finding | None:
-    """The claim that some ranks are late for this cause, where any are."""
+    """Returns the finding that some ranks are late for this cause; `None` where none is."""
     late = _late(facts, kind)
     if late is None or facts.job is None:
         return None
@@ -141,7 +151,7 @@ def _late(facts: Facts, kind: Kind) -> Late | None:
 
 
 def held_up(facts: Facts) -> tuple[Straggler, ...]:
-    """The ranks that are late because they had no core, and for no reason of their own."""
+    """Returns the ranks that are late only because they waited for a CPU core."""
     return tuple(
         late
         for late in facts.stragglers
@@ -152,15 +162,16 @@ def held_up(facts: Facts) -> tuple[Straggler, ...]:
 
 
 def _severity(facts: Facts, late: Straggler) -> Severity | None:
-    """How much a late rank matters; `None` where it does not, or where it may be chance.
+    """Returns how much a late rank matters; `None` where it does not, or may be chance.
 
-    What it waited for a core is not its own: something else ran there.
+    Time that it waited for a core is not counted: something else ran there.
     """
     return _severity_of(facts, late, late.own.excess_s - _core_wait_s(facts, late))
 
 
 def _core_wait_s(facts: Facts, late: Straggler) -> float:
-    """How much longer a late rank waited for a core, on the host's clock; 0 where not known."""
+    """Returns how much longer a late rank waited for a core, on the host's clock; 0 where not
+    known."""
     if facts.clock != "cpu" or late.core_wait is None:
         return 0.0
     return min(max(0.0, late.core_wait.excess_s), late.own.excess_s)
@@ -185,9 +196,10 @@ def _severity_of(facts: Facts, late: Straggler, excess_s: float) -> Severity | N
 
 
 def _computes_more(facts: Facts, late: Straggler) -> bool:
-    """Whether a rank has so much more CPU time that no noise of the machine can be the reason.
+    """Returns whether a rank used so much more CPU time that noise cannot be the reason.
 
-    Where cores are short, steps vary by more than a rank's extra work; its CPU time hardly does.
+    Where cores are short, step times vary by more than a rank's extra work, but its CPU time hardly
+    does.
     """
     if facts.clock != "cpu" or late.cpu is None:
         return False
@@ -195,9 +207,10 @@ def _computes_more(facts: Facts, late: Straggler) -> bool:
 
 
 def _is_always_last(facts: Facts, late: Straggler) -> bool:
-    """Whether a rank was the slowest in nearly every step, by more than a whole step of the others.
+    """Returns whether a rank was the slowest in nearly every step, by more than a step of the
+    others.
 
-    Noise takes turns, however large it is; few and uneven steps alone do not show that.
+    Noise affects ranks in turns, however large it is; a few uneven steps do not show that.
     """
     is_last = late.slowest_share is not None and late.slowest_share >= ALWAYS_LAST
     enough = facts.window.steps_analyzed >= MIN_STEPS_LAST
@@ -205,12 +218,13 @@ def _is_always_last(facts: Facts, late: Straggler) -> bool:
 
 
 def _errors_of_chance(chance: float, ranks: int) -> float:
-    """The standard errors that the latest of so many equal ranks exceeds with this chance."""
+    """Returns how many standard errors the slowest of so many equal ranks exceeds with this
+    probability."""
     return NormalDist().inv_cdf(1 - chance / ranks)
 
 
 def named(ranks: tuple[int, ...]) -> str:
-    """Ranks as people say them: `rank 1`, `ranks 2 and 3`."""
+    """Returns ranks in words: `rank 1`, `ranks 2 and 3`."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     if len(ranks) > MAX_NAMED:
@@ -253,7 +267,8 @@ _INSIDE = {
 
 
 def inside_rest(late: Late) -> tuple[str, str, Against] | None:
-    """What most of the excess in the rest is: its field, its words and its times."""
+    """Returns the host activity that is most of the excess in the residual: field, words and
+    times."""
     for name, part in late.worst.inside_rest.items():
         if part.excess_s >= COVERS * late.part.excess_s:
             return name, _INSIDE[name], part
@@ -274,7 +289,7 @@ def _where(late: Late) -> str:
 
 
 def _machine(facts: Facts, late: Late) -> str:
-    """A word about the machine where exactly its ranks are late."""
+    """Returns a sentence about the machine where exactly its ranks are late; else an empty text."""
     hosts = {rank.rank.rank: rank.rank.hostname for rank in facts.ranks_used}
     slow = {hosts[rank] for rank in late.ranks}
     if len(slow) > 1 or len(set(hosts.values())) == 1 or len(late.ranks) == 1:
@@ -285,7 +300,8 @@ def _machine(facts: Facts, late: Late) -> str:
 
 
 def _why(facts: Facts, late: Straggler) -> str:
-    """What the scheduler says of the difference, as a sentence; empty where it says nothing."""
+    """Returns a sentence on CPU time or core wait that explains the excess; empty where neither
+    does."""
     if facts.clock != "cpu" or late.cpu is None:
         return ""
     excess_s, waited_s = late.own.excess_s, _core_wait_s(facts, late)

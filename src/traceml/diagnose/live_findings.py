@@ -1,7 +1,7 @@
-"""Live findings: what the rules say of a moving window, kept steady.
+"""Live findings: what the rules say about a moving window, without flicker.
 
-A finding is shown once it has been found several times in a row, and goes once its measure has
-clearly fallen; in between it stays, with the numbers of the last time it was found.
+A finding is shown once it was made several times in a row, and disappears once its measure has
+clearly fallen. In between it stays, with the numbers of the last time it was made.
 """
 
 from __future__ import annotations
@@ -20,13 +20,20 @@ from traceml.model.finding import Finding, Section, Severity
 from traceml.model.quantities import count
 
 # Evaluations come twice a second, as long as new steps do.
-CRITICAL_EVALUATIONS = 2  # one window may be chance; a second that agrees has new steps in it
-EVALUATIONS = 4  # what can wait is shown when it has lasted
-CLEARLY_BELOW = 0.8  # of the lowest measure at which it was found: no longer on the line
-GONE_EVALUATIONS = 6  # clearly below for so long
-UNMEASURED_EVALUATIONS = 30  # not found for longer than a window of ten seconds remembers it
-DOUBTFUL_EVALUATIONS = 120  # not found, and still near the line: a minute settles it
-OUTRANKED_EVALUATIONS = 6  # another comes first, and not by a hair's breadth of cost
+CRITICAL_EVALUATIONS = 2
+"""In a row. One window may be chance; a second one that agrees contains new steps."""
+EVALUATIONS = 4
+"""In a row: a less severe finding is shown once it has lasted."""
+CLEARLY_BELOW = 0.8
+"""Of the lowest measure at which it was found: below this it is no longer near the threshold."""
+GONE_EVALUATIONS = 6
+"""A finding disappears after so many evaluations clearly below."""
+UNMEASURED_EVALUATIONS = 30
+"""… or so many without being found: longer than the window of ten seconds holds it."""
+DOUBTFUL_EVALUATIONS = 120
+"""… or so many near the threshold: one minute."""
+OUTRANKED_EVALUATIONS = 6
+"""A leading finding gives way after so many evaluations in which another came first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +42,12 @@ class LiveFinding:
 
     finding: Finding
     since_step: int
-    """The step from which on it holds, as far back as the window reaches."""
+    """The step since which it holds, as far back as the window reaches."""
     first_ranks: tuple[int, ...] = ()
-    """The ranks that it named when it was first made: another straggler is another finding."""
+    """The ranks that it named at first: another straggler is another finding."""
 
     def is_about(self, finding: Finding) -> bool:
-        """Whether this finding is the same one, made again."""
+        """Returns whether this is the same finding, made again."""
         one_rank_each = len(finding.ranks) == len(self.first_ranks) == 1
         is_other_rank = one_rank_each and finding.ranks != self.first_ranks
         return finding.kind is self.finding.kind and not is_other_rank
@@ -48,45 +55,45 @@ class LiveFinding:
 
 @dataclass(frozen=True, slots=True)
 class _Track:
-    """A finding from the first time that a rule made it to the time it is gone."""
+    """One finding from its first evaluation until it disappears."""
 
     live: LiveFinding
-    """As it was last found."""
+    """The finding as it was last made."""
     place: int
-    """Where the rules' order last put it."""
+    """Its position in the rules' last order."""
     shown: Severity | None = None
     above: int = 0
-    """Evaluations in a row that found it worse than it is shown, …"""
+    """Evaluations in a row that found it more severe than shown, …"""
     below: int = 0
     """… or less severe or not at all, …"""
     clearly_below: int = 0
-    """… with a measure far from the line."""
+    """… with a measure far below the threshold."""
     lowest: float | None = None
     """The lowest measure at which it was found as severe as it is shown."""
 
     def again(self, finding: Finding, place: int) -> _Track:
-        """The same finding, made again."""
+        """Returns the track with the finding made again."""
         return replace(self, live=replace(self.live, finding=finding), place=place)
 
     def as_shown(self) -> LiveFinding:
-        """With the severity that it is shown with."""
+        """The finding with the severity that is shown."""
         severity = self.shown or self.live.finding.severity
         return replace(self.live, finding=replace(self.live.finding, severity=severity))
 
 
 @dataclass(frozen=True, slots=True)
 class LiveSection:
-    """One section's live findings, and those that are not shown yet."""
+    """One section's live findings, and those not shown yet."""
 
     findings: tuple[LiveFinding, ...] = ()
-    """The leading one first; empty until something has been found often enough."""
+    """The leading one first; empty until something was found often enough."""
     tracks: tuple[_Track, ...] = ()
     outranked: int = 0
     """Evaluations in a row in which another finding came before the leading one."""
 
     @property
     def found(self) -> tuple[Finding, ...]:
-        """What the rules have found in the last steps, shown or not yet."""
+        """What the rules found in the last steps, whether shown or not."""
         return tuple(track.live.finding for track in self.tracks)
 
     @property
@@ -97,13 +104,14 @@ class LiveSection:
 
 @dataclass(frozen=True, slots=True)
 class LiveDiagnosis:
-    """What is shown of a run that goes on."""
+    """What is shown of a run in progress."""
 
     sections: Mapping[Section, LiveSection] = field(default_factory=dict)
 
 
 def update(before: LiveDiagnosis, recent: RecentFacts) -> LiveDiagnosis:
-    """What to show after another look at the last steps; too few steps change nothing."""
+    """Returns what to show after another evaluation of the last steps; unchanged with too few
+    steps."""
     if recent.whole.window.steps_analyzed < MIN_STEPS:
         return before
     return LiveDiagnosis(
@@ -120,7 +128,7 @@ def update(before: LiveDiagnosis, recent: RecentFacts) -> LiveDiagnosis:
 
 
 def new_leads(before: LiveDiagnosis, after: LiveDiagnosis) -> tuple[LiveFinding, ...]:
-    """The leading findings that were not leading before, or not as severe."""
+    """Returns the leading findings that did not lead before, or were less severe."""
     return tuple(
         live.lead
         for section, live in after.sections.items()
@@ -130,7 +138,7 @@ def new_leads(before: LiveDiagnosis, after: LiveDiagnosis) -> tuple[LiveFinding,
 
 
 def too_early(window: Facts) -> Finding:
-    """What to say of the step while nothing has been found often enough."""
+    """Returns what to say about the step while nothing was found often enough."""
     steps = window.window.steps_analyzed
     return warmup.check(window) or Finding(
         kind=warmup.KIND,
@@ -149,7 +157,8 @@ def _label(live: LiveFinding | None) -> object:
 
 
 def _found(recent: RecentFacts) -> Mapping[Section, Sequence[Finding]]:
-    """Step time by how the run is now, everything else by the whole window."""
+    """Returns findings about step time from how the run is now, all others from the whole
+    window."""
     window = diagnose(recent.whole).sections
     if recent.now is recent.whole:
         return window
@@ -162,7 +171,7 @@ def _found(recent: RecentFacts) -> Mapping[Section, Sequence[Finding]]:
 
 
 def _of_the_change(window: Facts, found: Sequence[Finding]) -> list[Finding]:
-    """The findings that are about the change itself: without a slowdown nobody would make them."""
+    """Returns the findings about the change itself, which only a slowdown causes."""
     if window.slowdown is None:
         return []
     otherwise = diagnose(replace(window, slowdown=None)).sections[Section.STEP_TIME]
@@ -173,7 +182,7 @@ def _of_the_change(window: Facts, found: Sequence[Finding]) -> list[Finding]:
 def _follow(
     before: LiveSection, found: Sequence[Finding], recent: RecentFacts, facts: Facts
 ) -> LiveSection:
-    """One section, one evaluation later."""
+    """Returns one section after one more evaluation."""
     fallback = all_rules().fallback(found[0].section, facts)
     unmatched = [finding for finding in found if finding.kind is not fallback.kind]
     tracks = []
@@ -198,7 +207,8 @@ def _follow(
 
 
 def _advance(track: _Track, now: Finding | None, recent: RecentFacts, facts: Facts) -> _Track:
-    """One finding, one evaluation later; `now` is `None` where no rule made it."""
+    """Returns one finding's track after one more evaluation; `now` is `None` where no rule made
+    it."""
     measure = _measure(track, now, facts)
     severity = None if now is None else now.severity
     if _weight(severity) > _weight(track.shown):
@@ -221,7 +231,7 @@ def _advance(track: _Track, now: Finding | None, recent: RecentFacts, facts: Fac
 
 
 def _patience(track: _Track, measure: float | None) -> int:
-    """For how many evaluations a finding is shown that is not found and not clearly gone."""
+    """Returns for how many evaluations a finding stays that is neither found nor clearly gone."""
     if measure is not None:
         return DOUBTFUL_EVALUATIONS
     # What only describes the run is believed as it is said.
@@ -229,7 +239,7 @@ def _patience(track: _Track, measure: float | None) -> int:
 
 
 def _raised(track: _Track, measure: float | None, recent: RecentFacts) -> _Track:
-    """The finding as severe as it is, once that has been found often enough."""
+    """Returns the finding as severe as it is, once that was found often enough."""
     finding = track.live.finding
     critical = finding.severity is Severity.CRITICAL
     if track.above < (CRITICAL_EVALUATIONS if critical else EVALUATIONS):
@@ -241,7 +251,7 @@ def _raised(track: _Track, measure: float | None, recent: RecentFacts) -> _Track
 def _with_lead(
     before: LiveSection, tracks: tuple[_Track, ...], shown: list[LiveFinding]
 ) -> LiveSection:
-    """The leading finding leads until another has come before it for long, or is more severe."""
+    """Returns the leading finding: the old one until another led for long, or is more severe."""
     best, last = shown[0], before.lead
     lead = next((live for live in shown if last and _is_same(live, last)), best)
     outranked = before.outranked + 1
@@ -256,14 +266,15 @@ def _with_lead(
 def _lead_without_verdict(
     lead: LiveFinding | None, fallback: Finding, is_fallback: bool, facts: Facts
 ) -> LiveFinding | None:
-    """That all is well; while something else may turn out to be true, what was last said."""
+    """Returns the fallback ("all is well"); while something else may be true, the last lead."""
     if lead is not None and lead.finding.kind is fallback.kind:
         return replace(lead, finding=fallback)
     return LiveFinding(fallback, _first_step(facts)) if is_fallback else lead
 
 
 def _patience_with(lead: Finding, better: Finding) -> int:
-    """For how many evaluations a finding leads though another of its severity comes first."""
+    """Returns for how many evaluations a finding leads although another of its severity comes
+    first."""
     lost_s, more_s = lead.lost_s_per_step or 0.0, better.lost_s_per_step or 0.0
     is_close = CLEARLY_BELOW * more_s <= lost_s <= more_s
     return DOUBTFUL_EVALUATIONS if is_close else OUTRANKED_EVALUATIONS
@@ -278,14 +289,14 @@ def _weight(severity: Severity | None) -> int:
 
 
 def _measure(track: _Track, now: Finding | None, facts: Facts) -> float | None:
-    """The share that its rule judges by, from the rule itself where that made the finding."""
+    """Returns the share that its rule judges by, from the rule itself where it made the finding."""
     if now is None:
         return share_now(track.live.finding, facts)
     return None if all_rules().of(now.kind).measure is None else now.share
 
 
 def share_now(finding: Finding, facts: Facts) -> float | None:
-    """The finding's `share` in these facts, whether its rule finds it there or not.
+    """Returns the finding's `share` in these facts, whether its rule makes it there or not.
 
     `None` where it cannot be measured, or where the finding is not about a part of the step.
     """

@@ -1,4 +1,4 @@
-"""Says of a lost time that lies in a few single steps that it does, instead of giving a mean."""
+"""Reports time lost in a few single steps as such, instead of as a mean."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from traceml.model.phase import Phase
 from traceml.model.quantities import duration
 
 DESCRIBES = frozenset({Kind.COMPUTE_BOUND, Kind.BALANCED})
-"""What is said of a mean step in which nothing is lost."""
-WARN_S = 10.0  # a shorter stall, once in a run, is nothing to act on
+"""Kinds that describe a mean step without a loss."""
+WARN_S = 10.0
+"""A single shorter stall is nothing to act on."""
 
 
 def few_steps_of(facts: Facts, phase: Phase) -> FewSteps | None:
-    """The few steps that hold most of a phase, where a few do."""
+    """Returns the few steps that hold most of a phase; `None` where no few steps do."""
     return (
         None
         if facts.step_table is None
@@ -27,10 +28,10 @@ def few_steps_of(facts: Facts, phase: Phase) -> FewSteps | None:
 
 
 def stalled(finding: Finding, few: FewSteps | None, warn: Threshold, cause: str) -> Finding | None:
-    """The finding as one about a few steps; `None` where the other steps lose time as well.
+    """Returns the finding as one about a few steps; `None` where the other steps lose time as well.
 
-    Never critical: it is not how the run goes. What happened but once, and soon passed, is only a
-    remark. `cause` says what the time went to: "2.0 s of it `waiting for data`".
+    Never critical, because it is not how the run goes. A single short stall is only a remark.
+    `cause` says where the time went: "2.0 s of it `waiting for data`".
     """
     if few is None or warn.is_reached(few.other_lost_s, few.other_step_s):
         return None
@@ -55,7 +56,8 @@ def stalled(finding: Finding, few: FewSteps | None, warn: Threshold, cause: str)
 
 
 def with_stalls(finding: Finding, facts: Facts) -> Finding:
-    """What describes a mean step also says so where a few steps took half of all the time."""
+    """Returns the finding with a sentence about the few steps that took half of all the time, if
+    any."""
     if finding.kind not in DESCRIBES or facts.step_table is None:
         return finding
     few = few_steps(facts.step_table, facts.step_table.step())

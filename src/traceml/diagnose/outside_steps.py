@@ -1,7 +1,8 @@
-"""Time that passes between steps and is neither evaluation nor a checkpoint.
+"""Time between steps that is neither evaluation nor a checkpoint.
 
-An explicit `trace_step` leaves it outside: a generator that makes the next batch, say. It is in no
-step, so it is held against the wall time. Never critical: a script may mean to leave it out.
+An explicit `trace_step` leaves it out: a generator that makes the next batch, for example. It
+belongs to no step, so it is compared with the wall time. Never critical: a script may leave it out
+on purpose.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from traceml.model.finding import Finding, Kind, Section
 from traceml.model.quantities import duration, percent
 
 WARN = Threshold(0.20, 0.003)  # of the wall time; printing and bookkeeping between steps cost less
-MAIN_PART = 0.30  # of it: a region that holds less is not the answer
+MAIN_PART = 0.30
+"""Of that time: a region that holds less does not explain it."""
 
 
 def finding_of(facts: Facts, kind: Kind) -> Finding | None:
-    """The claim that a noticeable part of the wall time passes outside the steps."""
+    """Returns the finding that a noticeable part of the wall time passes outside the steps."""
     outside_s, wall_s = outside_steps_s(facts.mean), facts.mean.wall_s
     if not outside_s or not wall_s:
         return None
@@ -61,7 +63,8 @@ def finding_of(facts: Facts, kind: Kind) -> Finding | None:
 
 
 def _main_region(facts: Facts, outside_s: float) -> tuple[str, float]:
-    """The longest named region that fits, where it explains enough; it may lie in steps as well."""
+    """Returns the longest named region that could explain the time; regions inside steps count
+    too."""
     steps = max(1, facts.window.steps_taken * len(facts.ranks_used))
     for region in facts.regions:  # the longest first
         if MAIN_PART * outside_s <= region.host_s / steps <= outside_s:

@@ -1,4 +1,4 @@
-"""From where on a lost time matters: its share of the step, and a length somebody would notice."""
+"""When a loss of time matters: thresholds for its share of the step and for its length."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from traceml.model.finding import Severity
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """Crossed by a part that is both a large share of its whole and long enough by itself."""
+    """Reached by a time that is both a large share of its whole and long enough in seconds."""
 
     share: float
     min_s: float
 
     def is_reached(self, part_s: float, whole_s: float) -> bool:
-        """Whether the part matters by this line."""
+        """Returns whether the time reaches the threshold, in share and in length."""
         return part_s >= self.min_s and part_s >= self.share * whole_s
 
 
@@ -26,10 +26,10 @@ def severity_of(
     critical: tuple[Threshold, ...],
     is_largest: bool = False,
 ) -> Severity | None:
-    """Critical beyond any of its lines; `None` below the line for a warning.
+    """Returns critical if any of the critical thresholds is reached; `None` below the warning.
 
-    A part that is too short to warn about is still a remark where it is the largest of the step:
-    a length may lower the severity, and never hides where most of the time goes.
+    The largest part of the step is still a remark if only its length is below the warning: a short
+    step may lower the severity, but never hides where most of the time goes.
     """
     if any(line.is_reached(part_s, whole_s) for line in critical):
         return Severity.CRITICAL
@@ -39,11 +39,11 @@ def severity_of(
 
 
 def less_severe(one: Severity, other: Severity) -> Severity:
-    """The less severe of the two."""
+    """Returns the less severe of the two."""
     return min(one, other, key=lambda severity_of: severity_of.weight)
 
 
 def most_severe(*found: Severity | None) -> Severity | None:
-    """The most severe of them; `None` where there is none."""
+    """Returns the most severe of them; `None` where there is none."""
     known = [severity_of for severity_of in found if severity_of is not None]
     return max(known, key=lambda severity_of: severity_of.weight, default=None)

@@ -1,10 +1,10 @@
-"""The account of a step's time: what each stage holds, and who may claim how much of it.
+"""The account of a step's time: what each stage holds, and how much of it each finding may claim.
 
-A mean step is input wait, copies, forward, backward, optimizer, communication and the rest; what
-lies between steps is a stage too. A finding loses no more time than its stages hold, and no two
-findings lose the same time: they draw on the account in order of their evidence, waits that were
-measured as such first, and what is gone cannot be claimed again. What stands behind another finding
-(its cause, say) draws on that one's time instead, and is marked as a part of it.
+A mean step is input wait, copies, forward, backward, optimizer, communication and the residual; the
+time between steps is a stage too. A finding claims no more time than its stages hold, and no two
+findings claim the same time: they claim in the order of their evidence, directly measured waits
+first. A finding that explains another one (its cause) claims from that finding's time instead, and
+is marked as a part of it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.phase import COMPUTE, Phase
 from traceml.model.quantities import duration
 
-NOTHING = 0.001  # of a claim: a difference so small is rounding
+NOTHING = 0.001
+"""Of a claim: a smaller difference is rounding."""
 
 
 class Stage(str, Enum):
-    """Where time can go: a phase of the step, or what lies between two steps."""
+    """Where time can go: a phase of the step, or the time between two steps."""
 
     INPUT = "input"
     H2D = "h2d"
@@ -43,30 +44,33 @@ IN_STEP = tuple(stage for stage in Stage if stage is not Stage.BETWEEN)
 
 
 def unexplained_s(times: StepTimes) -> float | None:
-    """The rest of the body, where nothing of compute hides in it; else `None`."""
+    """Returns the residual of the body; `None` where unmeasured compute may be in it."""
     return None if times.wait_s is None else times.residual_s
 
 
 def rest_s(times: StepTimes) -> float:
-    """The rest of the body: what was not measured of copies, communication and compute is in it."""
+    """Returns the residual of the body, with copies, communication and compute that were not
+    measured."""
     return times.residual_s or 0.0
 
 
 def outside_steps_s(times: StepTimes) -> float | None:
-    """What passes between steps and is neither evaluation nor a checkpoint."""
+    """Returns the time between steps that is neither evaluation nor a checkpoint; `None` where not
+    measured."""
     if times.between_s is None:
         return None
     return max(0.0, times.between_s - (times.evaluation_s or 0.0) - (times.checkpoint_s or 0.0))
 
 
 def held_s(times: StepTimes) -> dict[Stage, float]:
-    """What each stage holds in a mean step."""
+    """Returns the seconds of each stage in a mean step."""
     held = {Stage(phase.value): phase_s(times, phase) or 0.0 for phase in Phase}
     return held | {Stage.BETWEEN: times.between_s or 0.0}
 
 
 def is_largest(facts: Facts, phase: Phase) -> bool:
-    """Whether no other part of the step is as long as this one; compute counts as one part."""
+    """Returns whether no other part of the step is as long as this phase; compute counts as one
+    part."""
     held = held_s(facts.mean)
     own = held.pop(Stage(phase.value))
     compute_s = sum(held.pop(stage) for stage in IN_COMPUTE)
@@ -75,7 +79,7 @@ def is_largest(facts: Facts, phase: Phase) -> bool:
 
 
 def stages_of(finding: Finding) -> tuple[Stage, ...]:
-    """Where a finding's lost time lies, the likeliest stage first."""
+    """Returns the stages in which a finding's lost time lies, the likeliest first."""
     where, phase = all_rules().of(finding.kind).where, finding.phase
     if finding.is_between_steps or where is Where.BETWEEN_STEPS:
         return (Stage.BETWEEN,)
@@ -92,7 +96,7 @@ def stages_of(finding: Finding) -> tuple[Stage, ...]:
 
 
 def settle(facts: Facts, found: Sequence[Finding]) -> list[Finding]:
-    """The same findings, each with the lost time that is its own or a part of its leader's."""
+    """Returns the findings with the lost time that each may claim, or its part of its leader's."""
     said = by_severity(found)
     ledger = _Ledger.of(facts.mean)
     settled: dict[int, Finding] = {}
@@ -104,9 +108,10 @@ def settle(facts: Facts, found: Sequence[Finding]) -> list[Finding]:
 
 
 def _turn(finding: Finding, said: Sequence[Finding]) -> tuple[int, Turn, int, str]:
-    """What explains another finding is settled after it, and what explains that after both.
+    """Returns the sort key: a finding is settled after what it explains.
 
-    Of equals the one whose stage comes first in the step; names come last, to be repeatable.
+    Among equals, the one whose stage comes first in the step; the name last, so that the order is
+    reproducible.
     """
     leaders, leader = 0, leader_of(finding, said)
     while leader is not None and leaders < len(said):
@@ -117,7 +122,7 @@ def _turn(finding: Finding, said: Sequence[Finding]) -> tuple[int, Turn, int, st
 
 @dataclass(slots=True)
 class _Ledger:
-    """What is still free, while one finding after the other draws on it."""
+    """The time that is still unclaimed, while one finding after another claims its own."""
 
     held: Mapping[Stage, float]
     free: dict[Stage, float]
@@ -126,14 +131,14 @@ class _Ledger:
 
     @staticmethod
     def of(times: StepTimes) -> _Ledger:
-        """The account of a mean step before anything is claimed."""
+        """Returns the account of a mean step before anything is claimed."""
         return _Ledger(held_s(times), held_s(times), times.step_s or 0.0)
 
     def holder(self, finding: Finding, leader: Finding | None) -> _Claim | None:
-        """The claim that this finding's time is a part of, if there is one.
+        """Returns the claim that this finding's time is a part of, if there is one.
 
-        A slowdown that lies in one phase is a part of what is said about that phase. HOST_BOUND
-        is inferred: it gets what the causes behind it and beside it leave, and no part of theirs.
+        A slowdown in one phase is part of what is said about that phase. HOST_BOUND is inferred: it
+        gets what its causes leave, and no part of theirs.
         """
         if finding.kind is Kind.SLOWDOWN and finding.phase is not None:
             stage = Stage(finding.phase.value)
@@ -143,7 +148,7 @@ class _Ledger:
         return next((claim for claim in self.claims if claim.finding is leader), None)
 
     def settle(self, finding: Finding, holder: _Claim | None) -> Finding:
-        """Draw on the holder's time where there is one, else on the account."""
+        """Claims from the holder's time where there is one, else from the account."""
         wanted_s, stages = finding.lost_s_per_step or 0.0, stages_of(finding)
         room_s = sum(self.held[stage] for stage in stages)
         if holder is not None:
@@ -160,7 +165,7 @@ class _Ledger:
         return _reduced(replace(finding, part_of=part_of), drawn_s, elsewhere_s)
 
     def _draw(self, wanted_s: float, stages: Sequence[Stage]) -> float:
-        """Take what is free of these stages, in their order; returns how much that was."""
+        """Claims free time of these stages, in their order; returns how much was free."""
         drawn_s = 0.0
         for stage in stages:
             limits = [wanted_s - drawn_s, self.free[stage]]
@@ -174,9 +179,10 @@ class _Ledger:
         return drawn_s
 
     def _draw_in_place(self, wanted_s: float, stages: Sequence[Stage]) -> float:
-        """Like `_draw`, but counts what others hold of a stage as a part of what is wanted.
+        """Claims like `_draw`, but counts what others have claimed of a stage towards what is
+        wanted.
 
-        An idle GPU is inferred: what another finding has explained is not looked for elsewhere.
+        GPU idle time is inferred: what another finding explains is not looked for in another stage.
         """
         drawn_s = 0.0
         for stage in stages:
@@ -188,9 +194,10 @@ class _Ledger:
 
 
 def _reduced(finding: Finding, drawn_s: float, elsewhere_s: float) -> Finding:
-    """The finding with the time that it drew; where that is less than it claims, it says why.
+    """Returns the finding with the time that it claimed; if that is less than it wanted, it says
+    why.
 
-    `elsewhere_s` is what other findings have drawn of the time that this one is about.
+    `elsewhere_s` is what other findings have claimed of the time that this one is about.
     """
     wanted_s = finding.lost_s_per_step or 0.0
     if drawn_s >= (1 - NOTHING) * wanted_s:
@@ -211,10 +218,10 @@ def _reduced(finding: Finding, drawn_s: float, elsewhere_s: float) -> Finding:
 
 @dataclass(slots=True)
 class _Claim:
-    """What one finding holds, and how much of it nobody behind it has drawn on yet."""
+    """The time one finding claimed, and how much of it its causes have not claimed yet."""
 
     finding: Finding
-    """As it was found: leaders are known by identity."""
+    """The finding as the rule made it: leaders are identified by object."""
     stages: tuple[Stage, ...]
     drawn_s: float
     left_s: float

@@ -14,7 +14,7 @@ KIND = Kind.BALANCED
 
 
 def check(facts: Facts) -> Finding:
-    """What to say when no step-time rule found anything."""
+    """Returns the finding for a step in which no step-time rule found anything."""
     known = {phase: part for phase in Phase if (part := _share(facts, phase)) is not None}
     claim = f"No single bottleneck stands out in a step of {duration(facts.mean.step_s)}"
     unknown_share = share(rest_s(facts.mean), facts.mean.step_s) or 0.0
@@ -41,7 +41,8 @@ def check(facts: Facts) -> Finding:
 
 
 def _share(facts: Facts, phase: Phase) -> float | None:
-    """A phase's part of the step; a rest that may hide compute has none."""
+    """Returns a phase's share of the step; `None` for a residual that may hide unmeasured
+    compute."""
     if phase is Phase.RESIDUAL:
         return share(unexplained_s(facts.mean), facts.mean.step_s)
     return facts.mean_share(phase)

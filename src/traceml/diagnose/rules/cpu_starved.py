@@ -79,7 +79,8 @@ def check(facts: Facts) -> Finding | None:
 
 
 def _lost_s(facts: Facts, share: float | None) -> float | None:
-    """Known on the host's clock alone: a GPU may have been busy meanwhile."""
+    """Returns the lost time; `None` on the GPU's clock, because the GPU may have been busy
+    meanwhile."""
     if share is None or facts.mean.step_s is None or facts.clock != "cpu":
         return None
     return share * facts.mean.step_s
@@ -107,7 +108,8 @@ def _run_queue(facts: Facts) -> _Shortage | None:
 
 
 def _late_rank(facts: Facts) -> _Shortage | None:
-    """One rank waits longer for a core than the others, who then wait for it."""
+    """Returns the shortage where one rank waits longer for a core than the others, which then wait
+    for it."""
     for late in held_up(facts):
         waited, typical_s = late.core_wait, facts.mean.wall_s
         if waited is None or not typical_s:
@@ -130,7 +132,8 @@ def _swap(facts: Facts) -> _Shortage | None:
 
 
 def _worst_runqueue(facts: Facts) -> tuple[float | None, tuple[int, ...]]:
-    """The longest mean wait of any rank, and the ranks that wait too long, the worst first."""
+    """Returns the longest mean wait of any rank, and the ranks that wait too long, the worst
+    first."""
     waits = sorted(
         (-process.runqueue_share.mean, process.rank)
         for process in facts.processes
@@ -142,7 +145,7 @@ def _worst_runqueue(facts: Facts) -> tuple[float | None, tuple[int, ...]]:
 
 
 def _cores_used(facts: Facts) -> float | None:
-    """What the ranks and their workers kept busy together."""
+    """Returns how many cores the ranks and their workers kept busy together."""
     means = [
         level.mean
         for process in facts.processes
@@ -153,7 +156,8 @@ def _cores_used(facts: Facts) -> float | None:
 
 
 def _next_step(facts: Facts) -> str:
-    """Names what was asked for against what there is, and the ways to ask for less."""
+    """Compares the requested threads and workers with the cores, and recommends how to use
+    fewer."""
     workers = facts.loader.workers or 0
     fewer = f"fewer workers than {workers}, " if workers else ""
     if _swap(facts) is not None:
@@ -176,7 +180,7 @@ def _next_step(facts: Facts) -> str:
 
 
 def _fewer_threads(facts: Facts, ranks: int) -> str:
-    """Fewer threads of torch's; nothing where all of them fit the cores already."""
+    """Recommends fewer threads for torch; empty where all of them fit the cores already."""
     threads, cores = facts.settings.cpu_threads, facts.host.cores
     if threads is None:
         return "OMP_NUM_THREADS so that ranks × threads fit the cores, "

@@ -51,7 +51,7 @@ HINTS = (
         "Move the batch and everything made in forward to the model's device.",
     ),
 )
-"""A piece of the text, and what has helped others."""
+"""A part of the error message, and what usually helps."""
 
 
 def check(facts: Facts) -> Finding | None:

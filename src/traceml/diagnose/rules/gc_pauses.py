@@ -1,6 +1,6 @@
 """Garbage collection pauses: Python's collector stops the training loop.
 
-On a GPU's clock only what the GPU stood still for counts.
+On the GPU's clock only the time for which the GPU was idle counts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ KIND = Kind.GC_PAUSES
 
 
 def host_work(facts: Facts) -> HostWork | None:
-    """What garbage collection took of a step."""
+    """Returns the time of garbage collection in a step; `None` where there was none."""
     spent = spent_on(facts, "gc")
     if spent is None:
         return None

@@ -90,7 +90,7 @@ def _gpu(facts: Facts) -> _Pressure | None:
 
 
 def _smaller(settings: Settings) -> str:
-    """What needs less memory and is not done already."""
+    """Recommends what needs less memory and is not on already."""
     options = (
         "" if settings.batch_size == 1 else "a smaller batch with gradient accumulation",
         advice.recomputing(settings),

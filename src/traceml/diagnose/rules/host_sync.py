@@ -20,7 +20,7 @@ MIN_NAMED_SYNCS = 1.5  # per step: how often is worth saying where it is more th
 
 
 def host_work(facts: Facts) -> HostWork | None:
-    """What waiting for the device took of a step; known only on the device's own clock."""
+    """Returns what waiting for the device cost per step; `None` on the host's clock."""
     spent = spent_on(facts, "sync") if facts.clock == "gpu" else None
     if spent is None:
         return None
@@ -45,20 +45,21 @@ def _pinning(facts: Facts) -> str:
 
 
 def _scaler(facts: Facts) -> str:
-    """A GradScaler reads from the device in every step whether gradients are finite."""
+    """Explains that a GradScaler checks in every step, on the host, whether the gradients are
+    finite."""
     if not facts.settings.has_grad_scaler:
         return ""
     return " The GradScaler waits once per step as well: bfloat16 needs none."
 
 
 def _often(facts: Facts) -> str:
-    """How often it waited, where that is more than once a step."""
+    """Returns in words how often the host waited, if more than once per step."""
     syncs = facts.syncs_per_step
     return "" if syncs is None or syncs < MIN_NAMED_SYNCS else f"{syncs:,.0f} times and "
 
 
 def _loop(facts: Facts) -> str:
-    """What to do first about a loop that reads one value after the other."""
+    """Returns what to do first about a loop that reads many values."""
     if (facts.syncs_per_step or 0.0) < MANY_SYNCS:
         return ""
     return (

@@ -34,7 +34,8 @@ def check(facts: Facts) -> Finding | None:
 def _judge(
     facts: Facts, spread: RankSpread, capacity_bytes: int | None, place: str
 ) -> Finding | None:
-    """`capacity_bytes` is what one rank can have: its device, or its part of the host."""
+    """Returns the finding; `capacity_bytes` is what one rank may use: its device, or its share of
+    the host."""
     if len(facts.ranks) < 2 or not capacity_bytes:
         return None
     pressure = spread.worst / capacity_bytes

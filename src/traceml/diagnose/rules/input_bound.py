@@ -1,6 +1,6 @@
 """Input bound: the step waits for data.
 
-Stays silent when input wait was not measured: a guessed zero would be a lie.
+Silent where input wait was not measured.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ def check(facts: Facts) -> Finding | None:
 
 
 def _next_step(facts: Facts, wait_s: float, body_s: float) -> str:
-    """What to try first, from how the batches were made and how long the rest of a step takes."""
+    """Returns what to try first, from how the batches are made and how long the rest of a step
+    takes."""
     workers, disk_share = facts.loader.workers, facts.host.disk_busy_share.mean
     if disk_share is not None and disk_share >= BUSY_DISK:
         return (
@@ -102,7 +103,7 @@ def _next_step(facts: Facts, wait_s: float, body_s: float) -> str:
 
 
 def _ahead(facts: Facts) -> str:
-    """What keeps workers ahead; without workers there is nothing to keep."""
+    """Recommends prefetching; empty without workers."""
     if facts.loader.workers == 0:
         return ""
     persistent = facts.settings.persistent_workers
@@ -111,7 +112,7 @@ def _ahead(facts: Facts) -> str:
 
 
 def _without_workers(facts: Facts, wait_s: float, body_s: float) -> str:
-    """A batch takes the whole wait to make; so many makers keep up with the rest of the step."""
+    """Recommends as many workers as are needed to make a batch during the rest of the step."""
     making_s = facts.mean.cpu_input_s or wait_s
     needed = _workers_for(making_s, body_s)
     collate_share = facts.loader.collate_share
@@ -159,10 +160,10 @@ def _all_workers(workers: int) -> str:
 
 
 def _workers_keep_up(facts: Facts) -> bool:
-    """Whether workers had a batch ready nearly whenever one was asked for.
+    """Returns whether workers had a batch ready nearly whenever one was asked for.
 
-    What lies ready beside workers that compute all the time came out of order: the batch that is
-    asked for is another.
+    Batches that lie ready while the workers compute all the time came out of order: the next one in
+    turn is still missing.
     """
     empty_share, busy_cores = facts.loader.empty_share, _busy_cores(facts)
     if not facts.loader.workers or empty_share is None or empty_share >= SELDOM_EMPTY:
@@ -171,13 +172,13 @@ def _workers_keep_up(facts: Facts) -> bool:
 
 
 def _busy_cores(facts: Facts) -> float | None:
-    """The cores that each worker of the busiest rank kept busy."""
+    """Returns the cores that each worker of the busiest rank kept busy."""
     busy = [p.workers_cpu_cores.mean for p in facts.processes if p.workers_cpu_cores.mean]
     return max(busy) / facts.loader.workers if busy and facts.loader.workers else None
 
 
 def _workers_for(making_s: float, body_s: float) -> int:
-    """So many workers have a batch ready each time the rest of the step is done."""
+    """Returns how many workers have a batch ready each time the rest of the step is done."""
     return max(1, math.ceil(making_s / max(body_s, 1e-9)))
 
 
@@ -196,7 +197,7 @@ def _ask_for(
 
 
 def _cores_per_rank(facts: Facts) -> int | None:
-    """How many cores there are for a rank and its workers; `None` where it is not known."""
+    """Returns how many cores there are for a rank and its workers; `None` where it is not known."""
     if facts.host.cores is None or not facts.ranks_used:
         return None
     ranks = max(rank.rank.local_world_size for rank in facts.ranks_used)

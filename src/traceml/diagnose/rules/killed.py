@@ -1,4 +1,4 @@
-"""Killed: a process ended without an exception, by a signal or for a reason nobody saw."""
+"""Killed: a process ended without an exception, by a signal or for an unknown reason."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FULL_RAM = 0.95  # of the host's memory in the last samples: then a SIGKILL was 
 ASKED_TO_END = frozenset(
     {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
 )
-"""What people and batch systems send to end a job: said, and no failure."""
+"""Signals that people and batch systems send to end a job: reported, but no failure."""
 CRASHES = {
     signal.SIGSEGV: "Native code used memory that was not its own",
     signal.SIGBUS: (
@@ -40,7 +40,7 @@ CRASHES = {
     signal.SIGILL: "The library was built for another CPU: it used an instruction this one lacks",
     signal.SIGFPE: "Native code divided an integer by zero",
 }
-"""What a signal that native code brings upon itself usually means."""
+"""What a signal usually means that native code causes by itself."""
 
 
 def check(facts: Facts) -> Finding | None:

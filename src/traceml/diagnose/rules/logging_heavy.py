@@ -1,4 +1,4 @@
-"""Logging heavy: printing, logging and writing metrics hold the step up."""
+"""Logging heavy: printing, logging and writing metrics delay the step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LESS_OFTEN = 10  # times: still a dense curve, and the cost falls below anybody'
 
 
 def host_work(facts: Facts) -> HostWork | None:
-    """What logging took of a step."""
+    """Returns the time of logging in a step; `None` where there was none."""
     spent = spent_on(facts, "logging")
     if spent is None:
         return None

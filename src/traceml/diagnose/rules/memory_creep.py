@@ -46,7 +46,8 @@ class _Creep:
     growing: tuple[tuple[RankFacts, Trend], ...]
     """The fastest first."""
     full_s: float | None
-    """From the end of the window, at this rate; `None` where the capacity is not known."""
+    """Seconds from the end of the window until the memory is full; `None` where the capacity is not
+    known."""
 
     @property
     def worst(self) -> Trend:
@@ -120,7 +121,7 @@ def _matters(owner: MemoryOwner, trend: Trend) -> bool:
 def _full_s(
     facts: Facts, owner: MemoryOwner, growing: list[tuple[RankFacts, Trend]]
 ) -> float | None:
-    """A device fills by its own rank, the host by all of them."""
+    """Returns when the memory is full: a GPU is filled by its own rank, the host by all ranks."""
     if owner is MemoryOwner.GPU:
         known = [
             max(0.0, rank.rank.device_total_bytes - trend.end_bytes) / trend.per_s_bytes
@@ -175,7 +176,8 @@ def _next_step(facts: Facts, creep: _Creep) -> str:
 
 
 def _each_epoch(facts: Facts) -> str:
-    """Workers that end with their epoch give back what they hold; so do they already, maybe."""
+    """Recommends workers that end with their epoch and free their memory; empty where they do
+    already."""
     if facts.settings.persistent_workers is False:
         return ""
     return " Until then persistent_workers=False frees it each epoch."

@@ -1,7 +1,7 @@
-"""Non-finite loss: the loss was no number any more.
+"""Non-finite loss: the loss became NaN or infinite.
 
-Where the loss stayed finite, a gradient norm that was not is a remark: a GradScaler that looks for
-its scale makes infinite gradients, and skips their steps.
+Where the loss stayed finite, a non-finite gradient norm is a remark: a GradScaler that searches for
+its scale causes infinite gradients, and skips those steps.
 """
 
 from __future__ import annotations
@@ -78,12 +78,13 @@ def _claim(lost: NotFinite) -> str:
 
 
 def _is_known_exactly(lost: NotFinite) -> bool:
-    """Whether the value of the step before is known, or there is none before."""
+    """Returns whether the loss of the step before is known, or there is no step before."""
     return lost.finite_step is None or lost.finite_step >= lost.first_step - 1
 
 
 def _when(lost: NotFinite) -> str:
-    """The first step that was lost, or the two steps between which it was."""
+    """Returns the first non-finite step, or the two steps between which the loss became
+    non-finite."""
     step = step_name(lost.first_step, lost.is_logged)
     value = significant(lost.last_finite)
     if lost.finite_step is None:
@@ -119,7 +120,7 @@ def _norms_action(settings: Settings) -> str:
 
 
 def _wider_range(settings: Settings) -> str:
-    """bfloat16 has float32's range; only float16 overflows."""
+    """Recommends bfloat16, which has float32's range; only float16 overflows."""
     overflows = advice.is_float16(settings)
     if overflows is None:
         return "use bf16 where fp16 is used"
@@ -149,7 +150,7 @@ def _action(lost: NotFinite, settings: Settings) -> str:
 
 
 def _about_half_precision(settings: Settings) -> str:
-    """What to say of numbers that overflow at 65,504: nothing where the run has none of them."""
+    """Returns a sentence on overflow at 65,504; empty where the run does not use float16."""
     kinds = (settings.autocast_dtype, settings.parameter_dtype)
     if "float16" in kinds:
         scaler = "" if settings.has_grad_scaler else ", or with a GradScaler"

@@ -1,4 +1,4 @@
-"""Out of memory: a tensor was asked for that did not fit."""
+"""Out of memory: an allocation did not fit."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _asked(held: MemoryAtFailure) -> str:
 
 
 def _held(held: MemoryAtFailure) -> str:
-    """The largest consumers."""
+    """Returns the largest consumers of memory in words."""
     parts = {
         "activations and the rest": None if held.is_host else held.activation_bytes,
         "parameters": held.parameter_bytes,
@@ -118,7 +118,7 @@ def _growth(peaks: tuple[int, ...]) -> str:
 
 
 def _size(settings: Settings, failure: Failure, held: MemoryAtFailure) -> str:
-    """What to make smaller, and how much."""
+    """Returns what to make smaller, and by how much."""
     too_large = ""
     if held.tried_bytes and held.total_bytes and held.tried_bytes > held.total_bytes:
         too_large = "One tensor is more than the whole device: see whether its shape is meant. "
@@ -138,7 +138,8 @@ def _unused(held: MemoryAtFailure) -> int:
 
 
 def _batch(failure: Failure, held: MemoryAtFailure) -> int | None:
-    """The largest batch that would have fitted, if activations grow with it; at most half."""
+    """Returns the largest batch that would have fitted, if activations grow with it; at most
+    half."""
     if failure.samples is None or failure.samples < 2:
         return None
     half = failure.samples // 2

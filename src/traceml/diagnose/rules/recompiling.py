@@ -14,7 +14,8 @@ MIN_STEPS = 2  # one more compilation is the epoch's last, smaller batch; it hap
 
 
 def host_work(facts: Facts) -> HostWork | None:
-    """What compiling took of a step; it takes so long that no queue of a GPU hides it."""
+    """Returns the time of compiling in a step; it takes longer than any queue of a GPU could
+    hide."""
     spent = spent_on(facts, "compile")
     if spent is None or spent.pauses.steps < MIN_STEPS:
         return None

@@ -57,7 +57,7 @@ def check(facts: Facts) -> Finding | None:
 
 
 def _grown_most(facts: Facts, onset_step: int) -> tuple[Phase | None, float]:
-    """The phase that most of the slowdown lies in, if one does."""
+    """Returns the phase that holds most of the slowdown; `None` where no single one does."""
     grown = {} if facts.step_table is None else growth_by_phase(facts.step_table, onset_step)
     if not grown or facts.slowdown is None:
         return None, 0.0

@@ -1,8 +1,8 @@
-"""Wait heavy: time goes neither into the model's work nor into a wait that was measured as such.
+"""Wait heavy: time that is neither the model's work nor a measured wait.
 
-Judged by what is not input wait, copies, communication or compute; the parts of it that have a
-measurement of their own are told apart. Stays silent when a part of compute was not measured,
-because that part would look like waiting. What passes between steps is judged by the wall time.
+Judged by what is not input wait, copies, communication or compute; parts of it that are measured by
+themselves are named. Silent where a part of compute was not measured, because that part would look
+like waiting.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def check(facts: Facts) -> Finding | None:
 
 
 def _inside(facts: Facts) -> Finding | None:
-    """What is unexplained inside the steps."""
+    """Returns the unexplained time inside the steps; `None` where it is not known."""
     times = facts.mean
     rest_s = unexplained_s(times)
     if rest_s is None or not times.step_s:
@@ -88,8 +88,11 @@ def _inside(facts: Facts) -> Finding | None:
 
 
 def _severity(facts: Facts, rest_s: float, known_s: float) -> Severity | None:
-    """A script without a DataLoader may make its batches here, which is work: that alone only
-    warns, and later; what is known to be something else does not have that excuse."""
+    """Returns the severity.
+
+    A script without a DataLoader may make its batches in this time, which is work: that alone only
+    warns, and from a higher threshold on.
+    """
     step_s, largest = facts.mean.step_s or 0.0, is_largest(facts, Phase.RESIDUAL)
     if facts.mean.input_s is not None:
         return severity_of(rest_s, step_s, WARN, (CRITICAL,), largest)
@@ -99,19 +102,19 @@ def _severity(facts: Facts, rest_s: float, known_s: float) -> Severity | None:
 
 
 def _main_part(known: Sequence[RestPart], rest_s: float) -> RestPart:
-    """The largest known part, where it is large enough to be the answer."""
+    """Returns the largest known part, if it is large enough to explain the residual."""
     main = max(known, key=lambda part: part.mean_s, default=NOTHING_KNOWN)
     return main if main.mean_s >= MAIN_PART * rest_s else NOTHING_KNOWN
 
 
 def _measured(facts: Facts) -> list[RestPart]:
-    """The parts of the rest that other rules measure."""
+    """Returns the parts of the residual that other rules measure."""
     parts = (rule.part_of_rest(facts) for rule in all_rules().checks if rule.part_of_rest)
     return [part for part in parts if part is not None]
 
 
 def _regions(facts: Facts, rest_s: float) -> list[RestPart]:
-    """The named regions that fit into the rest: a longer one holds phases."""
+    """Returns the named regions that fit into the residual: a longer one contains phases."""
     steps = max(1, facts.window.steps_taken * len(facts.ranks_used))
     return [
         RestPart(
@@ -147,12 +150,12 @@ def _claim(facts: Facts, rest_s: float, step_s: float, main: RestPart, known_s: 
 
 
 def _without_rest(job: Job, _: Finding) -> float:
-    """Saves the rest, but for what any loop costs."""
+    """Returns the saving without the residual, except for the overhead of any loop."""
     return job.saved_s(job.table.phase(Phase.RESIDUAL) - LOOP_OVERHEAD_S)
 
 
 def _without_outside(job: Job, _: Finding) -> float:
-    """Saves what passes between steps unmeasured, gone from every rank."""
+    """Returns the saving without the unmeasured time between steps, on every rank."""
     return job.saved_s(job.table.outside(), job.own_wall_s())
 
 
