@@ -13,7 +13,7 @@ from compared_runs import run
 from traceml.compare.pair import compare, compare_groups
 from traceml.compare.record import ComparisonVerdict, to_json
 from traceml.compare.terms import EarlierSpread, Terms
-from traceml.compare.words import noise_words
+from traceml.compare.verdict_words import noise_words
 from traceml.summaries.record import Summary
 from traceml.text.comparison import comparison_text
 

@@ -17,7 +17,7 @@ from compared_runs import run
 from traceml.compare.pair import compare, compare_groups
 from traceml.compare.record import Comparison, to_json
 from traceml.compare.terms import EarlierSpread, Terms
-from traceml.compare.words import parts_words
+from traceml.compare.verdict_words import parts_words
 from traceml.model.quantities import milliseconds
 from traceml.summaries.read import read_summary
 from traceml.summaries.record import Summary

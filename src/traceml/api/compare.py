@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from traceml.api.choose import choose
 from traceml.api.history import history_of
-from traceml.compare.naming import default_base, group_names, run_names
+from traceml.compare.comparison_names import default_base, group_names, run_names
 from traceml.compare.pair import compare_groups
 from traceml.compare.record import Comparison, to_json
 from traceml.compare.terms import Terms

@@ -1,4 +1,4 @@
-"""What moved between ranks: a new straggler, a straggler gone, a wider or narrower skew."""
+"""What changed between ranks: new stragglers, stragglers that are gone, a different skew."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from traceml.summaries.record import Issue, Summary
 
 _STRAGGLER = "STRAGGLER"
 _Key = tuple[str, tuple[int, ...]]
-"""What makes two stragglers the same: kind and ranks, however either is worded."""
+"""What identifies a straggler: kind and ranks, regardless of the wording."""
 
 
 def rank_changes(sides: Sides) -> RankChanges:
-    """What the ranks of B do that those of A did not, and the reverse."""
+    """Returns the stragglers that only B has, those that only A has, and the change of skew."""
     before, after = _stragglers(sides.a), _stragglers(sides.b)
     return RankChanges(
         new=tuple(found for key, found in after.items() if key not in before),
@@ -28,7 +28,8 @@ def rank_changes(sides: Sides) -> RankChanges:
 
 
 def _stragglers(runs: Sequence[Summary]) -> dict[_Key, StragglerRanks]:
-    """Those that more than half of the runs report, in the words of the first that does."""
+    """Returns the stragglers that more than half of the runs report, as the first run words
+    them."""
     seen: Counter[_Key] = Counter()
     found: dict[_Key, StragglerRanks] = {}
     for run in runs:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from traceml.compare.lineage import Group, LineageComparison
 from traceml.compare.record import Comparison, Delta, DiagnosisChange, Status, StragglerRanks
-from traceml.compare.words import moved_words
+from traceml.compare.verdict_words import moved_words
 from traceml.figures.comparison_figures import before_and_after, waterfall
 from traceml.figures.page import ComparisonPage, Part, Row, Table, Tile, Tone, Verdict
 from traceml.figures.words import cell, line

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from traceml.compare import words
+from traceml.compare import verdict_words
 from traceml.compare.record import Comparison, Delta, DiagnosisChange
 from traceml.compare.terms import ENDPOINTS
 from traceml.model.printable import one_line
@@ -179,7 +179,7 @@ def quantity(value: float | None, metric: str) -> str:
         return f"{value:,.1f}{unit}"
     if metric.endswith("_s") and not metric.endswith("_per_s"):
         return duration(value)
-    return words.quantity(value, metric)
+    return verdict_words.quantity(value, metric)
 
 
 def statuses(change: DiagnosisChange) -> tuple[str, str]:

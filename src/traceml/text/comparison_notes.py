@@ -7,7 +7,7 @@ from itertools import takewhile
 
 from traceml.compare.lineage import RECORDED, LineageComparison
 from traceml.compare.record import Comparison, DiagnosisChange
-from traceml.compare.words import moved_words, noise_words, rank_words, reach_words
+from traceml.compare.verdict_words import moved_words, noise_words, rank_words, reach_words
 from traceml.model.printable import one_line
 from traceml.model.quantities import NOT_MEASURED, count
 from traceml.text.changes import SIGNIFICANT, ChangeLine, statuses

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from traceml.compare.statistics import between_two_runs
-from traceml.compare.student import Error
-from traceml.compare.within import MAX_BLOCKS, within_run
+from traceml.compare.students_t import MeanError
+from traceml.compare.within_run_error import MAX_BLOCKS, within_run
 from traceml.facts.series import describe_series
 from traceml.summaries.record import StepSeries
 
@@ -24,7 +24,7 @@ def series(step_ms: np.ndarray) -> StepSeries:
     )
 
 
-def error_of(step_ms: np.ndarray) -> Error:
+def error_of(step_ms: np.ndarray) -> MeanError:
     found = within_run(series(step_ms), float(step_ms.mean()))
     assert found is not None
     return found

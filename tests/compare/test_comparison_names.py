@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from traceml.compare.naming import default_base, run_names
+from traceml.compare.comparison_names import default_base, run_names
 
 
 @pytest.mark.parametrize(

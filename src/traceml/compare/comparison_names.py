@@ -1,4 +1,4 @@
-"""What compared runs are called, and where their comparison is written by default."""
+"""How compared runs are named, and where their comparison is written by default."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _MAX_NAME_BYTES = 100
 
 
 def run_names(a: PurePath, b: PurePath) -> tuple[str, str]:
-    """What to call the runs that two summary files hold, told apart where they can be.
+    """Returns names for the runs of two summary files, different ones where possible.
 
-    The paths are absolute: a generic file name falls back to its folder's.
+    The paths are absolute; for a generic file name the folder's name is used.
     """
     names = _run_name(a), _run_name(b)
     if names[0] == names[1] and a != b:
@@ -28,7 +28,7 @@ def run_names(a: PurePath, b: PurePath) -> tuple[str, str]:
 def group_names(
     a: Sequence[PurePath], b: Sequence[PurePath], words: tuple[Sequence[str], Sequence[str]]
 ) -> tuple[str, str]:
-    """What to call two groups: by the one word that chose each, else by their first run."""
+    """Returns names for two groups: the one word that selected each, else their first run."""
     return _group_name(a, words[0]), _group_name(b, words[1])
 
 
@@ -42,7 +42,7 @@ def _group_name(paths: Sequence[PurePath], words: Sequence[str]) -> str:
 
 
 def default_base(names: tuple[str, str]) -> PurePath:
-    """The files of a comparison, without their endings: `compare/<a>_vs_<b>`."""
+    """Returns the path of a comparison's files without extension: `compare/<a>_vs_<b>`."""
     return FOLDER / f"{_file_safe(names[0])}_vs_{_file_safe(names[1])}"
 
 

@@ -1,4 +1,4 @@
-"""Student's t: how far a mean may be off whose spread is itself known from a few values alone."""
+"""Student's t distribution: the uncertainty of a mean whose spread is known from few values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from statistics import NormalDist
 
 CONFIDENCE = 0.95
 MIN_DEGREES_OF_FREEDOM = 3.0
-"""From here on the expansion is good to half a percent; below, scipy has the exact value."""
+"""From here on the expansion is accurate to half a percent; below, scipy computes the exact
+value."""
 
 _TAIL = 1 - (1 - CONFIDENCE) / 2
 _Z = NormalDist().inv_cdf(_TAIL)
@@ -23,30 +24,30 @@ _TERMS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Error:
-    """A mean's standard error, and how well the error itself is known."""
+class MeanError:
+    """A mean's standard error, and its degrees of freedom."""
 
     size: float
     freedom: float
 
 
-def together(errors: Sequence[Error]) -> Error:
-    """The error of a sum or difference of independent means (Welch and Satterthwaite)."""
+def together(errors: Sequence[MeanError]) -> MeanError:
+    """Returns the error of a sum or difference of independent means (Welch–Satterthwaite)."""
     size = math.hypot(*(error.size for error in errors))
     if size == 0:
-        return Error(0.0, sum(error.freedom for error in errors))
+        return MeanError(0.0, sum(error.freedom for error in errors))
     # Shares, not fourth powers: those of an error of a billionth are zero.
     doubt = math.fsum((error.size / size) ** 4 / error.freedom for error in errors)
-    return Error(size, 1 / doubt)
+    return MeanError(size, 1 / doubt)
 
 
-def reach(error: Error) -> float:
-    """How far the true value lies from the mean at most, in 95 of 100 cases."""
+def reach(error: MeanError) -> float:
+    """Returns half the width of the 95 % confidence interval."""
     return quantile(error.freedom) * error.size
 
 
 def quantile(freedom: float) -> float:
-    """How many standard errors that is."""
+    """Returns how many standard errors that is."""
     if freedom < MIN_DEGREES_OF_FREEDOM:
         from scipy import special  # late: two summaries are compared without it
 
@@ -55,7 +56,7 @@ def quantile(freedom: float) -> float:
 
 
 def chi_square(level: float, freedom: float) -> float:
-    """The value that a sum of so many squares of normal numbers stays below at this level."""
+    """Returns the quantile of the chi-square distribution."""
     if freedom < MIN_DEGREES_OF_FREEDOM:
         from scipy import special  # late: two summaries are compared without it
 
@@ -65,8 +66,8 @@ def chi_square(level: float, freedom: float) -> float:
     return float(freedom * (1 - share + NormalDist().inv_cdf(level) * math.sqrt(share)) ** 3)
 
 
-def two_sided_p(difference: float, error: Error) -> float:
-    """How often a difference this large comes by chance where there is none."""
+def two_sided_p(difference: float, error: MeanError) -> float:
+    """Returns the two-sided p-value of a difference."""
     if error.size == 0:
         return 1.0 if difference == 0 else 0.0
     from scipy import special  # late: only groups of runs are tested

@@ -1,13 +1,11 @@
-"""How far two runs may differ because their pace wandered, by how it wandered within them.
+"""By how much two runs may differ because their step time drifted, estimated from the drift within
+them.
 
-A machine that is slow for a while is slow for whole runs too. How much of the wandering is left in
-the mean of a run is read off the run itself: from short parts of it to long ones, the variance of
-independent steps falls as the parts get longer, that of a wandering pace hardly falls at all. The
-same fall is assumed from the long parts to the whole run. What independent steps would leave is in
-the interval of the steps already, and not counted again.
-
-Runs of one command that change their pace alike (a longer sequence later on, a warmer cache) do so
-by themselves: only what differs between the two runs counts.
+A machine that is slow for a while can be slow for a whole run. How much of the drift remains in a
+run's mean is estimated from the run itself, by comparing short and long parts of it: for
+independent steps the variance falls as parts get longer, for a drifting step time it hardly does.
+The same decrease is assumed from the long parts to the whole run. What independent steps would
+leave is in the interval of the steps already.
 """
 
 from __future__ import annotations
@@ -17,23 +15,23 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from statistics import pstdev, variance
 
-from traceml.compare.student import quantile
+from traceml.compare.students_t import quantile
 
 LONG_PARTS = 8
 SHORT_PARTS = 32
 MIN_BLOCKS = 16
-"""Of a run: with fewer, short parts cannot be told from long ones."""
+"""Of a run: with fewer, short and long parts cannot be distinguished."""
 
 MIN_RATIO = 1e-12
-"""Of the shortest block to the longest: below it their shares are no numbers to reckon with."""
+"""Of the shortest block to the longest: below it the ratios are numerically useless."""
 
 Blocks = Sequence[float]
 
 
-def wandering_reach(a: Blocks, b: Blocks) -> float | None:
-    """How far the means of two runs may differ for it, as a logarithm: a 95 % reach.
+def drift_reach(a: Blocks, b: Blocks) -> float | None:
+    """Returns by how much the means of two runs may differ, as a logarithm: a 95 % limit.
 
-    `a` and `b` are mean times of neighbouring blocks of steps; `None` of too few.
+    `a` and `b` are mean times of consecutive blocks of steps; `None` with too few blocks.
     """
     if not (is_usable(a) and is_usable(b)):
         return None
@@ -52,20 +50,20 @@ def wandering_reach(a: Blocks, b: Blocks) -> float | None:
 
 
 def spread_of_parts(blocks: Blocks) -> float:
-    """Of the long parts of one run, as a share of their mean."""
+    """Returns the spread of the long parts of one run, as a share of their mean."""
     long = parts(blocks, LONG_PARTS)
     return pstdev(long) / (sum(long) / len(long))
 
 
 def is_usable(blocks: Blocks) -> bool:
-    """Whether there are enough of them, all times above zero."""
+    """Returns whether there are enough blocks, all with positive times."""
     if len(blocks) < MIN_BLOCKS or max(blocks) == math.inf:
         return False
     return min(blocks) > 0 and min(blocks) / max(blocks) > MIN_RATIO
 
 
 def parts(blocks: Blocks, count: int) -> list[float]:
-    """The means of so many equal parts of the run, as shares of the largest block.
+    """Returns the means of so many equal parts of the run, relative to the largest block.
 
     A block that lies across two parts counts in both.
     """

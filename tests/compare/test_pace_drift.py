@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from traceml.compare.unsteadiness import MIN_BLOCKS, parts, spread_of_parts, wandering_reach
+from traceml.compare.pace_drift import MIN_BLOCKS, drift_reach, parts, spread_of_parts
 
 BLOCKS = 64
 
@@ -31,7 +31,7 @@ def test_runs_of_a_wandering_pace_differ_by_no_more_than_it_reaches() -> None:
         a, b = wandering(random)
         difference = abs(math.log(np.mean(b) / np.mean(a)))
         error = math.hypot(np.std(np.log(a)), np.std(np.log(b))) / math.sqrt(BLOCKS)
-        within += difference <= math.hypot(wandering_reach(a, b) or 0.0, 2 * error)
+        within += difference <= math.hypot(drift_reach(a, b) or 0.0, 2 * error)
         by_error += difference <= 2 * error
     assert within >= 0.85 * 300
     assert by_error < 0.6 * 300
@@ -43,23 +43,23 @@ def test_independent_blocks_hardly_reach_beyond_their_own_error() -> None:
     reaches = []
     for _ in range(200):
         a, b = (list(np.exp(spread * random.standard_normal(BLOCKS))) for _ in range(2))
-        reaches.append(wandering_reach(a, b) or 0.0)
+        reaches.append(drift_reach(a, b) or 0.0)
     error = spread * math.sqrt(2 / BLOCKS)
     assert np.median(reaches) < 2.5 * error
 
 
 def test_runs_that_change_their_pace_alike_are_steady() -> None:
     a = list(np.linspace(1.0, 2.0, BLOCKS))
-    assert wandering_reach(a, [3 * block for block in a]) == pytest.approx(0.0, abs=1e-6)
+    assert drift_reach(a, [3 * block for block in a]) == pytest.approx(0.0, abs=1e-6)
     assert spread_of_parts(a) == pytest.approx(0.2, abs=0.02)
 
 
 def test_swapping_and_scaling_change_nothing() -> None:
     a, b = wandering(np.random.default_rng(5))
-    there = wandering_reach(a, b)
+    there = drift_reach(a, b)
     assert there is not None and there > 0.02
-    assert wandering_reach(b, a) == pytest.approx(there)
-    assert wandering_reach([1e300 * block for block in a], b) == pytest.approx(there)
+    assert drift_reach(b, a) == pytest.approx(there)
+    assert drift_reach([1e300 * block for block in a], b) == pytest.approx(there)
 
 
 def test_parts_share_the_blocks_that_lie_across_them() -> None:
@@ -78,4 +78,4 @@ def test_parts_share_the_blocks_that_lie_across_them() -> None:
     ],
 )
 def test_what_blocks_do_not_show_is_not_guessed(blocks: list[float]) -> None:
-    assert wandering_reach(blocks, [1.0] * BLOCKS) is None
+    assert drift_reach(blocks, [1.0] * BLOCKS) is None

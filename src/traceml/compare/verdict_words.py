@@ -18,13 +18,13 @@ from traceml.model.quantities import NOT_MEASURED, count, memory, milliseconds, 
 from traceml.summaries.record import Issue, PrimaryDiagnosis
 
 SHOWN_SHARE = 0.01
-"""A phase that explains less than this of the change is told with the rest."""
+"""Of the change: a phase that explains less is included in the rest."""
 
 _WORDS = {Phase.H2D.value: "copies to the device", Phase.RESIDUAL.value: "rest"}
 
 
 def why(found: Judgement, sides: Sides, terms: Terms, waterfall: Mapping[str, float] | None) -> str:
-    """The one sentence that supports the verdict."""
+    """Returns the sentence that supports the verdict."""
     if found.identical:
         return "The two summaries hold the same measurements."
     sentence = _main_sentence(found, sides, terms, waterfall)
@@ -73,7 +73,7 @@ def _share_words(delta: Delta, change: RatioEstimate | None, same: bool = False)
 
 
 def quantity(value: float | None, metric: str) -> str:
-    """A time, an amount of memory or a rate, as the metric's name says."""
+    """Returns a time, an amount of memory or a rate in words, by the metric's name."""
     if value is None:
         return NOT_MEASURED
     if metric.endswith("_ms"):
@@ -108,7 +108,7 @@ def _unclear_words(found: Judgement, sides: Sides, terms: Terms) -> str:
 
 
 def _vary_words(found: Judgement) -> str:
-    """Of a change beyond the noise between runs that the steps leave open."""
+    """Returns words for a change beyond the run-to-run noise that the steps leave uncertain."""
     change = found.main.change
     if change is None or not change.excludes_none:
         return ", and the steps of each run vary as much"
@@ -121,12 +121,12 @@ def _runs(sides: Sides) -> str:
 
 
 def reach_words(share: float) -> str:
-    """How far chance alone moves a time: ±7.5%, or a factor of 5.9 where it may be halved."""
+    """Returns the size of noise in words: ±7.5%, or a factor of 5.9 where it may halve a time."""
     return f"±{_pct(share)}" if share < 1 else f"a factor of {1 + share:.3g}"
 
 
 def noise_words(share: float) -> str:
-    """The same, with what it is called."""
+    """Returns the size of run-to-run noise in words, with its name."""
     if share < 1:
         return f"{reach_words(share)} run-to-run noise"
     return f"run-to-run noise of {reach_words(share)}"
@@ -137,7 +137,8 @@ def _pct(share: float) -> str:
 
 
 def parts_words(waterfall: Mapping[str, float] | None, total_ms: float) -> str:
-    """The phases worth naming, largest first; as they are shown they sum to the total as shown."""
+    """Returns the phases worth naming, largest first; rounded so that they add up to the shown
+    total."""
     if not waterfall:
         return ""
     parts = grouped_ms(waterfall)
@@ -164,7 +165,8 @@ def _memory_words(peak: Observed) -> str:
 
 
 def moved_words(moved: Moved | None) -> str | None:
-    """Said where work went elsewhere instead of away."""
+    """Returns a sentence where work moved to another phase instead of disappearing; else an empty
+    text."""
     if moved is None or not moved.moved:
         return None
     return (
@@ -174,7 +176,7 @@ def moved_words(moved: Moved | None) -> str | None:
 
 
 def rank_words(ranks: RankChanges) -> list[str]:
-    """A new straggler, a straggler gone."""
+    """Returns sentences on new stragglers and on those that are gone."""
     said = []
     for stragglers, opening in ((ranks.new, "New in B"), (ranks.gone, "Gone in B")):
         for straggler in stragglers:
@@ -190,7 +192,7 @@ def next_step(
     waterfall: Mapping[str, float] | None,
     diagnosis: PrimaryDiagnosis | Issue | None,
 ) -> str:
-    """What to do about it."""
+    """Returns what to do next."""
     status, main_status = found.status, found.main_status
     if status is Status.MIXED:
         return "Decide whether the step time gained is worth the memory, or the reverse."
@@ -210,7 +212,7 @@ def next_step(
 
 
 def _measure_first(sides: Sides) -> str:
-    """What to do where a side has no steps: mend what ended it, where that is known."""
+    """Returns what to do where a side has no steps: fix what ended it, if that is known."""
     for name, runs in (("A", sides.a), ("B", sides.b)):
         for run in runs:
             if run.failure is not None and run.failure.summary:

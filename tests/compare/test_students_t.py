@@ -7,9 +7,9 @@ import math
 import pytest
 from scipy import special
 
-from traceml.compare.student import (
+from traceml.compare.students_t import (
     CONFIDENCE,
-    Error,
+    MeanError,
     chi_square,
     quantile,
     reach,
@@ -31,24 +31,24 @@ def test_the_quantile_of_chi_square_is_scipys(level: float, freedom: float) -> N
 
 
 def test_errors_add_up_as_welch_and_satterthwaite_have_it() -> None:
-    found = together((Error(3.0, 4), Error(4.0, 9)))
+    found = together((MeanError(3.0, 4), MeanError(4.0, 9)))
     assert found.size == pytest.approx(5.0)
     assert found.freedom == pytest.approx((9 + 16) ** 2 / (81 / 4 + 256 / 9))
 
 
 def test_an_error_that_is_too_small_to_square_is_one_all_the_same() -> None:
-    found = together((Error(1e-160, 4), Error(1e-160, 4)))
+    found = together((MeanError(1e-160, 4), MeanError(1e-160, 4)))
     assert found.freedom == pytest.approx(8)
     assert reach(found) > 0
 
 
 def test_no_spread_at_all_leaves_no_doubt() -> None:
-    nothing = together((Error(0.0, 2), Error(0.0, 2)))
+    nothing = together((MeanError(0.0, 2), MeanError(0.0, 2)))
     assert (two_sided_p(0.0, nothing), two_sided_p(0.1, nothing)) == (1.0, 0.0)
 
 
 def test_p_is_half_at_the_middle_and_falls_outward() -> None:
-    error = Error(1.0, 4)
+    error = MeanError(1.0, 4)
     assert two_sided_p(quantile(4), error) == pytest.approx(1 - CONFIDENCE, abs=1e-3)
     assert two_sided_p(0.0, error) == 1.0
     assert math.isclose(two_sided_p(-2.0, error), two_sided_p(2.0, error))
