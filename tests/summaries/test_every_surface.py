@@ -29,10 +29,10 @@ from traceml.figures.step_shares import phase_tree as drawn_tree
 from traceml.model.phase import Phase
 from traceml.store.records import RunRecords
 from traceml.summaries.build import build
-from traceml.summaries.live import live_state
+from traceml.summaries.live_state import live_state
 from traceml.summaries.record import Summary
 from traceml.summaries.step_parts import step_parts
-from traceml.text.phases import phase_tree, step_branch
+from traceml.text.phases import phase_tree, step_tree
 from traceml.text.summary import summary_text
 
 KEYS = {
@@ -166,7 +166,7 @@ def test_the_rest_is_what_was_planned(plan: Plan) -> None:
 def test_the_printed_and_the_drawn_tree_are_the_summary(plan: Plan) -> None:
     summary = build(partial_run(plan), 0.0, "0")
     assert summary.step_time is not None
-    step = step_branch(average(summary))
+    step = step_tree(average(summary))
     drawn = drawn_tree(summary.step_time)
     assert drawn is not None
     if step.parts:

@@ -23,7 +23,7 @@ from traceml.store.live import LiveFiles
 from traceml.store.logged import earlier_params
 from traceml.store.recent import Recent
 from traceml.store.rings import RingReader
-from traceml.summaries.live import live_change, live_state
+from traceml.summaries.live_state import live_change, live_state
 
 MAX_CORE_SHARE = 0.02
 """Many times what eight ranks need; a node with hundreds is looked at less often."""

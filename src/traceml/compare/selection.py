@@ -7,8 +7,7 @@ from typing import Any
 
 from traceml.compare.lineage import options_in
 from traceml.model.errors import UsageError
-from traceml.summaries.labels import Labels
-from traceml.summaries.record import Summary
+from traceml.summaries.record import RunLabels, Summary
 
 PLACES = ("params", "meta", "lineage")
 """Where a key is looked up; a key without one of these prefixes is looked up in all, in this
@@ -36,7 +35,7 @@ def parse(word: str) -> dict[str, str]:
     return wanted
 
 
-def matches(labels: Labels, wanted: Conditions) -> bool:
+def matches(labels: RunLabels, wanted: Conditions) -> bool:
     """Returns whether a run has all the wanted values."""
     return all(
         any(_alike(found, value) for found in _found(labels, key)) for key, value in wanted.items()
@@ -58,7 +57,7 @@ def argument_values(run: Summary, names: Collection[str]) -> dict[str, str]:
     return found
 
 
-def _found(labels: Labels, key: str) -> list[Any]:
+def _found(labels: RunLabels, key: str) -> list[Any]:
     place, _, rest = key.partition(".")
     if place in PLACES and rest:
         return _under(getattr(labels, place), rest)

@@ -116,7 +116,7 @@ def _table(comparison: Comparison) -> Table | None:
     if not listed:
         return None
     has_intervals = any(row.interval for row in listed)
-    columns = ("", "A", "B", "Delta", *(("95% interval of it",) if has_intervals else ()))
+    columns = ("", "A", "B", "Delta", *(("95% CI",) if has_intervals else ()))
     rows = tuple(
         Row(
             (
@@ -257,7 +257,7 @@ def _not_compared(lineage: LineageComparison) -> str | None:
     """What nobody recorded, and that all else is the same."""
     said = []
     if not lineage.differences and lineage.same:
-        said.append("Nothing that is on record.")
+        said.append("No recorded differences.")
     for side in ("A", "B"):
         groups = [group for group, sides in lineage.not_recorded.items() if side in sides]
         if groups:

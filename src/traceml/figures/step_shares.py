@@ -32,8 +32,8 @@ def phase_tree(section: SectionSummary) -> Tree | None:
     times = section.global_.average
     if not times.get("step_time_ms"):
         return None
-    step = text_phases.step_branch(times)
-    between = text_phases.between_branch(times)
+    step = text_phases.step_tree(times)
+    between = text_phases.between_tree(times)
     whole = step
     if between is not None:
         wall = step.ms + between.ms

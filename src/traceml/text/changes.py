@@ -1,4 +1,4 @@
-"""The rows of a comparison: each number on both sides, its change, and how sure that is."""
+"""The lines of a comparison table: each number on both sides, its change, and its interval."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from traceml.model.printable import one_line
 from traceml.model.quantities import NOT_MEASURED, duration
 
 MOVED_SHARE = 0.01
-"""A phase is listed when it moved by this much of the longer step."""
+"""Of the longer step: a phase is listed if it changed by at least this much."""
 MOVED_POINTS = 5.0
-"""A utilisation, in percentage points; also a temperature in degrees and a power in watts."""
+"""For a utilisation in percentage points, a temperature in degrees and a power in watts."""
 MOVED_PCT = 5.0
-"""An amount of memory."""
+"""For an amount of memory."""
 STATUS_WIDTH = 28
 SIGNIFICANT = "*"
 
 _HEADLINES = ("step_time_ms", "input_wait_ms", "compute_ms")
-"""Listed whether they moved or not: they are what the verdict is read against."""
+"""Listed whether they changed or not."""
 _STEP_TIME = (
     ("Total step", "step_time_ms"),
     ("  Input", "input_wait_ms"),
@@ -57,7 +57,7 @@ _UNITS = {"percent": "%", "c": " °C", "w": " W"}
 
 @dataclass(frozen=True, slots=True)
 class ChangeLine:
-    """One line, in words; `interval` is empty where nothing gives one."""
+    """One line in words; `interval` is empty where there is none."""
 
     label: str
     lhs: str
@@ -67,7 +67,7 @@ class ChangeLine:
 
 
 def rows(comparison: Comparison) -> Iterator[ChangeLine]:
-    """What moved or matters, in the order of reading."""
+    """Returns what changed or matters, in reading order."""
     run = comparison.overview.duration_s
     if run.lhs is not None or run.rhs is not None:
         yield _row("Duration", run, "duration_s")
@@ -109,20 +109,22 @@ def _step_time(comparison: Comparison) -> Iterator[tuple[str, Delta, str]]:
 
 
 def _named(label: str, metric: str, metrics: Mapping[str, Delta]) -> str:
-    """The file's residual holds communication, which the rest that people are shown does not."""
+    """Returns the label; the file's residual includes communication, unlike the rest that people
+    see."""
     communication = metrics.get("communication_ms", Delta())
     is_both = metric == "residual_ms" and (communication.lhs or communication.rhs)
     return f"{label} + comm." if is_both else label
 
 
 def _is_wait(change: Delta, metric: str, metrics: Mapping[str, Delta]) -> bool:
-    """Without copies to a device the rest is the wait: one row says both."""
+    """Returns whether the wait equals the rest, because nothing was copied: then one line is
+    enough."""
     wait = metrics.get("wait_ms", Delta())
     return metric == "residual_ms" and (change.lhs, change.rhs) == (wait.lhs, wait.rhs)
 
 
 def _judged(comparison: Comparison, shown: list[str]) -> Iterator[ChangeLine]:
-    """What the verdict was given by, where it is none of the usual rows."""
+    """Yields the metric that decided the verdict, if it is not among the usual lines."""
     endpoint = ENDPOINTS[comparison.verdict.metric]
     section = comparison.sections.get(endpoint.section.value)
     for metric in endpoint.metrics:
@@ -173,7 +175,7 @@ def _signed(value: float, metric: str) -> str:
 
 
 def quantity(value: float | None, metric: str) -> str:
-    """A number in the unit its metric's name ends in."""
+    """Returns a number in the unit that its metric's name ends in."""
     unit = _UNITS.get(metric.rpartition("_")[2])
     if value is not None and unit is not None:
         return f"{value:,.1f}{unit}"
@@ -183,7 +185,7 @@ def quantity(value: float | None, metric: str) -> str:
 
 
 def statuses(change: DiagnosisChange) -> tuple[str, str]:
-    """What both sides were diagnosed with, in words that fit a column."""
+    """Returns the diagnoses of both sides, shortened to fit a column."""
     return (
         one_line(change.lhs or NOT_MEASURED, STATUS_WIDTH),
         one_line(change.rhs or NOT_MEASURED, STATUS_WIDTH),

@@ -1,4 +1,4 @@
-"""A comparison as text: legend, verdict, why, then only what moved or matters, then what to do."""
+"""A comparison as text: legend, verdict, why, what changed or matters, and what to do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_DIFFERENCES = 40
 _INDENT = "  "
 _CELL_WIDTH = 20
 _DELTA_WIDTH = 34
-_INTERVAL = "95% interval of it"
+_INTERVAL = "95% CI"
 _MAX_CHARS = 1000
 _COLOURS = {
     Status.IMPROVEMENT: "32",
@@ -25,11 +25,11 @@ _COLOURS = {
     Status.MIXED: "33",
     Status.INCONCLUSIVE: "33",
 }
-"""Green, red, yellow, as a terminal numbers them."""
+"""Green, red and yellow, as ANSI colour numbers."""
 
 
 def comparison_text(comparison: Comparison, colour: bool = False) -> str:
-    """The whole report, at most `WIDTH` columns wide; `colour` is for a terminal alone."""
+    """Returns the whole report, at most `WIDTH` columns wide; `colour` is for terminals only."""
     verdict = comparison.verdict
     gate = notes.gate(comparison)
     listed = list(rows(comparison))
@@ -80,7 +80,8 @@ def _code(comparison: Comparison) -> list[str]:
 
 
 def _table(listed: Sequence[ChangeLine]) -> list[str]:
-    """One line a row; intervals stand beside their rows, or below where there is no room."""
+    """Returns one line per row; intervals stand beside their rows, or below where there is no
+    room."""
     if not listed:
         return []
     cells = [("", "A", "B", "Delta"), *map(_cells, listed)]
@@ -101,7 +102,7 @@ def _table(listed: Sequence[ChangeLine]) -> list[str]:
 
 
 def _cells(row: ChangeLine) -> tuple[str, str, str, str]:
-    """As wide as a hundred columns allow; only absurd numbers are cut."""
+    """Returns the cells of a row; only extremely long numbers are cut."""
     lhs, rhs = one_line(row.lhs, _CELL_WIDTH), one_line(row.rhs, _CELL_WIDTH)
     label = shorten(printable(row.label), _CELL_WIDTH)
     return label, lhs, rhs, one_line(row.delta, _DELTA_WIDTH)

@@ -1,4 +1,5 @@
-"""What every form of a comparison says besides its table: noise, gate, and what differs."""
+"""What every form of a comparison says besides its table: noise, gate, and differences of the
+runs."""
 
 from __future__ import annotations
 
@@ -19,19 +20,19 @@ SIGNIFICANCE = f"{SIGNIFICANT} shown by the runs: p < 0.05, corrected for all th
 
 
 def legend(name: str, runs: tuple[str, ...]) -> str:
-    """A side by its name, and of several runs how many and which."""
+    """Returns a side's name, and with several runs how many and which."""
     shown = one_line(name, NAME_WIDTH)
     return shown if len(runs) < 2 else f"{shown} ({count(len(runs), 'run')})"
 
 
 def diagnosis(change: DiagnosisChange) -> str:
-    """A's diagnosis and B's."""
+    """Returns the diagnoses of A and B in words."""
     lhs, rhs = statuses(change)
     return f"{lhs} -> {rhs}" + (" (unchanged)" if change.changed is False else "")
 
 
 def noise(comparison: Comparison) -> str:
-    """How far chance alone moves such runs, and how that is known."""
+    """Returns how much such runs vary by chance, and how that is known."""
     verdict = comparison.verdict
     if verdict.allowance_from != "runs":
         return f"{_one_run_each(comparison)}."
@@ -47,7 +48,7 @@ def noise(comparison: Comparison) -> str:
 
 
 def _one_run_each(comparison: Comparison) -> str:
-    """The noise that is assumed, where one run per side shows none, and what widened it."""
+    """Returns the assumed noise for one run per side, and what widened it."""
     verdict = comparison.verdict
     known = "one run per side"
     if _has_intervals(comparison):
@@ -74,7 +75,7 @@ def _p(p: float) -> str:
 
 
 def gate(comparison: Comparison) -> str | None:
-    """Whether the gate let it pass; `None` without one."""
+    """Returns whether the comparison passed its gate; `None` without one."""
     if comparison.gate is None:
         return None
     words = " or ".join(comparison.gate.fail_on)
@@ -90,12 +91,12 @@ def gate(comparison: Comparison) -> str | None:
 
 
 def significance(listed: Sequence[ChangeLine]) -> str | None:
-    """What the mark means, where a row has it."""
+    """Returns what the significance mark means; `None` where no line has it."""
     return SIGNIFICANCE if any(row.delta.endswith(SIGNIFICANT) for row in listed) else None
 
 
 def observations(comparison: Comparison) -> Iterator[str]:
-    """What the table does not show: work that moved, ranks that changed."""
+    """Yields what the table does not show: work that moved, ranks that changed."""
     moved = moved_words(comparison.moved)
     if moved:
         yield moved
@@ -103,7 +104,7 @@ def observations(comparison: Comparison) -> Iterator[str]:
 
 
 def different(comparison: Comparison) -> Iterator[str]:
-    """What is different about the runs themselves, a line each."""
+    """Yields the differences between the runs themselves, one line each."""
     yield from comparison.warnings
     lineage = comparison.lineage
     if lineage is None:
@@ -122,12 +123,12 @@ def different(comparison: Comparison) -> Iterator[str]:
 
 
 def _same(lineage: LineageComparison, is_warned: bool) -> Iterator[str]:
-    """What neither side has on record, and what both have where nothing else was to tell."""
+    """Yields what neither side recorded, and what is the same on both where nothing differs."""
     known = [group for group in lineage.same if group in RECORDED]
     either = [group for group, sides in lineage.not_recorded.items() if len(sides) == 2]
     one_sided = len(either) < len(lineage.not_recorded)
     if known and not is_warned and not lineage.differences and not one_sided:
-        yield f"Nothing that is on record; the same in both: {', '.join(known)}."
+        yield f"No recorded differences; the same in both: {', '.join(known)}."
     if either and len(either) < len(RECORDED):
         yield f"Not recorded in either: {', '.join(either)}."
 
@@ -137,7 +138,7 @@ def _text(value: object) -> str:
 
 
 def _told_apart(lhs: str, rhs: str) -> tuple[str, str]:
-    """Two values cut to a width; what long ones begin with alike is left out of both."""
+    """Returns two values cut to a width, without the beginning that long ones share."""
     if max(len(lhs), len(rhs)) > VALUE_WIDTH:
         words = zip(lhs.split(" "), rhs.split(" "), strict=False)
         alike = takewhile(lambda pair: pair[0] == pair[1], words)

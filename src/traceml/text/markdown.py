@@ -1,4 +1,4 @@
-"""A comparison as a pull-request comment: the verdict first, the details folded away."""
+"""A comparison as a pull-request comment: the verdict first, the details collapsed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from traceml.text import comparison_notes as notes
 from traceml.text.changes import ChangeLine, rows
 
 MAX_BYTES = 60_000
-"""GitHub takes 65,536 characters in a comment, and a workflow adds some of its own."""
+"""GitHub accepts 65,536 characters in a comment, and a workflow adds some of its own."""
 MAX_LINES = 200
 _MAX_CHARS = 300
 _SHORTENED = "Details have no room here; they are in the files that the comparison wrote."
@@ -27,11 +27,11 @@ _SIGNS = {
     Status.INCONCLUSIVE: "🟡",
 }
 _MEANINGFUL = re.compile(r"[\\`*_\[\]<>#|~&@]|:(?=//)|(?<=www)\.")
-"""What starts markup, a mention, a reference or a link."""
+"""Characters that start markup, a mention, a reference or a link."""
 
 
 class Extent(IntEnum):
-    """How much of a comparison is told."""
+    """How much of a comparison is included."""
 
     VERDICT = 0
     HEAD = 1
@@ -43,7 +43,7 @@ _SHORTER = (Extent.NUMBERS, Extent.HEAD, Extent.VERDICT)
 
 
 def comparison_markdown(comparison: Comparison, extent: Extent = Extent.ALL) -> str:
-    """The comment on one comparison; nothing a run is called can format it."""
+    """Returns the comment on one comparison; names from a run cannot format it."""
     lines = [*_head(comparison, extent)]
     if extent >= Extent.NUMBERS:
         lines += _numbers(comparison)
@@ -56,9 +56,9 @@ def comparison_markdown(comparison: Comparison, extent: Extent = Extent.ALL) -> 
 
 
 def all_markdown(comparisons: Sequence[Comparison]) -> str:
-    """One comment for all comparisons, below what a comment may hold.
+    """Returns one comment on all comparisons, within the size of a comment.
 
-    Where that is little, the last ones lose their details first; every verdict stays.
+    Where that is too small, the last ones lose their details first; every verdict stays.
     """
     parts = [comparison_markdown(comparison) for comparison in comparisons]
     shorter = ((extent, place) for extent in _SHORTER for place in reversed(range(len(parts))))
@@ -77,7 +77,7 @@ def _size(parts: Sequence[str]) -> int:
 
 
 def _head(comparison: Comparison, extent: Extent) -> Iterator[str]:
-    """The verdict, and what supports it."""
+    """Yields the verdict, and what supports it."""
     verdict, gate = comparison.verdict, notes.gate(comparison)
     yield f"### {_SIGNS[Status(verdict.status)]} TraceML: {verdict.status}"
     if extent == Extent.VERDICT:
@@ -105,7 +105,7 @@ def _numbers(comparison: Comparison) -> Iterator[str]:
 
 
 def escaped(text: str, limit: int = _MAX_CHARS) -> str:
-    """Text as it is: no markup, no mention, no link, on one line."""
+    """Returns text without markup, mentions or links, on one line."""
     return _MEANINGFUL.sub(lambda found: f"&#{ord(found[0])};", one_line(text, limit))
 
 

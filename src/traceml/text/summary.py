@@ -33,12 +33,12 @@ _RANK_COLUMNS = {
     "comm.": "communication",
     "rest": "residual",
 }
-"""Of the parts of a step; those that no rank has are left out."""
+"""The parts of a step in the table of ranks; those that no rank has are left out."""
 _RANK_CELL, _RANKS_WIDTH = 11, 72
 
 
 def summary_text(summary: Summary) -> str:
-    """The whole summary, ending in a newline."""
+    """Returns the whole summary, ending in a newline."""
     blocks = (
         _heading(summary),
         _verdict(summary),
@@ -56,7 +56,7 @@ def summary_text(summary: Summary) -> str:
 
 
 def _labelled(label: str, text: str) -> list[str]:
-    """A label and its text, wrapped beside it."""
+    """Returns a label and its text, wrapped beside it."""
     return textwrap.wrap(
         one_line(text),
         WIDTH,
@@ -104,7 +104,7 @@ def _verdict(summary: Summary) -> list[str]:
 
 
 def _compute_causes(summary: Summary) -> list[Issue]:
-    """Why compute takes the time, where that is the verdict: half of the answer is there."""
+    """Returns why compute takes the time, where that is the verdict."""
     if summary.step_time is None or summary.primary_diagnosis.kind != Kind.COMPUTE_BOUND.value:
         return []
     return [issue for issue in summary.step_time.issues if issue.kind in COMPUTE_CAUSES]
@@ -143,7 +143,7 @@ def _step_time(summary: Summary) -> list[str]:
 
 
 def _guilty(primary: PrimaryDiagnosis, section: SectionSummary) -> str | None:
-    """The phase that the verdict is about."""
+    """Returns the phase that the verdict is about."""
     found = section.diagnosis
     return found.phase if found is not None and found.kind == primary.kind else None
 
@@ -175,7 +175,7 @@ def _ranks(section: SectionSummary | None) -> list[str]:
 
 
 def _machine(summary: Summary) -> list[str]:
-    """One line each for memory, system and processes, of what was measured."""
+    """Returns one line each for memory, system and processes, with what was measured."""
     lines: list[str] = []
     for label, text in (
         ("Memory", _memory(summary.step_memory)),
@@ -244,7 +244,7 @@ def _system(section: SectionSummary | None) -> str:
 
 
 def _gpu_use(used: str, found: Mapping[str, float | None]) -> str:
-    """How long the GPU had work, and what it did with it."""
+    """Returns how long the GPU had work, and what it did with it."""
     parts = [
         f"{words} {percent(value)}"
         for key, words in _COUNTERS.items()
@@ -310,7 +310,7 @@ def _listed(things: Sequence[str]) -> list[str]:
 
 
 def _also(summary: Summary) -> list[str]:
-    """The other findings: warnings of every section, and what else was said of the step.
+    """Returns the other findings: warnings of every section, and remarks about the step.
 
     What ended the run or will end it comes first, then the more severe.
     """
@@ -336,7 +336,7 @@ def _reading_order(issue: Issue) -> tuple[int, int]:
 
 
 def _traceback(summary: Summary) -> list[str]:
-    """The last lines of what Python printed; the whole of it is in `final_summary.json`."""
+    """Returns the last lines of the traceback; the whole of it is in `final_summary.json`."""
     found = None if summary.failure is None else summary.failure.traceback
     if not found:
         return []
@@ -349,7 +349,7 @@ def _traceback(summary: Summary) -> list[str]:
 
 
 def _as_printed(line: str) -> str:
-    """A line with its indentation, no wider than the page and unable to move a cursor."""
+    """Returns a line with its indentation, cut to the width and without control characters."""
     return shorten(printable(line.expandtabs(4)), WIDTH - 4)
 
 
@@ -359,7 +359,7 @@ def _finding(issue: Issue) -> str:
 
 
 def _tracer(summary: Summary) -> list[str]:
-    """What the tracer could not do; nothing where it could do everything."""
+    """Returns what the tracer could not do; empty where it did everything."""
     tracer = summary.tracer
     if tracer is None:
         return []

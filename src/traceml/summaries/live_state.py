@@ -1,4 +1,4 @@
-"""Tells of a run that goes on as a summary tells of one that is over: of its last steps."""
+"""Describes the last steps of a run in progress in the form of a final summary."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from traceml.facts.recent_window import RecentFacts
 from traceml.model.finding import Section
 from traceml.store.records import RunRecords
 from traceml.summaries import sections
-from traceml.summaries.build import Told, finding_of_failure, put_together
+from traceml.summaries.build import SummaryFindings, assemble, finding_of_failure
 from traceml.summaries.live_record import LiveChange, LiveIssue, LiveState
 from traceml.summaries.record import Issue, Summary
 from traceml.summaries.tables import number
@@ -24,7 +24,8 @@ from traceml.summaries.tables import number
 def live_state(
     diagnosis: LiveDiagnosis, recent: RecentFacts, records: RunRecords, unix_s: float, version: str
 ) -> LiveState:
-    """Everything that is shown: the findings as they are kept steady, the numbers as they are."""
+    """Returns everything that live views show: the findings without flicker, and the current
+    numbers."""
     shown = {
         section: live.findings for section, live in diagnosis.sections.items() if live.findings
     }
@@ -37,7 +38,7 @@ def live_state(
 
 
 def live_change(live: LiveFinding, window: Facts, unix_s: float) -> LiveChange:
-    """A change as the file lists it."""
+    """Returns a change of the leading finding, as `live.jsonl` lists it."""
     finding = live.finding
     return LiveChange(
         unix_s=unix_s,
@@ -59,27 +60,27 @@ def _summary(
     unix_s: float,
     version: str,
 ) -> Summary:
-    """The last steps as a final summary would tell them; where nothing is steady yet, nothing."""
+    """Returns the last steps as a summary; without findings until they are stable."""
     facts = _so_far(recent.whole)
     found = {section: tuple(live.finding for live in shown.get(section, ())) for section in Section}
     issues = {section: tuple(map(_issue, shown.get(section, ()))) for section in Section}
     if not found[Section.STEP_TIME]:
         early = too_early(facts)
         found[Section.STEP_TIME], issues[Section.STEP_TIME] = (early,), (sections.issue(early),)
-    told = Told(
+    told = SummaryFindings(
         facts=facts,
         primary=primary(found),
         issues=issues,
         ended_by=finding_of_failure(facts, found[Section.STABILITY]),
         what_if=predict(recent.now, found[Section.STEP_TIME]),
     )
-    summary = put_together(records, told, unix_s, version)
+    summary = assemble(records, told, unix_s, version)
     lasted_s = max(0.0, unix_s - records.manifest.started_unix_s)
     return structs.replace(summary, duration_s=number(lasted_s))
 
 
 def _so_far(window: Facts) -> Facts:
-    """The last steps, which know how many were taken before them."""
+    """Returns the window's facts with the number of steps taken since the run began."""
     taken = max(window.window.steps_taken, window.window.last_step or 0)
     return replace(window, window=replace(window.window, steps_taken=taken))
 
