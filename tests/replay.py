@@ -15,7 +15,7 @@ from traceml.diagnose.live_findings import LiveDiagnosis, LiveFinding, update
 from traceml.facts.recent_window import RecentFacts, gather_recent
 from traceml.model import layout
 from traceml.model.finding import Section
-from traceml.store.recent import Recent
+from traceml.store.recent_steps import RecentSteps
 from traceml.store.records import RankRecords, RunRecords
 from traceml.store.rings import Head
 
@@ -61,7 +61,7 @@ class Look:
 def replay(run: RunRecords, late: int = 0) -> Iterator[Look]:
     """Look at a run once a second from its first step to its last."""
     rings = [ReplayedRing(rank, late) for rank in run.ranks]
-    buffer, shown = Recent(run.manifest), LiveDiagnosis()
+    buffer, shown = RecentSteps(run.manifest), LiveDiagnosis()
     began_ns = min(rank.rank.unix_ns for rank in run.ranks)
     ended_ns = max(int(ring._end_ns[-1]) for ring in rings)
     samples = list(run.samples)
@@ -71,7 +71,7 @@ def replay(run: RunRecords, late: int = 0) -> Iterator[Look]:
             if ring.written():
                 buffer.follow(ring, is_last=False)  # type: ignore[arg-type]
         while samples and samples[0].unix_s * 1e9 <= unix_ns:
-            buffer.sample(samples.pop(0))
+            buffer.add_sample(samples.pop(0))
         records = buffer.window()
         if records is None:
             continue

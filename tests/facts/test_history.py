@@ -23,9 +23,9 @@ from traceml.facts.loss_values import LossScale
 from traceml.model.layout import NOT_MEASURED, StepFlag
 from traceml.model.phase import Phase
 from traceml.store.buckets import Grid
-from traceml.store.metrics import Logged
+from traceml.store.metric_follower import Logged
 from traceml.store.records import RunRecords
-from traceml.store.sampled import GPU, HOST, PROCESS, SampleTable
+from traceml.store.sample_follower import GPU, HOST, PROCESS, SampleTable
 
 
 def history_of(run: RunRecords, most: int = 16) -> StepHistory:

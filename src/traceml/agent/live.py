@@ -19,9 +19,9 @@ from traceml.model.finding import Finding, Section
 from traceml.model.run import Manifest
 from traceml.model.sample import Sample
 from traceml.model.stack_sample import StackBurst
-from traceml.store.live import LiveFiles
+from traceml.store.live_files import LiveFiles
 from traceml.store.logged import earlier_params
-from traceml.store.recent import Recent
+from traceml.store.recent_steps import RecentSteps
 from traceml.store.rings import RingReader
 from traceml.summaries.live_state import live_change, live_state
 
@@ -35,8 +35,8 @@ class Live:
     """The live findings of one node's ranks; no step is read back from disk for them."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
-        self._recent = Recent(manifest)
-        self._recent.hear(earlier_params(folder))  # an agent before us has heard them
+        self._recent = RecentSteps(manifest)
+        self._recent.add_messages(earlier_params(folder))  # an agent before us has heard them
         self._files = LiveFiles(folder)
         self._shown = LiveDiagnosis()
         self._last_spent_s = 0.0
@@ -50,19 +50,19 @@ class Live:
 
     def sample(self, sample: Sample) -> None:
         """Take a sample of the machine."""
-        self._recent.sample(sample)
+        self._recent.add_sample(sample)
 
     def take_stacks(self, burst: StackBurst) -> None:
         """Take a look at a training thread's stack."""
-        self._recent.take_stacks(burst)
+        self._recent.add_stacks(burst)
 
     def hear(self, messages: Sequence[bytes]) -> None:
         """Take what the ranks say of themselves, their parameters and their loss."""
-        self._recent.hear(messages)
+        self._recent.add_messages(messages)
 
     def see(self, seen: AgentSaw) -> None:
         """Take what went wrong as seen from outside; a change of it is looked at without steps."""
-        self._recent.see(seen)
+        self._recent.add_failures(seen)
 
     def look(self) -> None:
         """Diagnose the last steps, if there is news and the last looks were cheap enough.

@@ -9,7 +9,7 @@ from traceml.figures.page import RunState
 from traceml.model.errors import RunNotFound, TraceMLError
 from traceml.model.run import Ending, Manifest
 from traceml.store import folder as folders
-from traceml.store.live import STATE
+from traceml.store.live_files import STATE
 from traceml.store.regular_files import read_regular, stat_regular
 from traceml.summaries.live_record import read_live
 from traceml.summaries.read import read_summary

@@ -20,7 +20,7 @@ from traceml.figures.comparison_page import comparison_page as draw_comparison
 from traceml.figures.page import ComparisonPage, Figure, RunPage
 from traceml.figures.run_page import run_page, step_figures
 from traceml.figures.standing import RunStanding
-from traceml.store.follow import RunFollower
+from traceml.store.run_follower import RunFollower
 
 
 class RunWatch:

@@ -17,8 +17,8 @@ from traceml.facts.sums import Sums
 from traceml.facts.times import part_means
 from traceml.model.phase import Phase
 from traceml.store.buckets import CLOCKS, PEAKS, SUMMED, RankBuckets
-from traceml.store.metrics import Logged
-from traceml.store.sampled import GPU, HOST, PROCESS, SampleTable
+from traceml.store.metric_follower import Logged
+from traceml.store.sample_follower import GPU, HOST, PROCESS, SampleTable
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -12,7 +12,7 @@ from traceml.facts.gather import gather
 from traceml.facts.series import find_slowdown
 from traceml.facts.step_table import Floats, Ints, StepTable
 from traceml.model.phase import Phase
-from traceml.store.recent import WINDOW_STEPS, only
+from traceml.store.recent_steps import WINDOW_STEPS, select_steps
 from traceml.store.records import RunRecords
 
 MAX_WARMUP_STEPS = WINDOW_STEPS // 10  # the tenth of a full window, from its first seconds on
@@ -51,7 +51,7 @@ def gather_recent(records: RunRecords) -> RecentFacts:
         window.step_table.numbers, numbers
     )  # the GPU's clock did not run: they stay
     kept = np.concatenate([chosen, untimed[untimed > chosen[0]]])
-    return RecentFacts(window, gather(only(records, kept - 1), 0))
+    return RecentFacts(window, gather(select_steps(records, kept - 1), 0))
 
 
 def since_step(table: StepTable, phase: Phase | None, ranks: Collection[int]) -> int:

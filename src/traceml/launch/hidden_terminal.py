@@ -19,7 +19,7 @@ from threading import Event, Lock, Thread
 
 from traceml.launch.mode import in_foreground
 from traceml.launch.output import LAST_OUTPUT_S, KeptOutput
-from traceml.store.append import write_whole
+from traceml.store.line_files import write_whole
 
 _INPUT_MODES, _OUTPUT_MODES, _LOCAL_MODES, _CHARACTERS = 0, 1, 3, 6
 _KEYBOARD = 0

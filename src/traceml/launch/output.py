@@ -17,8 +17,8 @@ from pathlib import Path
 from threading import Lock, Thread
 
 from traceml.launch.say import say
-from traceml.store.append import write_whole
 from traceml.store.folder import EARLIER_OUTPUT, OUTPUT
+from traceml.store.line_files import write_whole
 
 LAST_OUTPUT_S = 0.5
 """How long a grandchild that keeps the stream open may hold up the end; a silent one and a

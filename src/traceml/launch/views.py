@@ -20,8 +20,8 @@ from traceml.launch.hidden_terminal import OutputBehindView
 from traceml.launch.mode import in_foreground
 from traceml.launch.output import KeptOutput
 from traceml.launch.say import hold_back, say, speak_again
-from traceml.store.append import write_whole
-from traceml.store.output import FollowedOutput
+from traceml.store.line_files import write_whole
+from traceml.store.output_follower import OutputFollower
 
 LEAVING_S = 3.0
 """How long a view may take to leave when it is told to."""
@@ -183,8 +183,8 @@ class TerminalView:
         _wait(self._process, LEAVING_S if self._has_drawn() else 0.0)
         self._restore()
         with suppress(OSError):
-            printed = FollowedOutput(self._folder)
-            printed.look()
+            printed = OutputFollower(self._folder)
+            printed.refresh()
             lines = (printed.lines or ())[-LAST_LINES:]
             write_whole(_OUTPUT, "".join(f"{line}\n" for line in lines).encode())
         self.output.let_out()

@@ -1,7 +1,7 @@
-"""Follows a run folder as the agent writes it: what views look at, read bit by bit.
+"""Follows a run folder while the agent writes it, for live views.
 
-Only files are read, never a ring: the agent drains those twice a second, and nobody waits for a
-reader. A look costs in proportion to what is new.
+Only files are read, never a ring: the agent drains the rings twice a second, and no reader delays
+it. A refresh costs in proportion to what is new.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from traceml.model.rank import Rank
 from traceml.model.run import Manifest
 from traceml.store import folder as folders
 from traceml.store.buckets import Buckets, Grid, RankBuckets, together
-from traceml.store.followed import FollowedProcess, SegmentGone
-from traceml.store.lives import lives_by_rank
-from traceml.store.metrics import FollowedMetrics, Logged
-from traceml.store.output import FollowedOutput
-from traceml.store.sampled import FollowedSamples, SampleTable
+from traceml.store.metric_follower import Logged, MetricFollower
+from traceml.store.output_follower import OutputFollower
+from traceml.store.process_follower import ProcessFollower, SegmentGone
+from traceml.store.restarted_ranks import restarts_by_rank
+from traceml.store.sample_follower import SampleFollower, SampleTable
 
 T = TypeVar("T")
 
 MAX_BUCKETS = 1024
 MAX_CELLS = 1 << 16
-"""Buckets of all ranks together: beyond 64 ranks each has fewer."""
+"""Buckets of all ranks together: with more than 64 ranks each has fewer."""
 MIN_BUCKETS = 64
 ATTEMPTS = 5
-"""A segment is folded once in thousands of steps: twice in a row is chance enough."""
+"""A segment is merged into blocks once in thousands of steps, so a second time in a row is rare."""
 READERS = 2
 MANY_STEPS = 1 << 16
-"""New steps that are worth threads; numpy lets them run side by side."""
+"""From so many new steps on, threads are used; numpy runs them in parallel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class _Lane:
     """One rank: its processes one after another."""
 
     number: int
-    lives: Sequence[FollowedProcess]
+    lives: Sequence[ProcessFollower]
 
     @property
     def rank(self) -> Rank:
@@ -50,17 +50,17 @@ class _Lane:
 
     @property
     def written(self) -> int:
-        """How many steps it has at most."""
+        """Returns an upper limit for the number of its steps."""
         first = self.lives[0].first_number
         return first + sum(life.written for life in self.lives)
 
     @property
     def unread(self) -> int:
-        """About how many steps are new."""
+        """Returns about how many steps are new."""
         return sum(life.unread for life in self.lives)
 
     def read(self, grid: Grid) -> list[str]:
-        """Take what is new in each life; what could not be read, in words for people."""
+        """Reads what is new in each process; returns what could not be read, in words."""
         notes = []
         base = self.lives[0].first_number
         for life in self.lives:
@@ -73,7 +73,7 @@ class _Lane:
 
 
 class RunFollower:
-    """A run, as far as it is on disk; `refresh` takes what is new."""
+    """A run as far as it is on disk; `refresh` reads what is new."""
 
     def __init__(self, folder: Path) -> None:
         """Raises RunNotFound, and UnreadableRecords where its manifest is damaged."""
@@ -83,25 +83,25 @@ class RunFollower:
 
     def _begin(self) -> None:
         self._grid = Grid(0, 1, MAX_BUCKETS)
-        self._processes: dict[str, FollowedProcess] = {}
-        self._logs: dict[str, FollowedMetrics] = {}
-        self._samples = FollowedSamples(self._folder)
-        self._output = FollowedOutput(self._folder)
+        self._processes: dict[str, ProcessFollower] = {}
+        self._logs: dict[str, MetricFollower] = {}
+        self._samples = SampleFollower(self._folder)
+        self._output = OutputFollower(self._folder)
         self._lanes: Sequence[_Lane] = ()
         self.notes: tuple[str, ...] = ()
         """What could not be read."""
 
     def refresh(self) -> None:
-        """Take what is new; raises RunNotFound where the run was deleted."""
+        """Reads what is new; raises RunNotFound where the run was deleted."""
         manifest = self._manifest()
         if manifest != self.manifest:  # another run has its name now
             self.manifest = manifest
             self._begin()
         self._persist(self._read_steps)
-        self._samples.look()
-        self._output.look()
+        self._samples.refresh()
+        self._output.refresh()
         for log in self._logs.values():
-            log.look()
+            log.refresh()
 
     def _manifest(self) -> Manifest:
         try:
@@ -116,7 +116,7 @@ class RunFollower:
         )
 
     def _persist(self, look: Callable[[], T]) -> T:
-        """Look again where a segment was folded meanwhile; raises RunNotFound."""
+        """Repeats the call where a segment was merged meanwhile; raises RunNotFound."""
         for _ in range(ATTEMPTS):
             try:
                 return look()
@@ -135,12 +135,12 @@ class RunFollower:
             if not stem.startswith("rank-"):
                 continue
             if ending == "messages" and stem not in self._logs:
-                self._logs[stem] = FollowedMetrics(self._folder / name)
+                self._logs[stem] = MetricFollower(self._folder / name)
             number, _, kind = ending.partition(".")
             if kind == "steps" and number.isdigit():
                 found.setdefault(stem, {})[int(number)] = self._folder / name
         for stem in found.keys() - self._processes.keys():
-            self._processes[stem] = FollowedProcess(self._folder, stem)
+            self._processes[stem] = ProcessFollower(self._folder, stem)
         self._lanes = _lanes(self._with_steps(found))
         self._grid = self._grown()
         if sum(lane.unread for lane in self._lanes) > MANY_STEPS:
@@ -150,7 +150,7 @@ class RunFollower:
             notes = [lane.read(self._grid) for lane in self._lanes]
         self.notes += tuple(note for of_lane in notes for note in of_lane)
 
-    def _with_steps(self, found: dict[str, dict[int, Path]]) -> list[FollowedProcess]:
+    def _with_steps(self, found: dict[str, dict[int, Path]]) -> list[ProcessFollower]:
         trained, notes = [], []
         for stem, process in self._processes.items():
             try:
@@ -162,7 +162,7 @@ class RunFollower:
         return trained
 
     def _grown(self) -> Grid:
-        """The grid on which everything has room."""
+        """Returns a grid that covers every step."""
         buckets, length = self._grid.buckets, self._grid.length
         while buckets > MIN_BUCKETS and buckets * len(self._lanes) > MAX_CELLS:
             buckets //= 2
@@ -172,14 +172,14 @@ class RunFollower:
         return Grid(0, length, buckets)
 
     def ranks(self) -> tuple[RankBuckets, ...]:
-        """The steps of every rank that took any, in order of rank."""
+        """Returns the steps of every rank that took any, by rank."""
         return tuple(
             together(lane.rank, [(life.rank, life.buckets) for life in lane.lives])
             for lane in self._lanes
         )
 
     def ranks_between(self, first_step: int, last_step: int) -> tuple[RankBuckets, ...]:
-        """The same for a range of steps, counted from 1, as finely as they are on disk."""
+        """Returns the same for a range of steps, counted from 1, as finely as they are on disk."""
         first = max(0, first_step - 1)
         if last_step <= first:
             return ()
@@ -203,11 +203,11 @@ class RunFollower:
         return self._samples.table()
 
     def rank_numbers(self) -> dict[int, int]:
-        """The rank of each process that took steps, by pid."""
+        """Returns the rank of each process that took steps, by pid."""
         return {life.rank.pid: lane.number for lane in self._lanes for life in lane.lives}
 
     def metrics(self) -> dict[str, list[Logged]]:
-        """What was logged, by name: the lowest rank's, one life after another."""
+        """Returns the logged metrics by name: those of the lowest rank, restart by restart."""
         found: dict[str, tuple[int, list[Logged]]] = {}
         for rank, log in self._logs_in_order():
             for name, logged in log.metrics.items():
@@ -216,8 +216,9 @@ class RunFollower:
                     lives.append(logged)
         return {name: lives for name, (_, lives) in sorted(found.items())}
 
-    def _logs_in_order(self) -> list[tuple[int, FollowedMetrics]]:
-        """By rank and then by time; a process that took no step has the rank in its file's name."""
+    def _logs_in_order(self) -> list[tuple[int, MetricFollower]]:
+        """Returns the logs by rank and then by time; without steps, the rank is that in the file's
+        name."""
         places = {
             life.stem: (lane.number, place)
             for lane in self._lanes
@@ -235,12 +236,13 @@ class RunFollower:
 
 
 def _rank_in(stem: str) -> int:
-    """The rank that a process had when it began: `rank-<rank>-<pid>`."""
+    """Returns the rank in a file name: `rank-<rank>-<pid>`."""
     number = stem.split("-")[1]
     return int(number) if number.isdigit() else 0
 
 
-def _lanes(processes: list[FollowedProcess]) -> list[_Lane]:
-    """One per rank: restarts one after another, processes side by side numbered on."""
-    found = lives_by_rank(processes, lambda process: process.life)
+def _lanes(processes: list[ProcessFollower]) -> list[_Lane]:
+    """Returns one lane per rank: restarts one after another; parallel processes get further
+    numbers."""
+    found = restarts_by_rank(processes, lambda process: process.life)
     return [_Lane(number, lives) for number, lives in found]

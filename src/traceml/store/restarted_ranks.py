@@ -1,7 +1,7 @@
-"""Which processes are one rank: a job that was started again has the same ranks again, later.
+"""Which processes are one rank: a restarted job has the same ranks again, later.
 
-A script that trains in several processes without telling anybody has several ranks 0 at the same
-time; those are numbered on.
+A script that trains in several processes by itself has several ranks 0 at the same time; they get
+further numbers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from traceml.model.rank import Rank
 T = TypeVar("T")
 
 
-class Life(NamedTuple):
+class ProcessSpan(NamedTuple):
     """One process of a rank, from its first record to its last, on its own monotonic clock."""
 
     rank: Rank
@@ -24,13 +24,13 @@ class Life(NamedTuple):
     ended_ns: int | None
 
 
-def lives_by_rank(
-    processes: Iterable[T], life_of: Callable[[T], Life]
+def restarts_by_rank(
+    processes: Iterable[T], life_of: Callable[[T], ProcessSpan]
 ) -> list[tuple[int, list[T]]]:
-    """Each rank's number and its processes, one after another, in order of the numbers."""
+    """Returns each rank's number and its processes in order of time, by number."""
     lives = [(life_of(process), process) for process in processes]
     lives.sort(key=lambda each: (each[0].rank.rank, each[0].rank.unix_ns, each[0].rank.pid))
-    joined: list[list[tuple[Life, T]]] = []
+    joined: list[list[tuple[ProcessSpan, T]]] = []
     for life, process in lives:
         last = joined[-1][-1][0] if joined else None
         if last is not None and last.rank.rank == life.rank.rank and _follows(last, life):
@@ -46,7 +46,7 @@ def lives_by_rank(
 
 
 def number_ranks(ranks: Sequence[Rank]) -> list[int]:
-    """Each rank's own number, or the next free one where another process has it already."""
+    """Returns each rank's own number, or the next free one where another process has it already."""
     taken: set[int] = set()
     claimed = {rank.rank for rank in ranks}
     numbers = []
@@ -59,8 +59,9 @@ def number_ranks(ranks: Sequence[Rank]) -> list[int]:
     return numbers
 
 
-def _follows(first: Life, second: Life) -> bool:
-    """Whether the second began when the first had ended: the same rank, started again."""
+def _follows(first: ProcessSpan, second: ProcessSpan) -> bool:
+    """Returns whether the second process began after the first had ended: the same rank,
+    restarted."""
     if first.ended_ns is None or second.began_ns is None:
         return False
     began_s = second.rank.unix_s(second.began_ns)

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from processes import small_disk
-from traceml.store.append import append_lines, write_whole
+from traceml.store.line_files import append_lines, write_whole
 
 
 def test_the_whole_lines_that_fit_are_kept(tmp_path):

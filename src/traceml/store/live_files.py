@@ -1,18 +1,18 @@
-"""The live findings on disk: what is shown now, and a line for every change of it."""
+"""The live findings on disk: the current ones, and a line for every change."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from traceml.store.append import append_lines
 from traceml.store.folder import write_atomically
+from traceml.store.line_files import append_lines
 from traceml.store.regular_files import read_regular
 
 STATE = "live.json"
 CHANGES = "live.jsonl"
 MAX_BYTES = 1 << 20
-"""About two thousand changes; after that the older half goes."""
+"""About two thousand changes; beyond it the older half is dropped."""
 
 
 class LiveFiles:
@@ -23,7 +23,7 @@ class LiveFiles:
         self._changes = folder / CHANGES
 
     def append(self, changes: Sequence[bytes]) -> None:
-        """Add a line for each change."""
+        """Appends a line for each change."""
         if not changes:
             return
         size = append_lines(self._changes, b"".join(change + b"\n" for change in changes))
@@ -32,5 +32,5 @@ class LiveFiles:
             write_atomically(self._changes, b"".join(lines[len(lines) // 2 :]))
 
     def write(self, state: bytes) -> None:
-        """Replace what is shown."""
+        """Replaces the current findings."""
         write_atomically(self._state, state)

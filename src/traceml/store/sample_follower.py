@@ -1,4 +1,4 @@
-"""The agent's samples as a table, followed and thinned: at most so many moments however long."""
+"""Follows the agent's samples as a table, thinned to a limited number of moments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from traceml.model.sample import COUNTED, GpuInterval, GpuSample, HostSample, ProcessSample, Sample
 from traceml.store.json_lines import decode_lines
-from traceml.store.lines import FollowedLines
+from traceml.store.line_files import LineFollower
 from traceml.store.samples import FILE_NAME
 
 Floats = npt.NDArray[np.float64]
@@ -26,7 +26,7 @@ PROCESS = tuple(f.name for f in fields(ProcessSample) if f.name not in ("rank", 
 _NO_NUMBERS = ("index", "uuid", "name", "throttle_reasons", "intervals")
 _GPU_SENSORS = tuple(field.name for field in fields(GpuSample) if field.name not in _NO_NUMBERS)
 GPU = (*_GPU_SENSORS, *COUNTED)
-"""What was counted is the mean over the intervals of a sample."""
+"""Counter values are means over the intervals of a sample."""
 
 _host, _process = attrgetter(*HOST), attrgetter(*PROCESS)
 _gpu_sensors = attrgetter(*_GPU_SENSORS)
@@ -35,7 +35,8 @@ _decoder = msgspec.json.Decoder(Sample)
 
 @dataclass(frozen=True, slots=True)
 class SampleTable:
-    """Moments in order; the mean of two samples where there are very many; NaN: not measured."""
+    """Moments in order, each the mean of two samples where there are many; NaN means "not
+    measured"."""
 
     unix_s: Floats
     host: Floats
@@ -46,14 +47,14 @@ class SampleTable:
     """By index: the name, and a table with a column per field of `GPU`."""
 
 
-class FollowedSamples:
-    """The samples of a run, as far as they are on disk; of very many only every second, or fourth …
+class SampleFollower:
+    """The samples of a run as far as they are on disk; of many only every second, fourth and so on.
 
-    Which ones those are depends on their number alone, not on when somebody looked.
+    Which ones are kept depends on their number alone, not on when they were read.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._lines = FollowedLines(folder / FILE_NAME)
+        self._lines = LineFollower(folder / FILE_NAME)
         self._forget()
 
     def _forget(self) -> None:
@@ -63,20 +64,20 @@ class FollowedSamples:
         self._places: dict[tuple[str, int], int] = {}
         self._labels: dict[tuple[str, int], int | str] = {}
 
-    def look(self) -> None:
-        """Take what is new."""
-        lines, is_anew = self._lines.look()
+    def refresh(self) -> None:
+        """Reads what is new."""
+        lines, is_anew = self._lines.read_new()
         if is_anew:
             self._forget()
         while self._seen + len(lines) > _MAX_ROWS * self._stride:
             self._halve()
         for place in range(-self._seen % self._stride, len(lines), self._stride):
             for sample in decode_lines(lines[place : place + 1], _decoder):
-                self._take((self._seen + place) // self._stride, sample)
+                self._add((self._seen + place) // self._stride, sample)
         self._seen += len(lines)
 
     def table(self) -> SampleTable | None:
-        """What was sampled; `None` before the first sample."""
+        """Returns what was sampled; `None` before the first sample."""
         rows = np.flatnonzero(np.isfinite(self._unix_s))
         if not len(rows):
             return None
@@ -95,7 +96,7 @@ class FollowedSamples:
             gpus=found["gpu"],  # type: ignore[arg-type] # theirs are names
         )
 
-    def _take(self, row: int, sample: Sample) -> None:
+    def _add(self, row: int, sample: Sample) -> None:
         self._unix_s[row] = sample.unix_s
         self._values[row, : len(HOST)] = _host(sample.host)
         for process in sample.processes:
@@ -106,7 +107,7 @@ class FollowedSamples:
     def _put(
         self, row: int, who: tuple[str, int], label: int | str, values: Sequence[float | None]
     ) -> None:
-        """The numbers of a process or a GPU; its columns are made where it is new."""
+        """Stores the numbers of a process or a GPU; its columns are created on first use."""
         self._labels[who] = label
         place = self._places.get(who)
         if place is None:
@@ -128,7 +129,7 @@ def _gpu(gpu: GpuSample) -> tuple[float | None, ...]:
 
 
 def _mean(intervals: Sequence[GpuInterval], name: str) -> float | None:
-    """Over the time of the intervals in which it was counted."""
+    """Returns the mean over the intervals in which it was counted, weighted by their length."""
     counted = [
         (each.length_s, share)
         for each in intervals
@@ -139,7 +140,7 @@ def _mean(intervals: Sequence[GpuInterval], name: str) -> float | None:
 
 
 def _in_pairs(values: Floats) -> Floats:
-    """The means of neighbours; a last one without a neighbour stays."""
+    """Returns the means of each two neighbours; an odd last one stays."""
     first = values[::2]
     second = np.full_like(first, np.nan)
     second[: len(values) // 2] = values[1::2]

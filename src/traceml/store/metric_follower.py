@@ -1,4 +1,4 @@
-"""The values that a script logged, followed on disk: every metric's history, step by step."""
+"""Follows the metrics that a script logs: every metric's history, step by step."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import msgspec
 from msgspec import Meta
 
 from traceml.store.json_lines import MAX_INTEGER, decode_lines
-from traceml.store.lines import FollowedLines
+from traceml.store.line_files import LineFollower
 
 
 @dataclass(slots=True)
 class Logged:
-    """One metric of one process, in the order in which it came."""
+    """One metric of one process, in the order of logging."""
 
     steps: array[int] = field(default_factory=lambda: array("q"))
     values: array[float] = field(default_factory=lambda: array("d"))
@@ -32,16 +32,16 @@ class _Message(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Message)
 
 
-class FollowedMetrics:
+class MetricFollower:
     """The metrics of one process."""
 
     def __init__(self, path: Path) -> None:
-        self._lines = FollowedLines(path)
+        self._lines = LineFollower(path)
         self.metrics: dict[str, Logged] = {}
 
-    def look(self) -> None:
-        """Take what is new; a file that was thinned is read again."""
-        lines, is_anew = self._lines.look()
+    def refresh(self) -> None:
+        """Reads what is new; a file that was thinned is read again."""
+        lines, is_anew = self._lines.read_new()
         if is_anew:
             self.metrics = {}
         for message in _decoded(lines):
@@ -61,7 +61,7 @@ def _decoded(lines: Iterable[bytes]) -> Iterator[_Message]:
 
 
 def _number(value: float | str | None) -> float | None:
-    """As a number; one that JSON has no word for was written as text."""
+    """Returns a number; one that JSON cannot express was written as text."""
     try:
         return None if value is None else float(value)
     except ValueError:

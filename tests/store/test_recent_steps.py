@@ -15,8 +15,8 @@ from traceml.facts.step_table import complete_steps, step_table
 from traceml.model.failure import NOTHING_SEEN, AgentSaw, Doing, Stall, Standing
 from traceml.model.layout import StepFlag
 from traceml.model.run import Manifest
-from traceml.store import recent
-from traceml.store.recent import Recent, only
+from traceml.store import recent_steps
+from traceml.store.recent_steps import RecentSteps, select_steps
 from traceml.store.records import RunRecords
 from traceml.store.rings import RingReader
 
@@ -24,11 +24,11 @@ from .conftest import SECOND_NS
 
 
 @pytest.fixture
-def last() -> Recent:
-    return Recent(Manifest(run_name="run", started_unix_s=0.0))
+def last() -> RecentSteps:
+    return RecentSteps(Manifest(run_name="run", started_unix_s=0.0))
 
 
-def follow(last: Recent, path: Path, is_last: bool = False) -> None:
+def follow(last: RecentSteps, path: Path, is_last: bool = False) -> None:
     with RingReader(path) as ring:
         last.follow(ring, is_last)
 
@@ -79,7 +79,7 @@ def test_very_fast_steps_are_no_more_than_can_be_looked_at(last, tracer):
     made = tracer(steps=4096)
     made.step(3000)
     follow(last, made.path)
-    assert numbers(last.window()) == {0: [3001 - recent.MAX_STEPS, 3000]}
+    assert numbers(last.window()) == {0: [3001 - recent_steps.MAX_STEPS, 3000]}
 
 
 def test_steps_have_the_numbers_of_the_run_though_some_were_aborted(last, tracer):
@@ -188,10 +188,10 @@ def test_the_last_samples_come_along_under_the_ranks_final_numbers(last, tracer)
         follow(last, made.path)
     for sample in make_samples(ranks=2, seconds=100):
         claimed = tuple(replace(process, rank=0) for process in sample.processes)
-        last.sample(replace(sample, processes=claimed))
+        last.add_sample(replace(sample, processes=claimed))
     window = last.window()
     assert window is not None
-    assert len(window.samples) == recent.MAX_SAMPLES
+    assert len(window.samples) == recent_steps.MAX_SAMPLES
     assert [process.rank for process in window.samples[-1].processes] == [0, 1]
 
 
@@ -201,10 +201,11 @@ def test_what_goes_wrong_is_news_for_a_few_windows_though_no_step_comes(last, tr
     follow(last, made.path)
     assert last.window().seen == NOTHING_SEEN
     seen = AgentSaw(stalls=(Stall(1.0, 2.0, 0.1, (Standing(5, 100, Doing.CODE, 10),)),))
-    last.see(seen)
-    windows = [last.window() for _ in range(recent.NEWS_LOOKS)]
-    assert [window.seen.stalls[0].ranks[0].rank for window in windows] == [0] * recent.NEWS_LOOKS
-    last.see(seen)
+    last.add_failures(seen)
+    expected = recent_steps.NEWS_LOOKS
+    windows = [last.window() for _ in range(expected)]
+    assert [window.seen.stalls[0].ranks[0].rank for window in windows] == [0] * expected
+    last.add_failures(seen)
     assert last.window() is None
 
 
@@ -217,7 +218,7 @@ def test_what_ranks_say_comes_along_as_far_as_it_is_of_this_start(last, tracer):
     made.metrics(10, loss=0.5, lr=0.1)
     with RingReader(made.path) as ring:
         last.follow(ring, is_last=False)
-        last.hear([message for _, message in ring.messages_from(0)])
+        last.add_messages([message for _, message in ring.messages_from(0)])
     window = last.window()
     assert window is not None
     assert [report.message for report in window.reports] == ["bad"]
@@ -227,7 +228,7 @@ def test_what_ranks_say_comes_along_as_far_as_it_is_of_this_start(last, tracer):
 def test_a_part_of_a_run_keeps_its_numbers():
     run = make_run(ranks=2, steps=50)
     run.ranks[1].steps["flags"][3] = StepFlag.ABORTED
-    part = only(run, np.array([10, 11, 20]))
+    part = select_steps(run, np.array([10, 11, 20]))
     for rank in part.ranks:
         assert complete_steps(rank).index.tolist() == [10, 11, 20]
         assert rank.earlier_steps == 10
@@ -236,14 +237,15 @@ def test_a_part_of_a_run_keeps_its_numbers():
 @pytest.mark.parametrize("kind", ["metrics", "losses", "params"])
 def test_names_that_grow_without_end_do_not_grow_the_agent(kind):
     """Twice as many names again take hardly any more memory."""
-    recent = Recent(Manifest("run", 0.0))
+    recent = RecentSteps(Manifest("run", 0.0))
     name = {"metrics": "value", "losses": "loss", "params": "param"}[kind]
     said = "params" if kind == "params" else "metrics"
 
     def log(first: int, end: int) -> None:
         for start in range(first, end, 50):
             values = {f"{name} {n}": float(n) for n in range(start, start + 50)}
-            recent.hear([json.dumps({"kind": said, "step": start, "values": values}).encode()])
+            message = {"kind": said, "step": start, "values": values}
+            recent.add_messages([json.dumps(message).encode()])
             if start % 5000 == 0:  # as a look at the window does
                 recent._metrics()
 

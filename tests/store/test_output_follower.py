@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from traceml.store.output import MAX_COLUMNS, MAX_LINES, TAIL_BYTES, FollowedOutput, shown
+from traceml.store.output_follower import MAX_COLUMNS, MAX_LINES, TAIL_BYTES, OutputFollower, shown
 
 
 @pytest.mark.parametrize(
@@ -47,24 +47,24 @@ def test_a_line_without_end_is_cut() -> None:
 def test_only_the_last_lines_are_read_and_bytes_that_are_no_text_are_replaced(
     tmp_path: Path,
 ) -> None:
-    output = FollowedOutput(tmp_path)
-    output.look()
+    output = OutputFollower(tmp_path)
+    output.refresh()
     assert output.lines is None
     path = tmp_path / "output.log"
     path.write_bytes(b"".join(b"line %d\n" % number for number in range(100_000)) + b"\xff\n")
-    output.look()
+    output.refresh()
     assert output.lines is not None and len(output.lines) == MAX_LINES
     assert output.lines[-2:] == ("line 99999", "\N{REPLACEMENT CHARACTER}")
     with path.open("ab") as file:
         file.write(b"news")
-    output.look()
+    output.refresh()
     assert output.lines[-1] == "news"
 
 
 def test_a_line_whose_beginning_is_too_far_back_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "output.log").write_bytes(b"x" * TAIL_BYTES + b"\nend\n")
-    output = FollowedOutput(tmp_path)
-    output.look()
+    output = OutputFollower(tmp_path)
+    output.refresh()
     assert output.lines == ("end",)
 
 
@@ -76,6 +76,6 @@ def test_a_link_or_a_pipe_in_the_place_of_the_output_is_not_followed(tmp_path: P
     (tmp_path / "b").mkdir()
     os.mkfifo(tmp_path / "b" / "output.log")
     for name in ("a", "b"):
-        followed = FollowedOutput(tmp_path / name)
-        followed.look()
+        followed = OutputFollower(tmp_path / name)
+        followed.refresh()
         assert followed.lines is None

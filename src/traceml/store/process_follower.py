@@ -1,6 +1,6 @@
-"""One process's step records, followed on disk as the agent writes them.
+"""Follows one process's step records on disk while the agent writes them.
 
-What was read is not read again: a look costs in proportion to what is new.
+Nothing is read twice: a refresh costs in proportion to what is new.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from traceml.model import layout
 from traceml.model.rank import Rank
 from traceml.store import versions
 from traceml.store.buckets import Buckets, Grid, Ints
-from traceml.store.lives import Life
 from traceml.store.recordfile import block_files
 from traceml.store.records import BLOCK_DTYPE
 from traceml.store.regular_files import read_regular
+from traceml.store.restarted_ranks import ProcessSpan
 from traceml.store.rings import open_records, parse_head, unreadable
 from traceml.store.step_records import is_incomplete, step_numbers
 
 CHUNK_STEPS = 4096
-"""About a megabyte at a time, so that it is still in a core's cache when it is added up."""
+"""About a megabyte, so that it is still in the CPU's cache when it is summed."""
 
 _HEAD_BYTES = 1 << 16
 _IDENTITY_BYTES = layout.COUNTERS_OFFSET
 
 
 class SegmentGone(Exception):
-    """A segment was folded into blocks between one look and the next: look again."""
+    """A segment was merged into blocks between two reads: read again."""
 
 
 @dataclass(slots=True)
@@ -45,13 +45,13 @@ class _Segment:
     version: int
     head_bytes: int
     first: int
-    """The sequence of its first record."""
+    """The sequence number of its first record."""
     incomplete: int
-    """The records of earlier segments that are no complete steps."""
+    """Records of earlier segments that are no complete steps."""
     read: int = 0
-    """How many of its records were read."""
+    """The number of its records that were read."""
     is_plain: bool = True
-    """Every record so far is a complete step, and none between them is lost."""
+    """Whether every record so far is a complete step and none is missing."""
 
     @property
     def record_bytes(self) -> int:
@@ -59,20 +59,20 @@ class _Segment:
         return versions.STEPS_BY_VERSION[self.version].itemsize
 
     def records(self, descriptor: int) -> int:
-        """How many whole records the file holds."""
+        """Returns how many whole records the file holds."""
         size = os.fstat(descriptor).st_size
         return max(0, size - self.head_bytes) // self.record_bytes
 
     def steps(self, descriptor: int, first: int, count: int) -> npt.NDArray[Any]:
-        """Some of its records."""
+        """Returns some of its records."""
         offset = self.head_bytes + first * self.record_bytes
         return versions.read_steps(
             os.pread(descriptor, count * self.record_bytes, offset), self.version
         )
 
 
-class FollowedProcess:
-    """The steps of one process, as far as they are on disk, in buckets."""
+class ProcessFollower:
+    """The steps of one process in buckets, as far as they are on disk."""
 
     def __init__(self, folder: Path, stem: str) -> None:
         self._folder = folder
@@ -99,7 +99,7 @@ class FollowedProcess:
     # Who it is, and how far it came
 
     def find(self, paths: Mapping[int, Path]) -> bool:
-        """Take note of the segments that there are, by number; whether they hold any step.
+        """Updates the list of segments; returns whether they hold any step.
 
         Raises UnreadableRecords, and SegmentGone.
         """
@@ -142,42 +142,42 @@ class FollowedProcess:
 
     @property
     def rank(self) -> Rank:
-        """Who it is."""
+        """The rank that the process says it is."""
         assert self._rank is not None
         return self._rank
 
     @property
     def first_number(self) -> int:
-        """The number of its first record, from 0; lost ones before it count."""
+        """The number of its first record, from 0; lost records before it count."""
         assert self._first is not None
         return self._first[0] - 1
 
     @property
     def written(self) -> int:
-        """How many records lie between its first and its last one, both counted."""
+        """The number of records from its first to its last one."""
         return self._last[0] - self.first_number
 
     @property
     def unread(self) -> int:
-        """How many of them are new, as far as numbers tell."""
+        """The number of them that are new, by their sequence numbers."""
         return self._last[0] - max(self._sequence, self.first_number)
 
     @property
     def end(self) -> int:
-        """The number of the complete step, in the whole run, that would follow its last."""
+        """The number, in the whole run, of the complete step that would follow its last."""
         assert self._base is not None
         return self._base + max(0, self._sequence - self.first_number) - self._incomplete
 
     @property
-    def life(self) -> Life:
+    def life(self) -> ProcessSpan:
         """From its first record to the last that is on disk."""
         assert self._first is not None
-        return Life(self.rank, self._first[1], self._last[1])
+        return ProcessSpan(self.rank, self._first[1], self._last[1])
 
     # Reading
 
     def read(self, base: int, grid: Grid) -> None:
-        """Add what is new; its first record is complete step `base` of the run, from 0."""
+        """Adds what is new; its first record is complete step `base` of the run, from 0."""
         if base != self._base or self.buckets.grid.buckets != grid.buckets:
             self._forget(grid)
             self._base = base
@@ -201,7 +201,7 @@ class FollowedProcess:
             self._incomplete = int((blocks["steps"] - blocks["complete_steps"]).sum())
 
     def _block_index(self, blocks: npt.NDArray[Any]) -> Ints:
-        """Which complete step of the run each block begins with."""
+        """Returns the number, in the run, of each block's first complete step."""
         assert self._base is not None
         incomplete = blocks["steps"] - blocks["complete_steps"]
         before: Ints = np.cumsum(incomplete) - incomplete
@@ -241,7 +241,8 @@ class FollowedProcess:
     def _numbered(
         self, steps: npt.NDArray[Any], incomplete: int
     ) -> tuple[npt.NDArray[Any], Ints, int]:
-        """The complete ones, which of the run's each is, and how many were not, all told."""
+        """Returns the complete steps, their numbers in the run, and the number of incomplete ones
+        so far."""
         assert self._base is not None
         index = step_numbers(steps, incomplete) + (self._base - self.first_number)
         odd = is_incomplete(steps)
@@ -250,7 +251,7 @@ class FollowedProcess:
         return steps[~odd], index[~odd], incomplete + int(np.count_nonzero(odd))
 
     def add_range(self, into: Buckets) -> None:
-        """Add the steps that lie on a finer grid, from the files."""
+        """Adds the steps that lie on a finer grid, from the files."""
         assert self._base is not None
         oldest = min(self._segments, default=None)
         if oldest is None or self._index_of(oldest) > into.grid.first:
@@ -264,7 +265,7 @@ class FollowedProcess:
                 self._add_part(into, self._segments[number], begin)
 
     def _index_of(self, number: int) -> int:
-        """Which complete step of the run a segment begins with."""
+        """Returns the number, in the run, of a segment's first complete step."""
         assert self._base is not None
         segment = self._segments[number]
         return self._base + segment.first - 1 - self.first_number - segment.incomplete
@@ -284,7 +285,7 @@ class FollowedProcess:
                 into.add_steps(complete, index)
 
     def _blocks(self) -> npt.NDArray[Any]:
-        """The folded steps; those that a segment still holds are left to it."""
+        """Returns the merged steps without those that a segment still holds."""
         files = block_files(self._folder, self.stem)
         for version in sorted(files, reverse=True):
             try:
@@ -314,7 +315,7 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 def _segment(path: Path, descriptor: int) -> _Segment | None:
-    """What a file of step records says of itself; `None` while it holds none."""
+    """Returns a file of step records with its head; `None` while it holds none."""
     content = os.pread(descriptor, _HEAD_BYTES, 0)
     if not content:
         return None
@@ -328,7 +329,7 @@ def _segment(path: Path, descriptor: int) -> _Segment | None:
 
 
 def _record(path: Path, place: int) -> npt.NDArray[Any] | None:
-    """The first (0) or the last (-1) sound record of a file; `None` where it holds none."""
+    """Returns the first (0) or last (-1) sound record of a file; `None` where it holds none."""
     with _opened(path) as descriptor:
         segment = _segment(path, descriptor)
         held = 0 if segment is None else segment.records(descriptor)

@@ -23,48 +23,49 @@ from traceml.model.sample import Sample
 from traceml.model.settings import Settings
 from traceml.model.stack_sample import StackBurst
 from traceml.store import failures, logged
-from traceml.store.lives import number_ranks
 from traceml.store.load import by_final_rank, rank_records
 from traceml.store.records import BLOCK_DTYPE, STEP_DTYPE, Metric, RankRecords, RunRecords
+from traceml.store.restarted_ranks import number_ranks
 from traceml.store.rings import Head, RingReader
 from traceml.store.step_records import incomplete_so_far, is_incomplete, step_numbers
 
 WINDOW_STEPS = 100
 WINDOW_S = 10.0
 MAX_STEPS = 1_000
-"""Faster loops are judged by so many steps, so that a look at eight ranks stays within ten ms."""
+"""Faster loops are judged by so many steps, so that evaluating eight ranks takes less than 10
+ms."""
 MAX_SAMPLES = 60
 MAX_REPORTS = 64
 MAX_LOGGED = MAX_STEPS
 MAX_UNREAD_BYTES = 4 << 20
 MAX_LOGGED_VALUES = 16 * MAX_LOGGED
-"""Losses and gradient norms, however many names they have."""
+"""Losses and gradient norms, whatever the number of their names."""
 MAX_BURSTS = 8
-"""Looks at stacks: more than the first ones lie farther back than a window."""
+"""Bursts of stack samples; earlier ones lie before any window."""
 NEWS_LOOKS = 8
-"""Windows without a new step after something went wrong: a finding is shown when it has lasted, and
-what it contradicts goes when it has not been found for long enough."""
+"""Windows without a new step after a failure: a finding is shown once it has lasted, and one that
+it contradicts disappears once it was not found for long enough."""
 
 Ints = npt.NDArray[np.int64]
 
 
 @dataclass
 class _Tail:
-    """The last records of one process; those of one that was started again are its own alone."""
+    """The last records of one process."""
 
     head: Head
     before: int
     """How many steps the same rank took in earlier processes."""
     steps: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, STEP_DTYPE))
     numbers: Ints = field(default_factory=lambda: np.empty(0, np.int64))
-    """Which complete step of the process each record is, from 0; an incomplete one has the number
-    of the step that follows it."""
+    """The number of each record's complete step in the process, from 0; an incomplete record has
+    the number of the step after it."""
     read: int = 0
-    """The number of the last record taken from the ring."""
+    """The number of the last record that was read from the ring."""
     incomplete: int = 0
 
-    def take(self, new: npt.NDArray[Any]) -> None:
-        """Append what came, and let go of what is too old for any window."""
+    def append(self, new: npt.NDArray[Any]) -> None:
+        """Appends new records, and drops those that are too old for any window."""
         numbers = step_numbers(new, self.incomplete)
         self.read = int(new["sequence"][-1])
         self.incomplete += int(np.count_nonzero(is_incomplete(new)))
@@ -75,7 +76,7 @@ class _Tail:
 
     @property
     def taken(self) -> int:
-        """How many complete steps the rank has taken in this process and those before."""
+        """How many complete steps the rank has taken in this process and in those before."""
         return self.before + self.read - self.incomplete
 
     def has_steps(self) -> bool:
@@ -83,7 +84,7 @@ class _Tail:
         return not is_incomplete(self.steps).all()
 
     def records(self) -> RankRecords:
-        """The rank as a run of its own, its steps under the numbers that they have in the run."""
+        """Returns the rank's last steps with the numbers that they have in the run."""
         found = rank_records(self.head, self.steps, np.empty(0, BLOCK_DTYPE))
         return replace(
             found,
@@ -95,8 +96,8 @@ class _Tail:
         )
 
 
-class Recent:
-    """The last steps of all ranks of one node, and the samples taken meanwhile."""
+class RecentSteps:
+    """The last steps of all ranks of one node, and the samples of the same time."""
 
     def __init__(self, manifest: Manifest) -> None:
         self._manifest = manifest
@@ -118,7 +119,7 @@ class Recent:
         self._news_looks = 0
 
     def follow(self, ring: RingReader, is_last: bool) -> None:
-        """Take what is new in a ring; after the last time its rank is history."""
+        """Reads what is new in a ring; `is_last` says that its process has ended."""
         head = ring.head()
         tail = self._tails.get(ring.path)
         if tail is None:
@@ -126,22 +127,22 @@ class Recent:
         tail.head = head
         new = ring.steps_from(tail.read, everything=is_last)
         if len(new):
-            tail.take(new)
+            tail.append(new)
             self._is_new = True
         if is_last:
             self._ended[head.rank.rank] = max(tail.taken, self._ended.get(head.rank.rank, 0))
             del self._tails[ring.path]
 
-    def sample(self, sample: Sample) -> None:
-        """Keep a sample beside the steps."""
+    def add_sample(self, sample: Sample) -> None:
+        """Adds a sample of the machine."""
         self._samples.append(sample)
 
-    def take_stacks(self, burst: StackBurst) -> None:
-        """Keep what a look at a training thread saw."""
+    def add_stacks(self, burst: StackBurst) -> None:
+        """Adds a burst of stack samples."""
         self._bursts.append(burst)
 
-    def hear(self, messages: Sequence[bytes]) -> None:
-        """Keep what ranks say of exceptions, of their loss, parameters and settings."""
+    def add_messages(self, messages: Sequence[bytes]) -> None:
+        """Adds what ranks report: exceptions, losses, parameters and settings."""
         for message in messages:
             kind = message[:40]
             if b'"metrics"' in kind:
@@ -156,23 +157,23 @@ class Recent:
                 self._news_looks = NEWS_LOOKS
 
     def _keep_unread(self, message: bytes) -> None:
-        """Keep a metric message, and of all of them the last so many bytes."""
+        """Keeps a metric message, and the last `MAX_UNREAD_BYTES` of all of them."""
         self._unread.append(message)
         self._unread_bytes += len(message)
         while len(self._unread) > MAX_LOGGED or self._unread_bytes > MAX_UNREAD_BYTES:
             self._unread_bytes -= len(self._unread.popleft())
 
-    def see(self, seen: AgentSaw) -> None:
-        """Keep what the agent saw; a change of it is news though no step came."""
+    def add_failures(self, seen: AgentSaw) -> None:
+        """Adds what the agent observed; a change counts as news even without a new step."""
         if seen != self._seen:
             self._seen = seen
             self._news_looks = NEWS_LOOKS
 
     def window(self) -> RunRecords | None:
-        """The last steps as a run of their own; `None` where there is no news since the last one.
+        """Returns the last steps as a run; `None` where there is no news since the last call.
 
-        Ranks that have no step in common with the one that is furthest are left out: processes
-        that train side by side and know nothing of each other.
+        Ranks that share no step with the furthest one are left out: independent processes that
+        train side by side.
         """
         tails = [tail for tail in self._tails.values() if tail.has_steps()]
         if not tails or not (self._is_new or self._news_looks):
@@ -212,23 +213,24 @@ class Recent:
         return logged.reduce_metrics(self._logged)
 
     def _of_this_start(self, ranks: tuple[RankRecords, ...]) -> tuple[FailureReport, ...]:
-        """The reports since the youngest rank began: of those before, a job was started again."""
+        """Returns the reports since the youngest rank began; earlier ones are from before a
+        restart."""
         began_unix_s = max(rank.rank.unix_ns for rank in ranks) / 1e9
         said = failures.reports(logged.decode(b"\n".join(self._reports)), _numbers(ranks))
         return tuple(report for report in said if report.unix_s >= began_unix_s)
 
 
 def _numbers(ranks: tuple[RankRecords, ...]) -> dict[int, int]:
-    """Each process's rank, by pid."""
+    """Returns each process's rank, by pid."""
     return {rank.rank.pid: rank.rank.rank for rank in ranks}
 
 
-def only(run: RunRecords, numbers: Ints) -> RunRecords:
-    """The run with none but these complete steps, each under the number that it has (from 0)."""
-    return replace(run, ranks=tuple(_only(rank, numbers) for rank in run.ranks))
+def select_steps(run: RunRecords, numbers: Ints) -> RunRecords:
+    """Returns the run with only these complete steps; they keep their numbers (from 0)."""
+    return replace(run, ranks=tuple(_select_steps(rank, numbers) for rank in run.ranks))
 
 
-def _only(rank: RankRecords, numbers: Ints) -> RankRecords:
+def _select_steps(rank: RankRecords, numbers: Ints) -> RankRecords:
     incomplete = is_incomplete(rank.steps)
     found = step_numbers(rank.steps)
     chosen = np.isin(found, numbers) & ~incomplete
@@ -241,14 +243,14 @@ def _only(rank: RankRecords, numbers: Ints) -> RankRecords:
 
 
 def _renumbered(steps: npt.NDArray[Any], numbers: Ints) -> npt.NDArray[Any]:
-    """Records of which `step_numbers` says that they are these complete steps of the run."""
+    """Returns the records with the sequence numbers of these complete steps."""
     renumbered: npt.NDArray[Any] = steps.copy()
     renumbered["sequence"] = numbers + 1 + incomplete_so_far(steps)
     return renumbered
 
 
 def _first_in_window(steps: npt.NDArray[Any]) -> int:
-    """Where the window begins."""
+    """Returns the position at which the window begins."""
     recent_ns = int(steps["start_ns"][-1]) - int(WINDOW_S * 1e9)
     recent = int(np.searchsorted(steps["start_ns"], recent_ns))
     first = min(recent, len(steps) - WINDOW_STEPS)

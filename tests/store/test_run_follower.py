@@ -17,11 +17,11 @@ from traceml.model.errors import RunNotFound
 from traceml.model.layout import STEP_BYTES, StepFlag
 from traceml.model.run import Manifest
 from traceml.store import folder as folders
-from traceml.store import follow, logged, recordfile, samples
+from traceml.store import logged, recordfile, run_follower, samples
 from traceml.store.buckets import PEAKS, SUMMED, RankBuckets
-from traceml.store.follow import RunFollower
 from traceml.store.load import load_run
 from traceml.store.records import RankRecords
+from traceml.store.run_follower import RunFollower
 from traceml.store.samples import SampleFile
 
 STARTED_S = 1_800_000_000.0
@@ -94,7 +94,7 @@ def test_bit_by_bit_or_at_once_it_is_the_same(
 ) -> None:
     monkeypatch.setattr(recordfile, "SEGMENT_STEPS", 40)
     monkeypatch.setattr(recordfile, "KEEP_SEGMENTS", 1000)
-    monkeypatch.setattr(follow, "MAX_BUCKETS", 64)
+    monkeypatch.setattr(run_follower, "MAX_BUCKETS", 64)
     early, late = play(tracer, run_folder, seed), followed(run_folder)
     for one, other in zip(early.ranks(), late.ranks(), strict=True):
         same(one, other)
@@ -109,7 +109,7 @@ def test_totals_stay_exact_while_old_steps_are_folded(
     monkeypatch.setattr(recordfile, "KEEP_SEGMENTS", 2)
     monkeypatch.setattr(recordfile, "MAX_BLOCKS", 6)
     monkeypatch.setattr(recordfile.folding, "BLOCK_STEPS", 8)
-    monkeypatch.setattr(follow, "MAX_BUCKETS", 64)
+    monkeypatch.setattr(run_follower, "MAX_BUCKETS", 64)
     early, late = play(tracer, run_folder, seed), followed(run_folder)
     check_totals(run_folder, early.ranks())
     check_totals(run_folder, late.ranks())
@@ -159,7 +159,7 @@ def test_steps_that_were_folded_unseen_come_from_blocks(
 def test_a_long_run_is_kept_in_few_buckets(
     tracer: Tracers, run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow, "MAX_BUCKETS", 16)
+    monkeypatch.setattr(run_follower, "MAX_BUCKETS", 16)
     rank, follower = tracer(), RunFollower(run_folder)
     for _ in range(10):
         rank.step(30)
@@ -174,7 +174,7 @@ def test_a_long_run_is_kept_in_few_buckets(
 def test_many_ranks_have_fewer_buckets_each(
     tracer: Tracers, run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow, "MAX_CELLS", 256)
+    monkeypatch.setattr(run_follower, "MAX_CELLS", 256)
     follower = RunFollower(run_folder)
     for rank in range(3):
         made = tracer(rank=rank, pid=100 + rank)
@@ -290,7 +290,7 @@ def test_a_closer_look_has_every_step(
     tracer: Tracers, run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recordfile, "SEGMENT_STEPS", 40)
-    monkeypatch.setattr(follow, "MAX_BUCKETS", 16)
+    monkeypatch.setattr(run_follower, "MAX_BUCKETS", 16)
     rank = tracer()
     for number in range(6):
         rank.step(24)

@@ -1,4 +1,4 @@
-"""The end of what the training printed, as a terminal would show it."""
+"""Follows the end of the training's output, as a terminal would show it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _TOKEN = re.compile(
 )
 
 
-class FollowedOutput:
-    """The last lines of `output.log`; read again where there is news."""
+class OutputFollower:
+    """The last lines of `output.log`; read again when it changed."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / OUTPUT
@@ -33,8 +33,8 @@ class FollowedOutput:
         self.lines: tuple[str, ...] | None = None
         """`None`: nothing is kept of it."""
 
-    def look(self) -> None:
-        """Take what is new; a link or a pipe of that name in a stranger's folder is left alone."""
+    def refresh(self) -> None:
+        """Reads what is new; a link or a pipe of that name is ignored."""
         found = stat_regular(self._path)
         if found is None:
             return
@@ -47,7 +47,7 @@ class FollowedOutput:
 
 
 def last_lines(path: Path, most: int) -> tuple[str, ...]:
-    """The last lines of what was printed into a file; raises OSError."""
+    """Returns the last lines printed into a file; raises OSError."""
     with os.fdopen(open_regular(path), "rb") as file:
         start = max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES)
         file.seek(start)
@@ -58,9 +58,9 @@ def last_lines(path: Path, most: int) -> tuple[str, ...]:
 
 
 def shown(text: str) -> tuple[str, ...]:
-    """The lines that a very tall terminal shows after this: progress bars drawn over themselves.
+    """Returns the lines that a very tall terminal would show: a progress bar overwrites itself.
 
-    Colours and titles are left out, and what else cannot be printed is a question mark.
+    Colours and titles are removed, and other unprintable characters are question marks.
     """
     screen = _Screen()
     for token in _TOKEN.finditer(text):
