@@ -1,7 +1,7 @@
-"""Shows what changed in the code between two runs, as far as repositories and run folders know.
+"""Shows what changed in the code between two runs, from repositories and run folders.
 
-Between commits a repository is asked: that of this folder, or one that a run recorded. What was
-not committed lies as `diff.patch` in each run's folder, and the two patches are told apart.
+Commits are compared by a repository: that of this folder, or one that a run recorded. Uncommitted
+changes are in each run's folder as `diff.patch`, and the two patches are compared.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from traceml.store.regular_files import stat_regular
 from traceml.summaries.record import Summary
 
 TIMEOUT_S = 5.0
-"""How long git may take altogether."""
+"""For git altogether."""
 MAX_BYTES = 8 << 20
 MAX_STAT_FILES = 30
 STAT_COLUMNS = 80
 UNCOMMITTED = "not committed:"
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
-"""What a summary says goes to git as it is, so it has to be a commit and nothing else."""
+"""The form of a commit: text from a summary is passed to git and must be nothing else."""
 _PLAIN = ("--no-ext-diff", "--no-textconv", "--no-color")
 _STAT = (f"--stat={STAT_COLUMNS}", f"--stat-count={MAX_STAT_FILES}")
 
@@ -41,31 +41,31 @@ class Version:
 
     @staticmethod
     def of(summary: Summary, path: Path) -> Version:
-        """The version behind a summary that was read from a file."""
+        """Returns the version for a summary that was read from a file."""
         return Version(summary.lineage.code if summary.lineage else None, path.parent)
 
     @property
     def commit(self) -> str | None:
-        """The commit, where it can be nothing else."""
+        """The commit; `None` where the recorded text is none."""
         commit = self.code.commit if self.code else None
         return commit if commit is not None and _COMMIT.fullmatch(commit) else None
 
     @property
     def patch(self) -> Path | None:
-        """What was not committed; `None` where nothing is kept of it."""
+        """The uncommitted changes; `None` where they were not stored."""
         changes = self.code.changes if self.code else None
         path = self.run_folder / DIFF
         return path if changes is not None and stat_regular(path) is not None else None
 
     @property
     def is_whole(self) -> bool:
-        """Whether the commit and the kept patch are all there is to know."""
+        """Whether commit and patch describe the code completely."""
         return self.commit is not None and (
             self.patch is not None or (self.code is not None and self.code.dirty is False)
         )
 
     def is_same(self, other: Version) -> bool:
-        """Whether both are on record as the same."""
+        """Returns whether both are recorded as the same code."""
         return (self.commit, self._hash) == (other.commit, other._hash)
 
     @property
@@ -75,26 +75,26 @@ class Version:
 
 
 def differing(a: Sequence[Version], b: Sequence[Version]) -> tuple[Version, Version]:
-    """A version of each side, if possible two that are not the same."""
+    """Returns a version of each side, two different ones if possible."""
     pairs = ((left, right) for left in a for right in b if not left.is_same(right))
     return next(pairs, (a[0], b[0]))
 
 
 def code_stat(a: Version, b: Version, folder: Path) -> str | None:
-    """`git diff --stat` between the code of two runs; empty where nothing differs.
+    """Returns `git diff --stat` between the code of two runs; empty where nothing differs.
 
-    `None` where it is not known, or no repository at hand knows it.
+    `None` where the code is not known, or no repository here has it.
     """
     return _joined(_parts(a, b, folder, _STAT))
 
 
 def code_diff(a: Version, b: Version, folder: Path) -> str | None:
-    """The whole difference between the code of two runs; as for `code_stat`."""
+    """Returns the whole difference between the code of two runs; `None` as for `code_stat`."""
     return _joined(_parts(a, b, folder, ("--patch",)))
 
 
 def _joined(parts: Iterator[str | None]) -> str | None:
-    """What is known; where one part is and another is not, at least that one."""
+    """Returns the known parts joined; `None` where none is known."""
     found = list(parts)
     known = [part for part in found if part]
     if known:
@@ -128,7 +128,7 @@ def _between_commits(
 
 
 def _repositories(a: Version, b: Version, folder: Path) -> Iterator[Path]:
-    """The folder people stand in first; then where the runs' code lay."""
+    """Yields the current folder first, then the folders of the runs' code."""
     recorded = (each.code.repository for each in (a, b) if each.code is not None)
     yield from dict.fromkeys([folder, *(Path(place) for place in recorded if place)])
 

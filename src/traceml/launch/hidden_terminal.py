@@ -1,8 +1,8 @@
-"""The terminal that the command has while the user's own shows the live view.
+"""The pseudo-terminal that the command has while the user's terminal shows the live view.
 
-It is one as any other: the command's input, output and error, its controlling terminal, with the
-user's own settings. What is printed there is kept in a file, which the view reads; when the view is
-gone it goes to the user's terminal again.
+It is the command's input, output, error and controlling terminal, with the user's settings. Its
+output is written to a file, which the view reads; when the view ends it goes to the user's terminal
+again.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Event, Lock, Thread
 
-from traceml.launch.mode import in_foreground
-from traceml.launch.output import LAST_OUTPUT_S, KeptOutput
+from traceml.launch.display_mode import in_foreground
+from traceml.launch.kept_output import LAST_OUTPUT_S, KeptOutput
 from traceml.store.line_files import write_whole
 
 _INPUT_MODES, _OUTPUT_MODES, _LOCAL_MODES, _CHARACTERS = 0, 1, 3, 6
 _KEYBOARD = 0
 LOOK_S = 0.2
-"""How often we look whether the keyboard is ours again after Ctrl-Z."""
+"""How often to check whether the keyboard is ours again after Ctrl-Z."""
 
 
-class OutputBehindView(KeptOutput):
-    """Copies the command's terminal into a file alone, until `show` is said."""
+class HiddenTerminal(KeptOutput):
+    """Copies the command's terminal output only into a file, until `show` is called."""
 
     def __init__(self, folder: Path, when_lost: Callable[[], None]) -> None:
-        """`when_lost` is called where nothing can be kept any more: the view is blind then."""
+        """`when_lost` is called when the file cannot be written any more, because the view shows
+        nothing then."""
         self._when_lost = when_lost
         self._is_shown = Event()
         self._has_reader = True
@@ -50,7 +51,8 @@ class OutputBehindView(KeptOutput):
         termios.tcsetattr(self.stdout, termios.TCSANOW, modes)
 
     def resize(self) -> None:
-        """As large as the user's, once that shows it; until then the view says how large."""
+        """Sets the size of the user's terminal, once that shows the output; before, the view sets
+        the size."""
         if self._is_shown.is_set():
             super().resize()
 
@@ -69,25 +71,26 @@ class OutputBehindView(KeptOutput):
         return self._file is None and not self._is_shown.is_set()
 
     def finish(self, is_unwanted: Callable[[], bool]) -> None:
-        """Take what is still on its way; what cannot be kept waits until the view has left."""
+        """Reads the remaining output; what cannot be written to the file waits until the view has
+        ended."""
         os.close(self._held)
         super().finish(lambda: self._waits_for_screen() or is_unwanted())
 
     def let_out(self) -> None:
-        """The view has left for good: show what could not be kept."""
+        """Prints what could not be written to the file; called once the view has ended."""
         self._is_shown.set()
         for thread in self._threads:
             thread.join(2 * LAST_OUTPUT_S)
 
     def show(self) -> None:
-        """The user's terminal is free again: copy to it, and what is typed there to the command."""
+        """Copies output to the user's terminal from now on, and its keys to the command."""
         self._is_shown.set()
         self.resize()
         self._is_typing = True
         Thread(target=self._type, daemon=True).start()
 
     def _type(self) -> None:
-        """Pass keys on as they are pressed: whether they are seen is up to the command."""
+        """Forwards keys as they are pressed; echoing them is up to the command."""
         # A keyboard that is another's meanwhile (Ctrl-Z, bg) is an error then, and stops nobody.
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTTIN, signal.SIGTTOU))
         while self._is_typing and os.isatty(_KEYBOARD):
@@ -98,7 +101,8 @@ class OutputBehindView(KeptOutput):
                     write_whole(self._key, os.read(_KEYBOARD, 1 << 10))
 
     def _take_keyboard(self) -> bool:
-        """Have the user's keys one by one, unseen; Ctrl-C and Ctrl-Z stay the terminal's."""
+        """Switches the user's terminal to single keys without echo; Ctrl-C and Ctrl-Z still send
+        signals."""
         with self._types:
             if not self._is_typing or not in_foreground():
                 return False
@@ -111,7 +115,7 @@ class OutputBehindView(KeptOutput):
             return True
 
     def give_keyboard_back(self) -> None:
-        """Nobody reads any more what is typed for the command."""
+        """Restores the user's keyboard settings."""
         with self._types, suppress(termios.error):
             if self._is_typing and in_foreground():
                 termios.tcsetattr(_KEYBOARD, termios.TCSANOW, self._user_modes)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 from urllib.parse import parse_qs, unquote
 
-from traceml.api.listing import RunList
+from traceml.api.run_list import RunList
 from traceml.api.watch import RunWatch, comparison_page
 from traceml.figures.page import Figure, Page
 from traceml.model.errors import UsageError

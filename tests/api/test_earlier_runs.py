@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from traceml.api.compare import compare
-from traceml.api.history import MAX_SUMMARIES, history_of
+from traceml.api.earlier_runs import MAX_SUMMARIES, spread_of_earlier_runs
 from traceml.summaries.read import read_summary
 
 COMMAND = ("python", "train.py")
@@ -64,7 +64,7 @@ def test_other_commands_and_damaged_runs_teach_nothing(logs: Path) -> None:
         add(logs, f"damaged-{number}", 100)
         (logs / f"damaged-{number}" / "final_summary.json").write_text("{")
     paths = compared(logs)
-    assert history_of(paths, [read_summary(path) for path in paths]) is None
+    assert spread_of_earlier_runs(paths, [read_summary(path) for path in paths]) is None
 
 
 def test_only_the_newest_runs_are_read(logs: Path) -> None:
@@ -73,7 +73,7 @@ def test_only_the_newest_runs_are_read(logs: Path) -> None:
     for number in range(5):
         add(logs, f"old-{number}", 500 + 100 * number, age=1000)
     paths = compared(logs)
-    found = history_of(paths, [read_summary(path) for path in paths])
+    found = spread_of_earlier_runs(paths, [read_summary(path) for path in paths])
     assert found is not None and found.freedom == MAX_SUMMARIES - 1
     assert found.log_spread < 0.01
 
@@ -81,7 +81,7 @@ def test_only_the_newest_runs_are_read(logs: Path) -> None:
 def test_a_file_outside_any_run_has_no_history(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text(json.dumps({"system": {}}))
-    assert history_of([path, path], [read_summary(path)] * 2) is None
+    assert spread_of_earlier_runs([path, path], [read_summary(path)] * 2) is None
 
 
 CODE = {"commit": "c0ffee", "dirty": True, "changes": {"sha256": "aa"}}
@@ -135,7 +135,7 @@ def test_only_runs_that_were_alike_teach(
     for number in range(5):
         add(tmp_path, f"earlier-{number}", 100.0 + number, **fields)
     paths = compared(tmp_path)
-    found = history_of(paths, [read_summary(path) for path in paths])
+    found = spread_of_earlier_runs(paths, [read_summary(path) for path in paths])
     assert (found is not None) is teaches
 
 
@@ -144,4 +144,4 @@ def test_changes_that_nobody_kept_are_like_no_other_run(tmp_path: Path) -> None:
     for number, name in enumerate(("a", "b", "c", "d", "e", "f")):
         add(tmp_path, name, 100.0 + number, **unknown)
     paths = compared(tmp_path)
-    assert history_of(paths, [read_summary(path) for path in paths]) is None
+    assert spread_of_earlier_runs(paths, [read_summary(path) for path in paths]) is None

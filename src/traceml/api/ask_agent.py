@@ -1,6 +1,6 @@
 """Asks the agent, from inside the training process, for the summary of the run so far.
 
-It needs the standard library alone: the script's interpreter may have nothing of ours.
+Only the standard library is used: the script's interpreter may not have our packages.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _SUMMARY, _NUMBERS = "final_summary.json", "summary-answer.json"  # as `store.fo
 
 
 def final_summary() -> dict[str, Any]:
-    """The whole summary of the run so far; `{}` when tracing is off or no agent answers."""
+    """Returns the whole summary of the run so far; `{}` when tracing is off or no agent answers."""
     return _asked_for(_SUMMARY)
 
 
 def summary() -> dict[str, float]:
-    """The run's main numbers as a flat dict, for a tracker; `{}` as for `final_summary`."""
+    """Returns the run's main numbers as a flat dict, for a tracker; `{}` as for `final_summary`."""
     return _asked_for(_NUMBERS)
 
 
 def _asked_for(name: str) -> dict[str, Any]:
-    """Ask, wait for the answer on disk, and read it."""
+    """Writes the request, waits for the answer on disk, and returns it."""
     where = os.environ.get(RUN_FOLDER)
     if not where:
         return {}

@@ -1,7 +1,7 @@
-"""Leads the session of a command that has a terminal of its own, so that the command need not.
+"""Leads the terminal session of a command, so that the command itself does not have to.
 
-A leader may not change its process group, and what it leaves in the background is hung up on when
-it ends. Started by an interactive shell, a script is none; behind a live view it is none either.
+A session leader cannot change its process group, and its background processes get SIGHUP when it
+ends. A script that a shell starts is no leader; behind a live view it must not be one either.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _KEYBOARD = 0
 
 
 def begin_below_leader(report: int) -> None:
-    """Make a process that has just begun a session its leader; returns in its child alone.
+    """Makes a new session's first process its leader; returns only in its child.
 
-    The child has standard input as its terminal's foreground; its pid is written to `report`.
-    The leader waits for it, and ends as it ends. To be called while no thread runs.
+    The child is the foreground of the terminal on standard input; its pid is written to `report`.
+    The leader waits for it, and ends as it ends. No other thread may be running.
     """
     with suppress(OSError):
         fcntl.ioctl(_KEYBOARD, termios.TIOCSCTTY, 0)
@@ -54,7 +54,7 @@ def _lead(child: int, report: int) -> NoReturn:
 
 
 def _die_of(number: int) -> None:
-    """End as the child did; it has dumped its core already, if anybody wanted one."""
+    """Ends with the signal that ended the child; without another core dump."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if number not in (signal.SIGKILL, signal.SIGSTOP):
         signal.signal(number, signal.SIG_DFL)

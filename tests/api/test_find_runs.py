@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from traceml.api.choose import choose
+from traceml.api.find_runs import choose_summaries
 from traceml.model.errors import TraceMLError
 
 
@@ -38,15 +38,15 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_the_runs_are_found_each_once(logs: Path, words: list[str], expected: list[str]) -> None:
-    assert [path.parent.name for path in choose(words, logs)] == expected
+    assert [path.parent.name for path in choose_summaries(words, logs)] == expected
 
 
 def test_an_absolute_pattern_is_found(logs: Path) -> None:
-    assert len(choose([str(logs.absolute() / "base-*")], logs)) == 2
+    assert len(choose_summaries([str(logs.absolute() / "base-*")], logs)) == 2
 
 
 @pytest.mark.parametrize("word", ["gone", "gone-*", "lr=9", "lr=0.1,", "unfinished", "base**"])
 def test_what_leads_to_no_run_is_said(logs: Path, word: str) -> None:
     with pytest.raises(TraceMLError) as refusal:
-        choose([word], logs)
+        choose_summaries([word], logs)
     assert "\n" not in str(refusal.value)

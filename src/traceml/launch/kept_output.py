@@ -1,4 +1,4 @@
-"""Keeps what the training command prints while it still reaches the user.
+"""Writes the training command's output to a file while it still reaches the user.
 
 A stream that is a terminal stays one: the command gets a pseudo-terminal of the same size.
 """
@@ -16,28 +16,27 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Lock, Thread
 
-from traceml.launch.say import say
+from traceml.launch.messages import say
 from traceml.store.folder import EARLIER_OUTPUT, OUTPUT
 from traceml.store.line_files import write_whole
 
 LAST_OUTPUT_S = 0.5
-"""How long a grandchild that keeps the stream open may hold up the end; a silent one and a
-talkative one alike: what we wait for it is added up."""
+"""How long in total a child process that keeps the stream open may delay the end."""
 MAX_IN_FLIGHT_BYTES = 1 << 20
-"""No pipe and no terminal holds more than this: what comes after it was printed after the end."""
+"""No pipe or terminal buffers more than this: later output was printed after the end."""
 
 MAX_FILE_BYTES = 512 << 20
-"""A live view keeps the output unasked: it must not take the disk that checkpoints need."""
+"""A live view stores the output by itself: it must not fill the disk that checkpoints need."""
 
 PATIENCE_S = 0.1
-"""How often the end looks whether the user still waits for the output."""
+"""How often to check, at the end, whether the user still waits for the output."""
 
 
 class KeptOutput:
     """Copies standard output and error to where they went before, and into a file."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises OSError where the file cannot be made, or a stream is closed already."""
+        """Raises OSError where the file cannot be created, or a stream is closed already."""
         terminals = [stream for stream in (1, 2) if os.fstat(stream) and os.isatty(stream)]
         self._folder = folder
         self._file: int | None = self._open_file()
@@ -74,7 +73,7 @@ class KeptOutput:
         return end
 
     def resize(self) -> None:
-        """Give the command's terminal the size of the user's."""
+        """Gives the command's terminal the size of the user's."""
         if self._terminal is None:
             return
         source, where = self._terminal
@@ -85,7 +84,7 @@ class KeptOutput:
             return  # the user's terminal is gone, or the command has closed its own
 
     def start(self) -> None:
-        """The command has its ends now: begin to copy."""
+        """Begins to copy; called once the command has its ends of the streams."""
         for end in self._ends:
             os.close(end)
         for source, destination in self._sources:
@@ -102,7 +101,7 @@ class KeptOutput:
         os.close(source)
 
     def _show(self, content: bytes, destination: int) -> bool:
-        """Pass something on to the user; whether more of it is wanted."""
+        """Passes output on to the user; returns whether more is wanted."""
         try:
             write_whole(destination, content)
         except OSError:  # whoever read our output has gone: the command must learn it as we do
@@ -110,7 +109,8 @@ class KeptOutput:
         return True
 
     def _pieces(self, source: int) -> Iterator[bytes]:
-        """What comes, to the end of the stream, or of the command and what it had printed."""
+        """Yields the output until the stream ends, or until the command has ended and its output is
+        read."""
         patience_s, expected = LAST_OUTPUT_S, MAX_IN_FLIGHT_BYTES
         while expected > 0:
             ready, _, _ = select.select([source, self._over], [], [])
@@ -145,7 +145,7 @@ class KeptOutput:
                 self._file = None
 
     def _make_room(self, file: int) -> None:
-        """Set a full file aside, in the place of the one before it; raises OSError."""
+        """Renames a full file, replacing the one renamed before; raises OSError."""
         if os.fstat(file).st_size < MAX_FILE_BYTES:
             return
         earlier = self._folder / EARLIER_OUTPUT
@@ -156,10 +156,10 @@ class KeptOutput:
         os.close(file)
 
     def finish(self, is_unwanted: Callable[[], bool]) -> None:
-        """The command has ended: take what is still on its way, as slow as its reader may be.
+        """Reads the remaining output after the command has ended, however slow its reader is.
 
-        A reader that reads no more holds us up as it would have held up the command, until
-        `is_unwanted` says that the user has had enough.
+        A reader that does not read delays us as it would have delayed the command, until
+        `is_unwanted` says that the user does not want to wait.
         """
         os.close(self._say_over)
         for thread in self._threads:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from processes import PYTHON, STEPS, TRACEML, is_alive, kill, run, run_traceml, started, wait_until
-from traceml.api import ask
+from traceml.api import ask_agent
 from traceml.model.environment import RUN_FOLDER
 
 ASKS = STEPS + (
@@ -46,8 +46,8 @@ def test_a_run_folder_that_is_not_there_is_an_empty_answer(
 ) -> None:
     (tmp_path / "a file").touch()
     monkeypatch.setenv(RUN_FOLDER, str(tmp_path / place))
-    assert ask.summary() == {}
-    assert ask.final_summary() == {}
+    assert ask_agent.summary() == {}
+    assert ask_agent.final_summary() == {}
 
 
 def test_a_dead_agent_is_waited_for_no_longer_than_agreed(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_an_answer_is_waited_for_and_read(tmp_path: Path, monkeypatch: pytest.Mo
         request.unlink()
 
     monkeypatch.setattr(time, "sleep", answer)
-    assert ask.summary() == {"traceml/steps": 3}
+    assert ask_agent.summary() == {"traceml/steps": 3}
 
 
 def test_nobody_answering_takes_the_request_back(
@@ -95,6 +95,6 @@ def test_nobody_answering_takes_the_request_back(
     clock = iter(float(second) for second in range(100))
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    assert ask.final_summary() == {}
+    assert ask_agent.final_summary() == {}
     assert list(tmp_path.iterdir()) == []
-    assert next(clock) <= ask.PATIENCE_S + 3
+    assert next(clock) <= ask_agent.PATIENCE_S + 3

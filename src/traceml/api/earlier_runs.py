@@ -1,4 +1,4 @@
-"""Learns from earlier runs of a command how far two runs of it differ by themselves."""
+"""Learns from earlier runs of a command how much two runs of it vary."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ from traceml.summaries.read import read_compared
 from traceml.summaries.record import Summary
 
 MAX_SUMMARIES = 20
-"""Summaries of a command; the newest say most about the machine as it is."""
+"""Summaries per command; the newest describe the machine best."""
 MAX_FOLDERS = 500
-"""Folders: a comparison of two files does not search a whole archive."""
+"""A comparison of two files does not search a whole archive."""
 
 _Command = tuple[str, ...]
 _Setting = tuple[object, ...]
-"""What else has to be the same for two runs to be alike: the code, the machine, the ranks."""
+"""What else two equal runs must have in common: code, machine, number of ranks."""
 
 
-def history_of(compared: Sequence[Path], summaries: Sequence[Summary]) -> EarlierSpread | None:
-    """The spread of earlier runs like these, in the folders the runs lie in."""
+def spread_of_earlier_runs(
+    compared: Sequence[Path], summaries: Sequence[Summary]
+) -> EarlierSpread | None:
+    """Returns the spread of earlier runs like these, from the folders of these runs; `None` with
+    too few."""
     groups: dict[tuple[_Command, _Setting], list[float]] = {}
     for path, summary in zip(compared, summaries, strict=True):
         command, setting = _command(path.parent), _setting(summary)
@@ -37,7 +40,7 @@ def history_of(compared: Sequence[Path], summaries: Sequence[Summary]) -> Earlie
 def _earlier(
     logs_dir: Path, command: _Command, setting: _Setting, compared: Sequence[Path]
 ) -> Iterator[float]:
-    """The step times of other runs with this command that ended well, the newest first."""
+    """Returns the step times of other runs of this command that ended well, the newest first."""
     read = 0
     for folder in _newest(logs_dir):
         path = folder / SUMMARY
@@ -57,7 +60,7 @@ def _earlier(
 
 
 def _newest(logs_dir: Path) -> list[Path]:
-    """Run folders, the one that began last first."""
+    """Returns run folders, the latest start first."""
     began = []
     for manifest in logs_dir.glob(f"*/{MANIFEST}"):
         try:
@@ -75,7 +78,8 @@ def _command(folder: Path) -> _Command:
 
 
 def _setting(summary: Summary) -> _Setting:
-    """Empty where the code was changed and nobody knows how: then no other run is like it."""
+    """Returns the setting; empty where the code has unknown changes, so that no other run equals
+    it."""
     lineage = summary.lineage or Lineage()
     code, machine = lineage.code or Code(), lineage.hardware or Hardware()
     script = (lineage.command or Command()).script_sha256

@@ -12,7 +12,7 @@ import pytest
 from factories import make_run
 from run_folders import write_run
 from traceml.api import run_files
-from traceml.api.listing import RunList
+from traceml.api.run_list import RunList
 from traceml.model.run import Ending
 from traceml.store import folder as folders
 from traceml.store.records import RunRecords

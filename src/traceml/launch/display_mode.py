@@ -1,4 +1,4 @@
-"""What is shown while a run goes on: what was asked for, or what this place allows."""
+"""Chooses how a run is shown: as requested, or as this terminal allows."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import os
 from collections.abc import Iterator
 from importlib.util import find_spec
 
-from traceml.launch.say import say
+from traceml.launch.messages import say
 from traceml.model.environment import RUN_FOLDER
 
 MODES = ("auto", "summary", "cli", "dashboard")
 _KERNEL = "JPY_PARENT_PID"
-"""Set in what a notebook's kernel starts: its `!` has a terminal that can only print."""
+"""A variable in processes that a notebook's kernel starts; their terminal can only print."""
 _STREAMS = {0: "stdin", 1: "stdout", 2: "stderr"}
 
 
 def choose(asked: str) -> str:
-    """The mode a run is shown in; says why, where it is not the one that was asked for."""
+    """Returns the mode in which a run is shown; prints why, where it is not the requested one."""
     if asked == "auto":
         in_ci = os.environ.get("CI", "").lower() not in ("", "0", "false")
         # a run inside a run, or in a notebook's cell
@@ -29,7 +29,7 @@ def choose(asked: str) -> str:
 
 
 def obstacles(mode: str) -> Iterator[str]:
-    """What stands in the way of a mode, in words."""
+    """Returns why a mode is impossible, in words."""
     if mode == "dashboard" and not (find_spec("starlette") and find_spec("uvicorn")):
         yield "the server is not installed (pip install 'traceml-insight[web]')"
     if mode == "cli":
@@ -37,7 +37,7 @@ def obstacles(mode: str) -> Iterator[str]:
 
 
 def terminal_obstacles() -> Iterator[str]:
-    """What stands in the way of a live view in this terminal, in words."""
+    """Returns why a live view is impossible in this terminal, in words."""
     missing = [name for stream, name in _STREAMS.items() if not os.isatty(stream)]
     if missing:
         yield f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} no terminal"
@@ -50,7 +50,7 @@ def terminal_obstacles() -> Iterator[str]:
 
 
 def in_foreground() -> bool:
-    """Whether the keys that are pressed in our terminal are for us."""
+    """Returns whether keys pressed in our terminal reach us."""
     try:
         return os.tcgetpgrp(0) == os.getpgrp()
     except OSError:  # a terminal, but not ours

@@ -1,4 +1,4 @@
-"""The runs under a logs folder, the newest first; quick to ask again and again."""
+"""The runs under a logs folder, the newest first; cheap to update."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from traceml.store.folder import MANIFEST, is_right_in, is_run_name
 
 
 class RunList:
-    """All runs of a folder; what has not changed is not read again."""
+    """All runs of a folder; files that have not changed are not read again."""
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
@@ -24,12 +24,12 @@ class RunList:
         self._rows: dict[str, RunRow] = {}
 
     def page(self) -> RunsPage:
-        """The runs that there are now; a folder that cannot be read is a note."""
+        """Returns the current runs; a folder that cannot be read becomes a note."""
         notes: list[str] = []
         found: dict[str, float] = {}
         for name in self._names(notes):
             try:
-                self._look(name)
+                self._refresh(name)
             except RunNotFound:
                 continue  # no run, or none any more
             except (TraceMLError, OSError) as error:
@@ -65,17 +65,17 @@ class RunList:
         return reached
 
     def _is_reached(self, entry: os.DirEntry[str]) -> bool:
-        """Whether its name alone leads there; only a link takes a second look."""
+        """Returns whether the entry is inside the logs folder; only links need a second check."""
         if entry.is_symlink():
             return is_right_in(self._logs, entry.name)
         return is_run_name(entry.name)
 
-    def _look(self, name: str) -> None:
+    def _refresh(self, name: str) -> None:
         files = self._runs.get(name)
         if files is None:
             files, has_changed = RunFiles(self._logs / name), True
         else:
-            has_changed = files.look()
+            has_changed = files.refresh()
         if has_changed or files.state == "live":
             self._runs[name] = files
             self._rows[name] = run_row(name, files.summary, _standing(files))
