@@ -31,10 +31,9 @@ from damage import (
     put_escapes_in,
     replace_file,
 )
-from traceml.api.choose import choose
 from traceml.api.compare import find_changes
-from traceml.api.listing import RunList
-from traceml.api.runs import recover, view
+from traceml.api.find_runs import choose_summaries, recover, view
+from traceml.api.run_list import RunList
 from traceml.api.watch import RunWatch
 from traceml.figures.comparison_page import comparison_page
 from traceml.model import layout
@@ -44,7 +43,7 @@ from traceml.store.versions import STEPS_BY_VERSION
 from traceml.summaries.read import read_summary
 from traceml.text.comparison import comparison_text
 from traceml.text.markdown import all_markdown
-from traceml.web.reported import reported
+from traceml.web.report_pages import reported
 
 CASES = int(os.environ.get("TRACEML_DAMAGED_CASES", "24"))
 """Of each kind of file."""
@@ -145,7 +144,7 @@ def _list(folder: Path, good: Path) -> Iterator[str]:
 
 
 def _choose(folder: Path, good: Path) -> Iterator[str]:
-    yield from map(str, choose(["params.lr=0.1"], folder.parent))
+    yield from map(str, choose_summaries(["params.lr=0.1"], folder.parent))
 
 
 def _report(folder: Path, good: Path) -> Iterator[str]:

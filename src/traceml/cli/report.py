@@ -9,13 +9,13 @@ from pathlib import Path
 from traceml.model.errors import UsageError
 from traceml.model.quantities import memory
 from traceml.web.report import report, write_report
-from traceml.web.reported import reported
+from traceml.web.report_pages import reported
 
 _STANDARD_OUTPUT = "-"
 
 
 def main(words: list[str]) -> int:
-    """Write the report and say where it is."""
+    """Writes the report and prints where it is."""
     parser = argparse.ArgumentParser(
         prog="traceml report",
         description="Write one self-contained HTML file: a run, or the first of several runs "

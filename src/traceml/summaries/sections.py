@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from traceml.facts.facts import Facts, RankFacts, share
 from traceml.facts.gpu_use import GpuUse
-from traceml.facts.memory import NO_MEMORY, Place
+from traceml.facts.memory import NO_MEMORY, MemoryOwner
 from traceml.facts.sensors import GpuFacts, HostFacts, ProcessFacts
 from traceml.facts.times import StepTimes
 from traceml.model.evidence import Value
@@ -56,23 +56,23 @@ _RATES = ("steps_per_s", "samples_per_s")
 STEP_TIME = (*_MILLISECONDS, *_RATES)
 _PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes", "peak_rss_bytes")
 _RISES = {
-    "allocated_rise_bytes": Place.GPU,
-    "rss_rise_bytes": Place.HOST,
-    "workers_rss_rise_bytes": Place.WORKERS,
+    "allocated_rise_bytes": MemoryOwner.GPU,
+    "rss_rise_bytes": MemoryOwner.HOST,
+    "workers_rss_rise_bytes": MemoryOwner.WORKERS,
 }
 STEP_MEMORY = (*_PEAKS, *_RISES)
 
 _METRIC = {Phase.INPUT: "input_wait"}
-"""The metric of a phase where it is not called like the phase."""
+"""The metric of a phase whose name differs from the phase's."""
 
 
 def mode(nodes: int) -> str:
-    """How the run was laid out, in the file's words."""
+    """Returns how the run was laid out, as the file names it."""
     return "multi_node" if nodes > 1 else "single_node"
 
 
 def step_time(facts: Facts, issues: Sequence[Issue], nodes: int) -> SectionSummary:
-    """Where the time of a step went."""
+    """Returns the section on where the time of a step went."""
     used = facts.ranks_used
     rows = [
         TableRow(rank.rank.rank, _identity(rank.rank), _step_metrics(rank.times)) for rank in used
@@ -98,7 +98,7 @@ def step_time(facts: Facts, issues: Sequence[Issue], nodes: int) -> SectionSumma
 
 
 def step_memory(facts: Facts, issues: Sequence[Issue], nodes: int) -> SectionSummary:
-    """How much memory the ranks needed at most."""
+    """Returns the section on the ranks' peak memory."""
     rows = [
         TableRow(rank.rank.rank, _identity(rank.rank), _memory_metrics(rank))
         for rank in facts.ranks
@@ -122,7 +122,7 @@ def step_memory(facts: Facts, issues: Sequence[Issue], nodes: int) -> SectionSum
 
 
 def system(facts: Facts, issues: Sequence[Issue], nodes: int, gpus_observed: int) -> SystemSummary:
-    """What the machine was doing meanwhile, and each of its GPUs."""
+    """Returns the section on the machine and each of its GPUs."""
     metrics = _host_metrics(facts.host)
     first = facts.ranks[0].rank if facts.ranks else None
     identity = Identity(node_rank=0) if first is None else _identity(first)
@@ -173,7 +173,7 @@ def _gpu_row(gpu: GpuFacts) -> GpuRow:
 
 
 def _use_metrics(use: GpuUse) -> dict[str, float | None]:
-    """What the counters say of the time in which steps ran, as fractions."""
+    """Returns the GPU counters over the time in which steps ran, as fractions."""
     return {
         "gpu_busy_share": use.busy_share,
         "sm_share": use.sm_share,
@@ -186,7 +186,7 @@ def _use_metrics(use: GpuUse) -> dict[str, float | None]:
 
 
 def process(facts: Facts, issues: Sequence[Issue], nodes: int) -> SectionSummary:
-    """What each rank's process used of the machine."""
+    """Returns the section on what each rank's process used."""
     known = {rank.rank.rank: rank for rank in facts.ranks}
     rows = [
         TableRow(
@@ -215,7 +215,7 @@ def process(facts: Facts, issues: Sequence[Issue], nodes: int) -> SectionSummary
 
 
 def stability(facts: Facts, issues: Sequence[Issue], nodes: int) -> SectionSummary:
-    """Whether the run came to its end, and how its loss went."""
+    """Returns the section on how the run ended and how its loss developed."""
     loss = facts.stability.loss
     return _section(
         issues,
@@ -233,7 +233,8 @@ def stability(facts: Facts, issues: Sequence[Issue], nodes: int) -> SectionSumma
 
 
 def issue(finding: Finding, since_step: int | None = None) -> Issue:
-    """A finding as the file lists it; many know themselves since when they hold."""
+    """Returns a finding as the file lists it; `since_step` is used unless the finding has its
+    own."""
     onset = finding.evidence.get("onset_step")
     return Issue(
         kind=finding.kind.value,
@@ -254,7 +255,7 @@ def issue(finding: Finding, since_step: int | None = None) -> Issue:
 
 
 def facts_of(finding: Finding) -> tuple[FactSummary, ...]:
-    """What the pieces of evidence that people see are called, and their units."""
+    """Returns label and unit of the evidence that people see."""
     return tuple(
         FactSummary(piece.key, piece.label, piece.unit.value)
         for piece in finding.evidence.pieces
@@ -263,7 +264,7 @@ def facts_of(finding: Finding) -> tuple[FactSummary, ...]:
 
 
 def evidence(finding: Finding) -> dict[str, Value]:
-    """The numbers behind a finding, as they are written."""
+    """Returns the numbers behind a finding, as they are written to the file."""
     return {
         name: number(value) if isinstance(value, float) else value
         for name, value in finding.evidence.items()

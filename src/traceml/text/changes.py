@@ -1,27 +1,27 @@
-"""The rows of a comparison: each number on both sides, its change, and how sure that is."""
+"""The lines of a comparison table: each number on both sides, its change, and its interval."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from traceml.compare import words
+from traceml.compare import verdict_words
 from traceml.compare.record import Comparison, Delta, DiagnosisChange
 from traceml.compare.terms import ENDPOINTS
 from traceml.model.printable import one_line
 from traceml.model.quantities import NOT_MEASURED, duration
 
 MOVED_SHARE = 0.01
-"""A phase is listed when it moved by this much of the longer step."""
+"""Of the longer step: a phase is listed if it changed by at least this much."""
 MOVED_POINTS = 5.0
-"""A utilisation, in percentage points; also a temperature in degrees and a power in watts."""
+"""For a utilisation in percentage points, a temperature in degrees and a power in watts."""
 MOVED_PCT = 5.0
-"""An amount of memory."""
+"""For an amount of memory."""
 STATUS_WIDTH = 28
 SIGNIFICANT = "*"
 
 _HEADLINES = ("step_time_ms", "input_wait_ms", "compute_ms")
-"""Listed whether they moved or not: they are what the verdict is read against."""
+"""Listed whether they changed or not."""
 _STEP_TIME = (
     ("Total step", "step_time_ms"),
     ("  Input", "input_wait_ms"),
@@ -56,8 +56,8 @@ _UNITS = {"percent": "%", "c": " °C", "w": " W"}
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One line, in words; `interval` is empty where nothing gives one."""
+class ChangeLine:
+    """One line in words; `interval` is empty where there is none."""
 
     label: str
     lhs: str
@@ -66,8 +66,8 @@ class Row:
     interval: str = ""
 
 
-def rows(comparison: Comparison) -> Iterator[Row]:
-    """What moved or matters, in the order of reading."""
+def rows(comparison: Comparison) -> Iterator[ChangeLine]:
+    """Returns what changed or matters, in reading order."""
     run = comparison.overview.duration_s
     if run.lhs is not None or run.rhs is not None:
         yield _row("Duration", run, "duration_s")
@@ -88,7 +88,7 @@ def rows(comparison: Comparison) -> Iterator[Row]:
     if step_memory and step_memory.diagnosis.changed is not None:
         lhs, rhs = statuses(step_memory.diagnosis)
         changed = "changed" if step_memory.diagnosis.changed else "same"
-        yield Row("Step memory", lhs, rhs, changed)
+        yield ChangeLine("Step memory", lhs, rhs, changed)
 
 
 def _step_time(comparison: Comparison) -> Iterator[tuple[str, Delta, str]]:
@@ -109,20 +109,22 @@ def _step_time(comparison: Comparison) -> Iterator[tuple[str, Delta, str]]:
 
 
 def _named(label: str, metric: str, metrics: Mapping[str, Delta]) -> str:
-    """The file's residual holds communication, which the rest that people are shown does not."""
+    """Returns the label; the file's residual includes communication, unlike the rest that people
+    see."""
     communication = metrics.get("communication_ms", Delta())
     is_both = metric == "residual_ms" and (communication.lhs or communication.rhs)
     return f"{label} + comm." if is_both else label
 
 
 def _is_wait(change: Delta, metric: str, metrics: Mapping[str, Delta]) -> bool:
-    """Without copies to a device the rest is the wait: one row says both."""
+    """Returns whether the wait equals the rest, because nothing was copied: then one line is
+    enough."""
     wait = metrics.get("wait_ms", Delta())
     return metric == "residual_ms" and (change.lhs, change.rhs) == (wait.lhs, wait.rhs)
 
 
-def _judged(comparison: Comparison, shown: list[str]) -> Iterator[Row]:
-    """What the verdict was given by, where it is none of the usual rows."""
+def _judged(comparison: Comparison, shown: list[str]) -> Iterator[ChangeLine]:
+    """Yields the metric that decided the verdict, if it is not among the usual lines."""
     endpoint = ENDPOINTS[comparison.verdict.metric]
     section = comparison.sections.get(endpoint.section.value)
     for metric in endpoint.metrics:
@@ -143,20 +145,20 @@ def _moved(change: Delta, metric: str) -> bool:
     return abs(change.delta) > MOVED_POINTS / (100 if metric.endswith("_share") else 1)
 
 
-def _row(label: str, change: Delta, metric: str) -> Row:
+def _row(label: str, change: Delta, metric: str) -> ChangeLine:
     if metric.endswith("_share"):  # people read a fraction as a percentage
         change, metric = change.times(100), f"{metric}_percent"
     lhs, rhs = quantity(change.lhs, metric), quantity(change.rhs, metric)
     if change.delta is None:
-        return Row(label, lhs, rhs, NOT_MEASURED)
+        return ChangeLine(label, lhs, rhs, NOT_MEASURED)
     mark = f" {SIGNIFICANT}" if change.significant else ""
     interval = _interval(change, metric)
     if change.delta == 0:
-        return Row(label, lhs, rhs, "same", interval)
+        return ChangeLine(label, lhs, rhs, "same", interval)
     if metric.endswith("_percent"):
-        return Row(label, lhs, rhs, f"{change.delta:+.1f} pp{mark}", interval)
+        return ChangeLine(label, lhs, rhs, f"{change.delta:+.1f} pp{mark}", interval)
     share = "" if change.pct_change is None else f" ({change.pct_change:+,.1f}%)"
-    return Row(label, lhs, rhs, f"{_signed(change.delta, metric)}{share}{mark}", interval)
+    return ChangeLine(label, lhs, rhs, f"{_signed(change.delta, metric)}{share}{mark}", interval)
 
 
 def _interval(change: Delta, metric: str) -> str:
@@ -173,17 +175,17 @@ def _signed(value: float, metric: str) -> str:
 
 
 def quantity(value: float | None, metric: str) -> str:
-    """A number in the unit its metric's name ends in."""
+    """Returns a number in the unit that its metric's name ends in."""
     unit = _UNITS.get(metric.rpartition("_")[2])
     if value is not None and unit is not None:
         return f"{value:,.1f}{unit}"
     if metric.endswith("_s") and not metric.endswith("_per_s"):
         return duration(value)
-    return words.quantity(value, metric)
+    return verdict_words.quantity(value, metric)
 
 
 def statuses(change: DiagnosisChange) -> tuple[str, str]:
-    """What both sides were diagnosed with, in words that fit a column."""
+    """Returns the diagnoses of both sides, shortened to fit a column."""
     return (
         one_line(change.lhs or NOT_MEASURED, STATUS_WIDTH),
         one_line(change.rhs or NOT_MEASURED, STATUS_WIDTH),

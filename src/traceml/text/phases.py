@@ -12,7 +12,7 @@ from traceml.summaries.step_parts import COMPUTE, step_parts
 NAME = 35
 BAR = 20
 MAX_SHARE = 100.0
-"""A part of a damaged summary may be many times its step."""
+"""A part in a damaged summary may be many times its step."""
 SHOWN_BETWEEN_SHARE = 0.005  # of the wall time: less is the loop itself
 
 _COMPUTE = ("forward", "backward", "optimizer")
@@ -22,75 +22,81 @@ Times = Mapping[str, "float | None"]
 
 
 @dataclass(frozen=True, slots=True)
-class Branch:
+class TreeLine:
     """One line of the tree and the lines below it."""
 
     name: str
     ms: float
     phase: str | None = None
-    parts: tuple[Branch, ...] = ()
+    parts: tuple[TreeLine, ...] = ()
 
 
 def phase_tree(times: Times, guilty: str | None = None) -> list[str]:
-    """The step's parts as lines of at most 80 columns; the guilty phase is pointed at."""
-    step, between = step_branch(times), between_branch(times)
+    """Returns the step's parts as lines of at most 80 columns, with a pointer to the guilty
+    phase."""
+    step, between = step_tree(times), between_tree(times)
     lines = _lines(step, "", "", step.ms, guilty)
     return lines if between is None else lines + _lines(between, "", "", None, None)
 
 
-def step_branch(times: Times) -> Branch:
-    """The step and its parts, which sum to it; none where nothing of it was measured."""
+def step_tree(times: Times) -> TreeLine:
+    """Returns the step and its parts, which add up to it; without parts where nothing was
+    measured."""
     step_ms = times["step_time_ms"] or 0.0
     parts = step_parts(times)
     rest_ms = parts.pop(Phase.RESIDUAL.value, 0.0)
     found = [
-        Branch(name, part_ms, phase.value)
+        TreeLine(name, part_ms, phase.value)
         for phase, name in _BEFORE_COMPUTE.items()
         if (part_ms := parts.get(phase.value)) is not None
     ]
     found += _compute(parts, times.get("compute_ms"))
     if communication_ms := parts.get(Phase.COMMUNICATION.value):
-        found.append(Branch("communication", communication_ms, Phase.COMMUNICATION.value))
+        found.append(TreeLine("communication", communication_ms, Phase.COMMUNICATION.value))
     if found:
-        found.append(Branch(_rest_name(times), rest_ms, Phase.RESIDUAL.value))
-    return Branch("step time", step_ms, None, tuple(found))
+        found.append(TreeLine(_rest_name(times), rest_ms, Phase.RESIDUAL.value))
+    return TreeLine("step time", step_ms, None, tuple(found))
 
 
-def _compute(parts: Times, compute_ms: float | None) -> list[Branch]:
-    """Compute with its phases below it; where it is not known whole, the phases that are."""
+def _compute(parts: Times, compute_ms: float | None) -> list[TreeLine]:
+    """Returns compute with its phases below it; where it was not measured completely, the measured
+    phases."""
     measured = tuple(
-        Branch(name, part_ms, name) for name in _COMPUTE if (part_ms := parts.get(name)) is not None
+        TreeLine(name, part_ms, name)
+        for name in _COMPUTE
+        if (part_ms := parts.get(name)) is not None
     )
     if compute_ms is None:
         return list(measured)
     if measured and (replays_ms := parts.get(COMPUTE)):
-        measured = (*measured, Branch("CUDA graph replays", replays_ms, COMPUTE))
-    return [Branch(COMPUTE, compute_ms, COMPUTE, measured)]
+        measured = (*measured, TreeLine("CUDA graph replays", replays_ms, COMPUTE))
+    return [TreeLine(COMPUTE, compute_ms, COMPUTE, measured)]
 
 
 def _rest_name(times: Times) -> str:
-    """What the rest is called, which holds the phases of compute that were not measured."""
+    """Returns the name of the rest, with the phases of compute that were not measured and are in
+    it."""
     missing = [name for name in _COMPUTE if times.get(f"{name}_ms") is None]
     if times.get("compute_ms") is not None or not missing:
         return "rest"
     return f"rest, with {COMPUTE if len(missing) == len(_COMPUTE) else ' and '.join(missing)}"
 
 
-def between_branch(times: Times) -> Branch | None:
-    """What happened between steps, where it was more than nothing."""
+def between_tree(times: Times) -> TreeLine | None:
+    """Returns what happened between steps; `None` where it was negligible."""
     between_ms, wall_ms = times.get("between_ms"), times.get("wall_step_ms")
     if between_ms is None or not wall_ms or between_ms < SHOWN_BETWEEN_SHARE * wall_ms:
         return None
     parts = tuple(
-        Branch(name, part_ms)
+        TreeLine(name, part_ms)
         for name in ("evaluation", "checkpoint")
         if (part_ms := times.get(f"{name}_ms"))
     )
-    return Branch("between steps, per step", between_ms, None, parts)
+    return TreeLine("between steps, per step", between_ms, None, parts)
 
 
 def _lines(
-    branch: Branch, lead: str, below: str, step_ms: float | None, guilty: str | None
+    branch: TreeLine, lead: str, below: str, step_ms: float | None, guilty: str | None
 ) -> list[str]:
     pointer = " ◀" if guilty is not None and branch.phase == guilty else ""
     lines = [_line(lead + branch.name, branch.ms, step_ms, pointer)]
