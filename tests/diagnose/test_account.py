@@ -18,7 +18,7 @@ from factories import (
     stall,
     work_between,
 )
-from traceml.diagnose.account import Place, held_s, places_of, settle
+from traceml.diagnose.account import Outside, held_s, places_of, settle
 from traceml.diagnose.engine import Diagnosis, diagnose
 from traceml.diagnose.explain import STRAGGLERS
 from traceml.diagnose.what_if import WhatIf, predict
@@ -64,15 +64,15 @@ def check_account(facts: Facts, found: tuple[Finding, ...]) -> None:
         places = places_of(finding)
         assert lost(finding) <= sum(held[place] for place in places) * SLACK, finding
         if finding.phase is not None and len(places) == 1:
-            assert places == (Place(finding.phase.value),)
+            assert places == (finding.phase,)
         is_waited_for = finding.kind in STRAGGLERS and "do not wait" not in finding.claim
         is_stated = finding.kind in STATED or is_waited_for
         if is_stated and finding.lost_s_per_step and not finding.is_one_off:
             assert duration(finding.lost_s_per_step) in finding.claim, finding
-    in_step = [finding for finding in own if Place.BETWEEN not in places_of(finding)]
-    between = [finding for finding in own if Place.BETWEEN in places_of(finding)]
+    in_step = [finding for finding in own if Outside.BETWEEN not in places_of(finding)]
+    between = [finding for finding in own if Outside.BETWEEN in places_of(finding)]
     assert sum(map(lost, in_step)) <= (facts.mean.step_s or 0.0) * SLACK, in_step
-    assert sum(map(lost, between)) <= held[Place.BETWEEN] * SLACK, between
+    assert sum(map(lost, between)) <= held[Outside.BETWEEN] * SLACK, between
     for leader in found:
         parts = [finding for finding in found if finding.part_of is leader.kind]
         assert sum(map(lost, parts)) <= lost(leader) * SLACK, (leader, parts)
@@ -84,7 +84,7 @@ def waited_s(facts: Facts) -> float:
     if len(facts.ranks_used) < 2 or not facts.job.waits:
         return 0.0
     hidden = facts.job.wait_is_hidden
-    return held_s(facts.mean)[Place.BACKWARD if hidden else Place.COMMUNICATION]
+    return held_s(facts.mean)[Phase.BACKWARD if hidden else Phase.COMMUNICATION]
 
 
 def check_savings(facts: Facts, what_ifs: tuple[WhatIf, ...]) -> None:
@@ -95,7 +95,7 @@ def check_savings(facts: Facts, what_ifs: tuple[WhatIf, ...]) -> None:
         assert sum(beyond_s) - sum(by_parts_s) <= waited_s(facts) * SLACK + 1e-9, what_ifs
         assert sum(by_parts_s) <= waited_s(facts) * SLACK + 1e-9, what_ifs
     own = [each for each in what_ifs if each.finding.part_of is None]
-    in_step = [each for each in own if Place.BETWEEN not in places_of(each.finding)]
+    in_step = [each for each in own if Outside.BETWEEN not in places_of(each.finding)]
     assert sum(each.saved_s for each in in_step) <= (facts.mean.step_s or 0.0) * SLACK
     most_s = max(facts.mean.wall_s or 0.0, facts.mean.step_s or 0.0)
     assert sum(each.saved_s for each in own) <= most_s * SLACK

@@ -7,12 +7,15 @@ from collections.abc import Mapping, Sequence
 
 from traceml.compare.student import Error
 from traceml.compare.within import error_of_mean, share_of_mean, within_run
-from traceml.model.phase import COMPUTE, Phase
+from traceml.model.phase import COMPUTE, COMPUTE_PART, PHASES, Phase
 from traceml.summaries.record import StepSeries
 
 Blocks = Sequence[float]
 
-_METRICS = {Phase.INPUT.value: "input_wait_ms", "wall": "wall_step_ms"}
+_METRICS = {
+    **{phase.value: entry.metric for phase, entry in PHASES.items()},
+    "wall": "wall_step_ms",
+}
 """The metric of a part where it is not called like the part."""
 
 
@@ -80,7 +83,7 @@ def _by_metric(parts: Mapping[str, Blocks]) -> dict[str, Blocks]:
 
 def _sums(parts: Mapping[str, Blocks]) -> dict[str, Blocks | None]:
     """What the phases come to; `None` where one of them is missing."""
-    compute = parts.get("compute") or _sum([parts.get(phase.value) for phase in COMPUTE])
+    compute = parts.get(COMPUTE_PART) or _sum([parts.get(phase.value) for phase in COMPUTE])
     copies = parts.get(Phase.H2D.value)
     rest = parts.get(Phase.RESIDUAL.value)
     wait = rest if copies is None else _sum([rest, copies])

@@ -12,15 +12,13 @@ from traceml.compare.sides import Sides
 from traceml.compare.statistics import Change
 from traceml.compare.terms import Terms
 from traceml.compare.verdict import Judgement, is_beyond, noise_with_steps
-from traceml.compare.waterfall import COMPUTE_WHOLE, grouped_ms
-from traceml.model.phase import COMPUTE, Phase
+from traceml.compare.waterfall import grouped_ms
+from traceml.model.phase import COMPUTE_PART, PHASES, Phase
 from traceml.model.quantities import NOT_MEASURED, count, memory, milliseconds, ms_decimals
 from traceml.summaries.record import Issue, PrimaryDiagnosis
 
 SHOWN_SHARE = 0.01
 """A phase that explains less than this of the change is told with the rest."""
-
-_WORDS = {Phase.H2D.value: "copies to the device", Phase.RESIDUAL.value: "rest"}
 
 
 def why(found: Judgement, sides: Sides, terms: Terms, waterfall: Mapping[str, float] | None) -> str:
@@ -149,7 +147,8 @@ def parts_words(waterfall: Mapping[str, float] | None, total_ms: float) -> str:
         rounded_ms = round(part_ms, decimals)
         if rounded_ms and abs(part_ms) >= SHOWN_SHARE * abs(total_ms):
             rest_ms -= rounded_ms
-            shown.append(f"{_WORDS.get(name, name)} {rounded_ms:+,.{decimals}f} ms")
+            words = name if name == COMPUTE_PART else PHASES[Phase(name)].short
+            shown.append(f"{words} {rounded_ms:+,.{decimals}f} ms")
     rest_ms = round(rest_ms, decimals)
     if rest_ms or not shown:
         shown.append(f"rest {rest_ms:+,.{decimals}f} ms")
@@ -256,11 +255,4 @@ def _range_words(further: FurtherRuns) -> str:
 
 def _culprit(waterfall: Mapping[str, float]) -> str:
     name = max(waterfall, key=lambda phase: waterfall[phase])
-    if name in COMPUTE:
-        return f"the {name} pass" if name != Phase.OPTIMIZER.value else "the optimizer"
-    words = {
-        Phase.INPUT.value: "the input path",
-        COMPUTE_WHOLE: "the compute phases",
-        Phase.RESIDUAL.value: "the time outside the named phases",
-    }
-    return words.get(name, _WORDS.get(name, name))
+    return "the compute phases" if name == COMPUTE_PART else PHASES[Phase(name)].culprit

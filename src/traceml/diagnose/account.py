@@ -19,27 +19,21 @@ from traceml.diagnose.rule import Turn, Where
 from traceml.facts.facts import Facts, phase_s
 from traceml.facts.times import StepTimes
 from traceml.model.finding import Finding, Kind, Section, Severity
-from traceml.model.phase import COMPUTE, Phase
+from traceml.model.phase import BETWEEN, COMPUTE, Phase
 from traceml.model.quantities import duration
 
 NOTHING = 0.001  # of a claim: a difference so small is rounding
 
 
-class Place(str, Enum):
-    """Where time can go: a phase of the step, or what lies between two steps."""
+class Outside(str, Enum):
+    """Where time can go that is in no phase of a step."""
 
-    INPUT = "input"
-    H2D = "h2d"
-    FORWARD = "forward"
-    BACKWARD = "backward"
-    OPTIMIZER = "optimizer"
-    COMMUNICATION = "communication"
-    RESIDUAL = "residual"
-    BETWEEN = "between"
+    BETWEEN = BETWEEN
 
 
-IN_COMPUTE = tuple(Place(phase.value) for phase in COMPUTE)
-IN_STEP = tuple(place for place in Place if place is not Place.BETWEEN)
+Place = Phase | Outside
+PLACES: tuple[Place, ...] = (*Phase, *Outside)
+"""Where time can go: the phases of a step, and what lies between two steps."""
 
 
 def unexplained_s(times: StepTimes) -> float | None:
@@ -61,16 +55,16 @@ def outside_steps_s(times: StepTimes) -> float | None:
 
 def held_s(times: StepTimes) -> dict[Place, float]:
     """What each place holds in a mean step."""
-    held = {Place(phase.value): phase_s(times, phase) or 0.0 for phase in Phase}
-    return held | {Place.BETWEEN: times.between_s or 0.0}
+    held: dict[Place, float] = {phase: phase_s(times, phase) or 0.0 for phase in Phase}
+    return held | {Outside.BETWEEN: times.between_s or 0.0}
 
 
 def is_largest(facts: Facts, phase: Phase) -> bool:
     """Whether no other part of the step is as long as this one; compute counts as one part."""
     held = held_s(facts.mean)
-    own = held.pop(Place(phase.value))
-    compute_s = sum(held.pop(place) for place in IN_COMPUTE)
-    del held[Place.BETWEEN]
+    own = held.pop(phase)
+    compute_s = sum(held.pop(place) for place in COMPUTE)
+    del held[Outside.BETWEEN]
     return own > max(compute_s, *held.values())
 
 
@@ -78,17 +72,17 @@ def places_of(finding: Finding) -> tuple[Place, ...]:
     """Where a finding's lost time lies, the likeliest place first."""
     where, phase = catalogue().of(finding.kind).where, finding.phase
     if finding.is_between_steps or where is Where.BETWEEN_STEPS:
-        return (Place.BETWEEN,)
+        return (Outside.BETWEEN,)
     if where is Where.ON_THE_HOST and phase is None:
-        return (Place.RESIDUAL, *IN_COMPUTE)
-    own = () if phase is None else (Place(phase.value),)
+        return (Phase.RESIDUAL, *COMPUTE)
+    own = () if phase is None else (phase,)
     if where is Where.FOR_A_RANK:  # the others wait for it where gradients are exchanged
         is_hidden = finding.evidence.get("waiting") == "inferred"
-        waiting = Place.BACKWARD if is_hidden else Place.COMMUNICATION
-        return _once((waiting, *own, *IN_STEP))
+        waiting = Phase.BACKWARD if is_hidden else Phase.COMMUNICATION
+        return _once((waiting, *own, *Phase))
     if where is Where.ANYWHERE:
-        return _once((*own, *IN_STEP))
-    return own or IN_STEP
+        return _once((*own, *Phase))
+    return own or tuple(Phase)
 
 
 def settle(facts: Facts, found: Sequence[Finding]) -> list[Finding]:
@@ -112,7 +106,7 @@ def _turn(finding: Finding, said: Sequence[Finding]) -> tuple[int, Turn, int, st
     while leader is not None and leaders < len(said):
         leaders, leader = leaders + 1, leader_of(leader, said)
     turn = catalogue().of(finding.kind).turn
-    return leaders, turn, list(Place).index(places_of(finding)[0]), finding.kind.value
+    return leaders, turn, PLACES.index(places_of(finding)[0]), finding.kind.value
 
 
 @dataclass(slots=True)
@@ -136,8 +130,8 @@ class _Ledger:
         is inferred: it gets what the causes behind it and beside it leave, and no part of theirs.
         """
         if finding.kind is Kind.SLOWDOWN and finding.phase is not None:
-            place = Place(finding.phase.value)
-            return next((claim for claim in self.claims if claim.places == (place,)), None)
+            place = (finding.phase,)
+            return next((claim for claim in self.claims if claim.places == place), None)
         if leader is None or Kind.HOST_BOUND in (finding.kind, leader.kind):
             return None
         return next((claim for claim in self.claims if claim.finding is leader), None)
@@ -164,11 +158,11 @@ class _Ledger:
         drawn_s = 0.0
         for place in places:
             limits = [wanted_s - drawn_s, self.free[place]]
-            if place is not Place.BETWEEN:
+            if place is not Outside.BETWEEN:
                 limits.append(self.step_left_s)
             part_s = max(0.0, min(limits))
             self.free[place] -= part_s
-            if place is not Place.BETWEEN:
+            if place is not Outside.BETWEEN:
                 self.step_left_s -= part_s
             drawn_s += part_s
         return drawn_s

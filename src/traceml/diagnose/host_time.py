@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from traceml.diagnose.account import IN_COMPUTE, held_s, rest_s, unexplained_s
+from traceml.diagnose.account import held_s, rest_s, unexplained_s
 from traceml.diagnose.lines import Line, severity
 from traceml.diagnose.rule import (
     GPU_IDLE,
@@ -31,7 +31,7 @@ from traceml.facts.pauses import Pauses, pauses
 from traceml.facts.times import StepTimes
 from traceml.model.evidence import Evidence, as_number, as_words, in_ms
 from traceml.model.finding import Finding, Kind, Section
-from traceml.model.phase import Phase
+from traceml.model.phase import COMPUTE, Phase
 from traceml.model.quantities import count, duration, percent
 
 WARN = Line(0.05, 0.001)  # half of what warns about the whole rest: this part has a sure remedy
@@ -163,7 +163,7 @@ def waited_for(facts: Facts) -> dict[str, Waited]:
     """
     rest_left_s = rest_s(facts.mean)
     held = held_s(facts.mean)
-    phases_left_s = sum(held[place] for place in IN_COMPUTE) if facts.clock == "gpu" else 0.0
+    phases_left_s = sum(held[phase] for phase in COMPUTE) if facts.clock == "gpu" else 0.0
     found = {}
     for name in CAUSES:
         wanted_s, in_phases = _wanted(facts, name)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from traceml.diagnose.account import Place, held_s, places_of
+from traceml.diagnose.account import held_s, places_of
 from traceml.diagnose.catalogue import catalogue
 from traceml.diagnose.rule import Remedy, lost
 from traceml.diagnose.uneven import named
@@ -85,7 +85,7 @@ def _unclaimed_wait_s(facts: Facts, findings: Iterable[Finding]) -> float:
     job = facts.job
     if job is None or not job.waits or len(job.parts.ranks) < 2:
         return 0.0
-    place = Place.BACKWARD if job.wait_is_hidden else Place.COMMUNICATION
+    place = Phase.BACKWARD if job.wait_is_hidden else Phase.COMMUNICATION
     claimed_s = sum(
         finding.lost_s_per_step or 0.0
         for finding in findings

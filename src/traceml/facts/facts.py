@@ -138,8 +138,7 @@ class Facts:
 
 def phase_s(times: StepTimes, phase: Phase) -> float | None:
     """The seconds of one phase."""
-    found: float | None = getattr(times, f"{phase.value}_s")
-    return found
+    return times.phase(phase)
 
 
 def share(part_s: float | None, whole_s: float | None) -> float | None:

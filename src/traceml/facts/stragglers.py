@@ -19,7 +19,7 @@ from traceml.facts.series import describe, find_slowdown
 from traceml.facts.step_table import Floats, Ints
 from traceml.facts.thread_time import ThreadTime
 from traceml.facts.times import StepTimes
-from traceml.model.phase import COMPUTE, Phase
+from traceml.model.phase import COMPUTE, MEASURED, Phase
 
 SMALLEST_SHARE = 0.05  # of the others' work: ranks are never closer than that to perfectly even
 FEW_STEPS = 3  # so many odd steps are an accident; an excess must be more than twice what they hold
@@ -213,11 +213,12 @@ def _phases(
     job: Job, times: Sequence[StepTimes], own: Floats
 ) -> tuple[dict[Phase, Floats], tuple[Phase, ...]]:
     """Each rank's own work, phase by phase, and what of compute is hidden in the rest."""
-    parts = [Phase.INPUT, Phase.H2D, *COMPUTE]
-    if job.wait_is_hidden:
-        parts.remove(Phase.BACKWARD)
-    known = _measured(times, [f"{phase.value}_s" for phase in parts])
-    found = {phase: known[key] for phase in parts if (key := f"{phase.value}_s") in known}
+    waiting = (Phase.COMMUNICATION, *((Phase.BACKWARD,) if job.wait_is_hidden else ()))
+    parts = [phase for phase in MEASURED if phase not in waiting]
+    columns = {
+        phase: np.array([each.phase(phase) for each in times], dtype=np.float64) for phase in parts
+    }
+    found = {phase: column for phase, column in columns.items() if np.isfinite(column).all()}
     rest = own - sum(found.values(), np.zeros(len(own)))
     unmeasured = tuple(phase for phase in parts if phase in COMPUTE and phase not in found)
     return {**found, Phase.RESIDUAL: rest}, unmeasured

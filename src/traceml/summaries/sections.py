@@ -11,7 +11,7 @@ from traceml.facts.sensors import GpuFacts, HostFacts, ProcessFacts
 from traceml.facts.times import StepTimes
 from traceml.model.evidence import Value
 from traceml.model.finding import Finding
-from traceml.model.phase import Phase
+from traceml.model.phase import PHASES
 from traceml.model.rank import Rank
 from traceml.summaries.record import (
     FactSummary,
@@ -61,9 +61,6 @@ _RISES = {
     "workers_rss_rise_bytes": Place.WORKERS,
 }
 STEP_MEMORY = (*_PEAKS, *_RISES)
-
-_METRIC = {Phase.INPUT: "input_wait"}
-"""The metric of a phase where it is not called like the phase."""
 
 
 def mode(nodes: int) -> str:
@@ -241,7 +238,7 @@ def issue(finding: Finding, since_step: int | None = None) -> Issue:
         severity=finding.severity.value,
         summary=finding.claim,
         action=finding.action,
-        metric=finding.phase and _METRIC.get(finding.phase, finding.phase.value),
+        metric=finding.phase and PHASES[finding.phase].metric.removesuffix("_ms"),
         phase=finding.phase and finding.phase.value,
         score=number(finding.share),
         share_pct=number(finding.share),

@@ -8,12 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from traceml.model.phase import COMPUTE as COMPUTE_PHASES
-from traceml.model.phase import Phase
-from traceml.summaries.record import PHASE_METRICS
+from traceml.model.phase import COMPUTE, COMPUTE_PART, PHASE_METRICS, Phase
 
-COMPUTE = "compute"
-"""The part that holds compute which is in no phase of its own: replays of CUDA graphs."""
 NEGLIGIBLE_SHARE = 0.01
 """Of compute: a smaller difference to its phases is rounding, or another clock."""
 
@@ -23,8 +19,9 @@ Metrics = Mapping[str, "float | None"]
 def step_parts(metrics: Metrics, divided: bool = True) -> dict[str, float]:
     """By phase, and `compute`, in milliseconds; what was not measured is in the residual.
 
-    Compute that is not `divided` is one part. Communication counts as far as the others leave room
-    for it: what ran behind compute is in compute already.
+    `compute` is what is in no phase of its own, such as replays of CUDA graphs; compute that is not
+    `divided` is all there. Communication counts as far as the others leave room for it: what ran
+    behind compute is in compute already.
     """
     parts = {
         phase.value: max(0.0, value)
@@ -33,10 +30,10 @@ def step_parts(metrics: Metrics, divided: bool = True) -> dict[str, float]:
     }
     compute_ms = metrics.get("compute_ms")
     if compute_ms is not None and not divided:
-        parts = {name: part for name, part in parts.items() if name not in COMPUTE_PHASES}
-        parts[COMPUTE] = max(0.0, compute_ms)
+        parts = {name: part for name, part in parts.items() if name not in COMPUTE}
+        parts[COMPUTE_PART] = max(0.0, compute_ms)
     elif left_ms := undivided_ms(metrics):
-        parts[COMPUTE] = left_ms
+        parts[COMPUTE_PART] = left_ms
     step_ms = metrics.get("step_time_ms")
     if step_ms is None:
         return parts
@@ -51,6 +48,6 @@ def step_parts(metrics: Metrics, divided: bool = True) -> dict[str, float]:
 def undivided_ms(metrics: Metrics) -> float:
     """What compute has beyond its phases."""
     compute_ms = metrics.get("compute_ms") or 0.0
-    phases_ms = sum(metrics.get(PHASE_METRICS[phase]) or 0.0 for phase in COMPUTE_PHASES)
+    phases_ms = sum(metrics.get(PHASE_METRICS[phase]) or 0.0 for phase in COMPUTE)
     left_ms = compute_ms - phases_ms
     return left_ms if left_ms > NEGLIGIBLE_SHARE * compute_ms else 0.0
