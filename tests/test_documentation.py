@@ -30,8 +30,9 @@ from traceml.diagnose.rules import (
     warmup,
 )
 from traceml.model import environment, interpreter, layout, lineage
-from traceml.model.finding import Kind
-from traceml.summaries import record, sections
+from traceml.model.finding import Kind, Section
+from traceml.model.metric import in_summary
+from traceml.summaries import record
 from traceml.tui import help as terminal_help
 
 ROOT = Path(__file__).parents[1]
@@ -195,21 +196,19 @@ def test_every_variable_of_the_lineage_is_named():
     assert [name for name in names if f"`{name}`" not in text] == []
 
 
-@pytest.mark.parametrize(
-    ("title", "metrics"),
-    [
-        ("Metrics of `step_time`", sections.STEP_TIME),
-        ("Metrics of `step_memory`", sections.STEP_MEMORY),
-        ("Metrics of `system`", tuple(sections._host_metrics(sections.HostFacts()))),
-        (
-            "Metrics of `process`",
-            tuple(sections._process_metrics(sections.ProcessFacts(0, 0), None)),
-        ),
-    ],
-    ids=["step time", "step memory", "system", "process"],
-)
-def test_every_metric_has_a_row_and_every_row_a_metric(title: str, metrics: tuple[str, ...]):
-    assert rows(section(SUMMARY, title)) - {"metric", "---"} == set(metrics)
+def test_the_tables_of_metrics_are_what_the_catalogues_declare(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    write_pages = runpy.run_path(str(ROOT / "docs" / "write_metrics.py"))["pages"]
+    stale = [path.name for path, text in write_pages().items() if path.read_text() != text]
+    assert not stale, (
+        "a phase or a metric has changed: run `make docs`, which writes the pages anew"
+    )
+
+
+@pytest.mark.parametrize("part", [each for each in Section if in_summary(each)])
+def test_every_metric_has_a_row_and_every_row_a_metric(part: Section):
+    keys = {metric.key for metric in in_summary(part)}
+    assert rows(section(SUMMARY, f"Metrics of `{part.value}`")) - {"metric", "---"} == keys
 
 
 @pytest.mark.parametrize("kind", Kind)

@@ -32,8 +32,8 @@ def fingerprint(fields: Sequence[Field]) -> str:
 def test_no_written_version_ever_changes(version, fields, size, expected):
     found = fields(version)
     assert (packer(found).size, fingerprint(found)) == (size, expected), (
-        f"files of version {version} would be read wrongly: what is new belongs to the next VERSION "
-        "(`since` and `gpu_since` of a phase, `SINCE` of any other field)"
+        f"files of version {version} would be read wrongly: what is new belongs to the next "
+        "VERSION (`since` and `gpu_since` of a phase, `SINCE` of any other field)"
     )
 
 

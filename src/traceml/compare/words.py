@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from traceml.compare.further_runs import MAX_RUNS, FurtherRuns
 from traceml.compare.machine_noise import SourceKind
@@ -13,8 +13,17 @@ from traceml.compare.statistics import Change
 from traceml.compare.terms import Terms
 from traceml.compare.verdict import Judgement, is_beyond, noise_with_steps
 from traceml.compare.waterfall import grouped_ms
+from traceml.model.evidence import EvidenceUnit as Unit
+from traceml.model.metric import BY_KEY
 from traceml.model.phase import COMPUTE_PART, PHASES, Phase
-from traceml.model.quantities import NOT_MEASURED, count, memory, milliseconds, ms_decimals
+from traceml.model.quantities import (
+    NOT_MEASURED,
+    count,
+    duration,
+    memory,
+    milliseconds,
+    ms_decimals,
+)
 from traceml.summaries.record import Issue, PrimaryDiagnosis
 
 SHOWN_SHARE = 0.01
@@ -55,7 +64,8 @@ def _change_words(found: Observed) -> str:
     if not delta.delta:
         return f"{name} is the same{_share_words(delta, found.change, same=True)}"
     verb = "fell" if delta.delta < 0 else "rose"
-    amount = quantity(abs(delta.delta), found.metric)
+    unit = BY_KEY[found.endpoint.section, found.metric].unit
+    amount = quantity(abs(delta.delta), unit)
     return f"{name} {verb} by {amount}{_share_words(delta, found.change)}"
 
 
@@ -70,13 +80,20 @@ def _share_words(delta: Delta, change: Change | None, same: bool = False) -> str
     return f" ({', '.join(said)})" if said else ""
 
 
-def quantity(value: float | None, metric: str) -> str:
-    """A time, an amount of memory or a rate, as the metric's name says."""
-    if value is None:
-        return NOT_MEASURED
-    if metric.endswith("_ms"):
-        return milliseconds(value)
-    return memory(value) if metric.endswith("_bytes") else f"{value:,.4g} /s"
+_FORMATS: Mapping[Unit, Callable[[float], str]] = {
+    Unit.MILLISECONDS: milliseconds,
+    Unit.SECONDS: duration,
+    Unit.BYTES: memory,
+    Unit.PERCENT: lambda value: f"{value:,.1f}%",
+    Unit.CELSIUS: lambda value: f"{value:,.1f} °C",
+    Unit.WATTS: lambda value: f"{value:,.1f} W",
+    Unit.PER_SECOND: lambda value: f"{value:,.4g} /s",
+}
+
+
+def quantity(value: float | None, unit: Unit) -> str:
+    """A number of a comparison in its unit."""
+    return NOT_MEASURED if value is None else _FORMATS[unit](value)
 
 
 def _limit_words(main: Observed, terms: Terms) -> str:

@@ -41,6 +41,24 @@ class RankMemory:
     trends: Mapping[Place, Trend] = field(default_factory=dict)
     """Of the memory that was read often enough."""
 
+    @property
+    def allocated_rise_bytes(self) -> float | None:
+        """How far the GPU's memory rose over the run."""
+        return self._rise_bytes(Place.GPU)
+
+    @property
+    def rss_rise_bytes(self) -> float | None:
+        """The same of the rank's own process."""
+        return self._rise_bytes(Place.HOST)
+
+    @property
+    def workers_rss_rise_bytes(self) -> float | None:
+        """The same of the processes below it."""
+        return self._rise_bytes(Place.WORKERS)
+
+    def _rise_bytes(self, place: Place) -> float | None:
+        return self.trends[place].rise_bytes if place in self.trends else None
+
 
 NO_MEMORY = RankMemory()
 

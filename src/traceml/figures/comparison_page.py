@@ -6,10 +6,13 @@ from collections.abc import Iterator
 
 from traceml.compare.lineage import Group, LineageComparison
 from traceml.compare.record import Comparison, Delta, DiagnosisChange, Status, Straggler
-from traceml.compare.words import moved_words
+from traceml.compare.words import moved_words, quantity
 from traceml.figures.comparison_figures import before_and_after, waterfall
 from traceml.figures.page import ComparisonPage, Part, Row, Table, Tile, Tone, Verdict
 from traceml.figures.words import cell, line
+from traceml.model.evidence import EvidenceUnit
+from traceml.model.finding import Section
+from traceml.model.metric import BY_KEY, METRICS, Metric
 from traceml.model.quantities import NOT_MEASURED, count, rate
 from traceml.text import changes, told
 
@@ -34,15 +37,6 @@ _QUANTILES = {
     "p99": "step_time_p99_ms",
     "Standard deviation": "step_time_stdev_ms",
 }
-_TILES = {
-    "Step time": ("step_time", "step_time_ms"),
-    "Input wait": ("step_time", "input_wait_ms"),
-    "Compute": ("step_time", "compute_ms"),
-    "Throughput": ("step_time", "samples_per_s"),
-    "Peak GPU memory": ("step_memory", "peak_allocated_bytes"),
-    "Peak process memory": ("step_memory", "peak_rss_bytes"),
-}
-_MORE_IS_BETTER = ("samples_per_s",)
 _TITLES = {
     Group.CODE.value: "Code",
     Group.COMMAND.value: "Command",
@@ -133,25 +127,24 @@ def _table(comparison: Comparison) -> Table | None:
 
 def _distribution(comparison: Comparison) -> Table | None:
     """How the steps of both sides were distributed; `None` where a side does not say."""
-    found = {
-        words: delta
-        for words, metric in _QUANTILES.items()
-        if (delta := _metric(comparison, "step_time", metric)).delta is not None
-    }
-    rows = tuple(Row((words, *_cells(delta, "step_time_ms"))) for words, delta in found.items())
+    found = {words: BY_KEY[Section.STEP_TIME, key] for words, key in _QUANTILES.items()}
+    rows = tuple(
+        Row((words, *_cells(change, metric)))
+        for words, metric in found.items()
+        if (change := _change(comparison, metric)).delta is not None
+    )
     columns = ("Steps", "A", "B", "Delta")
     return Table("distribution-table", "Distribution of steps", columns, rows) if rows else None
 
 
 def _tiles(comparison: Comparison) -> Iterator[Tile]:
-    for words, (section, metric) in _TILES.items():
-        change = _metric(comparison, section, metric)
-        if change.delta is None:
+    for metric in METRICS:
+        change = _change(comparison, metric)
+        if change.delta is None or not (metric.is_headline or metric.is_tile):
             continue
         lhs, rhs, delta = _cells(change, metric)
-        yield Tile(
-            words, f"{_without_unit(lhs, rhs)} → {rhs}", note=delta, tone=_tone(change, metric)
-        )
+        said = f"{_without_unit(lhs, rhs)} → {rhs}"
+        yield Tile(metric.label, said, note=delta, tone=_tone(change, metric))
 
 
 def _without_unit(lhs: str, rhs: str) -> str:
@@ -160,14 +153,14 @@ def _without_unit(lhs: str, rhs: str) -> str:
     return number if rhs.endswith(f" {unit}") else lhs
 
 
-def _tone(change: Delta, metric: str) -> Tone | None:
+def _tone(change: Delta, metric: Metric) -> Tone | None:
     """Only what the runs show to be a change has a colour."""
     if not change.delta or not change.significant:
         return None
-    return "good" if (change.delta > 0) == (metric in _MORE_IS_BETTER) else "crit"
+    return "good" if (change.delta > 0) == metric.more_is_better else "crit"
 
 
-def _cells(change: Delta, metric: str) -> tuple[str, str, str]:
+def _cells(change: Delta, metric: Metric) -> tuple[str, str, str]:
     """Both sides and the change, as the text words them."""
     lhs, rhs = _quantity(change.lhs, metric), _quantity(change.rhs, metric)
     if change.delta is None:
@@ -179,15 +172,15 @@ def _cells(change: Delta, metric: str) -> tuple[str, str, str]:
     return lhs, rhs, f"{'' if amount.startswith('-') else '+'}{amount}{share}"
 
 
-def _quantity(value: float | None, metric: str) -> str:
-    if metric == "samples_per_s":
+def _quantity(value: float | None, metric: Metric) -> str:
+    if metric.key == "samples_per_s":
         return rate(value, "samples")
-    return changes.quantity(value, metric)
+    return quantity(value, metric.unit)
 
 
-def _metric(comparison: Comparison, section: str, metric: str) -> Delta:
-    found = comparison.sections.get(section)
-    return Delta() if found is None else found.metrics.get(metric, Delta())
+def _change(comparison: Comparison, metric: Metric) -> Delta:
+    found = comparison.sections.get(metric.section.value)
+    return Delta() if found is None else found.metrics.get(metric.key, Delta())
 
 
 def _ranks(comparison: Comparison) -> Part | None:
@@ -200,7 +193,7 @@ def _ranks(comparison: Comparison) -> Part | None:
     tiles: tuple[Tile, ...] = ()
     skew = found.skew_percent
     if skew.delta is not None:
-        lhs, rhs = (changes.quantity(side, "skew_percent") for side in (skew.lhs, skew.rhs))
+        lhs, rhs = (quantity(side, EvidenceUnit.PERCENT) for side in (skew.lhs, skew.rhs))
         tiles = (Tile("Rank skew", f"{lhs} → {rhs}", note=f"{skew.delta:+.1f} pp"),)
     if not rows and not tiles:
         return None

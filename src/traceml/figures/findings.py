@@ -41,6 +41,7 @@ _FORMATS: Mapping[str, Callable[[float], str]] = {
     # As the sentence above it says it.
     EvidenceUnit.MILLISECONDS.value: lambda value: duration(value / 1e3),
     EvidenceUnit.SECONDS.value: duration,
+    EvidenceUnit.PER_SECOND.value: lambda value: f"{value:,.3g}/s",
     EvidenceUnit.SHARE.value: percent,
     EvidenceUnit.PERCENT.value: lambda value: percent(value / 100),
     EvidenceUnit.CELSIUS.value: lambda value: f"{value:.0f} °C",

@@ -13,22 +13,14 @@ from traceml.figures.step_table import MOST_RANKS
 from traceml.figures.units import CORES, fitted, memory_unit
 from traceml.figures.words import cell
 from traceml.model.finding import Section
+from traceml.model.metric import in_summary
 from traceml.model.quantities import count, memory, percent
 from traceml.summaries.record import SectionSummary, Summary
 
 STARVED_PERCENT = 10.0
 """Of the time without a core: from here on it is worth a tile."""
 
-_COLUMNS = {
-    "CPU": "cpu_percent",
-    "Memory": "ram_bytes",
-    "Peak memory": "ram_peak_bytes",
-    "GPU memory": "gpu_mem_reserved_bytes",
-    "Threads": "threads",
-    "Workers": "workers",
-    "Workers' CPU": "workers_cpu_percent",
-    "Waiting for a core": "runqueue_percent",
-}
+_COLUMNS = {metric.label: metric.key for metric in in_summary(Section.PROCESS) if metric.label}
 
 
 def process_part(summary: Summary | None, sensors: SensorHistory | None) -> Part | None:

@@ -93,7 +93,7 @@ PHASES: Mapping[Phase, PhaseEntry] = MappingProxyType(
             culprit="the input path",
             colour=Colour("#f0581f", "#f86a26"),
             metric="input_wait_ms",
-            doc="the loop stood still for its next batch",
+            doc="input wait: the loop stood still for its next batch",
         ),
         Phase.H2D: PhaseEntry(
             within=Within.BODY,
@@ -148,7 +148,8 @@ PHASES: Mapping[Phase, PhaseEntry] = MappingProxyType(
             culprit="the time outside the named phases",
             colour=Colour("#939393", "#7c7c7c"),
             metric="residual_ms",
-            doc="body − copies − compute; the rest that people are shown is without communication",
+            doc="the rest, body − copies − compute; what people are shown as it is without "
+            "communication",
         ),
     }
 )

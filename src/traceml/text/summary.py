@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from traceml.model.finding import COMPUTE_CAUSES, Kind, consequence
+from traceml.model.metric import GPU_COUNTERS
 from traceml.model.phase import COMPUTE, COMPUTE_PART, PHASES
 from traceml.model.printable import one_line, printable, printable_lines, shorten
 from traceml.model.quantities import count, duration, memory, milliseconds, percent, rate
@@ -202,14 +203,6 @@ def _memory(section: SectionSummary | None) -> str:
     return _joined(parts)
 
 
-_COUNTERS = {
-    "sm_share": "SM",
-    "tensor_share": "tensor",
-    "fp32_share": "FP32",
-    "dram_share": "DRAM",
-}
-
-
 def _system(section: SectionSummary | None) -> str:
     if section is None:
         return ""
@@ -244,9 +237,9 @@ def _system(section: SectionSummary | None) -> str:
 def _gpu_use(used: str, found: Mapping[str, float | None]) -> str:
     """How long the GPU had work, and what it did with it."""
     parts = [
-        f"{words} {percent(value)}"
-        for key, words in _COUNTERS.items()
-        if (value := found.get(key)) is not None
+        f"{metric.short} {percent(value)}"
+        for metric in GPU_COUNTERS
+        if metric.short and (value := found.get(metric.key)) is not None
     ]
     return f"{used} ({', '.join(parts)})" if used and parts else used
 
