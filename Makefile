@@ -72,7 +72,7 @@ wheels: $(READY)
 # The parts of docs/ that the rules and the catalogues of phases and metrics themselves declare.
 docs: $(READY)
 	$(BIN)/python docs/write_diagnoses.py
-	$(BIN)/python docs/write_metrics.py
+	$(BIN)/python docs/write_catalogues.py
 
 # The pictures of the README and the documentation, from runs made here and now.
 pictures: $(READY)

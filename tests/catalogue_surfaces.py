@@ -107,7 +107,7 @@ def _of_docs() -> dict[str, str]:
     """The generated pages as they would be written."""
     sys.path.insert(0, str(DOCS))
     try:
-        pages = runpy.run_path(str(DOCS / "write_metrics.py"))["pages"]()
+        pages = runpy.run_path(str(DOCS / "write_catalogues.py"))["pages"]()
     finally:
         sys.path.remove(str(DOCS))
     return {f"docs/{path.name}": text for path, text in pages.items()}

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from catalogue_surfaces import surfaces
+from traceml.model import layout
 from traceml.model.metric import METRICS
 from traceml.model.phase import MEASURED, PHASES, Colour, Phase, PhaseEntry, Within
 
@@ -48,7 +49,7 @@ def expected(key: str, entry: PhaseEntry) -> dict[str, tuple[object, ...]]:
         "comparison, waterfall": (key,),
         "comparison, rows": (entry.short.capitalize(),),
         "docs/summary.md": (f"| `{metric}` | {entry.doc} |", f"`{key}`"),
-        "docs/reference.md": (f"| `{key}` | {entry.doc} |",),
+        "docs/reference.md": (f"| `{key}` | {entry.doc} |"),
     }
 
 
@@ -99,13 +100,12 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Surfaces:
     """The surfaces of a copy in whose catalogues, and nowhere else, two lines of data are new."""
     copy = tmp_path_factory.mktemp("planted") / "traceml"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("viewer", "static", "__pycache__"))
-    version = _edit(
-        copy / "model/layout.py", r"^VERSION = (\d+)$", lambda old: f"VERSION = {old + 1}"
-    )
+    version = max(layout.HISTORY) + 1
+    _insert(copy / "model/layout.py", '    1: "first",\n', f'    {version}: "augmenting",\n')
     entry = (
         f"Phase.AUGMENT: PhaseEntry(within=Within.BODY, label={PLANTED.label!r}, "
         f"column={PLANTED.column!r}, colour={PLANTED.colour!r}, metric={PLANTED.metric!r}, "
-        f"doc={PLANTED.doc!r}, since={version + 1}, gpu_since={version + 1}),\n"
+        f"doc={PLANTED.doc!r}, since={version}, gpu_since={version}),\n"
     )
     phases = copy / "model/phase.py"
     _insert(phases, '    RESIDUAL = "residual"\n', '    AUGMENT = "augment"\n')
@@ -122,13 +122,6 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Surfaces:
     assert done.returncode == 0, done.stderr
     found: Surfaces = json.loads(done.stdout)
     return found
-
-
-def _edit(path: Path, pattern: str, change: Any) -> int:
-    text = path.read_text()
-    (old,) = re.findall(pattern, text, re.MULTILINE)
-    path.write_text(re.sub(pattern, change(int(old)), text, flags=re.MULTILINE))
-    return int(old)
 
 
 def _insert(path: Path, before: str, new: str) -> None:

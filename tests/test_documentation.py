@@ -198,7 +198,7 @@ def test_every_variable_of_the_lineage_is_named():
 
 def test_the_tables_of_metrics_are_what_the_catalogues_declare(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(ROOT / "docs")
-    write_pages = runpy.run_path(str(ROOT / "docs" / "write_metrics.py"))["pages"]
+    write_pages = runpy.run_path(str(ROOT / "docs" / "write_catalogues.py"))["pages"]
     stale = [path.name for path, text in write_pages().items() if path.read_text() != text]
     assert not stale, (
         "a phase or a metric has changed: run `make docs`, which writes the pages anew"

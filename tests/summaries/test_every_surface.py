@@ -216,7 +216,7 @@ def test_buckets_of_any_length_add_up_to_the_summary(plan: Plan, bucket_steps: i
             stacked = stacked + np.nan_to_num(history.graph_s[row])
         assert rank.times.step_s == pytest.approx(float((stacked * steps).sum() / steps.sum()))
         for phase, table in history.phase_s.items():
-            mean_s = getattr(rank.times, f"{phase.value}_s")
+            mean_s = rank.times.phase(phase)
             if mean_s is not None:
                 total_s = float((np.nan_to_num(table[row]) * steps).sum())
                 assert total_s / steps.sum() == pytest.approx(mean_s), phase

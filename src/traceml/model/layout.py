@@ -7,15 +7,6 @@ A record file is the same header followed by step records in order.
 All numbers are little endian. A slot's last field is its sequence number plus one, written after
 everything else in the slot: a reader that finds another number there has caught the slot in
 mid-write or after it was overwritten.
-
-History of `VERSION`:
-1  first.
-2  a step also says what its rest was spent on (garbage collection had a field already, now also
-   logging, compiling, waiting for the device), how long its batches took to collate, the exposed
-   communication on the GPU's clock, the process's memory, and the loss where it was looked at.
-3  a step also says how long replays of CUDA graphs took that hold more than one phase, how often
-   the host waited for the device, and how many records before it the loss belongs to; a step
-   without a fetch in a script that fetches has 0 samples.
 """
 
 from __future__ import annotations
@@ -27,7 +18,15 @@ from enum import IntFlag
 from traceml.model.phase import IN_BETWEEN, PHASES, Within
 
 MAGIC = b"TRACEML\x00"
-VERSION = 3
+HISTORY = {
+    1: "first",
+    2: "what a step's rest was spent on, how long its batches took to collate, exposed "
+    "communication on the GPU's clock, the process's memory, the loss",
+    3: "replays of CUDA graphs that hold more than one phase; how often the host waited for the "
+    "device; whose step the loss is; 0 samples in a step that fetched nothing",
+}
+"""What each version of the format brought."""
+VERSION = max(HISTORY)
 BYTE_ORDER_MARK = 0x01020304
 HEADER_BYTES = 4096
 NOT_MEASURED = -1
@@ -86,7 +85,7 @@ COUNTERS: tuple[Field, ...] = (
 `recording_ended` is not 0 when no further step is recorded, though training may go on, and
 `LIMIT_REACHED` where that is because no more were asked for."""
 
-_PHASES = {
+BODY_FIELDS = {
     f"{phase.value}_ns": entry
     for phase, entry in PHASES.items()
     if entry.within in (Within.BODY, Within.COMPUTE)
@@ -99,12 +98,12 @@ STEP: tuple[Field, ...] = (
     ("input_ns", "q"),
     ("body_ns", "q"),
     *((f"{part}_ns", "q") for part in IN_BETWEEN),
-    *((field, "q") for field in _PHASES),
+    *((field, "q") for field in BODY_FIELDS),
     ("gc_ns", "q"),
     ("graph_ns", "q"),
     ("gpu_input_ns", "q"),
     ("gpu_body_ns", "q"),
-    *((f"gpu_{field}", "q") for field in _PHASES),
+    *((f"gpu_{field}", "q") for field in BODY_FIELDS),
     ("gpu_graph_ns", "q"),
     ("allocated_bytes", "q"),
     ("reserved_bytes", "q"),
@@ -142,8 +141,8 @@ MAX_SYNCS = MAX_LOSS_LAG = (1 << 15) - 1
 
 _LATER = ("rss_bytes", "sync_ns", "logging_ns", "compile_ns", "collate_ns", "loss")
 SINCE: dict[str, int] = {
-    **{field: entry.since for field, entry in _PHASES.items()},
-    **{f"gpu_{field}": entry.gpu_since for field, entry in _PHASES.items()},
+    **{field: entry.since for field, entry in BODY_FIELDS.items()},
+    **{f"gpu_{field}": entry.gpu_since for field, entry in BODY_FIELDS.items()},
     **dict.fromkeys(_LATER, 2),
     **dict.fromkeys(("graph_ns", "gpu_graph_ns", "syncs", "loss_lag"), 3),
 }

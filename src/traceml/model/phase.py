@@ -62,8 +62,8 @@ class PhaseEntry:
     """Its name over a narrow column of text; by default the short one."""
     table: str = ""
     """Its name over a column of the step table; by default the label."""
-    is_always_a_column: bool = True
-    """Whether the step table has its column even where nobody measured it."""
+    is_always_a_column: bool = False
+    """Whether the step table has its column even where nobody measured it: people know it there."""
     culprit: str = ""
     """What to look at where it grew; by default the short name."""
     since: int = 1
@@ -90,6 +90,7 @@ PHASES: Mapping[Phase, PhaseEntry] = MappingProxyType(
             label="Input wait",
             short="input",
             table="Dataloader Fetch",
+            is_always_a_column=True,
             culprit="the input path",
             colour=Colour("#f0581f", "#f86a26"),
             metric="input_wait_ms",
@@ -99,7 +100,6 @@ PHASES: Mapping[Phase, PhaseEntry] = MappingProxyType(
             within=Within.BODY,
             label="Copies to device",
             short="copies",
-            is_always_a_column=False,
             culprit="the copies to the device",
             colour=Colour("#723602", "#eacc76"),
             metric="h2d_ms",
@@ -108,6 +108,7 @@ PHASES: Mapping[Phase, PhaseEntry] = MappingProxyType(
         Phase.FORWARD: PhaseEntry(
             within=Within.COMPUTE,
             label="Forward",
+            is_always_a_column=True,
             culprit="the forward pass",
             colour=Colour("#369bd9", "#50c4fe"),
             metric="forward_ms",
@@ -116,6 +117,7 @@ PHASES: Mapping[Phase, PhaseEntry] = MappingProxyType(
         Phase.BACKWARD: PhaseEntry(
             within=Within.COMPUTE,
             label="Backward",
+            is_always_a_column=True,
             culprit="the backward pass",
             colour=Colour("#222f9c", "#4278e5"),
             metric="backward_ms",
@@ -126,6 +128,7 @@ PHASES: Mapping[Phase, PhaseEntry] = MappingProxyType(
             label="Optimizer",
             column="optim.",
             table="Optimizer Step",
+            is_always_a_column=True,
             culprit="the optimizer",
             colour=Colour("#37744a", "#8dc39a"),
             metric="optimizer_ms",
@@ -135,7 +138,6 @@ PHASES: Mapping[Phase, PhaseEntry] = MappingProxyType(
             within=Within.BODY,
             label="Communication",
             column="comm.",
-            is_always_a_column=False,
             colour=Colour("#b01f89", "#d768be"),
             metric="communication_ms",
             doc="exposed communication: the rank waited for a collective and did nothing else; "
