@@ -187,7 +187,7 @@ def test_the_browsers_history_shows_what_the_summary_does(plan: Plan) -> None:
     facts, history = gather(run), history_of(run)
     for row, rank in enumerate(facts.ranks):
         for phase in Phase:
-            expected = getattr(rank.times, f"{phase.value}_s")
+            expected = rank.times.phase(phase)
             found = history.phase_s.get(phase)
             found_s = float("nan") if found is None else found[row, 0]
             assert found_s == pytest.approx(float("nan") if expected is None else expected,
