@@ -203,6 +203,10 @@ def test_the_viewer_knows_no_phase_by_name():
     assert named == []
 
 
+def test_every_phase_has_an_entry_in_the_order_of_the_step():
+    assert list(PHASES) == list(Phase)
+
+
 def test_every_metric_has_a_key_of_its_own_in_its_section():
     keys = [(metric.section, metric.key) for metric in METRICS]
     assert len(keys) == len(set(keys))

@@ -28,7 +28,7 @@ class Phase(str, Enum):
 class Within(Enum):
     """Where in a step a phase lies: `step = input wait + body`."""
 
-    STEP = "before the body"
+    BEFORE_BODY = "before the body: the input wait"
     BODY = "in the body, and no compute"
     COMPUTE = "in the body, a part of compute"
     REST = "what the others leave of the body; it is not measured itself"
@@ -86,7 +86,7 @@ class PhaseEntry:
 PHASES: Mapping[Phase, PhaseEntry] = MappingProxyType(
     {
         Phase.INPUT: PhaseEntry(
-            within=Within.STEP,
+            within=Within.BEFORE_BODY,
             label="Input wait",
             short="input",
             table="Dataloader Fetch",
