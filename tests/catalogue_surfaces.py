@@ -21,7 +21,7 @@ from factories import count_gpus, make_rank, make_run, make_steps
 from traceml.compare.pair import compare
 from traceml.compare.record import Comparison
 from traceml.compare.terms import ENDPOINTS
-from traceml.diagnose.account import held_s
+from traceml.diagnose.time_account import held_s
 from traceml.facts.gather import gather
 from traceml.figures.page import Bars, Figure, Lines, RunPage, Tree
 from traceml.model import layout
@@ -65,7 +65,7 @@ def surfaces() -> dict[str, Any]:
         ],
         "summary, blocks": list(summary.steps.part_block_means_ms),
         "summary, system": list(summary.system.global_.average) if summary.system else [],
-        "account of lost time": [place.value for place in held_s(gather(run).mean)],
+        "account of lost time": [stage.value for stage in held_s(gather(run).mean)],
         "browser's history": [phase.value for phase in history.phase_s],
         "text": summary_text(summary),
         **_of_page(page),

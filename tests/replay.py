@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from factories import map_steps
-from traceml.diagnose.live import LiveDiagnosis, LiveFinding, update
-from traceml.facts.lately import Lately, gather_lately
+from traceml.diagnose.live_findings import LiveDiagnosis, LiveFinding, update
+from traceml.facts.recent_window import RecentFacts, gather_recent
 from traceml.model import layout
 from traceml.model.finding import Section
-from traceml.store.recent import Recent
+from traceml.store.recent_steps import RecentSteps
 from traceml.store.records import RankRecords, RunRecords
 from traceml.store.rings import Head
 
@@ -51,7 +51,7 @@ class Look:
 
     step: int
     """The last step that any rank had taken by then."""
-    lately: Lately
+    recent: RecentFacts
     shown: LiveDiagnosis
 
     def lead(self, section: Section = Section.STEP_TIME) -> LiveFinding | None:
@@ -61,7 +61,7 @@ class Look:
 def replay(run: RunRecords, late: int = 0) -> Iterator[Look]:
     """Look at a run once a second from its first step to its last."""
     rings = [ReplayedRing(rank, late) for rank in run.ranks]
-    recent, shown = Recent(run.manifest), LiveDiagnosis()
+    buffer, shown = RecentSteps(run.manifest), LiveDiagnosis()
     began_ns = min(rank.rank.unix_ns for rank in run.ranks)
     ended_ns = max(int(ring._end_ns[-1]) for ring in rings)
     samples = list(run.samples)
@@ -69,15 +69,15 @@ def replay(run: RunRecords, late: int = 0) -> Iterator[Look]:
         for ring in rings:
             ring.unix_ns = unix_ns
             if ring.written():
-                recent.follow(ring, is_last=False)  # type: ignore[arg-type]
+                buffer.follow(ring, is_last=False)  # type: ignore[arg-type]
         while samples and samples[0].unix_s * 1e9 <= unix_ns:
-            recent.sample(samples.pop(0))
-        records = recent.window()
+            buffer.add_sample(samples.pop(0))
+        records = buffer.window()
         if records is None:
             continue
-        lately = gather_lately(records)
-        shown = update(shown, lately)
-        yield Look(max(ring.written() for ring in rings), lately, shown)
+        recent = gather_recent(records)
+        shown = update(shown, recent)
+        yield Look(max(ring.written() for ring in rings), recent, shown)
 
 
 def leads(looks: Sequence[Look], section: Section = Section.STEP_TIME) -> list[LiveFinding]:

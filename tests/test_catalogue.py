@@ -143,7 +143,7 @@ MAX_PHASES, MAX_METRICS = 2, 3
 CHOICES = {
     "agent/gpu_counters.py": "what NVML calls each counter",
     "compare/blocks.py": "formulas: what follows from a step's blocks",
-    "diagnose/uneven.py": "phases with a kind of straggler, or words, of their own",
+    "diagnose/late_ranks.py": "phases with a kind of straggler, or words, of their own",
     "figures/colours.py": "the order of colours for ranks, which are borrowed from phases",
     "figures/comparison_page.py": "the percentiles, which are a table of their own",
     "figures/step_memory.py": "each peak beside its own rise",

@@ -31,10 +31,9 @@ from damage import (
     put_escapes_in,
     replace_file,
 )
-from traceml.api.choose import choose
 from traceml.api.compare import find_changes
-from traceml.api.listing import RunList
-from traceml.api.runs import recover, view
+from traceml.api.find_runs import choose_summaries, recover, view
+from traceml.api.run_list import RunList
 from traceml.api.watch import RunWatch
 from traceml.figures.comparison_page import comparison_page
 from traceml.model import layout
@@ -145,7 +144,7 @@ def _list(folder: Path, good: Path) -> Iterator[str]:
 
 
 def _choose(folder: Path, good: Path) -> Iterator[str]:
-    yield from map(str, choose(["params.lr=0.1"], folder.parent))
+    yield from map(str, choose_summaries(["params.lr=0.1"], folder.parent))
 
 
 def _report(folder: Path, good: Path) -> Iterator[str]:

@@ -14,8 +14,8 @@ import pytest
 import traceml
 from traceml.cli import COMMANDS, ui
 from traceml.cli.run import _parser
-from traceml.diagnose import between, host_time
-from traceml.diagnose.catalogue import catalogue
+from traceml.diagnose import between_steps, host_time
+from traceml.diagnose.all_rules import all_rules
 from traceml.diagnose.rules import (
     compute_bound,
     cpu_starved,
@@ -137,10 +137,10 @@ STRUCTS = [
     record.Issue,
     record.PrimaryDiagnosis,
     record.Window,
-    record.Place,
+    record.RankValue,
     record.Global,
     record.Identity,
-    record.Row,
+    record.RankRow,
     record.Groups,
     record.SectionMetadata,
     record.SectionSummary,
@@ -167,7 +167,7 @@ def test_no_part_of_the_summary_is_forgotten_here():
         and issubclass(part, msgspec.Struct)
         and part is not msgspec.Struct
     }
-    assert parts == {*STRUCTS, record.Summary}
+    assert parts == {*STRUCTS, record.Summary, record.RunLabels}  # labels: an excerpt of it
 
 
 @pytest.mark.parametrize("part", STRUCTS, ids=lambda part: part.__name__)
@@ -222,7 +222,7 @@ def test_every_kind_has_a_row_and_a_section(kind: Kind):
 
 def test_the_page_of_diagnoses_is_what_the_rules_declare():
     write_page = runpy.run_path(str(ROOT / "docs" / "write_diagnoses.py"))["page"]
-    is_up_to_date = write_page(DIAGNOSES, catalogue().rules) == DIAGNOSES
+    is_up_to_date = write_page(DIAGNOSES, all_rules().rules) == DIAGNOSES
     assert is_up_to_date, "a rule's text has changed: run `make docs`, which writes the page anew"
 
 
@@ -241,8 +241,8 @@ def _percent(share: float) -> str:
                 ("WAIT_HEAVY", wait_heavy, wait_heavy.CRITICAL),
             )
             for words in (
-                f"A share of {_percent(rule.WARN.share)} warns from {rule.WARN.least_s * 1e3:g} ms",
-                f"{_percent(critical.share)} is critical from {critical.least_s * 1e3:g} ms on",
+                f"A share of {_percent(rule.WARN.share)} warns from {rule.WARN.min_s * 1e3:g} ms",
+                f"{_percent(critical.share)} is critical from {critical.min_s * 1e3:g} ms on",
             )
         ),
         *(
@@ -254,7 +254,7 @@ def _percent(share: float) -> str:
         ("INPUT_BOUND", f"busy {_percent(input_bound.BUSY_DISK)} of the time"),
         ("INPUT_BOUND", f"less than {_percent(input_bound.SELDOM_EMPTY)} of the fetches"),
         ("INPUT_BOUND", f"{input_bound.BUSY_WORKER} of a core"),
-        ("INPUT_BOUND", f"more than {input_bound.MOST_WORKERS} would be needed"),
+        ("INPUT_BOUND", f"more than {input_bound.MAX_WORKERS} would be needed"),
         ("WAIT_HEAVY", f"if it is {_percent(wait_heavy.MAIN_PART)} of the rest"),
         ("COMPUTE_BOUND", f"{_percent(compute_bound.SHARE)} of the step"),
         ("HOST_BOUND", f"dry in {_percent(host_bound.DRY_SHARE)} of the watched steps"),
@@ -265,10 +265,10 @@ def _percent(share: float) -> str:
         ("CPU_STARVED", f"{cpu_starved.SWAP_BYTES_PER_S >> 20} MiB swapped per second"),
         ("GPU_THROTTLED", f"in {_percent(gpu_throttled.WARN_SHARE)} of the samples"),
         ("GPU_THROTTLED", f"below {_percent(gpu_throttled.LOW_CLOCK)} of"),
-        ("CHECKPOINT_HEAVY", f"from {_percent(between.REMARK_SHARE)} of the wall time on"),
-        ("EVALUATION_HEAVY", f"from {_percent(between.REMARK_SHARE)} of the wall time on"),
+        ("CHECKPOINT_HEAVY", f"from {_percent(between_steps.REMARK_SHARE)} of the wall time on"),
+        ("EVALUATION_HEAVY", f"from {_percent(between_steps.REMARK_SHARE)} of the wall time on"),
         ("SLOWDOWN", f"from {slowdown.WARN_RATIO:g} times"),
-        ("WARMUP", f"Fewer than {warmup.FEWEST_STEPS} steps"),
+        ("WARMUP", f"Fewer than {warmup.MIN_STEPS} steps"),
         ("INCOMPLETE_DATA", f"fewer than {_percent(incomplete_data.SHARED_SHARE)} of the steps"),
     ],
 )

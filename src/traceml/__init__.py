@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from traceml.api.ask import final_summary, summary
+    from traceml.api.ask_agent import final_summary, summary
     from traceml.trace.init import init
     from traceml.trace.verbs import (
         log_artifact,
@@ -37,13 +37,13 @@ __all__ = [
 ]
 
 _ROOMS = {
-    "final_summary": "traceml.api.ask",
+    "final_summary": "traceml.api.ask_agent",
     "init": "traceml.trace.init",
     "log_artifact": "traceml.trace.verbs",
     "log_metrics": "traceml.trace.verbs",
     "log_params": "traceml.trace.verbs",
     "show": "traceml.web.notebook",
-    "summary": "traceml.api.ask",
+    "summary": "traceml.api.ask_agent",
     "trace_model_instance": "traceml.trace.verbs",
     "trace_step": "traceml.trace.verbs",
     "trace_time": "traceml.trace.verbs",

@@ -60,12 +60,12 @@ def test_what_is_not_committed_is_kept_and_what_is_untracked_is_named(tmp_path: 
 
 def test_a_long_diff_is_cut(tmp_path: Path) -> None:
     make_repository(tmp_path, train="a\n")
-    (tmp_path / "train.py").write_text("b\n" * code.MOST_DIFF_BYTES)
+    (tmp_path / "train.py").write_text("b\n" * code.MAX_DIFF_BYTES)
     found, diff = _look(tmp_path)
     assert found is not None and found.changes is not None
     assert found.changes.truncated
-    assert len(diff) == code.MOST_DIFF_BYTES
-    assert found.changes.added == code.MOST_DIFF_BYTES  # the numbers are those of all of it
+    assert len(diff) == code.MAX_DIFF_BYTES
+    assert found.changes.added == code.MAX_DIFF_BYTES  # the numbers are those of all of it
 
 
 def test_a_token_in_changed_code_is_not_kept(tmp_path: Path) -> None:

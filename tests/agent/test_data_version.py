@@ -85,7 +85,7 @@ def test_a_small_file_is_known_by_its_content(tmp_path: Path) -> None:
 
 
 def test_a_large_folder_is_seen_in_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_version, "MOST_FILES", 3)
+    monkeypatch.setattr(data_version, "MAX_FILES", 3)
     (tmp_path / "data").mkdir()
     for number in range(5):
         (tmp_path / "data" / str(number)).write_text("x" * (number + 1))

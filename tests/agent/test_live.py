@@ -35,7 +35,7 @@ CHANGE = {
 @pytest.fixture
 def tireless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks that come faster than once a second are not held back."""
-    monkeypatch.setattr(live, "MOST_OF_A_CORE", float("inf"))
+    monkeypatch.setattr(live, "MAX_CORE_SHARE", float("inf"))
 
 
 def follow(folder: Path, run: RunRecords) -> Live:

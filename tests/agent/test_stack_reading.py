@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from traceml.agent.stack_reading import Look, read_chrome_trace, read_looks, without_torn
+from traceml.agent.stack_reading import TimedStack, read_chrome_trace, read_looks, without_torn
 from traceml.agent.stacks import Frame
 from traceml.model.stack_sample import CodeLine
 
@@ -30,9 +30,9 @@ def user(name: str, line: int = 7) -> Frame:
 
 def read(*inner: Frame, also: tuple[Frame, ...] = ()) -> Any:
     """What a look at this stack says, innermost frame first, in a burst that saw `also` too."""
-    looks = [Look(0.5, 2, (*inner, ROOT))]
+    looks = [TimedStack(0.5, 2, (*inner, ROOT))]
     if also:
-        looks.append(Look(0.6, 1, (*also, ROOT)))
+        looks.append(TimedStack(0.6, 1, (*also, ROOT)))
     return next(iter(read_looks(looks, 100.0, "/job")), None)
 
 
@@ -176,6 +176,6 @@ def test_a_thread_that_is_not_known_is_the_one_seen_most() -> None:
 
 
 def test_a_stack_that_begins_elsewhere_is_torn() -> None:
-    whole = [Look(0.0, 5, (MAIN, ROOT)), Look(0.2, 1, (BACKWARD, MAIN, ROOT))]
-    assert without_torn([*whole, Look(0.3, 2, (BACKWARD, MAIN))]) == (whole, 2)
+    whole = [TimedStack(0.0, 5, (MAIN, ROOT)), TimedStack(0.2, 1, (BACKWARD, MAIN, ROOT))]
+    assert without_torn([*whole, TimedStack(0.3, 2, (BACKWARD, MAIN))]) == (whole, 2)
     assert without_torn([]) == ([], 0)

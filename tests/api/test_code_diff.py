@@ -54,7 +54,7 @@ def test_one_commit_has_no_change(project: Path, runs: tuple[Version, Version]) 
 def test_a_long_change_says_that_there_is_more(
     project: Path, runs: tuple[Version, Version], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(diffs, "MOST_BYTES", 64)
+    monkeypatch.setattr(diffs, "MAX_BYTES", 64)
     full = code_diff(*runs, project)
     assert full is not None and full.endswith("only the first 64 B are shown")
 

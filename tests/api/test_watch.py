@@ -20,7 +20,7 @@ from traceml.figures.page import Heatmap, Lines, RunPage
 from traceml.model.errors import RunNotFound, UnreadableRecords
 from traceml.model.run import Ending
 from traceml.store import folder as folders
-from traceml.store.follow import RunFollower
+from traceml.store.run_follower import RunFollower
 from traceml.summaries.live_record import LiveState
 from traceml.summaries.record import PrimaryDiagnosis, Summary
 

@@ -10,7 +10,7 @@ from benchmarks import calibration
 pytestmark = pytest.mark.slow  # hundreds of comparisons each
 
 TRIALS = 400
-MOST_FALSE, FEWEST_FOUND = 0.05, 0.90
+MAX_FALSE, MIN_FOUND = 0.05, 0.90
 COVERAGE = 0.93, 0.97
 
 
@@ -31,19 +31,19 @@ def at_least(share: float, target: float) -> bool:
 @pytest.mark.parametrize("spread", [0.001, 0.01, 0.2])
 def test_equal_runs_rarely_get_a_verdict(spread: float) -> None:
     noise = calibration.Noise(calibration.independent, spread, 64)
-    assert at_most(calibration.decided_share(noise, 3, trials=TRIALS), MOST_FALSE)
+    assert at_most(calibration.decided_share(noise, 3, trials=TRIALS), MAX_FALSE)
 
 
 def test_different_runs_mostly_get_one() -> None:
     noise = calibration.Noise(calibration.independent, 0.01)
-    assert at_least(calibration.decided_share(noise, 3, 1.05, trials=TRIALS), FEWEST_FOUND)
+    assert at_least(calibration.decided_share(noise, 3, 1.05, trials=TRIALS), MIN_FOUND)
 
 
 @pytest.mark.parametrize("runs", [1, 3])
 @pytest.mark.parametrize("spread", [0.001, 0.01])
 def test_a_change_is_rarely_called_none(spread: float, runs: int) -> None:
     noise = calibration.Noise(calibration.independent, spread)
-    assert at_most(calibration.missed_share(noise, runs, TRIALS), MOST_FALSE)
+    assert at_most(calibration.missed_share(noise, runs, TRIALS), MAX_FALSE)
 
 
 def test_one_run_per_side_errs_where_runs_differ_much() -> None:
@@ -73,4 +73,4 @@ def test_a_share_of_trials_has_wilsons_interval() -> None:
 
 def test_what_breaks_a_promise_is_seen() -> None:
     """A tenth of false verdicts, or an interval that holds the truth in nine of ten, fails."""
-    assert not at_most(0.1, MOST_FALSE) and not at_least(0.9, COVERAGE[0])
+    assert not at_most(0.1, MAX_FALSE) and not at_least(0.9, COVERAGE[0])

@@ -13,7 +13,7 @@ from processes import TRACEML
 from processes import run as run_process
 from traceml.cli import main
 from traceml.cli.compare import _parser
-from traceml.compare.record import Comparison, Delta, Verdict
+from traceml.compare.record import Comparison, ComparisonVerdict, Delta
 from traceml.compare.terms import ENDPOINTS
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -206,7 +206,9 @@ def test_the_reference_has_every_metric_and_no_other() -> None:
     assert documented == list(ENDPOINTS)
 
 
-@pytest.mark.parametrize("part", [Comparison, Verdict, Delta], ids=lambda part: part.__name__)
+@pytest.mark.parametrize(
+    "part", [Comparison, ComparisonVerdict, Delta], ids=lambda part: part.__name__
+)
 def test_every_key_of_the_file_has_a_row(part: type[msgspec.Struct]) -> None:
     keys = [field.encode_name for field in msgspec.structs.fields(part)]
     page = (DOCS / "comparison.md").read_text()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from traceml.compare.blocks import errors_of_steps
-from traceml.compare.within import error_of_mean
+from traceml.compare.within_run_error import error_of_mean
 from traceml.summaries.record import StepSeries
 
 BLOCKS = 32

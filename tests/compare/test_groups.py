@@ -16,7 +16,7 @@ from scipy import stats
 from compared_runs import by_seed, run, runs
 from traceml.compare.pair import compare, compare_groups
 from traceml.compare.record import Comparison, to_json
-from traceml.compare.terms import History, Terms
+from traceml.compare.terms import EarlierSpread, Terms
 from traceml.summaries.record import Summary
 
 NAMES = ("a", "b")
@@ -317,7 +317,7 @@ def test_more_throughput_is_better() -> None:
 )
 def test_earlier_runs_of_the_command_say_what_one_run_can_show(spread: float, status: str) -> None:
     a, b = run({"step_time_ms": 100}), run({"step_time_ms": 102})
-    verdict = compare(a, b, NAMES, Terms(history=History(spread, 8))).verdict
+    verdict = compare(a, b, NAMES, Terms(history=EarlierSpread(spread, 8))).verdict
     assert (verdict.status, verdict.allowance_from) == (status, "history")
     assert verdict.allowance_pct >= 1
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from compared_runs import run
 from traceml.compare.pair import compare, compare_groups
-from traceml.compare.record import Verdict, to_json
-from traceml.compare.terms import History, Terms
-from traceml.compare.words import noise_words
+from traceml.compare.record import ComparisonVerdict, to_json
+from traceml.compare.terms import EarlierSpread, Terms
+from traceml.compare.verdict_words import noise_words
 from traceml.summaries.record import Summary
 from traceml.text.comparison import comparison_text
 
@@ -52,11 +52,11 @@ def made(
     )
 
 
-def verdict(a: Summary, b: Summary, terms: Terms | None = None) -> Verdict:
+def verdict(a: Summary, b: Summary, terms: Terms | None = None) -> ComparisonVerdict:
     return compare(a, b, NAMES, terms).verdict
 
 
-def kinds(found: Verdict) -> list[str]:
+def kinds(found: ComparisonVerdict) -> list[str]:
     return [source.kind for source in found.noise.sources] if found.noise else []
 
 
@@ -239,7 +239,7 @@ def test_what_slowed_the_faster_run_explains_nothing(slow: Summary, fast: Summar
 
 def test_noise_may_hide_a_change_either_way() -> None:
     """B had the busier host and took as long: it may well have become faster."""
-    terms = Terms(history=History(0.001, 40), tolerance=0.05)
+    terms = Terms(history=EarlierSpread(0.001, 40), tolerance=0.05)
     busy = {"cpu_percent": 94.0, "cpu_other_percent": 44.0}
     assert verdict(made(100.1), made(100), terms).status == "NO CHANGE"
     assert verdict(made(100.1), made(100, busy), terms).status == "INCONCLUSIVE"
@@ -294,7 +294,7 @@ def test_a_run_against_itself_is_no_change_however_busy_the_machine() -> None:
 
 
 def test_what_history_teaches_is_widened_too() -> None:
-    terms = Terms(history=History(0.01, 20))
+    terms = Terms(history=EarlierSpread(0.01, 20))
     busy = {"cpu_percent": 94.0, "cpu_other_percent": 44.0}
     quiet, loaded = verdict(made(), made(110), terms), verdict(made(), made(110, busy), terms)
     assert (quiet.status, loaded.status) == ("REGRESSION", "INCONCLUSIVE")
@@ -369,7 +369,7 @@ def test_the_neighbours_of_a_virtual_machine_are_on_no_record() -> None:
 
 
 def test_earlier_runs_show_what_the_neighbours_of_a_virtual_machine_do() -> None:
-    terms = Terms(history=History(0.01, 20))
+    terms = Terms(history=EarlierSpread(0.01, 20))
     found = verdict(on_virtual(made()), on_virtual(made(110)), terms)
     assert (found.status, kinds(found)) == ("REGRESSION", [])
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from compared_runs import run
 from traceml.compare.pair import compare, compare_groups
 from traceml.compare.record import Comparison, to_json
-from traceml.compare.terms import History, Terms
-from traceml.compare.words import parts_words
+from traceml.compare.terms import EarlierSpread, Terms
+from traceml.compare.verdict_words import parts_words
 from traceml.model.quantities import milliseconds
 from traceml.summaries.read import read_summary
 from traceml.summaries.record import Summary
@@ -154,7 +154,7 @@ def test_what_the_steps_do_not_show_is_judged_as_a_mean_alone(
     a = run({"step_time_ms": 100.0, **average}, steps=steps(1))
     slower = {name: (value or 0) * 1.1 for name, value in average.items()}
     b = run({"step_time_ms": 100.0, **slower}, steps=steps(1))
-    terms = Terms(metric=metric, history=History(0.001, 9))
+    terms = Terms(metric=metric, history=EarlierSpread(0.001, 9))
     verdict = compare(a, b, NAMES, terms).verdict
     assert (verdict.status, verdict.ratio_interval) == ("INCONCLUSIVE", None)
     assert (verdict.allowance_pct, verdict.allowance_from) == (25, "default")
@@ -185,7 +185,7 @@ def test_work_was_moved_where_both_phases_changed_beyond_the_allowance(
 
 
 def test_what_more_runs_have_to_overcome_is_the_steps_spread_too() -> None:
-    terms = Terms(history=History(0.01, 9))
+    terms = Terms(history=EarlierSpread(0.01, 9))
     quiet = compare(steady(100), steady(102), NAMES, terms).verdict.further_runs
     wild = [run({"step_time_ms": ms}, steps=steps(20)) for ms in (100, 102)]
     further = compare(wild[0], wild[1], NAMES, terms).verdict.further_runs

@@ -8,7 +8,7 @@ import pytest
 
 from compared_runs import run
 from traceml.compare.pair import compare_groups
-from traceml.compare.record import RankChanges, Straggler
+from traceml.compare.record import RankChanges, StragglerRanks
 from traceml.summaries.record import Summary
 
 INPUT = {"kind": "INPUT_STRAGGLER", "status": "INPUT STRAGGLER", "ranks": [2]}
@@ -31,8 +31,8 @@ def changes(a: list[Summary], b: list[Summary]) -> RankChanges:
 
 def test_a_straggler_that_came_and_one_that_went() -> None:
     found = changes([with_issues(INPUT, BOUND)], [with_issues(BACKWARD)])
-    assert found.new == (Straggler("COMPUTE_STRAGGLER", "COMPUTE STRAGGLER", (1, 5)),)
-    assert found.gone == (Straggler("INPUT_STRAGGLER", "INPUT STRAGGLER", (2,)),)
+    assert found.new == (StragglerRanks("COMPUTE_STRAGGLER", "COMPUTE STRAGGLER", (1, 5)),)
+    assert found.gone == (StragglerRanks("INPUT_STRAGGLER", "INPUT STRAGGLER", (2,)),)
 
 
 def test_the_same_straggler_is_no_change() -> None:

@@ -7,10 +7,9 @@ import pytest
 from traceml.compare.selection import argument_values, matches, parse
 from traceml.model.errors import UsageError
 from traceml.model.lineage import Command, Lineage
-from traceml.summaries.labels import Labels
-from traceml.summaries.record import Summary
+from traceml.summaries.record import RunLabels, Summary
 
-LABELS = Labels(
+LABELS = RunLabels(
     params={"lr": 0.1, "model": "small", "amp": True, "optim.name": "adam", "data": {"shards": 4}},
     meta={"world_size": 8},
     lineage={"code": {"branch": "main", "dirty": False}},
@@ -44,7 +43,7 @@ def test_what_is_no_group_is_refused(word: str) -> None:
 
 
 def test_labels_of_any_shape_are_no_error() -> None:
-    assert not matches(Labels(params=[1], meta="x", lineage=None), parse("lr=1"))
+    assert not matches(RunLabels(params=[1], meta="x", lineage=None), parse("lr=1"))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from factories import GIB, flag_steps, make_late, make_run, make_samples, make_w
 from failing import failed, report, with_loss
 from system_facts import DEVICE_BYTES, always, on_host, with_peaks
 from traceml.diagnose import advice
-from traceml.diagnose.catalogue import catalogue
+from traceml.diagnose.all_rules import all_rules
 from traceml.facts.facts import Facts
 from traceml.facts.gather import gather
 from traceml.facts.sensors import HostFacts, ProcessFacts
@@ -131,7 +131,7 @@ ON = {
 
 def actions(facts: Facts, settings: Settings) -> list[str]:
     known = replace(facts, settings=settings)
-    found = (rule.check(known) for rule in catalogue().checks)
+    found = (rule.check(known) for rule in all_rules().checks)
     return [finding.action for finding in found if finding is not None]
 
 
@@ -225,7 +225,7 @@ def test_options_are_listed_as_people_do(parts: tuple[str, ...], said: str) -> N
 @pytest.mark.parametrize("name", FACTS)
 def test_evidence_is_what_its_unit_says(name: str) -> None:
     """Words where it is no number, and a number where there is a unit."""
-    found = (rule.check(FACTS[name]) for rule in catalogue().rules)
+    found = (rule.check(FACTS[name]) for rule in all_rules().rules)
     pieces = [
         piece for finding in found if finding is not None for piece in finding.evidence.pieces
     ]

@@ -7,8 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from traceml.diagnose import advice, between, host_time, outside_steps, stalls, uneven
-from traceml.diagnose.lines import Line
+from traceml.diagnose import (
+    advice,
+    between_steps,
+    host_time,
+    late_ranks,
+    one_off_stalls,
+    outside_steps,
+)
 from traceml.diagnose.rules import (
     bandwidth_bound,
     comm_bound,
@@ -42,8 +48,9 @@ from traceml.diagnose.rules import (
     wait_heavy,
     warmup,
 )
+from traceml.diagnose.thresholds import Threshold
 from traceml.facts import gpu_use, job, series, stragglers, trend
-from traceml.facts.memory import Place
+from traceml.facts.memory import MemoryOwner
 
 DOCS = (Path(__file__).parents[2] / "docs/diagnoses.md").read_text()
 MIB = 1 << 20
@@ -57,12 +64,12 @@ def _ms(length_s: float) -> str:
     return f"{length_s * 1e3:g} ms"
 
 
-def _warns(line: Line, on: str = "") -> str:
-    return f"{_percent(line.share)} {on}warns from {_ms(line.least_s)}"
+def _warns(line: Threshold, on: str = "") -> str:
+    return f"{_percent(line.share)} {on}warns from {_ms(line.min_s)}"
 
 
-def _is_critical(line: Line) -> str:
-    return f"{_percent(line.share)} is critical from {_ms(line.least_s)} on"
+def _is_critical(line: Threshold) -> str:
+    return f"{_percent(line.share)} is critical from {_ms(line.min_s)} on"
 
 
 NUMBERS = {2: "Two", 3: "three"}
@@ -73,27 +80,27 @@ STEP_TIME = [
     (
         "INPUT_BOUND",
         f"and {_percent(input_bound.CRITICAL[1].share)} from "
-        f"{_ms(input_bound.CRITICAL[1].least_s)} on",
+        f"{_ms(input_bound.CRITICAL[1].min_s)} on",
     ),
     ("INPUT_BOUND", f"the disk was busy {_percent(input_bound.BUSY_DISK)} of the time"),
     ("INPUT_BOUND", f"{_percent(input_bound.MOSTLY_RARE)} of the wait or more"),
     ("INPUT_BOUND", f"collating takes {_percent(input_bound.MOSTLY_COLLATE)} of the fetch"),
     ("INPUT_BOUND", f"less than {_percent(input_bound.SELDOM_EMPTY)} of the fetches"),
     ("INPUT_BOUND", f"less than {input_bound.BUSY_WORKER:g} of a core"),
-    ("INPUT_BOUND", f"more than {input_bound.MOST_WORKERS} would be needed"),
+    ("INPUT_BOUND", f"more than {input_bound.MAX_WORKERS} would be needed"),
     ("H2D_BOUND", f"{_warns(h2d_bound.WARN)} on, {_is_critical(h2d_bound.CRITICAL)}"),
     ("WAIT_HEAVY", _warns(wait_heavy.WARN)),
     ("WAIT_HEAVY", _is_critical(wait_heavy.CRITICAL)),
     (
         "WAIT_HEAVY",
         f"those {_percent(wait_heavy.WARN_WITHOUT_FETCHES.share)} and "
-        f"{_ms(wait_heavy.WARN_WITHOUT_FETCHES.least_s)} only warn",
+        f"{_ms(wait_heavy.WARN_WITHOUT_FETCHES.min_s)} only warn",
     ),
     ("WAIT_HEAVY", f"if it is {_percent(wait_heavy.MAIN_PART)} of the rest"),
-    ("COMM_BOUND", _warns(Line(comm_bound.WARN_SHARE, comm_bound.NOTICEABLE_S))),
-    ("COMM_BOUND", _is_critical(Line(comm_bound.CRITICAL_SHARE, comm_bound.CRITICAL_S))),
+    ("COMM_BOUND", _warns(Threshold(comm_bound.WARN_SHARE, comm_bound.NOTICEABLE_S))),
+    ("COMM_BOUND", _is_critical(Threshold(comm_bound.CRITICAL_SHARE, comm_bound.CRITICAL_S))),
     ("COMM_BOUND", f"then {_percent(comm_bound.CRITICAL_SHARE)} warns"),
-    ("COMM_BOUND", f"at most {comm_bound.MOST_MICRO_BATCHES}, and"),
+    ("COMM_BOUND", f"at most {comm_bound.MAX_MICRO_BATCHES}, and"),
     ("COMM_BOUND", f"from {comm_bound.SMALL_BYTES // MIB} MiB of gradients on"),
     ("HOST_BOUND", f"dry in {_percent(host_bound.DRY_SHARE)} of the watched steps"),
     ("HOST_BOUND", f"the host needs {_percent(host_bound.HOST_SHARE)} of the GPU's step"),
@@ -112,14 +119,14 @@ STEP_TIME = [
     ("SMALL_KERNELS", f"at most {_percent(small_kernels.MAX_SM)} of the SMs"),
     ("NEAR_GPU_LIMIT", f"compute {_percent(near_gpu_limit.MIN_TENSOR)} of the time"),
     ("NEAR_GPU_LIMIT", f"at {_percent(near_gpu_limit.MIN_DRAM)} of its bandwidth"),
-    ("STRAGGLER", f"{_warns(uneven.WARN)} on, {_is_critical(uneven.CRITICAL)}"),
-    ("STRAGGLER", f"A cause must cover {_percent(uneven.COVERS)} of the excess"),
-    ("STRAGGLER", f"at least {_percent(uneven.EVENLY)} of the latest rank's excess"),
-    ("STRAGGLER", f"in {uneven.CHANCE * 100:g} % of runs with equal ranks"),
-    ("STRAGGLER", f"({uneven.CRITICAL_CHANCE * 100:g} % to be critical"),
+    ("STRAGGLER", f"{_warns(late_ranks.WARN)} on, {_is_critical(late_ranks.CRITICAL)}"),
+    ("STRAGGLER", f"A cause must cover {_percent(late_ranks.COVERS)} of the excess"),
+    ("STRAGGLER", f"at least {_percent(late_ranks.EVENLY)} of the latest rank's excess"),
+    ("STRAGGLER", f"in {late_ranks.CHANCE * 100:g} % of runs with equal ranks"),
+    ("STRAGGLER", f"({late_ranks.CRITICAL_CHANCE * 100:g} % to be critical"),
     ("STRAGGLER", f"the {NUMBERS[stragglers.FEW_STEPS]} longest of its delays"),
-    ("STRAGGLER", f"At least {job.FEWEST_STEPS} steps"),
-    ("WAIT_STRAGGLER", f"covers {_percent(uneven.COVERS)} of the excess"),
+    ("STRAGGLER", f"At least {job.MIN_STEPS} steps"),
+    ("WAIT_STRAGGLER", f"covers {_percent(late_ranks.COVERS)} of the excess"),
     ("COMPUTE_BOUND", f"{_percent(compute_bound.SHARE)} of the step"),
     ("COMPUTE_BOUND", f"{compute_bound.WAITING_CORES:g} cores"),
     ("COMPUTE_BOUND", f"{_percent(compute_bound.STARVED_SHARE)} of the time"),
@@ -141,10 +148,10 @@ STEP_TIME = [
     (
         "WAIT_HEAVY",
         f"Between steps {_percent(outside_steps.WARN.share)} of the wall time warns from "
-        f"{_ms(outside_steps.WARN.least_s)} on",
+        f"{_ms(outside_steps.WARN.min_s)} on",
     ),
-    ("INPUT_BOUND", f"passed within {stalls.WARN_S:g} s"),
-    ("RECOMPILING", f"{NUMBERS[recompiling.FEWEST_STEPS]} steps or more"),
+    ("INPUT_BOUND", f"passed within {one_off_stalls.WARN_S:g} s"),
+    ("RECOMPILING", f"{NUMBERS[recompiling.MIN_STEPS]} steps or more"),
     (
         "RECOMPILING",
         f"{_warns(host_time.WARN, 'of the step ')} per step on, {_is_critical(host_time.CRITICAL)}",
@@ -152,22 +159,22 @@ STEP_TIME = [
     ("CPU_STARVED", f"by the quota {_percent(cpu_starved.THROTTLED_SHARE)} of the time"),
     ("CPU_STARVED", f"without a core {_percent(cpu_starved.RUNQUEUE_SHARE)} of the time"),
     ("CPU_STARVED", f"{cpu_starved.SWAP_BYTES_PER_S // MIB} MiB swapped per second"),
-    ("CPU_STARVED", f"in {NUMBERS[cpu_starved.FEWEST_SAMPLES]} samples or more"),
+    ("CPU_STARVED", f"in {NUMBERS[cpu_starved.MIN_SAMPLES]} samples or more"),
     ("GPU_THROTTLED", f"in {_percent(gpu_throttled.WARN_SHARE)} of the samples warns"),
     ("GPU_THROTTLED", f"below {_percent(gpu_throttled.LOW_CLOCK)} of the highest"),
-    ("CHECKPOINT_HEAVY", f"from {_percent(between.REMARK_SHARE)} of the wall time on"),
-    ("EVALUATION_HEAVY", f"from {_percent(between.REMARK_SHARE)} of the wall time on"),
+    ("CHECKPOINT_HEAVY", f"from {_percent(between_steps.REMARK_SHARE)} of the wall time on"),
+    ("EVALUATION_HEAVY", f"from {_percent(between_steps.REMARK_SHARE)} of the wall time on"),
     ("SLOWDOWN", f"{series.SLOWDOWN_RATIO:g} times as long"),
-    ("SLOWDOWN", f"{_ms(slowdown.LEAST_S)} or more"),
+    ("SLOWDOWN", f"{_ms(slowdown.MIN_SLOWDOWN_S)} or more"),
     ("SLOWDOWN", f"from {slowdown.WARN_RATIO:g} times on"),
-    ("SLOWDOWN", f"at least {_percent(slowdown.MOST_OF_IT)} of the slowdown"),
-    ("WARMUP", f"Fewer than {warmup.FEWEST_STEPS} steps"),
+    ("SLOWDOWN", f"at least {_percent(slowdown.MIN_PHASE_SHARE)} of the slowdown"),
+    ("WARMUP", f"Fewer than {warmup.MIN_STEPS} steps"),
     ("INCOMPLETE_DATA", f"fewer than {_percent(incomplete_data.SHARED_SHARE)} of the steps"),
 ]
 
 
-def _mib(place: Place) -> str:
-    return f"{memory_creep.LEAST_RISE_BYTES[place] // MIB} MiB"
+def _mib(place: MemoryOwner) -> str:
+    return f"{memory_creep.MIN_RISE_BYTES[place] // MIB} MiB"
 
 
 @pytest.mark.parametrize(
@@ -178,17 +185,20 @@ def _mib(place: Place) -> str:
         ("HIGH_PRESSURE", f"{_percent(high_pressure.CRITICAL_SHARE)} is critical"),
         ("IMBALANCE", f"{_percent(imbalance.SKEW)} above the median"),
         ("IMBALANCE", f"at least {_percent(imbalance.PRESSURE)} of the capacity"),
-        ("CREEP_CONFIRMED", f"at least {trend.FEWEST_READINGS}, over"),
-        ("CREEP_CONFIRMED", f"at least {memory_creep.FEWEST_STEPS} steps"),
+        ("CREEP_CONFIRMED", f"at least {trend.MIN_READINGS}, over"),
+        ("CREEP_CONFIRMED", f"at least {memory_creep.MIN_STEPS} steps"),
         ("CREEP_CONFIRMED", f"in {trend.BLOCKS} blocks"),
         ("CREEP_CONFIRMED", f"{trend.CLEAR:g} times the scatter"),
         ("CREEP_CONFIRMED", f"{trend.GOES_ON:g} times the speed of the whole rise"),
         ("CREEP_CONFIRMED", f"{trend.STILL:g} times that speed"),
         ("CREEP_CONFIRMED", f"{_percent(trend.STEADY)} of the blocks"),
-        ("CREEP_CONFIRMED", f"{_percent(memory_creep.LEAST_RISE_SHARE)} and {_mib(Place.HOST)}"),
-        ("CREEP_CONFIRMED", f"{_mib(Place.WORKERS)} for workers"),
+        (
+            "CREEP_CONFIRMED",
+            f"{_percent(memory_creep.MIN_RISE_SHARE)} and {_mib(MemoryOwner.HOST)}",
+        ),
+        ("CREEP_CONFIRMED", f"{_mib(MemoryOwner.WORKERS)} for workers"),
         ("CREEP_CONFIRMED", f"within {memory_creep.CRITICAL_S / 3600:g} hours"),
-        ("FRAGMENTATION", f"{fragmentation.LEAST_BYTES >> 30} GiB"),
+        ("FRAGMENTATION", f"{fragmentation.MIN_BYTES >> 30} GiB"),
         ("FRAGMENTATION", f"{_percent(fragmentation.CAPACITY_SHARE)} of the device"),
         ("FRAGMENTATION", f"{_percent(fragmentation.RESERVED_SHARE)} of what is reserved"),
         ("FRAGMENTATION", f"{_percent(fragmentation.FULL_SHARE)} of the device is reserved"),

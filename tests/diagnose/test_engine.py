@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from factories import make_run, map_steps, spend, stall, work_between
 from traceml.diagnose import engine
-from traceml.diagnose.catalogue import Catalogue, catalogue
+from traceml.diagnose.all_rules import RuleSet, all_rules
 from traceml.diagnose.engine import diagnose
-from traceml.diagnose.explain import explain
+from traceml.diagnose.finding_order import order_findings
 from traceml.diagnose.rule import Rule
 from traceml.facts.facts import Facts
 from traceml.facts.gather import gather
@@ -23,8 +23,8 @@ from traceml.store.step_records import WIDE
 
 def with_rule(monkeypatch: pytest.MonkeyPatch, rule: Rule) -> None:
     """Has the engine ask one more rule."""
-    more = Catalogue((*catalogue().rules, rule))
-    monkeypatch.setattr(engine, "catalogue", lambda: more)
+    more = RuleSet((*all_rules().rules, rule))
+    monkeypatch.setattr(engine, "all_rules", lambda: more)
 
 
 def kinds(run: RunRecords, section: Section = Section.STEP_TIME) -> list[Kind]:
@@ -70,8 +70,8 @@ def test_severity_then_time_lost_decides_the_order() -> None:
 def test_the_order_of_the_rules_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = gather(make_run(input_ms=30, rest_ms=12))
     forward = diagnose(facts)
-    backward = Catalogue(reversed(catalogue().rules))
-    monkeypatch.setattr(engine, "catalogue", lambda: backward)
+    backward = RuleSet(reversed(all_rules().rules))
+    monkeypatch.setattr(engine, "all_rules", lambda: backward)
     assert diagnose(facts) == forward
 
 
@@ -210,7 +210,7 @@ def made(kind: Kind, section: Section, severity: Severity) -> Finding:
 )
 def test_the_consequence_decides_what_leads(first: Finding, second: Finding) -> None:
     for findings in ((first, second), (second, first)):
-        ordered = explain(findings)
+        ordered = order_findings(findings)
         sections = {s: tuple(f for f in ordered if f.section is s) for s in Section}
         assert engine.primary(sections) == first
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from factories import flag_steps, make_late, make_run, make_waiting, spend
-from traceml.diagnose.catalogue import catalogue
+from traceml.diagnose.all_rules import all_rules
 from traceml.diagnose.engine import diagnose
-from traceml.diagnose.live import share_now
+from traceml.diagnose.live_findings import share_now
 from traceml.facts.gather import gather
 from traceml.model.finding import Kind, Section
 from traceml.model.layout import StepFlag
@@ -42,7 +42,7 @@ FOUND = {
 
 
 def test_every_measure_is_held_against_its_rule() -> None:
-    assert set(FOUND) == {rule.kind for rule in catalogue().rules if rule.measure is not None}
+    assert set(FOUND) == {rule.kind for rule in all_rules().rules if rule.measure is not None}
 
 
 @pytest.mark.parametrize("kind", FOUND)

@@ -14,9 +14,9 @@ import pytest
 
 from factories import make_run
 from traceml.diagnose import rules
-from traceml.diagnose.catalogue import catalogue, find_rules
+from traceml.diagnose.all_rules import all_rules, find_rules
 from traceml.diagnose.engine import diagnose
-from traceml.diagnose.live import share_now
+from traceml.diagnose.live_findings import share_now
 from traceml.diagnose.what_if import predict
 from traceml.facts.gather import gather
 from traceml.figures.findings import rail
@@ -75,14 +75,14 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kind]:
     """The catalogue with one more file, which lies in another folder."""
     (tmp_path / "slow_storage.py").write_text(RULE)
     monkeypatch.setattr(rules, "__path__", [*rules.__path__, str(tmp_path)])
-    catalogue.cache_clear()
+    all_rules.cache_clear()
     yield Kind.declare(KIND)
-    catalogue.cache_clear()
+    all_rules.cache_clear()
     sys.modules.pop("traceml.diagnose.rules.slow_storage", None)
 
 
 def test_it_is_found_among_the_others_in_the_order_of_the_names(planted: Kind) -> None:
-    kinds = [rule.kind for rule in catalogue().rules]
+    kinds = [rule.kind for rule in all_rules().rules]
     assert kinds.count(planted) == 1
     assert kinds[kinds.index(planted) - 1 :][:3] == [Kind.RECOMPILING, planted, Kind.SLOWDOWN]
 
@@ -126,7 +126,7 @@ def test_pages_tell_its_evidence_in_its_own_words_and_unit(planted: Kind) -> Non
 def test_it_has_a_row_and_a_section_in_the_reference(planted: Kind) -> None:
     text = (ROOT / "docs" / "diagnoses.md").read_text()
     write_page = runpy.run_path(str(ROOT / "docs" / "write_diagnoses.py"))["page"]
-    written = write_page(text, catalogue().rules)
+    written = write_page(text, all_rules().rules)
     row = "| `SLOW_STORAGE` | SLOW STORAGE | step time, cause | crit | the disk is slow |"
     assert row in written.splitlines()
     assert "\n## SLOW_STORAGE\n\n*Meaning.* The disk is slow.\n" in written

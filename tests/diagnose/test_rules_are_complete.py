@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from traceml.diagnose.catalogue import catalogue
+from traceml.diagnose.all_rules import all_rules
 from traceml.diagnose.rule import Rule, RuleRole
 from traceml.model.finding import COMPUTE_CAUSES, Kind, Section
 
@@ -126,11 +126,11 @@ def test_a_rule_has_a_row_and_a_section(name: str) -> None:
 
 
 def test_every_file_is_found_and_asked_in_the_order_of_the_names() -> None:
-    assert [id(rule) for rule in catalogue().rules] == [id(declared(name)) for name in FILES]
+    assert [id(rule) for rule in all_rules().rules] == [id(declared(name)) for name in FILES]
 
 
 def test_every_kind_has_a_rule_and_every_kind_one_text() -> None:
-    rules = catalogue().rules
+    rules = all_rules().rules
     assert {kind for rule in rules for kind in rule.kinds} >= set(Kind)
     told = [rule.kind for rule in rules if rule.doc is not None]
     told += [kind for rule in rules for kind in rule.also]
@@ -138,13 +138,13 @@ def test_every_kind_has_a_rule_and_every_kind_one_text() -> None:
 
 
 def test_every_section_has_one_fallback() -> None:
-    fallbacks = [rule.section for rule in catalogue().rules if rule.role is RuleRole.FALLBACK]
+    fallbacks = [rule.section for rule in all_rules().rules if rule.role is RuleRole.FALLBACK]
     assert sorted(fallbacks) == sorted(Section)
 
 
 def test_the_reasons_of_compute_bound_are_those_that_pages_tell_beside_it() -> None:
     """Pages read summaries and load no rule, so the model lists them a second time."""
-    only = {rule.kind for rule in catalogue().rules if rule.explains == (Kind.COMPUTE_BOUND,)}
+    only = {rule.kind for rule in all_rules().rules if rule.explains == (Kind.COMPUTE_BOUND,)}
     assert only == COMPUTE_CAUSES
 
 
@@ -153,7 +153,7 @@ def test_a_cause_explains_something_and_what_is_explained_has_a_rule(name: str) 
     rule = declared(name)
     assert (rule.role is not RuleRole.CAUSE) or rule.explains
     for kind in (*rule.explains, *rule.yields_to):
-        assert catalogue().of(kind)
+        assert all_rules().of(kind)
 
 
 def test_reading_and_comparing_summaries_loads_no_rule(tmp_path: Path) -> None:

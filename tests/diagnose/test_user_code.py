@@ -11,15 +11,15 @@ from traceml.diagnose.engine import diagnose
 from traceml.diagnose.user_code import blocked_share, wants_looks
 from traceml.facts.facts import Facts
 from traceml.facts.gather import gather
-from traceml.facts.user_time import PhaseCode, Place, UserTime
+from traceml.facts.user_time import CodePlace, PhaseCode, UserTime
 from traceml.model.finding import Finding, Kind, Section
 from traceml.store.records import RunRecords
 
-BATCH = Place("get_batch", "train.py", 118, 0.9, 0.8, 0.95, 90)
-RARE = Place("log", "train.py", 7, 0.1, 0.05, 0.2, 10)
+BATCH = CodePlace("get_batch", "train.py", 118, 0.9, 0.8, 0.95, 90)
+RARE = CodePlace("log", "train.py", 7, 0.1, 0.05, 0.2, 10)
 
 
-def seen(run: RunRecords, phase: str, *places: Place, looks: int = 100) -> Facts:
+def seen(run: RunRecords, phase: str, *places: CodePlace, looks: int = 100) -> Facts:
     code = PhaseCode(looks, places)
     ranks = {rank.rank.rank: {phase: code} for rank in run.ranks}
     found = UserTime(looks, looks + 5, 5, "py-spy", {phase: code}, ranks, code)

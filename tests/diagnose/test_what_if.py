@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from factories import make_late, make_run, make_waiting, map_steps
-from traceml.diagnose.catalogue import catalogue
+from traceml.diagnose.all_rules import all_rules
 from traceml.diagnose.engine import diagnose
 from traceml.diagnose.rule import lost
 from traceml.diagnose.what_if import WhatIf, predict
@@ -173,7 +173,7 @@ def made(
     return make_waiting(late) if waits else late
 
 
-REMEDIES = {rule.kind: rule.what_if for rule in catalogue().rules if rule.what_if is not None}
+REMEDIES = {rule.kind: rule.what_if for rule in all_rules().rules if rule.what_if is not None}
 every_kind = [
     Finding(kind, Section.STEP_TIME, Severity.WARNING, "", "", ranks=(0,), lost_s_per_step=0.01)
     for kind in REMEDIES

@@ -10,7 +10,7 @@ from traceml.store.records import RunRecords
 
 
 def found(run: RunRecords, phase: Phase = Phase.RESIDUAL) -> FewSteps | None:
-    parts = gather(run).parts
+    parts = gather(run).step_table
     assert parts is not None
     return few_steps(parts, parts.phase(phase))
 

@@ -31,8 +31,8 @@ def test_one_long_first_step_changes_no_share() -> None:
     assert stretched.window.warmup_steps == 1
     assert (stretched.window.first_step, stretched.window.last_step) == (2, 200)
     for phase in (Phase.INPUT, Phase.FORWARD, Phase.BACKWARD):
-        expected = pytest.approx(plain.typical_share(phase), rel=0.01)
-        assert stretched.typical_share(phase) == expected
+        expected = pytest.approx(plain.mean_share(phase), rel=0.01)
+        assert stretched.mean_share(phase) == expected
 
 
 def test_a_slowdown_in_the_second_half_changes_the_shares_and_is_named() -> None:
@@ -41,7 +41,7 @@ def test_a_slowdown_in_the_second_half_changes_the_shares_and_is_named() -> None
         steps["wall_ns"][100:] += 30_000_000
 
     facts = gather(map_steps(make_run(), slow_input))
-    assert facts.typical_share(Phase.INPUT) == pytest.approx(16 / 52, rel=0.02)
+    assert facts.mean_share(Phase.INPUT) == pytest.approx(16 / 52, rel=0.02)
     assert facts.slowdown is not None
     assert facts.slowdown.onset_step == 101
     assert facts.window.warmup_steps == 0

@@ -12,8 +12,8 @@ import drawn_runs
 from factories import GIB, STARTED_UNIX_S, make_run, map_steps, work_between
 from traceml.facts.gather import gather
 from traceml.facts.history import (
-    MOST_METRICS,
-    MOST_VALUES,
+    MAX_METRICS,
+    MAX_VALUES,
     StepHistory,
     metric_histories,
     sensor_history,
@@ -23,9 +23,9 @@ from traceml.facts.loss_values import LossScale
 from traceml.model.layout import NOT_MEASURED, StepFlag
 from traceml.model.phase import Phase
 from traceml.store.buckets import Grid
-from traceml.store.metrics import Logged
+from traceml.store.metric_follower import Logged
 from traceml.store.records import RunRecords
-from traceml.store.sampled import GPU, HOST, PROCESS, SampleTable
+from traceml.store.sample_follower import GPU, HOST, PROCESS, SampleTable
 
 
 def history_of(run: RunRecords, most: int = 16) -> StepHistory:
@@ -69,8 +69,8 @@ def test_means_are_those_of_the_summary(gpu: bool) -> None:
         for phase in (Phase.INPUT, Phase.H2D, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER):
             expected = rank.times.phase(phase)
             assert found.phase_s[phase][row].mean() == pytest.approx(expected)
-    assert facts.parts is not None
-    residual_s = facts.parts.phase(Phase.RESIDUAL).mean(axis=1)
+    assert facts.step_table is not None
+    residual_s = facts.step_table.phase(Phase.RESIDUAL).mean(axis=1)
     assert found.phase_s[Phase.RESIDUAL].mean(axis=1) == pytest.approx(residual_s, rel=1e-3)
     assert found.between_s.mean() == pytest.approx(0.030 * 12 / 128)
 
@@ -204,7 +204,7 @@ def test_a_sensor_that_was_never_read_is_left_out() -> None:
 
 def test_a_long_metric_is_thinned_to_means() -> None:
     (found,) = metric_histories({"loss": [logged(range(2500), range(2500))]})
-    assert len(found.steps) <= MOST_VALUES
+    assert len(found.steps) <= MAX_VALUES
     assert found.steps[:3].tolist() == [0, 3, 6]
     assert found.values[:3].tolist() == [1.0, 4.0, 7.0]
 
@@ -224,5 +224,5 @@ def test_what_is_no_number_is_a_gap() -> None:
 def test_of_very_many_metrics_the_losses_come_first() -> None:
     names = [f"a-{number:03}" for number in range(100)] + ["train/Loss"]
     found = metric_histories({name: [logged([1], [1.0])] for name in names})
-    assert len(found) == MOST_METRICS
+    assert len(found) == MAX_METRICS
     assert [metric.name for metric in found[:2]] == ["train/Loss", "a-000"]

@@ -55,7 +55,7 @@ def test_only_the_slowest_ranks_time_counts_where_ranks_wait() -> None:
     late = make_late(late, 2, phase="forward", by_ms=15)
     waits, alone = job_of(make_waiting(late)), job_of(late)
     for job, saved_s in ((waits, 0.005 + 0.001), (alone, (20 + 3) / 3e3)):
-        assert job.saved_s(job.parts.phase(Phase.INPUT)) == pytest.approx(saved_s, rel=0.01)
+        assert job.saved_s(job.table.phase(Phase.INPUT)) == pytest.approx(saved_s, rel=0.01)
 
 
 def test_no_more_than_all_of_a_step_can_be_saved() -> None:
@@ -77,5 +77,5 @@ def test_ranks_timed_in_different_steps_are_compared_by_their_means() -> None:
                 steps[name][np.arange(len(steps)) % 7 != rank] = -1
 
     job = job_of(map_steps(make_waiting(run), now_and_then))
-    assert job.parts.clock == "gpu"
-    assert job.saved_s(job.parts.phase(Phase.FORWARD)) == pytest.approx(0.030, rel=0.02)
+    assert job.table.clock == "gpu"
+    assert job.saved_s(job.table.phase(Phase.FORWARD)) == pytest.approx(0.030, rel=0.02)

@@ -10,7 +10,7 @@ import pytest
 from factories import GIB, make_rank, make_run, make_samples, number_steps
 from memory_runs import MIB, STEPS, with_sampled_memory, with_steps_memory
 from traceml.facts.gather import gather
-from traceml.facts.memory import NO_MEMORY, Place, RankMemory, processes_by_rank, rank_memory
+from traceml.facts.memory import NO_MEMORY, MemoryOwner, RankMemory, processes_by_rank, rank_memory
 from traceml.facts.trend import Growth
 from traceml.store.blocks import fold
 from traceml.store.records import RunRecords
@@ -32,9 +32,9 @@ def test_the_peak_is_the_larger_of_steps_and_samples() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "place"), [("allocated_bytes", Place.GPU), ("rss_bytes", Place.HOST)]
+    ("field", "place"), [("allocated_bytes", MemoryOwner.GPU), ("rss_bytes", MemoryOwner.HOST)]
 )
-def test_a_leak_is_found_where_it_is(field: str, place: Place) -> None:
+def test_a_leak_is_found_where_it_is(field: str, place: MemoryOwner) -> None:
     memory = memory_of(with_steps_memory(field, lambda x, rank: 500 + 2 * x))
     assert memory.trends[place].growth is Growth.STEADY
     assert memory.trends[place].per_step_bytes == pytest.approx(2 * MIB)
@@ -42,14 +42,14 @@ def test_a_leak_is_found_where_it_is(field: str, place: Place) -> None:
 
 def test_steps_in_which_nothing_was_read_are_passed_over() -> None:
     run = with_steps_memory("rss_bytes", lambda x, rank: np.where(x % 10, np.nan, 500 + 2 * x))
-    trend = memory_of(run).trends[Place.HOST]
+    trend = memory_of(run).trends[MemoryOwner.HOST]
     assert (trend.growth, trend.readings) == (Growth.STEADY, STEPS // 10)
     assert trend.per_step_bytes == pytest.approx(2 * MIB)
 
 
 def test_without_readings_in_the_steps_the_samples_tell() -> None:
     run = with_sampled_memory(lambda x, rank: 500 + 20 * x, of_workers=False)
-    trend = memory_of(run).trends[Place.HOST]
+    trend = memory_of(run).trends[MemoryOwner.HOST]
     assert trend.growth is Growth.STEADY
     assert trend.per_s_bytes == pytest.approx(20 * MIB)
     assert trend.per_step_bytes == pytest.approx(2 * MIB, rel=0.02)
@@ -60,14 +60,14 @@ def test_a_step_of_many_seconds_is_one_reading() -> None:
     few = run.ranks[0].steps[::30].copy()
     number_steps(few)
     longer = replace(run, ranks=(make_rank(few),))
-    assert Place.WORKERS in memory_of(run).trends
-    assert memory_of(longer).trends[Place.WORKERS].readings <= 10
+    assert MemoryOwner.WORKERS in memory_of(run).trends
+    assert memory_of(longer).trends[MemoryOwner.WORKERS].readings <= 10
 
 
 def test_workers_are_told_from_their_trainer() -> None:
     trends = memory_of(with_sampled_memory(lambda x, rank: 500 + 20 * x)).trends
-    assert trends[Place.WORKERS].growth is Growth.STEADY
-    assert trends[Place.HOST].growth is Growth.NONE
+    assert trends[MemoryOwner.WORKERS].growth is Growth.STEADY
+    assert trends[MemoryOwner.HOST].growth is Growth.NONE
 
 
 def test_workers_that_come_and_go_do_not_count_as_growth() -> None:
@@ -83,7 +83,7 @@ def test_workers_that_come_and_go_do_not_count_as_growth() -> None:
         for second, sample in enumerate(run.samples)
     ]
     trends = memory_of(replace(run, samples=tuple(samples))).trends
-    assert Place.WORKERS not in trends or trends[Place.WORKERS].growth is Growth.NONE
+    assert MemoryOwner.WORKERS not in trends or trends[MemoryOwner.WORKERS].growth is Growth.NONE
 
 
 def test_folded_steps_belong_to_the_trend() -> None:
@@ -91,7 +91,7 @@ def test_folded_steps_belong_to_the_trend() -> None:
     run = with_steps_memory("rss_bytes", lambda x, rank: 500 + x / 10 + x % 20, steps=4096)
     steps = run.ranks[0].steps
     folded = make_rank(steps[2048:], blocks=fold(steps[:2048]))
-    trend = rank_memory(folded, ()).trends[Place.HOST]
+    trend = rank_memory(folded, ()).trends[MemoryOwner.HOST]
     assert (trend.growth, trend.readings, trend.first_step) == (Growth.STEADY, 64, 1)
     assert trend.per_step_bytes == pytest.approx(MIB / 10, rel=0.1)
 
@@ -100,7 +100,7 @@ def test_folding_makes_no_growth() -> None:
     run = with_steps_memory("rss_bytes", lambda x, rank: 500 + 50 * (x % 20), steps=4096)
     steps = run.ranks[0].steps
     folded = make_rank(steps[2048:], blocks=fold(steps[:2048]))
-    assert rank_memory(folded, ()).trends[Place.HOST].growth is Growth.NONE
+    assert rank_memory(folded, ()).trends[MemoryOwner.HOST].growth is Growth.NONE
 
 
 def test_samples_of_other_ranks_are_theirs() -> None:

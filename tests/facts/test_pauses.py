@@ -9,7 +9,7 @@ from traceml.store.records import RunRecords
 
 
 def found(run: RunRecords) -> Pauses:
-    parts = gather(run).parts
+    parts = gather(run).step_table
     assert parts is not None
     seen = pauses(parts, "gc_ns")
     assert seen is not None
@@ -39,6 +39,6 @@ def test_a_late_step_is_charged_with_no_more_than_its_pause() -> None:
 
 
 def test_what_was_never_measured_has_no_pauses() -> None:
-    parts = gather(make_run()).parts
+    parts = gather(make_run()).step_table
     assert parts is not None
     assert pauses(parts, "logging_ns") is None

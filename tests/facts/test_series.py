@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from traceml.facts.series import describe, find_slowdown
+from traceml.facts.series import describe_series, find_slowdown
 
 
 def noise(steps: int, spread: float = 0.05, seed: int = 0) -> np.ndarray:
@@ -15,7 +15,7 @@ def numbered(series: np.ndarray) -> np.ndarray:
 
 
 def test_independent_steps_are_worth_about_their_number() -> None:
-    series = describe(noise(4000))
+    series = describe_series(noise(4000))
     assert series.count == 4000
     assert series.effective_count > 1500
     assert abs(series.autocorrelation[0]) < 0.1
@@ -26,27 +26,27 @@ def test_correlated_steps_are_worth_far_fewer() -> None:
     shocks = np.random.default_rng(0).standard_normal(4000)
     for step in range(1, 4000):
         walk[step] = 0.95 * walk[step - 1] + shocks[step]
-    series = describe(1 + 0.01 * walk)
+    series = describe_series(1 + 0.01 * walk)
     assert series.effective_count < 400
     assert series.autocorrelation[0] == pytest.approx(0.95, abs=0.03)
 
 
 def test_block_means_are_of_equal_length_and_at_most_64() -> None:
     for steps in (1, 5, 64, 65, 1000):
-        series = describe(noise(steps))
+        series = describe_series(noise(steps))
         assert 1 <= len(series.block_means_s) <= 64
         assert len(series.block_means_s) == steps // series.block_steps
-    assert np.mean(describe(noise(640)).block_means_s) == pytest.approx(noise(640).mean())
+    assert np.mean(describe_series(noise(640)).block_means_s) == pytest.approx(noise(640).mean())
 
 
 def test_a_constant_series_has_no_correlation() -> None:
-    series = describe(np.full(100, 0.02))
+    series = describe_series(np.full(100, 0.02))
     assert set(series.autocorrelation) == {0.0}
     assert series.effective_count == 100
 
 
 def test_a_single_step_is_described() -> None:
-    series = describe(np.array([0.02]))
+    series = describe_series(np.array([0.02]))
     assert (series.count, series.mean_s, series.stdev_s) == (1, 0.02, 0.0)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from traceml.facts.throttling import NOT_THROTTLED, throttling
+from traceml.facts.sensors import NOT_THROTTLED, throttling
 from traceml.model.sample import GpuSample
 
 

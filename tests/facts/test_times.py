@@ -9,13 +9,13 @@ import pytest
 
 from factories import make_run, map_steps
 from traceml.facts.gather import gather
-from traceml.facts.series import Series
+from traceml.facts.series import StepTimeSeries
 from traceml.model.layout import GPU_FIELDS, NOT_MEASURED
 from traceml.model.phase import Phase
 from traceml.store.records import RunRecords
 
 
-def series_of(run: RunRecords) -> Series:
+def series_of(run: RunRecords) -> StepTimeSeries:
     found = gather(run).series
     assert found is not None
     return found
@@ -126,7 +126,7 @@ def test_what_is_replayed_is_not_divided() -> None:
 
 
 def test_the_rest_of_each_replayed_step_is_the_rest() -> None:
-    parts = gather(replay(make_run(noise=0))).parts
+    parts = gather(replay(make_run(noise=0))).step_table
     assert parts is not None
     assert parts.phase(Phase.RESIDUAL).ravel().tolist() == pytest.approx([0.001] * 200)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traceml.facts.trend import BLOCKS, FEWEST_READINGS, FLOOR, Growth, Trend, _floors, find_trend
+from traceml.facts.trend import BLOCKS, FLOOR, MIN_READINGS, Growth, Trend, _floors, find_trend
 
 MIB = 1 << 20
 STEPS = 300
@@ -97,8 +97,8 @@ def test_readings_far_apart_count_the_steps_between() -> None:
 @pytest.mark.parametrize(
     ("readings", "growth"),
     [
-        pytest.param(FEWEST_READINGS - 1, None, id="too few"),
-        pytest.param(FEWEST_READINGS, Growth.LIKELY, id="enough to be likely"),
+        pytest.param(MIN_READINGS - 1, None, id="too few"),
+        pytest.param(MIN_READINGS, Growth.LIKELY, id="enough to be likely"),
         pytest.param(12, Growth.STEADY, id="one in every block"),
     ],
 )
@@ -118,7 +118,7 @@ def test_steps_that_become_slower_grow_no_less() -> None:
     assert found.per_step_bytes == pytest.approx(2 * MIB)
 
 
-sizes = st.lists(st.integers(0, 1 << 36), min_size=FEWEST_READINGS, max_size=60)
+sizes = st.lists(st.integers(0, 1 << 36), min_size=MIN_READINGS, max_size=60)
 
 
 @settings(max_examples=200, deadline=None)
@@ -148,7 +148,7 @@ def test_no_rise_that_has_ended_is_growth(steps_up: list[int], ended: float) -> 
     assert trend_of(np.asarray(stair)).growth is Growth.NONE
 
 
-@pytest.mark.parametrize("readings", [FEWEST_READINGS, 12, 13, 59, 300, 301])
+@pytest.mark.parametrize("readings", [MIN_READINGS, 12, 13, 59, 300, 301])
 def test_each_block_has_a_floor_of_its_own_however_long_it_is(readings: int) -> None:
     sizes = np.random.default_rng(readings).integers(0, 1000, readings)
     blocks = np.split(sizes, np.linspace(0, readings, min(BLOCKS, readings) + 1).astype(int)[1:-1])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from traceml.facts.warmup import warmup_steps
+from traceml.facts.step_table import warmup_steps
 
 
 def steps(*parts: tuple[float, int]) -> np.ndarray:

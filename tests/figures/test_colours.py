@@ -37,7 +37,7 @@ SEEN_BY = {
 }
 """Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB."""
 TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
-LEAST_DISTANCE = 20.0
+MIN_DISTANCE = 20.0
 """In CIELAB; about 2 can just be seen side by side, 20 is another colour in a legend."""
 FOR_AREAS, FOR_WORDS = 3.0, 4.5
 """Contrasts that the WCAG asks for: of graphics, and of text."""
@@ -76,7 +76,7 @@ def on(theme: str, colour: Colour) -> str:
 def test_any_two_phases_can_be_told_apart(theme: str, by: str) -> None:
     for one, other in combinations(PHASES, 2):
         apart = distance(on(theme, PHASES[one]), on(theme, PHASES[other]), by)
-        assert apart >= LEAST_DISTANCE, (one, other, apart)
+        assert apart >= MIN_DISTANCE, (one, other, apart)
 
 
 @pytest.mark.parametrize("by", SEEN_BY)
@@ -88,7 +88,7 @@ def test_what_stands_side_by_side_can_be_told_apart(
     theme: str, by: str, pair: tuple[str, str]
 ) -> None:
     one, other = (on(theme, PALETTE[name]) for name in pair)
-    assert distance(one, other, by) >= LEAST_DISTANCE
+    assert distance(one, other, by) >= MIN_DISTANCE
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

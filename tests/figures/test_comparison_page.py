@@ -66,7 +66,7 @@ def test_memory_against_time_is_a_warning() -> None:
 
 def test_the_table_is_that_of_the_text() -> None:
     found = table(page(), "changes-table")
-    assert found.columns == ("", "A", "B", "Delta", "95% interval of it")
+    assert found.columns == ("", "A", "B", "Delta", "95% CI")
     rows = {row.cells[0].strip(): row.cells[1:4] for row in found.rows}
     assert rows["Total step"][:2] == ("116.0 ms", "37.0 ms")
     assert rows["Input"] == ("80.0 ms", "1.0 ms", "-79.0 ms (-98.8%)")

@@ -9,7 +9,7 @@ from counted_runs import TINY_LAYERS, TRANSFORMER_FP32
 from drawn_runs import page_of
 from factories import count_gpus, make_run, make_waiting, spend
 from memory_runs import with_steps_memory
-from traceml.figures.findings import MOST_FACTS, facts, rail, spans, tone
+from traceml.figures.findings import MAX_FACTS, facts, rail, spans, tone
 from traceml.figures.page import Fact, FindingCard
 from traceml.summaries.build import build
 from traceml.summaries.record import FactSummary, Summary
@@ -88,7 +88,7 @@ def test_evidence_is_told_in_words(name: str, value: object, fact: Fact) -> None
 def test_evidence_is_short_and_leaves_out_what_was_not_measured() -> None:
     evidence = {"workers": None, **{f"part_{number}_ms": 1.0 for number in range(9)}}
     told = list(facts({"diagnosis_clock": "cpu", **evidence}))
-    assert [fact.label for fact in told] == [f"part {number}" for number in range(MOST_FACTS)]
+    assert [fact.label for fact in told] == [f"part {number}" for number in range(MAX_FACTS)]
 
 
 @pytest.mark.parametrize(

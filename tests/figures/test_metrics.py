@@ -8,7 +8,7 @@ from drawn_runs import figure, history_of, page_of, part, standing_of
 from factories import make_run
 from failing import with_loss
 from traceml.facts.history import History, MetricHistory
-from traceml.figures.metrics import MOST_FIGURES
+from traceml.figures.metrics import MAX_FIGURES
 from traceml.figures.page import RunPage
 from traceml.figures.run_page import run_page
 from traceml.store.records import Metric
@@ -55,11 +55,11 @@ def test_every_logged_metric_has_its_curve_and_its_row() -> None:
 
 
 def test_of_very_many_metrics_the_first_are_drawn() -> None:
-    page = with_metrics(*(f"metric {number}" for number in range(MOST_FIGURES + 3)))
+    page = with_metrics(*(f"metric {number}" for number in range(MAX_FIGURES + 3)))
     found = part(page, "metrics")
-    assert len(found.figures) == MOST_FIGURES + 1  # and the loss
-    assert found.note == f"The first {MOST_FIGURES} metrics are drawn."
-    assert len(found.tables[0].rows) == MOST_FIGURES + 3
+    assert len(found.figures) == MAX_FIGURES + 1  # and the loss
+    assert found.note == f"The first {MAX_FIGURES} metrics are drawn."
+    assert len(found.tables[0].rows) == MAX_FIGURES + 3
 
 
 def test_a_metric_of_nothing_but_nan_is_left_out() -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from drawn_runs import figure, history_of, page_of, part, standing_of, step_history
 from factories import make_run, make_waiting, work_between
-from traceml.figures.over_ranks import MOST_LINES
-from traceml.figures.over_steps import MOST_CELLS, rank_heat
+from traceml.figures.over_ranks import MAX_LINES
+from traceml.figures.over_steps import MAX_CELLS, rank_heat
 from traceml.figures.page import RunPage, Table
 from traceml.figures.run_page import run_page, step_figures
 from traceml.model.quantities import percent
@@ -202,10 +202,10 @@ def test_one_rank_has_no_map_and_no_bars() -> None:
     )
 
 
-@pytest.mark.parametrize("ranks", [2, MOST_LINES, MOST_LINES + 1])
+@pytest.mark.parametrize("ranks", [2, MAX_LINES, MAX_LINES + 1])
 def test_many_ranks_are_shown_by_their_median_and_extremes(ranks: int) -> None:
     series = figure(page_of(make_run(ranks=ranks, steps=20)), "step-spread").series
-    if ranks <= MOST_LINES:
+    if ranks <= MAX_LINES:
         assert [line.name for line in series] == [f"rank {rank}" for rank in range(ranks)]
     else:
         assert [line.name for line in series] == ["Highest rank", "Median rank", "Lowest rank"]
@@ -231,7 +231,7 @@ def test_a_map_of_many_ranks_stays_small() -> None:
     )
     heat = rank_heat(wide)
     assert heat is not None
-    assert len(heat.rows) * len(heat.at) <= MOST_CELLS
+    assert len(heat.rows) * len(heat.at) <= MAX_CELLS
     assert heat.at[0] == 1.0 and len(heat.rows) == 512
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceml.figures.units import (
-    MOST_STEPS,
+    MAX_STEPS,
     PLAIN,
     Unit,
     fitted,
@@ -87,7 +87,7 @@ def test_an_axis_shows_a_small_trend_on_a_high_level() -> None:
 def test_an_axis_has_round_labels(least: float, share: float) -> None:
     axis = fitted("loss", PLAIN, np.array([least, least * (1 + share)]))
     assert axis.low is not None and axis.high is not None
-    steps = [(axis.high - axis.low) / count for count in range(2, MOST_STEPS + 1)]
+    steps = [(axis.high - axis.low) / count for count in range(2, MAX_STEPS + 1)]
     assert any(f"{step:.2e}"[:4] in ("1.00", "2.00", "2.50", "5.00") for step in steps)
 
 

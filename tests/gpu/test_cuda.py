@@ -158,12 +158,12 @@ def test_copies_in_every_other_step_are_shared_out_over_all_of_them(traced, tmp_
     train(wide_model(), 40, loader=[host, device] * 20)
     traced()
     facts = gather(load_run(tmp_path))
-    assert facts.clock == "gpu" and facts.parts is not None
-    copies_s = facts.parts.field("gpu_h2d_ns")
+    assert facts.clock == "gpu" and facts.step_table is not None
+    copies_s = facts.step_table.field("gpu_h2d_ns")
     assert 0.3 < np.isnan(copies_s).mean() < 0.7
-    timed = np.isfinite(facts.parts.body())
+    timed = np.isfinite(facts.step_table.body())
     assert facts.mean.h2d_s == pytest.approx(np.nansum(copies_s) / timed.sum(), rel=0.01)
-    parts_s = [facts.typical(phase) or 0.0 for phase in Phase]
+    parts_s = [facts.mean_s(phase) or 0.0 for phase in Phase]
     assert min(parts_s) >= 0
     assert sum(parts_s) == pytest.approx(facts.mean.step_s)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from processes import TRACEML, started
-from traceml.diagnose.explain import STRAGGLERS
+from traceml.diagnose.finding_order import STRAGGLERS
 
 CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 pytestmark = pytest.mark.skipif(

@@ -71,9 +71,9 @@ def test_a_ring_goes_with_its_stacks(tmp_path):
 
 
 def test_stacks_are_kept_with_the_run_and_stay_bounded(tmp_path):
-    name = failures.keep_stacks(tmp_path, 2, 7, b"x" * (failures.MOST_STACK_BYTES + 9))
+    name = failures.keep_stacks(tmp_path, 2, 7, b"x" * (failures.MAX_STACK_BYTES + 9))
     assert name == "stacks/rank-2-7.txt"
-    assert (tmp_path / name).stat().st_size == failures.MOST_STACK_BYTES
+    assert (tmp_path / name).stat().st_size == failures.MAX_STACK_BYTES
 
 
 def test_scripts_of_another_machine_are_not_taken_for_this_ones(tmp_path):

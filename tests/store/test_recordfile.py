@@ -39,9 +39,9 @@ def small_files(monkeypatch):
     """Segments of 32 steps, two of them kept, blocks of 4 steps, 16 of those."""
     monkeypatch.setattr(recordfile, "SEGMENT_STEPS", 32)
     monkeypatch.setattr(recordfile, "KEEP_SEGMENTS", 2)
-    monkeypatch.setattr(recordfile, "MOST_BLOCKS", 16)
+    monkeypatch.setattr(recordfile, "MAX_BLOCKS", 16)
     monkeypatch.setattr(recordfile.folding, "BLOCK_STEPS", 4)
-    monkeypatch.setattr(recordfile, "MOST_MESSAGE_BYTES", 4096)
+    monkeypatch.setattr(recordfile, "MAX_MESSAGE_BYTES", 4096)
 
 
 def test_a_run_is_read_back_at_full_resolution(tracer, run_folder):
@@ -170,11 +170,11 @@ def test_files_stay_bounded_and_totals_exact_however_long_the_run(tracer, run_fo
 def test_the_real_limits_keep_a_rank_under_64_mb():
     segments = recordfile.KEEP_SEGMENTS + 1
     steps = segments * (layout.step_slots_offset(64) + recordfile.SEGMENT_STEPS * layout.STEP_BYTES)
-    blocks = recordfile.MOST_BLOCKS * layout.BLOCK_BYTES
-    messages = recordfile.MOST_MESSAGE_BYTES + 4096 * layout.MESSAGE_BYTES  # one ring's worth more
+    blocks = recordfile.MAX_BLOCKS * layout.BLOCK_BYTES
+    messages = recordfile.MAX_MESSAGE_BYTES + 4096 * layout.MESSAGE_BYTES  # one ring's worth more
     assert steps + blocks + messages <= LIMIT_BYTES
     folded = recordfile.SEGMENT_STEPS // recordfile.folding.BLOCK_STEPS
-    assert recordfile.MOST_BLOCKS // 2 + folded <= recordfile.MOST_BLOCKS
+    assert recordfile.MAX_BLOCKS // 2 + folded <= recordfile.MAX_BLOCKS
 
 
 def test_an_agent_killed_between_folding_and_removing_counts_no_step_twice(

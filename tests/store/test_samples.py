@@ -9,7 +9,7 @@ import pytest
 
 from traceml.model.sample import GpuInterval, GpuSample, HostSample, ProcessSample, Sample
 from traceml.store import samples
-from traceml.store.sampled import GPU, FollowedSamples
+from traceml.store.sample_follower import GPU, SampleFollower
 from traceml.store.samples import FILE_NAME, SampleFile, read
 
 
@@ -40,7 +40,7 @@ def test_a_sample_comes_back_as_it_was_read(tmp_path):
 
 
 def test_the_file_halves_itself_and_samples_become_rarer(tmp_path, monkeypatch):
-    monkeypatch.setattr(samples, "MOST_SAMPLES", 16)
+    monkeypatch.setattr(samples, "MAX_SAMPLES", 16)
     file = SampleFile(tmp_path)
     for second in range(16):
         file.append(sample(second))
@@ -78,8 +78,8 @@ def test_a_moment_of_the_history_has_the_mean_of_its_intervals(tmp_path):
     intervals = (GpuInterval(1.0, 1.25, 1.0, 0.4), GpuInterval(1.25, 2.0, 0.5, None))
     gpu = GpuSample(0, "GPU-0", "H200", intervals=intervals)
     SampleFile(tmp_path).append(Sample(unix_s=2.0, host=HostSample(), gpus=(gpu,)))
-    followed = FollowedSamples(tmp_path)
-    followed.look()
+    followed = SampleFollower(tmp_path)
+    followed.refresh()
     table = followed.table()
     assert table is not None
     found = dict(zip(GPU, table.gpus[0][1][0], strict=True))

@@ -18,10 +18,10 @@ from drawn_runs import step_history
 from factories import make_run
 from partial_runs import PLANS, Plan, copies_in, partial_run
 from traceml.compare.pair import compare
-from traceml.diagnose.live import LiveDiagnosis, update
+from traceml.diagnose.live_findings import LiveDiagnosis, update
 from traceml.facts.gather import gather
 from traceml.facts.history import StepHistory
-from traceml.facts.lately import gather_lately
+from traceml.facts.recent_window import gather_recent
 from traceml.figures.comparison_figures import before_and_after
 from traceml.figures.over_steps import stacked_phases
 from traceml.figures.page import Bars
@@ -29,10 +29,10 @@ from traceml.figures.step_shares import phase_tree as drawn_tree
 from traceml.model.phase import PHASE_METRICS, Phase
 from traceml.store.records import RunRecords
 from traceml.summaries.build import build
-from traceml.summaries.live import live_state
+from traceml.summaries.live_state import live_state
 from traceml.summaries.record import Summary
 from traceml.summaries.step_parts import step_parts
-from traceml.text.phases import phase_tree, step_branch
+from traceml.text.phases import phase_tree, step_tree
 from traceml.text.summary import summary_text
 
 KEYS = {phase.value: key for phase, key in PHASE_METRICS.items()}
@@ -55,8 +55,8 @@ def shown_parts(run: RunRecords) -> dict[str, float]:
 
 
 def live_average(run: RunRecords) -> dict[str, Any]:
-    lately = gather_lately(run)
-    return average(live_state(update(LiveDiagnosis(), lately), lately, run, 0.0, "0").summary)
+    recent = gather_recent(run)
+    return average(live_state(update(LiveDiagnosis(), recent), recent, run, 0.0, "0").summary)
 
 
 def history_of(run: RunRecords, bucket_steps: int | None = None) -> StepHistory:
@@ -94,9 +94,9 @@ def test_the_printed_tree_has_no_more_than_the_step() -> None:
 
 def test_there_is_one_residual() -> None:
     facts = gather(make_run(communication_ms=12.0, rest_ms=3.0, noise=0.0))
-    assert facts.parts is not None
-    assert facts.typical(Phase.RESIDUAL) == pytest.approx(0.003)
-    assert facts.parts.phase(Phase.RESIDUAL).mean() == pytest.approx(0.003)
+    assert facts.step_table is not None
+    assert facts.mean_s(Phase.RESIDUAL) == pytest.approx(0.003)
+    assert facts.step_table.phase(Phase.RESIDUAL).mean() == pytest.approx(0.003)
 
 
 def test_the_files_residual_has_the_communication_that_the_shared_schema_counts_to_it() -> None:
@@ -149,8 +149,8 @@ def test_the_rest_is_what_was_planned(plan: Plan) -> None:
     scale = 1.3 if facts.clock == "gpu" else 1.0
     for rank in facts.ranks:
         assert rank.times.residual_s == pytest.approx(0.003 * scale, rel=1e-4)
-    assert facts.parts is not None
-    rest_s = facts.parts.phase(Phase.RESIDUAL)
+    assert facts.step_table is not None
+    rest_s = facts.step_table.phase(Phase.RESIDUAL)
     assert rest_s[np.isfinite(rest_s)] == pytest.approx(0.003 * scale, rel=1e-4)
 
 
@@ -159,7 +159,7 @@ def test_the_rest_is_what_was_planned(plan: Plan) -> None:
 def test_the_printed_and_the_drawn_tree_are_the_summary(plan: Plan) -> None:
     summary = build(partial_run(plan), 0.0, "0")
     assert summary.step_time is not None
-    step = step_branch(average(summary))
+    step = step_tree(average(summary))
     drawn = drawn_tree(summary.step_time)
     assert drawn is not None
     if step.parts:
@@ -206,8 +206,8 @@ def test_the_browsers_history_shows_what_the_summary_does(plan: Plan) -> None:
 def test_buckets_of_any_length_add_up_to_the_summary(plan: Plan, bucket_steps: int) -> None:
     run = partial_run(plan)
     facts, history = gather(run), history_of(run, bucket_steps)
-    assert facts.parts is not None
-    timed = np.isfinite(facts.parts.body())
+    assert facts.step_table is not None
+    timed = np.isfinite(facts.step_table.body())
     edges = history.first_steps - 1
     for row, rank in enumerate(facts.ranks):
         steps = np.add.reduceat(timed[row].astype(float), edges)

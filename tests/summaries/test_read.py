@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from traceml.compare.pair import compare
 from traceml.compare.record import to_json
 from traceml.model.errors import RunNotFound, TraceMLError, UnreadableSummary
-from traceml.summaries.read import MOST_BYTES, locate, read_compared, read_labels, read_summary
+from traceml.summaries.read import MAX_BYTES, locate, read_compared, read_labels, read_summary
 from traceml.summaries.record import Summary
 from traceml.text.comparison import comparison_text
 from traceml.text.markdown import comparison_markdown
@@ -224,7 +224,7 @@ def test_what_is_left_after_a_subtraction_may_be_below_zero(tmp_path: Path) -> N
 def test_a_file_beyond_any_summary_is_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "sparse.json"
     with path.open("wb") as file:
-        file.truncate(MOST_BYTES + 1)
+        file.truncate(MAX_BYTES + 1)
     began_s = time.process_time()
     for read in (read_summary, read_compared):
         with pytest.raises(UnreadableSummary, match="too large for a run summary"):

@@ -146,7 +146,7 @@ def test_intervals_without_room_stand_below() -> None:
     assert max(map(len, text.splitlines())) <= WIDTH
     lines = text.splitlines()
     row = next(place for place, line in enumerate(lines) if line.startswith("Total step"))
-    assert lines[row + 1].startswith("      95% interval of it: +")
+    assert lines[row + 1].startswith("      95% CI: +")
 
 
 def test_an_absurd_number_does_not_widen_the_table() -> None:
@@ -195,7 +195,7 @@ def test_what_is_on_record_as_the_same_is_named_and_what_is_not_too() -> None:
     known = {"packages": {"torch": "2"}, "command": {"script": "train.py"}}
     run = msgspec.convert({"lineage": known, "settings": {"num_workers": 4}}, Summary)
     text = text_of(run, run)
-    same = "Nothing that is on record; the same in both: command, settings, packages.\n"
+    same = "No recorded differences; the same in both: command, settings, packages.\n"
     assert same in text
     assert "Not recorded in either: code, environment, hardware, data, variables.\n" in text
 

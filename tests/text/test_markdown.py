@@ -9,7 +9,7 @@ from compared_runs import run
 from traceml.compare.pair import compare, compare_groups
 from traceml.compare.record import Comparison
 from traceml.summaries.record import Summary
-from traceml.text.markdown import MOST_BYTES, all_markdown, comparison_markdown, escaped
+from traceml.text.markdown import MAX_BYTES, all_markdown, comparison_markdown, escaped
 
 
 def compared(names: tuple[str, str] = ("a", "b")) -> Comparison:
@@ -72,9 +72,9 @@ def test_a_comment_stays_below_its_limit() -> None:
         for side, ms in (("a", 1.0), ("b", 2.0))
     )
     comparison = compare(a, b, ("<" * 1000, ">" * 1000))
-    assert len(comparison_markdown(comparison).encode()) < MOST_BYTES
-    assert len(all_markdown([comparison] * 40).encode()) < MOST_BYTES
-    assert len(all_markdown([comparison] * 150).encode()) < MOST_BYTES
+    assert len(comparison_markdown(comparison).encode()) < MAX_BYTES
+    assert len(all_markdown([comparison] * 40).encode()) < MAX_BYTES
+    assert len(all_markdown([comparison] * 150).encode()) < MAX_BYTES
 
 
 def test_details_give_way_and_every_verdict_stays() -> None:
@@ -82,7 +82,7 @@ def test_details_give_way_and_every_verdict_stays() -> None:
     a = run({"step_time_ms": 100}, params=long)
     several = [compare(a, run({"step_time_ms": 300}), (f"a{n}", f"b{n}")) for n in range(60)]
     text = all_markdown(several)
-    assert len(text.encode()) < MOST_BYTES
+    assert len(text.encode()) < MAX_BYTES
     assert text.count("### 🔴 TraceML: REGRESSION") == text.count("Step time rose by") == 60
     assert text.count("What is different about the runs") < 60
     assert all(f"A: a{n}  \nB: b{n}\n" in text for n in range(60))

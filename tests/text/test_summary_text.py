@@ -14,7 +14,7 @@ from traceml.model.settings import Settings
 from traceml.store.records import Metric, RunRecords, TracerHealth
 from traceml.summaries.build import build
 from traceml.summaries.record import Summary
-from traceml.text.phases import step_branch
+from traceml.text.phases import step_tree
 from traceml.text.settings import LABELS
 from traceml.text.summary import summary_text
 
@@ -80,13 +80,13 @@ def test_replays_of_cuda_graphs_are_compute_beside_the_rest() -> None:
         "input_wait_ms": 1.0,
         "compute_ms": 35.0,
     }
-    whole = step_branch(times)
+    whole = step_tree(times)
     assert [(part.name, part.ms) for part in whole.parts] == [
         ("input wait", 1.0),
         ("compute", 35.0),
         ("rest", 1.0),
     ]
-    partial = step_branch(times | {"optimizer_ms": 5.0})
+    partial = step_tree(times | {"optimizer_ms": 5.0})
     assert [part.name for part in partial.parts] == ["input wait", "compute", "rest"]
     inside = [(part.name, part.ms) for part in partial.parts[1].parts]
     assert inside == [("optimizer", 5.0), ("CUDA graph replays", 30.0)]

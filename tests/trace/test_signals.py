@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 import traceml
 
-SENT_EACH, LONGEST_S = 120, 4.0
+SENT_EACH, MAX_S = 120, 4.0
 session = None
 if sys.argv[1:]:
     from traceml.trace import current, hooks
@@ -97,7 +97,7 @@ def storm(kind, send):
     def fire():
         nonlocal sent, over
         moments = random.Random(0)
-        deadline = time.monotonic() + LONGEST_S
+        deadline = time.monotonic() + MAX_S
         while sent < SENT_EACH and time.monotonic() < deadline:
             ready.wait()
             ready.clear()

@@ -89,7 +89,7 @@ def test_a_viewer_that_does_not_read_gets_the_whole_page_when_it_does() -> None:
         events = viewer.events()
         while not (await anext(events)).startswith(b"event: page"):
             continue
-        missed = source.looks + 3 * live.MOST_WAITING
+        missed = source.looks + 3 * live.MAX_WAITING_EVENTS
         while source.looks < missed:
             await asyncio.sleep(0.005)
         assert viewer.is_behind
@@ -97,7 +97,7 @@ def test_a_viewer_that_does_not_read_gets_the_whole_page_when_it_does() -> None:
 
     (first, page), (second, _) = with_channel(work)
     assert (first, second) == ("page", "delta")
-    assert int(page["folder"]) >= 3 * live.MOST_WAITING
+    assert int(page["folder"]) >= 3 * live.MAX_WAITING_EVENTS
 
 
 def test_a_page_on_which_nothing_happens_has_a_heart_beat(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from traceml.store.folder import write_atomically
 from traceml.store.load import ARTIFACTS, read_artifact_hashes
 from traceml.store.records import Artifact
 
-MOST_HASHED_BYTES = 256 << 20
+MAX_HASHED_BYTES = 256 << 20
 """About half a second of hashing; a larger file is known by its size alone."""
 
 
@@ -52,7 +52,7 @@ class Artifacts:
 def _describe(path: Path) -> dict[str, Any]:
     try:
         size = path.stat().st_size
-        if not path.is_file() or size > MOST_HASHED_BYTES:
+        if not path.is_file() or size > MAX_HASHED_BYTES:
             return {"size_bytes": size if path.is_file() else None, "sha256": None}
         return {"size_bytes": size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
     except (OSError, ValueError):  # ValueError: no path can hold a NUL character

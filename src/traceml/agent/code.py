@@ -10,9 +10,9 @@ from traceml.agent.git import Git
 from traceml.model.lineage import ChangedFile, Changes, Code
 from traceml.model.secrets import masked_text, without_credentials
 
-MOST_DIFF_BYTES = 256 << 10
+MAX_DIFF_BYTES = 256 << 10
 """More than anybody changes by hand between two runs."""
-MOST_FILES = 100
+MAX_FILES = 100
 """Names of files in the summary; the rest is counted."""
 SOURCES = frozenset(
     [
@@ -66,7 +66,7 @@ def _remote(git: Git) -> str | None:
 
 
 def _changes(git: Git, numbers: str) -> tuple[Changes | None, str]:
-    answer = git.ask_bytes("diff", *_PLAIN_DIFF, most=MOST_DIFF_BYTES)
+    answer = git.ask_bytes("diff", *_PLAIN_DIFF, most=MAX_DIFF_BYTES)
     if answer is None:
         return None, ""
     text = answer[0].decode(errors="replace")
@@ -74,7 +74,7 @@ def _changes(git: Git, numbers: str) -> tuple[Changes | None, str]:
     files = [_changed_file(line) for line in numbers.split("\0") if line.count("\t") >= 2]
     return Changes(
         sha256=hashlib.sha256(diff.encode()).hexdigest(),
-        files=tuple(files[:MOST_FILES]),
+        files=tuple(files[:MAX_FILES]),
         file_count=len(files),
         added=sum(file.added or 0 for file in files),
         removed=sum(file.removed or 0 for file in files),
@@ -100,4 +100,4 @@ def _untracked(git: Git, root: Path, logs_folder: Path) -> tuple[str, ...] | Non
         for path in listed.split("\0")
         if Path(path).suffix in SOURCES and logs_folder not in (root / path).parents
     )
-    return tuple(sources[:MOST_FILES])
+    return tuple(sources[:MAX_FILES])

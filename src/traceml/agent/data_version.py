@@ -13,13 +13,13 @@ from typing import Any
 from traceml.agent.git import Git
 from traceml.model.lineage import Fingerprint
 
-MOST_PATHS = 16
+MAX_PATHS = 16
 """Arguments and parameters that are looked at."""
-MOST_FILES = 20_000
-MOST_SECONDS = 0.5
+MAX_FILES = 20_000
+MAX_SCAN_S = 0.5
 """A dataset of more files, or on a slow disk, is known by the part seen in this time."""
-MOST_HASHED_BYTES = 16 << 20
-MOST_DVC_ENTRIES = 1000
+MAX_HASHED_BYTES = 16 << 20
+MAX_DVC_ENTRIES = 1000
 
 _OUTPUT = re.compile(
     r"(^|[-_.])(out|output|save|log|ckpt|checkpoint|result|cache|work|tensorboard|run|dump)s?"
@@ -62,13 +62,13 @@ def fingerprints(
     """
     found: dict[str, Fingerprint] = {}
     for name in dict.fromkeys(names):
-        if len(found) >= MOST_PATHS or left_s() <= 0:
+        if len(found) >= MAX_PATHS or left_s() <= 0:
             break
         try:
             path = (folder / name).resolve()
             if any(other == path or path in other.parents for other in apart):
                 continue
-            looks = _fingerprint(path, min(MOST_SECONDS, left_s()))
+            looks = _fingerprint(path, min(MAX_SCAN_S, left_s()))
         except (OSError, ValueError, RuntimeError):  # no name a file could have, a loop of links
             continue
         if looks is not None:
@@ -86,7 +86,7 @@ def _fingerprint(path: Path, most_s: float) -> Fingerprint | None:
     newest: float | None = None
     until = time.monotonic() + most_s
     for file in _files_below(path):
-        if files >= MOST_FILES or time.monotonic() > until:
+        if files >= MAX_FILES or time.monotonic() > until:
             return Fingerprint(files, size_bytes, _seconds(newest), complete=False)
         files += 1
         size_bytes += file.st_size
@@ -100,7 +100,7 @@ def _seconds(unix_s: float | None) -> int | None:
 
 def content_hash(path: Path) -> str | None:
     """The SHA-256 of a file's content; `None` for what is no plain file, or too large to read."""
-    if not path.is_file() or path.stat().st_size > MOST_HASHED_BYTES:
+    if not path.is_file() or path.stat().st_size > MAX_HASHED_BYTES:
         return None
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -121,7 +121,7 @@ def dvc_hashes(root: Path, git: Git) -> dict[str, str]:
     listed = git.ask("ls-files", "-z", "--", "*.dvc", "dvc.lock", "*/dvc.lock")
     found: dict[str, str] = {}
     for name in (listed or "").split("\0"):
-        if len(found) >= MOST_DVC_ENTRIES or git.left_s() <= 0:
+        if len(found) >= MAX_DVC_ENTRIES or git.left_s() <= 0:
             break
         if not name:
             continue
@@ -131,7 +131,7 @@ def dvc_hashes(root: Path, git: Git) -> dict[str, str]:
             continue
         for path, version in _dvc_entries(text):
             found[(Path(name).parent / path).as_posix()] = version
-    return dict(sorted(found.items())[:MOST_DVC_ENTRIES])
+    return dict(sorted(found.items())[:MAX_DVC_ENTRIES])
 
 
 def _dvc_entries(text: str) -> Iterator[tuple[str, str]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Timer
 
-MOST_BYTES = 1 << 20
+MAX_OUTPUT_BYTES = 1 << 20
 """Of an answer; more than anybody would read."""
 
 _READ_ONLY = (
@@ -56,7 +56,7 @@ class Git:
         return None if answer is None else answer[0].decode(errors="replace").rstrip("\n")
 
     def ask_bytes(
-        self, *words: str, most: int = MOST_BYTES, answers: tuple[int, ...] = (0,)
+        self, *words: str, most: int = MAX_OUTPUT_BYTES, answers: tuple[int, ...] = (0,)
     ) -> tuple[bytes, bool] | None:
         """The first bytes of the answer, and whether there was more of it.
 

@@ -49,7 +49,7 @@ _SAMPLES_NAMES = (
 )
 
 
-class Source(Protocol):
+class CounterSource(Protocol):
     """One way to read a GPU's counters; raises an `NVMLError` where the GPU does not count."""
 
     def read(self) -> tuple[GpuInterval, ...]:
@@ -67,11 +67,11 @@ class GpuCounters:
     ) -> None:
         self._nvml, self._handle, self._clock = nvml, handle, clock
         self._errors = errors
-        self._untried: list[Callable[[Any, Any, Callable[[], float]], Source]] = [
+        self._untried: list[Callable[[Any, Any, Callable[[], float]], CounterSource]] = [
             _GpmSource,
             _UtilisationSource,
         ]
-        self._source: Source | None = None
+        self._source: CounterSource | None = None
 
     def read(self) -> tuple[GpuInterval, ...]:
         """The intervals that ended since the last reading; none where nothing can be counted."""

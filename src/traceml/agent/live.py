@@ -9,23 +9,23 @@ from pathlib import Path
 import msgspec
 
 from traceml import __version__
-from traceml.diagnose.explain import STRAGGLERS
-from traceml.diagnose.live import LiveDiagnosis, LiveSection, new_leads, update
+from traceml.diagnose.finding_order import STRAGGLERS
+from traceml.diagnose.live_findings import LiveDiagnosis, LiveSection, new_leads, update
 from traceml.diagnose.user_code import wants_looks
 from traceml.facts.facts import Facts
-from traceml.facts.lately import FEWEST_STEPS, gather_lately
+from traceml.facts.recent_window import MIN_STEPS, gather_recent
 from traceml.model.failure import AgentSaw
 from traceml.model.finding import Finding, Section
 from traceml.model.run import Manifest
 from traceml.model.sample import Sample
 from traceml.model.stack_sample import StackBurst
-from traceml.store.live import LiveFiles
+from traceml.store.live_files import LiveFiles
 from traceml.store.logged import earlier_params
-from traceml.store.recent import Recent
+from traceml.store.recent_steps import RecentSteps
 from traceml.store.rings import RingReader
-from traceml.summaries.live import live_change, live_state
+from traceml.summaries.live_state import live_change, live_state
 
-MOST_OF_A_CORE = 0.02
+MAX_CORE_SHARE = 0.02
 """Many times what eight ranks need; a node with hundreds is looked at less often."""
 
 _encoder = msgspec.json.Encoder()
@@ -35,8 +35,8 @@ class Live:
     """The live findings of one node's ranks; no step is read back from disk for them."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
-        self._recent = Recent(manifest)
-        self._recent.hear(earlier_params(folder))  # an agent before us has heard them
+        self._recent = RecentSteps(manifest)
+        self._recent.add_messages(earlier_params(folder))  # an agent before us has heard them
         self._files = LiveFiles(folder)
         self._shown = LiveDiagnosis()
         self._last_spent_s = 0.0
@@ -50,19 +50,19 @@ class Live:
 
     def sample(self, sample: Sample) -> None:
         """Take a sample of the machine."""
-        self._recent.sample(sample)
+        self._recent.add_sample(sample)
 
     def take_stacks(self, burst: StackBurst) -> None:
         """Take a look at a training thread's stack."""
-        self._recent.take_stacks(burst)
+        self._recent.add_stacks(burst)
 
     def hear(self, messages: Sequence[bytes]) -> None:
         """Take what the ranks say of themselves, their parameters and their loss."""
-        self._recent.hear(messages)
+        self._recent.add_messages(messages)
 
     def see(self, seen: AgentSaw) -> None:
         """Take what went wrong as seen from outside; a change of it is looked at without steps."""
-        self._recent.see(seen)
+        self._recent.add_failures(seen)
 
     def look(self) -> None:
         """Diagnose the last steps, if there is news and the last looks were cheap enough.
@@ -76,27 +76,27 @@ class Live:
         spent_s = time.thread_time() - began_s
         usual_s = min(spent_s, self._last_spent_s)
         self._last_spent_s = spent_s
-        self._rests_until_s = time.monotonic() + usual_s / MOST_OF_A_CORE
+        self._rests_until_s = time.monotonic() + usual_s / MAX_CORE_SHARE
 
     def _diagnose(self) -> None:
         records = self._recent.window()
         if records is None:
             return
-        lately, unix_s = gather_lately(records), time.time()
-        before, self._shown = self._shown, update(self._shown, lately)
+        recent, unix_s = gather_recent(records), time.time()
+        before, self._shown = self._shown, update(self._shown, recent)
         found = self._shown.sections.get(Section.STEP_TIME, LiveSection()).found
-        self.wants_stacks = _worth_looking_at(lately.now, found)
+        self.wants_stacks = _worth_looking_at(recent.now, found)
         changes = new_leads(before, self._shown)
         self._files.append(
-            [_encoder.encode(live_change(live, lately.window, unix_s)) for live in changes]
+            [_encoder.encode(live_change(live, recent.whole, unix_s)) for live in changes]
         )
-        state = live_state(self._shown, lately, records, unix_s, __version__)
+        state = live_state(self._shown, recent, records, unix_s, __version__)
         self._files.write(_encoder.encode(state))
 
 
 def _worth_looking_at(facts: Facts, found: Sequence[Finding]) -> tuple[int, ...]:
     """The processes whose stacks are wanted: those of the ranks to blame, or the lowest one's."""
-    if facts.window.steps_analyzed < FEWEST_STEPS or not wants_looks(facts, found):
+    if facts.window.steps_analyzed < MIN_STEPS or not wants_looks(facts, found):
         return ()
     pids = {rank.rank.rank: rank.rank.pid for rank in facts.ranks_used}
     late = [rank for finding in found if finding.kind in STRAGGLERS for rank in finding.ranks]

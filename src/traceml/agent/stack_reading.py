@@ -39,7 +39,7 @@ _STANDARD = re.compile(r"/lib/python3\.?\d*/(?!(?:site|dist)-packages/)|^<")
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class TimedStack:
     """A stack that the thread had at a moment, and in how many looks in a row."""
 
     at_s: float
@@ -49,7 +49,7 @@ class Look:
 
 def read_chrome_trace(
     events: Sequence[Mapping[str, Any]], thread: int | None, rate: float
-) -> list[Look]:
+) -> list[TimedStack]:
     """The stacks of one thread in a trace of begins and ends of frames; times from its beginning.
 
     Without a thread the one with most events is meant. Looks that saw the same leave one entry:
@@ -79,13 +79,13 @@ def read_chrome_trace(
         moments.append((at_s, tuple(reversed(stack))))
     ends = [at_s for at_s, _ in moments[1:]]
     return [
-        Look(at_s, max(1, round((end_s - at_s) * rate)), found)
+        TimedStack(at_s, max(1, round((end_s - at_s) * rate)), found)
         for (at_s, found), end_s in zip(moments, ends, strict=False)
         if found
     ]
 
 
-def without_torn(looks: Sequence[Look]) -> tuple[list[Look], int]:
+def without_torn(looks: Sequence[TimedStack]) -> tuple[list[TimedStack], int]:
     """Without stacks that do not begin where the others do; and how many looks those were."""
     roots: Counter[tuple[str, str]] = Counter()
     for look in looks:
@@ -97,11 +97,11 @@ def without_torn(looks: Sequence[Look]) -> tuple[list[Look], int]:
     return whole, sum(look.looks for look in looks) - sum(look.looks for look in whole)
 
 
-def _root(look: Look) -> tuple[str, str]:
+def _root(look: TimedStack) -> tuple[str, str]:
     return look.stack[-1].file, look.stack[-1].function
 
 
-def read_looks(looks: Sequence[Look], began_unix_s: float, folder: str) -> list[StackSample]:
+def read_looks(looks: Sequence[TimedStack], began_unix_s: float, folder: str) -> list[StackSample]:
     """What the looks say; those at saving or compiling, which have accounts of their own, do not.
 
     `folder` is the one that the script was started in.
@@ -115,7 +115,9 @@ def read_looks(looks: Sequence[Look], began_unix_s: float, folder: str) -> list[
     return found
 
 
-def _read(look: Look, is_ours_seen: bool, began_unix_s: float, folder: str) -> StackSample | None:
+def _read(
+    look: TimedStack, is_ours_seen: bool, began_unix_s: float, folder: str
+) -> StackSample | None:
     stack = look.stack
     if any(_NO_STEP.search(frame.file) for frame in stack):
         return None

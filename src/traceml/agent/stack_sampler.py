@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from traceml.agent.alive import is_alive, process_of
-from traceml.agent.stack_reading import Look, read_chrome_trace, read_looks, without_torn
+from traceml.agent.stack_reading import TimedStack, read_chrome_trace, read_looks, without_torn
 from traceml.agent.stacks import TrainingThread, ask, training_stack, training_thread
 from traceml.model.stack_sample import StackBurst
 from traceml.store.regular_files import read_regular
@@ -254,14 +254,19 @@ class _Signal:
         stack = training_stack(
             content[:64].decode(errors="replace"), content[self._offset :].decode(errors="replace")
         )
-        looks = [Look(0.0, 1, stack)] if stack else []
+        looks = [TimedStack(0.0, 1, stack)] if stack else []
         if not looks:
             return None
         return _burst(self._target, self._folder, "signal", looks, 0, self._asked_unix_s)
 
 
 def _burst(
-    target: Target, folder: str, way: str, looks: Sequence[Look], torn: int, began_unix_s: float
+    target: Target,
+    folder: str,
+    way: str,
+    looks: Sequence[TimedStack],
+    torn: int,
+    began_unix_s: float,
 ) -> StackBurst:
     return StackBurst(
         rank=target.rank,

@@ -24,7 +24,7 @@ FLOOR_S = 20.0
 """Nobody calls a shorter pause a hang, however short the steps."""
 USUAL_STEPS = 30
 """So many usual steps without one: far outside what steps differ by."""
-LONGEST_PAUSES = 2
+PAUSE_FACTOR = 2
 """Times the longest pause so far: what the run has done before is no news."""
 LOOKS = 3
 """Two that agree may be chance: a loop over batches stands at one line most of the time."""
@@ -34,7 +34,7 @@ BUSY_CORES = 0.5
 """A rank on the CPU that computes while its line stays the same is busy, not stuck."""
 BUSY_GPU = 0.5
 """Sampled utilisation: a rank that waits for its GPU's work at one line is busy too."""
-MOST_STALLS = 64
+MAX_STALLS = 64
 
 _ELSEWHERE = (Doing.CODE, Doing.INPUT)
 
@@ -114,7 +114,7 @@ class StallWatch:
             if standing & self._progress.keys():
                 return self._look_closer(ranks, now_s, unix_s)
             self._is_open, self._looks = False, None  # all of them have gone: it ended so
-        if len(self.stalls) < MOST_STALLS and self._stands_still(ranks, now_s):
+        if len(self.stalls) < MAX_STALLS and self._stands_still(ranks, now_s):
             self._looks = self._begin(ranks, now_s)
         return False
 
@@ -254,7 +254,7 @@ def _usual_s(training: Training) -> float:
 def _limit_s(training: Training) -> float:
     walls = training.walls_s()
     longest_s = max(walls[1:], default=0.0)  # the first step compiles and warms up
-    return max(USUAL_STEPS * _usual_s(training), LONGEST_PAUSES * longest_s)
+    return max(USUAL_STEPS * _usual_s(training), PAUSE_FACTOR * longest_s)
 
 
 def _answers(asked: Sequence[_Asked]) -> list[stacks.Stack]:

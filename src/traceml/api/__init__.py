@@ -1,1 +1,1 @@
-"""One small function per verb a user says: wiring, no logic."""
+"""One small function per user verb: wiring, no logic."""

@@ -1,7 +1,7 @@
-"""Shows what changed in the code between two runs, as far as repositories and run folders know.
+"""Shows what changed in the code between two runs, from repositories and run folders.
 
-Between commits a repository is asked: that of this folder, or one that a run recorded. What was
-not committed lies as `diff.patch` in each run's folder, and the two patches are told apart.
+Commits are compared by a repository: that of this folder, or one that a run recorded. Uncommitted
+changes are in each run's folder as `diff.patch`, and the two patches are compared.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from traceml.store.lineage import DIFF
 from traceml.store.regular_files import stat_regular
 from traceml.summaries.record import Summary
 
-MOST_S = 5.0
-"""How long git may take altogether."""
-MOST_BYTES = 8 << 20
-MOST_STAT_FILES = 30
+TIMEOUT_S = 5.0
+"""For git altogether."""
+MAX_BYTES = 8 << 20
+MAX_STAT_FILES = 30
 STAT_COLUMNS = 80
 UNCOMMITTED = "not committed:"
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
-"""What a summary says goes to git as it is, so it has to be a commit and nothing else."""
+"""The form of a commit: text from a summary is passed to git and must be nothing else."""
 _PLAIN = ("--no-ext-diff", "--no-textconv", "--no-color")
-_STAT = (f"--stat={STAT_COLUMNS}", f"--stat-count={MOST_STAT_FILES}")
+_STAT = (f"--stat={STAT_COLUMNS}", f"--stat-count={MAX_STAT_FILES}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,31 +41,31 @@ class Version:
 
     @staticmethod
     def of(summary: Summary, path: Path) -> Version:
-        """The version behind a summary that was read from a file."""
+        """Returns the version for a summary that was read from a file."""
         return Version(summary.lineage.code if summary.lineage else None, path.parent)
 
     @property
     def commit(self) -> str | None:
-        """The commit, where it can be nothing else."""
+        """The commit; `None` where the recorded text is none."""
         commit = self.code.commit if self.code else None
         return commit if commit is not None and _COMMIT.fullmatch(commit) else None
 
     @property
     def patch(self) -> Path | None:
-        """What was not committed; `None` where nothing is kept of it."""
+        """The uncommitted changes; `None` where they were not stored."""
         changes = self.code.changes if self.code else None
         path = self.run_folder / DIFF
         return path if changes is not None and stat_regular(path) is not None else None
 
     @property
     def is_whole(self) -> bool:
-        """Whether the commit and the kept patch are all there is to know."""
+        """Whether commit and patch describe the code completely."""
         return self.commit is not None and (
             self.patch is not None or (self.code is not None and self.code.dirty is False)
         )
 
     def is_same(self, other: Version) -> bool:
-        """Whether both are on record as the same."""
+        """Returns whether both are recorded as the same code."""
         return (self.commit, self._hash) == (other.commit, other._hash)
 
     @property
@@ -75,26 +75,26 @@ class Version:
 
 
 def differing(a: Sequence[Version], b: Sequence[Version]) -> tuple[Version, Version]:
-    """A version of each side, if possible two that are not the same."""
+    """Returns a version of each side, two different ones if possible."""
     pairs = ((left, right) for left in a for right in b if not left.is_same(right))
     return next(pairs, (a[0], b[0]))
 
 
 def code_stat(a: Version, b: Version, folder: Path) -> str | None:
-    """`git diff --stat` between the code of two runs; empty where nothing differs.
+    """Returns `git diff --stat` between the code of two runs; empty where nothing differs.
 
-    `None` where it is not known, or no repository at hand knows it.
+    `None` where the code is not known, or no repository here has it.
     """
     return _joined(_parts(a, b, folder, _STAT))
 
 
 def code_diff(a: Version, b: Version, folder: Path) -> str | None:
-    """The whole difference between the code of two runs; as for `code_stat`."""
+    """Returns the whole difference between the code of two runs; `None` as for `code_stat`."""
     return _joined(_parts(a, b, folder, ("--patch",)))
 
 
 def _joined(parts: Iterator[str | None]) -> str | None:
-    """What is known; where one part is and another is not, at least that one."""
+    """Returns the known parts joined; `None` where none is known."""
     found = list(parts)
     known = [part for part in found if part]
     if known:
@@ -103,7 +103,7 @@ def _joined(parts: Iterator[str | None]) -> str | None:
 
 
 def _parts(a: Version, b: Version, folder: Path, how: Sequence[str]) -> Iterator[str | None]:
-    until_s = time.monotonic() + MOST_S
+    until_s = time.monotonic() + TIMEOUT_S
 
     def left_s() -> float:
         return until_s - time.monotonic()
@@ -121,14 +121,14 @@ def _between_commits(
         return ""
     words = ("diff", *_PLAIN, *how, a.commit, b.commit, "--")
     for repository in _repositories(a, b, folder):
-        answer = Git(repository, left_s).ask_bytes(*words, most=MOST_BYTES)
+        answer = Git(repository, left_s).ask_bytes(*words, most=MAX_BYTES)
         if answer is not None:
             return _text(answer)
     return None
 
 
 def _repositories(a: Version, b: Version, folder: Path) -> Iterator[Path]:
-    """The folder people stand in first; then where the runs' code lay."""
+    """Yields the current folder first, then the folders of the runs' code."""
     recorded = (each.code.repository for each in (a, b) if each.code is not None)
     yield from dict.fromkeys([folder, *(Path(place) for place in recorded if place)])
 
@@ -143,7 +143,7 @@ def _between_patches(
     around = Path(os.path.commonpath([a.run_folder, b.run_folder]))
     names = [str(each.patch.relative_to(around)) if each.patch else os.devnull for each in (a, b)]
     words = ("diff", "--no-index", *_PLAIN, *how, "--", *names)
-    answer = Git(around, left_s).ask_bytes(*words, most=MOST_BYTES, answers=(0, 1))
+    answer = Git(around, left_s).ask_bytes(*words, most=MAX_BYTES, answers=(0, 1))
     if answer is None:
         return None
     text = _text(answer)
@@ -154,4 +154,4 @@ def _text(answer: tuple[bytes, bool]) -> str:
     text = answer[0].decode(errors="replace")
     if not answer[1]:
         return text
-    return f"{text}\n… and more: only the first {memory(MOST_BYTES)} are shown"
+    return f"{text}\n… and more: only the first {memory(MAX_BYTES)} are shown"

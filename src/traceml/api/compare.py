@@ -1,4 +1,4 @@
-"""Compares runs, one by one or in groups, and writes what it found."""
+"""Compares runs, one by one or in groups, and writes the result."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
-from traceml.api.choose import choose
-from traceml.api.history import history_of
-from traceml.compare.naming import default_base, group_names, run_names
+from traceml.api.earlier_runs import spread_of_earlier_runs
+from traceml.api.find_runs import choose_summaries
+from traceml.compare.comparison_names import default_base, group_names, run_names
 from traceml.compare.pair import compare_groups
 from traceml.compare.record import Comparison, to_json
 from traceml.compare.terms import Terms
@@ -26,7 +26,7 @@ _Runs: TypeAlias = Iterable[tuple[Summary, Path]]
 def compare(
     a: str, b: str, logs_dir: Path, output: str | None, terms: Terms | None = None
 ) -> tuple[Comparison, Path]:
-    """Compare two runs; the comparison, and the base name of the two files written."""
+    """Compares two runs; returns the comparison, and the base name of the two files written."""
     return compare_sides([a], [b], logs_dir, output, terms)
 
 
@@ -37,7 +37,8 @@ def compare_sides(
     output: str | None,
     terms: Terms | None = None,
 ) -> tuple[Comparison, Path]:
-    """Compare two groups of runs, each said in the words of `choose`, and write it down."""
+    """Compares two groups of runs, each given in the words of `choose_summaries`, and writes the
+    result."""
     refuse_folder(output)
     comparison, names = find_changes(a, b, logs_dir, terms)
     base = Path(output or default_base(names))
@@ -53,39 +54,39 @@ def find_changes(
     terms: Terms | None = None,
     follow_links: bool = True,
 ) -> tuple[Comparison, tuple[str, str]]:
-    """The comparison of two groups of runs, and what the two are called.
+    """Returns the comparison of two groups of runs, and the names of the groups.
 
-    `follow_links`: whether a summary may be a symbolic link; a server says no.
+    `follow_links` says whether a summary may be a symbolic link; a server does not allow it.
     """
-    first, second = choose(a, logs_dir), choose(b, logs_dir)
+    first, second = choose_summaries(a, logs_dir), choose_summaries(b, logs_dir)
     _refuse_overlap(first, second)
     names = _names(first, second, (a, b))
     left, right = ([read_compared(path, follow_links) for path in side] for side in (first, second))
     terms = terms or Terms()
     if len(first) + len(second) == 2:
-        terms = replace(terms, history=history_of([*first, *second], [*left, *right]))
+        terms = replace(terms, history=spread_of_earlier_runs([*first, *second], [*left, *right]))
     comparison = compare_groups(left, right, names, terms)
     stat = _code_stat(comparison, zip(left, first, strict=True), zip(right, second, strict=True))
     return comparison.with_code_stat(stat), names
 
 
 def refuse_folder(output: str | None) -> None:
-    """Say so where the base of the files has no name of its own: `.`, `..`, `/`."""
+    """Raises UsageError where the base name of the files is a folder: `.`, `..`, `/`."""
     if output and Path(output).name in ("", ".."):
         raise UsageError(f"--output {output} names no file; give a base such as compare/a_vs_b")
 
 
 def write_code_diff(a: Sequence[str], b: Sequence[str], logs_dir: Path, base: Path) -> bool | None:
-    """Write the whole difference of the code as BASE.diff, where there is one.
+    """Writes the whole difference of the code as BASE.diff, if there is one.
 
-    Whether there is; `None` where it is not known.
+    Returns whether there is; `None` where it is not known.
     """
     from traceml.api.code_diff import Version, code_diff, differing
 
     sides = [
         [
             Version.of(read_compared(path, follow_links=True), path)
-            for path in choose(words, logs_dir)
+            for path in choose_summaries(words, logs_dir)
         ]
         for words in (a, b)
     ]
@@ -96,7 +97,7 @@ def write_code_diff(a: Sequence[str], b: Sequence[str], logs_dir: Path, base: Pa
 
 
 def _code_stat(comparison: Comparison, a: _Runs, b: _Runs) -> str | None:
-    """Only where the code is known to differ: asking git takes a process."""
+    """Adds the list of changed files; only where the code differs, because git is a process."""
     changed = comparison.lineage.differences.get("code", ()) if comparison.lineage else ()
     if not any(found.name in ("commit", "changes") for found in changed):
         return None

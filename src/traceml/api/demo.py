@@ -16,11 +16,11 @@ SCENARIOS = {
     "compare_slow": ("--scenario", "slow", "--sleep-ms", "4", *_SIZE, "--print-every", "10"),
     "compare_fast": ("--scenario", "fast", *_SIZE, "--print-every", "10"),
 }
-"""Forty steps each: seconds on two CPU cores, and the bottleneck moves."""
+"""Forty steps each: seconds on two CPU cores, and the bottleneck changes."""
 
 
 def script() -> Path:
-    """The demo's training script: in the wheel, or in the checkout."""
+    """Returns the demo's training script, from the wheel or the checkout."""
     package = Path(traceml.__file__).parent
     places = (package / "examples" / _SCRIPT, package.parents[1] / "examples/diagnosis" / _SCRIPT)
     for place in places:
@@ -33,7 +33,7 @@ def script() -> Path:
 
 
 def run_scenario(name: str, logs_dir: Path) -> tuple[int, Path | None]:
-    """Run one half of the story under its well-known name."""
+    """Runs one half of the story under its fixed name."""
     options = RunOptions(run_name=name, logs_dir=logs_dir, overwrite=True)
     command = for_script(os.path.relpath(script()), list(SCENARIOS[name]), Cluster())
     return run(command, name, options)

@@ -11,19 +11,19 @@ from pathlib import Path
 from traceml import __version__
 from traceml.launch import command as commands
 from traceml.launch import supervise
-from traceml.launch.say import say
+from traceml.launch.messages import say
 from traceml.launch.views import open_view
 from traceml.model.run import Manifest
 from traceml.model.secrets import masked
 from traceml.store import folder as folders
 
 LIVE_MODES = ("cli", "dashboard")
-"""They show the output, so they keep it."""
+"""Modes that show the output, and therefore store it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How a run is to be recorded, and shown."""
+    """How a run is recorded and shown."""
 
     run_name: str | None = None
     logs_dir: Path = Path("logs")
@@ -35,14 +35,14 @@ class RunOptions:
     world_size: int | None = None
     nodes: int = 1
     working_folder: str | None = None
-    """Where the command runs; `None`: here."""
+    """Where the command runs; `None` means here."""
 
 
 def run(command: list[str], subject: str, options: RunOptions) -> tuple[int, Path | None]:
-    """Run a command under the tracer; its status and the run folder.
+    """Runs a command under the tracer; returns its status and the run folder.
 
-    Without a folder to record in, training runs all the same: `None` then.
-    Raises UsageError where the run's name cannot be had.
+    If no folder can be created, training runs anyway and the folder is `None`. Raises UsageError
+    where the run's name is invalid or taken.
     """
     try:
         folder = new_run(subject, command, options)
@@ -57,14 +57,14 @@ def run(command: list[str], subject: str, options: RunOptions) -> tuple[int, Pat
     if option is not None:
         say(f"python {option} keeps the tracer out: the script runs untraced")
     view = open_view(options.mode, folder)
-    shown = supervise.Shown(view, options.save_output or options.mode in LIVE_MODES)
+    shown = supervise.RunDisplay(view, options.save_output or options.mode in LIVE_MODES)
     return supervise.run(command, environment, to, shown), folder
 
 
 def new_run(subject: str, command: list[str], options: RunOptions) -> Path:
-    """Make the folder of a new run and write down what is known about it.
+    """Creates the folder of a new run and writes its manifest.
 
-    Raises UsageError where the name cannot be had, OSError where nothing can be written.
+    Raises UsageError where the name is invalid or taken, OSError where nothing can be written.
     """
     if options.run_name is None:
         folder = folders.create_unique(options.logs_dir, subject)

@@ -1,4 +1,5 @@
-"""What the small files of a run folder say of its run; read again only where one has changed."""
+"""The small files of a run folder (manifest, summary, live state), read again only after a
+change."""
 
 from __future__ import annotations
 
@@ -9,21 +10,21 @@ from traceml.figures.page import RunState
 from traceml.model.errors import RunNotFound, TraceMLError
 from traceml.model.run import Ending, Manifest
 from traceml.store import folder as folders
-from traceml.store.live import STATE
+from traceml.store.live_files import STATE
 from traceml.store.regular_files import read_regular, stat_regular
 from traceml.summaries.live_record import read_live
 from traceml.summaries.read import read_summary
 from traceml.summaries.record import Summary
 
 _Mark = tuple[int, int, int] | None
-"""By what a file is known again: inode, size, time of change; `None`: there is none."""
+"""Identifies a file's version by inode, size and time; `None` where there is no file."""
 
 
 class RunFiles:
-    """One run folder; `look` takes what is new."""
+    """One run folder; `refresh` reads what is new."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises RunNotFound where it is no run's, UnreadableRecords where that is damaged."""
+        """Raises RunNotFound where the folder is no run, UnreadableRecords where it is damaged."""
         self._folder = folder
         self._marks: dict[str, _Mark] = {}
         self.manifest: Manifest = Manifest(run_name=folder.name, started_unix_s=0.0)
@@ -34,22 +35,22 @@ class RunFiles:
         self.notes: tuple[str, ...] = ()
         self._final: Summary | None = None
         self._live: Summary | None = None
-        self.look()
+        self.refresh()
 
     @property
     def is_foreign(self) -> bool:
-        """Whether there is a summary alone, and nothing that it was made from."""
+        """Whether there is only a summary, and none of the records behind it."""
         return self._marks[folders.MANIFEST] is None
 
     @property
     def exit_status(self) -> int | None:
-        """How the training ended; `None` where nobody saw it."""
+        """The training's exit status; `None` where nobody observed it."""
         if self.ending is not None:
             return self.ending.exit_status
         return self._final.exit_status if self.is_foreign and self._final is not None else None
 
-    def look(self) -> bool:
-        """Read what has changed, and whether anything has; raises as the constructor does."""
+    def refresh(self) -> bool:
+        """Reads what has changed; returns whether anything has. Raises as the constructor does."""
         is_live = self._is_going_on()  # first: what is written before the end is then there
         before = dict(self._marks), self.state
         if self._is_new(folders.SUMMARY):
@@ -112,13 +113,15 @@ class RunFiles:
         self._live = None if state is None else state.summary
 
     def _chosen(self, is_live: bool) -> Summary | None:
-        """While a run goes on, its last steps; then the whole: whichever is there."""
+        """Returns the summary of the last steps while the run is in progress, else of the whole
+        run."""
         if is_live or (self.ending is None and not self.is_foreign and self._is_live_newer()):
             return self._live or self._final
         return self._final or self._live
 
     def _is_live_newer(self) -> bool:
-        """Of a run that nobody saw end: a summary may have been asked for long before."""
+        """Returns whether the live state is newer than the summary, for a run whose end was not
+        observed."""
         final, live = self._marks[folders.SUMMARY], self._marks[STATE]
         return final is None or (live is not None and live[2] > final[2])
 

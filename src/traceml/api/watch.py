@@ -1,4 +1,4 @@
-"""A run as a page, now and a second from now; and two runs side by side."""
+"""A run as a page that can be refreshed; and two runs side by side."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from threading import Lock
 from traceml.api.compare import find_changes
 from traceml.api.run_files import RunFiles
 from traceml.facts.history import (
-    MOST_METRICS,
+    MAX_METRICS,
     History,
     metric_histories,
     sensor_history,
@@ -20,31 +20,32 @@ from traceml.figures.comparison_page import comparison_page as draw_comparison
 from traceml.figures.page import ComparisonPage, Figure, RunPage
 from traceml.figures.run_page import run_page, step_figures
 from traceml.figures.standing import RunStanding
-from traceml.store.follow import RunFollower
+from traceml.store.run_follower import RunFollower
 
 
 class RunWatch:
-    """One run, looked at again and again; several threads may ask."""
+    """One run that is viewed repeatedly; safe for several threads."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises RunNotFound where it is no run's folder, UnreadableRecords where it is damaged."""
+        """Raises RunNotFound where the folder is no run, UnreadableRecords where it is damaged."""
         self._files = RunFiles(folder)
         self._follower = None if self._files.is_foreign else RunFollower(folder)
         self._lock = Lock()
         self._page: RunPage | None = None
 
     def page(self) -> RunPage:
-        """The run as it is now; raises RunNotFound where it was deleted meanwhile."""
+        """Returns the run's current page; raises RunNotFound where it was deleted."""
         with self._lock:
             before, self._page = self._page, None  # should a look fail, the next one draws anew
-            has_changed = self._files.look()
+            has_changed = self._files.refresh()
             if before is None or has_changed or self._files.state == "live":
                 before = self._drawn()
             self._page = before
             return before
 
     def detail(self, first_step: int, last_step: int) -> tuple[Figure, ...]:
-        """The figures over steps, of a range of them alone and as fine as can be had."""
+        """Returns the charts over steps for a range of steps, in the finest available
+        resolution."""
         with self._lock:
             if self._follower is None:
                 return ()
@@ -53,7 +54,7 @@ class RunWatch:
             return () if history is None else step_figures(history, self._files.summary)
 
     def is_live(self) -> bool:
-        """Whether the run was going on when its page was last made."""
+        """Whether the run was in progress when its page was last made."""
         return self._files.state == "live"
 
     def _drawn(self) -> RunPage:
@@ -74,7 +75,7 @@ class RunWatch:
 
 
 def comparison_page(a: Sequence[str], b: Sequence[str], logs: Path) -> ComparisonPage:
-    """What changed between two runs, or groups of runs; nothing is written."""
+    """Returns the page that compares two runs or groups of runs; nothing is written."""
     comparison, _ = find_changes(a, b, logs, follow_links=False)
     return draw_comparison(comparison)
 
@@ -90,6 +91,6 @@ def _history(follower: RunFollower) -> History:
 
 def _notes(follower: RunFollower) -> tuple[str, ...]:
     logged = len(follower.metrics())
-    if logged <= MOST_METRICS:
+    if logged <= MAX_METRICS:
         return follower.notes
-    return (*follower.notes, f"{MOST_METRICS} of {logged} logged metrics are drawn")
+    return (*follower.notes, f"{MAX_METRICS} of {logged} logged metrics are drawn")

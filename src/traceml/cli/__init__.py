@@ -1,4 +1,4 @@
-"""The command line: one file per subcommand; this door loads only the one that is asked for."""
+"""The command line: one file per subcommand; only the requested one is loaded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _EXIT_INTERRUPTED, _EXIT_BROKEN_PIPE = 130, 141  # as a shell reports SIGINT and
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; its exit status."""
+    """Runs one command and returns its exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help", "help"):
         print(_help())

@@ -14,11 +14,12 @@ from traceml.model.errors import TraceMLError, UsageError
 
 _STANDARD_INPUT = 0
 _NOT_OURS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
-"""A batch system signals every process of a job; we end when the training has."""
+"""Signals that we ignore: a batch system sends them to every process of a job, and we end when the
+training has."""
 
 
 def main(words: list[str]) -> int:
-    """Follow a run that exists, or (`--new`) make one first and say where it is."""
+    """Follows an existing run, or (`--new`) creates one first and prints its folder."""
     if not words:
         raise UsageError("this is the agent's own command; people say `traceml run`")
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.Signals[name] for name in _NOT_OURS])
@@ -44,7 +45,7 @@ def main(words: list[str]) -> int:
 
 
 def _new_run(options: dict[str, Any]) -> Path:
-    """Make the run that `traceml.init` asks for, and leave its output behind."""
+    """Creates the run that `traceml.init` asks for, and stops using the user's output."""
     from traceml.api.run import RunOptions, new_run
     from traceml.store import folder as folders
 
@@ -64,7 +65,7 @@ def _new_run(options: dict[str, Any]) -> Path:
 
 
 def _leave_output(log: Path) -> None:
-    """From here on our output goes to the log: the user's streams are theirs."""
+    """Redirects our output to the log."""
     try:
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     except OSError:

@@ -1,4 +1,4 @@
-"""What a notebook cell shows, made in a process of its own; for `traceml.show`, not for people."""
+"""Makes what a notebook cell shows, in a process of its own; for `traceml.show`, not for people."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from traceml.model.errors import TraceMLError, UsageError
 
 
 def main(words: list[str]) -> int:
-    """Read what is to be shown, and answer with it as HTML and as text."""
+    """Reads the request, and answers with HTML and text."""
     if words or sys.stdin is None or sys.stdin.isatty():
         raise UsageError("this is the notebook's own command; people say `traceml report`")
     request = json.load(sys.stdin)
@@ -42,12 +42,12 @@ def _answer(request: dict[str, Any], place: Path) -> dict[str, str]:
 
 
 def _without(place: str, text: str, called: str = r"\1") -> str:
-    """The text with the run's name where our own file of a dict was named: nobody can open that."""
+    """Returns the text with the run's name instead of our temporary file's."""
     return re.sub(rf"{re.escape(place)}/\d+/(.{{1,200}}?)\.json", called, text)
 
 
 def _as_file(document: dict[str, Any], folder: Path) -> str:
-    """A document as a file, called as its run is, as if that had been named."""
+    """Writes a document to a file that is named after its run."""
     from traceml.store.folder import is_run_name
 
     meta = document.get("meta")

@@ -30,7 +30,7 @@ Exit status: 0 compared; 1 --fail-on matched; 2 a usage or input error; 3 nothin
 
 
 def main(words: list[str]) -> int:
-    """Compare; a bug of ours ends as an input error does, since 1 is the gate's own status."""
+    """Compares; a bug of ours exits like an input error, because 1 is the status of the gate."""
     try:
         return _compare(_parser().parse_args(words))
     except (TraceMLError, BrokenPipeError):
@@ -43,7 +43,7 @@ def main(words: list[str]) -> int:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    """Compare, write the files, print what was asked for."""
+    """Compares, writes the files, and prints what was asked for."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # not every terminal has a ±
     terms = Terms(options.tolerance, options.max_regression, options.metric, None, options.fail_on)
@@ -109,7 +109,7 @@ def _metric_help() -> str:
 
 
 def _share(text: str) -> float:
-    """A percentage as a share of one."""
+    """Returns a percentage as a share in 0–1."""
     try:
         share = float(text.strip().removesuffix("%")) / 100
     except ValueError:
@@ -130,7 +130,7 @@ def _fail_on(text: str) -> tuple[str, ...]:
 def _questions(
     options: argparse.Namespace,
 ) -> Iterator[tuple[list[str], list[str], str | None]]:
-    """Which runs are compared with which, and the base of the files for it."""
+    """Returns which runs are compared with which, and the base name of the files."""
     runs: list[str] = options.runs
     if options.a or options.b:
         if runs or not (options.a and options.b):
@@ -178,7 +178,8 @@ def _show(found: tuple[Comparison, ...], bases: list[Path], form: str) -> None:
 
 
 def _wants_colour() -> bool:
-    """On a terminal that has it, unless the user says otherwise (no-color.org)."""
+    """Returns whether to use colour: on a terminal that has it, unless the user opted out
+    (no-color.org)."""
     return (
         sys.stdout is not None  # a service may have none
         and sys.stdout.isatty()

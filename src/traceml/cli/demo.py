@@ -20,7 +20,7 @@ _STORY = {
 
 
 def main(words: list[str]) -> int:
-    """Tell the story; the status of whatever went wrong in it."""
+    """Runs the demo; returns the status of whatever failed in it."""
     parser = argparse.ArgumentParser(
         prog="traceml demo",
         description="Train twice, with a slow and with a fast input path, and compare the two.",

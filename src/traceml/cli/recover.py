@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from traceml.api.runs import recover
+from traceml.api.find_runs import recover
 
 
 def main(words: list[str]) -> int:

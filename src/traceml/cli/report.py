@@ -15,7 +15,7 @@ _STANDARD_OUTPUT = "-"
 
 
 def main(words: list[str]) -> int:
-    """Write the report and say where it is."""
+    """Writes the report and prints where it is."""
     parser = argparse.ArgumentParser(
         prog="traceml report",
         description="Write one self-contained HTML file: a run, or the first of several runs "

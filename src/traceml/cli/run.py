@@ -10,8 +10,8 @@ from typing import NoReturn
 from traceml.api.run import RunOptions, run
 from traceml.launch import command as commands
 from traceml.launch import supervise
-from traceml.launch.mode import MODES, choose
-from traceml.launch.say import say, write
+from traceml.launch.display_mode import MODES, choose
+from traceml.launch.messages import say, write
 from traceml.launch.views import make_report
 from traceml.model.errors import UsageError
 from traceml.store import folder as folders
@@ -25,7 +25,7 @@ Everything after --args goes to the script. The exit status is the training comm
 
 
 def main(words: list[str]) -> int:
-    """Run as asked; the training command's status."""
+    """Runs the command; returns the training command's status."""
     words, command, script_arguments = _split(words)
     options = _parser().parse_args(words)
     cluster = _cluster(options)
@@ -51,7 +51,8 @@ def main(words: list[str]) -> int:
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str], list[str]]:
-    """Our own words, the command after `--`, and the script's arguments after `--args`."""
+    """Returns our own options, the command after `--`, and the script's arguments after
+    `--args`."""
     for index, word in enumerate(words):
         if word == "--args":
             return words[:index], [], words[index + 1 :]
@@ -61,7 +62,7 @@ def _split(words: list[str]) -> tuple[list[str], list[str], list[str]]:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, as every other error of ours."""
+    """Reports usage errors in one line, like every other error of ours."""
 
     def error(self, message: str) -> NoReturn:
         hint = "traceml run --help lists the options"
@@ -122,7 +123,7 @@ def _run_options(options: argparse.Namespace, cluster: commands.Cluster) -> RunO
 
 
 def show(folder: Path | None) -> None:
-    """The summary, on stderr: the script's own output stays its own."""
+    """Prints the summary on stderr: stdout belongs to the script."""
     if folder is None:
         return
     try:
@@ -132,7 +133,7 @@ def show(folder: Path | None) -> None:
 
 
 def _write_report(folder: Path) -> None:
-    """The page as one file; the status stays the training's, whatever becomes of it."""
+    """Writes the report; a failure does not change the exit status."""
     try:
         trouble = make_report(folder)
     except (OSError, KeyboardInterrupt) as error:

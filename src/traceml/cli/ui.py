@@ -17,7 +17,7 @@ _NEEDED = ("starlette", "uvicorn")
 
 
 def main(words: list[str]) -> int:
-    """Serve until Ctrl-C."""
+    """Serves until Ctrl-C."""
     options = _parser().parse_args(words)
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
@@ -85,7 +85,7 @@ def _port(text: str) -> int:
 
 
 def _announce(options: argparse.Namespace, url: str, token: str | None) -> None:
-    """Say where it is; to the process that asked for it on standard output."""
+    """Prints the address; on stdout where another process asked for it."""
     page = f"{url}runs/{quote(options.run, safe='')}" if options.run else url
     link = f"{page}?token={token}" if token else page
     if options.tell_address:
@@ -108,7 +108,7 @@ def _announce(options: argparse.Namespace, url: str, token: str | None) -> None:
 
 
 def _say_no_more() -> None:
-    """Whoever asked for the address reads no further: a word into that pipe would be an error."""
+    """Closes stdout: the process that asked for the address reads no further."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         os.dup2(nowhere, stream.fileno())

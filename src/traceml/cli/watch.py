@@ -1,23 +1,23 @@
-"""`traceml watch`: the live terminal view of a run that is going on."""
+"""`traceml watch`: the live terminal view of a run in progress."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from traceml.api.runs import find_folder, view
-from traceml.launch.mode import terminal_obstacles
-from traceml.launch.say import say
+from traceml.api.find_runs import find_folder, view
+from traceml.launch.display_mode import terminal_obstacles
+from traceml.launch.messages import say
 from traceml.model.errors import UsageError
 from traceml.store import folder as folders
 
 
 def main(words: list[str]) -> int:
-    """Show the run until it ends, and then its summary."""
+    """Shows the run until it ends, and then its summary."""
     options = _parser().parse_args(words)
     folder = find_folder(options.run, Path(options.logs_dir))
     if options.attached is not None:
-        from traceml.tui.watch import watch_attached
+        from traceml.tui.app import watch_attached
 
         watch_attached(folder, options.attached, options.keys)
         return 0
@@ -31,8 +31,7 @@ def main(words: list[str]) -> int:
             f"{obstacle}; the live view needs a terminal and textual, "
             f"`traceml view {options.run}` prints the summary once the run is over"
         )
-    from traceml.tui.app import Outcome
-    from traceml.tui.watch import watch
+    from traceml.tui.app import Outcome, watch
 
     if watch(folder) is Outcome.ENDED:
         print(view(str(folder), folder.parent))

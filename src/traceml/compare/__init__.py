@@ -1,1 +1,1 @@
-"""Turns runs, two or two groups of them, into what changed, by how much, how sure, and why."""
+"""Compares two runs or two groups of runs: what changed, by how much, how certain, and why."""

@@ -1,4 +1,4 @@
-"""How far two runs of one command are taken to differ by themselves."""
+"""The allowance: by how much two runs of the same command may differ without any change."""
 
 from __future__ import annotations
 
@@ -10,56 +10,56 @@ from traceml.compare.machine_noise import NO_NOISE, MachineNoise, SourceKind, ma
 from traceml.compare.measured import Observed
 from traceml.compare.run_conditions import conditions
 from traceml.compare.sides import Sides
-from traceml.compare.student import quantile
-from traceml.compare.terms import History, Terms
+from traceml.compare.students_t import quantile
+from traceml.compare.terms import EarlierSpread, Terms
 from traceml.model.finding import Section
 from traceml.summaries.record import PRODUCER
 
 WITH_DISTRIBUTION = 0.03
-"""Two quiet runs of one command stay within this, where both show how their steps spread."""
+"""For two quiet runs of one command whose summaries both hold the distribution of their steps."""
 ON_CPU = 0.075
-"""The same for steps timed on the CPU: runs of one script on an otherwise quiet shared machine had
-a standard deviation of 2.7 %, so that 95 of 100 pairs stay within this. Clocks, caches and who has
-the other half of the core are not on record."""
+"""The same for steps timed on the CPU: runs of one script on a quiet shared machine had a standard
+deviation of 2.7 %, so 95 of 100 pairs stay within this. Clocks, caches and the other hyperthread of
+the core are not recorded."""
 BARE_MEAN = 0.25
-"""A mean alone says nothing of its spread; a foreign one includes warm-up besides. Single phases
-differ more from run to run than the whole step: what one gains another may lose."""
+"""For a mean without a distribution, which in foreign files also includes warm-up. Single phases
+vary more from run to run than the whole step."""
 MEMORY = 0.05
-"""Peaks hardly depend on chance, but on where the allocator's blocks fall."""
-LEAST_LEARNED = 0.01
-"""However alike earlier runs were: the next one meets another neighbour on the machine."""
-FEWEST_EARLIER_RUNS = 4
-MAX_LOG = 50.0
-"""Nothing is that noisy; beyond, an exponential is no number."""
+"""Peak memory hardly varies, except for where the allocator's blocks fall."""
+MIN_LEARNED_ALLOWANCE = 0.01
+"""However similar earlier runs were: the next one may meet other load on the machine."""
+MIN_EARLIER_RUNS = 4
+MAX_REACH_LOG = 50.0
+"""Nothing is that noisy; a larger exponent would overflow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """A share by which two runs alike may differ, and where it is from."""
+    """A share by which two equal runs may differ, and where it comes from."""
 
     share: float
     source: str
     log_spread: float
-    """From run to run, on one side."""
+    """Standard deviation of the logarithm from run to run, on one side."""
     freedom: float | None = None
-    """How well that spread is known; `None`: it is assumed."""
+    """The degrees of freedom of that spread; `None` where it is assumed."""
     base_share: float = 0.0
-    """The same share between runs on a quiet machine."""
+    """The allowance for runs on a quiet machine."""
     either_way_share: float = 0.0
-    """The same whichever run is the slower: what a change that does not show may be hidden by."""
+    """The allowance regardless of which run is slower: how large a hidden change could be."""
     noise: MachineNoise = NO_NOISE
-    """What widened it."""
+    """The noise of the machine that widened it."""
 
 
 def allowance_for(found: Observed, sides: Sides, terms: Terms) -> Allowance:
-    """What holds for an endpoint of these runs."""
+    """Returns the allowance for an endpoint of these runs."""
     change = found.change
     if sides.several and change and change.log_spread is not None and change.freedom:
-        return _learned(History(change.log_spread, change.freedom), "runs", least=0.0)
+        return _learned(EarlierSpread(change.log_spread, change.freedom), "runs", least=0.0)
     if found.endpoint.section is Section.STEP_MEMORY:
         return _assumed(MEMORY)
     if terms.history is not None and found.endpoint.of_steps:
-        base = _learned(terms.history, "history", LEAST_LEARNED)
+        base = _learned(terms.history, "history", MIN_LEARNED_ALLOWANCE)
     else:
         is_known = change is not None and found.endpoint.of_steps
         base = _assumed(_of_quiet_runs(sides) if is_known else BARE_MEAN)
@@ -76,7 +76,8 @@ def _of_quiet_runs(sides: Sides) -> float:
 
 
 def _widened(base: Allowance, sides: Sides, b_is_slower: bool) -> Allowance:
-    """With room for what one run each recorded about its machine, where we recorded it."""
+    """Returns the allowance widened by the machine noise of one run per side, where it was
+    recorded."""
     if any(run.producer.name != PRODUCER for run in sides.every_run):
         return base
     base_log = math.log1p(base.share)
@@ -101,23 +102,24 @@ def _noise(sides: Sides, base: Allowance, b_is_slower: bool) -> MachineNoise:
     return noise
 
 
-def learn(groups: Sequence[Sequence[float]]) -> History | None:
-    """The spread of earlier runs, group by group of the same command; `None` of too few."""
+def learn(groups: Sequence[Sequence[float]]) -> EarlierSpread | None:
+    """Returns the spread of earlier runs, from groups of the same command; `None` with too few
+    runs."""
     logs = [[math.log(time) for time in group if time > 0] for group in groups]
-    if sum(map(len, logs)) < FEWEST_EARLIER_RUNS:
+    if sum(map(len, logs)) < MIN_EARLIER_RUNS:
         return None
     freedom = sum(len(group) - 1 for group in logs if group)
-    if freedom < FEWEST_EARLIER_RUNS - 1:
+    if freedom < MIN_EARLIER_RUNS - 1:
         return None
     means = [math.fsum(group) / len(group) if group else 0.0 for group in logs]
     squares = math.fsum(
         (x - mean) ** 2 for group, mean in zip(logs, means, strict=True) for x in group
     )
-    return History(math.sqrt(squares / freedom), freedom)
+    return EarlierSpread(math.sqrt(squares / freedom), freedom)
 
 
-def _learned(history: History, source: str, least: float) -> Allowance:
-    """The 95 % reach of the difference of two runs."""
+def _learned(history: EarlierSpread, source: str, least: float) -> Allowance:
+    """Returns the allowance from earlier runs: the 95 % limit of the difference of two runs."""
     reach = quantile(history.freedom) * history.log_spread * math.sqrt(2)
     share = max(_share_of(reach), least)
     return Allowance(share, source, history.log_spread, history.freedom, share, share)
@@ -129,4 +131,4 @@ def _assumed(share: float) -> Allowance:
 
 
 def _share_of(reach_log: float) -> float:
-    return math.expm1(min(reach_log, MAX_LOG))
+    return math.expm1(min(reach_log, MAX_REACH_LOG))

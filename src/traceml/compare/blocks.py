@@ -1,12 +1,12 @@
-"""What the blocks of one run's steps say of each metric of the step time: its mean's error."""
+"""The standard error of each step-time metric, from the blocks of one run's steps."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 
-from traceml.compare.student import Error
-from traceml.compare.within import error_of_mean, share_of_mean, within_run
+from traceml.compare.students_t import MeanError
+from traceml.compare.within_run_error import error_of_mean, share_of_mean, within_run
 from traceml.model.phase import COMPUTE, COMPUTE_PART, PHASES, Phase
 from traceml.summaries.record import StepSeries
 
@@ -16,13 +16,14 @@ _METRICS = {
     **{phase.value: entry.metric for phase, entry in PHASES.items()},
     "wall": "wall_step_ms",
 }
-"""The metric of a part where it is not called like the part."""
+"""The metric of each part whose name is not simply the part's with its unit."""
 
 
 def errors_of_steps(
     series: StepSeries | None, values: Mapping[str, float | None]
-) -> dict[str, Error]:
-    """By metric, each in the metric's own unit; what the steps do not show is left out."""
+) -> dict[str, MeanError]:
+    """Returns the errors by metric, each in the metric's unit; metrics without blocks are left
+    out."""
     if series is None:
         return {}
     found = _errors_of_parts(series.part_block_means_ms)
@@ -38,24 +39,25 @@ def errors_of_steps(
         for metric in metrics:
             value = values.get(metric)
             if share is not None and value is not None:
-                found[metric] = Error(share.size * value, share.freedom)
+                found[metric] = MeanError(share.size * value, share.freedom)
     return {metric: error for metric, error in found.items() if math.isfinite(error.size)}
 
 
-def _as_share(error: Error | None, mean: float | None) -> Error | None:
-    return Error(error.size / mean, error.freedom) if error and mean else None
+def _as_share(error: MeanError | None, mean: float | None) -> MeanError | None:
+    return MeanError(error.size / mean, error.freedom) if error and mean else None
 
 
-def _larger(of_steps: Error | None, of_parts: Error | None) -> Error | None:
-    """The step's error: its mean is that of its parts, which may be timed now and then.
+def _larger(of_steps: MeanError | None, of_parts: MeanError | None) -> MeanError | None:
+    """Returns the larger of the two errors of the step.
 
-    Then every step has a time on the host's clock, but only the timed ones are in the mean.
+    The mean of the step is the sum of its parts. If those are timed only now and then, the host's
+    clock has every step, but only the timed ones are in the mean.
     """
     known = [error for error in (of_steps, of_parts) if error is not None]
     return max(known, key=lambda error: error.size, default=None)
 
 
-def _errors_of_parts(parts: Mapping[str, Blocks]) -> dict[str, Error]:
+def _errors_of_parts(parts: Mapping[str, Blocks]) -> dict[str, MeanError]:
     largest = max((abs(each) for blocks in parts.values() for each in blocks), default=0.0) or 1.0
     # As shares of the largest: sums of extreme numbers are none.
     shares = {name: [each / largest for each in blocks] for name, blocks in parts.items()}
@@ -64,12 +66,12 @@ def _errors_of_parts(parts: Mapping[str, Blocks]) -> dict[str, Error]:
         error = error_of_mean(blocks)
         if error is not None:
             scale = largest if metric.endswith("_ms") else 1.0
-            found[metric] = Error(error.size * scale, error.freedom)
+            found[metric] = MeanError(error.size * scale, error.freedom)
     return found
 
 
 def _by_metric(parts: Mapping[str, Blocks]) -> dict[str, Blocks]:
-    """The blocks that the file has, and those that follow from them."""
+    """Returns the blocks in the file, and those that follow from them."""
     found = {_METRICS.get(part, f"{part}_ms"): blocks for part, blocks in parts.items()}
     sums = _sums(parts)
     derived = {
@@ -82,7 +84,7 @@ def _by_metric(parts: Mapping[str, Blocks]) -> dict[str, Blocks]:
 
 
 def _sums(parts: Mapping[str, Blocks]) -> dict[str, Blocks | None]:
-    """What the phases come to; `None` where one of them is missing."""
+    """Returns the block-wise sums of the phases; `None` where a phase is missing."""
     compute = parts.get(COMPUTE_PART) or _sum([parts.get(phase.value) for phase in COMPUTE])
     copies = parts.get(Phase.H2D.value)
     rest = parts.get(Phase.RESIDUAL.value)
@@ -94,7 +96,7 @@ def _sums(parts: Mapping[str, Blocks]) -> dict[str, Blocks | None]:
 
 
 def _sum(parts: Sequence[Blocks | None]) -> Blocks | None:
-    """Block by block; `None` where one is missing, or has other blocks than the rest."""
+    """Returns the block-wise sum; `None` where one is missing or has different blocks."""
     known = [blocks for blocks in parts if blocks]
     if len(known) < len(parts) or len({len(blocks) for blocks in known}) > 1:
         return None
@@ -102,7 +104,7 @@ def _sum(parts: Sequence[Blocks | None]) -> Blocks | None:
 
 
 def _share_of(part: Blocks | None, whole: Blocks | None) -> Blocks | None:
-    """How far each block moves the ratio of the two sums, in percent points."""
+    """Returns by how much each block changes the ratio of the two sums, in percentage points."""
     if not part or not whole or len(part) != len(whole) or sum(whole) <= 0:
         return None
     ratio, mean = sum(part) / sum(whole), sum(whole) / len(whole)

@@ -1,4 +1,4 @@
-"""What differs about the runs themselves, and what of them can be compared all the same."""
+"""What differs between the runs themselves, and what can still be compared."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from traceml.model.metric import METRICS
 from traceml.summaries.record import Summary
 
 SAME_SAMPLES = 0.02
-"""A last batch that is smaller moves the mean by less; another batch size by more."""
+"""A smaller last batch changes the mean batch size by less than this; another batch size by
+more."""
 
 _HOST_CLOCK = {metric.key: metric.on_host for metric in METRICS if metric.on_host}
-"""What the host's clock has of a step, whichever clock it was diagnosed by."""
+"""The metrics that are on the host's clock, whichever clock the run was diagnosed on."""
 _ANY_CLOCK = tuple(metric.key for metric in METRICS if metric.any_clock)
 
 _Fact = Callable[[Summary], object]
 
 
 def on_one_clock(sides: Sides) -> tuple[Sides, str | None]:
-    """The same runs by a clock that all of them have, and what had to be left out for it."""
+    """Returns the runs on a clock that all of them have, and which metrics were dropped for it."""
     known = {clock for run in sides.every_run if (clock := _clock(run)) is not None}
     if len(known) < 2:
         return sides, None
@@ -40,7 +41,8 @@ def on_one_clock(sides: Sides) -> tuple[Sides, str | None]:
 
 
 def _without_phases(run: Summary, by_host: bool) -> Summary:
-    """Only what both clocks mean alike; the spread of the steps is of the run's own clock."""
+    """Returns the run with only the metrics that mean the same on both clocks; the distribution of
+    the steps is dropped, because it is on the run's own clock."""
     section = run.step_time
     if section is None:
         return run
@@ -57,7 +59,8 @@ def _average(run: Summary) -> Values:
 
 
 def fair_endpoint(sides: Sides) -> tuple[Endpoint, str | None]:
-    """Step time where steps hold the same work, else time per sample; and what differs then."""
+    """Returns step time where steps process the same number of samples, else time per sample; and a
+    note."""
     a, b = ([_samples(run) for run in side] for side in (sides.a, sides.b))
     known = [size for size in (*a, *b) if size is not None]
     if len(known) < len(sides.every_run) or max(known) <= min(known) * (1 + SAME_SAMPLES):
@@ -75,7 +78,7 @@ def _rounded(size: float | None) -> str | None:
 
 
 def differences(sides: Sides) -> Iterator[str]:
-    """What differs between the runs, so that a change may be theirs."""
+    """Returns the differences between the runs that may explain a change."""
     facts: tuple[tuple[str, _Fact], ...] = (
         ("World size", lambda run: run.meta.world_size),
         ("Number of nodes", lambda run: run.meta.nodes_observed),
@@ -99,7 +102,7 @@ def differences(sides: Sides) -> Iterator[str]:
 
 
 def _difference(sides: Sides, fact: _Fact) -> str | None:
-    """A's value and B's where they differ, whether between the sides or within one."""
+    """Returns A's and B's value where they differ, between the sides or within one."""
     a, b = (
         {str(value) for run in side if (value := fact(run)) is not None}
         for side in (sides.a, sides.b)
@@ -114,5 +117,5 @@ def _clock(run: Summary) -> str | None:
 
 
 def lineage(sides: Sides) -> LineageComparison:
-    """What is different about the runs' code, command, machine and data."""
+    """Returns the differences in the runs' code, command, machine and data."""
     return compare_lineages(sides.a, sides.b)

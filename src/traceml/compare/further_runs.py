@@ -1,9 +1,8 @@
-"""How many more runs it takes to a verdict: a range, by what the runs so far leave open.
+"""How many more runs a verdict needs: a range, from what the runs so far leave uncertain.
 
-Neither the true change nor the true spread is known from a few runs. So both are taken as the runs
-leave them open (the change around the one seen, by its error; the spread by its degrees of
-freedom), and for a number of further runs the chance is computed that all runs together give a
-verdict.
+Neither the true change nor the true spread is known from a few runs. Both are therefore drawn from
+their uncertainty (the change from its error, the spread from its degrees of freedom), and for a
+number of further runs the probability is computed that all runs together give a verdict.
 """
 
 from __future__ import annotations
@@ -13,15 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from traceml.compare.student import chi_square, quantile
+from traceml.compare.students_t import chi_square, quantile
 from traceml.compare.terms import Terms
 
 MAX_RUNS = 100
-"""Per side; more is no advice: then the noise is what to work on."""
+"""Per side. Advising more is useless: then the noise has to be reduced."""
 EVEN_CHANCE, LIKELY = 0.5, 0.8
-"""Of a verdict with as many further runs as the lower and the upper end of the range say."""
+"""The probability of a verdict at the lower and at the upper end of the range."""
 QUANTILES = 12
-"""Of the true change and of the true spread that are tried: the chance is a mean over them."""
+"""Of the true change and the true spread that are tried; the probability is the mean over them."""
 
 _NORMAL = NormalDist()
 _MIDDLES = [(place + 0.5) / QUANTILES for place in range(QUANTILES)]
@@ -30,28 +29,30 @@ _Interval = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the runs so far say of the endpoint, on logarithms; worse is above zero."""
+    """What the runs so far say about the endpoint, as logarithms; positive is worse."""
 
     worse_by: float
     spread: float
     """From run to run, on one side."""
     freedom: float
-    """How well the spread is known."""
+    """The spread's degrees of freedom."""
     runs: tuple[int, int]
-    """Of A and of B."""
+    """The number of runs of A and of B."""
     paired: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class FurtherRuns:
-    """Per side: with `low` a verdict is as likely as not, with `high` it comes in 4 of 5 cases."""
+    """Runs per side: with `low` a verdict is as likely as not, with `high` it comes in 4 of 5
+    cases."""
 
     low: int
     high: int
 
 
 def further_runs(seen: Seen, terms: Terms) -> FurtherRuns | None:
-    """The range; `None` where even `MAX_RUNS` runs per side would probably give no verdict."""
+    """Returns the range; `None` where even `MAX_RUNS` runs per side would probably give no
+    verdict."""
     if seen.spread <= 0:
         return FurtherRuns(1, 1)
     low = _fewest(seen, terms, EVEN_CHANCE)
@@ -60,7 +61,7 @@ def further_runs(seen: Seen, terms: Terms) -> FurtherRuns | None:
 
 
 def _fewest(seen: Seen, terms: Terms, chance: float, least: int = 1) -> int | None:
-    """By doubling and halving: the chance grows with the runs."""
+    """Returns the smallest number of runs with this probability, by bisection."""
     most = MAX_RUNS - min(seen.runs)
     if most < least or chance_of_verdict(seen, terms, most) < chance:
         return None
@@ -77,7 +78,8 @@ def _fewest(seen: Seen, terms: Terms, chance: float, least: int = 1) -> int | No
 
 
 def chance_of_verdict(seen: Seen, terms: Terms, further: int) -> float:
-    """That so many more runs per side, with those that are there, show a change or none."""
+    """Returns the probability that so many more runs per side show a change, or that there is
+    none."""
     freedom = _freedom_with(seen, further)
     before = _error_share(seen, 0)
     after = _error_share(seen, further)
@@ -97,7 +99,7 @@ def chance_of_verdict(seen: Seen, terms: Terms, further: int) -> float:
 
 
 def _error_share(seen: Seen, further: int) -> float:
-    """The error of the difference of the two means, per spread of one run."""
+    """Returns the error of the difference of the two means, relative to the spread of one run."""
     return math.sqrt(sum(1 / (runs + further) for runs in seen.runs))
 
 
@@ -107,7 +109,7 @@ def _freedom_with(seen: Seen, further: int) -> float:
 
 
 def _verdicts(reach: float, terms: Terms) -> list[_Interval]:
-    """Where the change seen has to lie for a verdict, given how far its interval reaches."""
+    """Returns the intervals in which the observed change has to lie for a verdict."""
     better = math.log1p(terms.tolerance)
     allowed = 0.0 if terms.max_regression is None else math.log1p(terms.max_regression)
     worse = better if terms.max_regression is None else allowed
@@ -118,7 +120,7 @@ def _verdicts(reach: float, terms: Terms) -> list[_Interval]:
 
 
 def _joined(places: Sequence[_Interval]) -> list[_Interval]:
-    """Without overlap."""
+    """Returns the intervals with overlapping ones merged."""
     found: list[_Interval] = []
     for low, high in sorted(places):
         if found and low <= found[-1][1]:

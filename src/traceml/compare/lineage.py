@@ -1,4 +1,4 @@
-"""What is different about two runs besides their times: code, command, settings, machine, data."""
+"""What differs between two runs besides their times: code, command, settings, machine, data."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from traceml.model.quantities import NOT_MEASURED, count, memory
 from traceml.summaries.record import ArtifactSummary, Summary
 
 HASH_LETTERS = 12
-"""Enough of a hash to tell two apart."""
+"""Enough characters of a hash to distinguish two."""
 DEEPEST = 8
-"""Levels of nested parameters that are told apart."""
-MOST_VALUES = 4
-"""Values of one thing that are told of a side; its runs may each have another."""
+"""Levels of nested parameters that are compared one by one."""
+MAX_VALUES = 4
+"""Values of one item that are listed per side; its runs may each have a different one."""
 SCRIPT_CONTENT = "script content"
-"""How the hash of the script is called: it tells an edit that git does not know of."""
+"""The name of the script's hash, which reveals an edit that git does not know of."""
 
 
 class Group(str, Enum):
-    """Where two runs may differ, in the order of telling."""
+    """Where two runs may differ, in the order of display."""
 
     CODE = "code"
     COMMAND = "command"
@@ -50,15 +50,15 @@ class Group(str, Enum):
 
 
 RECORDED = tuple(group.value for group in Group if group not in (Group.PARAMS, Group.ARTIFACTS))
-"""What is captured of a run unasked; parameters and artifacts are what its script logs."""
+"""What TraceML records by itself; parameters and artifacts are what the script logs."""
 
 Shown: TypeAlias = str | int | float | bool | None
 _Things: TypeAlias = Mapping[str, object]
-"""What is compared, by name: numbers and texts, and records with a sameness of their own."""
+"""The values to compare, by name: numbers, texts, and records with their own equality."""
 
 
 class Difference(Struct, frozen=True):
-    """One thing that is not the same; `None` on a side: not there, or not known."""
+    """One item that differs; `None` on a side where it is missing or not known."""
 
     name: str
     lhs: Shown = None
@@ -66,24 +66,24 @@ class Difference(Struct, frozen=True):
 
 
 class LineageComparison(Struct, frozen=True):
-    """Only what differs."""
+    """The differences between two runs or groups of runs."""
 
     identical: bool
-    """Every run is on record, and no run differs from another in anything."""
+    """Whether every run was recorded, and no two runs differ in anything."""
     differences: dict[str, tuple[Difference, ...]] = {}
-    """By group; what has the same values on both sides is left out."""
+    """By group; items with the same values on both sides are left out."""
     not_recorded: dict[str, tuple[str, ...]] = {}
-    """By group: the sides (`A`, `B`) in which a run, or every run, has none of it."""
+    """By group: the sides (`A`, `B`) in which a run, or every run, did not record it."""
 
     @property
     def same(self) -> tuple[str, ...]:
-        """The groups that every run recorded, with the same values on both sides."""
+        """Returns the groups that every run recorded with the same values on both sides."""
         known = (*self.differences, *self.not_recorded)
         return tuple(group.value for group in Group if group.value not in known)
 
 
 def compare_lineages(a: Sequence[Summary], b: Sequence[Summary]) -> LineageComparison:
-    """What is different about two groups of runs: what has not the same values on both sides."""
+    """Returns the differences between two groups of runs."""
     sides = {"A": [_groups(run) for run in a], "B": [_groups(run) for run in b]}
     differences: dict[str, tuple[Difference, ...]] = {}
     not_recorded: dict[str, tuple[str, ...]] = {}
@@ -106,7 +106,7 @@ def compare_lineages(a: Sequence[Summary], b: Sequence[Summary]) -> LineageCompa
 def _missing(
     group: Group, known: Mapping[str, Sequence[_Things]], sides: Mapping[str, Sequence[object]]
 ) -> tuple[str, ...]:
-    """The sides in which some run has nothing of a group."""
+    """Returns the sides in which some run did not record a group."""
     if group is Group.DATA and not any(things for side in known.values() for things in side):
         return tuple(sides)  # somebody looked, and no run names any
     return tuple(side for side, runs in sides.items() if len(known[side]) < len(runs))
@@ -115,7 +115,7 @@ def _missing(
 def _values(
     a: Sequence[_Things], b: Sequence[_Things], group: Group
 ) -> Iterator[tuple[str, list[object], list[object]]]:
-    """Each thing's values on both sides, every value once; nothing where a side has no run."""
+    """Returns the distinct values of each item on both sides; empty where a side has no run."""
     if not a or not b:
         return
     for name in dict.fromkeys(name for things in (*a, *b) for name in things):
@@ -151,11 +151,11 @@ def _differences(
 
 
 def _all_shown(values: Sequence[object]) -> Shown:
-    """The values of one side: of several runs there may be several."""
+    """Returns the values of one side as text; several runs may have several."""
     if len(values) == 1:
         return _shown(values[0])
-    shown = [_shown(value) for value in values[:MOST_VALUES]]
-    more = [f"… {len(values) - MOST_VALUES} more"] if len(values) > MOST_VALUES else []
+    shown = [_shown(value) for value in values[:MAX_VALUES]]
+    more = [f"… {len(values) - MAX_VALUES} more"] if len(values) > MAX_VALUES else []
     return ", ".join([*(NOT_MEASURED if each is None else str(each) for each in shown), *more])
 
 
@@ -170,7 +170,7 @@ def _is_same(lhs: object, rhs: object) -> bool:
 
 
 def _are_alike(lhs: Fingerprint, rhs: Fingerprint) -> bool:
-    """Whether nothing shows that two looks were at different data."""
+    """Returns whether nothing shows that two scans saw different data."""
     if lhs.sha256 is not None and rhs.sha256 is not None:
         return lhs.sha256 == rhs.sha256  # whenever either was written
     if not (lhs.complete and rhs.complete) and lhs.files != rhs.files:
@@ -183,7 +183,7 @@ def _are_alike(lhs: Fingerprint, rhs: Fingerprint) -> bool:
 
 
 def _shown(value: object) -> Shown:
-    """A value as JSON and people can have it."""
+    """Returns a value as JSON and people can read it."""
     if value is None or isinstance(value, (str, int, float)):
         return value
     if isinstance(value, Changes):
@@ -201,7 +201,7 @@ def _shown(value: object) -> Shown:
 
 
 def _counted(values: Iterable[object]) -> Iterator[str]:
-    """Each value once; GPUs alike are told by their number."""
+    """Returns each value once, equal GPUs with their number."""
     for value, times in Counter(_gpu(v) if isinstance(v, Gpu) else str(v) for v in values).items():
         yield f"{times} × {value}" if times > 1 else value
 
@@ -225,7 +225,7 @@ def _short(sha256: str | None) -> str:
 
 
 def _groups(summary: Summary) -> dict[Group, _Things | None]:
-    """Everything that is compared; `None` for what nobody recorded."""
+    """Returns everything that is compared; `None` for a group that was not recorded."""
     groups: dict[Group, _Things | None] = dict.fromkeys(Group)
     groups[Group.PARAMS] = dict(_flat(summary.params))
     groups[Group.ARTIFACTS] = summary.artifacts
@@ -251,7 +251,8 @@ def _fields(record: Environment | Hardware | None) -> _Things | None:
 
 
 def _code(code: Code) -> _Things:
-    """The repository's place is no difference: the same code may lie in two folders."""
+    """Returns what is compared of the code, without the repository's folder: the same code may be
+    in two."""
     return {
         "commit": code.commit,
         "branch": code.branch,
@@ -263,7 +264,7 @@ def _code(code: Code) -> _Things:
 
 
 def _command(command: Command) -> _Things:
-    """Arguments one by one where they are known, else the whole line."""
+    """Returns the arguments one by one where they are known, else the whole command line."""
     found: dict[str, object] = {"script": command.script, "folder": command.folder}
     if command.script_sha256 is not None:
         found[SCRIPT_CONTENT] = _short(command.script_sha256)
@@ -273,7 +274,8 @@ def _command(command: Command) -> _Things:
 
 
 def _launcher(command: Command) -> str | None:
-    """The words before the script: `torchrun` and its options; a plain interpreter is none."""
+    """Returns the words before the script (`torchrun` and its options); empty for a plain
+    interpreter."""
     words, arguments = command.words, command.arguments or ()
     if command.script in words:
         words = words[: words.index(command.script)]
@@ -283,7 +285,7 @@ def _launcher(command: Command) -> str | None:
 
 
 def options_in(arguments: Iterable[str]) -> dict[str, str | bool]:
-    """Arguments by option, `True` for a flag; what has no option by its place."""
+    """Returns arguments by option, `True` for a flag; positional arguments by their position."""
     found: dict[str, str] = {}
     option, places = "", 0
     for word in arguments:
@@ -313,7 +315,7 @@ def _data(data: Data) -> _Things:
 
 
 def _flat(params: Mapping[str, object], above: str = "") -> Iterator[tuple[str, Shown]]:
-    """Nested parameters under dotted names."""
+    """Returns nested parameters under dotted names."""
     for name, value in params.items():
         dotted = f"{above}.{name}" if above else name
         if isinstance(value, Mapping) and dotted.count(".") < DEEPEST:
@@ -323,7 +325,7 @@ def _flat(params: Mapping[str, object], above: str = "") -> Iterator[tuple[str, 
 
 
 def _text(value: object, depth: int = 0) -> Shown:
-    """A logged value in one line; a file may be nested deeper than anybody meant to log."""
+    """Returns a logged value on one line; nesting beyond `DEEPEST` is shortened."""
     if value is None or isinstance(value, (str, int, float)):
         return value
     if depth == DEEPEST:

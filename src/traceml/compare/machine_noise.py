@@ -1,9 +1,10 @@
-"""How far two runs of one command may differ because of the machine, by what they recorded of it.
+"""By how much two runs of one command may differ because of the machine, from what they recorded of
+it.
 
-Each source of noise has a measure of how much longer a run's steps may have taken for it, as a
-logarithm. What the slower of two runs had more of it than the faster can be all of the difference
-between them (a bias); where the faster had more, it explains nothing. What both had of it does not
-come back exactly alike in the next run either (a scatter).
+Each source of noise has a measure of how much longer a run's steps may have taken because of it, as
+a logarithm. What the slower run had more of it than the faster can explain all of their difference
+(a bias); where the faster had more, it explains nothing. What both had of it will not be exactly
+the same in the next run either (a scatter).
 """
 
 from __future__ import annotations
@@ -13,42 +14,42 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from traceml.compare.pace_drift import drift_reach, spread_of_parts
 from traceml.compare.run_conditions import Conditions
-from traceml.compare.unsteadiness import spread_of_parts, wandering_reach
 from traceml.model.quantities import memory
 
 BUSY_NEIGHBOUR_LOG = 0.5
-"""Two programs on the two halves of one core run at about 60 % of their speed each; on a machine
-with cores to spare, shared caches, memory and clocks cost less. Times the share that is busy."""
+"""Times the busy share of the cores. Two programs on the two hyperthreads of one core run at about
+60 % of their speed each; with free cores, shared caches, memory and clocks cost less."""
 SCATTER_SHARE = 0.2
-"""Of what a run lost to the machine: a few samples, one a second, tell it no better than that."""
+"""Of what a run lost to the machine: samples once per second are no more precise than that."""
 MIN_CORES = 0.01
-"""The kernel counts CPU time in ticks of 10 ms: less than one a second is none."""
+"""The kernel counts CPU time in ticks of 10 ms: less than one per second counts as none."""
 NEVER_WAITED_SHARE = 0.05
-"""Every thread waits for a core now and then; up to here it got all it wanted."""
+"""Every thread waits for a core now and then; up to this share it got all it wanted."""
 STARVED_SHARE = 0.2
-"""From here on the CPU that a run gets sets its pace; the rule for CPU STARVED has the same."""
+"""From here on the available CPU limits a run; the rule CPU_STARVED uses the same value."""
 NEIGHBOUR_ON_GPU_LOG = math.log(1.25)
-"""A neighbour that sleeps costs nothing, one that computes up to half of the GPU; how much it
-computed is not on record, as the spread of a bare mean is not."""
+"""A sleeping process on the same GPU costs nothing, a computing one up to half of the GPU; how much
+it computed is not recorded."""
 NEIGHBOUR_BYTES = 2 << 30
-"""Contexts and libraries of the run itself take up to this much of a GPU without being torch's."""
+"""The run's own contexts and libraries use up to this much GPU memory outside torch."""
 VIRTUAL_CPU_LOG = 0.31
-"""33 runs of two scripts within an hour, on a virtual machine with nothing else to do, differed by
-11 % (standard deviation), and nothing inside of it said why: 95 of 100 pairs stay within this."""
+"""33 runs of two scripts within an hour, on an otherwise idle virtual machine, differed by 11 %
+(standard deviation) with no reason visible inside it: 95 of 100 pairs stay within this."""
 MAX_SHARE = 0.95
-"""Nearly all of the time lost says no more than nearly all of the time."""
-MAX_LOG = -math.log1p(-MAX_SHARE)
-"""No source is taken to explain more than that, whatever a damaged or foreign file says of it."""
+"""A larger share of lost time is treated as this one, because its logarithm diverges."""
+MAX_SOURCE_LOG = -math.log1p(-MAX_SHARE)
+"""No source explains more than this, whatever a damaged or foreign file says."""
 MIN_SHOWN_LOG = 0.01
-"""A source that is worth less is no explanation."""
+"""A smaller source is not worth mentioning."""
 
 MIN_UNLIKE_LOG = 0.05
-"""Less than this between the hosts of two groups of runs is not worth a warning."""
+"""A smaller difference between the hosts of two groups is not worth a warning."""
 
 
 class SourceKind(str, Enum):
-    """What made two runs differ, or may have."""
+    """The sources of noise."""
 
     CPU_WAIT = "cpu_wait"
     HOST_LOAD = "host_load"
@@ -61,36 +62,36 @@ class SourceKind(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """One source of noise: what was recorded of it on each side, and what it may explain."""
+class SourceEstimate:
+    """One source of noise: what each side recorded of it, and what it may explain."""
 
     kind: SourceKind
     lhs: float
     rhs: float
     bias_log: float
-    """What the slower side had more of it than the faster."""
+    """How much more of it the slower side had than the faster."""
     scatter_log: float
-    """How far it may differ from one run to the next where both had it: a 95 % reach."""
+    """How much it may differ between two runs that both had it: a 95 % limit."""
     summary: str
 
     @property
     def share(self) -> float:
-        """The difference between two runs alike that it can explain."""
+        """The difference between two equal runs that it can explain."""
         return math.expm1(self.bias_log + self.scatter_log)
 
 
 @dataclass(frozen=True, slots=True)
 class MachineNoise:
-    """Every source that is worth naming, the largest first."""
+    """Every source that is worth mentioning, the largest first."""
 
-    sources: tuple[Source, ...] = ()
+    sources: tuple[SourceEstimate, ...] = ()
 
     def without(self, kind: SourceKind) -> MachineNoise:
-        """The same, where that source is known better from elsewhere."""
+        """Returns the noise without a source that is better known from elsewhere."""
         return MachineNoise(tuple(source for source in self.sources if source.kind is not kind))
 
     def widen(self, base_log: float) -> float:
-        """The reach of the noise of quiet runs, with that of the machine."""
+        """Returns the noise of quiet runs combined with that of the machine."""
         bias = math.fsum(source.bias_log for source in self.sources)
         scatter = math.hypot(base_log, *(source.scatter_log for source in self.sources))
         return bias + scatter
@@ -128,33 +129,34 @@ class _Sides:
         return max(self.a.gpu_dependence, self.b.gpu_dependence)
 
     def pair(self, fact: Callable[[Conditions], float | None]) -> tuple[float, float] | None:
-        """The same fact of both; `None` where one has not recorded it."""
+        """Returns one fact of both runs; `None` where one did not record it."""
         lhs, rhs = fact(self.a), fact(self.b)
         return None if lhs is None or rhs is None else (lhs, rhs)
 
     def bias(self, losses: Sequence[float]) -> float:
-        """What the slower run lost more than the faster; `losses` are of A and of B."""
+        """Returns how much more the slower run lost than the faster; `losses` are those of A and
+        B."""
         more_in_b = losses[1] - losses[0]
         return max(more_in_b if self.b_is_slower else -more_in_b, 0.0)
 
 
 def machine_noise(a: Conditions, b: Conditions, b_is_slower: bool) -> MachineNoise:
-    """What may have made one of two runs the slower; nothing where a side recorded nothing."""
+    """Returns what may have made one of two runs slower; empty where a side recorded nothing."""
     sides = _Sides(a, b, b_is_slower)
     found = [_bounded(source) for find in _SOURCES if (source := find(sides)) is not None]
     shown = [each for each in found if each.bias_log + each.scatter_log >= MIN_SHOWN_LOG]
     return MachineNoise(tuple(sorted(shown, key=lambda source: -source.share)))
 
 
-def _bounded(source: Source) -> Source:
+def _bounded(source: SourceEstimate) -> SourceEstimate:
     return replace(
         source,
-        bias_log=min(source.bias_log, MAX_LOG),
-        scatter_log=min(source.scatter_log, MAX_LOG),
+        bias_log=min(source.bias_log, MAX_SOURCE_LOG),
+        scatter_log=min(source.scatter_log, MAX_SOURCE_LOG),
     )
 
 
-def _cpu_wait(sides: _Sides) -> Source | None:
+def _cpu_wait(sides: _Sides) -> SourceEstimate | None:
     found = sides.pair(lambda run: run.waited_for_others)
     if found is None:
         return None
@@ -169,10 +171,10 @@ def _cpu_wait(sides: _Sides) -> Source | None:
 
 
 def _less_of_the_cpu(sides: _Sides) -> float:
-    """How much longer the slower run takes for what it got of the CPU, where it lacked that.
+    """Returns how much longer the slower run takes because it got less CPU time than it wanted.
 
-    A run that never waits for a core uses what it needs: another use of the CPU is then a change
-    of the run itself, and no noise.
+    A run that never waits for a core uses what it needs: a different CPU use is then a change of
+    the run itself, not noise.
     """
     slower, faster = sides.slower, sides.faster
     if slower.own_cores is None or faster.own_cores is None:
@@ -183,8 +185,9 @@ def _less_of_the_cpu(sides: _Sides) -> float:
     return max(math.log(ratio), 0.0) * sides.host_dependence * min(max(starved, 0.0), 1.0)
 
 
-def _host_load(sides: _Sides) -> Source | None:
-    """By what others kept busy; where a run's own part is unknown, by what differs in all."""
+def _host_load(sides: _Sides) -> SourceEstimate | None:
+    """Returns the noise of other programs' CPU load; from the whole load where a run's own part is
+    unknown."""
     busy = sides.pair(lambda run: run.busy)
     found = sides.pair(lambda run: run.busy_with_others)
     if busy is None:
@@ -192,7 +195,7 @@ def _host_load(sides: _Sides) -> Source | None:
     words = f"the host's CPU was {_percent(busy[0])} busy in A and {_percent(busy[1])} in B"
     if found is None:
         bias = sides.bias(_load_losses(busy, sides))
-        return Source(SourceKind.HOST_LOAD, *busy, bias, 0.0, words)
+        return SourceEstimate(SourceKind.HOST_LOAD, *busy, bias, 0.0, words)
     losses = _load_losses(found, sides)
     words += " (by other programs: {} and {})"
     return _slowing(SourceKind.HOST_LOAD, found, sides.bias(losses), losses, words)
@@ -202,7 +205,7 @@ def _load_losses(shares: tuple[float, float], sides: _Sides) -> list[float]:
     return [_lost_by_load(share, run) for share, run in zip(shares, sides.both, strict=True)]
 
 
-def _cpu_steal(sides: _Sides) -> Source | None:
+def _cpu_steal(sides: _Sides) -> SourceEstimate | None:
     found = sides.pair(lambda run: run.stolen)
     if found is None:
         return None
@@ -211,7 +214,7 @@ def _cpu_steal(sides: _Sides) -> Source | None:
     return _slowing(SourceKind.CPU_STEAL, found, sides.bias(losses), losses, words)
 
 
-def _cpu_quota(sides: _Sides) -> Source | None:
+def _cpu_quota(sides: _Sides) -> SourceEstimate | None:
     found = sides.pair(lambda run: run.throttled)
     if found is None:
         return None
@@ -220,17 +223,18 @@ def _cpu_quota(sides: _Sides) -> Source | None:
     return _slowing(SourceKind.CPU_QUOTA, found, sides.bias(losses), losses, words)
 
 
-def _gpu_clock(sides: _Sides) -> Source | None:
-    """A lower clock is slower in proportion, as far as the GPU sets the pace; alike, it is none."""
+def _gpu_clock(sides: _Sides) -> SourceEstimate | None:
+    """Returns the noise of a lower GPU clock: slower in proportion, as far as the GPU limits the
+    run."""
     found = sides.pair(lambda run: run.gpu_clock)
     if found is None or min(found) <= 0:
         return None
     bias = sides.bias([-math.log(clock) for clock in found]) * sides.gpu_dependence
     words = "the GPU's clock was at {} of its maximum in A and at {} in B"
-    return Source(SourceKind.GPU_CLOCK, *found, bias, 0.0, _filled(words, found))
+    return SourceEstimate(SourceKind.GPU_CLOCK, *found, bias, 0.0, _filled(words, found))
 
 
-def _gpu_neighbours(sides: _Sides) -> Source | None:
+def _gpu_neighbours(sides: _Sides) -> SourceEstimate | None:
     found = sides.pair(lambda run: run.gpu_bytes_of_others)
     if found is None or sides.gpu_dependence == 0:
         return None
@@ -240,12 +244,12 @@ def _gpu_neighbours(sides: _Sides) -> Source | None:
         f"other programs held {memory(found[0])} of the GPUs' memory in A and "
         f"{memory(found[1])} in B"
     )
-    return Source(SourceKind.GPU_NEIGHBOURS, *found, sides.bias(losses), min(losses), words)
+    return SourceEstimate(SourceKind.GPU_NEIGHBOURS, *found, sides.bias(losses), min(losses), words)
 
 
-def _unsteady(sides: _Sides) -> Source | None:
+def _unsteady(sides: _Sides) -> SourceEstimate | None:
     a, b = (run.block_means_ms for run in sides.both)
-    reach = wandering_reach(a, b)
+    reach = drift_reach(a, b)
     if reach is None:
         return None
     found = spread_of_parts(a), spread_of_parts(b)
@@ -253,23 +257,24 @@ def _unsteady(sides: _Sides) -> Source | None:
         "the step time drifted within the runs (standard deviation between eighths of a run: {} in "
         "A, {} in B)"
     )
-    return Source(SourceKind.UNSTEADY, *found, 0.0, reach, _filled(words, found))
+    return SourceEstimate(SourceKind.UNSTEADY, *found, 0.0, reach, _filled(words, found))
 
 
-def _virtual_cpu(sides: _Sides) -> Source | None:
-    """The neighbours on the physical machine cannot be seen from inside a virtual one.
+def _virtual_cpu(sides: _Sides) -> SourceEstimate | None:
+    """Returns the noise of other virtual machines on the same hardware, which is invisible from
+    inside.
 
-    Where they make the pace wander within the runs, that is counted there.
+    Where it makes the step time drift within the runs, it is counted there.
     """
     a, b = sides.both
     if not a.is_virtual and not b.is_virtual:
         return None
     depends = max(run.host_dependence for run in (a, b) if run.is_virtual)
-    wandering = wandering_reach(a.block_means_ms, b.block_means_ms) or 0.0
+    wandering = drift_reach(a.block_means_ms, b.block_means_ms) or 0.0
     scatter = math.sqrt(max(0.0, (VIRTUAL_CPU_LOG * depends) ** 2 - wandering**2))
     words = "they ran on a virtual machine, whose neighbours' load is not recorded"
     found = float(a.is_virtual), float(b.is_virtual)
-    return Source(SourceKind.VIRTUAL_CPU, *found, 0.0, scatter, words)
+    return SourceEstimate(SourceKind.VIRTUAL_CPU, *found, 0.0, scatter, words)
 
 
 def _slowing(
@@ -278,10 +283,10 @@ def _slowing(
     bias_log: float,
     losses: Sequence[float],
     words: str,
-) -> Source:
-    """A source that can only slow a run down; `losses` are how much, as logarithms."""
+) -> SourceEstimate:
+    """Returns a source that can only slow a run down; `losses` are how much, as logarithms."""
     scatter = SCATTER_SHARE * math.hypot(*losses)
-    return Source(kind, *found, bias_log, scatter, _filled(words, found))
+    return SourceEstimate(kind, *found, bias_log, scatter, _filled(words, found))
 
 
 def _lost_by_waiting(run: Conditions) -> float:
@@ -289,12 +294,12 @@ def _lost_by_waiting(run: Conditions) -> float:
 
 
 def _lost_by_load(busy: float, run: Conditions) -> float:
-    """What was stolen is a source of its own."""
+    """Returns what a run lost to other programs' load; steal is a source of its own."""
     return BUSY_NEIGHBOUR_LOG * max(0.0, busy - (run.stolen or 0.0)) * run.host_dependence
 
 
 def _lost_by_steal(run: Conditions) -> float:
-    """Stolen time falls on whoever wanted to run, so it is a share of the time that was wanted."""
+    """Returns what a run lost to steal, as a share of the time in which it wanted to run."""
     stolen = run.stolen or 0.0
     return _lost(stolen / max(run.busy or 1.0, stolen)) * run.host_dependence if stolen else 0.0
 
@@ -304,12 +309,14 @@ def _lost_by_quota(run: Conditions) -> float:
 
 
 def _lost(share: float) -> float:
-    """How much longer it takes to do the same in what is left of the time, as a logarithm."""
+    """Returns how much longer the same work takes in the remaining share of the time, as a
+    logarithm."""
     return -math.log1p(-min(max(share, 0.0), MAX_SHARE))
 
 
 def lost_to_the_host(run: Conditions) -> float | None:
-    """How much longer a run may have taken for all that its host did besides, as a logarithm."""
+    """Returns how much longer a run may have taken because of everything else on its host, as a
+    logarithm."""
     if run.busy_with_others is None:
         return None
     return math.fsum(
@@ -323,7 +330,7 @@ def lost_to_the_host(run: Conditions) -> float | None:
 
 
 def unlike_hosts(a: Sequence[Conditions], b: Sequence[Conditions]) -> str | None:
-    """What to say where every run of one side had a busier host than any run of the other.
+    """Returns a warning where every run of one side had a busier host than any run of the other.
 
     Then the spread between the runs of a side does not show what the host does to the difference.
     """

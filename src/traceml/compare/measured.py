@@ -1,4 +1,4 @@
-"""What each metric was on a side, run by run, and how well its change is known."""
+"""The value of each metric on each side, run by run, and the uncertainty of its change."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from traceml.compare import statistics
 from traceml.compare.blocks import errors_of_steps
 from traceml.compare.record import SIGNIFICANT, Delta
 from traceml.compare.sides import Sides
-from traceml.compare.statistics import Change
-from traceml.compare.student import Error, reach, together, two_sided_p
+from traceml.compare.statistics import RatioEstimate
+from traceml.compare.students_t import MeanError, reach, together, two_sided_p
 from traceml.compare.terms import Endpoint
 from traceml.model.finding import Section
 from traceml.summaries.record import SectionSummary, Summary
 
 NEAR = 1.1
-"""Up to this ratio, interval of ratio and of difference are the same to a twentieth."""
+"""Up to this ratio, the intervals of ratio and difference agree to within a twentieth."""
 
 Values = Mapping[str, "float | None"]
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """How an endpoint moved, and what the runs show of it."""
+    """How an endpoint changed, and what the runs show about it."""
 
     endpoint: Endpoint
     metric: str
     delta: Delta
-    change: Change | None = None
-    """`None` where nothing shows how far chance alone would have moved it."""
+    change: RatioEstimate | None = None
+    """`None` where nothing shows how much it varies by chance."""
     rank_test: tuple[str, float] | None = None
 
     @property
     def got_worse(self) -> bool:
-        """Whether the change is one for the worse."""
+        """Returns whether the change is for the worse."""
         grew = (self.delta.delta or 0.0) > 0 if self.change is None else self.change.ratio > 1
         return grew != self.endpoint.more_is_better
 
     @property
     def factor(self) -> float | None:
-        """How many times the smaller side the larger is, so that a change counts as its reverse."""
+        """The larger side divided by the smaller, so that a change and its reverse count alike."""
         lhs, rhs = self.delta.lhs, self.delta.rhs
         if self.change is not None and self.change.p is not None:  # of several runs
             lhs, rhs = 1.0, self.change.ratio
@@ -52,7 +52,7 @@ class Observed:
 
 
 def factor_between(lhs: float | None, rhs: float | None) -> float | None:
-    """The larger over the smaller; `None` where either is not measured or nothing."""
+    """Returns the larger value divided by the smaller; `None` where either is missing or zero."""
     if lhs is None or rhs is None or min(lhs, rhs) <= 0:
         return None
     return max(lhs, rhs) / min(lhs, rhs)
@@ -60,7 +60,7 @@ def factor_between(lhs: float | None, rhs: float | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """One number of the runs that have it; paired, they stand side by side."""
+    """One metric of the runs that have it; if paired, in the same order."""
 
     a: list[float]
     b: list[float]
@@ -68,13 +68,14 @@ class Known:
 
 
 def section_of(summary: Summary, section: Section) -> SectionSummary | None:
-    """A summary's section."""
+    """Returns a section of a summary."""
     found: SectionSummary | None = getattr(summary, section.value)
     return found
 
 
 def values(section: Section, summary: Summary) -> Values:
-    """The number each metric is compared by: the average, for memory that of the worst rank."""
+    """Returns the value by which each metric is compared: the average; for memory, that of the
+    worst rank."""
     found = section_of(summary, section)
     if found is None:
         return {}
@@ -90,7 +91,7 @@ def values(section: Section, summary: Summary) -> Values:
 
 
 def _derived(average: Values) -> dict[str, float]:
-    """What follows from a step's numbers and makes runs comparable or readable."""
+    """Returns metrics that follow from a step's numbers, such as time per sample."""
     found = {}
     step, body, compute = (
         average.get(name) for name in ("step_time_ms", "traced_step_time_ms", "compute_ms")
@@ -106,7 +107,7 @@ def _derived(average: Values) -> dict[str, float]:
 
 
 def deltas(section: Section, sides: Sides) -> dict[str, Delta]:
-    """Every metric's change, with its interval where runs or their steps show one."""
+    """Returns every metric's change, with its interval where the runs or their steps give one."""
     left, right = ([values(section, run) for run in side] for side in (sides.a, sides.b))
     names = {name: None for run in (*left, *right) for name in run}
     errors = _errors_of_steps(section, sides)
@@ -119,16 +120,17 @@ def deltas(section: Section, sides: Sides) -> dict[str, Delta]:
     }
 
 
-def _errors_of_steps(section: Section, sides: Sides) -> list[dict[str, Error]]:
-    """Of one run each, A's and B's, by metric; of several runs none: the run is the unit."""
+def _errors_of_steps(section: Section, sides: Sides) -> list[dict[str, MeanError]]:
+    """Returns the errors of A and B by metric, for one run each; empty for several: then the run is
+    the unit."""
     if sides.several or section is not Section.STEP_TIME:
         return [{}, {}]
     return [errors_of_steps(run.steps, values(section, run)) for run in sides.every_run]
 
 
-def _with_errors(delta: Delta, errors: Sequence[Error | None]) -> Delta:
-    """How far the change may be off by the steps of two runs; what differs between runs is not
-    in it, so it decides nothing."""
+def _with_errors(delta: Delta, errors: Sequence[MeanError | None]) -> Delta:
+    """Returns the delta with its uncertainty from the steps of two runs. Variation between runs is
+    not included, so it decides nothing."""
     known = [error for error in errors if error is not None]
     if delta.delta is None or len(known) < len(errors):
         return delta
@@ -143,7 +145,8 @@ def _around(delta: Delta, distance: float) -> Delta:
 
 
 def delta_of(a: Sequence[float | None], b: Sequence[float | None], sides: Sides) -> Delta:
-    """One number's change, with interval and p of several runs; `a` and `b` hold it run by run."""
+    """Returns one metric's change, with interval and p-value for several runs; `a` and `b` are by
+    run."""
     known = _known(a, b, sides)
     plain = Delta.between(_mean(known.a), _mean(known.b))
     scale = max(map(abs, (*known.a, *known.b)), default=0.0) or 1.0
@@ -155,8 +158,8 @@ def delta_of(a: Sequence[float | None], b: Sequence[float | None], sides: Sides)
     return structs.replace(found, p=two_sided_p(plain.delta / scale, error))
 
 
-def _error_of_runs(known: Known) -> Error | None:
-    """The error of the difference of the means; `None` of one run each, or of none."""
+def _error_of_runs(known: Known) -> MeanError | None:
+    """Returns the error of the difference of the means; `None` for one run per side, or none."""
     if known.paired:
         return statistics.mean_error([y - x for x, y in zip(known.a, known.b, strict=True)])
     if min(len(known.a), len(known.b)) >= 2:
@@ -174,16 +177,16 @@ def _mean(found: Sequence[float]) -> float | None:
 
 
 def _known(a: Sequence[float | None], b: Sequence[float | None], sides: Sides) -> Known:
-    """The runs that have the number; of a pair both or neither, while enough pairs are left."""
+    """Returns the runs that have the metric; of a pair both or neither, if enough pairs remain."""
     if sides.paired_by:
         pairs = [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
-        if len(pairs) >= statistics.FEWEST_PAIRS:
+        if len(pairs) >= statistics.MIN_PAIRS:
             return Known([x for x, _ in pairs], [y for _, y in pairs], paired=True)
     return Known([x for x in a if x is not None], [y for y in b if y is not None])
 
 
 def observe(endpoint: Endpoint, sides: Sides) -> Observed:
-    """How an endpoint moved between the sides."""
+    """Returns how an endpoint changed between the sides."""
     found = [[values(endpoint.section, run) for run in side] for side in (sides.a, sides.b)]
     by_metric = {
         metric: [[run.get(metric) for run in side] for side in found] for metric in endpoint.metrics
@@ -213,9 +216,9 @@ def _sides_measured(delta: Delta) -> int:
     return sum(value is not None for value in (delta.lhs, delta.rhs))
 
 
-def _of_one_run_each(known: Known, errors: Sequence[Error | None]) -> Change | None:
+def _of_one_run_each(known: Known, errors: Sequence[MeanError | None]) -> RatioEstimate | None:
     shares = [
-        Error(error.size / value, error.freedom)
+        MeanError(error.size / value, error.freedom)
         for error, value in zip(errors, (*known.a, *known.b), strict=True)
         if error is not None and math.isfinite(error.size / value)
     ]
@@ -224,11 +227,13 @@ def _of_one_run_each(known: Known, errors: Sequence[Error | None]) -> Change | N
     return statistics.between_two_runs(known.a[0], known.b[0], shares[0], shares[1])
 
 
-def _with_change(delta: Delta, change: Change | None) -> Delta:
-    """With the p of the ratio, and with its interval as one of the difference.
+def _with_change(delta: Delta, change: RatioEstimate | None) -> Delta:
+    """Returns the delta with the p-value of the ratio, and with its interval converted to one of
+    the difference.
 
-    That holds near no change alone: a ratio does not say how well A itself is known. Further away
-    the difference has its own, which holds "no change" where that of the ratio does.
+    That conversion holds only near no change, because a ratio does not say how well A itself is
+    known. Further away the difference has its own interval, which includes zero exactly where that
+    of the ratio includes one.
     """
     if change is None or delta.lhs is None:
         return delta

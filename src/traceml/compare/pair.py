@@ -1,4 +1,4 @@
-"""Compares two runs, or two groups of them, metric by metric, and judges the difference."""
+"""Compares two runs, or two groups of runs, metric by metric, and gives the verdict."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 
 from msgspec import structs
 
-from traceml.compare import comparable, words
+from traceml.compare import comparable, verdict_words
 from traceml.compare.allowance import BARE_MEAN, Allowance
 from traceml.compare.machine_noise import unlike_hosts
 from traceml.compare.measured import (
@@ -23,13 +23,13 @@ from traceml.compare.measured import (
 from traceml.compare.ranks import rank_changes
 from traceml.compare.record import (
     Comparison,
+    ComparisonVerdict,
     Delta,
     DiagnosisChange,
     Noise,
     NoiseSource,
     Overview,
     SectionComparison,
-    Verdict,
 )
 from traceml.compare.run_conditions import conditions
 from traceml.compare.sides import Sides, pair_up
@@ -44,14 +44,15 @@ from traceml.summaries.record import Issue, PrimaryDiagnosis, Summary
 def compare(
     a: Summary, b: Summary, names: tuple[str, str], terms: Terms | None = None
 ) -> Comparison:
-    """What changed from run A to run B; `names` are what people call them."""
+    """Returns what changed from run A to run B; `names` are their display names."""
     return compare_groups((a,), (b,), names, terms)
 
 
 def compare_groups(
     a: Sequence[Summary], b: Sequence[Summary], names: tuple[str, str], terms: Terms | None = None
 ) -> Comparison:
-    """What changed from the runs of A to those of B; of several runs, the run is the unit."""
+    """Returns what changed from the runs of A to those of B; with several runs, the run is the
+    unit."""
     terms = terms or Terms()
     measured, clock_note = comparable.on_one_clock(pair_up(a, b))
     endpoint, samples_differ = comparable.fair_endpoint(measured)
@@ -89,7 +90,8 @@ def _samples_note(differ: str | None, endpoint: Endpoint) -> str | None:
 
 
 def _hosts_note(sides: Sides) -> str | None:
-    """Of several runs per side; one run each has it in its allowance."""
+    """Returns a warning about unlike hosts for several runs per side; for one run each the
+    allowance covers it."""
     if not sides.several:
         return None
     a, b = ([conditions(run) for run in side] for side in (sides.a, sides.b))
@@ -98,13 +100,13 @@ def _hosts_note(sides: Sides) -> str | None:
 
 def _verdict(
     found: Judgement, sides: Sides, terms: Terms, waterfall: Mapping[str, float] | None
-) -> Verdict:
+) -> ComparisonVerdict:
     change, ranks, further = found.main.change, found.main.rank_test, found.further_runs
     primary = _most_common([_primary(run) for run in sides.b])
-    return Verdict(
+    return ComparisonVerdict(
         status=found.status.value,
-        why=words.why(found, sides, terms, waterfall),
-        next=words.next_step(found, sides, waterfall, primary),
+        why=verdict_words.why(found, sides, terms, waterfall),
+        next=verdict_words.next_step(found, sides, waterfall, primary),
         metric=found.main.endpoint.word,
         allowance_pct=round(100 * found.allowance.share, 6),
         allowance_from=found.allowance.source,
@@ -136,8 +138,8 @@ def _noise(allowance: Allowance) -> Noise:
 
 
 def _is_shown(change: Delta, several: bool) -> bool:
-    """Whether a phase's change is more than chance: by the runs, or by the steps and beyond what a
-    mean may differ from run to run."""
+    """Returns whether a phase's change is more than chance: by the runs, or by the steps if it is
+    also beyond the run-to-run allowance."""
     if several:
         return change.significant is True
     if change.interval is not None and change.interval[0] <= 0 <= change.interval[1]:
@@ -147,13 +149,14 @@ def _is_shown(change: Delta, several: bool) -> bool:
 
 
 def _peak_memory(sides: Sides, sections: Mapping[str, SectionComparison]) -> Observed:
-    """With the p that it has as one question of many."""
+    """Returns the change of peak memory, with its p-value corrected for multiple comparisons."""
     found = observe(PEAK_MEMORY, sides)
     return replace(found, delta=_metrics(sections, Section.STEP_MEMORY).get(found.metric, Delta()))
 
 
 def _sections(sides: Sides, main: Observed) -> dict[str, SectionComparison]:
-    """Every section that a run has; what is judged keeps its own p, the rest share theirs."""
+    """Returns every section that a run has; judged metrics keep their p-value, the others are
+    corrected together."""
     metrics = {
         section: deltas(section, sides)
         for section in Section
@@ -209,7 +212,7 @@ def _section_diagnosis(section: Section, sides: Sides) -> DiagnosisChange:
 
 
 def _primary(summary: Summary) -> PrimaryDiagnosis | Issue | None:
-    """The primary diagnosis; an old summary has that of the step time alone."""
+    """Returns the primary diagnosis; old summaries have only the one of step time."""
     primary = summary.primary_diagnosis
     if primary.kind or primary.status:
         return primary
@@ -219,7 +222,7 @@ def _primary(summary: Summary) -> PrimaryDiagnosis | Issue | None:
 def _most_common(
     found: Sequence[PrimaryDiagnosis | Issue | None],
 ) -> PrimaryDiagnosis | Issue | None:
-    """What most runs of a side were diagnosed with; of a tie, what came first."""
+    """Returns the diagnosis that most runs of a side have; the first one wins a tie."""
     known = [diagnosis for diagnosis in found if diagnosis is not None]
     if not known:
         return None

@@ -1,4 +1,4 @@
-"""What moved between ranks: a new straggler, a straggler gone, a wider or narrower skew."""
+"""What changed between ranks: new stragglers, stragglers that are gone, a different skew."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections import Counter
 from collections.abc import Sequence
 
 from traceml.compare.measured import delta_of
-from traceml.compare.record import RankChanges, Straggler
+from traceml.compare.record import RankChanges, StragglerRanks
 from traceml.compare.sides import Sides
 from traceml.summaries.record import Issue, Summary
 
 _STRAGGLER = "STRAGGLER"
 _Key = tuple[str, tuple[int, ...]]
-"""What makes two stragglers the same: kind and ranks, however either is worded."""
+"""What identifies a straggler: kind and ranks, regardless of the wording."""
 
 
 def rank_changes(sides: Sides) -> RankChanges:
-    """What the ranks of B do that those of A did not, and the reverse."""
+    """Returns the stragglers that only B has, those that only A has, and the change of skew."""
     before, after = _stragglers(sides.a), _stragglers(sides.b)
     return RankChanges(
         new=tuple(found for key, found in after.items() if key not in before),
@@ -27,10 +27,11 @@ def rank_changes(sides: Sides) -> RankChanges:
     )
 
 
-def _stragglers(runs: Sequence[Summary]) -> dict[_Key, Straggler]:
-    """Those that more than half of the runs report, in the words of the first that does."""
+def _stragglers(runs: Sequence[Summary]) -> dict[_Key, StragglerRanks]:
+    """Returns the stragglers that more than half of the runs report, as the first run words
+    them."""
     seen: Counter[_Key] = Counter()
-    found: dict[_Key, Straggler] = {}
+    found: dict[_Key, StragglerRanks] = {}
     for run in runs:
         stragglers = {(each.kind, each.ranks): each for each in map(_straggler, _issues(run))}
         seen.update(stragglers.keys())
@@ -43,9 +44,9 @@ def _issues(run: Summary) -> list[Issue]:
     return [issue for issue in issues if issue.kind and issue.kind.endswith(_STRAGGLER)]
 
 
-def _straggler(issue: Issue) -> Straggler:
+def _straggler(issue: Issue) -> StragglerRanks:
     kind = issue.kind or _STRAGGLER
-    return Straggler(kind, issue.status or kind, tuple(sorted(issue.ranks)))
+    return StragglerRanks(kind, issue.status or kind, tuple(sorted(issue.ranks)))
 
 
 def _skew_percent(run: Summary) -> float | None:

@@ -1,4 +1,4 @@
-"""A comparison as one record: what the JSON file holds and every output consumes."""
+"""A comparison as one record: the content of the JSON file, and the input of every output."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from msgspec import Struct, structs
 from traceml.compare.lineage import LineageComparison
 
 SCHEMA_VERSION = 2
-"""History: 1 first; 2 adds intervals, groups of runs, the gate, and what moved between ranks."""
+"""History: 1 is the first; 2 adds intervals, groups of runs, the gate, and changes between
+ranks."""
 FORMAT = "A -> B | delta = B - A"
 SIGNIFICANT = 0.05
 
 
 class Status(str, Enum):
-    """What a comparison can conclude."""
+    """The possible verdicts."""
 
     IMPROVEMENT = "IMPROVEMENT"
     REGRESSION = "REGRESSION"
@@ -26,30 +27,30 @@ class Status(str, Enum):
 
 
 class Delta(Struct, frozen=True):
-    """One number on both sides; `None` is not measured, and so is a change from or to it."""
+    """One metric on both sides; `None` means "not measured", also for its change."""
 
     lhs: float | None = None
-    """Of several runs their mean."""
+    """With several runs, their mean."""
     rhs: float | None = None
     delta: float | None = None
     pct_change: float | None = None
     """In percent of `lhs`."""
     interval: tuple[float, float] | None = None
-    """Holds the true `delta` in 95 of 100 such comparisons; `None` where nothing shows it."""
+    """The 95 % confidence interval of `delta`; `None` where nothing gives one."""
     p: float | None = None
-    """The chance of a change this large where there is none, given how many were looked at."""
+    """The p-value, corrected for the number of metrics that were compared."""
     significant: bool | None = None
 
     @staticmethod
     def between(lhs: float | None, rhs: float | None) -> Delta:
-        """The change from A's value to B's."""
+        """Returns the change from A's value to B's."""
         if lhs is None or rhs is None:
             return Delta(lhs, rhs)
         delta = rhs - lhs
         return Delta(lhs, rhs, delta, 100 * delta / lhs if lhs else None)
 
     def times(self, factor: float) -> Delta:
-        """The same change in a unit that is so many times as small."""
+        """Returns the same change in a unit that is `factor` times smaller."""
 
         def scaled(value: float | None) -> float | None:
             return None if value is None else factor * value
@@ -64,12 +65,12 @@ class Delta(Struct, frozen=True):
         )
 
     def judged(self, p: float) -> Delta:
-        """The same change with the p that counts, all questions asked at once considered."""
+        """Returns the same change with its p-value corrected for multiple comparisons."""
         return structs.replace(self, p=p, significant=p < SIGNIFICANT)
 
 
 class DiagnosisChange(Struct, frozen=True):
-    """What each side was diagnosed with, in words; `changed` is judged by the kinds."""
+    """The diagnosis of each side in words; `changed` compares the kinds."""
 
     lhs: str | None = None
     rhs: str | None = None
@@ -97,69 +98,69 @@ class NoiseSource(Struct, frozen=True):
     """`cpu_wait`, `host_load`, `cpu_steal`, `cpu_quota`, `gpu_clock`, `gpu_neighbours`,
     `unsteady`, `virtual_cpu`."""
     lhs: float
-    """What A recorded of it: a share of one, of `gpu_neighbours` bytes."""
+    """What A recorded of it: a share in 0–1; bytes for `gpu_neighbours`."""
     rhs: float
     share: float
-    """The difference between two runs alike that it can explain by itself."""
+    """The difference between two equal runs that it can explain by itself."""
     summary: str
 
 
 class Noise(Struct, frozen=True):
-    """What the allowance is made of, as shares of one."""
+    """What the allowance consists of, as shares in 0–1."""
 
     share: float
     """The allowance."""
     base_share: float
-    """What it would be on a quiet machine."""
+    """The allowance on a quiet machine."""
     sources: tuple[NoiseSource, ...] = ()
-    """What the two runs recorded about the machine and widened it, the largest first."""
+    """The recorded sources that widened it, the largest first."""
 
 
-class Verdict(Struct, frozen=True, kw_only=True):
-    """The claim, the sentence that supports it, and what to do about it."""
+class ComparisonVerdict(Struct, frozen=True, kw_only=True):
+    """The verdict, the sentence that supports it, and what to do next."""
 
     status: str
     why: str
     next: str
     metric: str = "step_time"
-    """What it was judged by."""
+    """The metric that it is based on."""
     allowance_pct: float
-    """How far two runs of the same command are taken to differ by themselves."""
+    """By how much two runs of the same command may differ without any change, in percent."""
     allowance_from: str = "default"
-    """Where that is from: `default`, the `history` of the command, or the `runs` compared."""
+    """Its origin: `default`, the `history` of the command, or the `runs` compared."""
     noise: Noise | None = None
-    """How the allowance comes about."""
+    """What the allowance consists of."""
     tolerance_pct: float = 1.0
-    """A change shown to be smaller than this is none."""
+    """A change that is shown to be smaller than this counts as none."""
     max_regression_pct: float | None = None
-    """The change for the worse that was allowed, where one was."""
+    """The regression that was allowed, if any."""
     ratio: float | None = None
-    """B : A of the metric."""
+    """The metric's ratio B / A."""
     ratio_interval: tuple[float, float] | None = None
-    """Holds the true one in 95 of 100 such comparisons."""
+    """The 95 % confidence interval of the ratio."""
     method: str | None = None
-    """How the interval was made."""
+    """The method that gave the interval."""
     p: float | None = None
     rank_test: str | None = None
     rank_test_p: float | None = None
     further_runs: int | None = None
-    """How many more runs per side give a verdict in four of five cases, by what these runs leave
-    open; `None`: more than a hundred in all, or nothing shows how such runs spread."""
+    """How many more runs per side give a verdict in four of five cases; `None` where that is more
+    than a hundred, or the spread of such runs is not known."""
     further_runs_range: tuple[int, int] | None = None
-    """From as many as give a verdict in one of two cases, up to `further_runs`."""
+    """From the number that gives a verdict in one of two cases, up to `further_runs`."""
 
 
 class Moved(Struct, frozen=True):
-    """Whether the time that some phases lost is, for the most part, what others gained."""
+    """Whether the time that some phases lost is mostly what others gained."""
 
     removed_ms: float
     added_ms: float
     moved: bool
-    """Work went from one phase to another rather than away."""
+    """Work moved from one phase to another instead of disappearing."""
 
 
-class Straggler(Struct, frozen=True):
-    """Ranks that held up the others."""
+class StragglerRanks(Struct, frozen=True):
+    """Ranks that delayed the others."""
 
     kind: str
     status: str
@@ -167,23 +168,23 @@ class Straggler(Struct, frozen=True):
 
 
 class RankChanges(Struct, frozen=True):
-    """What moved between ranks."""
+    """What changed between ranks."""
 
-    new: tuple[Straggler, ...] = ()
-    gone: tuple[Straggler, ...] = ()
+    new: tuple[StragglerRanks, ...] = ()
+    gone: tuple[StragglerRanks, ...] = ()
     skew_percent: Delta = Delta()
-    """How much longer the slowest rank's step was than the median rank's."""
+    """How much longer the slowest rank's step was than the median rank's, in percent."""
 
 
 class Gate(Struct, frozen=True):
-    """What the comparison was to fail on, and whether it did."""
+    """What the comparison should fail on, and whether it did."""
 
     fail_on: tuple[str, ...]
     failed: bool
     unmeasured: tuple[str, ...] = ()
-    """What it judges by and a side lacks; then it fails, whatever the verdict."""
+    """Metrics that the gate needs and a side lacks; then it fails, whatever the verdict."""
     nothing_measured: bool = False
-    """Whether nothing that it judges by was measured on both sides."""
+    """Whether none of the gate's metrics was measured on both sides."""
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
@@ -194,31 +195,31 @@ class Comparison(Struct, frozen=True, kw_only=True):
     a: str
     b: str
     a_runs: tuple[str, ...] = ()
-    """The runs of a side, by name."""
+    """The names of the runs of a side."""
     b_runs: tuple[str, ...] = ()
     paired_by: str | None = None
-    """The parameter by which the runs of both sides belong together two by two."""
-    verdict: Verdict
+    """The parameter by which runs of both sides are paired."""
+    verdict: ComparisonVerdict
     gate: Gate | None = None
     overview: Overview
     waterfall_ms: dict[str, float] | None
-    """By phase: the parts of the step time's change; they sum to it."""
+    """The change of the step time by phase; the values add up to the change."""
     moved: Moved | None = None
     ranks: RankChanges = RankChanges()
     sections: dict[str, SectionComparison]
     lineage: LineageComparison | None = None
-    """What is different about the runs' code, command, environment, machine and data."""
+    """The differences in the runs' code, command, environment, machine and data."""
     code_stat: str | None = None
-    """The files that differ between the two commits, as git counts them."""
+    """The files that differ between the two commits, as `git diff --stat` lists them."""
     warnings: tuple[str, ...]
 
     def with_code_stat(self, stat: str | None) -> Comparison:
-        """The same comparison; the repository was asked what changed in the code."""
+        """Returns the comparison with the list of files that changed in the code."""
         return structs.replace(self, code_stat=stat)
 
     @property
     def has_common_metric(self) -> bool:
-        """Whether any metric was measured on both sides; with a gate, any that it judges by."""
+        """Returns whether any metric was measured on both sides; with a gate, any that it needs."""
         if self.gate is not None and self.gate.nothing_measured:
             return False
         return any(
@@ -229,12 +230,12 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
 
 def to_json(comparison: Comparison) -> bytes:
-    """The comparison as strict JSON, indented for people."""
+    """Returns the comparison as strict JSON, indented."""
     return msgspec.json.format(msgspec.json.encode(comparison), indent=2) + b"\n"
 
 
 def all_to_json(comparisons: tuple[Comparison, ...]) -> bytes:
-    """One comparison as itself, several as an array."""
+    """Returns one comparison as an object, several as an array."""
     if len(comparisons) == 1:
         return to_json(comparisons[0])
     return msgspec.json.format(msgspec.json.encode(comparisons), indent=2) + b"\n"

@@ -1,4 +1,4 @@
-"""What a summary says about the machine while the run trained: load, waiting, quota, GPU."""
+"""What a summary says about the machine during the run: load, waiting, quota, GPU."""
 
 from __future__ import annotations
 
@@ -9,49 +9,50 @@ from traceml.model.finding import Kind, Section
 from traceml.summaries.record import Summary
 
 MIN_HOST_DEPENDENCE = 0.1
-"""Even a GPU that always has work gets it from the host, which may come late now and then."""
+"""Even a GPU that always has work gets it from the host, which may be late now and then."""
 
 MAX_NUMBER = 1e30
 MAX_RANKS = 10**7
-"""A file with more than these was damaged."""
+"""A file with more ranks is damaged."""
 HOST_KINDS = frozenset(
     kind.value for kind in (Kind.HOST_BOUND, Kind.HOST_SYNC, Kind.INPUT_BOUND, Kind.WAIT_HEAVY)
 )
-"""Findings by which the host sets the pace of a GPU run, however busy its GPU looks."""
+"""Findings by which the host limits a GPU run, however busy its GPU looks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The machine during one run; shares of one, `None` where it is not on record."""
+    """The machine during one run; shares in 0–1, `None` where it was not recorded."""
 
     busy: float | None = None
-    """Of all cores, by anything."""
+    """Of all cores, by any program."""
     busy_with_others: float | None = None
-    """Of all cores, by anything but this run's processes; steal included."""
+    """Of all cores, by programs other than this run, with steal."""
     stolen: float | None = None
     """Of all cores' time, by the hypervisor."""
     waited_for_others: float | None = None
-    """Of the time of the process that sets the pace: it could run, and others had the cores."""
+    """The share of the time in which the process that limits the run was ready but other programs
+    had the cores."""
     own_cores: float | None = None
-    """Cores that the run's own processes kept busy together: what it got of the machine."""
+    """Cores that the run's own processes kept busy together."""
     is_virtual: bool = False
-    """Whether the CPU is a virtual machine's."""
+    """Whether the machine is a virtual one."""
     throttled: float | None = None
     """Of the time, by the control group's CPU quota."""
     gpu_clock: float | None = None
-    """Of the highest there is."""
+    """Of the highest possible clock."""
     gpu_bytes_of_others: float | None = None
-    """Memory in use on this run's GPUs that is not its own."""
+    """Memory on this run's GPUs that belongs to other processes."""
     block_means_ms: tuple[float, ...] = ()
-    """Of the step time, along the run."""
+    """Block means of the step time, in order."""
     host_dependence: float = 1.0
-    """How much of a delay of the host is one of the step; little while a busy GPU hides it."""
+    """How much of a delay of the host delays the step; little while a busy GPU hides it."""
     gpu_dependence: float = 0.0
-    """How much of a delay of the GPU is one of the step."""
+    """How much of a delay of the GPU delays the step."""
 
 
 def conditions(run: Summary) -> Conditions:
-    """Those of one run, as far as its summary has them."""
+    """Returns the conditions of one run, as far as its summary has them."""
     system, process = _numbers(Section.SYSTEM, run), _numbers(Section.PROCESS, run)
     busy = _share(system, "cpu_percent")
     others = _busy_with_others(run, system, process)
@@ -73,7 +74,7 @@ def conditions(run: Summary) -> Conditions:
 
 
 def _numbers(section: Section, run: Summary) -> Values:
-    """Its metrics; what no machine can have recorded is not on record."""
+    """Returns a section's metrics; impossible values count as not recorded."""
     return {
         name: value
         for name, value in values(section, run).items()
@@ -87,7 +88,7 @@ def _share(found: Values, metric: str) -> float | None:
 
 
 def _busy_with_others(run: Summary, system: Values, process: Values) -> float | None:
-    """As recorded, or what the processes leave of the busy share."""
+    """Returns the recorded value, or the busy share without the run's own processes."""
     recorded = _share(system, "cpu_other_percent")
     busy = _share(system, "cpu_percent")
     if recorded is not None or busy is None:
@@ -97,7 +98,7 @@ def _busy_with_others(run: Summary, system: Values, process: Values) -> float | 
 
 
 def _own_cores(run: Summary, process: Values) -> float | None:
-    """Cores that the ranks and their workers kept busy together."""
+    """Returns the cores that the ranks and their workers kept busy together."""
     per_rank, of_workers = process.get("cpu_percent"), process.get("workers_cpu_percent")
     if per_rank is None or (of_workers is None and process.get("workers")):
         return None
@@ -121,10 +122,10 @@ def _machine_cores(run: Summary, process: Values) -> float | None:
 def _waited_for_others(
     run: Summary, process: Values, busy: float | None, others: float | None
 ) -> float | None:
-    """The waiting of the process that sets the pace, as far as others had the cores.
+    """Returns how long the process that limits the run waited because other programs had the cores.
 
-    That is the rank's main thread, or the worker that it waits for, by the share of the input in
-    the step. What ranks, workers and threads of the run itself keep from each other is no noise.
+    That process is the rank's main thread, or the worker that it waits for, weighted by the share
+    of input wait in the step. Waiting for the run's own processes is not noise.
     """
     main = _share(process, "runqueue_percent")
     if main is None:
@@ -136,7 +137,8 @@ def _waited_for_others(
 
 
 def _others_share(run: Summary, process: Values, busy: float | None, others: float | None) -> float:
-    """Of all that one thread of this run competes with for cores; all of it where unknown."""
+    """Returns the share of others among all that competes with a thread of this run; 1 where
+    unknown."""
     own = _own_cores(run, process)
     if busy is None or others is None or not own:
         return 1.0
@@ -153,7 +155,7 @@ def _input_share(run: Summary) -> float:
 
 
 def _dependence(run: Summary, system: Values) -> tuple[float, float]:
-    """On the host and on the GPU: how much of a delay of either is one of the step."""
+    """Returns how much of a delay of the host, and of the GPU, delays the step."""
     clock = run.step_time.global_.window.diagnosis_clock if run.step_time else None
     if clock != "gpu":
         return 1.0, 0.0
@@ -167,7 +169,7 @@ def _dependence(run: Summary, system: Values) -> tuple[float, float]:
 
 
 def _gpu_bytes_of_others(run: Summary, system: Values) -> float | None:
-    """Only where each rank has a GPU and no GPU is left over: else nobody knows whose they are."""
+    """Returns others' memory on the run's GPUs; only where every GPU belongs to a rank."""
     section = section_of(run, Section.PROCESS)
     gpus, used = run.meta.gpus_observed, system.get("gpu_mem_bytes")
     own = _numbers(Section.PROCESS, run).get("gpu_mem_reserved_bytes")

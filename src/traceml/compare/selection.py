@@ -1,4 +1,4 @@
-"""A group of runs by what they were run with: `params.lr=0.1,meta.world_size=8`."""
+"""Selects runs by what they were run with: `params.lr=0.1,meta.world_size=8`."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Any
 
 from traceml.compare.lineage import options_in
 from traceml.model.errors import UsageError
-from traceml.summaries.labels import Labels
-from traceml.summaries.record import Summary
+from traceml.summaries.record import RunLabels, Summary
 
 PLACES = ("params", "meta", "lineage")
-"""Where a key is looked up; a key without one of these is looked up in all, in this order."""
+"""Where a key is looked up; a key without one of these prefixes is looked up in all, in this
+order."""
 
 Conditions = Mapping[str, str]
 
 
 def is_expression(word: str) -> bool:
-    """Whether a word that names no run can be one."""
+    """Returns whether a word that names no run can be such an expression."""
     return "=" in word
 
 
 def parse(word: str) -> dict[str, str]:
-    """The value wanted by key."""
+    """Returns the wanted values by key."""
     wanted: dict[str, str] = {}
     for part in word.split(","):
         key, separator, value = (text.strip() for text in part.partition("="))
@@ -35,17 +35,17 @@ def parse(word: str) -> dict[str, str]:
     return wanted
 
 
-def matches(labels: Labels, wanted: Conditions) -> bool:
-    """Whether a run has all the values wanted."""
+def matches(labels: RunLabels, wanted: Conditions) -> bool:
+    """Returns whether a run has all the wanted values."""
     return all(
         any(_alike(found, value) for found in _found(labels, key)) for key, value in wanted.items()
     )
 
 
 def argument_values(run: Summary, names: Collection[str]) -> dict[str, str]:
-    """What a run's script was given for options of these names, by name.
+    """Returns the values of these options on a run's command line, by name.
 
-    Dashes and prefixes are no part of a name: `--random-seed 3` is `random_seed`, and
+    Dashes and prefixes are not part of a name: `--random-seed 3` is `random_seed`, and
     `trainer.fold=2` is `fold`.
     """
     command = None if run.lineage is None else run.lineage.command
@@ -57,7 +57,7 @@ def argument_values(run: Summary, names: Collection[str]) -> dict[str, str]:
     return found
 
 
-def _found(labels: Labels, key: str) -> list[Any]:
+def _found(labels: RunLabels, key: str) -> list[Any]:
     place, _, rest = key.partition(".")
     if place in PLACES and rest:
         return _under(getattr(labels, place), rest)
@@ -65,7 +65,8 @@ def _found(labels: Labels, key: str) -> list[Any]:
 
 
 def _under(tree: Any, key: str) -> list[Any]:
-    """The value of a dotted key, whether the dots are in a name or lead inward."""
+    """Returns the value of a dotted key, whether the dots are part of a name or separate nested
+    keys."""
     if not isinstance(tree, Mapping):
         return []
     if key in tree:
@@ -80,7 +81,7 @@ def _under(tree: Any, key: str) -> list[Any]:
 
 
 def _alike(found: Any, wanted: str) -> bool:
-    """As text, or as numbers: 0.1 is 1e-1."""
+    """Returns whether two values are equal, as text or as numbers: 0.1 equals 1e-1."""
     if isinstance(found, bool) or found is None:
         return str(found).lower() == wanted.lower() or (found is None and wanted == "null")
     if isinstance(found, int | float):

@@ -1,4 +1,4 @@
-"""The two sides of a comparison: which runs they hold, and which of them belong together."""
+"""The two sides of a comparison: their runs, and which runs are paired."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from traceml.compare.selection import argument_values
-from traceml.compare.statistics import FEWEST_PAIRS
+from traceml.compare.statistics import MIN_PAIRS
 from traceml.summaries.record import Summary
 
 PAIRING_PARAMS = ("seed", "random_seed", "fold")
-"""What makes runs of both sides alike except for what is compared."""
+"""Parameters by which runs of both sides are paired."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The runs of A and of B; paired, they stand in the same order."""
+    """The runs of A and of B; if paired, in the same order."""
 
     a: tuple[Summary, ...]
     b: tuple[Summary, ...]
@@ -23,19 +23,19 @@ class Sides:
 
     @property
     def every_run(self) -> tuple[Summary, ...]:
-        """Those of both sides."""
+        """The runs of both sides."""
         return (*self.a, *self.b)
 
     @property
     def several(self) -> bool:
-        """Whether runs can be told from each other, so that the run is the unit."""
+        """Whether a side has several runs, so that the run is the unit."""
         return len(self.a) + len(self.b) > 2
 
 
 def pair_up(a: Sequence[Summary], b: Sequence[Summary]) -> Sides:
-    """The two sides, run beside run where each run of A has its partner in B."""
+    """Returns the two sides, paired where each run of A has a partner in B."""
     sides = Sides(tuple(a), tuple(b))
-    if len(a) != len(b) or len(a) < FEWEST_PAIRS:
+    if len(a) != len(b) or len(a) < MIN_PAIRS:
         return sides
     keys = [_pairing_values(run) for run in sides.every_run]
     names = set(keys[0])
@@ -51,9 +51,9 @@ def pair_up(a: Sequence[Summary], b: Sequence[Summary]) -> Sides:
 
 
 def _pairing_values(run: Summary) -> dict[str, str]:
-    """Seed and fold by the name they were logged under, `trainer.seed` as well as `seed`.
+    """Returns seed and fold by the name they were logged under, such as `trainer.seed` or `seed`.
 
-    A run that logged neither may have been given them on its command line.
+    For a run that logged neither, the command line is searched.
     """
     logged = {
         name: str(value)

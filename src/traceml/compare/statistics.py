@@ -1,7 +1,7 @@
-"""How sure one can be of a change: the ratio of two runs, or of two groups of them.
+"""The uncertainty of a change: the ratio of two runs, or of two groups of runs.
 
-Times are compared as ratios, on logarithms: so many percent mean the same at any size. Where there
-are several runs on a side, the run is the unit.
+Times are compared as ratios, on logarithms: a percentage means the same at any size. With several
+runs on a side, the run is the unit.
 """
 
 from __future__ import annotations
@@ -12,110 +12,112 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import TypeVar
 
-from traceml.compare.student import Error, reach, together, two_sided_p
+from traceml.compare.students_t import MeanError, reach, together, two_sided_p
 
-FEWEST_FOR_RANKS = 5
-"""Runs on each side: with three a rank test cannot go below p = 0.10, with four barely."""
-FEWEST_PAIRS_FOR_RANKS = 6
-"""With five, the signed ranks cannot go below p = 0.06."""
-FEWEST_PAIRS = 3
+MIN_RUNS_FOR_RANK_TEST = 5
+"""Per side: with three, a rank test cannot reach a p-value below 0.10; with four, barely."""
+MIN_PAIRS_FOR_RANK_TEST = 6
+"""With five, the signed-rank test cannot reach a p-value below 0.06."""
+MIN_PAIRS = 3
 _Name = TypeVar("_Name")
-_MOST_LOG = 700.0
-"""Ratios beyond have no number; no two runs of anything differ so much."""
+_MAX_LOG = 700.0
+"""A larger ratio would overflow; no two runs differ so much."""
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """A ratio B : A and the interval that holds the true one in 95 of 100 such comparisons."""
+class RatioEstimate:
+    """A ratio B / A with its 95 % confidence interval."""
 
     ratio: float
     low: float
     high: float
     method: str
     p: float | None = None
-    """The chance of a change this large where there is none; `None` where no test was made."""
+    """The p-value; `None` where no test was made."""
     log_spread: float | None = None
-    """Of one run: the standard deviation of logarithms on a side, from run to run where there are
-    several, else what the run's own steps leave open."""
+    """The standard deviation of one run's logarithm: from run to run where there are several, else
+    from the run's own steps."""
     freedom: float | None = None
-    """How well the spread is known."""
+    """The degrees of freedom of that spread."""
 
     @property
     def excludes_none(self) -> bool:
-        """Whether "nothing changed" lies outside the interval."""
+        """Whether "no change" lies outside the interval."""
         return self.low > 1 or self.high < 1
 
     @property
     def reach_log(self) -> float:
-        """How far the interval reaches to either side, as a logarithm."""
+        """Half the width of the interval, as a logarithm."""
         return (math.log(self.high) - math.log(self.low)) / 2
 
     def lies_between(self, low: float, high: float) -> bool:
-        """Whether the whole interval does."""
+        """Returns whether the whole interval lies between these limits."""
         return low <= self.low and self.high <= high
 
-    def widened(self, share: float) -> Change:
-        """The same change, with room on both sides for what the interval does not hold."""
+    def widened(self, share: float) -> RatioEstimate:
+        """Returns the estimate with the interval widened by a share on both sides."""
         return replace(self, low=self.low / (1 + share), high=self.high * (1 + share))
 
 
-def between_two_runs(a: float, b: float, error_a: Error, error_b: Error) -> Change | None:
-    """Of one run each; what differs from run to run is not in the interval."""
+def between_two_runs(
+    a: float, b: float, error_a: MeanError, error_b: MeanError
+) -> RatioEstimate | None:
+    """Returns the ratio of one run each; variation between runs is not in the interval."""
     error = together((error_a, error_b))
     change = _change(math.log(b) - math.log(a), reach(error), "the steps of one run per side")
     return change and replace(change, log_spread=error.size / math.sqrt(2), freedom=error.freedom)
 
 
-def between_groups(a: Sequence[float], b: Sequence[float]) -> Change | None:
-    """Of several runs, three or more in all: Welch's test on logarithms."""
+def between_groups(a: Sequence[float], b: Sequence[float]) -> RatioEstimate | None:
+    """Returns the ratio of three or more runs in all, by Welch's test on logarithms."""
     logs_a, logs_b = [math.log(x) for x in a], [math.log(x) for x in b]
     difference = fmean(logs_b) - fmean(logs_a)
     if min(len(a), len(b)) == 1:
         larger = max(logs_a, logs_b, key=len)
         # One run has no spread to show: that of the other side's runs stands for both.
         spread = stdev(larger)
-        error = Error(spread * math.sqrt(1 / len(a) + 1 / len(b)), len(larger) - 1)
-        spread_of_runs = Error(spread, len(larger) - 1)
+        error = MeanError(spread * math.sqrt(1 / len(a) + 1 / len(b)), len(larger) - 1)
+        spread_of_runs = MeanError(spread, len(larger) - 1)
         method = "one run against the spread of the others"
         return _tested(difference, error, method, spread_of_runs)
     error = together((mean_error(logs_a), mean_error(logs_b)))
     spread = math.sqrt((stdev(logs_a) ** 2 + stdev(logs_b) ** 2) / 2)
-    spread_of_runs = Error(spread, len(a) + len(b) - 2)
+    spread_of_runs = MeanError(spread, len(a) + len(b) - 2)
     return _tested(difference, error, "Welch's t test on logarithms", spread_of_runs)
 
 
-def between_pairs(a: Sequence[float], b: Sequence[float]) -> Change | None:
-    """Of runs that belong together two by two (a seed, a fold): the paired test on logarithms."""
+def between_pairs(a: Sequence[float], b: Sequence[float]) -> RatioEstimate | None:
+    """Returns the ratio of paired runs (same seed or fold), by the paired t-test on logarithms."""
     differences = [math.log(y) - math.log(x) for x, y in zip(a, b, strict=True)]
     # Half of a pair's variance is what one run has left once its partner is taken into account.
-    spread = Error(stdev(differences) / math.sqrt(2), len(differences) - 1)
+    spread = MeanError(stdev(differences) / math.sqrt(2), len(differences) - 1)
     return _tested(
         fmean(differences), mean_error(differences), "paired t test on logarithms", spread
     )
 
 
-def mean_error(values: Sequence[float]) -> Error:
-    """The error of the mean of two or more independent values."""
-    return Error(stdev(values) / math.sqrt(len(values)), len(values) - 1)
+def mean_error(values: Sequence[float]) -> MeanError:
+    """Returns the standard error of the mean of two or more independent values."""
+    return MeanError(stdev(values) / math.sqrt(len(values)), len(values) - 1)
 
 
-def error_of_one_against(a: Sequence[float], b: Sequence[float]) -> Error | None:
-    """Of the difference of one run from several, or the reverse.
+def error_of_one_against(a: Sequence[float], b: Sequence[float]) -> MeanError | None:
+    """Returns the error of the difference between one run and several.
 
-    One run has no spread to show: that of the others stands for it, as a share of their mean, so
-    that there is none where a mean is not above zero.
+    One run has no spread, so the relative spread of the others is used for it; `None` where a mean
+    is not positive.
     """
     several = max(a, b, key=len)
     if min(fmean(a), fmean(b)) <= 0:
         return None
     spread = stdev(several) / fmean(several)
     size = spread * math.hypot(fmean(a) / math.sqrt(len(a)), fmean(b) / math.sqrt(len(b)))
-    return Error(size, len(several) - 1)
+    return MeanError(size, len(several) - 1)
 
 
 def rank_test(a: Sequence[float], b: Sequence[float], paired: bool) -> tuple[str, float] | None:
-    """The name and p of a test that looks at the order alone; `None` with too few runs for one."""
-    fewest = FEWEST_PAIRS_FOR_RANKS if paired else FEWEST_FOR_RANKS
+    """Returns the name and p-value of a rank test; `None` with too few runs."""
+    fewest = MIN_PAIRS_FOR_RANK_TEST if paired else MIN_RUNS_FOR_RANK_TEST
     if min(len(a), len(b)) < fewest or (paired and list(a) == list(b)):
         return None
     from scipy import stats  # late: it takes most of a second
@@ -125,21 +127,23 @@ def rank_test(a: Sequence[float], b: Sequence[float], paired: bool) -> tuple[str
     return "Mann-Whitney", float(stats.mannwhitneyu(a, b).pvalue)
 
 
-def _tested(difference: float, error: Error, method: str, spread: Error) -> Change | None:
+def _tested(
+    difference: float, error: MeanError, method: str, spread: MeanError
+) -> RatioEstimate | None:
     change = _change(difference, reach(error) if error.size else 0.0, method)
     p = two_sided_p(difference, error)
     return change and replace(change, p=p, log_spread=spread.size, freedom=spread.freedom)
 
 
-def _change(log_ratio: float, log_reach: float, method: str) -> Change | None:
+def _change(log_ratio: float, log_reach: float, method: str) -> RatioEstimate | None:
     low, high = log_ratio - log_reach, log_ratio + log_reach
-    if max(abs(low), abs(high)) > _MOST_LOG:
+    if max(abs(low), abs(high)) > _MAX_LOG:
         return None
-    return Change(math.exp(log_ratio), math.exp(low), math.exp(high), method)
+    return RatioEstimate(math.exp(log_ratio), math.exp(low), math.exp(high), method)
 
 
 def holm(p_values: Mapping[_Name, float]) -> dict[_Name, float]:
-    """The p-values of questions asked at once, so that in 95 of 100 cases none of them errs."""
+    """Returns the p-values corrected for multiple comparisons by Holm's method."""
     adjusted: dict[_Name, float] = {}
     worst = 0.0
     for place, (name, p) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):

@@ -1,4 +1,4 @@
-"""The terms of a comparison: what it is judged by, and how much of a change counts."""
+"""The terms of a comparison: the metric that decides, and how large a change counts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from traceml.model.finding import Section
 from traceml.model.metric import METRICS
 
 TOLERANCE = 0.01
-"""A change this small is none, once it is shown to be this small."""
+"""A change that is shown to be smaller than this counts as none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A number to judge runs by; the first of its metrics that both sides have."""
+    """A metric to judge runs by: the first of its names that both sides have."""
 
     word: str
     name: str
@@ -23,7 +23,7 @@ class Endpoint:
     metrics: tuple[str, ...]
     more_is_better: bool = False
     of_steps: bool = False
-    """Whether it differs from run to run as the step time does; a phase may differ more."""
+    """Whether it varies from run to run as the step time does; a phase may vary more."""
 
 
 def _endpoints() -> Iterator[Endpoint]:
@@ -44,14 +44,15 @@ def _endpoints() -> Iterator[Endpoint]:
 ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
     {endpoint.word: endpoint for endpoint in _endpoints()}
 )
-"""By the word that `--metric` takes."""
+"""By the value of `--metric`."""
 STEP_TIME, SAMPLE_TIME = ENDPOINTS["step_time"], ENDPOINTS["sample_time"]
 PEAK_MEMORY = ENDPOINTS["peak_memory"]
 
 
 @dataclass(frozen=True, slots=True)
-class History:
-    """How step times of the same command differed before: the spread of their logarithms."""
+class EarlierSpread:
+    """The run-to-run spread of earlier runs of the same command, as a standard deviation of
+    logarithms."""
 
     log_spread: float
     freedom: float
@@ -59,11 +60,11 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a verdict is given by; shares, such as 0.01."""
+    """How a verdict is reached; shares in 0–1."""
 
     tolerance: float = TOLERANCE
     max_regression: float | None = None
     metric: str | None = None
-    """A word of `ENDPOINTS`; `None`: step time, then peak memory."""
-    history: History | None = None
+    """A key of `ENDPOINTS`; `None` means step time, then peak memory."""
+    history: EarlierSpread | None = None
     fail_on: tuple[str, ...] = ()

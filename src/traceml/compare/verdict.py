@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from traceml.compare.allowance import MAX_LOG, Allowance, allowance_for
+from traceml.compare.allowance import MAX_REACH_LOG, Allowance, allowance_for
 from traceml.compare.further_runs import FurtherRuns, Seen, further_runs
 from traceml.compare.measured import Observed
 from traceml.compare.record import Gate, Status
 from traceml.compare.sides import Sides
-from traceml.compare.statistics import Change
+from traceml.compare.statistics import RatioEstimate
 from traceml.compare.terms import Terms
 from traceml.summaries.record import SectionSummary, Summary
 
 MEMORY_BYTES = 8 * 2**20
-"""Peaks move by a few blocks of the caching allocator (2 MiB each) from run to run."""
+"""Peaks vary by a few blocks of the caching allocator (2 MiB each) from run to run."""
 
 REGRESSION, INCONCLUSIVE = "regression", "inconclusive"
 _FAILS = {
@@ -27,28 +27,29 @@ FAIL_ON = tuple(_FAILS)
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A status, and everything the sentences about it need."""
+    """A status, and everything that the sentences about it need."""
 
     status: Status
     main: Observed
     main_status: Status | None
-    """What the endpoint alone says; `None` where a side has none."""
+    """The status by the endpoint alone; `None` where a side has no value."""
     allowance: Allowance
     memory: Observed | None
-    """Peak memory, where it counts and moved."""
+    """Peak memory, where it counts and changed."""
     identical: bool
     further_runs: FurtherRuns | None
-    """Until the status would be another; `None`: unknown, or too many to advise."""
+    """Runs until the status would change; `None` where unknown, or too many to advise."""
     too_noisy: bool
-    """Whether it is too many."""
+    """Whether they are too many to advise."""
     unmeasured: tuple[str, ...]
-    """The words of what was to be judged and is missing on a side."""
+    """The names of the metrics to judge by that are missing on a side."""
     nothing_measured: bool
-    """Whether nothing of what was to be judged is there on both."""
+    """Whether no such metric is there on both sides."""
 
 
 def judge(main: Observed, memory: Observed | None, sides: Sides, terms: Terms) -> Judgement:
-    """The verdict, given how the endpoint moved, and peak memory where that counts too."""
+    """Returns the verdict from the change of the endpoint, and of peak memory where that counts
+    too."""
     allowance = allowance_for(main, sides, terms)
     main_status = _status(main, allowance, sides, terms)
     memory_status = Status.NO_CHANGE
@@ -80,9 +81,9 @@ def _is_anywhere(found: Observed) -> bool:
 
 
 def gate(found: Judgement, terms: Terms) -> Gate | None:
-    """Whether the comparison fails, where it was to fail on something.
+    """Returns whether the comparison fails its gate; `None` without a gate.
 
-    What is missing on a side fails too: a gate that lets pass what nobody measured is none.
+    A metric that is missing on a side fails the gate too, because it could hide a regression.
     """
     if not terms.fail_on:
         return None
@@ -117,12 +118,12 @@ def _status(found: Observed, allowance: Allowance, sides: Sides, terms: Terms) -
 
 
 def is_beyond(found: Observed, share: float) -> bool:
-    """Whether the larger side is more than this share above the smaller, whichever that is."""
+    """Returns whether the larger side exceeds the smaller by more than this share."""
     return found.factor is not None and found.factor > 1 + share
 
 
 def _no_change(found: Observed, terms: Terms) -> tuple[float, float]:
-    """The ratios that count as none; what is allowed for the worse takes the tolerance's place."""
+    """Returns the ratios that count as no change; an allowed regression replaces the tolerance."""
     better = 1 + terms.tolerance
     worse = better if terms.max_regression is None else 1 + terms.max_regression
     if found.endpoint.more_is_better:
@@ -131,10 +132,11 @@ def _no_change(found: Observed, terms: Terms) -> tuple[float, float]:
 
 
 def _is_real(found: Observed, allowance: Allowance, sides: Sides) -> bool:
-    """Beyond what chance does: by the runs, or by the steps and what runs alike may differ.
+    """Returns whether the change is more than chance: by the runs, or by the steps and the
+    allowance.
 
-    Of one run each, the error of the steps and the noise between runs come together, and are
-    independent of each other.
+    With one run per side, the error of the steps and the run-to-run noise are independent and are
+    combined.
     """
     change = found.change
     if sides.several:
@@ -144,10 +146,10 @@ def _is_real(found: Observed, allowance: Allowance, sides: Sides) -> bool:
     return is_beyond(found, noise_with_steps(change, allowance))
 
 
-def noise_with_steps(change: Change, allowance: Allowance) -> float:
-    """What the error of the steps and the noise between runs come to together, as a share."""
+def noise_with_steps(change: RatioEstimate, allowance: Allowance) -> float:
+    """Returns the error of the steps and the run-to-run noise combined, as a share."""
     noise_log = math.hypot(math.log1p(allowance.share), change.reach_log)
-    return math.expm1(min(noise_log, MAX_LOG))
+    return math.expm1(min(noise_log, MAX_REACH_LOG))
 
 
 def _memory_status(found: Observed, allowance: Allowance, sides: Sides) -> Status:
@@ -162,7 +164,7 @@ def _memory_status(found: Observed, allowance: Allowance, sides: Sides) -> Statu
 
 
 def _is_shown(found: Observed) -> bool:
-    """By the runs, all questions asked at once considered where they were."""
+    """Returns whether the runs show the change, corrected for multiple comparisons."""
     if found.delta.significant is not None:
         return found.delta.significant
     return found.change is not None and found.change.excludes_none
@@ -181,9 +183,9 @@ def _combine(main: Status | None, memory: Status) -> Status:
 def _further_runs(
     found: Observed, allowance: Allowance, sides: Sides, terms: Terms
 ) -> tuple[FurtherRuns | None, bool]:
-    """Until there is a verdict; and whether that takes too many.
+    """Returns how many more runs a verdict needs, and whether that is too many.
 
-    Nothing is said where the spread of such runs is only assumed.
+    Nothing is returned where the spread of such runs is only assumed.
     """
     factor = found.factor
     if factor is None or allowance.freedom is None:

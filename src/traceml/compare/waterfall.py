@@ -1,4 +1,4 @@
-"""Which phases explain a change of the step time, as parts that sum to it."""
+"""Which phases explain a change of the step time: parts that add up to it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from traceml.model.phase import COMPUTE, COMPUTE_PART, PHASE_METRICS, Phase
 from traceml.summaries.step_parts import undivided_ms
 
 MOVED_SHARE = 0.75
-"""Of the larger of gain and loss: with less of it elsewhere, not most of it was moved."""
-LEAST_MOVED_SHARE = 0.02
+"""Of the larger of gain and loss: with less of it in the other, work was not mostly moved."""
+MIN_MOVED_SHARE = 0.02
 """Of the longer step: less is not worth a sentence."""
 
 
 def waterfall_ms(metrics: Mapping[str, Delta]) -> dict[str, float] | None:
-    """The change of each phase measured on both sides, and the rest of the change.
+    """Returns the change of each phase that both sides measured, and the rest of the change.
 
-    `None` where the step time itself, or every phase of it, is missing on a side.
+    `None` where the step time, or every phase of it, is missing on a side.
     """
     total = metrics.get("step_time_ms", Delta()).delta
     if total is None:
@@ -41,7 +41,7 @@ def waterfall_ms(metrics: Mapping[str, Delta]) -> dict[str, float] | None:
 
 
 def grouped_ms(parts: Mapping[str, float]) -> dict[str, float]:
-    """The same parts with forward, backward and optimizer as one."""
+    """Returns the parts with forward, backward and optimizer combined."""
     grouped: dict[str, float] = {}
     for name, part in parts.items():
         name = COMPUTE_PART if name in COMPUTE else name
@@ -54,9 +54,9 @@ def moved(
     metrics: Mapping[str, Delta],
     is_shown: Callable[[Delta], bool],
 ) -> Moved | None:
-    """What some phases lost and others gained; `None` where the phases are not known.
+    """Returns how much some phases lost and others gained; `None` where the phases are not known.
 
-    `is_shown` says of a phase's change whether it is more than chance.
+    `is_shown` tells for a phase's change whether it is more than chance.
     """
     if not parts:
         return None
@@ -68,14 +68,15 @@ def moved(
     both = min(-removed, added)
     step = metrics.get("step_time_ms", Delta())
     longest = max(step.lhs or 0.0, step.rhs or 0.0)
-    is_move = both >= MOVED_SHARE * max(-removed, added) and both >= LEAST_MOVED_SHARE * longest
+    is_move = both >= MOVED_SHARE * max(-removed, added) and both >= MIN_MOVED_SHARE * longest
     ends = (min(changes, key=lambda name: changes[name]), max(changes, key=lambda n: changes[n]))
     is_known = all(is_shown(_change_of(name, metrics)) for name in ends)
     return Moved(removed, added, is_move and both > 0 and is_known)
 
 
 def _change_of(name: str, metrics: Mapping[str, Delta]) -> Delta:
-    """A part's own change; the rest has none, nor has compute where only its phases are known."""
+    """Returns a part's own delta; `None` for the rest, and for compute of which only phases are
+    known."""
     if name == COMPUTE_PART:
         return metrics.get("compute_ms", Delta())
     return next(
@@ -84,7 +85,8 @@ def _change_of(name: str, metrics: Mapping[str, Delta]) -> Delta:
 
 
 def _is_divided(metrics: Mapping[str, Delta]) -> bool:
-    """Whether compute is no more than its phases on both sides: CUDA graphs are in none of them."""
+    """Returns whether compute equals the sum of its phases on both sides; CUDA graphs are in none
+    of them."""
     return not any(
         undivided_ms({name: getattr(change, side) for name, change in metrics.items()})
         for side in ("lhs", "rhs")
@@ -92,7 +94,8 @@ def _is_divided(metrics: Mapping[str, Delta]) -> bool:
 
 
 def _overlaps_compute(metrics: Mapping[str, Delta]) -> bool:
-    """Communication longer than what compute leaves over ran during it: it would count twice."""
+    """Returns whether communication is longer than the body without compute, so that it overlapped
+    and would count twice."""
     communication = metrics.get("communication_ms", Delta())
     residual = metrics.get("residual_ms", Delta())
     return any(

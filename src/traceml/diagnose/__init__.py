@@ -1,1 +1,1 @@
-"""Turns facts into findings."""
+"""Turns facts into findings: what is wrong with a run, why, and what to do."""

@@ -1,7 +1,7 @@
-"""What a run could still turn on, in words that several rules share.
+"""Recommendations that several rules share, in words: settings that a run could still turn on.
 
-Each function returns words for what is off and could be on, and an empty text for what is on or
-cannot be. Where a setting is not known, the words say under which condition they hold.
+Each function returns words for a setting that is off and could be on, and an empty text for one
+that is on or impossible. Where a setting is not known, the words state the condition.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROOM_SHARE = 0.50  # a device filled less than half has room for a larger batch
 
 
 def listed(parts: Sequence[str], last: str = "and") -> str:
-    """What there is of several options, as people list them."""
+    """Returns the non-empty options as a list in words: `a, b and c`."""
     known = [part for part in parts if part]
     if len(known) < 2:
         return "".join(known)
@@ -32,7 +32,7 @@ def listed(parts: Sequence[str], last: str = "and") -> str:
 
 
 def is_half(settings: Settings) -> bool | None:
-    """Whether forward computes in 16 bits; `None` where it is not known."""
+    """Returns whether forward computes in 16 bits; `None` where it is not known."""
     if settings.autocast_dtype or settings.parameter_dtype in HALF:
         return True
     known = settings.autocast_dtype is not None and settings.parameter_dtype is not None
@@ -40,14 +40,14 @@ def is_half(settings: Settings) -> bool | None:
 
 
 def is_float16(settings: Settings) -> bool | None:
-    """Whether numbers can overflow the range of 16 bits; `None` where it is not known."""
+    """Returns whether float16 is used, whose range can overflow; `None` where it is not known."""
     if "float16" in (settings.autocast_dtype, settings.parameter_dtype):
         return True
     return False if is_half(settings) is not None else None
 
 
 def lower_precision(settings: Settings, tf32: bool = True) -> str:
-    """Computing in fewer bits; TF32 is named beside it where it is off."""
+    """Recommends a lower precision; with TF32 where it is off."""
     half = is_half(settings)
     if half:
         return ""
@@ -58,21 +58,21 @@ def lower_precision(settings: Settings, tf32: bool = True) -> str:
 
 
 def allowing_tf32(settings: Settings) -> str:
-    """Letting float32 arithmetic use the tensor cores; convolutions are named where there are."""
+    """Recommends TF32 for float32 arithmetic; mentions convolutions where the model has them."""
     matmul = MATMUL_TF32 if settings.matmul_precision in (None, "highest") else ""
     is_off = settings.cudnn_tf32 is False and settings.channels_last is not None
     return listed((matmul, "torch.backends.cudnn.allow_tf32=True" if is_off else ""))
 
 
 def compiling(settings: Settings) -> str:
-    """Compiling the model."""
+    """Recommends compiling the model."""
     if settings.compile_mode is None:
         return "torch.compile (if it is not used yet)"
     return "" if settings.compile_mode else "torch.compile"
 
 
 def convolutions(settings: Settings) -> str:
-    """What makes convolutions faster on a GPU; nothing where there are none."""
+    """Recommends faster convolutions on a GPU; empty where the model has none."""
     if settings.channels_last is None:
         return ""
     layout = "" if settings.channels_last else "channels_last memory"
@@ -82,7 +82,7 @@ def convolutions(settings: Settings) -> str:
 
 
 def cuda_graphs(settings: Settings) -> str:
-    """Launching a step's kernels all at once."""
+    """Recommends CUDA graphs, which launch a step's kernels all at once."""
     mode = settings.compile_mode
     if settings.uses_cuda_graphs or mode in GRAPH_MODES:
         return ""
@@ -98,7 +98,7 @@ def cuda_graphs(settings: Settings) -> str:
 
 
 def fused_optimizer(settings: Settings) -> str:
-    """One kernel for the whole optimizer step."""
+    """Recommends a fused optimizer: one kernel for the whole optimizer step."""
     if settings.optimizer_is_fused or settings.optimizer_can_fuse is False:
         return ""
     if settings.optimizer_can_fuse is None:
@@ -107,20 +107,22 @@ def fused_optimizer(settings: Settings) -> str:
 
 
 def recomputing(settings: Settings) -> str:
-    """Recomputing activations in backward instead of keeping them."""
+    """Recommends activation checkpointing: recomputing activations in backward instead of keeping
+    them."""
     if settings.checkpoints_activations is None:
         return "activation checkpointing (if it is not used yet)"
     return "" if settings.checkpoints_activations else "activation checkpointing"
 
 
 def is_sharded(settings: Settings) -> bool:
-    """Whether the ranks share one optimizer state between them."""
+    """Returns whether the ranks share one optimizer state."""
     kinds = settings.parallelism or ""
     return "FSDP" in kinds or "DeepSpeed" in kinds
 
 
 def filled_share(facts: Facts) -> float | None:
-    """How much of its GPU's memory the fullest rank reserved."""
+    """Returns the share of its GPU's memory that the fullest rank reserved; `None` where not
+    known."""
     filled = [
         rank.memory.peak_reserved_bytes / rank.rank.device_total_bytes
         for rank in facts.ranks_used
@@ -130,13 +132,13 @@ def filled_share(facts: Facts) -> float | None:
 
 
 def larger_batch(facts: Facts) -> str:
-    """A larger batch; nothing where the memory for one is not there."""
+    """Recommends a larger batch; empty where there is no memory for one."""
     filled = filled_share(facts)
     return "" if filled is not None and filled >= FULL_SHARE else "a larger batch"
 
 
 def fewer_workers(facts: Facts) -> str:
-    """Fewer workers; nothing where there are none."""
+    """Recommends fewer workers; empty where there are none."""
     workers = facts.loader.workers
     if workers is None:
         return "fewer workers (if there are any)"
@@ -144,7 +146,7 @@ def fewer_workers(facts: Facts) -> str:
 
 
 def less_prefetching(facts: Facts) -> str:
-    """Fewer batches held ahead; without workers none are."""
+    """Recommends prefetching fewer batches; empty without workers."""
     ahead = facts.settings.prefetch_factor
     if facts.loader.workers == 0 or ahead == 1:
         return ""

@@ -18,7 +18,7 @@ from traceml.model.finding import Finding, Kind, Section, Severity
 
 
 def compute_cause(kind: Kind, check: Callable[[Facts], Finding | None], doc: Doc) -> Rule:
-    """The rule for one reason why compute takes its time; it has no what-if."""
+    """Returns the rule for one reason why compute takes long; such rules have no what-if."""
     return Rule(
         kind=kind,
         section=Section.STEP_TIME,
@@ -30,7 +30,8 @@ def compute_cause(kind: Kind, check: Callable[[Facts], Finding | None], doc: Doc
 
 
 def counted_use(facts: Facts) -> GpuUse | None:
-    """The counters of a run whose time goes into compute; `None` of any other, or of too few."""
+    """Returns the GPU counters of a compute-bound run; `None` for any other run, or too few
+    samples."""
     use = facts.gpu_use
     if use.sm_share is None or compute_bound.check(facts) is None:
         return None
@@ -38,7 +39,7 @@ def counted_use(facts: Facts) -> GpuUse | None:
 
 
 def cause(facts: Facts, kind: Kind, claim: str, action: str, share: float) -> Finding:
-    """The finding, with all that the counters say as its evidence."""
+    """Returns the finding, with all GPU counters as its evidence."""
     use = facts.gpu_use
     return Finding(
         kind=kind,

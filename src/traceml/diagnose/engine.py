@@ -1,20 +1,20 @@
-"""Asks every rule, and puts what they found in order."""
+"""Runs every rule, and puts their findings in order."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from traceml.diagnose.account import settle
-from traceml.diagnose.catalogue import catalogue
-from traceml.diagnose.explain import explain, has_verdict
-from traceml.diagnose.stalls import with_stalls
+from traceml.diagnose.all_rules import all_rules
+from traceml.diagnose.finding_order import has_verdict, order_findings
+from traceml.diagnose.one_off_stalls import with_stalls
+from traceml.diagnose.time_account import settle
 from traceml.diagnose.user_code import name_lines
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind, Section, Severity, consequence
 
 LEADERS = (Section.STABILITY, Section.STEP_TIME, Section.STEP_MEMORY)
-"""The sections whose findings may be the one to read first, in this order among equals."""
+"""The sections whose findings may become the primary diagnosis; earlier ones win ties."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,32 +23,34 @@ class Diagnosis:
 
     primary: Finding
     sections: Mapping[Section, tuple[Finding, ...]]
-    """At least one finding each, the worst first."""
+    """At least one finding per section, the most severe first."""
 
 
 def diagnose(facts: Facts) -> Diagnosis:
-    """What is to be said about a run, section by section."""
-    rules = catalogue()
+    """Returns the diagnosis of a run: findings by section, and the primary one."""
+    rules = all_rules()
     found = [finding for rule in rules.checks if (finding := rule.check(facts)) is not None]
     found += [rules.fallback(each, facts) for each in Section if not has_verdict(each, found)]
-    told = explain(settle(facts, [_told_of_steps(finding, facts) for finding in found]))
+    told = order_findings(settle(facts, [_told_of_steps(finding, facts) for finding in found]))
     sections = {section: tuple(f for f in told if f.section is section) for section in Section}
     return Diagnosis(primary(sections), sections)
 
 
 def _told_of_steps(finding: Finding, facts: Facts) -> Finding:
-    """A finding about the step with the single steps and the lines of code that it is about."""
+    """Returns a finding about the step, with the single steps and lines of code that it is
+    about."""
     if finding.section is not Section.STEP_TIME:
         return finding
     return name_lines(facts, with_stalls(finding, facts))
 
 
 def primary(sections: Mapping[Section, tuple[Finding, ...]]) -> Finding:
-    """The finding to read first: what ended the run, what will end it, what slows it, a remark.
+    """Returns the finding to read first: what ended the run, what will end it, what slows it, a
+    remark.
 
-    Of equals the more severe leads, then stability, then the step, then memory. What the machine
-    and the processes show is context, and never leads. Where nothing is more than a remark, the
-    step's is told; where no step was measured, what ended the run before.
+    Among equals the more severe leads, then stability, then step time, then memory. System and
+    process findings are context and never lead. Without any warning, the remark about the step
+    leads; without any step, the reason why the run ended.
     """
     found = [finding for section in LEADERS for finding in sections[section]]
     first = min(found, key=reading_order)
@@ -60,5 +62,5 @@ def primary(sections: Mapping[Section, tuple[Finding, ...]]) -> Finding:
 
 
 def reading_order(finding: Finding) -> tuple[int, int]:
-    """By consequence, and severity among equals."""
+    """Returns the sort key: by consequence, then by severity."""
     return consequence(finding.kind, finding.severity), -finding.severity.weight

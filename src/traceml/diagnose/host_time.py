@@ -1,8 +1,8 @@
-"""What the host did besides the model's work, and what of it the step had to wait for.
+"""What the host did besides the model's work, and how much of it delayed the step.
 
-On the host's own clock that is all of it. On the GPU's clock it is what the GPU stood idle for, and
-each idle moment has one cause: while no batch had come it is the input's, so that only the rest of
-the step, and phases in which the GPU waited for the host, are left to these.
+On the host's clock that is all of it. On the GPU's clock it is the time for which the GPU was idle,
+and each idle moment has one cause: while the next batch is missing it is the input, so only the
+residual and phases in which the GPU waited for the host are left for these causes.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from traceml.diagnose.account import held_s, rest_s, unexplained_s
-from traceml.diagnose.lines import Line, severity
+from traceml.diagnose.one_off_stalls import stalled
 from traceml.diagnose.rule import (
     GPU_IDLE,
     HOST_DELAYS,
@@ -24,7 +23,8 @@ from traceml.diagnose.rule import (
     Turn,
     Where,
 )
-from traceml.diagnose.stalls import stalled
+from traceml.diagnose.thresholds import Threshold, severity_of
+from traceml.diagnose.time_account import held_s, rest_s, unexplained_s
 from traceml.facts.facts import Facts, share
 from traceml.facts.few_steps import FewSteps, few_steps
 from traceml.facts.pauses import Pauses, pauses
@@ -34,46 +34,51 @@ from traceml.model.finding import Finding, Kind, Section
 from traceml.model.phase import COMPUTE, Phase
 from traceml.model.quantities import count, duration, percent
 
-WARN = Line(0.05, 0.001)  # half of what warns about the whole rest: this part has a sure remedy
-CRITICAL = Line(0.20, 0.003)  # a fifth of the step, and enough to see in a progress bar
-MOSTLY_DRY = 0.5  # of the watched steps: the GPU waits for the host, whose every delay counts
-IDLE_SHARE = 0.05  # of the step: a GPU that stands still for less hides what the host does
-ROUND_TRIP_S = 0.0001  # at most: a read of one value, until the GPU has its next work
-MANY_SYNCS = 20  # in a step: not a loss that is read, but a loop that reads
+WARN = Threshold(0.05, 0.001)  # half of what warns about the whole rest: this has a sure remedy
+CRITICAL = Threshold(0.20, 0.003)  # a fifth of the step, and enough to see in a progress bar
+MOSTLY_DRY = 0.5
+"""Of the watched steps: then the GPU waits for the host, and every delay of the host counts."""
+IDLE_SHARE = 0.05
+"""Of the step: a GPU that is idle for less hides what the host does."""
+ROUND_TRIP_S = 0.0001
+"""Upper limit for reading one value, until the GPU has its next work."""
+MANY_SYNCS = 20
+"""Per step: not one loss that is read, but a loop that reads values."""
 
 CAUSES = ("compile", "gc", "logging", "sync")
-"""In the order in which they draw on the time: what no queue hides first, what is inferred last."""
+"""In the order in which they claim idle time: what no queue can hide first, what is inferred
+last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waited:
-    """What a step had to wait for one thing that the host did, as means."""
+    """How long the step waited for one activity of the host, as means per step."""
 
     in_rest_s: float = 0.0
     in_phases_s: float = 0.0
-    """Inside forward, backward and optimizer, which it made longer on the GPU's clock."""
+    """Inside forward, backward and optimizer, which are longer for it on the GPU's clock."""
 
     @property
     def all_s(self) -> float:
-        """Wherever it was."""
+        """In the residual and in the phases."""
         return self.in_rest_s + self.in_phases_s
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What the host spent on one thing, as means per step."""
+    """The host's time for one activity, as means per step."""
 
     name: str
     """`gc`, `logging`, `compile` or `sync`."""
     host_s: float
     waited: Waited
-    """What of it the step had to wait for; on the host's own clock all of it."""
+    """The part of it that delayed the step; on the host's clock all of it."""
     pauses: Pauses
     ranks: tuple[int, ...]
 
     @property
     def lost_s(self) -> float:
-        """What the step would win without it."""
+        """How much shorter the step would be without it."""
         return self.waited.all_s
 
     @property
@@ -83,13 +88,13 @@ class Spent:
 
     @property
     def longest(self) -> str:
-        """The most that one step spent, in words."""
+        """The longest time of one step, in words."""
         return duration(self.pauses.longest_s)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One thing the host did besides the model's work, and what to do about it."""
+class HostWork:
+    """One activity of the host besides the model's work, and what to do about it."""
 
     words: str
     spent: Spent
@@ -100,13 +105,14 @@ class Part:
 def host_cause(
     kind: Kind,
     check: Callable[[Facts], Finding | None],
-    part: Callable[[Facts], Part | None],
+    part: Callable[[Facts], HostWork | None],
     turn: Turn,
     what_if: Remedy,
     doc: Doc,
     code: CodeScope = CodeScope.NONE,
 ) -> Rule:
-    """The rule for one thing that the host does: it explains what a busy host makes slow."""
+    """Returns the rule for one activity of the host, a cause of steps that a busy host slows
+    down."""
 
     def share_of_step(facts: Facts, _: Finding) -> float | None:
         """Measured also in steps without any of it."""
@@ -136,11 +142,12 @@ def host_cause(
 
 
 def spent_on(facts: Facts, name: str) -> Spent | None:
-    """What the host spent on `gc`, `logging`, `compile` or `sync`; `None` where it was nothing."""
+    """Returns the host's time for `gc`, `logging`, `compile` or `sync`; `None` where there was
+    none."""
     host_s = _spent_s(facts.mean, name)
-    if not host_s or not facts.mean.step_s or facts.parts is None:
+    if not host_s or not facts.mean.step_s or facts.step_table is None:
         return None
-    seen = pauses(facts.parts, f"{name}_ns")
+    seen = pauses(facts.step_table, f"{name}_ns")
     if seen is None:
         return None
     return Spent(
@@ -157,9 +164,9 @@ def spent_on(facts: Facts, name: str) -> Spent | None:
 
 
 def waited_for(facts: Facts) -> dict[str, Waited]:
-    """What the step waited for each of `CAUSES`: no moment counts twice.
+    """Returns how long the step waited for each of `CAUSES`; no moment counts twice.
 
-    The rest of the step is given out first, then what its phases hold.
+    The residual is distributed first, then the time in the phases.
     """
     rest_left_s = rest_s(facts.mean)
     held = held_s(facts.mean)
@@ -176,7 +183,8 @@ def waited_for(facts: Facts) -> dict[str, Waited]:
 
 
 def _wanted(facts: Facts, name: str) -> tuple[float, bool]:
-    """What a cause made the step wait, as far as there is room, and whether also in its phases."""
+    """Returns how long a cause delayed the step, at most, and whether it also counts inside the
+    phases."""
     host_s = _spent_s(facts.mean, name)
     if not host_s:
         return 0.0, False
@@ -186,17 +194,17 @@ def _wanted(facts: Facts, name: str) -> tuple[float, bool]:
         return host_s, False
     if name == "compile" or _is_dry(facts):  # compiling takes longer than any queue lasts
         return host_s, True
-    seen = None if facts.parts is None else pauses(facts.parts, f"{name}_ns")
+    seen = None if facts.step_table is None else pauses(facts.step_table, f"{name}_ns")
     late_s = 0.0 if seen is None else seen.late_s
     return (late_s, True) if late_s > rest_s(facts.mean) else (host_s, False)
 
 
 def _wanted_by_syncs(facts: Facts, host_s: float) -> tuple[float, bool]:
-    """What waiting for the device cost: not the wait, but the idle time that it leads to.
+    """Returns what waiting for the device cost: not the wait itself, but the idle time it causes.
 
-    Without waiting, the host would work ahead, and a step would take as long as the host's own
-    work or the GPU's, whichever takes longer. A loop that reads one value after the other costs a
-    round trip each, however short the waits.
+    Without waiting, the host would run ahead, and a step would take as long as the host's own work
+    or the GPU's, whichever is longer. A loop that reads many values costs a round trip for each,
+    however short the waits.
     """
     times = facts.mean
     if facts.clock != "gpu" or not times.step_s or times.cpu_step_s is None:
@@ -208,13 +216,16 @@ def _wanted_by_syncs(facts: Facts, host_s: float) -> tuple[float, bool]:
     return wanted_s, syncs >= MANY_SYNCS and _is_dry(facts)
 
 
-def finding_of(part: Part | None, facts: Facts, kind: Kind, warn: Line = WARN) -> Finding | None:
-    """The claim that this part takes a noticeable share of the step, where it does."""
+def finding_of(
+    part: HostWork | None, facts: Facts, kind: Kind, warn: Threshold = WARN
+) -> Finding | None:
+    """Returns the finding that this activity takes a noticeable share of the step; `None` if it
+    does not."""
     step_s = facts.mean.step_s
     if part is None or not step_s:
         return None
     spent = part.spent
-    found = severity(spent.lost_s, step_s, warn, (CRITICAL,))
+    found = severity_of(spent.lost_s, step_s, warn, (CRITICAL,))
     if found is None:
         return None
     finding = Finding(
@@ -244,18 +255,22 @@ def finding_of(part: Part | None, facts: Facts, kind: Kind, warn: Line = WARN) -
 
 
 def _few(facts: Facts, name: str) -> FewSteps | None:
-    return None if facts.parts is None else few_steps(facts.parts, facts.parts.field(f"{name}_ns"))
+    return (
+        None
+        if facts.step_table is None
+        else few_steps(facts.step_table, facts.step_table.field(f"{name}_ns"))
+    )
 
 
 def host_delays_count(facts: Facts) -> bool:
-    """Whether a slower host makes a slower step: always, unless a busy GPU hides it."""
+    """Returns whether a slower host makes the step slower: always, unless a busy GPU hides it."""
     if facts.clock != "gpu" or _is_dry(facts):
         return True
     return _idle_s(facts) >= IDLE_SHARE * (facts.mean.step_s or 0.0)
 
 
 def _idle_s(facts: Facts) -> float:
-    """How long the GPU stood still in a step, be it for data or for anything else."""
+    """Returns how long the GPU was idle in a mean step, for whatever reason."""
     return (facts.mean.input_s or 0.0) + (unexplained_s(facts.mean) or 0.0)
 
 

@@ -1,30 +1,32 @@
-"""Time that passes between steps and is neither evaluation nor a checkpoint.
+"""Time between steps that is neither evaluation nor a checkpoint.
 
-An explicit `trace_step` leaves it outside: a generator that makes the next batch, say. It is in no
-step, so it is held against the wall time. Never critical: a script may mean to leave it out.
+An explicit `trace_step` leaves it out: a generator that makes the next batch, for example. It
+belongs to no step, so it is compared with the wall time. Never critical: a script may leave it out
+on purpose.
 """
 
 from __future__ import annotations
 
-from traceml.diagnose.account import outside_steps_s
-from traceml.diagnose.lines import Line, severity
-from traceml.diagnose.stalls import stalled
+from traceml.diagnose.one_off_stalls import stalled
+from traceml.diagnose.thresholds import Threshold, severity_of
+from traceml.diagnose.time_account import outside_steps_s
 from traceml.facts.facts import Facts
 from traceml.facts.few_steps import few_steps
 from traceml.model.evidence import Evidence, as_share, as_words, in_ms
 from traceml.model.finding import Finding, Kind, Section
 from traceml.model.quantities import duration, percent
 
-WARN = Line(0.20, 0.003)  # of the wall time; printing and bookkeeping between steps cost less
-MAIN_PART = 0.30  # of it: a region that holds less is not the answer
+WARN = Threshold(0.20, 0.003)  # of the wall time; printing and bookkeeping between steps cost less
+MAIN_PART = 0.30
+"""Of that time: a region that holds less does not explain it."""
 
 
 def finding_of(facts: Facts, kind: Kind) -> Finding | None:
-    """The claim that a noticeable part of the wall time passes outside the steps."""
+    """Returns the finding that a noticeable part of the wall time passes outside the steps."""
     outside_s, wall_s = outside_steps_s(facts.mean), facts.mean.wall_s
     if not outside_s or not wall_s:
         return None
-    found = severity(outside_s, wall_s, WARN, (), is_largest=outside_s > wall_s / 2)
+    found = severity_of(outside_s, wall_s, WARN, (), is_largest=outside_s > wall_s / 2)
     if found is None:
         return None
     name, region_s = _main_region(facts, outside_s)
@@ -54,14 +56,15 @@ def finding_of(facts: Facts, kind: Kind) -> Finding | None:
             in_ms("main_part_ms", region_s if name else None),
         ),
     )
-    if facts.parts is None:
+    if facts.step_table is None:
         return finding
-    few = few_steps(facts.parts, facts.parts.outside(), facts.parts.field("wall_ns"))
+    few = few_steps(facts.step_table, facts.step_table.outside(), facts.step_table.field("wall_ns"))
     return stalled(finding, few, WARN, "before it began, outside trace_step") or finding
 
 
 def _main_region(facts: Facts, outside_s: float) -> tuple[str, float]:
-    """The longest named region that fits, where it explains enough; it may lie in steps as well."""
+    """Returns the longest named region that could explain the time; regions inside steps count
+    too."""
     steps = max(1, facts.window.steps_taken * len(facts.ranks_used))
     for region in facts.regions:  # the longest first
         if MAIN_PART * outside_s <= region.host_s / steps <= outside_s:

@@ -1,7 +1,7 @@
 """Names the user's functions and lines in which the time of a finding goes.
 
-The agent looks at the training thread's stack while something is wrong; a place's share of the
-looks in a phase is its share of that phase's time. With few looks the claim says so.
+The agent samples the training thread's stack while something is wrong. A place's share of a phase's
+samples is its share of that phase's time. With few samples the claim says so.
 """
 
 from __future__ import annotations
@@ -9,27 +9,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from traceml.diagnose.account import outside_steps_s, unexplained_s
-from traceml.diagnose.catalogue import catalogue
+from traceml.diagnose.all_rules import all_rules
 from traceml.diagnose.rule import CodeScope, RestPart, RuleRole
+from traceml.diagnose.time_account import outside_steps_s, unexplained_s
 from traceml.facts.facts import Facts, phase_s
-from traceml.facts.user_time import PhaseCode, Place
+from traceml.facts.user_time import CodePlace, PhaseCode
 from traceml.model.evidence import Evidence, Piece, as_number, as_share, as_words
 from traceml.model.finding import Finding
 from traceml.model.phase import BETWEEN, COMPUTE, Phase
 from traceml.model.quantities import count, duration
 
-MAIN_SHARE = 0.20  # of the phase: a place with less is not where to look first
+MAIN_SHARE = 0.20
+"""Of the phase: a place with less is not where to look first."""
 MAX_NAMED = 2
-FEW_LOOKS = 30  # in the phase: below, the claim says from how few looks it is
-WORTH_LOOKING = 0.05  # of the step: a rest, or a gap between steps, whose code is worth knowing
+FEW_LOOKS = 30
+"""Samples in the phase: below this, the claim says from how few."""
+WORTH_LOOKING = 0.05
+"""Of the step: a residual, or time between steps, of which the code is worth knowing."""
 WORTH_LOOKING_S = 0.0005
-BLOCKED_SHARE = 0.30  # of a step: a training thread that computes for the rest of it waits
+BLOCKED_SHARE = 0.30
+"""Of a step: with more blocked time than this, the training thread waits rather than computes."""
 
 
 def wants_looks(facts: Facts, found: Sequence[Finding]) -> bool:
-    """Whether the lines in which the training thread spends its time are worth knowing."""
-    rules = [catalogue().of(finding.kind) for finding in found]
+    """Returns whether the training thread's stack is worth sampling."""
+    rules = [all_rules().of(finding.kind) for finding in found]
     codes = {rule.code for rule in rules if rule.role is not RuleRole.FALLBACK}
     if codes & {CodeScope.WHOLE_STEP, CodeScope.REST, CodeScope.LATE_PHASE}:
         return True
@@ -44,9 +48,10 @@ def wants_looks(facts: Facts, found: Sequence[Finding]) -> bool:
 
 
 def blocked_share(facts: Facts) -> float | None:
-    """The part of a step in which no training thread computed or wanted to; `None`: not known.
+    """Returns the share of a step in which no training thread ran or was ready to; `None`: not
+    known.
 
-    Waiting for data made elsewhere and for other ranks is known by other names, and left out.
+    Waiting for batches made elsewhere and for other ranks is left out: it is measured as such.
     """
     shares = []
     for rank in facts.ranks_used:
@@ -60,7 +65,7 @@ def blocked_share(facts: Facts) -> float | None:
 
 
 def name_lines(facts: Facts, finding: Finding) -> Finding:
-    """The finding with the lines in which its time goes, where they are known."""
+    """Returns the finding with the lines in which its time goes, where they are known."""
     code, whole_s = _code_of(facts, finding)
     if code is None or not whole_s:
         return finding
@@ -77,7 +82,7 @@ def name_lines(facts: Facts, finding: Finding) -> Finding:
 
 
 def rest_parts(facts: Facts, rest_s: float) -> list[RestPart]:
-    """The places that hold much of the rest."""
+    """Returns the places that hold much of the residual."""
     code = facts.user_time.phases.get(Phase.RESIDUAL.value)
     if code is None:
         return []
@@ -93,14 +98,14 @@ def rest_parts(facts: Facts, rest_s: float) -> list[RestPart]:
     ]
 
 
-def main_places(code: PhaseCode) -> tuple[Place, ...]:
-    """The places in which much of a phase goes."""
+def main_places(code: PhaseCode) -> tuple[CodePlace, ...]:
+    """Returns the places in which much of a phase goes."""
     return tuple(place for place in code.places if place.share >= MAIN_SHARE)[:MAX_NAMED]
 
 
 def _code_of(facts: Facts, finding: Finding) -> tuple[PhaseCode | None, float | None]:
-    """The looks that say where a finding's time goes, and how long that is per step."""
-    seen, code = facts.user_time, catalogue().of(finding.kind).code
+    """Returns the samples that show where a finding's time goes, and that time per step."""
+    seen, code = facts.user_time, all_rules().of(finding.kind).code
     if finding.is_between_steps:
         return seen.phases.get(BETWEEN), outside_steps_s(facts.mean)
     if code is CodeScope.WHOLE_STEP:
@@ -119,7 +124,7 @@ def _code_of(facts: Facts, finding: Finding) -> tuple[PhaseCode | None, float | 
 
 
 def _code_of_late(facts: Facts, finding: Finding) -> tuple[PhaseCode | None, float | None]:
-    """The looks at the latest rank, in the phase that makes it late."""
+    """Returns the samples of the slowest rank, in the phase that makes it late."""
     rank, phase = finding.evidence.get("rank"), finding.phase
     times = next((each.times for each in facts.ranks_used if each.rank.rank == rank), None)
     if phase is None or times is None or not isinstance(rank, int):
@@ -129,7 +134,7 @@ def _code_of_late(facts: Facts, finding: Finding) -> tuple[PhaseCode | None, flo
 
 
 def host_s(facts: Facts, phase: str) -> float | None:
-    """A phase's mean seconds per step, as the finding about it counts them."""
+    """Returns a phase's mean seconds per step, as the finding about it counts them."""
     if phase == BETWEEN:
         return outside_steps_s(facts.mean)
     if phase == Phase.RESIDUAL.value:
@@ -143,7 +148,7 @@ def _few(code: PhaseCode) -> str:
     return f" (from only {count(code.looks, 'stack sample')})" if code.looks < FEW_LOOKS else ""
 
 
-def _evidence(facts: Facts, code: PhaseCode, named: Sequence[Place]) -> list[Piece]:
+def _evidence(facts: Facts, code: PhaseCode, named: Sequence[CodePlace]) -> list[Piece]:
     seen = facts.user_time
     pieces = [
         as_number("code_looks", code.looks),

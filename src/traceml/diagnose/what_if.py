@@ -1,13 +1,11 @@
-"""What if: how long a step would take if the cause of a finding were gone.
+"""What if: how long a step would take without the cause of a finding.
 
-Computed step by step from the window that the finding was made from: ranks that wait for each other
-take as long as the slowest, so what is gone from one rank counts only until the next one is the
-slowest. What a finding merely describes, such as compute, has no entry: nothing can be removed.
-
-All savings of one diagnosis together are no more than the step. Each is limited to the lost time
-that the account of the step left to its finding; where ranks wait for each other, it may also save
-what others wait meanwhile, as far as no finding claims that wait. What is part of another finding
-saves a part of what that saves, and is not to be added to it.
+Computed step by step from the same steps as the finding. Ranks that wait for each other take as
+long as the slowest, so time removed from one rank counts only until another is the slowest. A
+finding that only describes, such as COMPUTE_BOUND, has no prediction. All predictions together save
+no more than the step. Each is limited to the time that the account left to its finding; where ranks
+wait for each other, it may also save their waiting, as far as no other finding claims that. A
+finding that is part of another saves a part of the same time; the two are not to be added.
 """
 
 from __future__ import annotations
@@ -15,17 +13,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from traceml.diagnose.account import held_s, places_of
-from traceml.diagnose.catalogue import catalogue
+from traceml.diagnose.all_rules import all_rules
+from traceml.diagnose.late_ranks import named
 from traceml.diagnose.rule import Remedy, lost
-from traceml.diagnose.uneven import named
+from traceml.diagnose.time_account import held_s, stages_of
 from traceml.facts.facts import Facts
 from traceml.facts.job import Job
 from traceml.model.finding import Finding, Kind
 from traceml.model.phase import Phase
 from traceml.model.quantities import duration
 
-LEAST_SHARE = 0.001  # of the step: a smaller change is no change
+MIN_SHARE = 0.001
+"""Of the step: a smaller change is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ class WhatIf:
 
 
 def predict(facts: Facts, findings: Iterable[Finding]) -> tuple[WhatIf, ...]:
-    """A prediction for every finding whose cause could be gone, in their order."""
+    """Returns a prediction for every finding whose cause could be removed, in their order."""
     findings = list(findings)
     budget = _Budget({None: _unclaimed_wait_s(facts, findings)})
     # What is part of another comes after it, what shortens the wall time after the step.
@@ -72,7 +71,7 @@ def predict(facts: Facts, findings: Iterable[Finding]) -> tuple[WhatIf, ...]:
 
 
 def _depth(finding: Finding, findings: Sequence[Finding]) -> int:
-    """Of how many findings this one is a part, directly or as a part of a part."""
+    """Returns of how many findings this one is a part, directly or indirectly."""
     leaders = {one.kind: one.part_of for one in findings}
     depth, kind = 0, finding.part_of
     while kind is not None and depth < len(findings):
@@ -81,15 +80,15 @@ def _depth(finding: Finding, findings: Sequence[Finding]) -> int:
 
 
 def _unclaimed_wait_s(facts: Facts, findings: Iterable[Finding]) -> float:
-    """What a mean rank waits for other ranks and no finding claims."""
+    """Returns how long a mean rank waits for other ranks without any finding claiming it."""
     job = facts.job
-    if job is None or not job.waits or len(job.parts.ranks) < 2:
+    if job is None or not job.waits or len(job.table.ranks) < 2:
         return 0.0
     place = Phase.BACKWARD if job.wait_is_hidden else Phase.COMMUNICATION
     claimed_s = sum(
         finding.lost_s_per_step or 0.0
         for finding in findings
-        if finding.part_of is None and place in places_of(finding)
+        if finding.part_of is None and place in stages_of(finding)
     )
     return max(0.0, held_s(facts.mean)[place] - claimed_s)
 
@@ -99,15 +98,15 @@ class _Budget:
     """What the predictions of one diagnosis may still save."""
 
     wait_s: dict[Kind | None, float]
-    """Waits for other ranks that no prediction has counted yet: under `None` those that no finding
-    claims, under a kind those that its own prediction counted and its parts may share."""
+    """Waiting for other ranks that no prediction has counted yet: under `None`, what no finding
+    claims; under a kind, what its own prediction counted and its parts may share."""
     saved_s: float = 0.0
-    """By all so far that are no part of another."""
+    """The sum of the predictions so far that are not part of another."""
     left_s: dict[Kind, float] = field(default_factory=dict)
-    """By finding: what of its saving nothing that is part of it has taken yet."""
+    """By finding: the part of its saving that its own parts have not taken yet."""
 
     def take(self, finding: Finding, wanted_s: float, step_s: float) -> float:
-        """As much of a saving as the finding lost and there is left."""
+        """Returns as much of a saving as the finding lost and is still available, and takes it."""
         leader = finding.part_of if finding.part_of in self.left_s else None
         left_s = step_s - self.saved_s if leader is None else self.left_s[leader]
         lost_s = wanted_s if finding.lost_s_per_step is None else finding.lost_s_per_step
@@ -132,7 +131,7 @@ def _predict(facts: Facts, finding: Finding, budget: _Budget) -> WhatIf | None:
     if not step_s or saved_s is None:
         return None
     saved_s = budget.take(finding, saved_s, step_s)
-    if saved_s < LEAST_SHARE * step_s:
+    if saved_s < MIN_SHARE * step_s:
         return None
     words = remedy.words.format(ranks=named(finding.ranks) if finding.ranks else "every rank")
     return WhatIf(finding, words, step_s, max(0.0, step_s - saved_s))
@@ -144,16 +143,16 @@ def _is_between(finding: Finding) -> bool:
 
 
 def _remedy(finding: Finding) -> Remedy | None:
-    return catalogue().of(finding.kind).remedy_of(finding)
+    return all_rules().of(finding.kind).remedy_of(finding)
 
 
 def without_phase(phase: Phase) -> Callable[[Job, Finding], float]:
-    """Saves the phase, gone from every rank."""
-    return lambda job, _: job.saved_s(job.parts.phase(phase))
+    """Returns the saving of a phase that is removed from every rank."""
+    return lambda job, _: job.saved_s(job.table.phase(phase))
 
 
 def without_host_time(name: str) -> Callable[[Job, Finding], float | None]:
-    """Saves the host's time; on the GPU's clock only what the step had to wait for it."""
+    """Returns the saving of the host's time; on the GPU's clock only what delayed the step."""
     return lambda job, finding: (
-        job.saved_s(job.parts.in_rest(name)) if job.parts.clock == "cpu" else lost(job, finding)
+        job.saved_s(job.table.in_rest(name)) if job.table.clock == "cpu" else lost(job, finding)
     )

@@ -1,1 +1,1 @@
-"""Turns records into facts about a run: aligned windows, shares, spreads, trends."""
+"""Turns records into facts about a run: the step table and its reductions, spreads and trends."""

@@ -1,8 +1,8 @@
-"""Everything the rules, the summary and the live views know about a run."""
+"""Everything the rules, the summary and the live views know about a run, as one record."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from traceml.facts.gpu_use import GpuUse, mean_use
@@ -10,7 +10,7 @@ from traceml.facts.job import Job
 from traceml.facts.loader import NO_LOADER, LoaderFacts
 from traceml.facts.memory import RankMemory
 from traceml.facts.sensors import NOT_SAMPLED, GpuFacts, HostFacts, ProcessFacts
-from traceml.facts.series import Series, Slowdown
+from traceml.facts.series import Slowdown, StepTimeSeries
 from traceml.facts.stability import NOTHING_KNOWN, Stability
 from traceml.facts.step_table import StepTable
 from traceml.facts.stragglers import Straggler
@@ -24,72 +24,75 @@ from traceml.store.records import DdpStatistics
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """The steps that the means cover; steps are numbered from 1, as people do."""
+class StepWindow:
+    """The steps that the means cover. Steps are numbered from 1."""
 
     steps_analyzed: int = 0
     first_step: int | None = None
     last_step: int | None = None
     warmup_steps: int = 0
     steps_taken: int = 0
-    """Complete steps of the rank that took most."""
+    """Complete steps of the rank that took the most."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankFacts:
-    """One rank."""
+    """What is known about one rank."""
 
     rank: Rank
     steps_taken: int
-    """Complete ones, at full resolution or folded."""
+    """Complete steps, whether kept one by one or merged into blocks."""
     steps_aborted: int
     loop_s: float
-    """All recorded wall time: warm-up, aborted steps and the tail too."""
+    """All recorded wall time, with warm-up, aborted steps and the time after the last step."""
     times: StepTimes
     memory: RankMemory
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A run, measured; `None` is "not measured" everywhere."""
+    """Everything measured about a run; `None` means "not measured"."""
 
     ranks: tuple[RankFacts, ...] = ()
-    """Every rank seen, in order."""
-    window: Window = Window()
+    """Every rank that was seen, by number."""
+    window: StepWindow = StepWindow()
     clock: str | None = None
-    """`gpu` or `cpu`: which clock the means are taken on."""
+    """The clock of the means: `gpu` or `cpu`; `None` without steps."""
     mean: StepTimes = NO_TIMES
-    """The mean over ranks of their means."""
-    parts: StepTable | None = None
-    """Every shared step of every rank, part by part."""
+    """The mean over ranks of their mean step times."""
+    step_table: StepTable | None = None
+    """Every step that all ranks share, by rank, step and phase; `None` without such steps."""
     job: Job | None = None
-    """The ranks as one job, in which some may wait for others."""
+    """The ranks as one job, in which ranks may wait for each other; `None` without steps."""
     stragglers: tuple[Straggler, ...] = ()
-    """The ranks whose own work takes longer than the others', the latest first."""
+    """The ranks whose own work takes longer than the others', the slowest first."""
     threads: Mapping[int, ThreadTime] = field(default_factory=dict)
-    """What the scheduler gave each rank's training thread; only the ranks where that is known."""
-    series: Series | None = None
-    """Step by step, each step's mean over ranks, after warm-up, at full resolution."""
+    """CPU time and waiting for a core of each rank's training thread, by rank; ranks for which it
+    is not known are missing."""
+    series: StepTimeSeries | None = None
+    """The step time of each step after warm-up, as the mean over ranks; steps in blocks are left
+    out."""
     slowdown: Slowdown | None = None
     regions: tuple[Region, ...] = ()
-    """Summed over ranks, the longest total first."""
+    """The regions named by `trace_time`, summed over ranks; the longest first."""
     loader: LoaderFacts = NO_LOADER
     ddp: DdpStatistics | None = None
-    """What DDP measured of its own communication; `None` where nothing is known of any."""
+    """What DDP measured of its own communication; `None` where no rank knows it."""
     queue_dry_share: float | None = None
-    """Of the steps that were watched, those in which the GPU had caught up with the host."""
+    """The share of the watched steps in which the GPU finished its queue and waited for the host,
+    0–1."""
     syncs_per_step: float | None = None
-    """How often the host waited for the device in a mean step."""
+    """How often per step the host waited for the device, as a mean."""
     host: HostFacts = NOT_SAMPLED
     processes: tuple[ProcessFacts, ...] = ()
     user_time: UserTime = NOBODY_LOOKED
-    """Which of the user's lines the training threads stood at."""
+    """The lines of user code at which the training threads were sampled."""
     reason_without_steps: str | None = None
     stability: Stability = NOTHING_KNOWN
     settings: Settings = NOT_RECORDED
-    """Of the lowest rank; what advice has to know."""
+    """The settings of the lowest rank (autocast, compile, workers …), for the advice."""
     uneven_settings: tuple[str, ...] = ()
-    """The settings in which the ranks differ."""
+    """The names of the settings in which the ranks differ."""
 
     @property
     def ranks_used(self) -> tuple[RankFacts, ...]:
@@ -98,15 +101,16 @@ class Facts:
 
     @property
     def hidden_communication_s(self) -> float | None:
-        """Communication that went on while backward still computed."""
+        """Communication per step that overlapped with backward, as measured by DDP."""
         return None if self.ddp is None else self.ddp.overlap_s
 
     @property
     def gpus_used(self) -> tuple[GpuFacts, ...] | None:
-        """The sampled GPUs that the ranks train on; `None` where they cannot be told apart.
+        """Returns the sampled GPUs that the ranks train on; `None` where they cannot be identified.
 
-        Ranks say which GPU they have; where torch is too old for that, they have all there are or
-        it is not known, because torch's numbers are not the machine's.
+        Ranks report their GPU's UUID. Old versions of torch do not: then the ranks use all GPUs of
+        the machine, or it is not known which, because torch numbers GPUs differently from the
+        driver.
         """
         ranks = [rank.rank for rank in self.ranks if rank.rank.is_on_gpu]
         if not ranks or not all(rank.device_uuid for rank in ranks):
@@ -118,29 +122,61 @@ class Facts:
 
     @property
     def gpu_use(self) -> GpuUse:
-        """What the counters say of the ranks' own GPUs, over the time in which steps ran."""
+        """What the counters of the ranks' own GPUs say about the time in which steps ran."""
         return mean_use([gpu.use for gpu in self.gpus_used or () if gpu.use.samples])
 
     @property
     def gpus_needed(self) -> int:
-        """How many GPUs of this machine the ranks train on."""
+        """Returns how many GPUs of this machine the ranks train on."""
         ranks = [rank.rank for rank in self.ranks if rank.rank.is_on_gpu]
         return len({(rank.hostname, rank.device_uuid or rank.device) for rank in ranks})
 
-    def typical(self, phase: Phase) -> float | None:
-        """A phase's mean seconds per step."""
+    def mean_s(self, phase: Phase) -> float | None:
+        """Returns a phase's mean seconds per step; `None` where it was not measured."""
         return phase_s(self.mean, phase)
 
-    def typical_share(self, phase: Phase) -> float | None:
-        """A phase's part of where the step's time went."""
-        return share(self.typical(phase), self.mean.step_s)
+    def mean_share(self, phase: Phase) -> float | None:
+        """Returns a phase's share of the mean step, 0–1; `None` where it was not measured."""
+        return share(self.mean_s(phase), self.mean.step_s)
 
 
 def phase_s(times: StepTimes, phase: Phase) -> float | None:
-    """The seconds of one phase."""
+    """Returns the mean seconds of one phase; `None` where it was not measured."""
     return times.phase(phase)
 
 
 def share(part_s: float | None, whole_s: float | None) -> float | None:
-    """A part of a whole, 0–1; `None` where either is unknown."""
+    """Returns a part as a share of the whole, 0–1; `None` where either is unknown or the whole is
+    0."""
     return part_s / whole_s if part_s is not None and whole_s else None
+
+
+@dataclass(frozen=True, slots=True)
+class RankSpread:
+    """A value over ranks: the largest, the rank that has it, and the median."""
+
+    worst: float
+    worst_rank: int
+    median: float
+
+    @property
+    def skew(self) -> float:
+        """How much larger the worst is than the median, as a share of the median."""
+        return (self.worst - self.median) / self.median if self.median > 0 else 0.0
+
+
+def spread_over_ranks(
+    facts: Facts, value: Callable[[RankFacts], float | None]
+) -> RankSpread | None:
+    """Returns the spread of the measured values; `None` where no rank has one.
+
+    With an even number of ranks the median is the lower of the two middle values.
+    """
+    measured = [
+        (found, rank.rank.rank) for rank in facts.ranks if (found := value(rank)) is not None
+    ]
+    if not measured:
+        return None
+    ranked = sorted(measured, key=lambda one: (one[0], -one[1]))
+    worst, worst_rank = ranked[-1]
+    return RankSpread(worst, worst_rank, ranked[(len(ranked) - 1) // 2][0])

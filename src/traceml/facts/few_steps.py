@@ -1,4 +1,4 @@
-"""Tells a loss that every step has from one that lies in a few single steps."""
+"""Distinguishes time lost in every step from time lost in a few single steps."""
 
 from __future__ import annotations
 
@@ -8,29 +8,32 @@ import numpy as np
 
 from traceml.facts.step_table import Floats, StepTable
 
-MAX_STEPS = 3  # so many odd steps are an accident; more of them are how the run goes
-MAX_SHARE = 0.05  # of the steps: in a shorter run no single step can be told from the others
-MOST = 0.5  # of the lost time: with less of it in them, the other steps are the story
+MAX_STEPS = 3
+"""A loss in at most this many steps is an accident; in more of them it is how the run goes."""
+MAX_SHARE = 0.05
+"""Of all steps: in a run so short that a few steps are more than this, none of them stands out."""
+MIN_SHARE_OF_LOST_TIME = 0.5  # with less of it in the few steps, the other steps are the story
 
 
 @dataclass(frozen=True, slots=True)
 class FewSteps:
-    """The few steps that hold most of a lost time; times are those of the slowest rank."""
+    """The few steps that hold most of a lost time. Times are those of the slowest rank in each
+    step."""
 
     numbers: tuple[int, ...]
-    """Counted from 1, in order."""
+    """The steps' numbers, counted from 1, in order."""
     step_s: float
-    """What they took, added up."""
+    """The sum of their step times."""
     lost_s: float
-    """What they lost, added up."""
+    """The sum of the time lost in them."""
     other_step_s: float
-    """The mean of all other steps."""
+    """The mean step time of all other steps."""
     other_lost_s: float
-    """What those lose, as a mean."""
+    """The mean time lost in all other steps."""
 
     @property
     def words(self) -> str:
-        """Which steps they are: `one step (number 7)`, `2 steps (numbers 7 and 12)`."""
+        """The steps in words: `one step (number 7)`, `2 steps (numbers 7 and 12)`."""
         if len(self.numbers) == 1:
             return f"one step (number {self.numbers[0]:,})"
         first, last = ", ".join(f"{n:,}" for n in self.numbers[:-1]), f"{self.numbers[-1]:,}"
@@ -38,19 +41,19 @@ class FewSteps:
 
     @property
     def pronoun(self) -> str:
-        """How the sentence goes on about them."""
+        """The pronoun for the steps in the rest of the sentence: `it` or `them`."""
         return "it" if len(self.numbers) == 1 else "them"
 
 
-def few_steps(parts: StepTable, lost_s: Floats, whole_s: Floats | None = None) -> FewSteps | None:
-    """The few steps that hold most of a lost time, where a few do.
+def few_steps(table: StepTable, lost_s: Floats, whole_s: Floats | None = None) -> FewSteps | None:
+    """Returns the few steps that hold most of a lost time; `None` where no few steps do.
 
-    `lost_s` has a row per rank and a column per step, like `whole_s`, by default the whole steps.
-    `None` also where old steps are folded: the single ones of them are no longer known.
+    `lost_s` and `whole_s` have a row per rank and a column per step; `whole_s` is the step time by
+    default. Also `None` where old steps are merged into blocks: single steps are unknown there.
     """
-    if parts.folded:
+    if table.folded:
         return None
-    whole_s = parts.step() if whole_s is None else whole_s
+    whole_s = table.step() if whole_s is None else whole_s
     timed = np.flatnonzero(np.isfinite(whole_s).any(axis=0))
     most = min(MAX_STEPS, int(MAX_SHARE * len(timed)))
     if most < 1:
@@ -60,13 +63,13 @@ def few_steps(parts: StepTable, lost_s: Floats, whole_s: Floats | None = None) -
     whole = whole.max(axis=0)
     latest = np.argsort(-lost, kind="stable")[:most]
     held = np.cumsum(lost[latest])
-    enough = np.flatnonzero(held >= MOST * lost.sum())
+    enough = np.flatnonzero(held >= MIN_SHARE_OF_LOST_TIME * lost.sum())
     if not held[-1] or not len(enough):
         return None
     few = np.sort(latest[: int(enough[0]) + 1])
     others = np.delete(np.arange(len(timed)), few)
     return FewSteps(
-        numbers=tuple(parts.numbers[timed[few]].tolist()),
+        numbers=tuple(table.numbers[timed[few]].tolist()),
         step_s=float(whole[few].sum()),
         lost_s=float(lost[few].sum()),
         other_step_s=float(whole[others].mean()),

@@ -1,4 +1,4 @@
-"""Gathers the facts of a run from its records."""
+"""Computes the facts of a run from its records."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from operator import attrgetter
 
 import numpy as np
 
-from traceml.facts.ddp import ddp_facts
-from traceml.facts.facts import Facts, RankFacts, Window
-from traceml.facts.job import Job, job_of
+from traceml.facts.facts import Facts, RankFacts, StepWindow
+from traceml.facts.job import Job, ddp_facts, job_of
 from traceml.facts.loader import loader_facts, queue_dry_share, syncs_per_step
 from traceml.facts.memory import processes_by_rank, rank_memory
 from traceml.facts.sensors import during, host_facts, oom_kills, process_facts, with_gpu_use
-from traceml.facts.series import Series, Slowdown, describe, find_slowdown
+from traceml.facts.series import Slowdown, StepTimeSeries, describe_series, find_slowdown
 from traceml.facts.settings import settings_of, uneven_settings
 from traceml.facts.stability import stability
 from traceml.facts.step_stretches import Stretches, step_stretches, together
@@ -33,22 +32,23 @@ from traceml.store.step_records import count_complete
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """What the shared steps of the ranks say."""
+    """What the step table says."""
 
-    window: Window
+    window: StepWindow
     times: Mapping[int, StepTimes] | None = None
     """By global rank."""
     job: Job | None = None
     by_rank: tuple[StepTimes, ...] = ()
     """In the job's order of ranks."""
-    series: Series | None = None
+    series: StepTimeSeries | None = None
     slowdown: Slowdown | None = None
 
 
 def gather(records: RunRecords, max_warmup: int | None = None) -> Facts:
-    """The facts of a run, or of the part of one that these records hold.
+    """Returns the facts of a run, or of the part of a run that these records hold.
 
-    At most `max_warmup` of the first steps of training are warm-up; by default, a tenth.
+    At most `max_warmup` of the first steps of training count as warm-up; by default, a tenth of
+    them.
     """
     taken = {rank.rank.rank: count_complete(rank.steps, rank.blocks) for rank in records.ranks}
     used = [rank for rank in records.ranks if taken[rank.rank.rank]]
@@ -82,7 +82,7 @@ def gather(records: RunRecords, max_warmup: int | None = None) -> Facts:
         window=steps.window,
         clock=None if table is None else table.clock,
         mean=mean,
-        parts=table,
+        step_table=table,
         job=steps.job,
         stragglers=() if steps.job is None else find_stragglers(steps.job, steps.by_rank, threads),
         threads=threads,
@@ -107,9 +107,9 @@ def gather(records: RunRecords, max_warmup: int | None = None) -> Facts:
 def _steps_on_gpu(
     ranks: Sequence[RankRecords], complete: Mapping[int, RankSteps], table: StepTable | None
 ) -> Callable[[str], Stretches]:
-    """When the steps that the means cover ran on the GPU with a UUID.
+    """Returns a function from a GPU's UUID to the time in which analyzed steps ran on it.
 
-    A rank that cannot say which GPU it has may have any.
+    A rank that does not report its GPU counts for every GPU.
     """
     first = 0 if table is None else int(table.numbers[0]) - 1
     on_gpu = [rank for rank in ranks if rank.rank.is_on_gpu]
@@ -124,14 +124,14 @@ def _steps_on_gpu(
 
 def _measure_steps(table: StepTable | None, steps_taken: int) -> _Steps:
     if table is None:
-        return _Steps(Window(steps_taken=steps_taken))
+        return _Steps(StepWindow(steps_taken=steps_taken))
     rank_sums, block_sums = add_up(table)
     by_rank = times_by_rank(rank_sums, table)
     over_ranks = table.over_ranks()
     seen = np.isfinite(over_ranks)
     series = None
     if seen.any():
-        series = describe(over_ranks[seen], parts_by_block(block_sums, table.clock))
+        series = describe_series(over_ranks[seen], parts_by_block(block_sums, table.clock))
     return _Steps(
         window=_window(table, steps_taken),
         times=dict(zip(table.ranks, by_rank, strict=True)),
@@ -142,7 +142,7 @@ def _measure_steps(table: StepTable | None, steps_taken: int) -> _Steps:
     )
 
 
-def _window(table: StepTable, steps_taken: int) -> Window:
+def _window(table: StepTable, steps_taken: int) -> StepWindow:
     older = min(
         (
             int(blocks["complete_steps"].sum()) + len(steps.index)
@@ -150,7 +150,7 @@ def _window(table: StepTable, steps_taken: int) -> Window:
         ),
         default=0,
     )
-    return Window(
+    return StepWindow(
         steps_analyzed=older + len(table.numbers),
         first_step=1 if older else int(table.numbers[0]),
         last_step=int(table.numbers[-1]),
@@ -171,7 +171,7 @@ def _loop_s(rank: RankRecords) -> float:
 
 
 def _training_time(ranks: Sequence[RankRecords]) -> tuple[float, float]:
-    """From the first step's beginning to the last one's end, in wall-clock seconds."""
+    """Returns when the first step began and the last one ended, in wall-clock seconds."""
     first, last = float("inf"), float("-inf")
     for rank in ranks:
         if len(rank.steps):

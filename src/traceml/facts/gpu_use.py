@@ -1,8 +1,7 @@
-"""How the GPUs were used while training steps ran, by their own counters.
+"""How the GPUs were used while training steps ran, by their hardware counters.
 
-An interval of a counter counts when it lies almost wholly inside the time of complete steps of the
-ranks on that GPU, and weighs as much as it overlaps with them. With too few of them nothing is
-known, and nothing is said: `None`, never zero.
+A sample counts if it lies almost entirely inside complete steps of the ranks on that GPU; it is
+weighted by its overlap with them. With too few samples everything is `None`, never zero.
 """
 
 from __future__ import annotations
@@ -19,20 +18,21 @@ from traceml.model.sample import COUNTED, GpuInterval, GpuSample
 Floats = npt.NDArray[np.float64]
 
 MIN_INSIDE = 0.9
-"""Of an interval: what it saw outside the steps can then move a share by a tenth at most."""
+"""The share of a sample's interval that must lie inside steps. What it saw outside can then change
+a mean by a tenth at most."""
 MIN_SAMPLES = 4
-"""A second of training where four are taken a second: of fewer, one that fell on a hiccup, or on
-the part of a long step in which the GPU had nothing to do, would be a third of the mean."""
+"""One second of training at four samples per second. With fewer, a single unusual sample would be a
+third of the mean."""
 SENSOR_S = 1.0
-"""The longest time that a plain reading of the utilisation may be over, by NVML's word."""
+"""The longest time over which NVML averages a plain utilisation reading."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """Shares of the time in which steps ran, 0–1; all `None` where too little was counted."""
+    """Shares of the time in which steps ran, 0–1; all `None` where there were too few samples."""
 
     samples: int = 0
-    """Intervals that count."""
+    """The number of samples that counted."""
     busy_share: float | None = None
     busy_peak: float | None = None
     sm_share: float | None = None
@@ -55,9 +55,9 @@ NOT_COUNTED = GpuUse()
 def gpu_use(
     samples: Sequence[GpuSample], at_unix_s: Floats, ran: Stretches, step_s: float
 ) -> GpuUse:
-    """One GPU's, from its samples and the moments at which they were taken.
+    """Returns one GPU's use, from its samples and the moments at which they were taken.
 
-    The intervals that count must cover a whole step, however long that is.
+    The samples that count must cover at least one whole step, however long it is.
     """
     intervals = [interval for sample in samples for interval in sample.intervals]
     if not intervals:
@@ -73,7 +73,7 @@ def gpu_use(
 
 
 def mean_use(used: Sequence[GpuUse]) -> GpuUse:
-    """The mean over several GPUs of what was counted, and the number of samples of all."""
+    """Returns the mean over several GPUs, and the number of samples of all of them."""
     means: dict[str, float | None] = {}
     for field in fields(GpuUse)[1:]:
         known = [value for each in used if (value := getattr(each, field.name)) is not None]
@@ -83,7 +83,7 @@ def mean_use(used: Sequence[GpuUse]) -> GpuUse:
 
 
 def _of_the_sensor(samples: Sequence[GpuSample], at_unix_s: Floats) -> list[GpuInterval]:
-    """Without counters: the utilisation once a second, over at most the second before."""
+    """Returns the intervals of plain utilisation readings, for a GPU without counters."""
     return [
         GpuInterval(float(at_s) - SENSOR_S, float(at_s), busy_share=sample.utilisation)
         for sample, at_s in zip(samples, at_unix_s, strict=True)

@@ -1,6 +1,6 @@
-"""A run over its whole length, in few points: what pictures show of it.
+"""A run over its whole length in few points, for charts.
 
-Tables have a row per rank and a column per bucket; NaN is "not measured".
+Tables have a row per rank and a column per bucket of steps; NaN means "not measured".
 """
 
 from __future__ import annotations
@@ -17,55 +17,57 @@ from traceml.facts.sums import Sums
 from traceml.facts.times import part_means
 from traceml.model.phase import Phase
 from traceml.store.buckets import CLOCKS, PEAKS, SUMMED, RankBuckets
-from traceml.store.metrics import Logged
-from traceml.store.sampled import GPU, HOST, PROCESS, SampleTable
+from traceml.store.metric_follower import Logged
+from traceml.store.sample_follower import GPU, HOST, PROCESS, SampleTable
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-MOST_METRICS = 50
-MOST_VALUES = 1000
-"""Of one metric: more than a picture is wide."""
+MAX_METRICS = 50
+MAX_VALUES = 1000
+"""Values of one metric: more than a chart has pixels."""
 NEARLY_ALL = 0.9
-"""Of the buckets: so many should hold a step that was timed on the GPU …"""
-FEWEST_BUCKETS = 16
-"""… as long as so many of them are left."""
+"""Of the buckets: buckets are merged until this share of them holds a step timed on the GPU …"""
+MIN_BUCKETS = 16
+"""… but not into fewer buckets than this."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepHistory:
-    """Steps in buckets of equal length, oldest first; warm-up included."""
+    """The steps of a run in buckets of equal length, oldest first; warm-up is included."""
 
     ranks: tuple[int, ...]
     bucket_steps: int
     first_steps: Ints
     """The number of each bucket's first step, counted from 1."""
     began_s: Floats
-    """When each bucket began, in seconds since the run did."""
+    """When each bucket began, in seconds since the run started."""
     step_s: Floats
-    """By rank: the mean step, input wait and body."""
+    """The mean step time (input wait and body) by rank."""
     longest_s: Floats
-    """By rank: the longest step."""
+    """The longest step by rank."""
     phase_s: Mapping[Phase, Floats]
-    """By rank: the mean of each phase, the residual among them, on the run's clock."""
+    """The mean of each phase by rank, with the residual, on the run's clock."""
     between_s: Floats
-    """By rank: what lay between steps (evaluation, checkpoints), per step."""
+    """The time between steps (evaluation, checkpoints) per step, by rank."""
     allocated_bytes: Floats
-    """By rank: the most seen on the GPU."""
+    """The highest GPU memory in use by rank."""
     reserved_bytes: Floats
     rss_bytes: Floats
-    """By rank: the most that the training process held."""
+    """The highest resident memory of the training process by rank."""
     loss: Floats
-    """By rank: the last loss seen …"""
+    """The last loss of each bucket, by rank …"""
     loss_scale: LossScale = LossScale.AS_GIVEN
-    """… and how it relates to what the script passed to `backward`."""
+    """… and whether it was multiplied by the number of micro-batches."""
     graph_s: Floats | None = None
-    """By rank: replays of CUDA graphs, compute that is in no phase; `None` where none was seen."""
+    """Replays of CUDA graphs by rank: compute that belongs to no single phase; `None` without
+    any."""
 
     def over_ranks(self, part_s: Floats) -> Floats:
-        """The mean of a part over the ranks that were timed; a rank without it spent nothing on it.
+        """Returns the mean of a part over the ranks that were timed; a rank without it counts as
+        zero.
 
-        As in the summary: a part that a rank never measured lies in its residual.
+        The summary computes it the same way: a part that a rank never measured is in its residual.
         """
         timed = np.isfinite(self.phase_s.get(Phase.RESIDUAL, part_s)).sum(axis=0)
         sums = np.nan_to_num(part_s).sum(axis=0)
@@ -74,16 +76,16 @@ class StepHistory:
 
 @dataclass(frozen=True, slots=True)
 class SensorHistory:
-    """What the agent sampled, thinned; every array has a value per moment."""
+    """What the agent sampled, thinned; every array has one value per moment."""
 
     at_s: Floats
-    """Seconds since the run began."""
+    """Seconds since the run started."""
     host: Mapping[str, Floats]
-    """By the name of the field of `HostSample`."""
+    """By field name of `HostSample`."""
     processes: Mapping[int, Mapping[str, Floats]]
-    """By rank, then by the name of the field of `ProcessSample`."""
+    """By rank, then by field name of `ProcessSample`."""
     gpus: Mapping[int, Mapping[str, Floats]]
-    """By index, then by the name of the field of `GpuSample`."""
+    """By GPU index, then by field name of `GpuSample`."""
     gpu_names: Mapping[int, str] = field(default_factory=dict)
 
 
@@ -98,7 +100,7 @@ class MetricHistory:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Everything that is drawn over time."""
+    """Everything that charts show over time."""
 
     steps: StepHistory | None = None
     """`None` before the first step."""
@@ -107,21 +109,21 @@ class History:
 
 
 def step_history(ranks: Sequence[RankBuckets], started_unix_s: float) -> StepHistory | None:
-    """The steps of all ranks, bucket by bucket; `None` where none was taken.
+    """Returns the steps of all ranks by bucket; `None` where no step was taken.
 
-    On the clock that a summary of the same steps would be on. Short steps are timed on the GPU now
-    and then: buckets are taken together until nearly all of them hold one that was.
+    The clock is the one that a summary of the same steps would use. Of short steps only some are
+    timed on the GPU: buckets are merged until nearly all of them hold a timed step.
     """
     if not any(rank.steps.any() for rank in ranks):
         return None
     seen: Ints = np.flatnonzero(np.any([rank.steps for rank in ranks], axis=0))
     timed, taken = _counted(ranks, "gpu_body_ns"), _counted(ranks, "body_ns")
     clocks = choose_clock(timed.sum(axis=1), taken.sum(axis=1))
-    merged = _groups(timed, taken, seen) if clocks.parts != clocks.steps else 1
+    merged = _groups(timed, taken, seen) if clocks.means != clocks.steps else 1
     groups = _Groups(ranks, seen, merged)
     sums = groups.sums()
     totals = sums.in_all()
-    parts = part_means(sums, totals, clocks.parts)
+    parts = part_means(sums, totals, clocks.means)
     phases = {phase: parts[phase.value] for phase in Phase}
     grid = ranks[0].grid
     scale = _loss_scale(ranks, seen)
@@ -144,7 +146,8 @@ def step_history(ranks: Sequence[RankBuckets], started_unix_s: float) -> StepHis
 
 
 def _loss_scale(ranks: Sequence[RankBuckets], seen: Ints) -> LossScale:
-    """Whether the script divides its loss by the micro-batches of a step; ranks do alike."""
+    """Returns whether the script divides its loss by the micro-batches of a step, judged by the
+    first rank."""
     first = ranks[0]
     divided = is_divided(first.loss[seen], first.loss_backwards[seen].astype(np.int64))
     return LossScale.DIVIDED if divided else LossScale.AS_GIVEN
@@ -156,9 +159,10 @@ def _counted(ranks: Sequence[RankBuckets], name: str) -> Floats:
 
 
 def _groups(timed: Floats, taken: Floats, seen: Ints) -> int:
-    """How many buckets to take together, so that nearly all have a step that was timed."""
+    """Returns how many neighbouring buckets to merge so that nearly all of them hold a timed
+    step."""
     merged = 1
-    while len(seen) // merged > FEWEST_BUCKETS:
+    while len(seen) // merged > MIN_BUCKETS:
         starts = np.flatnonzero(np.diff(seen // merged, prepend=-1))
         has_timed, has_any = (
             np.add.reduceat(table[:, seen], starts, axis=1) > 0 for table in (timed, taken)
@@ -170,7 +174,8 @@ def _groups(timed: Floats, taken: Floats, seen: Ints) -> int:
 
 
 class _Groups:
-    """Tables over groups of buckets: a row per rank, a column per group that holds any step."""
+    """Tables over merged buckets: a row per rank, a column per merged bucket that holds any
+    step."""
 
     def __init__(self, ranks: Sequence[RankBuckets], seen: Ints, merged: int) -> None:
         self._ranks = ranks
@@ -180,7 +185,7 @@ class _Groups:
         self.numbers: Ints = seen[self._starts] // merged
 
     def sums(self) -> Sums:
-        """What was added up, field by field: an entry per rank, group and field."""
+        """Returns the sums of every field, by rank and merged bucket."""
         sums, counts = (
             np.stack([getattr(rank, name)[self._seen] for rank in self._ranks])
             for name in ("sums", "counts")
@@ -190,19 +195,20 @@ class _Groups:
         return Sums(sums, counts, SUMMED)
 
     def largest(self, table: str, column: int) -> Floats:
-        """The most that was seen."""
+        """Returns the largest value of a column, by rank and merged bucket; NaN where not
+        measured."""
         found = np.stack([getattr(rank, table)[self._seen, column] for rank in self._ranks])
         if not self._is_plain:
             found = np.maximum.reduceat(found, self._starts, axis=1)
         return np.where(found < 0, np.nan, found)
 
     def began_unix_s(self) -> Floats:
-        """When the first rank began each."""
+        """Returns when the first rank began each merged bucket."""
         first = np.minimum.reduce([rank.began_unix_s[self._seen] for rank in self._ranks])
         return np.asarray(np.minimum.reduceat(first, self._starts))
 
     def last_loss(self, scale: LossScale) -> Floats:
-        """The last that was seen."""
+        """Returns the last loss, by rank and merged bucket; NaN where none was read."""
         found = np.stack([rank.loss[self._seen] for rank in self._ranks])
         if scale is LossScale.DIVIDED:
             times = np.stack([rank.loss_backwards[self._seen] for rank in self._ranks])
@@ -217,7 +223,7 @@ class _Groups:
 def sensor_history(
     table: SampleTable | None, numbers: Mapping[int, int], started_unix_s: float
 ) -> SensorHistory | None:
-    """What was sampled, by the ranks' final numbers; a process is known by its pid."""
+    """Returns the sampled values by rank; `numbers` maps a process id to its final rank."""
     if table is None:
         return None
     processes: dict[int, Floats] = {}
@@ -239,15 +245,15 @@ def _either(values: Floats, other: Floats) -> Floats:
 
 
 def _columns(names: Sequence[str], table: Floats) -> dict[str, Floats]:
-    """By name, what was ever measured."""
+    """Returns the columns that hold any measured value, by name."""
     columns = {name: table[:, place] for place, name in enumerate(names)}
     return {name: values for name, values in columns.items() if np.isfinite(values).any()}
 
 
 def metric_histories(logged: Mapping[str, Sequence[Logged]]) -> tuple[MetricHistory, ...]:
-    """The logged metrics, losses first, each thinned to what a picture can show."""
+    """Returns the logged metrics, losses first, each thinned to what a chart can show."""
     names = sorted(logged, key=lambda name: ("loss" not in name.lower(), name))
-    return tuple(_metric(name, logged[name]) for name in names[:MOST_METRICS])
+    return tuple(_metric(name, logged[name]) for name in names[:MAX_METRICS])
 
 
 def _metric(name: str, lives: Sequence[Logged]) -> MetricHistory:
@@ -257,7 +263,7 @@ def _metric(name: str, lives: Sequence[Logged]) -> MetricHistory:
         steps, latest = np.unique(steps[::-1], return_index=True)
         values = values[::-1][latest]
     values = np.where(np.isfinite(values), values, np.nan)
-    starts = np.arange(0, len(steps), -(-len(steps) // MOST_VALUES))
+    starts = np.arange(0, len(steps), -(-len(steps) // MAX_VALUES))
     known = np.isfinite(values)
     sums = np.add.reduceat(np.where(known, values, 0.0), starts)
     counts = np.add.reduceat(known.astype(np.int64), starts)

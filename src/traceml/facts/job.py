@@ -11,45 +11,50 @@ import numpy.typing as npt
 from traceml.facts.step_table import MAJORITY, Floats, StepTable
 from traceml.facts.times import StepTimes
 from traceml.model.phase import Phase
+from traceml.store.records import DdpStatistics, RankRecords
 
-FEWEST_STEPS = 8  # with fewer steps timed on all ranks at once, the ranks' means say more
-LOCKSTEP_SHARE = 0.01  # ranks that wait for each other cannot drift apart: only their ends differ …
-LOCKSTEP_STEPS = 2.0  # … by about a step
+MIN_STEPS = 8
+"""With fewer steps timed on all ranks, the ranks' means say more than single steps."""
+LOCKSTEP_SHARE = 0.01
+"""Ranks that wait for each other take the same total time, up to this share …"""
+LOCKSTEP_STEPS = 2.0
+"""… or up to about this many steps at the two ends of the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """The ranks of a run as one job."""
 
-    parts: StepTable
+    table: StepTable
     waits: bool
-    """The ranks wait for each other in every step."""
+    """Whether the ranks wait for each other in every step."""
     communication_measured: bool
 
     @property
     def wait_is_hidden(self) -> bool:
-        """The waiting was not measured: it lies in backward, where gradients are exchanged."""
-        return self.waits and not self.communication_measured and len(self.parts.ranks) > 1
+        """Whether the waiting was not measured and is part of backward, where gradients are
+        exchanged."""
+        return self.waits and not self.communication_measured and len(self.table.ranks) > 1
 
     def own_s(self) -> Floats:
-        """What each rank itself took in each step; without backward where that hides waiting."""
-        own_s = self.parts.own()
+        """Returns each rank's own time in each step; without backward where that hides waiting."""
+        own_s = self.table.own()
         if self.wait_is_hidden:
-            own_s = own_s - np.nan_to_num(self.parts.phase(Phase.BACKWARD))
+            own_s = own_s - np.nan_to_num(self.table.phase(Phase.BACKWARD))
         return own_s
 
     def own_wall_s(self) -> Floats:
-        """The same with what lies between the steps, on the host's clock."""
-        own_s = self.parts.field("wall_ns") - np.nan_to_num(self.parts.field("communication_ns"))
+        """Returns the same including the time between steps, on the host's clock."""
+        own_s = self.table.field("wall_ns") - np.nan_to_num(self.table.field("communication_ns"))
         if self.wait_is_hidden:
-            own_s = own_s - np.nan_to_num(self.parts.field("backward_ns"))
+            own_s = own_s - np.nan_to_num(self.table.field("backward_ns"))
         return own_s
 
     def saved_s(self, removed_s: Floats, taken_s: Floats | None = None) -> float:
-        """How much shorter a mean step would be without this part of each rank's step.
+        """Returns how much shorter a mean step would be without this time of each rank and step.
 
-        Where the ranks wait for each other only the slowest one's time counts, step by step.
-        `taken_s` stands in for the ranks' own work where the part is not one of the step.
+        Where ranks wait for each other, only the slowest rank of each step counts. `taken_s`
+        replaces the ranks' own time where the removed time is not part of the step.
         """
         before_s = self.own_s() if taken_s is None else taken_s
         after_s = np.maximum(before_s - np.maximum(np.nan_to_num(removed_s), 0.0), 0.0)
@@ -57,29 +62,32 @@ class Job:
         return max(0.0, mean_s(before_s) - mean_s(after_s))
 
     def transfer_s(self) -> float:
-        """The exposed communication that is no waiting: what the last to arrive still needs."""
-        exposed_s = self.parts.phase(Phase.COMMUNICATION)
+        """Returns the exposed communication that is not waiting: what the last rank to arrive still
+        needs."""
+        exposed_s = self.table.phase(Phase.COMMUNICATION)
         together = timed_together(exposed_s)
         if together is None:
             return float(row_means(exposed_s).min())
         return float(exposed_s[:, together].min(axis=0).mean())
 
 
-def job_of(parts: StepTable, times: Sequence[StepTimes]) -> Job:
-    """The job that these ranks make up; `times` has an entry per rank."""
+def job_of(table: StepTable, times: Sequence[StepTimes]) -> Job:
+    """Returns these ranks as a job; `times` has one entry per rank."""
     measured = sum(each.communication_s is not None for each in times) > MAJORITY * len(times)
-    return Job(parts, measured or _in_lockstep(times, len(parts.numbers)), measured)
+    return Job(table, measured or _in_lockstep(times, len(table.numbers)), measured)
 
 
 def timed_together(table_s: Floats) -> npt.NDArray[np.bool_] | None:
-    """The steps that were timed on every rank; `None` where they are too few to stand for all."""
+    """Returns which steps were timed on every rank; `None` where they are too few to be
+    representative."""
     complete = np.asarray(np.isfinite(table_s).all(axis=0))
-    enough = min(FEWEST_STEPS, table_s.shape[1])
+    enough = min(MIN_STEPS, table_s.shape[1])
     return complete if np.count_nonzero(complete) >= enough else None
 
 
 def row_means(table_s: Floats) -> Floats:
-    """Each rank's mean over the steps in which it was timed; zero where it never was."""
+    """Returns each rank's mean over the steps in which it was timed; zero for a rank without
+    any."""
     timed = np.isfinite(table_s)
     sums = np.where(timed, table_s, 0.0).sum(axis=1)
     return np.asarray(sums / np.maximum(timed.sum(axis=1), 1))
@@ -102,3 +110,17 @@ def _in_lockstep(times: Sequence[StepTimes], steps: int) -> bool:
         return False
     most = max(LOCKSTEP_SHARE, LOCKSTEP_STEPS / steps)
     return max(walls_s) - min(walls_s) <= most * max(walls_s)
+
+
+def ddp_facts(ranks: Sequence[RankRecords]) -> DdpStatistics | None:
+    """Returns the mean of what the ranks' DDP wrappers measured; `None` where no rank knows it."""
+    known = [rank.ddp for rank in ranks if rank.ddp is not None]
+    if not known:
+        return None
+    return DdpStatistics(
+        communication_s=float(np.mean([each.communication_s for each in known])),
+        overlap_s=float(np.mean([each.overlap_s for each in known])),
+        gradient_bytes=known[0].gradient_bytes,
+        buckets=known[0].buckets,
+        has_hook=known[0].has_hook,
+    )

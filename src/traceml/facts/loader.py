@@ -1,4 +1,4 @@
-"""How the training batches were made, and whether the GPU's queue ran dry meanwhile."""
+"""How the training batches were loaded, and how often the GPU ran out of work meanwhile."""
 
 from __future__ import annotations
 
@@ -16,29 +16,31 @@ from traceml.store.records import RankRecords
 
 @dataclass(frozen=True, slots=True)
 class LoaderFacts:
-    """The training loaders of all ranks; `None` is "not seen"."""
+    """The training data loaders of all ranks; `None` means "not seen"."""
 
     workers: int | None = None
-    """The most that a rank's loader has."""
+    """The largest number of workers of any rank's loader."""
     pinned: bool | None = None
     """Whether every rank's loader pins its batches."""
     empty_share: float | None = None
-    """Of the fetches that were watched, those that found no batch ready."""
+    """The share of the watched fetches that found no batch ready, 0–1."""
     collate_share: float | None = None
-    """The part of the host's input wait that went into collating."""
+    """The share of the host's input wait that was spent collating, 0–1."""
     rare_share: float | None = None
-    """The part of the host's input wait that lies in the tenth of the steps that waited longest."""
+    """The share of the host's input wait that lies in the tenth of the steps with the longest
+    waits."""
 
 
 NO_LOADER = LoaderFacts()
 
-RARE = 0.1  # of the steps: epochs are longer than ten of them
+RARE = 0.1
+"""Of the steps. Epochs are longer than ten steps, so a wait once per epoch is in this share."""
 
 
 def loader_facts(
-    ranks: Sequence[RankRecords], mean: StepTimes, parts: StepTable | None
+    ranks: Sequence[RankRecords], mean: StepTimes, table: StepTable | None
 ) -> LoaderFacts:
-    """What the ranks' loaders have in common."""
+    """Returns what the ranks' loaders have in common."""
     pinned = [is_pinned for rank in ranks if (is_pinned := _pinned(rank)) is not None]
     return LoaderFacts(
         workers=max(
@@ -52,12 +54,13 @@ def loader_facts(
             if mean.collate_s is not None and mean.cpu_input_s
             else None
         ),
-        rare_share=None if parts is None else _rare_share(parts),
+        rare_share=None if table is None else _rare_share(table),
     )
 
 
 def _workers(rank: RankRecords) -> int | None:
-    """By the settings, which are read where a step ends: a loader that evaluates may come later."""
+    """Returns the number of workers; from the settings, if recorded, because those are read at a
+    training step, while the loader seen last may be one for evaluation."""
     said = None if rank.settings is None else rank.settings.num_workers
     return rank.loader_workers if said is None else said
 
@@ -68,14 +71,15 @@ def _pinned(rank: RankRecords) -> bool | None:
 
 
 def queue_dry_share(ranks: Sequence[RankRecords]) -> float | None:
-    """Of the steps that were watched, those in which the GPU had caught up with the host."""
+    """Returns the share of the watched steps in which the GPU had no work left; `None` if none was
+    watched."""
     return _share_of_watched(ranks, StepFlag.QUEUE_WATCHED, StepFlag.QUEUE_DRY)
 
 
 def syncs_per_step(ranks: Sequence[RankRecords]) -> float | None:
-    """How often the host waited for the device in a mean step; `None` where it was not counted.
+    """Returns how often per step the host waited for the device; `None` where it was not counted.
 
-    Over complete steps at full resolution, like the shares of what is watched.
+    Steps that are merged into blocks are left out.
     """
     if not ranks:
         return None
@@ -84,8 +88,8 @@ def syncs_per_step(ranks: Sequence[RankRecords]) -> float | None:
     return float(counts.mean()) if counts.any() else None
 
 
-def _rare_share(parts: StepTable) -> float | None:
-    wait_s = np.nan_to_num(parts.field("input_ns")).ravel()
+def _rare_share(table: StepTable) -> float | None:
+    wait_s = np.nan_to_num(table.field("input_ns")).ravel()
     total_s = float(wait_s.sum())
     longest = math.ceil(len(wait_s) * RARE)
     if not total_s:
@@ -96,7 +100,8 @@ def _rare_share(parts: StepTable) -> float | None:
 def _share_of_watched(
     ranks: Sequence[RankRecords], watched: StepFlag, seen: StepFlag
 ) -> float | None:
-    """Over complete steps at full resolution; old ones keep no flags."""
+    """Returns the share of the watched complete steps that have a flag; blocks of old steps keep no
+    flags."""
     if not ranks:
         return None
     flags = np.concatenate([rank.steps["flags"] for rank in ranks])

@@ -28,42 +28,42 @@ Ints = npt.NDArray[np.int64]
 
 
 class LossScale(str, Enum):
-    """How the numbers relate to what the script passed to `backward`, or logged."""
+    """How the values relate to what the script passed to `backward`, or logged."""
 
     AS_GIVEN = "as_given"
-    """Unchanged."""
+    """As the script gave them."""
     DIVIDED = "divided"
-    """The script divides by the micro-batches of the window: multiplied by them again."""
+    """The script divides the loss by the number of micro-batches; multiplied by it again here."""
 
 
 @dataclass(frozen=True, slots=True)
 class LossValues:
-    """One loss: values in order, and their steps, counted from 1 or numbered by the script."""
+    """One loss: its values in order, with their steps, counted from 1 or numbered by the script."""
 
     name: str
     steps: Ints
     values: Floats
     rank: int | None = None
-    """`None` where it was logged."""
+    """`None` for a loss that the script logged."""
     backwards: Ints | None = None
-    """Backward passes of each step, 0 where that is not known; `None` where it was logged."""
+    """Backward passes of each step, 0 where not known; `None` for a logged loss."""
     scale: LossScale = LossScale.AS_GIVEN
     first: float | None = None
-    """The very first finite value, also where it is no longer among the values."""
+    """The first finite value of the run, even if `values` no longer holds it."""
     first_lost_step: int | None = None
-    """The first step that was not finite, also where its value is no longer there."""
+    """The first step whose loss was not finite, even if `values` no longer holds it."""
     before_lost: SeenLoss | None = None
-    """The last finite value before it, where that is known."""
+    """The last finite value before that step, where it is known."""
 
     @property
     def usual_backwards(self) -> int | None:
-        """How many backward passes a step has, if that is known: the median."""
+        """The median number of backward passes per step; `None` where not known."""
         known = () if self.backwards is None else self.backwards[self.backwards > 0]
         return int(np.median(known)) if len(known) else None
 
 
 def logged_loss(metric: Metric) -> LossValues:
-    """A metric of the script's own."""
+    """Returns a loss that the script logged as a metric."""
     return LossValues(
         metric.name,
         np.array([step for step, _ in metric.history], dtype=np.int64),
@@ -74,7 +74,7 @@ def logged_loss(metric: Metric) -> LossValues:
 
 
 def seen_loss(rank: RankRecords) -> LossValues | None:
-    """The loss that a rank called `backward` on, at the steps at which it was read."""
+    """Returns the loss that a rank called `backward` on, at the steps at which it was read."""
     flags = rank.steps["flags"].astype(np.int64)
     complete = ~is_incomplete(rank.steps)
     numbers = record_numbers(rank) + 1
@@ -100,7 +100,8 @@ def seen_loss(rank: RankRecords) -> LossValues | None:
 
 
 def _whose(rank: RankRecords, numbers: Ints, at: Ints, lags: Ints) -> tuple[Ints, Ints]:
-    """The steps whose losses stand in these records, and their backward passes."""
+    """Returns the steps that the recorded losses belong to, and their numbers of backward
+    passes."""
     sequence = rank.steps["sequence"].astype(np.int64)
     place = np.maximum(at - lags, 0)
     is_here = (at >= lags) & (sequence[place] == sequence[at] - lags)  # no other life's, none lost
@@ -109,7 +110,8 @@ def _whose(rank: RankRecords, numbers: Ints, at: Ints, lags: Ints) -> tuple[Ints
 
 
 def _rescaled(loss: LossValues, first: float | None) -> LossValues:
-    """The loss of whole steps, where the script divides it by the micro-batches of a step."""
+    """Returns the loss of whole steps, where the script divides it by the number of
+    micro-batches."""
     backwards = loss.backwards
     if backwards is None or not is_divided(loss.values, backwards):
         return replace(loss, first=first)
@@ -126,7 +128,8 @@ def _rescaled(loss: LossValues, first: float | None) -> LossValues:
 
 
 def is_divided(values: Floats, backwards: Ints) -> bool:
-    """Whether the loss changes with the number of backward passes as a divided one does."""
+    """Returns whether the loss changes with the number of backward passes as a divided loss
+    does."""
     known = np.isfinite(values) & (values != 0) & (backwards > 0)
     sizes, logarithms = backwards[known], np.log(np.abs(values[known]))
     changes = np.flatnonzero(sizes[1:] != sizes[:-1])

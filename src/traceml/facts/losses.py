@@ -1,4 +1,4 @@
-"""How the loss went: whether it stayed a number, and whether it jumped."""
+"""What happened to the loss: whether it stayed finite, and whether it jumped."""
 
 from __future__ import annotations
 
@@ -45,31 +45,33 @@ class Jump:
     usual: float
     value: float
     lasts: bool
-    """It stayed there, as far as the values go."""
+    """Whether the loss stayed high to the end of the recorded values."""
     name: str = "loss"
     is_logged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class NotFinite:
-    """The loss was NaN or infinite ("lost"); where no loss was, a gradient norm."""
+    """The loss was NaN or infinite ("lost"); without any loss, a gradient norm that was."""
 
     name: str
     first_step: int
-    """Where the last unbroken stretch begins, if the values end in it; else the first one lost."""
+    """The first step of the last unbroken run of non-finite values if the values end in it;
+    otherwise the first non-finite step."""
     earliest_step: int
-    """The first one lost, whether it came back or not."""
+    """The first non-finite step, whether the loss recovered or not."""
     count: int
     values: int
     last_finite: float | None
-    """The value before …"""
+    """The last finite value before that …"""
     finite_step: int | None
-    """… and its step: the loss was lost after it, and not later than at the first step above."""
+    """… and its step: the loss became non-finite after it and at the latest at `first_step`."""
     to_the_end: bool
     lasts: bool
-    """To the end, and for longer than anything that it came back from."""
+    """Whether it stayed non-finite to the end, and for longer than any stretch that it recovered
+    from."""
     is_logged: bool = False
-    """Steps have the numbers that the script gave them, which need not be the tracer's."""
+    """Whether the steps are numbered by the script, which may differ from TraceML's numbering."""
     is_norm: bool = False
     ranks: tuple[int, ...] = ()
     norm_before: float | None = None
@@ -79,25 +81,25 @@ class NotFinite:
 
 @dataclass(frozen=True, slots=True)
 class LossFacts:
-    """The loss over the run, as far as it was looked at or logged."""
+    """The loss over the run, as far as it was read or logged."""
 
     values: int
     name: str = "loss"
     first: float | None = None
     last: float | None = None
     is_logged: bool = False
-    """Steps have the numbers that the script gave them, which need not be the tracer's."""
+    """Whether the steps are numbered by the script, which may differ from TraceML's numbering."""
     scale: LossScale = LossScale.AS_GIVEN
     backwards: int | None = None
-    """Backward passes of a usual step; `None` where the loss was logged."""
+    """Backward passes of a usual step; `None` for a logged loss."""
     not_finite: NotFinite | None = None
     jumps: tuple[Jump, ...] = ()
 
 
 def loss_facts(ranks: Sequence[RankRecords], metrics: Sequence[Metric]) -> LossFacts | None:
-    """What is known of the loss; `None` where it was neither seen nor logged.
+    """Returns what is known about the loss; `None` where it was neither read nor logged.
 
-    What the script itself logs is the better source: it knows what its loss means.
+    A loss that the script logs is preferred: the script knows what its loss means.
     """
     seen = [found for rank in ranks if (found := seen_loss(rank)) is not None]
     logged = [logged_loss(metric) for metric in metrics if metric.history and _is_loss(metric)]
@@ -136,9 +138,10 @@ def _is_for_evaluation(name: str) -> bool:
 def _not_finite(
     seen: Sequence[LossValues], logged: Sequence[LossValues], norms: Sequence[LossValues]
 ) -> NotFinite | None:
-    """The loss that was lost for good, or one that was lost at all; failing that, a norm.
+    """Returns the loss that became non-finite for good, otherwise one that ever did, otherwise a
+    norm.
 
-    Only ranks of one loss are compared by step: everything logged has numbers of its own.
+    Losses are compared by step only within one rank: logged metrics have their own numbering.
     """
     found = [lost for each in logged if (lost := _lost(each)) is not None]
     by_rank = [lost for each in seen if (lost := _lost(each)) is not None]
@@ -154,7 +157,7 @@ def _not_finite(
 
 
 def _lost(each: LossValues) -> NotFinite | None:
-    """Where one loss was NaN or infinite."""
+    """Returns where one loss was NaN or infinite; `None` where it never was."""
     lost = ~np.isfinite(each.values)
     known = [int(step) for step in each.steps[lost][:1]]
     if each.first_lost_step is not None:
@@ -182,7 +185,7 @@ def _lost(each: LossValues) -> NotFinite | None:
 
 
 def _last_finite(each: LossValues, first_lost: int) -> tuple[int | None, float | None]:
-    """The last finite value before a step, and the step it was seen at."""
+    """Returns the last finite value before a step, and its step."""
     there = np.flatnonzero((each.steps < first_lost) & np.isfinite(each.values))
     if len(there):
         return int(each.steps[there[-1]]), float(each.values[there[-1]])
@@ -193,14 +196,15 @@ def _last_finite(each: LossValues, first_lost: int) -> tuple[int | None, float |
 
 
 def _last_stretch(lost: npt.NDArray[np.bool_]) -> tuple[int, int]:
-    """Where the values after the last finite one begin, and the longest stretch before."""
+    """Returns where the last run of non-finite values begins, and the longest one before it."""
     finite = np.flatnonzero(~lost)
     stretches = np.diff(finite, prepend=-1) - 1
     return int(finite[-1]) + 1 if len(finite) else 0, int(stretches.max(initial=0))
 
 
 def _stretch_step(each: LossValues, start: int) -> int:
-    """The step at which a stretch begins, though its first values were thinned out."""
+    """Returns the step at which a run of non-finite values begins, even if its first values were
+    thinned out."""
     step = int(each.steps[start])
     after = int(each.steps[start - 1]) if start else -1
     thinned = each.first_lost_step
@@ -208,9 +212,9 @@ def _stretch_step(each: LossValues, start: int) -> int:
 
 
 def _risen(norms: Sequence[LossValues]) -> tuple[float | None, float | None]:
-    """What a gradient norm usually was and just before it was lost, where it had clearly risen.
+    """Returns a gradient norm's usual value and its last finite one, where it clearly rose before.
 
-    It is lost together with the loss, so nobody has to compare their steps.
+    The norm becomes non-finite together with the loss, so their steps need not be compared.
     """
     for norm in norms:
         start, _ = _last_stretch(~np.isfinite(norm.values))
@@ -244,7 +248,7 @@ def _jumps(loss: LossValues) -> tuple[Jump, ...]:
 
 
 def _share_not_of_size(loss: LossValues, finite: npt.NDArray[np.bool_]) -> Floats | float:
-    """What is left of each ratio where the window's size may explain it, on whichever scale."""
+    """Returns the part of each ratio that the number of micro-batches does not explain."""
     if loss.backwards is None:
         return 1.0
     sizes = loss.backwards[finite].astype(np.float64)
@@ -256,7 +260,7 @@ def _share_not_of_size(loss: LossValues, finite: npt.NDArray[np.bool_]) -> Float
 
 
 def _is_out_of_line(before: Floats, value: float) -> bool:
-    """Whether a value lies far outside the spread of those before it."""
+    """Returns whether a value lies far outside the spread of those before it."""
     logarithms = np.log(before)
     centre = float(np.median(logarithms))
     middle = float(np.median(np.abs(logarithms - centre))) / BELL_MEDIAN
@@ -267,7 +271,7 @@ def _is_out_of_line(before: Floats, value: float) -> bool:
 def _describe(
     steps: npt.NDArray[np.int64], values: Floats, position: int, usual: float
 ) -> tuple[Jump, int]:
-    """The jump at a position, and the position after the last that belongs to it."""
+    """Returns the jump at a position, and the position after its last value."""
     after = values[position : position + MAX_PLATEAU]
     low = np.flatnonzero(after < JUMP * usual)
     high = after[: low[0]] if len(low) else after

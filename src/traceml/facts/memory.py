@@ -1,4 +1,4 @@
-"""How much memory each rank held, and whether it goes on growing."""
+"""How much memory each rank used, and whether it keeps growing."""
 
 from __future__ import annotations
 
@@ -21,43 +21,44 @@ from traceml.store.step_records import WIDE
 CHUNK_STEPS = 64  # as many as a block of folded steps holds at least
 
 
-class Place(str, Enum):
-    """Whose memory it is."""
+class MemoryOwner(str, Enum):
+    """Which memory a trend is about."""
 
     GPU = "gpu"
     HOST = "host"
     """The rank's own process."""
     WORKERS = "workers"
-    """The processes below it together."""
+    """All processes that the rank started, together."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankMemory:
-    """One rank's memory: the GPU's by its allocator, the host's by its process."""
+    """One rank's memory: on the GPU as its allocator reports it, on the host as its process has
+    it."""
 
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
     peak_rss_bytes: int | None = None
-    trends: Mapping[Place, Trend] = field(default_factory=dict)
-    """Of the memory that was read often enough."""
+    trends: Mapping[MemoryOwner, Trend] = field(default_factory=dict)
+    """The trends of the memory that was read often enough."""
 
     @property
     def allocated_rise_bytes(self) -> float | None:
         """How far the GPU's memory rose over the run."""
-        return self._rise_bytes(Place.GPU)
+        return self._rise_bytes(MemoryOwner.GPU)
 
     @property
     def rss_rise_bytes(self) -> float | None:
         """The same of the rank's own process."""
-        return self._rise_bytes(Place.HOST)
+        return self._rise_bytes(MemoryOwner.HOST)
 
     @property
     def workers_rss_rise_bytes(self) -> float | None:
         """The same of the processes below it."""
-        return self._rise_bytes(Place.WORKERS)
+        return self._rise_bytes(MemoryOwner.WORKERS)
 
-    def _rise_bytes(self, place: Place) -> float | None:
-        return self.trends[place].rise_bytes if place in self.trends else None
+    def _rise_bytes(self, owner: MemoryOwner) -> float | None:
+        return self.trends[owner].rise_bytes if owner in self.trends else None
 
 
 NO_MEMORY = RankMemory()
@@ -65,7 +66,7 @@ NO_MEMORY = RankMemory()
 
 @dataclass(frozen=True, slots=True)
 class _Readings:
-    """Sizes in order of time, each at its step's number, counted from 1."""
+    """Sizes in order of time, each with the number of its step, counted from 1."""
 
     numbers: Ints
     times_s: Floats
@@ -73,11 +74,11 @@ class _Readings:
 
 
 Sampled = Sequence[tuple[float, ProcessSample]]
-"""One rank's process, each time with the wall-clock second."""
+"""The samples of one rank's process, each with its wall-clock second."""
 
 
 def processes_by_rank(samples: Sequence[Sample]) -> dict[int, Sampled]:
-    """The samples of each rank's process, in order of time."""
+    """Returns the samples of each rank's process, in order of time."""
     found: dict[int, list[tuple[float, ProcessSample]]] = {}
     for sample in samples:
         for process in sample.processes:
@@ -88,10 +89,7 @@ def processes_by_rank(samples: Sequence[Sample]) -> dict[int, Sampled]:
 def rank_memory(
     rank: RankRecords, sampled: Sampled = (), complete: RankSteps | None = None
 ) -> RankMemory:
-    """One rank's peaks and trends, from its steps and from the samples of its process.
-
-    `complete` are its complete steps, where they are at hand.
-    """
+    """Returns one rank's peaks and trends, from its steps and the samples of its process."""
     resident = [process.rss_bytes for _, process in sampled if process.rss_bytes is not None]
     seen = (_peak(rank, "rss_bytes"), max(resident, default=None))
     return RankMemory(
@@ -102,21 +100,22 @@ def rank_memory(
     )
 
 
-def _trends(rank: RankRecords, steps: RankSteps, sampled: Sampled) -> dict[Place, Trend]:
+def _trends(rank: RankRecords, steps: RankSteps, sampled: Sampled) -> dict[MemoryOwner, Trend]:
     starts_s = _unix_s(rank, steps.rows[:, WIDE.index("start_ns")])
     by_step = _from_steps(rank, steps, starts_s, "rss_bytes")
     by_second = _from_samples(steps, starts_s, [(at, one.rss_bytes) for at, one in sampled])
     readings = {
-        Place.GPU: _from_steps(rank, steps, starts_s, "allocated_bytes"),
-        Place.HOST: by_step if len(by_step.sizes) >= len(by_second.sizes) else by_second,
-        Place.WORKERS: _from_samples(steps, starts_s, _of_all_workers(sampled)),
+        MemoryOwner.GPU: _from_steps(rank, steps, starts_s, "allocated_bytes"),
+        MemoryOwner.HOST: by_step if len(by_step.sizes) >= len(by_second.sizes) else by_second,
+        MemoryOwner.WORKERS: _from_samples(steps, starts_s, _of_all_workers(sampled)),
     }
     found = {place: find_trend(r.numbers, r.times_s, r.sizes) for place, r in readings.items()}
     return {place: trend for place, trend in found.items() if trend is not None}
 
 
 def _from_steps(rank: RankRecords, steps: RankSteps, starts_s: Floats, name: str) -> _Readings:
-    """What was read in the steps themselves, not in each; chunk by chunk where some are folded."""
+    """Returns the sizes recorded with the steps; by chunks where old steps are merged into
+    blocks."""
     sizes = steps.rows[:, WIDE.index(name)]
     read = sizes != layout.NOT_MEASURED
     numbers = steps.index + 1
@@ -141,7 +140,8 @@ def _from_steps(rank: RankRecords, steps: RankSteps, starts_s: Floats, name: str
 def _from_samples(
     steps: RankSteps, starts_s: Floats, sampled: Sequence[tuple[float, int | None]]
 ) -> _Readings:
-    """What was read once a second, at the steps that ran then; one reading of a long step."""
+    """Returns the sizes sampled once a second, each at the step that ran then; one per step at
+    most."""
     read = [(at, size) for at, size in sampled if size is not None]
     times_s = np.array([at for at, _ in read], dtype=np.float64)
     sizes = np.array([size for _, size in read], dtype=np.int64)
@@ -153,7 +153,8 @@ def _from_samples(
 
 
 def _of_all_workers(sampled: Sampled) -> list[tuple[float, int | None]]:
-    """Their memory while as many of them ran as mostly did: starting one is no growth."""
+    """Returns the workers' memory at the moments at which their usual number ran: starting one is
+    no growth."""
     counts = Counter(process.workers for _, process in sampled if process.workers)
     usual = max(counts, key=lambda workers: counts[workers], default=None)
     return [

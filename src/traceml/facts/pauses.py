@@ -1,4 +1,5 @@
-"""What the host did besides a step's phases, step by step, and how late it made the step."""
+"""What the host did besides a step's phases (garbage collection, logging …), and how much it
+delayed the step."""
 
 from __future__ import annotations
 
@@ -11,30 +12,30 @@ from traceml.facts.step_table import StepTable
 
 @dataclass(frozen=True, slots=True)
 class Pauses:
-    """One kind of pause over all ranks and steps, at full resolution."""
+    """One kind of pause over all ranks and steps; steps in blocks are left out."""
 
     steps: int
-    """Steps in which any rank had one: a step that all ranks take counts once."""
+    """Steps in which any rank had one; a step of several ranks counts once."""
     steps_seen: int
     longest_s: float
-    """The most that one step of a rank spent."""
+    """The longest pause of one step on one rank."""
     usual_s: float
-    """The median of those that were, over ranks and steps."""
+    """The median of the pauses, over ranks and steps."""
     late_s: float
-    """What the bodies of those steps took longer than the rank's median body, at most their pauses;
-    a mean over all steps. A pause that the step hides costs nothing, and counts for nothing here,
-    nor does a late batch, which is the input's."""
+    """How much longer the bodies of those steps are than the rank's median body, at most their
+    pause; as a mean over all steps. A pause that overlaps with other work, and a late batch, add
+    nothing."""
 
 
-def pauses(parts: StepTable, name: str) -> Pauses | None:
-    """The pauses that a field of the record holds; `None` where it was never measured."""
-    spent_s = parts.field(name)
+def pauses(table: StepTable, name: str) -> Pauses | None:
+    """Returns the pauses that a field of the record holds; `None` where it was never measured."""
+    spent_s = table.field(name)
     if not np.isfinite(spent_s).any():
         return None
     spent_s = np.nan_to_num(spent_s)
     if not spent_s.any():  # as nearly always
         return Pauses(0, spent_s.shape[1], 0.0, 0.0, 0.0)
-    body_s = parts.body()
+    body_s = table.body()
     median_s = np.array([[_median(row)] for row in body_s])
     late_s = np.minimum(spent_s, np.maximum(np.nan_to_num(body_s - median_s), 0.0))
     return Pauses(

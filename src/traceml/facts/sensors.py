@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
 
 from traceml.facts.gpu_use import NOT_COUNTED, GpuUse, gpu_use, mean_use
 from traceml.facts.step_stretches import Stretches
-from traceml.facts.throttling import NOT_THROTTLED, Throttling, throttling
 from traceml.model.sample import GpuSample, HostSample, ProcessSample, Sample
 
 Number = TypeVar("Number", int, float)
 
+HARMLESS_REASONS = frozenset({"idle", "application clocks", "sync boost", "display clocks"})
+"""Reasons that somebody chose, or that hold back only a GPU with nothing to do."""
+
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A sensor over time; both `None` where it could never be read."""
+    """A sensor's mean and peak over time; both `None` where it could not be read."""
 
     mean: float | None = None
     peak: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Throttling:
+    """How often one GPU's clock was held down, and how far; empty where it never was, or the driver
+    does not tell."""
+
+    shares: Mapping[str, float] = field(default_factory=dict)
+    """By reason: the share of the samples in which it held the clock down."""
+    clock_share: float | None = None
+    """The mean clock in those samples, of the highest there is."""
+
+
+NOT_THROTTLED = Throttling()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,35 +49,35 @@ class GpuFacts:
     name: str
     uuid: str = ""
     use: GpuUse = NOT_COUNTED
-    """Over the time in which steps ran; the levels are over all of training."""
+    """Over the time in which steps ran; the levels below are over all of training."""
     memory_bytes: Level = Level()
     memory_share: Level = Level()
     temperature_c: Level = Level()
     power_w: Level = Level()
     power_share: Level = Level()
-    """Of the limit that is enforced."""
+    """Of the enforced power limit, 0–1."""
     clock_share: Level = Level()
-    """The clock of the multiprocessors, of the highest there is."""
+    """The SM clock, as a share of the highest possible, 0–1."""
     throttling: Throttling = NOT_THROTTLED
 
     @property
     def busy_share(self) -> float | None:
-        """Share of the time in which steps ran that a kernel was resident: the utilisation."""
+        """The share of the time in which steps ran that a kernel was running (utilisation), 0–1."""
         return self.use.busy_share
 
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """The machine while the run trained; the GPU levels are over all its GPUs."""
+    """The machine while the run trained; the GPU levels are over all of its GPUs."""
 
     samples: int = 0
     duration_s: float | None = None
     gpus: int = 0
     cores: float | None = None
-    """Cores that the job may use."""
+    """The number of cores that the job may use."""
     cpu_share: Level = Level()
     cpu_other_share: Level = Level()
-    """Of all cores: kept busy by anything but this run's processes, steal included."""
+    """The share of all cores that other processes kept busy, with steal, 0–1."""
     cpu_steal_share: Level = Level()
     cpu_throttled_share: Level = Level()
     ram_bytes: Level = Level()
@@ -70,17 +87,17 @@ class HostFacts:
     """At the last sample."""
     swap_bytes: Level = Level()
     swap_bytes_per_s: Level = Level()
-    """Moved in and out together."""
+    """Read from and written to swap, together."""
     oom_kills: int | None = None
-    """Processes that the kernel killed for want of memory while the run was watched."""
+    """Processes that the kernel killed for lack of memory during the run."""
     disk_read_bytes_per_s: Level = Level()
     disk_write_bytes_per_s: Level = Level()
     disk_busy_share: Level = Level()
-    """Of the busiest disk."""
+    """Of the busiest disk, 0–1."""
     network_received_bytes_per_s: Level = Level()
     network_sent_bytes_per_s: Level = Level()
     gpu_use: GpuUse = NOT_COUNTED
-    """Over the time in which steps ran, the mean of the GPUs of which it is known."""
+    """Over the time in which steps ran: the mean of the GPUs for which it is known."""
     gpu_memory_bytes: Level = Level()
     gpu_memory_share: Level = Level()
     gpu_headroom_bytes: Level = Level()
@@ -88,7 +105,7 @@ class HostFacts:
     gpu_power_w: Level = Level()
     gpu_clock_share: Level = Level()
     by_gpu: tuple[GpuFacts, ...] = ()
-    """Each GPU of the machine, used by the run or not, in order."""
+    """Each GPU of the machine, whether the run uses it or not, by index."""
 
 
 NOT_SAMPLED = HostFacts()
@@ -103,7 +120,7 @@ class ProcessFacts:
     cpu_cores: Level = Level()
     rss_bytes: Level = Level()
     rss_share: Level = Level()
-    """Of the host's memory."""
+    """Resident memory as a share of the host's memory, 0–1."""
     threads: Level = Level()
     runqueue_share: Level = Level()
     major_faults_per_s: Level = Level()
@@ -114,16 +131,15 @@ class ProcessFacts:
 
 
 def during(samples: Sequence[Sample], first_s: float, last_s: float) -> tuple[Sample, ...]:
-    """The samples taken between the first step's begin and the last one's end."""
+    """Returns the samples taken between the beginning of the first step and the end of the last."""
     return tuple(s for s in samples if first_s <= s.unix_s <= last_s)
 
 
 def host_facts(samples: Sequence[Sample], training: Sequence[Sample] | None = None) -> HostFacts:
-    """Means and peaks of the host's and the GPUs' sensors.
+    """Returns means and peaks of the host's and the GPUs' sensors.
 
-    `training` are the samples taken during training, where those are not all. A host that was not
-    sampled then is described by what was sampled; of a GPU that would be a lie, because the job's
-    own work is all that it does.
+    `training` are the samples taken during training. Without any, the host is described by all
+    samples; the GPUs are not, because their load outside training says nothing about it.
     """
     if not samples:
         return NOT_SAMPLED
@@ -169,9 +185,9 @@ def with_gpu_use(
     ran: Callable[[str], Stretches],
     step_s: float,
 ) -> HostFacts:
-    """The same with what the GPUs' counters say of the time in which steps ran.
+    """Returns the host with what the GPUs' counters say about the time in which steps ran.
 
-    `ran` tells when steps ran on the GPU with a UUID, `step_s` how long one took.
+    `ran` maps a GPU's UUID to the time in which steps ran on it; `step_s` is the mean step.
     """
     sampled: dict[str, list[tuple[float, GpuSample]]] = {gpu.uuid: [] for gpu in host.by_gpu}
     for sample in samples:
@@ -190,9 +206,9 @@ def with_gpu_use(
 
 
 def _busy_with_others(sample: Sample) -> float | None:
-    """Share of all cores that something else than the ranks and their workers kept busy.
+    """Returns the share of all cores that processes other than the ranks and their workers used.
 
-    `None` where a part of it is unknown: what the run itself used would pass for others' load.
+    `None` where the run's own use is not fully known, because it would count as others' load.
     """
     host = sample.host
     own = [cores for rank in sample.processes for cores in (rank.cpu_cores, rank.workers_cpu_cores)]
@@ -203,7 +219,8 @@ def _busy_with_others(sample: Sample) -> float | None:
 
 
 def oom_kills(samples: Sequence[Sample]) -> int | None:
-    """Processes that the kernel killed for want of memory between the first and the last sample."""
+    """Returns how many processes the kernel killed for lack of memory between the first and last
+    sample."""
     counted = [sample.host.oom_kills for sample in samples if sample.host.oom_kills is not None]
     return max(0, counted[-1] - counted[0]) if counted else None
 
@@ -231,7 +248,7 @@ def _by_gpu(known: Iterable[GpuSample], samples: Sequence[GpuSample]) -> tuple[G
 
 
 def process_facts(samples: Sequence[Sample]) -> tuple[ProcessFacts, ...]:
-    """Means and peaks of each rank's process, in order of rank."""
+    """Returns means and peaks of each rank's process, by rank."""
     read: dict[int, list[tuple[ProcessSample, int | None]]] = {}
     for sample in samples:
         for process in sample.processes:
@@ -284,3 +301,24 @@ def _headroom(gpu: GpuSample) -> float | None:
     if gpu.memory_used_bytes is None or gpu.memory_total_bytes is None:
         return None
     return gpu.memory_total_bytes - gpu.memory_used_bytes
+
+
+def throttling(samples: Sequence[GpuSample]) -> Throttling:
+    """Returns how often one GPU's clock was held down, by reason."""
+    told = [gpu for gpu in samples if gpu.throttle_reasons is not None]
+    held = [gpu for gpu in told if not HARMLESS_REASONS.issuperset(gpu.throttle_reasons or ())]
+    counts = Counter(
+        reason
+        for gpu in held
+        for reason in gpu.throttle_reasons or ()
+        if reason not in HARMLESS_REASONS
+    )
+    clocks = [
+        gpu.sm_clock_mhz / gpu.sm_clock_max_mhz
+        for gpu in held
+        if gpu.sm_clock_mhz is not None and gpu.sm_clock_max_mhz
+    ]
+    return Throttling(
+        shares={reason: seen / len(told) for reason, seen in counts.items()},
+        clock_share=sum(clocks) / len(clocks) if clocks else None,
+    )

@@ -1,4 +1,4 @@
-"""How step times are distributed and how they hang together over time."""
+"""The distribution, autocorrelation and slowdowns of a run's step times."""
 
 from __future__ import annotations
 
@@ -9,21 +9,25 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from traceml.facts.step_table import Floats, StepTable
 from traceml.facts.sums import block_length
-
-Floats = npt.NDArray[np.float64]
+from traceml.model.phase import Phase
 
 PERCENTILES = (1, 5, 25, 50, 75, 95, 99)
-MOST_LAGS = 12
-SLOWDOWN_RATIO = 1.10  # a smaller shift is not worth a sentence
-SLOWDOWN_ERRORS = 6.0  # standard errors: the best of all splits of pure noise reaches about four
-SHORTEST_SEGMENT = 0.05  # of the steps, and …
-FEWEST_SEGMENT_STEPS = 5
+MAX_LAGS = 12
+SLOWDOWN_RATIO = 1.10
+"""A smaller shift is not worth reporting."""
+SLOWDOWN_ERRORS = 6.0
+"""Standard errors. The best of all splits of pure noise reaches about four."""
+MIN_SEGMENT_SHARE = 0.05
+"""A segment has at least this share of the steps, and …"""
+MIN_SEGMENT_STEPS = 5
+"""… at least this many steps."""
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
-    """The step times of a run, step by step, reduced to what a comparison needs."""
+class StepTimeSeries:
+    """The step times of a run, reduced to what a comparison needs."""
 
     count: int
     mean_s: float
@@ -32,11 +36,12 @@ class Series:
     autocorrelation: tuple[float, ...]
     """At lags 1, 2, 4, 8, …"""
     effective_count: float
-    """How many independent steps the series is worth."""
+    """The number of independent steps with the same uncertainty of the mean."""
     block_steps: int
     block_means_s: tuple[float, ...]
     part_block_means_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    """By part of the step; the same blocks, but for parts that were timed now and then."""
+    """The block means of each part of the step. A part that is timed only now and then has fewer,
+    longer blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +55,22 @@ class Slowdown:
 
     @property
     def ratio(self) -> float:
-        """How many times as long a step takes afterwards."""
+        """The mean step time afterwards divided by the mean before."""
         return self.after_s / self.before_s
 
 
-def describe(step_s: Floats, parts: Mapping[str, tuple[float, ...]] | None = None) -> Series:
+def describe_series(
+    step_s: Floats, parts: Mapping[str, tuple[float, ...]] | None = None
+) -> StepTimeSeries:
     """Reduce a series of step times without gaps; at least one."""
     steps = len(step_s)
     correlation = _autocorrelation(step_s)
-    lags = [1 << power for power in range(MOST_LAGS) if (1 << power) <= steps // 4]
+    lags = [1 << power for power in range(MAX_LAGS) if (1 << power) <= steps // 4]
     block_steps = block_length(steps)
     blocks = steps // block_steps
     means = step_s[: blocks * block_steps].reshape(blocks, block_steps).mean(axis=1)
     quantiles = np.percentile(step_s, PERCENTILES).tolist()
-    return Series(
+    return StepTimeSeries(
         count=steps,
         mean_s=float(step_s.mean()),
         stdev_s=float(step_s.std(ddof=1)) if steps > 1 else 0.0,
@@ -77,13 +84,13 @@ def describe(step_s: Floats, parts: Mapping[str, tuple[float, ...]] | None = Non
 
 
 def find_slowdown(step_s: Floats, numbers: npt.NDArray[np.int64]) -> Slowdown | None:
-    """The onset of a lasting slowdown, where there clearly is one.
+    """Returns the onset of a lasting slowdown; `None` where there is no clear one.
 
-    The best split into two level segments; it counts when the difference of their means is far
-    outside their errors and when the medians moved too, so that a few long stalls are none.
+    The steps are split into two segments at the best place. The split counts if the means differ by
+    many standard errors and the medians differ too, so that a few long stalls are no slowdown.
     """
     steps = len(step_s)
-    shortest = max(FEWEST_SEGMENT_STEPS, math.ceil(steps * SHORTEST_SEGMENT))
+    shortest = max(MIN_SEGMENT_STEPS, math.ceil(steps * MIN_SEGMENT_SHARE))
     if steps < 2 * shortest:
         return None
     sizes = np.arange(1, steps)
@@ -107,7 +114,8 @@ def _mean_variance(step_s: Floats) -> float:
 
 
 def _autocorrelation(step_s: Floats) -> Floats:
-    """By lag, from 0 to half the length; a constant series has none."""
+    """Returns the autocorrelation by lag, from 0 to half the length; empty for a constant
+    series."""
     steps = len(step_s)
     lags = steps // 2 + 1
     centred = step_s - step_s.mean()
@@ -121,7 +129,26 @@ def _autocorrelation(step_s: Floats) -> Floats:
 
 
 def _effective_count(steps: int, correlation: Floats) -> float:
-    """From the sum of the leading positive autocorrelations; at least one."""
+    """Returns the effective number of steps, from the leading positive autocorrelations; at least
+    one."""
     below = np.flatnonzero(correlation[1:] <= 0)
     leading = correlation[1:] if not len(below) else correlation[1 : 1 + below[0]]
     return max(1.0, steps / (1 + 2 * float(leading.sum())))
+
+
+def growth_by_phase(table: StepTable, onset_step: int) -> dict[Phase, float]:
+    """Returns how many seconds longer each phase takes from a step on, as a mean over ranks and
+    steps."""
+    later = table.numbers >= onset_step
+    grown = {}
+    for phase in Phase:
+        phase_s = table.phase(phase)
+        before_s, after_s = _mean(phase_s[:, ~later]), _mean(phase_s[:, later])
+        if before_s is not None and after_s is not None:
+            grown[phase] = after_s - before_s
+    return grown
+
+
+def _mean(phase_s: Floats) -> float | None:
+    known = phase_s[np.isfinite(phase_s)]
+    return float(known.mean()) if len(known) else None

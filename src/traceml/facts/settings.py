@@ -1,4 +1,4 @@
-"""What the ranks train with: the lowest rank's settings, and where the others' differ."""
+"""The training settings: those of the lowest rank, and the names of those in which ranks differ."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from traceml.store.records import RankRecords
 
 
 def settings_of(ranks: Sequence[RankRecords]) -> Settings:
-    """The settings of the lowest rank that recorded any, completed by what its steps show."""
+    """Returns the settings of the lowest rank that recorded any, completed from its steps."""
     known = [rank for rank in ranks if rank.settings is not None]
     if not known:
         return NOT_RECORDED
@@ -21,7 +21,8 @@ def settings_of(ranks: Sequence[RankRecords]) -> Settings:
 
 
 def uneven_settings(ranks: Sequence[RankRecords]) -> tuple[str, ...]:
-    """The names of the settings in which two ranks differ; "not known" differs from nothing."""
+    """Returns the names of the settings in which two ranks differ; an unknown value differs from
+    nothing."""
     known = [_completed(rank) for rank in ranks if rank.settings is not None]
     return tuple(
         name
@@ -42,10 +43,10 @@ def _completed(rank: RankRecords) -> Settings:
 
 
 def _accumulation(rank: RankRecords, batch_size: int | None) -> int | None:
-    """Micro-batches per optimizer step.
+    """Returns the number of micro-batches per optimizer step.
 
-    Backward passes alone do not tell: a GAN has several in a step of one batch. Where the batches
-    of a step were counted too, the smaller of both numbers is the one.
+    Backward passes alone do not tell: a GAN has several per batch. Where the batches of a step were
+    counted too, it is the smaller of the two numbers.
     """
     steps = rank.steps[(rank.steps["flags"] & NO_STEP) == 0]
     if not len(steps):

@@ -1,7 +1,7 @@
-"""When training steps ran: the only time whose GPU counters say anything about training.
+"""When training steps ran: only then do GPU counters say anything about training.
 
-Start-up, compilation, evaluation, checkpoints, what lies between explicit steps, and whatever comes
-after the last step are left out, and so are the first steps in which a run still warms up.
+Start-up, warm-up steps, compilation, evaluation, checkpoints, the time between explicit steps and
+everything after the last step are left out.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from traceml.store.step_records import WIDE
 Floats = npt.NDArray[np.float64]
 
 NEGLIGIBLE_SHARE = 0.02
-"""Of a step: so much evaluation or checkpointing does not change what its counters say. Where they
-take more the step is left out whole, because nobody knows at which end of it they were."""
+"""Of a step: less evaluation or checkpointing than this does not change what the counters say. A
+step with more is left out, because it is not known at which end of it they were."""
 COMPILING_SHARE = 0.5
-"""Of a step: one that mostly compiled is no step like the others."""
+"""Of a step: one that compiled for longer than this is not representative."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stretches:
-    """Stretches of wall-clock time in order, none of which touches another."""
+    """Intervals of wall-clock time, in order and without overlap."""
 
     begin_s: Floats
     end_s: Floats
 
     def overlap_s(self, begin_s: Floats, end_s: Floats) -> Floats:
-        """How much of each of these intervals lies inside the stretches."""
+        """Returns how much of each given interval lies inside the stretches."""
         if not len(self.begin_s):
             return np.zeros(len(begin_s))
         edges_s = np.stack([self.begin_s, self.end_s], axis=1).ravel()
@@ -51,9 +51,10 @@ NO_STRETCHES = Stretches(np.zeros(0), np.zeros(0))
 def step_stretches(
     rank: Rank, steps: RankSteps, blocks: npt.NDArray[Any], first: int = 0
 ) -> Stretches:
-    """When one rank took complete steps, from its step number `first` (counted from 0) on.
+    """Returns when one rank took complete steps, from step `first` (counted from 0) on.
 
-    Of old steps that are folded into blocks only those blocks count that hold nothing else.
+    Of old steps merged into blocks, only blocks without evaluation, checkpoints or aborted steps
+    count.
     """
     chosen = steps.rows[steps.index >= first]
     spans_ns = np.concatenate([_block_spans(blocks), _step_spans(chosen)])
@@ -61,14 +62,14 @@ def step_stretches(
 
 
 def together(parts: Sequence[Stretches]) -> Stretches:
-    """When any of several ranks took steps."""
+    """Returns when any of several ranks took steps."""
     if not parts:
         return NO_STRETCHES
     return _merged(np.concatenate([np.stack([p.begin_s, p.end_s], axis=1) for p in parts]))
 
 
 def _step_spans(rows: Ints) -> Ints:
-    """Begin and end of each step; what lies between explicit steps comes at a record's begin."""
+    """Returns the beginning and end of each step, without the time before an explicit step."""
     columns = {name: rows[:, place] for place, name in enumerate(WIDE)}
     start, wall = columns["start_ns"], columns["wall_ns"]
     other = np.maximum(columns["evaluation_ns"], 0) + np.maximum(columns["checkpoint_ns"], 0)
@@ -90,7 +91,7 @@ def _block_spans(blocks: npt.NDArray[Any]) -> Ints:
 
 
 def _merged(spans: Floats) -> Stretches:
-    """Spans that follow each other without a gap, or overlap, as one."""
+    """Returns the spans with neighbours and overlapping ones merged."""
     if not len(spans):
         return NO_STRETCHES
     spans = spans[np.argsort(spans[:, 0], kind="stable")]

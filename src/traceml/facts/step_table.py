@@ -8,6 +8,7 @@ and by block, `facts/times.py` makes means of such sums.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -16,7 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from traceml.facts.warmup import warmup_steps
 from traceml.model.phase import IN_BETWEEN, IN_BODY, Phase
 from traceml.store.records import RankRecords
 from traceml.store.step_records import WIDE, incomplete_so_far, is_incomplete, wide_fields
@@ -26,25 +26,33 @@ Ints = npt.NDArray[np.int64]
 
 COLUMNS = (*WIDE, "samples")
 MAJORITY = 0.5
-"""Of steps or ranks: what more than this share of them has stands for all of them."""
+"""Of steps or ranks: what more than this share of them has is taken to hold for all."""
 MIN_TIMED_STEPS = 5
-"""Short steps are timed on the GPU now and then; so many of them stand for the rest."""
+"""Of short steps only some are timed on the GPU; this many of them represent the others."""
+MAX_WARMUP_SHARE = 0.10
+"""Of the steps. A slow beginning that lasts longer is not warm-up but how the run was."""
+CLEARLY_SLOWER = 1.5
+"""Times the median of the later steps: compilers and allocators cost multiples of a step."""
+WARMUP_DEVIATIONS = 6.0
+"""Robust standard deviations that a warm-up step also lies above the median of the later ones."""
+MIN_STEPS_FOR_WARMUP = 3
+"""With fewer steps nothing tells which of them is the unusual one."""
 
 
 class Clock(NamedTuple):
-    """Whose clock times are taken on: `gpu` or `cpu`."""
+    """The clocks of a run's times: each `gpu` or `cpu`."""
 
-    parts: str
-    """For means and phases."""
+    means: str
+    """The clock of means and phases."""
     steps: str
-    """For single steps: the host's clock where too few steps were timed on the GPU."""
+    """The clock of single steps: the host's where too few steps were timed on the GPU."""
 
 
 def choose_clock(timed: Floats, taken: Floats) -> Clock:
-    """The GPU's own clock where enough steps of every rank have been timed on it, else the host's.
+    """Returns the GPU's clock where enough steps of every rank were timed on it, else the host's.
 
-    `timed` and `taken` have an entry per rank: how many of its steps have a time on the GPU, and
-    how many there are.
+    `timed` and `taken` have an entry per rank: how many of its steps have a GPU time, and how many
+    steps it took.
     """
     mostly = bool((timed > MAJORITY * taken).all())
     enough = mostly or bool((timed >= MIN_TIMED_STEPS).all())
@@ -53,23 +61,24 @@ def choose_clock(timed: Floats, taken: Floats) -> Clock:
 
 @dataclass(frozen=True, slots=True)
 class RankSteps:
-    """The complete steps of one rank at full resolution."""
+    """The complete steps of one rank that are kept one by one."""
 
     index: Ints
-    """Which complete step of the rank each row is, from 0."""
+    """The number of each row's step among the rank's complete steps, from 0."""
     rows: Ints
-    """A row per step, a column per field of `WIDE`; -1 is "not measured"."""
+    """A row per step, a column per field of `WIDE`; -1 means "not measured"."""
     samples: npt.NDArray[np.int32]
 
     def take(self, chosen: Ints | slice) -> RankSteps:
-        """Only these rows."""
+        """Returns the selected rows."""
         return RankSteps(self.index[chosen], self.rows[chosen], self.samples[chosen])
 
 
 def complete_steps(records: RankRecords) -> RankSteps:
-    """A rank's complete steps, numbered; neither aborted ones nor the tail.
+    """Returns a rank's complete steps with their numbers.
 
-    An aborted step on one rank therefore shifts nobody.
+    Aborted steps and the time after the last step are left out and have no number, so that an
+    aborted step on one rank does not shift the numbers of the others.
     """
     steps = np.ascontiguousarray(records.steps)
     found = RankSteps(record_numbers(records), wide_fields(steps), steps["samples"])
@@ -78,10 +87,9 @@ def complete_steps(records: RankRecords) -> RankSteps:
 
 
 def record_numbers(records: RankRecords) -> Ints:
-    """Which complete step of the run each of a rank's records is, from 0.
+    """Returns the number, from 0, of the complete step that each record of a rank holds.
 
-    An incomplete record has the number of the complete step that follows it; a step that was lost
-    keeps its number, and so do those after it.
+    An incomplete record has the number of the complete step after it. A lost step keeps its number.
     """
     folded, folded_complete = (
         int(records.blocks[name].sum()) for name in ("steps", "complete_steps")
@@ -91,7 +99,7 @@ def record_numbers(records: RankRecords) -> Ints:
 
 
 def _counted_on(sequence: npt.NDArray[np.uint64], folded: int) -> Ints:
-    """Each record's number from 0; a rank that was started again counts on where it ended."""
+    """Returns each record's number from 0; a restarted rank continues where it ended before."""
     numbers = sequence.astype(np.int64) - 1
     if len(numbers):
         numbers += max(0, folded - int(numbers[0]))
@@ -102,35 +110,35 @@ def _counted_on(sequence: npt.NDArray[np.uint64], folded: int) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class StepTable:
-    """The steps that all ranks share, and what lies before them where old steps are folded.
+    """The steps that all ranks share, and the older ones that are merged into blocks.
 
     The tables that its methods return have a row per rank and a column per step after warm-up, in
-    seconds; NaN is "not measured".
+    seconds; NaN means "not measured".
     """
 
     ranks: tuple[int, ...]
     """The global rank of each row."""
     index: Ints
-    """Which complete step of the run each shared step is, from 0; warm-up included."""
+    """The number of each shared step among the run's complete steps, from 0; with warm-up."""
     rank_steps: tuple[RankSteps, ...]
     """One entry per rank, all with the same index."""
     older: tuple[RankSteps, ...]
-    """Full-resolution steps before the shared ones; empty unless some rank's are folded."""
+    """Single steps before the shared ones; empty unless some rank has blocks."""
     blocks: tuple[npt.NDArray[Any], ...]
     warmup: int
-    """How many of the shared steps are warm-up, and in no mean."""
+    """How many of the shared steps are warm-up and therefore in no mean."""
     clocks: Clock
     single_steps: Floats
-    """Input wait and body of each step after warm-up, on the clock for single steps."""
+    """Input wait plus body of each step after warm-up, on the clock for single steps."""
 
     @property
     def clock(self) -> str:
-        """The clock that means and phases are taken on."""
-        return self.clocks.parts
+        """The clock of means and phases: `gpu` or `cpu`."""
+        return self.clocks.means
 
     @property
     def folded(self) -> bool:
-        """Whether any rank's oldest steps are kept only as blocks."""
+        """Whether any rank's oldest steps are merged into blocks."""
         return any(len(blocks) for blocks in self.blocks)
 
     @property
@@ -139,15 +147,16 @@ class StepTable:
         return self.index[self.warmup :] + 1
 
     def field(self, name: str) -> Floats:
-        """One field of the record, as it was measured."""
+        """Returns one field of the records as it was measured."""
         column = WIDE.index(name)
         table = np.stack([rank.rows[self.warmup :, column] for rank in self.rank_steps])
         return np.where(table >= 0, table * 1e-9, np.nan)
 
     def phase(self, phase: Phase) -> Floats:
-        """One phase on the run's clock; the residual is what the others leave of the body.
+        """Returns one phase on the run's clock; the residual is what the other phases leave of the
+        body.
 
-        In a step without a phase that its rank has measured in others, the phase took no time.
+        A step without a phase that its rank measured in other steps has zero there.
         """
         if phase is Phase.RESIDUAL:
             rest = self.body()
@@ -157,38 +166,39 @@ class StepTable:
         return self._with_zeros(self._clocked(phase.value))
 
     def body(self) -> Floats:
-        """The step without its input wait."""
+        """Returns the step without its input wait."""
         return self._clocked("body")
 
     def step(self) -> Floats:
-        """The whole step: input wait and body."""
+        """Returns the whole step: input wait plus body."""
         return self.body() + np.nan_to_num(self._clocked("input"))
 
     def outside(self) -> Floats:
-        """What passed before the step and is neither its input wait, evaluation nor a checkpoint;
-        on the host's clock."""
+        """Returns the time before the step that is neither its input wait nor evaluation nor a
+        checkpoint, on the host's clock."""
         left = self.field("wall_ns")
         for name in (Phase.INPUT.value, "body", *IN_BETWEEN):
             left = left - np.nan_to_num(self.field(f"{name}_ns"))
         return np.maximum(left, 0.0)
 
     def in_rest(self, name: str) -> Floats:
-        """What the host spent on something, as far as the step's rest has room for it."""
+        """Returns the host's time for one activity, limited to the step's residual."""
         return np.minimum(self.field(name), self.phase(Phase.RESIDUAL))
 
     def own(self) -> Floats:
-        """What each rank itself took: the step without exposed communication."""
+        """Returns each rank's own time: the step without exposed communication."""
         return self.step() - np.nan_to_num(self._clocked(Phase.COMMUNICATION.value))
 
     def over_ranks(self) -> Floats:
-        """Each single step's mean over the ranks that measured it; NaN where none did."""
+        """Returns each step's mean over the ranks that measured it; NaN where none did."""
         return _mean_over_ranks(self.single_steps)
 
     def _clocked(self, name: str) -> Floats:
         return self.field(f"gpu_{name}_ns" if self.clock == "gpu" else f"{name}_ns")
 
     def _with_zeros(self, table: Floats) -> Floats:
-        """Zero in the timed steps that lack what their rank has measured in others."""
+        """Returns the table with zero in timed steps that lack what their rank measured in
+        others."""
         missing = np.isnan(table)
         lacking = missing.sum(axis=1, keepdims=True)
         is_partial = (lacking > 0) & (lacking < table.shape[1])
@@ -202,10 +212,10 @@ def step_table(
     complete: Sequence[RankSteps] | None = None,
     max_warmup: int | None = None,
 ) -> StepTable | None:
-    """The steps that all these ranks share; `None` where there is none.
+    """Returns the step table of these ranks; `None` where they share no complete step.
 
-    `complete` are their complete steps, where they are at hand. At most `max_warmup` of the first
-    steps of training are warm-up; by default, a tenth.
+    `complete` are the ranks' complete steps. At most `max_warmup` of the first steps of training
+    are warm-up; by default, a tenth.
     """
     found = [complete_steps(rank) for rank in ranks] if complete is None else complete
     if not found:
@@ -241,7 +251,8 @@ _TIMED_COLUMNS = [WIDE.index(name) for name in _TIMED]
 
 
 def _single_steps(ranks: Sequence[RankSteps]) -> tuple[Clock, Floats, Floats]:
-    """The clocks; every step of every rank; each step's mean over ranks on the host's clock."""
+    """Returns the clocks, every rank's step times, and each step's mean over ranks on the host's
+    clock."""
     stack = np.empty((len(_TIMED), len(ranks), len(ranks[0].index)))
     for position, steps in enumerate(ranks):
         stack[:, position] = steps.rows[:, _TIMED_COLUMNS].T
@@ -281,3 +292,25 @@ def _intersect(left: Ints, right: Ints) -> Ints:
     if np.array_equal(left, right):
         return left
     return np.intersect1d(left, right, assume_unique=True)
+
+
+def warmup_steps(step_s: npt.NDArray[np.float64], earlier: int = 0, most: int | None = None) -> int:
+    """Returns how many of the leading steps are warm-up: clearly slower than those after them.
+
+    Only an unbroken sequence of slow steps from the very first one counts, so that stalls which
+    recur stay in the means. `step_s` may begin later than training did: `earlier` steps came before
+    it. `most` is the largest number of warm-up steps since training began; by default a tenth.
+    """
+    if len(step_s) < MIN_STEPS_FOR_WARMUP:
+        return 0
+    by_default = math.ceil(len(step_s) * MAX_WARMUP_SHARE)
+    most = (by_default if most is None else min(most, len(step_s) // 2)) - earlier
+    if most <= 0:
+        return 0
+    later = step_s[most:][np.isfinite(step_s[most:])]
+    if not len(later):
+        return 0
+    typical = float(np.median(later))
+    spread = 1.4826 * float(np.median(np.abs(later - typical)))
+    slow = step_s[:most] > max(CLEARLY_SLOWER * typical, typical + WARMUP_DEVIATIONS * spread)
+    return most if slow.all() else int(np.argmin(slow))

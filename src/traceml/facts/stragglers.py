@@ -14,34 +14,41 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceml.facts.job import FEWEST_STEPS, Job, row_means, timed_together
-from traceml.facts.series import describe, find_slowdown
+from traceml.facts.job import MIN_STEPS, Job, row_means, timed_together
+from traceml.facts.series import describe_series, find_slowdown
 from traceml.facts.step_table import Floats, Ints
 from traceml.facts.thread_time import ThreadTime
 from traceml.facts.times import StepTimes
 from traceml.model.phase import COMPUTE, MEASURED, Phase
 
-SMALLEST_SHARE = 0.05  # of the others' work: ranks are never closer than that to perfectly even
-FEW_STEPS = 3  # so many odd steps are an accident; an excess must be more than twice what they hold
-BLOCKS = 8  # of a run: spells of contention last seconds, so that not all of them share one …
-MIN_BLOCK_STEPS = 5  # … and fewer steps would be chance
-CLEARLY_LATE = 0.25  # of the mean excess: a block in which the rank is late as well
-NOT_YET_LATE = 0.25  # of the later excess: a rank that had more of it was late all along
+MIN_EXCESS_SHARE = 0.05
+"""Of the others' work: the ranks of a healthy job differ by up to this much."""
+FEW_STEPS = 3
+"""A few slow steps are an accident: an excess must be more than twice what this many steps hold."""
+BLOCKS = 8
+"""The run is split into this many blocks: contention comes in spells of seconds, so not every block
+has one …"""
+MIN_BLOCK_STEPS = 5
+"""… if it has at least this many steps."""
+CLEARLY_LATE = 0.25
+"""Of the mean excess: a rank with more than this in a block is late in that block too."""
+NOT_YET_LATE = 0.25
+"""Of the later excess: a rank with more than this before the onset was late all along."""
 
 INSIDE_REST = ("gc_s", "logging_s", "compile_s")
-"""What the host's phases leave out and the rest holds; a wait for the device stays in its phase."""
+"""Host activities that lie in the residual; waiting for the device lies in its phase instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Against:
-    """A time of one rank, and the median of the same over the other ranks."""
+    """A time of one rank, and the median of the same time over the other ranks."""
 
     rank_s: float
     others_s: float
 
     @property
     def excess_s(self) -> float:
-        """How much longer it takes on the rank."""
+        """How much longer it takes on this rank."""
         return self.rank_s - self.others_s
 
 
@@ -52,35 +59,36 @@ class Straggler:
     rank: int
     own: Against
     typical_s: float
-    """A step of the others without waiting: what an excess is measured by."""
+    """The other ranks' step without waiting; an excess is judged relative to it."""
     phases: Mapping[Phase, Against]
-    """What its own work consists of, as far as it was measured on every rank."""
+    """The phases of its own work that were measured on every rank."""
     unmeasured: tuple[Phase, ...]
-    """Parts of compute that were not measured everywhere and so lie in the rest."""
+    """Phases of compute that some rank did not measure, and that are therefore in the residual."""
     inside_rest: Mapping[str, Against]
-    """Known parts of the rest, by the name of their field in `StepTimes`; measured by the host, and
-    so none of a rest that is taken on the GPU's clock."""
+    """Host activities in the residual, by their field in `StepTimes`; empty on the GPU's clock,
+    because they are measured on the host's."""
     standard_errors: float
-    """The excess against its uncertainty; with few independent steps they count for less."""
+    """The excess divided by its standard error, corrected for few independent steps."""
     slowest_share: float | None
-    """Of the steps, those in which no rank took longer; `None` where ranks share no timed step."""
+    """The share of the steps in which this rank was the slowest; `None` where the ranks share no
+    timed step."""
     since_step: int | None
-    """Where the rank became slow during the run, the number of that step."""
+    """The number of the step at which the rank became slow; `None` where it always was."""
     late_blocks: float | None = None
-    """Of the run's blocks of steps since then, the share in which the rank is clearly late;
-    `None` where there are too few steps for blocks."""
+    """The share of the run's blocks since then in which the rank is clearly late; `None` where
+    there are too few steps for blocks."""
     cpu: Against | None = None
-    """CPU time of the training thread per step; `None` where the system does not tell."""
+    """CPU time of the training thread per step; `None` where the system does not report it."""
     core_wait: Against | None = None
-    """What that thread waited for a core per step."""
+    """How long that thread waited for a core per step; `None` where not reported."""
 
 
 def find_stragglers(
     job: Job, times: Sequence[StepTimes], threads: Mapping[int, ThreadTime] | None = None
 ) -> tuple[Straggler, ...]:
-    """The ranks that are late again and again, the largest excess first; `times` by rank.
+    """Returns the ranks that are late repeatedly, the largest excess first; `times` is by rank.
 
-    `threads` is what the scheduler gave the ranks' training threads, where that is known.
+    `threads` is the CPU time and waiting of the ranks' training threads, where it is known.
     """
     if len(times) < 2:
         return ()
@@ -88,17 +96,17 @@ def find_stragglers(
     if not np.isfinite(own).all():
         return ()
     typical, excess = median_of_others(whole), own - median_of_others(own)
-    suspects = np.flatnonzero(excess > SMALLEST_SHARE * typical)
+    suspects = np.flatnonzero(excess > MIN_EXCESS_SHARE * typical)
     if not len(suspects):
         return ()
-    doubt = _Doubt.of(job.own_s(), job.parts.numbers)
+    doubt = _Doubt.of(job.own_s(), job.table.numbers)
     late = suspects[np.argsort(-excess[suspects], kind="stable")]
     phases, unmeasured = _phases(job, times, own)
-    inside = _measured(times, INSIDE_REST) if job.parts.clock == "cpu" else {}
-    scheduled = _scheduled(job.parts.ranks, threads or {})
+    inside = _measured(times, INSIDE_REST) if job.table.clock == "cpu" else {}
+    scheduled = _scheduled(job.table.ranks, threads or {})
     return tuple(
         Straggler(
-            rank=job.parts.ranks[row],
+            rank=job.table.ranks[row],
             own=_against(own, row),
             typical_s=float(typical[row]),
             phases={phase: _against(column, row) for phase, column in phases.items()},
@@ -118,8 +126,8 @@ def find_stragglers(
 
 
 def excess_share(job: Job, times: Sequence[StepTimes], ranks: Sequence[int]) -> float | None:
-    """The largest excess of these ranks, late or not, as a part of a typical step."""
-    rows = [row for row, rank in enumerate(job.parts.ranks) if rank in ranks]
+    """Returns the largest excess of these ranks, late or not, as a share of a typical step."""
+    rows = [row for row, rank in enumerate(job.table.ranks) if rank in ranks]
     if len(times) < 2 or not rows:
         return None
     whole, own = _own_work(job, times)
@@ -132,24 +140,25 @@ def excess_share(job: Job, times: Sequence[StepTimes], ranks: Sequence[int]) -> 
 
 
 def lost_s(job: Job, ranks: Sequence[int]) -> float:
-    """How much shorter a mean step would be if these ranks kept up with the others."""
+    """Returns how much shorter a mean step would be if these ranks kept up with the others."""
     own_s = job.own_s()
     return job.saved_s(_excess_by_step_s(job, own_s, ranks), own_s)
 
 
 def _excess_by_step_s(job: Job, own_s: Floats, ranks: Sequence[int]) -> Floats:
-    """Step by step, what these ranks took beyond the others; every other rank has none.
+    """Returns by how much these ranks were slower than the others in each step; zero for other
+    ranks.
 
-    Noise, which every rank has, stays: what would be left varies as a healthy rank does.
+    Noise is kept: what remains without the excess varies as a healthy rank does.
     """
     excess_s = np.zeros_like(own_s)
     together = timed_together(own_s)
-    rows = [row for row, rank in enumerate(job.parts.ranks) if rank in ranks]
+    rows = [row for row, rank in enumerate(job.table.ranks) if rank in ranks]
     if together is None:
         means = row_means(own_s)
         excess_s[rows] = np.maximum(means - median_of_others(means), 0.0)[rows, np.newaxis]
         return excess_s
-    doubt = _Doubt.of(own_s, job.parts.numbers)
+    doubt = _Doubt.of(own_s, job.table.numbers)
     for row in rows:
         excess_s[row, together] = np.concatenate([_beyond_noise(p) for p in doubt.pieces(row)])
     return excess_s
@@ -170,7 +179,8 @@ def median_of_others(table: Floats) -> Floats:
 
 
 def _own_work(job: Job, times: Sequence[StepTimes]) -> tuple[Floats, Floats]:
-    """Each rank's step without waiting, and what of it can be held against the other ranks."""
+    """Returns each rank's step without waiting, and the part of it that can be compared between
+    ranks."""
     whole = _column(times, "own_s")
     hidden = _column(times, "backward_s") if job.wait_is_hidden else np.zeros(len(times))
     return whole, np.asarray(whole - np.nan_to_num(hidden))
@@ -183,7 +193,8 @@ def _column(times: Sequence[StepTimes], name: str) -> Floats:
 def _scheduled(
     ranks: Sequence[int], threads: Mapping[int, ThreadTime]
 ) -> tuple[Floats, Floats] | None:
-    """CPU time and waiting for a core of every rank; `None` where one of them is not known."""
+    """Returns CPU time and core wait of every rank; `None` where they are not known for all
+    ranks."""
     if any(rank not in threads for rank in ranks):
         return None
     known = [threads[rank] for rank in ranks]
@@ -191,7 +202,7 @@ def _scheduled(
 
 
 def _late_blocks(difference: Floats) -> float | None:
-    """The share of equally long blocks of steps in which a rank is clearly late."""
+    """Returns the share of equally long blocks of steps in which a rank is clearly late."""
     if len(difference) < BLOCKS * MIN_BLOCK_STEPS:
         return None
     means = np.array([block.mean() for block in np.array_split(difference, BLOCKS)])
@@ -204,7 +215,7 @@ def _against(column: Floats, row: int) -> Against:
 
 
 def _measured(times: Sequence[StepTimes], names: Sequence[str]) -> dict[str, Floats]:
-    """Those of these times that every rank has."""
+    """Returns those of these times that every rank has."""
     columns = {name: _column(times, name) for name in names}
     return {name: column for name, column in columns.items() if np.isfinite(column).all()}
 
@@ -212,7 +223,8 @@ def _measured(times: Sequence[StepTimes], names: Sequence[str]) -> dict[str, Flo
 def _phases(
     job: Job, times: Sequence[StepTimes], own: Floats
 ) -> tuple[dict[Phase, Floats], tuple[Phase, ...]]:
-    """Each rank's own work, phase by phase, and what of compute is hidden in the rest."""
+    """Returns each rank's own work by phase, and the phases of compute that are hidden in the
+    residual."""
     waiting = (Phase.COMMUNICATION, *((Phase.BACKWARD,) if job.wait_is_hidden else ()))
     parts = [phase for phase in MEASURED if phase not in waiting]
     columns = {
@@ -225,9 +237,9 @@ def _phases(
 
 
 def _beyond_noise(difference: Floats) -> Floats:
-    """The part of a rank's differences from the others that makes their mean more than nothing.
+    """Returns the part of a rank's differences from the others that makes their mean positive.
 
-    First what lies in the usual step; then, from the top, what only some steps have.
+    First what every usual step has; then, from the largest, what only some steps have.
     """
     usual = max(0.0, _usual(difference))
     left = difference - usual
@@ -241,7 +253,7 @@ def _beyond_noise(difference: Floats) -> Floats:
 
 
 def _usual(values: Floats) -> float:
-    """The mean of that half of the values which lie closest together."""
+    """Returns the mean of the half of the values that lie closest together."""
     ordered = np.sort(values)
     half = max(1, len(ordered) // 2)
     widths = ordered[half - 1 :] - ordered[: len(ordered) - half + 1]
@@ -250,12 +262,12 @@ def _usual(values: Floats) -> float:
 
 
 def _independent_steps(noise: Floats) -> float:
-    """How many independent steps a series is worth.
+    """Returns how many independent steps a series is worth.
 
-    A short series understates how long its slow spells last: the correlation of neighbours is
-    corrected for that, and the spells are taken to fade as it says, at least.
+    A short series underestimates its autocorrelation, so the lag-1 autocorrelation is corrected for
+    that bias and taken to decay geometrically.
     """
-    steps, series = len(noise), describe(noise)
+    steps, series = len(noise), describe_series(noise)
     neighbours = (steps * series.autocorrelation[0] + 1) / (steps - 4)
     neighbours = min(max(neighbours, 0.0), 0.99)
     return min(series.effective_count, steps * (1 - neighbours) / (1 + neighbours))
@@ -263,22 +275,22 @@ def _independent_steps(noise: Floats) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Doubt:
-    """How much of a rank's excess may be chance, from how its steps differ from the others'."""
+    """How much of a rank's excess may be chance, judged by how its steps vary."""
 
     differences: tuple[Floats, ...]
-    """A series per rank."""
+    """A series per rank: its steps minus the others' median."""
     variance: float
-    """Pooled over ranks: chance hits them all, so a rank that varies more has a cause for it."""
+    """Pooled over ranks: noise affects all alike, so a rank that varies more has a cause for it."""
     numbers: Ints | None
-    """The steps of the series; `None` where each rank was timed in steps of its own."""
+    """The steps of the series; `None` where each rank was timed in different steps."""
     slowest: Ints | None
     """The row of the slowest rank in each of these steps."""
     others_s: float
-    """About what a step takes without any excess."""
+    """A step of the ranks without any excess, approximately."""
 
     @classmethod
     def of(cls, own_s: Floats, numbers: Ints) -> _Doubt:
-        """From every rank's own work in each of the steps with these numbers."""
+        """Returns the doubt from every rank's own work in the steps with these numbers."""
         means = row_means(own_s)
         usual_s = float(np.median(means))
         together = timed_together(own_s)
@@ -296,15 +308,16 @@ class _Doubt:
         return cls(tuple(table), variance, numbers[together], shared.argmax(axis=0), usual_s)
 
     def recurs(self, row: int) -> bool:
-        """Whether the rank is late again and again rather than in a few odd steps."""
+        """Returns whether the rank is late repeatedly rather than in a few single steps."""
         series = self.differences[row]
-        if len(series) < FEWEST_STEPS:
+        if len(series) < MIN_STEPS:
             return False
         few = np.partition(series, -FEW_STEPS)[-FEW_STEPS:]
         return bool(series.sum() > 2 * np.maximum(few, 0).sum())
 
     def pieces(self, row: int) -> list[Floats]:
-        """The rank's series, cut in two where the rank became late: a change is no noise."""
+        """Returns the rank's series, split at the step at which it became late: that change is not
+        noise."""
         series = self.differences[row]
         if self.numbers is None:
             return [series]
@@ -317,17 +330,17 @@ class _Doubt:
         return [series] if was_late else [before, after]
 
     def since_step(self, pieces: Sequence[Floats]) -> int | None:
-        """The number of the step from which on the rank is late, where it was not before."""
+        """Returns the step at which the rank became late; `None` where it always was."""
         if self.numbers is None or len(pieces) == 1:
             return None
         return int(self.numbers[len(pieces[0])])
 
     def slowest_share(self, row: int) -> float | None:
-        """The share of steps in which no rank took longer."""
+        """Returns the share of steps in which no rank took longer."""
         return None if self.slowest is None else float((self.slowest == row).mean())
 
     def standard_errors(self, excess_s: float, pieces: Sequence[Floats]) -> float:
-        """The excess in units of its uncertainty."""
+        """Returns the excess divided by its standard error."""
         noise = np.concatenate([piece - piece.mean() for piece in pieces])
         changed = noise.var() - np.concatenate(pieces).var()
         variance = max(0.0, self.variance + changed / len(self.differences))

@@ -1,4 +1,4 @@
-"""Adds up the step table: rank by rank, and block by block of the run."""
+"""Sums the step table by rank, and by block of steps."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Floats = npt.NDArray[np.float64]
 
 MAX_BLOCKS = 64
 CHUNK_STEPS = 1024
-"""Of one rank at a time: a table of them stays in a core's cache."""
+"""Steps of one rank that are summed at a time: the table of them fits into a core's cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Sums over the steps in which each field was measured, and how many those are.
+    """Sums of each field over the steps in which it was measured, and the number of those steps.
 
-    The last axis has an entry per field of `columns`, as the records have it; the axes before it
-    are ranks, blocks of steps, or both.
+    The last axis has an entry per field of `columns`; the axes before it are ranks, blocks of
+    steps, or both.
     """
 
     sums: Floats
@@ -33,24 +33,25 @@ class Sums:
 
     @staticmethod
     def nothing(rows: int) -> Sums:
-        """Of so many ranks or blocks, before anything is added."""
+        """Returns empty sums for so many ranks or blocks."""
         return Sums(np.zeros((rows, len(COLUMNS))), np.zeros((rows, len(COLUMNS))))
 
     def sum_of(self, name: str) -> Floats:
-        """The sums of one field."""
+        """Returns the sums of one field."""
         return self.sums[..., self.columns.index(name)]
 
     def count_of(self, name: str) -> Floats:
-        """In how many steps one field was measured."""
+        """Returns in how many steps one field was measured."""
         return self.counts[..., self.columns.index(name)]
 
     def in_all(self) -> Sums:
-        """Everything along the axis before the fields as one."""
+        """Returns the sums over the axis before the fields."""
         sums, counts = (table.sum(axis=-2, keepdims=True) for table in (self.sums, self.counts))
         return Sums(sums, counts, self.columns)
 
     def in_pairs(self) -> Sums:
-        """Half as many rows, each of two neighbours; a last one without a neighbour is left out."""
+        """Returns half as many rows, each the sum of two neighbours; an odd last row is left
+        out."""
         pairs = len(self.sums) // 2
         sums, counts = (
             table[: 2 * pairs].reshape(pairs, 2, len(self.columns)).sum(axis=1)
@@ -60,15 +61,15 @@ class Sums:
 
 
 def block_length(steps: int) -> int:
-    """How many steps a block has, so that there are `MAX_BLOCKS` at most."""
+    """Returns how many steps a block has so that there are at most `MAX_BLOCKS` blocks."""
     return max(1, math.ceil(steps / MAX_BLOCKS))
 
 
 def add_up(table: StepTable) -> tuple[Sums, Sums]:
-    """The steps after warm-up, by rank and by block.
+    """Returns the sums of the steps after warm-up, by rank and by block.
 
-    Blocks hold all ranks together, and the steps at full resolution alone; a rank's sums also
-    hold its old steps, where those are folded.
+    A block's sums are over all ranks and only over single steps; a rank's sums include its old
+    steps that are merged into blocks.
     """
     warmup = table.warmup
     steps = len(table.index) - warmup
@@ -88,7 +89,7 @@ def add_up(table: StepTable) -> tuple[Sums, Sums]:
 
 
 def _add_chunk(by_rank: Sums, ranks: Sequence[RankSteps], chosen: slice) -> Sums:
-    """Add some steps to their ranks' sums; what they come to step by step, over all ranks."""
+    """Adds some steps to their ranks' sums; returns their sums by step, over all ranks."""
     chunk = Sums.nothing(chosen.stop - chosen.start)
     rows = np.empty_like(chunk.sums)
     each = np.ones(len(rows))

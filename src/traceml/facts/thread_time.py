@@ -1,8 +1,8 @@
-"""What the scheduler gave each rank's training thread: its CPU time, and its waiting for a core.
+"""How long each rank's training thread ran on a CPU core, and how long it waited for one.
 
-A rank whose thread computes more works more; one whose thread was ready to run and had no core was
-held up by whatever else ran on the machine. A thread that did neither was blocked: it slept, or
-waited for a disk, a lock or another process.
+A rank whose thread uses more CPU time has more work. One whose thread was ready to run but got no
+core was delayed by other programs on the machine. A thread that did neither was blocked: it slept,
+or waited for a disk, a lock or another process.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from itertools import pairwise
 from traceml.model.sample import ProcessSample, Sample
 
 MIN_SAMPLES = 3
-"""Two intervals of a second: one alone may be anybody's."""
+"""Two intervals of a second; a single one may be unusual."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadTime:
-    """A training thread's time, as means per step."""
+    """A training thread's time as means per step."""
 
     cpu_s: float
     wait_s: float
-    """Ready to run, and without a core."""
+    """Ready to run but waiting for a core."""
     samples: int
 
 
 def thread_times(
     samples: Sequence[Sample], walls_s: Mapping[int, float | None]
 ) -> dict[int, ThreadTime]:
-    """By rank; `walls_s` is each rank's mean wall time of a step.
+    """Returns the times by rank; `walls_s` is each rank's mean wall time per step.
 
-    The counters are read about once a second, so that a rate over all of it is what they tell; a
-    rank with too few readings has none.
+    The counters are read about once a second, so the rate over all of them is used. A rank with too
+    few readings is missing.
     """
     read: dict[int, list[tuple[float, ProcessSample]]] = {}
     for sample in samples:
@@ -50,7 +50,7 @@ def thread_times(
 
 
 def _rate(readings: Sequence[tuple[float, ProcessSample]]) -> tuple[float, float, int] | None:
-    """Seconds of CPU time and of waiting in a second, and from how many readings."""
+    """Returns seconds of CPU time and of waiting per second, and the number of readings."""
     cpu_s = wait_s = interval_s = 0.0
     used = 0
     for (before_s, before), (after_s, after) in pairwise(readings):
@@ -70,7 +70,7 @@ def _rate(readings: Sequence[tuple[float, ProcessSample]]) -> tuple[float, float
 
 
 def _growth(before: ProcessSample, after: ProcessSample, name: str) -> float | None:
-    """`None` where either is unknown, or is another process's."""
+    """Returns by how much a counter grew; `None` where it is unknown or the process changed."""
     was_s, is_s = getattr(before, name), getattr(after, name)
     if before.pid != after.pid or was_s is None or is_s is None or is_s < was_s:
         return None

@@ -20,12 +20,12 @@ from traceml.facts.sums import Sums
 from traceml.model.phase import BETWEEN, COMPUTE, COMPUTE_PART, IN_BETWEEN, IN_BODY, Phase
 
 PARTS = (*(phase.value for phase in Phase), BETWEEN, "wall")
-"""What is told block by block; compute and waiting follow from the phases, where all of those are
-measured. Else compute is told itself."""
+"""The parts whose means are given by block. Compute and waiting follow from the phases where all
+phases were measured; otherwise compute is given itself."""
 
 _COMPUTE_NAMES = tuple(phase.value for phase in COMPUTE)
 _IN_BODY = (*_COMPUTE_NAMES, "graph", *(phase.value for phase in IN_BODY if phase not in COMPUTE))
-"""The measured parts of the body; each has its room before the next."""
+"""The measured parts of the body, in the order in which they are limited to it."""
 _ACCOUNTS = (*IN_BETWEEN, "gc", "logging", "compile", "sync", "collate")
 _PLACES = {phase: place for place, phase in enumerate(Phase)}
 
@@ -42,23 +42,24 @@ class _PhaseTime:
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Means of one step and its parts, on the run's clock where the name says no other."""
+    """Mean times of one step and its parts in seconds, on the run's clock unless stated
+    otherwise."""
 
     phases_s: tuple[float | None, ...] = (None,) * len(Phase)
     """In the order of `Phase`. The rest is the body without the phases that were measured: it holds
     what was not, and is never negative."""
     step_s: float | None = None
-    """Input wait and body."""
+    """Input wait plus body."""
     body_s: float | None = None
     own_s: float | None = None
-    """The step without exposed communication: what this rank itself took."""
+    """The step without exposed communication: this rank's own work."""
     compute_s: float | None = None
-    """Forward, backward and optimizer, and replays of CUDA graphs that hold several of them;
+    """Forward, backward and optimizer, with replays of CUDA graphs that hold several of them;
     `None` where one of them was not measured."""
     compute_at_least_s: float | None = None
-    """The measured ones of them."""
+    """The sum of those of them that were measured."""
     wait_s: float | None = None
-    """Body without compute; over ranks `None` unless most of them know all of their compute."""
+    """The body without compute; over ranks `None` unless most ranks know all of their compute."""
     between_s: float | None = None
     evaluation_s: float | None = None
     checkpoint_s: float | None = None
@@ -67,7 +68,7 @@ class StepTimes:
     logging_s: float | None = None
     compile_s: float | None = None
     sync_s: float | None = None
-    """The host waited for the device."""
+    """The host waiting for the device."""
     collate_s: float | None = None
     wall_s: float | None = None
     cpu_step_s: float | None = None
@@ -98,9 +99,9 @@ class StepTimes:
 
     @property
     def residual_with_communication_s(self) -> float | None:
-        """`residual_ms` as the summary's file has it: body without copies and compute.
+        """`residual_ms` as the summary file has it: the body without copies and compute.
 
-        The shared schema counts communication as a part of it; nothing else here does.
+        The shared schema counts communication as part of it; nothing else here does.
         """
         return None if self.wait_s is None else self.wait_s - (self.h2d_s or 0.0)
 
@@ -109,10 +110,10 @@ NO_TIMES = StepTimes()
 
 
 def part_means(sums: Sums, totals: Sums, clock: str) -> dict[str, Floats]:
-    """The parts of a step on one clock, in seconds, wherever steps were added up; NaN: not known.
+    """Returns the mean of each part of a step on one clock, in seconds; NaN where it is not known.
 
-    `totals` are the sums over all steps of the same ranks: what they never measured is not known
-    anywhere, and what they did counts as nothing in the steps without it.
+    `totals` are the sums over all steps of the same ranks. A part that a rank never measured is not
+    known; one that it measured in some steps counts as zero in the others.
     """
     found = _parts_of_body(sums, totals, "gpu_" if clock == "gpu" else "")
     found |= {f"{name}_body": _mean(sums, totals, name, "body") for name in ("cpu", "gpu")}
@@ -127,22 +128,22 @@ def part_means(sums: Sums, totals: Sums, clock: str) -> dict[str, Floats]:
 
 
 def _mean(sums: Sums, totals: Sums, clock: str, name: str) -> Floats:
-    """A part's mean over the steps that have a time on the clock."""
+    """Returns a part's mean over the steps that have a time on the clock."""
     prefix = "gpu_" if clock == "gpu" else ""
     return _per_step(sums, totals, f"{prefix}{name}_ns", sums.count_of(f"{prefix}body_ns"))
 
 
 def _per_step(sums: Sums, totals: Sums, field: str, steps: Floats) -> Floats:
-    """What was measured, shared out over all steps, in seconds."""
+    """Returns the sum of what was measured divided by the number of all steps, in seconds."""
     known = (totals.count_of(field) > 0) & (steps > 0)
     return np.where(known, sums.sum_of(field) * 1e-9 / np.maximum(steps, 1), np.nan)
 
 
 def _parts_of_body(sums: Sums, totals: Sums, prefix: str) -> dict[str, Floats]:
-    """What the body consists of, and what is left of it.
+    """Returns the parts of the body, and its residual.
 
-    No part is longer than what the others leave of the body: what was measured beyond it (a copy
-    that a script makes before its explicit step) lies outside the body.
+    No part is longer than what the others leave of the body: a longer measurement (a copy made
+    before an explicit step begins) is partly outside the body.
     """
     clock = "gpu" if prefix else "cpu"
     found = {name: _mean(sums, totals, clock, name) for name in ("body", *_IN_BODY)}
@@ -155,10 +156,10 @@ def _parts_of_body(sums: Sums, totals: Sums, prefix: str) -> dict[str, Floats]:
 
 
 def _compute(found: dict[str, Floats], totals: Sums, prefix: str) -> dict[str, Floats]:
-    """The compute of a step as one, and the phases of it that can be told apart.
+    """Returns the compute of a step, and those of its phases that can be distinguished.
 
-    A replay of a CUDA graph is compute that cannot be divided: of a rank that replays graphs, a
-    phase which most of its steps lack is in the graphs, and is not told by itself.
+    A replay of a CUDA graph is compute that cannot be divided. For a rank that replays graphs, a
+    phase missing from most of its steps is in the graphs and has no time of its own.
     """
     replays = totals.count_of(f"{prefix}graph_ns") > 0
     apart = np.stack([found[name] for name in _COMPUTE_NAMES])
@@ -186,7 +187,8 @@ def _compute(found: dict[str, Floats], totals: Sums, prefix: str) -> dict[str, F
 
 
 def times_by_rank(sums: Sums, table: StepTable) -> tuple[StepTimes, ...]:
-    """The means of each rank after warm-up; old steps kept as blocks enter them exactly."""
+    """Returns the means of each rank after warm-up; old steps merged into blocks are included
+    exactly."""
     steps = sums.count_of("body_ns")
     found = part_means(sums, sums, table.clock)
     found |= {name: _per_step(sums, sums, f"{name}_ns", steps) for name in _ACCOUNTS}
@@ -211,10 +213,10 @@ def _rates(sums: Sums, wall_s: Floats) -> dict[str, Floats]:
 
 
 def parts_by_block(sums: Sums, clock: str) -> dict[str, tuple[float, ...]]:
-    """The means of each of `PARTS` that was measured, in seconds, block by block.
+    """Returns the block means of each measured part of `PARTS`, in seconds.
 
-    Where a block has no step that was timed on the clock (short steps are timed on the GPU now and
-    then), neighbouring blocks are taken together till every block has one.
+    Short steps are timed on the GPU only now and then: neighbouring blocks are merged until each
+    holds a timed step.
     """
     totals = sums.in_all()
     names = (*PARTS, COMPUTE_PART)
@@ -241,7 +243,8 @@ _ADDED_UP = frozenset(
         "cpu_input_s",
     }
 )
-"""Parts of a step: a rank that never measured one has its time in the residual."""
+"""Parts of a step that count as zero on a rank that never measured them: there their time is in the
+residual."""
 
 
 def _times(values: Iterable[float | None]) -> StepTimes:
@@ -251,10 +254,10 @@ def _times(values: Iterable[float | None]) -> StepTimes:
 
 
 def mean_times(ranks: tuple[StepTimes, ...]) -> StepTimes:
-    """The mean over ranks.
+    """Returns the mean over ranks.
 
-    A part that some rank measured is shared out over all of them, as it is over all steps; anything
-    else is the mean of those that measured it, if most did.
+    A part that some rank measured is averaged over all ranks, as it is over all steps; any other
+    value is the mean of the ranks that measured it, if most did.
     """
     if not ranks:
         return NO_TIMES
@@ -278,7 +281,7 @@ def mean_times(ranks: tuple[StepTimes, ...]) -> StepTimes:
 
 
 def _spread(step_s: Floats) -> dict[str, Floats]:
-    """Percentiles and spread of each rank's step times."""
+    """Returns percentiles and spread of each rank's step times."""
     if np.isfinite(step_s).all():
         return _row_spread(step_s)
     rows = [_row_spread(row[np.isfinite(row)][np.newaxis]) for row in step_s]

@@ -1,9 +1,9 @@
-"""Tells memory that grows and goes on growing from memory that only moves.
+"""Distinguishes memory that keeps growing (a leak) from memory that merely varies.
 
-Readings are taken together in blocks, and of each block only its floor is looked at: evaluation
-peaks, checkpoints and garbage that is collected now and then stand above it. Floors are compared
-head against tail in several ways, because each way alone is fooled by something: a stair that has
-ended, a warm-up that levels off, a sawtooth longer than a block.
+Readings are grouped into blocks, and only the floor (a low quantile) of each block counts: peaks of
+evaluation, checkpoints and uncollected garbage lie above it. The floors are compared in several
+ways, because each test alone is fooled by something: a step-wise rise that has ended, a warm-up
+that levels off, a sawtooth longer than a block.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-FEWEST_READINGS = 8  # fewer are too few blocks to have a head, a middle and a tail
+MIN_READINGS = 8  # fewer are too few blocks to have a head, a middle and a tail
 BLOCKS = 12  # the first is left out: allocators and compilers settle in it
 FLOOR = 0.25  # of a block's readings lie at or below its floor: peaks are rarer than the rest
 GOES_ON = 0.75  # of the whole growth's speed, lately: 1 in a leak, 2/3 at most in a logarithm
 STILL = 0.4  # of that speed within the last third: 1 in a leak, 0 where a stair has ended
 CLEAR = 4.0  # times what the floors scatter around the growth
-FEWEST_RISING = 3  # blocks: one or two steps up are an allocator's, not a leak's
+MIN_RISING = 3  # blocks: one or two steps up are an allocator's, not a leak's
 RISING = 0.02  # of the whole rise: a block that rises by less stands still
 STEADY = 0.75  # of the blocks since the onset rise in a leak that is beyond doubt
 STEADY_READINGS = 12  # … which needs a reading in every block
 
 
 class Growth(Enum):
-    """How sure it is that memory goes on growing."""
+    """How certain it is that memory keeps growing."""
 
     NONE = "none"
     LIKELY = "likely"
@@ -40,30 +40,29 @@ class Growth(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """How the floor of some memory moved from the first third of its readings to the last."""
+    """How the floor of some memory changed from the first third of its readings to the last."""
 
     growth: Growth
     readings: int
     first_step: int
     last_step: int
     onset_step: int
-    """Where the growth began, as far as it shows; the first step where it always was."""
+    """The step at which the growth began; the first step where it always grew."""
     start_bytes: float
     end_bytes: float
     rise_bytes: float
     per_step_bytes: float
-    """Since the onset."""
+    """Growth per step since the onset."""
     per_s_bytes: float
 
 
 def find_trend(numbers: Ints, times_s: Floats, sizes: Ints) -> Trend | None:
-    """The trend of readings in order; `None` where they are too few.
+    """Returns the trend of readings in order; `None` where there are too few.
 
-    `numbers` are the steps they were taken in, each at most once: a leak grows with the steps,
-    however long these take. The growth is judged by differences alone, so that memory which is
-    always there changes nothing.
+    `numbers` are the steps at which they were taken, each at most once: a leak grows with the
+    steps, however long they take. Only differences count, so a constant offset changes nothing.
     """
-    if len(sizes) < FEWEST_READINGS:
+    if len(sizes) < MIN_READINGS:
         return None
     lowest = int(sizes.min())
     floors, places = _floors(sizes - lowest, numbers)
@@ -91,7 +90,8 @@ def find_trend(numbers: Ints, times_s: Floats, sizes: Ints) -> Trend | None:
 
 
 def _floors(sizes: Ints, numbers: Ints) -> tuple[Floats, Floats]:
-    """The floor of each block of readings but the first, and the step that has it in a leak."""
+    """Returns the floor of each block of readings but the first, and the step that has it in a
+    leak."""
     blocks, places, firsts = _blocks(len(sizes))
     padded = np.append(sizes, np.iinfo(np.int64).max)
     ordered = np.partition(padded[blocks], (int(places.min()), int(places.max())), axis=1)
@@ -101,9 +101,10 @@ def _floors(sizes: Ints, numbers: Ints) -> tuple[Floats, Floats]:
 
 @lru_cache(maxsize=8)
 def _blocks(readings: int) -> tuple[Ints, Ints, Ints]:
-    """All blocks but the first: their readings, the floor's place in order, the first reading.
+    """Returns all blocks but the first: their readings, the floor's position among them, the first
+    reading.
 
-    They are about as long: a shorter one is filled up with the reading behind the last.
+    Blocks are about equally long; a shorter one is padded with the reading after its last.
     """
     edges = np.linspace(0, readings, min(BLOCKS, readings) + 1).astype(np.int64)[1:]
     lengths = np.diff(edges)
@@ -113,9 +114,9 @@ def _blocks(readings: int) -> tuple[Ints, Ints, Ints]:
 
 
 def _hinge(floors: Floats, places: Floats) -> tuple[int, float, float]:
-    """The best line that is level up to one block and straight from there on.
+    """Fits a line that is constant up to one block and rises linearly from there.
 
-    That block, the slope behind it, and how far the floors scatter around the line.
+    Returns that block, the slope, and how far the floors scatter around the line.
     """
     best = (0, 0.0, float("inf"))
     for onset in range(len(floors) - len(floors) // 3):
@@ -130,7 +131,7 @@ def _hinge(floors: Floats, places: Floats) -> tuple[int, float, float]:
 
 
 def _growth(floors: Floats, places: Floats, onset: int, scatter: float, readings: int) -> Growth:
-    """How sure the growth is of floors whose last third lies above the first."""
+    """Returns how certain the growth is, for floors whose last third lies above the first."""
     third = len(floors) // 3
     head, middle, tail = floors[:third], floors[-2 * third : -third], floors[-third:]
     where = places[:third].mean(), places[-2 * third : -third].mean(), places[-third:].mean()
@@ -142,7 +143,7 @@ def _growth(floors: Floats, places: Floats, onset: int, scatter: float, readings
         rise >= CLEAR * scatter
         and lately >= GOES_ON * speed
         and (tail[-1] - tail[0]) / (places[-1] - places[-third]) >= STILL * lately
-        and rising.sum() >= FEWEST_RISING
+        and rising.sum() >= MIN_RISING
     )
     if not is_likely:
         return Growth.NONE

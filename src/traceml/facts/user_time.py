@@ -1,9 +1,10 @@
-"""Which of the user's lines the training thread stood at, phase by phase.
+"""Which lines of user code the training thread was at, phase by phase, from samples of its stack.
 
-Only looks while complete training steps ran count: not start-up, warm-up, evaluation, checkpoints
-or what came after the last step. A function is told by its name and its most frequent line. The
-lines of the loop itself are told one by one, because all of the step happens in its function; where
-a framework's loop is called in a single line, the framework's own function is told instead.
+Only samples taken while complete training steps ran count: not start-up, warm-up, evaluation,
+checkpoints or what came after the last step. A function is reported by its name and most frequent
+line. The lines of the training loop itself are reported one by one, because the whole step runs in
+that function; where a single line calls a framework's loop, the framework's function is reported
+instead.
 """
 
 from __future__ import annotations
@@ -21,71 +22,72 @@ from traceml.model.stack_sample import CodeLine, StackBurst, StackSample
 from traceml.store.records import RankRecords
 
 MIN_LOOKS = 10
-"""In a phase: with fewer, nothing is said of it."""
+"""Samples in a phase: with fewer, nothing is reported about it."""
 MIN_SHARE = 0.02
-"""Of a phase's looks: what is rarer is not listed."""
+"""Of a phase's samples: rarer places are not listed."""
 MAX_PLACES = 5
 MAX_OTHER_SHARE = 0.1
-"""Of a step's wall time: with more evaluation or saving in it, a look may have seen that."""
+"""Of a step's wall time: with more evaluation or saving in it, a sample may have seen that
+instead."""
 NORMAL_DEVIATE = 1.96
 
 _CALLED = tuple(phase.value for phase in COMPUTE)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A function or a line, and how much of a phase was spent there."""
+class CodePlace:
+    """A function or a line of code, and how much of a phase was spent there."""
 
     function: str
     file: str
     line: int
     share: float
-    """Of the phase's looks, 0–1."""
+    """Of the phase's samples, 0–1."""
     low: float
-    """The 95 % interval of that share …"""
+    """The lower end of the share's 95 % confidence interval …"""
     high: float
-    """… as far as so few looks can tell."""
+    """… and its upper end."""
     looks: int
 
     @property
     def name(self) -> str:
-        """As people look it up: `get_batch (train.py:118)`."""
+        """The place as people look it up: `get_batch (train.py:118)`."""
         return f"{self.function} ({self.file}:{self.line})"
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseCode:
-    """One phase's looks."""
+    """The stack samples of one phase."""
 
     looks: int
-    places: tuple[Place, ...]
-    """The most frequent first; looks inside torch alone are nobody's."""
+    places: tuple[CodePlace, ...]
+    """The most frequent first; samples entirely inside torch belong to no place."""
 
 
 @dataclass(frozen=True, slots=True)
 class UserTime:
-    """Where the training threads stood."""
+    """Which code the training threads ran."""
 
     looks: int = 0
-    """While training steps ran."""
+    """Samples taken while training steps ran."""
     taken: int = 0
-    """Altogether."""
+    """All samples."""
     torn: int = 0
     way: str | None = None
-    """`py-spy` or `signal`; `None` where nobody looked."""
+    """How they were taken: `py-spy` or `signal`; `None` without samples."""
     phases: Mapping[str, PhaseCode] = field(default_factory=dict)
-    """By a phase's key, and `between`; only those with enough looks."""
+    """By a phase's key, and `between`; only phases with enough samples."""
     by_rank: Mapping[int, Mapping[str, PhaseCode]] = field(default_factory=dict)
-    """The same of each rank alone."""
+    """The same for each rank alone."""
     all_phases: PhaseCode | None = None
-    """The whole step's looks; places in torch's own code are nobody's here too."""
+    """The samples of the whole step; those entirely inside torch belong to no place here either."""
 
 
 NOBODY_LOOKED = UserTime()
 
 
 def user_time(bursts: Sequence[StackBurst], ranks: Sequence[RankRecords], warmup: int) -> UserTime:
-    """What the looks at these ranks say; their first steps are warm-up."""
+    """Returns what the samples of these ranks say; the first `warmup` steps are left out."""
     if not bursts:
         return NOBODY_LOOKED
     by_rank = {rank.rank.rank: list(_in_steps(bursts, rank, warmup)) for rank in ranks}
@@ -107,7 +109,7 @@ def user_time(bursts: Sequence[StackBurst], ranks: Sequence[RankRecords], warmup
 def _in_steps(
     bursts: Sequence[StackBurst], rank: RankRecords, warmup: int
 ) -> Iterator[StackSample]:
-    """The looks at a rank that fall into its complete steps."""
+    """Returns the samples of a rank that fall into its complete steps."""
     found = [sample for burst in bursts if burst.pid == rank.rank.pid for sample in burst.samples]
     if not found or not len(rank.steps):
         return
@@ -140,7 +142,7 @@ class _Loop:
 
     functions: frozenset[tuple[str, str]]
     frameworks: frozenset[CodeLine]
-    """Lines in which all of it is called: `trainer.train()`."""
+    """Lines that call a framework's whole loop: `trainer.train()`."""
 
     @classmethod
     def of(cls, samples: Sequence[StackSample]) -> _Loop:
@@ -154,7 +156,7 @@ class _Loop:
         )
 
     def key(self, sample: StackSample) -> tuple[str, str, int | None] | None:
-        """By what a look is counted: a function, or a line of the loop's own."""
+        """Returns what a sample is counted under: a function, or a line of the training loop."""
         line = sample.user
         if line is None:
             return None
@@ -165,7 +167,7 @@ class _Loop:
         return line.function, line.file, line.line if is_loop else None
 
     def line(self, sample: StackSample) -> int:
-        """The line that a look saw."""
+        """Returns the line at which a sample was taken."""
         line = sample.user
         if line in self.frameworks and sample.library is not None:
             line = sample.library
@@ -173,7 +175,7 @@ class _Loop:
 
 
 def _by_phase(samples: Sequence[StackSample], loop: _Loop) -> dict[str, PhaseCode]:
-    """The looks of each phase that has enough of them."""
+    """Returns the samples of each phase that has enough of them."""
     found: dict[str, list[StackSample]] = defaultdict(list)
     for sample in samples:
         found[sample.phase].append(sample)
@@ -194,7 +196,7 @@ def _phase_code(samples: Sequence[StackSample], loop: _Loop) -> PhaseCode:
     return PhaseCode(
         looks=total,
         places=tuple(
-            Place(
+            CodePlace(
                 function=key[0],
                 file=key[1],
                 line=min(lines[key].items(), key=lambda item: (-item[1], item[0]))[0],
@@ -215,7 +217,8 @@ def _count(samples: Sequence[StackSample]) -> int:
 
 
 def _interval(found: int, of: int) -> tuple[float, float]:
-    """Wilson's interval of a share: it holds for few looks, and at none and all of them."""
+    """Returns Wilson's confidence interval of a share; it holds for few samples, and for shares of
+    0 and 1."""
     z2 = NORMAL_DEVIATE**2
     share = found / of
     middle = (share + z2 / (2 * of)) / (1 + z2 / of)

@@ -13,7 +13,7 @@ from traceml.figures.words import line
 from traceml.model.phase import Phase
 from traceml.model.quantities import milliseconds
 
-MOST_LETTERS = 40
+MAX_LABEL_CHARS = 40
 
 
 def waterfall(comparison: Comparison) -> Waterfall | None:
@@ -61,10 +61,10 @@ def before_and_after(comparison: Comparison) -> Bars | None:
     if section is None or step.lhs is None or step.rhs is None:
         return None
     sides = {
-        f"A: {line(comparison.a, MOST_LETTERS)}": {
+        f"A: {line(comparison.a, MAX_LABEL_CHARS)}": {
             name: change.lhs for name, change in section.metrics.items()
         },
-        f"B: {line(comparison.b, MOST_LETTERS)}": {
+        f"B: {line(comparison.b, MAX_LABEL_CHARS)}": {
             name: change.rhs for name, change in section.metrics.items()
         },
     }

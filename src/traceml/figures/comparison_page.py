@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from traceml.compare.lineage import Group, LineageComparison
-from traceml.compare.record import Comparison, Delta, DiagnosisChange, Status, Straggler
-from traceml.compare.words import moved_words, quantity
+from traceml.compare.record import Comparison, Delta, DiagnosisChange, Status, StragglerRanks
+from traceml.compare.verdict_words import moved_words, quantity
 from traceml.figures.comparison_figures import before_and_after, waterfall
 from traceml.figures.page import ComparisonPage, Part, Row, Table, Tile, Tone, Verdict
 from traceml.figures.words import cell, line
@@ -14,7 +14,8 @@ from traceml.model.evidence import EvidenceUnit
 from traceml.model.finding import Section
 from traceml.model.metric import BY_KEY, METRICS, Metric
 from traceml.model.quantities import NOT_MEASURED, count, rate
-from traceml.text import changes, told
+from traceml.text import changes
+from traceml.text import comparison_notes as notes
 
 TONES: dict[str, Tone] = {
     Status.IMPROVEMENT.value: "good",
@@ -23,9 +24,9 @@ TONES: dict[str, Tone] = {
     Status.INCONCLUSIVE.value: "warn",
     Status.NO_CHANGE.value: "info",
 }
-MOST_ROWS = 40
+MAX_ROWS = 40
 """Differences of one group that are listed; the JSON file has them all."""
-MOST_RANKS = 16
+MAX_RANKS = 16
 INDENT = 2
 """Spaces by which the text shows that a row is a part of the one above."""
 NO_BREAK = "\u00a0"
@@ -54,13 +55,13 @@ def comparison_page(comparison: Comparison) -> ComparisonPage:
     """The text's content, with figures."""
     parts = (_changes(comparison), _ranks(comparison), _different(comparison))
     verdict = comparison.verdict
-    gate = told.gate(comparison)
+    gate = notes.gate(comparison)
     return ComparisonPage(
         a=line(comparison.a),
         b=line(comparison.b),
         legend=(
-            f"A: {told.legend(comparison.a, comparison.a_runs)}",
-            f"B: {told.legend(comparison.b, comparison.b_runs)}",
+            f"A: {notes.legend(comparison.a, comparison.a_runs)}",
+            f"B: {notes.legend(comparison.b, comparison.b_runs)}",
             f"Format: {comparison.format}",
         ),
         verdict=Verdict(
@@ -73,7 +74,7 @@ def comparison_page(comparison: Comparison) -> ComparisonPage:
         parts=tuple(part for part in parts if part is not None),
         notes=(
             *([f"Gate: {gate}"] if gate else []),
-            f"Noise: {told.noise(comparison)}",
+            f"Noise: {notes.noise(comparison)}",
             *map(line, comparison.warnings),
         ),
     )
@@ -109,7 +110,7 @@ def _table(comparison: Comparison) -> Table | None:
     if not listed:
         return None
     has_intervals = any(row.interval for row in listed)
-    columns = ("", "A", "B", "Delta", *(("95% interval of it",) if has_intervals else ()))
+    columns = ("", "A", "B", "Delta", *(("95% CI",) if has_intervals else ()))
     rows = tuple(
         Row(
             (
@@ -208,9 +209,9 @@ def _ranks(comparison: Comparison) -> Part | None:
     )
 
 
-def _straggler(opening: str, straggler: Straggler) -> Row:
-    shown = ", ".join(map(str, straggler.ranks[:MOST_RANKS]))
-    more = "…" if straggler.ranks[MOST_RANKS:] else ""
+def _straggler(opening: str, straggler: StragglerRanks) -> Row:
+    shown = ", ".join(map(str, straggler.ranks[:MAX_RANKS]))
+    more = "…" if straggler.ranks[MAX_RANKS:] else ""
     tone: Tone = "warn" if opening.startswith("New") else "good"
     return Row((opening, cell(straggler.status), shown + more), tone)
 
@@ -221,7 +222,7 @@ def _different(comparison: Comparison) -> Part | None:
     tables = () if lineage is None else tuple(_groups(lineage))
     stat = (comparison.code_stat or "").splitlines()
     if stat:
-        rows = tuple(Row((cell(text),)) for text in stat[:MOST_ROWS])
+        rows = tuple(Row((cell(text),)) for text in stat[:MAX_ROWS])
         tables = (*tables, Table("code-stat-table", "What changed in the code", ("File",), rows))
     note = None if lineage is None else _not_compared(lineage)
     if not tables and note is None:
@@ -233,9 +234,9 @@ def _groups(lineage: LineageComparison) -> Iterator[Table]:
     for group, listed in lineage.differences.items():
         rows = tuple(
             Row((cell(found.name), _value(found.lhs), _value(found.rhs)))
-            for found in listed[:MOST_ROWS]
+            for found in listed[:MAX_ROWS]
         )
-        hidden = len(listed) - MOST_ROWS
+        hidden = len(listed) - MAX_ROWS
         note = f"{count(hidden)} more, in the JSON file." if hidden > 0 else None
         title = _TITLES.get(group, group)
         yield Table(f"different-{group}", title, ("", "A", "B"), rows, note)
@@ -249,7 +250,7 @@ def _not_compared(lineage: LineageComparison) -> str | None:
     """What nobody recorded, and that all else is the same."""
     said = []
     if not lineage.differences and lineage.same:
-        said.append("Nothing that is on record.")
+        said.append("No recorded differences.")
     for side in ("A", "B"):
         groups = [group for group, sides in lineage.not_recorded.items() if side in sides]
         if groups:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from traceml.figures.findings import facts, lead_card
 from traceml.figures.page import Part, Row, Table, Verdict
-from traceml.figures.words import LONGEST, cell, line, output_line
+from traceml.figures.words import MAX_CHARS, cell, line, output_line
 from traceml.model.finding import Kind, Section
 from traceml.model.quantities import count
 from traceml.summaries.record import FailureSummary, Summary
 
-MOST_FACTS = 12
+MAX_FACTS = 12
 
 
 def failure_part(summary: Summary | None) -> Part | None:
@@ -26,9 +26,9 @@ def failure_part(summary: Summary | None) -> Part | None:
         "Error": failure.error,
         "Message": failure.message,
     }
-    rows = [Row((name, line(value, LONGEST))) for name, value in told.items() if value]
+    rows = [Row((name, line(value, MAX_CHARS))) for name, value in told.items() if value]
     further = {name: found for name, found in failure.evidence.items() if name.title() not in told}
-    rows += [Row((fact.label, fact.value)) for fact in facts(further, MOST_FACTS, failure.facts)]
+    rows += [Row((fact.label, fact.value)) for fact in facts(further, MAX_FACTS, failure.facts)]
     return Part(
         id="failure",
         title="What ended it",

@@ -20,11 +20,11 @@ TITLES = {
     Section.SYSTEM.value: "System",
 }
 """In the order in which sections of equal severity are told."""
-MOST_FACTS = 4
-MOST_LETTERS = 80
+MAX_FACTS = 4
+MAX_FACT_CHARS = 80
 MAX_NUMBER = 1e18
 """No time, amount or count comes near it: a larger one is damaged and not shown."""
-MOST_SPANS = 3
+MAX_SPANS = 3
 
 _ALWAYS_TOLD = (Section.STEP_TIME.value, Section.STEP_MEMORY.value)
 _CALM = ("BALANCED", "NORMAL", "STABLE")
@@ -150,7 +150,7 @@ def spans(summary: Summary | None, names: Iterable[str], first_step: int) -> tup
         if (span := _span(issue, section, first_step)) is not None
     ]
     found.sort(key=lambda span: -_WEIGHTS[span.tone])
-    return tuple(found[:MOST_SPANS])
+    return tuple(found[:MAX_SPANS])
 
 
 def _span(issue: Issue, section: SectionSummary, first_step: int) -> Span | None:
@@ -165,7 +165,7 @@ def _span(issue: Issue, section: SectionSummary, first_step: int) -> Span | None
 
 
 def facts(
-    evidence: Mapping[str, Any], most: int = MOST_FACTS, named: Sequence[FactSummary] = ()
+    evidence: Mapping[str, Any], most: int = MAX_FACTS, named: Sequence[FactSummary] = ()
 ) -> Iterator[Fact]:
     """The first few pieces of evidence that say something, in words.
 
@@ -237,7 +237,7 @@ def _words(value: object, unit: str) -> str | None:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str):
-        return line(value, MOST_LETTERS) or None
+        return line(value, MAX_FACT_CHARS) or None
     if not isinstance(value, (int, float)) or not -MAX_NUMBER <= value <= MAX_NUMBER:
         return None
     if unit in _FORMATS:

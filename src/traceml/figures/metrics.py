@@ -19,10 +19,10 @@ from traceml.model.finding import Section
 from traceml.model.quantities import count, significant
 from traceml.summaries.record import MetricSummary, Summary
 
-MOST_FIGURES = 12
+MAX_FIGURES = 12
 """Of logged metrics; the table has them all."""
-MOST_ROWS = 50
-MOST_WORDS = 60
+MAX_ROWS = 50
+MAX_WORDS = 60
 
 
 def metrics_part(summary: Summary | None, history: History) -> Part | None:
@@ -31,11 +31,11 @@ def metrics_part(summary: Summary | None, history: History) -> Part | None:
     tables = () if summary is None or not summary.metrics else (_table(summary.metrics),)
     if not figures and not tables:
         return None
-    hidden = len(history.metrics) - MOST_FIGURES
+    hidden = len(history.metrics) - MAX_FIGURES
     return Part(
         id="metrics",
         title="Loss and metrics" if history.metrics or tables else "Loss",
-        note=f"The first {MOST_FIGURES} metrics are drawn." if hidden > 0 else None,
+        note=f"The first {MAX_FIGURES} metrics are drawn." if hidden > 0 else None,
         figures=figures,
         tables=tables,
     )
@@ -83,13 +83,13 @@ def _figures(summary: Summary | None, history: History) -> Iterator[Figure]:
     loss = None if history.steps is None else loss_lines(history.steps, summary)
     if loss is not None:
         yield loss
-    for number, metric in enumerate(history.metrics[:MOST_FIGURES]):
+    for number, metric in enumerate(history.metrics[:MAX_FIGURES]):
         if len(metric.steps) and is_measured(metric.values):
             yield _metric_lines(number, metric)
 
 
 def _metric_lines(number: int, metric: MetricHistory) -> Lines:
-    name = line(metric.name, MOST_WORDS)
+    name = line(metric.name, MAX_WORDS)
     return Lines(
         id=f"metric-{number}",
         title=name,
@@ -109,9 +109,9 @@ def _table(metrics: Mapping[str, MetricSummary]) -> Table:
                 _steps(found),
             )
         )
-        for name, found in list(metrics.items())[:MOST_ROWS]
+        for name, found in list(metrics.items())[:MAX_ROWS]
     )
-    hidden = len(metrics) - MOST_ROWS
+    hidden = len(metrics) - MAX_ROWS
     return Table(
         id="metric-table",
         title="Logged metrics",

@@ -13,7 +13,7 @@ from traceml.model.quantities import count, duration, memory, percent
 from traceml.summaries.record import Summary, TracerSummary
 from traceml.text.settings import setting_rows
 
-MOST_ROWS = 60
+MAX_ROWS = 60
 COMMIT_LETTERS = 12
 
 
@@ -121,7 +121,7 @@ def _settings(summary: Summary) -> Table:
 
 
 def _params(params: Mapping[str, object]) -> Table:
-    rows = tuple(Row((cell(name), cell(value))) for name, value in list(params.items())[:MOST_ROWS])
+    rows = tuple(Row((cell(name), cell(value))) for name, value in list(params.items())[:MAX_ROWS])
     return Table("params-table", "Parameters", ("Parameter", "Value"), rows, _more(len(params)))
 
 
@@ -136,7 +136,7 @@ def _regions(summary: Summary) -> Table:
                 duration(region.total_ms / 1e3),
             )
         )
-        for region in summary.regions[:MOST_ROWS]
+        for region in summary.regions[:MAX_ROWS]
     )
     columns = ("Region", "Calls", "Mean", "Longest", "Total")
     return Table("region-table", "Named regions", columns, rows, _more(len(summary.regions)))
@@ -165,14 +165,14 @@ def _code(summary: Summary) -> Table:
 def _artifacts(summary: Summary) -> Table:
     rows = tuple(
         Row((cell(name), cell(found.path), memory(found.size_bytes)))
-        for name, found in list(summary.artifacts.items())[:MOST_ROWS]
+        for name, found in list(summary.artifacts.items())[:MAX_ROWS]
     )
     columns = ("Artifact", "Path", "Size")
     return Table("artifact-table", "Artifacts", columns, rows, _more(len(summary.artifacts)))
 
 
 def _more(number: int) -> str | None:
-    return f"{count(number - MOST_ROWS)} more are in the summary." if number > MOST_ROWS else None
+    return f"{count(number - MAX_ROWS)} more are in the summary." if number > MAX_ROWS else None
 
 
 def _problems(tracer: TracerSummary) -> Iterator[tuple[str, str]]:

@@ -13,7 +13,7 @@ from traceml.figures.units import Floats, Unit, scaled
 
 Bools = npt.NDArray[np.bool_]
 
-MOST_LINES = 16
+MAX_LINES = 16
 """More lines than this are a cloud; the heat map has a row for every rank."""
 
 
@@ -72,7 +72,7 @@ def rank_series(
 ) -> tuple[Series, ...]:
     """A line per rank (or GPU) that has values, or what stands for all of them."""
     rows = [place for place in range(len(table)) if is_measured(table[place])]
-    if len(rows) <= MOST_LINES:
+    if len(rows) <= MAX_LINES:
         return tuple(
             Series(
                 names[place],

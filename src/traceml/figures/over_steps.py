@@ -27,15 +27,15 @@ from traceml.model.phase import BETWEEN, COMPUTE_PART, PHASES, Phase
 from traceml.model.quantities import count, duration
 from traceml.summaries.record import Summary
 
-MOST_CELLS = 65_536
+MAX_CELLS = 65_536
 """Of a heat map: a screen has no more to show, and a zoom brings finer ones."""
-FEWEST_TO_CUT = 10
+MIN_TO_CUT = 10
 USUAL_QUANTILE = 0.95
 CUT_TIMES = 3.0
 """A point this many times as high as nearly all others would flatten them; it is cut off."""
 HEADROOM = 1.1
 SHOWN_BETWEEN_SHARE = 0.005  # of the wall time: less is the loop itself
-LEAST_HEAT = 0.1
+MIN_HEAT = 0.1
 """Of the median: colours reach at least this far to both sides, so that noise is no pattern."""
 
 OWN = "own time is the step without exposed communication, in which a rank waits for the others"
@@ -186,7 +186,7 @@ def step_spans(
 def cut_at(values: Floats) -> float | None:
     """Where an axis ends so that a lone peak (a first step, a checkpoint) flattens nothing."""
     known = values[np.isfinite(values)]
-    if len(known) < FEWEST_TO_CUT:
+    if len(known) < MIN_TO_CUT:
         return None
     usual = float(np.quantile(known, USUAL_QUANTILE))
     is_peak = usual > 0 and known.max() > CUT_TIMES * usual
@@ -224,7 +224,7 @@ def _sentence(words: str) -> str:
 def _thinned(table: Floats, at: tuple[float, ...]) -> tuple[Floats, tuple[float, ...]]:
     """Neighbouring columns as one, their mean, until the map is small enough."""
     ranks, columns = table.shape
-    most = max(1, MOST_CELLS // ranks)
+    most = max(1, MAX_CELLS // ranks)
     if columns <= most:
         return table, at
     group = -(-columns // most)
@@ -243,4 +243,4 @@ def _heat_range(table: Floats) -> tuple[float, float]:
     if not usual.size:  # damaged records: a median below zero
         return float(known.min()), float(known.max())
     low, high = (float(np.quantile(usual, share)) for share in (0.005, 0.995))
-    return min(low, (1 - LEAST_HEAT) * typical), max(high, (1 + LEAST_HEAT) * typical)
+    return min(low, (1 - MIN_HEAT) * typical), max(high, (1 + MIN_HEAT) * typical)

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 
 from traceml.figures.words import cell
 from traceml.model.quantities import NOT_MEASURED
-from traceml.summaries.record import Global, Place
+from traceml.summaries.record import Global, RankValue
 
 
-def value(places: Mapping[str, Place], key: str | None) -> float | None:
+def value(places: Mapping[str, RankValue], key: str | None) -> float | None:
     """What was measured; `None` where it was not."""
     return None if key is None or key not in places else places[key].value
 
 
-def rank(places: Mapping[str, Place], key: str) -> str:
+def rank(places: Mapping[str, RankValue], key: str) -> str:
     """Who has it."""
     place = places.get(key)
     return NOT_MEASURED if place is None or place.idx is None else cell(place.idx)

@@ -9,7 +9,7 @@ from traceml.figures import places
 from traceml.figures.findings import lead_card
 from traceml.figures.over_time import curves_by, table_of
 from traceml.figures.page import Axis, Lines, Part, Row, Table, Tile
-from traceml.figures.step_table import MOST_RANKS
+from traceml.figures.step_table import MAX_RANKS
 from traceml.figures.units import CORES, fitted, memory_unit
 from traceml.figures.words import cell
 from traceml.model.finding import Section
@@ -149,11 +149,11 @@ def _table(section: SectionSummary) -> Table | None:
     }
     rows = tuple(
         Row((f"rank {cell(name)}", *(_shown(key, metrics.get(key)) for key in shown.values())))
-        for name, metrics in busiest[:MOST_RANKS]
+        for name, metrics in busiest[:MAX_RANKS]
     )
     note = None
-    if len(ranks) > MOST_RANKS:
-        note = f"The busiest {MOST_RANKS} of {count(len(ranks))} ranks."
+    if len(ranks) > MAX_RANKS:
+        note = f"The busiest {MAX_RANKS} of {count(len(ranks))} ranks."
     return Table("process-table", "Processes", ("Rank", *shown), rows, note)
 
 

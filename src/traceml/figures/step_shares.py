@@ -31,12 +31,12 @@ def phase_tree(section: SectionSummary) -> Tree | None:
     times = section.global_.average
     if not times.get("step_time_ms"):
         return None
-    step = text_phases.step_branch(times)
-    between = text_phases.between_branch(times)
+    step = text_phases.step_tree(times)
+    between = text_phases.between_tree(times)
     whole = step
     if between is not None:
         wall = step.ms + between.ms
-        whole = text_phases.Branch("wall time per step", wall, STEP, (step, between))
+        whole = text_phases.TreeLine("wall time per step", wall, STEP, (step, between))
     return Tree(
         id="phase-tree",
         title="Where a mean step goes",
@@ -133,7 +133,7 @@ def _seconds(value_ms: float | None) -> float:
     return float("nan") if value_ms is None else value_ms / 1e3
 
 
-def _branch(branch: text_phases.Branch, whole_ms: float, colour: str) -> Branch:
+def _branch(branch: text_phases.TreeLine, whole_ms: float, colour: str) -> Branch:
     return Branch(
         name=branch.name,
         text=f"{milliseconds(branch.ms)}, {percent(branch.ms / whole_ms)}",
@@ -143,7 +143,7 @@ def _branch(branch: text_phases.Branch, whole_ms: float, colour: str) -> Branch:
     )
 
 
-def _colour(branch: text_phases.Branch) -> str:
+def _colour(branch: text_phases.TreeLine) -> str:
     if branch.phase is not None:
         return branch.phase
     return STEP if branch.name == "step time" else BETWEEN

@@ -10,9 +10,9 @@ from traceml.figures.step_shares import own_ms
 from traceml.figures.words import cell
 from traceml.model.phase import MEASURED, PHASES
 from traceml.model.quantities import NOT_MEASURED, count, milliseconds, percent
-from traceml.summaries.record import Global, Place, SectionSummary
+from traceml.summaries.record import Global, RankValue, SectionSummary
 
-MOST_RANKS = 16
+MAX_RANKS = 16
 
 WAIT = "wait_ms"
 COLUMNS = {
@@ -67,10 +67,10 @@ def rank_table(section: SectionSummary) -> Table | None:
     }
     rows = tuple(
         Row((f"rank {cell(name)}", *(milliseconds(metrics.get(key)) for key in shown.values())))
-        for name, metrics in slowest[:MOST_RANKS]
+        for name, metrics in slowest[:MAX_RANKS]
     )
-    hidden = len(ranks) > MOST_RANKS
-    note = f"The slowest {MOST_RANKS} of {count(len(ranks))} ranks." if hidden else None
+    hidden = len(ranks) > MAX_RANKS
+    note = f"The slowest {MAX_RANKS} of {count(len(ranks))} ranks." if hidden else None
     return Table("rank-table", "Ranks, the slowest first", ("Rank", *shown), rows, note)
 
 
@@ -83,7 +83,7 @@ def wait_share(found: Global) -> float | None:
     return None if wait_ms is None or not step_ms else wait_ms / step_ms
 
 
-def _shown(sides: Sequence[Mapping[str, Place]]) -> dict[str, str]:
+def _shown(sides: Sequence[Mapping[str, RankValue]]) -> dict[str, str]:
     return {
         title: key
         for title, key in COLUMNS.items()
@@ -91,7 +91,7 @@ def _shown(sides: Sequence[Mapping[str, Place]]) -> dict[str, str]:
     }
 
 
-def _ms(side: Mapping[str, Place], key: str) -> str:
+def _ms(side: Mapping[str, RankValue], key: str) -> str:
     return milliseconds(places.value(side, key))
 
 

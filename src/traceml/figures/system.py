@@ -22,7 +22,7 @@ from traceml.summaries.record import SectionSummary, Summary, SystemSummary
 BUSY_BYTES_PER_S = float(1 << 20)
 """A disk or a network with less traffic than this is idle and gets no figure."""
 THROTTLED_PERCENT = 1.0
-MOST_GPUS = 64
+MAX_GPUS = 64
 
 _COUNTED = tuple(metric for metric in GPU_COUNTERS if metric.note)
 """What the GPU's counters say that is drawn."""
@@ -125,7 +125,7 @@ def _gpu_table(section: SystemSummary) -> Table | None:
     }
     rows = tuple(
         Row((f"GPU {gpu.index}", *(percent(gpu.metrics.get(key)) for key in shown.values())))
-        for gpu in counted[:MOST_GPUS]
+        for gpu in counted[:MAX_GPUS]
     )
     return Table("gpu-table", "GPUs while steps ran", ("GPU", *shown), rows)
 

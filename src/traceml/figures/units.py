@@ -21,14 +21,14 @@ DIGITS = 4
 """Significant digits of a value that is drawn: finer than any screen, and JSON stays small."""
 NEAR_ZERO = 0.5
 """Of the largest value: where the smallest is below this, an axis begins at zero."""
-LEAST_REACH = 0.05
+MIN_REACH = 0.05
 """Of the largest value: an axis reaches over at least so much."""
-MOST_PLACES = 300
+MAX_EXPONENT = 300
 """A power of ten beyond this is no double."""
 ROUND_NUMBERS = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 ROUND_STEPS = (2.0, 2.5, 5.0, 10.0, 20.0, 25.0, 50.0, 100.0)
 """From label to label of an axis; the last is as long as any axis."""
-MOST_STEPS = 5
+MAX_STEPS = 5
 TIME_AXIS_DIGITS = 5
 """Moments lie closer to each other than values do."""
 
@@ -105,8 +105,8 @@ def fitted(label: str, unit: Unit, *tables: Floats) -> Axis:
     least, most = float(known.min()), float(known.max())
     if 0 <= least < NEAR_ZERO * most:
         return Axis(label, unit.symbol, low=0.0)
-    reach = max(most - least, LEAST_REACH * max(abs(least), abs(most)))
-    if not 10.0**-MOST_PLACES < reach < 10.0**MOST_PLACES:
+    reach = max(most - least, MIN_REACH * max(abs(least), abs(most)))
+    if not 10.0**-MAX_EXPONENT < reach < 10.0**MAX_EXPONENT:
         return Axis(label, unit.symbol)
     low_shown, high_shown = rounded(np.array(_round_ends(least / 2 + most / 2, reach)))
     return Axis(label, unit.symbol, low=low_shown, high=high_shown)
@@ -120,7 +120,7 @@ def _round_ends(middle: float, reach: float) -> tuple[float, float]:
         for step in (times * power for times in ROUND_STEPS)
         for low, high in [((middle - reach / 2) / step, (middle + reach / 2) / step)]
     )
-    return next((low * step, high * step) for step, low, high in ends if high - low <= MOST_STEPS)
+    return next((low * step, high * step) for step, low, high in ends if high - low <= MAX_STEPS)
 
 
 def next_round(value: float) -> float:
@@ -134,7 +134,7 @@ def rounded(values: Floats, digits: int = DIGITS) -> Values:
     known = np.isfinite(values)
     sizes = np.abs(np.where(known & (values != 0), values, 1.0))
     places = (digits - 1 - np.floor(np.log10(sizes)).astype(np.int64)).clip(
-        -MOST_PLACES, MOST_PLACES
+        -MAX_EXPONENT, MAX_EXPONENT
     )
     below = 10.0 ** np.maximum(places, 0)
     above = 10.0 ** np.maximum(-places, 0)

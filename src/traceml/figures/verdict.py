@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traceml.facts.history import History
-from traceml.facts.lately import FEWEST_STEPS
+from traceml.facts.recent_window import MIN_STEPS
 from traceml.figures.failure import verdict_of
 from traceml.figures.findings import TITLES, leading, prediction, section_of, tone
 from traceml.figures.head import steps_taken
@@ -65,7 +65,7 @@ def _warming_up(summary: Summary | None, history: History) -> Verdict:
     return Verdict(
         "muted",
         "WARMING UP",
-        f"{count(taken, 'step')} so far; a diagnosis takes at least {FEWEST_STEPS} steps after "
+        f"{count(taken, 'step')} so far; a diagnosis takes at least {MIN_STEPS} steps after "
         "the first slow ones.",
         next="Wait for more steps; the numbers below are filling already.",
     )

@@ -6,20 +6,20 @@ from collections.abc import Iterable
 
 from traceml.model.printable import one_line, printable
 
-LONGEST = 400
+MAX_CHARS = 400
 """Letters of a sentence or a path that are shown."""
-LONGEST_CELL = 160
+MAX_CELL_CHARS = 160
 TAB = 4
 
 
-def line(text: object, longest: int = LONGEST) -> str:
+def line(text: object, longest: int = MAX_CHARS) -> str:
     """A text on one line; a name must not move a cursor or break a table."""
     return one_line(text, longest)
 
 
 def cell(value: object) -> str:
     """A value as a table shows it; nothing is nothing."""
-    return "" if value is None else line(value, LONGEST_CELL)
+    return "" if value is None else line(value, MAX_CELL_CHARS)
 
 
 def output_line(text: str) -> str:

@@ -1,1 +1,1 @@
-"""Starts a training command and its agent, passes signals on, and returns when both are done."""
+"""Starts a training command and its agent, forwards signals, and returns when both are done."""

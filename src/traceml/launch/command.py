@@ -1,4 +1,4 @@
-"""What is to be run: the training command, and the environment that carries the tracer to it."""
+"""The training command, and the environment that loads the tracer into it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INJECT = Path(__file__).parents[1] / "trace" / "inject"
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """How many processes on how many machines."""
+    """The number of processes per node and of nodes."""
 
     processes_per_node: int = 1
     nodes: int = 1
@@ -27,12 +27,12 @@ class Cluster:
 
     @property
     def world_size(self) -> int:
-        """All processes of the job."""
+        """The number of processes of the job."""
         return self.processes_per_node * self.nodes
 
 
 def for_script(script: str, arguments: list[str], cluster: Cluster) -> list[str]:
-    """The command that runs a script under this interpreter, alone or through torch's launcher."""
+    """Returns the command that runs a script with this interpreter, alone or through torchrun."""
     _require_script(script)
     if cluster.world_size == 1:
         return [sys.executable, script, *arguments]
@@ -63,7 +63,7 @@ def _require_script(script: str) -> None:
 
 
 def require_command(command: list[str]) -> None:
-    """Refuse a command that cannot be found, before anything is started."""
+    """Raises UsageError for a command that does not exist, before anything is started."""
     if shutil.which(command[0]) is None:
         raise UsageError(
             f"there is no command {command[0]!r} on the PATH; "
@@ -72,7 +72,7 @@ def require_command(command: list[str]) -> None:
 
 
 def subject(command: list[str]) -> str:
-    """What a command is about, to name its run by: the script or module in it, or its program."""
+    """Returns what to name the run after: the command's script or module, or its program."""
     for position, word in enumerate(command[1:], start=1):
         if word.endswith(".py"):
             return word
@@ -82,7 +82,7 @@ def subject(command: list[str]) -> str:
 
 
 def isolated_python(command: list[str]) -> str | None:
-    """The option that keeps our bootstrap out of a Python command, if it has one."""
+    """Returns the option of a Python command that prevents our bootstrap, if it has one."""
     if not Path(command[0]).name.startswith("python"):
         return None
     words = iter(command[1:])
@@ -110,7 +110,8 @@ def environment_for(
     ring_folder: str,
     max_steps: int | None,
 ) -> dict[str, str]:
-    """The environment of the training command: as it was, with the way to the run folder."""
+    """Returns the training command's environment, with the variables that point to the run
+    folder."""
     path = [str(INJECT), *filter(None, [outer.get("PYTHONPATH")])]
     environment = {
         **outer,
@@ -126,6 +127,6 @@ def environment_for(
 
 
 def untraced_environment(outer: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a command that nobody is to trace, not even itself."""
+    """Returns the environment of a command that must not be traced."""
     ours = (RUN_FOLDER, RING_FOLDER, MAX_STEPS, SCRIPT)
     return {name: value for name, value in outer.items() if name not in ours} | {DISABLED: "1"}

@@ -26,16 +26,16 @@ PASSED_ON = tuple(
 _FROM_TERMINALS = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 _WATCHED = (*PASSED_ON, signal.SIGCHLD, signal.SIGWINCH)
 POLL_S = 0.05
-"""How often children are looked at where signals cannot be waited for (macOS)."""
+"""How often to check children where signals cannot be waited for (macOS)."""
 
 _CAN_WAIT = hasattr(signal, "sigtimedwait")
 _arrived: list[int] = []
-"""Where signals cannot be waited for: what handlers have noted."""
+"""Signals noted by handlers, where signals cannot be waited for."""
 
 
 @contextmanager
 def held() -> Iterator[Callable[[], None]]:
-    """Hold signals back so that none is lost; yields what a child does to be rid of that."""
+    """Blocks signals so that none is lost; yields a function for a child to unblock them."""
     with _held_in_mask() if _CAN_WAIT else _held_by_handlers() as release:
         yield release
 
@@ -81,9 +81,9 @@ def _held_by_handlers() -> Iterator[Callable[[], None]]:
 
 
 def next_signal(timeout_s: float) -> tuple[int, bool] | None:
-    """The next signal to us and whether it must be passed on; `None` when the time is up.
+    """Returns the next signal and whether it must be forwarded; `None` after the timeout.
 
-    SIGCHLD comes as any other, where it can be waited for. To be called inside `held`.
+    SIGCHLD is returned too, where it can be waited for. To be called inside `held`.
     """
     if not _CAN_WAIT:
         return _next_noted(timeout_s)
@@ -95,7 +95,8 @@ def next_signal(timeout_s: float) -> tuple[int, bool] | None:
 
 
 def _next_noted(timeout_s: float) -> tuple[int, bool] | None:
-    """Where nothing says who sent a signal: a terminal, if it can have been one."""
+    """Returns the next signal noted by a handler; taken as the terminal's where that is
+    possible."""
     if not _arrived:
         time.sleep(min(timeout_s, POLL_S))
     if not _arrived:
@@ -105,12 +106,12 @@ def _next_noted(timeout_s: float) -> tuple[int, bool] | None:
 
 
 def _in_foreground() -> bool:
-    """Whether a terminal's keys send their signals to our process group."""
+    """Returns whether the terminal's keys send signals to our process group."""
     return _terminal_group() == os.getpgrp()
 
 
 def _terminal_group() -> int | None:
-    """The process group that our terminal's keys reach; `None` where we have no terminal."""
+    """Returns the foreground process group of our terminal; `None` without a terminal."""
     try:
         with open("/dev/tty", "rb", buffering=0) as terminal:  # noqa: PTH123 - no path of anybody's
             return os.tcgetpgrp(terminal.fileno())
@@ -119,13 +120,13 @@ def _terminal_group() -> int | None:
 
 
 def discard_pending() -> None:
-    """Let go of signals that have arrived already."""
+    """Drops signals that have arrived already."""
     while next_signal(0) is not None:
         continue
 
 
 def pass_on(pid: int, number: int, ours_alone: bool) -> None:
-    """Send a signal to the training command, if it is still there and has not had it."""
+    """Forwards a signal to the training command, unless it is gone or has received it."""
     try:
         if ours_alone:
             os.kill(pid, number)
@@ -144,9 +145,9 @@ def wait(
     pid: int,
     on: Mapping[int, Callable[[], None]] | None = None,
 ) -> int:
-    """Wait for a process, passing signals on to `pid`; its status, as a shell would report it.
+    """Waits for a process, forwarding signals to `pid`; returns its status as a shell reports it.
 
-    `on` says what else to do when a signal has come; for SIGCHLD also once in a while.
+    `on` is called when a signal has come; for SIGCHLD also now and then.
     """
     actions = on or {}
     while process.poll() is None:

@@ -1,4 +1,4 @@
-"""Runs a training command beside its agent, from the first process to the summary on disk."""
+"""Runs a training command together with its agent, until the summary is on disk."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ from pathlib import Path
 from typing import Any
 
 from traceml.launch import signals
-from traceml.launch.output import KeptOutput
-from traceml.launch.say import say
-from traceml.launch.session import begin_below_leader
+from traceml.launch.kept_output import KeptOutput
+from traceml.launch.messages import say
+from traceml.launch.session_leader import begin_below_leader
 from traceml.launch.views import NoView, View
 from traceml.model.environment import AGENT, AGENT_LACKED_ROOM
 from traceml.model.run import Ending, Manifest
 from traceml.store import folder as folders
 
 AGENT_STARTS = 3
-"""An agent that dies young is started again, but not for ever."""
+"""How often an agent that dies soon after its start is restarted."""
 YOUNG_S = 60.0
-"""An agent that lived longer was not at fault: its death does not count."""
+"""The death of an agent that lived longer than this does not count."""
 CLOSING_S = 60.0
-"""How long the agent may take to write the summary before the launcher does it itself."""
+"""How long the agent may take to write the summary before the launcher does it."""
 
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # as a shell reports them
 
 
 class AgentProcess:
-    """The agent as the launcher knows it: a process and the pipe that says we are here."""
+    """The agent as the launcher sees it: a process, and a pipe whose end tells it that we are
+    gone."""
 
     def __init__(self, folder: Path, keeps_open: Sequence[int] = ()) -> None:
-        """`keeps_open`: the training's terminal, which the agent looks after if we are killed."""
+        """`keeps_open` is the training's terminal, which the agent reads if we are killed."""
         self._folder = folder
         self._terminals = list(keeps_open)
         self._lock = folders.hold(folder)
@@ -50,7 +51,7 @@ class AgentProcess:
         """Whether the user knows already that there is none."""
 
     def start(self) -> None:
-        """Start the agent, in a session of its own: Ctrl-C is not its business."""
+        """Starts the agent in its own session, so that Ctrl-C does not reach it."""
         self._started_s = time.monotonic()
         environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
         package = Path(__file__).parents[2]
@@ -68,10 +69,10 @@ class AgentProcess:
                 cwd="/",
             )
         except OSError as error:
-            self._give_up(f"the agent could not be started ({error})")
+            self._disable(f"the agent could not be started ({error})")
         os.close(log)
         if self._training_pid is not None:
-            self.tell_training(self._training_pid)
+            self.send_training_pid(self._training_pid)
 
     def _open_log(self) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -80,18 +81,18 @@ class AgentProcess:
         except OSError:
             return os.open(os.devnull, os.O_WRONLY)
 
-    def _give_up(self, why: str) -> None:
+    def _disable(self, why: str) -> None:
         say(f"{why}; training goes on, the summary is written at its end without system figures")
         self._process = None
         self.was_given_up = True
 
-    def tell_training(self, pid: int) -> None:
-        """Say which process trains, so that it is not orphaned if we are killed."""
+    def send_training_pid(self, pid: int) -> None:
+        """Sends the training's pid, so that the agent can watch it if we are killed."""
         self._training_pid = pid
-        self.tell({"training_pid": pid, "terminals": self._terminals})
+        self.send({"training_pid": pid, "terminals": self._terminals})
 
-    def tell(self, message: dict[str, Any]) -> None:
-        """Say something to the agent; one that is gone hears nothing."""
+    def send(self, message: dict[str, Any]) -> None:
+        """Sends a message to the agent; ignored where the agent is gone."""
         if self._process is None or self._process.stdin is None:
             return
         try:
@@ -100,7 +101,7 @@ class AgentProcess:
             return
 
     def restart_if_dead(self) -> None:
-        """Start an agent that died again: rings hold the last thousands of steps meanwhile."""
+        """Restarts an agent that died; the rings hold the last thousands of steps meanwhile."""
         if self._process is None or self._process.poll() is None:
             return
         lived_s = time.monotonic() - self._started_s
@@ -109,30 +110,30 @@ class AgentProcess:
             self.start()
         else:
             log = self._folder / folders.AGENT_LOG
-            self._give_up(f"the agent died {self._deaths} times (see {log})")
+            self._disable(f"the agent died {self._deaths} times (see {log})")
 
     def has_ended(self) -> bool:
-        """Whether the agent is gone."""
+        """Returns whether the agent has ended."""
         return self._process is None or self._process.poll() is not None
 
     @property
     def has_succeeded(self) -> bool:
-        """Whether the agent ended well: the summary is on disk."""
+        """Returns whether the agent has written the summary."""
         return self._process is not None and self._process.poll() == 0
 
     @property
     def lacked_room(self) -> bool:
-        """Whether the agent wrote the summary, but had no room on the disk for all steps."""
+        """Returns whether the summary is written but the disk had no room for all steps."""
         return self._process is not None and self._process.poll() == AGENT_LACKED_ROOM
 
     def kill(self) -> None:
-        """End an agent that does not end by itself."""
+        """Kills an agent that does not end by itself."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def let_go(self) -> None:
-        """The run is over as far as we are concerned; an agent still at work holds it alone."""
+        """Releases the run; an agent that is still working keeps it locked."""
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
         if self._lock is not None:
@@ -149,16 +150,16 @@ class TracedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class RunDisplay:
     """What the user sees of a run before its summary."""
 
     view: View = field(default_factory=NoView)
     keeps_output: bool = False
-    """Whether what the command prints goes into the run folder too."""
+    """Whether the command's output is also written to the run folder."""
 
 
-def run(command: list[str], environment: dict[str, str], to: TracedRun, shown: Shown) -> int:
-    """Run the command to its end and return its status, as a shell would report it."""
+def run(command: list[str], environment: dict[str, str], to: TracedRun, shown: RunDisplay) -> int:
+    """Runs the command and returns its status as a shell reports it."""
     view = shown.view
     with signals.held() as release:
         output = view.output or (_keep_output(to.folder) if shown.keeps_output else None)
@@ -169,12 +170,12 @@ def run(command: list[str], environment: dict[str, str], to: TracedRun, shown: S
             return status
         agent = AgentProcess(to.folder, keeps_open=output.keys if output else ())
         agent.start()
-        agent.tell_training(pid)
+        agent.send_training_pid(pid)
         view.start()
 
         def look_after_children() -> None:
             agent.restart_if_dead()
-            view.look_after()
+            view.check()
 
         actions: dict[int, Callable[[], None]] = {signal.SIGCHLD: look_after_children}
         if output:
@@ -192,7 +193,7 @@ def run(command: list[str], environment: dict[str, str], to: TracedRun, shown: S
 
 
 def run_untraced(command: list[str], environment: dict[str, str]) -> int:
-    """Run the command as if we were not there."""
+    """Runs the command without tracing."""
     with signals.held() as release:
         try:
             training, pid = _start(command, environment, release)
@@ -207,7 +208,7 @@ def _start(
     release: Callable[[], None],
     output: KeptOutput | None = None,
 ) -> tuple[subprocess.Popen[bytes], int]:
-    """Start the command: what we wait for, and the command's own pid."""
+    """Starts the command; returns the process to wait for, and the command's own pid."""
     has_own_terminal = output is not None and output.stdin is not None
     reported, report = os.pipe()
 
@@ -263,11 +264,11 @@ def _has_had_enough() -> bool:
 
 
 def _end(to: TracedRun, agent: AgentProcess | None, ending: Ending) -> None:
-    """Have the summary written: by the agent, or here if it cannot."""
+    """Has the summary written: by the agent, or here if it cannot."""
     with suppress(OSError):  # a full disk: what cannot be written is said once, below
         folders.write_ending(to.folder, ending)
     if agent is not None:
-        agent.tell({"ended": {"exit_status": ending.exit_status}})
+        agent.send({"ended": {"exit_status": ending.exit_status}})
         deadline = time.monotonic() + CLOSING_S
         while not agent.has_ended() and time.monotonic() < deadline:
             found = signals.next_signal(0.2)

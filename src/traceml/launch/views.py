@@ -1,6 +1,6 @@
-"""Live views of a run: processes of their own, which may die without anybody noticing but the user.
+"""Live views of a run: separate processes whose failure does not affect the run.
 
-The terminal view has the user's terminal until the training ends, or until it is left; the
+The terminal view uses the user's terminal until the training ends or the user leaves it; the
 dashboard serves pages until the summary is written.
 """
 
@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import Protocol
 
 from traceml.launch import signals
-from traceml.launch.behind import OutputBehindView
-from traceml.launch.mode import in_foreground
-from traceml.launch.output import KeptOutput
-from traceml.launch.say import hold_back, say, speak_again
-from traceml.store.append import write_whole
-from traceml.store.output import FollowedOutput
+from traceml.launch.display_mode import in_foreground
+from traceml.launch.hidden_terminal import HiddenTerminal
+from traceml.launch.kept_output import KeptOutput
+from traceml.launch.messages import pause_messages, resume_messages, say
+from traceml.store.line_files import write_whole
+from traceml.store.output_follower import OutputFollower
 
 LEAVING_S = 3.0
-"""How long a view may take to leave when it is told to."""
+"""How long a view may take to end when it is asked to."""
 LAST_LINES = 40
-"""How much of the output is shown again when the view has gone."""
+"""Lines of output that are printed again after the view has ended."""
 PORT = 8765
 
 _PROGRAM = """\
@@ -37,7 +37,7 @@ sys.path.insert(0, sys.argv[1])
 from traceml.cli import main
 sys.exit(main(sys.argv[2:]))
 """
-"""A view's process: Ctrl-C is a key to it, or not its business; what we hold back it need not."""
+"""Starts a view's process, in which Ctrl-C is a key or ignored."""
 _PACKAGE = Path(__file__).parents[2]
 _KEYBOARD, _OUTPUT, _SCREEN = 0, 1, 2
 
@@ -52,49 +52,50 @@ _RESET = "".join(
         "\x1b[?25h\x1b[0m",  # cursor, colours
     )
 ).encode()
-"""Undoes what a view does to a terminal."""
+"""Terminal escapes that undo what a view may have set."""
 
 
 class View(Protocol):
-    """What the launcher does with a view."""
+    """The interface between the launcher and a view."""
 
     @property
     def output(self) -> KeptOutput | None:
-        """The command's streams, where the view decides about them."""
+        """The command's streams, where the view handles them; else `None`."""
 
     def start(self) -> None:
-        """The training runs."""
+        """Called when the training runs."""
 
-    def look_after(self) -> None:
-        """Some child has ended: this one, perhaps."""
+    def check(self) -> None:
+        """Called when some child process has ended, which may be the view."""
 
     def training_ended(self) -> None:
-        """Nothing more will happen in the run."""
+        """Called when the training has ended."""
 
     def end(self) -> None:
-        """The summary is written, and nobody holds the run."""
+        """Called when the summary is written and the run is unlocked."""
 
 
 class NoView:
-    """Nothing is shown before the summary."""
+    """Shows nothing before the summary."""
 
     output = None
 
     def start(self) -> None:
-        """Nothing to start."""
+        """Does nothing."""
 
-    def look_after(self) -> None:
-        """Nothing to look after."""
+    def check(self) -> None:
+        """Does nothing."""
 
     def training_ended(self) -> None:
-        """Nobody to tell."""
+        """Does nothing."""
 
     def end(self) -> None:
-        """Nobody to tell."""
+        """Does nothing."""
 
 
 def words_for(*words: str) -> list[str]:
-    """The command that runs one of our own from this package, whatever the environment says."""
+    """Returns the command line that runs one of our commands from this package, whatever the
+    environment."""
     return [sys.executable, "-c", _PROGRAM, str(_PACKAGE), *words]
 
 
@@ -102,18 +103,18 @@ class TerminalView:
     """The live view in the user's terminal."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises OSError where the command cannot have a terminal behind it."""
+        """Raises OSError where the command cannot have a pseudo-terminal."""
         self._folder = folder
         self._modes = termios.tcgetattr(_KEYBOARD)
         self._process: subprocess.Popen[bytes] | None = None
         self._link, self._other_end = socket.socketpair()
         self._has_screen = self._has_begun = False
         self._told_s: float | None = None
-        self.output = OutputBehindView(folder, self._tell_to_leave)
+        self.output = HiddenTerminal(folder, self._tell_to_leave)
 
     def start(self) -> None:
-        """Hand the terminal over."""
-        hold_back()
+        """Starts the view in the terminal."""
+        pause_messages()
         self._has_screen = True
         link, (keys,) = self._other_end.fileno(), self.output.keys
         options = ("--attached", str(link), "--keys", str(keys))
@@ -125,8 +126,8 @@ class TerminalView:
             self._take_screen_back(f"the live view could not be started ({error})")
         self._other_end.close()
 
-    def look_after(self) -> None:
-        """Take the terminal back from a view that has ended, or does not although it was told."""
+    def check(self) -> None:
+        """Takes the terminal back from a view that has ended, or does not end although asked to."""
         if self._is_overdue() and self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -147,7 +148,7 @@ class TerminalView:
         self.output.show()
 
     def _restore(self) -> None:
-        """Make the terminal what it was, and speak there again."""
+        """Restores the terminal and prints the messages that were kept back."""
         was_killed = self._was_killed()
         if was_killed and self._has_drawn():
             with suppress(OSError):
@@ -157,14 +158,14 @@ class TerminalView:
             if in_foreground():  # another's terminal by now is as that one wants it
                 termios.tcsetattr(_KEYBOARD, when, self._modes)
         self._has_screen = False
-        speak_again()
+        resume_messages()
 
     def _was_killed(self) -> bool:
-        """Whether it had no chance to tidy up; after an error of its own it has."""
+        """Returns whether the view could not clean up; after an error of its own it can."""
         return self._process is not None and (self._process.poll() or 0) < 0
 
     def _has_drawn(self) -> bool:
-        """Whether the view has said that it begins to draw."""
+        """Returns whether the view has reported that it begins to draw."""
         with suppress(OSError):  # it has said nothing, or is gone
             self._has_begun |= bool(self._link.recv(1, socket.MSG_DONTWAIT))
         return self._has_begun
@@ -175,7 +176,7 @@ class TerminalView:
             self._link.shutdown(socket.SHUT_WR)
 
     def training_ended(self) -> None:
-        """Have the terminal left, and show the end of the output there."""
+        """Ends the view, and prints the end of the output."""
         self.output.give_keyboard_back()
         if not self._has_screen or self._process is None:
             return
@@ -183,14 +184,14 @@ class TerminalView:
         _wait(self._process, LEAVING_S if self._has_drawn() else 0.0)
         self._restore()
         with suppress(OSError):
-            printed = FollowedOutput(self._folder)
-            printed.look()
+            printed = OutputFollower(self._folder)
+            printed.refresh()
             lines = (printed.lines or ())[-LAST_LINES:]
             write_whole(_OUTPUT, "".join(f"{line}\n" for line in lines).encode())
         self.output.let_out()
 
     def end(self) -> None:
-        """The terminal has been given back long ago."""
+        """Does nothing: the view has ended already."""
 
 
 class DashboardView:
@@ -203,7 +204,7 @@ class DashboardView:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start the server, in a session of its own: Ctrl-C is not its business."""
+        """Starts the server in its own session, so that Ctrl-C does not reach it."""
         options = ("--port", str(PORT), "--until-run-ends")
         place = ("--logs-dir", str(self._folder.parent), "--run", self._folder.name)
         try:
@@ -217,8 +218,8 @@ class DashboardView:
         except OSError as error:
             say(f"the dashboard could not be started ({error}); training goes on")
 
-    def look_after(self) -> None:
-        """Say once that the dashboard is gone."""
+    def check(self) -> None:
+        """Prints once that the dashboard is gone."""
         if self._process is not None and self._process.poll() is not None:
             say(
                 f"the dashboard ended by itself (status {self._process.returncode}); training goes "
@@ -227,10 +228,10 @@ class DashboardView:
             self._process = None
 
     def training_ended(self) -> None:
-        """It shows how the run ended as well."""
+        """Does nothing: the page shows how the run ended as well."""
 
     def end(self) -> None:
-        """Let it show the end, and go."""
+        """Lets the page show the end, and stops the server."""
         if self._process is None:
             return
         assert self._process.stdin is not None
@@ -239,7 +240,7 @@ class DashboardView:
 
 
 def _wait(process: subprocess.Popen[bytes], patience_s: float) -> None:
-    """Wait for a view that was told to leave; one that does not is ended."""
+    """Waits for a view that was asked to end, and kills it if it does not."""
     deadline = time.monotonic() + patience_s
     while process.poll() is None and time.monotonic() < deadline:
         signals.next_signal(0.1)
@@ -249,7 +250,7 @@ def _wait(process: subprocess.Popen[bytes], patience_s: float) -> None:
 
 
 def make_report(folder: Path) -> str | None:
-    """Write the run's page as one file; why that failed, in words, or `None`."""
+    """Writes the run's page as one file; returns why that failed, or `None`."""
     done = subprocess.run(
         words_for("report", str(folder)), stdin=subprocess.DEVNULL, capture_output=True, check=False
     )
@@ -260,7 +261,7 @@ def make_report(folder: Path) -> str | None:
 
 
 def open_view(mode: str, folder: Path) -> View:
-    """The view that a mode stands for; without a terminal behind it, none."""
+    """Returns the view of a mode; none where the command cannot have a pseudo-terminal."""
     if mode == "dashboard":
         return DashboardView(folder)
     if mode == "cli":

@@ -49,10 +49,10 @@ _TOKEN_STARTS = (
 """How well-known services begin their tokens."""
 _HEADER_STARTS = ("-----BEGIN", "Bearer ", "Basic ")
 """How a key's block and an authorization begin."""
-_FEWEST_TOKEN_LETTERS = 16
+_MIN_TOKEN_CHARS = 16
 _LONG_TEXT = 32
 """So many letters and digits without a break, large and small, are no word of anybody's."""
-_LONGEST_WORD = 24
+_MAX_WORD_CHARS = 24
 _HINTS = (
     *(start.lower() for start in _TOKEN_STARTS),
     *("secret", "pass", "pwd", "credential", "bearer", "token", "key", "auth", "login", "pat"),
@@ -69,7 +69,7 @@ def is_secret(name: str, value: str) -> bool:
 def is_token(value: str) -> bool:
     """Whether a text has the form of a token, whatever its name."""
     starts = value.startswith((*_TOKEN_STARTS, *_HEADER_STARTS))
-    if starts and len(value) >= _FEWEST_TOKEN_LETTERS:
+    if starts and len(value) >= _MIN_TOKEN_CHARS:
         return True
     return (
         len(value) >= _LONG_TEXT
@@ -226,7 +226,7 @@ def _masked_match(found: re.Match[str]) -> str:
     name, value = found["name"], found["value"]
     if not found["quote"] and not any(letter.isdigit() for letter in value):
         return found[0]  # a name of the program's, as far as anybody can tell
-    is_long = len(value) >= _FEWEST_TOKEN_LETTERS and " " not in value
+    is_long = len(value) >= _MIN_TOKEN_CHARS and " " not in value
     if _is_surely_secret_name(name) or (is_long and _is_secret_name(name, value)):
         return found[0].removesuffix(value) + MASK
     return found[0]
@@ -324,4 +324,4 @@ def _words(name: str) -> list[str]:
 def _is_plain(value: str) -> bool:
     """Whether a value is a number, or a word that anybody may read."""
     letters = value.replace("_", "").replace("-", "").replace("/", "").replace(".", "")
-    return len(value) <= _LONGEST_WORD and (letters.isalpha() or letters.isdigit() or not letters)
+    return len(value) <= _MAX_WORD_CHARS and (letters.isalpha() or letters.isdigit() or not letters)

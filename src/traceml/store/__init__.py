@@ -1,1 +1,1 @@
-"""Writes and reads runs: rings drained to record files, run folders; alone knows file formats."""
+"""Writes and reads runs: folders, record files, rings; the only package that knows file formats."""

@@ -1,4 +1,4 @@
-"""Old steps folded into blocks that keep count, sum, minimum and maximum of every field."""
+"""Merges old steps into blocks that keep count, sum, minimum and maximum of every field."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ABSENT = np.iinfo(np.int64).max
 
 
 def fold(steps: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Fold step records, `BLOCK_STEPS` at a time."""
+    """Merges step records into blocks of `BLOCK_STEPS` steps."""
     starts = np.arange(0, len(steps), BLOCK_STEPS)
     blocks = np.zeros(len(starts), BLOCK_DTYPE)
     if not len(steps):
@@ -43,7 +43,7 @@ def fold(steps: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def merge_pairs(blocks: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Fold blocks two by two: half as many, the same totals."""
+    """Merges each two neighbouring blocks: half as many, the same totals."""
     starts = np.arange(0, len(blocks), 2)
     merged = np.zeros(len(starts), BLOCK_DTYPE)
     for name in ("first_step", "start_ns"):

@@ -1,7 +1,7 @@
-"""Steps added up in buckets of equal length: a run of any length in few numbers.
+"""Sums of steps in buckets of equal length: a run of any length in few numbers.
 
-All processes of a run share one grid: bucket n holds the complete steps n · length and on, counted
-from 0. When a run outgrows its grid, neighbouring buckets are taken together.
+All processes of a run share one grid: bucket n holds the complete steps from n · length on, counted
+from 0. When a run outgrows its grid, neighbouring buckets are merged.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Ints = npt.NDArray[np.int64]
 SUMMED = WIDE[WIDE.index("wall_ns") : WIDE.index("gpu_graph_ns") + 1]
 PEAKS = WIDE[WIDE.index("allocated_bytes") : WIDE.index("rss_bytes") + 1]
 CLOCKS = ("cpu", "gpu")
-"""The clocks on which the longest step is kept: the host's, the GPU's."""
+"""The clocks on which the longest step is kept: the host's and the GPU's."""
 _PREFIXES = ("", "gpu_")
-"""What the names of a clock's fields begin with."""
+"""The prefixes of each clock's field names."""
 
 _SUMMED = slice(WIDE.index(SUMMED[0]), WIDE.index(SUMMED[-1]) + 1)
 _PEAKS = slice(WIDE.index(PEAKS[0]), WIDE.index(PEAKS[-1]) + 1)
@@ -36,7 +36,7 @@ _NOTHING = float(layout.NOT_MEASURED)
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Where the buckets lie: their first step, how many steps each holds, how many there are."""
+    """Where the buckets lie: their first step, how many steps each holds, and their number."""
 
     first: int
     length: int
@@ -44,12 +44,12 @@ class Grid:
 
     @property
     def end(self) -> int:
-        """The step after the last that fits."""
+        """The step after the last one that fits."""
         return self.first + self.length * self.buckets
 
     @staticmethod
     def over(first: int, end: int, most: int) -> Grid:
-        """The finest grid of at most so many buckets; lengths are powers of two."""
+        """Returns the finest grid with at most so many buckets; lengths are powers of two."""
         length = 1
         while length * most < end - first:
             length *= 2
@@ -57,7 +57,7 @@ class Grid:
 
 
 class Buckets:
-    """The complete steps of one process, added up; sizes and times as the records have them."""
+    """The complete steps of one process, summed; in the units of the records."""
 
     def __init__(self, grid: Grid) -> None:
         size = grid.buckets
@@ -72,7 +72,7 @@ class Buckets:
         self.loss_backwards: Floats = np.zeros(size)
 
     def add_steps(self, steps: npt.NDArray[Any], index: Ints) -> None:
-        """Add complete steps, in order; `index` says which of the run's each is, from 0."""
+        """Adds complete steps, in order; `index` is each one's number in the run, from 0."""
         begin, end = np.searchsorted(index, (self.grid.first, self.grid.end))
         if begin == end:
             return
@@ -91,7 +91,7 @@ class Buckets:
         self._add_losses(steps, index, seen)
 
     def _add_losses(self, steps: npt.NDArray[Any], index: Ints, seen: Ints) -> None:
-        """Put losses where their backward passes were; of several in a bucket the last stays."""
+        """Stores losses in the buckets of their backward passes; the last one of a bucket stays."""
         lags = np.maximum(steps["loss_lag"][seen].astype(np.int64), 0)
         here = index[seen] >= lags
         seen, lags = seen[here], lags[here]
@@ -101,7 +101,7 @@ class Buckets:
         self.loss_backwards[places] = np.where(seen >= lags, backwards, 0)
 
     def _stretches(self, index: Ints) -> tuple[Ints, Ints, Ints]:
-        """The buckets that these steps lie in, where each one's begin, and how many they are."""
+        """Returns the buckets of these steps, where each one's steps begin, and their number."""
         length = self.grid.length
         at = np.arange(index[0] // length, index[-1] // length + 1)
         bounds = np.searchsorted(index, np.append(at, at[-1] + 1) * length)
@@ -110,7 +110,7 @@ class Buckets:
         return at[some], bounds[:-1][some], sizes[some]
 
     def add_blocks(self, blocks: npt.NDArray[Any], index: Ints) -> None:
-        """Add folded steps; a block that reaches over several buckets is shared out evenly."""
+        """Adds merged steps; a block that spans several buckets is distributed evenly."""
         complete = blocks["complete_steps"]
         some = (complete > 0) & (index < self.grid.end) & (index + complete > self.grid.first)
         blocks, index, complete = blocks[some], index[some] - self.grid.first, complete[some]
@@ -135,7 +135,7 @@ class Buckets:
         np.minimum.at(self.start_ns, place, blocks["start_ns"][which] + passed_ns.astype(np.int64))
 
     def coarsen(self) -> None:
-        """Take neighbouring buckets together: half as many, the same totals."""
+        """Merges each two neighbouring buckets: half as many, the same totals."""
         self.grid = Grid(self.grid.first, 2 * self.grid.length, self.grid.buckets)
         for table in (self.steps, self.sums, self.counts):
             _halve(table, table[::2] + table[1::2], 0)
@@ -149,30 +149,30 @@ class Buckets:
 
 @dataclass(frozen=True, slots=True)
 class RankBuckets:
-    """One rank's steps in buckets, all lives of it together."""
+    """One rank's steps in buckets, with those of all its restarts."""
 
     rank: Rank
-    """Under the number that it has in the run."""
+    """With its final number in the run."""
     grid: Grid
     steps: Floats
-    """How many complete steps a bucket holds."""
+    """The number of complete steps in each bucket."""
     sums: Floats
     """A column per field of `SUMMED`, over the steps in which it was measured …"""
     counts: Floats
-    """… and how many those are."""
+    """… and the number of those steps."""
     peaks: Floats
-    """A column per field of `PEAKS`; -1: not measured."""
+    """A column per field of `PEAKS`; -1 means "not measured"."""
     longest_ns: Floats
-    """A column per clock of `CLOCKS`; of folded steps what they took at most."""
+    """A column per clock of `CLOCKS`; for merged steps an upper limit."""
     began_unix_s: Floats
     """When the first of its steps began; infinite where there is none."""
     loss: Floats
     loss_backwards: Floats
-    """Backward passes of the step whose loss it is; 0: not known."""
+    """Backward passes of the step that the loss belongs to; 0 where not known."""
 
 
 def together(rank: Rank, lives: Sequence[tuple[Rank, Buckets]]) -> RankBuckets:
-    """A rank from its lives, in order."""
+    """Returns a rank's buckets from its processes, in order."""
     every = [buckets for _, buckets in lives]
     loss, backwards = every[0].loss, every[0].loss_backwards
     for later in every[1:]:
@@ -207,7 +207,7 @@ def _unix_s(rank: Rank, start_ns: Ints) -> Floats:
 
 
 def _added(table: Ints, starts: Ints, sizes: Ints) -> tuple[Ints, Ints]:
-    """Sums and counts of what was measured: a row per field, a column per start."""
+    """Returns sums and counts of measured values: a row per field, a column per start."""
     sums = np.add.reduceat(table, starts, axis=1)
     counts = np.repeat(sizes[np.newaxis], len(table), axis=0)
     for row in np.flatnonzero(table.min(axis=1) < 0):  # most fields are measured always or never
@@ -218,7 +218,7 @@ def _added(table: Ints, starts: Ints, sizes: Ints) -> tuple[Ints, Ints]:
 
 
 def _whole_steps(table: Ints) -> Ints:
-    """Input wait and body of every step, a row per clock; -1: not measured."""
+    """Returns input wait plus body of every step, a row per clock; -1 where not measured."""
     found = np.empty((len(CLOCKS), table.shape[1]), np.int64)
     for row, prefix in enumerate(_PREFIXES):
         body, waited = (table[WIDE.index(f"{prefix}{name}_ns")] for name in ("body", "input"))
@@ -231,7 +231,8 @@ def _largest(blocks: npt.NDArray[Any], name: str) -> Floats:
 
 
 def _longest(blocks: npt.NDArray[Any], prefix: str) -> Floats:
-    """What no step of a block took longer than: only the longest of each part is known."""
+    """Returns an upper limit for the longest step of each block: only the longest of each part is
+    known."""
     body, waited = _largest(blocks, f"{prefix}body_ns"), _largest(blocks, f"{prefix}input_ns")
     whole = np.where(body < 0, _NOTHING, body + np.maximum(waited, 0))
     wall = _largest(blocks, "wall_ns")

@@ -1,4 +1,4 @@
-"""What went wrong in a run, on disk: the ranks' own reports, and what the agent saw."""
+"""What went wrong in a run, on disk: the ranks' own reports, and what the agent observed."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ from traceml.store.regular_files import read_regular
 
 SEEN = "agent_saw.json"
 STACKS = "stacks"
-"""A folder in the run's, for the stacks of ranks that stood still."""
-MOST_STACK_BYTES = 1 << 20
+"""A folder inside the run folder, for the stacks of ranks that made no progress."""
+MAX_STACK_BYTES = 1 << 20
 
 _decoder = msgspec.json.Decoder(AgentSaw)
 
 
 def write_seen(folder: Path, seen: AgentSaw) -> None:
-    """Write down what the agent saw so far."""
+    """Writes what the agent has observed so far."""
     write_atomically(folder / SEEN, msgspec.json.encode(seen))
 
 
 def read_seen(folder: Path) -> AgentSaw:
-    """What the agent saw; nothing where nothing was wrong, or where it cannot be read."""
+    """Returns what the agent observed; empty where nothing was wrong, or the file cannot be
+    read."""
     try:
         return _decoder.decode(read_regular(folder / SEEN))
     except (OSError, *UNDECODABLE):
@@ -43,7 +44,8 @@ def read_seen(folder: Path) -> AgentSaw:
 
 
 def with_final_ranks(seen: AgentSaw, ranks: dict[int, int]) -> AgentSaw:
-    """The same under the numbers that the ranks have in the end; a process is known by its pid."""
+    """Returns the observations with the ranks' final numbers; a process is identified by its
+    pid."""
     return replace(
         seen,
         deaths=tuple(replace(d, rank=ranks.get(d.pid, d.rank)) for d in seen.deaths),
@@ -60,9 +62,9 @@ def with_final_ranks(seen: AgentSaw, ranks: dict[int, int]) -> AgentSaw:
 def reports(
     messages: Iterable[dict[str, Any]], ranks: dict[int, int], left: Iterable[FailureReport] = ()
 ) -> tuple[FailureReport, ...]:
-    """What the ranks reported, in order of time; a line that is none is passed over.
+    """Returns what the ranks reported, in order of time; invalid lines are skipped.
 
-    `left` is what interpreters left at their end: it counts where the ring has not said it better.
+    `left` are the reports that interpreters left at their end; they count where the ring has none.
     """
     found = [
         report
@@ -79,7 +81,8 @@ def reports(
 
 
 def read_left_reports(folder: Path) -> tuple[FailureReport, ...]:
-    """The exceptions that ended interpreters, as those left them; a damaged one is passed over."""
+    """Returns the exceptions that ended interpreters, as those left them; damaged ones are
+    skipped."""
     found = []
     for path in sorted((folder / MARKS).glob(f"{FAILURE_MARK}*.json")):
         try:
@@ -92,9 +95,9 @@ def read_left_reports(folder: Path) -> tuple[FailureReport, ...]:
 
 
 def script_pids(folder: Path, machine: str) -> list[int]:
-    """The processes of the scripts and ranks that were started on a machine, by their marks.
+    """Returns the pids of the scripts and ranks that were started on a machine, by their marks.
 
-    Where the machine is not known (an empty name) those of all; a mark without one is everybody's.
+    An empty machine name selects all; a mark without a machine belongs to every machine.
     """
     marks = (folder / MARKS).glob(f"{SCRIPT_MARK}*")
     parts = (path.name.removeprefix(SCRIPT_MARK).partition("-") for path in marks)
@@ -116,25 +119,25 @@ def _report(message: Any) -> FailureReport | None:
 
 
 def _with_final_rank(report: FailureReport, ranks: dict[int, int]) -> FailureReport:
-    """Under the number that its process has in the end; one that took steps is a rank."""
+    """Returns the report with the final rank of its process, if that took steps."""
     is_rank = report.is_rank or report.pid in ranks
     return replace(report, rank=ranks.get(report.pid, report.rank), is_rank=is_rank)
 
 
 def stacks_of(ring: Path) -> Path:
-    """The file into which the rank of this ring writes its stacks."""
+    """Returns the file into which the rank of this ring writes its stacks."""
     return ring.with_suffix(STACKS_SUFFIX)
 
 
 def keep_stacks(folder: Path, rank: int, pid: int, content: bytes) -> str:
-    """Keep a rank's stacks with the run; returns the file's name in the run folder."""
+    """Stores a rank's stacks with the run; returns the file's name in the run folder."""
     (folder / STACKS).mkdir(exist_ok=True)
     name = f"{STACKS}/rank-{rank}-{pid}.txt"
-    write_atomically(folder / name, content[-MOST_STACK_BYTES:])
+    write_atomically(folder / name, content[-MAX_STACK_BYTES:])
     return name
 
 
 def remove_ring(ring: Path) -> None:
-    """Give back a ring whose records are on disk, and what belongs to it."""
+    """Removes a ring whose records are on disk, and the files that belong to it."""
     ring.unlink(missing_ok=True)
     stacks_of(ring).unlink(missing_ok=True)

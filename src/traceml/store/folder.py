@@ -1,4 +1,4 @@
-"""The run folder: its name, its files, and the small JSON files that say what the run is."""
+"""The run folder: its name, its files, and the small JSON files that describe the run."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ AGENT_LOG = "agent.log"
 OUTPUT = "output.log"
 EARLIER_OUTPUT = "output.earlier.log"
 RESERVED = ".reserved"
-"""Holds room for the summary while the run goes on."""
+"""A file that reserves disk space for the summary while the run is in progress."""
 RESERVED_BYTES = 96 << 10
-"""About twice what the summary of one rank takes."""
+"""About twice the size of a summary of one rank."""
 RESERVED_PER_RANK_BYTES = 8 << 10
 REQUESTS = "summary-request-*"
-"""Files by which training processes ask for a summary; each vanishes when it is answered."""
+"""Files by which training processes ask for a summary; each is removed when it is answered."""
 ANSWER = "summary-answer.json"
 """The numbers of the last such summary."""
 
@@ -42,25 +42,25 @@ SHARED_MEMORY = Path("/dev/shm")
 _RING_FOLDER = re.compile(r"traceml-\d+-[0-9a-f]{8}")
 
 LOOKERS_S = 3.0
-"""How long one who looks is waited for: it takes him microseconds, unless he was stopped then."""
+"""How long to wait for a process that checks the lock; it holds it for microseconds."""
 FRESH_S = 30.0
-"""Where no lock can tell, a run goes on that was written to so lately: the agent keeps a sample
-every second, and every few seconds after some hours."""
+"""Without locks, a run counts as in progress if it was written to within this time: the agent
+writes a sample every second, and every few seconds after some hours."""
 
 PRIVATE = 0o700
-"""The mode of a run's folder: output and parameters are its owner's to show."""
-_LONGEST_NAME = 200
-"""In bytes: file systems take 255, and the files of comparisons are named after two runs."""
+"""The mode of a run's folder: only its owner may read output and parameters."""
+_MAX_NAME_BYTES = 200
+"""File systems allow 255, and files of comparisons are named after two runs."""
 
 
 def unique_name(script: str) -> str:
-    """A readable name nobody has used: what runs, when, and four letters of chance."""
+    """Returns a readable new name: the script, the time, and four random characters."""
     stem = re.sub(r"[^A-Za-z0-9]+", "-", Path(script).stem).strip("-")[:40] or "run"
     return f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
 
 
 def create_unique(logs_folder: Path, script: str) -> Path:
-    """Make the folder of a new run under a name of its own; raises OSError."""
+    """Creates the folder of a new run under a unique name; raises OSError."""
     while True:
         folder = logs_folder.absolute() / unique_name(script)
         with contextlib.suppress(FileExistsError):  # somebody was as lucky: draw again
@@ -69,15 +69,16 @@ def create_unique(logs_folder: Path, script: str) -> Path:
 
 
 def create(logs_folder: Path, name: str, overwrite: bool) -> Path:
-    """Make the folder of a new run.
+    """Creates the folder of a new run.
 
-    Raises UsageError where the name cannot be had, OSError where no folder can be made at all.
+    Raises UsageError where the name is invalid or taken, OSError where the folder cannot be
+    created.
     """
     if not is_run_name(name):
         raise UsageError(
             f"{name!r} cannot be a run name: a run name is a folder's name under the logs folder, "
-            f"1 to {_LONGEST_NAME} printable characters without slashes, not beginning with a dot, "
-            "a dash or a blank; choose another --run-name"
+            f"1 to {_MAX_NAME_BYTES} printable characters without slashes, not beginning with a "
+            "dot, a dash or a blank; choose another --run-name"
         )
     folder = logs_folder.absolute() / name
     if overwrite and folder.exists():
@@ -93,18 +94,19 @@ def create(logs_folder: Path, name: str, overwrite: bool) -> Path:
 
 
 def is_run_name(name: str) -> bool:
-    """Whether a run can be called so; such a name leads to no place but the logs folder."""
+    """Returns whether a run can have this name; such a name cannot leave the logs folder."""
     return (
         name.isprintable()
         and not any(character in name for character in "/\\")
         and not name.startswith((".", "-"))
         and name == name.strip()
-        and 1 <= len(name.encode()) <= _LONGEST_NAME
+        and 1 <= len(name.encode()) <= _MAX_NAME_BYTES
     )
 
 
 def is_right_in(logs_folder: Path, name: str) -> bool:
-    """Whether a name is that of a folder in the logs folder, and of no link that leaves it."""
+    """Returns whether the name is that of a folder in the logs folder, and not of a link that
+    leaves it."""
     if not is_run_name(name):
         return False
     try:
@@ -114,7 +116,7 @@ def is_right_in(logs_folder: Path, name: str) -> bool:
 
 
 def _remove_run(folder: Path) -> None:
-    """Remove an earlier run; anything that is not a run, or not over, stays."""
+    """Removes an earlier run; anything that is no run, or is in progress, stays."""
     has_manifest = stat_regular(folder / MANIFEST) is not None
     is_run = folder.is_dir() and not folder.is_symlink() and has_manifest
     if not is_run and not _is_empty(folder):
@@ -137,16 +139,16 @@ def _is_empty(folder: Path) -> bool:
 
 
 def discard(folder: Path, manifest: Manifest) -> None:
-    """Take back the folder of a run that could not begin."""
+    """Removes the folder of a run that could not begin."""
     remove_rings(manifest)
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def hold(folder: Path) -> int | None:
-    """Say that a run is going on, for as long as any process keeps the descriptor returned.
+    """Locks a run as in progress, for as long as any process keeps the returned descriptor open.
 
-    `None` where somebody holds it already, or where the file system knows no such locks: then
-    others can tell from its files alone.
+    `None` where it is locked already, or the file system has no such locks: then only its files
+    tell.
     """
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -161,7 +163,7 @@ def hold(folder: Path) -> int | None:
 
 
 def _lock(descriptor: int) -> None:
-    """Lock a folder; whoever only looks whether it is locked is waited for. Raises OSError."""
+    """Locks a folder, waiting for processes that only check the lock; raises OSError."""
     patience_until_s = time.monotonic() + LOOKERS_S
     while True:
         try:
@@ -176,7 +178,7 @@ def _lock(descriptor: int) -> None:
 
 
 def is_going_on(folder: Path) -> bool:
-    """Whether somebody holds the run; where no lock could tell, whether its files look like it."""
+    """Returns whether a run is in progress: by its lock, or without locks by its files."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: many may look at once
@@ -190,7 +192,7 @@ def is_going_on(folder: Path) -> bool:
 
 
 def _is_elsewhere(folder: Path) -> bool:
-    """Whether another machine runs it: network file systems keep a folder's locks to one."""
+    """Returns whether another machine runs it: network file systems keep locks local."""
     try:
         hostname = read_manifest(folder).hostname
     except (OSError, TraceMLError):
@@ -199,9 +201,9 @@ def _is_elsewhere(folder: Path) -> bool:
 
 
 def _is_fresh(folder: Path) -> bool:
-    """Whether a run has no ending, and something in it was written a moment ago.
+    """Returns whether a run has no ending, and some file in it was written very recently.
 
-    On the clock of the file system: where that is far from ours, no run looks as if it went on.
+    By the clock of the file system: where that differs much from ours, no run looks in progress.
     """
     if (folder / ENDING).exists():
         return False
@@ -217,7 +219,8 @@ def _written_s(folder: Path) -> Iterator[float]:
 
 
 def make_ring_folder() -> str:
-    """A folder on tmpfs for this run's rings; empty where there is none: rings go to the run."""
+    """Creates a folder on tmpfs for this run's rings; returns an empty text where that is
+    impossible."""
     if not SHARED_MEMORY.is_dir() or not os.access(SHARED_MEMORY, os.W_OK):
         return ""
     folder = SHARED_MEMORY / f"traceml-{os.getpid()}-{os.urandom(4).hex()}"
@@ -229,14 +232,15 @@ def make_ring_folder() -> str:
 
 
 def remove_rings(manifest: Manifest) -> None:
-    """Give the rings' memory back, once everything in them is on disk."""
+    """Removes the rings, once everything in them is on disk."""
     folder = ring_folder(manifest)
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def ring_folder(manifest: Manifest) -> Path | None:
-    """The folder on tmpfs that `make_ring_folder` made for a run; `None` where there is none.
+    """Returns the folder on tmpfs that `make_ring_folder` made for a run; `None` where there is
+    none.
 
     A manifest may come from anywhere: no other folder is searched for rings, or removed.
     """
@@ -246,9 +250,9 @@ def ring_folder(manifest: Manifest) -> Path | None:
 
 
 def reserve_room(folder: Path, ranks: int) -> None:
-    """Set room on the disk aside for the ending and the summary, before the records fill it.
+    """Reserves disk space for the ending and the summary, before the records fill the disk.
 
-    Of a small disk at most a third; where it has no room at all, nothing is set aside.
+    At most a third of a small disk; nothing on a full one.
     """
     free = os.statvfs(folder)
     wanted = RESERVED_BYTES + max(0, ranks - 1) * RESERVED_PER_RANK_BYTES
@@ -264,22 +268,22 @@ def reserve_room(folder: Path, ranks: int) -> None:
 
 
 def release_room(folder: Path) -> None:
-    """Give that room back: the ending and the summary are written next."""
+    """Frees that space: the ending and the summary are written next."""
     (folder / RESERVED).unlink(missing_ok=True)
 
 
 def remove_answer(folder: Path) -> None:
-    """Nobody will ask again."""
+    """Removes the answer file: no process will ask again."""
     (folder / ANSWER).unlink(missing_ok=True)
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write what is known about the run."""
+    """Writes what is known about the run."""
     write_atomically(folder / MANIFEST, json.dumps(asdict(manifest), indent=2).encode())
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read what was known about the run when it started."""
+    """Returns what was known about the run when it started."""
     try:
         fields = load_json(read_regular(folder / MANIFEST))
     except (FileNotFoundError, NotADirectoryError):
@@ -299,9 +303,9 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 _MAX_UNIX_S = 253_402_300_799
-"""The end of the year 9999: no calendar here goes further."""
+"""The end of the year 9999, the limit of Python's calendar."""
 _MAX_WHOLE = (1 << 31) - 1
-"""Of an exit status, a process's number, a count of ranks or nodes."""
+"""For an exit status, a pid, or a number of ranks or nodes."""
 _KINDS: dict[str, tuple[type, ...]] = {
     "str": (str,),
     "str | None": (str, type(None)),
@@ -310,11 +314,11 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "int | None": (int, type(None)),
     "tuple[str, ...]": (list,),
 }
-"""What JSON has for the kinds of fields."""
+"""The JSON types for the annotations of fields."""
 
 
 def _known(record: type[Manifest] | type[Ending], found: dict[str, Any]) -> dict[str, Any]:
-    """The fields that the record has; raises TypeError where one holds something else."""
+    """Returns the fields that the record has; raises TypeError where one has a wrong type."""
     known = record.__dataclass_fields__
     fields = {name: value for name, value in found.items() if name in known}
     for name, value in fields.items():
@@ -342,7 +346,7 @@ def write_ending(folder: Path, ending: Ending) -> None:
 
 
 def read_ending(folder: Path) -> Ending | None:
-    """Read how the run ended; `None` while it goes on, or when nobody saw it."""
+    """Returns how the run ended; `None` while it is in progress, or where nobody observed it."""
     try:
         return Ending(**_known(Ending, load_json(read_regular(folder / ENDING))))
     except (OSError, *UNDECODABLE, AttributeError, TypeError):
@@ -350,7 +354,7 @@ def read_ending(folder: Path) -> Ending | None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that a reader sees the old one or the new one, never half of it."""
+    """Writes a file so that a reader sees the old or the new content, never a part of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_bytes(content)
@@ -360,13 +364,13 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_mark(folder: Path, name: str, text: str) -> None:
-    """Leave a mark; raises OSError."""
+    """Writes a mark (a small file with one line); raises OSError."""
     (folder / MARKS).mkdir(exist_ok=True)
     write_atomically(folder / MARKS / name, text.encode())
 
 
 def read_mark(folder: Path, name: str) -> str | None:
-    """What a mark says; `None` where it was not left."""
+    """Returns the text of a mark; `None` where there is none."""
     try:
         return read_regular(folder / MARKS / name).decode(errors="replace")
     except OSError:

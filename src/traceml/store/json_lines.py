@@ -1,4 +1,4 @@
-"""Decodes the JSON of run folders, which may be cut short, damaged or somebody else's."""
+"""Decodes the JSON of run folders, which may be cut short, damaged or foreign."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
-"""What decoding raises: not JSON, no UTF-8, of another type than expected, nested too deeply."""
+"""What decoding raises: not JSON, not UTF-8, of another type than expected, nested too deeply."""
 
 MAX_INTEGER = (1 << 63) - 1
 _ALL_DIGITS_ALIKE = bytes.maketrans(b"123456789", b"0" * 9)
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def decode_lines(lines: Iterable[bytes], decoder: msgspec.json.Decoder[T]) -> Iterator[T]:
-    """Yield what the lines hold; a line that cannot be decoded is passed over."""
+    """Yields the decoded lines; a line that cannot be decoded is skipped."""
     for line in lines:
         try:
             if not holds_huge_number(line):
@@ -29,9 +29,9 @@ def decode_lines(lines: Iterable[bytes], decoder: msgspec.json.Decoder[T]) -> It
 
 
 def load_json(content: bytes) -> Any:
-    """What a document holds; raises what is in `UNDECODABLE`.
+    """Returns a decoded document; raises one of `UNDECODABLE`.
 
-    Half of a surrogate pair, which JSON can escape and no file can hold, becomes a question mark.
+    Half of a surrogate pair, which JSON can express and no file can hold, becomes a question mark.
     """
     found = json.loads(content)
     return _encodable(found) if b"\\ud" in content or b"\\uD" in content else found
@@ -48,7 +48,7 @@ def _encodable(value: Any) -> Any:
 
 
 def holds_huge_number(content: bytes) -> bool:
-    """Whether an integer in it fits no column of 64 bits: nobody here writes one."""
+    """Returns whether an integer in it exceeds 64 bits; TraceML never writes one."""
     if _LONG_NUMBER not in content.translate(_ALL_DIGITS_ALIKE):
         return False
     try:

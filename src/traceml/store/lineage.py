@@ -1,4 +1,4 @@
-"""Where a run comes from, on disk: `lineage.json`, and beside it what was not committed."""
+"""The run's lineage on disk: `lineage.json`, and the uncommitted changes beside it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _interpreter = msgspec.json.Decoder(Interpreter)
 
 
 def write_lineage(folder: Path, lineage: Lineage) -> None:
-    """Write down what is known so far."""
+    """Writes what is known so far."""
     content = msgspec.json.format(msgspec.json.encode(lineage), indent=2)
     write_atomically(folder / LINEAGE, content + b"\n")
 
 
 def read_lineage(folder: Path) -> Lineage | None:
-    """Where the run comes from; `None` where nobody looked, or where it cannot be read."""
+    """Returns the run's lineage; `None` where it was not recorded, or cannot be read."""
     try:
         return _lineage.decode(read_regular(folder / LINEAGE))
     except (OSError, *UNDECODABLE):
@@ -35,7 +35,7 @@ def read_lineage(folder: Path) -> Lineage | None:
 
 
 def write_diff(folder: Path, diff: str) -> None:
-    """Keep what was not committed with the run; where there is nothing, no file."""
+    """Writes the uncommitted changes; no file without any."""
     if diff:
         write_atomically(folder / DIFF, diff.encode())
     else:
@@ -43,7 +43,7 @@ def write_diff(folder: Path, diff: str) -> None:
 
 
 def read_interpreter(folder: Path) -> Interpreter | None:
-    """The Python that trains; until a step was taken, the first one that imported torch."""
+    """Returns the Python that trains; before the first step, the first one that imported torch."""
     for mark in (TRAINER_MARK, INTERPRETER_MARK):
         text = read_mark(folder, mark)
         if text is None:

@@ -1,4 +1,4 @@
-"""Reads a whole run back: record files first, then what rings still hold."""
+"""Loads a whole run: record files first, then what the rings still hold."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from traceml.store import folder as folders
 from traceml.store.blocks import fold
 from traceml.store.json_lines import UNDECODABLE, load_json
 from traceml.store.lineage import read_lineage
-from traceml.store.lives import Life, lives_by_rank
 from traceml.store.recordfile import RankFiles, last_number
 from traceml.store.records import (
-    LossMilestones,
     RankRecords,
+    RecordedLosses,
     RunRecords,
     SeenLoss,
     TracerHealth,
 )
 from traceml.store.regular_files import read_regular
+from traceml.store.restarted_ranks import ProcessSpan, restarts_by_rank
 from traceml.store.rings import Head, RingReader
 from traceml.store.stack_samples import read_stack_samples
 from traceml.store.step_records import count_complete
@@ -41,15 +41,14 @@ ARTIFACTS = "artifacts.json"
 
 
 def ring_paths(folder: Path, manifest: Manifest) -> list[Path]:
-    """The rings of a run, wherever they had room."""
+    """Returns the rings of a run, on tmpfs or in its folder."""
     on_tmpfs = folders.ring_folder(manifest)
     places = [folder] if on_tmpfs is None else [folder, on_tmpfs]
     return sorted(path for place in places if place.is_dir() for path in place.glob("rank-*.ring"))
 
 
 def drain_rings(folder: Path, everything: bool) -> list[str]:
-    """Bring what the rings hold to disk; returns what could not be read or had no room, in words
-    for people."""
+    """Writes what the rings hold to disk; returns what could not be read or written, in words."""
     notes = []
     for path in ring_paths(folder, folders.read_manifest(folder)):
         try:
@@ -65,7 +64,7 @@ def drain_rings(folder: Path, everything: bool) -> list[str]:
 
 
 def not_on_disk(error: OSError, ring: RingReader, files: RankFiles, folder: Path) -> str:
-    """What is to be said of a ring that could not be brought to disk whole."""
+    """Returns a sentence about a ring that could not be written to disk completely."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     why = DISK_FULL if full else f"The records could not be written ({error.strerror})"
     steps = f"{count(files.last_step_on_disk())} of the {count(ring.written(), 'step')}"
@@ -77,7 +76,8 @@ def not_on_disk(error: OSError, ring: RingReader, files: RankFiles, folder: Path
 
 
 def load_run(folder: Path) -> RunRecords:
-    """Everything a run left on disk; `drain_rings` first, where rings may hold more."""
+    """Returns everything that a run has on disk; call `drain_rings` first where rings may hold
+    more."""
     manifest = folders.read_manifest(folder)
     notes: list[str] = []
     ranks, messages = [], []
@@ -129,7 +129,7 @@ def load_run(folder: Path) -> RunRecords:
 
 
 def _damage(files: RankFiles) -> list[str]:
-    """What could not be read of a process's records, in words for people."""
+    """Returns what could not be read of a process's records, in words."""
     if not files.damaged_records:
         return []
     return [
@@ -141,7 +141,7 @@ def _damage(files: RankFiles) -> list[str]:
 def by_final_rank(
     samples: tuple[Sample, ...], ranks: tuple[RankRecords, ...]
 ) -> tuple[Sample, ...]:
-    """The samples under the numbers that the ranks have now; a process is known by its pid."""
+    """Returns the samples with the ranks' final numbers; a process is identified by its pid."""
     final = {record.rank.pid: record.rank.rank for record in ranks}
     if all(
         final.get(process.pid, process.rank) == process.rank
@@ -162,7 +162,7 @@ def by_final_rank(
 
 
 def read_artifact_hashes(folder: Path) -> dict[str, Any]:
-    """What the agent found out about the files that the script named, by path."""
+    """Returns what the agent found out about the logged files, by path."""
     try:
         found = load_json(read_regular(folder / ARTIFACTS))
     except (OSError, *UNDECODABLE):
@@ -175,7 +175,7 @@ def read_artifact_hashes(folder: Path) -> dict[str, Any]:
 def rank_records(
     head: Head, steps: npt.NDArray[Any], blocks: npt.NDArray[Any], messages_lost: int = 0
 ) -> RankRecords:
-    """One process's records, with what the head of its ring or record file says besides."""
+    """Returns one process's records, with what the head of its ring or record file says."""
     folded = int(blocks["steps"].sum()) if len(blocks) else 0
     counters = head.counters
     return RankRecords(
@@ -200,22 +200,22 @@ def rank_records(
 
 
 def _one_per_rank(records: list[RankRecords]) -> Iterator[RankRecords]:
-    """One entry per rank: restarts are joined end to end."""
+    """Returns one entry per rank: restarts are joined end to end."""
     trained = [record for record in records if len(record.steps)] or records
-    for number, lives in lives_by_rank(trained, _life):
+    for number, lives in restarts_by_rank(trained, _life):
         record = reduce(_join, lives)
         yield replace(record, rank=replace(record.rank, rank=number))
 
 
-def _life(record: RankRecords) -> Life:
+def _life(record: RankRecords) -> ProcessSpan:
     if not len(record.steps):
-        return Life(record.rank, None, None)
+        return ProcessSpan(record.rank, None, None)
     first, last = record.steps[0], record.steps[-1]
-    return Life(record.rank, int(first["start_ns"]), int(last["start_ns"] + last["wall_ns"]))
+    return ProcessSpan(record.rank, int(first["start_ns"]), int(last["start_ns"] + last["wall_ns"]))
 
 
 def _join(first: RankRecords, second: RankRecords) -> RankRecords:
-    """Two lives of one rank, on the first one's clock."""
+    """Returns two processes of one rank joined, on the first one's clock."""
     shift = (second.rank.unix_ns - second.rank.monotonic_ns) - (
         first.rank.unix_ns - first.rank.monotonic_ns
     )
@@ -245,8 +245,8 @@ def _join(first: RankRecords, second: RankRecords) -> RankRecords:
     )
 
 
-def _join_losses(first: RankRecords, second: RankRecords) -> LossMilestones:
-    """The milestones of both lives; the second one's steps follow those of the first."""
+def _join_losses(first: RankRecords, second: RankRecords) -> RecordedLosses:
+    """Returns the recorded losses of both; the second one's steps follow those of the first."""
     passed = count_complete(first.steps, first.blocks)
 
     def later(seen: SeenLoss | None) -> SeenLoss | None:
@@ -254,7 +254,7 @@ def _join_losses(first: RankRecords, second: RankRecords) -> LossMilestones:
 
     earlier, own = first.losses, second.losses
     was_lost = earlier.first_lost is not None
-    return LossMilestones(
+    return RecordedLosses(
         first=earlier.first or later(own.first),
         first_lost=earlier.first_lost if was_lost else later(own.first_lost),
         before_lost=earlier.before_lost if was_lost else later(own.before_lost),

@@ -1,4 +1,4 @@
-"""What a script logs: messages on disk, thinned when they grow, and reduced for the summary."""
+"""What a script logs: messages on disk, thinned as they grow, and reduced for the summary."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ from msgspec import Meta, Struct, convert
 from traceml.model.layout import MESSAGE_PAYLOAD_BYTES
 from traceml.model.settings import Settings
 from traceml.store.json_lines import UNDECODABLE, load_json
-from traceml.store.records import Artifact, DdpStatistics, LossMilestones, Metric, SeenLoss
+from traceml.store.records import Artifact, DdpStatistics, Metric, RecordedLosses, SeenLoss
 from traceml.store.regular_files import read_regular, stat_regular
 
 _TAIL_BYTES = 1 << 20
 _NEVER_NS = 1 << 63
 _MAX_STEP = (1 << 63) - 1
 MAX_METRIC_NAMES = 4096
-"""Of one process: a script that puts a step's number into a name makes a new one every step."""
+"""Per process: a script that puts the step's number into a name makes a new one every step."""
 MAX_PARAM_NAMES = 4096
 MAX_PARAM_LETTERS = 2 << 20
 """Of all parameters together: about two megabytes on disk."""
 MAX_OTHER_LINES = 8192
-"""Losses, artifacts, exceptions and settings; of more, the first and the last ones stay."""
-MOST_HISTORY = 4096
+"""Losses, artifacts, exceptions and settings; of more, the first and the last are kept."""
+MAX_HISTORY_VALUES = 4096
 """Values of a loss or a gradient norm that are kept one by one."""
 _WITH_HISTORY = re.compile(r"loss|grad[a-z]*[ ./_-]*norm", re.IGNORECASE)
 _SETTING_KINDS = {name: get_args(kind)[0] for name, kind in get_type_hints(Settings).items()}
 _MERGED = ("folded", "params", "lost", "metrics")
-"""The kinds of lines that thinning merges or halves; all others it keeps."""
+"""The kinds of lines that thinning merges or halves; it keeps all others."""
 
 
 def line(number: int, payload: bytes) -> bytes:
-    """One message as it stands on disk: its number first, then what the script said."""
+    """Returns one message as it is written to disk: its number first, then its content."""
     return b'{"number":%d,' % number + payload[1:] + b"\n"
 
 
 def lost_line(number: int, pieces: int) -> bytes:
-    """What stands on disk for pieces of messages that the ring overwrote before they were read."""
+    """Returns the line for message pieces that the ring overwrote before they were read."""
     return b'{"number":%d,"kind":"lost","pieces":%d}\n' % (number, pieces)
 
 
 def pieces(messages: Iterable[tuple[int, bytes]]) -> int:
-    """How many of the ring's slots these messages filled."""
+    """Returns how many slots of the ring these messages filled."""
     return sum(-(-len(payload) // MESSAGE_PAYLOAD_BYTES) for _, payload in messages)
 
 
 def last_number(path: Path) -> int:
-    """The number of the last message on disk."""
+    """Returns the number of the last message on disk."""
     found = stat_regular(path)
     if found is None:
         return 0
@@ -69,7 +69,7 @@ _Count = Annotated[int, Meta(ge=0, le=_MAX_STEP)]
 _Moment = Annotated[int, Meta(ge=-1)]
 _Step = Annotated[int, Meta(ge=-_MAX_STEP, le=_MAX_STEP)] | None
 _NumberText = Annotated[str, Meta(pattern=r"^-?(\d+(\.\d+)?(e[-+]?\d+)?|inf|nan)$")]
-"""A number as Python writes it: also those that JSON has no word for."""
+"""A number as Python writes it, including those that JSON cannot express."""
 _Number = float | _NumberText
 
 
@@ -88,7 +88,7 @@ class _Folded(Struct):
 
 
 class _Ddp(Struct):
-    """What DDP says of its communication."""
+    """What DDP reports about its communication."""
 
     communication_ns: _Count
     overlap_ns: _Count
@@ -98,7 +98,7 @@ class _Ddp(Struct):
 
 
 class _Loss(Struct):
-    """A loss that is worth remembering, and the finite one before it."""
+    """A loss worth remembering, and the finite one before it."""
 
     step: _Count
     value: _Number
@@ -107,7 +107,7 @@ class _Loss(Struct):
 
 
 class _Lost(Struct):
-    """Pieces of messages that the ring overwrote before they were read."""
+    """Message pieces that the ring overwrote before they were read."""
 
     pieces: _Count
 
@@ -116,7 +116,7 @@ _Record = TypeVar("_Record", bound=Struct)
 
 
 def _converted(message: Any, kind: type[_Record]) -> _Record | None:
-    """A message as a record; `None` where it lacks a field or holds something else there."""
+    """Returns a message as a record; `None` where a field is missing or has a wrong type."""
     try:
         return convert(message, kind)
     except UNDECODABLE:
@@ -139,10 +139,10 @@ class _Totals:
         """When the last value came, its step, and the value."""
         self.first_not_finite: tuple[int, int | None] = (_NEVER_NS, None)
         """When the first value came that is no number, and its step."""
-        self.history: deque[tuple[int, float]] = deque(maxlen=MOST_HISTORY)
+        self.history: deque[tuple[int, float]] = deque(maxlen=MAX_HISTORY_VALUES)
 
     def add(self, value: float, step: int | None, unix_ns: int) -> None:
-        """One more value; what is not finite is counted and kept out of the mean."""
+        """Adds one value; a non-finite value is counted but not in the mean."""
         self.count += 1
         if math.isfinite(value):
             self.finite += 1
@@ -154,7 +154,7 @@ class _Totals:
         self._place((unix_ns, step), value, (unix_ns, step, value))
 
     def absorb(self, folded: _Folded) -> None:
-        """Take in the totals of values that were thinned out."""
+        """Adds the totals of values that were thinned out."""
         self.count += folded.count
         self.finite += folded.finite
         self.total += folded.total
@@ -182,7 +182,7 @@ class _Totals:
             self.last = last
 
     def folded(self) -> dict[str, Any]:
-        """These totals as a line on disk keeps them; infinities as text, for strict JSON."""
+        """Returns these totals as a line on disk; infinities as text, for strict JSON."""
         return {
             "count": self.count,
             "finite": self.finite,
@@ -201,7 +201,7 @@ def _when(place: tuple[int, int | None]) -> int:
 
 
 def reduce_metrics(messages: Iterable[dict[str, Any]]) -> tuple[Metric, ...]:
-    """Every metric's history in a few numbers, by name."""
+    """Returns every metric's history in a few numbers, by name."""
     totals = _sum_up(messages)
     return tuple(
         Metric(
@@ -241,13 +241,13 @@ def _sum_up(messages: Iterable[dict[str, Any]]) -> dict[str, _Totals]:
 
 
 def _values(message: dict[str, Any]) -> dict[str, Any]:
-    """What a message holds by name; nothing where a script logged no names at all."""
+    """Returns a message's values by name; empty where the script logged no names."""
     values = message.get("values")
     return values if isinstance(values, dict) else {}
 
 
 def _number(value: Any) -> float | None:
-    """A logged value, which is a number or the text of one that is not finite."""
+    """Returns a logged value, which is a number or the text of a non-finite one."""
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
@@ -255,18 +255,18 @@ def _number(value: Any) -> float | None:
 
 
 def unix_ns(message: dict[str, Any]) -> int:
-    """When a message was written; 0 where it does not say."""
+    """Returns when a message was written; 0 where it does not say."""
     found = message.get("unix_ns", 0)
     return found if isinstance(found, int) and 0 <= found <= _MAX_STEP else 0
 
 
 def _step(step: Any) -> int | None:
-    """A logged step; one that no column of numbers holds is not known."""
+    """Returns a logged step; `None` where it exceeds 64 bits."""
     return step if isinstance(step, int) and abs(step) <= _MAX_STEP else None
 
 
 def of_the_loss(messages: Iterable[bytes]) -> list[dict[str, Any]]:
-    """Of metric messages as they came, what they say of losses and gradient norms."""
+    """Returns the losses and gradient norms in metric messages."""
     found = []
     for message in decode(b"\n".join(messages)):
         values = _values(message)
@@ -277,9 +277,9 @@ def of_the_loss(messages: Iterable[bytes]) -> list[dict[str, Any]]:
 
 
 def thin(content: bytes) -> bytes:
-    """A file that has grown too long: half of its metric lines, and the rest in a few totals.
+    """Returns a file's content thinned: half of its metric lines, and totals of the rest.
 
-    Parameters become one line and so do losses; the last line stays, its number is still needed.
+    Parameters become one line, and so do losses; the last line stays, because its number is needed.
     """
     entries = decode(content)
     if not entries:
@@ -300,14 +300,14 @@ def thin(content: bytes) -> bytes:
 
 
 def _bounded(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """At most so many lines: the first losses and the last of everything are what counts."""
+    """Returns at most `MAX_OTHER_LINES` lines: the first losses, and the last of everything."""
     if len(lines) <= MAX_OTHER_LINES:
         return lines
     return lines[: MAX_OTHER_LINES // 2] + lines[-MAX_OTHER_LINES // 2 :]
 
 
 def decode(content: bytes) -> list[dict[str, Any]]:
-    """The lines of a file; one that its writer was killed in is passed over."""
+    """Returns the lines of a file; the half line of a killed writer is skipped."""
     found = []
     for text in content.splitlines():
         try:
@@ -320,20 +320,20 @@ def decode(content: bytes) -> list[dict[str, Any]]:
 
 
 def lost_pieces(messages: Iterable[dict[str, Any]]) -> int:
-    """How many pieces of messages the ring overwrote before anybody read them."""
+    """Returns how many message pieces the ring overwrote before they were read."""
     said = [_converted(message, _Lost) for message in messages if message.get("kind") == "lost"]
     return sum(lost.pieces for lost in said if lost is not None)
 
 
 class Params:
-    """A run's parameters: the last value of each name; of very many names the first ones."""
+    """A run's parameters: the last value of each name; with very many names, the first ones."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
         self._letters = 0
 
     def add(self, values: dict[str, Any]) -> None:
-        """Take in parameters, as many as there is room for; a known name's value is replaced."""
+        """Adds parameters as long as there is room; a known name's value is replaced."""
         for name, value in values.items():
             before = _letters(name, self.values[name]) if name in self.values else 0
             letters = self._letters - before + _letters(name, value)
@@ -348,7 +348,7 @@ def _letters(name: str, value: Any) -> int:
 
 
 def merge_params(messages: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """The parameters that these messages tell of."""
+    """Returns the parameters in these messages."""
     params = Params()
     for message in messages:
         if message.get("kind") == "params":
@@ -357,7 +357,7 @@ def merge_params(messages: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def earlier_params(folder: Path) -> list[bytes]:
-    """The messages on parameters that lie in a run folder, as they are on disk."""
+    """Returns the parameter messages in a run folder, as they are on disk."""
     return [
         text
         for path in sorted(folder.glob("rank-*.messages"))
@@ -367,7 +367,7 @@ def earlier_params(folder: Path) -> list[bytes]:
 
 
 def _lines(path: Path) -> list[bytes]:
-    """The lines of a file; none where it cannot be read."""
+    """Returns the lines of a file; empty where it cannot be read."""
     try:
         return read_regular(path).splitlines()
     except OSError:
@@ -375,7 +375,7 @@ def _lines(path: Path) -> list[bytes]:
 
 
 def ddp_statistics(messages: Iterable[dict[str, Any]]) -> DdpStatistics | None:
-    """The latest of DDP's own statistics: they are means over everything before."""
+    """Returns the latest DDP statistics; they are means over everything before."""
     said = [_converted(message, _Ddp) for message in messages if message.get("kind") == "ddp"]
     known = [each for each in said if each is not None]
     if not known:
@@ -390,8 +390,8 @@ def ddp_statistics(messages: Iterable[dict[str, Any]]) -> DdpStatistics | None:
     )
 
 
-def loss_milestones(messages: Iterable[dict[str, Any]]) -> LossMilestones:
-    """The first loss of a rank, and the first that was not finite."""
+def loss_milestones(messages: Iterable[dict[str, Any]]) -> RecordedLosses:
+    """Returns the first loss of a rank, and the first non-finite one."""
     first = lost = before = None
     for message in messages:
         said = _converted(message, _Loss) if message.get("kind") == "loss" else None
@@ -404,11 +404,11 @@ def loss_milestones(messages: Iterable[dict[str, Any]]) -> LossMilestones:
             lost = seen
             if said.finite_step is not None and said.finite_value is not None:
                 before = SeenLoss(said.finite_step, float(said.finite_value))
-    return LossMilestones(first, lost, before)
+    return RecordedLosses(first, lost, before)
 
 
 def settings(messages: Iterable[dict[str, Any]]) -> Settings | None:
-    """What a rank last said it trains with; what is not of a setting's kind is not known."""
+    """Returns the settings that a rank reported last; values of a wrong type are not known."""
     said = [message for message in messages if message.get("kind") == "settings"]
     if not said:
         return None
@@ -418,7 +418,7 @@ def settings(messages: Iterable[dict[str, Any]]) -> Settings | None:
 
 
 def _is_setting(name: str, value: object) -> bool:
-    """Whether a value is of the kind that this setting has."""
+    """Returns whether a value has the type of this setting."""
     kind = _SETTING_KINDS[name]
     if type(value) is int and abs(value) > _MAX_STEP:
         return False
@@ -426,7 +426,7 @@ def _is_setting(name: str, value: object) -> bool:
 
 
 def artifacts(messages: Iterable[dict[str, Any]], hashes: dict[str, Any]) -> tuple[Artifact, ...]:
-    """The files the script named, with what the agent found out about them."""
+    """Returns the files that the script logged, with what the agent found out about them."""
     named = {
         str(message.get("name")): str(message.get("path"))
         for message in messages

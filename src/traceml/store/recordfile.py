@@ -19,25 +19,25 @@ import numpy.typing as npt
 from traceml.model import layout
 from traceml.store import blocks as folding
 from traceml.store import logged, versions
-from traceml.store.append import append_lines, write_whole
 from traceml.store.folder import write_atomically
+from traceml.store.line_files import append_lines, write_whole
 from traceml.store.records import BLOCK_DTYPE, STEP_DTYPE
 from traceml.store.regular_files import read_regular, stat_regular
 from traceml.store.rings import Head, RingReader, open_records, parse_head, unreadable
 
 SEGMENT_STEPS = 7_500_000 // layout.STEP_BYTES // 1024 * 1024
 KEEP_SEGMENTS = 5
-"""Full segments at full resolution: about 140,000 steps, 37 MB."""
-MOST_BLOCKS = 8_192
+"""Segments of single steps: about 140,000 steps, 37 MB."""
+MAX_BLOCKS = 8_192
 """About 7 MB; beyond it, neighbouring blocks are merged."""
-MOST_MESSAGE_BYTES = 8 << 20
+MAX_MESSAGE_BYTES = 8 << 20
 
 _HEAD_BYTES = 1 << 16
 """Enough for the head of any record file."""
 
 
 class RankFiles:
-    """The files of one traced process, found by their common stem."""
+    """The files of one traced process, which share a stem."""
 
     def __init__(self, folder: Path, stem: str, segments: list[Path]) -> None:
         self._folder = folder
@@ -52,12 +52,12 @@ class RankFiles:
 
     @classmethod
     def of(cls, folder: Path, stem: str) -> RankFiles:
-        """The files of one process, to go on writing them."""
+        """Returns the files of one process, to continue writing them."""
         return cls(folder, stem, _begun(sorted(folder.glob(f"{stem}.????.steps"))))
 
     @classmethod
     def all_in(cls, folder: Path) -> list[RankFiles]:
-        """The files of every process in a run folder, from one look at it."""
+        """Returns the files of every process in a run folder, from one directory listing."""
         found: dict[str, list[Path]] = {}
         for path in sorted(folder.glob("rank-*")):
             if path.name.endswith(".steps"):
@@ -69,10 +69,10 @@ class RankFiles:
     # Writing
 
     def drain(self, ring: RingReader, everything: bool = False) -> list[bytes]:
-        """Bring what is new in the ring to disk; returns the messages that came.
+        """Writes what is new in the ring to disk; returns the new messages.
 
         Raises OSError when the disk is full: what fitted is on disk, nothing is half written, and
-        the next drain goes on behind it.
+        the next call continues after it.
         """
         if self._next_step is None or self._next_message is None:
             self._next_step = last_number(self.read_steps(), self.read_blocks())
@@ -87,7 +87,7 @@ class RankFiles:
         return [payload for _, payload in messages]
 
     def last_step_on_disk(self) -> int:
-        """The number of the last step that was brought to disk; 0 where none was."""
+        """Returns the number of the last step on disk; 0 without any."""
         return self._next_step or 0
 
     def _append(self, head: bytes, steps: npt.NDArray[Any]) -> None:
@@ -117,7 +117,7 @@ class RankFiles:
         return max(0, size - head_bytes) // STEP_DTYPE.itemsize
 
     def _write(self, path: Path, head: bytes, held: int, steps: npt.NDArray[Any]) -> None:
-        """Append to a segment and refresh its head; raises OSError behind what fitted."""
+        """Appends to a segment and updates its head; raises OSError after writing what fits."""
         end = len(head) + held * STEP_DTYPE.itemsize
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -138,7 +138,7 @@ class RankFiles:
     def _fold_oldest(self) -> None:
         oldest = self._segments[0]
         older, folded = self.read_blocks(), folding.fold(_read_steps(oldest))
-        if len(older) + len(folded) > MOST_BLOCKS:
+        if len(older) + len(folded) > MAX_BLOCKS:
             # Among themselves: if we die before the segment is gone, no block may reach into it.
             older = folding.merge_pairs(older)
         write_atomically(self._blocks[layout.VERSION], np.concatenate([older, folded]).tobytes())
@@ -161,19 +161,19 @@ class RankFiles:
             self._next_message = logged.last_number(self._messages)
             raise
         self._next_message = messages[-1][0]
-        if size > MOST_MESSAGE_BYTES:
+        if size > MAX_MESSAGE_BYTES:
             write_atomically(self._messages, logged.thin(read_regular(self._messages)))
 
     # Reading
 
     def head(self) -> Head | None:
-        """Who wrote these; `None` before the first step."""
+        """Returns the head of these files; `None` before the first step."""
         if not self._segments:
             return None
         return _read_head(self._segments[-1])
 
     def read_steps(self) -> npt.NDArray[Any]:
-        """All steps at full resolution, oldest first."""
+        """Returns all single steps, oldest first."""
         parts = [_read_records(path) for path in self._segments]
         if not parts:
             return np.empty(0, STEP_DTYPE)
@@ -184,7 +184,7 @@ class RankFiles:
         return sound
 
     def read_blocks(self) -> npt.NDArray[Any]:
-        """The folded steps; those that a segment still holds are left to it."""
+        """Returns the merged steps without those that a segment still holds."""
         found = {version: path for version, path in self._blocks.items() if stat_regular(path)}
         if not found:
             return np.empty(0, BLOCK_DTYPE)
@@ -197,12 +197,12 @@ class RankFiles:
         return blocks
 
     def read_messages(self) -> list[dict[str, Any]]:
-        """What the script logged, in order."""
+        """Returns what the script logged, in order."""
         return logged.decode(_content(self._messages)) if stat_regular(self._messages) else []
 
 
 def block_files(folder: Path, stem: str) -> dict[int, Path]:
-    """Where the blocks of a process lie, by record format."""
+    """Returns the block files of a process, by record format."""
     return {
         version: folder / (f"{stem}.blocks" if version == 1 else f"{stem}.v{version}.blocks")
         for version in range(1, layout.VERSION + 1)
@@ -210,7 +210,7 @@ def block_files(folder: Path, stem: str) -> dict[int, Path]:
 
 
 def _begun(segments: list[Path]) -> list[Path]:
-    """Segments with something in them: one that is empty was made and never written."""
+    """Returns the segments that are not empty: an empty one was created and never written."""
     if not segments:
         return segments
     last = stat_regular(segments[-1])
@@ -218,7 +218,8 @@ def _begun(segments: list[Path]) -> list[Path]:
 
 
 def last_number(steps: npt.NDArray[Any], blocks: npt.NDArray[Any]) -> int:
-    """How many steps the tracer had written when the last of these was: lost ones count."""
+    """Returns how many steps the tracer had written when it wrote the last of these, with lost
+    ones."""
     if len(steps):
         return int(steps["sequence"][-1])
     return int(blocks["first_step"][-1] + blocks["steps"][-1]) if len(blocks) else 0
@@ -229,14 +230,14 @@ def _read_steps(path: Path) -> npt.NDArray[Any]:
 
 
 def _read_records(path: Path) -> npt.NDArray[Any]:
-    """The records of a segment as they are, damaged ones among them."""
+    """Returns the records of a segment as they are, including damaged ones."""
     content = _content(path)
     head = parse_head(content[:_HEAD_BYTES], path)
     return versions.read_steps(memoryview(content)[head.size :], head.version)
 
 
 def _version(path: Path) -> int:
-    """The record format of a segment; a new one gets the current."""
+    """Returns the record format of a segment; the current one for a new segment."""
     found = stat_regular(path)
     if found is None or not found.st_size:
         return layout.VERSION
@@ -252,7 +253,7 @@ def _read_head(path: Path) -> Head:
 
 
 def _content(path: Path) -> bytes:
-    """A whole file of records; raises UnreadableRecords where it cannot be read."""
+    """Returns a whole file of records; raises UnreadableRecords where it cannot be read."""
     try:
         return read_regular(path)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""A run as it was recorded: what the rooms above read, free of files and formats."""
+"""A run as it was recorded: what other packages read, independent of files and formats."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NUMPY_KIND = {"h": "<i2", "q": "<i8", "Q": "<u8", "i": "<i4", "I": "<u4", "H": 
 
 
 def dtype_of(fields: tuple[layout.Field, ...]) -> np.dtype[Any]:
-    """The numpy dtype of a layout: the same bytes that `struct` packs."""
+    """Returns the numpy dtype of a layout, with the same bytes that `struct` packs."""
     return np.dtype(
         [
             (name, f"S{kind[:-1]}" if kind.endswith("s") else _NUMPY_KIND[kind])
@@ -40,35 +40,35 @@ class TracerHealth:
     """What the tracer of one rank could not do."""
 
     steps_lost: int = 0
-    """Steps the ring overwrote before anybody drained them."""
+    """Steps that the ring overwrote before they were drained."""
     failures: int = 0
     """Exceptions caught inside our hooks."""
     last_failure: str = ""
     messages_lost: int = 0
-    """Pieces of messages the ring overwrote before anybody drained them."""
+    """Message pieces that the ring overwrote before they were drained."""
     values_refused: int = 0
-    """Logged values and calls that could not be recorded as they were: the script's slips."""
+    """Logged values and calls that could not be recorded as they were."""
     regions_dropped: int = 0
     ended: bool = False
-    """The process said goodbye: it was not killed."""
+    """Whether the process ended regularly rather than being killed."""
     recording_ended: bool = False
-    """The tracer stopped recording before the training's end: nobody can say how that went on."""
+    """Whether the tracer stopped before the training's end, so that the rest is unknown."""
     limit_reached: bool = False
-    """It did so because as many steps were recorded as were asked for."""
+    """Whether it stopped because the requested number of steps was recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class DdpStatistics:
-    """What DDP measured of its own communication, means over the passes that it sampled."""
+    """What DDP measured of its own communication, as means over the passes that it sampled."""
 
     communication_s: float
-    """From the first gradients sent to the last received, waiting for other ranks included."""
+    """From the first gradients sent to the last received, with waiting for other ranks."""
     overlap_s: float
-    """The part of it in which backward still computed."""
+    """The part of it in which backward was still computing."""
     gradient_bytes: int
     buckets: int
     has_hook: bool
-    """The script has registered a communication hook."""
+    """Whether the script registered a communication hook."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,44 +80,44 @@ class SeenLoss:
 
 
 @dataclass(frozen=True, slots=True)
-class LossMilestones:
-    """The losses of one rank that are known however many of its steps are folded by now."""
+class RecordedLosses:
+    """The losses of one rank that stay known although its old steps are merged into blocks."""
 
     first: SeenLoss | None = None
-    """The first finite one."""
+    """The first finite loss."""
     first_lost: SeenLoss | None = None
-    """The first that was not finite …"""
+    """The first non-finite loss …"""
     before_lost: SeenLoss | None = None
-    """… and the last finite one that was seen before it."""
+    """… and the last finite one seen before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankRecords:
-    """One rank: its steps in order, old ones folded into blocks, and its named regions."""
+    """One rank: its steps in order, old ones merged into blocks, and its named regions."""
 
     rank: Rank
     steps: npt.NDArray[Any]
-    """`STEP_DTYPE`, full resolution, in order; includes aborted steps and the tail."""
+    """`STEP_DTYPE`: single steps in order, with aborted ones and the time after the last step."""
     blocks: npt.NDArray[Any]
     """`BLOCK_DTYPE`: the steps before `steps`, oldest first."""
     earlier_steps: int = 0
-    """Complete steps that the process took before these, where only its last ones are here."""
+    """Complete steps of the process before these, where only its last ones are here."""
     former_steps: int = 0
-    """Of all its complete steps those of earlier processes, where the rank was started again."""
+    """Complete steps that earlier processes of a restarted rank took."""
     regions: tuple[Region, ...] = ()
     loader_workers: int | None = None
-    """How many workers the training loader has; `None` where no fetch was seen."""
+    """The number of workers of the training loader; `None` where no fetch was seen."""
     loader_pinned: bool | None = None
     ddp: DdpStatistics | None = None
-    losses: LossMilestones = LossMilestones()
+    losses: RecordedLosses = RecordedLosses()
     settings: Settings | None = None
-    """What it trains with, as last said; `None` where it said nothing."""
+    """The settings as last reported; `None` where there were none."""
     health: TracerHealth = TracerHealth()
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One logged value's history, reduced."""
+    """One logged metric's history in a few numbers."""
 
     name: str
     count: int
@@ -129,14 +129,15 @@ class Metric:
     last_step: int | None
     first_not_finite_step: int | None = None
     first: float | None = None
-    """The first value; `None` in records that were thinned before it was kept."""
+    """The first value; `None` in records of old versions that had been thinned."""
     history: tuple[tuple[int, float], ...] = field(default=(), repr=False, compare=False)
-    """Step and value, in order, of losses and gradient norms; of long ones a part: no number."""
+    """Step and value of losses and gradient norms, in order; of a long history the last values that
+    thinning kept. Empty for other metrics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A file the user named."""
+    """A file that the script logged."""
 
     name: str
     path: str
@@ -146,21 +147,21 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True)
 class RunRecords:
-    """Everything a run left behind."""
+    """Everything that was recorded of a run."""
 
     manifest: Manifest
     ranks: tuple[RankRecords, ...]
-    """In order of global rank, one entry each."""
+    """By global rank, one entry each."""
     samples: tuple[Sample, ...] = ()
     ending: Ending | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
     metrics: tuple[Metric, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
     reports: tuple[FailureReport, ...] = ()
-    """The exceptions that the ranks wrote down, in order of time."""
+    """The exceptions that the ranks reported, in order of time."""
     seen: AgentSaw = NOTHING_SEEN
     lineage: Lineage | None = None
     stack_bursts: tuple[StackBurst, ...] = ()
-    """The agent's looks at the training threads' stacks, in order of time."""
+    """The stack samples of the training threads, in order of time."""
     notes: tuple[str, ...] = ()
-    """What could not be done or read, in words for people."""
+    """What could not be done or read, in words."""

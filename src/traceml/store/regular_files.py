@@ -28,11 +28,11 @@ _KINDS = {
 
 
 class NotRegularFile(OSError):
-    """Something other than a regular file stands where one was expected."""
+    """The path is not a regular file, though one was expected."""
 
 
 def open_regular(path: Path, follow_links: bool = False) -> int:
-    """Open a file for reading and return its descriptor.
+    """Opens a file for reading and returns its descriptor.
 
     Raises NotRegularFile for anything but a regular file, and OSError as `os.open` does.
     """

@@ -7,23 +7,23 @@ from pathlib import Path
 import msgspec
 
 from traceml.model.sample import Sample
-from traceml.store.append import append_lines
 from traceml.store.folder import write_atomically
 from traceml.store.json_lines import decode_lines
+from traceml.store.line_files import append_lines
 from traceml.store.regular_files import read_regular, stat_regular
 
 FILE_NAME = "samples.jsonl"
-MOST_SAMPLES = 16_384
-"""Four and a half hours at one a second, about 10 MB; after that every second one goes."""
+MAX_SAMPLES = 16_384
+"""Four and a half hours at one per second, about 10 MB; beyond it every second one is dropped."""
 MAX_BYTES = 16 << 20
-"""Likewise: on a node with many GPUs the counters of each make a sample long."""
+"""The same limit in bytes: on a node with many GPUs a sample is long."""
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Sample)
 
 
 class SampleFile:
-    """The samples of one node, appended once a second and never too many of them."""
+    """The samples of one node, appended once a second, limited in number."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE_NAME
@@ -34,12 +34,12 @@ class SampleFile:
         """Only every so many seconds a sample is kept: doubles each time the file is halved."""
 
     def append(self, sample: Sample) -> None:
-        """Keep one sample."""
+        """Appends one sample."""
         line = _encoder.encode(sample) + b"\n"
         append_lines(self._path, line)
         self._count += 1
         self._bytes += len(line)
-        if self._count >= MOST_SAMPLES or self._bytes >= MAX_BYTES:
+        if self._count >= MAX_SAMPLES or self._bytes >= MAX_BYTES:
             self._halve()
 
     def _halve(self) -> None:
@@ -58,7 +58,7 @@ def _bytes(lines: list[bytes]) -> int:
 
 
 def read(folder: Path) -> tuple[Sample, ...]:
-    """All samples of a run, in order; a line cut short by a killed agent is passed over."""
+    """Returns all samples of a run, in order; a half line of a killed agent is skipped."""
     try:
         lines = read_regular(folder / FILE_NAME).splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""The looks at the training threads' stacks on disk: a JSON object per burst."""
+"""The stack samples of the training threads on disk: a JSON object per burst."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import msgspec
 
 from traceml.model.phase import BETWEEN, Phase
 from traceml.model.stack_sample import StackBurst
-from traceml.store.append import append_lines
 from traceml.store.json_lines import decode_lines
+from traceml.store.line_files import append_lines
 from traceml.store.regular_files import read_regular
 
 FILE_NAME = "stack_samples.jsonl"
 MAX_BURSTS = 256
-"""A few megabytes at most: the agent looks less and less often."""
+"""A few megabytes at most: the agent samples less and less often."""
 
 _PHASES = {BETWEEN, *(phase.value for phase in Phase)}
 
@@ -24,7 +24,7 @@ _decoder = msgspec.json.Decoder(StackBurst)
 
 
 class StackSampleFile:
-    """The bursts of one node, appended as they come and never too many of them."""
+    """The bursts of one node, appended as they come, limited in number."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE_NAME
@@ -32,18 +32,18 @@ class StackSampleFile:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more is kept."""
+        """Whether no more are kept."""
         return self._count >= MAX_BURSTS
 
     def append(self, burst: StackBurst) -> None:
-        """Keep one burst."""
+        """Appends one burst."""
         if not self.is_full:
             append_lines(self._path, _encoder.encode(burst) + b"\n")
             self._count += 1
 
 
 def read_stack_samples(folder: Path) -> tuple[StackBurst, ...]:
-    """All bursts of a run, in order; a line cut short by a killed agent is passed over."""
+    """Returns all bursts of a run, in order; a half line of a killed agent is skipped."""
     try:
         lines = read_regular(folder / FILE_NAME).splitlines()
     except OSError:
@@ -52,6 +52,7 @@ def read_stack_samples(folder: Path) -> tuple[StackBurst, ...]:
 
 
 def _with_sound_samples(burst: StackBurst) -> StackBurst:
-    """Without samples of no look or of an unknown phase: damaged, or a newer TraceML's."""
+    """Returns the burst without empty samples and unknown phases, which a damaged file or a newer
+    TraceML may have."""
     known = tuple(each for each in burst.samples if each.phase in _PHASES and each.looks > 0)
     return burst if len(known) == len(burst.samples) else replace(burst, samples=known)

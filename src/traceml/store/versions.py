@@ -1,4 +1,4 @@
-"""Reads records of every version that was ever written, as if they were of the current one."""
+"""Reads records of every version that was ever written, as records of the current one."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from traceml.model import layout
 from traceml.store.records import BLOCK_DTYPE, STEP_DTYPE, dtype_of
 
 MAX_STEPS = 1 << 40
-"""Steps of one process: two years at 15,000 a second."""
+"""Steps of one process: two years at 15,000 per second."""
 MAX_MOMENT_NS = 1 << 62
-"""On a clock that counts from the machine's start: 146 years."""
+"""On a clock that starts with the machine: 146 years."""
 
 STEPS_BY_VERSION = {v: dtype_of(layout.step_fields(v)) for v in range(1, layout.VERSION + 1)}
 BLOCKS_BY_VERSION = {v: dtype_of(layout.block_fields(v)) for v in range(1, layout.VERSION + 1)}
 
 
 def read_steps(content: bytes | memoryview, version: int) -> npt.NDArray[Any]:
-    """Whole step records; a field that the version did not have was not measured."""
+    """Returns whole step records; a field that the version lacks was not measured."""
     return _upgraded(_whole(content, STEPS_BY_VERSION[version]), STEP_DTYPE, layout.NOT_MEASURED)
 
 
 def read_blocks(content: bytes, version: int) -> npt.NDArray[Any]:
-    """Whole blocks; of a field that the version did not have, none was counted."""
+    """Returns whole blocks; a field that the version lacks has a count of zero."""
     return _upgraded(_whole(content, BLOCKS_BY_VERSION[version]), BLOCK_DTYPE, 0)
 
 
 def sound_steps(steps: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The records that a tracer can have written: numbered upwards, at moments that there are.
+    """Returns the records that a tracer can have written: with rising numbers and possible times.
 
-    A disk that lost power leaves zeros at a file's end, and a bad one leaves anything anywhere.
+    A disk that lost power leaves zeros at a file's end, and a bad disk leaves anything anywhere.
     """
     start, wall = steps["start_ns"], steps["wall_ns"]
     possible = (start >= 0) & (start < MAX_MOMENT_NS) & (wall < MAX_MOMENT_NS)
@@ -40,7 +40,7 @@ def sound_steps(steps: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def sound_blocks(blocks: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The blocks that can have been folded from steps: each after the one before."""
+    """Returns the blocks that can have been made from steps: each after the one before."""
     steps, complete = blocks["steps"], blocks["complete_steps"]
     possible = (complete >= 0) & (complete <= steps) & (steps <= MAX_STEPS)
     return _rising(blocks, "first_step", possible & (steps > 0) & (blocks["first_step"] >= 0))
@@ -49,7 +49,7 @@ def sound_blocks(blocks: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def _rising(
     records: npt.NDArray[Any], name: str, possible: npt.NDArray[np.bool_]
 ) -> npt.NDArray[Any]:
-    """Those of the possible records whose numbers rise from one to the next."""
+    """Returns those of the possible records whose numbers rise from one to the next."""
     possible &= records[name] <= MAX_STEPS
     if not possible.all():
         records = records[possible]

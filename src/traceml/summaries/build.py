@@ -1,4 +1,4 @@
-"""Builds the summary of a run from its records: the same records, the same summary."""
+"""Builds the summary of a run from its records. The same records give the same summary."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from traceml.diagnose.what_if import WhatIf, predict
 from traceml.facts.facts import Facts
 from traceml.facts.gather import gather
 from traceml.facts.stability import Failure
-from traceml.facts.user_time import Place
+from traceml.facts.user_time import CodePlace
 from traceml.model.finding import Finding, Section, Severity
 from traceml.model.phase import COMPUTE, COMPUTE_PART, IN_RESIDUAL_MS, Phase
 from traceml.model.quantities import count
@@ -47,41 +47,43 @@ from traceml.summaries.tables import number
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What is to be said of a run, or of its last steps."""
+class SummaryFindings:
+    """The findings of a run, or of its last steps."""
 
     facts: Facts
     primary: Finding
     issues: Mapping[Section, tuple[Issue, ...]]
-    """Of every section, the worst first."""
+    """By section, the most severe first."""
     ended_by: Finding | None
     """What ended the run, or is about to."""
     what_if: tuple[WhatIf, ...]
 
 
 def build(records: RunRecords, generated_unix_s: float, version: str) -> Summary:
-    """The whole summary but for its text, which `with_text` adds once it is written from it."""
+    """Returns the whole summary without its text, which is made from it; `with_text` adds it."""
     facts = gather(records)
     diagnosis = diagnose(facts)
     found = diagnosis.sections
-    told = Told(
+    told = SummaryFindings(
         facts=facts,
         primary=diagnosis.primary,
         issues={name: tuple(map(sections.issue, findings)) for name, findings in found.items()},
         ended_by=finding_of_failure(facts, found[Section.STABILITY]),
         what_if=predict(facts, found[Section.STEP_TIME]),
     )
-    return put_together(records, told, generated_unix_s, version)
+    return assemble(records, told, generated_unix_s, version)
 
 
 def finding_of_failure(facts: Facts, stability: Sequence[Finding]) -> Finding | None:
-    """The finding about what ended the run; a loss that was lost may be more severe."""
+    """Returns the finding about what ended the run, even if a non-finite loss is more severe."""
     failure = facts.stability.failure
     return next((each for each in stability if failure and each.kind is failure.kind), None)
 
 
-def put_together(records: RunRecords, told: Told, generated_unix_s: float, version: str) -> Summary:
-    """The summary of these records, in which this is said."""
+def assemble(
+    records: RunRecords, told: SummaryFindings, generated_unix_s: float, version: str
+) -> Summary:
+    """Returns the summary of these records with these findings."""
     facts, issues = told.facts, told.issues
     nodes, gpus = records.manifest.nodes, _gpus(facts)
     generated = datetime.fromtimestamp(generated_unix_s, tz=timezone.utc)
@@ -122,7 +124,7 @@ def put_together(records: RunRecords, told: Told, generated_unix_s: float, versi
 
 
 def with_text(summary: Summary, text: str) -> Summary:
-    """The summary together with its own text form."""
+    """Returns the summary with its text form."""
     return structs.replace(summary, text=text)
 
 
@@ -133,7 +135,8 @@ def _duration_s(records: RunRecords) -> float | None:
 
 
 def _world_size(records: RunRecords) -> int:
-    """What the ranks say; else what the launcher expected; else what was seen."""
+    """Returns the number of ranks: as the ranks report it, else as the launcher expected it, else
+    as many as were seen."""
     told = max((rank.rank.world_size for rank in records.ranks), default=0)
     return max(told, len(records.ranks)) or records.manifest.expected_world_size or 1
 
@@ -160,7 +163,7 @@ def _primary(finding: Finding) -> PrimaryDiagnosis:
 
 
 def _failure(facts: Facts, finding: Finding) -> FailureSummary | None:
-    """What ended the run, where it did not end well; being asked to end is no failure."""
+    """Returns what ended the run badly; `None` where it ended well or was asked to end."""
     failure = facts.stability.failure
     if failure is None or finding.kind is not failure.kind or finding.severity is Severity.INFO:
         return None
@@ -211,9 +214,10 @@ def _series(facts: Facts) -> StepSeries | None:
 
 
 def _as_in_the_file(parts: Mapping[str, Sequence[float]]) -> dict[str, Sequence[float]]:
-    """The parts of a step as the file has them, which counts communication to the residual.
+    """Returns the parts of a step as the file has them, where communication is part of the
+    residual.
 
-    Without all of compute, the file has no residual.
+    Where compute was not measured completely, the file has no residual.
     """
     found = dict(parts)
     rest = parts.get(Phase.RESIDUAL.value)
@@ -280,7 +284,7 @@ def _user_time(facts: Facts) -> UserTimeSummary | None:
     )
 
 
-def _code(place: Place, phase_s: float | None) -> CodeSummary:
+def _code(place: CodePlace, phase_s: float | None) -> CodeSummary:
     return CodeSummary(
         function=place.function,
         file=place.file,

@@ -8,9 +8,10 @@ PREFIX = "traceml/"
 
 
 def flat(summary: Summary) -> dict[str, float]:
-    """The numbers of a summary, each under a key of its own; what was not measured is left out.
+    """Returns the numbers of a summary as one flat dictionary; values that were not measured are
+    left out.
 
-    Step times are means over ranks, memory is that of the rank which needed most.
+    Step times are means over ranks; memory is that of the rank with the highest peak.
     """
     found: dict[str, float | None] = {"duration_s": summary.duration_s}
     if summary.step_time is not None:

@@ -31,7 +31,7 @@ _Diagnosis = TypeVar("_Diagnosis", Issue, PrimaryDiagnosis)
 
 
 def modernise(summary: Summary) -> Summary:
-    """The same summary in the words of this version."""
+    """Returns an older or foreign summary with the names and meanings of this version."""
     return replace(
         summary,
         primary_diagnosis=_diagnosis(summary.primary_diagnosis),

@@ -1,4 +1,4 @@
-"""The live state as a record: the names are those of `live.json` and `live.jsonl`."""
+"""The live state as a record, with the names of `live.json` and `live.jsonl`."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from traceml.summaries.record import Issue, Summary
 
 
 class LiveIssue(Issue, frozen=True):
-    """A finding that is shown while the run goes on."""
+    """A finding that is shown while the run is in progress."""
 
     section: str | None = None
 
 
 class LiveState(Struct, frozen=True):
-    """What is shown of a run that goes on."""
+    """What is shown of a run in progress."""
 
     unix_s: float
     step: int | None
     """The last step that the findings cover."""
     findings: tuple[LiveIssue, ...]
-    """Section by section, the leading one first."""
+    """By section, the leading one first."""
     summary: Summary
-    """Of the last steps, with these findings as its issues."""
+    """A summary of the last steps, with these findings as its issues."""
 
 
 class LiveChange(Struct, frozen=True):
-    """A finding that leads its section from now on."""
+    """A finding that has become the leading one of its section."""
 
     unix_s: float
     step: int | None
@@ -45,7 +45,7 @@ _DECODER = msgspec.json.Decoder(LiveState)
 
 
 def read_live(content: bytes) -> LiveState | None:
-    """What a `live.json` holds; `None` where it is none, or one of another version."""
+    """Returns the content of a `live.json`; `None` where it is damaged or of another version."""
     try:
         return None if holds_huge_number(content) else _DECODER.decode(content)
     except UNDECODABLE:

@@ -1,4 +1,4 @@
-"""Reads a run summary from JSON of any version, ours or foreign, or says in one line why not."""
+"""Reads a run summary from JSON of any version, ours or foreign; raises one-line errors."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from traceml.model.quantities import memory
 from traceml.store.json_lines import MAX_INTEGER, UNDECODABLE, holds_huge_number
 from traceml.store.regular_files import read_regular
 from traceml.summaries.foreign import modernise
-from traceml.summaries.labels import Labels
 from traceml.summaries.record import (
     Groups,
-    Row,
+    RankRow,
+    RunLabels,
     SectionSummary,
     StepSeries,
     Summary,
@@ -36,35 +36,35 @@ SECTIONS = ("step_time", "step_memory", "process", "system")
 _RECORD_FILES = ("*.ring", "*.steps", "run.json")
 _AMOUNTS = ("_ms", "_bytes")
 _LEFT_OVER = {"step_overhead_ms", *(each.key for each in METRICS if each.may_be_negative)}
-"""What is left after a subtraction may fall below zero; every other time and amount may not."""
+"""Metrics that are differences and may be negative; no other time or amount may."""
 _Summary = TypeVar("_Summary", bound=Summary)
 _ADVICE = f"pass a complete {FILE_NAME} or a run folder"
-MOST_BYTES = 1 << 30
-"""Five times the largest summary that is promised to be read; a core dump is none."""
+MAX_BYTES = 1 << 30
+"""Five times the largest supported summary; a larger file is something else."""
 _LARGE_BYTES = 32 << 20
-"""A job of some eight thousand ranks; up to there every row is read."""
+"""About eight thousand ranks; up to this size every rank's row is read."""
 
 
 class _NoRows(Groups, frozen=True):
-    """The rows of ranks under a name no file has, so that they are passed over."""
+    """The rows of ranks under a name that no file has, so that decoding skips them."""
 
-    rows: dict[str, Row] = msgspec.field(default_factory=dict, name="rows, unread")
+    rows: dict[str, RankRow] = msgspec.field(default_factory=dict, name="rows, unread")
 
 
 class _Whole(SectionSummary, frozen=True):
-    """A section over all ranks alone."""
+    """A section without the rows of ranks."""
 
     groups: _NoRows = _NoRows()
 
 
 class _WholeSystem(SystemSummary, frozen=True):
-    """The machine without the numbers of single nodes."""
+    """The system section without the rows of nodes."""
 
     groups: _NoRows = _NoRows()
 
 
 class _LargeSummary(Summary, frozen=True):
-    """A summary without the numbers of single ranks."""
+    """A summary without the rows of single ranks."""
 
     step_time: _Whole | None = None
     step_memory: _Whole | None = None
@@ -75,11 +75,11 @@ class _LargeSummary(Summary, frozen=True):
 
 _DECODER = msgspec.json.Decoder(Summary)
 _WITHOUT_ROWS = msgspec.json.Decoder(_LargeSummary)
-_LABELS = msgspec.json.Decoder(Labels)
+_LABELS = msgspec.json.Decoder(RunLabels)
 
 
 def locate(argument: str, logs_folder: Path) -> Path:
-    """The summary file that a path, a run folder or a run's name leads to."""
+    """Returns the summary file for a path, a run folder or a run's name."""
     places = (Path(argument), logs_folder / argument)
     try:
         for place in places:
@@ -102,15 +102,16 @@ def locate(argument: str, logs_folder: Path) -> Path:
 
 
 def read_summary(path: Path, follow_links: bool = False) -> Summary:
-    """The summary a file holds, whoever wrote it; what it lacks is `None`.
+    """Returns the summary that a file holds; what it lacks is `None`.
 
-    A link is followed only where the user named it: one that lies in a run folder is refused.
+    A link is followed only if the user named it; a link inside a run folder is refused.
     """
     return _summary(_content(path, follow_links), path, _DECODER)
 
 
 def read_compared(path: Path, follow_links: bool = False) -> Summary:
-    """The same for a comparison: of a very large file without the rows of single ranks."""
+    """Returns the summary for a comparison; for a very large file without the rows of single
+    ranks."""
     content = _content(path, follow_links)
     if len(content) > _LARGE_BYTES:
         return _summary(content, path, _WITHOUT_ROWS)
@@ -121,7 +122,7 @@ def _content(path: Path, follow_links: bool = False) -> bytes:
     size_bytes = 0
     try:
         size_bytes = path.stat(follow_symlinks=follow_links).st_size
-        if size_bytes > MOST_BYTES:
+        if size_bytes > MAX_BYTES:
             raise _too_large(path, size_bytes)
         return read_regular(path, follow_links)
     except FileNotFoundError as error:
@@ -149,8 +150,8 @@ def _summary(content: bytes, path: Path, decoder: msgspec.json.Decoder[_Summary]
     return summary
 
 
-def read_labels(path: Path) -> Labels | None:
-    """What runs are chosen by; `None` for a file that is no summary: it is not chosen."""
+def read_labels(path: Path) -> RunLabels | None:
+    """Returns the labels by which runs are selected; `None` for a file that is no summary."""
     try:
         return _LABELS.decode(_content(path))
     except (TraceMLError, *UNDECODABLE, MemoryError):
@@ -210,7 +211,7 @@ def _document(content: bytes, path: Path) -> Any:
 
 
 def _without_nulls(value: Any) -> Any:
-    """A missing object and a `null` one are the same; text that no file can hold is mended."""
+    """Returns the document without `null` objects and with text that can be encoded."""
     if isinstance(value, dict):
         return {
             _encodable(name): _without_nulls(part)
@@ -227,7 +228,7 @@ def _encodable(text: str) -> str:
 
 
 def _nodes(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value of a document with its dotted name."""
+    """Yields every value of a document with its dotted name."""
     yield name, value
     if isinstance(value, dict):
         for key, part in value.items():
@@ -238,10 +239,10 @@ def _nodes(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _field_name(document: Any, place: str, got: str | None) -> str:
-    """The dotted name of the field a complaint is about.
+    """Returns the dotted name of the field that the decoder complains about.
 
-    The decoder writes `[...]` for the key of a map; the key is the first whose value is of the
-    type complained of.
+    The decoder writes `[...]` for the key of a map; it is the first key whose value has the wrong
+    type.
     """
     pattern = re.escape(place).replace(re.escape("[...]"), r"\..+")
     for name, value in _nodes(document):
@@ -277,7 +278,7 @@ def _is_amount(metric: str) -> bool:
 
 
 def _of_steps(steps: StepSeries | None) -> Iterator[tuple[str, float | None]]:
-    """The numbers of the series that cannot be below zero, with their dotted names."""
+    """Returns the numbers of the series that cannot be negative, with their dotted names."""
     if steps is None:
         return
     for name in ("count", "mean_ms", "stdev_ms", "effective_count", "block_steps"):
@@ -335,7 +336,7 @@ def _no_section(content: bytes, path: Path) -> UnreadableSummary:
 def _too_large(path: Path, size_bytes: int) -> UnreadableSummary:
     return UnreadableSummary(
         f"{path} is too large for a run summary: {memory(size_bytes)}; expected at most "
-        f"{memory(MOST_BYTES)}; {_ADVICE}"
+        f"{memory(MAX_BYTES)}; {_ADVICE}"
     )
 
 
@@ -355,5 +356,5 @@ def _bad_field(path: Path, name: str, found: str, expected: str) -> UnreadableSu
 
 
 def _shown(text: str) -> str:
-    """Foreign text as part of one line."""
+    """Returns foreign text shortened and printable."""
     return shorten(printable(text), 200)

@@ -18,11 +18,11 @@ Setting = str | int | float | bool | tuple[str, ...] | None
 SCHEMA_VERSION = 1.9
 PRODUCER = "traceml-insight"
 FORMAT = 1
-"""The version of what we add to the shared schema. History: 1 first."""
+"""The version of what we add to the shared schema. History: 1 is the first."""
 
 
 class Producer(Struct, frozen=True):
-    """Whose file this is."""
+    """The program that wrote the file."""
 
     name: str | None = None
     version: str | None = None
@@ -30,7 +30,7 @@ class Producer(Struct, frozen=True):
 
 
 class Meta(Struct, frozen=True):
-    """Which run, and how large."""
+    """The run's name and size."""
 
     run_name: str | None = None
     mode: str | None = None
@@ -40,7 +40,7 @@ class Meta(Struct, frozen=True):
 
 
 class FactSummary(Struct, frozen=True):
-    """What a piece of evidence is called, and what its number counts (`model/evidence.py`)."""
+    """Label and unit of one piece of evidence (`model/evidence.py`)."""
 
     name: str
     """Its key in `evidence`."""
@@ -49,7 +49,7 @@ class FactSummary(Struct, frozen=True):
 
 
 class Issue(Struct, frozen=True):
-    """One finding as a section lists it; the shares are fractions."""
+    """One finding as a section lists it; shares are fractions in 0–1."""
 
     kind: str | None = None
     status: str | None = None
@@ -64,9 +64,9 @@ class Issue(Struct, frozen=True):
     ranks: tuple[int, ...] = ()
     evidence: dict[str, Any] = {}
     facts: tuple[FactSummary, ...] = ()
-    """The evidence that people see, in its order; empty in files of older versions."""
+    """The evidence that people see, in order; empty in files of older versions."""
     since_step: int | None = None
-    """The step from which on it holds, where that is known."""
+    """The step since which it holds, where that is known."""
 
 
 class PrimaryDiagnosis(Struct, frozen=True):
@@ -82,7 +82,7 @@ class PrimaryDiagnosis(Struct, frozen=True):
 
 
 class Window(Struct, frozen=True):
-    """What the numbers of a section cover."""
+    """The steps or samples that the numbers of a section cover."""
 
     kind: str | None = None
     alignment: str | None = None
@@ -95,25 +95,25 @@ class Window(Struct, frozen=True):
     diagnosis_clock: str | None = None
 
 
-class Place(Struct, frozen=True, gc=False):
-    """A value and the rank or node that has it."""
+class RankValue(Struct, frozen=True, gc=False):
+    """A value, and the rank or node that has it."""
 
     value: float | None = None
     idx: str | None = None
 
 
 class Global(Struct, frozen=True):
-    """A section over all ranks or nodes."""
+    """A section's numbers over all ranks or nodes."""
 
     index_by: str | None = None
     window: Window = Window()
     average: dict[str, float | None] = {}
-    median: dict[str, Place] = {}
-    worst: dict[str, Place] = {}
+    median: dict[str, RankValue] = {}
+    worst: dict[str, RankValue] = {}
 
 
 class Identity(Struct, frozen=True, gc=False):
-    """Who a row is about."""
+    """The rank or node that a row is about."""
 
     global_rank: int | None = None
     local_rank: int | None = None
@@ -123,7 +123,7 @@ class Identity(Struct, frozen=True, gc=False):
     world_size: int | None = None
 
 
-class Row(Struct, frozen=True, gc=False):
+class RankRow(Struct, frozen=True, gc=False):
     """One rank's or node's own numbers."""
 
     identity: Identity = Identity()
@@ -131,14 +131,14 @@ class Row(Struct, frozen=True, gc=False):
 
 
 class Groups(Struct, frozen=True):
-    """A section rank by rank or node by node."""
+    """A section's numbers by rank or by node."""
 
     by: str | None = None
-    rows: dict[str, Row] = {}
+    rows: dict[str, RankRow] = {}
 
 
 class SectionMetadata(Struct, frozen=True):
-    """What a section was made from."""
+    """How much data a section is based on."""
 
     mode: str | None = None
     duration_s: float | None = None
@@ -165,10 +165,10 @@ class SectionSummary(Struct, frozen=True):
 
 
 class GpuRow(Struct, frozen=True, gc=False):
-    """One GPU of the machine, by its own sensors and counters."""
+    """One GPU of the machine, by its sensors and counters."""
 
     index: int | None = None
-    """By the machine's count, as `nvidia-smi` shows it."""
+    """As `nvidia-smi` numbers it."""
     uuid: str | None = None
     name: str | None = None
     metrics: dict[str, float | None] = {}
@@ -181,9 +181,10 @@ class SystemSummary(SectionSummary, frozen=True):
 
 
 class StepSeries(Struct, frozen=True):
-    """How the step times were distributed over the run: what a comparison needs.
+    """The distribution of the step times over the run, for comparisons.
 
-    Each step's time is its mean over the ranks; after warm-up, at full resolution.
+    Each step's time is its mean over the ranks; after warm-up, without steps that are merged into
+    blocks.
     """
 
     count: int
@@ -192,31 +193,32 @@ class StepSeries(Struct, frozen=True):
     quantiles_ms: dict[str, float] = {}
     """By percentile: "1", "5", "25", "50", "75", "95", "99"."""
     autocorrelation: tuple[float, ...] = ()
-    """Lags 1, 2, 4, 8, … as far as the series bears."""
+    """At lags 1, 2, 4, 8, … up to the length of the series."""
     effective_count: float | None = None
-    """How many independent steps the series is worth."""
+    """The number of independent steps with the same uncertainty of the mean."""
     block_steps: int | None = None
     block_means_ms: tuple[float, ...] = ()
-    """Means of at most 64 neighbouring blocks of equal length."""
+    """Means of at most 64 consecutive blocks of equal length."""
     part_block_means_ms: dict[str, tuple[float, ...]] = {}
-    """The same for each phase that was measured, for `between` and for `wall`; of fewer, longer
-    blocks where not every block has each of them."""
+    """The same for each measured phase, for `between` and for `wall`; in fewer, longer blocks where
+    not every block has a measurement."""
     slowdown_step: int | None = None
-    """The step, counted from 1, from which on steps took clearly longer; `None`: there is none."""
+    """The step, counted from 1, from which on steps took clearly longer; `None` without a
+    slowdown."""
     slowdown_ratio: float | None = None
-    """How many times as long they took afterwards."""
+    """The mean step time afterwards divided by the mean before."""
 
 
 class WhatIfSummary(Struct, frozen=True):
-    """How long a step would take if the cause of one finding were gone."""
+    """How long a step would take without the cause of one finding."""
 
     kind: str
     ranks: tuple[int, ...] = ()
     phase: str | None = None
     part_of: str | None = None
-    """The kind of the finding whose time this one's is a part of: not to be added to it."""
+    """The kind of the finding of whose time this is a part; the savings are not to be added."""
     step_time_ms: float | None = None
-    """As it is; with what lies between steps where the cause does."""
+    """The step as it is; with the time between steps where the cause lies there."""
     predicted_step_time_ms: float | None = None
     speedup: float | None = None
     saved_ms: float | None = None
@@ -254,18 +256,18 @@ class RegionSummary(Struct, frozen=True):
 
 
 class CodeSummary(Struct, frozen=True):
-    """A function or a line of the user's, and how much of a phase was spent there."""
+    """A function or a line of user code, and how much of a phase was spent there."""
 
     function: str
     file: str
     line: int
     share: float
-    """Of the phase, 0–1, with its 95 % interval."""
+    """Of the phase, 0–1, with its 95 % confidence interval."""
     share_low: float
     share_high: float
     looks: int
     per_step_ms: float | None = None
-    """The share of the phase's mean time on the host."""
+    """The same share of the phase's mean time on the host."""
 
 
 class PhaseCodeSummary(Struct, frozen=True):
@@ -276,20 +278,20 @@ class PhaseCodeSummary(Struct, frozen=True):
 
 
 class UserTimeSummary(Struct, frozen=True):
-    """The agent's looks at the training threads' Python stacks, taken while something was wrong."""
+    """Samples of the training threads' Python stacks, taken while something was wrong."""
 
     looks: int = 0
-    """While training steps ran; only these count."""
+    """Samples taken while training steps ran; only these count."""
     taken: int = 0
     torn: int = 0
     by: str | None = None
-    """`py-spy`, or `signal` where that may not attach."""
+    """How they were taken: `py-spy`, or `signal` where that may not attach."""
     phases: dict[str, PhaseCodeSummary] = {}
-    """By phase, and `between`; only those with enough looks."""
+    """By phase, and `between`; only those with enough samples."""
 
 
 class MetricSummary(Struct, frozen=True):
-    """A logged metric's history, reduced."""
+    """A logged metric's history in a few numbers."""
 
     count: int
     last: float | None = None
@@ -301,7 +303,7 @@ class MetricSummary(Struct, frozen=True):
 
 
 class ArtifactSummary(Struct, frozen=True):
-    """A file the user named."""
+    """A file that the script logged."""
 
     path: str
     size_bytes: int | None = None
@@ -318,9 +320,9 @@ class TracerSummary(Struct, frozen=True):
     last_failure: str | None = None
     messages_lost: int = 0
     values_refused: int = 0
-    """What the script logged that could not be recorded as it was."""
+    """Logged values that could not be recorded as they were."""
     stopped_after_steps: int | None = None
-    """How many steps were traced of a training that may have gone on; `None` where all were."""
+    """After how many steps tracing was stopped on request; `None` where all steps were traced."""
     notes: tuple[str, ...] = ()
 
 
@@ -345,14 +347,22 @@ class Summary(Struct, frozen=True):
     """In the order of the findings that they belong to."""
     regions: tuple[RegionSummary, ...] = ()
     user_time: UserTimeSummary | None = None
-    """`None` where nobody looked: nothing was wrong, or it could not be done."""
+    """`None` where no stack was sampled: nothing was wrong, or it was not possible."""
     params: dict[str, Any] = {}
     metrics: dict[str, MetricSummary] = {}
     artifacts: dict[str, ArtifactSummary] = {}
     settings: dict[str, Setting] | None = None
-    """What the run trains with, by the names of `model/settings.py`, and the names in which its
-    ranks differ; `None` where nothing was recorded."""
+    """The training settings, by the names of `model/settings.py`, and the names in which the ranks
+    differ; `None` where nothing was recorded."""
     lineage: Lineage | None = None
-    """Where the run comes from; `None` where nobody recorded it."""
+    """The run's code, command, machine and data; `None` where it was not recorded."""
     tracer: TracerSummary | None = None
     text: str | None = None
+
+
+class RunLabels(Struct, frozen=True):
+    """The part of a summary by which runs are selected; the rest of the file is not decoded."""
+
+    params: Any = None
+    meta: Any = None
+    lineage: Any = None

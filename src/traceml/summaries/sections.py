@@ -86,12 +86,12 @@ class _RankProcess:
 
 
 def mode(nodes: int) -> str:
-    """How the run was laid out, in the file's words."""
+    """Returns how the run was laid out, as the file names it."""
     return "multi_node" if nodes > 1 else "single_node"
 
 
 def step_time(facts: Facts, issues: Sequence[Issue], nodes: int) -> SectionSummary:
-    """Where the time of a step went."""
+    """Returns the section on where the time of a step went."""
     used, readers = facts.ranks_used, _READERS[Section.STEP_TIME]
     rows = [
         TableRow(rank.rank.rank, _identity(rank.rank), _metrics(rank.times, readers))
@@ -118,7 +118,7 @@ def step_time(facts: Facts, issues: Sequence[Issue], nodes: int) -> SectionSumma
 
 
 def step_memory(facts: Facts, issues: Sequence[Issue], nodes: int) -> SectionSummary:
-    """How much memory the ranks needed at most."""
+    """Returns the section on the ranks' peak memory."""
     readers = _READERS[Section.STEP_MEMORY]
     rows = [
         TableRow(rank.rank.rank, _identity(rank.rank), _metrics(rank.memory, readers))
@@ -143,7 +143,7 @@ def step_memory(facts: Facts, issues: Sequence[Issue], nodes: int) -> SectionSum
 
 
 def system(facts: Facts, issues: Sequence[Issue], nodes: int, gpus_observed: int) -> SystemSummary:
-    """What the machine was doing meanwhile, and each of its GPUs."""
+    """Returns the section on the machine and each of its GPUs."""
     metrics = _metrics(facts.host, _READERS[Section.SYSTEM])
     first = facts.ranks[0].rank if facts.ranks else None
     identity = Identity(node_rank=0) if first is None else _identity(first)
@@ -186,7 +186,7 @@ def _gpu_row(gpu: GpuFacts) -> GpuRow:
 
 
 def process(facts: Facts, issues: Sequence[Issue], nodes: int) -> SectionSummary:
-    """What each rank's process used of the machine."""
+    """Returns the section on what each rank's process used."""
     known = {rank.rank.rank: rank for rank in facts.ranks}
     rows = [
         TableRow(
@@ -215,7 +215,7 @@ def process(facts: Facts, issues: Sequence[Issue], nodes: int) -> SectionSummary
 
 
 def stability(facts: Facts, issues: Sequence[Issue], nodes: int) -> SectionSummary:
-    """Whether the run came to its end, and how its loss went."""
+    """Returns the section on how the run ended and how its loss developed."""
     loss = facts.stability.loss
     return _section(
         issues,
@@ -233,7 +233,8 @@ def stability(facts: Facts, issues: Sequence[Issue], nodes: int) -> SectionSumma
 
 
 def issue(finding: Finding, since_step: int | None = None) -> Issue:
-    """A finding as the file lists it; many know themselves since when they hold."""
+    """Returns a finding as the file lists it; `since_step` is used unless the finding has its
+    own."""
     onset = finding.evidence.get("onset_step")
     return Issue(
         kind=finding.kind.value,
@@ -254,7 +255,7 @@ def issue(finding: Finding, since_step: int | None = None) -> Issue:
 
 
 def facts_of(finding: Finding) -> tuple[FactSummary, ...]:
-    """What the pieces of evidence that people see are called, and their units."""
+    """Returns label and unit of the evidence that people see."""
     return tuple(
         FactSummary(piece.key, piece.label, piece.unit.value)
         for piece in finding.evidence.pieces
@@ -263,7 +264,7 @@ def facts_of(finding: Finding) -> tuple[FactSummary, ...]:
 
 
 def evidence(finding: Finding) -> dict[str, Value]:
-    """The numbers behind a finding, as they are written."""
+    """Returns the numbers behind a finding, as they are written to the file."""
     return {
         name: number(value) if isinstance(value, float) else value
         for name, value in finding.evidence.items()

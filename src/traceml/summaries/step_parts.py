@@ -1,7 +1,8 @@
-"""The parts of a mean step as every surface shows them: no part is negative, and they sum to it.
+"""The parts of a mean step as every output shows them: none is negative, and they add up to the
+step.
 
-The file's `residual_ms` counts communication as a part of it, and is missing where compute was not
-measured whole; what people are shown as the rest is what no other part holds.
+In the file, `residual_ms` includes communication and is missing where compute was not measured
+completely. The rest that people see is what no other part holds.
 """
 
 from __future__ import annotations
@@ -11,17 +12,18 @@ from collections.abc import Mapping
 from traceml.model.phase import COMPUTE, COMPUTE_PART, PHASE_METRICS, Phase
 
 NEGLIGIBLE_SHARE = 0.01
-"""Of compute: a smaller difference to its phases is rounding, or another clock."""
+"""Of compute: a smaller difference from the sum of its phases is rounding, or another clock."""
 
 Metrics = Mapping[str, "float | None"]
 
 
 def step_parts(metrics: Metrics, divided: bool = True) -> dict[str, float]:
-    """By phase, and `compute`, in milliseconds; what was not measured is in the residual.
+    """Returns the parts by phase, and `compute`, in milliseconds; what was not measured is in the
+    residual.
 
-    `compute` is what is in no phase of its own, such as replays of CUDA graphs; compute that is not
-    `divided` is all there. Communication counts as far as the others leave room for it: what ran
-    behind compute is in compute already.
+    `compute` belongs to no phase, such as replays of CUDA graphs; unless `divided`, it is all of
+    compute. Communication is limited to what the others leave: what overlapped with compute is
+    counted there.
     """
     parts = {
         phase.value: max(0.0, value)
@@ -46,7 +48,7 @@ def step_parts(metrics: Metrics, divided: bool = True) -> dict[str, float]:
 
 
 def undivided_ms(metrics: Metrics) -> float:
-    """What compute has beyond its phases."""
+    """Returns compute that is in none of its phases; `None` where compute was not measured."""
     compute_ms = metrics.get("compute_ms") or 0.0
     phases_ms = sum(metrics.get(PHASE_METRICS[phase]) or 0.0 for phase in COMPUTE)
     left_ms = compute_ms - phases_ms

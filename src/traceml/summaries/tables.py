@@ -1,4 +1,4 @@
-"""A section's numbers: rank by rank or node by node, and over all of them."""
+"""A section's numbers by rank or node, and over all of them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from traceml.summaries.record import Global, Groups, Identity, Place, Row, Window
+from traceml.summaries.record import Global, Groups, Identity, RankRow, RankValue, Window
 
 Metrics = Mapping[str, "float | None"]
 
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """One rank's or node's numbers before they are written down."""
+    """One rank's or node's numbers before they are written."""
 
     index: int
     identity: Identity
@@ -21,19 +21,19 @@ class TableRow:
 
 
 def number(value: float | None) -> float | None:
-    """As it is written: a millionth of the unit is finer than any clock or sensor here.
+    """Returns the number as it is written, rounded to a millionth of its unit.
 
-    A number of numpy's looks like one of Python's, and no JSON encoder takes it.
+    numpy numbers are converted, because no JSON encoder accepts them.
     """
     return None if value is None else round(float(value), 6)
 
 
 def groups(by: str, rows: Sequence[TableRow]) -> Groups:
-    """The numbers of each."""
+    """Returns the numbers of each rank or node."""
     return Groups(
         by=by,
         rows={
-            str(row.index): Row(
+            str(row.index): RankRow(
                 identity=row.identity,
                 metrics={name: number(value) for name, value in row.metrics.items()},
             )
@@ -49,7 +49,7 @@ def over_all(
     window: Window,
     average: Metrics | None = None,
 ) -> Global:
-    """Average, median and worst over the rows; `average` where the mean of the rows is not it."""
+    """Returns average, median and worst over the rows; `average` overrides the mean of the rows."""
     ranked = {name: _ranked(name, rows) for name in names}
     means = average or {
         name: fmean(value for value, _ in found) if found else None
@@ -59,13 +59,14 @@ def over_all(
         index_by=by,
         window=window,
         average={name: number(means.get(name)) for name in names},
-        median={name: _place(found, (len(found) - 1) // 2) for name, found in ranked.items()},
-        worst={name: _place(found, len(found) - 1) for name, found in ranked.items()},
+        median={name: _value_at(found, (len(found) - 1) // 2) for name, found in ranked.items()},
+        worst={name: _value_at(found, len(found) - 1) for name, found in ranked.items()},
     )
 
 
 def _ranked(name: str, rows: Sequence[TableRow]) -> list[tuple[float, int]]:
-    """From the smallest value to the largest; of equal ones the lowest index is the largest."""
+    """Returns the rows from the smallest value to the largest; among equals the lowest index is
+    last."""
     measured = ((row.metrics[name], row.index) for row in rows)
     return sorted(
         ((value, index) for value, index in measured if value is not None),
@@ -73,8 +74,8 @@ def _ranked(name: str, rows: Sequence[TableRow]) -> list[tuple[float, int]]:
     )
 
 
-def _place(ranked: Sequence[tuple[float, int]], position: int) -> Place:
+def _value_at(ranked: Sequence[tuple[float, int]], position: int) -> RankValue:
     if not ranked:
-        return Place()
+        return RankValue()
     value, index = ranked[position]
-    return Place(value=number(value), idx=str(index))
+    return RankValue(value=number(value), idx=str(index))

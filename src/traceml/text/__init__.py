@@ -1,1 +1,1 @@
-"""Summaries and comparisons as text."""
+"""Turns summaries and comparisons into text."""

@@ -1,4 +1,4 @@
-"""The rows of a comparison: each number on both sides, its change, and how sure that is."""
+"""The lines of a comparison table: each number on both sides, its change, and its interval."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from traceml.compare.record import Comparison, Delta, DiagnosisChange
 from traceml.compare.terms import ENDPOINTS
-from traceml.compare.words import quantity
+from traceml.compare.verdict_words import quantity
 from traceml.model.evidence import EvidenceUnit as Unit
 from traceml.model.finding import Section
 from traceml.model.metric import BY_KEY, METRICS, Metric
@@ -16,18 +16,18 @@ from traceml.model.printable import one_line
 from traceml.model.quantities import NOT_MEASURED
 
 MOVED_SHARE = 0.01
-"""A phase is listed when it moved by this much of the longer step."""
+"""Of the longer step: a phase is listed if it changed by at least this much."""
 MOVED_POINTS = 5.0
-"""A utilisation, in percentage points; also a temperature in degrees and a power in watts."""
+"""For a utilisation in percentage points, a temperature in degrees and a power in watts."""
 MOVED_PCT = 5.0
-"""An amount of memory."""
+"""For an amount of memory."""
 STATUS_WIDTH = 28
 SIGNIFICANT = "*"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One line, in words; `interval` is empty where nothing gives one."""
+class ChangeLine:
+    """One line in words; `interval` is empty where there is none."""
 
     label: str
     lhs: str
@@ -36,8 +36,8 @@ class Row:
     interval: str = ""
 
 
-def rows(comparison: Comparison) -> Iterator[Row]:
-    """What moved or matters, in the order of reading."""
+def rows(comparison: Comparison) -> Iterator[ChangeLine]:
+    """Returns what changed or matters, in reading order."""
     run = comparison.overview.duration_s
     if run.lhs is not None or run.rhs is not None:
         yield _row("Duration", run, Unit.SECONDS)
@@ -59,7 +59,7 @@ def rows(comparison: Comparison) -> Iterator[Row]:
     if step_memory and step_memory.diagnosis.changed is not None:
         lhs, rhs = statuses(step_memory.diagnosis)
         changed = "changed" if step_memory.diagnosis.changed else "same"
-        yield Row("Step memory", lhs, rhs, changed)
+        yield ChangeLine("Step memory", lhs, rhs, changed)
 
 
 def _step_time(comparison: Comparison) -> Iterator[tuple[str, Delta, Metric]]:
@@ -95,13 +95,14 @@ def _label(metric: Metric, metrics: Mapping[str, Delta]) -> str:
 
 
 def _is_wait(change: Delta, metric: Metric, metrics: Mapping[str, Delta]) -> bool:
-    """Without copies to a device the rest is the wait: one row says both."""
+    """Returns whether the wait equals the rest, because nothing was copied: then one line is
+    enough."""
     wait = metrics.get("wait_ms", Delta())
     return metric.phase is Phase.RESIDUAL and (change.lhs, change.rhs) == (wait.lhs, wait.rhs)
 
 
-def _judged(comparison: Comparison, shown: list[str]) -> Iterator[Row]:
-    """What the verdict was given by, where it is none of the usual rows."""
+def _judged(comparison: Comparison, shown: list[str]) -> Iterator[ChangeLine]:
+    """Yields the metric that decided the verdict, if it is not among the usual lines."""
     endpoint = ENDPOINTS[comparison.verdict.metric]
     section = comparison.sections.get(endpoint.section.value)
     for metric in endpoint.metrics:
@@ -123,19 +124,19 @@ def _moved(change: Delta, unit: Unit) -> bool:
     return abs(change.delta) > MOVED_POINTS / (100 if unit is Unit.SHARE else 1)
 
 
-def _row(label: str, change: Delta, unit: Unit) -> Row:
+def _row(label: str, change: Delta, unit: Unit) -> ChangeLine:
     if unit is Unit.SHARE:  # people read a fraction as a percentage
         change, unit = change.times(100), Unit.PERCENT
     lhs, rhs = quantity(change.lhs, unit), quantity(change.rhs, unit)
     if change.delta is None:
-        return Row(label, lhs, rhs, NOT_MEASURED)
+        return ChangeLine(label, lhs, rhs, NOT_MEASURED)
     mark = f" {SIGNIFICANT}" if change.significant else ""
     interval = _interval(change, unit)
     if change.delta == 0:
-        return Row(label, lhs, rhs, "same", interval)
+        return ChangeLine(label, lhs, rhs, "same", interval)
     is_share = change.pct_change is not None and unit is not Unit.PERCENT
     share = f" ({change.pct_change:+,.1f}%)" if is_share else ""
-    return Row(label, lhs, rhs, f"{_signed(change.delta, unit)}{share}{mark}", interval)
+    return ChangeLine(label, lhs, rhs, f"{_signed(change.delta, unit)}{share}{mark}", interval)
 
 
 def _interval(change: Delta, unit: Unit) -> str:
@@ -152,7 +153,7 @@ def _signed(value: float, unit: Unit) -> str:
 
 
 def statuses(change: DiagnosisChange) -> tuple[str, str]:
-    """What both sides were diagnosed with, in words that fit a column."""
+    """Returns the diagnoses of both sides, shortened to fit a column."""
     return (
         one_line(change.lhs or NOT_MEASURED, STATUS_WIDTH),
         one_line(change.rhs or NOT_MEASURED, STATUS_WIDTH),

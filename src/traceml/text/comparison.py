@@ -1,4 +1,4 @@
-"""A comparison as text: legend, verdict, why, then only what moved or matters, then what to do."""
+"""A comparison as text: legend, verdict, why, what changed or matters, and what to do."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterator, Sequence
 
 from traceml.compare.record import Comparison, Status
 from traceml.model.printable import one_line, printable, shorten
-from traceml.text import told
-from traceml.text.changes import Row, rows
+from traceml.text import comparison_notes as notes
+from traceml.text.changes import ChangeLine, rows
 
 WIDTH = 100
-MOST_DIFFERENCES = 40
+MAX_DIFFERENCES = 40
 
 _INDENT = "  "
 _CELL_WIDTH = 20
 _DELTA_WIDTH = 34
-_INTERVAL = "95% interval of it"
-_LONGEST = 1000
+_INTERVAL = "95% CI"
+_MAX_CHARS = 1000
 _COLOURS = {
     Status.IMPROVEMENT: "32",
     Status.NO_CHANGE: "32",
@@ -25,30 +25,30 @@ _COLOURS = {
     Status.MIXED: "33",
     Status.INCONCLUSIVE: "33",
 }
-"""Green, red, yellow, as a terminal numbers them."""
+"""Green, red and yellow, as ANSI colour numbers."""
 
 
 def comparison_text(comparison: Comparison, colour: bool = False) -> str:
-    """The whole report, at most `WIDTH` columns wide; `colour` is for a terminal alone."""
+    """Returns the whole report, at most `WIDTH` columns wide; `colour` is for terminals only."""
     verdict = comparison.verdict
-    gate = told.gate(comparison)
+    gate = notes.gate(comparison)
     listed = list(rows(comparison))
     blocks = [
         [
-            f"- A: {told.legend(comparison.a, comparison.a_runs)}",
-            f"- B: {told.legend(comparison.b, comparison.b_runs)}",
+            f"- A: {notes.legend(comparison.a, comparison.a_runs)}",
+            f"- B: {notes.legend(comparison.b, comparison.b_runs)}",
             f"- Format: {comparison.format}",
         ],
         [
             f"Verdict: {_status(verdict.status, colour)}",
             *_wrapped("Why: ", verdict.why),
-            f"Diagnosis: {told.diagnosis(comparison.overview.primary_diagnosis)}",
-            *_wrapped("Noise: ", told.noise(comparison)),
+            f"Diagnosis: {notes.diagnosis(comparison.overview.primary_diagnosis)}",
+            *_wrapped("Noise: ", notes.noise(comparison)),
             *([f"Gate: {gate}"] if gate else []),
         ],
         _table(listed),
-        [line for said in told.observations(comparison) for line in _wrapped("", said)],
-        _different(list(told.different(comparison))),
+        [line for said in notes.observations(comparison) for line in _wrapped("", said)],
+        _different(list(notes.different(comparison))),
         _code(comparison),
         _wrapped("Next: ", verdict.next),
     ]
@@ -63,9 +63,9 @@ def _different(said: Sequence[str]) -> list[str]:
     if not said:
         return []
     lines = ["What is different about the runs:"]
-    for line in said[:MOST_DIFFERENCES]:
+    for line in said[:MAX_DIFFERENCES]:
         lines += _wrapped(_INDENT, line)
-    more = len(said) - MOST_DIFFERENCES
+    more = len(said) - MAX_DIFFERENCES
     return [*lines, f"{_INDENT}… and {more} more, in the JSON file"] if more > 0 else lines
 
 
@@ -79,8 +79,9 @@ def _code(comparison: Comparison) -> list[str]:
     ]
 
 
-def _table(listed: Sequence[Row]) -> list[str]:
-    """One line a row; intervals stand beside their rows, or below where there is no room."""
+def _table(listed: Sequence[ChangeLine]) -> list[str]:
+    """Returns one line per row; intervals stand beside their rows, or below where there is no
+    room."""
     if not listed:
         return []
     cells = [("", "A", "B", "Delta"), *map(_cells, listed)]
@@ -96,18 +97,18 @@ def _table(listed: Sequence[Row]) -> list[str]:
     ]
     if max(map(len, beside)) > WIDTH:
         beside = [lines[0].rstrip(), *_with_intervals_below(lines[1:], listed)]
-    meaning = told.significance(listed)
+    meaning = notes.significance(listed)
     return [*beside, meaning] if meaning else beside
 
 
-def _cells(row: Row) -> tuple[str, str, str, str]:
-    """As wide as a hundred columns allow; only absurd numbers are cut."""
+def _cells(row: ChangeLine) -> tuple[str, str, str, str]:
+    """Returns the cells of a row; only extremely long numbers are cut."""
     lhs, rhs = one_line(row.lhs, _CELL_WIDTH), one_line(row.rhs, _CELL_WIDTH)
     label = shorten(printable(row.label), _CELL_WIDTH)
     return label, lhs, rhs, one_line(row.delta, _DELTA_WIDTH)
 
 
-def _with_intervals_below(lines: Sequence[str], listed: Sequence[Row]) -> Iterator[str]:
+def _with_intervals_below(lines: Sequence[str], listed: Sequence[ChangeLine]) -> Iterator[str]:
     for line, row in zip(lines, listed, strict=True):
         yield line.rstrip()
         if row.interval:
@@ -116,7 +117,7 @@ def _with_intervals_below(lines: Sequence[str], listed: Sequence[Row]) -> Iterat
 
 def _wrapped(opening: str, sentence: str) -> list[str]:
     return textwrap.wrap(
-        one_line(sentence, _LONGEST),
+        one_line(sentence, _MAX_CHARS),
         WIDTH,
         initial_indent=opening,
         subsequent_indent=" " * len(opening),

@@ -1,4 +1,4 @@
-"""A comparison as a pull-request comment: the verdict first, the details folded away."""
+"""A comparison as a pull-request comment: the verdict first, the details collapsed."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from enum import IntEnum
 
 from traceml.compare.record import Comparison, Status
 from traceml.model.printable import one_line
-from traceml.text import told
-from traceml.text.changes import Row, rows
+from traceml.text import comparison_notes as notes
+from traceml.text.changes import ChangeLine, rows
 
-MOST_BYTES = 60_000
-"""GitHub takes 65,536 characters in a comment, and a workflow adds some of its own."""
-MOST_LINES = 200
-_LONGEST = 300
+MAX_BYTES = 60_000
+"""GitHub accepts 65,536 characters in a comment, and a workflow adds some of its own."""
+MAX_LINES = 200
+_MAX_CHARS = 300
 _SHORTENED = "Details have no room here; they are in the files that the comparison wrote."
 _NOTE_BYTES = 200
 _SHORT_NAME = 24
@@ -27,11 +27,11 @@ _SIGNS = {
     Status.INCONCLUSIVE: "🟡",
 }
 _MEANINGFUL = re.compile(r"[\\`*_\[\]<>#|~&@]|:(?=//)|(?<=www)\.")
-"""What starts markup, a mention, a reference or a link."""
+"""Characters that start markup, a mention, a reference or a link."""
 
 
 class Extent(IntEnum):
-    """How much of a comparison is told."""
+    """How much of a comparison is included."""
 
     VERDICT = 0
     HEAD = 1
@@ -43,27 +43,27 @@ _SHORTER = (Extent.NUMBERS, Extent.HEAD, Extent.VERDICT)
 
 
 def comparison_markdown(comparison: Comparison, extent: Extent = Extent.ALL) -> str:
-    """The comment on one comparison; nothing a run is called can format it."""
+    """Returns the comment on one comparison; names from a run cannot format it."""
     lines = [*_head(comparison, extent)]
     if extent >= Extent.NUMBERS:
         lines += _numbers(comparison)
     else:
-        lines += ["", *_sides(comparison, _SHORT_NAME if extent == Extent.VERDICT else _LONGEST)]
+        lines += ["", *_sides(comparison, _SHORT_NAME if extent == Extent.VERDICT else _MAX_CHARS)]
     if extent == Extent.ALL:
-        lines += _folded("What is different about the runs", list(told.different(comparison)))
+        lines += _folded("What is different about the runs", list(notes.different(comparison)))
         lines += _folded("What changed in the code", (comparison.code_stat or "").splitlines())
     return "\n".join(lines) + "\n"
 
 
 def all_markdown(comparisons: Sequence[Comparison]) -> str:
-    """One comment for all comparisons, below what a comment may hold.
+    """Returns one comment on all comparisons, within the size of a comment.
 
-    Where that is little, the last ones lose their details first; every verdict stays.
+    Where that is too small, the last ones lose their details first; every verdict stays.
     """
     parts = [comparison_markdown(comparison) for comparison in comparisons]
     shorter = ((extent, place) for extent in _SHORTER for place in reversed(range(len(parts))))
     is_short = False
-    while _size(parts) > MOST_BYTES - _NOTE_BYTES:
+    while _size(parts) > MAX_BYTES - _NOTE_BYTES:
         extent, place = next(shorter, (None, 0))
         if extent is None:
             break
@@ -77,21 +77,21 @@ def _size(parts: Sequence[str]) -> int:
 
 
 def _head(comparison: Comparison, extent: Extent) -> Iterator[str]:
-    """The verdict, and what supports it."""
-    verdict, gate = comparison.verdict, told.gate(comparison)
+    """Yields the verdict, and what supports it."""
+    verdict, gate = comparison.verdict, notes.gate(comparison)
     yield f"### {_SIGNS[Status(verdict.status)]} TraceML: {verdict.status}"
     if extent == Extent.VERDICT:
         return
     yield from ("", escaped(verdict.why, 1000), "")
-    yield f"**Diagnosis:** {escaped(told.diagnosis(comparison.overview.primary_diagnosis))}  "
+    yield f"**Diagnosis:** {escaped(notes.diagnosis(comparison.overview.primary_diagnosis))}  "
     if gate:
         yield f"**Gate:** {escaped(gate)}  "
     yield f"**Next:** {escaped(verdict.next, 1000)}"
 
 
-def _sides(comparison: Comparison, limit: int = _LONGEST) -> Iterator[str]:
-    yield f"A: {escaped(told.legend(comparison.a, comparison.a_runs), limit)}  "
-    yield f"B: {escaped(told.legend(comparison.b, comparison.b_runs), limit)}"
+def _sides(comparison: Comparison, limit: int = _MAX_CHARS) -> Iterator[str]:
+    yield f"A: {escaped(notes.legend(comparison.a, comparison.a_runs), limit)}  "
+    yield f"B: {escaped(notes.legend(comparison.b, comparison.b_runs), limit)}"
 
 
 def _numbers(comparison: Comparison) -> Iterator[str]:
@@ -99,24 +99,24 @@ def _numbers(comparison: Comparison) -> Iterator[str]:
     yield from _sides(comparison)
     yield ""
     yield from _table(list(rows(comparison)))
-    yield from ("", f"Noise: {escaped(told.noise(comparison), 1000)}")
-    yield from _list("", [*told.observations(comparison)])
+    yield from ("", f"Noise: {escaped(notes.noise(comparison), 1000)}")
+    yield from _list("", [*notes.observations(comparison)])
     yield from ("", "</details>")
 
 
-def escaped(text: str, limit: int = _LONGEST) -> str:
-    """Text as it is: no markup, no mention, no link, on one line."""
+def escaped(text: str, limit: int = _MAX_CHARS) -> str:
+    """Returns text without markup, mentions or links, on one line."""
     return _MEANINGFUL.sub(lambda found: f"&#{ord(found[0])};", one_line(text, limit))
 
 
-def _table(listed: Sequence[Row]) -> Iterator[str]:
+def _table(listed: Sequence[ChangeLine]) -> Iterator[str]:
     yield "| | A | B | Delta | 95% interval |"
     yield "| --- | ---: | ---: | --- | --- |"
     for row in listed:
         depth = (len(row.label) - len(row.label.lstrip())) // 2
         cells = (row.label, row.lhs, row.rhs, row.delta, row.interval)
         yield f"| {_NESTED * depth}{' | '.join(escaped(cell) for cell in cells)} |"
-    meaning = told.significance(listed)
+    meaning = notes.significance(listed)
     if meaning:
         yield from ("", escaped(meaning))
 
@@ -136,5 +136,5 @@ def _folded(title: str, said: list[str]) -> list[str]:
 def _list(opening: str, said: list[str]) -> list[str]:
     if not said:
         return []
-    more = [f"- … and {len(said) - MOST_LINES} more"] if len(said) > MOST_LINES else []
-    return [opening, *(f"- {escaped(line)}" for line in said[:MOST_LINES]), *more]
+    more = [f"- … and {len(said) - MAX_LINES} more"] if len(said) > MAX_LINES else []
+    return [opening, *(f"- {escaped(line)}" for line in said[:MAX_LINES]), *more]

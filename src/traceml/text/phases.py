@@ -12,35 +12,37 @@ from traceml.summaries.step_parts import step_parts
 NAME = 35
 BAR = 20
 MAX_SHARE = 100.0
-"""A part of a damaged summary may be many times its step."""
+"""A part in a damaged summary may be many times its step."""
 SHOWN_BETWEEN_SHARE = 0.005  # of the wall time: less is the loop itself
 
 Times = Mapping[str, "float | None"]
 
 
 @dataclass(frozen=True, slots=True)
-class Branch:
+class TreeLine:
     """One line of the tree and the lines below it."""
 
     name: str
     ms: float
     phase: str | None = None
-    parts: tuple[Branch, ...] = ()
+    parts: tuple[TreeLine, ...] = ()
 
 
 def phase_tree(times: Times, guilty: str | None = None) -> list[str]:
-    """The step's parts as lines of at most 80 columns; the guilty phase is pointed at."""
-    step, between = step_branch(times), between_branch(times)
+    """Returns the step's parts as lines of at most 80 columns, with a pointer to the guilty
+    phase."""
+    step, between = step_tree(times), between_tree(times)
     lines = _lines(step, "", "", step.ms, guilty)
     return lines if between is None else lines + _lines(between, "", "", None, None)
 
 
-def step_branch(times: Times) -> Branch:
-    """The step and its parts, which sum to it; none where nothing of it was measured."""
+def step_tree(times: Times) -> TreeLine:
+    """Returns the step and its parts, which add up to it; without parts where nothing was
+    measured."""
     step_ms = times["step_time_ms"] or 0.0
     parts = step_parts(times)
     rest_ms = parts.pop(Phase.RESIDUAL.value, 0.0)
-    found: list[Branch] = []
+    found: list[TreeLine] = []
     for phase in MEASURED:
         if phase is COMPUTE[0]:
             found += _compute(parts, times.get("compute_ms"))
@@ -48,31 +50,33 @@ def step_branch(times: Times) -> Branch:
             found += _measured(parts, phase)
     found = [branch for branch in found if branch.ms or branch.phase != Phase.COMMUNICATION.value]
     if found:
-        found.append(Branch(_rest_name(times), rest_ms, Phase.RESIDUAL.value))
-    return Branch("step time", step_ms, None, tuple(found))
+        found.append(TreeLine(_rest_name(times), rest_ms, Phase.RESIDUAL.value))
+    return TreeLine("step time", step_ms, None, tuple(found))
 
 
-def _measured(parts: Times, *phases: Phase) -> list[Branch]:
-    """A line for each of these phases that was measured."""
+def _measured(parts: Times, *phases: Phase) -> list[TreeLine]:
+    """Returns a line for each of these phases that was measured."""
     return [
-        Branch(PHASES[phase].label.lower(), part_ms, phase.value)
+        TreeLine(PHASES[phase].label.lower(), part_ms, phase.value)
         for phase in phases
         if (part_ms := parts.get(phase.value)) is not None
     ]
 
 
-def _compute(parts: Times, compute_ms: float | None) -> list[Branch]:
-    """Compute with its phases below it; where it is not known whole, the phases that are."""
+def _compute(parts: Times, compute_ms: float | None) -> list[TreeLine]:
+    """Returns compute with its phases below it; where it was not measured completely, the measured
+    phases."""
     measured = _measured(parts, *COMPUTE)
     if compute_ms is None:
         return measured
     if measured and (replays_ms := parts.get(COMPUTE_PART)):
-        measured.append(Branch("CUDA graph replays", replays_ms, COMPUTE_PART))
-    return [Branch(COMPUTE_PART, compute_ms, COMPUTE_PART, tuple(measured))]
+        measured.append(TreeLine("CUDA graph replays", replays_ms, COMPUTE_PART))
+    return [TreeLine(COMPUTE_PART, compute_ms, COMPUTE_PART, tuple(measured))]
 
 
 def _rest_name(times: Times) -> str:
-    """What the rest is called, which holds the phases of compute that were not measured."""
+    """Returns the name of the rest, with the phases of compute that were not measured and are in
+    it."""
     rest = PHASES[Phase.RESIDUAL].label.lower()
     missing = [PHASES[phase] for phase in COMPUTE if times.get(PHASES[phase].metric) is None]
     if times.get("compute_ms") is not None or not missing:
@@ -81,19 +85,19 @@ def _rest_name(times: Times) -> str:
     return f"{rest}, with {COMPUTE_PART if len(missing) == len(COMPUTE) else names}"
 
 
-def between_branch(times: Times) -> Branch | None:
-    """What happened between steps, where it was more than nothing."""
+def between_tree(times: Times) -> TreeLine | None:
+    """Returns what happened between steps; `None` where it was negligible."""
     between_ms, wall_ms = times.get("between_ms"), times.get("wall_step_ms")
     if between_ms is None or not wall_ms or between_ms < SHOWN_BETWEEN_SHARE * wall_ms:
         return None
     parts = tuple(
-        Branch(name, part_ms) for name in IN_BETWEEN if (part_ms := times.get(f"{name}_ms"))
+        TreeLine(name, part_ms) for name in IN_BETWEEN if (part_ms := times.get(f"{name}_ms"))
     )
-    return Branch("between steps, per step", between_ms, None, parts)
+    return TreeLine("between steps, per step", between_ms, None, parts)
 
 
 def _lines(
-    branch: Branch, lead: str, below: str, step_ms: float | None, guilty: str | None
+    branch: TreeLine, lead: str, below: str, step_ms: float | None, guilty: str | None
 ) -> list[str]:
     pointer = " ◀" if guilty is not None and branch.phase == guilty else ""
     lines = [_line(lead + branch.name, branch.ms, step_ms, pointer)]

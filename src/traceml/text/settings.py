@@ -38,18 +38,18 @@ LABELS = {
     "cpu_threads": "CPU threads of torch",
     "differs_between_ranks": "Ranks differ in",
 }
-"""What each setting is called on a page; a test keeps it complete."""
+"""The name of each setting on a page; a test keeps it complete."""
 
 
 def setting_rows(settings: Settings | None) -> Iterator[tuple[str, str]]:
-    """Each setting that is known, as its name and its value in words."""
+    """Returns each known setting as its name and its value in words."""
     for name, value in (settings or {}).items():
         if value is not None and value != ():
             yield LABELS.get(name, name), _shown(value)
 
 
 def settings_line(settings: Settings | None) -> str:
-    """The settings that matter most, in a few words; empty where none is known."""
+    """Returns the most important settings in a few words; empty where none is known."""
     return "" if settings is None else " · ".join(_parts(settings))
 
 

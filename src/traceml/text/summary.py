@@ -17,9 +17,9 @@ from traceml.text.settings import settings_line
 
 WIDTH = 80
 LABEL = 9
-MOST_RANKS = 8
+MAX_RANKS = 8
 LARGE_SHARE = 0.25  # of the wall time: evaluation or checkpoints that take it are worth a line
-MOST_NAMED = 6
+MAX_NAMED = 6
 MAX_TRACEBACK_LINES = 16
 UNEVEN = 1.05  # times the median: below this it does not matter which rank it was
 
@@ -29,7 +29,7 @@ _RANK_CELL, _RANKS_WIDTH = 11, 72
 
 
 def summary_text(summary: Summary) -> str:
-    """The whole summary, ending in a newline."""
+    """Returns the whole summary, ending in a newline."""
     blocks = (
         _heading(summary),
         _verdict(summary),
@@ -47,7 +47,7 @@ def summary_text(summary: Summary) -> str:
 
 
 def _labelled(label: str, text: str) -> list[str]:
-    """A label and its text, wrapped beside it."""
+    """Returns a label and its text, wrapped beside it."""
     return textwrap.wrap(
         one_line(text),
         WIDTH,
@@ -95,7 +95,7 @@ def _verdict(summary: Summary) -> list[str]:
 
 
 def _compute_causes(summary: Summary) -> list[Issue]:
-    """Why compute takes the time, where that is the verdict: half of the answer is there."""
+    """Returns why compute takes the time, where that is the verdict."""
     if summary.step_time is None or summary.primary_diagnosis.kind != Kind.COMPUTE_BOUND.value:
         return []
     return [issue for issue in summary.step_time.issues if issue.kind in COMPUTE_CAUSES]
@@ -134,7 +134,7 @@ def _step_time(summary: Summary) -> list[str]:
 
 
 def _guilty(primary: PrimaryDiagnosis, section: SectionSummary) -> str | None:
-    """The phase that the verdict is about."""
+    """Returns the phase that the verdict is about."""
     found = section.diagnosis
     return found.phase if found is not None and found.kind == primary.kind else None
 
@@ -161,12 +161,12 @@ def _ranks(section: SectionSummary | None) -> list[str]:
         if any(part in of_rank for of_rank in parts.values())
     }
     width = min(_RANK_CELL, _RANKS_WIDTH // (len(shown) + 1))
-    title = f"the slowest {MOST_RANKS} of {count(len(rows))}" if len(rows) > MOST_RANKS else "in ms"
+    title = f"the slowest {MAX_RANKS} of {count(len(rows))}" if len(rows) > MAX_RANKS else "in ms"
     lines = [
         f"  Ranks ({title})",
         f"  {'rank':>6}" + "".join(f"{title:>{width}}" for title in ("step", *shown)),
     ]
-    for name, metrics in rows[:MOST_RANKS]:
+    for name, metrics in rows[:MAX_RANKS]:
         found = (metrics.get("step_time_ms"), *map(parts[name].get, shown.values()))
         cells = (milliseconds(value).removesuffix(" ms") for value in found)
         lines.append(f"  {one_line(name, 6):>6}" + "".join(f"{cell:>{width}}" for cell in cells))
@@ -174,7 +174,7 @@ def _ranks(section: SectionSummary | None) -> list[str]:
 
 
 def _machine(summary: Summary) -> list[str]:
-    """One line each for memory, system and processes, of what was measured."""
+    """Returns one line each for memory, system and processes, with what was measured."""
     lines: list[str] = []
     for label, text in (
         ("Memory", _memory(summary.step_memory)),
@@ -235,7 +235,7 @@ def _system(section: SectionSummary | None) -> str:
 
 
 def _gpu_use(used: str, found: Mapping[str, float | None]) -> str:
-    """How long the GPU had work, and what it did with it."""
+    """Returns how long the GPU had work, and what it did with it."""
     parts = [
         f"{metric.short} {percent(value)}"
         for metric in GPU_COUNTERS
@@ -267,7 +267,7 @@ def _regions(summary: Summary) -> list[str]:
     if not summary.regions:
         return []
     lines = [f"  {'Named regions':<34}{'calls':>10}{'mean':>14}{'total':>16}"]
-    for region in summary.regions[:MOST_NAMED]:
+    for region in summary.regions[:MAX_NAMED]:
         lines.append(
             f"  {one_line(region.name, 33):<34}{count(region.calls):>10}"
             f"{duration(region.mean_ms / 1e3):>14}{duration(region.total_ms / 1e3):>16}"
@@ -276,7 +276,7 @@ def _regions(summary: Summary) -> list[str]:
 
 
 def _more(things: Sequence[object]) -> list[str]:
-    hidden = len(things) - MOST_NAMED
+    hidden = len(things) - MAX_NAMED
     return [f"  … and {count(hidden)} more"] if hidden > 0 else []
 
 
@@ -295,13 +295,13 @@ def _logged(summary: Summary) -> list[str]:
 
 
 def _listed(things: Sequence[str]) -> list[str]:
-    hidden = len(things) - MOST_NAMED
-    shown = [one_line(thing, 60) for thing in things[:MOST_NAMED]]
+    hidden = len(things) - MAX_NAMED
+    shown = [one_line(thing, 60) for thing in things[:MAX_NAMED]]
     return [*shown, f"and {count(hidden)} more"] if hidden > 0 else shown
 
 
 def _also(summary: Summary) -> list[str]:
-    """The other findings: warnings of every section, and what else was said of the step.
+    """Returns the other findings: warnings of every section, and remarks about the step.
 
     What ended the run or will end it comes first, then the more severe.
     """
@@ -327,7 +327,7 @@ def _reading_order(issue: Issue) -> tuple[int, int]:
 
 
 def _traceback(summary: Summary) -> list[str]:
-    """The last lines of what Python printed; the whole of it is in `final_summary.json`."""
+    """Returns the last lines of the traceback; the whole of it is in `final_summary.json`."""
     found = None if summary.failure is None else summary.failure.traceback
     if not found:
         return []
@@ -340,7 +340,7 @@ def _traceback(summary: Summary) -> list[str]:
 
 
 def _as_printed(line: str) -> str:
-    """A line with its indentation, no wider than the page and unable to move a cursor."""
+    """Returns a line with its indentation, cut to the width and without control characters."""
     return shorten(printable(line.expandtabs(4)), WIDTH - 4)
 
 
@@ -350,7 +350,7 @@ def _finding(issue: Issue) -> str:
 
 
 def _tracer(summary: Summary) -> list[str]:
-    """What the tracer could not do; nothing where it could do everything."""
+    """Returns what the tracer could not do; empty where it did everything."""
     tracer = summary.tracer
     if tracer is None:
         return []

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import ClassVar
 
 from textual import work
@@ -14,6 +16,7 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.worker import Worker, WorkerState
 
+from traceml.api.watch import RunWatch
 from traceml.figures.page import RunPage
 from traceml.model.errors import RunNotFound, TraceMLError
 from traceml.tui.help import Help
@@ -177,3 +180,40 @@ class RunApp(App[Outcome]):
     def on_typing_line_typed(self) -> None:
         """Show the answer soon."""
         self.set_timer(SOON_S, self.look)
+
+
+_HERE = b"1"
+"""Said to the launcher once: from now on the terminal is ours."""
+
+
+def watch(folder: Path) -> Outcome:
+    """Show a run that somebody else started; raises RunNotFound where it was deleted meanwhile."""
+    return _run(RunApp(_Pages(folder).page))
+
+
+def watch_attached(folder: Path, link: int, keys: int) -> Outcome:
+    """Show a run for the launcher that started it, and gave us its terminal."""
+    if select.select([link], [], [], 0)[0]:
+        return Outcome.ENDED  # before there was anything to see
+    os.write(link, _HERE)
+    return _run(RunApp(_Pages(folder).page, Attachment(link, Keyboard(keys))))
+
+
+def _run(app: RunApp) -> Outcome:
+    outcome = app.run()
+    if app.failure is not None:
+        raise app.failure
+    return outcome or Outcome.LEFT
+
+
+class _Pages:
+    """A run's page; the first look takes longest, and must not hold up the screen."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._watch: RunWatch | None = None
+
+    def page(self) -> RunPage:
+        if self._watch is None:
+            self._watch = RunWatch(self._folder)
+        return self._watch.page()

@@ -17,12 +17,12 @@ HEIGHTS = " ▁▂▃▄▅▆▇█"
 SHADES = " ░▒▓█"
 GAP = "·"
 """Where nothing was measured."""
-LEAST_RANGE = 0.1
+MIN_RANGE = 0.1
 """Of a scale's upper end: what changes less than this is a line that hardly moves."""
 STACK_ROWS = 6
-MOST_LINES = 8
-MOST_HEAT_ROWS = 16
-MOST_NAME_CELLS = 16
+MAX_LINES = 8
+MAX_HEAT_ROWS = 16
+MAX_NAME_CELLS = 16
 VALUE_CELLS = 8
 
 Values = Sequence[float | None]
@@ -52,16 +52,16 @@ def _titled(title: str, axis: Axis, lines: Iterator[Text], ink: Ink) -> Text:
 
 
 def _sparklines(figure: Lines, width: int, ink: Ink) -> Iterator[Text]:
-    names = _name_cells(series.name for series in figure.series[:MOST_LINES])
+    names = _name_cells(series.name for series in figure.series[:MAX_LINES])
     room = max(width - names - VALUE_CELLS - 2, 1)
     low, high = _range(figure.series, figure.y)
-    for series in figure.series[:MOST_LINES]:
+    for series in figure.series[:MAX_LINES]:
         line = _named(series.name, names, ink)
         line.append(sparkline(fitted(series.values, room), low, high), style=ink[series.colour])
         line.append(f" {_number(_last(series.values)):>{VALUE_CELLS}}")
         yield line
-    if len(figure.series) > MOST_LINES:
-        yield plain(f"and {len(figure.series) - MOST_LINES} more", ink["muted"])
+    if len(figure.series) > MAX_LINES:
+        yield plain(f"and {len(figure.series) - MAX_LINES} more", ink["muted"])
     if figure.limits:
         yield flow((_limit(limit, ink) for limit in figure.limits), width)
 
@@ -205,7 +205,7 @@ def _hot_cell(value: float | None, low: float, high: float, ink: Ink) -> tuple[s
 
 def _grouped(figure: Heatmap) -> Iterator[tuple[str, Values]]:
     """A row per rank, or the highest of several where there are too many: a stripe stays one."""
-    size = -(-len(figure.rows) // MOST_HEAT_ROWS)
+    size = -(-len(figure.rows) // MAX_HEAT_ROWS)
     for begin in range(0, len(figure.rows), size):
         names = figure.rows[begin : begin + size]
         rows = figure.values[begin : begin + size]
@@ -248,7 +248,7 @@ def _range(series: Sequence[Series], axis: Axis) -> tuple[float, float]:
     """One scale for all lines of a figure, so that they compare; a breath of change stays small."""
     known = [value for one in series for value in one.values if value is not None]
     high = axis.high if axis.high is not None else max(known, default=1.0)
-    low = min([high - LEAST_RANGE * abs(high), *known])
+    low = min([high - MIN_RANGE * abs(high), *known])
     return axis.low if axis.low is not None else low, high
 
 
@@ -266,7 +266,7 @@ def _number(value: float | None) -> str:
 
 
 def _name_cells(names: Iterable[str]) -> int:
-    return min(max(map(cell_len, names), default=0), MOST_NAME_CELLS)
+    return min(max(map(cell_len, names), default=0), MAX_NAME_CELLS)
 
 
 def _named(name: str, cells: int, ink: Ink) -> Text:

@@ -11,7 +11,7 @@ import termios
 from contextlib import suppress
 
 _LOCAL_MODES, _CHARACTERS = 3, 6
-LONGEST_LINE = 4000
+MAX_LINE_BYTES = 4000
 """A terminal takes lines of 4,095 bytes; more would wait there for ever."""
 
 AT_ONCE = 1 << 10
@@ -26,7 +26,7 @@ class Keyboard:
 
     def write_line(self, text: str) -> bool:
         """Type a line; whether it was taken."""
-        return self._press(text.encode()[:LONGEST_LINE] + b"\n")
+        return self._press(text.encode()[:MAX_LINE_BYTES] + b"\n")
 
     def interrupt(self) -> None:
         """Ctrl-C, whatever the terminal's settings make of it."""

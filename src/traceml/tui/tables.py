@@ -12,7 +12,7 @@ from traceml.model.printable import printable
 from traceml.model.quantities import NOT_MEASURED
 from traceml.tui.palette import Ink
 
-MOST_ROWS = 16
+MAX_ROWS = 16
 
 _UNITS = (" ms", " MiB", " GiB", "%")
 _NOT_MEASURED = ("", NOT_MEASURED)
@@ -21,7 +21,7 @@ _GAP = " "
 
 def drawn_table(table: Table, width: int, ink: Ink) -> Text:
     """The table; the words above its columns take as many lines as they must, its rows one."""
-    rows = [tuple(map(printable, _with_one_unit(row))) for row in table.rows[:MOST_ROWS]]
+    rows = [tuple(map(printable, _with_one_unit(row))) for row in table.rows[:MAX_ROWS]]
     columns = tuple(map(printable, table.columns))
     are_numbers = [
         place > 0 and all(_is_number(row[place]) for row in rows) for place in range(len(columns))

@@ -13,9 +13,9 @@ from traceml.model.printable import printable
 from traceml.model.quantities import NOT_MEASURED
 from traceml.tui.palette import MARKS, SEVERITY_WORDS, Ink
 
-LONGEST_NAME = 40
+MAX_NAME_CHARS = 40
 PROGRESS_CELLS = 12
-MOST_RANKS = 8
+MAX_RANKS = 8
 _GAP = "   "
 _STATES: dict[RunState, Tone] = {
     "live": "good",
@@ -32,7 +32,7 @@ def plain(text: str, style: str = "") -> Text:
 
 def head_line(head: Head, width: int, ink: Ink) -> Text:
     """Which run, and how far it is: as much as one line takes, the nearest at heart first."""
-    name = head.name if len(head.name) <= LONGEST_NAME else f"{head.name[: LONGEST_NAME - 1]}…"
+    name = head.name if len(head.name) <= MAX_NAME_CHARS else f"{head.name[: MAX_NAME_CHARS - 1]}…"
     state = _STATES[head.state]
     line = plain(f" {name} ", "bold")
     mark = "●" if head.state == "live" else MARKS[state]  # not over yet, however good it looks
@@ -97,8 +97,8 @@ def finding_lines(found: FindingCard, told: str, width: int, ink: Ink) -> Iterat
 
 
 def _ranks(found: FindingCard) -> str:
-    named = ", ".join(map(str, found.ranks[:MOST_RANKS]))
-    more = ", …" if len(found.ranks) > MOST_RANKS else ""
+    named = ", ".join(map(str, found.ranks[:MAX_RANKS]))
+    more = ", …" if len(found.ranks) > MAX_RANKS else ""
     return f"rank{'s' if len(found.ranks) > 1 else ''} {named}{more}" if named else ""
 
 

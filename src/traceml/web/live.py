@@ -17,13 +17,13 @@ import msgspec
 from traceml.figures.page import Figure, Page
 from traceml.model.errors import RunNotFound, TraceMLError
 from traceml.web.delta import delta
-from traceml.web.sources import Address, RunSource, Source, source_of
+from traceml.web.sources import Address, PageSource, RunSource, source_of
 
 BEAT_S = 5.0
 """A viewer that hears nothing for twice as long takes the connection for lost (live.ts)."""
 KEPT_S = 60.0
 """A page that nobody looks at any more is let go then: a reload finds it still there."""
-MOST_WAITING = 8
+MAX_WAITING_EVENTS = 8
 """Of events for a viewer that does not read them, asleep perhaps; then it gets the page anew."""
 _THREADS = 2
 
@@ -49,7 +49,7 @@ class Viewer:
 
     def tell(self, event: bytes) -> None:
         """Give an event; too many that were not taken are as good as none."""
-        if len(self._waiting) >= MOST_WAITING:
+        if len(self._waiting) >= MAX_WAITING_EVENTS:
             self._waiting.clear()
             self.is_behind = True
             return  # until it reads again
@@ -92,7 +92,7 @@ class Viewer:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class PageState:
     """What was seen at one time."""
 
     page: Page | None = None
@@ -106,13 +106,13 @@ class Look:
 class Channel:
     """One page and those who look at it."""
 
-    def __init__(self, source: Source, threads: ThreadPoolExecutor) -> None:
+    def __init__(self, source: PageSource, threads: ThreadPoolExecutor) -> None:
         self.source = source
         self.viewers: set[Viewer] = set()
         self.used_s = time.monotonic()
         self._threads = threads
         self._one_at_a_time = asyncio.Lock()
-        self._look = Look(at_s=-1e9)
+        self._look = PageState(at_s=-1e9)
         self._follower: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
 
@@ -271,7 +271,7 @@ class Pages:
         self._cleaning = loop.call_later(KEPT_S, self._let_go) if self._channels else None
 
 
-def _look_at(source: Source, before: Look) -> tuple[Look, bytes | None]:
+def _look_at(source: PageSource, before: PageState) -> tuple[PageState, bytes | None]:
     """What is there now, and the event that tells it to those who saw what was before."""
     now_s = time.monotonic()
     try:
@@ -279,18 +279,18 @@ def _look_at(source: Source, before: Look) -> tuple[Look, bytes | None]:
     except (TraceMLError, OSError) as error:
         if isinstance(error, OSError) and before.page is not None:
             return replace(before, at_s=now_s), None  # a disk's bad moment: what was seen stays
-        look = Look(error=str(error), at_s=now_s)
+        look = PageState(error=str(error), at_s=now_s)
         return look, None if before.error == look.error else _whole_event(look)
     if page is before.page:
-        return Look(page, before.plain, None, now_s), None
-    look = Look(page, msgspec.to_builtins(page), None, now_s)
+        return PageState(page, before.plain, None, now_s), None
+    look = PageState(page, msgspec.to_builtins(page), None, now_s)
     if before.page is None:
         return look, _whole_event(look)
     change = delta(before.plain, look.plain)
     return look, None if change is None else _event("delta", change)
 
 
-def _whole_event(look: Look) -> bytes:
+def _whole_event(look: PageState) -> bytes:
     if look.error is not None:
         return _event("gone", {"error": look.error})
     return _event("page", look.page)

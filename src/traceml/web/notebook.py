@@ -32,7 +32,7 @@ sys.exit(main(sys.argv[2:]))
 _Said = str | Path | Mapping[str, Any]
 
 
-class Shown:
+class NotebookView:
     """Something to look at: a notebook draws it, anywhere else it is text."""
 
     def __init__(self, text: str, html: str) -> None:
@@ -47,7 +47,7 @@ class Shown:
 
 def show(
     run_or_comparison: _Said | Sequence[_Said] | None = None, *, logs_dir: str | Path = "logs"
-) -> Shown:
+) -> NotebookView:
     """Show a run, or what changed between runs, in a notebook.
 
     A run is its name under `logs_dir`, its folder, or its summary as a file or a dict; a comparison
@@ -70,7 +70,7 @@ def show(
         f'<iframe title="TraceML" sandbox="allow-scripts" style="{_FRAME}" '
         f'srcdoc="{_attribute(answer["html"])}"></iframe>'
     )
-    return Shown(answer["text"], frame)
+    return NotebookView(answer["text"], frame)
 
 
 def _attribute(document: str) -> str:
@@ -119,7 +119,7 @@ def _command(*words: str) -> list[str]:
 # The live view
 
 
-class _Server:
+class _RunServer:
     """A server for the run of this process; the pipe to it closes when we end."""
 
     def __init__(self, folder: Path) -> None:
@@ -150,10 +150,10 @@ class _Server:
         return self._process.poll() is None
 
 
-_server: _Server | None = None
+_server: _RunServer | None = None
 
 
-def _live() -> Shown:
+def _live() -> NotebookView:
     global _server
     where = os.environ.get(RUN_FOLDER)
     if not where:
@@ -163,9 +163,9 @@ def _live() -> Shown:
         )
     folder = Path(where)
     if _server is None or _server.folder != folder or not _server.is_alive():
-        _server = _Server(folder)
+        _server = _RunServer(folder)
     address = escape(_server.address)
-    return Shown(
+    return NotebookView(
         f"the run {folder.name!r}, live at {_server.address}",
         f'<iframe title="TraceML, live" src="{address}" style="{_FRAME}"></iframe>\n'
         f'<div><a href="{address}" target="_blank" rel="noopener">{address}</a>: '

@@ -11,7 +11,7 @@ import msgspec
 
 from traceml.api.compare import find_changes
 from traceml.api.watch import RunWatch
-from traceml.compare.naming import default_base
+from traceml.compare.comparison_names import default_base
 from traceml.compare.record import Comparison
 from traceml.figures.comparison_page import comparison_page
 from traceml.figures.page import Page, RunPage

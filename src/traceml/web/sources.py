@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 from urllib.parse import parse_qs, unquote
 
-from traceml.api.listing import RunList
+from traceml.api.run_list import RunList
 from traceml.api.watch import RunWatch, comparison_page
 from traceml.figures.page import Figure, Page
 from traceml.model.errors import UsageError
@@ -24,7 +24,7 @@ _Stamp: TypeAlias = tuple[object, ...]
 """Tells a file from a later one in its place."""
 
 
-class Source(Protocol):
+class PageSource(Protocol):
     """Something that has a page; looking at it reads files, so it is done in a thread."""
 
     def page(self) -> Page:
@@ -148,7 +148,7 @@ def comparison_of(a: Sequence[str], b: Sequence[str]) -> Address:
     return Address("comparison", tuple(a), tuple(b))
 
 
-def source_of(address: Address, logs: Path) -> Source:
+def source_of(address: Address, logs: Path) -> PageSource:
     """Where a page comes from."""
     if address.kind == "run":
         return RunSource(logs, address.a[0])

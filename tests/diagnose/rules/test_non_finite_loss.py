@@ -13,7 +13,7 @@ from traceml.diagnose.rules import non_finite_loss
 from traceml.facts.gather import gather
 from traceml.model.finding import Kind, Severity
 from traceml.model.settings import Settings
-from traceml.store.records import LossMilestones, Metric, RunRecords, SeenLoss
+from traceml.store.records import Metric, RecordedLosses, RunRecords, SeenLoss
 
 NAN, INF = float("nan"), float("inf")
 
@@ -196,7 +196,7 @@ def test_the_claim_says_when_it_was_lost_as_exactly_as_is_known(
 
 def test_the_first_that_was_lost_is_known_though_its_step_is_folded() -> None:
     run = map_steps(with_loss([NAN] * 50), lambda steps, rank: number_steps(steps, first=1000))
-    known = LossMilestones(SeenLoss(1, 3.0), SeenLoss(3, NAN), SeenLoss(2, 2.5))
+    known = RecordedLosses(SeenLoss(1, 3.0), SeenLoss(3, NAN), SeenLoss(2, 2.5))
     (rank,) = run.ranks
     rank = replace(rank, earlier_steps=1000, losses=known)
     finding = non_finite_loss.check(gather(replace(run, ranks=(rank,))))

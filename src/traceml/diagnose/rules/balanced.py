@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from traceml.diagnose.account import rest_s, unexplained_s
 from traceml.diagnose.rule import CodeScope, Doc, Rule, RuleRole
+from traceml.diagnose.time_account import rest_s, unexplained_s
 from traceml.facts.facts import Facts, share
 from traceml.model.evidence import Evidence, as_share, as_words, in_ms
 from traceml.model.finding import Finding, Kind, Section, Severity
@@ -14,7 +14,7 @@ KIND = Kind.BALANCED
 
 
 def check(facts: Facts) -> Finding:
-    """What to say when no step-time rule found anything."""
+    """Returns the finding for a step in which no step-time rule found anything."""
     known = {phase: part for phase in Phase if (part := _share(facts, phase)) is not None}
     claim = f"No single bottleneck stands out in a step of {duration(facts.mean.step_s)}"
     unknown_share = share(rest_s(facts.mean), facts.mean.step_s) or 0.0
@@ -41,10 +41,11 @@ def check(facts: Facts) -> Finding:
 
 
 def _share(facts: Facts, phase: Phase) -> float | None:
-    """A phase's part of the step; a rest that may hide compute has none."""
+    """Returns a phase's share of the step; `None` for a residual that may hide unmeasured
+    compute."""
     if phase is Phase.RESIDUAL:
         return share(unexplained_s(facts.mean), facts.mean.step_s)
-    return facts.typical_share(phase)
+    return facts.mean_share(phase)
 
 
 RULE = Rule(

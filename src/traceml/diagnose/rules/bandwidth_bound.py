@@ -41,7 +41,7 @@ def check(facts: Facts) -> Finding | None:
 
 
 def _next_step(settings: Settings) -> str:
-    """Only what is not known to be on already."""
+    """Recommends only what is not known to be on already."""
     compiling = advice.compiling(settings)
     half = advice.lower_precision(settings, tf32=False)
     ways = (

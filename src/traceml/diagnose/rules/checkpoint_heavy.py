@@ -5,7 +5,7 @@ Saving is normal work and no bottleneck of the step, so it warns only where it o
 
 from __future__ import annotations
 
-from traceml.diagnose.between import work_between_steps
+from traceml.diagnose.between_steps import work_between_steps
 from traceml.diagnose.rule import Doc
 from traceml.model.finding import Kind
 

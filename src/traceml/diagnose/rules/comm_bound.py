@@ -26,7 +26,7 @@ WARN_SHARE = 0.10  # below this, a faster network would not be noticed
 CRITICAL_SHARE = 0.20
 NOTICEABLE_S = 0.001  # a collective takes this long on any network that is not a GPU's own
 CRITICAL_S = 0.003  # a toy's steps are short beside any collective
-MOST_MICRO_BATCHES = 16  # accumulating more changes the training itself
+MAX_MICRO_BATCHES = 16  # accumulating more changes the training itself
 SMALL_BYTES = 1 << 20  # so much travels in a millisecond over any network people train on
 PIECES = 4  # buckets, of which all but the last can travel while backward goes on
 
@@ -70,7 +70,8 @@ def check(facts: Facts) -> Finding | None:
 
 
 def exposed_transfer_s(facts: Facts) -> float | None:
-    """What every rank waits in a mean step; `None` where there is nothing to wait for or to see."""
+    """Returns how long every rank waits for transfers per step; `None` with one rank or no
+    measurement."""
     job = facts.job
     if job is None or not job.communication_measured or len(facts.ranks_used) < 2:
         return None
@@ -78,19 +79,22 @@ def exposed_transfer_s(facts: Facts) -> float | None:
 
 
 def _without_transfer(job: Job, _: Finding) -> float | None:
-    """Saves what the last rank to arrive still communicates; waiting for it is none of that."""
+    """Returns the saving without the transfer that the last rank to arrive still needs; waiting for
+    that rank is not part of it."""
     return job.transfer_s() if job.communication_measured else None
 
 
 def _is_crowded(facts: Facts) -> bool:
-    """With more ranks than cores, a collective also waits for the other ranks' turns to run."""
+    """Returns whether there are more ranks than cores: then a collective also waits for ranks to
+    get a core."""
     if facts.clock != "cpu" or facts.host.cores is None:
         return False
     return max(rank.rank.local_world_size for rank in facts.ranks_used) > facts.host.cores
 
 
 def _next_step(facts: Facts, transfer_s: float, rest_s: float) -> str:
-    """What to try first, by how the ranks share their work and by what they accumulate already."""
+    """Returns what to try first, by how the ranks share their work and what they accumulate
+    already."""
     kinds, ddp = facts.settings.parallelism, facts.ddp
     if kinds and "FSDP" in kinds:
         return _with_fsdp(facts)
@@ -106,14 +110,14 @@ def _next_step(facts: Facts, transfer_s: float, rest_s: float) -> str:
 
 
 def _times_more(transfer_s: float, rest_s: float) -> int:
-    """How many times as much work between two exchanges brings the wait below notice."""
+    """Returns how many times more work between two exchanges makes the wait negligible."""
     return max(2, math.ceil(transfer_s * (1 - WARN_SHARE) / (WARN_SHARE * rest_s)))
 
 
 def _accumulate(facts: Facts, transfer_s: float, rest_s: float) -> str:
-    """Fewer exchanges of gradients, counted from the accumulation in use."""
+    """Recommends fewer gradient exchanges, counted from the accumulation in use."""
     now = facts.settings.accumulation_steps
-    most = MOST_MICRO_BATCHES // (now or 1)
+    most = MAX_MICRO_BATCHES // (now or 1)
     times = min(_times_more(transfer_s, rest_s), most)
     after = percent(transfer_s / (times * rest_s + transfer_s))
     room = advice.larger_batch(facts)
@@ -141,7 +145,7 @@ def _accumulate(facts: Facts, transfer_s: float, rest_s: float) -> str:
 
 
 def _with_own_collectives(facts: Facts, transfer_s: float, rest_s: float) -> str:
-    times = min(_times_more(transfer_s, rest_s), MOST_MICRO_BATCHES)
+    times = min(_times_more(transfer_s, rest_s), MAX_MICRO_BATCHES)
     after = percent(transfer_s / (times * rest_s + transfer_s))
     sharded = (
         " With FSDP, wrap larger blocks, so that fewer and larger gathers run ahead of the compute."
@@ -156,7 +160,7 @@ def _with_own_collectives(facts: Facts, transfer_s: float, rest_s: float) -> str
 
 
 def _with_fsdp(facts: Facts) -> str:
-    """FSDP gathers for every block: fewer steps or calls are not what it can do."""
+    """Recommends what helps FSDP, which gathers for every block and cannot exchange less often."""
     half = "" if advice.is_half(facts.settings) else "gathers and reductions in bfloat16"
     options = advice.listed(
         (
@@ -172,7 +176,7 @@ def _with_fsdp(facts: Facts) -> str:
 
 
 def _smaller(ddp: DdpStatistics, settings: Settings) -> str:
-    """What else makes the transfer itself shorter, or hides it."""
+    """Recommends what else shortens the transfer itself, or hides it."""
     size = memory(ddp.gradient_bytes)
     if ddp.gradient_bytes < SMALL_BYTES:
         return f"With {size} of gradients it is not their size that takes the time."

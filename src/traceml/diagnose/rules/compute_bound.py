@@ -33,7 +33,7 @@ def check(facts: Facts) -> Finding | None:
     if compute_share < SHARE:
         return None
     parts: dict[Phase | None, float] = {
-        phase: part for phase in COMPUTE if (part := facts.typical(phase)) is not None
+        phase: part for phase in COMPUTE if (part := facts.mean_s(phase)) is not None
     }
     replayed_s = times.compute_at_least_s - sum(parts.values())
     if len(parts) < len(COMPUTE) or replayed_s > NEGLIGIBLE * times.compute_at_least_s:
@@ -116,7 +116,7 @@ def _faster_on_host(facts: Facts) -> str:
 
 
 def _more_threads(facts: Facts) -> str:
-    """More threads for torch, where cores are left that it does not use."""
+    """Recommends more threads for torch where it leaves cores unused."""
     threads, cores = facts.settings.cpu_threads, facts.host.cores
     if threads is None or cores is None:
         return ""
@@ -152,8 +152,8 @@ def _is_on_host(facts: Facts) -> bool:
 
 
 def _busy_cores(facts: Facts) -> float | None:
-    """The cores that the busiest rank kept busy; `None` where it was not sampled often enough, or
-    where something else than the script itself may have kept it from running."""
+    """Returns the cores that the busiest rank kept busy; `None` with too few samples, or where
+    something other than the script may have kept it from running."""
     if not _is_on_host(facts) or facts.host.samples < MIN_SAMPLES:
         return None
     if len(facts.ranks_used) > 1 and facts.mean.communication_s is None:

@@ -5,8 +5,8 @@ Judged by what the rank does itself: the collective makes every rank's backward 
 
 from __future__ import annotations
 
+from traceml.diagnose.late_ranks import Late, straggler_rule
 from traceml.diagnose.rule import Doc
-from traceml.diagnose.uneven import Late, straggler_rule
 from traceml.facts.facts import Facts
 from traceml.model.finding import Kind
 

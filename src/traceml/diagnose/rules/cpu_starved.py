@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from traceml.diagnose import advice
-from traceml.diagnose.explain import STRAGGLERS
+from traceml.diagnose.finding_order import STRAGGLERS
 from traceml.diagnose.host_time import host_delays_count
+from traceml.diagnose.late_ranks import held_up
 from traceml.diagnose.rule import (
     GPU_IDLE,
     HOST_DELAYS,
@@ -22,7 +23,6 @@ from traceml.diagnose.rule import (
     Where,
     lost,
 )
-from traceml.diagnose.uneven import held_up
 from traceml.facts.facts import Facts
 from traceml.model.evidence import Evidence, as_number, as_share, in_bytes_per_s
 from traceml.model.finding import Finding, Kind, Section, Severity
@@ -33,7 +33,7 @@ KIND = Kind.CPU_STARVED
 THROTTLED_SHARE = 0.10  # of the time, by the control group's quota: a tenth is felt in every step
 RUNQUEUE_SHARE = 0.20  # of the main thread's time; a shared machine makes it wait for less anyway
 SWAP_BYTES_PER_S = 10 << 20  # a machine at rest moves pages by the kibibyte
-FEWEST_SAMPLES = 3  # one second's bad luck is none
+MIN_SAMPLES = 3  # one second's bad luck is none
 OUTWEIGHS = 0.5  # of the time: a shared machine takes a share; beyond half, that is the story
 
 
@@ -48,7 +48,7 @@ class _Shortage:
 
 def check(facts: Facts) -> Finding | None:
     """Fires when the host could not give the training process what it asked for."""
-    if not facts.ranks_used or facts.host.samples < FEWEST_SAMPLES:
+    if not facts.ranks_used or facts.host.samples < MIN_SAMPLES:
         return None
     if not host_delays_count(facts):
         return None
@@ -79,7 +79,8 @@ def check(facts: Facts) -> Finding | None:
 
 
 def _lost_s(facts: Facts, share: float | None) -> float | None:
-    """Known on the host's clock alone: a GPU may have been busy meanwhile."""
+    """Returns the lost time; `None` on the GPU's clock, because the GPU may have been busy
+    meanwhile."""
     if share is None or facts.mean.step_s is None or facts.clock != "cpu":
         return None
     return share * facts.mean.step_s
@@ -107,7 +108,8 @@ def _run_queue(facts: Facts) -> _Shortage | None:
 
 
 def _late_rank(facts: Facts) -> _Shortage | None:
-    """One rank waits longer for a core than the others, who then wait for it."""
+    """Returns the shortage where one rank waits longer for a core than the others, which then wait
+    for it."""
     for late in held_up(facts):
         waited, typical_s = late.core_wait, facts.mean.wall_s
         if waited is None or not typical_s:
@@ -130,11 +132,12 @@ def _swap(facts: Facts) -> _Shortage | None:
 
 
 def _worst_runqueue(facts: Facts) -> tuple[float | None, tuple[int, ...]]:
-    """The longest mean wait of any rank, and the ranks that wait too long, the worst first."""
+    """Returns the longest mean wait of any rank, and the ranks that wait too long, the worst
+    first."""
     waits = sorted(
         (-process.runqueue_share.mean, process.rank)
         for process in facts.processes
-        if process.runqueue_share.mean is not None and process.samples >= FEWEST_SAMPLES
+        if process.runqueue_share.mean is not None and process.samples >= MIN_SAMPLES
     )
     if not waits:
         return None, ()
@@ -142,7 +145,7 @@ def _worst_runqueue(facts: Facts) -> tuple[float | None, tuple[int, ...]]:
 
 
 def _cores_used(facts: Facts) -> float | None:
-    """What the ranks and their workers kept busy together."""
+    """Returns how many cores the ranks and their workers kept busy together."""
     means = [
         level.mean
         for process in facts.processes
@@ -153,7 +156,8 @@ def _cores_used(facts: Facts) -> float | None:
 
 
 def _next_step(facts: Facts) -> str:
-    """Names what was asked for against what there is, and the ways to ask for less."""
+    """Compares the requested threads and workers with the cores, and recommends how to use
+    fewer."""
     workers = facts.loader.workers or 0
     fewer = f"fewer workers than {workers}, " if workers else ""
     if _swap(facts) is not None:
@@ -176,7 +180,7 @@ def _next_step(facts: Facts) -> str:
 
 
 def _fewer_threads(facts: Facts, ranks: int) -> str:
-    """Fewer threads of torch's; nothing where all of them fit the cores already."""
+    """Recommends fewer threads for torch; empty where all of them fit the cores already."""
     threads, cores = facts.settings.cpu_threads, facts.host.cores
     if threads is None:
         return "OMP_NUM_THREADS so that ranks × threads fit the cores, "

@@ -6,7 +6,7 @@ training.
 
 from __future__ import annotations
 
-from traceml.diagnose.between import work_between_steps
+from traceml.diagnose.between_steps import work_between_steps
 from traceml.diagnose.rule import Doc
 from traceml.model.finding import Kind
 

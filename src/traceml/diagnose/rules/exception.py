@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from traceml.diagnose.places import evidence_of, listed, phase_of, place, ranks_of, who, words
+from traceml.diagnose.failure_words import (
+    evidence_of,
+    exception_text,
+    failed_ranks,
+    failure_place,
+    phase_of,
+    rank_list,
+    ranks_of,
+)
 from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
 from traceml.facts.stability import Failure
@@ -43,7 +51,7 @@ HINTS = (
         "Move the batch and everything made in forward to the model's device.",
     ),
 )
-"""A piece of the text, and what has helped others."""
+"""A part of the error message, and what usually helps."""
 
 
 def check(facts: Facts) -> Finding | None:
@@ -57,7 +65,10 @@ def check(facts: Facts) -> Finding | None:
         kind=KIND,
         section=Section.STABILITY,
         severity=Severity.CRITICAL,
-        claim=f"{who(failure)} failed{place(failure)}: {words(report)}.{handled}",
+        claim=(
+            f"{failed_ranks(failure)} failed{failure_place(failure)}: "
+            f"{exception_text(report)}.{handled}"
+        ),
         action=_action(failure, report, facts.reason_without_steps),
         phase=phase_of(report),
         ranks=ranks_of(failure),
@@ -79,9 +90,9 @@ def _action(failure: Failure, report: FailureReport, reason_without_steps: str |
         )
     for other in failure.others[:MAX_OTHERS]:
         at = f" at {other.where}" if other.where else ""
-        hints.append(f"Rank {other.rank} failed by itself{at}: {words(other)}.")
+        hints.append(f"Rank {other.rank} failed by itself{at}: {exception_text(other)}.")
     if failure.followers:
-        hints.append(f"What rank {listed(failure.followers)} reported followed from it.")
+        hints.append(f"What rank {rank_list(failure.followers)} reported followed from it.")
     return " ".join([where, *hints])
 
 

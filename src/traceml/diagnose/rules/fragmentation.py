@@ -16,7 +16,7 @@ KIND = Kind.FRAGMENTATION
 
 CAPACITY_SHARE = 0.20  # of the device: enough for a larger batch
 RESERVED_SHARE = 0.30  # of what is reserved; blocks rounded up and kept for reuse are a fifth
-LEAST_BYTES = 1 << 30  # a small model's allocator keeps most of what it has, and it is nothing
+MIN_BYTES = 1 << 30  # a small model's allocator keeps most of what it has, and it is nothing
 FULL_SHARE = 0.80  # of the device reserved: from there on the gap is what will be missing
 
 
@@ -66,7 +66,7 @@ def _is_much(rank: RankFacts, idle_bytes: int) -> bool:
     capacity = rank.rank.device_total_bytes
     of_device = capacity is not None and idle_bytes >= CAPACITY_SHARE * capacity
     of_reserved = idle_bytes >= RESERVED_SHARE * (rank.memory.peak_reserved_bytes or 0)
-    return idle_bytes >= LEAST_BYTES and (of_device or of_reserved)
+    return idle_bytes >= MIN_BYTES and (of_device or of_reserved)
 
 
 RULE = Rule(

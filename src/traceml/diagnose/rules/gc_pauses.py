@@ -1,11 +1,11 @@
 """Garbage collection pauses: Python's collector stops the training loop.
 
-On a GPU's clock only what the GPU stood still for counts.
+On the GPU's clock only the time for which the GPU was idle counts.
 """
 
 from __future__ import annotations
 
-from traceml.diagnose.host_time import Part, finding_of, host_cause, spent_on
+from traceml.diagnose.host_time import HostWork, finding_of, host_cause, spent_on
 from traceml.diagnose.rule import Doc, Remedy, Turn
 from traceml.diagnose.what_if import without_host_time
 from traceml.facts.facts import Facts
@@ -14,12 +14,12 @@ from traceml.model.finding import Finding, Kind
 KIND = Kind.GC_PAUSES
 
 
-def part(facts: Facts) -> Part | None:
-    """What garbage collection took of a step."""
+def host_work(facts: Facts) -> HostWork | None:
+    """Returns the time of garbage collection in a step; `None` where there was none."""
     spent = spent_on(facts, "gc")
     if spent is None:
         return None
-    return Part(
+    return HostWork(
         words="garbage collection",
         spent=spent,
         detail=f"{spent.steps} were stopped by it, the longest for {spent.longest}",
@@ -33,13 +33,13 @@ def part(facts: Facts) -> Part | None:
 
 def check(facts: Facts) -> Finding | None:
     """Fires when collections take a noticeable share of the step."""
-    return finding_of(part(facts), facts, KIND)
+    return finding_of(host_work(facts), facts, KIND)
 
 
 RULE = host_cause(
     KIND,
     check,
-    part,
+    host_work,
     turn=Turn.HOST_PAUSED,
     what_if=Remedy("without garbage collection", without_host_time("gc_ns")),
     doc=Doc(

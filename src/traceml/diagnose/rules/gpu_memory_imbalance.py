@@ -6,8 +6,7 @@ Context: whether it matters depends on how full the GPUs are, which the memory s
 from __future__ import annotations
 
 from traceml.diagnose.rule import Doc, Rule
-from traceml.diagnose.spread import over_ranks
-from traceml.facts.facts import Facts
+from traceml.facts.facts import Facts, spread_over_ranks
 from traceml.model.evidence import Evidence, as_share, in_bytes
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import memory, percent
@@ -15,15 +14,15 @@ from traceml.model.quantities import memory, percent
 KIND = Kind.GPU_MEMORY_IMBALANCE
 
 SKEW = 0.20  # above the median rank
-LEAST_BYTES = 1 << 30  # a smaller difference is not worth a look
+MIN_BYTES = 1 << 30  # a smaller difference is not worth a look
 
 
 def check(facts: Facts) -> Finding | None:
     """Fires when the worst rank's tensors stand out."""
-    spread = over_ranks(facts, lambda rank: rank.memory.peak_allocated_bytes)
+    spread = spread_over_ranks(facts, lambda rank: rank.memory.peak_allocated_bytes)
     if spread is None or len(facts.ranks) < 2:
         return None
-    if spread.skew < SKEW or spread.worst - spread.median < LEAST_BYTES:
+    if spread.skew < SKEW or spread.worst - spread.median < MIN_BYTES:
         return None
     return Finding(
         kind=KIND,

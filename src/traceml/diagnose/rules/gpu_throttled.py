@@ -25,7 +25,7 @@ FAULTS = {
     "hw slowdown": "The hardware slowed itself down: check power cables, cooling and the kernel "
     "log (Xid messages).",
 }
-"""What should never last, the most telling name first, and what to do about each."""
+"""Reasons that should never last, the most specific first, and what to do about each."""
 POWER_CAP = "power cap"
 
 
@@ -69,7 +69,8 @@ _POWER_ACTION = (
 
 
 def _main_reason(gpu: GpuFacts) -> tuple[GpuFacts, str, Severity] | None:
-    """A fault before the power cap, which is how a fully used GPU runs."""
+    """Returns the main reason; a fault comes before the power cap, at which any fully used GPU
+    runs."""
     shares = gpu.throttling.shares
     for reason in FAULTS:
         if shares.get(reason, 0.0) >= WARN_SHARE:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from traceml.diagnose.account import is_largest
-from traceml.diagnose.lines import Line, severity
+from traceml.diagnose.one_off_stalls import few_steps_of, stalled
 from traceml.diagnose.rule import GPU_IDLE, Doc, Remedy, Rule, Turn
-from traceml.diagnose.stalls import few_steps_of, stalled
+from traceml.diagnose.thresholds import Threshold, severity_of
+from traceml.diagnose.time_account import is_largest
 from traceml.diagnose.what_if import without_phase
 from traceml.facts.facts import Facts, phase_s, share
 from traceml.model.evidence import Evidence, as_share, as_words, in_ms
@@ -15,16 +15,16 @@ from traceml.model.quantities import duration, percent
 
 KIND = Kind.H2D_BOUND
 
-WARN = Line(0.10, 0.001)  # a smaller share, or less than a millisecond, is what copying costs
-CRITICAL = Line(0.20, 0.003)  # a fifth of the step, and enough to see in a progress bar
+WARN = Threshold(0.10, 0.001)  # a smaller share, or less than a millisecond, is what copying costs
+CRITICAL = Threshold(0.20, 0.003)  # a fifth of the step, and enough to see in a progress bar
 
 
 def check(facts: Facts) -> Finding | None:
     """Fires when cheaper copies would shorten the step noticeably."""
-    copy_s, step_s = facts.typical(Phase.H2D), facts.mean.step_s
+    copy_s, step_s = facts.mean_s(Phase.H2D), facts.mean.step_s
     if copy_s is None or not step_s:
         return None
-    found = severity(copy_s, step_s, WARN, (CRITICAL,), is_largest(facts, Phase.H2D))
+    found = severity_of(copy_s, step_s, WARN, (CRITICAL,), is_largest(facts, Phase.H2D))
     if found is None:
         return None
     finding = Finding(
@@ -84,7 +84,7 @@ RULE = Rule(
     yields_to=(Kind.H2D_STRAGGLER, Kind.STRAGGLER),
     turn=Turn.PHASE,
     what_if=Remedy("without the copies", without_phase(Phase.H2D)),
-    measure=lambda facts, _: facts.typical_share(Phase.H2D),
+    measure=lambda facts, _: facts.mean_share(Phase.H2D),
     doc=Doc(
         severities="info, warn, crit",
         says="the step's time goes into copies to the device",

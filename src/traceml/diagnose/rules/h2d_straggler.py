@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from traceml.diagnose.late_ranks import Late, straggler_rule
 from traceml.diagnose.rule import Doc
-from traceml.diagnose.uneven import Late, straggler_rule
 from traceml.facts.facts import Facts
 from traceml.model.finding import Kind
 from traceml.model.quantities import duration

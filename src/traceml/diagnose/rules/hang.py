@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traceml.diagnose.places import ranks_of
+from traceml.diagnose.failure_words import ranks_of
 from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
 from traceml.facts.stability import Failure
@@ -15,7 +15,7 @@ from traceml.model.quantities import duration
 
 KIND = Kind.HANG
 
-MOST_NAMED = 8  # ranks in one sentence
+MAX_NAMED = 8  # ranks in one sentence
 
 _DOING = {
     Doing.COLLECTIVE: "waits for the other ranks",
@@ -59,11 +59,11 @@ def _claim(failure: Failure, stall: Stall, waiting: Sequence[Standing]) -> str:
         f"(a usual one takes {duration(stall.usual_s)})"
     )
     if failure.culprits:
-        said = "; ".join(_stands(each, waits=False) for each in failure.culprits[:MOST_NAMED])
+        said = "; ".join(_stands(each, waits=False) for each in failure.culprits[:MAX_NAMED])
         also = f", while {_waits(waiting)}" if waiting else ""
         return f"{begin}: {said}{also}."
     if len({each.call or each.doing for each in waiting}) > 1:
-        said = "; ".join(_stands(each, waits=True) for each in waiting[:MOST_NAMED])
+        said = "; ".join(_stands(each, waits=True) for each in waiting[:MAX_NAMED])
         return f"{begin}: the ranks wait in different places: {said}."
     return f"{begin}: {_waits(waiting)}, and none of the ranks here is missing."
 
@@ -84,7 +84,7 @@ def _does(each: Standing, waits: bool) -> str:
 
 
 def _waits(waiting: Sequence[Standing]) -> str:
-    ranks = ", ".join(str(each.rank) for each in waiting[:MOST_NAMED])
+    ranks = ", ".join(str(each.rank) for each in waiting[:MAX_NAMED])
     call = next((each.call for each in waiting if each.call), None)
     where = next((each.where for each in waiting if each.where), None)
     place = f" in {call}" if call else " in backward"

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from traceml.diagnose import advice
 from traceml.diagnose.rule import Doc, Rule
-from traceml.diagnose.spread import over_ranks
-from traceml.facts.facts import Facts, RankFacts, share
+from traceml.facts.facts import Facts, RankFacts, share, spread_over_ranks
 from traceml.model.evidence import Evidence, as_share, as_words, in_bytes
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import memory, percent
@@ -63,7 +62,7 @@ def check(facts: Facts) -> Finding | None:
 
 
 def _gpu(facts: Facts) -> _Pressure | None:
-    spread = over_ranks(facts, _reserved_share)
+    spread = spread_over_ranks(facts, _reserved_share)
     if spread is None or spread.worst < WARN_SHARE:
         return None
     worst = next(rank for rank in facts.ranks if rank.rank.rank == spread.worst_rank)
@@ -91,7 +90,7 @@ def _gpu(facts: Facts) -> _Pressure | None:
 
 
 def _smaller(settings: Settings) -> str:
-    """What needs less memory and is not done already."""
+    """Recommends what needs less memory and is not on already."""
     options = (
         "" if settings.batch_size == 1 else "a smaller batch with gradient accumulation",
         advice.recomputing(settings),

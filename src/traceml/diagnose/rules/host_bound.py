@@ -84,9 +84,9 @@ def _next_step(facts: Facts) -> str:
 
 
 def _lost_s(times: StepTimes, busy_share: float) -> float:
-    """What the GPU idles in a step, without what it waits for input and copies.
+    """Returns the GPU's idle time per step, without waiting for input and copies.
 
-    Never more than the phases of compute hold: it is their gaps that this finding is about.
+    At most the phases of compute: this finding is about the gaps in them.
     """
     idle_s = (1 - busy_share) * (times.step_s or 0.0)
     elsewhere_s = (times.input_s or 0.0) + (times.h2d_s or 0.0)

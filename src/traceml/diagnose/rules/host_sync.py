@@ -6,25 +6,25 @@ without a batch is idle for the input's sake, so that only the rest of the step 
 
 from __future__ import annotations
 
-from traceml.diagnose.host_time import MANY_SYNCS, Part, finding_of, host_cause, spent_on
-from traceml.diagnose.lines import Line
+from traceml.diagnose.host_time import MANY_SYNCS, HostWork, finding_of, host_cause, spent_on
 from traceml.diagnose.rule import CodeScope, Doc, Remedy, Turn, lost
+from traceml.diagnose.thresholds import Threshold
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind
 from traceml.model.quantities import duration
 
 KIND = Kind.HOST_SYNC
 
-WARN = Line(0.10, 0.001)  # reading one value leaves a small gap in any loop
-FEWEST_SAID = 1.5  # per step: how often is worth saying where it is more than once
+WARN = Threshold(0.10, 0.001)  # reading one value leaves a small gap in any loop
+MIN_NAMED_SYNCS = 1.5  # per step: how often is worth saying where it is more than once
 
 
-def part(facts: Facts) -> Part | None:
-    """What waiting for the device took of a step; known only on the device's own clock."""
+def host_work(facts: Facts) -> HostWork | None:
+    """Returns what waiting for the device cost per step; `None` on the host's clock."""
     spent = spent_on(facts, "sync") if facts.clock == "gpu" else None
     if spent is None:
         return None
-    return Part(
+    return HostWork(
         words="waiting for the device",
         spent=spent,
         detail=(
@@ -45,20 +45,21 @@ def _pinning(facts: Facts) -> str:
 
 
 def _scaler(facts: Facts) -> str:
-    """A GradScaler reads from the device in every step whether gradients are finite."""
+    """Explains that a GradScaler checks in every step, on the host, whether the gradients are
+    finite."""
     if not facts.settings.has_grad_scaler:
         return ""
     return " The GradScaler waits once per step as well: bfloat16 needs none."
 
 
 def _often(facts: Facts) -> str:
-    """How often it waited, where that is more than once a step."""
+    """Returns in words how often the host waited, if more than once per step."""
     syncs = facts.syncs_per_step
-    return "" if syncs is None or syncs < FEWEST_SAID else f"{syncs:,.0f} times and "
+    return "" if syncs is None or syncs < MIN_NAMED_SYNCS else f"{syncs:,.0f} times and "
 
 
 def _loop(facts: Facts) -> str:
-    """What to do first about a loop that reads one value after the other."""
+    """Returns what to do first about a loop that reads many values."""
     if (facts.syncs_per_step or 0.0) < MANY_SYNCS:
         return ""
     return (
@@ -69,13 +70,13 @@ def _loop(facts: Facts) -> str:
 
 def check(facts: Facts) -> Finding | None:
     """Fires when synchronising leaves the GPU without work for a noticeable share of the step."""
-    return finding_of(part(facts), facts, KIND, WARN)
+    return finding_of(host_work(facts), facts, KIND, WARN)
 
 
 RULE = host_cause(
     KIND,
     check,
-    part,
+    host_work,
     turn=Turn.HOST_WAITED,
     what_if=Remedy("without waiting for the device", lost),
     code=CodeScope.REST,

@@ -6,8 +6,7 @@ Never critical: uneven memory ends no run. Silent with one rank and where no cap
 from __future__ import annotations
 
 from traceml.diagnose.rule import Doc, Rule
-from traceml.diagnose.spread import Spread, over_ranks
-from traceml.facts.facts import Facts
+from traceml.facts.facts import Facts, RankSpread, spread_over_ranks
 from traceml.model.evidence import Evidence, as_share, as_words, in_bytes
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import memory, percent
@@ -20,20 +19,23 @@ PRESSURE = 0.30  # of the capacity: with more than that free, an uneven rank lim
 
 def check(facts: Facts) -> Finding | None:
     """Fires when the worst rank stands out and its memory is not mostly free."""
-    reserved = over_ranks(facts, lambda rank: rank.memory.peak_reserved_bytes)
+    reserved = spread_over_ranks(facts, lambda rank: rank.memory.peak_reserved_bytes)
     if reserved is not None:
         capacities = [rank.rank.device_total_bytes for rank in facts.ranks]
         capacity = min((total for total in capacities if total is not None), default=None)
         return _judge(facts, reserved, capacity, "GPU")
-    resident = over_ranks(facts, lambda rank: rank.memory.peak_rss_bytes)
+    resident = spread_over_ranks(facts, lambda rank: rank.memory.peak_rss_bytes)
     total = facts.host.ram_total_bytes
     if resident is None or total is None:
         return None
     return _judge(facts, resident, total // len(facts.ranks), "host")
 
 
-def _judge(facts: Facts, spread: Spread, capacity_bytes: int | None, place: str) -> Finding | None:
-    """`capacity_bytes` is what one rank can have: its device, or its part of the host."""
+def _judge(
+    facts: Facts, spread: RankSpread, capacity_bytes: int | None, place: str
+) -> Finding | None:
+    """Returns the finding; `capacity_bytes` is what one rank may use: its device, or its share of
+    the host."""
     if len(facts.ranks) < 2 or not capacity_bytes:
         return None
     pressure = spread.worst / capacity_bytes

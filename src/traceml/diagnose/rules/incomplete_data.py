@@ -1,6 +1,6 @@
 """Incomplete data: ranks are missing, or the ranks share far fewer steps than they took.
 
-It hides nothing: whatever the ranks that were seen show is said beside it.
+It hides nothing: what the recorded ranks show is reported too.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ def check(facts: Facts) -> Finding | None:
 
 
 def _missing(facts: Facts, world_size: int) -> tuple[int, ...]:
-    """The ranks of the job of which nothing can be said."""
+    """Returns the ranks of the job that recorded nothing."""
     seen = {rank.rank.rank for rank in facts.ranks_used}
     return tuple(rank for rank in range(world_size) if rank not in seen)
 
 
 def _is_missing_here(facts: Facts) -> bool:
-    """Whether a node that was seen lacks a rank; other nodes' ranks may be recorded there."""
+    """Returns whether a recorded node lacks a rank; ranks of other nodes may be recorded there."""
     expected = {rank.rank.node_rank: rank.rank.local_world_size for rank in facts.ranks_used}
     return sum(expected.values()) > len(facts.ranks_used)
 

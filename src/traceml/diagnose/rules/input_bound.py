@@ -1,16 +1,16 @@
 """Input bound: the step waits for data.
 
-Stays silent when input wait was not measured: a guessed zero would be a lie.
+Silent where input wait was not measured.
 """
 
 from __future__ import annotations
 
 import math
 
-from traceml.diagnose.account import is_largest
-from traceml.diagnose.lines import Line, quieter, severity
+from traceml.diagnose.one_off_stalls import few_steps_of, stalled
 from traceml.diagnose.rule import GPU_IDLE, CodeScope, Doc, Remedy, Rule, Turn
-from traceml.diagnose.stalls import few_steps_of, stalled
+from traceml.diagnose.thresholds import Threshold, less_severe, severity_of
+from traceml.diagnose.time_account import is_largest
 from traceml.diagnose.what_if import without_phase
 from traceml.facts.facts import Facts, phase_s, share
 from traceml.model.evidence import Evidence, as_number, as_share, as_words, in_ms
@@ -20,30 +20,31 @@ from traceml.model.quantities import count, duration, percent
 
 KIND = Kind.INPUT_BOUND
 
-WARN = Line(0.10, 0.001)  # a smaller share would not be noticed; less than 1 ms is a fetch's price
+WARN = Threshold(0.10, 0.001)  # a smaller share goes unnoticed; any fetch takes up to 1 ms
 CRITICAL = (
-    Line(0.20, 0.003),  # a fifth of the step, and enough to see in a progress bar
-    Line(0.50, 0.001),  # or half of even a short step
+    Threshold(0.20, 0.003),  # a fifth of the step, and enough to see in a progress bar
+    Threshold(0.50, 0.001),  # or half of even a short step
 )
 BUSY_DISK = 0.80  # of the time: a disk with so little rest is at its limit
 SELDOM_EMPTY = 0.05  # of the fetches; many workers that are all late leave it empty only at times
 MOSTLY_COLLATE = 0.50  # of the fetch: collating costs more than the samples themselves
 MOSTLY_RARE = 0.80  # of the wait, in a tenth of the steps: the other steps are well supplied
 BUSY_WORKER = 0.7  # of a core: the worker computes rather than waits for storage
-MOST_WORKERS = 32  # asking for more than a node's share of cores helps nobody
+MAX_WORKERS = 32  # asking for more than a node's share of cores helps nobody
 
 
 def check(facts: Facts) -> Finding | None:
     """Fires when faster input would shorten the step noticeably."""
-    wait_s, step_s = facts.typical(Phase.INPUT), facts.mean.step_s
+    wait_s, step_s = facts.mean_s(Phase.INPUT), facts.mean.step_s
     if wait_s is None or not step_s:
         return None
-    found = severity(wait_s, step_s, WARN, CRITICAL, is_largest(facts, Phase.INPUT))
+    found = severity_of(wait_s, step_s, WARN, CRITICAL, is_largest(facts, Phase.INPUT))
     if found is None:
         return None
     loader = facts.loader
     if _workers_keep_up(facts):
-        found = quieter(found, Severity.WARNING)  # the data was there: it waits for something else
+        # The data was there: the step waits for something else.
+        found = less_severe(found, Severity.WARNING)
     finding = Finding(
         kind=KIND,
         section=Section.STEP_TIME,
@@ -79,7 +80,8 @@ def check(facts: Facts) -> Finding | None:
 
 
 def _next_step(facts: Facts, wait_s: float, body_s: float) -> str:
-    """What to try first, from how the batches were made and how long the rest of a step takes."""
+    """Returns what to try first, from how the batches are made and how long the rest of a step
+    takes."""
     workers, disk_share = facts.loader.workers, facts.host.disk_busy_share.mean
     if disk_share is not None and disk_share >= BUSY_DISK:
         return (
@@ -101,7 +103,7 @@ def _next_step(facts: Facts, wait_s: float, body_s: float) -> str:
 
 
 def _ahead(facts: Facts) -> str:
-    """What keeps workers ahead; without workers there is nothing to keep."""
+    """Recommends prefetching; empty without workers."""
     if facts.loader.workers == 0:
         return ""
     persistent = facts.settings.persistent_workers
@@ -110,7 +112,7 @@ def _ahead(facts: Facts) -> str:
 
 
 def _without_workers(facts: Facts, wait_s: float, body_s: float) -> str:
-    """A batch takes the whole wait to make; so many makers keep up with the rest of the step."""
+    """Recommends as many workers as are needed to make a batch during the rest of the step."""
     making_s = facts.mean.cpu_input_s or wait_s
     needed = _workers_for(making_s, body_s)
     collate_share = facts.loader.collate_share
@@ -158,10 +160,10 @@ def _all_workers(workers: int) -> str:
 
 
 def _workers_keep_up(facts: Facts) -> bool:
-    """Whether workers had a batch ready nearly whenever one was asked for.
+    """Returns whether workers had a batch ready nearly whenever one was asked for.
 
-    What lies ready beside workers that compute all the time came out of order: the batch that is
-    asked for is another.
+    Batches that lie ready while the workers compute all the time came out of order: the next one in
+    turn is still missing.
     """
     empty_share, busy_cores = facts.loader.empty_share, _busy_cores(facts)
     if not facts.loader.workers or empty_share is None or empty_share >= SELDOM_EMPTY:
@@ -170,20 +172,20 @@ def _workers_keep_up(facts: Facts) -> bool:
 
 
 def _busy_cores(facts: Facts) -> float | None:
-    """The cores that each worker of the busiest rank kept busy."""
+    """Returns the cores that each worker of the busiest rank kept busy."""
     busy = [p.workers_cpu_cores.mean for p in facts.processes if p.workers_cpu_cores.mean]
     return max(busy) / facts.loader.workers if busy and facts.loader.workers else None
 
 
 def _workers_for(making_s: float, body_s: float) -> int:
-    """So many workers have a batch ready each time the rest of the step is done."""
+    """Returns how many workers have a batch ready each time the rest of the step is done."""
     return max(1, math.ceil(making_s / max(body_s, 1e-9)))
 
 
 def _ask_for(
     facts: Facts, needed: int, reason: str, cheaper: str = "make each sample cheaper"
 ) -> str:
-    if needed > MOST_WORKERS:
+    if needed > MAX_WORKERS:
         return f"{reason}: {cheaper} first, more workers alone will not hide it."
     cores, workers = _cores_per_rank(facts), facts.loader.workers or 0
     if cores is not None and needed > cores:
@@ -195,7 +197,7 @@ def _ask_for(
 
 
 def _cores_per_rank(facts: Facts) -> int | None:
-    """How many cores there are for a rank and its workers; `None` where it is not known."""
+    """Returns how many cores there are for a rank and its workers; `None` where it is not known."""
     if facts.host.cores is None or not facts.ranks_used:
         return None
     ranks = max(rank.rank.local_world_size for rank in facts.ranks_used)
@@ -217,7 +219,7 @@ RULE = Rule(
     yields_to=(Kind.INPUT_STRAGGLER, Kind.STRAGGLER),
     turn=Turn.PHASE,
     what_if=Remedy("without the input wait", without_phase(Phase.INPUT)),
-    measure=lambda facts, _: facts.typical_share(Phase.INPUT),
+    measure=lambda facts, _: facts.mean_share(Phase.INPUT),
     code=CodeScope.FETCHES,
     doc=Doc(
         severities="info, warn, crit",

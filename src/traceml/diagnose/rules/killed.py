@@ -1,11 +1,17 @@
-"""Killed: a process ended without an exception, by a signal or for a reason nobody saw."""
+"""Killed: a process ended without an exception, by a signal or for an unknown reason."""
 
 from __future__ import annotations
 
 import signal
 
 from traceml.diagnose import advice
-from traceml.diagnose.places import evidence_of, place, ranks_of, signal_name, who
+from traceml.diagnose.failure_words import (
+    evidence_of,
+    failed_ranks,
+    failure_place,
+    ranks_of,
+    signal_name,
+)
 from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
 from traceml.facts.stability import Failure
@@ -20,7 +26,7 @@ FULL_RAM = 0.95  # of the host's memory in the last samples: then a SIGKILL was 
 ASKED_TO_END = frozenset(
     {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
 )
-"""What people and batch systems send to end a job: said, and no failure."""
+"""Signals that people and batch systems send to end a job: reported, but no failure."""
 CRASHES = {
     signal.SIGSEGV: "Native code used memory that was not its own",
     signal.SIGBUS: (
@@ -34,7 +40,7 @@ CRASHES = {
     signal.SIGILL: "The library was built for another CPU: it used an instruction this one lacks",
     signal.SIGFPE: "Native code divided an integer by zero",
 }
-"""What a signal that native code brings upon itself usually means."""
+"""What a signal usually means that native code causes by itself."""
 
 
 def check(facts: Facts) -> Finding | None:
@@ -77,21 +83,20 @@ def _for_memory(failure: Failure) -> bool:
 
 def _claim(failure: Failure) -> str:
     number = failure.signal
+    who, place = failed_ranks(failure), failure_place(failure)
     if failure.timed_out:
         how = "" if number is None else f" with {signal_name(number)}"
-        return f"The command timeout ended the run{how}{place(failure)}: its time was up."
+        return f"The command timeout ended the run{how}{place}: its time was up."
     if number in ASKED_TO_END:
-        return f"The run was ended by {signal_name(number)}{place(failure)}."
+        return f"The run was ended by {signal_name(number)}{place}."
     if number is not None and failure.said_goodbye:
         return f"The command died of {signal_name(number)} after its training had ended."
     if number is not None:
-        claim = f"{who(failure)} was killed by {signal_name(number)}{place(failure)}"
+        claim = f"{who} was killed by {signal_name(number)}{place}"
     elif failure.status is not None:
-        claim = f"{who(failure)} left with exit status {failure.status}{place(failure)}"
+        claim = f"{who} left with exit status {failure.status}{place}"
     else:
-        claim = (
-            f"{who(failure)} disappeared{place(failure)}: no exception, signal or status was seen"
-        )
+        claim = f"{who} disappeared{place}: no exception, signal or status was seen"
     last = failure.last
     parts = [
         None if last.ram_share is None else f"{percent(last.ram_share)} of RAM in use",

@@ -1,8 +1,8 @@
-"""Logging heavy: printing, logging and writing metrics hold the step up."""
+"""Logging heavy: printing, logging and writing metrics delay the step."""
 
 from __future__ import annotations
 
-from traceml.diagnose.host_time import Part, finding_of, host_cause, spent_on
+from traceml.diagnose.host_time import HostWork, finding_of, host_cause, spent_on
 from traceml.diagnose.rule import Doc, Remedy, Turn
 from traceml.diagnose.what_if import without_host_time
 from traceml.facts.facts import Facts
@@ -14,12 +14,12 @@ KIND = Kind.LOGGING_HEAVY
 LESS_OFTEN = 10  # times: still a dense curve, and the cost falls below anybody's notice
 
 
-def part(facts: Facts) -> Part | None:
-    """What logging took of a step."""
+def host_work(facts: Facts) -> HostWork | None:
+    """Returns the time of logging in a step; `None` where there was none."""
     spent = spent_on(facts, "logging")
     if spent is None:
         return None
-    return Part(
+    return HostWork(
         words="logging",
         spent=spent,
         detail=f"{spent.steps} wrote something, the longest for {spent.longest}",
@@ -33,13 +33,13 @@ def part(facts: Facts) -> Part | None:
 
 def check(facts: Facts) -> Finding | None:
     """Fires when logging takes a noticeable share of the step."""
-    return finding_of(part(facts), facts, KIND)
+    return finding_of(host_work(facts), facts, KIND)
 
 
 RULE = host_cause(
     KIND,
     check,
-    part,
+    host_work,
     turn=Turn.HOST_PAUSED,
     what_if=Remedy("without logging", without_host_time("logging_ns")),
     doc=Doc(

@@ -7,7 +7,7 @@ good, or was far beyond where it began, is more than a remark.
 
 from __future__ import annotations
 
-from traceml.diagnose.places import numbered
+from traceml.diagnose.failure_words import step_name
 from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
 from traceml.facts.losses import Jump, LossFacts
@@ -17,7 +17,7 @@ from traceml.model.quantities import count, significant
 
 KIND = Kind.LOSS_SPIKE
 
-MOST_SPIKES_SHARE = 0.02  # of the values: more of them are how this loss is, and no event
+MAX_SPIKES_SHARE = 0.02  # of the values: more of them are how this loss is, and no event
 BACK_AT_START = 0.8  # of the first loss: what stays up so high has forgotten what was learnt
 HUGE = 10.0  # times the first loss: far worse than knowing nothing, though it came back
 
@@ -28,11 +28,11 @@ def check(facts: Facts) -> Finding | None:
     if loss is None or not loss.jumps:
         return None
     lasting = [jump for jump in loss.jumps if jump.lasts]
-    if not lasting and len(loss.jumps) > max(1, MOST_SPIKES_SHARE * loss.values):
+    if not lasting and len(loss.jumps) > max(1, MAX_SPIKES_SHARE * loss.values):
         return None
     worst = lasting[0] if lasting else max(loss.jumps, key=lambda jump: jump.value / jump.usual)
     severity = _severity(loss, worst)
-    step = numbered(worst.step, worst.is_logged)
+    step = step_name(worst.step, worst.is_logged)
     after = "and stayed there" if worst.lasts else "and came back"
     others = f" ({count(len(loss.jumps), 'spike')} in all)" if len(loss.jumps) > 1 else ""
     return Finding(

@@ -1,4 +1,4 @@
-"""Balanced memory: nothing presses, differs or grows."""
+"""Balanced memory: it is neither nearly full nor uneven nor growing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KIND = Kind.BALANCED
 
 
 def check(facts: Facts) -> Finding:
-    """What to say when no memory rule found anything."""
+    """Returns the finding for memory about which no rule found anything."""
     reserved = [
         rank.memory.peak_reserved_bytes
         for rank in facts.ranks

@@ -11,7 +11,7 @@ from statistics import median_low
 
 from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts, RankFacts
-from traceml.facts.memory import Place
+from traceml.facts.memory import MemoryOwner
 from traceml.facts.trend import Growth, Trend
 from traceml.model.evidence import Evidence, as_number, as_words, in_bytes, in_s
 from traceml.model.finding import Finding, Kind, Section, Severity
@@ -19,19 +19,22 @@ from traceml.model.quantities import count, duration, memory
 
 KIND = Kind.CREEP_CONFIRMED
 
-FEWEST_STEPS = 50  # before that, caches and optimizer state are still being built
-LEAST_RISE_BYTES = {
-    Place.GPU: 32 << 20,  # two of the allocator's blocks for large tensors come and go anyway
-    Place.HOST: 32 << 20,  # Python, its allocator and torch's caches grow by a few MB on their own
-    Place.WORKERS: 64 << 20,  # several processes together, read only once a second
+MIN_STEPS = 50  # before that, caches and optimizer state are still being built
+MIN_RISE_BYTES = {
+    # Two of the allocator's blocks for large tensors come and go anyway.
+    MemoryOwner.GPU: 32 << 20,
+    # Python, its allocator and torch's caches grow by a few MB on their own.
+    MemoryOwner.HOST: 32 << 20,
+    # Several processes together, read only once a second.
+    MemoryOwner.WORKERS: 64 << 20,
 }
-LEAST_RISE_SHARE = 0.03  # of what was held before: less takes a run longer to fill than to end
+MIN_RISE_SHARE = 0.03  # of what was held before: less takes a run longer to fill than to end
 CRITICAL_S = 24 * 3600.0  # a run that is full within a day does not end by itself
 
 _WHOSE = {
-    Place.GPU: "GPU memory",
-    Place.HOST: "host memory",
-    Place.WORKERS: "memory of the workers",
+    MemoryOwner.GPU: "GPU memory",
+    MemoryOwner.HOST: "host memory",
+    MemoryOwner.WORKERS: "memory of the workers",
 }
 
 
@@ -39,11 +42,12 @@ _WHOSE = {
 class _Creep:
     """One kind of memory that grows, on one or more ranks."""
 
-    place: Place
+    owner: MemoryOwner
     growing: tuple[tuple[RankFacts, Trend], ...]
     """The fastest first."""
     full_s: float | None
-    """From the end of the window, at this rate; `None` where the capacity is not known."""
+    """Seconds from the end of the window until the memory is full; `None` where the capacity is not
+    known."""
 
     @property
     def worst(self) -> Trend:
@@ -63,7 +67,7 @@ class _Creep:
 
 def check(facts: Facts) -> Finding | None:
     """Fires when a rank's memory has risen by something that matters and still rises."""
-    found = [creep for place in Place if (creep := _creep(facts, place)) is not None]
+    found = [creep for owner in MemoryOwner if (creep := _creep(facts, owner)) is not None]
     if not found:
         return None
     creep = min(found, key=lambda one: (-one.severity.weight, one.full_s or float("inf")))
@@ -71,7 +75,7 @@ def check(facts: Facts) -> Finding | None:
     rises = [
         other.rise_bytes
         for rank in facts.ranks
-        if (other := rank.memory.trends.get(creep.place)) is not None
+        if (other := rank.memory.trends.get(creep.owner)) is not None
     ]
     return Finding(
         kind=creep.kind,
@@ -81,7 +85,7 @@ def check(facts: Facts) -> Finding | None:
         action=_next_step(facts, creep),
         ranks=tuple(sorted(rank.rank.rank for rank, _ in creep.growing)),
         evidence=Evidence(
-            as_words("place", creep.place.value),
+            as_words("place", creep.owner.value),
             in_bytes("per_1000_steps_bytes", trend.per_step_bytes * 1e3),
             in_bytes("per_hour_bytes", trend.per_s_bytes * 3600),
             as_number("onset_step", trend.onset_step),
@@ -95,28 +99,30 @@ def check(facts: Facts) -> Finding | None:
     )
 
 
-def _creep(facts: Facts, place: Place) -> _Creep | None:
+def _creep(facts: Facts, owner: MemoryOwner) -> _Creep | None:
     growing = [
         (rank, trend)
         for rank in facts.ranks
-        if (trend := rank.memory.trends.get(place)) is not None and _matters(place, trend)
+        if (trend := rank.memory.trends.get(owner)) is not None and _matters(owner, trend)
     ]
     growing.sort(key=lambda one: (-one[1].per_step_bytes, one[0].rank.rank))
-    return _Creep(place, tuple(growing), _full_s(facts, place, growing)) if growing else None
+    return _Creep(owner, tuple(growing), _full_s(facts, owner, growing)) if growing else None
 
 
-def _matters(place: Place, trend: Trend) -> bool:
+def _matters(owner: MemoryOwner, trend: Trend) -> bool:
     return (
         trend.growth is not Growth.NONE
-        and trend.last_step - trend.first_step + 1 >= FEWEST_STEPS
-        and trend.rise_bytes >= LEAST_RISE_BYTES[place]
-        and trend.rise_bytes >= LEAST_RISE_SHARE * trend.start_bytes
+        and trend.last_step - trend.first_step + 1 >= MIN_STEPS
+        and trend.rise_bytes >= MIN_RISE_BYTES[owner]
+        and trend.rise_bytes >= MIN_RISE_SHARE * trend.start_bytes
     )
 
 
-def _full_s(facts: Facts, place: Place, growing: list[tuple[RankFacts, Trend]]) -> float | None:
-    """A device fills by its own rank, the host by all of them."""
-    if place is Place.GPU:
+def _full_s(
+    facts: Facts, owner: MemoryOwner, growing: list[tuple[RankFacts, Trend]]
+) -> float | None:
+    """Returns when the memory is full: a GPU is filled by its own rank, the host by all ranks."""
+    if owner is MemoryOwner.GPU:
         known = [
             max(0.0, rank.rank.device_total_bytes - trend.end_bytes) / trend.per_s_bytes
             for rank, trend in growing
@@ -143,7 +149,7 @@ def _claim(facts: Facts, creep: _Creep) -> str:
     )
     each = " on the fastest of them" if ranks > 1 else ""
     claim = (
-        f"The {_WHOSE[creep.place]} {whose} grows {began}, by "
+        f"The {_WHOSE[creep.owner]} {whose} grows {began}, by "
         f"{memory(trend.per_step_bytes * 1e3)} per 1,000 steps{each} "
         f"({memory(trend.per_s_bytes * 3600)} an hour)"
     )
@@ -154,14 +160,14 @@ def _claim(facts: Facts, creep: _Creep) -> str:
 
 def _next_step(facts: Facts, creep: _Creep) -> str:
     left = f"Each step leaves {memory(creep.worst.per_step_bytes)} behind"
-    if creep.place is Place.WORKERS:
+    if creep.owner is MemoryOwner.WORKERS:
         return (
             f"{left} in the workers: look at what they keep from batch to batch, such as caches "
             "in __getitem__ or collate_fn, open files, or a long Python list in the dataset "
             f"(forked workers copy it page by page; an array stays shared).{_each_epoch(facts)}"
         )
     caches = "caches"
-    if creep.place is Place.HOST and facts.loader.workers == 0:
+    if creep.owner is MemoryOwner.HOST and facts.loader.workers == 0:
         caches = "caches in __getitem__"
     return (
         f"{left}: look for losses or outputs kept with their graph (keep loss.item() or "
@@ -170,7 +176,8 @@ def _next_step(facts: Facts, creep: _Creep) -> str:
 
 
 def _each_epoch(facts: Facts) -> str:
-    """Workers that end with their epoch give back what they hold; so do they already, maybe."""
+    """Recommends workers that end with their epoch and free their memory; empty where they do
+    already."""
     if facts.settings.persistent_workers is False:
         return ""
     return " Until then persistent_workers=False frees it each epoch."

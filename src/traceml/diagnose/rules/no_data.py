@@ -19,7 +19,7 @@ HINTS = {
     126: "With status 126 a shell says that it may not execute the command.",
     127: "With status 127 a shell says that there is no such command.",
 }
-"""What a status says by custom."""
+"""What an exit status means by convention."""
 
 
 def check(facts: Facts) -> Finding | None:

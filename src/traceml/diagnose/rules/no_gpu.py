@@ -1,6 +1,6 @@
-"""No GPU: the run trains on the CPU beside GPUs that stand idle.
+"""No GPU: the run trains on the CPU while the machine's GPUs are idle.
 
-Silent on a machine without a GPU: that much its owner knows.
+Silent on a machine without a GPU.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Non-finite loss: the loss was no number any more.
+"""Non-finite loss: the loss became NaN or infinite.
 
-Where the loss stayed finite, a gradient norm that was not is a remark: a GradScaler that looks for
-its scale makes infinite gradients, and skips their steps.
+Where the loss stayed finite, a non-finite gradient norm is a remark: a GradScaler that searches for
+its scale causes infinite gradients, and skips those steps.
 """
 
 from __future__ import annotations
 
 from traceml.diagnose import advice
-from traceml.diagnose.places import numbered
+from traceml.diagnose.failure_words import step_name
 from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
 from traceml.facts.losses import LossFacts, NotFinite
@@ -67,7 +67,7 @@ def _claim(lost: NotFinite) -> str:
     else:
         claim = f"{lost.name} became non-finite {_when(lost)}, and stayed so."
     if lost.earliest_step != lost.first_step:
-        earliest = numbered(lost.earliest_step, lost.is_logged)
+        earliest = step_name(lost.earliest_step, lost.is_logged)
         claim += f" It had been so earlier, first at {earliest}, and recovered ({times} in all)."
     if lost.norm_before is not None:
         claim += (
@@ -78,13 +78,14 @@ def _claim(lost: NotFinite) -> str:
 
 
 def _is_known_exactly(lost: NotFinite) -> bool:
-    """Whether the value of the step before is known, or there is none before."""
+    """Returns whether the loss of the step before is known, or there is no step before."""
     return lost.finite_step is None or lost.finite_step >= lost.first_step - 1
 
 
 def _when(lost: NotFinite) -> str:
-    """The first step that was lost, or the two steps between which it was."""
-    step = numbered(lost.first_step, lost.is_logged)
+    """Returns the first non-finite step, or the two steps between which the loss became
+    non-finite."""
+    step = step_name(lost.first_step, lost.is_logged)
     value = significant(lost.last_finite)
     if lost.finite_step is None:
         if lost.to_the_end:
@@ -93,11 +94,11 @@ def _when(lost: NotFinite) -> str:
     if _is_known_exactly(lost):
         place = f"from {step} on" if lost.to_the_end else f"at {step}"
         return f"{place} (it was {value} before)"
-    return f"between {numbered(lost.finite_step, lost.is_logged)} ({value}) and {step}"
+    return f"between {step_name(lost.finite_step, lost.is_logged)} ({value}) and {step}"
 
 
 def _norms_claim(loss: LossFacts, lost: NotFinite) -> str:
-    step = numbered(lost.first_step, lost.is_logged)
+    step = step_name(lost.first_step, lost.is_logged)
     if lost.to_the_end:
         claim = f"The gradient norm {lost.name} is not finite from {step} on"
     else:
@@ -119,7 +120,7 @@ def _norms_action(settings: Settings) -> str:
 
 
 def _wider_range(settings: Settings) -> str:
-    """bfloat16 has float32's range; only float16 overflows."""
+    """Recommends bfloat16, which has float32's range; only float16 overflows."""
     overflows = advice.is_float16(settings)
     if overflows is None:
         return "use bf16 where fp16 is used"
@@ -136,7 +137,7 @@ def _action(lost: NotFinite, settings: Settings) -> str:
             "initialisation, and at a learning rate that is too high or has no warm-up"
             f"{half}. torch.autograd.set_detect_anomaly(True) names the operation."
         )
-    before = numbered(lost.finite_step, lost.is_logged)
+    before = step_name(lost.finite_step, lost.is_logged)
     if lost.norm_before is not None:
         return (
             "Clip the gradient norm near its usual value and lower the learning rate; go on from "
@@ -149,7 +150,7 @@ def _action(lost: NotFinite, settings: Settings) -> str:
 
 
 def _about_half_precision(settings: Settings) -> str:
-    """What to say of numbers that overflow at 65,504: nothing where the run has none of them."""
+    """Returns a sentence on overflow at 65,504; empty where the run does not use float16."""
     kinds = (settings.autocast_dtype, settings.parameter_dtype)
     if "float16" in kinds:
         scaler = "" if settings.has_grad_scaler else ", or with a GradScaler"

@@ -1,11 +1,17 @@
-"""Out of memory: a tensor was asked for that did not fit."""
+"""Out of memory: an allocation did not fit."""
 
 from __future__ import annotations
 
 import math
 
 from traceml.diagnose import advice
-from traceml.diagnose.places import evidence_of, phase_of, place, ranks_of, who
+from traceml.diagnose.failure_words import (
+    evidence_of,
+    failed_ranks,
+    failure_place,
+    phase_of,
+    ranks_of,
+)
 from traceml.diagnose.rule import Doc, Rule
 from traceml.facts.facts import Facts
 from traceml.facts.stability import Failure
@@ -30,7 +36,7 @@ def check(facts: Facts) -> Finding | None:
         return None
     held = failure.report.memory or MemoryAtFailure()
     kind = "host memory" if held.is_host else "GPU memory"
-    claim = f"{who(failure)} ran out of {kind}{place(failure)}{_asked(held)}."
+    claim = f"{failed_ranks(failure)} ran out of {kind}{failure_place(failure)}{_asked(held)}."
     return Finding(
         kind=KIND,
         section=Section.STABILITY,
@@ -52,7 +58,7 @@ def _asked(held: MemoryAtFailure) -> str:
 
 
 def _held(held: MemoryAtFailure) -> str:
-    """The largest consumers."""
+    """Returns the largest consumers of memory in words."""
     parts = {
         "activations and the rest": None if held.is_host else held.activation_bytes,
         "parameters": held.parameter_bytes,
@@ -112,7 +118,7 @@ def _growth(peaks: tuple[int, ...]) -> str:
 
 
 def _size(settings: Settings, failure: Failure, held: MemoryAtFailure) -> str:
-    """What to make smaller, and how much."""
+    """Returns what to make smaller, and by how much."""
     too_large = ""
     if held.tried_bytes and held.total_bytes and held.tried_bytes > held.total_bytes:
         too_large = "One tensor is more than the whole device: see whether its shape is meant. "
@@ -132,7 +138,8 @@ def _unused(held: MemoryAtFailure) -> int:
 
 
 def _batch(failure: Failure, held: MemoryAtFailure) -> int | None:
-    """The largest batch that would have fitted, if activations grow with it; at most half."""
+    """Returns the largest batch that would have fitted, if activations grow with it; at most
+    half."""
     if failure.samples is None or failure.samples < 2:
         return None
     half = failure.samples // 2

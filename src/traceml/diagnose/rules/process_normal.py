@@ -11,7 +11,7 @@ KIND = Kind.NORMAL
 
 
 def check(facts: Facts) -> Finding:
-    """What to say when no process rule found anything."""
+    """Returns the finding for processes about which no rule found anything."""
     return Finding(
         kind=KIND,
         section=Section.PROCESS,

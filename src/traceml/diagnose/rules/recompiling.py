@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceml.diagnose.host_time import Part, finding_of, host_cause, spent_on
+from traceml.diagnose.host_time import HostWork, finding_of, host_cause, spent_on
 from traceml.diagnose.rule import Doc, Remedy, Turn
 from traceml.diagnose.what_if import without_host_time
 from traceml.facts.facts import Facts
@@ -10,15 +10,16 @@ from traceml.model.finding import Finding, Kind
 
 KIND = Kind.RECOMPILING
 
-FEWEST_STEPS = 2  # one more compilation is the epoch's last, smaller batch; it happens once
+MIN_STEPS = 2  # one more compilation is the epoch's last, smaller batch; it happens once
 
 
-def part(facts: Facts) -> Part | None:
-    """What compiling took of a step; it takes so long that no queue of a GPU hides it."""
+def host_work(facts: Facts) -> HostWork | None:
+    """Returns the time of compiling in a step; it takes longer than any queue of a GPU could
+    hide."""
     spent = spent_on(facts, "compile")
-    if spent is None or spent.pauses.steps < FEWEST_STEPS:
+    if spent is None or spent.pauses.steps < MIN_STEPS:
         return None
-    return Part(
+    return HostWork(
         words="compiling",
         spent=spent,
         detail=(
@@ -35,13 +36,13 @@ def part(facts: Facts) -> Part | None:
 
 def check(facts: Facts) -> Finding | None:
     """Fires when compiling after warm-up takes a noticeable share of the step."""
-    return finding_of(part(facts), facts, KIND)
+    return finding_of(host_work(facts), facts, KIND)
 
 
 RULE = host_cause(
     KIND,
     check,
-    part,
+    host_work,
     turn=Turn.HOST_STOPPED,
     what_if=Remedy("without compiling again", without_host_time("compile_ns")),
     doc=Doc(

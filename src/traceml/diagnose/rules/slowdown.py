@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from traceml.diagnose.rule import Doc, Remedy, Rule, RuleRole, Turn, Where, lost
 from traceml.facts.facts import Facts
-from traceml.facts.onset import growth_by_phase
+from traceml.facts.series import growth_by_phase
 from traceml.model.evidence import Evidence, as_number, as_words, in_ms
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.phase import Phase
@@ -13,14 +13,14 @@ from traceml.model.quantities import count, duration, percent
 KIND = Kind.SLOWDOWN
 
 WARN_RATIO = 1.30  # a shared machine drifts by less within a run
-LEAST_S = 0.001  # a smaller difference per step is not worth looking for
-MOST_OF_IT = 0.5  # a phase that grew by less than half of it is not where to look first
+MIN_SLOWDOWN_S = 0.001  # a smaller difference per step is not worth looking for
+MIN_PHASE_SHARE = 0.5  # a phase that grew by less than half of it is not where to look first
 
 
 def check(facts: Facts) -> Finding | None:
     """Fires when the series of steps has a lasting upward shift."""
     slowdown, series = facts.slowdown, facts.series
-    if slowdown is None or series is None or slowdown.after_s - slowdown.before_s < LEAST_S:
+    if slowdown is None or series is None or slowdown.after_s - slowdown.before_s < MIN_SLOWDOWN_S:
         return None
     phase, grown_s = _grown_most(facts, slowdown.onset_step)
     more_s = slowdown.after_s - slowdown.before_s
@@ -57,13 +57,13 @@ def check(facts: Facts) -> Finding | None:
 
 
 def _grown_most(facts: Facts, onset_step: int) -> tuple[Phase | None, float]:
-    """The phase that most of the slowdown lies in, if one does."""
-    grown = {} if facts.parts is None else growth_by_phase(facts.parts, onset_step)
+    """Returns the phase that holds most of the slowdown; `None` where no single one does."""
+    grown = {} if facts.step_table is None else growth_by_phase(facts.step_table, onset_step)
     if not grown or facts.slowdown is None:
         return None, 0.0
     phase = max(grown, key=lambda phase: grown[phase])
     more_s = facts.slowdown.after_s - facts.slowdown.before_s
-    return (phase, grown[phase]) if grown[phase] >= MOST_OF_IT * more_s else (None, 0.0)
+    return (phase, grown[phase]) if grown[phase] >= MIN_PHASE_SHARE * more_s else (None, 0.0)
 
 
 RULE = Rule(

@@ -1,4 +1,4 @@
-"""Stable: the run came to its end, and its loss stayed a number."""
+"""Stable: the run finished, and its loss stayed finite."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KIND = Kind.STABLE
 
 
 def check(facts: Facts) -> Finding:
-    """What to say when nothing went wrong."""
+    """Returns the finding for a run in which nothing went wrong."""
     known = facts.stability
     end = "It goes on, and nothing went wrong so far."
     if known.is_over:
@@ -52,7 +52,7 @@ def check(facts: Facts) -> Finding:
 
 
 def _course(loss: LossFacts) -> str:
-    """From where to where the loss went, and on what scale where that is not plain."""
+    """Returns the first and the last loss in words, with their scale where it is not obvious."""
     course = f"{loss.name} went from {significant(loss.first)} to {significant(loss.last)}"
     if loss.scale is LossScale.DIVIDED:
         return (
@@ -65,7 +65,7 @@ def _course(loss: LossFacts) -> str:
 
 
 def _bad_status(known: Stability) -> str:
-    """Whose choice a status other than 0 was, as far as it was seen."""
+    """Returns in words who set an exit status other than 0, as far as it is known."""
     status, left = known.exit_status, known.first_to_leave
     if left is not None:
         return (

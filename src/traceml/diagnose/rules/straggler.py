@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from traceml.diagnose.late_ranks import Late, straggler_rule
 from traceml.diagnose.rule import Doc
-from traceml.diagnose.uneven import Late, straggler_rule
 from traceml.facts.facts import Facts
 from traceml.model.finding import Kind
 from traceml.model.quantities import duration
 
 KIND = Kind.STRAGGLER
 
-MOST_PHASES = 3  # more than these together hold hardly anything
+MAX_PHASES = 3  # more than these together hold hardly anything
 
 
 def _next_step(facts: Facts, late: Late) -> str:
@@ -22,7 +22,7 @@ def _next_step(facts: Facts, late: Late) -> str:
     parts = sorted(late.worst.phases.items(), key=lambda item: -item[1].excess_s)
     listed = ", then ".join(
         f"{phase.value} ({duration(part.excess_s)} more)"
-        for phase, part in parts[:MOST_PHASES]
+        for phase, part in parts[:MAX_PHASES]
         if part.excess_s > 0
     )
     return f"Take one cause of {late.names} at a time: {listed}."

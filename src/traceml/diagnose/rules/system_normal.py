@@ -11,7 +11,7 @@ KIND = Kind.NORMAL
 
 
 def check(facts: Facts) -> Finding:
-    """What to say when no system rule found anything."""
+    """Returns the finding for a machine about which no rule found anything."""
     return Finding(
         kind=KIND,
         section=Section.SYSTEM,

@@ -1,8 +1,8 @@
-"""Wait heavy: time goes neither into the model's work nor into a wait that was measured as such.
+"""Wait heavy: time that is neither the model's work nor a measured wait.
 
-Judged by what is not input wait, copies, communication or compute; the parts of it that have a
-measurement of their own are told apart. Stays silent when a part of compute was not measured,
-because that part would look like waiting. What passes between steps is judged by the wall time.
+Judged by what is not input wait, copies, communication or compute; parts of it that are measured by
+themselves are named. Silent where a part of compute was not measured, because that part would look
+like waiting.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from traceml.diagnose import outside_steps
-from traceml.diagnose.account import is_largest, outside_steps_s, unexplained_s
-from traceml.diagnose.catalogue import catalogue
-from traceml.diagnose.lines import Line, louder, severity
+from traceml.diagnose.all_rules import all_rules
+from traceml.diagnose.one_off_stalls import few_steps_of, stalled
 from traceml.diagnose.rule import GPU_IDLE, CodeScope, Doc, Remedy, RestPart, Rule, Turn
-from traceml.diagnose.stalls import few_steps_of, stalled
+from traceml.diagnose.thresholds import Threshold, most_severe, severity_of
+from traceml.diagnose.time_account import is_largest, outside_steps_s, unexplained_s
 from traceml.diagnose.user_code import rest_parts
 from traceml.facts.facts import Facts, share
 from traceml.facts.job import Job
@@ -26,8 +26,8 @@ from traceml.model.quantities import duration, percent
 
 KIND = Kind.WAIT_HEAVY
 
-WARN = Line(0.10, 0.001)  # zero_grad, the loss and a progress bar cost less in any Python loop
-CRITICAL = Line(0.20, 0.003)  # a fifth of the step, and enough to see in a progress bar
+WARN = Threshold(0.10, 0.001)  # zero_grad, the loss and a progress bar cost less in any Python loop
+CRITICAL = Threshold(0.20, 0.003)  # a fifth of the step, and enough to see in a progress bar
 WARN_WITHOUT_FETCHES = CRITICAL  # … and a loop without a DataLoader makes its batches besides
 MAIN_PART = 0.30  # of the rest: a smaller part is not the answer, and what is unknown may be
 LOOP_OVERHEAD_S = 0.0005  # zero_grad, the loss and a progress bar stay in any Python loop
@@ -45,7 +45,7 @@ def check(facts: Facts) -> Finding | None:
 
 
 def _inside(facts: Facts) -> Finding | None:
-    """What is unexplained inside the steps."""
+    """Returns the unexplained time inside the steps; `None` where it is not known."""
     times = facts.mean
     rest_s = unexplained_s(times)
     if rest_s is None or not times.step_s:
@@ -88,30 +88,33 @@ def _inside(facts: Facts) -> Finding | None:
 
 
 def _severity(facts: Facts, rest_s: float, known_s: float) -> Severity | None:
-    """A script without a DataLoader may make its batches here, which is work: that alone only
-    warns, and later; what is known to be something else does not have that excuse."""
+    """Returns the severity.
+
+    A script without a DataLoader may make its batches in this time, which is work: that alone only
+    warns, and from a higher threshold on.
+    """
     step_s, largest = facts.mean.step_s or 0.0, is_largest(facts, Phase.RESIDUAL)
     if facts.mean.input_s is not None:
-        return severity(rest_s, step_s, WARN, (CRITICAL,), largest)
-    found = severity(rest_s, step_s, WARN_WITHOUT_FETCHES, (), largest)
-    known = severity(known_s, step_s, WARN, (CRITICAL,))
-    return louder(found, known)
+        return severity_of(rest_s, step_s, WARN, (CRITICAL,), largest)
+    found = severity_of(rest_s, step_s, WARN_WITHOUT_FETCHES, (), largest)
+    known = severity_of(known_s, step_s, WARN, (CRITICAL,))
+    return most_severe(found, known)
 
 
 def _main_part(known: Sequence[RestPart], rest_s: float) -> RestPart:
-    """The largest known part, where it is large enough to be the answer."""
+    """Returns the largest known part, if it is large enough to explain the residual."""
     main = max(known, key=lambda part: part.mean_s, default=NOTHING_KNOWN)
     return main if main.mean_s >= MAIN_PART * rest_s else NOTHING_KNOWN
 
 
 def _measured(facts: Facts) -> list[RestPart]:
-    """The parts of the rest that other rules measure."""
-    parts = (rule.part_of_rest(facts) for rule in catalogue().checks if rule.part_of_rest)
+    """Returns the parts of the residual that other rules measure."""
+    parts = (rule.part_of_rest(facts) for rule in all_rules().checks if rule.part_of_rest)
     return [part for part in parts if part is not None]
 
 
 def _regions(facts: Facts, rest_s: float) -> list[RestPart]:
-    """The named regions that fit into the rest: a longer one holds phases."""
+    """Returns the named regions that fit into the residual: a longer one contains phases."""
     steps = max(1, facts.window.steps_taken * len(facts.ranks_used))
     return [
         RestPart(
@@ -147,13 +150,13 @@ def _claim(facts: Facts, rest_s: float, step_s: float, main: RestPart, known_s: 
 
 
 def _without_rest(job: Job, _: Finding) -> float:
-    """Saves the rest, but for what any loop costs."""
-    return job.saved_s(job.parts.phase(Phase.RESIDUAL) - LOOP_OVERHEAD_S)
+    """Returns the saving without the residual, except for the overhead of any loop."""
+    return job.saved_s(job.table.phase(Phase.RESIDUAL) - LOOP_OVERHEAD_S)
 
 
 def _without_outside(job: Job, _: Finding) -> float:
-    """Saves what passes between steps unmeasured, gone from every rank."""
-    return job.saved_s(job.parts.outside(), job.own_wall_s())
+    """Returns the saving without the unmeasured time between steps, on every rank."""
+    return job.saved_s(job.table.outside(), job.own_wall_s())
 
 
 def _share_now(facts: Facts, finding: Finding) -> float | None:

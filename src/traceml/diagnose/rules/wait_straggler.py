@@ -1,12 +1,12 @@
-"""Wait straggler: one rank does something besides data, copies and compute.
+"""Wait straggler: one rank spends more time outside data loading, copies and compute.
 
-Stays silent when a part of compute was not measured: that part would look like it.
+Silent where a part of compute was not measured, because that part would look like it.
 """
 
 from __future__ import annotations
 
+from traceml.diagnose.late_ranks import Late, inside_rest, straggler_rule
 from traceml.diagnose.rule import Doc
-from traceml.diagnose.uneven import Late, inside_rest, straggler_rule
 from traceml.facts.facts import Facts
 from traceml.model.finding import Kind
 from traceml.model.quantities import duration
@@ -18,7 +18,7 @@ REMEDIES = {
     "logging_s": "log every so many steps, or from another thread",
     "compile_s": "mark the shapes that vary as dynamic, or pad them",
 }
-"""By what the rest was spent on."""
+"""By the activity that takes the time."""
 
 
 def _next_step(facts: Facts, late: Late) -> str:

@@ -10,13 +10,13 @@ from traceml.model.quantities import count
 
 KIND = Kind.WARMUP
 
-FEWEST_STEPS = 5  # with fewer, one odd step is most of the picture
+MIN_STEPS = 5  # with fewer, one odd step is most of the picture
 
 
 def check(facts: Facts) -> Finding | None:
     """Fires on a run, or a live window, of only a handful of steps."""
     window = facts.window
-    if not 0 < window.steps_analyzed < FEWEST_STEPS:
+    if not 0 < window.steps_analyzed < MIN_STEPS:
         return None
     after = f" after {count(window.warmup_steps, 'warm-up step')}" if window.warmup_steps else ""
     return Finding(
@@ -28,13 +28,13 @@ def check(facts: Facts) -> Finding | None:
             "too few to say where the time goes."
         ),
         action=(
-            f"Let the run take {count(FEWEST_STEPS - window.steps_analyzed, 'step')} more "
+            f"Let the run take {count(MIN_STEPS - window.steps_analyzed, 'step')} more "
             "on every rank; a few dozen give a clear picture."
         ),
         evidence=Evidence(
             as_number("steps_analyzed", window.steps_analyzed),
             as_number("warmup_steps", window.warmup_steps),
-            as_number("steps_needed", FEWEST_STEPS),
+            as_number("steps_needed", MIN_STEPS),
         ),
     )
 

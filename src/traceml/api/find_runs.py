@@ -1,0 +1,113 @@
+"""Finds runs by what a user says (path, name, pattern or parameters); shows or rebuilds a
+summary."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from traceml.compare import selection
+from traceml.model.errors import RunNotFound, UsageError
+from traceml.store import folder as folders
+from traceml.summaries.read import FILE_NAME, locate, read_labels, read_summary
+from traceml.text.summary import summary_text
+
+
+def view(run: str, logs_dir: Path) -> str:
+    """Returns a finished run's summary as text."""
+    return summary_text(read_summary(locate(run, logs_dir), follow_links=True))
+
+
+def recover(run: str, logs_dir: Path) -> str:
+    """Rebuilds the summary of a run whose agent died; returns it as text."""
+    from traceml.agent.close import recover as rebuild
+
+    folder = find_folder(run, logs_dir)
+    if folders.is_going_on(folder):
+        raise UsageError(
+            f"the run {folder.name!r} is still going on ({folder}): its agent writes the summary "
+            "when it ends; recover is for runs that nobody follows any more"
+        )
+    held = folders.hold(folder)
+    try:
+        return rebuild(folder).text or ""
+    except OSError as error:
+        raise UsageError(
+            f"the summary of {folder} cannot be written ({error}); "
+            "make room, or make the folder writable, and recover again: the records are kept"
+        ) from error
+    finally:
+        if held is not None:
+            os.close(held)
+
+
+def find_folder(run: str, logs_dir: Path) -> Path:
+    """Returns the run folder for a path or a name."""
+    for folder in (Path(run), logs_dir / run):
+        if (folder / folders.MANIFEST).is_file():
+            return folder.absolute()
+    raise RunNotFound(
+        f"there is no run {run!r}: neither {Path(run)} nor {logs_dir / run} holds a "
+        f"{folders.MANIFEST}; pass a run folder, or a run's name with --logs-dir"
+    )
+
+
+_PATTERN = frozenset("*?[")
+
+
+def choose_summaries(words: Sequence[str], logs_dir: Path) -> list[Path]:
+    """Returns the summary files that the words select, each once, in their order."""
+    return list(dict.fromkeys(path for word in words for path in _chosen(word, logs_dir)))
+
+
+def _chosen(word: str, logs_dir: Path) -> Iterator[Path]:
+    try:
+        yield _in_its_folder(locate(word, logs_dir))
+        return
+    except RunNotFound:
+        if not _PATTERN & set(word) and not selection.is_expression(word):
+            raise
+    found = list(_by_pattern(word, logs_dir) if _PATTERN & set(word) else ())
+    if not found and selection.is_expression(word):
+        found = list(_by_expression(word, logs_dir))
+    if not found:
+        raise RunNotFound(
+            f"no run matches {word!r}: neither a path nor the name of a run under {logs_dir}, nor "
+            "what one was run with (key=value); traceml compare --help shows the forms"
+        )
+    yield from found
+
+
+def _by_pattern(word: str, logs_dir: Path) -> Iterator[Path]:
+    """Yields files, run folders, and names of runs, by name."""
+    pattern = Path(word)
+    places = (
+        (Path(pattern.anchor or "."), logs_dir) if not pattern.anchor else (Path(pattern.anchor),)
+    )
+    inner = str(pattern.relative_to(pattern.anchor)) if pattern.anchor else word
+    for place in places:
+        try:
+            found = sorted(place.glob(inner))
+        except (ValueError, NotImplementedError) as error:
+            raise UsageError(
+                f"{word!r} is no pattern of names: {error}; write for example 'baseline-*'"
+            ) from None
+        files = [path / FILE_NAME if path.is_dir() else path for path in found]
+        files = [path for path in files if path.is_file() and path.suffix == ".json"]
+        if files:
+            yield from map(_in_its_folder, files)
+            return
+
+
+def _by_expression(word: str, logs_dir: Path) -> Iterator[Path]:
+    wanted = selection.parse(word)
+    for path in sorted(logs_dir.glob(f"*/{FILE_NAME}")):
+        labels = read_labels(path)
+        if labels is not None and selection.matches(labels, wanted):
+            yield _in_its_folder(path)
+
+
+def _in_its_folder(path: Path) -> Path:
+    """Returns the path with its folder's real name, after which a run may be called."""
+    return path.parent.resolve() / path.name

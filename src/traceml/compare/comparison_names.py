@@ -1,0 +1,57 @@
+"""How compared runs are named, and where their comparison is written by default."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import PurePath
+
+from traceml.model.printable import printable
+
+FOLDER = PurePath("compare")
+_GENERIC = frozenset({"final_summary", "summary"})
+_MAX_NAME_BYTES = 100
+"""Two names and the rest of the file name stay below the 255 bytes that file systems allow."""
+
+
+def run_names(a: PurePath, b: PurePath) -> tuple[str, str]:
+    """Returns names for the runs of two summary files, different ones where possible.
+
+    The paths are absolute; for a generic file name the folder's name is used.
+    """
+    names = _run_name(a), _run_name(b)
+    if names[0] == names[1] and a != b:
+        names = str(a), str(b)
+    return printable(names[0]), printable(names[1])
+
+
+def group_names(
+    a: Sequence[PurePath], b: Sequence[PurePath], words: tuple[Sequence[str], Sequence[str]]
+) -> tuple[str, str]:
+    """Returns names for two groups: the one word that selected each, else their first run."""
+    return _group_name(a, words[0]), _group_name(b, words[1])
+
+
+def _group_name(paths: Sequence[PurePath], words: Sequence[str]) -> str:
+    first = printable(_run_name(paths[0]))
+    if len(paths) == 1:
+        return first
+    if len(words) == 1:
+        return printable(words[0])
+    return f"{first}+{len(paths) - 1}"
+
+
+def default_base(names: tuple[str, str]) -> PurePath:
+    """Returns the path of a comparison's files without extension: `compare/<a>_vs_<b>`."""
+    return FOLDER / f"{_file_safe(names[0])}_vs_{_file_safe(names[1])}"
+
+
+def _run_name(path: PurePath) -> str:
+    if path.stem in _GENERIC:
+        return path.parent.name or path.stem
+    return path.stem
+
+
+def _file_safe(name: str) -> str:
+    safe = re.sub(r"[^\w.+=@-]+", "_", name).encode("utf-8", "ignore")
+    return safe[:_MAX_NAME_BYTES].decode("utf-8", "ignore").strip("._") or "run"

@@ -1,0 +1,100 @@
+"""Words about where and how a run failed, shared by the rules of the stability section."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+
+from traceml.facts.stability import Failure
+from traceml.model.evidence import Piece, as_number, as_words
+from traceml.model.failure import FailureReport
+from traceml.model.phase import Phase
+
+MAX_MESSAGE_CHARS = 300
+MAX_RANKS = 8
+"""Ranks that one sentence lists."""
+
+
+def failed_ranks(failure: Failure) -> str:
+    """Returns the rank, or all ranks that failed alike, as the subject of a sentence."""
+    if failure.rank is None:
+        report = failure.report
+        is_helper = report is not None and report.started_by is not None
+        return "A Python process that the script started" if is_helper else "The script"
+    if not failure.alike:
+        return f"Rank {failure.rank}"
+    all_of_them = sorted((failure.rank, *failure.alike))
+    return f"Ranks {rank_list(all_of_them)} {'both' if len(all_of_them) == 2 else 'all'}"
+
+
+def rank_list(ranks: Sequence[int]) -> str:
+    """Returns ranks as a list in words: `0, 1 and 5`; if there are very many, the first few."""
+    if len(ranks) > MAX_RANKS:
+        shown = ", ".join(map(str, ranks[:MAX_RANKS]))
+        return f"{shown} and {len(ranks) - MAX_RANKS:,} more"
+    *before, last = map(str, ranks)
+    return f"{', '.join(before)} and {last}" if before else last
+
+
+def failure_place(failure: Failure) -> str:
+    """Returns where the run failed: step, phase, module."""
+    report = failure.report
+    parts = [f" at step {failure.step:,}" if failure.step is not None else ""]
+    if failure.steps_since_start is not None:
+        parts.append(f" (step {failure.steps_since_start:,} since it was started again)")
+    is_part_of_training = failure.rank is not None or report is None or report.started_by is None
+    if failure.is_before_training and is_part_of_training:
+        parts = [" before its first training step"]
+    if report is not None:
+        parts.append(f" in {report.phase}" if report.phase else "")
+        parts.append(f", module {report.module}" if report.module else "")
+        parts.append(f", DataLoader worker {report.worker}" if report.worker is not None else "")
+    return "".join(parts)
+
+
+def step_name(step: int, is_logged: bool) -> str:
+    """Returns a step's number, marked as logged if the script numbered it."""
+    return f"logged step {step:,}" if is_logged else f"step {step:,}"
+
+
+def exception_text(report: FailureReport) -> str:
+    """Returns the exception on one line, shortened."""
+    text = " ".join(report.message.split())
+    if len(text) > MAX_MESSAGE_CHARS:
+        text = text[: MAX_MESSAGE_CHARS - 1] + "…"
+    return f"{report.error}: {text}" if text else report.error
+
+
+def phase_of(report: FailureReport | None) -> Phase | None:
+    """Returns the phase of the step in which it failed; `None` outside the phases."""
+    if report is None or report.phase is None:
+        return None
+    return next((phase for phase in Phase if phase.value == report.phase), None)
+
+
+def signal_name(number: int) -> str:
+    """Returns a signal's name: `SIGKILL`."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def ranks_of(failure: Failure) -> tuple[int, ...]:
+    """Returns the ranks that failed, the first to fail first; empty where not known."""
+    return () if failure.rank is None else (failure.rank, *failure.alike)
+
+
+def evidence_of(failure: Failure) -> tuple[Piece, ...]:
+    """Returns the evidence that every failure has."""
+    report = failure.report
+    return (
+        as_number("rank", failure.rank),
+        as_number("step", failure.step),
+        as_words("phase", None if report is None else report.phase),
+        as_words("module", None if report is None else report.module),
+        as_words("error", None if report is None else report.error),
+        as_words("where", None if report is None else report.where),
+        as_words("ranks_alike", ", ".join(map(str, failure.alike)) or None),
+        as_words("ranks_that_followed", ", ".join(map(str, failure.followers)) or None),
+    )

@@ -1,0 +1,257 @@
+"""The last steps of every rank, kept in memory as they come: what live views look at.
+
+A window is the last hundred steps, or those of the last ten seconds where there are more: a hundred
+so that a stall every twentieth step weighs the same from one second to the next, ten seconds so
+that fast loops are seen together with ten samples of the host and the GPUs. What goes wrong comes
+along: what the ranks reported and logged of their loss, and what the agent saw.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from traceml.model.failure import NOTHING_SEEN, AgentSaw, FailureReport
+from traceml.model.run import Manifest
+from traceml.model.sample import Sample
+from traceml.model.settings import Settings
+from traceml.model.stack_sample import StackBurst
+from traceml.store import failures, logged
+from traceml.store.load import by_final_rank, rank_records
+from traceml.store.records import BLOCK_DTYPE, STEP_DTYPE, Metric, RankRecords, RunRecords
+from traceml.store.restarted_ranks import number_ranks
+from traceml.store.rings import Head, RingReader
+from traceml.store.step_records import incomplete_so_far, is_incomplete, step_numbers
+
+WINDOW_STEPS = 100
+WINDOW_S = 10.0
+MAX_STEPS = 1_000
+"""Faster loops are judged by so many steps, so that evaluating eight ranks takes less than 10
+ms."""
+MAX_SAMPLES = 60
+MAX_REPORTS = 64
+MAX_LOGGED = MAX_STEPS
+MAX_UNREAD_BYTES = 4 << 20
+MAX_LOGGED_VALUES = 16 * MAX_LOGGED
+"""Losses and gradient norms, whatever the number of their names."""
+MAX_BURSTS = 8
+"""Bursts of stack samples; earlier ones lie before any window."""
+NEWS_LOOKS = 8
+"""Windows without a new step after a failure: a finding is shown once it has lasted, and one that
+it contradicts disappears once it was not found for long enough."""
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass
+class _Tail:
+    """The last records of one process."""
+
+    head: Head
+    before: int
+    """How many steps the same rank took in earlier processes."""
+    steps: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, STEP_DTYPE))
+    numbers: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    """The number of each record's complete step in the process, from 0; an incomplete record has
+    the number of the step after it."""
+    read: int = 0
+    """The number of the last record that was read from the ring."""
+    incomplete: int = 0
+
+    def append(self, new: npt.NDArray[Any]) -> None:
+        """Appends new records, and drops those that are too old for any window."""
+        numbers = step_numbers(new, self.incomplete)
+        self.read = int(new["sequence"][-1])
+        self.incomplete += int(np.count_nonzero(is_incomplete(new)))
+        steps = np.concatenate([self.steps, new])
+        first = _first_in_window(steps)
+        self.steps = steps[first:]
+        self.numbers = np.concatenate([self.numbers, numbers])[first:]
+
+    @property
+    def taken(self) -> int:
+        """How many complete steps the rank has taken in this process and in those before."""
+        return self.before + self.read - self.incomplete
+
+    def has_steps(self) -> bool:
+        """Whether any of the records is a complete step."""
+        return not is_incomplete(self.steps).all()
+
+    def records(self) -> RankRecords:
+        """Returns the rank's last steps with the numbers that they have in the run."""
+        found = rank_records(self.head, self.steps, np.empty(0, BLOCK_DTYPE))
+        return replace(
+            found,
+            steps=_renumbered(self.steps, self.numbers + self.before),
+            earlier_steps=int(self.numbers[0]),
+            former_steps=self.before,
+            regions=(),  # they are counted from the process's beginning
+            health=replace(found.health, steps_lost=0),
+        )
+
+
+class RecentSteps:
+    """The last steps of all ranks of one node, and the samples of the same time."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._manifest = manifest
+        self._tails: dict[Path, _Tail] = {}
+        self._ended: dict[int, int] = {}
+        """How many steps each rank had taken when its last process ended."""
+        self._samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
+        self._reports: deque[bytes] = deque(maxlen=MAX_REPORTS)
+        self._unread: deque[bytes] = deque()
+        """Metric messages that nobody has looked into yet."""
+        self._unread_bytes = 0
+        self._logged: deque[dict[str, Any]] = deque(maxlen=MAX_LOGGED)
+        self._params = logged.Params()
+        self._settings: dict[int, Settings | None] = {}
+        """By process: what it last said that it trains with."""
+        self._bursts: deque[StackBurst] = deque(maxlen=MAX_BURSTS)
+        self._seen = NOTHING_SEEN
+        self._is_new = False
+        self._news_looks = 0
+
+    def follow(self, ring: RingReader, is_last: bool) -> None:
+        """Reads what is new in a ring; `is_last` says that its process has ended."""
+        head = ring.head()
+        tail = self._tails.get(ring.path)
+        if tail is None:
+            tail = self._tails[ring.path] = _Tail(head, self._ended.get(head.rank.rank, 0))
+        tail.head = head
+        new = ring.steps_from(tail.read, everything=is_last)
+        if len(new):
+            tail.append(new)
+            self._is_new = True
+        if is_last:
+            self._ended[head.rank.rank] = max(tail.taken, self._ended.get(head.rank.rank, 0))
+            del self._tails[ring.path]
+
+    def add_sample(self, sample: Sample) -> None:
+        """Adds a sample of the machine."""
+        self._samples.append(sample)
+
+    def add_stacks(self, burst: StackBurst) -> None:
+        """Adds a burst of stack samples."""
+        self._bursts.append(burst)
+
+    def add_messages(self, messages: Sequence[bytes]) -> None:
+        """Adds what ranks report: exceptions, losses, parameters and settings."""
+        for message in messages:
+            kind = message[:40]
+            if b'"metrics"' in kind:
+                self._keep_unread(message)
+            elif b'"params"' in kind:
+                self._params.add(logged.merge_params(logged.decode(message)))
+            elif b'"settings"' in kind:
+                said = logged.decode(message)
+                self._settings[said[-1].get("pid", 0)] = logged.settings(said)
+            elif b'"failure"' in kind:
+                self._reports.append(message)
+                self._news_looks = NEWS_LOOKS
+
+    def _keep_unread(self, message: bytes) -> None:
+        """Keeps a metric message, and the last `MAX_UNREAD_BYTES` of all of them."""
+        self._unread.append(message)
+        self._unread_bytes += len(message)
+        while len(self._unread) > MAX_LOGGED or self._unread_bytes > MAX_UNREAD_BYTES:
+            self._unread_bytes -= len(self._unread.popleft())
+
+    def add_failures(self, seen: AgentSaw) -> None:
+        """Adds what the agent observed; a change counts as news even without a new step."""
+        if seen != self._seen:
+            self._seen = seen
+            self._news_looks = NEWS_LOOKS
+
+    def window(self) -> RunRecords | None:
+        """Returns the last steps as a run; `None` where there is no news since the last call.
+
+        Ranks that share no step with the furthest one are left out: independent processes that
+        train side by side.
+        """
+        tails = [tail for tail in self._tails.values() if tail.has_steps()]
+        if not tails or not (self._is_new or self._news_looks):
+            return None
+        self._is_new, self._news_looks = False, max(0, self._news_looks - 1)
+        furthest = max(tails, key=lambda tail: tail.taken)
+        first = int(furthest.numbers[0]) + furthest.before
+        ranks = [tail.records() for tail in tails if tail.taken > first]
+        ranks.sort(key=lambda rank: (rank.rank.rank, rank.rank.unix_ns, rank.rank.pid))
+        numbers = number_ranks([rank.rank for rank in ranks])
+        one_each = tuple(
+            replace(
+                rank,
+                rank=replace(rank.rank, rank=number),
+                settings=self._settings.get(rank.rank.pid),
+            )
+            for number, rank in sorted(zip(numbers, ranks, strict=True), key=lambda pair: pair[0])
+        )
+        return RunRecords(
+            manifest=self._manifest,
+            ranks=one_each,
+            samples=by_final_rank(tuple(self._samples), one_each),
+            params=dict(self._params.values),
+            stack_bursts=tuple(self._bursts),
+            metrics=self._metrics(),
+            reports=self._of_this_start(one_each),
+            seen=failures.with_final_ranks(self._seen, _numbers(one_each)),
+        )
+
+    def _metrics(self) -> tuple[Metric, ...]:
+        self._logged.extend(logged.of_the_loss(self._unread))
+        self._unread.clear()
+        self._unread_bytes = 0
+        values = sum(len(message["values"]) for message in self._logged)
+        while values > MAX_LOGGED_VALUES:
+            values -= len(self._logged.popleft()["values"])
+        return logged.reduce_metrics(self._logged)
+
+    def _of_this_start(self, ranks: tuple[RankRecords, ...]) -> tuple[FailureReport, ...]:
+        """Returns the reports since the youngest rank began; earlier ones are from before a
+        restart."""
+        began_unix_s = max(rank.rank.unix_ns for rank in ranks) / 1e9
+        said = failures.reports(logged.decode(b"\n".join(self._reports)), _numbers(ranks))
+        return tuple(report for report in said if report.unix_s >= began_unix_s)
+
+
+def _numbers(ranks: tuple[RankRecords, ...]) -> dict[int, int]:
+    """Returns each process's rank, by pid."""
+    return {rank.rank.pid: rank.rank.rank for rank in ranks}
+
+
+def select_steps(run: RunRecords, numbers: Ints) -> RunRecords:
+    """Returns the run with only these complete steps; they keep their numbers (from 0)."""
+    return replace(run, ranks=tuple(_select_steps(rank, numbers) for rank in run.ranks))
+
+
+def _select_steps(rank: RankRecords, numbers: Ints) -> RankRecords:
+    incomplete = is_incomplete(rank.steps)
+    found = step_numbers(rank.steps)
+    chosen = np.isin(found, numbers) & ~incomplete
+    dropped = int(chosen.argmax()) if chosen.any() else len(chosen)
+    return replace(
+        rank,
+        steps=_renumbered(rank.steps[chosen], found[chosen]),
+        earlier_steps=rank.earlier_steps + int(np.count_nonzero(~incomplete[:dropped])),
+    )
+
+
+def _renumbered(steps: npt.NDArray[Any], numbers: Ints) -> npt.NDArray[Any]:
+    """Returns the records with the sequence numbers of these complete steps."""
+    renumbered: npt.NDArray[Any] = steps.copy()
+    renumbered["sequence"] = numbers + 1 + incomplete_so_far(steps)
+    return renumbered
+
+
+def _first_in_window(steps: npt.NDArray[Any]) -> int:
+    """Returns the position at which the window begins."""
+    recent_ns = int(steps["start_ns"][-1]) - int(WINDOW_S * 1e9)
+    recent = int(np.searchsorted(steps["start_ns"], recent_ns))
+    first = min(recent, len(steps) - WINDOW_STEPS)
+    return max(0, first, len(steps) - MAX_STEPS)

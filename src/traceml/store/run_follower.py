@@ -1,0 +1,248 @@
+"""Follows a run folder while the agent writes it, for live views.
+
+Only files are read, never a ring: the agent drains the rings twice a second, and no reader delays
+it. A refresh costs in proportion to what is new.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from traceml.model.errors import RunNotFound, UnreadableRecords
+from traceml.model.rank import Rank
+from traceml.model.run import Manifest
+from traceml.store import folder as folders
+from traceml.store.buckets import Buckets, Grid, RankBuckets, together
+from traceml.store.metric_follower import Logged, MetricFollower
+from traceml.store.output_follower import OutputFollower
+from traceml.store.process_follower import ProcessFollower, SegmentGone
+from traceml.store.restarted_ranks import restarts_by_rank
+from traceml.store.sample_follower import SampleFollower, SampleTable
+
+T = TypeVar("T")
+
+MAX_BUCKETS = 1024
+MAX_CELLS = 1 << 16
+"""Buckets of all ranks together: with more than 64 ranks each has fewer."""
+MIN_BUCKETS = 64
+ATTEMPTS = 5
+"""A segment is merged into blocks once in thousands of steps, so a second time in a row is rare."""
+READERS = 2
+MANY_STEPS = 1 << 16
+"""From so many new steps on, threads are used; numpy runs them in parallel."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    """One rank: its processes one after another."""
+
+    number: int
+    lives: Sequence[ProcessFollower]
+
+    @property
+    def rank(self) -> Rank:
+        return replace(self.lives[-1].rank, rank=self.number)
+
+    @property
+    def written(self) -> int:
+        """Returns an upper limit for the number of its steps."""
+        first = self.lives[0].first_number
+        return first + sum(life.written for life in self.lives)
+
+    @property
+    def unread(self) -> int:
+        """Returns about how many steps are new."""
+        return sum(life.unread for life in self.lives)
+
+    def read(self, grid: Grid) -> list[str]:
+        """Reads what is new in each process; returns what could not be read, in words."""
+        notes = []
+        base = self.lives[0].first_number
+        for life in self.lives:
+            try:
+                life.read(base, grid)
+            except UnreadableRecords as error:  # the rest of this life; the next has its own files
+                notes.append(str(error))
+            base = life.end
+        return notes
+
+
+class RunFollower:
+    """A run as far as it is on disk; `refresh` reads what is new."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises RunNotFound, and UnreadableRecords where its manifest is damaged."""
+        self._folder = folder
+        self.manifest = folders.read_manifest(folder)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._grid = Grid(0, 1, MAX_BUCKETS)
+        self._processes: dict[str, ProcessFollower] = {}
+        self._logs: dict[str, MetricFollower] = {}
+        self._samples = SampleFollower(self._folder)
+        self._output = OutputFollower(self._folder)
+        self._lanes: Sequence[_Lane] = ()
+        self.notes: tuple[str, ...] = ()
+        """What could not be read."""
+
+    def refresh(self) -> None:
+        """Reads what is new; raises RunNotFound where the run was deleted."""
+        manifest = self._manifest()
+        if manifest != self.manifest:  # another run has its name now
+            self.manifest = manifest
+            self._begin()
+        self._persist(self._read_steps)
+        self._samples.refresh()
+        self._output.refresh()
+        for log in self._logs.values():
+            log.refresh()
+
+    def _manifest(self) -> Manifest:
+        try:
+            return folders.read_manifest(self._folder)
+        except RunNotFound:
+            raise self._deleted() from None
+
+    def _deleted(self) -> RunNotFound:
+        return RunNotFound(
+            f"the run {self._folder.name!r} is gone: {self._folder} was deleted or moved while it "
+            "was looked at; choose another run"
+        )
+
+    def _persist(self, look: Callable[[], T]) -> T:
+        """Repeats the call where a segment was merged meanwhile; raises RunNotFound."""
+        for _ in range(ATTEMPTS):
+            try:
+                return look()
+            except SegmentGone:
+                continue
+            except FileNotFoundError:
+                break
+        raise self._deleted()
+
+    # Steps
+
+    def _read_steps(self) -> None:
+        found: dict[str, dict[int, Path]] = {}
+        for name in os.listdir(self._folder):  # noqa: PTH208 - names are asked for, not paths
+            stem, _, ending = name.partition(".")
+            if not stem.startswith("rank-"):
+                continue
+            if ending == "messages" and stem not in self._logs:
+                self._logs[stem] = MetricFollower(self._folder / name)
+            number, _, kind = ending.partition(".")
+            if kind == "steps" and number.isdigit():
+                found.setdefault(stem, {})[int(number)] = self._folder / name
+        for stem in found.keys() - self._processes.keys():
+            self._processes[stem] = ProcessFollower(self._folder, stem)
+        self._lanes = _lanes(self._with_steps(found))
+        self._grid = self._grown()
+        if sum(lane.unread for lane in self._lanes) > MANY_STEPS:
+            with ThreadPoolExecutor(READERS) as readers:
+                notes = list(readers.map(lambda lane: lane.read(self._grid), self._lanes))
+        else:
+            notes = [lane.read(self._grid) for lane in self._lanes]
+        self.notes += tuple(note for of_lane in notes for note in of_lane)
+
+    def _with_steps(self, found: dict[str, dict[int, Path]]) -> list[ProcessFollower]:
+        trained, notes = [], []
+        for stem, process in self._processes.items():
+            try:
+                if process.find(found.get(stem, {})):
+                    trained.append(process)
+            except UnreadableRecords as error:
+                notes.append(str(error))
+        self.notes = tuple(notes)
+        return trained
+
+    def _grown(self) -> Grid:
+        """Returns a grid that covers every step."""
+        buckets, length = self._grid.buckets, self._grid.length
+        while buckets > MIN_BUCKETS and buckets * len(self._lanes) > MAX_CELLS:
+            buckets //= 2
+        needed = max((lane.written for lane in self._lanes), default=0)
+        while buckets * length < needed:
+            length *= 2
+        return Grid(0, length, buckets)
+
+    def ranks(self) -> tuple[RankBuckets, ...]:
+        """Returns the steps of every rank that took any, by rank."""
+        return tuple(
+            together(lane.rank, [(life.rank, life.buckets) for life in lane.lives])
+            for lane in self._lanes
+        )
+
+    def ranks_between(self, first_step: int, last_step: int) -> tuple[RankBuckets, ...]:
+        """Returns the same for a range of steps, counted from 1, as finely as they are on disk."""
+        first = max(0, first_step - 1)
+        if last_step <= first:
+            return ()
+        grid = Grid.over(first, last_step, self._grid.buckets)
+        return self._persist(lambda: self._read_on(grid))
+
+    def _read_on(self, grid: Grid) -> tuple[RankBuckets, ...]:
+        self._read_steps()
+        found = []
+        for lane in self._lanes:
+            lives = [(life.rank, Buckets(grid)) for life in lane.lives]
+            for life, (_, buckets) in zip(lane.lives, lives, strict=True):
+                life.add_range(buckets)
+            found.append(together(lane.rank, lives))
+        return tuple(found)
+
+    # Everything else
+
+    def samples(self) -> SampleTable | None:
+        """What the agent sampled; `None` before the first sample."""
+        return self._samples.table()
+
+    def rank_numbers(self) -> dict[int, int]:
+        """Returns the rank of each process that took steps, by pid."""
+        return {life.rank.pid: lane.number for lane in self._lanes for life in lane.lives}
+
+    def metrics(self) -> dict[str, list[Logged]]:
+        """Returns the logged metrics by name: those of the lowest rank, restart by restart."""
+        found: dict[str, tuple[int, list[Logged]]] = {}
+        for rank, log in self._logs_in_order():
+            for name, logged in log.metrics.items():
+                first, lives = found.setdefault(name, (rank, []))
+                if rank == first:
+                    lives.append(logged)
+        return {name: lives for name, (_, lives) in sorted(found.items())}
+
+    def _logs_in_order(self) -> list[tuple[int, MetricFollower]]:
+        """Returns the logs by rank and then by time; without steps, the rank is that in the file's
+        name."""
+        places = {
+            life.stem: (lane.number, place)
+            for lane in self._lanes
+            for place, life in enumerate(lane.lives)
+        }
+        keyed = [
+            (places.get(stem, (_rank_in(stem), 0)), stem, log) for stem, log in self._logs.items()
+        ]
+        return [(place[0], log) for place, _, log in sorted(keyed, key=lambda each: each[:2])]
+
+    @property
+    def output(self) -> tuple[str, ...] | None:
+        """The last lines that the training printed; `None` where they are not kept."""
+        return self._output.lines
+
+
+def _rank_in(stem: str) -> int:
+    """Returns the rank in a file name: `rank-<rank>-<pid>`."""
+    number = stem.split("-")[1]
+    return int(number) if number.isdigit() else 0
+
+
+def _lanes(processes: list[ProcessFollower]) -> list[_Lane]:
+    """Returns one lane per rank: restarts one after another; parallel processes get further
+    numbers."""
+    found = restarts_by_rank(processes, lambda process: process.life)
+    return [_Lane(number, lives) for number, lives in found]

@@ -1,0 +1,52 @@
+"""Groups of runs: by name, by pattern, by what they ran with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from traceml.api.find_runs import choose_summaries
+from traceml.model.errors import TraceMLError
+
+
+@pytest.fixture
+def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name, rate in (("base-1", 0.1), ("base-2", 0.1), ("other", 0.2)):
+        folder = tmp_path / "logs" / name
+        folder.mkdir(parents=True)
+        document = {"params": {"lr": rate}, "meta": {"world_size": 2}, "system": {}}
+        (folder / "final_summary.json").write_text(json.dumps(document))
+    (tmp_path / "logs" / "unfinished").mkdir()
+    (tmp_path / "logs" / "broken").mkdir()
+    (tmp_path / "logs" / "broken" / "final_summary.json").write_text("[[[")
+    return Path("logs")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["base-2", "base-1"], ["base-2", "base-1"]),
+        (["base-*"], ["base-1", "base-2"]),
+        (["logs/base-?"], ["base-1", "base-2"]),
+        (["logs/*/final_summary.json", "base-1"], ["base-1", "base-2", "broken", "other"]),
+        (["params.lr=0.1"], ["base-1", "base-2"]),
+        (["lr=2e-1,world_size=2"], ["other"]),
+        (["base-1", "base-*", "base-1"], ["base-1", "base-2"]),
+    ],
+)
+def test_the_runs_are_found_each_once(logs: Path, words: list[str], expected: list[str]) -> None:
+    assert [path.parent.name for path in choose_summaries(words, logs)] == expected
+
+
+def test_an_absolute_pattern_is_found(logs: Path) -> None:
+    assert len(choose_summaries([str(logs.absolute() / "base-*")], logs)) == 2
+
+
+@pytest.mark.parametrize("word", ["gone", "gone-*", "lr=9", "lr=0.1,", "unfinished", "base**"])
+def test_what_leads_to_no_run_is_said(logs: Path, word: str) -> None:
+    with pytest.raises(TraceMLError) as refusal:
+        choose_summaries([word], logs)
+    assert "\n" not in str(refusal.value)

@@ -1,0 +1,35 @@
+"""Names people recognise, and file names every file system takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from traceml.compare.comparison_names import default_base, run_names
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "base"),
+    [
+        ("run_a.json", "x/run_b.json", "run_a_vs_run_b"),
+        ("logs/slow/final_summary.json", "logs/fast/final_summary.json", "slow_vs_fast"),
+        ("one/x.json", "two/x.json", "one_x.json_vs_two_x.json"),
+        ("logs/one/final_summary.json", "logs/one/final_summary.json", "one_vs_one"),
+        ("a b:c.json", "..json", "a_b_c_vs_run"),
+    ],
+)
+def test_the_default_base(a: str, b: str, base: str) -> None:
+    assert default_base(run_names(Path(a), Path(b))) == Path("compare") / base
+
+
+def test_a_generic_name_takes_its_folders_name(tmp_path: Path) -> None:
+    path = tmp_path / "baseline" / "final_summary.json"
+    assert run_names(path, tmp_path / "other.json") == ("baseline", "other")
+
+
+def test_no_name_is_too_long_or_unprintable() -> None:
+    names = run_names(Path("é" * 120 + ".json"), Path("b\x1b[31m\udcff.json"))
+    assert names[1] == "b?[31m?"
+    base = default_base(names)
+    assert len(base.name.encode()) <= 250 and "\x1b" not in base.name
