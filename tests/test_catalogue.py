@@ -88,11 +88,13 @@ PLANTED = PhaseEntry(
     metric="augment_ms",
     doc="augmenting a batch on the device",
 )
-PLANTED_METRIC = {
-    "summary, system": ("gpu_busiest_percent",),
-    "comparison, rows": ("GPU at its busiest",),
-    "docs/summary.md": ("| `gpu_busiest_percent` | its highest |",),
+PLANTED_METRICS = {
+    "gpu_busiest_percent": ("gpu_use.busy_peak", "GPU at its busiest"),
+    "counted_intervals": ("gpu_use.samples", "Intervals"),
+    "counted_bytes_per_s": ("gpu_use.samples", "Bytes a second"),
+    "counted_per_s": ("gpu_use.samples", "Samples a second"),
 }
+"""By key: where its value is from, and its row in a comparison; one of each unit."""
 
 
 @pytest.fixture(scope="module")
@@ -110,8 +112,9 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Surfaces:
     phases = copy / "model/phase.py"
     _insert(phases, '    RESIDUAL = "residual"\n', '    AUGMENT = "augment"\n')
     _insert(phases, "        Phase.RESIDUAL: PhaseEntry(\n", f"        {entry}")
-    fields = '"gpu_busiest_percent", "gpu_use.busy_peak", "its highest", row="GPU at its busiest"'
-    _insert(copy / "model/metric.py", '    _system("cpu_peak_percent"', f"    _system({fields}),\n")
+    for key, (source, row) in PLANTED_METRICS.items():
+        metric = f"    _system({key!r}, {source!r}, 'planted', row={row!r}),\n"
+        _insert(copy / "model/metric.py", '    _system("cpu_peak_percent"', metric)
     done = subprocess.run(
         [sys.executable, str(TESTS / "catalogue_surfaces.py")],
         env={**os.environ, "PYTHONPATH": f"{copy.parent}{os.pathsep}{TESTS}"},
@@ -134,8 +137,15 @@ def test_a_phase_that_is_planted_in_the_catalogue_is_on_every_surface(planted: S
     assert lacking(planted, expected("augment", PLANTED)) == []
 
 
-def test_a_metric_that_is_planted_in_the_catalogue_is_on_every_surface(planted: Surfaces):
-    assert lacking(planted, PLANTED_METRIC) == []
+@pytest.mark.parametrize("key", PLANTED_METRICS)
+def test_a_metric_that_is_planted_in_the_catalogue_is_on_every_surface(planted: Surfaces, key: str):
+    _, row = PLANTED_METRICS[key]
+    wanted = {
+        "summary, system": (key,),
+        "comparison, rows": (row,),
+        "docs/summary.md": (f"| `{key}` | planted |",),
+    }
+    assert lacking(planted, wanted) == []
 
 
 MAX_PHASES, MAX_METRICS = 2, 3

@@ -84,6 +84,7 @@ _FORMATS: Mapping[Unit, Callable[[float], str]] = {
     Unit.MILLISECONDS: milliseconds,
     Unit.SECONDS: duration,
     Unit.BYTES: memory,
+    Unit.BYTES_PER_SECOND: lambda value: f"{memory(value)}/s",
     Unit.PERCENT: lambda value: f"{value:,.1f}%",
     Unit.CELSIUS: lambda value: f"{value:,.1f} °C",
     Unit.WATTS: lambda value: f"{value:,.1f} W",
@@ -93,7 +94,9 @@ _FORMATS: Mapping[Unit, Callable[[float], str]] = {
 
 def quantity(value: float | None, unit: Unit) -> str:
     """Returns a number of a comparison in words, with its unit."""
-    return NOT_MEASURED if value is None else _FORMATS[unit](value)
+    if value is None:
+        return NOT_MEASURED
+    return _FORMATS[unit](value) if unit in _FORMATS else f"{value:,.4g}"
 
 
 def _limit_words(main: Observed, terms: Terms) -> str:

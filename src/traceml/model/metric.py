@@ -43,8 +43,6 @@ class Metric:
     """What it is, for the reference pages."""
     phase: Phase | None = None
     """The phase whose mean it is."""
-    gpu_source: str = ""
-    """Its attribute in the facts of one GPU, where GPUs are listed one by one."""
     label: str = ""
     """What it is called in tables, tiles and verdicts; empty where it is in none."""
     short: str = ""
@@ -337,14 +335,12 @@ GPU_COUNTERS = (
         "gpu_use.busy_share",
         "time in which a kernel was resident, as a fraction; `gpu_util_percent` is the same in "
         "percent",
-        gpu_source="use.busy_share",
         label="In use",
     ),
     _system(
         "sm_share",
         "gpu_use.sm_share",
         "multiprocessors (SMs) that had work, averaged over all of them",
-        gpu_source="use.sm_share",
         label="SMs at work",
         short="SM",
         note="while steps ran",
@@ -354,13 +350,11 @@ GPU_COUNTERS = (
         "occupancy",
         "gpu_use.occupancy",
         "warps that were active, of the most that the SMs can hold",
-        gpu_source="use.occupancy",
     ),
     _system(
         "tensor_share",
         "gpu_use.tensor_share",
         "time in which the tensor cores computed",
-        gpu_source="use.tensor_share",
         label="Tensor cores",
         short="tensor",
         note="computed, while steps ran",
@@ -370,7 +364,6 @@ GPU_COUNTERS = (
         "fp32_share",
         "gpu_use.fp32_share",
         "time in which the FP32 units computed",
-        gpu_source="use.fp32_share",
         label="FP32 units",
         short="FP32",
         note="computed, while steps ran",
@@ -380,7 +373,6 @@ GPU_COUNTERS = (
         "dram_share",
         "gpu_use.dram_share",
         "bandwidth of the GPU's memory, of the highest there is",
-        gpu_source="use.dram_share",
         label="Memory bandwidth",
         short="DRAM",
         note="of the highest, while steps ran",
@@ -390,10 +382,22 @@ GPU_COUNTERS = (
         "gpu_counter_samples",
         "gpu_use.counted",
         "how many intervals these are from; with too few they are `null`",
-        gpu_source="use.counted",
     ),
 )
 """Over the time in which steps ran."""
+
+GPU_LEVELS = (
+    _system("gpu_mem_bytes", "gpu_memory_bytes.mean", "GPU memory in use", row="GPU memory"),
+    _system("gpu_mem_percent", "gpu_memory_share.mean", "the same as a share"),
+    _system("gpu_temp_c", "gpu_temperature_c.mean", "temperature", row="GPU temperature"),
+    _system("gpu_power_w", "gpu_power_w.mean", "power", row="GPU power"),
+    _system(
+        "gpu_clock_percent",
+        "gpu_clock_share.mean",
+        "clock of the multiprocessors, of the highest there is",
+    ),
+)
+"""Over all of training; like the counters they are known of each GPU, too."""
 
 METRICS = (
     *STEP_TIME,
@@ -436,40 +440,14 @@ METRICS = (
     _system("disk_busy_percent", "disk_busy_share.mean", "time in which the busiest disk had work"),
     _system("network_received_bytes_per_s", "network_received_bytes_per_s.mean", "received"),
     _system("network_sent_bytes_per_s", "network_sent_bytes_per_s.mean", "sent"),
-    _system(
-        "gpu_mem_bytes",
-        "gpu_memory_bytes.mean",
-        "GPU memory in use",
-        gpu_source="memory_bytes.mean",
-        row="GPU memory",
-    ),
-    _system(
-        "gpu_mem_percent",
-        "gpu_memory_share.mean",
-        "the same as a share",
-        gpu_source="memory_share.mean",
-    ),
-    _system("gpu_mem_peak_bytes", "gpu_memory_bytes.peak", "its highest sample"),
+    *GPU_LEVELS,
+    _system("gpu_mem_peak_bytes", "gpu_memory_bytes.peak", "highest sample of `gpu_mem_bytes`"),
+    _system("gpu_temp_peak_c", "gpu_temperature_c.peak", "highest sample of `gpu_temp_c`"),
     _system(
         "gpu_headroom_bytes",
         "gpu_headroom_bytes.mean",
         "GPU memory still free",
         may_be_negative=True,
-    ),
-    _system(
-        "gpu_temp_c",
-        "gpu_temperature_c.mean",
-        "temperature",
-        gpu_source="temperature_c.mean",
-        row="GPU temperature",
-    ),
-    _system("gpu_temp_peak_c", "gpu_temperature_c.peak", "its highest sample"),
-    _system("gpu_power_w", "gpu_power_w.mean", "power", gpu_source="power_w.mean", row="GPU power"),
-    _system(
-        "gpu_clock_percent",
-        "gpu_clock_share.mean",
-        "clock of the multiprocessors, of the highest there is",
-        gpu_source="clock_share.mean",
     ),
 )
 """In the order in which a comparison lists them."""

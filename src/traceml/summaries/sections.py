@@ -12,7 +12,7 @@ from traceml.facts.memory import NO_MEMORY, RankMemory
 from traceml.facts.sensors import GpuFacts, ProcessFacts
 from traceml.model.evidence import Value
 from traceml.model.finding import Finding, Section
-from traceml.model.metric import METRICS, Metric, in_summary
+from traceml.model.metric import GPU_COUNTERS, GPU_LEVELS, Metric, in_summary
 from traceml.model.phase import PHASES
 from traceml.model.rank import Rank
 from traceml.summaries.record import (
@@ -41,7 +41,10 @@ _READERS = {
     section: tuple(_reader(metric, metric.source) for metric in in_summary(section))
     for section in Section
 }
-_GPU_READERS = tuple(_reader(each, each.gpu_source) for each in METRICS if each.gpu_source)
+_GPU_READERS = tuple(
+    _reader(metric, metric.source.removeprefix("gpu_")) for metric in (*GPU_COUNTERS, *GPU_LEVELS)
+)
+"""Of one GPU: its facts have no prefix."""
 
 
 def _names(section: Section) -> tuple[str, ...]:

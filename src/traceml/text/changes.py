@@ -20,7 +20,7 @@ MOVED_SHARE = 0.01
 MOVED_POINTS = 5.0
 """For a utilisation in percentage points, a temperature in degrees and a power in watts."""
 MOVED_PCT = 5.0
-"""For an amount of memory."""
+"""For an amount of memory, a rate or a count."""
 STATUS_WIDTH = 28
 SIGNIFICANT = "*"
 
@@ -118,10 +118,10 @@ def _judged(comparison: Comparison, shown: list[str]) -> Iterator[ChangeLine]:
 def _moved(change: Delta, unit: Unit) -> bool:
     if change.delta is None:
         return False
-    if unit is Unit.BYTES:
-        grew_from_nothing = change.pct_change is None and change.delta != 0
-        return grew_from_nothing or abs(change.pct_change or 0.0) > MOVED_PCT
-    return abs(change.delta) > MOVED_POINTS / (100 if unit is Unit.SHARE else 1)
+    if unit in (Unit.PERCENT, Unit.SHARE, Unit.CELSIUS, Unit.WATTS):
+        return abs(change.delta) > MOVED_POINTS / (100 if unit is Unit.SHARE else 1)
+    grew_from_nothing = change.pct_change is None and change.delta != 0
+    return grew_from_nothing or abs(change.pct_change or 0.0) > MOVED_PCT
 
 
 def _row(label: str, change: Delta, unit: Unit) -> ChangeLine:
