@@ -43,7 +43,7 @@ from traceml.store.versions import STEPS_BY_VERSION
 from traceml.summaries.read import read_summary
 from traceml.text.comparison import comparison_text
 from traceml.text.markdown import all_markdown
-from traceml.web.reported import reported
+from traceml.web.report_pages import reported
 
 CASES = int(os.environ.get("TRACEML_DAMAGED_CASES", "24"))
 """Of each kind of file."""

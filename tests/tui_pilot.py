@@ -33,7 +33,7 @@ async def shown(
 
 async def look_again(app: RunApp, pilot: Keys) -> None:
     """Have the next page drawn now."""
-    app.look()
+    app.refresh_page()
     await _settle(app, pilot)
 
 

@@ -29,7 +29,7 @@ def main(words: list[str]) -> int:
 
 def _answer(request: dict[str, Any], place: Path) -> dict[str, str]:
     from traceml.web.report import report
-    from traceml.web.reported import reported
+    from traceml.web.report_pages import reported
 
     os.chdir(request["folder"])  # names of files are meant from there
     words = [

@@ -9,7 +9,7 @@ from pathlib import Path
 from traceml.model.errors import UsageError
 from traceml.model.quantities import memory
 from traceml.web.report import report, write_report
-from traceml.web.reported import reported
+from traceml.web.report_pages import reported
 
 _STANDARD_OUTPUT = "-"
 

@@ -1,1 +1,1 @@
-"""The live terminal view: widgets and keys over the same page that the browser shows."""
+"""The live terminal view: widgets and keys for the same page that the browser shows."""

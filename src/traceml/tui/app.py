@@ -26,21 +26,21 @@ from traceml.tui.screen import RunScreen
 
 EVERY_S = 1.0
 SOON_S = 0.15
-"""How soon what was typed is looked for in the output."""
+"""How soon the output is read again after something was typed."""
 
 
 class Outcome(Enum):
-    """Why the view was left."""
+    """Why the view ended."""
 
     LEFT = "left"
-    """Somebody pressed a key; the run goes on."""
+    """The user pressed a key; the run goes on."""
     ENDED = "ended"
-    """The run is over, or the launcher says so."""
+    """The run has ended, or the launcher asked the view to end."""
 
 
 @dataclass(frozen=True)
 class Attachment:
-    """The launcher that the view belongs to: when it closes the link, the view leaves."""
+    """The launcher of this view: when it closes the link, the view ends."""
 
     link: int
     keyboard: Keyboard
@@ -66,7 +66,7 @@ class RunApp(App[Outcome]):
     ]
 
     def __init__(self, source: Callable[[], RunPage], attachment: Attachment | None = None) -> None:
-        """`source` is asked for a page once a second, from a thread of its own."""
+        """`source` returns a page; it is called once a second, in a thread."""
         super().__init__(ansi_color="NO_COLOR" in os.environ)  # the terminal's own two, and no grey
         self._source = source
         self._attachment = attachment
@@ -79,18 +79,18 @@ class RunApp(App[Outcome]):
         self.theme = DARK
 
     def get_default_screen(self) -> RunScreen:
-        """The one that shows the run."""
+        """Returns the screen that shows the run."""
         return self._view
 
     def on_mount(self) -> None:
-        """Look at the run at once, and then once a second."""
-        self.set_interval(EVERY_S, self.look)
-        self.look()
+        """Requests a page at once, and then once a second."""
+        self.set_interval(EVERY_S, self.refresh_page)
+        self.refresh_page()
         if self._attachment is not None:
-            asyncio.get_running_loop().add_reader(self._attachment.link, self._hear)
+            asyncio.get_running_loop().add_reader(self._attachment.link, self._on_launcher_message)
 
-    def _hear(self) -> None:
-        """The launcher says nothing but that it is time to go, or it is gone."""
+    def _on_launcher_message(self) -> None:
+        """Ends the view: the launcher asks for it, or is gone."""
         assert self._attachment is not None
         try:
             has_more = os.read(self._attachment.link, 1)
@@ -102,8 +102,8 @@ class RunApp(App[Outcome]):
 
     # The page
 
-    def look(self) -> None:
-        """Ask for the page, unless the last one is still on its way."""
+    def refresh_page(self) -> None:
+        """Requests a page, unless the last request is still running."""
         if all(worker.is_finished for worker in self.workers if worker.group == "page"):
             self._ask()
 
@@ -112,7 +112,7 @@ class RunApp(App[Outcome]):
         return self._source()
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """A page has come, or why there is none."""
+        """Shows the page that was made, or why there is none."""
         if event.worker.group == "page" and event.state is WorkerState.SUCCESS:
             assert isinstance(event.worker.result, RunPage)
             self._show(event.worker.result)
@@ -125,7 +125,7 @@ class RunApp(App[Outcome]):
             self.exit(Outcome.ENDED)
 
     def _say_why_not(self, error: BaseException | None) -> None:
-        """What may be better in a second is said; anything else ends the view."""
+        """Shows an error that may be temporary; any other ends the view."""
         if isinstance(error, (TraceMLError, OSError)) and not isinstance(error, RunNotFound):
             self._view.verdict.say(str(error))
             return
@@ -135,64 +135,64 @@ class RunApp(App[Outcome]):
     # Keys
 
     def action_leave(self) -> None:
-        """Leave the view; the run goes on."""
+        """Ends the view; the run goes on."""
         self.exit(Outcome.LEFT)
 
     def action_interrupt(self) -> None:
-        """Ctrl-C: to the command behind the view; a view from outside is left."""
+        """Ctrl-C: sends it to the command; ends a view that has none."""
         if self._attachment is None:
             self.exit(Outcome.LEFT)
         else:
             self._attachment.keyboard.interrupt()
 
     def action_quit_command(self) -> None:
-        """Ctrl-\\, in the same way."""
+        r"""Ctrl-\: sends it to the command; ends a view that has none."""
         if self._attachment is not None:
             self._attachment.keyboard.quit()
 
     def action_suspend_process(self) -> None:
-        """Ctrl-Z stops a view from outside; the launcher's own would leave a terminal to nobody."""
+        """Ctrl-Z: suspends a view of its own; a launcher's view ignores it."""
         if self._attachment is None:
             super().action_suspend_process()
 
     def action_help(self) -> None:
-        """Say what the keys do."""
+        """Shows what the keys do."""
         self.push_screen(Help(is_attached=self._attachment is not None))
 
     def action_change_theme(self) -> None:
-        """Light instead of dark, or dark instead of light."""
+        """Switches between light and dark."""
         self.theme = LIGHT if self.theme == DARK else DARK
         self._view.show_again()
 
     def action_only_output(self) -> None:
-        """The output on the whole screen, and back."""
+        """Shows the output on the whole screen, or all panes again."""
         self._view.toggle_output()
 
     def action_type(self) -> None:
-        """Open the line whose text goes to the command."""
+        """Opens the line whose text goes to the command."""
         if self._view.typing is not None:
             self._view.typing.open()
 
     def action_close(self) -> None:
-        """Close what was opened last."""
+        """Closes what was opened last."""
         self._view.close_last()
 
     def on_typing_line_typed(self) -> None:
-        """Show the answer soon."""
-        self.set_timer(SOON_S, self.look)
+        """Requests a page soon, to show the answer."""
+        self.set_timer(SOON_S, self.refresh_page)
 
 
 _HERE = b"1"
-"""Said to the launcher once: from now on the terminal is ours."""
+"""Sent to the launcher once: the view now uses the terminal."""
 
 
 def watch(folder: Path) -> Outcome:
-    """Show a run that somebody else started; raises RunNotFound where it was deleted meanwhile."""
+    """Shows a run that another process started; raises RunNotFound where it was deleted."""
     return _run(RunApp(_Pages(folder).page))
 
 
 def watch_attached(folder: Path, link: int, keys: int) -> Outcome:
-    """Show a run for the launcher that started it, and gave us its terminal."""
+    """Shows a run for the launcher that started it and gave us its terminal."""
     if select.select([link], [], [], 0)[0]:
         return Outcome.ENDED  # before there was anything to see
     os.write(link, _HERE)
@@ -207,7 +207,7 @@ def _run(app: RunApp) -> Outcome:
 
 
 class _Pages:
-    """A run's page; the first look takes longest, and must not hold up the screen."""
+    """A run's page; made in a thread, because the first one takes long."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

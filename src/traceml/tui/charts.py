@@ -1,4 +1,4 @@
-"""Figures of the page drawn with letters: lines, stacks, bars and heat maps."""
+"""Charts of the page as text: lines, stacks, bars and heat maps."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from traceml.tui.words import flow, plain
 HEIGHTS = " ▁▂▃▄▅▆▇█"
 SHADES = " ░▒▓█"
 GAP = "·"
-"""Where nothing was measured."""
+"""Shown where nothing was measured."""
 MIN_RANGE = 0.1
-"""Of a scale's upper end: what changes less than this is a line that hardly moves."""
+"""Of a scale's upper end: smaller changes are drawn as a nearly flat line."""
 STACK_ROWS = 6
 MAX_LINES = 8
 MAX_HEAT_ROWS = 16
@@ -29,7 +29,7 @@ Values = Sequence[float | None]
 
 
 def chart(figure: Figure, width: int, ink: Ink, has_colours: bool) -> Text | None:
-    """A figure as lines of text; `None` where letters cannot show it."""
+    """Returns a chart as lines of text; `None` where text cannot show it."""
     if isinstance(figure, Lines) and figure.at:
         if figure.stacked and has_colours:
             return _titled(figure.title, figure.y, _stack(figure, width, ink), ink)
@@ -71,12 +71,12 @@ def _limit(limit: Limit, ink: Ink) -> Text:
 
 
 def sparkline(values: Values, low: float, high: float) -> str:
-    """A letter per value, as high as the value is between the two."""
+    """Returns a character per value, as high as the value is between the limits."""
     return "".join(_letter(value, low, high, HEIGHTS[1:]) for value in values)
 
 
 def fitted(values: Values, cells: int) -> list[float | None]:
-    """As many values as there are cells: means of neighbours, or each as often as it takes."""
+    """Returns as many values as there are cells: means of neighbours, or repeated values."""
     count = len(values)
     if count <= cells:
         return [values[place * count // cells] for place in range(cells)] if count else []
@@ -88,7 +88,7 @@ def fitted(values: Values, cells: int) -> list[float | None]:
 
 
 def _stack(figure: Lines, width: int, ink: Ink) -> Iterator[Text]:
-    """Columns of colour: a cell in which one series ends and the next begins shows both."""
+    """Draws columns of colour; a cell on the border of two series shows both."""
     fields = [fitted(series.values, width - VALUE_CELLS - 1) for series in figure.series]
     amounts = [[value or 0.0 for value in column] for column in zip(*fields, strict=True)]
     high = max((sum(column) for column in amounts), default=0.0)
@@ -118,7 +118,7 @@ def _stacked_cell(tops: Sequence[int], floor: int, colours: Sequence[str]) -> tu
 
 
 def _series_at(tops: Sequence[int], height: int) -> int | None:
-    """The series that a column has just above a height."""
+    """Returns the series that a column has just above a height."""
     return next((place for place, top in enumerate(tops) if top > height), None)
 
 
@@ -204,7 +204,7 @@ def _hot_cell(value: float | None, low: float, high: float, ink: Ink) -> tuple[s
 
 
 def _grouped(figure: Heatmap) -> Iterator[tuple[str, Values]]:
-    """A row per rank, or the highest of several where there are too many: a stripe stays one."""
+    """Returns a row per rank, or the maximum of several ranks where there are too many."""
     size = -(-len(figure.rows) // MAX_HEAT_ROWS)
     for begin in range(0, len(figure.rows), size):
         names = figure.rows[begin : begin + size]
@@ -223,7 +223,8 @@ def _grouped(figure: Heatmap) -> Iterator[tuple[str, Values]]:
 
 
 def _cells(cells: Iterable[tuple[str, str]]) -> Text:
-    """Letters with their styles; neighbours of one style are one piece, which is cheap to draw."""
+    """Returns styled characters; neighbours with the same style are merged, which is faster to
+    draw."""
     line = Text()
     for style, run in groupby(cells, key=itemgetter(1)):
         line.append("".join(letter for letter, _ in run), style)
@@ -231,7 +232,7 @@ def _cells(cells: Iterable[tuple[str, str]]) -> Text:
 
 
 def _axis(figure: Lines | Heatmap, indent: int, room: int, ink: Ink) -> Text:
-    """Where the horizontal axis begins and ends."""
+    """Returns the labels at both ends of the horizontal axis."""
     first, last = f"{figure.x.label} {_number(figure.at[0])}", _number(figure.at[-1])
     gap = max(room - cell_len(first) - cell_len(last), 1)
     return plain(f"{'':<{indent}} {first}{' ' * gap}{last}", ink["muted"])
@@ -245,7 +246,7 @@ def _letter(value: float | None, low: float, high: float, letters: Sequence[str]
 
 
 def _range(series: Sequence[Series], axis: Axis) -> tuple[float, float]:
-    """One scale for all lines of a figure, so that they compare; a breath of change stays small."""
+    """Returns one scale for all lines of a chart, so that they can be compared."""
     known = [value for one in series for value in one.values if value is not None]
     high = axis.high if axis.high is not None else max(known, default=1.0)
     low = min([high - MIN_RANGE * abs(high), *known])

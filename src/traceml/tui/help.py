@@ -1,4 +1,4 @@
-"""What the keys do."""
+"""The help screen: what the keys do."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Wait* is what a step takes besides its input, forward, backward and optimizer.""
 
 
 class Help(ModalScreen[None]):
-    """Stays until any of the keys that open and close things is pressed."""
+    """Closed by any of the keys that open and close things."""
 
     CSS = """
     Help { align: center middle; }
@@ -48,7 +48,7 @@ class Help(ModalScreen[None]):
         self._is_attached = is_attached
 
     def compose(self) -> ComposeResult:
-        """One card."""
+        """Yields one card."""
         keys = (*(_ATTACHED if self._is_attached else _FROM_OUTSIDE), *_KEYS)
         lines = "\n".join(f"{key:<23} {words}" for key, words in keys)
         card = Static(Text(f"{lines}\n{_WORDS}"), id="help", markup=False)

@@ -1,4 +1,4 @@
-"""The keyboard of the command behind the view: what is pressed here reaches its terminal."""
+"""The keyboard of the command behind the view: keys pressed here reach its terminal."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from contextlib import suppress
 
 _LOCAL_MODES, _CHARACTERS = 3, 6
 MAX_LINE_BYTES = 4000
-"""A terminal takes lines of 4,095 bytes; more would wait there for ever."""
+"""A terminal accepts lines of 4,095 bytes; a longer one would block."""
 
 AT_ONCE = 1 << 10
-"""What a terminal that says it is ready takes without making us wait."""
+"""Bytes that a ready terminal accepts without blocking."""
 
 
 class Keyboard:
-    """Presses keys on a terminal that we hold the other side of; never waits for its reader."""
+    """Sends keys to a pseudo-terminal; never waits for its reader."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     def write_line(self, text: str) -> bool:
-        """Type a line; whether it was taken."""
+        """Sends a line; returns whether it was accepted."""
         return self._press(text.encode()[:MAX_LINE_BYTES] + b"\n")
 
     def interrupt(self) -> None:
-        """Ctrl-C, whatever the terminal's settings make of it."""
+        """Sends Ctrl-C, whatever the terminal's settings are."""
         self._press_or_signal(termios.VINTR, signal.SIGINT)
 
     def quit(self) -> None:
-        """Ctrl-\\."""
+        r"""Sends Ctrl-\."""
         self._press_or_signal(termios.VQUIT, signal.SIGQUIT)
 
     def end_of_file(self) -> None:
-        """Ctrl-D."""
+        """Sends Ctrl-D."""
         self._press(self._character(termios.VEOF))
 
     def asks_for_a_secret(self) -> bool:
-        """Whether whoever reads a line now does not want it to be seen."""
+        """Returns whether the program that reads a line has turned echo off."""
         try:
             modes = termios.tcgetattr(self._descriptor)[_LOCAL_MODES]
         except termios.error:
@@ -50,7 +50,7 @@ class Keyboard:
         return bool(modes & termios.ICANON) and not modes & termios.ECHO
 
     def resize(self, rows: int, columns: int) -> None:
-        """Say how large the pane is in which the command's output is seen."""
+        """Sets the terminal's size to that of the output pane."""
         with suppress(OSError):
             size = struct.pack("HHHH", rows, columns, 0, 0)
             fcntl.ioctl(self._descriptor, termios.TIOCSWINSZ, size)

@@ -1,4 +1,4 @@
-"""Colours of the page's palette, on the terminal's ground."""
+"""The page's colours on the terminal's background."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from traceml.model.phase import Colour
 DARK, LIGHT = "traceml-dark", "traceml-light"
 
 MARKS: dict[Tone, str] = {"good": "✔", "info": "●", "warn": "▲", "crit": "✖", "muted": "○"}
-"""What a severity looks like where there are no colours."""
+"""The mark of a severity where there are no colours."""
 SEVERITY_WORDS: dict[Tone, str] = {"warn": "warning", "crit": "critical"}
 
 _WORDS = Colour("#1f2328", "#e6edf3")
@@ -22,27 +22,27 @@ _EDGE = Colour("#c9d1d9", "#30363d")
 
 @dataclass(frozen=True)
 class Ink:
-    """The palette on one ground, light or dark."""
+    """The palette for one background, light or dark."""
 
     is_dark: bool
 
     def __getitem__(self, name: str) -> str:
-        """The colour that a page names; one it should not have named is the colour of words."""
+        """Returns the colour that a page names; for an unknown name, that of text."""
         found = PALETTE.get(name, _WORDS)
         return found.dark if self.is_dark else found.light
 
     def tone(self, tone: Tone | None) -> str:
-        """The colour of words of a tone; no style where there is none."""
+        """Returns the text colour of a tone; no style where there is none."""
         return "" if tone is None else self[tone]
 
     @property
     def heat(self) -> tuple[str, ...]:
-        """From little to much: what is much stands out from the ground."""
+        """Returns the colours of a heat map, from low to high."""
         return HEAT if self.is_dark else HEAT[::-1]
 
 
 def theme(is_dark: bool) -> Theme:
-    """The same palette as what a whole screen is painted with."""
+    """Returns the palette as a theme for the whole screen."""
 
     def pick(colour: Colour) -> str:
         return colour.dark if is_dark else colour.light

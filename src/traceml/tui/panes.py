@@ -1,4 +1,4 @@
-"""The panes of the screen: each draws its piece of the page, at whatever width it has."""
+"""The panes of the screen: each draws one part of the page in the width it has."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class HeadPicture:
 
 @dataclass(frozen=True)
 class VerdictPicture:
-    """What is read first."""
+    """The verdict."""
 
     page: RunPage
     ink: Ink
@@ -49,11 +49,11 @@ class VerdictPicture:
 
 @dataclass(frozen=True)
 class PartPicture:
-    """A part of the page: its table first, because that is what a small screen has room for."""
+    """One part of the page: its table first, because a small screen has room for little else."""
 
     part: Part
     told: frozenset[str]
-    """What was said already."""
+    """Sentences that were shown already."""
     ink: Ink
     has_colours: bool
 
@@ -78,7 +78,7 @@ class PartPicture:
 
 @dataclass(frozen=True)
 class RailPicture:
-    """Every finding, the worst first."""
+    """Every finding, the most severe first."""
 
     rail: tuple[FindingCard, ...]
     told: str
@@ -95,14 +95,14 @@ Picture = HeadPicture | VerdictPicture | PartPicture | RailPicture
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """A picture that is drawn once for a width, however often it is asked for."""
+class CachedPicture:
+    """A picture that is drawn once per width."""
 
     picture: Picture
     _by_width: dict[int, list[list[Segment]]] = field(default_factory=dict)
 
     def lines(self, console: Console, options: ConsoleOptions) -> list[list[Segment]]:
-        """The picture at a width."""
+        """Returns the picture at a width."""
         width = options.max_width
         if width not in self._by_width:
             self._by_width[width] = console.render_lines(self.picture, options, pad=False)
@@ -115,35 +115,35 @@ class Drawn:
 
 
 class Pane(Static):
-    """A piece of the page; drawn anew only where it has changed."""
+    """One part of the page; drawn again only when it has changed."""
 
     def __init__(self, title: str | None = None, name: str | None = None, words: str = "") -> None:
         super().__init__(plain(words), id=name, markup=False)
-        self._drawn: Drawn | None = None
+        self._drawn: CachedPicture | None = None
         if title is not None:
             self.border_title = plain(title)
             self.add_class("titled")
 
     def show(self, picture: Picture) -> None:
-        """Have this drawn; the screen is laid out again only where the height is another."""
+        """Shows a picture; the layout is computed again only if its height changed."""
         if self._drawn is not None and self._drawn.picture == picture:
             return
-        before, self._drawn = self._drawn, Drawn(picture)
+        before, self._drawn = self._drawn, CachedPicture(picture)
         is_as_high = before is not None and self._height(before) == self._height(self._drawn)
         self.update(self._drawn, layout=not is_as_high)
 
     def say(self, words: str) -> None:
-        """Have a line there until the next picture."""
+        """Shows a line until the next picture."""
         self._drawn = None
         self.update(plain(words))
 
-    def _height(self, drawn: Drawn) -> int:
+    def _height(self, drawn: CachedPicture) -> int:
         console, width = self.app.console, max(self.content_size.width, 1)
         return len(drawn.lines(console, console.options.update(width=width, height=None)))
 
 
 class OutputPane(ScrollView, can_focus=True):
-    """The last lines that the training printed; follows them unless somebody looks back."""
+    """The last lines that the training printed; follows them unless the user scrolls back."""
 
     def __init__(self) -> None:
         super().__init__(id="output")
@@ -152,7 +152,7 @@ class OutputPane(ScrollView, can_focus=True):
         self._follows = True
 
     def show(self, lines: tuple[str, ...]) -> None:
-        """Replace the lines."""
+        """Replaces the lines."""
         if lines == self._lines:
             return
         self._lines = lines
@@ -166,16 +166,16 @@ class OutputPane(ScrollView, can_focus=True):
             self.scroll_end(animate=False, x_axis=False)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Somebody looks back, or has come to the end again."""
+        """Notes whether the user has scrolled back or to the end."""
         super().watch_scroll_y(old_value, new_value)
         self._follows = new_value >= self.max_scroll_y
 
     def on_resize(self) -> None:
-        """The end stays in sight."""
+        """Keeps the end visible."""
         self._keep_to_the_end()
 
     def render_line(self, y: int) -> Strip:
-        """One line of what is seen."""
+        """Returns one visible line."""
         left, top = self.scroll_offset
         style = self.rich_style
         if top + y >= len(self._lines):

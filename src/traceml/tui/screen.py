@@ -1,4 +1,4 @@
-"""The screen that shows a run: where its panes are, and what a page puts into them."""
+"""The screen that shows a run: its panes, and what a page puts into them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ SHORT_BELOW, TALL_FROM = 20, 36
 _NOT_KEPT = ("The output is not kept; `traceml run --save-output` or `--mode=cli` keeps it.",)
 _FIRST_PARTS = ("failure", "step-time")
 _LEFT_PARTS = ("step-memory", "metrics")
-"""What there is to say besides stands to the right of these, or below them."""
+"""The parts on the left; the others stand to the right of them, or below."""
 
 
 class RunScreen(Screen[None]):
     """One run, from its head to the last line of its output."""
 
     def __init__(self, keyboard: Keyboard | None) -> None:
-        """`keyboard`: of the command, where we are the view of its own launcher."""
+        """`keyboard` is that of the command, where its launcher started this view."""
         super().__init__()
         self._keyboard = keyboard
         self._panes: dict[str, Pane] = {}
@@ -48,7 +48,7 @@ class RunScreen(Screen[None]):
         self.typing = None if keyboard is None else TypingLine(keyboard)
 
     def compose(self) -> ComposeResult:
-        """The panes, from top to bottom."""
+        """Yields the panes, from top to bottom."""
         yield self.head
         yield self.verdict
         with self.parts:
@@ -70,11 +70,11 @@ class RunScreen(Screen[None]):
         return "  ".join(("? keys", "Ctrl-C interrupt", "i type", "q plain output", *ours))
 
     def on_mount(self) -> None:
-        """The arrow keys scroll what is read most."""
+        """Gives the arrow keys to the main pane."""
         self.parts.focus()
 
     def show(self, page: RunPage) -> None:
-        """Draw a page."""
+        """Shows a page."""
         self._page = page
         ink = Ink(self.app.current_theme.dark)
         self.head.show(HeadPicture(page, ink))
@@ -86,12 +86,12 @@ class RunScreen(Screen[None]):
             self.typing.hide_if_secret()
 
     def show_again(self) -> None:
-        """Draw the same page: colours have changed, or the room there is."""
+        """Draws the same page again, after a change of colours or size."""
         if self._page is not None:
             self.show(self._page)
 
     def _show_findings(self, page: RunPage, ink: Ink) -> None:
-        """Beside the step time where there is room, else below it."""
+        """Shows the findings beside the step time where there is room, else below it."""
         here, there = self.findings_below, self.findings_beside
         if self.has_class("wide"):
             here, there = there, here
@@ -109,7 +109,7 @@ class RunScreen(Screen[None]):
             self._panes[part.id].show(picture)
 
     def _add(self, part: Part, later: tuple[Part, ...]) -> None:
-        """A new part has its place before those that follow it on the page."""
+        """Adds a new part before those that follow it on the page."""
         side = self.left if part.id in _LEFT_PARTS else self.right
         side = self.first if part.id in _FIRST_PARTS else side
         known = (self._panes[one.id] for one in later if one.id in self._panes)
@@ -117,7 +117,7 @@ class RunScreen(Screen[None]):
         side.mount(pane, before=next((other for other in known if other.parent is side), None))
 
     def on_resize(self, event: events.Resize) -> None:
-        """What there is room for."""
+        """Adapts the layout to the size."""
         self.set_class(event.size.width >= TWO_COLUMNS_FROM, "wide")
         self.set_class(event.size.height >= TALL_FROM, "tall")
         self.set_class(event.size.height < SHORT_BELOW, "short")
@@ -125,13 +125,13 @@ class RunScreen(Screen[None]):
         self.call_after_refresh(self._tell_size)
 
     def toggle_output(self) -> None:
-        """The output on the whole screen, and back."""
+        """Shows the output on the whole screen, or all panes again."""
         self.toggle_class("only-output")
         (self.output if self.has_class("only-output") else self.parts).focus()
         self.call_after_refresh(self._tell_size)
 
     def close_last(self) -> None:
-        """Close what was opened last."""
+        """Closes what was opened last."""
         if self.typing is not None and self.typing.display:
             self.typing.close()
             self.parts.focus()
@@ -139,7 +139,7 @@ class RunScreen(Screen[None]):
             self.toggle_output()
 
     def _tell_size(self) -> None:
-        """The command's lines are to fit the pane that they are seen in."""
+        """Gives the command's terminal the size of the output pane."""
         if self._keyboard is not None and self.output.size:
             height, width = self.output.size.height, self.output.size.width
             self._keyboard.resize(height, width)

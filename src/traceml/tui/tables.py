@@ -1,4 +1,4 @@
-"""Tables of the page in a terminal's width: a row's unit stands once, beside its name."""
+"""Tables of the page in a terminal's width: a row's unit is shown once, beside its name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _GAP = " "
 
 
 def drawn_table(table: Table, width: int, ink: Ink) -> Text:
-    """The table; the words above its columns take as many lines as they must, its rows one."""
+    """Returns the table; column heads may take several lines, rows take one."""
     rows = [tuple(map(printable, _with_one_unit(row))) for row in table.rows[:MAX_ROWS]]
     columns = tuple(map(printable, table.columns))
     are_numbers = [
@@ -39,7 +39,8 @@ def drawn_table(table: Table, width: int, ink: Ink) -> Text:
 
 
 def _widths(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[int]:
-    """Cells of each column: as wide as its words, or as its longest word where room is short."""
+    """Returns the width of each column: that of its text, or of its longest word where room is
+    short."""
     needed = [
         max((cell_len(row[place]) for row in rows), default=0) for place in range(len(columns))
     ]
@@ -51,7 +52,7 @@ def _widths(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -
 
 
 def _heading(columns: Sequence[str], widths: Sequence[int]) -> Iterator[tuple[str, ...]]:
-    """The words above the columns, the last of each on the last line."""
+    """Returns the lines of the column heads, aligned at the bottom."""
     broken = [_broken(name, width) for name, width in zip(columns, widths, strict=True)]
     height = max(map(len, broken), default=0)
     padded = [[""] * (height - len(lines)) + lines for lines in broken]
@@ -81,7 +82,7 @@ def _is_number(cell: str) -> bool:
 
 
 def _with_one_unit(row: Row) -> tuple[str, ...]:
-    """The row's cells as numbers, where all of them have one unit; its name says it then."""
+    """Returns the row with its unit in the name, where all its cells have the same unit."""
     name, *cells = row.cells
     numbers = [cell for cell in cells if cell not in _NOT_MEASURED]
     for unit in _UNITS:

@@ -1,4 +1,4 @@
-"""The line in which people type what the command reads."""
+"""The line for text that the command reads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from traceml.tui.keyboard import Keyboard
 
 
 class TypingLine(Input):
-    """Its text goes to the command's terminal, a line at a time; closed until it is wanted."""
+    """Sends its text to the command's terminal, line by line; hidden until it is opened."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+d", "end_of_file", show=False, priority=True),
@@ -28,27 +28,27 @@ class TypingLine(Input):
         self.display = False
 
     def open(self) -> None:
-        """Be there, and have the keys."""
+        """Shows the line and focuses it."""
         self.display = True
         self.hide_if_secret()
         self.focus()
 
     def close(self) -> None:
-        """Be gone, with whatever was not sent."""
+        """Hides the line and drops its text."""
         self.value = ""
         self.display = False
 
     def hide_if_secret(self) -> None:
-        """Show no password."""
+        """Hides the text while the command asks for a password."""
         self.password = self._keyboard.asks_for_a_secret()
 
     def on_input_submitted(self) -> None:
-        """Send the line; one that the command does not take stays."""
+        """Sends the line; it stays if the command does not accept it."""
         if self._keyboard.write_line(self.value):
             self.value = ""
             self.post_message(self.Typed())
 
     def action_end_of_file(self) -> None:
-        """Nothing more will be typed, for now."""
+        """Sends the end of the input."""
         self._keyboard.end_of_file()
         self.post_message(self.Typed())

@@ -1,4 +1,4 @@
-"""The page's words as the terminal shows them; whatever people wrote stays text."""
+"""The page's texts as the terminal shows them; text from a run is never markup."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ _STATES: dict[RunState, Tone] = {
 
 
 def plain(text: str, style: str = "") -> Text:
-    """Somebody's words: no markup in them is followed, no control character goes through."""
+    """Returns foreign text without markup and control characters."""
     return Text().append(printable(text), style)  # what is put behind it has its own style
 
 
 def head_line(head: Head, width: int, ink: Ink) -> Text:
-    """Which run, and how far it is: as much as one line takes, the nearest at heart first."""
+    """Returns the run's name and state in one line; the least important facts are left out
+    first."""
     name = head.name if len(head.name) <= MAX_NAME_CHARS else f"{head.name[: MAX_NAME_CHARS - 1]}…"
     state = _STATES[head.state]
     line = plain(f" {name} ", "bold")
@@ -55,7 +56,7 @@ def _progress(progress: float) -> str:
 
 
 def verdict_lines(page: RunPage, width: int, ink: Ink) -> Iterator[Text]:
-    """The answer, why, what to do next, and what that would bring."""
+    """Returns the verdict, why, what to do next, and the expected gain."""
     verdict = page.verdict
     yield status_words(verdict.severity, verdict.status, ink)
     said = {"Why": verdict.why, "Next": verdict.next, "If fixed": verdict.gain}
@@ -65,7 +66,7 @@ def verdict_lines(page: RunPage, width: int, ink: Ink) -> Iterator[Text]:
 
 
 def _labelled(said: Mapping[str, str | None], width: int, ink: Ink) -> Iterator[Text]:
-    """What there is of some sentences, each behind its label."""
+    """Returns the non-empty sentences, each after its label."""
     known = {label: words for label, words in said.items() if words}
     indent = max(map(len, known), default=0) + 2
     for label, words in known.items():
@@ -75,7 +76,7 @@ def _labelled(said: Mapping[str, str | None], width: int, ink: Ink) -> Iterator[
 
 
 def status_words(severity: Tone, status: str, ink: Ink) -> Text:
-    """A diagnosis with its mark and how severe it is."""
+    """Returns a diagnosis with its mark and severity."""
     words = plain(f"{MARKS[severity]} {status}", f"bold {ink.tone(severity)}")
     if severity in SEVERITY_WORDS:
         words.append(f" ({SEVERITY_WORDS[severity]})", style=ink.tone(severity))
@@ -83,7 +84,7 @@ def status_words(severity: Tone, status: str, ink: Ink) -> Text:
 
 
 def finding_lines(found: FindingCard, told: str, width: int, ink: Ink) -> Iterator[Text]:
-    """A finding in the rail; of the one that the verdict has told, its evidence alone."""
+    """Returns a finding; if the verdict has told it already, only its evidence."""
     first = plain(f"{found.section}: ", ink["muted"])
     first.append_text(status_words(found.severity, found.status, ink))
     for words in filter(None, (_ranks(found), found.since)):
@@ -107,7 +108,7 @@ def _fact(fact: Fact, ink: Ink) -> Text:
 
 
 def tile_lines(tiles: Sequence[Tile], width: int, ink: Ink) -> Text:
-    """Numbers side by side, as many as a line takes."""
+    """Returns numbers side by side, as many as fit on a line."""
     return flow((_tile(tile, ink) for tile in tiles), width)
 
 
@@ -120,7 +121,7 @@ def _tile(tile: Tile, ink: Ink) -> Text:
 
 
 def flow(pieces: Iterable[Text], width: int) -> Text:
-    """Pieces one after the other; none is broken that fits on a line of its own."""
+    """Returns pieces one after another, without breaking one that fits on a line of its own."""
     lines: list[Text] = []
     for piece in pieces:
         if lines and lines[-1].cell_len + len(_GAP) + piece.cell_len <= width:

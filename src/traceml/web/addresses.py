@@ -1,4 +1,4 @@
-"""Where the server listens, unless it is told otherwise."""
+"""The server's default address."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ DEFAULT_PORT = 8765
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address to bind can be reached from this machine alone."""
+    """Returns whether an address can be reached only from this machine."""
     if host == "localhost":
         return True
     try:

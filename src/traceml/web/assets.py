@@ -23,7 +23,7 @@ NOT_BUILT = (
 
 
 class ViewerMissing(TraceMLError):
-    """The files that draw pages are not there."""
+    """The viewer's files were not built."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Asset:
     zipped: bytes
     kind: str
     version: str
-    """By its content: an address with it may be kept for ever."""
+    """A hash of its content: a URL with it can be cached for ever."""
 
     @property
     def tag(self) -> str:
@@ -43,7 +43,7 @@ class Asset:
 
 
 def load() -> dict[str, Asset]:
-    """The viewer's files by name; raises ViewerMissing where it was not built."""
+    """Returns the viewer's files by name; raises ViewerMissing where it was not built."""
     try:
         return {name: _asset((STATIC / name).read_bytes(), kind) for name, kind in _TYPES.items()}
     except FileNotFoundError:
@@ -56,7 +56,7 @@ def _asset(content: bytes, kind: str) -> Asset:
 
 
 def shell(assets: dict[str, Asset]) -> str:
-    """The one HTML page of the server; the viewer sees by its address what to show."""
+    """Returns the one HTML page of the server; the viewer decides by the URL what to show."""
     script, style = (f"/static/{name}?v={assets[name].version}" for name in (SCRIPT, STYLE))
     return f"""\
 {_BEGIN}<title>TraceML</title>
@@ -73,7 +73,7 @@ def shell(assets: dict[str, Asset]) -> str:
 
 
 def sorry() -> str:
-    """The page where there is no viewer."""
+    """Returns the page that is shown without a viewer."""
     return f"""\
 {_BEGIN}<title>TraceML</title>
 </head>
@@ -133,10 +133,10 @@ def _hashes(contents: list[str]) -> str:
 
 
 def inline(content: str, element: str) -> str:
-    """Code as it may stand in an element: nothing in it ends the element, or seems to.
+    """Returns code that can stand inside an HTML element without ending it.
 
-    The backslash changes nothing where this can occur: in strings and regular expressions. Line
-    ends are what a browser makes of them before it takes the hash of the code.
+    The added backslash changes nothing inside strings and regular expressions. Line ends are
+    normalised as a browser does before it computes the hash of the code.
     """
     content = content.replace("\r\n", "\n").replace("\r", "\n")
     for name in (element, element.upper()):

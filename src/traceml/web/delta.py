@@ -16,11 +16,11 @@ from typing import Any, TypeAlias
 
 Change: TypeAlias = dict[str, Any]
 _FEW = 8
-"""Comparing this many items one by one is as quick as anything cleverer."""
+"""Comparing this many items one by one is fast enough."""
 
 
 def delta(before: Any, after: Any) -> Change | None:
-    """What makes `after` of `before`, both as JSON has them; tuples are arrays."""
+    """Returns the change from `before` to `after`, both as JSON; tuples are arrays."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         return _object_delta(before, after)
     if _is_array(before) and _is_array(after):
@@ -29,7 +29,7 @@ def delta(before: Any, after: Any) -> Change | None:
 
 
 def apply(before: Any, change: Change | None) -> Any:
-    """The value after a change; what the viewer does with it, for whoever wants to check."""
+    """Returns the value after a change, as the viewer computes it; for tests."""
     if change is None:
         return before
     if "set" in change:
@@ -66,7 +66,7 @@ def _array_delta(before: Sequence[Any], after: Sequence[Any]) -> Change | None:
 
 
 def _items_delta(before: Sequence[Any], after: Sequence[Any], kept: int) -> Change:
-    """Item by item: objects, or arrays in an array."""
+    """Returns the change item by item, for objects or nested arrays."""
     items: dict[str, Change] = {}
     for index in range(kept, len(after)):
         if index >= len(before):
@@ -77,7 +77,8 @@ def _items_delta(before: Sequence[Any], after: Sequence[Any], kept: int) -> Chan
 
 
 def _flat_delta(before: Sequence[Any], after: Sequence[Any], kept: int) -> Change:
-    """Numbers or words: those that changed where they are few, else all from the first on."""
+    """Returns the change of numbers or texts: single items where they are few, else all from the
+    first change."""
     tail = after[kept:]
     others = {
         str(index): {"set": value}
@@ -90,7 +91,7 @@ def _flat_delta(before: Sequence[Any], after: Sequence[Any], kept: int) -> Chang
 
 
 def _shared_beginning(before: Sequence[Any], after: Sequence[Any]) -> int:
-    """How many items at the beginning are the same: halved until found, at C's speed."""
+    """Returns how many items at the beginning are equal, by bisection."""
     low, high = 0, min(len(before), len(after))
     while high - low > _FEW:
         middle = (low + high) // 2

@@ -1,7 +1,7 @@
 """`traceml.show`: a run or a comparison in a notebook cell, live while the notebook trains.
 
-The notebook's process may be the training's: everything beyond the standard library happens in a
-process of its own, and no thread is left here.
+The notebook's process may be the training's: everything beyond the standard library runs in another
+process, and no thread stays here.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ sys.path[:] = [sys.argv[1], *filter(None, sys.path)]
 from traceml.cli import main
 sys.exit(main(sys.argv[2:]))
 """
-"""Runs from the package that starts it, and loads nothing from the folder of the notebook."""
+"""Runs our package without loading anything from the notebook's folder."""
 
 _Said = str | Path | Mapping[str, Any]
 
 
 class NotebookView:
-    """Something to look at: a notebook draws it, anywhere else it is text."""
+    """What `traceml.show` returns: HTML in a notebook, text anywhere else."""
 
     def __init__(self, text: str, html: str) -> None:
         self._text, self._html = text, html
@@ -48,12 +48,11 @@ class NotebookView:
 def show(
     run_or_comparison: _Said | Sequence[_Said] | None = None, *, logs_dir: str | Path = "logs"
 ) -> NotebookView:
-    """Show a run, or what changed between runs, in a notebook.
+    """Shows a run, or what changed between runs, in a notebook.
 
     A run is its name under `logs_dir`, its folder, or its summary as a file or a dict; a comparison
     is what `traceml compare` wrote, as a file or a dict, or a list of runs: the first is compared
-    with each of the others. Without an argument: the run of this process, live.
-    Raises a TraceMLError that says what is wrong with it.
+    with each of the others.
     """
     if run_or_comparison is None:
         return _live()
@@ -74,7 +73,7 @@ def show(
 
 
 def _attribute(document: str) -> str:
-    """A whole page inside an attribute, whatever the encoding of the page around it."""
+    """Returns a whole page as the value of an HTML attribute, independent of the encoding."""
     return escape(document).encode("ascii", "xmlcharrefreplace").decode()
 
 
@@ -90,7 +89,7 @@ def _in_words(said: object) -> str | dict[str, Any]:
 
 
 def _ask(request: Mapping[str, Any]) -> dict[str, str]:
-    """Have another process make it."""
+    """Has another process make it."""
     try:
         asked = json.dumps(request).encode()
     except (TypeError, ValueError, RecursionError) as error:
@@ -120,7 +119,7 @@ def _command(*words: str) -> list[str]:
 
 
 class _RunServer:
-    """A server for the run of this process; the pipe to it closes when we end."""
+    """A server for the run of this process; it ends when our pipe to it closes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

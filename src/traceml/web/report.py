@@ -14,10 +14,10 @@ from traceml.store.folder import write_atomically
 from traceml.web import assets
 
 FILE_NAME = "report.html"
-"""In the run's folder."""
+"""In the run folder."""
 
 _MARKUP = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
-"""What could end a script element or a line of it; in JSON it stands in strings alone."""
+"""Characters that could end a script element; in JSON they occur only in strings."""
 
 _CHOOSE = """\
 (function () {
@@ -41,7 +41,7 @@ _CHOOSE = """\
   });
 })();
 """
-"""Gives the viewer the page that was chosen; another one is a reload away."""
+"""The script that gives the viewer the chosen page."""
 _CHOICES = """\
 #comparisons { font: 14px/1.4 system-ui, sans-serif; padding: .5rem 1rem; display: flex;
   flex-wrap: wrap; gap: .25rem 1rem; }
@@ -51,7 +51,7 @@ _CHOICES = """\
 
 
 def write_report(pages: Sequence[Page], path: Path) -> None:
-    """Write one page, or several to choose from, as one HTML file; raises UsageError."""
+    """Writes one page, or several to choose from, as one HTML file; raises UsageError."""
     content = report(pages).encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ def write_report(pages: Sequence[Page], path: Path) -> None:
 
 
 def report(pages: Sequence[Page]) -> str:
-    """The same as text; raises ViewerMissing where the viewer was not built."""
+    """Returns the same as text; raises ViewerMissing where the viewer was not built."""
     title = f"{_title(pages[0])} · TraceML" if len(pages) == 1 else "Comparisons · TraceML"
     files = assets.load()
     if len(pages) == 1:

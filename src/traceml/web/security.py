@@ -1,4 +1,4 @@
-"""Who may read: the right address, no foreign page, no name that leaves the logs folder."""
+"""Access control: the right host name, no foreign page, no path outside the logs folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from traceml.web.addresses import is_loopback
 READS = ("GET", "HEAD")
 _LOCAL = ("127.0.0.1", "localhost")
 _SAME = ("same-origin", "none")
-"""What a browser says of a request from our own pages, or that a person typed."""
+"""`Sec-Fetch-Site` values of requests from our own pages, or typed by a person."""
 _FRAMED_BY = "http://127.0.0.1:* http://localhost:*"
 """Notebooks on this machine."""
 
@@ -47,16 +47,17 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
 }
-"""On every answer."""
+"""On every response."""
 
 
 def new_token() -> str:
-    """A secret for a link."""
+    """Returns a random token for a link."""
     return secrets.token_urlsafe(24)
 
 
 def chosen_token(word: str) -> str:
-    """A secret that somebody chose; raises UsageError where it fits no link and no cookie."""
+    """Returns a token that the user chose; raises UsageError where a link or cookie cannot hold
+    it."""
     if re.fullmatch(r"[\w.~-]{1,200}", word, re.ASCII) is None:
         raise UsageError(
             f"the token in {TOKEN} fits no link: expected up to 200 letters, digits and any of "
@@ -66,7 +67,8 @@ def chosen_token(word: str) -> str:
 
 
 def run_folder(logs: Path, name: str) -> Path:
-    """The folder of a run by its name alone; raises RunNotFound for whatever leads elsewhere."""
+    """Returns the folder of a run by its name; raises RunNotFound for a name that leads
+    elsewhere."""
     if not is_run_name(name):
         raise RunNotFound(
             f"{name[:80]!r} cannot be a run's name: a run is a folder right under {logs}; "
@@ -87,16 +89,17 @@ def _holds_a_run(folder: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What a request has to bring along."""
+    """What a request must have to be answered."""
 
     host: str
-    """The address that is bound."""
+    """The address that the server is bound to."""
     port: int
     token: str | None = None
-    """Asked for where other machines can reach us."""
+    """Required where other machines can reach the server."""
 
     def refusal(self, scope: Scope) -> tuple[int, str] | None:
-        """Why a request is not answered, as a status and a sentence; `None`: it is."""
+        """Returns why a request is refused, as a status and a sentence; `None` where it is
+        allowed."""
         if scope["method"] not in READS:
             return 405, f"{scope['method']} is not understood here: pages are only read, with GET"
         headers: list[tuple[bytes, bytes]] = scope["headers"]
@@ -118,7 +121,7 @@ class Policy:
         return None
 
     def cookie(self, scope: Scope) -> str | None:
-        """What keeps the token of the link that was opened; `None` where it has none."""
+        """Returns the cookie that keeps the token of an opened link; `None` without a token."""
         if self.token is None or not self._is_token(_token_in(scope)):
             return None
         return f"{self._cookie_name}={self.token}; Path=/; HttpOnly; SameSite=Strict"
@@ -135,7 +138,7 @@ class Policy:
         )
 
     def _kept(self, header: str) -> str:
-        """Our cookie's value; what other servers of this host keep there may look like anything."""
+        """Returns our cookie's value; cookies of other servers on this host may be malformed."""
         for cookie in header.split(";"):
             name, _, value = cookie.strip().partition("=")
             if name == self._cookie_name:
@@ -147,7 +150,7 @@ class Policy:
         return secrets.compare_digest(found.encode(), self.token.encode())
 
     def _is_ours(self, host: str) -> bool:
-        """A name that somebody else's DNS cannot lead here, and our port."""
+        """Returns whether the host is our port under a name that foreign DNS cannot point here."""
         name, port = _split(host)
         if port != self.port:
             return False
@@ -168,7 +171,7 @@ class Policy:
 
 
 def _split(host: str) -> tuple[str, int | None]:
-    """A Host header's name and port; 80 where it has none."""
+    """Returns the name and port of a Host header; port 80 by default."""
     name, colon, port = host.lower().rpartition(":")
     if not colon or host.endswith("]"):
         return host.lower().strip("[]"), 80
@@ -177,7 +180,7 @@ def _split(host: str) -> tuple[str, int | None]:
 
 
 def _is_address(name: str) -> bool:
-    """Numbers, which no DNS server is asked for."""
+    """Returns whether the name is an IP address, for which no DNS is asked."""
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -187,7 +190,7 @@ def _is_address(name: str) -> bool:
 
 @cache
 def _own_names() -> set[str]:
-    """What this machine is called; asked once, for a name server may take its time."""
+    """Returns this machine's names; looked up once, because DNS may be slow."""
     return {socket.gethostname().lower(), socket.getfqdn().lower()}
 
 
@@ -197,14 +200,14 @@ def _token_in(scope: Scope) -> str:
 
 
 class Guard:
-    """Stands before the application: refuses, and puts the headers on every answer."""
+    """Middleware that refuses requests, and adds the headers to every response."""
 
     def __init__(self, app: ASGIApp, policy: Policy) -> None:
         self._app = app
         self._policy = policy
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handles one request."""
         if scope["type"] != "http":
             return
         headers = [(name.encode(), value.encode()) for name, value in HEADERS.items()]

@@ -1,4 +1,4 @@
-"""Runs the server: finds a port, says where it listens, and ends when it is told to."""
+"""Runs the server: finds a port, announces its address, and ends on request."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ import uvicorn
 
 from traceml.model.errors import UsageError
 from traceml.web.addresses import DEFAULT_HOST, DEFAULT_PORT, is_loopback
-from traceml.web.live import Pages
+from traceml.web.live_pages import Pages
 from traceml.web.security import Policy, chosen_token, new_token
 from traceml.web.server import application
 
 PORTS_TRIED = 100
 FINISHING_S = 2.0
-"""How long the last look at the pages may take when the run is over."""
+"""How long the last update of the pages may take when the run is over."""
 _CLOSING_S = 1.0
-"""How long connections that do not end by themselves are waited for."""
+"""How long to wait for open connections at the end."""
 _STANDARD_INPUT = 0
 
 
@@ -37,18 +37,18 @@ class Serving:
     logs: Path
     host: str = DEFAULT_HOST
     port: int = DEFAULT_PORT
-    """The first that is tried; 0: any."""
+    """The first port that is tried; 0 means any."""
     token: str | None = None
-    """For other machines; `None`: one is made where one is needed."""
+    """For other machines; `None` means that one is generated where it is needed."""
     until_input_ends: bool = False
-    """Whether the end of standard input is the end of it: whoever started us is gone."""
+    """Whether to end with standard input, because the process that started us is gone."""
 
 
 def serve(wanted: Serving, announce: Callable[[str, str | None], None]) -> None:
-    """Serve until Ctrl-C, SIGTERM or the end of the input.
+    """Serves until Ctrl-C, SIGTERM or the end of the input.
 
-    `announce` is told the address and the token once we listen.
-    Raises UsageError where no port can be had, or the token will not do.
+    `announce` is called with the address and the token once the server listens. Raises UsageError
+    where no port is free, or the token is invalid.
     """
     token = None if is_loopback(wanted.host) else _token(wanted.token)
     listener = listen(wanted.host, wanted.port)
@@ -78,7 +78,7 @@ def _token(chosen: str | None) -> str:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket at the first free port from this one on."""
+    """Returns a socket at the first free port from this one on."""
     address = "127.0.0.1" if host == "localhost" else host
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     last = min(port + PORTS_TRIED, 65536) if port else 1
@@ -104,7 +104,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def _url(host: str, port: int) -> str:
-    """The address that people open; that of every interface is opened by the machine's name."""
+    """Returns the address to open; for all interfaces, that with the machine's name."""
     if host in ("0.0.0.0", "::", ""):
         host = socket.gethostname()
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
@@ -121,11 +121,11 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals end us in `run_here`'s way."""
+        """Leaves signals to `run_here`."""
         yield
 
     async def run_here(self, listener: socket.socket, until_input_ends: bool) -> None:
-        """Serve until told to end."""
+        """Serves until asked to end."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._end)
@@ -134,23 +134,23 @@ class _Server(uvicorn.Server):
         await self.serve(sockets=[listener])
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and say so."""
+        """Starts, and announces it."""
         await super().startup(sockets)
         self._announce()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End; whoever does not read is cut off, of which nobody needs to be told."""
+        """Ends; connections that do not read are cut without a log message."""
         logging.getLogger("uvicorn.error").disabled = True
         await super().shutdown(sockets)
 
     def _end(self) -> None:
-        """Now: streams are closed at once. Told twice, nobody is waited for."""
+        """Ends now: streams are closed at once. The second time, nothing is waited for."""
         self.force_exit = self.should_exit
         self.should_exit = True
         self._pages.close()
 
     def _finish(self) -> None:
-        """Soon: viewers are told the last state first."""
+        """Ends soon: viewers are sent the last state first."""
         self._finishing = asyncio.ensure_future(self._tell_the_last())
 
     async def _tell_the_last(self) -> None:
@@ -159,7 +159,7 @@ class _Server(uvicorn.Server):
 
 
 def _at_end_of_input(call: Callable[[], object]) -> None:
-    """Call when standard input ends; whatever comes before its end means nothing."""
+    """Calls a function when standard input ends; the input itself is ignored."""
 
     def read() -> None:
         with contextlib.suppress(OSError):  # no input at all: as if it had ended

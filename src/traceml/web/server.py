@@ -1,4 +1,4 @@
-"""The server's addresses: pages for people, JSON for programs, and the stream that keeps a page."""
+"""The server's routes: pages for people, JSON for programs, and the stream that updates a page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 
 from traceml.model.errors import RunNotFound, TraceMLError, UsageError
 from traceml.web import assets
-from traceml.web.live import Pages
+from traceml.web.live_pages import Pages
 from traceml.web.security import Guard, Policy, run_folder
 from traceml.web.sources import LIST, Address, address_of, comparison_of
 
@@ -23,13 +23,13 @@ _ASK_AGAIN = "no-cache"  # may be kept, but not shown without asking
 _NEVER = "no-store"
 _HTML, _JSON, _EVENTS = "text/html; charset=utf-8", "application/json", "text/event-stream"
 _LAST_STEP = 1 << 53
-"""A browser has no larger whole number."""
+"""The largest integer of a browser."""
 
 _Handler = Callable[[Request], Awaitable[Response]]
 
 
 def application(logs: Path, policy: Policy, pages: Pages) -> ASGIApp:
-    """Everything that answers, behind its guard."""
+    """Returns the whole application, behind its guard."""
     site = _Site(logs, pages)
     routes = [
         Route("/", site.shell),
@@ -48,7 +48,7 @@ def application(logs: Path, policy: Policy, pages: Pages) -> ASGIApp:
 
 
 def _answering(handler: _Handler) -> _Handler:
-    """The same handler; what a user can act on becomes an answer with its message."""
+    """Wraps a handler: an error that a user can act on becomes a response with its message."""
 
     async def handle(request: Request) -> Response:
         try:
@@ -60,7 +60,7 @@ def _answering(handler: _Handler) -> _Handler:
 
 
 class _Site:
-    """The answers, one method each."""
+    """The handlers, one method each."""
 
     def __init__(self, logs: Path, pages: Pages) -> None:
         self._logs, self._pages = logs, pages
@@ -71,11 +71,11 @@ class _Site:
             self._assets, self._shell = {}, assets.sorry()
 
     async def shell(self, request: Request) -> Response:
-        """The page in which the viewer draws."""
+        """Returns the page in which the viewer draws."""
         return self._page(200)
 
     async def run(self, request: Request) -> Response:
-        """The same page; its status says whether there is such a run."""
+        """Returns the same page; its status says whether the run exists."""
         try:
             run_folder(self._logs, request.path_params["name"])
         except RunNotFound:
@@ -87,7 +87,7 @@ class _Site:
         return Response(self._shell, status, {"cache-control": _NEVER}, _HTML)
 
     async def static(self, request: Request) -> Response:
-        """A file of the viewer, compressed once and for all."""
+        """Returns a file of the viewer, compressed in advance."""
         asset = self._assets.get(request.path_params["name"])
         if asset is None:
             return await _not_found(request, None)
@@ -105,15 +105,15 @@ class _Site:
         return Response(asset.content, 200, headers, asset.kind)
 
     async def api_list(self, request: Request) -> Response:
-        """The list of runs."""
+        """Returns the list of runs."""
         return await self._whole(LIST)
 
     async def api_run(self, request: Request) -> Response:
-        """A run's page."""
+        """Returns a run's page."""
         return await self._whole(_run(request))
 
     async def api_comparison(self, request: Request) -> Response:
-        """A comparison's page."""
+        """Returns a comparison's page."""
         query = request.query_params
         return await self._whole(comparison_of(query.getlist("a"), query.getlist("b")))
 
@@ -121,7 +121,7 @@ class _Site:
         return _json(await self._pages.channel(address).whole())
 
     async def api_detail(self, request: Request) -> Response:
-        """A run's figures over a part of its steps."""
+        """Returns a run's charts over a range of its steps."""
         first, last = (_step(request, name) for name in ("first", "last"))
         if first > last:
             raise UsageError(f"the steps {first} to {last} are none; ask for first <= last")
@@ -129,7 +129,7 @@ class _Site:
         return _json(msgspec.json.encode({"figures": figures}))
 
     async def events(self, request: Request) -> Response:
-        """A page and whatever happens to it, as server-sent events."""
+        """Streams a page and its changes, as server-sent events."""
         address = address_of(request.query_params.get("page", ""))
         headers = {"cache-control": _NEVER, "x-accel-buffering": "no"}
         if request.method == "HEAD":  # which has no end to wait for
@@ -169,6 +169,6 @@ async def _not_found(request: Request, error: Exception | None) -> Response:
 
 
 async def _our_bug(request: Request, error: Exception) -> Response:
-    """Where the error itself is printed for whoever started the server."""
+    """Returns an error page; the error itself is printed by the server."""
     words = f"the answer cannot be made ({type(error).__name__}: {error}); see the server's output"
     return _error(500, words)

@@ -1,4 +1,4 @@
-"""Where pages come from: a run, the list of runs, a comparison, each looked at again and again."""
+"""The sources of pages: a run, the list of runs, a comparison; each can be read again."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from traceml.store.regular_files import stat_regular
 from traceml.web.security import run_folder
 
 LIVE_PAUSE_S = 1.0
-"""A viewer is told at most so often."""
+"""The shortest time between two updates."""
 QUIET_PAUSE_S = 2.0
-"""For what changes seldom; looking is cheap then."""
+"""For pages that seldom change."""
 
 _Stamp: TypeAlias = tuple[object, ...]
-"""Tells a file from a later one in its place."""
+"""Identifies a file's version."""
 
 
 class PageSource(Protocol):
-    """Something that has a page; looking at it reads files, so it is done in a thread."""
+    """Something that has a page; reading it takes time, so it runs in a thread."""
 
     def page(self) -> Page:
-        """The page as it is now; the very same object where nothing changed.
+        """Returns the current page; the same object where nothing changed.
 
-        Raises TraceMLError where there is none, and says why.
+        Raises TraceMLError where there is none.
         """
 
     def pause_s(self) -> float:
-        """How long until it is worth looking again."""
+        """Returns how long to wait before reading again."""
 
 
 class RunSource:
-    """One run, going on or over, or replaced by another of its name."""
+    """One run, in progress or ended, or replaced by another of its name."""
 
     def __init__(self, logs: Path, name: str) -> None:
         self._logs, self._name = logs, name
@@ -46,15 +46,15 @@ class RunSource:
         self._identity: _Stamp = ()
 
     def page(self) -> Page:
-        """The run's page."""
+        """Returns the run's page."""
         return self._watched().page()
 
     def detail(self, first_step: int, last_step: int) -> tuple[Figure, ...]:
-        """The figures over steps, finer between two of them."""
+        """Returns the charts over steps for a range of steps, in a finer resolution."""
         return self._watched().detail(first_step, last_step)
 
     def pause_s(self) -> float:
-        """A second while it goes on."""
+        """Returns one second while the run is in progress."""
         is_live = self._watch is not None and self._watch.is_live()
         return LIVE_PAUSE_S if is_live else QUIET_PAUSE_S
 
@@ -76,19 +76,19 @@ class ListSource:
         self._page: Page | None = None
 
     def page(self) -> Page:
-        """The list of runs."""
+        """Returns the list of runs."""
         page = self._list.page()
         if page != self._page:
             self._page = page
         return self._page
 
     def pause_s(self) -> float:
-        """Runs come and go seldom."""
+        """Returns the pause for pages that seldom change."""
         return QUIET_PAUSE_S
 
 
 class ComparisonSource:
-    """Two runs, or two groups of them, side by side."""
+    """Two runs, or two groups of runs, side by side."""
 
     def __init__(self, logs: Path, a: Sequence[str], b: Sequence[str]) -> None:
         self._logs = logs
@@ -97,7 +97,7 @@ class ComparisonSource:
         self._state: _Stamp = ()
 
     def page(self) -> Page:
-        """The comparison, made again when a summary is another."""
+        """Returns the comparison, made again when a summary has changed."""
         a, b = ([run_folder(self._logs, name) for name in side] for side in self._sides)
         state = tuple(_stamp(folder, SUMMARY) for folder in (*a, *b))
         if self._page is None or state != self._state:
@@ -107,12 +107,12 @@ class ComparisonSource:
         return self._page
 
     def pause_s(self) -> float:
-        """Summaries are seldom written twice."""
+        """Returns the pause for pages that seldom change."""
         return QUIET_PAUSE_S
 
 
 class Address(NamedTuple):
-    """Which page: a run (`a` is its name), a comparison, or the list of runs."""
+    """Identifies a page: a run (`a` is its name), a comparison, or the list of runs."""
 
     kind: Literal["list", "run", "comparison"]
     a: tuple[str, ...] = ()
@@ -123,7 +123,7 @@ LIST = Address("list")
 
 
 def address_of(page: str) -> Address:
-    """What a browser's address stands for: `/`, `/runs/NAME` or `/compare?a=NAME&b=NAME`."""
+    """Returns the page for a URL: `/`, `/runs/NAME` or `/compare?a=NAME&b=NAME`."""
     path, _, query = page.partition("?")
     if path == "/":
         return LIST
@@ -139,7 +139,7 @@ def address_of(page: str) -> Address:
 
 
 def comparison_of(a: Sequence[str], b: Sequence[str]) -> Address:
-    """The comparison of two sides; raises UsageError where one has no run."""
+    """Returns the comparison of two sides; raises UsageError where one has no run."""
     if not a or not b:
         raise UsageError(
             f"a comparison needs runs on both sides, {len(a)} and {len(b)} were given; "
@@ -149,7 +149,7 @@ def comparison_of(a: Sequence[str], b: Sequence[str]) -> Address:
 
 
 def source_of(address: Address, logs: Path) -> PageSource:
-    """Where a page comes from."""
+    """Returns the source of a page."""
     if address.kind == "run":
         return RunSource(logs, address.a[0])
     if address.kind == "comparison":

@@ -25,13 +25,13 @@ HEADER = """\
 
 
 def typescript() -> str:
-    """Everything that Python and the viewer have to agree on, as a TypeScript module."""
+    """Returns everything that Python and the viewer share, as a TypeScript module."""
     declarations = [_declaration(name, value) for name, value in _declared()]
     return "\n\n".join([HEADER.rstrip(), *declarations, _ground(), _palette(), _heat()]) + "\n"
 
 
 def _declared() -> Iterator[tuple[str, Any]]:
-    """The names of page.py in the order in which they stand there."""
+    """Returns the names of page.py in their order there."""
     for name, value in vars(page).items():
         if _is_struct(value) or get_origin(value) is Literal or _is_union(value):
             yield name, value
@@ -102,7 +102,7 @@ def _union(info: msgspec.inspect.UnionType) -> str:
 
 
 def _named(members: set[Any]) -> str | None:
-    """The name that page.py itself gives to a union of these."""
+    """Returns the name that page.py gives to a union of these."""
     for name, value in _declared():
         if not _is_struct(value) and set(get_args(value)) == members:
             return name

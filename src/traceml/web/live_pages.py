@@ -1,4 +1,4 @@
-"""Pages that are looked at: each is made once, however many look, and told on as what changed."""
+"""Live pages: each is made once for all its viewers, who are sent what changed."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ from traceml.web.delta import delta
 from traceml.web.sources import Address, PageSource, RunSource, source_of
 
 BEAT_S = 5.0
-"""A viewer that hears nothing for twice as long takes the connection for lost (live.ts)."""
+"""A viewer that receives nothing for twice as long considers the connection lost (live.ts)."""
 KEPT_S = 60.0
-"""A page that nobody looks at any more is let go then: a reload finds it still there."""
+"""A page without viewers is dropped after this time, so that a reload still finds it."""
 MAX_WAITING_EVENTS = 8
-"""Of events for a viewer that does not read them, asleep perhaps; then it gets the page anew."""
+"""For a viewer that does not read; after that it gets the whole page again."""
 _THREADS = 2
 
 T = TypeVar("T")
 
 _BEAT = b"event: beat\ndata: {}\n\n"
-"""An event, for a page's script hears nothing of a comment."""
+"""An event and not a comment, because a page's script does not see comments."""
 _OVER = "The run is over, and its dashboard with it; `traceml ui` shows it again."
 
 
 @dataclass(eq=False, slots=True)
 class Viewer:
-    """Somebody who looks at a page."""
+    """One connection that shows a page."""
 
     ready: asyncio.Event
-    """Set for the page's follower whenever the viewer has taken all there was."""
+    """Set whenever the viewer has received everything."""
     is_behind: bool = True
-    """Needs the whole page."""
+    """Whether it needs the whole page."""
     has_left: bool = False
     _is_reading: bool = False
     _waiting: deque[bytes] = field(default_factory=deque)
     _told: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def tell(self, event: bytes) -> None:
-        """Give an event; too many that were not taken are as good as none."""
+    def send(self, event: bytes) -> None:
+        """Queues an event; if too many are waiting, all are dropped and the whole page follows."""
         if len(self._waiting) >= MAX_WAITING_EVENTS:
             self._waiting.clear()
             self.is_behind = True
@@ -57,22 +57,22 @@ class Viewer:
         self._told.set()
 
     def leave(self) -> None:
-        """Nothing more comes."""
+        """Ends the stream after the queued events."""
         self.has_left = True
         self._told.set()
 
     async def events(self) -> AsyncIterator[bytes]:
-        """What was given, and heart-beats between; to the end of what was given."""
+        """Yields the queued events, with heartbeats between, until the stream ends."""
         yield b"retry: 1000\n\n"
         while self._waiting or not self.has_left:
             if self._waiting:
                 yield self._waiting.popleft()
                 continue
-            if not await self._is_told():
+            if not await self._has_event():
                 yield _BEAT
 
-    async def _is_told(self) -> bool:
-        """Wait for the next event; whether one came before a heart-beat is due."""
+    async def _has_event(self) -> bool:
+        """Waits for the next event; returns whether one came before a heartbeat is due."""
         self._told.clear()
         self._is_reading = True
         if self.is_behind:
@@ -87,24 +87,24 @@ class Viewer:
 
     @property
     def wants_all(self) -> bool:
-        """It would take the whole page now."""
+        """Whether it is ready for the whole page."""
         return self.is_behind and self._is_reading
 
 
 @dataclass(frozen=True, slots=True)
 class PageState:
-    """What was seen at one time."""
+    """A page at one time."""
 
     page: Page | None = None
     plain: Any = None
-    """The page as JSON has it."""
+    """The page as JSON."""
     error: str | None = None
     """Why there is no page."""
     at_s: float = 0.0
 
 
 class Channel:
-    """One page and those who look at it."""
+    """One page and its viewers."""
 
     def __init__(self, source: PageSource, threads: ThreadPoolExecutor) -> None:
         self.source = source
@@ -117,7 +117,7 @@ class Channel:
         self._ready = asyncio.Event()
 
     def join(self) -> Viewer:
-        """One more looks; the whole page comes first."""
+        """Adds a viewer; the whole page comes first."""
         viewer = Viewer(self._ready)
         self.viewers.add(viewer)
         if self._follower is None or self._follower.done():
@@ -126,47 +126,47 @@ class Channel:
         return viewer
 
     def leave(self, viewer: Viewer) -> None:
-        """One looks no longer."""
+        """Removes a viewer."""
         self.viewers.discard(viewer)
         self._ready.set()  # the follower sees whether anybody is left
         self.used_s = time.monotonic()
 
     async def whole(self) -> bytes:
-        """The page as JSON; raises TraceMLError where there is none."""
+        """Returns the page as JSON; raises TraceMLError where there is none."""
         self.used_s = time.monotonic()
         async with self._one_at_a_time:
             if self._is_due():
-                await self._look_again()
+                await self._refresh()
         if self._look.error is not None:
             raise RunNotFound(self._look.error)
         return await self._in_thread(msgspec.json.encode, self._look.page)
 
     async def detail(self, first_step: int, last_step: int) -> tuple[Figure, ...]:
-        """Finer figures of a run."""
+        """Returns finer charts for a range of a run's steps."""
         self.used_s = time.monotonic()
         assert isinstance(self.source, RunSource)
         async with self._one_at_a_time:
             return await self._in_thread(self.source.detail, first_step, last_step)
 
-    async def look_once_more(self) -> None:
-        """Tell everybody the last of it, whether it is due or not."""
+    async def refresh_now(self) -> None:
+        """Sends the latest state to every viewer, whether it is due or not."""
         async with self._one_at_a_time:
-            await self._look_again()
+            await self._refresh()
 
     def close(self, last: bytes | None) -> None:
-        """Look no more; every viewer leaves, with a last event where there is one."""
+        """Ends all viewers' streams, with a last event where there is one."""
         if self._follower is not None:
             self._follower.cancel()
         for viewer in self.viewers:
             if last is not None:
-                viewer.tell(last)
+                viewer.send(last)
             viewer.leave()
 
     async def _follow(self) -> None:
         while self.viewers:
             async with self._one_at_a_time:
                 if self._is_due():
-                    await self._look_again()
+                    await self._refresh()
                 await self._catch_up()
             rest_s = self._look.at_s + self.source.pause_s() - time.monotonic()
             try:
@@ -178,31 +178,31 @@ class Channel:
     def _is_due(self) -> bool:
         return time.monotonic() >= self._look.at_s + self.source.pause_s()
 
-    async def _look_again(self) -> None:
+    async def _refresh(self) -> None:
         before = self._look
-        self._look, change = await self._in_thread(_look_at, self.source, before)
+        self._look, change = await self._in_thread(_read_page, self.source, before)
         if change is None:
             return
         for viewer in self.viewers:
             if not viewer.is_behind:
-                viewer.tell(change)
+                viewer.send(change)
 
     async def _catch_up(self) -> None:
-        """Give the whole page to those who have none, or missed something."""
+        """Sends the whole page to viewers that have none, or missed something."""
         if not any(viewer.wants_all for viewer in self.viewers):
             return
         event = await self._in_thread(_whole_event, self._look)
         for viewer in self.viewers:
             if viewer.wants_all:
                 viewer.is_behind = False
-                viewer.tell(event)
+                viewer.send(event)
 
     async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, work, *arguments)
 
     def _say_why_it_ended(self, follower: asyncio.Task[None]) -> None:
-        """A bug of ours: the page says so, and the server's output has the rest."""
+        """Reports a bug of ours on the page, with the traceback in the server's output."""
         error = None if follower.cancelled() else follower.exception()
         if error is None:
             return
@@ -211,12 +211,12 @@ class Channel:
             f"the page cannot be made ({type(error).__name__}: {error}); see the server's output"
         )
         for viewer in self.viewers:
-            viewer.tell(_event("gone", {"error": words}))
+            viewer.send(_event("gone", {"error": words}))
             viewer.leave()
 
 
 class Pages:
-    """Every page that is looked at, or was a moment ago."""
+    """Every page that has viewers, or had some until recently."""
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
@@ -226,7 +226,7 @@ class Pages:
         self._cleaning: asyncio.TimerHandle | None = None
 
     def channel(self, address: Address) -> Channel:
-        """The channel of a page."""
+        """Returns the channel of a page."""
         if address not in self._channels:
             self._channels[address] = Channel(source_of(address, self._logs), self._threads)
         if self._cleaning is None:
@@ -234,7 +234,7 @@ class Pages:
         return self._channels[address]
 
     async def events(self, address: Address) -> AsyncIterator[bytes]:
-        """What a viewer of a page is sent."""
+        """Yields what a viewer of a page is sent."""
         if self._is_over:
             return
         channel = self.channel(address)
@@ -246,15 +246,15 @@ class Pages:
             channel.leave(viewer)
 
     async def finish(self, patience_s: float) -> None:
-        """Tell every viewer the last state and that nothing follows it."""
+        """Sends every viewer the last state, and that nothing follows."""
         looked_at = [channel for channel in self._channels.values() if channel.viewers]
         if looked_at:
-            looks = [asyncio.create_task(channel.look_once_more()) for channel in looked_at]
+            looks = [asyncio.create_task(channel.refresh_now()) for channel in looked_at]
             await asyncio.wait(looks, timeout=patience_s)
         self.close(_event("gone", {"error": _OVER, "is_over": True}))
 
     def close(self, last: bytes | None = None) -> None:
-        """End every stream."""
+        """Ends every stream."""
         self._is_over = True
         if self._cleaning is not None:
             self._cleaning.cancel()
@@ -271,8 +271,8 @@ class Pages:
         self._cleaning = loop.call_later(KEPT_S, self._let_go) if self._channels else None
 
 
-def _look_at(source: PageSource, before: PageState) -> tuple[PageState, bytes | None]:
-    """What is there now, and the event that tells it to those who saw what was before."""
+def _read_page(source: PageSource, before: PageState) -> tuple[PageState, bytes | None]:
+    """Returns the current page, and the event with what changed since the one before."""
     now_s = time.monotonic()
     try:
         page = source.page()

@@ -13,8 +13,8 @@ import pytest
 
 from traceml.figures.page import RunsPage
 from traceml.model.errors import RunNotFound
-from traceml.web import live
-from traceml.web.live import Channel, Pages, Viewer
+from traceml.web import live_pages
+from traceml.web.live_pages import Channel, Pages, Viewer
 from traceml.web.sources import LIST, Address
 
 T = TypeVar("T")
@@ -89,7 +89,7 @@ def test_a_viewer_that_does_not_read_gets_the_whole_page_when_it_does() -> None:
         events = viewer.events()
         while not (await anext(events)).startswith(b"event: page"):
             continue
-        missed = source.looks + 3 * live.MAX_WAITING_EVENTS
+        missed = source.looks + 3 * live_pages.MAX_WAITING_EVENTS
         while source.looks < missed:
             await asyncio.sleep(0.005)
         assert viewer.is_behind
@@ -97,11 +97,11 @@ def test_a_viewer_that_does_not_read_gets_the_whole_page_when_it_does() -> None:
 
     (first, page), (second, _) = with_channel(work)
     assert (first, second) == ("page", "delta")
-    assert int(page["folder"]) >= 3 * live.MAX_WAITING_EVENTS
+    assert int(page["folder"]) >= 3 * live_pages.MAX_WAITING_EVENTS
 
 
 def test_a_page_on_which_nothing_happens_has_a_heart_beat(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "BEAT_S", 0.01)
+    monkeypatch.setattr(live_pages, "BEAT_S", 0.01)
 
     async def run() -> bytes:
         events = Viewer(asyncio.Event()).events()
@@ -170,7 +170,7 @@ def test_a_bug_of_ours_is_said_on_the_page(capsys: pytest.CaptureFixture[str]) -
 def test_a_page_is_let_go_when_nobody_has_looked_for_a_while(
     logs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "KEPT_S", 0.05)
+    monkeypatch.setattr(live_pages, "KEPT_S", 0.05)
 
     async def run() -> None:
         pages = Pages(logs)

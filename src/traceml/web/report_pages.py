@@ -1,4 +1,4 @@
-"""What a report or a notebook shows for the words that people say: runs, files, comparisons."""
+"""The pages of a report or a notebook cell, for what a user names: runs, files, comparisons."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _COMPARISON = msgspec.json.Decoder(Comparison)
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """Pages, the same as text, and the file that a report of them is by default."""
+    """Pages, the same as text, and the default file name of a report."""
 
     pages: tuple[Page, ...]
     text: str
@@ -37,7 +37,7 @@ class Reported:
 
 
 def reported(words: Sequence[str], logs: Path) -> Reported:
-    """One run, or the first of several compared with each of the others."""
+    """Returns one run, or the first of several compared with each of the others."""
     if not words:
         raise UsageError("no run was given; pass a run folder, a final_summary.json or a name")
     if len(words) == 1:
@@ -68,7 +68,7 @@ def _one(word: str, logs: Path) -> Reported:
 
 
 def _run_folder(word: str, logs: Path) -> Path | None:
-    """A run's folder, with a summary or without one yet."""
+    """Returns a run's folder, with or without a summary."""
     for folder in (Path(word), logs / word):
         try:
             if (folder / MANIFEST).is_file():
@@ -86,7 +86,7 @@ def _run(folder: Path, path: Path) -> Reported:
 
 
 def _brief(page: RunPage) -> str:
-    """A run that has no summary of its own yet."""
+    """Returns a short text for a run that has no summary yet."""
     head, verdict = page.head, page.verdict
     lines = [
         f"{head.name}: {head.state_words}, {head.steps}, {head.elapsed}",
@@ -103,7 +103,7 @@ def _comparisons(found: Sequence[Comparison], path: Path) -> Reported:
 
 
 def _read_comparison(path: Path) -> Comparison | None:
-    """The comparison that a file of `traceml compare` holds; `None` where it holds none."""
+    """Returns the comparison in a file of `traceml compare`; `None` where it holds none."""
     try:
         content = read_regular(path, follow_links=True)
         keys = msgspec.json.decode(content, type=dict[str, msgspec.Raw]).keys()
