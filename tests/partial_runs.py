@@ -81,7 +81,7 @@ def _parts(
 ) -> dict[str, npt.NDArray[np.int64]]:
     found = {}
     for name, part_ms in PART_MS.items():
-        share = shares[name]
+        share = shares.get(name)
         factor = 1 + 0.1 * random.random(steps)
         part = np.full(steps, layout.NOT_MEASURED, np.int64)
         if share is not None:
