@@ -1,4 +1,4 @@
-"""Samples every NVIDIA GPU of the node through NVML; where there is none, it samples nothing."""
+"""Samples every NVIDIA GPU of the node through NVML; nothing where there is none."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ REASONS = (
     (0x200, "board limit"),
     (0x400, "reliability"),
 )
-"""NVML's bits, which have kept their meaning while their names changed."""
+"""NVML's bits, whose meaning stayed the same while their names changed."""
 REASON_READERS = (
     "nvmlDeviceGetCurrentClocksEventReasons",  # drivers from 535 on
     "nvmlDeviceGetCurrentClocksThrottleReasons",  # the same before, gone in CUDA 14
 )
 NO_BYTES = 2**64 - 1  # NVML's "not available" in a field of bytes
 MAX_INTERVALS = 128
-"""Kept of one GPU until somebody takes a sample, which happens once a second."""
+"""Kept per GPU until the next sample, which is taken once a second."""
 
 
 Counted = frozenset[str] | None
-"""The UUIDs of GPUs, or their beginnings; `None` is every GPU."""
+"""The UUIDs of GPUs, or their beginnings; `None` means every GPU."""
 
 
 @dataclass(slots=True)
 class _Gpu:
-    """One opened GPU and what never changes about it."""
+    """One opened GPU and its constant properties."""
 
     index: int
     handle: Any
@@ -73,7 +73,7 @@ class GpuSampler:
         """Which GPUs' counters are read: none before somebody trains on one."""
 
     def sample(self) -> tuple[GpuSample, ...]:
-        """One sample per GPU; a GPU lost on the way stays in the list with nothing measured."""
+        """Returns one sample per GPU; a GPU that was lost stays in the list without values."""
         if self._gpus is None:
             self._gpus = ()  # a driver that cannot be opened is not tried again
             self._gpus = self._open()
@@ -81,13 +81,13 @@ class GpuSampler:
         return tuple(self._sample(gpu) for gpu in self._gpus)
 
     def read_counters(self) -> None:
-        """Read the counters of the GPUs that are trained on, for the next sample to hold."""
+        """Reads the counters of the GPUs that are trained on, for the next sample."""
         for gpu in self._gpus or ():
             if not gpu.is_lost and _is_among(gpu.uuid, self.counted):
                 gpu.intervals.extend(gpu.counters.read())
 
     def driver_version(self) -> str | None:
-        """The driver's version; None where there is no GPU to sample."""
+        """Returns the driver's version; `None` without a GPU."""
         if not self._gpus:
             return None
         try:
@@ -96,7 +96,7 @@ class GpuSampler:
             return None
 
     def close(self) -> None:
-        """Lets go of the driver; samples are empty from then on."""
+        """Closes the driver; samples are empty from then on."""
         nvml, self._nvml = self._nvml, None
         gpus, self._gpus = self._gpus, ()
         for gpu in gpus or ():
@@ -126,7 +126,8 @@ class GpuSampler:
         return tuple(gpu for index in range(count) if (gpu := self._open_gpu(index)) is not None)
 
     def _open_gpu(self, index: int) -> _Gpu | None:
-        """None for a GPU that cannot even say who it is: nothing could be matched to it."""
+        """Opens a GPU; `None` where it has no readable UUID, because nothing could be matched to
+        it."""
         nvml = self._nvml
         gpu = None
         with self.errors:
@@ -173,7 +174,8 @@ class GpuSampler:
         return GpuSample(gpu.index, gpu.uuid, gpu.name) if gpu.is_lost else sample
 
     def _read(self, gpu: _Gpu, sensor: Callable[[], Any]) -> Any:
-        """One sensor's value; None for one that is missing, and for all once the GPU is lost."""
+        """Returns one sensor's value; `None` where it is missing, and for all sensors of a lost
+        GPU."""
         if gpu.is_lost:
             return None
         value = None
@@ -199,7 +201,7 @@ class GpuSampler:
 
 
 def throttle_words(bits: int) -> tuple[str, ...]:
-    """The reasons as short words, each once; empty when nothing holds the clocks down."""
+    """Returns the reasons as short words, each once; empty where nothing holds the clock down."""
     words = [word for bit, word in REASONS if bits & bit]
     if bits & ~sum(bit for bit, _ in REASONS):
         words.append("other")

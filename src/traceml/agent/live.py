@@ -1,4 +1,4 @@
-"""Looks at the last steps twice a second, and writes down what is to be said of them."""
+"""Diagnoses the last steps twice a second, and writes the live findings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from traceml.store.rings import RingReader
 from traceml.summaries.live_state import live_change, live_state
 
 MAX_CORE_SHARE = 0.02
-"""Many times what eight ranks need; a node with hundreds is looked at less often."""
+"""Many times what eight ranks need; a node with hundreds is evaluated less often."""
 
 _encoder = msgspec.json.Encoder()
 
@@ -45,7 +45,7 @@ class Live:
         """The processes of which it is worth knowing at which lines they spend their time."""
 
     def follow(self, ring: RingReader, is_last: bool) -> None:
-        """Take the steps that are new in a ring."""
+        """Reads the new steps of a ring."""
         self._recent.follow(ring, is_last)
 
     def sample(self, sample: Sample) -> None:
@@ -95,7 +95,8 @@ class Live:
 
 
 def _worth_looking_at(facts: Facts, found: Sequence[Finding]) -> tuple[int, ...]:
-    """The processes whose stacks are wanted: those of the ranks to blame, or the lowest one's."""
+    """Returns the processes whose stacks are worth sampling: those of the ranks to blame, or the
+    lowest rank's."""
     if facts.window.steps_analyzed < MIN_STEPS or not wants_looks(facts, found):
         return ()
     pids = {rank.rank.rank: rank.rank.pid for rank in facts.ranks_used}
