@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from traceml.agent.alive import is_alive, process_of
+from traceml.agent.processes import is_alive, process_of
 from traceml.agent.stalls import StallWatch, Training
 from traceml.model.failure import AgentSaw, Death
 from traceml.store.failures import keep_stacks, read_seen, write_seen

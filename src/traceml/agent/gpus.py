@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from traceml.agent.error_log import ErrorLog
 from traceml.agent.gpu_counters import GpuCounters
+from traceml.model.rank import Rank
 from traceml.model.sample import GpuInterval, GpuSample
 
 REASONS = (
@@ -218,3 +219,26 @@ def _text(value: str | bytes) -> str:
 
 def _bytes(value: int) -> int | None:
     return None if value == NO_BYTES else int(value)
+
+
+def gpu_share(rank: Rank, gpus: Sequence[GpuSample], visible: str | None) -> float | None:
+    """Returns the utilisation of the GPU that a rank trains on; `None` where it cannot be
+    identified.
+
+    By the rank's GPU UUID where it is known; otherwise torch's device number is looked up in
+    `visible`, the variable CUDA_VISIBLE_DEVICES: numbers, or the beginnings of UUIDs.
+    """
+    if rank.device_uuid:
+        return next((gpu.utilisation for gpu in gpus if rank.trains_on(gpu.uuid)), None)
+    kind, _, number = rank.device.partition(":")
+    if kind != "cuda" or not number.isdecimal():
+        return None
+    names = None if visible is None else [name.strip() for name in visible.split(",")]
+    if names is not None and int(number) >= len(names):
+        return None
+    wanted = number if names is None else names[int(number)]
+    for gpu in gpus:
+        is_named = bool(wanted) and not wanted.isdecimal() and gpu.uuid.startswith(wanted)
+        if is_named or str(gpu.index) == wanted:
+            return gpu.utilisation
+    return None

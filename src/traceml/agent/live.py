@@ -48,26 +48,26 @@ class Live:
         """Reads the new steps of a ring."""
         self._recent.follow(ring, is_last)
 
-    def sample(self, sample: Sample) -> None:
-        """Take a sample of the machine."""
+    def add_sample(self, sample: Sample) -> None:
+        """Adds a sample of the machine."""
         self._recent.add_sample(sample)
 
-    def take_stacks(self, burst: StackBurst) -> None:
-        """Take a look at a training thread's stack."""
+    def add_stacks(self, burst: StackBurst) -> None:
+        """Adds a burst of stack samples."""
         self._recent.add_stacks(burst)
 
-    def hear(self, messages: Sequence[bytes]) -> None:
-        """Take what the ranks say of themselves, their parameters and their loss."""
+    def add_messages(self, messages: Sequence[bytes]) -> None:
+        """Adds what the ranks report: exceptions, parameters, settings and losses."""
         self._recent.add_messages(messages)
 
-    def see(self, seen: AgentSaw) -> None:
-        """Take what went wrong as seen from outside; a change of it is looked at without steps."""
+    def add_failures(self, seen: AgentSaw) -> None:
+        """Adds what the agent observed; a change is evaluated even without new steps."""
         self._recent.add_failures(seen)
 
-    def look(self) -> None:
-        """Diagnose the last steps, if there is news and the last looks were cheap enough.
+    def evaluate(self) -> None:
+        """Diagnoses the last steps, if there is news and recent evaluations were cheap enough.
 
-        One dear look says nothing of the next: the first warms up caches and imports.
+        One expensive evaluation does not count: the first one warms up caches and imports.
         """
         if time.monotonic() < self._rests_until_s:
             return

@@ -301,3 +301,20 @@ def _whole(value: float | None) -> int | None:
 
 def _per_s(value: float | None, interval_s: float | None) -> float | None:
     return None if value is None or interval_s is None or interval_s <= 0 else value / interval_s
+
+
+def process_of(pid: int) -> psutil.Process | None:
+    """Returns the process that has this pid now; `None` where there is none."""
+    try:
+        return psutil.Process(pid)
+    except (psutil.NoSuchProcess, ValueError):  # ended already, or never a pid
+        return None
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Returns whether this process still runs; a zombie does not, nor another process with its
+    pid."""
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from traceml.agent.alive import is_alive, process_of
+from traceml.agent.processes import is_alive, process_of
 from traceml.agent.stack_reading import TimedStack, read_chrome_trace, read_looks, without_torn
 from traceml.agent.stacks import TrainingThread, ask, training_stack, training_thread
 from traceml.model.stack_sample import StackBurst
@@ -86,10 +86,11 @@ class StackSampler:
         self._sampled: dict[int, int] = {}
         """How often each process was looked at."""
 
-    def look(self, wanted: Sequence[Target]) -> StackBurst | None:
-        """Begin a burst where one is due, at the rank that had fewest; the one that has ended."""
+    def poll(self, wanted: Sequence[Target]) -> StackBurst | None:
+        """Begins a burst if one is due, at the rank that had the fewest; returns one that has
+        ended."""
         if self._burst is not None:
-            return self._take()
+            return self._finished()
         if wanted and self._clock() >= self._due_s:
             self._due_s = self._clock() + MAX_GAP_S  # if it cannot even be begun
             self._begin(min(wanted, key=lambda target: self._sampled.get(target.pid, 0)))
@@ -100,7 +101,7 @@ class StackSampler:
         if self._burst is None:
             return None
         self._burst.stop()
-        return self._take(at_once=True)
+        return self._finished(at_once=True)
 
     def _begin(self, target: Target) -> None:
         thread = training_thread(target.stacks)
@@ -113,7 +114,7 @@ class StackSampler:
             self._signals += 1
             self._burst = question
 
-    def _take(self, at_once: bool = False) -> StackBurst | None:
+    def _finished(self, at_once: bool = False) -> StackBurst | None:
         burst = self._burst
         if burst is None or not (burst.is_over() or at_once):
             return None
