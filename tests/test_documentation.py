@@ -316,7 +316,27 @@ def test_the_version_is_in_the_changelog():
     assert f"{traceml.__version__}" in (ROOT / "CHANGELOG.md").read_text()
 
 
-def test_every_room_has_a_row_for_contributors():
+def test_every_package_has_a_row_for_contributors():
     text = (ROOT / "CONTRIBUTING.md").read_text()
-    rooms = {path.parent.name for path in (ROOT / "src/traceml").glob("*/__init__.py")}
-    assert {f"{room}/" for room in rooms} <= rows(section(text, "The rooms"))
+    packages = {path.parent.name for path in (ROOT / "src/traceml").glob("*/__init__.py")}
+    assert {f"{package}/" for package in packages} <= rows(section(text, "Packages"))
+
+
+def test_contributors_find_what_the_table_names():
+    """Each line names files or folders, and the names in front of a file are defined in it."""
+    table = section((ROOT / "CONTRIBUTING.md").read_text(), "Where is what")
+    answers = [line.split(" | ")[1] for line in table.splitlines() if "? | " in line]
+    assert len(answers) >= 10
+    for answer in answers:
+        names: list[str] = []
+        for quoted in re.findall(r"`([^`]+)`", answer):
+            path = ROOT / "src/traceml" / quoted
+            if "/" not in quoted:
+                names.append(quoted)
+                continue
+            assert path.exists(), quoted
+            for name in names:
+                *_, last = name.split(".")
+                assert re.search(rf"(def|class) {last}\b|^ +{last}:", path.read_text(), re.M), name
+            names = []
+        assert names == [], f"{names} without a file"

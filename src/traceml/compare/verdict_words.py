@@ -235,7 +235,7 @@ def _measure_first(sides: Sides) -> str:
     for name, runs in (("A", sides.a), ("B", sides.b)):
         for run in runs:
             if run.failure is not None and run.failure.summary:
-                return f"Mend {name} first, then compare again. {run.failure.summary}"
+                return f"Fix {name} first, then compare again. {run.failure.summary}"
     return "Compare runs that took at least a few training steps with tracing on."
 
 

@@ -36,7 +36,7 @@ class RunStanding:
         if self.state == "failed" and self.exit_status is not None:
             verb = _BY_A_PERSON.get(self.exit_status, "failed")
             return f"{verb} with status {self.exit_status}"
-        return "lost: nobody saw how it ended" if self.state == "lost" else self.state
+        return "lost: its end was not recorded" if self.state == "lost" else self.state
 
 
 def moment(unix_s: float) -> str:

@@ -76,7 +76,7 @@ def _without_summary(standing: RunStanding) -> Verdict:
         return Verdict(
             "warn",
             "LOST",
-            "Nobody holds this run any more, and nobody wrote how it ended or a summary of it.",
+            "No process is working on this run, and neither its end nor a summary was recorded.",
             next=f"Rebuild the summary from its records: traceml recover "
             f"{line(standing.manifest.run_name)}",
         )

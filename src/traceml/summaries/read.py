@@ -351,7 +351,7 @@ def _negative(path: Path, name: str, value: float) -> UnreadableSummary:
 def _bad_field(path: Path, name: str, found: str, expected: str) -> UnreadableSummary:
     return UnreadableSummary(
         f"{path} is not a usable run summary: '{_shown(name)}' {found}; expected {expected}; "
-        "write the summary again or mend that field"
+        "write the summary again or fix that field"
     )
 
 
