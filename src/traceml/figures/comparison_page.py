@@ -1,4 +1,4 @@
-"""The page of a comparison: the verdict, what moved, and what is different about the runs."""
+"""The page of a comparison: the verdict, what changed, and how the runs differ."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ TONES: dict[str, Tone] = {
     Status.NO_CHANGE.value: "info",
 }
 MAX_ROWS = 40
-"""Differences of one group that are listed; the JSON file has them all."""
+"""Differences listed per group; the JSON file has all of them."""
 MAX_RANKS = 16
 INDENT = 2
-"""Spaces by which the text shows that a row is a part of the one above."""
+"""Spaces by which the text marks a row as a part of the one above."""
 NO_BREAK = "\u00a0"
-"""A space that a browser keeps."""
+"""A non-breaking space."""
 
 _QUANTILES = {
     "Median (p50)": "step_time_p50_ms",
@@ -52,7 +52,7 @@ _TITLES = {
 
 
 def comparison_page(comparison: Comparison) -> ComparisonPage:
-    """The text's content, with figures."""
+    """Returns the content of the comparison's text, with charts."""
     parts = (_changes(comparison), _ranks(comparison), _different(comparison))
     verdict = comparison.verdict
     gate = notes.gate(comparison)
@@ -88,7 +88,7 @@ def _diagnosis(change: DiagnosisChange) -> str | None:
 
 
 def _changes(comparison: Comparison) -> Part | None:
-    """What moved or matters: tiles, pictures, and the table of the text."""
+    """Returns what changed or matters: tiles, charts, and the table of the text."""
     drawn = (waterfall(comparison), before_and_after(comparison))
     figures = tuple(figure for figure in drawn if figure is not None)
     tables = tuple(table for table in (_table(comparison), _distribution(comparison)) if table)
@@ -127,7 +127,7 @@ def _table(comparison: Comparison) -> Table | None:
 
 
 def _distribution(comparison: Comparison) -> Table | None:
-    """How the steps of both sides were distributed; `None` where a side does not say."""
+    """Returns the distribution of both sides' steps; `None` where a side has none."""
     found = {words: BY_KEY[Section.STEP_TIME, key] for words, key in _QUANTILES.items()}
     rows = tuple(
         Row((words, *_cells(change, metric)))
@@ -149,20 +149,20 @@ def _tiles(comparison: Comparison) -> Iterator[Tile]:
 
 
 def _without_unit(lhs: str, rhs: str) -> str:
-    """The unit is said once where both sides have the same."""
+    """Returns both values, the unit only once where it is the same."""
     number, _, unit = lhs.partition(" ")
     return number if rhs.endswith(f" {unit}") else lhs
 
 
 def _tone(change: Delta, metric: Metric) -> Tone | None:
-    """Only what the runs show to be a change has a colour."""
+    """Returns the colour of a change; none unless the runs show that it is one."""
     if not change.delta or not change.significant:
         return None
     return "good" if (change.delta > 0) == metric.more_is_better else "crit"
 
 
 def _cells(change: Delta, metric: Metric) -> tuple[str, str, str]:
-    """Both sides and the change, as the text words them."""
+    """Returns both sides and the change, as the text words them."""
     lhs, rhs = _quantity(change.lhs, metric), _quantity(change.rhs, metric)
     if change.delta is None:
         return lhs, rhs, NOT_MEASURED
@@ -185,7 +185,7 @@ def _change(comparison: Comparison, metric: Metric) -> Delta:
 
 
 def _ranks(comparison: Comparison) -> Part | None:
-    """Stragglers that came or went, and how far the ranks are apart."""
+    """Returns stragglers that are new or gone, and the skew of the ranks."""
     found = comparison.ranks
     rows = [
         *(_straggler("New in B", straggler) for straggler in found.new),
@@ -217,7 +217,7 @@ def _straggler(opening: str, straggler: StragglerRanks) -> Row:
 
 
 def _different(comparison: Comparison) -> Part | None:
-    """Code, command, environment, machine, data and parameters, where they are not the same."""
+    """Returns the differences in code, command, environment, machine, data and parameters."""
     lineage = comparison.lineage
     tables = () if lineage is None else tuple(_groups(lineage))
     stat = (comparison.code_stat or "").splitlines()
@@ -247,7 +247,7 @@ def _value(value: object) -> str:
 
 
 def _not_compared(lineage: LineageComparison) -> str | None:
-    """What nobody recorded, and that all else is the same."""
+    """Returns what was not recorded, and that everything else is the same."""
     said = []
     if not lineage.differences and lineage.same:
         said.append("No recorded differences.")

@@ -192,7 +192,7 @@ STEP_TIME = (
     _step(
         "sample_time_ms",
         "",
-        "step time per sample; chosen by itself where batch sizes differ",
+        "step time per sample; chosen automatically where batch sizes differ",
         label="Time per sample",
         word="sample_time",
         varies_as_steps_do=True,

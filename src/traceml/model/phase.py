@@ -94,7 +94,7 @@ PHASES: Mapping[Phase, PhaseEntry] = MappingProxyType(
             culprit="the input path",
             colour=Colour("#f0581f", "#f86a26"),
             metric="input_wait_ms",
-            doc="input wait: the loop stood still for its next batch",
+            doc="input wait: the loop waited for its next batch",
         ),
         Phase.H2D: PhaseEntry(
             within=Within.BODY,
