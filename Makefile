@@ -69,9 +69,10 @@ wheels: $(READY)
 	  --platform manylinux2014_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux1_x86_64 \
 	  --requirement benchmarks/gpu_requirements.txt
 
-# The parts of docs/diagnoses.md that the rules themselves declare.
+# The parts of docs/ that the rules and the catalogues of phases and metrics themselves declare.
 docs: $(READY)
 	$(BIN)/python docs/write_diagnoses.py
+	$(BIN)/python docs/write_catalogues.py
 
 # The pictures of the README and the documentation, from runs made here and now.
 pictures: $(READY)

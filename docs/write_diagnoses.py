@@ -22,8 +22,8 @@ def page(text: str, rules: Iterable[Rule]) -> str:
     """The page with the parts between its marks written anew."""
     rules = list(rules)
     docs = documented(rules)
-    return _between_marks(
-        _between_marks(text, "table of rules", table(docs, rules)),
+    return between_marks(
+        between_marks(text, "table of rules", table(docs, rules)),
         "sections of rules",
         "\n\n".join(f"## {kind.value}\n\n{doc.text.strip()}" for kind, doc in docs.items()),
     )
@@ -64,7 +64,8 @@ def _sections(rules: list[Rule]) -> str:
     return ", ".join([*words, *(["cause"] if rules[0].role is RuleRole.CAUSE else [])])
 
 
-def _between_marks(text: str, name: str, new: str) -> str:
+def between_marks(text: str, name: str, new: str) -> str:
+    """The text with what stands between the two marks of this name replaced."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     written, found = re.subn(
         f"({re.escape(begin)}\n).*?({re.escape(end)})",
@@ -73,7 +74,7 @@ def _between_marks(text: str, name: str, new: str) -> str:
         flags=re.DOTALL,
     )
     if found != 1:
-        raise SystemExit(f"{PAGE} has to hold {begin} and {end} once each; it has {found} of them")
+        raise SystemExit(f"the page has to hold {begin} and {end} once each; it has {found}")
     return written
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceml.model import layout
+from traceml.model.phase import MEASURED
 from traceml.model.rank import Rank, Region
 from traceml.model.run import Ending, Manifest
 from traceml.model.sample import GpuInterval, GpuSample, HostSample, ProcessSample, Sample
@@ -19,8 +20,6 @@ from traceml.store.records import BLOCK_DTYPE, STEP_DTYPE, RankRecords, RunRecor
 
 STARTED_UNIX_S = 1_800_000_000.0
 GIB = 1 << 30
-
-PHASES = ("forward", "backward", "optimizer")
 
 
 def make_run(
@@ -110,7 +109,7 @@ def make_steps(
     records["wall_ns"] = waited + body + round(between_ms * 1e6)
     records["start_ns"] = np.cumsum(records["wall_ns"]) - records["wall_ns"]
     if gpu:
-        for name in ("input", "body", "h2d", "communication", *PHASES):
+        for name in ("body", *(phase.value for phase in MEASURED)):
             records[f"gpu_{name}_ns"] = records[f"{name}_ns"]
         records["allocated_bytes"] = 10 * GIB
         records["reserved_bytes"] = 12 * GIB

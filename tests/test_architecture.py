@@ -1,4 +1,4 @@
-"""Keeps the drawing of the house true: who may import whom, and who owns which library."""
+"""Keeps the diagram of the packages true: who may import whom, and who owns which library."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LAYERS = (
     ("store",),
     ("model",),
 )
-"""From the top: a room may import those of lower layers, and none beside it in its own."""
+"""From the top: a package may import those of lower layers, and none beside it in its own."""
 TRAINER = ("trace", "model")
 """The training process's own column."""
 FRONT_DOOR = ("__init__", "decorators", "__main__")
@@ -45,7 +45,7 @@ OWNERS = {
     "torch": {"trace"},
     "uvicorn": {"web"},
 }
-"""The rooms that may import each library; what is not here nobody may."""
+"""The packages that may import each library; what is not here nobody may."""
 
 PURE = ("facts", "diagnose", "compare", "text", "summaries", "figures")
 IMPURE = frozenset(
@@ -99,7 +99,7 @@ def modules() -> Iterator[tuple[str, ast.Module]]:
 MODULES = dict(modules())
 
 
-def room_of(file: str) -> str:
+def package_of(file: str) -> str:
     return file.removesuffix(".py").split("/")[0]
 
 
@@ -115,25 +115,25 @@ def imports() -> Iterator[Import]:
                     yield Import(f"{node.module}.{name.name}", file, node.lineno)
 
 
-def rooms_below(room: str) -> set[str]:
-    if room == TRAINER[0]:
+def packages_below(package: str) -> set[str]:
+    if package == TRAINER[0]:
         return set(TRAINER)
-    depth = next(place for place, layer in enumerate(LAYERS) if room in layer)
-    return {room}.union(*LAYERS[depth + 1 :])
+    depth = next(place for place, layer in enumerate(LAYERS) if package in layer)
+    return {package}.union(*LAYERS[depth + 1 :])
 
 
-def rooms() -> set[str]:
+def packages() -> set[str]:
     return {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
 
 
-def test_every_room_has_its_line_in_the_drawing():
-    drawn = {room for layer in LAYERS for room in layer} | set(TRAINER)
-    assert rooms() == drawn
+def test_every_package_has_its_line_in_the_diagram():
+    drawn = {package for layer in LAYERS for package in layer} | set(TRAINER)
+    assert packages() == drawn
     files = {path.stem for path in PACKAGE.glob("*.py")}
-    assert files == set(FRONT_DOOR), "a module outside every room"
+    assert files == set(FRONT_DOOR), "a module outside every package"
 
 
-def test_no_room_has_a_name_that_says_nothing():
+def test_no_package_has_a_name_that_says_nothing():
     names = {part.removesuffix(".py") for file in MODULES for part in file.split("/")}
     assert not names & NO_ROOMS
 
@@ -141,15 +141,15 @@ def test_no_room_has_a_name_that_says_nothing():
 def test_imports_point_down_only():
     wrong = []
     for found in imports():
-        by, (top, _, rest) = room_of(found.by), found.module.partition(".")
+        by, (top, _, rest) = package_of(found.by), found.module.partition(".")
         if top != "traceml" or by in FRONT_DOOR:
             continue
-        room = rest.split(".")[0]
-        if room in rooms():
-            if room not in rooms_below(by):
-                wrong.append(f"{found.place} imports {found.module}: {by} stands below {room}")
-        elif by == "trace" or room not in ("", "__version__"):
-            wrong.append(f"{found.place} imports {found.module} through the front door")
+        package = rest.split(".")[0]
+        if package in packages():
+            if package not in packages_below(by):
+                wrong.append(f"{found.place} imports {found.module}: {by} stands below {package}")
+        elif by == "trace" or package not in ("", "__version__"):
+            wrong.append(f"{found.place} imports {found.module} through traceml/__init__.py")
     assert not wrong, "\n".join(wrong)
 
 
@@ -159,16 +159,16 @@ def test_every_library_is_imported_by_its_owners_alone():
         top = found.module.split(".")[0]
         if top == "traceml" or top in sys.stdlib_module_names:
             continue
-        if room_of(found.by) not in OWNERS.get(top, set()):
+        if package_of(found.by) not in OWNERS.get(top, set()):
             wrong.append(f"{found.place} imports {top}")
     assert not wrong, "\n".join(wrong)
 
 
-def test_pure_rooms_know_no_clock_disk_or_environment():
+def test_pure_packages_know_no_clock_disk_or_environment():
     wrong = [
         f"{found.place} imports {found.module}"
         for found in imports()
-        if room_of(found.by) in PURE
+        if package_of(found.by) in PURE
         and found.module.split(".")[0] in IMPURE
         and found.module != "pathlib.PurePath"  # names of files, and no file
         and found.by not in MAY_READ_FILES
@@ -176,13 +176,13 @@ def test_pure_rooms_know_no_clock_disk_or_environment():
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("room", sorted(rooms()))
-def test_a_room_has_a_door_sign_of_one_sentence(room: str):
-    tree = MODULES[f"{room}/__init__.py"]
+@pytest.mark.parametrize("package", sorted(packages()))
+def test_a_package_says_in_one_sentence_what_it_does(package: str):
+    tree = MODULES[f"{package}/__init__.py"]
     sign = ast.get_docstring(tree) or ""
     assert sign.endswith(".") and "\n" not in sign and ". " not in sign
-    if room != "cli":  # the command line's door is also its dispatcher
-        assert len(tree.body) == 1, "a room's door holds nothing but its sign"
+    if package != "cli":  # that of the command line is also its dispatcher
+        assert len(tree.body) == 1, "a package's __init__.py holds nothing but its docstring"
 
 
 def test_every_module_says_what_it_is_for():
@@ -221,7 +221,7 @@ def test_only_the_guards_catch_everything():
 
 
 def _in_training() -> Iterator[tuple[str, ast.Module]]:
-    return ((file, tree) for file, tree in MODULES.items() if room_of(file) == "trace")
+    return ((file, tree) for file, tree in MODULES.items() if package_of(file) == "trace")
 
 
 CANNOT_BE_A_HANDLERS = {"FileExistsError", "ImportError", "StopIteration", "SyntaxError"}

@@ -30,8 +30,9 @@ from traceml.diagnose.rules import (
     warmup,
 )
 from traceml.model import environment, interpreter, layout, lineage
-from traceml.model.finding import Kind
-from traceml.summaries import record, sections
+from traceml.model.finding import Kind, Section
+from traceml.model.metric import in_summary
+from traceml.summaries import record
 from traceml.tui import help as terminal_help
 
 ROOT = Path(__file__).parents[1]
@@ -195,21 +196,19 @@ def test_every_variable_of_the_lineage_is_named():
     assert [name for name in names if f"`{name}`" not in text] == []
 
 
-@pytest.mark.parametrize(
-    ("title", "metrics"),
-    [
-        ("Metrics of `step_time`", sections.STEP_TIME),
-        ("Metrics of `step_memory`", sections.STEP_MEMORY),
-        ("Metrics of `system`", tuple(sections._host_metrics(sections.HostFacts()))),
-        (
-            "Metrics of `process`",
-            tuple(sections._process_metrics(sections.ProcessFacts(0, 0), None)),
-        ),
-    ],
-    ids=["step time", "step memory", "system", "process"],
-)
-def test_every_metric_has_a_row_and_every_row_a_metric(title: str, metrics: tuple[str, ...]):
-    assert rows(section(SUMMARY, title)) - {"metric", "---"} == set(metrics)
+def test_the_tables_of_metrics_are_what_the_catalogues_declare(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    write_pages = runpy.run_path(str(ROOT / "docs" / "write_catalogues.py"))["pages"]
+    stale = [path.name for path, text in write_pages().items() if path.read_text() != text]
+    assert not stale, (
+        "a phase or a metric has changed: run `make docs`, which writes the pages anew"
+    )
+
+
+@pytest.mark.parametrize("part", [each for each in Section if in_summary(each)])
+def test_every_metric_has_a_row_and_every_row_a_metric(part: Section):
+    keys = {metric.key for metric in in_summary(part)}
+    assert rows(section(SUMMARY, f"Metrics of `{part.value}`")) - {"metric", "---"} == keys
 
 
 @pytest.mark.parametrize("kind", Kind)
@@ -317,7 +316,27 @@ def test_the_version_is_in_the_changelog():
     assert f"{traceml.__version__}" in (ROOT / "CHANGELOG.md").read_text()
 
 
-def test_every_room_has_a_row_for_contributors():
+def test_every_package_has_a_row_for_contributors():
     text = (ROOT / "CONTRIBUTING.md").read_text()
-    rooms = {path.parent.name for path in (ROOT / "src/traceml").glob("*/__init__.py")}
-    assert {f"{room}/" for room in rooms} <= rows(section(text, "The rooms"))
+    packages = {path.parent.name for path in (ROOT / "src/traceml").glob("*/__init__.py")}
+    assert {f"{package}/" for package in packages} <= rows(section(text, "Packages"))
+
+
+def test_contributors_find_what_the_table_names():
+    """Each line names files or folders, and the names in front of a file are defined in it."""
+    table = section((ROOT / "CONTRIBUTING.md").read_text(), "Where is what")
+    answers = [line.split(" | ")[1] for line in table.splitlines() if "? | " in line]
+    assert len(answers) >= 10
+    for answer in answers:
+        names: list[str] = []
+        for quoted in re.findall(r"`([^`]+)`", answer):
+            path = ROOT / "src/traceml" / quoted
+            if "/" not in quoted:
+                names.append(quoted)
+                continue
+            assert path.exists(), quoted
+            for name in names:
+                *_, last = name.split(".")
+                assert re.search(rf"(def|class) {last}\b|^ +{last}:", path.read_text(), re.M), name
+            names = []
+        assert names == [], f"{names} without a file"

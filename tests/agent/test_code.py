@@ -11,8 +11,8 @@ import pytest
 from processes import wait_until
 from repositories import commit, git, make_repository
 from traceml.agent import code
-from traceml.agent.alive import is_alive, process_of
 from traceml.agent.code import look_at_code
+from traceml.agent.processes import is_alive, process_of
 from traceml.model.lineage import ChangedFile, Code
 
 pytestmark = pytest.mark.slow  # all of them ask git

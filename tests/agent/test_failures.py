@@ -23,7 +23,7 @@ def sleeper() -> subprocess.Popen[bytes]:
 
 
 def next_death(deaths: Deaths, ranks: dict[int, int]) -> Death:
-    (found,) = wait_until(lambda: deaths.look(ranks, 5.0), "a process is seen to end")
+    (found,) = wait_until(lambda: deaths.poll(ranks, 5.0), "a process is seen to end")
     return found
 
 
@@ -33,11 +33,11 @@ def test_an_end_is_seen_once_with_its_signal() -> None:
         deaths = Deaths()
         deaths.follow(process.pid)
         deaths.follow(process.pid)
-        assert deaths.look({process.pid: 3}, 5.0) == []
+        assert deaths.poll({process.pid: 3}, 5.0) == []
         os.kill(process.pid, signal.SIGKILL)
         found = next_death(deaths, {process.pid: 3})
         assert found == Death(rank=3, pid=process.pid, unix_s=5.0, status=137)
-        assert deaths.look({process.pid: 3}, 6.0) == []
+        assert deaths.poll({process.pid: 3}, 6.0) == []
         assert deaths.wakers() == []
 
 
@@ -71,7 +71,7 @@ def test_where_the_system_wakes_nobody_we_look(monkeypatch: pytest.MonkeyPatch) 
         deaths = Deaths()
         deaths.follow(process.pid)
         assert deaths.wakers() == []
-        assert deaths.look({}, 5.0) == []
+        assert deaths.poll({}, 5.0) == []
         process.kill()
         assert next_death(deaths, {}).pid == process.pid
 

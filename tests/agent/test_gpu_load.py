@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from factories import make_rank
-from traceml.agent.gpu_load import gpu_share
+from traceml.agent.gpus import gpu_share
 from traceml.model.rank import Rank
 from traceml.model.sample import GpuSample
 from traceml.store.records import STEP_DTYPE

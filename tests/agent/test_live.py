@@ -45,8 +45,8 @@ def follow(folder: Path, run: RunRecords) -> Live:
         for ring in rings:
             ring.unix_ns = int(sample.unix_s * 1e9)
             followed.follow(ring, is_last=False)  # type: ignore[arg-type]
-        followed.sample(sample)
-        followed.look()
+        followed.add_sample(sample)
+        followed.evaluate()
     return followed
 
 
@@ -127,11 +127,11 @@ def test_parameters_are_known_live_also_to_an_agent_that_was_started_again(tmp_p
         '{"number":2,"kind":"metrics","step":1,"unix_ns":1,"values":{"loss":1.0}}\n'
     )
     followed = Live(tmp_path, run.manifest)
-    followed.hear([b'{"kind":"params","values":{"lr":0.2}}'])
+    followed.add_messages([b'{"kind":"params","values":{"lr":0.2}}'])
     (ring,) = [ReplayedRing(rank) for rank in run.ranks]
     ring.unix_ns = int(run.samples[-1].unix_s * 1e9)
     followed.follow(ring, is_last=False)  # type: ignore[arg-type]
-    followed.look()
+    followed.evaluate()
     summary = read_live((tmp_path / "live.json").read_bytes()).summary
     assert summary.params == {"lr": 0.2, "epochs": 3}
 
@@ -145,7 +145,7 @@ def test_a_file_that_is_no_live_state_is_none(content: bytes) -> None:
 def test_a_second_without_new_steps_leaves_everything_as_it_is(tmp_path: Path) -> None:
     followed = follow(tmp_path, make_run(steps=300, sampled_s=30))
     (tmp_path / "live.json").unlink()
-    followed.look()
+    followed.evaluate()
     assert not (tmp_path / "live.json").exists()
 
 
@@ -155,9 +155,9 @@ def test_a_hang_is_shown_and_its_rank_named_though_no_step_comes(tmp_path: Path)
     followed = follow(tmp_path, run)
     waiting = standing(0, Doing.COLLECTIVE, call="all_reduce")
     asleep = standing(1, Doing.CODE, "train.py:30 in load")
-    followed.see(with_stall(run, waiting, asleep, after_s=60.0).seen)
+    followed.add_failures(with_stall(run, waiting, asleep, after_s=60.0).seen)
     for _ in range(10):
-        followed.look()
+        followed.evaluate()
     hangs = [change for change in changes(tmp_path) if change["kind"] == "HANG"]
     (change,) = hangs
     assert (change["section"], change["severity"]) == ("stability", "crit")
@@ -173,9 +173,9 @@ def test_what_a_rank_says_of_its_end_and_its_loss_is_shown(tmp_path: Path) -> No
     failure = report(where="train.py:7 in forward")
     logged = {"kind": "metrics", "step": 7, "unix_ns": 1, "values": {"loss": "nan", "lr": 0.1}}
     said = ({"kind": "failure", **asdict(failure)}, logged)
-    followed.hear([json.dumps(message, separators=(",", ":")).encode() for message in said])
+    followed.add_messages([json.dumps(message, separators=(",", ":")).encode() for message in said])
     for _ in range(10):
-        followed.look()
+        followed.evaluate()
     state = json.loads((tmp_path / "live.json").read_bytes())
     kinds = [finding["kind"] for finding in state["findings"] if finding["section"] == "stability"]
     assert kinds == ["EXCEPTION", "NON_FINITE_LOSS"]
@@ -191,7 +191,7 @@ def test_looks_that_cost_much_become_rarer(tmp_path: Path, monkeypatch: pytest.M
     followed = Live(tmp_path, make_run(steps=1).manifest)
     for second in range(10):
         now[0] = 100.0 + second
-        followed.look()
+        followed.evaluate()
     assert looked == [100.0, 101.0, 104.0, 107.0]
 
 

@@ -61,7 +61,7 @@ def training(folder: Path) -> Iterator[Target]:
 
 
 def next_burst(sampler: StackSampler, target: Target) -> StackBurst:
-    return wait_until(lambda: sampler.look([target]), "a burst has ended")
+    return wait_until(lambda: sampler.poll([target]), "a burst has ended")
 
 
 def functions(burst: StackBurst) -> dict[tuple[str, str, int], int]:
@@ -96,7 +96,7 @@ def test_where_py_spy_may_not_attach_the_signal_is_asked_for_sparingly(
             burst = next_burst(sampler, target)
             assert (burst.way, burst.looks) == ("signal", 1)
             assert list(functions(burst)) == [("get_batch", "train.py", 9)]
-        assert sampler.look([target]) is None
+        assert sampler.poll([target]) is None
         assert sampler._burst is None  # no fourth one is asked for
     assert MAX_SIGNALS <= 20
 
@@ -105,8 +105,8 @@ def test_where_py_spy_may_not_attach_the_signal_is_asked_for_sparingly(
 def test_a_process_that_has_gone_is_no_refusal(tmp_path: Path) -> None:
     sampler = StackSampler(str(program(tmp_path, "exit 1")))
     gone = Target(0, 2**22 + 1, tmp_path / "none.stacks")
-    sampler.look([gone])
-    wait_until(lambda: sampler.look([]) is None and sampler._burst is None, "it has ended")
+    sampler.poll([gone])
+    wait_until(lambda: sampler.poll([]) is None and sampler._burst is None, "it has ended")
     assert sampler._py_spy
 
 
@@ -115,8 +115,8 @@ def test_looks_that_were_all_torn_are_no_refusal(tmp_path: Path) -> None:
     sampler = StackSampler(str(program(tmp_path, nothing)))
     with training(tmp_path) as target:
         for _ in range(MAX_REFUSALS + 1):
-            sampler.look([target])
-            wait_until(lambda: sampler.look([]) is None and sampler._burst is None, "it has ended")
+            sampler.poll([target])
+            wait_until(lambda: sampler.poll([]) is None and sampler._burst is None, "it has ended")
     assert sampler._py_spy
 
 
@@ -162,10 +162,10 @@ def test_after_the_first_bursts_the_pauses_grow(
     gaps = []
     for _ in range(3):
         began_s = clock.now_s
-        assert sampler.look([target]) is None
+        assert sampler.poll([target]) is None
         while sampler._burst is None:
             clock.now_s += 0.05
-            assert sampler.look([target]) is None
+            assert sampler.poll([target]) is None
         gaps.append(clock.now_s - began_s)
         assert next_burst(sampler, target).looks == 15
     assert 0 < gaps[0] < gaps[1] < gaps[2]
@@ -181,7 +181,7 @@ def test_a_burst_under_way_at_the_end_of_the_run_is_not_lost(
     writes = recording(tmp_path).read_text().removeprefix("#!/bin/sh\n")
     interrupted = f"write() {{\n{writes}\n}}\ntrap 'write \"$@\"; exit 0' INT\ntouch ready\n"
     sampler = StackSampler(str(program(tmp_path, f"{interrupted}while :; do sleep 0.01; done")))
-    assert sampler.look([Target(0, 1, tmp_path / "none.stacks")]) is None
+    assert sampler.poll([Target(0, 1, tmp_path / "none.stacks")]) is None
     wait_until((tmp_path / "ready").exists, "it is at work")
     burst = sampler.finish()
     assert burst is not None
@@ -194,7 +194,7 @@ def test_nobody_is_looked_at_while_nothing_is_wrong(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     sampler = StackSampler(str(recording(tmp_path)), Clock())
-    assert sampler.look([]) is None
+    assert sampler.poll([]) is None
     assert sampler._burst is None
     assert not (tmp_path / "calls").exists()
 
@@ -205,7 +205,7 @@ def test_ranks_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     sampler = StackSampler(str(recording(tmp_path)), Clock())
     both = [Target(rank, 1 + rank, tmp_path / "none.stacks") for rank in (0, 1)]
     seen = [
-        wait_until(lambda: sampler.look(both), "a burst has ended").rank
+        wait_until(lambda: sampler.poll(both), "a burst has ended").rank
         for _ in range(FIRST_BURSTS)
     ]
     assert seen[:2] == [0, 1]

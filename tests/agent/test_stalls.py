@@ -67,7 +67,7 @@ class Job:
                 )
                 for rank, steps in enumerate(self.steps)
             ]
-            news += self.watch.look(ranks, self.now_s, 1e9 + self.now_s)
+            news += self.watch.update(ranks, self.now_s, 1e9 + self.now_s)
         return news
 
     @property
@@ -233,6 +233,6 @@ def test_what_an_agent_before_us_saw_is_kept(tmp_path: Path) -> None:
     earlier = Stall(since_unix_s=1.0, seen_unix_s=2.0, usual_s=0.1)
     watch = StallWatch(lambda *_: "", seen=[earlier])
     training = Training(0, 0, 5, tmp_path / "none", lambda: [0.1])
-    assert not watch.look([training], 0.0, 0.0)
-    assert not watch.look([replace(training, steps=6)], 1.0, 1.0)
+    assert not watch.update([training], 0.0, 0.0)
+    assert not watch.update([replace(training, steps=6)], 1.0, 1.0)
     assert watch.stalls == [earlier]

@@ -203,8 +203,8 @@ def test_a_side_that_failed_before_it_was_measured_is_to_be_mended_first() -> No
     failed = run({"step_time_ms": None}, failure=failure)
     good = run({"step_time_ms": 9})
     there, back = compare(good, failed, NAMES).verdict, compare(failed, good, NAMES).verdict
-    assert there.next == "Mend B first, then compare again. The script failed: NameError: x."
-    assert back.next.startswith("Mend A first")
+    assert there.next == "Fix B first, then compare again. The script failed: NameError: x."
+    assert back.next.startswith("Fix A first")
 
 
 def test_an_unmeasured_side_is_named() -> None:

@@ -22,7 +22,7 @@ from factories import (
 from traceml.diagnose.all_rules import all_rules
 from traceml.diagnose.engine import Diagnosis, diagnose
 from traceml.diagnose.finding_order import STRAGGLERS
-from traceml.diagnose.time_account import Stage, held_s, settle, stages_of
+from traceml.diagnose.time_account import Outside, held_s, settle, stages_of
 from traceml.diagnose.what_if import WhatIf, predict
 from traceml.facts.facts import Facts
 from traceml.facts.gather import gather
@@ -66,15 +66,15 @@ def check_account(facts: Facts, found: tuple[Finding, ...]) -> None:
         places = stages_of(finding)
         assert lost(finding) <= sum(held[place] for place in places) * SLACK, finding
         if finding.phase is not None and len(places) == 1:
-            assert places == (Stage(finding.phase.value),)
+            assert places == (finding.phase,)
         is_waited_for = finding.kind in STRAGGLERS and "do not wait" not in finding.claim
         is_stated = finding.kind in STATED or is_waited_for
         if is_stated and finding.lost_s_per_step and not finding.is_one_off:
             assert duration(finding.lost_s_per_step) in finding.claim, finding
-    in_step = [finding for finding in own if Stage.BETWEEN not in stages_of(finding)]
-    between = [finding for finding in own if Stage.BETWEEN in stages_of(finding)]
+    in_step = [finding for finding in own if Outside.BETWEEN not in stages_of(finding)]
+    between = [finding for finding in own if Outside.BETWEEN in stages_of(finding)]
     assert sum(map(lost, in_step)) <= (facts.mean.step_s or 0.0) * SLACK, in_step
-    assert sum(map(lost, between)) <= held[Stage.BETWEEN] * SLACK, between
+    assert sum(map(lost, between)) <= held[Outside.BETWEEN] * SLACK, between
     for leader in found:
         parts = [finding for finding in found if finding.part_of is leader.kind]
         assert sum(map(lost, parts)) <= lost(leader) * SLACK, (leader, parts)
@@ -86,13 +86,13 @@ def waited_s(facts: Facts) -> float:
     if len(facts.ranks_used) < 2 or not facts.job.waits:
         return 0.0
     hidden = facts.job.wait_is_hidden
-    return held_s(facts.mean)[Stage.BACKWARD if hidden else Stage.COMMUNICATION]
+    return held_s(facts.mean)[Phase.BACKWARD if hidden else Phase.COMMUNICATION]
 
 
 def idle_between_phases_s(facts: Facts) -> float:
     """What the GPU idles for data or for the host, as far as it was timed."""
     held = held_s(facts.mean)
-    return held[Stage.INPUT] + held[Stage.RESIDUAL] if facts.clock == "gpu" else 0.0
+    return held[Phase.INPUT] + held[Phase.RESIDUAL] if facts.clock == "gpu" else 0.0
 
 
 def check_savings(facts: Facts, what_ifs: tuple[WhatIf, ...]) -> None:
@@ -110,7 +110,7 @@ def check_savings(facts: Facts, what_ifs: tuple[WhatIf, ...]) -> None:
         assert sum(beyond_s) - sum(by_parts_s) <= waited_s(facts) * SLACK + 1e-9, what_ifs
         assert sum(by_parts_s) <= waited_s(facts) * SLACK + 1e-9, what_ifs
     own = [each for each in what_ifs if each.finding.part_of is None]
-    in_step = [each for each in own if Stage.BETWEEN not in stages_of(each.finding)]
+    in_step = [each for each in own if Outside.BETWEEN not in stages_of(each.finding)]
     assert sum(each.saved_s for each in in_step) <= (facts.mean.step_s or 0.0) * SLACK
     most_s = max(facts.mean.wall_s or 0.0, facts.mean.step_s or 0.0)
     assert sum(each.saved_s for each in own) <= most_s * SLACK

@@ -67,7 +67,7 @@ def test_means_are_those_of_the_summary(gpu: bool) -> None:
     for row, rank in enumerate(facts.ranks):
         assert found.step_s[row].mean() == pytest.approx(rank.times.step_s)
         for phase in (Phase.INPUT, Phase.H2D, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER):
-            expected = getattr(rank.times, f"{phase.value}_s")
+            expected = rank.times.phase(phase)
             assert found.phase_s[phase][row].mean() == pytest.approx(expected)
     assert facts.step_table is not None
     residual_s = facts.step_table.phase(Phase.RESIDUAL).mean(axis=1)

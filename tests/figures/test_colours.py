@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from traceml.figures.colours import GROUND, HEAT, PALETTE, PHASES, SERIES, TONES, Colour
+from traceml.figures.colours import GROUND, HEAT, PALETTE, PHASES, SERIES, TONES
+from traceml.model.phase import Colour
 
 Vector = npt.NDArray[np.float64]
 
@@ -109,4 +110,4 @@ def test_heat_grows_lighter_step_by_step(by: str) -> None:
 
 
 def test_there_are_as_many_series_as_phases_and_all_differ() -> None:
-    assert len({(colour.light, colour.dark) for colour in SERIES.values()}) == len(PHASES)
+    assert len({(colour.light, colour.dark) for colour in SERIES.values()}) == len(SERIES)

@@ -83,7 +83,7 @@ def test_ranks_are_told_with_their_gpus() -> None:
         ("failed", 1, "failed with status 1"),
         ("failed", 130, "interrupted with status 130"),
         ("failed", None, "failed"),
-        ("lost", None, "lost: nobody saw how it ended"),
+        ("lost", None, "lost: its end was not recorded"),
     ],
 )
 def test_the_state_is_told_in_words(state: str, exit_status: int | None, words: str) -> None:

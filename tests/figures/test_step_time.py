@@ -56,7 +56,7 @@ def test_the_table_has_the_rows_and_columns_that_people_know() -> None:
 
 def test_copies_and_communication_have_columns_where_they_were_measured() -> None:
     found = table(page_of(STRAGGLING), "step-time-table")
-    assert "Copies" in found.columns and "Communication" in found.columns
+    assert "Copies to device" in found.columns and "Communication" in found.columns
     assert cells(found, "Worst Rank")["Forward"] == "2"
     assert cells(found, "Skew %")["Forward"] == "200%"
     assert cells(found, "WAIT Share %")["Forward"] == ""
@@ -154,7 +154,7 @@ def test_the_tree_divides_the_step() -> None:
     root = figure(page_of(STRAGGLING), "phase-tree").root
     assert [part.name for part in root.parts] == [
         "input wait",
-        "host-to-device copy",
+        "copies to device",
         "compute",
         "communication",
         "rest",

@@ -72,7 +72,7 @@ def test_a_dashboard_that_is_killed_is_said_and_nothing_else(tmp_path: Path) -> 
         address_of(running)
         kill(server_of(running))
         wait_until(
-            lambda: "the dashboard ended by itself" in running.stderr_path.read_text(),
+            lambda: "the dashboard exited" in running.stderr_path.read_text(),
             "the launcher says so",
         )
         (tmp_path / "go").touch()

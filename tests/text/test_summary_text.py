@@ -50,7 +50,7 @@ def test_the_phase_tree_accounts_for_the_step() -> None:
     assert [line[2:37].strip() for line in tree[1:-1]] == [
         "step time",
         "├─ input wait",
-        "├─ host-to-device copy",
+        "├─ copies to device",
         "├─ compute",
         "│  ├─ forward",
         "│  ├─ backward",
@@ -67,7 +67,7 @@ def test_the_phase_tree_accounts_for_the_step() -> None:
 
 def test_what_was_not_measured_has_no_line() -> None:
     text = text_of(replace(make_run(input_ms=None, optimizer_ms=None, samples=-1), samples=()))
-    for absent in ("input wait", "host-to-device", "├─ compute", "samples/s", "n/a"):
+    for absent in ("input wait", "copies to device", "├─ compute", "samples/s", "n/a"):
         assert absent not in text
     for absent in ("Memory", "System", "Process", "Ranks", "Tracer", "between"):
         assert absent not in text

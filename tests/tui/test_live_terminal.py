@@ -425,7 +425,7 @@ def test_a_view_that_does_not_work_costs_nothing_but_itself(
         done = terminal.finish()
     assert (done.status, done.steps) == (0, 5)
     assert done.stdout.count("trained") == 1
-    assert ("ended by itself (status 3)" in done.stdout) == (status == 3)
+    assert ("exited (status 3)" in done.stdout) == (status == 3)
     done.assert_nothing_is_left()
 
 
@@ -498,7 +498,8 @@ def test_where_nobody_can_look_there_is_no_view(
     assert done.status == 0
     assert mode_of(done.folder) == "summary"
     assert "\x1b[?1049h" not in done.stdout
-    assert ("--mode=cli cannot be had: stdout is no terminal" in done.stdout) == ("=cli" in shell)
+    refusal = "--mode=cli is not possible here: stdout is no terminal"
+    assert (refusal in done.stdout) == ("=cli" in shell)
 
 
 def test_a_terminal_gets_the_view_by_itself(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""Follows rings, samples host, processes and GPUs, ships to the summary."""
+"""Follows rings, samples host, processes and GPUs, and writes the records and the summary."""

@@ -1,4 +1,4 @@
-"""Looks at the files a script names as artifacts, when it names them."""
+"""Records size and hash of the files that a script logs as artifacts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from traceml.store.load import ARTIFACTS, read_artifact_hashes
 from traceml.store.records import Artifact
 
 MAX_HASHED_BYTES = 256 << 20
-"""About half a second of hashing; a larger file is known by its size alone."""
+"""About half a second of hashing; of a larger file only the size is recorded."""
 
 
 class Artifacts:
-    """Size and hash of every artifact, as it was when the script named it."""
+    """Size and hash of every artifact, as it was when the script logged it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -25,14 +25,14 @@ class Artifacts:
         self._changed = False
 
     def note(self, messages: Iterable[bytes]) -> None:
-        """Look at the artifacts among newly drained messages."""
+        """Reads the artifacts named in newly drained messages."""
         for message in messages:
             if b'"artifact"' in message[:40]:
                 self._look_at(str(json.loads(message).get("path")))
         self.save()
 
     def complete(self, named: Iterable[Artifact]) -> None:
-        """Look at those that nobody has looked at: the agent died before it could."""
+        """Reads the artifacts that an agent which died had not read."""
         for artifact in named:
             if artifact.path not in self._found:
                 self._look_at(artifact.path)
@@ -43,7 +43,7 @@ class Artifacts:
         self._changed = True
 
     def save(self) -> None:
-        """Write down what was found."""
+        """Writes what was found."""
         if self._changed:
             write_atomically(self._folder / ARTIFACTS, json.dumps(self._found).encode())
             self._changed = False

@@ -23,7 +23,7 @@ class CgroupMemory:
 
     limit_bytes: int
     used_bytes: int | None
-    """Without the page cache, which the kernel takes back before anything is killed."""
+    """Without the page cache, which the kernel frees before it kills a process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class _Throttling:
 
 
 class Cgroup:
-    """This process's control group, looked up once; a job does not change groups."""
+    """This process's control group, found once, because a job does not change groups."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         mounts = _mounts(root)
@@ -56,7 +56,8 @@ class Cgroup:
         self._before: tuple[float, dict[Path, _Throttling]] | None = None
 
     def memory(self) -> CgroupMemory | None:
-        """The smallest limit on the way up; None where no limit is set or readable."""
+        """Returns the smallest limit of our group and those above it; `None` where none is set or
+        readable."""
         tightest: tuple[int, Path] | None = None
         for folder in self._memory:
             limit = _memory_limit(folder)
@@ -67,7 +68,7 @@ class Cgroup:
         return CgroupMemory(limit_bytes=tightest[0], used_bytes=_memory_used(tightest[1]))
 
     def oom_kills(self) -> int | None:
-        """Processes of our group and below that the kernel killed for want of memory."""
+        """Returns how many processes of our group the kernel killed for lack of memory."""
         for folder in self._memory[:1]:  # a group's count holds those of the groups below it
             for name in ("memory.events", "memory.oom_control"):  # v2, v1
                 killed = _table(folder / name).get("oom_kill")
@@ -76,12 +77,13 @@ class Cgroup:
         return None
 
     def cpu_quota_cores(self) -> float | None:
-        """What the tightest CPU quota on the way up is worth; None where none is set."""
+        """Returns the cores of the tightest CPU quota; `None` where none is set."""
         quotas = (_quota_cores(folder) for folder in self._cpu)
         return min((quota for quota in quotas if quota is not None), default=None)
 
     def throttled_share(self, now_s: float) -> float | None:
-        """Share of the time since the last call in which a CPU quota held the group back."""
+        """Returns the share of the time since the last call in which a CPU quota stopped the
+        group."""
         after = {folder: read for folder in self._cpu if (read := _throttling(folder)) is not None}
         before, self._before = self._before, (now_s, after)
         if before is None or now_s <= before[0]:
@@ -98,10 +100,10 @@ class Cgroup:
 
 
 def _share(was: _Throttling, now: _Throttling, period_s: float, interval_s: float) -> float | None:
-    """Both counters bound the time held back from above; the smaller bound is the closer one.
+    """Returns the smaller of two upper limits for the throttled share.
 
-    Throttled time is a sum over CPUs, so it overstates on many of them; the number of throttled
-    periods overstates when each was only cut short by a little.
+    Throttled time is a sum over CPUs and too large on many of them; the number of throttled periods
+    is too large where each was stopped only briefly.
     """
     held_s = now.throttled_s - was.throttled_s
     if held_s < 0:

@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 
 from traceml import __version__
-from traceml.agent.alive import is_alive, process_of
 from traceml.agent.artifacts import Artifacts
+from traceml.agent.processes import is_alive, process_of
 from traceml.model.environment import NO_TORCH_MARK, PYTHON_MARK, TORCH_MARK, TROUBLE_MARK
 from traceml.model.errors import UnreadableRecords
 from traceml.model.printable import printable

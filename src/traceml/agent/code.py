@@ -1,4 +1,4 @@
-"""Finds out which version of the code runs: the commit, and what was not committed."""
+"""Records the version of the code: the commit, and the uncommitted changes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from traceml.model.lineage import ChangedFile, Changes, Code
 from traceml.model.secrets import masked_text, without_credentials
 
 MAX_DIFF_BYTES = 256 << 10
-"""More than anybody changes by hand between two runs."""
+"""More than people change by hand between two runs."""
 MAX_FILES = 100
-"""Names of files in the summary; the rest is counted."""
+"""Names of files in the summary; further ones are counted."""
 SOURCES = frozenset(
     [
         *(".py", ".pyx", ".pyi", ".ipynb", ".sh", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h"),
         *(".hpp", ".rs", ".yaml", ".yml", ".toml", ".cfg", ".ini"),
     ]
 )
-"""What may change how a script trains."""
+"""Files that may change how a script trains."""
 
 _PLAIN_DIFF = ("--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", "HEAD")
 
@@ -28,9 +28,9 @@ _PLAIN_DIFF = ("--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", "
 def look_at_code(
     folder: Path, logs_folder: Path, left_s: Callable[[], float]
 ) -> tuple[Code | None, str]:
-    """The repository that holds a folder, and the diff of what was not committed.
+    """Returns the repository of a folder, and the diff of its uncommitted changes.
 
-    `None` where there is no repository, or no git to ask. Our own logs folder is no source.
+    `None` without a repository or git. Our own logs folder does not count as source.
     """
     root = Git(folder, left_s).ask("rev-parse", "--show-toplevel")
     if not root:
@@ -56,7 +56,7 @@ def look_at_code(
 
 
 def _remote(git: Git) -> str | None:
-    """Where the code comes from: `origin`, or else the first remote."""
+    """Returns the URL of `origin`, or else of the first remote."""
     names = (git.ask("remote") or "").split()
     if not names:
         return None
@@ -84,7 +84,7 @@ def _changes(git: Git, numbers: str) -> tuple[Changes | None, str]:
 
 
 def _changed_file(line: str) -> ChangedFile:
-    """One line of `git diff --numstat`; a binary file has dashes for its numbers."""
+    """Returns one line of `git diff --numstat`; a binary file has dashes for its numbers."""
     added, removed, path = line.split("\t", 2)
     if not added.isdecimal() or not removed.isdecimal():
         return ChangedFile(path)

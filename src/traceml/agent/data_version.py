@@ -1,4 +1,4 @@
-"""Finds out which version of the data a run reads: what DVC tracks, and paths by their looks."""
+"""Records the version of the data: what DVC tracks, and fingerprints of paths."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from traceml.agent.git import Git
 from traceml.model.lineage import Fingerprint
 
 MAX_PATHS = 16
-"""Arguments and parameters that are looked at."""
+"""Arguments and parameters that are checked."""
 MAX_FILES = 20_000
 MAX_SCAN_S = 0.5
-"""A dataset of more files, or on a slow disk, is known by the part seen in this time."""
+"""Of a larger dataset, or on a slow disk, the part that was read in this time is recorded."""
 MAX_HASHED_BYTES = 16 << 20
 MAX_DVC_ENTRIES = 1000
 
@@ -25,14 +25,14 @@ _OUTPUT = re.compile(
     r"(^|[-_.])(out|output|save|log|ckpt|checkpoint|result|cache|work|tensorboard|run|dump)s?"
     r"($|[-_.]|dir|path|file|folder)"
 )
-"""Options whose paths the run writes: `--output-dir` and its like are no data."""
+"""Options whose paths the run writes, such as `--output-dir`; they are no data."""
 _DATA = "data"
-"""A logged parameter whose name holds this word, and whose value is a path, names data."""
+"""A logged parameter with this word in its name and a path as its value names data."""
 _DVC_LINE = re.compile(r"(?P<key>md5|etag|checksum|path)\s*:\s*(?P<value>.+)")
 
 
 def named_in(arguments: Iterable[str]) -> Iterator[str]:
-    """What among a script's arguments may be a path to read."""
+    """Returns the script's arguments that may be a path to read."""
     option = ""
     for word in arguments:
         name, separator, value = word.partition("=")
@@ -47,7 +47,7 @@ def named_in(arguments: Iterable[str]) -> Iterator[str]:
 
 
 def named_by(params: Mapping[str, Any]) -> Iterator[str]:
-    """What among logged parameters may be a path to data."""
+    """Returns the logged parameters that may be a path to data."""
     for name, value in params.items():
         if _DATA in name.lower() and isinstance(value, str) and value:
             yield value
@@ -56,9 +56,9 @@ def named_by(params: Mapping[str, Any]) -> Iterator[str]:
 def fingerprints(
     names: Iterable[str], folder: Path, apart: tuple[Path, ...], left_s: Callable[[], float]
 ) -> dict[str, Fingerprint]:
-    """What the names that are paths look like, by name; relative ones are meant from `folder`.
+    """Returns the fingerprints of the names that are paths; relative ones start in `folder`.
 
-    Those in `apart`, and folders around them, are no data: the script, the run itself.
+    Paths in `apart`, and folders that contain them, are no data: the script, the run itself.
     """
     found: dict[str, Fingerprint] = {}
     for name in dict.fromkeys(names):
@@ -99,14 +99,14 @@ def _seconds(unix_s: float | None) -> int | None:
 
 
 def content_hash(path: Path) -> str | None:
-    """The SHA-256 of a file's content; `None` for what is no plain file, or too large to read."""
+    """Returns the SHA-256 of a file's content; `None` where it is no regular file, or too large."""
     if not path.is_file() or path.stat().st_size > MAX_HASHED_BYTES:
         return None
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _files_below(folder: Path) -> Iterator[os.stat_result]:
-    """Every file's looks, in an order that stays; what cannot be read is passed over."""
+    """Yields size and time of every file, in a fixed order; unreadable ones are skipped."""
     for place, folders, names in os.walk(folder):
         folders.sort()
         for name in sorted(names):
@@ -117,7 +117,7 @@ def _files_below(folder: Path) -> Iterator[os.stat_result]:
 
 
 def dvc_hashes(root: Path, git: Git) -> dict[str, str]:
-    """What DVC tracks in a repository: hash by path."""
+    """Returns what DVC tracks in a repository: hash by path."""
     listed = git.ask("ls-files", "-z", "--", "*.dvc", "dvc.lock", "*/dvc.lock")
     found: dict[str, str] = {}
     for name in (listed or "").split("\0"):
@@ -135,9 +135,9 @@ def dvc_hashes(root: Path, git: Git) -> dict[str, str]:
 
 
 def _dvc_entries(text: str) -> Iterator[tuple[str, str]]:
-    """Path and hash of every entry in a `.dvc` or `dvc.lock` file.
+    """Yields path and hash of every entry in a `.dvc` or `dvc.lock` file.
 
-    These are YAML that DVC itself writes: lists of entries, one `key: value` per line.
+    These are YAML files that DVC writes: lists of entries, one `key: value` per line.
     """
     for entry in re.split(r"^\s*- ", text, flags=re.MULTILINE)[1:]:
         values: dict[str, str] = {}

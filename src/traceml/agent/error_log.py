@@ -1,4 +1,4 @@
-"""Keeps errors that must not stop what they happened in, until the agent's loop reports them."""
+"""Collects errors that must not stop the agent, until its loop reports them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from types import TracebackType
 
 
 class ErrorLog:
-    """A guard for one reading at a time: `with errors: ...` goes on behind the block, whatever it
-    raised. Every error is counted; the first of each type is kept for a report."""
+    """A context manager that suppresses every error of its block. Each is counted; the first of
+    each type is kept for a report."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -28,13 +28,13 @@ class ErrorLog:
         return True
 
     def add(self, error: BaseException) -> None:
-        """Count an error, and keep it if it is the first of its type."""
+        """Counts an error, and keeps it if it is the first of its type."""
         self.count += 1
         if type(error) not in self._known:
             self._known.add(type(error))
             self._unreported.append(error)
 
     def raise_next(self) -> None:
-        """Raise the oldest error that was not reported yet; may be called from another thread."""
+        """Raises the oldest error that was not reported yet; may be called from another thread."""
         if self._unreported:
             raise self._unreported.pop(0)

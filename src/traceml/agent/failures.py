@@ -1,4 +1,4 @@
-"""Sees ranks end and stand still, and writes it down at once: the first to go is the one to ask."""
+"""Observes ranks that end or make no progress, and writes it down at once, in order of time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from traceml.agent.alive import is_alive, process_of
+from traceml.agent.processes import is_alive, process_of
 from traceml.agent.stalls import StallWatch, Training
 from traceml.model.failure import AgentSaw, Death
 from traceml.store.failures import keep_stacks, read_seen, write_seen
@@ -26,7 +26,7 @@ _INFO_EXIT = 1 << 3
 
 
 class FailureWatch:
-    """What goes wrong in a run, as seen from outside; what an agent before us saw is kept."""
+    """What goes wrong in a run, observed from outside; an earlier agent's observations are kept."""
 
     def __init__(self, folder: Path) -> None:
         seen = read_seen(folder)
@@ -37,25 +37,25 @@ class FailureWatch:
         self.wakers = self._deaths.wakers
 
     def follow(self, pid: int) -> None:
-        """Watch one more process; one whose end is known already is left alone."""
+        """Watches one more process, unless its end is known already."""
         if all(death.pid != pid for death in self._ends):
             self._deaths.follow(pid)
 
     def look_for_deaths(self, ranks: dict[int, int], unix_s: float) -> None:
-        """Write down which processes have ended; `ranks` are theirs, by pid."""
-        ended = self._deaths.look(ranks, unix_s)
+        """Records which processes have ended; `ranks` are their ranks, by pid."""
+        ended = self._deaths.poll(ranks, unix_s)
         if ended:
             self._ends += ended
             self._write()
 
     def look_for_stalls(self, ranks: Sequence[Training], now_s: float, unix_s: float) -> None:
-        """Write down whether the ranks that are at work stand still, or go on again."""
-        if self._stalls.look(ranks, now_s, unix_s):
+        """Records whether the working ranks make no progress, or do again."""
+        if self._stalls.update(ranks, now_s, unix_s):
             self._write()
 
     @property
     def seen(self) -> AgentSaw:
-        """Everything that was seen so far."""
+        """Everything that was observed so far."""
         return AgentSaw(tuple(self._ends), tuple(self._stalls.stalls))
 
     def _write(self) -> None:
@@ -75,7 +75,7 @@ class Deaths:
         """By pid; `None` where the system has none."""
 
     def follow(self, pid: int) -> None:
-        """Watch one more process; one that is gone already is seen at the next look."""
+        """Watches one more process; one that is gone already is reported by the next `poll`."""
         if pid in self._descriptors:
             return
         try:
@@ -84,11 +84,12 @@ class Deaths:
             self._descriptors[pid] = None
 
     def wakers(self) -> list[int]:
-        """Descriptors that become readable when a process ends."""
+        """Returns descriptors that become readable when a process ends."""
         return [each for each in self._descriptors.values() if each is not None]
 
-    def look(self, ranks: dict[int, int], unix_s: float) -> list[Death]:
-        """The processes that have ended since the last look; `ranks` are theirs, by pid."""
+    def poll(self, ranks: dict[int, int], unix_s: float) -> list[Death]:
+        """Returns the processes that have ended since the last call; `ranks` are their ranks, by
+        pid."""
         wakers = self.wakers()
         readable = set(select.select(wakers, [], [], 0)[0]) if wakers else set()
         ended = [
@@ -114,7 +115,7 @@ def _is_gone(pid: int) -> bool:
 
 
 def _status_of_uncollected(pid: int) -> int | None:
-    """How a process ended, as a shell would say it, while its parent has not yet asked."""
+    """Returns how a process ended, as a shell reports it, before its parent has collected it."""
     try:
         values = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return _as_in_a_shell(int(values[-1])) if values[0] == _ZOMBIE else None
@@ -123,7 +124,7 @@ def _status_of_uncollected(pid: int) -> int | None:
 
 
 def _status_of_collected(descriptor: int) -> int | None:
-    """The same when its parent has asked; `None` where the kernel does not tell."""
+    """Returns the same after its parent has collected it; `None` where the kernel does not tell."""
     info = bytearray(_INFO_BYTES)
     struct.pack_into("=Q", info, 0, _INFO_EXIT)
     try:

@@ -1,4 +1,4 @@
-"""Asks git about a repository: never its network, never its locks, never for long."""
+"""Runs git on a repository: without network, without locks, and with a time limit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _READ_ONLY = (
 
 
 class Git:
-    """Git in one folder; `left_s` says how long the next question may take."""
+    """Git in one folder; `left_s` returns how long the next command may take."""
 
     def __init__(
         self, folder: Path, left_s: Callable[[], float], index: Path | None = None
@@ -36,9 +36,9 @@ class Git:
 
     @contextmanager
     def with_own_index(self) -> Iterator[Git]:
-        """The same with a copy of the index: `git diff` locks and writes it, whatever it is told.
+        """Returns the same with a copy of the index, because `git diff` locks and writes the index.
 
-        Where there is none to copy, this one answers nothing: to git all files would be deleted.
+        Where there is no index to copy, it answers nothing: git would report all files as deleted.
         """
         place = self.ask("rev-parse", "--git-path", "index")
         with TemporaryDirectory(prefix="traceml-") as folder:
@@ -51,16 +51,16 @@ class Git:
             yield Git(self._folder, self.left_s, copy)
 
     def ask(self, *words: str) -> str | None:
-        """What git answers; `None` without git, without an answer, or without one in time."""
+        """Returns git's output; `None` without git, on an error, or after the time limit."""
         answer = self.ask_bytes(*words)
         return None if answer is None else answer[0].decode(errors="replace").rstrip("\n")
 
     def ask_bytes(
         self, *words: str, most: int = MAX_OUTPUT_BYTES, answers: tuple[int, ...] = (0,)
     ) -> tuple[bytes, bool] | None:
-        """The first bytes of the answer, and whether there was more of it.
+        """Returns the first bytes of the output, and whether there was more.
 
-        `answers` are the exit statuses that come with one.
+        `answers` are the exit statuses that count as success.
         """
         left_s = self.left_s()
         if left_s <= 0:
@@ -98,7 +98,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _environment(index: Path | None) -> dict[str, str]:
-    """Ours without what would point git to another repository, or let it ask anybody anything."""
+    """Returns our environment without variables that select another repository or ask for input."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     if index is not None:
         kept["GIT_INDEX_FILE"] = str(index)

@@ -16,13 +16,13 @@ from traceml.agent.error_log import ErrorLog
 from traceml.model.sample import GpuInterval
 
 MAX_GAP_S = 5.0
-"""Readings that lie further apart are not compared: nobody asked meanwhile, or the clock jumped."""
+"""Readings that lie further apart are not compared: the agent was stopped, or the clock jumped."""
 BUFFER_READ_S = 0.9
-"""How often the driver's own samples are fetched; it keeps some twenty seconds of them."""
+"""How often the driver's own samples are fetched; it keeps about twenty seconds of them."""
 MIN_GAP_S = 0.05
-"""The counters advance no faster: readings closer to each other differ by nothing, or nonsense."""
+"""Readings closer to each other are not compared: the counters advance no faster."""
 DECIMALS = 4
-"""Of a share: finer than any counter is exact, and short on disk."""
+"""Of a share: more precise than any counter, and short on disk."""
 
 _METRICS = (
     ("busy_share", "NVML_GPM_METRIC_GRAPHICS_UTIL"),
@@ -52,17 +52,17 @@ _SAMPLES_NAMES = (
 
 
 class CounterSource(Protocol):
-    """One way to read a GPU's counters; raises an `NVMLError` where the GPU does not count."""
+    """One way to read a GPU's counters; raises an `NVMLError` where the GPU has none."""
 
     def read(self) -> tuple[GpuInterval, ...]:
-        """The intervals that ended since the last reading, oldest first."""
+        """Returns the intervals that ended since the last reading, oldest first."""
 
     def close(self) -> None:
-        """Give back what the driver allocated for it."""
+        """Frees what the driver allocated."""
 
 
 class GpuCounters:
-    """The best counters that one GPU has; when they fail, the next best, in the end none."""
+    """The best counters that one GPU has; if they fail, the next best, in the end none."""
 
     def __init__(
         self, nvml: Any, handle: Any, clock: Callable[[], float], errors: ErrorLog
@@ -76,7 +76,7 @@ class GpuCounters:
         self._source: CounterSource | None = None
 
     def read(self) -> tuple[GpuInterval, ...]:
-        """The intervals that ended since the last reading; none where nothing can be counted."""
+        """Returns the intervals that ended since the last reading; empty without counters."""
         while self._source is not None or self._untried:
             with self._errors:
                 try:
@@ -89,7 +89,7 @@ class GpuCounters:
         return ()
 
     def close(self) -> None:
-        """Give back what the driver allocated."""
+        """Frees what the driver allocated."""
         source, self._source = self._source, None
         if source is not None:
             with self._errors:
@@ -97,17 +97,17 @@ class GpuCounters:
 
 
 class _Unavailable(Exception):
-    """The GPU does not count this, or the installed nvidia-ml-py cannot ask it."""
+    """The GPU has no such counters, or the installed nvidia-ml-py cannot read them."""
 
 
 def _require(nvml: Any, *names: str) -> None:
-    """Raise `_Unavailable` unless the installed nvidia-ml-py has all of these."""
+    """Raises `_Unavailable` unless the installed nvidia-ml-py has all of these."""
     if not all(hasattr(nvml, name) for name in names):
         raise _Unavailable
 
 
 class _GpmSource:
-    """Keeps the last reading of the counters and compares the next one with it."""
+    """Keeps the last reading of the counters to compare the next one with."""
 
     def __init__(self, nvml: Any, handle: Any, clock: Callable[[], float]) -> None:
         self._nvml, self._handle, self._clock = nvml, handle, clock
@@ -162,7 +162,7 @@ class _GpmSource:
 
 
 class _UtilisationSource:
-    """The driver's own samples of the utilisation; each is over the time since the one before."""
+    """The driver's own utilisation samples, each over the time since the one before."""
 
     def __init__(self, nvml: Any, handle: Any, clock: Callable[[], float]) -> None:
         self._nvml, self._handle, self._clock = nvml, handle, clock
@@ -206,7 +206,8 @@ class _UtilisationSource:
 
 
 def _share(percent: float) -> float | None:
-    """A share from NVML's percent; counters are not read in one instant: some exceed the whole."""
+    """Returns NVML's percentage as a share; at most 1, because counters are not read at one
+    instant."""
     if not math.isfinite(percent) or percent < 0:
         return None
     return round(min(percent / 100, 1.0), DECIMALS)

@@ -1,16 +1,17 @@
-"""Samples every NVIDIA GPU of the node through NVML; where there is none, it samples nothing."""
+"""Samples every NVIDIA GPU of the node through NVML; nothing where there is none."""
 
 from __future__ import annotations
 
 import importlib
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from traceml.agent.error_log import ErrorLog
 from traceml.agent.gpu_counters import GpuCounters
+from traceml.model.rank import Rank
 from traceml.model.sample import GpuInterval, GpuSample
 
 REASONS = (
@@ -26,23 +27,23 @@ REASONS = (
     (0x200, "board limit"),
     (0x400, "reliability"),
 )
-"""NVML's bits, which have kept their meaning while their names changed."""
+"""NVML's bits, whose meaning stayed the same while their names changed."""
 REASON_READERS = (
     "nvmlDeviceGetCurrentClocksEventReasons",  # drivers from 535 on
     "nvmlDeviceGetCurrentClocksThrottleReasons",  # the same before, gone in CUDA 14
 )
 NO_BYTES = 2**64 - 1  # NVML's "not available" in a field of bytes
 MAX_INTERVALS = 128
-"""Kept of one GPU until somebody takes a sample, which happens once a second."""
+"""Kept per GPU until the next sample, which is taken once a second."""
 
 
 Counted = frozenset[str] | None
-"""The UUIDs of GPUs, or their beginnings; `None` is every GPU."""
+"""The UUIDs of GPUs, or their beginnings; `None` means every GPU."""
 
 
 @dataclass(slots=True)
 class _Gpu:
-    """One opened GPU and what never changes about it."""
+    """One opened GPU and its constant properties."""
 
     index: int
     handle: Any
@@ -73,7 +74,7 @@ class GpuSampler:
         """Which GPUs' counters are read: none before somebody trains on one."""
 
     def sample(self) -> tuple[GpuSample, ...]:
-        """One sample per GPU; a GPU lost on the way stays in the list with nothing measured."""
+        """Returns one sample per GPU; a GPU that was lost stays in the list without values."""
         if self._gpus is None:
             self._gpus = ()  # a driver that cannot be opened is not tried again
             self._gpus = self._open()
@@ -81,13 +82,13 @@ class GpuSampler:
         return tuple(self._sample(gpu) for gpu in self._gpus)
 
     def read_counters(self) -> None:
-        """Read the counters of the GPUs that are trained on, for the next sample to hold."""
+        """Reads the counters of the GPUs that are trained on, for the next sample."""
         for gpu in self._gpus or ():
             if not gpu.is_lost and _is_among(gpu.uuid, self.counted):
                 gpu.intervals.extend(gpu.counters.read())
 
     def driver_version(self) -> str | None:
-        """The driver's version; None where there is no GPU to sample."""
+        """Returns the driver's version; `None` without a GPU."""
         if not self._gpus:
             return None
         try:
@@ -96,7 +97,7 @@ class GpuSampler:
             return None
 
     def close(self) -> None:
-        """Lets go of the driver; samples are empty from then on."""
+        """Closes the driver; samples are empty from then on."""
         nvml, self._nvml = self._nvml, None
         gpus, self._gpus = self._gpus, ()
         for gpu in gpus or ():
@@ -126,7 +127,8 @@ class GpuSampler:
         return tuple(gpu for index in range(count) if (gpu := self._open_gpu(index)) is not None)
 
     def _open_gpu(self, index: int) -> _Gpu | None:
-        """None for a GPU that cannot even say who it is: nothing could be matched to it."""
+        """Opens a GPU; `None` where it has no readable UUID, because nothing could be matched to
+        it."""
         nvml = self._nvml
         gpu = None
         with self.errors:
@@ -173,7 +175,8 @@ class GpuSampler:
         return GpuSample(gpu.index, gpu.uuid, gpu.name) if gpu.is_lost else sample
 
     def _read(self, gpu: _Gpu, sensor: Callable[[], Any]) -> Any:
-        """One sensor's value; None for one that is missing, and for all once the GPU is lost."""
+        """Returns one sensor's value; `None` where it is missing, and for all sensors of a lost
+        GPU."""
         if gpu.is_lost:
             return None
         value = None
@@ -199,7 +202,7 @@ class GpuSampler:
 
 
 def throttle_words(bits: int) -> tuple[str, ...]:
-    """The reasons as short words, each once; empty when nothing holds the clocks down."""
+    """Returns the reasons as short words, each once; empty where nothing holds the clock down."""
     words = [word for bit, word in REASONS if bits & bit]
     if bits & ~sum(bit for bit, _ in REASONS):
         words.append("other")
@@ -216,3 +219,26 @@ def _text(value: str | bytes) -> str:
 
 def _bytes(value: int) -> int | None:
     return None if value == NO_BYTES else int(value)
+
+
+def gpu_share(rank: Rank, gpus: Sequence[GpuSample], visible: str | None) -> float | None:
+    """Returns the utilisation of the GPU that a rank trains on; `None` where it cannot be
+    identified.
+
+    By the rank's GPU UUID where it is known; otherwise torch's device number is looked up in
+    `visible`, the variable CUDA_VISIBLE_DEVICES: numbers, or the beginnings of UUIDs.
+    """
+    if rank.device_uuid:
+        return next((gpu.utilisation for gpu in gpus if rank.trains_on(gpu.uuid)), None)
+    kind, _, number = rank.device.partition(":")
+    if kind != "cuda" or not number.isdecimal():
+        return None
+    names = None if visible is None else [name.strip() for name in visible.split(",")]
+    if names is not None and int(number) >= len(names):
+        return None
+    wanted = number if names is None else names[int(number)]
+    for gpu in gpus:
+        is_named = bool(wanted) and not wanted.isdecimal() and gpu.uuid.startswith(wanted)
+        if is_named or str(gpu.index) == wanted:
+            return gpu.utilisation
+    return None

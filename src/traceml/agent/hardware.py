@@ -25,7 +25,7 @@ _CONTAINER_VARIABLES = (
 
 
 def look_at_hardware(root: Path = ROOT) -> tuple[Hardware, str | None]:
-    """The machine, and the version of its GPU driver."""
+    """Returns the machine, and the version of its GPU driver."""
     gpus = GpuSampler()
     try:
         found = tuple(Gpu(gpu.name, gpu.memory_total_bytes) for gpu in gpus.sample())
@@ -59,13 +59,14 @@ def _system() -> str | None:
 
 
 def _cpu(root: Path) -> str | None:
-    """The model as Linux knows it; ARM has no name for people there."""
+    """Returns the CPU model as Linux reports it; ARM has none."""
     model = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", _cpuinfo(root), re.MULTILINE)
     return model[1].strip() if model else platform.processor() or platform.machine() or None
 
 
 def _is_virtual(root: Path) -> bool | None:
-    """By the flag that a hypervisor sets on x86; nobody says it elsewhere."""
+    """Returns whether the machine is virtual, by the flag that hypervisors set on x86; not known
+    elsewhere."""
     flags = re.search(r"^flags\s*:\s*(.+)$", _cpuinfo(root), re.MULTILINE)
     return None if flags is None else "hypervisor" in flags[1].split()
 

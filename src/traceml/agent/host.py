@@ -1,4 +1,4 @@
-"""Samples the machine as a whole: CPU, memory, swap, disks, network, and what limits this job."""
+"""Samples the machine as a whole: CPU, memory, swap, disks, network, and this job's limits."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ NOT_BUSY = ("idle", "iowait")
 ALSO_IN_USER_TIME = ("guest", "guest_nice")  # Linux counts these twice
 
 Counters = Mapping[str, tuple[int, int]]
-"""Device → two counters that only grow: bytes read and written, received and sent, in and out."""
+"""Device → two growing counters: bytes read and written, received and sent, in and out."""
 
 
 class HostSampler:
-    """Remembers the last reading of each counter, since a rate needs two."""
+    """Keeps the last reading of each counter, because a rate needs two."""
 
     def __init__(self, cgroup: Cgroup | None = None, sys: Path = SYS, proc: Path = PROC) -> None:
         self._cgroup = Cgroup() if cgroup is None else cgroup
@@ -39,7 +39,7 @@ class HostSampler:
         self._cores = cores(self._cgroup.cpu_quota_cores())
 
     def sample(self, now_s: float) -> HostSample:
-        """One reading; `now_s` is a monotonic clock, which the rates divide by."""
+        """Returns one sample; `now_s` is a monotonic clock for the rates."""
         disks = _disk_counters(self._sys)
         read_per_s, written_per_s = self._disks.update(_disk_bytes(disks), now_s)
         received_per_s, sent_per_s = self._network.update(_network_counters(self._sys), now_s)
@@ -69,7 +69,7 @@ class HostSampler:
         )
 
     def _cpu_shares(self) -> tuple[float | None, float | None]:
-        """The busy share, and the part of it that the hypervisor took."""
+        """Returns the busy share of the CPU, and the part of it that the hypervisor took."""
         try:
             now = psutil.cpu_times()._asdict()
         except (OSError, RuntimeError):
@@ -80,7 +80,7 @@ class HostSampler:
         return busy_share(before, now), steal_share(before, now)
 
     def _ram(self) -> tuple[int | None, int | None]:
-        """Used and total: of the control group where its limit is the tighter one."""
+        """Returns used and total memory; of the control group where its limit is tighter."""
         used: int | None
         total: int | None
         try:
@@ -94,7 +94,7 @@ class HostSampler:
         return used, total
 
     def _oom_kills(self) -> int | None:
-        """Of our control group where it counts them: the machine's may be somebody else's."""
+        """Returns OOM kills of our control group where it counts them, else of the machine."""
         ours = self._cgroup.oom_kills()
         return _host_oom_kills(self._proc) if ours is None else ours
 
@@ -121,7 +121,7 @@ class _Rates:
 
 
 class _Busiest:
-    """Share of the time in which the busiest device worked."""
+    """The share of the time in which the busiest device worked."""
 
     def __init__(self) -> None:
         self._before: tuple[float, Mapping[str, float]] | None = None
@@ -136,13 +136,13 @@ class _Busiest:
 
 
 def _growth(pairs: Iterable[tuple[int, int]]) -> int | None:
-    """The sum of all growths; None when a counter ran backwards or there was none to read."""
+    """Returns the sum of all increases; `None` where a counter decreased or there was none."""
     growths = [now - was for was, now in pairs]
     return sum(growths) if growths and min(growths) >= 0 else None
 
 
 def busy_share(before: Mapping[str, float], now: Mapping[str, float]) -> float | None:
-    """Busy part of the CPU time that passed; None when the counters stood still or ran back."""
+    """Returns the busy part of the CPU time; `None` where the counters did not grow."""
     passed = _cpu_time_passed(before, now)
     if passed is None:
         return None
@@ -150,7 +150,8 @@ def busy_share(before: Mapping[str, float], now: Mapping[str, float]) -> float |
 
 
 def steal_share(before: Mapping[str, float], now: Mapping[str, float]) -> float | None:
-    """What the hypervisor gave to other machines; None where the system does not count it."""
+    """Returns the share that the hypervisor gave to other machines; `None` where it is not
+    counted."""
     passed = _cpu_time_passed(before, now)
     if passed is None or "steal" not in passed:
         return None
@@ -173,7 +174,7 @@ def _cpu_time_passed(
 
 
 def cores(quota_cores: float | None) -> float | None:
-    """Cores that this job may use: those it may run on, or fewer where a quota is worth less."""
+    """Returns the number of cores that this job may use: its CPU affinity, or fewer by a quota."""
     try:
         usable: int | None = len(os.sched_getaffinity(0))
     except (AttributeError, OSError):  # only Linux has it
@@ -220,7 +221,7 @@ def _disk_busy_s(disks: Mapping[str, Any] | None) -> Mapping[str, float] | None:
 
 
 def physical_disks(names: Iterable[str], sys: Path) -> list[str]:
-    """Each byte once: no partitions, and no volumes (LVM, RAID, multipath) built from disks."""
+    """Returns the physical disks: no partitions, and no volumes (LVM, RAID, multipath)."""
     every = [name for name in names if not name.startswith(IN_MEMORY_DISKS)]
     if (sys / "block").is_dir():
         return [name for name in every if _is_physical_disk(sys / "block" / name.replace("/", "!"))]
@@ -228,7 +229,7 @@ def physical_disks(names: Iterable[str], sys: Path) -> list[str]:
 
 
 def _is_physical_disk(folder: Path) -> bool:
-    """Partitions have no folder of their own here; a volume names the disks it lies on."""
+    """Returns whether a device is a disk: a volume names the disks below it."""
     try:
         if any((folder / "slaves").iterdir()):
             return False
@@ -241,7 +242,8 @@ def _is_physical_disk(folder: Path) -> bool:
 
 
 def _is_partition(name: str, disk: str) -> bool:
-    """`sda1` of `sda`, `nvme0n1p2` of `nvme0n1`: for systems that do not say it."""
+    """Returns whether a name is a partition of a disk (`sda1` of `sda`), for systems without
+    sysfs."""
     separator = "p" if disk[-1].isdigit() else ""
     return re.fullmatch(re.escape(disk + separator) + r"\d+", name) is not None
 
@@ -256,9 +258,10 @@ def _network_counters(sys: Path) -> Counters | None:
 
 
 def outward_interfaces(names: Iterable[str], sys: Path) -> list[str]:
-    """Each byte once: the hardware where it shows, else all but loopback and what lies on others.
+    """Returns the network interfaces that count each byte once.
 
-    Bonds, bridges, VLANs and containers' cables repeat what a card has already counted.
+    That is the hardware where it is known, else all but loopback and interfaces on top of others:
+    bonds, bridges, VLANs and containers' interfaces count the same bytes again.
     """
     outward = [name for name in names if not LOOPBACK.fullmatch(name)]
     net = sys / "class/net"

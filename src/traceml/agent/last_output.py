@@ -1,4 +1,4 @@
-"""Takes what a training prints whose launcher is gone: a terminal nobody reads would stop it."""
+"""Stores the output of a training whose launcher is gone; an unread terminal would block it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from traceml.store.folder import OUTPUT
 
 
 def keep_output(terminal: int, folder: Path) -> None:
-    """Copy what is printed there into the run's output until nobody has it open any more."""
+    """Copies what is printed there into the run's output until the terminal is closed."""
     with suppress(OSError):  # its other side is closed
         while content := os.read(terminal, 1 << 16):
             with (

@@ -1,7 +1,7 @@
-"""Captures where a run comes from, piece by piece, beside the agent's loop.
+"""Records a run's lineage (code, command, environment, machine, data) in a thread of the agent.
 
-What git, the machine and the arguments say is looked at once, when the run starts. The interpreter
-describes itself when it has torch, and again when it trains; the packages are looked up then.
+Git, machine and arguments are read once, when the run starts. The interpreter describes itself when
+it has torch, and again when it trains; then the packages are listed.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from traceml.model.run import Manifest
 from traceml.store.lineage import read_interpreter, read_lineage, write_diff, write_lineage
 
 PIECE_S = 2.0
-"""How long one look takes at most, git and data together; what is not known by then stays so."""
+"""Time limit for one piece, git and data together; what is not known by then stays unknown."""
 LOOK_S = 0.5
 """How often the interpreter's mark is looked for."""
 CLOSING_S = 2.0
-"""How long the end of a run waits for pieces that are missing."""
+"""How long the end of a run waits for missing pieces."""
 
 
 class LineageCapture:
-    """One run's lineage; `pieces` belong to a thread of their own, the rest to the agent's loop."""
+    """One run's lineage; `pieces` runs in its own thread, the rest in the agent's loop."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self._folder = folder
@@ -52,18 +52,18 @@ class LineageCapture:
         self._closed_s: float | None = None
 
     def note(self, messages: Iterable[bytes]) -> None:
-        """Keep logged parameters for the next look: they may name data."""
+        """Queues logged parameters, which may name data."""
         for message in messages:
             if b'"params"' in message[:40]:
                 self._params.put(message)
 
     def close(self) -> None:
-        """The run is over: what is missing is looked at now, within `CLOSING_S`, or never."""
+        """Ends the capture: missing pieces are read within `CLOSING_S`, or never."""
         self._closed_s = time.monotonic()
         self._params.put(None)
 
     def pieces(self) -> Iterator[Callable[[], None]]:
-        """What is to be done, one after the other; each may fail without the others."""
+        """Yields what is to be done; each may fail without the others."""
         captured = read_lineage(self._folder)  # by an agent that died
         if captured is None:
             self._begin_look()
@@ -112,7 +112,7 @@ class LineageCapture:
         self._find_repository()
 
     def _find_repository(self) -> None:
-        """Look at the repository that holds the script, or else the folder it runs in."""
+        """Returns the repository of the script, or else of the folder it runs in."""
         script = self._script()
         places = [*([script.parent] if script else []), self._working_folder]
         code, diff = None, ""  # of no repository, also where a launcher's had been found before
@@ -142,7 +142,8 @@ class LineageCapture:
         self._add_paths(named_by(json.loads(message)["values"]))
 
     def _add_paths(self, names: Iterable[str]) -> None:
-        """Paths not seen yet; the first look counts, since training may write beside its data."""
+        """Adds paths that are new; the first fingerprint counts, because training may write beside
+        its data."""
         data = self._lineage.data or Data()
         script = self._script()
         apart = (self._folder, *([script] if script else []))
@@ -151,7 +152,7 @@ class LineageCapture:
         self._keep(replace(self._lineage, data=replace(data, paths={**data.paths, **found})))
 
     def _look_at_interpreter(self) -> None:
-        """Take in how the interpreter describes itself, when it does, or does anew."""
+        """Reads the interpreter's description of itself, when it is new."""
         found = read_interpreter(self._folder)
         if found is None or found == self._interpreter:
             return
@@ -194,7 +195,7 @@ class LineageCapture:
         )
 
     def _look_again(self, interpreter: Interpreter) -> None:
-        """The script may be another than the command let us think, in another repository."""
+        """Reads the code again: the script may be another than the command suggests."""
         script, code = self._script(), self._lineage.code
         root = None if code is None or code.repository is None else Path(code.repository)
         if script is not None and (root is None or root not in script.parents):
@@ -216,7 +217,7 @@ class LineageCapture:
 
 
 def _script_in(words: tuple[str, ...], folder: Path) -> tuple[str | None, tuple[str, ...] | None]:
-    """The script that a command runs, and its arguments, as far as the words alone can tell."""
+    """Returns the script of a command and its arguments, as far as the words tell."""
     for position, word in enumerate(words):
         if word.endswith(".py") and (folder / word).is_file():
             return word, words[position + 1 :]
@@ -224,7 +225,7 @@ def _script_in(words: tuple[str, ...], folder: Path) -> tuple[str | None, tuple[
 
 
 def _content(folder: Path, script: str | None) -> str | None:
-    """The hash of the script as it is now; its name may be none a file could have."""
+    """Returns the hash of the script; `None` where it is no readable file."""
     try:
         return content_hash(folder / script) if script else None
     except (OSError, ValueError):
@@ -232,7 +233,8 @@ def _content(folder: Path, script: str | None) -> str | None:
 
 
 def _cudnn_version(packages: Mapping[str, str] | None) -> str | None:
-    """By the package that torch brings it in; unknown where it was installed another way."""
+    """Returns the version of the package that brings cuDNN; `None` where it was installed
+    otherwise."""
     for name, version in (packages or {}).items():
         if name.startswith("nvidia-cudnn-"):
             return version

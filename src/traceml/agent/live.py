@@ -1,4 +1,4 @@
-"""Looks at the last steps twice a second, and writes down what is to be said of them."""
+"""Diagnoses the last steps twice a second, and writes the live findings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from traceml.store.rings import RingReader
 from traceml.summaries.live_state import live_change, live_state
 
 MAX_CORE_SHARE = 0.02
-"""Many times what eight ranks need; a node with hundreds is looked at less often."""
+"""Many times what eight ranks need; a node with hundreds is evaluated less often."""
 
 _encoder = msgspec.json.Encoder()
 
@@ -45,29 +45,29 @@ class Live:
         """The processes of which it is worth knowing at which lines they spend their time."""
 
     def follow(self, ring: RingReader, is_last: bool) -> None:
-        """Take the steps that are new in a ring."""
+        """Reads the new steps of a ring."""
         self._recent.follow(ring, is_last)
 
-    def sample(self, sample: Sample) -> None:
-        """Take a sample of the machine."""
+    def add_sample(self, sample: Sample) -> None:
+        """Adds a sample of the machine."""
         self._recent.add_sample(sample)
 
-    def take_stacks(self, burst: StackBurst) -> None:
-        """Take a look at a training thread's stack."""
+    def add_stacks(self, burst: StackBurst) -> None:
+        """Adds a burst of stack samples."""
         self._recent.add_stacks(burst)
 
-    def hear(self, messages: Sequence[bytes]) -> None:
-        """Take what the ranks say of themselves, their parameters and their loss."""
+    def add_messages(self, messages: Sequence[bytes]) -> None:
+        """Adds what the ranks report: exceptions, parameters, settings and losses."""
         self._recent.add_messages(messages)
 
-    def see(self, seen: AgentSaw) -> None:
-        """Take what went wrong as seen from outside; a change of it is looked at without steps."""
+    def add_failures(self, seen: AgentSaw) -> None:
+        """Adds what the agent observed; a change is evaluated even without new steps."""
         self._recent.add_failures(seen)
 
-    def look(self) -> None:
-        """Diagnose the last steps, if there is news and the last looks were cheap enough.
+    def evaluate(self) -> None:
+        """Diagnoses the last steps, if there is news and recent evaluations were cheap enough.
 
-        One dear look says nothing of the next: the first warms up caches and imports.
+        One expensive evaluation does not count: the first one warms up caches and imports.
         """
         if time.monotonic() < self._rests_until_s:
             return
@@ -95,7 +95,8 @@ class Live:
 
 
 def _worth_looking_at(facts: Facts, found: Sequence[Finding]) -> tuple[int, ...]:
-    """The processes whose stacks are wanted: those of the ranks to blame, or the lowest one's."""
+    """Returns the processes whose stacks are worth sampling: those of the ranks to blame, or the
+    lowest rank's."""
     if facts.window.steps_analyzed < MIN_STEPS or not wants_looks(facts, found):
         return ()
     pids = {rank.rank.rank: rank.rank.pid for rank in facts.ranks_used}

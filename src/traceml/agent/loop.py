@@ -19,15 +19,14 @@ from typing import Any
 
 import psutil
 
-from traceml.agent.alive import is_alive, process_of
 from traceml.agent.artifacts import Artifacts
 from traceml.agent.close import summarise, write_answer, write_ending
 from traceml.agent.failures import FailureWatch
-from traceml.agent.gpu_load import gpu_share
+from traceml.agent.gpus import gpu_share
 from traceml.agent.last_output import keep_output
 from traceml.agent.lineage import CLOSING_S, PIECE_S, LineageCapture
 from traceml.agent.live import Live
-from traceml.agent.processes import ProcessSampler
+from traceml.agent.processes import ProcessSampler, is_alive, process_of
 from traceml.agent.sampler import Sampler, Sampling
 from traceml.agent.stack_sampler import StackSampler, Target
 from traceml.agent.stacks import TrainingThread, training_thread
@@ -212,7 +211,7 @@ class Agent:
             raise
         followed.drained, followed.trouble = written, None
         followed.rank = followed.ring.head().rank.rank
-        self._guarded(self._live.hear, messages)
+        self._guarded(self._live.add_messages, messages)
         self._artifacts.note(messages)
         self._lineage.note(messages)
 
@@ -270,8 +269,8 @@ class Agent:
         return gpu_share(rank, sample.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
     def _show_live(self) -> None:
-        self._live.see(self._watch.seen)
-        self._live.look()
+        self._live.add_failures(self._watch.seen)
+        self._live.evaluate()
 
     # Sampling
 
@@ -310,7 +309,7 @@ class Agent:
             return
         self._seconds += 1
         self._last_sample = sample
-        self._live.sample(sample)
+        self._live.add_sample(sample)
         if self._seconds % self._samples.stride == 0:
             self._samples.append(sample)
 
@@ -322,12 +321,12 @@ class Agent:
             for followed in self._followed()
             if followed.pid in wanted
         ]
-        self._keep_stacks(self._stack_sampler.look(targets))
+        self._keep_stacks(self._stack_sampler.poll(targets))
 
     def _keep_stacks(self, burst: StackBurst | None) -> None:
         if burst is not None:
             self._stack_file.append(burst)
-            self._live.take_stacks(burst)
+            self._live.add_stacks(burst)
 
     # Where the run comes from
 

@@ -1,6 +1,6 @@
-"""Lists the packages an interpreter finds, by the names of their folders.
+"""Lists the packages of an interpreter by the names of their metadata folders.
 
-Reading every package's metadata takes milliseconds each; the folder's name has the version in it.
+Reading each package's metadata takes milliseconds; the folder's name already holds the version.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _VERSIONED = re.compile(r"(?P<name>.+?)-(?P<version>\d[^-]*)(?:-py[\d.]+)?\.(?:d
 
 
 def packages_on(path: Iterable[str], folder: str) -> dict[str, str]:
-    """Version by name; as for imports, the first on the path counts.
+    """Returns version by name; as for imports, the first on the path counts.
 
-    A relative entry is meant from `folder`, where the script runs.
+    A relative entry starts in `folder`, where the script runs.
     """
     found: dict[str, str] = {}
     for entry in dict.fromkeys(str(Path(folder, entry)) for entry in path):
@@ -42,12 +42,12 @@ def _in_folder(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def _normal(name: str) -> str:
-    """The one name that stands for all its spellings."""
+    """Returns the normalised name of a package."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _written_version(folder: Path) -> str | None:
-    """A checkout installed in place has its version only in a file."""
+    """Returns the version of a checkout that is installed in place, from its metadata file."""
     try:
         return PathDistribution(folder).version
     except (OSError, KeyError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""Samples each rank's process and the processes below it, which are mostly its data workers."""
+"""Samples each rank's process and its child processes, which are mostly data workers."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ REREAD_EVERY = 60  # refreshes: a pid reused between two listings must not stay 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """One process at one instant; None where the system denied the answer."""
+    """One process at one instant; `None` where the system denied the answer."""
 
     cpu_s: float | None = None
     rss_bytes: int | None = None
     train_cpu_s: float | None = None
-    """CPU time of the training thread since it began; of ranks only."""
+    """CPU time of the training thread since it began; only for ranks."""
     queued_s: float | None = None
-    """How long the training thread, or a worker's main thread, was ready to run and had no core."""
+    """How long the training thread, or a worker's main thread, waited for a CPU core."""
     major_faults: float | None = None
-    """Of ranks only."""
+    """Only for ranks."""
 
 
 class ProcessSampler:
@@ -52,7 +52,8 @@ class ProcessSampler:
         self._rank_processes: dict[int, psutil.Process] = {}
 
     def sample(self, ranks: Mapping[int, int], now_s: float) -> tuple[ProcessSample, ...]:
-        """One sample per living rank; `ranks` is rank → pid, `now_s` a monotonic clock.
+        """Returns one sample per living rank; `ranks` maps rank to pid, `now_s` is a monotonic
+        clock.
 
         A rank whose process has ended, or whose pid now belongs to another process, has none.
         """
@@ -128,19 +129,19 @@ class ProcessSampler:
     def _runqueue_share(
         self, pid: int, now: Mapping[int, _Reading], interval_s: float | None
     ) -> float | None:
-        """None for a process that is new: it may have waited before it was met."""
+        """Returns the share of time spent waiting for a core; `None` for a new process."""
         before = self._before.get(pid)
         queued_s = None if before is None else _growth(before.queued_s, now[pid].queued_s)
         share = _per_s(queued_s, interval_s)
         return None if share is None else min(1.0, share)
 
     def _cpu_growth_s(self, pid: int, now: Mapping[int, _Reading]) -> float | None:
-        """CPU seconds since the last sample; all of them for a process that is new since then."""
+        """Returns the CPU seconds since the last sample; all of them for a new process."""
         was_s = self._before[pid].cpu_s if pid in self._before else 0.0
         return _growth(was_s, now[pid].cpu_s)
 
     def _is_rank_alive(self, rank: int, pid: int) -> bool:
-        """Whether the process first met under this rank still has the pid."""
+        """Returns whether the process first seen under this rank still has the pid."""
         process = self._rank_processes.get(rank)
         if process is None or process.pid != pid:
             try:
@@ -154,7 +155,7 @@ class ProcessSampler:
             del self._rank_processes[rank]
 
     def _read(self, pid: int) -> _Reading | None:
-        """None when the process has ended; its zombie counts as ended."""
+        """Returns a reading; `None` where the process has ended, also as a zombie."""
         process = self._followed.get(pid)
         try:
             if process is None or not process.is_running():
@@ -174,10 +175,10 @@ class ProcessSampler:
 
 
 class _Tree:
-    """Who is whose child, from one listing of pids and a look at those that are new.
+    """The tree of processes, from one list of pids and the parents of new ones.
 
-    A parent never changes while it lives, so a known child is read again only when its parent
-    has gone. Reading every process each second costs 60 ms on a node with a thousand.
+    A process keeps its parent until that ends, so a known child is read again only then. Reading
+    every process each second costs 60 ms on a node with a thousand.
     """
 
     def __init__(self) -> None:
@@ -202,7 +203,7 @@ class _Tree:
             self._children.setdefault(parent, []).append(pid)
 
     def below(self, pid: int, apart: frozenset[int]) -> list[int]:
-        """Every process below `pid`, without those set `apart` and all that is below them."""
+        """Returns every process below `pid`, without those in `apart` and below them."""
         found: list[int] = []
         seen = set(apart)
         unvisited = [pid]
@@ -223,10 +224,11 @@ def _parent(pid: int) -> int | None:
 
 
 def _is_worker(pid: int, rank_command: str) -> bool:
-    """Whether a process below a rank is a worker that the script made, of a loader or its own.
+    """Returns whether a process below a rank is a worker that the script made, for a loader or
+    itself.
 
-    That is a copy of the rank, or what Python's multiprocessing starts. Others are compilers
-    (torch's keep a pool of processes), trackers of experiments, and programs that the script runs.
+    That is a copy of the rank, or what Python's multiprocessing starts. Others are compilers (torch
+    keeps a pool of processes), experiment trackers, and programs that the script runs.
     """
     if not rank_command or (command := _command(pid)) in ("", rank_command):
         return True  # one that does not say is counted, as long as it is there
@@ -240,7 +242,7 @@ def _command(pid: int) -> str:
 
 
 def _text(path: Path) -> str:
-    """Empty where the system has no such file or the process has ended."""
+    """Returns a file's text; empty where there is none or the process has ended."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -255,10 +257,10 @@ def _threads(process: psutil.Process) -> int | None:
 
 
 def _thread_accounts(pid: int, thread: int | None) -> tuple[float | None, float | None]:
-    """How long a thread has run, and how long it has waited for a core, in seconds.
+    """Returns how long a thread has run, and how long it has waited for a core, in seconds.
 
-    The first two numbers of the scheduler's account of it, in nanoseconds; that of a process is
-    its main thread's.
+    These are the first two numbers of its schedstat, in nanoseconds; that of a process is its main
+    thread's.
     """
     process = PROC / str(pid)
     own = thread is not None and thread != pid
@@ -272,18 +274,19 @@ def _major_faults(pid: int) -> float | None:
 
 
 def _fields(path: Path, after: str = "") -> list[str]:
-    """None of them where the system has no such file or the process has ended."""
+    """Returns the file's fields; empty where there is none or the process has ended."""
     text = _text(path)
     return text.rpartition(after)[2].split() if after else text.split()
 
 
 def _growth(before: float | None, now: float | None) -> float | None:
-    """None where either is unknown, and for a counter that ran backwards."""
+    """Returns the increase; `None` where either value is unknown or the counter decreased."""
     return None if before is None or now is None or now < before else now - before
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
-    """None as soon as one is unknown: a partial sum would pass for the whole."""
+    """Returns the sum; `None` where one value is unknown, because a partial sum would look
+    complete."""
     total = 0.0
     for value in values:
         if value is None:
@@ -298,3 +301,20 @@ def _whole(value: float | None) -> int | None:
 
 def _per_s(value: float | None, interval_s: float | None) -> float | None:
     return None if value is None or interval_s is None or interval_s <= 0 else value / interval_s
+
+
+def process_of(pid: int) -> psutil.Process | None:
+    """Returns the process that has this pid now; `None` where there is none."""
+    try:
+        return psutil.Process(pid)
+    except (psutil.NoSuchProcess, ValueError):  # ended already, or never a pid
+        return None
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Returns whether this process still runs; a zombie does not, nor another process with its
+    pid."""
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False

@@ -1,7 +1,7 @@
-"""Reads everything at one instant on one node: the host, the ranks' processes, the GPUs.
+"""Samples one node at one instant: the host, the ranks' processes, the GPUs.
 
-In a thread of its own: opening a GPU's driver takes seconds on some machines, and a driver that
-answers slowly, or never, must hold up neither the rings nor the live findings nor the run's end.
+In its own thread: opening a GPU's driver takes seconds on some machines, and a driver that answers
+slowly, or never, must not delay the rings, the live findings or the end of the run.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from traceml.agent.processes import ProcessSampler
 from traceml.model.sample import GpuSample, HostSample, ProcessSample, Sample
 
 LAST_S = 0.5
-"""How long the end of a run may wait for a last sample: what killed it may show there."""
+"""How long the end of a run may wait for a last sample, which may show what killed it."""
 COUNTERS_S = 0.25
 """How often GPU counters are read between samples: 0.1 to 0.6 ms each, and often enough that four
-seconds of training, or of steps between two evaluations, hold a good number of intervals."""
+seconds of training hold a good number of intervals."""
 
 
 class Sampler:
-    """Joins the three samplers; what one of them cannot read costs nothing of the others."""
+    """Combines the three samplers; a failure of one does not affect the others."""
 
     def __init__(
         self,
@@ -41,7 +41,8 @@ class Sampler:
         self._gpus = GpuSampler(errors=self.errors) if gpus is None else gpus
 
     def sample(self, ranks: Mapping[int, int], now_s: float, unix_s: float) -> Sample:
-        """`ranks` is rank → pid; `now_s` a monotonic clock for rates, `unix_s` the date."""
+        """Returns a sample; `ranks` maps rank to pid, `now_s` is a monotonic clock, `unix_s` the
+        date."""
         host = HostSample()
         processes: tuple[ProcessSample, ...] = ()
         gpus: tuple[GpuSample, ...] = ()
@@ -54,22 +55,22 @@ class Sampler:
         return Sample(unix_s=unix_s, host=host, processes=processes, gpus=gpus)
 
     def count_on(self, gpus: Counted) -> None:
-        """Read the counters of these GPUs from now on; may be called from another thread."""
+        """Selects the GPUs whose counters are read; may be called from another thread."""
         self._gpus.counted = gpus
 
     def read_counters(self) -> None:
-        """Read the GPUs' counters for the next sample to hold."""
+        """Reads the GPUs' counters for the next sample."""
         self._gpus.read_counters()
 
     def close(self) -> None:
-        """Lets go of the GPU driver."""
+        """Closes the GPU driver."""
         self._gpus.close()
 
 
 class Sampling:
-    """Takes one sample at a time, beside the agent's loop, and reads GPU counters in between.
+    """Takes one sample at a time in a thread, and reads GPU counters in between.
 
-    The thread is a daemon, and no executor's: Python waits for an executor's threads at its end.
+    The thread is a daemon, because Python waits for an executor's threads at its end.
     """
 
     def __init__(self, sampler: Sampler | None = None) -> None:
@@ -80,30 +81,30 @@ class Sampling:
         Thread(target=self._work, name="sampling", daemon=True).start()
 
     def begin(self, ranks: Mapping[int, int]) -> None:
-        """Begin a sample, unless the one before is not there yet."""
+        """Begins a sample, unless the last one is still running."""
         if not self._is_pending:
             self._is_pending = True
             self._asked.put_nowait(dict(ranks))
 
     def count_on(self, gpus: Counted) -> None:
-        """Read the counters of these GPUs from now on."""
+        """Selects the GPUs whose counters are read."""
         self._sampler.count_on(gpus)
 
     def take(self) -> Sample | None:
-        """The sample that was begun, once it is there."""
+        """Returns the sample that was begun; `None` until it is ready."""
         return self._take_within(0.0)
 
     def last(self, ranks: Mapping[int, int]) -> Sample | None:
-        """One more sample at the end, if it does not take long."""
+        """Returns one more sample at the end, if it does not take long."""
         self.begin(ranks)
         return self._take_within(LAST_S)
 
     def check(self) -> None:
-        """Raise what went wrong in reading, one error of each type, each once."""
+        """Raises what went wrong in reading, one error of each type, each once."""
         self._sampler.errors.raise_next()
 
     def close(self) -> None:
-        """Let go of the GPU driver when the last reading is over; nobody waits for it."""
+        """Closes the GPU driver after the last reading, without waiting for it."""
         with suppress(Full):  # the thread has not come to the last question: it never will
             self._asked.put_nowait(None)
 

@@ -30,7 +30,7 @@ _NO_STEP = re.compile(
     r"/torch/(serialization\.py$|distributed/checkpoint/|"
     r"_dynamo/convert_frame\.py$|_inductor/(compile_fx|async_compile)\.py$)"
 )
-"""Saving and compiling are accounted for elsewhere; code that was compiled runs without these."""
+"""Files of saving and compiling, which are measured elsewhere; compiled code runs without them."""
 _GENERATED = re.compile(r"^<|/torchinductor_|/torch_compile_debug/")
 _NOTEBOOK_CELL = re.compile(r"^<ipython-input")
 _ANONYMOUS = ("<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>", "<lambda>")
@@ -40,7 +40,7 @@ _STANDARD = re.compile(r"/lib/python3\.?\d*/(?!(?:site|dist)-packages/)|^<")
 
 @dataclass(frozen=True, slots=True)
 class TimedStack:
-    """A stack that the thread had at a moment, and in how many looks in a row."""
+    """A stack of the thread at a moment, and the number of consecutive samples that saw it."""
 
     at_s: float
     looks: int
@@ -50,10 +50,10 @@ class TimedStack:
 def read_chrome_trace(
     events: Sequence[Mapping[str, Any]], thread: int | None, rate: float
 ) -> list[TimedStack]:
-    """The stacks of one thread in a trace of begins and ends of frames; times from its beginning.
+    """Returns the stacks of one thread in a Chrome trace; times are from its beginning.
 
-    Without a thread the one with most events is meant. Looks that saw the same leave one entry:
-    how many they were follows from the time until the next.
+    Without a thread, the one with the most events is used. Equal consecutive samples are one entry;
+    their number follows from the time until the next.
     """
     frames = [event for event in events if event.get("ph") in ("B", "E")]
     if thread is None:
@@ -86,7 +86,8 @@ def read_chrome_trace(
 
 
 def without_torn(looks: Sequence[TimedStack]) -> tuple[list[TimedStack], int]:
-    """Without stacks that do not begin where the others do; and how many looks those were."""
+    """Returns the samples without torn ones, whose root differs from the others', and the number of
+    those."""
     roots: Counter[tuple[str, str]] = Counter()
     for look in looks:
         roots[_root(look)] += look.looks
@@ -102,9 +103,9 @@ def _root(look: TimedStack) -> tuple[str, str]:
 
 
 def read_looks(looks: Sequence[TimedStack], began_unix_s: float, folder: str) -> list[StackSample]:
-    """What the looks say; those at saving or compiling, which have accounts of their own, do not.
+    """Returns the stack samples by phase; those of saving or compiling are left out.
 
-    `folder` is the one that the script was started in.
+    `folder` is the one in which the script was started.
     """
     is_ours_seen = any(_OUR_FORWARD.search(f.file) for look in looks for f in look.stack)
     found = []
@@ -135,7 +136,7 @@ def _read(
 
 
 def _phase(stack: Stack, is_ours_seen: bool) -> tuple[Phase, int]:
-    """The innermost phase on a stack, and how many of its frames lie inside that."""
+    """Returns the innermost phase on a stack, and how many of its frames lie inside that."""
     for depth, frame in enumerate(stack):
         found = _begins(stack, depth, frame, is_ours_seen)
         if found is not None:
@@ -144,7 +145,7 @@ def _phase(stack: Stack, is_ours_seen: bool) -> tuple[Phase, int]:
 
 
 def _begins(stack: Stack, depth: int, frame: Frame, is_ours_seen: bool) -> Phase | None:
-    """The phase that a frame is the beginning of."""
+    """Returns the phase that begins with this frame."""
     file, name = frame.file, frame.function.rpartition(".")[2]
     if _LOADER.search(file):
         return Phase.INPUT
@@ -164,9 +165,10 @@ def _begins(stack: Stack, depth: int, frame: Frame, is_ours_seen: bool) -> Phase
 
 
 def _users(stack: Stack, folder: str) -> tuple[int, CodeLine | None]:
-    """The user's innermost line of a part of a stack, and how many frames lie inside it.
+    """Returns the innermost line of user code in a part of a stack, and how many frames lie inside
+    it.
 
-    A comprehension or a lambda is told by the function that it stands in.
+    For a comprehension or a lambda, the function that contains it.
     """
     line: tuple[int, Frame] | None = None
     for depth, frame in enumerate(stack):
@@ -184,14 +186,14 @@ def _users(stack: Stack, folder: str) -> tuple[int, CodeLine | None]:
 
 
 def _function(name: str) -> str | None:
-    """A function's own name without those it is nested in; `None` for one that has none."""
+    """Returns a function's own name without its outer functions; `None` for one without a name."""
     parts = name.split(".<locals>.")
     named = [part for part in parts if part not in _ANONYMOUS]
     return named[-1] if named else None
 
 
 def _library(stack: Stack) -> CodeLine | None:
-    """The innermost line of an installed package."""
+    """Returns the innermost line of an installed package."""
     for frame in stack:
         if not _OURS.search(frame.file) and not _STANDARD.search(frame.file):
             name = _function(frame.function) or frame.function

@@ -26,49 +26,51 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from traceml.agent.alive import is_alive, process_of
+from traceml.agent.processes import is_alive, process_of
 from traceml.agent.stack_reading import TimedStack, read_chrome_trace, read_looks, without_torn
 from traceml.agent.stacks import TrainingThread, ask, training_stack, training_thread
 from traceml.model.stack_sample import StackBurst
 from traceml.store.regular_files import read_regular
 
 RATE_HZ = 25.0
-"""py-spy draws its moments at random around this rate: no step's rhythm can hide from it."""
+"""py-spy samples at random moments around this rate, so that no rhythm of the steps can hide from
+it."""
 BURST_S = 2.0
 FIRST_BURSTS = 3
-"""Without a pause in between: a run of some seconds gets its looks."""
+"""Without a pause in between, so that a run of some seconds gets samples."""
 MAX_SHARE_OF_CORE = 0.005
-"""What the later bursts may cost on average."""
+"""The mean cost of later bursts."""
 GROWTH = 1.5
 MAX_GAP_S = 600.0
 NICENESS = 5
-"""Behind the training where cores are short, and not so far that it only looks while that waits."""
+"""Lower priority than the training, but not so low that it samples only while the training
+waits."""
 TIMEOUT_S = 5.0
-"""Beyond a burst's length: a py-spy that has not ended by then hangs."""
+"""Beyond a burst's length; a py-spy that has not ended by then hangs."""
 LAST_S = 1.0
-"""How long the end of a run may wait for the burst that is under way."""
+"""How long the end of a run may wait for the current burst."""
 MAX_REFUSALS = 2
-"""In a row: then py-spy may not look into these processes."""
+"""In a row: then py-spy is not allowed to read these processes."""
 SIGNAL_EVERY_S = 2.0
 MAX_SIGNALS = 20
 ANSWER_S = 0.2
-"""By then a rank that could answer has written its stacks."""
+"""A rank that could answer has written its stacks by then."""
 
 _COUNTS = re.compile(rb"Samples: (\d+) Errors: (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A rank whose training thread is to be looked at."""
+    """A rank whose training thread is sampled."""
 
     rank: int
     pid: int
     stacks: Path
-    """The file that the rank writes its stacks to when asked; it says which thread trains."""
+    """The file that the rank writes its stacks to; it says which thread trains."""
 
 
 class StackSampler:
-    """At most one burst at a time; never waits, but at the end."""
+    """At most one burst at a time; waits only at the end."""
 
     def __init__(
         self, py_spy: str | None = None, clock: Callable[[], float] = time.monotonic
@@ -84,21 +86,22 @@ class StackSampler:
         self._sampled: dict[int, int] = {}
         """How often each process was looked at."""
 
-    def look(self, wanted: Sequence[Target]) -> StackBurst | None:
-        """Begin a burst where one is due, at the rank that had fewest; the one that has ended."""
+    def poll(self, wanted: Sequence[Target]) -> StackBurst | None:
+        """Begins a burst if one is due, at the rank that had the fewest; returns one that has
+        ended."""
         if self._burst is not None:
-            return self._take()
+            return self._finished()
         if wanted and self._clock() >= self._due_s:
             self._due_s = self._clock() + MAX_GAP_S  # if it cannot even be begun
             self._begin(min(wanted, key=lambda target: self._sampled.get(target.pid, 0)))
         return None
 
     def finish(self) -> StackBurst | None:
-        """The end of the run: what the burst under way has seen so far."""
+        """Returns what the current burst has seen so far; called at the end of the run."""
         if self._burst is None:
             return None
         self._burst.stop()
-        return self._take(at_once=True)
+        return self._finished(at_once=True)
 
     def _begin(self, target: Target) -> None:
         thread = training_thread(target.stacks)
@@ -111,7 +114,7 @@ class StackSampler:
             self._signals += 1
             self._burst = question
 
-    def _take(self, at_once: bool = False) -> StackBurst | None:
+    def _finished(self, at_once: bool = False) -> StackBurst | None:
         burst = self._burst
         if burst is None or not (burst.is_over() or at_once):
             return None
@@ -177,7 +180,7 @@ class _PySpy:
         return self._is_reaped(os.WNOHANG)
 
     def _is_reaped(self, options: int) -> bool:
-        """Whether it has ended; then what it cost is known."""
+        """Returns whether it has ended; then its cost is known."""
         if self._process is None or self._process.returncode is not None:
             return True
         try:
@@ -192,7 +195,7 @@ class _PySpy:
         return True
 
     def stop(self) -> None:
-        """Have it write down what it has; it is killed where that takes too long."""
+        """Makes it write what it has; kills it where that takes too long."""
         if self._process is None or self._is_reaped(os.WNOHANG):
             return
         self._process.send_signal(signal.SIGINT)
@@ -207,7 +210,7 @@ class _PySpy:
         return is_over
 
     def read(self) -> StackBurst | None:
-        """What it saw; `None` where that is nothing."""
+        """Returns what it saw; `None` where that is nothing."""
         with self._trace as trace, self._said as said:
             trace.seek(0)
             said.seek(0)
@@ -231,7 +234,7 @@ class _PySpy:
 
 
 class _Signal:
-    """One question by the signal for stacks."""
+    """One request by the signal for stacks."""
 
     def __init__(self, target: Target, clock: Callable[[], float]) -> None:
         self._target = target
@@ -244,7 +247,7 @@ class _Signal:
         return self._clock() >= self._asked_s + ANSWER_S
 
     def stop(self) -> None:
-        """Nothing goes on."""
+        """Does nothing."""
 
     def read(self) -> StackBurst | None:
         try:
@@ -279,7 +282,7 @@ def _burst(
 
 
 def find_py_spy() -> str:
-    """py-spy beside this interpreter, among its scripts or on the PATH; empty where it is not."""
+    """Returns the path of py-spy beside this interpreter or on the PATH; empty without one."""
     places = [str(Path(sys.executable).parent), sysconfig.get_path("scripts")]
     return shutil.which("py-spy", path=os.pathsep.join(places)) or shutil.which("py-spy") or ""
 
@@ -305,7 +308,7 @@ def _size(path: Path) -> int:
 
 
 def _folder_of(pid: int) -> str:
-    """Where a process was started, as far as it shows."""
+    """Returns the folder in which a process was started; empty where it is not readable."""
     try:
         return str(Path(f"/proc/{pid}/cwd").readlink())
     except OSError:

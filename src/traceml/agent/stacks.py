@@ -1,4 +1,4 @@
-"""Asks a rank for its Python stacks, and reads from them what it is at."""
+"""Asks a rank for its Python stacks, and reads from them what it is doing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$')
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]+)")
 _TRAINING_THREAD = re.compile(r"^training thread 0x([0-9a-f]+)(?: native (\d+))?", re.MULTILINE)
 HEADER_BYTES = 64
-"""The first line of a rank's file of stacks, which says which thread trains, fits into these."""
+"""The first line of a rank's file of stacks, which names the training thread, fits into these."""
 _OURS = re.compile(r"/traceml/trace/")
 _WAITS_FOR_OTHERS = re.compile(
     r"/torch/distributed/("
@@ -24,11 +24,11 @@ _WAITS_FOR_OTHERS = re.compile(
     r"fsdp/(_fully_shard/.+|_runtime_utils|_flat_param|_limiter_utils|_unshard_param_utils)"
     r")\.py$"
 )
-"""Only what waits for other ranks: a checkpoint of torch's own stands there for a disk."""
+"""Files that wait for other ranks; not torch's checkpoints, which wait for a disk."""
 _BACKWARD = re.compile(r"/torch/autograd/|/torch/_tensor\.py$")
 _LOADER = re.compile(r"/torch/utils/data/")
 _STANDARD = re.compile(r"/(threading|queue|selectors|socket|connection|popen_fork|process)\.py$")
-"""Where Python itself waits; who waits there is said by the caller."""
+"""Files of Python itself in which a thread waits; the caller says for what."""
 _NOTEBOOK = re.compile(r"/(ipykernel|IPython)/")
 _WRAPPERS = frozenset({"wrapper", "wrapped", "inner", "decorate_context"})
 
@@ -47,7 +47,8 @@ Stack = tuple[Frame, ...]
 
 
 def ask(pid: int) -> bool:
-    """Ask a process for its stacks; only where it is known to answer, or it would die of it."""
+    """Sends the signal for stacks; only to a process that handles it, because it would kill any
+    other."""
     first = getattr(signal, "SIGRTMIN", None)
     if first is None:
         return False
@@ -68,13 +69,13 @@ class TrainingThread:
     """The thread of a rank that trains."""
 
     ident: int
-    """Python's number of it."""
+    """Python's thread id."""
     native: int | None
-    """The system's; `None` where the rank did not say."""
+    """The system's thread id; `None` where the rank did not report it."""
 
 
 def training_thread(path: Path) -> TrainingThread | None:
-    """Which thread trains, as the rank's file of stacks says; `None` while there is none."""
+    """Returns the training thread by a rank's file of stacks; `None` while there is none."""
     try:
         with os.fdopen(open_regular(path), "rb") as file:
             header = file.read(HEADER_BYTES).decode(errors="replace")
@@ -87,7 +88,7 @@ def training_thread(path: Path) -> TrainingThread | None:
 
 
 def training_stack(header: str, dump: str) -> Stack:
-    """The stack of the thread that trains; where it is not told, of the last one: the main."""
+    """Returns the stack of the training thread; if that is not known, of the main thread."""
     named = _TRAINING_THREAD.search(header)
     stacks: dict[int, list[Frame]] = {}
     thread = 0
@@ -103,7 +104,7 @@ def training_stack(header: str, dump: str) -> Stack:
 
 
 def reading(stack: Stack) -> tuple[Doing, str | None]:
-    """What a rank with this stack is at, and the call it waits in."""
+    """Returns what a rank with this stack is doing, and the call it waits in."""
     frames = [frame for frame in stack if not _OURS.search(frame.file)]
     if not frames:
         return Doing.UNKNOWN, None
@@ -124,12 +125,12 @@ def reading(stack: Stack) -> tuple[Doing, str | None]:
 
 
 def waits_for_others(file: str) -> bool:
-    """Whether a frame of this file waits for other ranks."""
+    """Returns whether a frame of this file waits for other ranks."""
     return bool(_WAITS_FOR_OTHERS.search(file))
 
 
 def users_line(stack: Stack, folder: str) -> str | None:
-    """The user's own innermost line."""
+    """Returns the innermost line of user code."""
     for frame in stack:
         if is_users(frame.file) and not _OURS.search(frame.file):
             return line_name(frame.file, frame.line, frame.function, folder)

@@ -21,19 +21,20 @@ from traceml.model.failure import Doing, Stall, Standing
 from traceml.store.regular_files import read_regular, stat_regular
 
 FLOOR_S = 20.0
-"""Nobody calls a shorter pause a hang, however short the steps."""
+"""A shorter pause is no hang, however short the steps are."""
 USUAL_STEPS = 30
-"""So many usual steps without one: far outside what steps differ by."""
+"""A pause of so many usual steps is far outside their variation."""
 PAUSE_FACTOR = 2
-"""Times the longest pause so far: what the run has done before is no news."""
+"""Times the longest pause so far: a run that has paused before may do so again."""
 LOOKS = 3
-"""Two that agree may be chance: a loop over batches stands at one line most of the time."""
+"""Stack samples per rank: two that agree may be chance, because a loop over batches is at one line
+most of the time."""
 BETWEEN_LOOKS_S = 5.0
-"""Time enough to get on, for whoever does."""
+"""Long enough for a rank that makes progress to move on."""
 BUSY_CORES = 0.5
-"""A rank on the CPU that computes while its line stays the same is busy, not stuck."""
+"""A rank on the CPU that computes at one line is busy, not stuck."""
 BUSY_GPU = 0.5
-"""Sampled utilisation: a rank that waits for its GPU's work at one line is busy too."""
+"""Sampled utilisation: a rank that waits for its busy GPU at one line is busy too."""
 MAX_STALLS = 64
 
 _ELSEWHERE = (Doing.CODE, Doing.INPUT)
@@ -41,14 +42,14 @@ _ELSEWHERE = (Doing.CODE, Doing.INPUT)
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A rank at one moment, as its ring shows it."""
+    """A rank at one moment, by its ring."""
 
     rank: int
     pid: int
     steps: int
     stacks: Path
     walls_s: Callable[[], Sequence[float]]
-    """The wall times of its last steps; read only when it stands still."""
+    """Returns the wall times of its last steps; called only when it makes no progress."""
     on_gpu: bool = False
     gpu_share: float | None = None
     """The utilisation of its GPU in the last sample; `None` where it is not known."""
@@ -65,7 +66,7 @@ class _Progress:
 class _Asked:
     """A rank that was asked for its stacks.
 
-    Where in its file the answer begins, whether there will be one, and its CPU time by then.
+    Where the answer begins in its file, whether one will come, and its CPU time at that moment.
     """
 
     training: Training
@@ -76,7 +77,7 @@ class _Asked:
 
 @dataclass
 class _Looks:
-    """The looks at a stall so far, each at all ranks in the same order."""
+    """The stack samples of a stall so far, each of all ranks in the same order."""
 
     asked: list[list[_Asked]]
     usual_s: float
@@ -84,7 +85,7 @@ class _Looks:
 
 
 class StallWatch:
-    """Watches the ranks' steps; the clock is the caller's."""
+    """Watches the ranks' steps; the caller provides the clock."""
 
     def __init__(
         self,
@@ -104,8 +105,8 @@ class StallWatch:
         self._looks: _Looks | None = None
         self._again_s = 0.0
 
-    def look(self, ranks: Sequence[Training], now_s: float, unix_s: float) -> bool:
-        """Once a second: whether there is anything new to write down."""
+    def update(self, ranks: Sequence[Training], now_s: float, unix_s: float) -> bool:
+        """Called once a second; returns whether there is anything new to write."""
         moved = self._follow(ranks, now_s, unix_s)
         if self._is_open or self._looks is not None:
             standing = self._standing_pids()
@@ -119,7 +120,7 @@ class StallWatch:
         return False
 
     def _follow(self, ranks: Sequence[Training], now_s: float, unix_s: float) -> set[int]:
-        """Note who has taken a step; their pids."""
+        """Notes which ranks have taken a step; returns their pids."""
         moved = set()
         for training in ranks:
             known = self._progress.get(training.pid)
@@ -177,7 +178,7 @@ class StallWatch:
         return True
 
     def _ask_again(self, first: Sequence[_Asked], ranks: Sequence[Training]) -> list[_Asked]:
-        """The same ranks in the same order, as they are now."""
+        """Asks the same ranks again, in the same order."""
         now = {each.pid: each for each in ranks}
         return self._ask_all([now.get(each.training.pid, each.training) for each in first])
 
@@ -205,7 +206,8 @@ class StallWatch:
         ]
 
     def _standings(self, by_rank: Sequence[Sequence[_Asked]]) -> tuple[Standing, ...]:
-        """Where each rank stands; a GPU at work clears its rank unless somebody waits for others.
+        """Returns what each rank is doing; a busy GPU clears its rank unless another waits for
+        ranks.
 
         A collective that waits keeps a GPU as busy as work does.
         """
@@ -258,7 +260,7 @@ def _limit_s(training: Training) -> float:
 
 
 def _answers(asked: Sequence[_Asked]) -> list[stacks.Stack]:
-    """The answers to the questions; empty where there was none."""
+    """Returns the answers to the requests; empty where there was none."""
     try:
         content = read_regular(asked[-1].training.stacks)
     except OSError:
@@ -300,7 +302,7 @@ def _cpu_s(pid: int) -> float | None:
 
 
 def _folder_of(pid: int) -> str:
-    """Where a process was started, as far as it shows."""
+    """Returns the folder in which a process was started; empty where it is not readable."""
     try:
         return str(Path(f"/proc/{pid}/cwd").readlink())
     except OSError:

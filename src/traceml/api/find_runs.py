@@ -27,7 +27,7 @@ def recover(run: str, logs_dir: Path) -> str:
     if folders.is_going_on(folder):
         raise UsageError(
             f"the run {folder.name!r} is still going on ({folder}): its agent writes the summary "
-            "when it ends; recover is for runs that nobody follows any more"
+            "when it ends; recover is for runs whose agent has died"
         )
     held = folders.hold(folder)
     try:

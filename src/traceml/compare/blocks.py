@@ -7,13 +7,16 @@ from collections.abc import Mapping, Sequence
 
 from traceml.compare.students_t import MeanError
 from traceml.compare.within_run_error import error_of_mean, share_of_mean, within_run
-from traceml.model.phase import COMPUTE, Phase
+from traceml.model.phase import COMPUTE, COMPUTE_PART, PHASES, Phase
 from traceml.summaries.record import StepSeries
 
 Blocks = Sequence[float]
 
-_METRICS = {Phase.INPUT.value: "input_wait_ms", "wall": "wall_step_ms"}
-"""The metric of a part whose name differs from the part's."""
+_METRICS = {
+    **{phase.value: entry.metric for phase, entry in PHASES.items()},
+    "wall": "wall_step_ms",
+}
+"""The metric of each part whose name is not simply the part's with its unit."""
 
 
 def errors_of_steps(
@@ -82,7 +85,7 @@ def _by_metric(parts: Mapping[str, Blocks]) -> dict[str, Blocks]:
 
 def _sums(parts: Mapping[str, Blocks]) -> dict[str, Blocks | None]:
     """Returns the block-wise sums of the phases; `None` where a phase is missing."""
-    compute = parts.get("compute") or _sum([parts.get(phase.value) for phase in COMPUTE])
+    compute = parts.get(COMPUTE_PART) or _sum([parts.get(phase.value) for phase in COMPUTE])
     copies = parts.get(Phase.H2D.value)
     rest = parts.get(Phase.RESIDUAL.value)
     wait = rest if copies is None else _sum([rest, copies])

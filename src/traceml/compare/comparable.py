@@ -12,23 +12,16 @@ from traceml.compare.measured import Values, values
 from traceml.compare.sides import Sides
 from traceml.compare.terms import SAMPLE_TIME, STEP_TIME, Endpoint
 from traceml.model.finding import Section
+from traceml.model.metric import METRICS
 from traceml.summaries.record import Summary
 
 SAME_SAMPLES = 0.02
 """A smaller last batch changes the mean batch size by less than this; another batch size by
 more."""
 
-_HOST_CLOCK = {
-    "step_time_ms": "step_time_cpu_ms",
-    "traced_step_time_ms": "traced_step_time_cpu_ms",
-    "input_wait_ms": "dataloader_fetch_cpu_ms",
-}
+_HOST_CLOCK = {metric.key: metric.on_host for metric in METRICS if metric.on_host}
 """The metrics that are on the host's clock, whichever clock the run was diagnosed on."""
-_ANY_CLOCK = (
-    *("step_time_ms", "between_ms", "evaluation_ms", "checkpoint_ms", "wall_step_ms"),
-    *("steps_per_s", "samples_per_s"),
-    *_HOST_CLOCK.values(),
-)
+_ANY_CLOCK = tuple(metric.key for metric in METRICS if metric.any_clock)
 
 _Fact = Callable[[Summary], object]
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from traceml.model.finding import Section
+from traceml.model.metric import METRICS
 
 TOLERANCE = 0.01
 """A change that is shown to be smaller than this counts as none."""
@@ -25,55 +26,27 @@ class Endpoint:
     """Whether it varies from run to run as the step time does; a phase may vary more."""
 
 
-def _of_step(word: str, name: str, metric: str, of_steps: bool = False) -> Endpoint:
-    return Endpoint(word, name, Section.STEP_TIME, (metric,), of_steps=of_steps)
-
-
-STEP_TIME = _of_step("step_time", "Step time", "step_time_ms", of_steps=True)
-SAMPLE_TIME = _of_step("sample_time", "Time per sample", "sample_time_ms", of_steps=True)
-PEAK_MEMORY = Endpoint(
-    "peak_memory",
-    "Peak memory",
-    Section.STEP_MEMORY,
-    ("peak_allocated_bytes", "peak_reserved_bytes"),
-)
-ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
-    {
-        endpoint.word: endpoint
-        for endpoint in (
-            STEP_TIME,
-            SAMPLE_TIME,
-            _of_step("wall_step_time", "Wall time per step", "wall_step_ms"),
-            _of_step("step_time_p50", "Median step time", "step_time_p50_ms"),
-            _of_step("step_time_p95", "95th percentile of the step time", "step_time_p95_ms"),
-            _of_step("step_time_p99", "99th percentile of the step time", "step_time_p99_ms"),
-            _of_step("input", "Input wait", "input_wait_ms"),
-            _of_step("h2d", "Copy to the device", "h2d_ms"),
-            _of_step("compute", "Compute", "compute_ms"),
-            _of_step("forward", "Forward", "forward_ms"),
-            _of_step("backward", "Backward", "backward_ms"),
-            _of_step("optimizer", "Optimizer", "optimizer_ms"),
-            _of_step("communication", "Communication", "communication_ms"),
-            _of_step("residual", "Rest of the step", "residual_ms"),
-            _of_step("between", "Time between steps", "between_ms"),
-            Endpoint(
-                "throughput",
-                "Throughput",
-                Section.STEP_TIME,
-                ("samples_per_s", "steps_per_s"),
-                more_is_better=True,
-            ),
-            PEAK_MEMORY,
-            Endpoint(
-                "host_memory",
-                "Peak host memory",
-                Section.STEP_MEMORY,
-                ("peak_rss_bytes",),
-            ),
+def _endpoints() -> Iterator[Endpoint]:
+    """One for each word of the catalogue."""
+    words = dict.fromkeys(metric.word for metric in METRICS if metric.word)
+    for word in words:
+        first, *others = (metric for metric in METRICS if metric.word == word)
+        yield Endpoint(
+            word,
+            first.label,
+            first.section,
+            (first.key, *(metric.key for metric in others)),
+            first.more_is_better,
+            first.varies_as_steps_do,
         )
-    }
+
+
+ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
+    {endpoint.word: endpoint for endpoint in _endpoints()}
 )
 """By the value of `--metric`."""
+STEP_TIME, SAMPLE_TIME = ENDPOINTS["step_time"], ENDPOINTS["sample_time"]
+PEAK_MEMORY = ENDPOINTS["peak_memory"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from traceml.compare.further_runs import MAX_RUNS, FurtherRuns
 from traceml.compare.machine_noise import SourceKind
@@ -12,15 +12,22 @@ from traceml.compare.sides import Sides
 from traceml.compare.statistics import RatioEstimate
 from traceml.compare.terms import Terms
 from traceml.compare.verdict import Judgement, is_beyond, noise_with_steps
-from traceml.compare.waterfall import COMPUTE_WHOLE, grouped_ms
-from traceml.model.phase import COMPUTE, Phase
-from traceml.model.quantities import NOT_MEASURED, count, memory, milliseconds, ms_decimals
+from traceml.compare.waterfall import grouped_ms
+from traceml.model.evidence import EvidenceUnit as Unit
+from traceml.model.metric import BY_KEY
+from traceml.model.phase import COMPUTE_PART, PHASES, Phase
+from traceml.model.quantities import (
+    NOT_MEASURED,
+    count,
+    duration,
+    memory,
+    milliseconds,
+    ms_decimals,
+)
 from traceml.summaries.record import Issue, PrimaryDiagnosis
 
 SHOWN_SHARE = 0.01
 """Of the change: a phase that explains less is included in the rest."""
-
-_WORDS = {Phase.H2D.value: "copies to the device", Phase.RESIDUAL.value: "rest"}
 
 
 def why(found: Judgement, sides: Sides, terms: Terms, waterfall: Mapping[str, float] | None) -> str:
@@ -57,7 +64,8 @@ def _change_words(found: Observed) -> str:
     if not delta.delta:
         return f"{name} is the same{_share_words(delta, found.change, same=True)}"
     verb = "fell" if delta.delta < 0 else "rose"
-    amount = quantity(abs(delta.delta), found.metric)
+    unit = BY_KEY[found.endpoint.section, found.metric].unit
+    amount = quantity(abs(delta.delta), unit)
     return f"{name} {verb} by {amount}{_share_words(delta, found.change)}"
 
 
@@ -72,13 +80,23 @@ def _share_words(delta: Delta, change: RatioEstimate | None, same: bool = False)
     return f" ({', '.join(said)})" if said else ""
 
 
-def quantity(value: float | None, metric: str) -> str:
-    """Returns a time, an amount of memory or a rate in words, by the metric's name."""
+_FORMATS: Mapping[Unit, Callable[[float], str]] = {
+    Unit.MILLISECONDS: milliseconds,
+    Unit.SECONDS: duration,
+    Unit.BYTES: memory,
+    Unit.BYTES_PER_SECOND: lambda value: f"{memory(value)}/s",
+    Unit.PERCENT: lambda value: f"{value:,.1f}%",
+    Unit.CELSIUS: lambda value: f"{value:,.1f} °C",
+    Unit.WATTS: lambda value: f"{value:,.1f} W",
+    Unit.PER_SECOND: lambda value: f"{value:,.4g} /s",
+}
+
+
+def quantity(value: float | None, unit: Unit) -> str:
+    """Returns a number of a comparison in words, with its unit."""
     if value is None:
         return NOT_MEASURED
-    if metric.endswith("_ms"):
-        return milliseconds(value)
-    return memory(value) if metric.endswith("_bytes") else f"{value:,.4g} /s"
+    return _FORMATS[unit](value) if unit in _FORMATS else f"{value:,.4g}"
 
 
 def _limit_words(main: Observed, terms: Terms) -> str:
@@ -150,7 +168,8 @@ def parts_words(waterfall: Mapping[str, float] | None, total_ms: float) -> str:
         rounded_ms = round(part_ms, decimals)
         if rounded_ms and abs(part_ms) >= SHOWN_SHARE * abs(total_ms):
             rest_ms -= rounded_ms
-            shown.append(f"{_WORDS.get(name, name)} {rounded_ms:+,.{decimals}f} ms")
+            words = name if name == COMPUTE_PART else PHASES[Phase(name)].short
+            shown.append(f"{words} {rounded_ms:+,.{decimals}f} ms")
     rest_ms = round(rest_ms, decimals)
     if rest_ms or not shown:
         shown.append(f"rest {rest_ms:+,.{decimals}f} ms")
@@ -216,7 +235,7 @@ def _measure_first(sides: Sides) -> str:
     for name, runs in (("A", sides.a), ("B", sides.b)):
         for run in runs:
             if run.failure is not None and run.failure.summary:
-                return f"Mend {name} first, then compare again. {run.failure.summary}"
+                return f"Fix {name} first, then compare again. {run.failure.summary}"
     return "Compare runs that took at least a few training steps with tracing on."
 
 
@@ -258,11 +277,4 @@ def _range_words(further: FurtherRuns) -> str:
 
 def _culprit(waterfall: Mapping[str, float]) -> str:
     name = max(waterfall, key=lambda phase: waterfall[phase])
-    if name in COMPUTE:
-        return f"the {name} pass" if name != Phase.OPTIMIZER.value else "the optimizer"
-    words = {
-        Phase.INPUT.value: "the input path",
-        COMPUTE_WHOLE: "the compute phases",
-        Phase.RESIDUAL.value: "the time outside the named phases",
-    }
-    return words.get(name, _WORDS.get(name, name))
+    return "the compute phases" if name == COMPUTE_PART else PHASES[Phase(name)].culprit

@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from traceml.compare.record import Delta, Moved
-from traceml.model.phase import COMPUTE, Phase
-from traceml.summaries.record import PHASE_METRICS
+from traceml.model.phase import COMPUTE, COMPUTE_PART, PHASE_METRICS, Phase
 from traceml.summaries.step_parts import undivided_ms
-
-COMPUTE_WHOLE = "compute"
-"""The part for forward, backward and optimizer where they cannot be distinguished."""
 
 MOVED_SHARE = 0.75
 """Of the larger of gain and loss: with less of it in the other, work was not mostly moved."""
@@ -35,7 +31,7 @@ def waterfall_ms(metrics: Mapping[str, Delta]) -> dict[str, float] | None:
     is_told = all(phase.value in parts for phase in COMPUTE) and _is_divided(metrics)
     if compute is not None and not is_told:
         parts = {name: part for name, part in parts.items() if name not in COMPUTE}
-        parts[COMPUTE_WHOLE] = compute
+        parts[COMPUTE_PART] = compute
     if _overlaps_compute(metrics):
         parts.pop(Phase.COMMUNICATION.value, None)
     if not parts:
@@ -48,7 +44,7 @@ def grouped_ms(parts: Mapping[str, float]) -> dict[str, float]:
     """Returns the parts with forward, backward and optimizer combined."""
     grouped: dict[str, float] = {}
     for name, part in parts.items():
-        name = COMPUTE_WHOLE if name in COMPUTE else name
+        name = COMPUTE_PART if name in COMPUTE else name
         grouped[name] = grouped.get(name, 0.0) + part
     return grouped
 
@@ -81,7 +77,7 @@ def moved(
 def _change_of(name: str, metrics: Mapping[str, Delta]) -> Delta:
     """Returns a part's own delta; `None` for the rest, and for compute of which only phases are
     known."""
-    if name == COMPUTE_WHOLE:
+    if name == COMPUTE_PART:
         return metrics.get("compute_ms", Delta())
     return next(
         (metrics[metric] for phase, metric in PHASE_METRICS.items() if phase.value == name), Delta()

@@ -24,14 +24,14 @@ from traceml.diagnose.rule import (
     Where,
 )
 from traceml.diagnose.thresholds import Threshold, severity_of
-from traceml.diagnose.time_account import IN_COMPUTE, held_s, rest_s, unexplained_s
+from traceml.diagnose.time_account import held_s, rest_s, unexplained_s
 from traceml.facts.facts import Facts, share
 from traceml.facts.few_steps import FewSteps, few_steps
 from traceml.facts.pauses import Pauses, pauses
 from traceml.facts.times import StepTimes
 from traceml.model.evidence import Evidence, as_number, as_words, in_ms
 from traceml.model.finding import Finding, Kind, Section
-from traceml.model.phase import Phase
+from traceml.model.phase import COMPUTE, Phase
 from traceml.model.quantities import count, duration, percent
 
 WARN = Threshold(0.05, 0.001)  # half of what warns about the whole rest: this has a sure remedy
@@ -172,7 +172,7 @@ def waited_for(facts: Facts) -> dict[str, Waited]:
     """
     rest_left_s = rest_s(facts.mean)
     held = held_s(facts.mean)
-    phases_left_s = sum(held[place] for place in IN_COMPUTE) if facts.clock == "gpu" else 0.0
+    phases_left_s = sum(held[phase] for phase in COMPUTE) if facts.clock == "gpu" else 0.0
     found = {}
     for name in CAUSES:
         wanted_s, in_phases = _wanted(facts, name)

@@ -19,28 +19,22 @@ from traceml.diagnose.rule import Turn, Where
 from traceml.facts.facts import Facts, phase_s
 from traceml.facts.times import StepTimes
 from traceml.model.finding import Finding, Kind, Section, Severity
-from traceml.model.phase import COMPUTE, Phase
+from traceml.model.phase import BETWEEN, COMPUTE, Phase
 from traceml.model.quantities import duration
 
 NOTHING = 0.001
 """Of a claim: a smaller difference is rounding."""
 
 
-class Stage(str, Enum):
-    """Where time can go: a phase of the step, or the time between two steps."""
+class Outside(str, Enum):
+    """Where time can go that is in no phase of a step."""
 
-    INPUT = "input"
-    H2D = "h2d"
-    FORWARD = "forward"
-    BACKWARD = "backward"
-    OPTIMIZER = "optimizer"
-    COMMUNICATION = "communication"
-    RESIDUAL = "residual"
-    BETWEEN = "between"
+    BETWEEN = BETWEEN
 
 
-IN_COMPUTE = tuple(Stage(phase.value) for phase in COMPUTE)
-IN_STEP = tuple(stage for stage in Stage if stage is not Stage.BETWEEN)
+Stage = Phase | Outside
+STAGES: tuple[Stage, ...] = (*Phase, *Outside)
+"""Where time can go: the phases of a step, and the time between two steps."""
 
 
 def unexplained_s(times: StepTimes) -> float | None:
@@ -64,17 +58,17 @@ def outside_steps_s(times: StepTimes) -> float | None:
 
 def held_s(times: StepTimes) -> dict[Stage, float]:
     """Returns the seconds of each stage in a mean step."""
-    held = {Stage(phase.value): phase_s(times, phase) or 0.0 for phase in Phase}
-    return held | {Stage.BETWEEN: times.between_s or 0.0}
+    held: dict[Stage, float] = {phase: phase_s(times, phase) or 0.0 for phase in Phase}
+    return held | {Outside.BETWEEN: times.between_s or 0.0}
 
 
 def is_largest(facts: Facts, phase: Phase) -> bool:
     """Returns whether no other part of the step is as long as this phase; compute counts as one
     part."""
     held = held_s(facts.mean)
-    own = held.pop(Stage(phase.value))
-    compute_s = sum(held.pop(stage) for stage in IN_COMPUTE)
-    del held[Stage.BETWEEN]
+    own = held.pop(phase)
+    compute_s = sum(held.pop(stage) for stage in COMPUTE)
+    del held[Outside.BETWEEN]
     return own > max(compute_s, *held.values())
 
 
@@ -82,17 +76,17 @@ def stages_of(finding: Finding) -> tuple[Stage, ...]:
     """Returns the stages in which a finding's lost time lies, the likeliest first."""
     where, phase = all_rules().of(finding.kind).where, finding.phase
     if finding.is_between_steps or where is Where.BETWEEN_STEPS:
-        return (Stage.BETWEEN,)
+        return (Outside.BETWEEN,)
     if where is Where.ON_THE_HOST and phase is None:
-        return (Stage.RESIDUAL, *IN_COMPUTE)
-    own = () if phase is None else (Stage(phase.value),)
+        return (Phase.RESIDUAL, *COMPUTE)
+    own = () if phase is None else (phase,)
     if where is Where.FOR_A_RANK:  # the others wait for it where gradients are exchanged
         is_hidden = finding.evidence.get("waiting") == "inferred"
-        waiting = Stage.BACKWARD if is_hidden else Stage.COMMUNICATION
-        return _once((waiting, *own, *IN_STEP))
+        waiting = Phase.BACKWARD if is_hidden else Phase.COMMUNICATION
+        return _once((waiting, *own, *Phase))
     if where is Where.ANYWHERE:
-        return _once((*own, *IN_STEP))
-    return own or IN_STEP
+        return _once((*own, *Phase))
+    return own or tuple(Phase)
 
 
 def settle(facts: Facts, found: Sequence[Finding]) -> list[Finding]:
@@ -117,7 +111,7 @@ def _turn(finding: Finding, said: Sequence[Finding]) -> tuple[int, Turn, int, st
     while leader is not None and leaders < len(said):
         leaders, leader = leaders + 1, leader_of(leader, said)
     turn = all_rules().of(finding.kind).turn
-    return leaders, turn, list(Stage).index(stages_of(finding)[0]), finding.kind.value
+    return leaders, turn, STAGES.index(stages_of(finding)[0]), finding.kind.value
 
 
 @dataclass(slots=True)
@@ -141,8 +135,8 @@ class _Ledger:
         gets what its causes leave, and no part of theirs.
         """
         if finding.kind is Kind.SLOWDOWN and finding.phase is not None:
-            stage = Stage(finding.phase.value)
-            return next((claim for claim in self.claims if claim.stages == (stage,)), None)
+            stages = (finding.phase,)
+            return next((claim for claim in self.claims if claim.stages == stages), None)
         if leader is None or Kind.HOST_BOUND in (finding.kind, leader.kind):
             return None
         return next((claim for claim in self.claims if claim.finding is leader), None)
@@ -169,11 +163,11 @@ class _Ledger:
         drawn_s = 0.0
         for stage in stages:
             limits = [wanted_s - drawn_s, self.free[stage]]
-            if stage is not Stage.BETWEEN:
+            if stage is not Outside.BETWEEN:
                 limits.append(self.step_left_s)
             part_s = max(0.0, min(limits))
             self.free[stage] -= part_s
-            if stage is not Stage.BETWEEN:
+            if stage is not Outside.BETWEEN:
                 self.step_left_s -= part_s
             drawn_s += part_s
         return drawn_s

@@ -16,9 +16,8 @@ from traceml.facts.facts import Facts, phase_s
 from traceml.facts.user_time import CodePlace, PhaseCode
 from traceml.model.evidence import Evidence, Piece, as_number, as_share, as_words
 from traceml.model.finding import Finding
-from traceml.model.phase import COMPUTE, Phase
+from traceml.model.phase import BETWEEN, COMPUTE, Phase
 from traceml.model.quantities import count, duration
-from traceml.model.stack_sample import BETWEEN
 
 MAIN_SHARE = 0.20
 """Of the phase: a place with less is not where to look first."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from traceml.diagnose.all_rules import all_rules
 from traceml.diagnose.late_ranks import named
 from traceml.diagnose.rule import Remedy, lost
-from traceml.diagnose.time_account import Stage, held_s, stages_of
+from traceml.diagnose.time_account import held_s, stages_of
 from traceml.facts.facts import Facts
 from traceml.facts.job import Job
 from traceml.model.finding import Finding, Kind
@@ -88,7 +88,7 @@ def _unclaimed_wait_s(facts: Facts, findings: Iterable[Finding]) -> float:
     job = facts.job
     if job is None or not job.waits or len(job.table.ranks) < 2:
         return 0.0
-    stage = Stage.BACKWARD if job.wait_is_hidden else Stage.COMMUNICATION
+    stage = Phase.BACKWARD if job.wait_is_hidden else Phase.COMMUNICATION
     return _unclaimed_s(facts, findings, stage)
 
 
@@ -96,10 +96,10 @@ def _unclaimed_idle_s(facts: Facts, findings: Iterable[Finding]) -> float:
     """Returns how long the GPU idles between its phases without any finding claiming it."""
     if facts.clock != "gpu":
         return 0.0
-    return sum(_unclaimed_s(facts, findings, stage) for stage in (Stage.INPUT, Stage.RESIDUAL))
+    return sum(_unclaimed_s(facts, findings, stage) for stage in (Phase.INPUT, Phase.RESIDUAL))
 
 
-def _unclaimed_s(facts: Facts, findings: Iterable[Finding], stage: Stage) -> float:
+def _unclaimed_s(facts: Facts, findings: Iterable[Finding], stage: Phase) -> float:
     claimed_s = sum(
         finding.lost_s_per_step or 0.0
         for finding in findings

@@ -142,8 +142,7 @@ class Facts:
 
 def phase_s(times: StepTimes, phase: Phase) -> float | None:
     """Returns the mean seconds of one phase; `None` where it was not measured."""
-    found: float | None = getattr(times, f"{phase.value}_s")
-    return found
+    return times.phase(phase)
 
 
 def share(part_s: float | None, whole_s: float | None) -> float | None:

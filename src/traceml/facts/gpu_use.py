@@ -43,6 +43,11 @@ class GpuUse:
     fp16_share: float | None = None
     fp64_share: float | None = None
 
+    @property
+    def counted(self) -> int | None:
+        """The intervals that count; `None` where none does."""
+        return self.samples or None
+
 
 NOT_COUNTED = GpuUse()
 

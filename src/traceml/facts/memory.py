@@ -42,6 +42,24 @@ class RankMemory:
     trends: Mapping[MemoryOwner, Trend] = field(default_factory=dict)
     """The trends of the memory that was read often enough."""
 
+    @property
+    def allocated_rise_bytes(self) -> float | None:
+        """How far the GPU's memory rose over the run."""
+        return self._rise_bytes(MemoryOwner.GPU)
+
+    @property
+    def rss_rise_bytes(self) -> float | None:
+        """The same of the rank's own process."""
+        return self._rise_bytes(MemoryOwner.HOST)
+
+    @property
+    def workers_rss_rise_bytes(self) -> float | None:
+        """The same of the processes below it."""
+        return self._rise_bytes(MemoryOwner.WORKERS)
+
+    def _rise_bytes(self, owner: MemoryOwner) -> float | None:
+        return self.trends[owner].rise_bytes if owner in self.trends else None
+
 
 NO_MEMORY = RankMemory()
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from traceml.model.phase import COMPUTE, Phase
+from traceml.model.phase import IN_BETWEEN, IN_BODY, Phase
 from traceml.store.records import RankRecords
 from traceml.store.step_records import WIDE, incomplete_so_far, is_incomplete, wide_fields
 
@@ -162,7 +162,7 @@ class StepTable:
         """
         if phase is Phase.RESIDUAL:
             rest = self.body()
-            for part in (Phase.H2D, Phase.COMMUNICATION, *COMPUTE):
+            for part in IN_BODY:
                 rest = rest - np.nan_to_num(self._clocked(part.value))
             return np.maximum(rest - np.nan_to_num(self._clocked("graph")), 0.0)
         return self._with_zeros(self._clocked(phase.value))
@@ -179,8 +179,8 @@ class StepTable:
         """Returns the time before the step that is neither its input wait nor evaluation nor a
         checkpoint, on the host's clock."""
         left = self.field("wall_ns")
-        for name in ("input_ns", "body_ns", "evaluation_ns", "checkpoint_ns"):
-            left = left - np.nan_to_num(self.field(name))
+        for name in (Phase.INPUT.value, "body", *IN_BETWEEN):
+            left = left - np.nan_to_num(self.field(f"{name}_ns"))
         return np.maximum(left, 0.0)
 
     def in_rest(self, name: str) -> Floats:

@@ -19,7 +19,7 @@ from traceml.facts.series import describe_series, find_slowdown
 from traceml.facts.step_table import Floats, Ints
 from traceml.facts.thread_time import ThreadTime
 from traceml.facts.times import StepTimes
-from traceml.model.phase import COMPUTE, Phase
+from traceml.model.phase import COMPUTE, MEASURED, Phase
 
 MIN_EXCESS_SHARE = 0.05
 """Of the others' work: the ranks of a healthy job differ by up to this much."""
@@ -225,11 +225,12 @@ def _phases(
 ) -> tuple[dict[Phase, Floats], tuple[Phase, ...]]:
     """Returns each rank's own work by phase, and the phases of compute that are hidden in the
     residual."""
-    parts = [Phase.INPUT, Phase.H2D, *COMPUTE]
-    if job.wait_is_hidden:
-        parts.remove(Phase.BACKWARD)
-    known = _measured(times, [f"{phase.value}_s" for phase in parts])
-    found = {phase: known[key] for phase in parts if (key := f"{phase.value}_s") in known}
+    waiting = (Phase.COMMUNICATION, *((Phase.BACKWARD,) if job.wait_is_hidden else ()))
+    parts = [phase for phase in MEASURED if phase not in waiting]
+    columns = {
+        phase: np.array([each.phase(phase) for each in times], dtype=np.float64) for phase in parts
+    }
+    found = {phase: column for phase, column in columns.items() if np.isfinite(column).all()}
     rest = own - sum(found.values(), np.zeros(len(own)))
     unmeasured = tuple(phase for phase in parts if phase in COMPUTE and phase not in found)
     return {**found, Phase.RESIDUAL: rest}, unmeasured

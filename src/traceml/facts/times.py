@@ -9,6 +9,7 @@ the residual always add up to the step, over any steps and ranks.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from operator import attrgetter
 
@@ -16,17 +17,27 @@ import numpy as np
 
 from traceml.facts.step_table import MAJORITY, Floats, StepTable
 from traceml.facts.sums import Sums
-from traceml.model.phase import COMPUTE, Phase
+from traceml.model.phase import BETWEEN, COMPUTE, COMPUTE_PART, IN_BETWEEN, IN_BODY, Phase
 
-PARTS = (*(phase.value for phase in Phase), "between", "wall")
+PARTS = (*(phase.value for phase in Phase), BETWEEN, "wall")
 """The parts whose means are given by block. Compute and waiting follow from the phases where all
 phases were measured; otherwise compute is given itself."""
-_COMPUTE = "compute"
 
 _COMPUTE_NAMES = tuple(phase.value for phase in COMPUTE)
-_IN_BODY = (*_COMPUTE_NAMES, "graph", Phase.H2D.value, Phase.COMMUNICATION.value)
+_IN_BODY = (*_COMPUTE_NAMES, "graph", *(phase.value for phase in IN_BODY if phase not in COMPUTE))
 """The measured parts of the body, in the order in which they are limited to it."""
-_ACCOUNTS = ("evaluation", "checkpoint", "gc", "logging", "compile", "sync", "collate")
+_ACCOUNTS = (*IN_BETWEEN, "gc", "logging", "compile", "sync", "collate")
+_PLACES = {phase: place for place, phase in enumerate(Phase)}
+
+
+class _PhaseTime:
+    """A phase of `StepTimes` under a name of its own."""
+
+    def __init__(self, phase: Phase) -> None:
+        self._place = _PLACES[phase]
+
+    def __get__(self, times: StepTimes, owner: object = None) -> float | None:
+        return times.phases_s[self._place]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +45,12 @@ class StepTimes:
     """Mean times of one step and its parts in seconds, on the run's clock unless stated
     otherwise."""
 
+    phases_s: tuple[float | None, ...] = (None,) * len(Phase)
+    """In the order of `Phase`. The rest is the body without the phases that were measured: it holds
+    what was not, and is never negative."""
     step_s: float | None = None
     """Input wait plus body."""
     body_s: float | None = None
-    input_s: float | None = None
-    h2d_s: float | None = None
-    forward_s: float | None = None
-    backward_s: float | None = None
-    optimizer_s: float | None = None
-    communication_s: float | None = None
-    """Exposed communication: the rank only waited for a collective."""
     own_s: float | None = None
     """The step without exposed communication: this rank's own work."""
     compute_s: float | None = None
@@ -51,9 +58,6 @@ class StepTimes:
     `None` where one of them was not measured."""
     compute_at_least_s: float | None = None
     """The sum of those of them that were measured."""
-    residual_s: float | None = None
-    """The rest: the body without copies, compute and communication. It includes those of them that
-    were not measured, and is never negative."""
     wait_s: float | None = None
     """The body without compute; over ranks `None` unless most ranks know all of their compute."""
     between_s: float | None = None
@@ -80,6 +84,18 @@ class StepTimes:
     """Median absolute deviation from the median."""
     steps_per_s: float | None = None
     samples_per_s: float | None = None
+
+    input_s = _PhaseTime(Phase.INPUT)
+    h2d_s = _PhaseTime(Phase.H2D)
+    forward_s = _PhaseTime(Phase.FORWARD)
+    backward_s = _PhaseTime(Phase.BACKWARD)
+    optimizer_s = _PhaseTime(Phase.OPTIMIZER)
+    communication_s = _PhaseTime(Phase.COMMUNICATION)
+    residual_s = _PhaseTime(Phase.RESIDUAL)
+
+    def phase(self, phase: Phase) -> float | None:
+        """One phase's seconds."""
+        return self.phases_s[_PLACES[phase]]
 
     @property
     def residual_with_communication_s(self) -> float | None:
@@ -178,9 +194,9 @@ def times_by_rank(sums: Sums, table: StepTable) -> tuple[StepTimes, ...]:
     found |= {name: _per_step(sums, sums, f"{name}_ns", steps) for name in _ACCOUNTS}
     columns = {f"{name}_s": values for name, values in found.items()}
     columns |= _spread(table.steps_for_spread()) | _rates(sums, found["wall"])
-    rows = [columns[field.name].tolist() for field in fields(StepTimes)]
+    rows = [columns[name].tolist() for name in _NAMES]
     return tuple(
-        StepTimes(*(None if value != value else value for value in row))
+        _times(None if value != value else value for value in row)
         for row in zip(*rows, strict=True)
     )
 
@@ -203,11 +219,11 @@ def parts_by_block(sums: Sums, clock: str) -> dict[str, tuple[float, ...]]:
     holds a timed step.
     """
     totals = sums.in_all()
-    names = (*PARTS, _COMPUTE)
+    names = (*PARTS, COMPUTE_PART)
     whole = part_means(totals, totals, clock)
     measured = [name for name in names if np.isfinite(whole[name]).all()]
     if not np.nan_to_num(whole["undivided"]).any() and set(_COMPUTE_NAMES) <= set(measured):
-        measured.remove(_COMPUTE)
+        measured.remove(COMPUTE_PART)
     found = part_means(sums, totals, clock)
     while len(sums.counts) > 1 and not all(np.isfinite(found[name]).all() for name in measured):
         sums = sums.in_pairs()
@@ -216,8 +232,9 @@ def parts_by_block(sums: Sums, clock: str) -> dict[str, tuple[float, ...]]:
     return {name: tuple(means.tolist()) for name, means in known.items()}
 
 
-_values = attrgetter(*(field.name for field in fields(StepTimes)))  # `astuple` copies each value
-_NAMES = tuple(field.name for field in fields(StepTimes))
+_OTHERS = tuple(field.name for field in fields(StepTimes) if field.name != "phases_s")
+_NAMES = (*(f"{phase.value}_s" for phase in Phase), *_OTHERS)
+_values_of_others = attrgetter(*_OTHERS)  # `astuple` copies each value
 _ADDED_UP = frozenset(
     {
         *(f"{name}_s" for name in (*(phase.value for phase in Phase), *_ACCOUNTS)),
@@ -230,6 +247,12 @@ _ADDED_UP = frozenset(
 residual."""
 
 
+def _times(values: Iterable[float | None]) -> StepTimes:
+    """From a value for each of `_NAMES`."""
+    found = tuple(values)
+    return StepTimes(found[: len(Phase)], *found[len(Phase) :])
+
+
 def mean_times(ranks: tuple[StepTimes, ...]) -> StepTimes:
     """Returns the mean over ranks.
 
@@ -238,7 +261,8 @@ def mean_times(ranks: tuple[StepTimes, ...]) -> StepTimes:
     """
     if not ranks:
         return NO_TIMES
-    table = np.array([_values(times) for times in ranks], dtype=np.float64)
+    rows = [times.phases_s + _values_of_others(times) for times in ranks]
+    table = np.array(rows, dtype=np.float64)
     measured = np.isfinite(table)
     counts = measured.sum(axis=0)
     is_part = np.array([name in _ADDED_UP for name in _NAMES])
@@ -253,7 +277,7 @@ def mean_times(ranks: tuple[StepTimes, ...]) -> StepTimes:
         found["compute_s"] = found["compute_at_least_s"]
     if found["wait_s"] is not None:
         found["wait_s"] = (found["body_s"] or 0.0) - (found["compute_s"] or 0.0)
-    return StepTimes(**found)
+    return _times(found.values())
 
 
 def _spread(step_s: Floats) -> dict[str, Floats]:

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from traceml.model import layout
-from traceml.model.phase import Phase
-from traceml.model.stack_sample import BETWEEN, CodeLine, StackBurst, StackSample
+from traceml.model.phase import BETWEEN, COMPUTE
+from traceml.model.stack_sample import CodeLine, StackBurst, StackSample
 from traceml.store.records import RankRecords
 
 MIN_LOOKS = 10
@@ -31,7 +31,7 @@ MAX_OTHER_SHARE = 0.1
 instead."""
 NORMAL_DEVIATE = 1.96
 
-_CALLED = (Phase.FORWARD.value, Phase.BACKWARD.value, Phase.OPTIMIZER.value)
+_CALLED = tuple(phase.value for phase in COMPUTE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""Describes pages and pictures as data: words, units and colours are decided here."""
+"""Describes pages and charts as data: words, units and colours are decided here."""

@@ -7,37 +7,19 @@ alone: its word stands beside it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from traceml.model.phase import Phase
-
-
-@dataclass(frozen=True, slots=True)
-class Colour:
-    """One colour, as a light page and as a dark page shows it."""
-
-    light: str
-    dark: str
-
+from traceml.model.phase import BETWEEN, COMPUTE_PART, Colour
+from traceml.model.phase import PHASES as ENTRIES
 
 GROUND = Colour("#ffffff", "#161b22")
 """What figures are drawn on; darker or lighter than this, contrasts are not what was measured."""
 
-BETWEEN = "between"
-COMPUTE = "compute"
 STEP = "step"
 MEDIAN, WORST, LEAST = "median", "worst", "least"
 A, B = "a", "b"
 BETTER, WORSE = "better", "worse"
 
 PHASES: dict[str, Colour] = {
-    Phase.INPUT.value: Colour("#f0581f", "#f86a26"),
-    Phase.H2D.value: Colour("#723602", "#eacc76"),
-    Phase.FORWARD.value: Colour("#369bd9", "#50c4fe"),
-    Phase.BACKWARD.value: Colour("#222f9c", "#4278e5"),
-    Phase.OPTIMIZER.value: Colour("#37744a", "#8dc39a"),
-    Phase.COMMUNICATION.value: Colour("#b01f89", "#d768be"),
-    Phase.RESIDUAL.value: Colour("#939393", "#7c7c7c"),
+    **{phase.value: entry.colour for phase, entry in ENTRIES.items()},
     BETWEEN: Colour("#172126", "#e8f2fc"),
 }
 """The parts that a step's time, and the time beside it, is divided into."""
@@ -73,7 +55,7 @@ PALETTE: dict[str, Colour] = {
     **PHASES,
     **SERIES,
     **TONES,
-    COMPUTE: Colour("#2a65bb", "#499ef2"),
+    COMPUTE_PART: Colour("#2a65bb", "#499ef2"),
     STEP: Colour("#5b6572", "#9aa5b1"),
     MEDIAN: Colour("#369bd9", "#50c4fe"),
     WORST: Colour("#b8321a", "#f86a26"),

@@ -1,4 +1,4 @@
-"""The pictures of a comparison: how one step became the other, and both beside each other."""
+"""The charts of a comparison: how one step became the other, and both side by side."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_LABEL_CHARS = 40
 
 
 def waterfall(comparison: Comparison) -> Waterfall | None:
-    """The parts of the change, which as they are drawn sum exactly to it."""
+    """Returns the parts of the change; as drawn they add up to it exactly."""
     section = comparison.sections.get("step_time")
     parts_ms = comparison.waterfall_ms
     step = Delta() if section is None else section.metrics.get("step_time_ms", Delta())
@@ -55,7 +55,7 @@ def waterfall(comparison: Comparison) -> Waterfall | None:
 
 
 def before_and_after(comparison: Comparison) -> Bars | None:
-    """The phases of both steps; `None` where a side has no step time."""
+    """Returns the phases of both steps; `None` where a side has no step time."""
     section = comparison.sections.get("step_time")
     step = Delta() if section is None else section.metrics.get("step_time_ms", Delta())
     if section is None or step.lhs is None or step.rhs is None:
@@ -72,7 +72,7 @@ def before_and_after(comparison: Comparison) -> Bars | None:
 
 
 def _decimals(largest: float) -> int:
-    """Places behind the point that keep the significant digits of the longer step."""
+    """Returns the number of decimals that keep the significant digits of the longer step."""
     if largest <= 0 or not math.isfinite(largest):
         return DIGITS
     return max(0, DIGITS - 1 - math.floor(math.log10(largest)))

@@ -1,4 +1,4 @@
-"""The page of a comparison: the verdict, what moved, and what is different about the runs."""
+"""The page of a comparison: the verdict, what changed, and how the runs differ."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from collections.abc import Iterator
 
 from traceml.compare.lineage import Group, LineageComparison
 from traceml.compare.record import Comparison, Delta, DiagnosisChange, Status, StragglerRanks
-from traceml.compare.verdict_words import moved_words
+from traceml.compare.verdict_words import moved_words, quantity
 from traceml.figures.comparison_figures import before_and_after, waterfall
 from traceml.figures.page import ComparisonPage, Part, Row, Table, Tile, Tone, Verdict
 from traceml.figures.words import cell, line
+from traceml.model.evidence import EvidenceUnit
+from traceml.model.finding import Section
+from traceml.model.metric import BY_KEY, METRICS, Metric
 from traceml.model.quantities import NOT_MEASURED, count, rate
 from traceml.text import changes
 from traceml.text import comparison_notes as notes
@@ -22,12 +25,12 @@ TONES: dict[str, Tone] = {
     Status.NO_CHANGE.value: "info",
 }
 MAX_ROWS = 40
-"""Differences of one group that are listed; the JSON file has them all."""
+"""Differences listed per group; the JSON file has all of them."""
 MAX_RANKS = 16
 INDENT = 2
-"""Spaces by which the text shows that a row is a part of the one above."""
+"""Spaces by which the text marks a row as a part of the one above."""
 NO_BREAK = "\u00a0"
-"""A space that a browser keeps."""
+"""A non-breaking space."""
 
 _QUANTILES = {
     "Median (p50)": "step_time_p50_ms",
@@ -35,15 +38,6 @@ _QUANTILES = {
     "p99": "step_time_p99_ms",
     "Standard deviation": "step_time_stdev_ms",
 }
-_TILES = {
-    "Step time": ("step_time", "step_time_ms"),
-    "Input wait": ("step_time", "input_wait_ms"),
-    "Compute": ("step_time", "compute_ms"),
-    "Throughput": ("step_time", "samples_per_s"),
-    "Peak GPU memory": ("step_memory", "peak_allocated_bytes"),
-    "Peak process memory": ("step_memory", "peak_rss_bytes"),
-}
-_MORE_IS_BETTER = ("samples_per_s",)
 _TITLES = {
     Group.CODE.value: "Code",
     Group.COMMAND.value: "Command",
@@ -58,7 +52,7 @@ _TITLES = {
 
 
 def comparison_page(comparison: Comparison) -> ComparisonPage:
-    """The text's content, with figures."""
+    """Returns the content of the comparison's text, with charts."""
     parts = (_changes(comparison), _ranks(comparison), _different(comparison))
     verdict = comparison.verdict
     gate = notes.gate(comparison)
@@ -94,7 +88,7 @@ def _diagnosis(change: DiagnosisChange) -> str | None:
 
 
 def _changes(comparison: Comparison) -> Part | None:
-    """What moved or matters: tiles, pictures, and the table of the text."""
+    """Returns what changed or matters: tiles, charts, and the table of the text."""
     drawn = (waterfall(comparison), before_and_after(comparison))
     figures = tuple(figure for figure in drawn if figure is not None)
     tables = tuple(table for table in (_table(comparison), _distribution(comparison)) if table)
@@ -133,43 +127,42 @@ def _table(comparison: Comparison) -> Table | None:
 
 
 def _distribution(comparison: Comparison) -> Table | None:
-    """How the steps of both sides were distributed; `None` where a side does not say."""
-    found = {
-        words: delta
-        for words, metric in _QUANTILES.items()
-        if (delta := _metric(comparison, "step_time", metric)).delta is not None
-    }
-    rows = tuple(Row((words, *_cells(delta, "step_time_ms"))) for words, delta in found.items())
+    """Returns the distribution of both sides' steps; `None` where a side has none."""
+    found = {words: BY_KEY[Section.STEP_TIME, key] for words, key in _QUANTILES.items()}
+    rows = tuple(
+        Row((words, *_cells(change, metric)))
+        for words, metric in found.items()
+        if (change := _change(comparison, metric)).delta is not None
+    )
     columns = ("Steps", "A", "B", "Delta")
     return Table("distribution-table", "Distribution of steps", columns, rows) if rows else None
 
 
 def _tiles(comparison: Comparison) -> Iterator[Tile]:
-    for words, (section, metric) in _TILES.items():
-        change = _metric(comparison, section, metric)
-        if change.delta is None:
+    for metric in METRICS:
+        change = _change(comparison, metric)
+        if change.delta is None or not (metric.is_headline or metric.is_tile):
             continue
         lhs, rhs, delta = _cells(change, metric)
-        yield Tile(
-            words, f"{_without_unit(lhs, rhs)} → {rhs}", note=delta, tone=_tone(change, metric)
-        )
+        said = f"{_without_unit(lhs, rhs)} → {rhs}"
+        yield Tile(metric.label, said, note=delta, tone=_tone(change, metric))
 
 
 def _without_unit(lhs: str, rhs: str) -> str:
-    """The unit is said once where both sides have the same."""
+    """Returns both values, the unit only once where it is the same."""
     number, _, unit = lhs.partition(" ")
     return number if rhs.endswith(f" {unit}") else lhs
 
 
-def _tone(change: Delta, metric: str) -> Tone | None:
-    """Only what the runs show to be a change has a colour."""
+def _tone(change: Delta, metric: Metric) -> Tone | None:
+    """Returns the colour of a change; none unless the runs show that it is one."""
     if not change.delta or not change.significant:
         return None
-    return "good" if (change.delta > 0) == (metric in _MORE_IS_BETTER) else "crit"
+    return "good" if (change.delta > 0) == metric.more_is_better else "crit"
 
 
-def _cells(change: Delta, metric: str) -> tuple[str, str, str]:
-    """Both sides and the change, as the text words them."""
+def _cells(change: Delta, metric: Metric) -> tuple[str, str, str]:
+    """Returns both sides and the change, as the text words them."""
     lhs, rhs = _quantity(change.lhs, metric), _quantity(change.rhs, metric)
     if change.delta is None:
         return lhs, rhs, NOT_MEASURED
@@ -180,19 +173,19 @@ def _cells(change: Delta, metric: str) -> tuple[str, str, str]:
     return lhs, rhs, f"{'' if amount.startswith('-') else '+'}{amount}{share}"
 
 
-def _quantity(value: float | None, metric: str) -> str:
-    if metric == "samples_per_s":
+def _quantity(value: float | None, metric: Metric) -> str:
+    if metric.key == "samples_per_s":
         return rate(value, "samples")
-    return changes.quantity(value, metric)
+    return quantity(value, metric.unit)
 
 
-def _metric(comparison: Comparison, section: str, metric: str) -> Delta:
-    found = comparison.sections.get(section)
-    return Delta() if found is None else found.metrics.get(metric, Delta())
+def _change(comparison: Comparison, metric: Metric) -> Delta:
+    found = comparison.sections.get(metric.section.value)
+    return Delta() if found is None else found.metrics.get(metric.key, Delta())
 
 
 def _ranks(comparison: Comparison) -> Part | None:
-    """Stragglers that came or went, and how far the ranks are apart."""
+    """Returns stragglers that are new or gone, and the skew of the ranks."""
     found = comparison.ranks
     rows = [
         *(_straggler("New in B", straggler) for straggler in found.new),
@@ -201,7 +194,7 @@ def _ranks(comparison: Comparison) -> Part | None:
     tiles: tuple[Tile, ...] = ()
     skew = found.skew_percent
     if skew.delta is not None:
-        lhs, rhs = (changes.quantity(side, "skew_percent") for side in (skew.lhs, skew.rhs))
+        lhs, rhs = (quantity(side, EvidenceUnit.PERCENT) for side in (skew.lhs, skew.rhs))
         tiles = (Tile("Rank skew", f"{lhs} → {rhs}", note=f"{skew.delta:+.1f} pp"),)
     if not rows and not tiles:
         return None
@@ -224,7 +217,7 @@ def _straggler(opening: str, straggler: StragglerRanks) -> Row:
 
 
 def _different(comparison: Comparison) -> Part | None:
-    """Code, command, environment, machine, data and parameters, where they are not the same."""
+    """Returns the differences in code, command, environment, machine, data and parameters."""
     lineage = comparison.lineage
     tables = () if lineage is None else tuple(_groups(lineage))
     stat = (comparison.code_stat or "").splitlines()
@@ -254,7 +247,7 @@ def _value(value: object) -> str:
 
 
 def _not_compared(lineage: LineageComparison) -> str | None:
-    """What nobody recorded, and that all else is the same."""
+    """Returns what was not recorded, and that everything else is the same."""
     said = []
     if not lineage.differences and lineage.same:
         said.append("No recorded differences.")

@@ -1,4 +1,4 @@
-"""What ended a run that did not end well: who, in which step, where in the code."""
+"""What ended a run that failed: who, in which step, where in the code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_FACTS = 12
 
 
 def failure_part(summary: Summary | None) -> Part | None:
-    """Rank, step, phase, module and line; `None` where the run did not fail."""
+    """Returns rank, step, phase, module and line; `None` where the run did not fail."""
     failure = None if summary is None else summary.failure
     if summary is None or failure is None:
         return None
@@ -40,7 +40,7 @@ def failure_part(summary: Summary | None) -> Part | None:
 
 
 def verdict_of(failure: FailureSummary) -> Verdict:
-    """The failure as the answer that is read first."""
+    """Returns the failure as the verdict of the page."""
     kind = failure.kind or ""
     known = kind in Kind.__members__
     return Verdict(

@@ -1,4 +1,4 @@
-"""Findings as people meet them: cards in the rail, and spans on the axis of steps."""
+"""Findings as the page shows them: cards, and spans on the axis of steps."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ TITLES = {
     Section.PROCESS.value: "Process",
     Section.SYSTEM.value: "System",
 }
-"""In the order in which sections of equal severity are told."""
+"""In the order of sections with equal severity."""
 MAX_FACTS = 4
 MAX_FACT_CHARS = 80
 MAX_NUMBER = 1e18
-"""No time, amount or count comes near it: a larger one is damaged and not shown."""
+"""No time, amount or count is that large: such a number is damaged and not shown."""
 MAX_SPANS = 3
 
 _ALWAYS_TOLD = (Section.STEP_TIME.value, Section.STEP_MEMORY.value)
@@ -33,7 +33,7 @@ _MOMENTS = tuple(
     kind.value
     for kind in (Kind.EXCEPTION, Kind.OUT_OF_MEMORY, Kind.KILLED, Kind.HANG, Kind.LOSS_SPIKE)
 )
-"""What happens once, and does not last."""
+"""Kinds that happen once and do not last."""
 _WEIGHTS = {"crit": 2, "warn": 1}
 _FORMATS: Mapping[str, Callable[[float], str]] = {
     EvidenceUnit.BYTES_PER_SECOND.value: lambda value: f"{memory(value)}/s",
@@ -41,6 +41,7 @@ _FORMATS: Mapping[str, Callable[[float], str]] = {
     # As the sentence above it says it.
     EvidenceUnit.MILLISECONDS.value: lambda value: duration(value / 1e3),
     EvidenceUnit.SECONDS.value: duration,
+    EvidenceUnit.PER_SECOND.value: lambda value: f"{value:,.3g}/s",
     EvidenceUnit.SHARE.value: percent,
     EvidenceUnit.PERCENT.value: lambda value: percent(value / 100),
     EvidenceUnit.CELSIUS.value: lambda value: f"{value:.0f} °C",
@@ -50,20 +51,20 @@ _FORMATS: Mapping[str, Callable[[float], str]] = {
 
 
 def section_of(summary: Summary, name: str) -> SectionSummary | None:
-    """A summary's section by its name."""
+    """Returns a summary's section by its name."""
     found: SectionSummary | None = getattr(summary, name)
     return found
 
 
 def leading(section: SectionSummary | None) -> Issue | None:
-    """The finding that a section is read by."""
+    """Returns the leading finding of a section."""
     if section is None:
         return None
     return section.issues[0] if section.issues else section.diagnosis
 
 
 def tone(kind: str | None, severity: str | None) -> Tone:
-    """How a finding is to be taken; among those that ask for nothing, good news are green."""
+    """Returns the tone of a finding; among those without a warning, good news is green."""
     if severity in ("crit", "critical"):
         return "crit"
     if severity in ("warn", "warning"):
@@ -74,7 +75,7 @@ def tone(kind: str | None, severity: str | None) -> Tone:
 
 
 def rail(summary: Summary) -> tuple[FindingCard, ...]:
-    """What there is to say, section by section, and of each what leads it first.
+    """Returns all findings by section, each section's leading one first.
 
     The section with what ended the run, or will end it, comes first, then the more severe.
     """
@@ -84,13 +85,13 @@ def rail(summary: Summary) -> tuple[FindingCard, ...]:
 
 
 def lead_card(summary: Summary, name: str) -> FindingCard | None:
-    """The finding that leads a section."""
+    """Returns the leading finding of a section."""
     issue = leading(section_of(summary, name))
     return None if issue is None else card(name, issue, summary)
 
 
 def card(name: str, issue: Issue, summary: Summary) -> FindingCard:
-    """One finding of a section; of one rank nobody need be told that it is rank 0."""
+    """Returns one finding of a section; the rank is left out where there is only one."""
     is_alone = (summary.meta.world_size or 1) < 2
     return FindingCard(
         section=TITLES[name],
@@ -107,12 +108,12 @@ def card(name: str, issue: Issue, summary: Summary) -> FindingCard:
 
 
 def status(issue: Issue) -> str:
-    """The words for people."""
+    """Returns a finding's status in words."""
     return line(issue.status or (issue.kind or "n/a").replace("_", " "))
 
 
 def gain(issue: Issue, what_if: Sequence[WhatIfSummary]) -> str | None:
-    """What a step would take without it; `None` where nothing was predicted."""
+    """Returns what a step would take without it; `None` without a prediction."""
     found = prediction(issue.kind, issue.ranks, what_if)
     if found is None or found.step_time_ms is None or found.predicted_step_time_ms is None:
         return None
@@ -128,7 +129,7 @@ def gain(issue: Issue, what_if: Sequence[WhatIfSummary]) -> str | None:
 def prediction(
     kind: str | None, ranks: Sequence[int], what_if: Sequence[WhatIfSummary]
 ) -> WhatIfSummary | None:
-    """The prediction for a finding: two stragglers of one kind differ by their ranks."""
+    """Returns the prediction for a finding; two stragglers of one kind differ by their ranks."""
     same = [found for found in what_if if found.kind == kind]
     return next((found for found in same if found.ranks == tuple(ranks)), None) or (
         same[0] if same and not ranks else None
@@ -136,9 +137,9 @@ def prediction(
 
 
 def spans(summary: Summary | None, names: Iterable[str], first_step: int) -> tuple[Span, ...]:
-    """Where on the axis of steps a section's findings hold, the most severe first.
+    """Returns where a section's findings hold on the axis of steps, the most severe first.
 
-    What leads its section holds for all that was analysed, unless it is known since when.
+    The leading finding holds for all analyzed steps, unless its first step is known.
     """
     if summary is None:
         return ()
@@ -167,10 +168,9 @@ def _span(issue: Issue, section: SectionSummary, first_step: int) -> Span | None
 def facts(
     evidence: Mapping[str, Any], most: int = MAX_FACTS, named: Sequence[FactSummary] = ()
 ) -> Iterator[Fact]:
-    """The first few pieces of evidence that say something, in words.
+    """Returns the first few pieces of evidence in words.
 
-    Files of older versions and of other packages do not say what the pieces are called: there the
-    keys themselves have to.
+    Files of older versions and other packages do not name the pieces: there the keys are shown.
     """
     told = 0
     for piece in named or _named_by_key(evidence):
@@ -208,12 +208,12 @@ def _told(summary: Summary, name: str) -> list[FindingCard]:
 
 
 def _reading_order(found: FindingCard) -> tuple[int, int]:
-    """By what it means for the run, and severity among equals."""
+    """Returns the sort key: by consequence, then by severity."""
     return consequence(found.kind, found.severity), -_WEIGHTS.get(found.severity, 0)
 
 
 def _begin(issue: Issue) -> int | None:
-    """The step from which on it holds, where that is known and counted as steps are here."""
+    """Returns the step since which it holds, where it is known in TraceML's numbering."""
     if issue.evidence.get("numbering") == "logged":
         return None
     told = (issue.evidence.get(name) for name in ("onset_step", "first_step", "step"))
@@ -224,7 +224,7 @@ def _begin(issue: Issue) -> int | None:
 
 
 def _since(issue: Issue) -> str | None:
-    """Of what was always so, and of good news, nobody asks since when."""
+    """Returns since when it holds; `None` for what was always so, and for good news."""
     begin = _begin(issue)
     if begin is None or begin <= 1 or tone(issue.kind, issue.severity) in ("good", "muted"):
         return None
@@ -233,7 +233,7 @@ def _since(issue: Issue) -> str | None:
 
 
 def _words(value: object, unit: str) -> str | None:
-    """A piece of evidence in words; `None` where there is nothing to say."""
+    """Returns a piece of evidence in words; `None` where there is nothing to show."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str):

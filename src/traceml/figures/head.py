@@ -1,4 +1,4 @@
-"""The head of a run's page: which run it is, how far it is, and how fast it goes."""
+"""The head of a run's page: its name, progress and speed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TOTALS = (
     "max_iters",
     "num_iterations",
 )
-"""Names under which scripts keep how many steps they will take, the clearest first."""
+"""Parameter names for the total number of steps, the most specific first."""
 DEEPEST = 4
 """Levels of nested parameters that are searched."""
 
@@ -34,7 +34,7 @@ _WHOLE = re.compile(r"\d[\d_,]*")
 
 
 def run_head(summary: Summary | None, standing: RunStanding, history: History) -> Head:
-    """Who, how far and how fast; "n/a" where nothing says."""
+    """Returns name, progress and speed; "n/a" where they are not known."""
     taken = steps_taken(summary, history)
     total = total_steps(summary, standing, taken)
     progress = taken / total if taken is not None and total else None
@@ -54,14 +54,14 @@ def run_head(summary: Summary | None, standing: RunStanding, history: History) -
 
 
 def elapsed_s(summary: Summary | None, standing: RunStanding) -> float | None:
-    """How long the run has lasted, or lasted."""
+    """Returns how long the run has lasted."""
     if standing.is_live:
         return max(0.0, standing.now_unix_s - standing.manifest.started_unix_s)
     return None if summary is None else summary.duration_s
 
 
 def steps_taken(summary: Summary | None, history: History) -> int | None:
-    """Steps so far, by whoever saw the most."""
+    """Returns the number of steps so far: the largest that any source has."""
     seen: list[int] = []
     if summary is not None and summary.step_time is not None:
         section = summary.step_time
@@ -73,9 +73,10 @@ def steps_taken(summary: Summary | None, history: History) -> int | None:
 
 
 def total_steps(summary: Summary | None, standing: RunStanding, taken: int | None) -> int | None:
-    """How many steps the script means to take, by its parameters or its command line.
+    """Returns how many steps the script will take, by its parameters or command line.
 
-    `None` where nothing says so, or where more have been taken: then the name meant another thing.
+    `None` where nothing says so, or where more have been taken: then the parameter meant something
+    else.
     """
     named: dict[str, object] = {}
     for name, value in options_in(standing.manifest.command).items():
@@ -90,7 +91,7 @@ def total_steps(summary: Summary | None, standing: RunStanding, taken: int | Non
 
 
 def throughput(summary: Summary | None) -> str:
-    """Steps and samples per second; empty where neither was measured."""
+    """Returns steps and samples per second; empty where neither was measured."""
     section = None if summary is None else summary.step_time
     if section is None:
         return ""
@@ -105,7 +106,7 @@ def throughput(summary: Summary | None) -> str:
 
 
 def ranks_words(summary: Summary | None, standing: RunStanding, history: History) -> str:
-    """How large the run is, and on what."""
+    """Returns the number of ranks and nodes, and their devices."""
     meta = None if summary is None else summary.meta
     size = (meta.world_size if meta else None) or standing.manifest.expected_world_size
     if size is None:
@@ -117,7 +118,7 @@ def ranks_words(summary: Summary | None, standing: RunStanding, history: History
 
 
 def _devices(summary: Summary | None, history: History) -> Iterator[str]:
-    """GPUs by name, else by number; "CPU only" where somebody looked and found none."""
+    """Returns GPUs by name, else their number; "CPU only" where there is none."""
     hardware = summary.lineage.hardware if summary and summary.lineage else None
     names = [gpu.name for gpu in hardware.gpus] if hardware else []
     if not names and history.sensors is not None:
@@ -136,7 +137,7 @@ def _steps_words(taken: int | None, total: int | None) -> str:
 
 
 def _remaining(summary: Summary | None, taken: int | None, total: int | None) -> str | None:
-    """By the wall time of a step as it is now, with what lies between steps."""
+    """Returns the remaining time, by the current wall time of a step."""
     section = None if summary is None else summary.step_time
     if section is None or taken is None or total is None:
         return None
@@ -153,7 +154,7 @@ def _wall_step_s(section: SectionSummary) -> float | None:
 
 
 def _plain(name: str) -> str:
-    """An option or a parameter by its own last name: `--trainer.max-steps` is `max_steps`."""
+    """Returns an option's or parameter's own last name: `--trainer.max-steps` is `max_steps`."""
     return name.lstrip("-").replace("-", "_").rpartition(".")[2].lower()
 
 
@@ -166,7 +167,7 @@ def _flat(params: Mapping[str, object], depth: int = 0) -> Iterator[tuple[str, o
 
 
 def _whole(value: object) -> int | None:
-    """A positive whole number, also where it was written as text."""
+    """Returns a positive integer, also from text; `None` for anything else."""
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, float) and value.is_integer():

@@ -20,13 +20,13 @@ from traceml.model.quantities import count, significant
 from traceml.summaries.record import MetricSummary, Summary
 
 MAX_FIGURES = 12
-"""Of logged metrics; the table has them all."""
+"""Charts of logged metrics; the table has all of them."""
 MAX_ROWS = 50
 MAX_WORDS = 60
 
 
 def metrics_part(summary: Summary | None, history: History) -> Part | None:
-    """Curves and a table; `None` where there is no loss and nothing was logged."""
+    """Returns charts and a table; `None` without a loss and logged metrics."""
     figures = tuple(_figures(summary, history))
     tables = () if summary is None or not summary.metrics else (_table(summary.metrics),)
     if not figures and not tables:
@@ -42,7 +42,7 @@ def metrics_part(summary: Summary | None, history: History) -> Part | None:
 
 
 def loss_lines(steps: StepHistory, summary: Summary | None) -> Lines | None:
-    """The loss over steps; of several ranks their mean, the highest and the lowest."""
+    """Returns the loss over steps; for several ranks their mean, highest and lowest."""
     if not is_measured(steps.loss):
         return None
     chosen = measured_columns(steps.loss)

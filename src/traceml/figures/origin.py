@@ -1,4 +1,4 @@
-"""The parts of the page on where a run comes from, what it logged, and what we could not do."""
+"""The parts of the page on a run's lineage, what it logged, and what could not be done."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMMIT_LETTERS = 12
 
 
 def origin_part(summary: Summary | None, standing: RunStanding) -> Part | None:
-    """Code, command and machine; settings, parameters, regions and artifacts as tables."""
+    """Returns code, command and machine; settings, parameters, regions and artifacts as tables."""
     tables = [_origin(summary, standing)]
     if summary is not None:
         tables += [_settings(summary), _params(summary.params)]
@@ -28,7 +28,7 @@ def origin_part(summary: Summary | None, standing: RunStanding) -> Part | None:
 
 
 def tracer_part(summary: Summary | None) -> Part | None:
-    """What the tracer could not do; `None` where it could do everything."""
+    """Returns what the tracer could not do; `None` where it did everything."""
     tracer = None if summary is None else summary.tracer
     rows = () if tracer is None else tuple(Row((name, text)) for name, text in _problems(tracer))
     if not rows:
@@ -143,7 +143,7 @@ def _regions(summary: Summary) -> Table:
 
 
 def _code(summary: Summary) -> Table:
-    """The user's functions and lines in which the agent saw the training thread."""
+    """Returns the functions and lines of user code at which the training thread was sampled."""
     seen = summary.user_time
     rows = tuple(
         Row(
@@ -176,7 +176,7 @@ def _more(number: int) -> str | None:
 
 
 def _problems(tracer: TracerSummary) -> Iterator[tuple[str, str]]:
-    """In the words of the text summary."""
+    """Returns the problems in the words of the text summary."""
     counted = (
         (tracer.steps_aborted, "step", "aborted"),
         (tracer.steps_lost, "step", "lost"),

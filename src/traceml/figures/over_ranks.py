@@ -1,4 +1,4 @@
-"""Ranks as lines: each its own where they are few; else the median, the highest and the lowest."""
+"""Ranks as lines: one each where they are few; else the median, the highest and the lowest."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from traceml.figures.units import Floats, Unit, scaled
 Bools = npt.NDArray[np.bool_]
 
 MAX_LINES = 16
-"""More lines than this are a cloud; the heat map has a row for every rank."""
+"""More lines cannot be told apart; the heat map has a row for every rank."""
 
 
 def highest(table: Floats) -> Floats:
-    """Each column's largest known value."""
+    """Returns each column's largest measured value."""
     return _without_infinities(np.where(np.isfinite(table), table, -np.inf).max(axis=0))
 
 
 def lowest(table: Floats) -> Floats:
-    """Each column's smallest known value."""
+    """Returns each column's smallest measured value."""
     return _without_infinities(np.where(np.isfinite(table), table, np.inf).min(axis=0))
 
 
 def median(table: Floats) -> Floats:
-    """Each column's median: of an even number the lower one, as in the summary."""
+    """Returns each column's median; the lower one of two, as in the summary."""
     known = np.isfinite(table)
     counts = known.sum(axis=0)
     ordered = np.sort(np.where(known, table, np.inf), axis=0)
@@ -37,7 +37,7 @@ def median(table: Floats) -> Floats:
 
 
 def mean(table: Floats) -> Floats:
-    """Each column's mean over the ranks that have a value."""
+    """Returns each column's mean over the ranks that have a value."""
     known = np.isfinite(table)
     counts = known.sum(axis=0)
     sums = np.where(known, table, 0.0).sum(axis=0)
@@ -45,12 +45,12 @@ def mean(table: Floats) -> Floats:
 
 
 def measured_columns(table: Floats) -> Bools:
-    """The columns in which any rank has a value: not everything is measured in every step."""
+    """Returns the columns in which any rank has a value."""
     return np.asarray(np.isfinite(table).any(axis=0))
 
 
 def held(table: Floats) -> Floats:
-    """The table with gaps between two values filled with the earlier: what was seen last."""
+    """Returns the table with gaps between two values filled with the earlier one."""
     rows = []
     for row in table:
         places = np.flatnonzero(np.isfinite(row))
@@ -63,14 +63,14 @@ def held(table: Floats) -> Floats:
 
 
 def is_measured(table: Floats) -> bool:
-    """Whether anybody has any of it."""
+    """Returns whether any value was measured."""
     return bool(np.isfinite(table).any())
 
 
 def rank_series(
     table: Floats, names: Sequence[str], unit: Unit, noun: str = "rank"
 ) -> tuple[Series, ...]:
-    """A line per rank (or GPU) that has values, or what stands for all of them."""
+    """Returns a line per rank (or GPU) that has values, or median, highest and lowest."""
     rows = [place for place in range(len(table)) if is_measured(table[place])]
     if len(rows) <= MAX_LINES:
         return tuple(
@@ -91,7 +91,7 @@ def rank_series(
 
 
 def rank_names(ranks: Sequence[int]) -> tuple[str, ...]:
-    """What ranks are called in a legend."""
+    """Returns the names of ranks in a legend."""
     return tuple(f"rank {rank}" for rank in ranks)
 
 

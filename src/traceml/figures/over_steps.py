@@ -9,7 +9,7 @@ import numpy as np
 
 from traceml.facts.history import StepHistory
 from traceml.figures import over_ranks
-from traceml.figures.colours import BETWEEN, COMPUTE, MEDIAN, STEP, WORST
+from traceml.figures.colours import MEDIAN, STEP, WORST
 from traceml.figures.findings import spans
 from traceml.figures.over_ranks import is_measured, measured_columns, rank_names, rank_series
 from traceml.figures.page import Axis, Heatmap, Lines, Series, Span
@@ -23,20 +23,10 @@ from traceml.figures.units import (
     time_unit,
 )
 from traceml.model.finding import Section
-from traceml.model.phase import Phase
+from traceml.model.phase import BETWEEN, COMPUTE_PART, PHASES, Phase
 from traceml.model.quantities import count, duration
 from traceml.summaries.record import Summary
 
-PHASES = {
-    Phase.INPUT: "Input wait",
-    Phase.H2D: "Copies",
-    Phase.FORWARD: "Forward",
-    Phase.BACKWARD: "Backward",
-    Phase.OPTIMIZER: "Optimizer",
-    Phase.COMMUNICATION: "Communication",
-    Phase.RESIDUAL: "Rest",
-}
-"""From the bottom of a stack to its top, as a step goes through them."""
 MAX_CELLS = 65_536
 """Of a heat map: a screen has no more to show, and a zoom brings finer ones."""
 MIN_TO_CUT = 10
@@ -60,12 +50,12 @@ def stacked_phases(history: StepHistory, summary: Summary | None) -> Lines | Non
         return None
     history = where_measured(history, history.step_s)
     layers = {
-        (name, phase.value): history.over_ranks(history.phase_s[phase])
-        for phase, name in PHASES.items()
+        (entry.label, phase.value): history.over_ranks(history.phase_s[phase])
+        for phase, entry in PHASES.items()
         if phase in history.phase_s and is_measured(history.phase_s[phase])
     }
     if history.graph_s is not None:
-        layers["Compute (CUDA graph)", COMPUTE] = history.over_ranks(history.graph_s)
+        layers["Compute (CUDA graph)", COMPUTE_PART] = history.over_ranks(history.graph_s)
     if not layers:
         layers = {("Step", STEP): over_ranks.mean(history.step_s)}
     between = over_ranks.mean(history.between_s)

@@ -1,4 +1,4 @@
-"""Pictures over time: what the agent sampled, a curve each."""
+"""Charts over time: what the agent sampled, a curve each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from traceml.figures.page import Axis, Lines, Series
 from traceml.figures.units import Floats, Unit, moment_unit, moments, scaled
 
 Curves = Mapping[str, Floats]
-"""One sample after the other, by what was sampled."""
+"""The sampled values in order, by what was sampled."""
 
 
 def curves(
@@ -24,7 +24,7 @@ def curves(
     unit: Unit,
     y: Axis,
 ) -> Lines | None:
-    """A line per quantity, by the words in the legend; `None` where none was measured."""
+    """Returns a line per quantity, by its name in the legend; `None` where none was measured."""
     measured = [
         (words, curve) for words, curve in shown if curve is not None and is_measured(curve)
     ]
@@ -45,7 +45,7 @@ def curves_by(
     unit: Unit,
     y: Axis,
 ) -> Lines | None:
-    """A line per rank or GPU for one of its fields; `None` where none was measured."""
+    """Returns a line per rank or GPU for one field; `None` where none was measured."""
     rows = table_of(table, field)
     if rows is None:
         return None
@@ -54,7 +54,7 @@ def curves_by(
 
 
 def table_of(table: Mapping[int, Curves], field: str) -> Floats | None:
-    """A row per rank or GPU; `None` where nobody has the field."""
+    """Returns a row per rank or GPU; `None` where none has the field."""
     lengths = {len(curve) for each in table.values() for curve in each.values()}
     missing = np.full(max(lengths, default=0), np.nan)
     rows = [each.get(field, missing) for each in table.values()]
@@ -64,7 +64,7 @@ def table_of(table: Mapping[int, Curves], field: str) -> Floats | None:
 
 
 def peak(curve: Floats | None) -> float | None:
-    """The highest value that was measured."""
+    """Returns the highest measured value."""
     if curve is None or not is_measured(curve):
         return None
     return float(np.nanmax(curve))

@@ -13,26 +13,18 @@ from traceml.figures.step_table import MAX_RANKS
 from traceml.figures.units import CORES, fitted, memory_unit
 from traceml.figures.words import cell
 from traceml.model.finding import Section
+from traceml.model.metric import in_summary
 from traceml.model.quantities import count, memory, percent
 from traceml.summaries.record import SectionSummary, Summary
 
 STARVED_PERCENT = 10.0
-"""Of the time without a core: from here on it is worth a tile."""
+"""Of the time spent waiting for a core: from here on it gets a tile."""
 
-_COLUMNS = {
-    "CPU": "cpu_percent",
-    "Memory": "ram_bytes",
-    "Peak memory": "ram_peak_bytes",
-    "GPU memory": "gpu_mem_reserved_bytes",
-    "Threads": "threads",
-    "Workers": "workers",
-    "Workers' CPU": "workers_cpu_percent",
-    "Waiting for a core": "runqueue_percent",
-}
+_COLUMNS = {metric.label: metric.key for metric in in_summary(Section.PROCESS) if metric.label}
 
 
 def process_part(summary: Summary | None, sensors: SensorHistory | None) -> Part | None:
-    """Tiles, curves and a table by rank; `None` where no process was sampled."""
+    """Returns tiles, charts and a table by rank; `None` where no process was sampled."""
     section = None if summary is None else summary.process
     tiles = () if section is None else tuple(_tiles(section))
     figures = () if sensors is None else tuple(_figures(sensors))
@@ -79,7 +71,7 @@ def _tiles(section: SectionSummary) -> Iterator[Tile]:
 
 
 def _gpu_note(section: SectionSummary) -> str | None:
-    """How uneven it is, of several ranks; of one how full."""
+    """Returns the skew of several ranks' GPU memory; for one rank how full it is."""
     worst, median = (
         places.value(side, "gpu_mem_used_bytes")
         for side in (section.global_.worst, section.global_.median)
@@ -142,7 +134,7 @@ def _title(words: str, sensors: SensorHistory) -> str:
 
 
 def _table(section: SectionSummary) -> Table | None:
-    """Rank by rank, the busiest first; `None` for one rank."""
+    """Returns the table by rank, the busiest first; `None` for one rank."""
     ranks = section.groups.rows
     if len(ranks) < 2:
         return None
@@ -166,7 +158,7 @@ def _table(section: SectionSummary) -> Table | None:
 
 
 def _says_something(key: str, value: float | None) -> bool:
-    """A run without data workers has no columns of zeros about them."""
+    """Returns whether a column is worth showing: without data workers, theirs are zeros."""
     return bool(value) if key.startswith("workers") else value is not None
 
 
@@ -181,5 +173,5 @@ def _shown(key: str, value: float | None) -> str:
 
 
 def cores(cpu_percent: float | None) -> str:
-    """A percentage of one core as cores."""
+    """Returns a percentage of one core as a number of cores."""
     return "n/a" if cpu_percent is None else f"{cpu_percent / 100:.1f} cores"

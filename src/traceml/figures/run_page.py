@@ -1,4 +1,4 @@
-"""The page of one run: head, verdict, rail, and a part for everything that was measured."""
+"""The page of one run: head, verdict, findings, and a part for everything that was measured."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["RunStanding", "run_page", "step_figures"]
 
 
 def run_page(summary: Summary | None, standing: RunStanding, history: History) -> RunPage:
-    """The whole page; whatever was not measured is left out."""
+    """Returns the whole page; what was not measured is left out."""
     steps, sensors = history.steps, history.sensors
     parts = (
         failure_part(summary),
@@ -47,7 +47,8 @@ def run_page(summary: Summary | None, standing: RunStanding, history: History) -
 
 
 def step_figures(history: StepHistory, summary: Summary | None) -> tuple[Figure, ...]:
-    """The figures that zoom, of the steps at hand; each has the id it has on the page."""
+    """Returns the charts that can be zoomed, for the given steps; with the same ids as on the
+    page."""
     drawn = (
         over_steps.stacked_phases(history, summary),
         over_steps.rank_spread(history),

@@ -1,4 +1,4 @@
-"""The list of runs: a row each, with its verdict, its pace and whether it goes on."""
+"""The list of runs: a row each, with its verdict, its speed and its state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NO_HISTORY = History()
 
 
 def run_row(name: str, summary: Summary | None, standing: RunStanding) -> RunRow:
-    """A run in the list; `name` is what its page is found by."""
+    """Returns a run's row; `name` is the name of its page."""
     verdict = run_verdict(summary, standing, _NO_HISTORY)
     section = None if summary is None else summary.step_time
     step_ms = None if section is None else section.global_.average.get("step_time_ms")

@@ -1,4 +1,4 @@
-"""What is known of a run besides its numbers: whether it goes on, and how it ended."""
+"""What is known about a run besides its numbers: its state, and how it ended."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from traceml.figures.page import RunState
 from traceml.model.run import Manifest
 
 _BY_A_PERSON = {130: "interrupted", 143: "asked to end"}
-"""Statuses by which a shell says that a signal ended it, not a fault."""
+"""Exit statuses of a shell for signals that a person sends, which are no failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunStanding:
-    """A run, apart from what it measured."""
+    """A run, apart from its measurements."""
 
     manifest: Manifest
     state: RunState
     exit_status: int | None
     now_unix_s: float
     output: tuple[str, ...] | None
-    """The last lines that the training printed; `None`: they were not kept."""
+    """The last lines that the training printed; `None` where they were not kept."""
     notes: tuple[str, ...]
     """What could not be read."""
 
     @property
     def is_live(self) -> bool:
-        """Whether somebody holds the run."""
+        """Whether the run is in progress."""
         return self.state == "live"
 
     @property
     def state_words(self) -> str:
-        """The state as people say it."""
+        """The state in words."""
         if self.state == "failed" and self.exit_status is not None:
             verb = _BY_A_PERSON.get(self.exit_status, "failed")
             return f"{verb} with status {self.exit_status}"
-        return "lost: nobody saw how it ended" if self.state == "lost" else self.state
+        return "lost: its end was not recorded" if self.state == "lost" else self.state
 
 
 def moment(unix_s: float) -> str:
-    """A date and time that means the same to everybody."""
+    """Returns a date and time with its time zone."""
     try:
         when = datetime.fromtimestamp(unix_s, tz=timezone.utc)
     except (OverflowError, ValueError, OSError):  # beyond any calendar

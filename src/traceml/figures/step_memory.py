@@ -1,4 +1,4 @@
-"""The part of the page on step memory: how much ranks need, of how much there is."""
+"""The part of the page on step memory: how much the ranks use, and how much there is."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from traceml.model.quantities import NOT_MEASURED, memory, percent
 from traceml.summaries.record import SectionSummary, Summary
 
 NEAR_CAPACITY = 0.5
-"""From this share on the capacity is in the picture; below, it would flatten every curve."""
+"""From this share on the capacity is in the chart; below, it would flatten every curve."""
 HEADROOM = 1.05
 
 _COLUMNS = {
@@ -39,7 +39,7 @@ _ON_HOST = ("host", "workers")
 
 
 def step_memory_part(summary: Summary | None, history: History) -> Part | None:
-    """Peaks, their trend and the capacity; `None` where no memory was measured."""
+    """Returns peaks, trend and capacity; `None` where no memory was measured."""
     section = None if summary is None else summary.step_memory
     figures = () if history.steps is None else memory_lines(history.steps, summary, history)
     peak = None if section is None else _peak(section)
@@ -61,7 +61,8 @@ def step_memory_part(summary: Summary | None, history: History) -> Part | None:
 def memory_lines(
     steps: StepHistory, summary: Summary | None, history: History | None = None
 ) -> tuple[Lines, ...]:
-    """Memory over steps: the GPU's where there is one, the host's where that is all or creeps."""
+    """Returns memory over steps: the GPU's if there is one, the host's if it is the only one or
+    grows."""
     drawn = []
     on_gpu = is_measured(steps.allocated_bytes) or is_measured(steps.reserved_bytes)
     if on_gpu:
@@ -73,7 +74,7 @@ def memory_lines(
 
 
 def _gpu_lines(steps: StepHistory, capacity_bytes: float | None) -> Lines:
-    """Of one rank what tensors hold and what is reserved for them; of several the former."""
+    """Returns allocated and reserved memory for one rank; for several ranks allocated memory."""
     known = np.concatenate([steps.allocated_bytes, steps.reserved_bytes])
     steps = where_measured(steps, known)
     allocated, reserved = held(steps.allocated_bytes), held(steps.reserved_bytes)
@@ -100,7 +101,8 @@ def _host_lines(steps: StepHistory, capacity_bytes: float | None) -> Lines:
 def with_capacity(
     lines: Lines, tables: Sequence[Floats], capacity_bytes: float | None, unit: Unit
 ) -> Lines:
-    """The figure with the capacity as a limit, or as words where the curves are far below it."""
+    """Returns the chart with the capacity as a line, or in words where the curves are far below
+    it."""
     peak_bytes = max(float(np.nanmax(table)) for table in tables if is_measured(table))
     if capacity_bytes is None:
         return lines
@@ -114,7 +116,7 @@ def with_capacity(
 
 
 def gpu_capacity_bytes(summary: Summary | None, history: History | None) -> float | None:
-    """How much memory the smallest GPU has."""
+    """Returns the memory of the smallest GPU."""
     found: list[float] = []
     process = None if summary is None else summary.process
     for row in () if process is None else process.groups.rows.values():
@@ -131,7 +133,7 @@ def gpu_capacity_bytes(summary: Summary | None, history: History | None) -> floa
 
 
 def host_capacity_bytes(summary: Summary | None, history: History | None) -> float | None:
-    """How much memory the host has, or lets the job have."""
+    """Returns the memory of the host, or the job's limit."""
     if history is not None and history.sensors is not None:
         total = history.sensors.host.get("ram_total_bytes")
         if total is not None and is_measured(total):
@@ -201,7 +203,7 @@ def _table(section: SectionSummary) -> Table:
 
 
 def signed_memory(size_bytes: float | None) -> str:
-    """A change of an amount."""
+    """Returns a change of an amount of memory, with its sign."""
     sign = "+" if size_bytes is not None and size_bytes > 0 else ""
     return sign + memory(size_bytes)
 
@@ -230,6 +232,6 @@ def _tiles(
 
 
 def _pressure(section: SectionSummary) -> Tone | None:
-    """A peak is marked where a rule found it too high."""
+    """Returns the tone of a peak that a rule found too high."""
     found = (issue for issue in section.issues if issue.kind == Kind.HIGH_PRESSURE.value)
     return next((tone(issue.kind, issue.severity) for issue in found), None)

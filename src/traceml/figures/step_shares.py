@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from traceml.figures.colours import BETWEEN, COMPUTE, STEP
+from traceml.figures.colours import STEP
 from traceml.figures.findings import leading
-from traceml.figures.over_steps import PHASES
 from traceml.figures.page import Axis, Bars, Branch, Series, Tree
 from traceml.figures.units import scaled, time_unit
 from traceml.figures.words import line
-from traceml.model.phase import COMPUTE as COMPUTE_PHASES
+from traceml.model.phase import BETWEEN, COMPUTE, COMPUTE_PART, PHASE_METRICS, PHASES
 from traceml.model.quantities import count, milliseconds, percent
-from traceml.summaries.record import PHASE_METRICS, SectionSummary, Window
+from traceml.summaries.record import SectionSummary, Window
 from traceml.summaries.step_parts import step_parts
 from traceml.text import phases as text_phases
 
 STRAGGLER = "STRAGGLER"
 
 PARTS = {
-    **{phase.value: words for phase, words in PHASES.items()},
-    COMPUTE: "Compute",
+    **{phase.value: entry.label for phase, entry in PHASES.items()},
+    COMPUTE_PART: "Compute",
 }
 """What a bar may be made of, by colour."""
 
@@ -107,7 +106,7 @@ def straggling(section: SectionSummary) -> str | None:
 
 def has_phases(metrics: Metrics) -> bool:
     """Whether forward, backward and optimizer were each measured."""
-    return all(metrics.get(PHASE_METRICS[phase]) is not None for phase in COMPUTE_PHASES)
+    return all(metrics.get(PHASE_METRICS[phase]) is not None for phase in COMPUTE)
 
 
 def stacked_bars(name: str, title: str, bars: Mapping[str, Metrics]) -> Bars | None:
@@ -146,7 +145,7 @@ def _branch(branch: text_phases.TreeLine, whole_ms: float, colour: str) -> Branc
 
 def _colour(branch: text_phases.TreeLine) -> str:
     if branch.phase is not None:
-        return COMPUTE if branch.phase == "compute" else branch.phase
+        return branch.phase
     return STEP if branch.name == "step time" else BETWEEN
 
 

@@ -8,22 +8,21 @@ from traceml.figures import places
 from traceml.figures.page import Row, Table
 from traceml.figures.step_shares import own_ms
 from traceml.figures.words import cell
+from traceml.model.phase import MEASURED, PHASES
 from traceml.model.quantities import NOT_MEASURED, count, milliseconds, percent
 from traceml.summaries.record import Global, RankValue, SectionSummary
 
 MAX_RANKS = 16
 
+WAIT = "wait_ms"
 COLUMNS = {
-    "Dataloader Fetch": "input_wait_ms",
-    "Copies": "h2d_ms",
-    "Forward": "forward_ms",
-    "Backward": "backward_ms",
-    "Optimizer Step": "optimizer_ms",
-    "Communication": "communication_ms",
+    **{PHASES[phase].table: PHASES[phase].metric for phase in MEASURED},
     "Step Time": "step_time_ms",
-    "Wait*": "wait_ms",
+    "Wait*": WAIT,
 }
-_WHERE_MEASURED = ("Copies", "Communication")
+_WHERE_MEASURED = {
+    PHASES[phase].metric for phase in MEASURED if not PHASES[phase].is_always_a_column
+}
 """Columns that are there only where somebody measured them."""
 _WAIT = (
     "Wait* is what a step takes besides waiting for data and besides forward, backward and "
@@ -88,8 +87,7 @@ def _shown(sides: Sequence[Mapping[str, RankValue]]) -> dict[str, str]:
     return {
         title: key
         for title, key in COLUMNS.items()
-        if title not in _WHERE_MEASURED
-        or any(places.value(side, key) is not None for side in sides)
+        if key not in _WHERE_MEASURED or any(places.value(side, key) is not None for side in sides)
     }
 
 
@@ -102,4 +100,4 @@ def _skew(found: Global, key: str, is_alone: bool) -> str:
 
 
 def _wait_share(found: Global, key: str) -> str:
-    return percent(wait_share(found)) if key == COLUMNS["Wait*"] else ""
+    return percent(wait_share(found)) if key == WAIT else ""

@@ -15,6 +15,7 @@ from traceml.figures.step_memory import with_capacity
 from traceml.figures.units import CELSIUS, PERCENT, WATT, fitted, memory_unit, rate_unit
 from traceml.figures.words import line
 from traceml.model.finding import Section
+from traceml.model.metric import GPU_COUNTERS
 from traceml.model.quantities import count, memory, percent
 from traceml.summaries.record import SectionSummary, Summary, SystemSummary
 
@@ -23,13 +24,8 @@ BUSY_BYTES_PER_S = float(1 << 20)
 THROTTLED_PERCENT = 1.0
 MAX_GPUS = 64
 
-_COUNTED = (
-    ("sm_share", "SMs at work", "while steps ran"),
-    ("tensor_share", "Tensor cores", "computed, while steps ran"),
-    ("fp32_share", "FP32 units", "computed, while steps ran"),
-    ("dram_share", "Memory bandwidth", "of the highest, while steps ran"),
-)
-"""What the GPU's counters say: its name in the summary, its words, and what it is a share of."""
+_COUNTED = tuple(metric for metric in GPU_COUNTERS if metric.note)
+"""What the GPU's counters say that is drawn."""
 
 _SHARE = Axis("", PERCENT.symbol, low=0.0, high=100.0)
 
@@ -99,9 +95,9 @@ def _gpu_tiles(section: SectionSummary) -> Iterator[Tile]:
     used = found.get("gpu_util_percent")
     if used is not None:
         yield Tile("GPU utilization", percent(used / 100), note="a kernel was resident")
-    for key, words, basis in _COUNTED:
-        if (counted := found.get(key)) is not None:
-            yield Tile(words, percent(counted), note=basis)
+    for metric in _COUNTED:
+        if (counted := found.get(metric.key)) is not None:
+            yield Tile(metric.label, percent(counted), note=metric.note)
     held, share = found.get("gpu_mem_bytes"), found.get("gpu_mem_percent")
     if held is not None:
         note = None if not share else f"{percent(share / 100)} of {memory(held / share * 100)}"
@@ -122,11 +118,10 @@ def _gpu_table(section: SystemSummary) -> Table | None:
     counted = [gpu for gpu in section.gpus if gpu.metrics.get("gpu_busy_share") is not None]
     if len(counted) < 2:
         return None
-    keys = {"In use": "gpu_busy_share"} | {words: key for key, words, _ in _COUNTED}
     shown = {
-        words: key
-        for words, key in keys.items()
-        if any(gpu.metrics.get(key) is not None for gpu in counted)
+        metric.label: metric.key
+        for metric in GPU_COUNTERS
+        if metric.label and any(gpu.metrics.get(metric.key) is not None for gpu in counted)
     }
     rows = tuple(
         Row((f"GPU {gpu.index}", *(percent(gpu.metrics.get(key)) for key in shown.values())))
@@ -215,14 +210,14 @@ def _counter_figures(sensors: SensorHistory) -> Iterator[Lines | None]:
     counted = {
         index: found
         for index, found in sensors.gpus.items()
-        if any(key in found for key, _, _ in _COUNTED)
+        if any(metric.key in found for metric in _COUNTED)
     }
     axis = structs.replace(_SHARE, label="of what it can do")
     if len(counted) == 1:
         (found,) = counted.values()
-        shown = [(words, found.get(key)) for key, words, _ in _COUNTED]
+        shown = [(metric.label, found.get(metric.key)) for metric in _COUNTED]
         yield curves("gpu-counters", "What the GPU did", sensors, shown, PERCENT, axis)
         return
-    for key, words, _ in _COUNTED:
-        name = f"gpu-{key.replace('_', '-')}"
-        yield curves_by(name, words, sensors, counted, key, "GPU", PERCENT, axis)
+    for metric in _COUNTED:
+        name = f"gpu-{metric.key.replace('_', '-')}"
+        yield curves_by(name, metric.label, sensors, counted, metric.key, "GPU", PERCENT, axis)

@@ -1,4 +1,4 @@
-"""The verdict on a run: what is read first, whatever is known by then."""
+"""The verdict on a run: the sentence that is read first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NOTHING_SAID = (None, "NO_DATA", "WARMUP")
 
 
 def run_verdict(summary: Summary | None, standing: RunStanding, history: History) -> Verdict:
-    """The failure, else the diagnosis to read first, else why there is none."""
+    """Returns the failure, else the primary diagnosis, else why there is none."""
     if summary is not None and summary.failure is not None:
         return verdict_of(summary.failure)
     primary = None if summary is None else primary_of(summary)
@@ -36,7 +36,7 @@ def run_verdict(summary: Summary | None, standing: RunStanding, history: History
 
 
 def primary_of(summary: Summary) -> PrimaryDiagnosis | Issue | None:
-    """The primary diagnosis; an old or live summary may have that of the step time alone."""
+    """Returns the primary diagnosis; an old or live summary may have only that of step time."""
     primary = summary.primary_diagnosis
     if primary.kind or primary.status:
         return primary
@@ -44,7 +44,7 @@ def primary_of(summary: Summary) -> PrimaryDiagnosis | Issue | None:
 
 
 def _ranks(summary: Summary, primary: PrimaryDiagnosis | Issue) -> tuple[int, ...]:
-    """The ranks of the finding that the primary diagnosis repeats."""
+    """Returns the ranks of the finding that the primary diagnosis repeats."""
     for name in TITLES:
         section = section_of(summary, name)
         for issue in () if section is None else section.issues:
@@ -76,7 +76,7 @@ def _without_summary(standing: RunStanding) -> Verdict:
         return Verdict(
             "warn",
             "LOST",
-            "Nobody holds this run any more, and nobody wrote how it ended or a summary of it.",
+            "No process is working on this run, and neither its end nor a summary was recorded.",
             next=f"Rebuild the summary from its records: traceml recover "
             f"{line(standing.manifest.run_name)}",
         )

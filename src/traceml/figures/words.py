@@ -1,4 +1,4 @@
-"""What people wrote, made fit for a page: one line, no control characters, not endless."""
+"""Foreign text for a page: on one line, without control characters, and shortened."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from collections.abc import Iterable
 from traceml.model.printable import one_line, printable
 
 MAX_CHARS = 400
-"""Letters of a sentence or a path that are shown."""
+"""Of a sentence or a path."""
 MAX_CELL_CHARS = 160
 TAB = 4
 
 
 def line(text: object, longest: int = MAX_CHARS) -> str:
-    """A text on one line; a name must not move a cursor or break a table."""
+    """Returns a text on one line, without control characters."""
     return one_line(text, longest)
 
 
 def cell(value: object) -> str:
-    """A value as a table shows it; nothing is nothing."""
+    """Returns a value as a table shows it; empty for `None`."""
     return "" if value is None else line(value, MAX_CELL_CHARS)
 
 
 def output_line(text: str) -> str:
-    """A line that the training printed, with its indentation."""
+    """Returns a line of the training's output, with its indentation."""
     return printable(text.expandtabs(TAB))
 
 
 def joined(parts: Iterable[str | None]) -> str:
-    """What there is of several short facts."""
+    """Returns the non-empty facts, joined."""
     return " · ".join(part for part in parts if part)

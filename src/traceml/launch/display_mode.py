@@ -23,7 +23,7 @@ def choose(asked: str) -> str:
         nobody_looks = in_ci or RUN_FOLDER in os.environ or _KERNEL in os.environ
         return "summary" if nobody_looks or any(obstacles("cli")) else "cli"
     for obstacle in obstacles(asked):
-        say(f"--mode={asked} cannot be had: {obstacle}; the run goes on without it")
+        say(f"--mode={asked} is not possible here: {obstacle}; the run goes on without it")
         return "summary"
     return asked
 

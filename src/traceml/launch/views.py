@@ -133,7 +133,7 @@ class TerminalView:
             self._process.wait()
         if self._has_screen and self._process is not None and self._process.poll() is not None:
             status = self._process.returncode
-            how = "was left" if status == 0 else f"ended by itself (status {status})"
+            how = "was left" if status == 0 else f"exited (status {status})"
             self._take_screen_back(f"the live view {how}")
 
     def _is_overdue(self) -> bool:
@@ -222,7 +222,7 @@ class DashboardView:
         """Prints once that the dashboard is gone."""
         if self._process is not None and self._process.poll() is not None:
             say(
-                f"the dashboard ended by itself (status {self._process.returncode}); training goes "
+                f"the dashboard exited (status {self._process.returncode}); training goes "
                 f"on, and `traceml ui --logs-dir {self._folder.parent}` starts it again"
             )
             self._process = None
@@ -268,5 +268,5 @@ def open_view(mode: str, folder: Path) -> View:
         try:
             return TerminalView(folder)
         except (OSError, termios.error) as error:
-            say(f"the live view cannot be had ({error}); the run goes on without it")
+            say(f"the live view could not be started ({error}); the run goes on without it")
     return NoView()

@@ -1,1 +1,1 @@
-"""The nouns every room speaks of, their units, and the layout of a record."""
+"""The data types that all packages share, their units, and the layout of a record."""

@@ -23,6 +23,7 @@ class EvidenceUnit(str, Enum):
     PERCENT = "%"
     CELSIUS = "°C"
     WATTS = "W"
+    PER_SECOND = "1/s"
     NUMBER = "number"
     WORDS = "words"
     """No number: a text, or yes and no."""
@@ -140,6 +141,7 @@ NOT_TOLD = frozenset(
 _SUFFIXES = {
     "_bytes_per_s": EvidenceUnit.BYTES_PER_SECOND,
     "_bytes": EvidenceUnit.BYTES,
+    "_per_s": EvidenceUnit.PER_SECOND,
     "_ms": EvidenceUnit.MILLISECONDS,
     "_s": EvidenceUnit.SECONDS,
     "_share": EvidenceUnit.SHARE,
@@ -147,7 +149,7 @@ _SUFFIXES = {
     "_c": EvidenceUnit.CELSIUS,
     "_w": EvidenceUnit.WATTS,
 }
-_SHARES = ("pressure", "skew", "utilisation", "utilization")
+_SHARES = ("occupancy", "pressure", "skew", "utilisation", "utilization")
 _LABELS = {
     "input_bound_share": "input share",
     "traced_step_time_ms": "rest of the step",

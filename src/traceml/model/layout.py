@@ -7,15 +7,6 @@ A record file is the same header followed by step records in order.
 All numbers are little endian. A slot's last field is its sequence number plus one, written after
 everything else in the slot: a reader that finds another number there has caught the slot in
 mid-write or after it was overwritten.
-
-History of `VERSION`:
-1  first.
-2  a step also says what its rest was spent on (garbage collection had a field already, now also
-   logging, compiling, waiting for the device), how long its batches took to collate, the exposed
-   communication on the GPU's clock, the process's memory, and the loss where it was looked at.
-3  a step also says how long replays of CUDA graphs took that hold more than one phase, how often
-   the host waited for the device, and how many records before it the loss belongs to; a step
-   without a fetch in a script that fetches has 0 samples.
 """
 
 from __future__ import annotations
@@ -24,8 +15,18 @@ import struct
 from collections.abc import Sequence
 from enum import IntFlag
 
+from traceml.model.phase import IN_BETWEEN, PHASES, Within
+
 MAGIC = b"TRACEML\x00"
-VERSION = 3
+HISTORY = {
+    1: "first",
+    2: "what a step's rest was spent on, how long its batches took to collate, exposed "
+    "communication on the GPU's clock, the process's memory, the loss",
+    3: "replays of CUDA graphs that hold more than one phase; how often the host waited for the "
+    "device; whose step the loss is; 0 samples in a step that fetched nothing",
+}
+"""What each version of the format brought."""
+VERSION = max(HISTORY)
 BYTE_ORDER_MARK = 0x01020304
 HEADER_BYTES = 4096
 NOT_MEASURED = -1
@@ -84,27 +85,25 @@ COUNTERS: tuple[Field, ...] = (
 `recording_ended` is not 0 when no further step is recorded, though training may go on, and
 `LIMIT_REACHED` where that is because no more were asked for."""
 
+BODY_FIELDS = {
+    f"{phase.value}_ns": entry
+    for phase, entry in PHASES.items()
+    if entry.within in (Within.BODY, Within.COMPUTE)
+}
+"""The fields of the phases of the body, in the order of the catalogue."""
+
 STEP: tuple[Field, ...] = (
     ("start_ns", "q"),
     ("wall_ns", "q"),
     ("input_ns", "q"),
     ("body_ns", "q"),
-    ("evaluation_ns", "q"),
-    ("checkpoint_ns", "q"),
-    ("h2d_ns", "q"),
-    ("forward_ns", "q"),
-    ("backward_ns", "q"),
-    ("optimizer_ns", "q"),
-    ("communication_ns", "q"),
+    *((f"{part}_ns", "q") for part in IN_BETWEEN),
+    *((field, "q") for field in BODY_FIELDS),
     ("gc_ns", "q"),
     ("graph_ns", "q"),
     ("gpu_input_ns", "q"),
     ("gpu_body_ns", "q"),
-    ("gpu_h2d_ns", "q"),
-    ("gpu_forward_ns", "q"),
-    ("gpu_backward_ns", "q"),
-    ("gpu_optimizer_ns", "q"),
-    ("gpu_communication_ns", "q"),
+    *((f"gpu_{field}", "q") for field in BODY_FIELDS),
     ("gpu_graph_ns", "q"),
     ("allocated_bytes", "q"),
     ("reserved_bytes", "q"),
@@ -140,18 +139,14 @@ records before this one. `syncs` counts how often the host waited for the device
 MAX_SYNCS = MAX_LOSS_LAG = (1 << 15) - 1
 """More waits than this in one step are counted as so many; a loss that is later is left out."""
 
-STEP_FIELDS_SINCE_2 = frozenset(
-    {
-        "gpu_communication_ns",
-        "rss_bytes",
-        "sync_ns",
-        "logging_ns",
-        "compile_ns",
-        "collate_ns",
-        "loss",
-    }
-)
-STEP_FIELDS_SINCE_3 = frozenset({"graph_ns", "gpu_graph_ns", "syncs", "loss_lag"})
+_LATER = ("rss_bytes", "sync_ns", "logging_ns", "compile_ns", "collate_ns", "loss")
+SINCE: dict[str, int] = {
+    **{field: entry.since for field, entry in BODY_FIELDS.items()},
+    **{f"gpu_{field}": entry.gpu_since for field, entry in BODY_FIELDS.items()},
+    **dict.fromkeys(_LATER, 2),
+    **dict.fromkeys(("graph_ns", "gpu_graph_ns", "syncs", "loss_lag"), 3),
+}
+"""The version that brought a field of a step; those that are not here were in the first."""
 
 GPU_FIELDS = tuple(name for name, _ in STEP if name.startswith("gpu_"))
 
@@ -235,20 +230,12 @@ def offset_of(fields: Sequence[Field], name: str) -> int:
 
 def step_fields(version: int) -> tuple[Field, ...]:
     """The fields of a step in files of this version."""
-    absent = _fields_since(version)
-    return tuple(field for field in STEP if field[0] not in absent)
+    return tuple(field for field in STEP if SINCE.get(field[0], 1) <= version)
 
 
 def block_fields(version: int) -> tuple[Field, ...]:
     """The fields of a block in files of this version."""
-    absent = _fields_since(version)
-    return tuple(field for field in BLOCK if field[0].rpartition("_")[0] not in absent)
-
-
-def _fields_since(version: int) -> frozenset[str]:
-    """The fields of a step that came only after this version."""
-    later = STEP_FIELDS_SINCE_3 if version < 3 else frozenset()
-    return later | STEP_FIELDS_SINCE_2 if version < 2 else later
+    return tuple(field for field in BLOCK if SINCE.get(field[0].rpartition("_")[0], 1) <= version)
 
 
 STEP_BYTES = packer(STEP).size

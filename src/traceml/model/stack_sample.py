@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-BETWEEN = "between"
-"""Stands where a phase does: between two steps that the script bounds itself."""
-
 
 @dataclass(frozen=True, slots=True)
 class CodeLine:

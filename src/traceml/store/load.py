@@ -69,7 +69,7 @@ def not_on_disk(error: OSError, ring: RingReader, files: RankFiles, folder: Path
     why = DISK_FULL if full else f"The records could not be written ({error.strerror})"
     steps = f"{count(files.last_step_on_disk())} of the {count(ring.written(), 'step')}"
     return (
-        f"{why}: only {steps} of rank {ring.head().rank.rank} are on disk, so what is told here is "
+        f"{why}: only {steps} of rank {ring.head().rank.rank} are on disk, so the summary is "
         "incomplete; the last steps are still in memory: make room, then "
         f"`traceml recover {folder}` adds them"
     )
@@ -134,7 +134,7 @@ def _damage(files: RankFiles) -> list[str]:
         return []
     return [
         f"{count(files.damaged_records, 'step record')} of {files.stem} cannot be right and were "
-        "left out: the disk lost or changed them; what is told of the run misses these steps"
+        "left out: the disk lost or changed them; the numbers of the run lack these steps"
     ]
 
 

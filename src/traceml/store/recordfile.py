@@ -25,7 +25,7 @@ from traceml.store.records import BLOCK_DTYPE, STEP_DTYPE
 from traceml.store.regular_files import read_regular, stat_regular
 from traceml.store.rings import Head, RingReader, open_records, parse_head, unreadable
 
-SEGMENT_STEPS = 28_672
+SEGMENT_STEPS = 7_500_000 // layout.STEP_BYTES // 1024 * 1024
 KEEP_SEGMENTS = 5
 """Segments of single steps: about 140,000 steps, 37 MB."""
 MAX_BLOCKS = 8_192

@@ -16,7 +16,7 @@ from traceml.facts.gather import gather
 from traceml.facts.stability import Failure
 from traceml.facts.user_time import CodePlace
 from traceml.model.finding import Finding, Section, Severity
-from traceml.model.phase import COMPUTE, Phase
+from traceml.model.phase import COMPUTE, COMPUTE_PART, IN_RESIDUAL_MS, Phase
 from traceml.model.quantities import count
 from traceml.model.rank import Region
 from traceml.model.settings import NOT_RECORDED
@@ -220,11 +220,12 @@ def _as_in_the_file(parts: Mapping[str, Sequence[float]]) -> dict[str, Sequence[
     Where compute was not measured completely, the file has no residual.
     """
     found = dict(parts)
-    rest, communication = (parts.get(name.value) for name in (Phase.RESIDUAL, Phase.COMMUNICATION))
-    if not ("compute" in parts or all(phase.value in parts for phase in COMPUTE)):
+    rest = parts.get(Phase.RESIDUAL.value)
+    if not (COMPUTE_PART in parts or all(phase.value in parts for phase in COMPUTE)):
         found.pop(Phase.RESIDUAL.value, None)
-    elif rest is not None and communication is not None:
-        found[Phase.RESIDUAL.value] = [sum(both) for both in zip(rest, communication, strict=True)]
+    elif rest is not None:
+        more = [parts[phase.value] for phase in IN_RESIDUAL_MS if phase.value in parts]
+        found[Phase.RESIDUAL.value] = [sum(each) for each in zip(rest, *more, strict=True)]
     return found
 
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from traceml.model.errors import RunNotFound, TraceMLError, UnreadableSummary
+from traceml.model.metric import METRICS
 from traceml.model.phase import Phase
 from traceml.model.printable import printable, shorten
 from traceml.model.quantities import memory
@@ -34,8 +35,7 @@ SECTIONS = ("step_time", "step_memory", "process", "system")
 
 _RECORD_FILES = ("*.ring", "*.steps", "run.json")
 _AMOUNTS = ("_ms", "_bytes")
-_LEFT_OVER = frozenset({"residual_ms", "wait_ms", "step_overhead_ms"})
-_LEFT_OVER_ENDS = ("headroom_bytes", "rise_bytes")
+_LEFT_OVER = {"step_overhead_ms", *(each.key for each in METRICS if each.may_be_negative)}
 """Metrics that are differences and may be negative; no other time or amount may."""
 _Summary = TypeVar("_Summary", bound=Summary)
 _ADVICE = f"pass a complete {FILE_NAME} or a run folder"
@@ -274,8 +274,7 @@ def _refuse_negative(summary: Summary, path: Path) -> None:
 
 
 def _is_amount(metric: str) -> bool:
-    is_left_over = metric in _LEFT_OVER or metric.endswith(_LEFT_OVER_ENDS)
-    return metric.endswith(_AMOUNTS) and not is_left_over
+    return metric.endswith(_AMOUNTS) and metric not in _LEFT_OVER
 
 
 def _of_steps(steps: StepSeries | None) -> Iterator[tuple[str, float | None]]:
@@ -352,7 +351,7 @@ def _negative(path: Path, name: str, value: float) -> UnreadableSummary:
 def _bad_field(path: Path, name: str, found: str, expected: str) -> UnreadableSummary:
     return UnreadableSummary(
         f"{path} is not a usable run summary: '{_shown(name)}' {found}; expected {expected}; "
-        "write the summary again or mend that field"
+        "write the summary again or fix that field"
     )
 
 

@@ -11,7 +11,6 @@ from typing import Any
 from msgspec import Struct, field
 
 from traceml.model.lineage import Lineage
-from traceml.model.phase import Phase
 
 Setting = str | int | float | bool | tuple[str, ...] | None
 """The value of one setting; `None` is not known."""
@@ -20,16 +19,6 @@ SCHEMA_VERSION = 1.9
 PRODUCER = "traceml-insight"
 FORMAT = 1
 """The version of what we add to the shared schema. History: 1 is the first."""
-
-PHASE_METRICS = {
-    Phase.INPUT: "input_wait_ms",
-    Phase.H2D: "h2d_ms",
-    Phase.FORWARD: "forward_ms",
-    Phase.BACKWARD: "backward_ms",
-    Phase.OPTIMIZER: "optimizer_ms",
-    Phase.COMMUNICATION: "communication_ms",
-}
-"""The metric of each phase's mean in the step-time section."""
 
 
 class Producer(Struct, frozen=True):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter, methodcaller
+from typing import Any
 
 from traceml.facts.facts import Facts, RankFacts, share
-from traceml.facts.gpu_use import GpuUse
-from traceml.facts.memory import NO_MEMORY, MemoryOwner
-from traceml.facts.sensors import GpuFacts, HostFacts, ProcessFacts
-from traceml.facts.times import StepTimes
+from traceml.facts.memory import NO_MEMORY, RankMemory
+from traceml.facts.sensors import GpuFacts, ProcessFacts
 from traceml.model.evidence import Value
-from traceml.model.finding import Finding
-from traceml.model.phase import Phase
+from traceml.model.finding import Finding, Section
+from traceml.model.metric import GPU_COUNTERS, GPU_LEVELS, Metric, in_summary
+from traceml.model.phase import PHASES
 from traceml.model.rank import Rank
 from traceml.summaries.record import (
     FactSummary,
@@ -25,45 +27,65 @@ from traceml.summaries.record import (
 )
 from traceml.summaries.tables import TableRow, groups, number, over_all
 
-_MILLISECONDS = {
-    "input_wait_ms": "input_s",
-    "step_time_ms": "step_s",
-    "traced_step_time_ms": "body_s",
-    "step_time_cpu_ms": "cpu_step_s",
-    "step_time_gpu_ms": "gpu_step_s",
-    "traced_step_time_cpu_ms": "cpu_body_s",
-    "traced_step_time_gpu_ms": "gpu_body_s",
-    "dataloader_fetch_cpu_ms": "cpu_input_s",
-    "h2d_ms": "h2d_s",
-    "compute_ms": "compute_s",
-    "residual_ms": "residual_with_communication_s",
-    "forward_ms": "forward_s",
-    "backward_ms": "backward_s",
-    "optimizer_ms": "optimizer_s",
-    "communication_ms": "communication_s",
-    "wait_ms": "wait_s",
-    "between_ms": "between_s",
-    "evaluation_ms": "evaluation_s",
-    "checkpoint_ms": "checkpoint_s",
-    "wall_step_ms": "wall_s",
-    "step_time_p50_ms": "p50_s",
-    "step_time_p95_ms": "p95_s",
-    "step_time_p99_ms": "p99_s",
-    "step_time_stdev_ms": "stdev_s",
-    "step_time_mad_ms": "mad_s",
-}
-_RATES = ("steps_per_s", "samples_per_s")
-STEP_TIME = (*_MILLISECONDS, *_RATES)
-_PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes", "peak_rss_bytes")
-_RISES = {
-    "allocated_rise_bytes": MemoryOwner.GPU,
-    "rss_rise_bytes": MemoryOwner.HOST,
-    "workers_rss_rise_bytes": MemoryOwner.WORKERS,
-}
-STEP_MEMORY = (*_PEAKS, *_RISES)
+_Read = Callable[[Any], "float | None"]
 
-_METRIC = {Phase.INPUT: "input_wait"}
-"""The metric of a phase whose name differs from the phase's."""
+
+def _reader(metric: Metric, source: str) -> tuple[str, _Read, float]:
+    """The key of a metric, how it is read from the facts, and what it is multiplied by."""
+    if source:
+        return metric.key, attrgetter(source), metric.scale
+    return metric.key, methodcaller("phase", metric.phase), metric.scale
+
+
+_READERS = {
+    section: tuple(_reader(metric, metric.source) for metric in in_summary(section))
+    for section in Section
+}
+_GPU_READERS = tuple(
+    _reader(metric, metric.source.removeprefix("gpu_")) for metric in (*GPU_COUNTERS, *GPU_LEVELS)
+)
+"""Of one GPU: its facts have no prefix."""
+
+
+def _names(section: Section) -> tuple[str, ...]:
+    """The keys of a section's metrics."""
+    return tuple(key for key, _, _ in _READERS[section])
+
+
+def _metrics(facts: object, readers: Sequence[tuple[str, _Read, float]]) -> dict[str, float | None]:
+    """The metrics that the facts hold: of a step, of a rank's memory, of a machine …"""
+    return {
+        key: None if (value := read(facts)) is None else value * scale
+        for key, read, scale in readers
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _RankProcess:
+    """A rank's process beside what there is for it."""
+
+    process: ProcessFacts
+    memory: RankMemory
+    gpu_bytes: int | None
+    """The memory of its GPU."""
+    cores: float | None
+    """Those that the job may use."""
+
+    @property
+    def capacity_share(self) -> float | None:
+        """Of the cores."""
+        return share(self.process.cpu_cores.mean, self.cores)
+
+    @property
+    def reserved_share(self) -> float | None:
+        """Of the GPU's memory."""
+        return share(self.memory.peak_reserved_bytes, self.gpu_bytes)
+
+    @property
+    def headroom_bytes(self) -> float | None:
+        """What it left free of it."""
+        reserved = self.memory.peak_reserved_bytes
+        return None if reserved is None or self.gpu_bytes is None else self.gpu_bytes - reserved
 
 
 def mode(nodes: int) -> str:
@@ -73,9 +95,10 @@ def mode(nodes: int) -> str:
 
 def step_time(facts: Facts, issues: Sequence[Issue], nodes: int) -> SectionSummary:
     """Returns the section on where the time of a step went."""
-    used = facts.ranks_used
+    used, readers = facts.ranks_used, _READERS[Section.STEP_TIME]
     rows = [
-        TableRow(rank.rank.rank, _identity(rank.rank), _step_metrics(rank.times)) for rank in used
+        TableRow(rank.rank.rank, _identity(rank.rank), _metrics(rank.times, readers))
+        for rank in used
     ]
     window = _step_window(facts, facts.clock)
     return _section(
@@ -88,19 +111,20 @@ def step_time(facts: Facts, issues: Sequence[Issue], nodes: int) -> SectionSumma
             global_ranks_used=len(used),
             training_total_steps=facts.window.steps_taken,
             training_latest_step=facts.window.steps_taken,
-            section_metric_names=STEP_TIME,
+            section_metric_names=_names(Section.STEP_TIME),
         ),
         rows=rows,
         window=window,
-        average=_step_metrics(facts.mean),
+        average=_metrics(facts.mean, readers),
         units={"time": "ms", "throughput": "1/s"},
     )
 
 
 def step_memory(facts: Facts, issues: Sequence[Issue], nodes: int) -> SectionSummary:
     """Returns the section on the ranks' peak memory."""
+    readers = _READERS[Section.STEP_MEMORY]
     rows = [
-        TableRow(rank.rank.rank, _identity(rank.rank), _memory_metrics(rank))
+        TableRow(rank.rank.rank, _identity(rank.rank), _metrics(rank.memory, readers))
         for rank in facts.ranks
         if rank.memory != NO_MEMORY
     ]
@@ -113,7 +137,7 @@ def step_memory(facts: Facts, issues: Sequence[Issue], nodes: int) -> SectionSum
             global_ranks_used=len(rows),
             training_total_steps=facts.window.steps_taken,
             training_latest_step=facts.window.steps_taken,
-            section_metric_names=STEP_MEMORY,
+            section_metric_names=_names(Section.STEP_MEMORY),
         ),
         rows=rows,
         window=_step_window(facts, None),
@@ -123,7 +147,7 @@ def step_memory(facts: Facts, issues: Sequence[Issue], nodes: int) -> SectionSum
 
 def system(facts: Facts, issues: Sequence[Issue], nodes: int, gpus_observed: int) -> SystemSummary:
     """Returns the section on the machine and each of its GPUs."""
-    metrics = _host_metrics(facts.host)
+    metrics = _metrics(facts.host, _READERS[Section.SYSTEM])
     first = facts.ranks[0].rank if facts.ranks else None
     identity = Identity(node_rank=0) if first is None else _identity(first)
     rows = [TableRow(identity.node_rank or 0, identity, metrics)] if facts.host.samples else []
@@ -156,33 +180,12 @@ def system(facts: Facts, issues: Sequence[Issue], nodes: int, gpus_observed: int
 
 
 def _gpu_row(gpu: GpuFacts) -> GpuRow:
-    metrics = {
-        **_use_metrics(gpu.use),
-        "gpu_mem_bytes": gpu.memory_bytes.mean,
-        "gpu_mem_percent": _percent(gpu.memory_share.mean),
-        "gpu_temp_c": gpu.temperature_c.mean,
-        "gpu_power_w": gpu.power_w.mean,
-        "gpu_clock_percent": _percent(gpu.clock_share.mean),
-    }
     return GpuRow(
         index=gpu.index,
         uuid=gpu.uuid,
         name=gpu.name,
-        metrics={name: number(value) for name, value in metrics.items()},
+        metrics={name: number(value) for name, value in _metrics(gpu, _GPU_READERS).items()},
     )
-
-
-def _use_metrics(use: GpuUse) -> dict[str, float | None]:
-    """Returns the GPU counters over the time in which steps ran, as fractions."""
-    return {
-        "gpu_busy_share": use.busy_share,
-        "sm_share": use.sm_share,
-        "occupancy": use.occupancy,
-        "tensor_share": use.tensor_share,
-        "fp32_share": use.fp32_share,
-        "dram_share": use.dram_share,
-        "gpu_counter_samples": use.samples or None,
-    }
 
 
 def process(facts: Facts, issues: Sequence[Issue], nodes: int) -> SectionSummary:
@@ -192,7 +195,7 @@ def process(facts: Facts, issues: Sequence[Issue], nodes: int) -> SectionSummary
         TableRow(
             found.rank,
             _identity(rank.rank) if rank is not None else Identity(global_rank=found.rank),
-            _process_metrics(found, rank, facts.host.cores),
+            _metrics(_rank_process(found, rank, facts.host.cores), _READERS[Section.PROCESS]),
         )
         for found in facts.processes
         for rank in [known.get(found.rank)]
@@ -206,7 +209,7 @@ def process(facts: Facts, issues: Sequence[Issue], nodes: int) -> SectionSummary
             samples=samples,
             global_ranks_seen=max(len(rows), len(known)),
             global_ranks_used=len(rows),
-            section_metric_names=tuple(_process_metrics(ProcessFacts(0, 0), None)),
+            section_metric_names=_names(Section.PROCESS),
         ),
         rows=rows,
         window=_sample_window(samples),
@@ -242,7 +245,7 @@ def issue(finding: Finding, since_step: int | None = None) -> Issue:
         severity=finding.severity.value,
         summary=finding.claim,
         action=finding.action,
-        metric=finding.phase and _METRIC.get(finding.phase, finding.phase.value),
+        metric=finding.phase and PHASES[finding.phase].metric.removesuffix("_ms"),
         phase=finding.phase and finding.phase.value,
         score=number(finding.share),
         share_pct=number(finding.share),
@@ -319,80 +322,9 @@ def _identity(rank: Rank) -> Identity:
     )
 
 
-def _step_metrics(times: StepTimes) -> dict[str, float | None]:
-    return {
-        name: None if (seconds := getattr(times, field)) is None else seconds * 1e3
-        for name, field in _MILLISECONDS.items()
-    } | {name: getattr(times, name) for name in _RATES}
-
-
-def _memory_metrics(rank: RankFacts) -> dict[str, float | None]:
-    trends = rank.memory.trends
-    return {name: getattr(rank.memory, name) for name in _PEAKS} | {
-        name: trends[place].rise_bytes if place in trends else None
-        for name, place in _RISES.items()
-    }
-
-
-def _percent(part: float | None) -> float | None:
-    return None if part is None else part * 100
-
-
-def _host_metrics(host: HostFacts) -> dict[str, float | None]:
-    return {
-        "cpu_percent": _percent(host.cpu_share.mean),
-        "ram_bytes": host.ram_bytes.mean,
-        "ram_percent": _percent(host.ram_share.mean),
-        "gpu_util_percent": _percent(host.gpu_use.busy_share),
-        "gpu_mem_bytes": host.gpu_memory_bytes.mean,
-        "gpu_mem_percent": _percent(host.gpu_memory_share.mean),
-        "gpu_temp_c": host.gpu_temperature_c.mean,
-        "gpu_power_w": host.gpu_power_w.mean,
-        "gpu_headroom_bytes": host.gpu_headroom_bytes.mean,
-        "cpu_peak_percent": _percent(host.cpu_share.peak),
-        "cpu_other_percent": _percent(host.cpu_other_share.mean),
-        "cpu_steal_percent": _percent(host.cpu_steal_share.mean),
-        "cpu_throttled_percent": _percent(host.cpu_throttled_share.mean),
-        "ram_peak_bytes": host.ram_bytes.peak,
-        "swap_peak_bytes": host.swap_bytes.peak,
-        "swap_bytes_per_s": host.swap_bytes_per_s.mean,
-        "oom_kills": host.oom_kills,
-        "disk_read_bytes_per_s": host.disk_read_bytes_per_s.mean,
-        "disk_write_bytes_per_s": host.disk_write_bytes_per_s.mean,
-        "disk_busy_percent": _percent(host.disk_busy_share.mean),
-        "network_received_bytes_per_s": host.network_received_bytes_per_s.mean,
-        "network_sent_bytes_per_s": host.network_sent_bytes_per_s.mean,
-        "gpu_mem_peak_bytes": host.gpu_memory_bytes.peak,
-        "gpu_temp_peak_c": host.gpu_temperature_c.peak,
-        "gpu_clock_percent": _percent(host.gpu_clock_share.mean),
-        **_use_metrics(host.gpu_use),
-    }
-
-
-def _process_metrics(
-    process: ProcessFacts, rank: RankFacts | None, cores: float | None = None
-) -> dict[str, float | None]:
-    allocated = reserved = total = None
-    if rank is not None:
-        allocated, reserved = rank.memory.peak_allocated_bytes, rank.memory.peak_reserved_bytes
-        total = rank.rank.device_total_bytes
-    full = share(reserved, total)
-    headroom = None if reserved is None or total is None else total - reserved
-    return {
-        "cpu_percent": _percent(process.cpu_cores.mean),
-        "cpu_capacity_percent": _percent(share(process.cpu_cores.mean, cores)),
-        "ram_bytes": process.rss_bytes.mean,
-        "ram_percent": _percent(process.rss_share.mean),
-        "gpu_mem_used_bytes": allocated,
-        "gpu_mem_reserved_bytes": reserved,
-        "gpu_mem_reserved_percent": _percent(full),
-        "gpu_mem_headroom_bytes": headroom,
-        "ram_peak_bytes": process.rss_bytes.peak,
-        "threads": process.threads.peak,
-        "runqueue_percent": _percent(process.runqueue_share.mean),
-        "major_faults_per_s": process.major_faults_per_s.mean,
-        "workers": process.workers.peak,
-        "workers_cpu_percent": _percent(process.workers_cpu_cores.mean),
-        "workers_runqueue_percent": _percent(process.workers_runqueue_share.mean),
-        "workers_ram_bytes": process.workers_rss_bytes.mean,
-    }
+def _rank_process(
+    process: ProcessFacts, rank: RankFacts | None, cores: float | None
+) -> _RankProcess:
+    if rank is None:
+        return _RankProcess(process, NO_MEMORY, None, cores)
+    return _RankProcess(process, rank.memory, rank.rank.device_total_bytes, cores)

@@ -9,12 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from traceml.model.phase import COMPUTE as COMPUTE_PHASES
-from traceml.model.phase import Phase
-from traceml.summaries.record import PHASE_METRICS
+from traceml.model.phase import COMPUTE, COMPUTE_PART, PHASE_METRICS, Phase
 
-COMPUTE = "compute"
-"""Compute that belongs to no phase: replays of CUDA graphs."""
 NEGLIGIBLE_SHARE = 0.01
 """Of compute: a smaller difference from the sum of its phases is rounding, or another clock."""
 
@@ -25,8 +21,9 @@ def step_parts(metrics: Metrics, divided: bool = True) -> dict[str, float]:
     """Returns the parts by phase, and `compute`, in milliseconds; what was not measured is in the
     residual.
 
-    Unless `divided`, compute is one part. Communication is limited to what the others leave: what
-    overlapped with compute is counted there.
+    `compute` belongs to no phase, such as replays of CUDA graphs; unless `divided`, it is all of
+    compute. Communication is limited to what the others leave: what overlapped with compute is
+    counted there.
     """
     parts = {
         phase.value: max(0.0, value)
@@ -35,10 +32,10 @@ def step_parts(metrics: Metrics, divided: bool = True) -> dict[str, float]:
     }
     compute_ms = metrics.get("compute_ms")
     if compute_ms is not None and not divided:
-        parts = {name: part for name, part in parts.items() if name not in COMPUTE_PHASES}
-        parts[COMPUTE] = max(0.0, compute_ms)
+        parts = {name: part for name, part in parts.items() if name not in COMPUTE}
+        parts[COMPUTE_PART] = max(0.0, compute_ms)
     elif left_ms := undivided_ms(metrics):
-        parts[COMPUTE] = left_ms
+        parts[COMPUTE_PART] = left_ms
     step_ms = metrics.get("step_time_ms")
     if step_ms is None:
         return parts
@@ -53,6 +50,6 @@ def step_parts(metrics: Metrics, divided: bool = True) -> dict[str, float]:
 def undivided_ms(metrics: Metrics) -> float:
     """Returns compute that is in none of its phases; `None` where compute was not measured."""
     compute_ms = metrics.get("compute_ms") or 0.0
-    phases_ms = sum(metrics.get(PHASE_METRICS[phase]) or 0.0 for phase in COMPUTE_PHASES)
+    phases_ms = sum(metrics.get(PHASE_METRICS[phase]) or 0.0 for phase in COMPUTE)
     left_ms = compute_ms - phases_ms
     return left_ms if left_ms > NEGLIGIBLE_SHARE * compute_ms else 0.0

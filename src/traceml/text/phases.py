@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from traceml.model.phase import Phase
+from traceml.model.phase import COMPUTE, COMPUTE_PART, IN_BETWEEN, MEASURED, PHASES, Phase
 from traceml.model.quantities import milliseconds, percent
-from traceml.summaries.step_parts import COMPUTE, step_parts
+from traceml.summaries.step_parts import step_parts
 
 NAME = 35
 BAR = 20
 MAX_SHARE = 100.0
 """A part in a damaged summary may be many times its step."""
 SHOWN_BETWEEN_SHARE = 0.005  # of the wall time: less is the loop itself
-
-_COMPUTE = ("forward", "backward", "optimizer")
-_BEFORE_COMPUTE = {Phase.INPUT: "input wait", Phase.H2D: "host-to-device copy"}
 
 Times = Mapping[str, "float | None"]
 
@@ -45,41 +42,47 @@ def step_tree(times: Times) -> TreeLine:
     step_ms = times["step_time_ms"] or 0.0
     parts = step_parts(times)
     rest_ms = parts.pop(Phase.RESIDUAL.value, 0.0)
-    found = [
-        TreeLine(name, part_ms, phase.value)
-        for phase, name in _BEFORE_COMPUTE.items()
-        if (part_ms := parts.get(phase.value)) is not None
-    ]
-    found += _compute(parts, times.get("compute_ms"))
-    if communication_ms := parts.get(Phase.COMMUNICATION.value):
-        found.append(TreeLine("communication", communication_ms, Phase.COMMUNICATION.value))
+    found: list[TreeLine] = []
+    for phase in MEASURED:
+        if phase is COMPUTE[0]:
+            found += _compute(parts, times.get("compute_ms"))
+        elif phase not in COMPUTE:
+            found += _measured(parts, phase)
+    found = [branch for branch in found if branch.ms or branch.phase != Phase.COMMUNICATION.value]
     if found:
         found.append(TreeLine(_rest_name(times), rest_ms, Phase.RESIDUAL.value))
     return TreeLine("step time", step_ms, None, tuple(found))
 
 
+def _measured(parts: Times, *phases: Phase) -> list[TreeLine]:
+    """Returns a line for each of these phases that was measured."""
+    return [
+        TreeLine(PHASES[phase].label.lower(), part_ms, phase.value)
+        for phase in phases
+        if (part_ms := parts.get(phase.value)) is not None
+    ]
+
+
 def _compute(parts: Times, compute_ms: float | None) -> list[TreeLine]:
     """Returns compute with its phases below it; where it was not measured completely, the measured
     phases."""
-    measured = tuple(
-        TreeLine(name, part_ms, name)
-        for name in _COMPUTE
-        if (part_ms := parts.get(name)) is not None
-    )
+    measured = _measured(parts, *COMPUTE)
     if compute_ms is None:
-        return list(measured)
-    if measured and (replays_ms := parts.get(COMPUTE)):
-        measured = (*measured, TreeLine("CUDA graph replays", replays_ms, COMPUTE))
-    return [TreeLine(COMPUTE, compute_ms, COMPUTE, measured)]
+        return measured
+    if measured and (replays_ms := parts.get(COMPUTE_PART)):
+        measured.append(TreeLine("CUDA graph replays", replays_ms, COMPUTE_PART))
+    return [TreeLine(COMPUTE_PART, compute_ms, COMPUTE_PART, tuple(measured))]
 
 
 def _rest_name(times: Times) -> str:
     """Returns the name of the rest, with the phases of compute that were not measured and are in
     it."""
-    missing = [name for name in _COMPUTE if times.get(f"{name}_ms") is None]
+    rest = PHASES[Phase.RESIDUAL].label.lower()
+    missing = [PHASES[phase] for phase in COMPUTE if times.get(PHASES[phase].metric) is None]
     if times.get("compute_ms") is not None or not missing:
-        return "rest"
-    return f"rest, with {COMPUTE if len(missing) == len(_COMPUTE) else ' and '.join(missing)}"
+        return rest
+    names = " and ".join(entry.label.lower() for entry in missing)
+    return f"{rest}, with {COMPUTE_PART if len(missing) == len(COMPUTE) else names}"
 
 
 def between_tree(times: Times) -> TreeLine | None:
@@ -88,9 +91,7 @@ def between_tree(times: Times) -> TreeLine | None:
     if between_ms is None or not wall_ms or between_ms < SHOWN_BETWEEN_SHARE * wall_ms:
         return None
     parts = tuple(
-        TreeLine(name, part_ms)
-        for name in ("evaluation", "checkpoint")
-        if (part_ms := times.get(f"{name}_ms"))
+        TreeLine(name, part_ms) for name in IN_BETWEEN if (part_ms := times.get(f"{name}_ms"))
     )
     return TreeLine("between steps, per step", between_ms, None, parts)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from traceml.model.finding import COMPUTE_CAUSES, Kind, consequence
+from traceml.model.metric import GPU_COUNTERS
+from traceml.model.phase import COMPUTE, COMPUTE_PART, PHASES
 from traceml.model.printable import one_line, printable, printable_lines, shorten
 from traceml.model.quantities import count, duration, memory, milliseconds, percent, rate
 from traceml.summaries.record import Issue, PrimaryDiagnosis, SectionSummary, Summary
@@ -23,17 +25,6 @@ UNEVEN = 1.05  # times the median: below this it does not matter which rank it w
 
 _SEVERITY = {"crit": " (critical)", "warn": " (warning)"}
 _CALM = ("STABLE", "NO_DATA")
-_RANK_COLUMNS = {
-    "input": "input",
-    "copies": "h2d",
-    "forward": "forward",
-    "backward": "backward",
-    "optim.": "optimizer",
-    "graphs": "compute",
-    "comm.": "communication",
-    "rest": "residual",
-}
-"""The parts of a step in the table of ranks; those that no rank has are left out."""
 _RANK_CELL, _RANKS_WIDTH = 11, 72
 
 
@@ -148,6 +139,14 @@ def _guilty(primary: PrimaryDiagnosis, section: SectionSummary) -> str | None:
     return found.phase if found is not None and found.kind == primary.kind else None
 
 
+def _rank_columns() -> Iterator[tuple[str, str]]:
+    """What the columns of the table of ranks are called, and the part of a step in each."""
+    for phase, entry in PHASES.items():
+        yield entry.column, phase.value
+        if phase is COMPUTE[-1]:
+            yield "graphs", COMPUTE_PART
+
+
 def _ranks(section: SectionSummary | None) -> list[str]:
     if section is None or len(section.groups.rows) < 2:
         return []
@@ -158,7 +157,7 @@ def _ranks(section: SectionSummary | None) -> list[str]:
     parts = {name: step_parts(metrics) for name, metrics in rows}
     shown = {
         title: part
-        for title, part in _RANK_COLUMNS.items()
+        for title, part in _rank_columns()
         if any(part in of_rank for of_rank in parts.values())
     }
     width = min(_RANK_CELL, _RANKS_WIDTH // (len(shown) + 1))
@@ -204,14 +203,6 @@ def _memory(section: SectionSummary | None) -> str:
     return _joined(parts)
 
 
-_COUNTERS = {
-    "sm_share": "SM",
-    "tensor_share": "tensor",
-    "fp32_share": "FP32",
-    "dram_share": "DRAM",
-}
-
-
 def _system(section: SectionSummary | None) -> str:
     if section is None:
         return ""
@@ -246,9 +237,9 @@ def _system(section: SectionSummary | None) -> str:
 def _gpu_use(used: str, found: Mapping[str, float | None]) -> str:
     """Returns how long the GPU had work, and what it did with it."""
     parts = [
-        f"{words} {percent(value)}"
-        for key, words in _COUNTERS.items()
-        if (value := found.get(key)) is not None
+        f"{metric.short} {percent(value)}"
+        for metric in GPU_COUNTERS
+        if metric.short and (value := found.get(metric.key)) is not None
     ]
     return f"{used} ({', '.join(parts)})" if used and parts else used
 

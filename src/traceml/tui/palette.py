@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from textual.theme import Theme
 
-from traceml.figures.colours import GROUND, HEAT, PALETTE, Colour
+from traceml.figures.colours import GROUND, HEAT, PALETTE
 from traceml.figures.page import Tone
+from traceml.model.phase import Colour
 
 DARK, LIGHT = "traceml-dark", "traceml-light"
 

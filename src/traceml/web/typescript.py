@@ -15,6 +15,7 @@ import msgspec
 import msgspec.inspect
 
 from traceml.figures import colours, page
+from traceml.model.phase import Colour
 
 HEADER = """\
 // The pages that the viewer draws. Made from figures/page.py and figures/colours.py by
@@ -127,7 +128,7 @@ def _palette() -> str:
     return "\n".join(["export const PALETTE = {", *lines, "} as const;"])
 
 
-def _colour(colour: colours.Colour) -> str:
+def _colour(colour: Colour) -> str:
     return f"{{ light: {json.dumps(colour.light)}, dark: {json.dumps(colour.dark)} }}"
 
 

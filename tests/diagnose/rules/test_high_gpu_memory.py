@@ -28,7 +28,7 @@ def test_must_fire_and_name_what_is_somebody_elses() -> None:
     assert (finding.kind, finding.severity) == (Kind.HIGH_GPU_MEMORY, Severity.WARNING)
     assert "GPU 1" in finding.claim
     assert finding.evidence["reserved_bytes"] == 12 * GIB
-    assert "somebody else" in finding.action
+    assert "other processes" in finding.action
 
 
 def test_must_fire_without_blaming_others_for_what_the_run_holds() -> None:

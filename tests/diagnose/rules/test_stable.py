@@ -21,7 +21,7 @@ def test_must_fire_when_nothing_happened() -> None:
     assert said(make_run()).claim == "The run came to its end."
     lost = said(with_loss([3.0, 2.0, 1.5]))
     assert lost.claim == "The run came to its end. loss went from 3 to 1.5."
-    assert "goes on" in said(replace(with_loss([3.0, 2.0]), ending=None)).claim
+    assert "in progress" in said(replace(with_loss([3.0, 2.0]), ending=None)).claim
 
 
 def test_the_loss_is_told_in_significant_digits() -> None:

@@ -24,7 +24,7 @@ def spending(field: str, gpu: bool = False) -> RunRecords:
     [
         pytest.param(make_late(make_run(4), 0, phase="rest"), "on rank 0 alone", id="unknown"),
         pytest.param(spending("gc_ns"), "gc.freeze()", id="garbage collection"),
-        pytest.param(spending("logging_ns"), "log every so many steps", id="logging"),
+        pytest.param(spending("logging_ns"), "log less often", id="logging"),
         pytest.param(spending("compile_ns"), "dynamic", id="compiling"),
         pytest.param(
             spending("sync_ns"), "on rank 0 alone", id="synchronising, which stays in its phase"

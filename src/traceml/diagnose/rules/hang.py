@@ -126,7 +126,7 @@ RULE = Rule(
     check=check,
     doc=Doc(
         severities="crit",
-        says="no step came any more, and which rank the others waited for",
+        says="the steps stopped; which rank the others waited for",
         text="""
 *Meaning.* No rank took a step for far longer than a step takes, and the run was ended so, or
 still stands. The agent has asked every rank for its Python stacks (signal SIGRTMIN+3, sent only

@@ -1,4 +1,4 @@
-"""High GPU memory: a GPU is nearly full, whoever filled it.
+"""High GPU memory: a GPU is nearly full, by this run or by others.
 
 Silent where the GPUs of the run cannot be told from those of others.
 """
@@ -40,7 +40,7 @@ def check(facts: Facts) -> Finding | None:
             f"allocator held at most {memory(reserved)}."
         ),
         action=(
-            f"About {memory(others)} belong to somebody else: nvidia-smi lists the processes."
+            f"About {memory(others)} belong to other processes: nvidia-smi lists them."
             if shared
             else "The run itself fills it: see the memory diagnosis."
         ),
@@ -60,7 +60,7 @@ RULE = Rule(
     check=check,
     doc=Doc(
         severities="warn",
-        says="a GPU is nearly full, whoever filled it",
+        says="a GPU is nearly full, by this run or by others",
         text="""
 *Meaning.* A GPU of the run is nearly full, whoever filled it.
 

@@ -144,7 +144,7 @@ RULE = Rule(
     check=check,
     doc=Doc(
         severities="info, warn, crit",
-        says="a process died of a signal, or for a reason that nobody saw",
+        says="a process was killed by a signal, or ended for an unknown reason",
         text="""
 *Meaning.* A process ended without an exception: by a signal, by `os._exit` on one rank of
 several, or for a reason that nobody saw. Of several ranks the first to die is named; the agent is

@@ -17,7 +17,7 @@ KIND = Kind.STABLE
 def check(facts: Facts) -> Finding:
     """Returns the finding for a run in which nothing went wrong."""
     known = facts.stability
-    end = "It goes on, and nothing went wrong so far."
+    end = "It is in progress, and nothing has gone wrong so far."
     if known.is_over:
         end = "The run came to its end."
     if known.exit_status:

@@ -15,7 +15,7 @@ KIND = Kind.WAIT_STRAGGLER
 
 REMEDIES = {
     "gc_s": "call gc.freeze() and gc.disable(), and gc.collect() at the same step on every rank",
-    "logging_s": "log every so many steps, or from another thread",
+    "logging_s": "log less often, or from another thread",
     "compile_s": "mark the shapes that vary as dynamic, or pad them",
 }
 """By the activity that takes the time."""
@@ -37,7 +37,7 @@ RULE = straggler_rule(
     _next_step,
     Doc(
         severities="warn, crit",
-        says="what a rank does besides its work makes it late",
+        says="a rank is late because of work outside data loading, copies and compute",
         text="""
 *Meaning.* A rank does something that is neither data, copies, compute nor communication: logging,
 metrics or saving on rank 0 alone, garbage collection, locks.
