@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from factories import make_run
+from ring_steps import note_steps
 from run_folders import write_run
 from traceml.agent.close import summarise
 from traceml.model import layout
@@ -34,6 +35,7 @@ from traceml.store.versions import STEPS_BY_VERSION
 from traceml.summaries.live_record import LiveIssue, LiveState
 from traceml.summaries.read import read_summary
 from traceml.trace import ring as rings
+from traceml.trace.recorder import Recorder
 
 ESCAPE = "\x1b[31mred\x1b]0;title\x07\u202e\r\n\t"
 """Colours, a window's title, writing from right to left, and a line of its own."""
@@ -161,10 +163,11 @@ def _write_ring(path: Path, folder: Path) -> None:
     (files, *_) = RankFiles.all_in(folder)
     head = files.head()
     assert head is not None
-    ring = rings._create_sized(path, 16, 4)
+    ring = rings._create_sized(path, 64, 4)
     ring.identify(head.rank)
-    for record in files.read_steps()[:8]:
-        ring.write_step(*record.item()[:-1])  # its number comes last, and the ring's is its own
+    recorder = Recorder()
+    recorder.move_to(ring.mapping, ring.event_base, ring.event_capacity)
+    note_steps(recorder, 8)
     ring.write_message(json.dumps(MESSAGES[1]).encode())
     ring.close()
 

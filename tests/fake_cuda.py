@@ -64,4 +64,4 @@ def follow(session: Any, notes: Path) -> None:
     }
     torch.cuda.current_stream = lambda device=None: None
     gpu.GPU_TIMING_SHARE = 1e9
-    session.tracer.gpu = gpu.CudaTimeline(session.open(), 0)
+    session.recorder.gpu = gpu.CudaTimeline(session.recorder, 0)

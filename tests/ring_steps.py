@@ -3,26 +3,24 @@
 Imported by tests, and put before scripts that a test runs.
 """
 
-import time
-
-from traceml.model import layout
+from traceml.steps.events import ENTER_STEP, EXIT_STEP, step_ended
 from traceml.trace.current import current
+from traceml.trace.recorder import Recorder
 from traceml.trace.session import Session
 
 
 def write_steps(session: Session, count: int) -> None:
-    """Write steps as the tracer does; the ring is made for the first of them."""
-    ring = session.open()
-    if ring is None:
-        return  # there is no room for one
+    """Note explicit steps as the tracer does; the ring is made for the first of them."""
+    if session.open() is not None:  # else there is no room for one
+        note_steps(session.recorder, count)
+
+
+def note_steps(recorder: Recorder, count: int) -> None:
+    """Note the events of explicit steps."""
     for _ in range(count):
-        began = time.perf_counter_ns()
-        known = {"start_ns": began, "wall_ns": 1000, "body_ns": 1000, "optimizer_steps": 1}
-        nothing = {"I": 0, "d": 0.0}
-        fields = layout.STEP[:-1]  # the ring adds the sequence
-        ring.write_step(
-            *(known.get(name, nothing.get(kind, layout.NOT_MEASURED)) for name, kind in fields)
-        )
+        recorder.note(ENTER_STEP)
+        recorder.ends += 1
+        recorder.note(EXIT_STEP, step_ended(recorder.ends, False))
 
 
 def take_steps(count: int) -> None:

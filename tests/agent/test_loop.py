@@ -137,16 +137,14 @@ def test_a_ring_that_fills_up_is_drained_in_time(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ten times what a ring holds, and not a step is lost."""
-    monkeypatch.setattr("traceml.trace.ring.SIZES", ((512, 64),))
+    monkeypatch.setattr("traceml.trace.ring.SIZES", ((1024, 64),))
     session = _train(folder, 1)
     following = _Following(folder)
     wait_until(lambda: list(folder.glob("rank-*.steps")), "the agent has found the ring")
     for _ in range(20):
         write_steps(session, 256)
         wait_until(
-            lambda: (
-                session.ring is not None and session.ring.steps_written - _drained(following) < 128
-            ),
+            lambda: session.recorder.ends - _read(following) < 128,
             "the agent keeps up",
         )
     following.tell({"ended": {"exit_status": 0}})
@@ -155,8 +153,8 @@ def test_a_ring_that_fills_up_is_drained_in_time(
     following.hang_up()
 
 
-def _drained(following: _Following) -> int:
-    return sum(followed.drained for followed in following.agent._followed())
+def _read(following: _Following) -> int:
+    return sum(followed.ring.written() for followed in following.agent._followed())
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,9 @@ def test_the_run_is_closed_however_the_process_ends(tmp_path: Path, body: str, s
         done.wait_until_none_is_left()
     assert done.status == status
     said = (
-        ["traceml: rank 0 failed: ZeroDivisionError: division by zero"] if "1 / 0" in body else []
+        ["traceml: rank 0 failed at step 6: ZeroDivisionError: division by zero"]
+        if "1 / 0" in body
+        else []
     )
     assert done.lines_of_ours()[:1] == said
     assert done.steps == 5

@@ -51,27 +51,36 @@ RANKS = """\
 import os
 import time
 
-from traceml.model import layout
+from traceml.steps import events
+from traceml.trace import recorder as recording
 from traceml.trace.current import current
 
 rank = int(os.environ["RANK"])
 forward_ns = 24_000_000 if rank == 2 else 8_000_000
-known = {
-    "wall_ns": 40_000_000, "input_ns": 2_000_000, "body_ns": 38_000_000, "optimizer_steps": 1,
-    "forward_ns": forward_ns, "backward_ns": 8_000_000, "optimizer_ns": 2_000_000,
-    "communication_ns": 28_000_000 - forward_ns,
-}
-nothing = {"I": 0, "d": 0.0}
-ring = current().open()
-began_ns = time.perf_counter_ns()
+session = current()
+session.open()
+now_ns = time.perf_counter_ns()
+recording.perf_counter_ns = lambda: now_ns
+
+def tell(kind, argument=0, takes_ns=0):
+    global now_ns
+    session.recorder.note(kind, argument)
+    now_ns += takes_ns
+
 for step in range(300):
-    known["start_ns"] = began_ns + step * 40_000_000
-    fields = layout.STEP[:-1]
-    ring.write_step(
-        *(known.get(name, nothing.get(kind, layout.NOT_MEASURED)) for name, kind in fields)
-    )
+    tell(events.BEGIN_FETCH, 1, 2_000_000)
+    tell(events.END_FETCH, 8)
+    tell(events.BEGIN_FORWARD, 3, forward_ns)
+    tell(events.END_FORWARD, 3)
+    tell(events.BEGIN_BACKWARD, 0, 8_000_000)
+    tell(events.END_BACKWARD)
+    tell(events.BEGIN, events.COMMUNICATION, 28_000_000 - forward_ns)
+    tell(events.END, events.COMMUNICATION)
+    tell(events.BEGIN_OPTIMIZER, 1, 2_000_000)
+    session.recorder.ends += 1
+    tell(events.END_OPTIMIZER, events.optimizer_ended(session.recorder.ends, 1))
 """
-"""One rank of several: steps as the tracer writes them, rank 2 slower in its forward pass."""
+"""One rank of several: steps as the tracer notes them, rank 2 slower in its forward pass."""
 
 HURTING = (
     STEPS

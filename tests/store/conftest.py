@@ -1,4 +1,4 @@
-"""A small ring, written as the tracer writes one, and the folder it is drained into."""
+"""A small ring of given steps, and the folder it is drained into."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from row_rings import RowRing
 from traceml.model import layout
 from traceml.model.rank import Rank
 from traceml.model.run import Manifest
 from traceml.store import folder as folders
 from traceml.store.recordfile import RankFiles
 from traceml.store.rings import RingReader
-from traceml.trace import ring as rings
 
 SECOND_NS = 1_000_000_000
 
@@ -43,8 +43,10 @@ def step_values(number: int, **known: int) -> list[int]:
 class Tracer:
     """The writing end of one rank."""
 
-    def __init__(self, folder: Path, rank: int, pid: int, unix_s: float) -> None:
-        self.ring = rings.create([folder], f"rank-{rank}-{pid}.ring")
+    def __init__(
+        self, folder: Path, rank: int, pid: int, unix_s: float, steps: int, messages: int
+    ) -> None:
+        self.ring = RowRing(folder / f"rank-{rank}-{pid}.ring", steps, messages)
         self.path = self.ring.path
         self.stem = self.path.stem
         self.ring.identify(
@@ -95,7 +97,7 @@ def run_folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def tracer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tracer]:
+def tracer(tmp_path: Path) -> Callable[..., Tracer]:
     """Make a rank with a ring of `steps` and `messages` slots."""
 
     def make(
@@ -105,7 +107,6 @@ def tracer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tra
         messages: int = 32,
         unix_s: float = 1_800_000_000.0,
     ) -> Tracer:
-        monkeypatch.setattr(rings, "SIZES", ((steps, messages),))
-        return Tracer(tmp_path / "rings", rank, pid, unix_s)
+        return Tracer(tmp_path / "rings", rank, pid, unix_s, steps, messages)
 
     return make

@@ -316,10 +316,10 @@ def test_a_failure_of_ours_never_reaches_a_collective(traced, group):
 
     train(make_net(), 2)
     values = torch.ones(3)
-    traced.session.tracer.gpu = Broken()
+    traced.session.recorder.gpu = Broken()
     dist.all_reduce(values)
     dist.all_reduce(values, async_op=True).wait()
-    traced.session.tracer.gpu = None
+    traced.session.recorder.gpu = None
     assert values.tolist() == [1, 1, 1]
     with pytest.raises(AssertionError, match="ours"):
         traced.finish()

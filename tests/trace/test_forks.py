@@ -103,7 +103,7 @@ if __name__ == "__main__":
         take_steps([torch.ones(2, 4)])
         ended["forked inside a step"] = fork(train_in_child)
     take_steps([torch.ones(2, 4)] * 5)
-    pending = session.tracer.gpu.outstanding, len(session.regions._pending)
+    pending = session.recorder.gpu.outstanding, len(session.regions._pending)
     print(json.dumps([ended, pending, fake_cuda.FakeEvent.made]))
 """
 )

@@ -296,7 +296,7 @@ def test_tracing_stops_after_the_steps_asked_for(tmp_path):
     hooks.install(session)
     model = nn.Linear(4, 1)
     train(model, torch.optim.SGD(model.parameters(), lr=0.1), make_loader())
-    assert session.tracer.steps == 3
+    assert session.count_steps() == 3
     assert patched_places() == before
     current.end()
 
@@ -662,7 +662,7 @@ def failures(traced):
     current.end()
     reader = RingReader(session.ring.path)
     try:
-        return reader.head().counters["failures"], session.tracer.steps
+        return reader.head().counters["failures"], session.count_steps()
     finally:
         reader.close()
 
@@ -685,12 +685,12 @@ def test_a_look_after_a_step_that_fails_costs_neither_the_others_nor_the_step(tr
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model.run(torch.randn(2, 4)).mean().backward()
     optimizer.step()  # from here on the model is known, and looked for
-    traced.session.tracer.looks.append(lambda: looked.append(traced.session.tracer.steps))
+    traced.session.looks.append(lambda: looked.append(traced.session.count_steps()))
     for _ in range(11):
         optimizer.zero_grad()
         model.run(torch.randn(2, 4)).mean().backward()
         optimizer.step()
-    assert looked == list(range(1, 12 + 1))
+    assert looked == list(range(2, 12 + 1))
     assert failures(traced) == (1, 12)
 
 
@@ -701,7 +701,7 @@ def test_a_look_that_fails_at_the_end_leaves_the_others_theirs(traced):
     model = nn.Linear(4, 1)
     train(model, torch.optim.SGD(model.parameters(), lr=0.1), make_loader(samples=16))
     looked = []
-    traced.session.tracer.looks[:] = [fail, lambda: looked.append("later")]
+    traced.session.looks[:] = [fail, lambda: looked.append("later")]
     before = traced.session._failures
     current.end()
     assert looked
@@ -710,7 +710,7 @@ def test_a_look_that_fails_at_the_end_leaves_the_others_theirs(traced):
 
 def test_what_a_signals_handler_raises_in_a_look_reaches_the_script(traced):
     def interrupt():
-        traced.session.tracer.looks.remove(interrupt)
+        traced.session.looks.remove(interrupt)
         signal.raise_signal(signal.SIGALRM)
 
     def time_out(number, frame):
@@ -719,7 +719,7 @@ def test_what_a_signals_handler_raises_in_a_look_reaches_the_script(traced):
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     train(model, optimizer, make_loader())
-    traced.session.tracer.looks.insert(0, interrupt)
+    traced.session.looks.insert(0, interrupt)
     before = signal.signal(signal.SIGALRM, time_out)
     try:
         with pytest.raises(TimeoutError):
@@ -757,8 +757,8 @@ def test_an_allocator_without_statistics_costs_neither_phases_nor_losses(
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     train(model, optimizer, make_loader(samples=8))
-    timeline = traced.session.tracer.gpu = gpu.CudaTimeline(traced.session.open(), 0)
-    timeline.mark = timeline.mark_boundary = lambda: None  # memory alone is asked for
+    timeline = traced.session.recorder.gpu = gpu.CudaTimeline(traced.session.recorder, 0)
+    timeline.mark = timeline.mark_boundary = lambda: 0  # memory alone is asked for
     train(model, optimizer, make_loader())
     current.end()
     drain_rings(traced.folder, everything=True)

@@ -274,23 +274,23 @@ def test_loaders_on_one_dataset_are_told_apart(traced):
     data = TensorDataset(torch.randn(64, 4))
     training = DataLoader(data, batch_size=8, sampler=SubsetRandomSampler(range(48)))
     validation = DataLoader(data, batch_size=8, sampler=SubsetRandomSampler(range(48, 64)))
-    first, second = sources.of_loader(training), sources.of_loader(validation)
+    first, second = sources.of(training), sources.of(validation)
     assert first != second
-    assert sources.of_loader(training) == sources.of_iterator(iter(training)) == first
-    assert sources.of_iterator(iter(validation)) == second
+    assert sources.of(training) == sources.of(iter(training)) == first
+    assert sources.of(iter(validation)) == second
 
 
 def test_a_loader_in_a_dead_ones_place_is_another(traced):
     sources = loaders.Sources(traced.session)
     data = TensorDataset(torch.randn(64, 4))
-    numbers = [sources.of_loader(DataLoader(data, batch_size=8)) for _ in range(8)]
+    numbers = [sources.of(DataLoader(data, batch_size=8)) for _ in range(8)]
     assert len(set(numbers)) == 8
 
 
 def test_a_plain_list_will_do_as_a_sampler(traced):
     loader = DataLoader(TensorDataset(torch.randn(64, 4)), batch_sampler=[[0, 1], [2, 3]])
     sources = loaders.Sources(traced.session)
-    assert sources.of_loader(loader) == sources.of_iterator(iter(loader)) == 1
+    assert sources.of(loader) == sources.of(iter(loader)) == 1
 
 
 @pytest.mark.slow

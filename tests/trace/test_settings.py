@@ -113,7 +113,7 @@ def test_the_hooks_are_gone_after_the_first_steps_and_so_is_the_look(traced):
     train(net, SEEN_WITHIN_STEPS + 1, optimizer)
     assert not any(hasattr(getattr(*place), "__wrapped__") for place in places)
     train(net, 100, optimizer)
-    owners = [getattr(look, "__closure__", None) or () for look in traced.session.tracer.looks]
+    owners = [getattr(look, "__closure__", None) or () for look in traced.session.looks]
     functions = [cell.cell_contents for cells in owners for cell in cells]
     assert not any("SettingsRecorder" in repr(function) for function in functions)
 

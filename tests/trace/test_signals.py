@@ -128,10 +128,10 @@ train()
 counted = {{}}
 for name, (kind, send) in KINDS.items():
     sent, arrived = storm(kind, send)
-    before = session.tracer.steps if session else 0
+    before = session.count_steps() if session else 0
     train()
     train()
-    seen = session.tracer.steps - before if session else 8
+    seen = session.count_steps() - before if session else 8
     counted[name] = [sent, arrived, seen, session._failures if session else 0]
 print(json.dumps(counted))
 sys.stdout.flush()

@@ -70,7 +70,6 @@ class _Followed:
     rank: int
     pid: int
     process: psutil.Process | None
-    drained: int = 0
     trouble: OSError | None = None
     """Why the last drain could not bring everything to disk."""
 
@@ -161,7 +160,7 @@ class Agent:
             self._guarded(self._follow_scripts)
             self._guarded(self._count_on_gpus)
         for followed in self._followed():
-            if steps or self._is_filling(followed):
+            if steps or followed.ring.is_filling(FULL):
                 self._guarded(self._drain, followed)
         self._guarded(self._answer)
         self._guarded(self._look_for_deaths)
@@ -197,19 +196,14 @@ class Agent:
             self._rings[path] = _Followed(ring, files, rank.rank, rank.pid, process_of(rank.pid))
             self._watch.follow(rank.pid)
 
-    @staticmethod
-    def _is_filling(followed: _Followed) -> bool:
-        return followed.ring.written() - followed.drained > FULL * followed.ring.capacity
-
     def _drain(self, followed: _Followed, everything: bool = False) -> None:
         self._guarded(self._live.follow, followed.ring, everything)
-        written = followed.ring.written()  # before: what comes meanwhile may not be among it
         try:
             messages = followed.files.drain(followed.ring, everything)
         except OSError as error:
             followed.trouble = error
             raise
-        followed.drained, followed.trouble = written, None
+        followed.trouble = None
         followed.rank = followed.ring.head().rank.rank
         self._guarded(self._live.add_messages, messages)
         self._artifacts.note(messages)

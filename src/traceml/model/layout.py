@@ -2,8 +2,10 @@
 
 `trace` packs by these fields, `store` derives its numpy dtypes from them.
 
-A ring is one file per rank: a header, a table of named regions, step slots, message slots.
-A record file is the same header followed by step records in order.
+A ring is one file per rank: a header, a table of named regions, message slots, two slots for the
+state of whoever makes steps of its events, and event slots. A record file is the same header
+followed by step records in order. Rings of earlier TraceMLs, of the same record format, hold step
+slots before the messages, and no events.
 All numbers are little endian. A slot's last field is its sequence number plus one, written after
 everything else in the slot: a reader that finds another number there has caught the slot in
 mid-write or after it was overwritten.
@@ -59,6 +61,9 @@ IDENTITY: tuple[Field, ...] = (
     ("hostname", "64s"),
     ("process_unix_ns", "q"),
     ("device_uuid", "48s"),
+    ("event_bytes", "I"),
+    ("event_capacity", "I"),
+    ("state_bytes", "I"),
 )
 """Who wrote the file and how it is laid out; written once, when the file is made. What was added
 later stands at the end, where older files of the same version hold zeros."""
@@ -77,13 +82,18 @@ COUNTERS: tuple[Field, ...] = (
     ("loader_workers", "Q"),
     ("loader_pinned", "Q"),
     ("recording_ended", "Q"),
+    ("first_event", "Q"),
+    ("step_limit", "Q"),
 )
-"""Kept up to date by the tracer: `steps_final` counts the steps whose GPU times are filled in;
+"""Kept up to date by the tracer: `steps_written` and `steps_final` count the steps, and those whose
+GPU times are filled in, of rings that hold steps; `first_event` is the number of the first event
+in the ring, and `step_limit` how many steps are asked for (0: all);
 `loader_workers` is one more than the training loader has, so that 0 is "not known", and
 `loader_pinned` is 1 for a loader that does not pin its batches and 2 for one that does;
 `messages_dropped` counts logged values that were refused;
 `recording_ended` is not 0 when no further step is recorded, though training may go on, and
-`LIMIT_REACHED` where that is because no more were asked for."""
+`LIMIT_REACHED` where that is because no more were asked for: whoever makes the steps of the events
+says so, and the tracer takes its hooks out when it reads that."""
 
 BODY_FIELDS = {
     f"{phase.value}_ns": entry
@@ -188,6 +198,16 @@ MESSAGE: tuple[Field, ...] = (
 
 MESSAGE_PAYLOAD_BYTES = 244
 
+EVENT: tuple[Field, ...] = (
+    ("moment_ns", "q"),
+    ("kind", "H"),
+    ("flags", "H"),
+    ("mark", "I"),
+    ("argument", "q"),
+    ("sequence", "Q"),
+)
+"""What a hook notes; `steps.events` has the kinds. The argument may be a floating-point number."""
+
 
 class StepFlag(IntFlag):
     """What is special about a step record."""
@@ -242,6 +262,8 @@ STEP_BYTES = packer(STEP).size
 MESSAGE_BYTES = packer(MESSAGE).size
 REGION_BYTES = packer(REGION).size
 BLOCK_BYTES = packer(BLOCK).size
+EVENT_BYTES = packer(EVENT).size
+STATE_SLOTS = 2
 
 
 def region_table_offset() -> int:
@@ -259,6 +281,26 @@ def message_slots_offset(region_capacity: int, step_capacity: int) -> int:
     return step_slots_offset(region_capacity) + step_capacity * STEP_BYTES
 
 
-def ring_bytes(region_capacity: int, step_capacity: int, message_capacity: int) -> int:
-    """The size of a whole ring."""
+def state_slots_offset(region_capacity: int, step_capacity: int, message_capacity: int) -> int:
+    """Where the two slots for the state of the step machine begin."""
     return message_slots_offset(region_capacity, step_capacity) + message_capacity * MESSAGE_BYTES
+
+
+def event_slots_offset(
+    region_capacity: int, step_capacity: int, message_capacity: int, state_bytes: int
+) -> int:
+    """Where the event slots begin."""
+    before = state_slots_offset(region_capacity, step_capacity, message_capacity)
+    return before + STATE_SLOTS * state_bytes
+
+
+def ring_bytes(
+    region_capacity: int,
+    step_capacity: int,
+    message_capacity: int,
+    state_bytes: int = 0,
+    event_capacity: int = 0,
+) -> int:
+    """The size of a whole ring."""
+    before = event_slots_offset(region_capacity, step_capacity, message_capacity, state_bytes)
+    return before + event_capacity * EVENT_BYTES

@@ -75,16 +75,43 @@ class RankFiles:
         the next call continues after it.
         """
         if self._next_step is None or self._next_message is None:
-            self._next_step = last_number(self.read_steps(), self.read_blocks())
+            self._next_step = self._last_sure_step(ring.committed())
             self._next_message = logged.last_number(self._messages)
+        logged_since = ring.messages_from(self._next_message)
         steps = ring.steps_from(self._next_step, everything)
-        messages = ring.messages_from(self._next_message)
+        messages = ring.with_steps(logged_since)
         try:
             if len(steps) or everything:
                 self._append(ring.head_bytes(), steps)
         finally:  # what a script logged is small: it may fit where steps do not
-            self._append_messages(messages)
+            self._append_messages(messages, ring.new_losses())
+        ring.commit(self._next_step)
         return [payload for _, payload in messages]
+
+    def _last_sure_step(self, committed: int | None) -> int:
+        """The number of the last step on disk that the ring's reader need not make again.
+
+        Steps behind the reader's saved state were written by one that was killed before it could
+        save where it was: they come again.
+        """
+        on_disk = last_number(self.read_steps(), self.read_blocks())
+        if committed is None or on_disk <= committed:
+            return on_disk
+        self._cut_behind(committed)
+        return committed
+
+    def _cut_behind(self, number: int) -> None:
+        """Drop all single steps after this one."""
+        while self._segments:
+            path = self._segments[-1]
+            records = _read_records(path)
+            kept = int(np.searchsorted(records["sequence"], number, side="right"))
+            if kept:
+                size = _read_head(path).size + kept * STEP_DTYPE.itemsize
+                os.truncate(path, size)
+                return
+            path.unlink()
+            self._segments.pop()
 
     def last_step_on_disk(self) -> int:
         """Returns the number of the last step on disk; 0 without any."""
@@ -147,20 +174,23 @@ class RankFiles:
         oldest.unlink()
         del self._segments[0]
 
-    def _append_messages(self, messages: list[tuple[int, bytes]]) -> None:
-        if not messages:
+    def _append_messages(self, messages: list[tuple[int, bytes]], losses: list[bytes]) -> None:
+        """Append what the script logged, and the losses that are worth a line."""
+        if not messages and not losses:
             return
+        last = messages[-1][0] if messages else self._next_message or 0
         lines = [logged.line(number, payload) for number, payload in messages]
-        lost = messages[-1][0] - (self._next_message or 0) - logged.pieces(messages)
+        lost = last - (self._next_message or 0) - logged.pieces(messages)
         if lost:
             before = messages[0][0] - logged.pieces(messages[:1])
             lines.insert(0, logged.lost_line(before, lost))
+        lines += [logged.line(last, payload) for payload in losses]
         try:
             size = append_lines(self._messages, b"".join(lines))
         except OSError:
             self._next_message = logged.last_number(self._messages)
             raise
-        self._next_message = messages[-1][0]
+        self._next_message = last
         if size > MAX_MESSAGE_BYTES:
             write_atomically(self._messages, logged.thin(read_regular(self._messages)))
 

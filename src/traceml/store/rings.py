@@ -1,4 +1,8 @@
-"""The reading end of a ring: copies what the tracer wrote, and tells what was overwritten."""
+"""The reading end of a ring: copies what the tracer wrote, and tells what was overwritten.
+
+A ring holds events, of which steps are made here (`ring_events`). Rings of earlier TraceMLs hold
+steps.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,7 @@ from traceml.model.layout import StepFlag
 from traceml.model.rank import Rank, Region
 from traceml.store.records import STEP_DTYPE, dtype_of
 from traceml.store.regular_files import open_regular
+from traceml.store.ring_events import RingEvents
 from traceml.store.versions import MAX_MOMENT_NS, MAX_STEPS, STEPS_BY_VERSION
 
 LAST_STEPS = 256
@@ -28,6 +33,7 @@ _IDENTITY = layout.packer(layout.IDENTITY)
 _COUNTERS = layout.packer(layout.COUNTERS)
 _REGION = layout.packer(layout.REGION)
 _MESSAGE_DTYPE = dtype_of(layout.MESSAGE)
+_RECORDING_ENDED = layout.COUNTERS_OFFSET + layout.offset_of(layout.COUNTERS, "recording_ended")
 
 
 _MAX_RANKS = 1 << 20
@@ -56,6 +62,8 @@ class Head:
     region_capacity: int
     step_capacity: int
     message_capacity: int
+    event_capacity: int = 0
+    state_bytes: int = 0
 
     @property
     def size(self) -> int:
@@ -105,6 +113,8 @@ def parse_head(content: bytes | mmap.mmap, where: Path) -> Head:
         region_capacity=fields["region_capacity"],
         step_capacity=fields["step_capacity"],
         message_capacity=fields["message_capacity"],
+        event_capacity=fields["event_capacity"],
+        state_bytes=fields["state_bytes"],
     )
 
 
@@ -186,14 +196,18 @@ class RingReader:
         finally:
             os.close(descriptor)
         try:
-            head = self.head()
+            head = parse_head(self._map, path)
             if head.version != layout.VERSION:
                 raise UnreadableRecords(
                     f"{path} is a ring of record format {head.version}, expected "
                     f"{layout.VERSION}; bring it to disk with the TraceML that wrote it"
                 )
             expected = layout.ring_bytes(
-                head.region_capacity, head.step_capacity, head.message_capacity
+                head.region_capacity,
+                head.step_capacity,
+                head.message_capacity,
+                head.state_bytes,
+                head.event_capacity,
             )
             if len(self._map) < expected:
                 raise _damaged(path, f"{len(self._map)} bytes long, expected {expected}")
@@ -203,9 +217,14 @@ class RingReader:
         self._steps, self._step_base = head.step_capacity, head.size
         self._messages = head.message_capacity
         self._message_base = layout.message_slots_offset(head.region_capacity, head.step_capacity)
+        self._taken = 0
+        """The number of the last step that was asked for."""
+        self._events = RingEvents(self._map, head) if head.event_capacity else None
 
     def close(self) -> None:
         """Unmap the ring."""
+        if self._events is not None:
+            self._events.close()
         self._map.close()
 
     def __enter__(self) -> RingReader:
@@ -221,20 +240,26 @@ class RingReader:
 
     def head(self) -> Head:
         """Who writes this ring, and its counters, as of now."""
-        return parse_head(self._map, self.path)
+        return parse_head(self.head_bytes(), self.path)
 
     def head_bytes(self) -> bytes:
         """The part before the records, for the record file to begin with."""
-        return self._map[: self._step_base]
+        head = bytearray(self._map[: self._step_base])
+        if self._events is not None and self._events.is_limit_reached:
+            struct.pack_into("<Q", head, _RECORDING_ENDED, layout.LIMIT_REACHED)
+        return bytes(head)
 
     def written(self) -> int:
-        """How many steps the tracer has written."""
+        """How many steps the process has taken, as far as its events have been read."""
+        if self._events is not None:
+            return self._events.written
         return int(self._count("steps_written"))
 
-    @property
-    def capacity(self) -> int:
-        """How many steps the ring holds."""
-        return self._steps
+    def is_filling(self, share: float) -> bool:
+        """Whether so large a share of the ring waits to be read."""
+        if self._events is not None:
+            return self._events.is_filling(share)
+        return self.written() - self._taken > share * self._steps
 
     def _count(self, name: str) -> int:
         offset = layout.COUNTERS_OFFSET + layout.offset_of(layout.COUNTERS, name)
@@ -245,6 +270,9 @@ class RingReader:
 
         What was overwritten is missing: the sequence numbers show the gap.
         """
+        self._taken = self.written()
+        if self._events is not None:
+            return self._events.steps_from(number, everything)
         final = self._count("steps_final")  # before the copy: what is final in it stays so
         slots = self._slots(STEP_DTYPE, self._step_base, self._steps, number, "steps_written")
         if everything or not len(slots):
@@ -256,7 +284,10 @@ class RingReader:
 
     def last_walls_s(self) -> list[float]:
         """The wall times of the last steps, oldest first."""
-        steps = self.steps_from(max(0, self.written() - LAST_STEPS), everything=True)
+        if self._events is not None:
+            steps = self._events.last(LAST_STEPS)
+        else:
+            steps = self.steps_from(max(0, self.written() - LAST_STEPS), everything=True)
         return [max(0, int(wall_ns)) / 1e9 for wall_ns in steps["wall_ns"]]
 
     def messages_from(self, number: int) -> list[tuple[int, bytes]]:
@@ -280,6 +311,31 @@ class RingReader:
                     messages.append((sequence, b"".join(pieces)))
                 pieces, is_whole = [], True
         return messages
+
+    def with_steps(self, messages: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+        """The messages with the step at which each was logged, where the script named none.
+
+        Asked after `steps_from`, which reads the events that were noted before them.
+        """
+        if self._events is None:
+            return messages
+        return [(number, self._events.with_step(payload)) for number, payload in messages]
+
+    # What is made of events has to be kept together with where the reading stands.
+
+    def committed(self) -> int | None:
+        """Up to which step rows and events are known to belong together; `None` for a ring that
+        holds steps."""
+        return None if self._events is None else self._events.committed
+
+    def new_losses(self) -> list[bytes]:
+        """The first loss and the first that is no number, as messages, once each."""
+        return [] if self._events is None else self._events.new_losses()
+
+    def commit(self, number: int) -> None:
+        """All steps up to this one are on disk: whoever reads this ring next goes on from here."""
+        if self._events is not None:
+            self._events.commit(self.path, number)
 
     def _slots(
         self, dtype: np.dtype[Any], base: int, capacity: int, first: int, counter: str

@@ -15,9 +15,7 @@ class Arrivals:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._awaited: dict[str, Callable[[Any], None]] = {}
-        self._loaded = 0
-        self._look_again = session.guard(self._look)
-        session.tracer.looks.append(self.look)
+        session.look_for_modules = self._look
 
     def wait_for(self, module: str, do: Callable[[Any], None]) -> None:
         """Have something done with a module; at once, where it is loaded already."""
@@ -27,12 +25,8 @@ class Arrivals:
         else:
             do(found)
 
-    def look(self) -> None:
-        """After each step: has anything been loaded since?"""
-        if len(sys.modules) != self._loaded:
-            self._look_again()
-
     def _look(self) -> None:
-        self._loaded = len(sys.modules)
+        """After a step: something has been loaded since the one before."""
+        self._session.looks.remove(self._look)
         for module in [module for module in self._awaited if module in sys.modules]:
             self._awaited.pop(module)(sys.modules[module])

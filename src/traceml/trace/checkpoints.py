@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
+from traceml.steps.events import BEGIN, CHECKPOINT, END
 from traceml.trace.arrivals import Arrivals
 from traceml.trace.compiling import left_alone
 from traceml.trace.interruptions import drop_our_frames
 from traceml.trace.session import Session
-from traceml.trace.steps import CHECKPOINT
 
 _DISTRIBUTED = ("save", "async_save", "save_state_dict", "_save_state_dict")
 
@@ -58,16 +58,16 @@ def _watch_module(session: Session, kind: str | None, names: tuple[str, ...], mo
 
 
 def _timed(session: Session, save: Callable[..., Any]) -> Callable[..., Any]:
-    tracer, note = session.tracer, session.guard(session.recorder.note)
+    note = session.guard(session.recorder.note)
 
     @functools.wraps(save)
     def timed_save(*arguments: Any, **options: Any) -> Any:
         try:
-            note(tracer.begin, CHECKPOINT)
+            note(BEGIN, CHECKPOINT)
             try:
                 return save(*arguments, **options)
             finally:
-                note(tracer.end, CHECKPOINT)
+                note(END, CHECKPOINT)
         except BaseException as error:
             session.failures.note("checkpoint")
             drop_our_frames(error)

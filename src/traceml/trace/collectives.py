@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
+from traceml.steps.events import BEGIN, COMMUNICATION, END
 from traceml.trace.compiling import is_compiling, left_alone
 from traceml.trace.interruptions import drop_our_frames
 from traceml.trace.session import Session
-from traceml.trace.steps import COMMUNICATION
 
 COLLECTIVES = (
     "all_gather",
@@ -138,13 +138,13 @@ class Communication:
         """A call begins; whether it is one to be timed."""
         if self._is_open or not self._is_trainings_own():
             return False
-        self._session.recorder.note(self._session.tracer.begin, COMMUNICATION)
+        self._session.recorder.note(BEGIN, COMMUNICATION)
         self._is_open = True
         return True
 
     def _end_call(self) -> None:
         self._is_open = False
-        self._session.recorder.note(self._session.tracer.end, COMMUNICATION)
+        self._session.recorder.note(END, COMMUNICATION)
 
     def _is_trainings_own(self) -> bool:
         """Whether the loop itself waits here: its thread, or its backward pass in another one."""
@@ -153,7 +153,7 @@ class Communication:
             return False
         if session.thread != get_ident() and not in_backward(session):
             return False
-        gpu = session.tracer.gpu
+        gpu = session.recorder.gpu
         # On a stream of its own (FSDP gathers ahead that way) a collective holds nobody up.
         return gpu is None or gpu.is_on_its_stream()
 

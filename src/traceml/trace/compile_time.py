@@ -11,10 +11,10 @@ from threading import get_ident
 from time import perf_counter_ns
 from typing import Any
 
+from traceml.steps.events import COMPILE, SPEND
 from traceml.trace.arrivals import Arrivals
 from traceml.trace.interruptions import drop_our_frames
 from traceml.trace.session import Session
-from traceml.trace.steps import COMPILE
 
 DYNAMO_CALLBACKS = "torch._dynamo.callback"
 """Never imported by us: it takes more than a second. Torch before 2.3 has none: silence there."""
@@ -96,11 +96,11 @@ class CompileTime:
         took = perf_counter_ns() - self._began_ns
         if session.thread == get_ident():
             session.recorder.skip_collections()  # the compiler's garbage is part of compiling
-            session.recorder.note_on_host(session.tracer.spend, (COMPILE, took))
+            session.recorder.note_spent(SPEND, COMPILE, took)
         else:
             self.elsewhere_ns += took
 
     def note_elsewhere(self) -> None:
         """As that backward pass ends, and in the thread that trains: charge it."""
         took, self.elsewhere_ns = self.elsewhere_ns, 0
-        self._session.recorder.note_on_host(self._session.tracer.spend, (COMPILE, took))
+        self._session.recorder.note_spent(SPEND, COMPILE, took)

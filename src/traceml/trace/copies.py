@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
+from traceml.steps.events import BEGIN, END, H2D, SYNC
 from traceml.trace.compiling import is_compiling, left_alone
 from traceml.trace.interruptions import drop_our_frames
 from traceml.trace.session import Session
 from traceml.trace.spending import Spending
-from traceml.trace.steps import H2D, SYNC
 
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 """The kinds of tensors whose attributes run no code of anybody else's."""
@@ -22,13 +22,12 @@ _GPU_KINDS = ("cuda", "mps")
 
 def watch(session: Session, spending: Spending) -> None:
     """Time the methods of tensors that copy from device to device."""
-    note = session.guard(session.recorder.note)
-    tracer = session.tracer
-    begin, end = tracer.begin, tracer.end
+    recorder = session.recorder
+    note = session.guard(recorder.note)
 
     def is_aside() -> bool:
         """Whether a copy goes over a stream of its own, beside what the loop's stream does."""
-        return tracer.gpu is not None and not tracer.gpu.is_on_its_stream()
+        return recorder.gpu is not None and not recorder.gpu.is_on_its_stream()
 
     goes_aside = session.guard(is_aside)
 
@@ -47,11 +46,11 @@ def watch(session: Session, spending: Spending) -> None:
                     return waits(self, *arguments, **options)
                 if goes_aside():
                     return function(self, *arguments, **options)
-                note(begin, H2D)
+                note(BEGIN, H2D)
                 try:
                     return function(self, *arguments, **options)
                 finally:
-                    note(end, H2D)
+                    note(END, H2D)
             except BaseException as error:
                 if cause == H2D:
                     session.failures.note("h2d")

@@ -16,6 +16,7 @@ from typing import Any
 from torch import nn
 from torch.autograd import Variable
 
+from traceml.steps.events import HAVE_LOCAL_GRADIENTS
 from traceml.trace.collectives import Communication, in_backward
 from traceml.trace.compiling import is_compiling, left_alone
 from traceml.trace.interruptions import drop_our_frames
@@ -84,7 +85,7 @@ class DdpModels:
         if self._known.knows(model) or not self._session.tracing:
             return
         if not self._known:
-            self._session.tracer.looks.append(_Statistics(self._session, self._known).look)
+            self._session.looks.append(_Statistics(self._session, self._known).look)
         self._known.add(model)
         if not model.find_unused_parameters or model.static_graph:
             LastGradients(self._session, model)
@@ -155,7 +156,7 @@ class LastGradients:
         self._note = _noting_gradients(session)
         self._handles: list[Any] = []
         self._hook(self._learn, [each for each in model.parameters() if each.requires_grad])
-        session.tracer.looks.append(self._keep_last)
+        session.looks.append(self._keep_last)
         session.restores.append(self._remove)
 
     def _hook(self, function: Callable[[Any], None], parameters: list[Any]) -> None:
@@ -173,7 +174,7 @@ class LastGradients:
         """After a step: once it is known which gradients come last, watch only those."""
         if not self._came and self._model() is not None:
             return
-        self._session.tracer.looks.remove(self._keep_last)
+        self._session.looks.remove(self._keep_last)
         last = [reference() for reference in list(self._came.values())[-LAST_GRADIENTS:]]
         self._came.clear()
         self._remove()
@@ -193,10 +194,10 @@ class LastGradients:
 
 
 def _noting_gradients(session: Session) -> Callable[[], None]:
-    tracer, recorder = session.tracer, session.recorder
+    recorder = session.recorder
 
     def note() -> None:
-        recorder.note(tracer.have_local_gradients, None)
+        recorder.note(HAVE_LOCAL_GRADIENTS)
 
     return note
 
@@ -213,7 +214,7 @@ class _Statistics:
 
     def look(self) -> None:
         """After each step: read the statistics if it is time to."""
-        if self._session.tracer.steps <= FIRST_SAMPLES:
+        if self._session.recorder.ends <= FIRST_SAMPLES:
             return
         now = time.perf_counter_ns()
         if now < self._due_ns:

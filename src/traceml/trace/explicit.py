@@ -7,6 +7,7 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
+from traceml.steps.events import ENTER_STEP, EXIT_STEP, step_ended
 from traceml.trace.models import Models
 from traceml.trace.session import Session
 
@@ -33,7 +34,9 @@ class ExplicitSteps:
             self._meet(model)
         if not session.identified:
             session.identify()
-        session.recorder.note_boundary(session.tracer.enter_step, None)
+        session.is_explicit = True
+        session.explicit_depth += 1
+        session.recorder.note_boundary(ENTER_STEP)
 
     def _meet(self, model: Any) -> None:
         if not self._models.watches(model):
@@ -44,4 +47,11 @@ class ExplicitSteps:
         session = self._session
         if aborted:
             session.failures.note()
-        session.recorder.note_and_digest(session.tracer.exit_step, aborted)
+        recorder = session.recorder
+        session.explicit_depth = max(0, session.explicit_depth - 1)
+        if session.explicit_depth:
+            recorder.note_boundary(EXIT_STEP, step_ended(recorder.ends, aborted))
+            return
+        recorder.ends += 1
+        recorder.end_explicit_step(step_ended(recorder.ends, aborted))
+        session.after_step()

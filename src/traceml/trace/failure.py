@@ -100,7 +100,7 @@ class Failures:
         is_one_of_many = self._noted >= MOST_NOTED
         if is_one_of_many and last is not None and time.time() - last.unix_s < RARELY_S:
             return
-        report = self._describe(error, self._session.tracer.steps + 1, True, phase)
+        report = self._describe(error, self._session.count_steps() + 1, True, phase)
         if last is not None and last.step == report.step and _same(last, report):
             return  # the innermost hook has seen it already
         self._last = report
@@ -109,25 +109,29 @@ class Failures:
         if self._is_written:
             self._write(report)
 
-    def conclude(self, steps_before: int) -> None:
-        """The process ends, and its last step is closed: write down what ended it, if anything."""
+    def conclude(self, events_before: int) -> None:
+        """The process ends, and its last step is closed: write down what ended it, if anything.
+
+        So many events had been noted before the step was closed.
+        """
         error = _unhandled()
-        tracer = self._session.tracer
-        last = self._last
+        session, last = self._session, self._last
         if error is None:
-            is_last_word = last is not None and (last.step or 0) > tracer.steps
-            if last is not None and is_last_word and not self._is_written:
+            if last is None or self._is_written:
+                return
+            if (last.step or 0) > session.count_steps():  # it is the last word
                 self._write(last)
             return
         report = self._describe(error, None, is_handled=False)
         if last is not None and _same(last, report):  # the hook that it passed knows its phase
             report = replace(report, phase=last.phase or report.phase)
-        if self._session.ring is None and (is_helper() or not _is_of_training(report)):
+        if session.ring is None and (is_helper() or not _is_of_training(report)):
             return
-        after_step = tracer.steps > steps_before and report.phase is None
-        step = tracer.steps if after_step else tracer.steps + 1
-        is_training = tracer.steps > 0 or report.phase not in (None, *_BEFORE_TRAINING)
-        is_counted = self._session.tracing and is_training
+        steps = session.count_steps()
+        after_step = steps > session.count_steps(events_before) and report.phase is None
+        step = steps if after_step else steps + 1
+        is_training = steps > 0 or report.phase not in (None, *_BEFORE_TRAINING)
+        is_counted = session.tracing and is_training
         self._finish(report, step if is_counted else None)
 
     def _finish(self, report: FailureReport, step: int | None) -> None:

@@ -1,24 +1,28 @@
-"""The GPU's own clock: pooled CUDA events, read a few steps later and never waited for."""
+"""The GPU's own clock: pooled CUDA events, asked a few steps later and never waited for.
+
+A mark gets a number, which the event of what happened there carries. Once the GPU has passed it,
+another event tells how long after the mark before: in a chain, because CUDA gives distances in
+single precision, which is too coarse for long ones.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from enum import Enum
 from time import perf_counter_ns
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from traceml.model.layout import NOT_MEASURED
-from traceml.trace import steps
-from traceml.trace.timeline import Bounds, Span
+from traceml.steps import events
+from traceml.trace.recorder import Recorder
 
-PENDING_STEPS = 64
-"""Steps whose GPU times may be outstanding; a queue deeper than that is not followed."""
-SPANS_PER_STEP = 256
-"""Phases timed on the GPU in one step: hundreds of micro-batches keep their host times alone."""
-RESOLVED_PER_STEP = 2
-"""How many outstanding steps are looked at when a step closes: keeps up, never bursts."""
+MAX_PENDING = 4096
+"""Marks that the GPU may not have passed yet; a queue deeper than that is not followed."""
+MAX_MARKS_PER_STEP = 512
+"""A step of hundreds of micro-batches keeps its host times alone."""
+MAX_RESOLVED = 128
+"""How many marks are asked for when a step ends: keeps up, never bursts."""
 GPU_TIMING_SHARE = 0.003
 """Of the loop's time: what marks, queries and reading them may take of the host."""
 MOST_STEPS_BETWEEN = 60
@@ -29,29 +33,6 @@ MEMORY_EVERY_NS = 100_000_000
 The allocator's peak covers everything since the last reading, so no new height is missed."""
 MEMORY_RETRY_NS = 3_600_000_000_000
 """An allocator of the user's own may keep no statistics: each time it is asked is a failure."""
-
-_PHASES = (
-    steps.INPUT,
-    steps.H2D,
-    steps.FORWARD,
-    steps.BACKWARD,
-    steps.OPTIMIZER,
-    steps.COMMUNICATION,
-    steps.GRAPH,
-)
-_NOT_BODY = (steps.INPUT, steps.EVALUATION, steps.CHECKPOINT)
-
-
-class GpuSink(Protocol):
-    """Where GPU times go: the ring in production."""
-
-    steps_written: int
-
-    def fill_gpu_times(self, number: int, times: list[int]) -> None:
-        """Complete a step that was written before."""
-
-    def mark_final(self, count: int) -> None:
-        """Say that the first `count` steps will not change any more."""
 
 
 class _Timing(Enum):
@@ -69,11 +50,17 @@ class CudaTimeline:
     steps only every so many is: timing takes at most its share of the loop's time.
     """
 
-    def __init__(self, sink: GpuSink, device: int) -> None:
-        self._sink = sink
+    def __init__(self, recorder: Recorder, device: int) -> None:
+        self._recorder = recorder
         self._device = device
         self._pool: list[Any] = []
-        self._pending: deque[tuple[int, Bounds, list[Span]]] = deque()
+        self._pending: deque[tuple[int, Any]] = deque()
+        """The marks that the GPU is not known to have passed: number and CUDA event."""
+        self._previous: Any = None
+        """The CUDA event of the last mark that was told."""
+        self._number = 0
+        self.latest: Any = None
+        """The CUDA event of the last mark."""
         self._stream_key: Any = None
         self._stream: Any = None
         self._current_stream = torch._C._cuda_getCurrentStream
@@ -83,26 +70,47 @@ class CudaTimeline:
         self._read_memory = torch._C._cuda_memoryStats
         self._memory_read_at = 0
         self._peaks = (0, 0)
-        self._seen = (NOT_MEASURED, NOT_MEASURED)
         self._timing = _Timing.ARMED
+        self.timed = 0
+        """1 while every phase of the step is marked, else 0."""
+        self._marks = 0
+        self._step_ends = False
         self._steps_timed = self._steps_off = self._steps_between = 0
         self._planned_at = perf_counter_ns()
         self._spent_ns = 0
 
-    def mark(self) -> Any:
-        """A moment on the current stream; `None` in a step that is not timed on the GPU."""
-        return self.record_now() if self._timing is _Timing.ON else None
+    def mark(self) -> int:
+        """A moment on the current stream; 0 in a step that is not timed on the GPU."""
+        return self._mark() if self.timed else 0
 
-    def mark_boundary(self) -> Any:
+    def mark_boundary(self) -> int:
         """The same where a step may end: the next one needs it if it is to be timed."""
-        return None if self._timing is _Timing.OFF else self.record_now()
+        mark = 0 if self._timing is _Timing.OFF else self._mark()
+        if self._step_ends:
+            self._step_ends = False
+            self._plan(mark)
+        return mark
 
-    def is_timing(self) -> bool:
-        """Whether every phase of the step that is running is marked."""
-        return self._timing is _Timing.ON
+    def step_ends(self) -> None:
+        """The step ends at the next boundary."""
+        self._step_ends = True
+
+    def _mark(self) -> int:
+        event = self.record_now()
+        if event is None:
+            return 0
+        self._number += 1
+        self._pending.append((self._number, event))
+        self.latest = event
+        self._marks += 1
+        if self._marks > MAX_MARKS_PER_STEP:
+            self.timed = 0
+        if len(self._pending) > MAX_PENDING:
+            self._lose_marks()
+        return self._number
 
     def record_now(self) -> Any:
-        """A moment on the current stream in any step: for regions that the user asked to time."""
+        """A CUDA event on the current stream in any step: for regions that the user times."""
         began = perf_counter_ns()
         if self._capturing():
             return None  # a CUDA graph is being captured: it must see nothing of us
@@ -120,27 +128,22 @@ class CudaTimeline:
         key = self._stream_key
         return key is None or self._current_stream(self._device) == key
 
-    def queue_is_dry(self, mark: Any) -> bool | None:
-        """Whether the GPU is already past this mark."""
-        return None if self._capturing() else bool(mark.query())
+    def queue_is_dry(self, event: Any) -> bool | None:
+        """Whether the GPU is already past this CUDA event."""
+        return None if self._capturing() else bool(event.query())
 
-    def measure_later(self, number: int, step: Bounds, spans: list[Span]) -> None:
-        """A step has ended: remember it if it is timed, finish older ones, plan the next."""
-        if step.start is not None and step.end is not None:
-            if len(spans) > SPANS_PER_STEP:
-                step, spans = step._replace(start=None), []
-            self._pending.append((number, step, spans))
-            if len(self._pending) > PENDING_STEPS:
-                self._sink.mark_final(self._pending.popleft()[0] + 1)
+    # When to time
+
+    def _plan(self, mark: int) -> None:
+        """A step has ended: plan the next."""
+        if self._timing is _Timing.ON:
             self._plan_after_timed()
         elif self._timing is _Timing.OFF:
             self._steps_off -= 1
             if self._steps_off <= 0:
-                self._timing = _Timing.ARMED
-        elif step.end is not None:
-            self._timing = _Timing.ON
-        if self._pending:
-            self.resolve(RESOLVED_PER_STEP)
+                self._set(_Timing.ARMED)
+        elif mark:
+            self._set(_Timing.ON)
 
     def _plan_after_timed(self) -> None:
         """Time the next step too, or leave so many out that timing stays below its share."""
@@ -151,38 +154,66 @@ class CudaTimeline:
         self._planned_at, self._spent_ns = now, 0
         self._steps_between = min(MOST_STEPS_BETWEEN, self._steps_timed, int(between))
         self._steps_timed += 1
-        if self._steps_between:
-            self._timing = _Timing.ARMED if self._steps_between == 1 else _Timing.OFF
-            self._steps_off = self._steps_between - 1
+        if not self._steps_between:
+            self._set(_Timing.ON)
+            return
+        self._set(_Timing.ARMED if self._steps_between == 1 else _Timing.OFF)
+        self._steps_off = self._steps_between - 1
 
-    def resolve(self, most: int) -> None:
-        """Fill in the GPU times of outstanding steps that the GPU has completed."""
+    def _set(self, timing: _Timing) -> None:
+        self._timing = timing
+        self.timed = int(timing is _Timing.ON)
+        self._marks = 0
+
+    # What has become of the marks
+
+    def resolve(self) -> None:
+        """Tell of the marks that the GPU has passed."""
         pending = self._pending
+        if not pending:
+            return
         began = perf_counter_ns()
-        for _ in range(min(most, len(pending))):
-            number, step, spans = pending[0]
-            if self._capturing() or not step.end.query():
-                break
-            if step.start is not None:
-                self._sink.fill_gpu_times(number, _gpu_times(step, spans))
-            pending.popleft()
-            self._sink.mark_final(number + 1)
-            self._recycle(step, spans)
+        if not self._capturing():
+            for _ in range(min(MAX_RESOLVED, len(pending))):
+                number, event = pending[0]
+                if not event.query():
+                    break
+                pending.popleft()
+                self._tell(number, event)
         self._spent_ns += perf_counter_ns() - began
+
+    def _tell(self, number: int, event: Any) -> None:
+        previous, self._previous = self._previous, event
+        after_ns = 0
+        if previous is not None:
+            after_ns = round(previous.elapsed_time(event) * 1e6)
+            self._pool.append(previous)
+        self._recorder.note_on_host(events.REACH_MARK, after_ns, 0, number)
+
+    def _lose_marks(self) -> None:
+        """Wait no longer for half of the marks: the GPU is too far behind."""
+        number = 0
+        for _ in range(MAX_PENDING // 2):
+            number, _ = self._pending.popleft()
+        self._previous = None
+        self._recorder.note_on_host(events.LOSE_MARKS, 0, 0, number)
 
     @property
     def outstanding(self) -> int:
-        """Steps that still wait for the GPU."""
+        """Marks that the GPU is not known to have passed."""
         return len(self._pending)
 
-    def look_at_memory(self) -> None:
-        """Read the allocator; best between forward and backward, when activations are alive.
+    # Memory
 
-        Its peak is never reset: that number is the user's to read.
+    def look_at_memory(self) -> tuple[int, int] | None:
+        """Read how much is allocated and reserved, if it is time to; best between forward and
+        backward, when activations are alive.
+
+        The allocator's peak is never reset: that number is the user's to read.
         """
         now = perf_counter_ns()
         if now - self._memory_read_at < MEMORY_EVERY_NS or self._capturing():
-            return
+            return None
         self._memory_read_at = now + MEMORY_RETRY_NS  # where this fails
         statistics = self._read_memory(self._device)
         allocated, reserved = (
@@ -190,35 +221,16 @@ class CudaTimeline:
         )
         peaks = allocated["peak"], reserved["peak"]
         risen = peaks[0] > self._peaks[0] or peaks[1] > self._peaks[1]
-        self._seen = peaks if risen else (allocated["current"], reserved["current"])
         self._peaks = peaks
         self._memory_read_at = now
+        return peaks if risen else (allocated["current"], reserved["current"])
 
-    def memory(self) -> tuple[int, int]:
-        """The most bytes allocated and reserved that were seen since last asked."""
-        seen, self._seen = self._seen, (NOT_MEASURED, NOT_MEASURED)
-        return seen
+    def note_memory(self, memory: tuple[int, int] | None) -> None:
+        """Note what was read."""
+        if memory is not None:
+            self._recorder.note_on_host(events.SEE_ALLOCATED, memory[0])
+            self._recorder.note_on_host(events.SEE_RESERVED, memory[1])
 
-    def _recycle(self, step: Bounds, spans: list[Span]) -> None:
-        """Return a step's marks to the pool, but for the last: the next step begins there."""
-        marks = {id(mark): mark for span in spans for mark in span[1:3]}
-        marks.update((id(mark), mark) for mark in (step.first, step.start) if mark is not None)
-        marks.pop(id(step.end), None)
-        self._pool.extend(marks.values())
-
-
-def _gpu_times(step: Bounds, spans: list[Span]) -> list[int]:
-    """The GPU fields of the layout, in nanoseconds; a phase inside another is charged once."""
-    sums: dict[int, int] = {}
-    body = int(step.start.elapsed_time(step.end) * 1e6)
-    for index, (phase, began, ended, outer) in enumerate(spans):
-        took = int(began.elapsed_time(ended) * 1e6)
-        sums[phase] = sums.get(phase, 0) + took
-        if outer is not None:
-            sums[outer] = sums.get(outer, 0) - took
-        if index >= step.spans_before and phase in _NOT_BODY:
-            body -= took
-    if step.fetches:
-        sums.setdefault(steps.INPUT, 0)
-    waited, *phases = (sums.get(phase, NOT_MEASURED) for phase in _PHASES)
-    return [waited, body, *phases]
+    def look_at_last_memory(self) -> None:
+        """The process ends: note what it holds by now."""
+        self.note_memory(self.look_at_memory())

@@ -16,11 +16,24 @@ from typing import Any
 
 import torch
 
+from traceml.steps.events import (
+    ABORT_REPLAY,
+    BEGIN_REPLAY,
+    COMPILE,
+    END_REPLAY,
+    HOLD_IN_GRAPH,
+    HOLD_OPTIMIZER,
+    HOLDS_BACKWARD,
+    HOLDS_OPTIMIZER,
+    SPEND,
+    graph_contents,
+    optimizer_ended,
+)
+from traceml.steps.machine import GraphContents
 from traceml.trace.compiling import left_alone
 from traceml.trace.interruptions import drop_our_frames
 from traceml.trace.optimizer_search import OptimizerSearch
 from traceml.trace.session import Session
-from traceml.trace.steps import COMPILE, GraphContents
 
 
 class Graphs:
@@ -29,8 +42,9 @@ class Graphs:
     def __init__(self, session: Session, search: OptimizerSearch) -> None:
         self._session = session
         self._search = search
-        self._known: dict[int, tuple[weakref.ref[Any], GraphContents]] = {}
-        """By identity, with the graph itself: another may get its number."""
+        self._known: dict[int, tuple[weakref.ref[Any], int, GraphContents]] = {}
+        """By identity, with the graph itself, since another may get its identity, and a number."""
+        self._count = 0
         self._optimizers: list[weakref.ref[Any]] = []
         self._began_ns = 0
         self.was_captured = False
@@ -61,7 +75,7 @@ class Graphs:
     def hold_optimizer(self, optimizer: Any) -> None:
         """An optimizer's step is being captured."""
         if self._is_capturing() and self.capture is not None:
-            self.capture.optimizers.add(id(optimizer))
+            self.capture.optimizers.add(self._session.optimizers.of(optimizer))
             self.capture.optimizer_steps += 1
             self._optimizers.append(weakref.ref(optimizer))
 
@@ -81,7 +95,8 @@ class Graphs:
             return
         self._known = {key: each for key, each in self._known.items() if each[0]() is not None}
         self.capture = GraphContents()
-        self._known[id(graph)] = (weakref.ref(graph), self.capture)
+        self._count += 1
+        self._known[id(graph)] = (weakref.ref(graph), self._count, self.capture)
         self._optimizers = []
         self._search.begin_capture()
         self._began_ns = perf_counter_ns()
@@ -94,12 +109,22 @@ class Graphs:
         session = self._session
         session.tracing = bool(session.restores)  # unless the hooks went out meanwhile
         if session.thread == get_ident():
-            spent = (COMPILE, perf_counter_ns() - self._began_ns)
-            session.recorder.note_on_host(session.tracer.spend, spent)
+            session.recorder.note_spent(SPEND, COMPILE, perf_counter_ns() - self._began_ns)
         captured, self._optimizers = self._optimizers, []
         for optimizer in filter(None, (each() for each in captured)):
             self.meet_optimizer(optimizer)
         self._search.end_capture(held)
+        self._declare(held)
+
+    def _declare(self, held: GraphContents) -> None:
+        """Note what a graph holds, by its number."""
+        number = next((each[1] for each in self._known.values() if each[2] is held), None)
+        if number is None or held.phase is None:
+            return
+        note = self._session.recorder.note_on_host
+        note(HOLD_IN_GRAPH, graph_contents(held.backwards, held.optimizer_steps), 0, number)
+        for optimizer in held.optimizers:
+            note(HOLD_OPTIMIZER, optimizer, 0, number)
 
     def _forget(self) -> None:
         """In a forked child the parent's graphs cannot be launched; none of them is touched."""
@@ -142,15 +167,18 @@ class Graphs:
     # Replaying
 
     def _replaying(self, replay: Callable[..., Any]) -> Callable[..., Any]:
-        session, tracer, recorder = self._session, self._session.tracer, self._session.recorder
-        search = self._search
+        session, recorder, search = self._session, self._session.recorder, self._search
         note, look_for_change = session.guard(recorder.note), session.guard(search.look_for_change)
 
-        def note_end(held: GraphContents) -> None:
-            if held.phase is None or tracer.fetches:
-                recorder.note(tracer.end_replay, held)
-            else:  # no fetch will end the step
-                recorder.note_and_digest(tracer.end_replay, held)
+        def note_end(number: int, held: GraphContents) -> None:
+            is_end = bool(held.optimizers or session.by_hand) and not session.is_explicit
+            recorder.ends += is_end
+            ended = optimizer_ended(recorder.ends, number)
+            if is_end:
+                recorder.end_step(END_REPLAY, ended, _flags(held))
+                session.after_step()
+            else:
+                recorder.note(END_REPLAY, ended, _flags(held))
             if held.backwards and not held.optimizers and not session.backwards_open:
                 search.count_replayed(held.backwards)
 
@@ -158,20 +186,20 @@ class Graphs:
 
         @functools.wraps(replay)
         def launch(graph: Any, *arguments: Any, **options: Any) -> Any:
-            reference, held = self._known.get(id(graph), _UNKNOWN)
+            reference, number, held = self._known.get(id(graph), _UNKNOWN)
             is_known = held.phase is not None and reference() is graph
             try:
                 if not is_known:
                     return replay(graph, *arguments, **options)
                 if search.is_watching and not (search.is_in_step or session.backwards_open):
                     look_for_change()
-                note(tracer.begin_replay, held)
+                note(BEGIN_REPLAY, number, _flags(held))
                 result = replay(graph, *arguments, **options)
-                end(held)
+                end(number, held)
                 return result
             except BaseException as error:
                 if is_known:
-                    note(tracer.abort_replay, held)
+                    note(ABORT_REPLAY, number, _flags(held))
                     session.failures.note()
                 drop_our_frames(error)
                 raise
@@ -179,4 +207,9 @@ class Graphs:
         return left_alone(launch)
 
 
-_UNKNOWN: tuple[Any, GraphContents] = (lambda: None, GraphContents())
+def _flags(held: GraphContents) -> int:
+    """What a launch says of what the graph holds."""
+    return HOLDS_BACKWARD * bool(held.backwards) | HOLDS_OPTIMIZER * bool(held.optimizers)
+
+
+_UNKNOWN: tuple[Any, int, GraphContents] = (lambda: None, 0, GraphContents())

@@ -8,13 +8,24 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
 import torch
 from torch.optim import optimizer as torch_optimizer
 
+from traceml.steps.events import (
+    ABORT,
+    BACKWARD,
+    BEGIN_OPTIMIZER,
+    END_BACKWARD,
+    END_OPTIMIZER,
+    QUEUE_DRY,
+    QUEUE_WATCHED,
+    optimizer_ended,
+)
 from traceml.trace import (
     checkpoints,
     copies,
@@ -36,10 +47,10 @@ from traceml.trace.graphs import Graphs
 from traceml.trace.interruptions import drop_our_frames
 from traceml.trace.loss import watch_scaling
 from traceml.trace.optimizer_search import OptimizerSearch
+from traceml.trace.recorder import Recorder
 from traceml.trace.session import Session
 from traceml.trace.settings import SettingsRecorder
 from traceml.trace.spending import Spending
-from traceml.trace.steps import BACKWARD
 
 
 def install(session: Session) -> None:
@@ -82,7 +93,7 @@ def _watch_backward(
 
     def abort() -> None:
         close(session)
-        note(session.tracer.abort, BACKWARD)
+        note(ABORT, BACKWARD)
         session.failures.note("backward")
 
     # Tensor.backward calls torch.autograd.backward: one place serves both.
@@ -94,57 +105,64 @@ def _watch_backward(
 
 def _backward_begin(session: Session, search: OptimizerSearch) -> Callable[[Any], Any]:
     """What happens when gradients are asked for."""
-    tracer, begin_backward = session.tracer, session.tracer.begin_backward
-    glance = Glance(session)
-    watch_scaling(session, glance.losses)
+    recorder, glance = session.recorder, Glance(session)
+    losses, note_backward = glance.losses, recorder.note_backward
+    watch_scaling(session, losses)
 
     def begin(tensors: Any) -> None:
         if search.is_in_step:
             search.forget_failed_step()
         elif search.is_watching:
             search.look_for_change()
-        _open_backward(session)
-        loss: Any = None
-        seen: Sequence[Any] = ()
+        if session.backwards_open and torch._C._current_graph_task_id() < 0:
+            session.backwards_open = 0  # inside no other pass: one was left without its end
+        session.backwards_open += 1
+        loss = memory = None
         try:
             if session.backwards_open == 1:
-                loss, seen = glance.look(tensors)
-            if tracer.gpu is not None:
-                tracer.gpu.look_at_memory()
+                if losses.on_device.coming is not None:
+                    glance.note_arrived()
+                loss = losses.read(tensors)
+            if recorder.gpu is not None:
+                memory = recorder.gpu.look_at_memory()
         finally:  # whatever fails in looking: the backward pass begins all the same
-            session.recorder.note(begin_backward, loss)
-        for event, what in seen:
-            session.recorder.note_on_host(event, what)
+            now = note_backward(loss)
+        if now >= glance.due_ns:
+            glance.look_at_memory(now)
+        if memory is not None:
+            recorder.gpu.note_memory(memory)
 
-    return session.guard(begin)
+    return session.guard_step(begin)
 
 
 def _backward_end(
     session: Session, search: OptimizerSearch, compile_time: CompileTime
-) -> Callable[[], Any]:
+) -> Callable[[Any], Any]:
     """What happens when the gradients are there."""
-    tracer, end_backward = session.tracer, session.tracer.end_backward
+    recorder = session.recorder
 
-    def end() -> None:
-        _close_backward(session)
+    def end(_: Any) -> None:
+        session.backwards_open = max(0, session.backwards_open - 1)
         if compile_time.elsewhere_ns:
             compile_time.note_elsewhere()
         search.passes += 1
-        if tracer.by_hand:
-            session.recorder.note_and_digest(end_backward, None)
+        if session.by_hand and not session.is_explicit and not session.backwards_open:
+            recorder.ends += 1
+            recorder.end_step(END_BACKWARD, recorder.ends)
+            session.after_step()
         else:
-            session.recorder.note(end_backward, None)
+            recorder.note(END_BACKWARD, recorder.ends, 0)
         if search.passes > search.patience and not search.is_in_step:
             search.look()
 
-    return session.guard(end)
+    return session.guard_step(end)
 
 
 def _timed_backward(
     session: Session,
     function: Callable[..., Any],
     begin: Callable[[Any], Any],
-    end: Callable[[], Any],
+    end: Callable[[Any], Any],
     abort: Callable[[], None],
     graphs: Graphs,
 ) -> Callable[..., Any]:
@@ -158,11 +176,11 @@ def _timed_backward(
         try:
             if graphs.capture is not None:
                 hold()
-            if session.thread != get_ident():
+            if session.followed != get_ident():
                 session.follow_this_thread()
             begin((arguments[0] if arguments else options.get("tensors")) if has_loss else None)
             result = function(*arguments, **options)
-            end()
+            end(None)
             return result
         except BaseException as error:
             abort()
@@ -170,12 +188,6 @@ def _timed_backward(
             raise
 
     return left_alone(backward)
-
-
-def _open_backward(session: Session) -> None:
-    if session.backwards_open and torch._C._current_graph_task_id() < 0:
-        session.backwards_open = 0  # this pass is inside no other: one was left without its end
-    session.backwards_open += 1
 
 
 def _close_backward(session: Session) -> None:
@@ -186,37 +198,52 @@ def _close_backward(session: Session) -> None:
 
 
 def _optimizer_events(
-    session: Session, meet: Callable[[Any], None], search: OptimizerSearch, seen: dict[int, Any]
+    session: Session, meet: Callable[[Any], None], search: OptimizerSearch
 ) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
     """What happens when an optimizer steps, and when it has."""
-    tracer, recorder = session.tracer, session.recorder
-    begin_optimizer, end_optimizer = tracer.begin_optimizer, tracer.end_optimizer
+    recorder, note, numbers = session.recorder, session.recorder.note, session.optimizers
+    met: set[int] = set()
+    latest: Callable[[], Any] = weakref.ref(session)  # of none yet
+    number = 0
 
     def begin(optimizer: Any) -> None:
-        identity = id(optimizer)
-        reference = seen.get(identity)
-        is_new = reference is None or reference() is not optimizer
-        if is_new or not session.identified:  # the latter: inherited through a fork
-            meet(optimizer)
+        nonlocal latest, number
+        if latest() is not optimizer or not session.identified:  # the latter: after a fork
+            number, latest = numbers.of(optimizer), weakref.ref(optimizer)
+            if number not in met or not session.identified:
+                meet(optimizer)
+                met.add(number)
         if search.passes == search.usual_passes and not search.is_watching:
             search.passes = 0  # as nearly always
         elif search.passes:
             search.end_step()
         search.is_in_step = True
-        recorder.optimizer_mark = recorder.note(begin_optimizer, identity)
+        if note(BEGIN_OPTIMIZER, number, 0):
+            recorder.optimizer_mark = recorder.gpu.latest
 
     def end(optimizer: Any) -> None:
         search.is_in_step = False
         if search.passes:  # backward ran in a closure of this step, which is seen
             search.end_step()
-        gpu, began = tracer.gpu, recorder.optimizer_mark
-        dry = None if gpu is None or began is None else gpu.queue_is_dry(began)
-        if tracer.fetches:
-            recorder.note(end_optimizer, (id(optimizer), dry))
-        else:  # no fetch will end the step
-            recorder.note_and_digest(end_optimizer, (id(optimizer), dry))
+        flags = 0 if recorder.optimizer_mark is None else _queue_flags(recorder)
+        stepped = number if latest() is optimizer else numbers.of(optimizer)
+        if session.is_explicit or session.backwards_open:
+            note(END_OPTIMIZER, optimizer_ended(recorder.ends, stepped), flags)
+            return
+        recorder.ends += 1
+        recorder.end_step(END_OPTIMIZER, optimizer_ended(recorder.ends, stepped), flags)
+        session.after_step()
 
-    return session.guard(begin), session.guard(end)
+    return session.guard_step(begin), session.guard_step(end)
+
+
+def _queue_flags(recorder: Recorder) -> int:
+    """Whether the GPU has reached the optimizer's work by now, as flags of its end."""
+    is_dry = recorder.gpu.queue_is_dry(recorder.optimizer_mark)
+    recorder.optimizer_mark = None
+    if is_dry is None:
+        return 0
+    return QUEUE_WATCHED | QUEUE_DRY if is_dry else QUEUE_WATCHED
 
 
 def _watch_optimizers(
@@ -225,9 +252,9 @@ def _watch_optimizers(
     def meet(optimizer: Any) -> None:
         known.add(optimizer)
         session.identify()
-        session.tracer.by_hand = False
+        session.mark_by_backward(False)
 
-    guarded_begin, guarded_end = _optimizer_events(session, meet, search, known.seen)
+    guarded_begin, guarded_end = _optimizer_events(session, meet, search)
     hold = session.guard(graphs.hold_optimizer, any_thread=True)
     graphs.meet_optimizer = meet
 
@@ -235,7 +262,7 @@ def _watch_optimizers(
         if not is_compiling():
             if graphs.capture is not None:
                 hold(optimizer)
-            if session.thread != get_ident():
+            if session.followed != get_ident():
                 session.follow_this_thread()
             guarded_begin(optimizer)
 

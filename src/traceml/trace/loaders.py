@@ -17,12 +17,23 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _SingleProcessDataLoaderIter
 
+from traceml.steps.events import (
+    ABORT,
+    COLLATE,
+    EMPTY,
+    END,
+    END_EPOCH,
+    END_FETCH,
+    INPUT,
+    SEE_LOADER,
+    SPEND_WITHIN,
+)
 from traceml.trace.interruptions import drop_our_frames, is_interruption
+from traceml.trace.numbers import Numbers
 from traceml.trace.optimizer_search import OptimizerSearch
 from traceml.trace.own_attributes import own_attributes
 from traceml.trace.session import Session
 from traceml.trace.spending import Spending
-from traceml.trace.steps import COLLATE, INPUT
 
 
 def watch(
@@ -32,21 +43,19 @@ def watch(
 
     `see` is called with the iterator of a loader that training fetches from, once per loader.
     """
-    tracer, recorder = session.tracer, session.recorder
+    recorder = session.recorder
     note = session.guard(recorder.note)
     collating = Collating(session, spending)
     sources = Sources(session)
     begin, end = _fetch_events(session, collating, sources, search, see)
-    end_epoch = session.guard(
-        lambda iterator: recorder.note(tracer.end_epoch, sources.of_iterator(iterator))
-    )
-    begin_iterator = session.guard(lambda loader: recorder.begin_fetch(sources.of_loader(loader)))
+    end_epoch = session.guard(lambda iterator: recorder.note(END_EPOCH, sources.of(iterator)))
+    begin_iterator = session.guard(lambda loader: recorder.begin_fetch(sources.of(loader)))
     time_collating = session.guard(collating.watch)
     fetch = _BaseDataLoaderIter.__next__
     iterate = DataLoader.__iter__
 
     def abort() -> None:
-        note(tracer.abort, INPUT)
+        note(ABORT, INPUT)
         session.failures.note("input")
 
     @functools.wraps(fetch)
@@ -58,7 +67,7 @@ def watch(
             except StopIteration:
                 end_epoch(self)
                 raise
-            end(self, batch)
+            end(batch)
             return batch
         except StopIteration as error:
             drop_our_frames(error)
@@ -73,7 +82,7 @@ def watch(
         try:
             begin_iterator(self)
             iterator = iterate(self)
-            note(tracer.end, INPUT)
+            note(END, INPUT)
             time_collating(iterator)
             return iterator
         except BaseException as error:
@@ -91,40 +100,58 @@ def _fetch_events(
     sources: Sources,
     search: OptimizerSearch,
     see: Callable[[Any], None],
-) -> tuple[Callable[..., Any], Callable[..., Any]]:
+) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
     """What happens when a batch is asked for, and when it is there."""
-    tracer, recorder = session.tracer, session.recorder
-    ready = ReadyBatches()
-    workers = -1
+    recorder, ready = session.recorder, ReadyBatches()
+    training = TrainingLoader(session, see)
+    latest: Callable[[], Any] = weakref.ref(session)  # of none yet
+    source = workers = 0
 
     def begin(iterator: Any) -> None:
-        if iterator._num_workers:
+        nonlocal latest, source, workers
+        if latest() is not iterator:
+            source, workers = sources.of(iterator), iterator._num_workers
+            latest = weakref.ref(iterator)
+        if workers:
             ready.ask(iterator)
         if search.is_watching:
             search.look_for_change()
-        recorder.begin_fetch(sources.of_iterator(iterator))
+        recorder.begin_fetch(source)
 
-    def end(iterator: Any, batch: Any) -> None:
-        nonlocal workers
+    def end(batch: Any) -> None:
         if collating.spent_ns:
-            recorder.note_on_host(tracer.spend_within, (COLLATE, collating.spent_ns))
+            recorder.note_spent(SPEND_WITHIN, COLLATE, collating.spent_ns)
             collating.spent_ns = 0
-        if iterator._num_workers and tracer.trains(sources.of_iterator(iterator)):
-            was_ready = ready.was_ready(iterator)
+        if workers:
+            was_ready = ready.was_ready(latest())
             if was_ready is not None:
-                recorder.note_on_host(tracer.see_loader, not was_ready)
+                recorder.note_on_host(SEE_LOADER, source, 0 if was_ready else EMPTY)
         samples = -1
         try:
             samples = samples_in(batch)
         finally:  # a batch of the user's own kind may fail us: the fetch is over all the same
-            recorder.note(tracer.end_fetch, samples)
-        changed = iterator._num_workers != workers and session.ring
-        if changed and tracer.trains(sources.of_iterator(iterator)):
-            workers = iterator._num_workers
-            changed.note_loader(workers, bool(iterator._pin_memory))
-            see(iterator)
+            recorder.note(END_FETCH, samples, 0)
+        if workers != training.workers:
+            training.look(latest())
 
-    return session.guard(begin), session.guard(end)
+    return session.guard_step(begin), session.guard_step(end)
+
+
+class TrainingLoader:
+    """Tells how many workers the loader has that training fetches from, whenever that changes."""
+
+    def __init__(self, session: Session, see: Callable[[Any], None]) -> None:
+        self._session = session
+        self._see = see
+        self.workers = -1
+
+    def look(self, iterator: Any) -> None:
+        """A batch came from a loader that has another number of workers."""
+        ring, recorder = self._session.ring, self._session.recorder
+        if ring is not None and recorder.source == recorder.trained:
+            self.workers = iterator._num_workers
+            ring.note_loader(self.workers, bool(iterator._pin_memory))
+            self._see(iterator)
 
 
 class Sources:
@@ -135,30 +162,16 @@ class Sources:
     """
 
     def __init__(self, session: Session) -> None:
-        self._numbers: dict[int, tuple[Callable[[], Any], int]] = {}
-        """By the sampler's identity, with the sampler: another may get its number."""
-        self._count = 0
-        session.forgets.append(self._forget)
+        self._numbers = Numbers()
+        session.forgets.append(self._numbers.forget)
 
-    def _forget(self) -> None:
-        self._numbers = {}
-
-    def of_loader(self, loader: Any) -> int:
-        """The number of a loader that is about to be iterated over."""
-        sampler = loader._index_sampler
-        known = self._numbers.get(id(sampler))
-        if known is not None and known[0]() is sampler:
-            return known[1]
-        self._numbers = {key: one for key, one in self._numbers.items() if one[0]() is not None}
-        self._count += 1
-        self._numbers[id(sampler)] = (_reference(sampler, loader), self._count)
-        return self._count
-
-    def of_iterator(self, iterator: Any) -> int:
-        """The number of the loader that an iterator belongs to."""
-        identity = id(iterator._index_sampler)
-        known = self._numbers.get(identity)
-        return identity if known is None else known[1]  # begun without its loader's `__iter__`
+    def of(self, owner: Any) -> int:
+        """The number of a loader, or of the loader that an iterator belongs to."""
+        sampler = owner._index_sampler
+        number = self._numbers.find(sampler)
+        if number is None:
+            number = self._numbers.of(sampler, _reference(sampler, owner))
+        return number
 
 
 def _reference(sampler: Any, loader: Any) -> Callable[[], Any]:

@@ -8,10 +8,10 @@ from fnmatch import fnmatchcase
 from types import FunctionType
 from typing import Any
 
+from traceml.steps.events import LOGGING
 from traceml.trace.arrivals import Arrivals
 from traceml.trace.session import Session
 from traceml.trace.spending import Spending
-from traceml.trace.steps import LOGGING
 
 TRACKERS = (
     ("torch.utils.tensorboard.writer", "SummaryWriter", ("add_*", "flush")),

@@ -21,7 +21,6 @@ import torch
 from traceml.trace.compiling import is_compiling
 from traceml.trace.interruptions import drop_our_frames, is_interruption
 from traceml.trace.session import Session
-from traceml.trace.steps import AwaitedLoss
 
 SENT_EVERY_NS = 100_000_000
 """Sending for a loss on a CUDA device takes the host 10 to 30 µs: no more often than this …"""
@@ -55,10 +54,10 @@ class _OnDevice:
     def __init__(self) -> None:
         self.hosts: dict[torch.dtype, torch.Tensor] = {}
         self.marks: dict[int, Any] = {}
-        self.coming: tuple[torch.Tensor, Any, AwaitedLoss] | None = None
-        """Where a loss that was sent for arrives, the mark behind it, and whose it is."""
-        self.latest: tuple[torch.Tensor, int, Any, AwaitedLoss] | None = None
-        """The last loss that was not sent for: detached, its version, its stream, whose it is."""
+        self.coming: tuple[torch.Tensor, Any, int] | None = None
+        """Where a loss that was sent for arrives, the mark behind it, and its number."""
+        self.latest: tuple[torch.Tensor, int, Any, int] | None = None
+        """The last loss that was not sent for: detached, its version, its stream, its number."""
         self.unscaled: tuple[Any, torch.Tensor] | None = None
         """A reference to what a `GradScaler` made, and the loss that it was made from."""
 
@@ -69,9 +68,11 @@ class Losses:
     def __init__(self, session: Session) -> None:
         self.on_device = _OnDevice()
         self._read_with_care = session.guard(self._look_at)
-        self._tracer = session.tracer
-        self._record = -1
-        """The record, by its number, that the last loss on a device belongs to."""
+        self._recorder = session.recorder
+        self._end = -1
+        """How many steps had ended when the last loss on a device was seen."""
+        self._number = 0
+        """The number of that loss."""
         self._due_ns = 0
         self._sent = 0
         session.forgets.append(self.forget)
@@ -80,13 +81,14 @@ class Losses:
         """Begin anew in a forked child; the session keeps the parent's for ever (see `forked`)."""
         self.on_device = _OnDevice()
         self._due_ns = self._sent = 0
-        self._record = -1
+        self._end = -1
 
     # What backward was called with
 
-    def read(self, tensors: Any) -> float | AwaitedLoss | None:
+    def read(self, tensors: Any) -> float | int | None:
         """The loss among what `backward` was called with, if it is one number.
 
+        One on a CUDA device comes later: an integer is its number, by which it is known then.
         A vector is no loss; of several tensors none is the loss. On a CUDA device only the first
         backward pass of a step is asked, so that the values are always of the same loss.
         """
@@ -98,10 +100,10 @@ class Losses:
             and not _function_modes()
         ):
             return _number(tensors)
-        found: float | AwaitedLoss | None = self._read_with_care(tensors)
+        found: float | int | None = self._read_with_care(tensors)
         return found
 
-    def _look_at(self, tensors: Any) -> float | AwaitedLoss | None:
+    def _look_at(self, tensors: Any) -> float | int | None:
         if isinstance(tensors, (list, tuple)) and len(tensors) == 1:
             tensors = tensors[0]
         # Subclasses may do anything when asked for their value: a DTensor communicates.
@@ -112,21 +114,22 @@ class Losses:
                 return self._read(tensors)
         return self._read(tensors)
 
-    def _read(self, loss: torch.Tensor) -> float | AwaitedLoss | None:
+    def _read(self, loss: torch.Tensor) -> float | int | None:
         if self.on_device.unscaled is not None:
             loss = self._before_scaling(loss)
         if loss.is_cpu:
             return _number(loss)
         is_one = loss.is_cuda and loss.numel() == 1 and loss.is_floating_point()
-        if not is_one or self._tracer.records == self._record or _is_capturing():
+        if not is_one or self._recorder.ends == self._end or _is_capturing():
             return None
-        self._record = self._tracer.records
+        self._end = self._recorder.ends
         return self._await(loss)
 
-    def _await(self, graph_loss: torch.Tensor) -> AwaitedLoss:
+    def _await(self, graph_loss: torch.Tensor) -> int:
         """Send for a loss if it is time to; else keep it, in case it is the last."""
-        on_device, awaited, loss = self.on_device, AwaitedLoss(), graph_loss.detach()
-        now = perf_counter_ns()
+        on_device, loss = self.on_device, graph_loss.detach()
+        self._number += 1
+        awaited, now = self._number, perf_counter_ns()
         if on_device.coming is None and (now >= self._due_ns or self._sent < EARLY_STEPS):
             self._due_ns = now + SENT_EVERY_NS
             on_device.latest = None
@@ -139,7 +142,7 @@ class Losses:
             on_device.latest = (loss, loss._version, stream, awaited) if is_small else None
         return awaited
 
-    def _send_for(self, loss: torch.Tensor, awaited: AwaitedLoss) -> None:
+    def _send_for(self, loss: torch.Tensor, awaited: int) -> None:
         """Have a loss copied to the host, behind what the device still has to do."""
         on_device, device = self.on_device, loss.get_device()
         host = on_device.hosts.get(loss.dtype)
@@ -154,7 +157,7 @@ class Losses:
         self._sent += 1
         on_device.coming = host, mark, awaited
 
-    def arrived(self) -> tuple[float, AwaitedLoss] | None:
+    def arrived(self) -> tuple[float, int] | None:
         """The loss that was sent for, once the device has got there."""
         coming = self.on_device.coming
         if coming is None or _is_capturing():
@@ -167,7 +170,7 @@ class Losses:
 
     # The end of the process
 
-    def read_last(self, until_s: float) -> Iterator[tuple[float, AwaitedLoss]]:
+    def read_last(self, until_s: float) -> Iterator[tuple[float, int]]:
         """What was sent for and the very last loss, as far as they come before a moment."""
         yield from self._wait(until_s)
         if self.on_device.coming is None and self._send_for_latest():
@@ -187,7 +190,7 @@ class Losses:
             self._send_for(loss, awaited)
         return True
 
-    def _wait(self, until_s: float) -> Iterator[tuple[float, AwaitedLoss]]:
+    def _wait(self, until_s: float) -> Iterator[tuple[float, int]]:
         while self.on_device.coming is not None:
             arrived = self.arrived()
             if arrived is not None:
@@ -210,36 +213,6 @@ class Losses:
             return loss
         self.on_device.unscaled = None
         return unscaled[1]
-
-
-class LossMilestones:
-    """Writes down, once each, the first loss and the first that is no number.
-
-    Of a long run only the last steps stay single records, and these two are to be known for ever.
-    """
-
-    def __init__(self, session: Session) -> None:
-        self._tracer = session.tracer
-        self._write = session.messages.write
-        self.forget()
-        session.forgets.append(self.forget)
-
-    def forget(self) -> None:
-        """Begin anew."""
-        self._is_lost = False
-
-    def see(self, value: float, step: int) -> None:
-        """The first finite loss, or one that is not finite; steps are counted from 1."""
-        tracer = self._tracer
-        if value - value == 0.0:  # finite
-            self._write({"kind": "loss", "step": step, "value": value})
-            tracer.finite_step, tracer.finite_loss = step, value
-        elif not self._is_lost:
-            self._is_lost = True
-            message = {"kind": "loss", "step": step, "value": str(value)}
-            if tracer.finite_step:
-                message |= {"finite_step": tracer.finite_step, "finite_value": tracer.finite_loss}
-            self._write(message)
 
 
 def watch_scaling(session: Session, losses: Losses) -> None:

@@ -109,7 +109,7 @@ class Messages:
     def forget(self) -> None:
         """Begin anew: in a forked child the parent's lock may be held for ever."""
         self._lock = RLock()
-        self._pending: list[tuple[int, int, str, Any, Any]] = []
+        self._pending: list[tuple[str, int, str, Any, Any]] = []
 
     # What the script got wrong
 
@@ -216,7 +216,7 @@ class Messages:
         """Write metric values; those still on a GPU follow when they have arrived."""
         if self._not_a_mapping("log_metrics", values, "{'loss': 0.5}"):
             return
-        at = self._session.tracer.steps if step is None else self._step(step)
+        at = f'"at":{self._session.recorder.written}' if step is None else self._step(step)
         if at is None:
             return
         now = time.time_ns()
@@ -237,22 +237,26 @@ class Messages:
         if ready:
             self._write_all(at, now, ready)
 
-    def _step(self, step: Any) -> int | None:
-        """A step as a number; what is none, or larger than any record holds, is refused."""
+    def _step(self, step: Any) -> str | None:
+        """When a value was logged, as JSON: at a step; where the script names none, after so many
+        events, of which a reader of the ring knows the step.
+
+        What is no number, or larger than any record holds, is refused.
+        """
         try:
             number = int(step)
             if -MAX_STEP <= number <= MAX_STEP:
-                return number
+                return f'"step":{number}'
         except (TypeError, ValueError, OverflowError) as error:
             if is_interruption(error):
                 raise
         self._refuse("log_metrics", "step= takes a whole number below 2**63; nothing was recorded")
         return None
 
-    def _write_all(self, step: int, now: int, values: list[str]) -> None:
+    def _write_all(self, at: str, now: int, values: list[str]) -> None:
         """In several messages where one would be too long, as far as the ring holds them."""
         if len(values) <= _VALUES_AT_ONCE:
-            self._write_metrics(step, now, ",".join(values))
+            self._write_metrics(at, now, ",".join(values))
             return
         ring = self._session.ring or self._session.open()
         if ring is None:
@@ -263,7 +267,7 @@ class Messages:
             room -= len(part.encode(errors="replace")) + _METRICS_HEAD
             if room < 0:
                 break
-            self._write_metrics(step, now, part)
+            self._write_metrics(at, now, part)
             sent = min(len(values), start + _VALUES_AT_ONCE)
         if sent < len(values):
             why = f"recorded {sent:,} of {len(values):,} metrics, as many as one call may hold"
@@ -278,15 +282,15 @@ class Messages:
             quoted = self._names[name] = self._encode(_name(name))
         return quoted
 
-    def _write_metrics(self, step: int, unix_ns: int, values: str) -> None:
+    def _write_metrics(self, at: str, unix_ns: int, values: str) -> None:
         # Put together by hand: an encoder takes three times as long for five numbers.
         self._put(
-            f'{{"kind":"metrics","step":{step},"unix_ns":{unix_ns},"values":{{{values}}}}}'.encode(
+            f'{{"kind":"metrics",{at},"unix_ns":{unix_ns},"values":{{{values}}}}}'.encode(
                 errors="replace"
             )
         )
 
-    def _fetch_later(self, step: int, now: int, name: str, value: Any) -> None:
+    def _fetch_later(self, at: str, now: int, name: str, value: Any) -> None:
         import torch
 
         if torch.cuda.is_current_stream_capturing():
@@ -301,17 +305,17 @@ class Messages:
         mark: Any = torch.cuda.Event()  # type: ignore[no-untyped-call] # torch has no types here
         mark.record()
         if not self._pending:
-            self._session.tracer.looks.append(self.look)
-        self._pending.append((step, now, name, host, mark))
+            self._session.looks.append(self.look)
+        self._pending.append((at, now, name, host, mark))
 
     def look(self) -> None:
         """After each step, as long as any wait: write the values that came from the GPU."""
         pending = self._pending
         while pending and pending[0][4].query():
-            step, now, name, host, _ = pending.pop(0)
-            self._write_metrics(step, now, f"{self._quoted(name)}:{_number(host)}")
+            at, now, name, host, _ = pending.pop(0)
+            self._write_metrics(at, now, f"{self._quoted(name)}:{_number(host)}")
         if not pending:
-            self._session.tracer.looks.remove(self.look)
+            self._session.looks.remove(self.look)
 
 
 _PARAMS = b'{"kind":"params","values":{%s}}'

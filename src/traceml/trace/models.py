@@ -18,12 +18,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from traceml.steps.events import ABORT, BEGIN_FORWARD, END_FORWARD, FORWARD
 from traceml.trace.compiling import is_compiling
 from traceml.trace.frames import variables_of
 from traceml.trace.interruptions import drop_our_frames
 from traceml.trace.own_attributes import own_attributes
 from traceml.trace.session import Session
-from traceml.trace.steps import FORWARD
 
 MOST_SCANS = 3
 """Searches through all live objects (40–130 ms each) for models that no caller holds."""
@@ -127,7 +127,7 @@ class Models:
                 self._wrap(type(model), "__call__")
                 if not self._is_looking:
                     self._is_looking = True
-                    self._session.tracer.looks.append(self._look)
+                    self._session.looks.append(self._look)
                 for visit in self.visitors:
                     visit(model)
 
@@ -147,7 +147,7 @@ class Models:
     def use_device(self, parameters: Iterable[nn.Parameter]) -> None:
         """Follow the GPU that the first of these parameters lives on."""
         device = next((parameter.device for parameter in parameters), None)
-        if device is None or self._session.tracer.gpu is not None:
+        if device is None or self._session.recorder.gpu is not None:
             return
         if device.type == "cuda":
             index = torch.cuda.current_device() if device.index is None else device.index
@@ -172,6 +172,7 @@ class Models:
         call = getattr(kind, name)
         watched = self._watched
         begin, end, leave = self._events()
+        note_call = self._session.guard(self._note_call)
 
         @functools.wraps(call)
         def timed(model: Any, *arguments: Any, **options: Any) -> Any:
@@ -186,7 +187,9 @@ class Models:
                 result = call(model, *arguments, **options)
                 if mode is not None:
                     self._depth = 0
-                    end(model, mode)
+                    end(mode)
+                    if self._is_looking:
+                        note_call(model)
                 return result
             except BaseException as error:
                 if is_outermost:
@@ -199,31 +202,32 @@ class Models:
 
     def _events(self) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., None]]:
         """What happens when a watched model is called, has returned, or has raised."""
-        session, recorder, tracer = self._session, self._session.recorder, self._session.tracer
-        begin_forward, end_forward = tracer.begin_forward, tracer.end_forward
-        called, is_grad_enabled = self._called, torch.is_grad_enabled
+        session, recorder = self._session, self._session.recorder
+        is_grad_enabled = torch.is_grad_enabled
         note, note_safely = recorder.note, session.guard(recorder.note)
 
         def begin(model: Any) -> int:
             mode = bool(model.training) + 2 * is_grad_enabled()
-            note(begin_forward, mode)
+            note(BEGIN_FORWARD, mode, 0)
             self._depth = 1
             return mode
 
-        def end(model: Any, mode: int) -> None:
-            note(end_forward, mode)
-            if self._is_looking and not called.knows(model):
-                called.add(model)
+        def end(mode: int) -> None:
+            note(END_FORWARD, mode, 0)
 
         def leave(error: BaseException, model: Any, mode: int | None) -> None:
             if type(error).__name__ == END_OF_RECOMPUTATION and mode is not None:
-                guarded_end(model, mode)
+                guarded_end(mode)
             else:
-                note_safely(tracer.abort, FORWARD)
+                note_safely(ABORT, FORWARD)
                 session.failures.note("forward")
 
-        guarded_end = session.guard(end)
-        return session.guard(begin), guarded_end, leave
+        guarded_end = session.guard_step(end)
+        return session.guard_step(begin), guarded_end, leave
+
+    def _note_call(self, model: nn.Module) -> None:
+        if not self._called.knows(model):
+            self._called.add(model)
 
     def _look(self) -> None:
         """After each step: if a model was not called, try the next way of seeing it."""
@@ -231,7 +235,7 @@ class Models:
             return
         if not self._uncalled() or not self._escalations:
             self._is_looking = False
-            self._session.tracer.looks.remove(self._look)
+            self._session.looks.remove(self._look)
             return
         self._unseen += 1
         if self._unseen > PATIENCE_STEPS:

@@ -6,6 +6,7 @@ import functools
 import sys
 from typing import Any
 
+from traceml.steps.events import PAUSE, RESUME
 from traceml.trace.session import Session
 
 
@@ -16,9 +17,9 @@ def watch(session: Session) -> None:
     events = getattr(get_shell() if callable(get_shell) else None, "events", None)
     if events is None:
         return
-    recorder, tracer = session.recorder, session.tracer
-    pause = session.guard(lambda: recorder.note_and_digest(tracer.pause, None))
-    resume = session.guard(lambda: recorder.note_and_digest(tracer.resume, None))
+    recorder = session.recorder
+    pause = session.guard(lambda: recorder.note_boundary(PAUSE))
+    resume = session.guard(lambda: recorder.note_boundary(RESUME))
 
     def end_cell(*_: Any) -> None:
         if session.thread is not None:

@@ -17,6 +17,8 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from traceml.steps.events import CHANGE_PARAMETERS, CHANGED_OPTIMIZER, optimizer_ended
+from traceml.steps.machine import GraphContents
 from traceml.trace.models import (
     KnownOptimizers,
     Models,
@@ -26,7 +28,6 @@ from traceml.trace.models import (
     something_is_compiled,
 )
 from traceml.trace.session import Session
-from traceml.trace.steps import GraphContents
 
 MAX_PASSES_WITHOUT_STEP = 4096
 """An optimizer exists and nothing changes the parameters in a way that torch counts: backward marks
@@ -47,11 +48,11 @@ class WatchedParameters:
     Where the optimizer is of the script's own kind, the module that owns them stands for it.
     """
 
-    __slots__ = ("_parameters", "_versions", "is_introduced", "is_optimizer", "owner", "owner_id")
+    __slots__ = ("_parameters", "_versions", "is_introduced", "is_optimizer", "number", "owner")
 
-    def __init__(self, owner: Any, parameters: Iterable[Any]) -> None:
+    def __init__(self, owner: Any, number: int, parameters: Iterable[Any]) -> None:
         self.owner: weakref.ref[Any] = weakref.ref(owner)
-        self.owner_id = id(owner)
+        self.number = number
         self.is_optimizer = issubclass(type(owner), Optimizer)
         self.is_introduced = False
         self._parameters = [weakref.ref(each) for each in parameters]
@@ -147,12 +148,21 @@ class OptimizerSearch:
             if not each.is_introduced:
                 self._introduce(each)
         self._has_stepped = True
-        self._session.tracer.by_hand = False
         self.passes = 0
-        self._session.recorder.note_and_digest(
-            self._session.tracer.change_parameters,
-            ([each.owner_id for each in changed], _optimizers_in(changed)),
-        )
+        self._session.mark_by_backward(False)
+        self._note_steps(changed)
+
+    def _note_steps(self, changed: list[WatchedParameters]) -> None:
+        session, recorder = self._session, self._session.recorder
+        for each in changed:
+            recorder.note_on_host(CHANGED_OPTIMIZER, each.number)
+        recorder.ends += not session.is_explicit
+        ended = optimizer_ended(recorder.ends, _optimizers_in(changed))
+        if session.is_explicit:
+            recorder.note(CHANGE_PARAMETERS, ended)
+            return
+        recorder.end_step(CHANGE_PARAMETERS, ended)
+        session.after_step()
 
     # CUDA graphs: what a replay changes is not counted by torch, what is captured is.
 
@@ -165,11 +175,11 @@ class OptimizerSearch:
     def end_capture(self, held: GraphContents) -> None:
         """A capture ends: the graph holds the unseen optimizers whose parameters it changed."""
         changed = [each for each in self._watched if each.has_changed()]
-        unseen = [each for each in changed if each.owner_id not in held.optimizers]
+        unseen = [each for each in changed if each.number not in held.optimizers]
         for each in unseen:
             self._introduce(each)
         if unseen:
-            held.optimizers.update(each.owner_id for each in unseen)
+            held.optimizers.update(each.number for each in unseen)
             held.optimizer_steps += _optimizers_in(unseen)
         if held.backwards and not held.optimizers:
             self.look()
@@ -202,7 +212,8 @@ class OptimizerSearch:
             chosen = _chosen(parameters)
             if chosen and taken.isdisjoint(map(id, chosen)):  # else a wrapper of one, or its spare
                 taken.update(map(id, chosen))
-                self._watched.append(WatchedParameters(owner, chosen))
+                number = self._session.optimizers.of(owner)
+                self._watched.append(WatchedParameters(owner, number, chosen))
         self.is_watching = bool(self._watched)
 
     def _introduce(self, watched: WatchedParameters) -> None:
@@ -219,7 +230,7 @@ class OptimizerSearch:
         self.is_watching = False
         self.patience = sys.maxsize
         if not self._has_stepped:
-            self._session.tracer.by_hand = True
+            self._session.mark_by_backward(True)
             self._models.watch_callers()
             self._session.identify()
 

@@ -1,78 +1,204 @@
-"""Notes what the hooks see, and lets the step machine digest it once per step.
+"""Notes what the hooks see: one event of fixed size each, packed straight into the ring.
 
-A hook in the middle of a step finds cold caches: there, only the moment is taken. The machine then
-runs over all of a step's events in one go, when its code is warm.
+A hook in the middle of a step finds cold caches, so nothing is done here but taking the moment.
+What the events mean is found out elsewhere (`steps`), by whoever reads the ring.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from itertools import count
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, Protocol
 
-from traceml.trace.steps import GC, StepTracer
+from traceml.steps import events
+from traceml.steps.events import CAUSE_SHIFT, EVENT, EVENT_BYTES, EVENT_WITH_FLOAT, GC
 
-MOST_EVENTS = 256
-"""Undigested events: a step of hundreds of micro-batches is digested in parts."""
+STAGED_EVENTS = 4096
+"""What is noted before a process takes its first step, for which the ring is made; of more, the
+last ones stay."""
 
-Event = Callable[[Any, int, Any], Any]
-"""A method of the step machine: what happened, the moment, the mark."""
+_pack = EVENT.pack_into
+_pack_float = EVENT_WITH_FLOAT.pack_into
+
+
+class Timeline(Protocol):
+    """The GPU's own clock; see `trace.gpu`."""
+
+    timed: int
+    """1 while every phase is marked, else 0: the flag of events."""
+
+    def mark(self) -> int:
+        """The number of a mark on the GPU's timeline; 0 when none is taken now."""
+
+    def mark_boundary(self) -> int:
+        """The same where a step may end."""
 
 
 class Recorder:
-    """The events of the training thread that the step machine has not seen yet."""
+    """The events of this process.
 
-    def __init__(self, tracer: StepTracer, collected_ns: deque[int] | None = None) -> None:
-        self.tracer = tracer
-        self.optimizer_mark: Any = None
-        """The mark at which the last optimizer step began."""
-        self._events: list[tuple[Event, Any, int, Any]] = []
+    Slots are reserved before they are written, so that other threads (autograd's, a compiler's)
+    may note events too.
+    """
+
+    __slots__ = (
+        "_base",
+        "_buffer",
+        "_collected_ns",
+        "_mask",
+        "_next_number",
+        "ends",
+        "gpu",
+        "has_fetched",
+        "noted_ns",
+        "optimizer_mark",
+        "source",
+        "trained",
+        "written",
+    )
+
+    def __init__(self, collected_ns: deque[int] | None = None) -> None:
         self._collected_ns = deque([0]) if collected_ns is None else collected_ns
         """The time of all garbage collections, as the only item (see `garbage_collection`)."""
         self.noted_ns = 0
         """How much of it has been noted; more than the total is only inside a collection."""
+        self.forget()
 
-    def note(self, event: Event, what: Any) -> Any:
-        """Something happens now; returns its mark on the GPU's timeline, if there is one."""
-        gpu = self.tracer.gpu
+    def forget(self) -> None:
+        """Begin anew, in a forked child: nothing of the parent's is touched."""
+        self._buffer: Any = bytearray(STAGED_EVENTS * EVENT_BYTES)
+        self._base, self._mask = 0, STAGED_EVENTS - 1
+        self._next_number = count().__next__
+        self.gpu: Any = None
+        """The GPU's own clock (`Timeline`), once the model's device is known."""
+        self.optimizer_mark: Any = None
+        """What was marked on the GPU as the last optimizer step began."""
+        self.written = 0
+        """How many events have been noted."""
+        self.ends = 0
+        """How often a step has ended, as far as a hook can tell (a GAN's twice)."""
+        self.has_fetched = False
+        """Whether a batch was fetched since then: the next fetch ends a step."""
+        self.source = 0
+        """The loader of the last batch …"""
+        self.trained = 0
+        """… and that of the last step."""
+        self.skip_collections()
+
+    def move_to(self, buffer: Any, base: int, capacity: int) -> int:
+        """Note events in a ring from here on; returns the number of the first that is in it."""
+        first = max(0, self.written - STAGED_EVENTS)
+        for number in range(first, self.written):
+            slot = (number & self._mask) * EVENT_BYTES
+            place = base + number % capacity * EVENT_BYTES
+            buffer[place : place + EVENT_BYTES] = self._buffer[slot : slot + EVENT_BYTES]
+        self._buffer, self._base, self._mask = buffer, base, capacity - 1
+        return first
+
+    @property
+    def staged(self) -> bytearray | None:
+        """Where the events are until there is a ring."""
+        return self._buffer if isinstance(self._buffer, bytearray) else None
+
+    def note(self, kind: int, argument: int = 0, flags: int = 0) -> int:
+        """Something happens now; returns the number of its mark on the GPU, 0 for none."""
         now = perf_counter_ns()
         if self._collected_ns[0] > self.noted_ns:
             self.note_collections()
-        mark = None if gpu is None else gpu.mark()
-        self._events.append((event, what, now, mark))
-        if len(self._events) > MOST_EVENTS:
-            self.digest()
+        mark, gpu = 0, self.gpu
+        if gpu is not None:
+            mark = gpu.mark()
+            flags |= gpu.timed
+        number = self._next_number()
+        self.written = following = number + 1
+        slot = self._base + (number & self._mask) * EVENT_BYTES
+        _pack(self._buffer, slot, now, kind, flags, mark, argument, following)
         return mark
 
-    def note_on_host(self, event: Event, what: Any) -> None:
-        """Something that has no place on the GPU's timeline, and whose moment does not matter."""
-        self._events.append((event, what, 0, None))
-        if len(self._events) > MOST_EVENTS:
-            self.digest()
-
-    def note_boundary(self, event: Event, what: Any) -> None:
+    def note_boundary(self, kind: int, argument: int = 0, flags: int = 0) -> None:
         """Something happens where a step may end or begin."""
-        gpu = self.tracer.gpu
         now = perf_counter_ns()
         if self._collected_ns[0] > self.noted_ns:
             self.note_collections()
-        mark = None if gpu is None else gpu.mark_boundary()
-        self._events.append((event, what, now, mark))
+        mark, gpu = 0, self.gpu
+        if gpu is not None:
+            flags |= gpu.timed  # of the step that may end here, before the next is planned
+            mark = gpu.mark_boundary()
+        number = self._next_number()
+        self.written = following = number + 1
+        slot = self._base + (number & self._mask) * EVENT_BYTES
+        _pack(self._buffer, slot, now, kind, flags, mark, argument, following)
 
-    def note_and_digest(self, event: Event, what: Any) -> None:
-        """Something happens that ends a step."""
-        self.note_boundary(event, what)
-        self.digest()
+    def note_backward(self, loss: float | int | None) -> int:
+        """Gradients of a loss are asked for; returns the moment.
+
+        An integer stands for one that comes later from its device, under this number.
+        """
+        now = perf_counter_ns()
+        if self._collected_ns[0] > self.noted_ns:
+            self.note_collections()
+        mark, flags, gpu, pack = 0, events.KNOWN_LOSS, self.gpu, _pack_float
+        if gpu is not None:
+            mark = gpu.mark()
+            flags |= gpu.timed
+        if type(loss) is not float:
+            pack = _pack
+            flags ^= events.KNOWN_LOSS if loss is None else events.KNOWN_LOSS | events.AWAITED_LOSS
+        number = self._next_number()
+        self.written = following = number + 1
+        slot = self._base + (number & self._mask) * EVENT_BYTES
+        pack(self._buffer, slot, now, events.BEGIN_BACKWARD, flags, mark, loss or 0, following)
+        return now
+
+    def note_on_host(self, kind: int, argument: int = 0, flags: int = 0, mark: int = 0) -> None:
+        """Something that has no place on the GPU's timeline, and whose moment does not matter.
+
+        What comes in the place of its mark may be any other number.
+        """
+        number = self._next_number()
+        self.written = following = number + 1
+        slot = self._base + (number & self._mask) * EVENT_BYTES
+        _pack(self._buffer, slot, 0, kind, flags, mark, argument, following)
+
+    def note_loss(self, number_of_loss: int, loss: float) -> None:
+        """The value of a loss has come from the device."""
+        number = self._next_number()
+        self.written = following = number + 1
+        slot = self._base + (number & self._mask) * EVENT_BYTES
+        _pack_float(self._buffer, slot, 0, events.SEE_LOSS, 0, number_of_loss, loss, following)
+
+    def note_spent(self, kind: int, cause: int, duration_ns: int) -> None:
+        """Time that ends now went to a cause."""
+        self.note_on_host(kind, duration_ns, cause << CAUSE_SHIFT)
 
     def begin_fetch(self, source: int) -> None:
         """A batch is asked for: the step before may end here."""
-        self.note_boundary(self.tracer.begin_fetch, source)
-        if not self.tracer.is_explicit:
-            self.digest()
-            # What was collected meanwhile will be taken out of the fetch when it is noted.
-            collected_ns = max(0, self._collected_ns[0] - self.noted_ns)
-            self.tracer.resume_fetch(perf_counter_ns() - collected_ns)
+        self.note_boundary(events.BEGIN_FETCH, source)
+        self.source = source
+        self.has_fetched = True
+
+    def end_step(self, kind: int, argument: int, flags: int = 0) -> None:
+        """Something happens that ends a step, or lets the next fetch end it."""
+        gpu = self.gpu
+        if gpu is None:
+            self.note(kind, argument, flags)  # as nearly always
+        elif self.has_fetched:
+            self.note(kind, argument, flags)
+            gpu.step_ends()
+        else:  # no fetch will end it
+            gpu.step_ends()
+            self.note_boundary(kind, argument, flags)
+        self.has_fetched = False
+        self.trained = self.source
+
+    def end_explicit_step(self, argument: int) -> None:
+        """An explicit step ends here."""
+        if self.gpu is not None:
+            self.gpu.step_ends()
+        self.note_boundary(events.EXIT_STEP, argument)
+        self.has_fetched = False
+        self.trained = self.source
 
     # Garbage collection: no event of its own, since no Python may run where one begins or ends.
 
@@ -80,33 +206,19 @@ class Recorder:
         """Charge the collections since the last event, in the phase that is still open."""
         total_ns = self._collected_ns[0]
         if total_ns > self.noted_ns:
-            self.note_on_host(self.tracer.spend, (GC, total_ns - self.noted_ns))
+            self.note_spent(events.SPEND, GC, total_ns - self.noted_ns)
             self.noted_ns = total_ns
 
     def skip_collections(self) -> None:
         """Leave the collections since the last event where they happened."""
         self.noted_ns = max(self.noted_ns, self._collected_ns[0])
 
-    # What becomes of the events
-
-    def digest(self) -> None:
-        """Feed the step machine with everything noted so far."""
-        events, self._events = self._events, []
-        try:
-            for event, what, now, mark in events:
-                event(what, now, mark)
-        except BaseException:
-            # A step may be half written: the next one begins after it.
-            self._events = [(self.tracer.lose_track, True, perf_counter_ns(), None)]
-            raise
-
     def lose_track(self) -> None:
         """Something was interrupted: what it began will not be ended."""
-        self._events.append((self.tracer.lose_track, False, perf_counter_ns(), None))
+        self.note_on_host(events.LOSE_TRACK)
 
-    def forget(self) -> None:
-        """Begin anew: in a forked child, or when another thread turns out to train."""
-        self._events = []
+    def forget_steps(self) -> None:
+        """Another thread turns out to train: nothing that was noted so far counts."""
+        self.note_on_host(events.FORGET)
         self.optimizer_mark = None
         self.skip_collections()
-        self.tracer.forget()

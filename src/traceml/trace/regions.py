@@ -29,7 +29,7 @@ class Regions:
         self._pending: list[tuple[list[Any], Any, Any]] = []
 
     def _mark(self) -> Any:
-        gpu = self._session.tracer.gpu
+        gpu = self._session.recorder.gpu
         return None if gpu is None else gpu.record_now()
 
     def _add(self, name: str, took: int, began: Any) -> None:
@@ -43,7 +43,7 @@ class Regions:
         ended = None if began is None else self._mark()
         if ended is not None and len(self._pending) < MOST_PENDING:
             if not self._pending:
-                self._session.tracer.looks.append(self.look)
+                self._session.looks.append(self.look)
             self._pending.append((totals, began, ended))
         self._write(totals)
 
@@ -64,4 +64,4 @@ class Regions:
             totals[5] = max(totals[5], 0) + int(began.elapsed_time(ended) * 1e6)
             self._write(totals)
         if not pending:
-            self._session.tracer.looks.remove(self.look)
+            self._session.looks.remove(self.look)

@@ -1,4 +1,4 @@
-"""The mapped file into which a rank writes its records.
+"""The mapped file into which a rank writes its events and messages.
 
 It lives on tmpfs where there is one: a store into a mapped disk page can block for as long as
 that page is being written back. Its blocks are reserved before it is mapped, because a store into
@@ -19,14 +19,15 @@ from traceml.model.rank import Rank
 from traceml.trace.interruptions import is_interruption
 
 REGION_CAPACITY = 64
-SIZES = ((12288, 4096), (2048, 512))
-"""Step and message slots, the largest that fits: about 4 MB, or 0.6 MB where memory is tight."""
+SIZES = ((1 << 17, 4096), (1 << 14, 512))
+"""Event and message slots, the largest that fits: 5.2 MB, or 0.8 MB where memory is tight. The
+numbers of events are powers of two."""
+STATE_BYTES = 1 << 16
+"""Room for the state of whoever makes steps of the events."""
 SPARE_BYTES = 8 << 20
 """What a ring must leave free on a shared tmpfs: a DataLoader's workers need it too."""
 
 _pack_identity = layout.packer(layout.IDENTITY).pack_into
-_pack_step = layout.packer(layout.STEP).pack_into
-_pack_gpu = layout.packer([("", "q")] * len(layout.GPU_FIELDS)).pack_into
 _pack_message = layout.packer(layout.MESSAGE).pack_into
 _pack_region = layout.packer(layout.REGION).pack_into
 _pack_count = layout.packer([("", "Q")]).pack_into
@@ -35,15 +36,11 @@ _pack_text = layout.packer([("", "256s")]).pack_into
 _POPULATE = getattr(mmap, "MAP_POPULATE", 0)
 """All pages at once, where Linux can: later none of them costs a step a fault."""
 
-_GPU_OFFSET = layout.offset_of(layout.STEP, layout.GPU_FIELDS[0])
-
 
 def _counter(name: str) -> int:
     return layout.COUNTERS_OFFSET + layout.offset_of(layout.COUNTERS, name)
 
 
-_STEPS_WRITTEN = _counter("steps_written")
-_STEPS_FINAL = _counter("steps_final")
 _MESSAGES_WRITTEN = _counter("messages_written")
 _REGIONS_USED = _counter("regions_used")
 _ENDED = _counter("ended")
@@ -54,27 +51,36 @@ _MESSAGES_DROPPED = _counter("messages_dropped")
 _LOADER_WORKERS = _counter("loader_workers")
 _LOADER_PINNED = _counter("loader_pinned")
 _RECORDING_ENDED = _counter("recording_ended")
+_FIRST_EVENT = _counter("first_event")
+_STEP_LIMIT = _counter("step_limit")
 
 
 class Ring:
     """The writing end of one rank's ring; the reading end is `store`'s."""
 
-    def __init__(self, path: Path, mapping: mmap.mmap, steps: int, messages: int) -> None:
+    def __init__(self, path: Path, mapping: mmap.mmap, events: int, messages: int) -> None:
         self.path = path
         self._map = mapping
-        self._steps = steps
+        self.event_capacity = events
         self._messages = messages
-        self._step_base = layout.step_slots_offset(REGION_CAPACITY)
-        self._message_base = layout.message_slots_offset(REGION_CAPACITY, steps)
+        self._message_base = layout.message_slots_offset(REGION_CAPACITY, 0)
+        self.state_base = layout.state_slots_offset(REGION_CAPACITY, 0, messages)
+        self.event_base = layout.event_slots_offset(REGION_CAPACITY, 0, messages, STATE_BYTES)
         self.longest_message = messages // 4 * layout.MESSAGE_PAYLOAD_BYTES
         """In bytes: a quarter of the ring, so that no message evicts itself."""
-        self.steps_written = 0
         self._messages_written = 0
         self._regions_used = 0
         self._regions_dropped = 0
         self._failures = 0
         self._messages_dropped = 0
         self._limit_reached = False
+        self.first_event = 0
+        """The number of the first event in it."""
+
+    @property
+    def mapping(self) -> mmap.mmap:
+        """The whole file: events are packed into it without a call in between."""
+        return self._map
 
     def identify(self, rank: Rank) -> None:
         """Write who this is; done again when the rank's place in the job becomes known."""
@@ -87,7 +93,7 @@ class Ring:
             layout.HEADER_BYTES,
             REGION_CAPACITY,
             layout.STEP_BYTES,
-            self._steps,
+            0,
             layout.MESSAGE_BYTES,
             self._messages,
             rank.pid,
@@ -104,25 +110,16 @@ class Ring:
             rank.hostname.encode()[:64],
             rank.process_unix_ns,
             rank.device_uuid.encode()[:48],
+            layout.EVENT_BYTES,
+            self.event_capacity,
+            STATE_BYTES,
         )
 
-    def write_step(self, *values: float) -> int:
-        """Append a step (all fields of the layout but the sequence) and return its number."""
-        number = self.steps_written
-        slot = self._step_base + (number % self._steps) * layout.STEP_BYTES
-        _pack_step(self._map, slot, *values, number + 1)
-        self.steps_written = number + 1
-        _pack_count(self._map, _STEPS_WRITTEN, number + 1)
-        return number
-
-    def fill_gpu_times(self, number: int, times: Iterable[int]) -> None:
-        """Complete a step written before with what the GPU's clock said."""
-        slot = self._step_base + (number % self._steps) * layout.STEP_BYTES
-        _pack_gpu(self._map, slot + _GPU_OFFSET, *times)
-
-    def mark_final(self, count: int) -> None:
-        """Say that the first `count` steps will not change any more."""
-        _pack_count(self._map, _STEPS_FINAL, count)
+    def begin_events(self, first: int, step_limit: int) -> None:
+        """Say which event is the first in the ring, and how many steps are asked for (0: all)."""
+        self.first_event = first
+        _pack_count(self._map, _FIRST_EVENT, first)
+        _pack_count(self._map, _STEP_LIMIT, step_limit)
 
     def write_message(self, payload: bytes) -> None:
         """Append a message, in as many pieces as it takes."""
@@ -193,9 +190,9 @@ def create(folders: Iterable[Path], name: str) -> Ring:
     """
     problem: OSError = OSError(errno.ENOENT, "no folder for a ring was given")
     for folder in folders:
-        for steps, messages in SIZES:
+        for events, messages in SIZES:
             try:
-                return _create_sized(folder / name, steps, messages)
+                return _create_sized(folder / name, events, messages)
             except OSError as error:
                 if is_interruption(error):
                     raise
@@ -203,8 +200,8 @@ def create(folders: Iterable[Path], name: str) -> Ring:
     raise problem
 
 
-def _create_sized(path: Path, steps: int, messages: int) -> Ring:
-    size = layout.ring_bytes(REGION_CAPACITY, steps, messages)
+def _create_sized(path: Path, events: int, messages: int) -> Ring:
+    size = layout.ring_bytes(REGION_CAPACITY, 0, messages, STATE_BYTES, events)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     _require_space(path.parent, size)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -216,7 +213,7 @@ def _create_sized(path: Path, steps: int, messages: int) -> Ring:
         raise
     finally:
         os.close(descriptor)
-    return Ring(path, mapping, steps, messages)
+    return Ring(path, mapping, events, messages)
 
 
 def _require_space(folder: Path, size: int) -> None:

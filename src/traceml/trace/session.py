@@ -12,12 +12,11 @@ from pathlib import Path
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from traceml.model import layout
 from traceml.model.environment import MARKS, TRAINER_MARK, TROUBLE_MARK
 from traceml.model.failure import STACKS_SUFFIX
-from traceml.model.layout import StepFlag
 from traceml.model.printable import printable
 from traceml.model.rank import Rank
+from traceml.steps import events
 from traceml.trace import ring as rings
 from traceml.trace.failure import Failures
 from traceml.trace.forked import keep_for_ever
@@ -25,11 +24,12 @@ from traceml.trace.garbage_collection import CollectionTime
 from traceml.trace.interpreter import introduce
 from traceml.trace.interruptions import drop_our_frames, is_interruption
 from traceml.trace.messages import Messages
+from traceml.trace.numbers import Numbers
 from traceml.trace.place import place
 from traceml.trace.recorder import Recorder
 from traceml.trace.regions import Regions
 from traceml.trace.stacks import answer_with_stacks
-from traceml.trace.steps import StepTracer
+from traceml.trace.step_count import StepCount
 
 if TYPE_CHECKING:
     from traceml.trace.explicit import ExplicitSteps
@@ -38,8 +38,6 @@ TOO_MANY_FAILURES = 1000
 """Exceptions of our own after which the tracer takes itself out of the process."""
 LAST_LOOK_S = 0.05
 """How long the end of the process may be held up for the GPU times of the last steps."""
-
-_FLAGS = [name for name, _ in layout.STEP].index("flags")
 
 
 class Session:
@@ -50,29 +48,43 @@ class Session:
         self.max_steps = max_steps
         self.ring: rings.Ring | None = None
         self.device = "cpu"
-        self.thread: int | None = None
+        self.followed: int | None = None
+        """The thread whose hooks note events at present; `None` while nothing is noted."""
+        self._thread: int | None = None
+        self._tracing = True
         self.active = True
         """Whether anything is still recorded: steps, or what the script logs."""
-        self.tracing = True
-        """Whether the hooks are in, and record; off in a forked child until it begins anew."""
         self.is_forked = False
         """Whether this process was forked from one that traces, and has not begun anew yet."""
         self.restores: list[Callable[[], None]] = []
         self.forgets: list[Callable[[], None]] = []
         """What a forked child calls to begin anew."""
+        self.looks: list[Callable[[], None]] = []
+        """What wants to be called after each step, as long as it wants to."""
+        self.modules_seen = 0
+        """How many modules were loaded when somebody last looked (see `arrivals`)."""
+        self.look_for_modules: Callable[[], None] = _nothing
         self.last_looks: list[Callable[[], None]] = []
         """What wants to be called before the last record is closed."""
         self._folders = [ring_folder, run_folder] if ring_folder else [run_folder]
         self._failures = 0
         self.identified = False
         self.pid = os.getpid()
-        self.tracer = StepTracer(_NoRing())
-        self.tracer.on_failed_look = self.failed
         self.collections = CollectionTime()
-        self.recorder = Recorder(self.tracer, self.collections.total_ns)
+        self.recorder = Recorder(self.collections.total_ns)
+        self._count = StepCount(self.recorder, max_steps or 0)
+        self.is_explicit = False
+        """Whether the script bounds its steps itself."""
+        self.explicit_depth = 0
+        """How many of its `trace_step`s are open."""
+        self.by_hand = False
+        """Whether backward passes mark the steps, for want of an optimizer."""
+        self.optimizers = Numbers()
+        """The numbers of optimizers, and of models that stand for an unknown one."""
         self.backwards_open = 0
+        self._look = self.guard(_call, any_thread=True)
         if max_steps is not None:
-            self.tracer.looks.append(self._stop_when_done)
+            self.looks.append(self._stop_when_done)
         # What a script may say for itself; `steps` is there once torch is.
         self.steps: ExplicitSteps | None = None
         self.regions = Regions(self)
@@ -80,6 +92,21 @@ class Session:
         self.failures = Failures(self)
         self._stacks: object = None
         self._ends_with_worker = False
+
+    @property
+    def thread(self) -> int | None:
+        """The thread that trains, once one is known to."""
+        return self._thread
+
+    @property
+    def tracing(self) -> bool:
+        """Whether the hooks are in, and note events."""
+        return self._tracing
+
+    @tracing.setter
+    def tracing(self, is_on: bool) -> None:
+        self._tracing = is_on
+        self.followed = self._thread if is_on else None
 
     # The guard
 
@@ -102,20 +129,42 @@ class Session:
 
         def guarded(*arguments: Any) -> Any:
             try:
-                if (self.thread != get_ident() or not self.tracing) and self._refuses(
-                    any_thread, decides
-                ):
+                if self.followed != get_ident() and self._refuses(any_thread, decides):
                     return None
                 return function(*arguments)
             except BaseException as error:  # counted, and shown in the summary
                 if is_interruption(error):
-                    self.lose_track()
-                    drop_our_frames(error)
+                    self._leave_to_script(error)
                     raise
                 (failed or self.failed)(error)
                 return None
 
         return guarded
+
+    def guard_step(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """The same for what runs in every step: with one argument, in the training thread.
+
+        A call with a given number of arguments takes half the time of one with any number.
+        """
+
+        def guarded(argument: Any) -> Any:
+            try:
+                if self.followed != get_ident() and self._refuses(False, True):
+                    return None
+                return function(argument)
+            except BaseException as error:  # counted, and shown in the summary
+                if is_interruption(error):
+                    self._leave_to_script(error)
+                    raise
+                self.failed(error)
+                return None
+
+        return guarded
+
+    def _leave_to_script(self, error: BaseException) -> None:
+        """An exception goes on to the script, as if none of our code had been running."""
+        self.lose_track()
+        drop_our_frames(error)
 
     def _refuses(self, any_thread: bool, decides: bool) -> bool:
         """Whether a call is not recorded: nothing is any more, or another thread trains."""
@@ -123,19 +172,21 @@ class Session:
             self.forget_parent()
         if any_thread:
             return not self.active
-        if not self.tracing:
+        if not self._tracing:
             return True
-        if self.thread is None and decides:
+        if self._thread is None and decides:
             self._follow(get_ident())
-        return self.thread != get_ident()
+        return self._thread != get_ident()
 
     def lose_track(self) -> None:
         """A hook was left in the middle: what it began will not be ended."""
-        if self.thread == get_ident():
+        if self._thread == get_ident() and not self.is_forked:
+            self.explicit_depth = 0
             self.recorder.lose_track()
 
     def _follow(self, thread: int | None) -> None:
-        self.thread = thread
+        self._thread = thread
+        self.followed = thread if self._tracing else None
         self.collections.threads.clear()
         if thread is not None:
             self.collections.threads.add(thread)
@@ -154,11 +205,11 @@ class Session:
     def follow_this_thread(self) -> None:
         """An optimizer steps here: before the first step that decides which thread trains."""
         me = get_ident()
-        if self.thread == me or self.is_forked:
+        if self._thread == me or self.is_forked:
             return
-        if self.tracer.steps == 0 and not self.backwards_open:
+        if self.recorder.ends == 0 and not self.backwards_open:
             self._follow(me)
-            self.recorder.forget()
+            self.recorder.forget_steps()
 
     def replace(self, owner: Any, name: str, replacement: Any) -> Callable[[], None]:
         """Set an attribute of torch's; returns the way back, which is also taken at the end.
@@ -186,13 +237,15 @@ class Session:
         """The ring; made when it is first needed, identified anew when the first step begins."""
         if self.ring is None and self.active:
             try:
-                self.ring = self.tracer.sink = rings.create(self._folders, _ring_name())
+                self.ring = ring = rings.create(self._folders, _ring_name())
             except OSError as error:
                 if is_interruption(error):
                     raise
                 self.give_up(f"there is no room for the records of process {os.getpid()}: {error}")
                 return None
-            self.ring.identify(self._identity())
+            place = ring.mapping, ring.event_base, ring.event_capacity
+            ring.begin_events(self.recorder.move_to(*place), self.max_steps or 0)
+            ring.identify(self._identity())
             if not self.tracing:
                 self.ring.mark_recording_ended()
             self.end_with_worker()
@@ -234,7 +287,7 @@ class Session:
         ring = self.open()
         if ring is not None:
             self.device = f"cuda:{index}"
-            self.tracer.gpu = CudaTimeline(ring, index)
+            self.recorder.gpu = CudaTimeline(self.recorder, index)
             if self.identified:  # an explicit step began before its model was known
                 ring.identify(self._identity())
 
@@ -258,8 +311,37 @@ class Session:
             device_uuid=uuid,
         )
 
+    # Steps
+
+    def count_steps(self, events_before: int | None = None) -> int:
+        """How many complete steps there were, so far or when so many events had been noted.
+
+        It is exact, and takes too long for every step.
+        """
+        before = self.recorder.written if events_before is None else events_before
+        return self._count.at(self.ring, before)
+
+    def mark_by_backward(self, is_by_hand: bool) -> None:
+        """Backward passes mark the steps from here on, or no longer."""
+        if self.by_hand != is_by_hand:
+            self.by_hand = is_by_hand
+            self.recorder.note_on_host(events.MARK_BY_BACKWARD, is_by_hand)
+
+    def after_step(self) -> None:
+        """A step has ended, as far as a hook can tell: let those look who want to."""
+        gpu = self.recorder.gpu
+        if gpu is not None:
+            gpu.resolve()
+        if len(sys.modules) != self.modules_seen:
+            self.modules_seen = len(sys.modules)
+            self.looks.insert(0, self.look_for_modules)
+        if self.looks:
+            for look in tuple(self.looks):
+                self._look(look)
+
     def _stop_when_done(self) -> None:
-        if self.max_steps is not None and self.tracer.steps >= self.max_steps:
+        limit = self.max_steps
+        if limit is not None and self.recorder.ends >= limit and self.count_steps() >= limit:
             if self.ring is not None:
                 self.ring.mark_limit_reached()
             self.take_hooks_out()
@@ -270,32 +352,31 @@ class Session:
         """The process ends by itself: keep what is open, say goodbye."""
         if os.getpid() != self.pid:
             return
-        counted = self.tracer.steps
+        events_before = self.recorder.written
         if self.ring is not None:
-            counted = self.guard(self._finish, any_thread=True)() or counted
-        self.guard(self.failures.conclude, any_thread=True)(counted)
+            events_before = self.guard(self._finish, any_thread=True)() or events_before
+        self.guard(self.failures.conclude, any_thread=True)(events_before)
         if self.ring is not None:
             self.ring.mark_ended()
         self.stop()
 
     def _finish(self) -> int:
-        """Close what is open; how many steps were complete before."""
-        gpu: Any = self.tracer.gpu
-        counted = self.tracer.steps
+        """Close what is open; how many events there were before."""
+        gpu: Any = self.recorder.gpu
         if self.tracing:
-            last_looks = self.last_looks if gpu is None else [gpu.look_at_memory, *self.last_looks]
-            for last_look in last_looks:
-                self.guard(last_look, any_thread=True)()
-            self.recorder.digest()
-            counted = self.tracer.steps
-            self.recorder.note_and_digest(self.tracer.finish, None)
+            memory = [] if gpu is None else [gpu.look_at_last_memory]
+            for last_look in [*memory, *self.last_looks]:
+                self._look(last_look)
+        events_before = self.recorder.written
+        if self.tracing and self.restores:  # without hooks nothing is open
+            self.recorder.note_boundary(events.FINISH)
         deadline = time.monotonic() + LAST_LOOK_S
         while gpu is not None and gpu.outstanding and time.monotonic() < deadline:
-            gpu.resolve(gpu.outstanding)
+            gpu.resolve()
             time.sleep(0.001)
-        for look in tuple(self.tracer.looks):
-            self.guard(look, any_thread=True)()
-        return counted
+        for look in tuple(self.looks):
+            self._look(look)
+        return events_before
 
     def stop(self) -> None:
         """Record nothing any more; the ring stays for the agent."""
@@ -333,16 +414,17 @@ class Session:
         """
         keep_for_ever(self)
         self.is_forked = False
-        self.tracing = bool(self.restores)
         self.ring = None
         self._follow(None)
+        self.tracing = bool(self.restores)
         self.identified = False
         self.backwards_open = 0
         self._failures = 0
         self.pid = os.getpid()
-        self.tracer.sink = _NoRing()
-        self.tracer.gpu = None
+        self.is_explicit = self.by_hand = False
+        self.explicit_depth = 0
         self.recorder.forget()
+        self._count = StepCount(self.recorder, self.max_steps or 0)
         self.regions.forget()
         self.messages.forget()
         self.failures.forget()
@@ -360,13 +442,12 @@ class Session:
             # stderr is closed: nobody is listening
 
 
-class _NoRing:
-    """Stands in for the ring until the first step opens it."""
+def _call(function: Callable[[], None]) -> None:
+    function()
 
-    def write_step(self, *values: float) -> int:
-        if int(values[_FLAGS]) & StepFlag.ABORTED:
-            return 0  # what was aborted before the first step is nobody's
-        raise RuntimeError("a step was closed before its ring was open")
+
+def _nothing() -> None:
+    """Nobody waits for a module."""
 
 
 def _ring_name() -> str:

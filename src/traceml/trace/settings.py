@@ -139,19 +139,19 @@ class SettingsRecorder:
     def _read_after_next_step(self) -> None:
         """A further reading, once a step is complete: what is seen may be an evaluation's."""
         if self._readings < MAX_READINGS:
-            self._due.insert(0, self._session.tracer.steps + 1)
+            self._due.insert(0, self._session.recorder.ends + 1)
             self._look_after_steps()
 
     def _look_after_steps(self) -> None:
-        looks = self._session.tracer.looks
+        looks = self._session.looks
         if self._guarded_look not in looks:
             looks.append(self._guarded_look)
 
     def _look(self) -> None:
         """After each step, as long as a reading is due."""
-        steps = self._session.tracer.steps
+        steps = self._session.recorder.ends
         if not self._due:  # the last reading failed
-            self._session.tracer.looks.remove(self._guarded_look)
+            self._session.looks.remove(self._guarded_look)
             return
         if steps < self._due[0]:
             return
@@ -163,7 +163,7 @@ class SettingsRecorder:
             settings = self.settings()
         self._send(settings)
         if not self._due or self._readings >= MAX_READINGS:
-            self._session.tracer.looks.remove(self._guarded_look)
+            self._session.looks.remove(self._guarded_look)
 
     def _send(self, settings: Settings) -> None:
         if settings == self._sent or self._messages == MAX_MESSAGES:

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
 
+from traceml.steps.events import SPEND, SPEND_WAITING, SYNC
 from traceml.trace.compiling import is_compiling, left_alone
 from traceml.trace.interruptions import drop_our_frames
 from traceml.trace.session import Session
-from traceml.trace.steps import SYNC
 
 
 class Spending:
@@ -35,9 +35,8 @@ class Spending:
             return  # inside a collection, which is charged as a whole
         own = perf_counter_ns() - began_ns - (self.charged_ns + collected_ns - spent_ns)
         self.charged_ns += own
-        tracer = session.tracer
-        event = tracer.spend_waiting if cause == SYNC else tracer.spend
-        session.recorder.note_on_host(event, (cause, own))
+        kind = SPEND_WAITING if cause == SYNC else SPEND
+        session.recorder.note_spent(kind, cause, own)
 
     def timed(self, cause: int, function: Callable[..., Any]) -> Callable[..., Any]:
         """The same function, with the time of its calls charged to a cause."""

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
+from traceml.steps.events import SYNC
 from traceml.trace.compiling import left_alone
 from traceml.trace.copies import PLAIN_TENSORS
 from traceml.trace.interruptions import drop_our_frames
 from traceml.trace.session import Session
 from traceml.trace.spending import Spending
-from traceml.trace.steps import SYNC
 
 READS = ("item", "cpu", "tolist", "__float__", "__int__", "__bool__")
 """The methods of a tensor that need its value; `to` and `copy_` are among the copies."""

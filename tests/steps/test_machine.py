@@ -4,22 +4,24 @@ import pytest
 
 from traceml.model import layout
 from traceml.model.layout import StepFlag
-from traceml.trace import steps
-from traceml.trace.steps import (
+from traceml.steps import events, losses
+from traceml.steps.events import (
     BACKWARD,
     CHECKPOINT,
     COMMUNICATION,
+    EVENT,
+    EVENT_WITH_FLOAT,
     FORWARD,
     H2D,
     INPUT,
     OPTIMIZER,
-    SYNC,
-    AwaitedLoss,
-    GraphContents,
-    StepTracer,
+    graph_contents,
+    optimizer_ended,
+    step_ended,
 )
+from traceml.steps.machine import GraphContents, StepMachine
 
-FIELDS = [name for name, _ in layout.STEP[:-1]]
+FIELDS = [name for name, _ in layout.STEP]
 TRAINING, VALIDATION, UNLABELLED = 11, 22, 33
 ADAM, OTHER = 101, 102
 
@@ -30,61 +32,84 @@ class Story:
     def __init__(self):
         self.now = 1_000
         self.records = []
-        self.tracer = StepTracer(self)
+        self.machine = StepMachine()
+        self.ends = 0
+        self.losses = 0
 
-    def write_step(self, *values):
-        self.records.append(dict(zip(FIELDS, values, strict=True)))
-        return len(self.records) - 1
+    def tell(self, kind, argument=0, flags=0, mark=0):
+        machine = self.machine
+        machine.event += 1
+        machine.is_timed = flags & events.TIMED
+        machine.handlers[kind](argument, self.now, mark, flags)
+        self.records += [dict(zip(FIELDS, row, strict=True)) for row in machine.rows.done]
+        machine.rows.done.clear()
+        return self
+
+    def await_loss(self):
+        """Gradients are asked for of a loss whose value comes later; returns its number."""
+        self.losses += 1
+        self.tell(events.BEGIN_BACKWARD, self.losses, events.AWAITED_LOSS)
+        return self.losses
+
+    def see_loss(self, number, value):
+        return self.tell(events.SEE_LOSS, bits(value), mark=number)
+
+    def enter(self):
+        return self.tell(events.ENTER_STEP)
+
+    def exit(self, is_aborted=False):
+        self.ends += 1
+        return self.tell(events.EXIT_STEP, step_ended(self.ends, is_aborted))
 
     def takes(self, duration):
         self.now += duration
         return self
 
     def fetch(self, duration, source=TRAINING, samples=8):
-        self.tell(self.tracer.begin_fetch, source)
+        self.tell(events.BEGIN_FETCH, source)
         self.takes(duration)
-        self.tell(self.tracer.end_fetch, samples)
+        self.tell(events.END_FETCH, samples)
         return self
 
     def exhaust(self, duration, source=TRAINING):
-        self.tell(self.tracer.begin_fetch, source)
+        self.tell(events.BEGIN_FETCH, source)
         self.takes(duration)
-        self.tell(self.tracer.end_epoch, source)
-        return self
-
-    def tell(self, event, what=None):
-        event(what, self.now, None)
+        self.tell(events.END_EPOCH, source)
         return self
 
     def forward(self, duration, training=True, gradients=True):
         mode = training + 2 * gradients
-        self.tell(self.tracer.begin_forward, mode).takes(duration)
-        return self.tell(self.tracer.end_forward, mode)
+        self.tell(events.BEGIN_FORWARD, mode).takes(duration)
+        return self.tell(events.END_FORWARD, mode)
 
     def evaluate(self, duration):
         return self.forward(duration, training=False, gradients=False)
 
     def backward(self, duration):
-        self.tell(self.tracer.begin_backward)
+        self.tell(events.BEGIN_BACKWARD)
         self.takes(duration)
-        self.tell(self.tracer.end_backward)
+        self.tell(events.END_BACKWARD)
         return self
 
     def optimizer(self, duration, identity=ADAM):
-        self.tell(self.tracer.begin_optimizer, identity)
+        self.tell(events.BEGIN_OPTIMIZER, identity)
         self.takes(duration)
-        return self.tell(self.tracer.end_optimizer, (identity, None))
+        return self.end_optimizer(identity)
+
+    def end_optimizer(self, identity=ADAM):
+        self.ends += 1
+        return self.tell(events.END_OPTIMIZER, optimizer_ended(self.ends, identity))
 
     def save(self, duration):
-        self.tell(self.tracer.begin, CHECKPOINT)
+        self.tell(events.BEGIN, CHECKPOINT)
         self.takes(duration)
-        self.tell(self.tracer.end, CHECKPOINT)
+        self.tell(events.END, CHECKPOINT)
         return self
 
     def copy(self, duration):
-        self.tell(self.tracer.begin, H2D)
+        self.tell(events.BEGIN, H2D)
         self.takes(duration)
-        self.tell(self.tracer.end, H2D)
+        self.tell(events.END, H2D)
         return self
 
     def step(self, fetch=10, source=TRAINING):
@@ -98,7 +123,12 @@ class Story:
         return [record for record in self.records if not record["flags"] & layout.NO_STEP]
 
     def finish(self):
-        return self.tell(self.tracer.finish)
+        return self.tell(events.FINISH)
+
+
+def bits(value):
+    """A number as the argument of an event has it."""
+    return EVENT.unpack(EVENT_WITH_FLOAT.pack(0, 0, 0, 0, value, 0))[4]
 
 
 @pytest.fixture
@@ -208,11 +238,11 @@ def test_several_steps_on_one_batch_are_several_steps(story):
 
 def test_a_closure_inside_the_optimizer_is_charged_once(story):
     for _ in range(2):
-        story.tell(story.tracer.begin_optimizer, ADAM)
+        story.tell(events.BEGIN_OPTIMIZER, ADAM)
         for _ in range(3):
             story.takes(1).forward(20).backward(30)
         story.takes(4)
-        story.tell(story.tracer.end_optimizer, (ADAM, None))
+        story.end_optimizer()
     story.finish()
     record = story.complete[-1]
     assert record["forward_ns"] == 60
@@ -223,9 +253,9 @@ def test_a_closure_inside_the_optimizer_is_charged_once(story):
 
 def test_a_copy_inside_forward_is_charged_to_the_copy(story):
     story.fetch(10)
-    story.tell(story.tracer.begin_forward, 3)
+    story.tell(events.BEGIN_FORWARD, 3)
     story.takes(5).copy(7).takes(5)
-    story.tell(story.tracer.end_forward, 3)
+    story.tell(events.END_FORWARD, 3)
     story.backward(30).optimizer(5).exhaust(1)
     assert story.records[0]["h2d_ns"] == 7
     assert story.records[0]["forward_ns"] == 10
@@ -352,13 +382,13 @@ def test_a_batch_that_is_skipped_stays_with_training(story):
 @pytest.mark.parametrize("phase", [FORWARD, BACKWARD], ids=["in forward", "in backward"])
 def test_an_aborted_step_is_recorded_and_not_counted(story, phase):
     story.step().fetch(10)
-    story.tell(story.tracer.begin_forward, 3)
+    story.tell(events.BEGIN_FORWARD, 3)
     story.takes(4)
     if phase == BACKWARD:
-        story.tell(story.tracer.end_forward, 3)
-        story.tell(story.tracer.begin_backward)
+        story.tell(events.END_FORWARD, 3)
+        story.tell(events.BEGIN_BACKWARD)
         story.takes(4)
-    story.tell(story.tracer.abort, phase)
+    story.tell(events.ABORT, phase)
     story.step().exhaust(1)
     assert len(story.complete) == 2
     assert [bool(record["flags"] & StepFlag.ABORTED) for record in story.records] == [
@@ -371,7 +401,7 @@ def test_an_aborted_step_is_recorded_and_not_counted(story, phase):
 
 def test_an_optimizer_step_that_raises_aborts_the_step(story):
     story.step().fetch(10).forward(20).backward(30)
-    story.tell(story.tracer.begin_optimizer, ADAM)
+    story.tell(events.BEGIN_OPTIMIZER, ADAM)
     story.takes(3)  # … and raises: torch calls no hook
     story.step().exhaust(1)
     assert len(story.complete) == 2
@@ -379,7 +409,7 @@ def test_an_optimizer_step_that_raises_aborts_the_step(story):
 
 
 def test_updates_by_hand_are_marked_by_backward_and_fetch(story):
-    story.tracer.by_hand = True
+    story.tell(events.MARK_BY_BACKWARD, 1)
     for _ in range(3):
         story.fetch(10).takes(20).backward(30).takes(4)
     story.exhaust(1)
@@ -389,7 +419,7 @@ def test_updates_by_hand_are_marked_by_backward_and_fetch(story):
 
 
 def test_updates_by_hand_without_fetches_are_marked_by_backward(story):
-    story.tracer.by_hand = True
+    story.tell(events.MARK_BY_BACKWARD, 1)
     for _ in range(4):
         story.takes(20).backward(30).takes(4)
     story.finish()
@@ -400,9 +430,9 @@ def test_updates_by_hand_without_fetches_are_marked_by_backward(story):
 def test_an_explicit_step_is_what_the_user_says(story):
     for _ in range(3):
         story.fetch(10)
-        story.tell(story.tracer.enter_step)
+        story.enter()
         story.takes(1).forward(20).backward(30).optimizer(5)
-        story.tell(story.tracer.exit_step, False)
+        story.exit()
         story.takes(40)
     assert len(story.complete) == 3
     record = story.complete[1]
@@ -416,9 +446,9 @@ def test_an_explicit_step_is_what_the_user_says(story):
 def test_explicit_steps_win_over_optimizer_steps(story):
     """Two optimizer steps inside one explicit step are one step."""
     for _ in range(3):
-        story.tell(story.tracer.enter_step)
+        story.enter()
         story.fetch(10).forward(20).backward(30).optimizer(5).backward(30).optimizer(5)
-        story.tell(story.tracer.exit_step, False)
+        story.exit()
     assert len(story.complete) == 3
     assert story.complete[1]["input_ns"] == 10
     assert story.complete[1]["body_ns"] == 90
@@ -426,29 +456,29 @@ def test_explicit_steps_win_over_optimizer_steps(story):
 
 
 def test_an_exception_leaves_an_explicit_step_aborted(story):
-    story.tell(story.tracer.enter_step)
+    story.enter()
     story.takes(5)
-    story.tell(story.tracer.exit_step, True)
+    story.exit(is_aborted=True)
     assert story.complete == []
     assert story.records[0]["flags"] == StepFlag.EXPLICIT | StepFlag.ABORTED
 
 
 def test_nested_explicit_steps_are_the_outer_one(story):
-    story.tell(story.tracer.enter_step)
-    story.tell(story.tracer.enter_step)
+    story.enter()
+    story.enter()
     story.takes(5)
-    story.tell(story.tracer.exit_step, False)
+    story.exit()
     story.takes(5)
-    story.tell(story.tracer.exit_step, False)
+    story.exit()
     assert [record["body_ns"] for record in story.complete] == [10]
 
 
 def test_evaluation_between_explicit_steps_is_told_apart(story):
     for _ in range(2):
         story.fetch(10)
-        story.tell(story.tracer.enter_step)
+        story.enter()
         story.forward(20).backward(30).optimizer(5)
-        story.tell(story.tracer.exit_step, False)
+        story.exit()
         for _ in range(2):
             story.fetch(100, VALIDATION).evaluate(50)
         story.exhaust(1, VALIDATION)
@@ -459,10 +489,10 @@ def test_evaluation_between_explicit_steps_is_told_apart(story):
 def test_optimizers_that_step_inside_backward_are_one_step(story):
     for _ in range(3):
         story.fetch(10).forward(20)
-        story.tell(story.tracer.begin_backward)
+        story.tell(events.BEGIN_BACKWARD)
         for parameter in range(4):
             story.takes(5).optimizer(2, 200 + parameter)
-        story.tell(story.tracer.end_backward)
+        story.tell(events.END_BACKWARD)
     story.exhaust(1)
     assert len(story.complete) == 3
     assert story.complete[1]["backward_ns"] == 20
@@ -497,9 +527,9 @@ def test_phases_are_named_in_the_order_of_their_places():
 
 def wait_in_backward(story, local, waited):
     """A backward pass that has its own gradients after a while and then waits for the others'."""
-    story.tell(story.tracer.begin_backward).takes(local)
-    story.tell(story.tracer.have_local_gradients).takes(waited)
-    return story.tell(story.tracer.end_backward)
+    story.tell(events.BEGIN_BACKWARD).takes(local)
+    story.tell(events.HAVE_LOCAL_GRADIENTS).takes(waited)
+    return story.tell(events.END_BACKWARD)
 
 
 def test_backward_after_the_last_local_gradient_is_communication(story):
@@ -510,36 +540,36 @@ def test_backward_after_the_last_local_gradient_is_communication(story):
 
 
 def test_of_several_moments_the_last_counts(story):
-    story.fetch(10).forward(20).tell(story.tracer.begin_backward).takes(30)
-    story.tell(story.tracer.have_local_gradients).takes(40)
-    story.tell(story.tracer.have_local_gradients).takes(50)
-    story.tell(story.tracer.end_backward).optimizer(5).fetch(10)
+    story.fetch(10).forward(20).tell(events.BEGIN_BACKWARD).takes(30)
+    story.tell(events.HAVE_LOCAL_GRADIENTS).takes(40)
+    story.tell(events.HAVE_LOCAL_GRADIENTS).takes(50)
+    story.tell(events.END_BACKWARD).optimizer(5).fetch(10)
     (step,) = story.complete
     assert (step["backward_ns"], step["communication_ns"]) == (70, 50)
 
 
 def test_a_collective_while_backward_waits_is_charged_once(story):
-    story.fetch(10).forward(20).tell(story.tracer.begin_backward).takes(30)
-    story.tell(story.tracer.have_local_gradients).takes(40)
-    story.tell(story.tracer.begin, COMMUNICATION).takes(7).tell(story.tracer.end, COMMUNICATION)
-    story.tell(story.tracer.end_backward).optimizer(5).fetch(10)
+    story.fetch(10).forward(20).tell(events.BEGIN_BACKWARD).takes(30)
+    story.tell(events.HAVE_LOCAL_GRADIENTS).takes(40)
+    story.tell(events.BEGIN, COMMUNICATION).takes(7).tell(events.END, COMMUNICATION)
+    story.tell(events.END_BACKWARD).optimizer(5).fetch(10)
     (step,) = story.complete
     assert (step["backward_ns"], step["communication_ns"]) == (30, 47)
 
 
 def test_a_pass_inside_another_leaves_it_its_moment(story):
-    story.fetch(10).forward(20).tell(story.tracer.begin_backward).takes(30)
-    story.tell(story.tracer.have_local_gradients).takes(40)
-    story.backward(100).tell(story.tracer.end_backward).optimizer(5).fetch(10)
+    story.fetch(10).forward(20).tell(events.BEGIN_BACKWARD).takes(30)
+    story.tell(events.HAVE_LOCAL_GRADIENTS).takes(40)
+    story.backward(100).tell(events.END_BACKWARD).optimizer(5).fetch(10)
     (step,) = story.complete
     assert (step["backward_ns"], step["communication_ns"]) == (130, 40)
 
 
 def test_the_moment_of_a_pass_that_failed_is_not_the_next_ones(story):
     story.step()
-    story.fetch(10).forward(20).tell(story.tracer.begin_backward).takes(30)
-    story.tell(story.tracer.have_local_gradients).takes(40)
-    story.tell(story.tracer.abort, BACKWARD)
+    story.fetch(10).forward(20).tell(events.BEGIN_BACKWARD).takes(30)
+    story.tell(events.HAVE_LOCAL_GRADIENTS).takes(40)
+    story.tell(events.ABORT, BACKWARD)
     story.step()
     story.fetch(10)
     assert story.complete[-1]["communication_ns"] in (-1, 0)
@@ -548,7 +578,7 @@ def test_the_moment_of_a_pass_that_failed_is_not_the_next_ones(story):
 # Losses
 
 
-def losses(story):
+def losses_of(story):
     """The record that each loss stands in, the record that it belongs to, and its value."""
     return [
         (place, place - record["loss_lag"], record["loss"])
@@ -557,68 +587,70 @@ def losses(story):
     ]
 
 
-def fetched_backward(story, loss):
-    story.fetch(10).forward(20).tell(story.tracer.begin_backward, loss).takes(30)
-    return story.tell(story.tracer.end_backward)
+def fetched_backward(story, loss=None):
+    """A step's batch and passes; without a loss it is on the device. Returns that one's number."""
+    story.fetch(10).forward(20)
+    if loss is None:
+        number = story.await_loss()
+    else:
+        number = None
+        story.tell(events.BEGIN_BACKWARD, bits(loss), events.KNOWN_LOSS)
+    story.takes(30).tell(events.END_BACKWARD)
+    return number
 
 
 def test_a_loss_that_comes_late_belongs_to_the_step_of_its_backward_pass(story):
-    seen = []
-    story.tracer.on_loss = lambda value, step: seen.append((step, value))
-    awaited = AwaitedLoss()
     story.step().step()
-    fetched_backward(story, awaited).optimizer(5)
-    story.step().step().fetch(10).tell(story.tracer.see_loss, (0.5, awaited))
+    awaited = fetched_backward(story)
+    story.optimizer(5).step().step().fetch(10).see_loss(awaited, 0.5)
     story.forward(20).backward(30).optimizer(5).step().finish()
-    assert losses(story) == [(5, 2, 0.5)]
-    assert seen == [(3, 0.5)]
+    assert losses_of(story) == [(5, 2, 0.5)]
+    assert story.machine.losses.milestones == [losses.Milestone(3, 0.5)]
+
+
+def test_the_first_loss_and_the_first_that_is_lost_are_milestones(story):
+    for value in (2.0, 1.0, float("inf"), 0.5, float("inf")):
+        fetched_backward(story, value)
+        story.optimizer(5)
+    story.finish()
+    assert story.machine.losses.milestones == [
+        losses.Milestone(1, 2.0),
+        losses.Milestone(3, float("inf"), 2, 1.0),
+    ]
 
 
 def test_the_last_loss_is_kept_in_the_record_after_the_last_step(story):
-    awaited = AwaitedLoss()
     story.step()
-    fetched_backward(story, awaited).optimizer(5).exhaust(1)
-    story.tell(story.tracer.see_loss, (0.5, awaited)).finish()
-    assert losses(story) == [(2, 1, 0.5)]
+    awaited = fetched_backward(story)
+    story.optimizer(5).exhaust(1)
+    story.see_loss(awaited, 0.5).finish()
+    assert losses_of(story) == [(2, 1, 0.5)]
     assert story.records[-1]["flags"] & StepFlag.TAIL
 
 
 def test_of_two_losses_that_come_at_once_one_that_is_lost_is_kept(story):
-    lost, last = AwaitedLoss(), AwaitedLoss()
-    fetched_backward(story, lost).optimizer(5)
-    fetched_backward(story, last).optimizer(5).exhaust(1)
-    story.tell(story.tracer.see_loss, (float("inf"), lost))
-    story.tell(story.tracer.see_loss, (1.0, last)).finish()
-    assert losses(story) == [(2, 0, float("inf"))]
+    lost = fetched_backward(story)
+    story.optimizer(5)
+    last = fetched_backward(story)
+    story.optimizer(5).exhaust(1)
+    story.see_loss(lost, float("inf")).see_loss(last, 1.0).finish()
+    assert losses_of(story) == [(2, 0, float("inf"))]
 
 
 def test_a_loss_that_comes_too_late_for_its_number_is_left_out(story, monkeypatch):
-    monkeypatch.setattr(steps, "MAX_LOSS_LAG", 1)
-    awaited = AwaitedLoss()
-    fetched_backward(story, awaited).optimizer(5)
-    story.step().step().tell(story.tracer.see_loss, (1.0, awaited)).step().finish()
-    assert losses(story) == []
+    monkeypatch.setattr(losses, "MAX_LOSS_LAG", 1)
+    awaited = fetched_backward(story)
+    story.optimizer(5).step().step().see_loss(awaited, 1.0).step().finish()
+    assert losses_of(story) == []
 
 
 def test_a_loss_that_waits_for_its_record_makes_room_for_the_records_own(story):
-    awaited = AwaitedLoss()
-    fetched_backward(story, awaited).optimizer(5)
-    fetched_backward(story, 2.0).tell(story.tracer.see_loss, (1.0, awaited)).optimizer(5)
+    awaited = fetched_backward(story)
+    story.optimizer(5)
+    fetched_backward(story, 2.0)
+    story.see_loss(awaited, 1.0).optimizer(5)
     story.step().finish()
-    assert losses(story) == [(1, 1, 2.0), (2, 0, 1.0)]
-
-
-class NoClock:
-    """A GPU whose timeline is not looked at."""
-
-    def is_timing(self):
-        return False
-
-    def memory(self):
-        return (-1, -1)
-
-    def measure_later(self, number, step, spans):
-        pass
+    assert losses_of(story) == [(1, 1, 2.0), (2, 0, 1.0)]
 
 
 def waited(record):
@@ -627,11 +659,10 @@ def waited(record):
 
 def test_waits_for_the_device_are_counted_step_by_step():
     story = Story()
-    story.tracer.gpu = NoClock()
     for waits in (0, 3, 70_000):
         story.fetch(10).forward(20).backward(30)
         for _ in range(waits):
-            story.takes(1).tell(story.tracer.spend_waiting, (SYNC, 1))
+            story.takes(1).tell(events.SPEND_WAITING, 1)
         story.optimizer(5)
     story.fetch(10)
     assert [record["sync_ns"] for record in story.records] == [0, 3, 70_000]
@@ -640,11 +671,10 @@ def test_waits_for_the_device_are_counted_step_by_step():
 
 def test_waits_of_an_evaluation_are_no_steps():
     story = Story()
-    story.tracer.gpu = NoClock()
     for _ in range(2):
         story.fetch(10).forward(20).backward(30).optimizer(5)
         story.fetch(10, VALIDATION).evaluate(20)
-        story.tell(story.tracer.spend_waiting, (SYNC, 1))
+        story.tell(events.SPEND_WAITING, 1)
     story.fetch(10).forward(20).backward(30).optimizer(5).fetch(10)
     assert [waited(record) for record in story.records] == [0, 0, 0]
 
@@ -656,9 +686,20 @@ def whole_graph():
     return GraphContents(backwards=1, optimizers={ADAM}, optimizer_steps=1)
 
 
+def graph(story, held):
+    """Tell what a graph holds; returns its number."""
+    number = len(story.machine.graphs) + 1
+    contents = graph_contents(held.backwards, held.optimizer_steps)
+    story.tell(events.HOLD_IN_GRAPH, contents, mark=number)
+    for optimizer in held.optimizers:
+        story.tell(events.HOLD_OPTIMIZER, optimizer, mark=number)
+    return number
+
+
 def replay(story, held, duration):
-    story.tell(story.tracer.begin_replay, held).takes(duration)
-    return story.tell(story.tracer.end_replay, held)
+    number = graph(story, held)
+    story.tell(events.BEGIN_REPLAY, number).takes(duration)
+    return story.tell(events.END_REPLAY, optimizer_ended(0, number))
 
 
 def test_every_replay_of_a_graph_that_holds_the_optimizer_is_a_step(story):
@@ -720,9 +761,9 @@ def test_a_graph_inside_a_phase_stays_in_it(story):
     held = GraphContents(backwards=1)
     for _ in range(3):
         story.fetch(10).forward(20)
-        story.tell(story.tracer.begin_backward)
+        story.tell(events.BEGIN_BACKWARD)
         replay(story, held, 30)
-        story.tell(story.tracer.end_backward).optimizer(5)
+        story.tell(events.END_BACKWARD).optimizer(5)
     story.exhaust(1).finish()
     assert [record["backward_ns"] for record in story.complete] == [30] * 3
     assert [record["micro_batches"] for record in story.complete] == [1] * 3
@@ -731,8 +772,9 @@ def test_a_graph_inside_a_phase_stays_in_it(story):
 
 def test_a_replay_that_fails_is_no_step(story):
     replay(story.fetch(10), whole_graph(), 50)
-    story.fetch(10).tell(story.tracer.begin_replay, whole_graph()).takes(7)
-    story.tell(story.tracer.abort_replay, whole_graph())
+    failing = graph(story, whole_graph())
+    story.fetch(10).tell(events.BEGIN_REPLAY, failing).takes(7)
+    story.tell(events.ABORT_REPLAY, failing)
     replay(story.fetch(10), whole_graph(), 50)
     story.exhaust(1).finish()
     check_accounts(story)
@@ -742,11 +784,14 @@ def test_a_replay_that_fails_is_no_step(story):
 # Optimizers that no hook sees
 
 
+def change_parameters(story):
+    story.tell(events.CHANGED_OPTIMIZER, 7)
+    return story.tell(events.CHANGE_PARAMETERS, optimizer_ended(0, 1))
+
+
 def test_parameters_that_change_are_a_step(story):
     for _ in range(4):
-        story.takes(3).forward(20).backward(30).takes(5).tell(
-            story.tracer.change_parameters, ([7], 1)
-        )
+        change_parameters(story.takes(3).forward(20).backward(30).takes(5))
     story.finish()
     check_accounts(story)
     assert [record["body_ns"] for record in story.complete] == [55, 58, 58, 58]
@@ -757,7 +802,7 @@ def test_micro_batches_before_a_change_are_one_step(story):
     for _ in range(3):
         for _ in range(2):
             story.fetch(10).forward(20).backward(30)
-        story.takes(5).tell(story.tracer.change_parameters, ([7], 1))
+        change_parameters(story.takes(5))
     story.exhaust(1).finish()
     check_accounts(story)
     assert [record["micro_batches"] for record in story.complete] == [2] * 3
@@ -799,11 +844,11 @@ def test_the_samples_of_an_evaluation_are_no_steps(story):
 
 def test_what_a_saver_does_is_saving(story):
     story.step().step()
-    story.tell(story.tracer.begin, CHECKPOINT).takes(100)
+    story.tell(events.BEGIN, CHECKPOINT).takes(100)
     story.copy(7)
-    story.tell(story.tracer.begin, COMMUNICATION).takes(50).tell(story.tracer.end, COMMUNICATION)
+    story.tell(events.BEGIN, COMMUNICATION).takes(50).tell(events.END, COMMUNICATION)
     story.save(10)
-    story.takes(1).tell(story.tracer.end, CHECKPOINT)
+    story.takes(1).tell(events.END, CHECKPOINT)
     story.step().exhaust(1).finish()
     check_accounts(story)
     assert sum(record["checkpoint_ns"] for record in story.complete) == 168
@@ -815,7 +860,7 @@ def test_what_a_saver_does_is_saving(story):
 
 def test_time_in_which_no_cell_runs_is_no_steps(story):
     story.step().step().exhaust(1)
-    story.tell(story.tracer.pause).takes(15_000).tell(story.tracer.resume).takes(40)
+    story.tell(events.PAUSE).takes(15_000).tell(events.RESUME).takes(40)
     story.step().step().exhaust(1).finish()
     assert len(story.complete) == 4
     assert max(record["wall_ns"] for record in story.complete) < 100
@@ -825,7 +870,7 @@ def test_time_in_which_no_cell_runs_is_no_steps(story):
 def test_a_step_that_spans_cells_keeps_its_parts_and_loses_the_pause(story):
     story.step().step()
     story.fetch(10).forward(20).backward(30)
-    story.tell(story.tracer.pause).takes(15_000).tell(story.tracer.resume)
+    story.tell(events.PAUSE).takes(15_000).tell(events.RESUME)
     story.optimizer(5).exhaust(1).finish()
     assert [record["wall_ns"] for record in story.complete] == [67, 67, 65]
     assert [record["forward_ns"] for record in story.complete] == [20] * 3
@@ -833,11 +878,11 @@ def test_a_step_that_spans_cells_keeps_its_parts_and_loses_the_pause(story):
 
 def test_an_evaluation_in_a_cell_of_its_own_is_evaluation(story):
     story.step().step().exhaust(1)
-    story.tell(story.tracer.pause).takes(900).tell(story.tracer.resume)
+    story.tell(events.PAUSE).takes(900).tell(events.RESUME)
     for _ in range(3):
         story.fetch(2, VALIDATION).evaluate(5)
     story.exhaust(1, VALIDATION)
-    story.tell(story.tracer.pause).takes(900).tell(story.tracer.resume)
+    story.tell(events.PAUSE).takes(900).tell(events.RESUME)
     story.step().exhaust(1).finish()
     assert len(story.complete) == 3
     assert sum(record["evaluation_ns"] for record in story.records) == 22

@@ -1,0 +1,1 @@
+"""Turns what a training process saw happen into its steps."""

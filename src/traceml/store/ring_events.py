@@ -1,0 +1,162 @@
+"""Makes steps of the events in a ring, and keeps the state of that in the ring itself.
+
+Rows on disk, messages on disk and the state are written in this order. Whoever goes on after a
+reader was killed takes the state, drops the rows behind it, and makes those again: the same ones.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import re
+import struct
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from traceml.model import layout
+from traceml.steps import saved_state
+from traceml.steps.event_reader import EventReader
+from traceml.steps.losses import Milestone
+from traceml.steps.machine import StepMachine
+from traceml.store.records import STEP_DTYPE
+
+if TYPE_CHECKING:
+    from traceml.store.rings import Head
+
+MAX_ROWS = 1 << 14
+"""Steps that are kept in memory until they are on disk. Of more, the oldest are lost."""
+
+_pack_row = layout.packer(layout.STEP).pack
+_LOGGED_AT = re.compile(rb'^\{"kind":"metrics","at":(\d{1,18}),')
+
+
+class RingEvents:
+    """The events of one ring, and the steps that were made of them so far."""
+
+    def __init__(self, buffer: mmap.mmap, head: Head) -> None:
+        before = (head.region_capacity, head.step_capacity, head.message_capacity)
+        self._state_base = layout.state_slots_offset(*before)
+        self._state_bytes = head.state_bytes
+        limit = head.counters["step_limit"]
+        saved = saved_state.load(buffer, self._state_base, head.state_bytes, limit)
+        self.committed = 0 if saved is None else saved.rows
+        """Up to which step rows and events are known to belong together."""
+        self._reader = EventReader(
+            buffer,
+            layout.event_slots_offset(*before, head.state_bytes),
+            head.event_capacity,
+            StepMachine(limit) if saved is None else saved.machine,
+            head.counters["first_event"] if saved is None else saved.cursor,
+        )
+        self._rows: deque[npt.NDArray[Any]] = deque()
+        """The last steps, in pieces as they were made."""
+        self._kept = 0
+        self._made = self.committed
+        self._losses: list[Milestone] = []
+        self._writable: mmap.mmap | None = None
+
+    @property
+    def written(self) -> int:
+        """How many steps there are, those that wait for the GPU among them."""
+        return self._reader.machine.records
+
+    @property
+    def is_limit_reached(self) -> bool:
+        """Whether there are as many steps as were asked for."""
+        return self._reader.machine.is_done
+
+    def is_filling(self, share: float) -> bool:
+        """Whether so large a share of the ring waits to be read."""
+        return self._reader.is_filling(share)
+
+    def steps_from(self, number: int, everything: bool) -> npt.NDArray[Any]:
+        """The steps after this number, as far as they are final; all of them at the end."""
+        self._make(everything)
+        parts = [rows[rows["sequence"] > number] for rows in self._rows]
+        parts = [rows for rows in parts if len(rows)]
+        return np.concatenate(parts) if parts else np.empty(0, STEP_DTYPE)
+
+    def last(self, count: int) -> npt.NDArray[Any]:
+        """The last steps that were made."""
+        if not self._rows:
+            return np.empty(0, STEP_DTYPE)
+        return np.concatenate(list(self._rows)[-count:])[-count:]
+
+    def _make(self, everything: bool) -> None:
+        """Read what is new, and make steps of it."""
+        machine = self._reader.machine
+        self._reader.advance(everything)
+        if everything:
+            machine.rows.flush()
+        if machine.losses.milestones:
+            self._losses += machine.losses.milestones
+            machine.losses.milestones.clear()
+        done = machine.rows.done
+        if not done:
+            return
+        rows = np.frombuffer(b"".join(map(_packed, done)), STEP_DTYPE)
+        machine.rows.done = []
+        self._made = int(rows["sequence"][-1]) if len(rows) else self._made
+        self._rows.append(rows)
+        self._kept += len(rows)
+        while self._kept - len(self._rows[0]) > MAX_ROWS:
+            self._kept -= len(self._rows.popleft())
+
+    # Messages
+
+    def with_step(self, payload: bytes) -> bytes:
+        """A message with the step at which it was logged, where it has only the event."""
+        found = _LOGGED_AT.match(payload)
+        if found is None:
+            return payload
+        step = self._reader.machine.steps_at(int(found[1]))
+        return b'{"kind":"metrics","step":%d,' % step + payload[found.end() :]
+
+    def new_losses(self) -> list[bytes]:
+        """The first loss and the first that is no number, as messages, once each."""
+        found, self._losses = self._losses, []
+        return [_loss_message(each) for each in found]
+
+    # Where the reading stands
+
+    def commit(self, path: Path, number: int) -> None:
+        """All steps up to this one are on disk: save the state, if it is that of this step."""
+        machine = self._reader.machine
+        if number != self._made or machine.rows.done:
+            return
+        if self._writable is None:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                self._writable = mmap.mmap(descriptor, 0)
+            finally:
+                os.close(descriptor)
+        saved = saved_state.Saved(machine, self._reader.cursor, number)
+        if saved_state.save(self._writable, self._state_base, self._state_bytes, saved):
+            self.committed = number
+
+    def close(self) -> None:
+        """Let go of the ring."""
+        if self._writable is not None:
+            self._writable.close()
+
+
+def _packed(row: list[Any]) -> bytes:
+    """A step as a record; one with numbers that no record holds, of a damaged ring, is left out."""
+    try:
+        return _pack_row(*row)
+    except (struct.error, OverflowError):
+        return b""
+
+
+def _loss_message(found: Milestone) -> bytes:
+    is_finite = found.value - found.value == 0.0
+    value: Any = found.value if is_finite else str(found.value)
+    message = {"kind": "loss", "step": found.step, "value": value}
+    if not is_finite and found.finite_step:
+        message |= {"finite_step": found.finite_step, "finite_value": found.finite_value}
+    return json.dumps(message, separators=(",", ":")).encode()

@@ -1,0 +1,45 @@
+"""How many steps this process has taken, for the few who have to know: a failure, a limit.
+
+Steps are made outside, of the events in the ring. Here the same machine is run over the same events
+when somebody asks, from where the agent has saved it on: exact, and nothing in all other steps.
+"""
+
+from __future__ import annotations
+
+from traceml.steps import saved_state
+from traceml.steps.event_reader import EventReader
+from traceml.steps.machine import StepMachine
+from traceml.trace.recorder import STAGED_EVENTS, Recorder
+from traceml.trace.ring import STATE_BYTES, Ring
+
+
+class StepCount:
+    """The steps of this process so far."""
+
+    def __init__(self, recorder: Recorder, limit: int) -> None:
+        self._recorder = recorder
+        self._limit = limit
+        self._reader: EventReader | None = None
+        self._ring: Ring | None = None
+
+    def at(self, ring: Ring | None, events_before: int) -> int:
+        """How many complete steps there were when so many events had been noted."""
+        reader = self._reader
+        if reader is None or self._ring is not ring:
+            reader = self._reader = self._begin(ring)
+            self._ring = ring
+        reader.advance(everything=True)
+        reader.machine.rows.done.clear()
+        return reader.machine.steps_at(events_before)
+
+    def _begin(self, ring: Ring | None) -> EventReader:
+        if ring is None:
+            staged = self._recorder.staged or bytearray()
+            first = max(0, self._recorder.written - STAGED_EVENTS)
+            return EventReader(staged, 0, STAGED_EVENTS, StepMachine(self._limit), first)
+        saved = saved_state.load(ring.mapping, ring.state_base, STATE_BYTES, self._limit)
+        machine, cursor = StepMachine(self._limit), ring.first_event
+        if saved is not None:
+            machine, cursor = saved.machine, saved.cursor
+        place = ring.mapping, ring.event_base, ring.event_capacity
+        return EventReader(*place, machine, cursor)

@@ -1,0 +1,67 @@
+"""Writes rings as TraceML did when the training process still made the steps: slots of steps.
+
+They can still be read, and they are the shortest way from given records to record files.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterable
+from pathlib import Path
+
+from traceml.model import layout
+from traceml.model.rank import Rank
+from traceml.trace import ring as rings
+
+_pack_step = layout.packer(layout.STEP).pack_into
+_pack_gpu = layout.packer([("", "q")] * len(layout.GPU_FIELDS)).pack_into
+_pack_count = layout.packer([("", "Q")]).pack_into
+_pack_capacity = layout.packer([("", "I")]).pack_into
+
+
+def _counter(name: str) -> int:
+    return layout.COUNTERS_OFFSET + layout.offset_of(layout.COUNTERS, name)
+
+
+class RowRing(rings.Ring):
+    """The writing end of a ring with slots of steps, and without events."""
+
+    def __init__(self, path: Path, steps: int = 64, messages: int = 32) -> None:
+        size = layout.ring_bytes(rings.REGION_CAPACITY, steps, messages)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("xb+") as file:
+            file.truncate(size)
+            mapping = mmap.mmap(file.fileno(), size)
+        super().__init__(path, mapping, 0, messages)
+        self._steps = steps
+        self._step_base = layout.step_slots_offset(rings.REGION_CAPACITY)
+        self._message_base = layout.message_slots_offset(rings.REGION_CAPACITY, steps)
+        self.steps_written = 0
+
+    def identify(self, rank: Rank) -> None:
+        super().identify(rank)
+        for name, value in (
+            ("step_capacity", self._steps),
+            ("event_bytes", 0),
+            ("event_capacity", 0),
+            ("state_bytes", 0),
+        ):
+            _pack_capacity(self._map, layout.offset_of(layout.IDENTITY, name), value)
+
+    def write_step(self, *values: float) -> int:
+        """Append a step (all fields of the layout but the sequence) and return its number."""
+        number = self.steps_written
+        slot = self._step_base + (number % self._steps) * layout.STEP_BYTES
+        _pack_step(self._map, slot, *values, number + 1)
+        self.steps_written = number + 1
+        _pack_count(self._map, _counter("steps_written"), number + 1)
+        return number
+
+    def fill_gpu_times(self, number: int, times: Iterable[int]) -> None:
+        """Complete a step written before with what the GPU's clock said."""
+        slot = self._step_base + (number % self._steps) * layout.STEP_BYTES
+        _pack_gpu(self._map, slot + layout.offset_of(layout.STEP, layout.GPU_FIELDS[0]), *times)
+
+    def mark_final(self, count: int) -> None:
+        """Say that the first `count` steps will not change any more."""
+        _pack_count(self._map, _counter("steps_final"), count)

@@ -1,0 +1,136 @@
+"""Events read from a ring while it is written: in order, each once, and gaps are known."""
+
+import pytest
+
+from traceml.model import layout
+from traceml.steps import events
+from traceml.steps.event_reader import EventReader
+from traceml.steps.events import ENTER_STEP, EVENT, EVENT_BYTES, EXIT_STEP, step_ended
+from traceml.steps.machine import StepMachine
+
+FIELDS = [name for name, _ in layout.STEP]
+CAPACITY = 1024
+
+
+class Ring:
+    """A ring of events on a clock of our own, and its reader."""
+
+    def __init__(self, capacity=CAPACITY):
+        self.buffer = bytearray(capacity * EVENT_BYTES)
+        self.capacity = capacity
+        self.reader = EventReader(self.buffer, 0, capacity, StepMachine())
+        self.number = self.ends = 0
+        self.now = 1_000
+
+    def note(self, kind, argument=0, takes=10):
+        self.put(self.number, kind, argument)
+        self.number += 1
+        self.now += takes
+
+    def put(self, number, kind, argument=0):
+        slot = number % self.capacity * EVENT_BYTES
+        EVENT.pack_into(self.buffer, slot, self.now, kind, 0, 0, argument, number + 1)
+
+    def step(self):
+        self.note(ENTER_STEP)
+        self.ends += 1
+        self.note(EXIT_STEP, step_ended(self.ends, False))
+
+    def read(self, everything=False):
+        self.reader.advance(everything)
+        done, self.reader.machine.rows.done = self.reader.machine.rows.done, []
+        return [dict(zip(FIELDS, row, strict=True)) for row in done]
+
+
+@pytest.fixture
+def ring():
+    return Ring()
+
+
+def test_every_event_is_read_once_however_often_the_ring_comes_round(ring):
+    numbers = []
+    for _ in range(20):
+        for _ in range(200):
+            ring.step()
+        numbers += [row["sequence"] for row in ring.read()]
+    assert numbers == list(range(1, 4001))
+    assert ring.reader.lost == 0
+
+
+def test_a_slot_that_is_not_written_yet_is_waited_for(ring):
+    ring.step()
+    late = ring.number
+    ring.number += 1
+    ring.step()
+    assert len(ring.read()) == 1
+    ring.put(late, events.LOSE_TRACK)
+    assert len(ring.read()) == 1
+    assert ring.reader.cursor == ring.number
+
+
+def test_a_slot_that_is_never_written_is_skipped_at_the_next_reading(ring):
+    ring.step()
+    ring.number += 1  # a signal's handler raised after the slot was reserved
+    ring.step()
+    assert len(ring.read()) == 1
+    assert len(ring.read()) == 1
+    ring.number += 1
+    ring.step()
+    assert len(ring.read(everything=True)) == 1
+
+
+def test_steps_that_were_overwritten_are_counted_and_none_is_joined_of_two(ring):
+    for _ in range(10):
+        ring.step()
+    assert len(ring.read()) == 10
+    ring.note(ENTER_STEP)
+    ring.ends += 1
+    ring.note(EXIT_STEP, step_ended(ring.ends, False))
+    for _ in range(2 * CAPACITY):
+        ring.step()
+    rows = ring.read()
+    taken = 10 + 1 + 2 * CAPACITY
+    assert rows[-1]["sequence"] == taken
+    assert [row["sequence"] for row in rows] == list(range(taken - len(rows) + 1, taken + 1))
+    assert ring.reader.machine.steps in (taken, taken - 1)  # one may have been torn in two
+    complete = [row for row in rows if not row["flags"] & layout.NO_STEP]
+    assert {row["body_ns"] for row in complete} == {10}
+    assert ring.reader.lost > CAPACITY
+
+
+def test_the_step_in_which_events_were_lost_is_no_complete_one(ring):
+    """However it goes on: an optimizer that steps would make it one."""
+    machine = ring.reader.machine
+    for _ in range(3):
+        ring.note(events.BEGIN_FETCH, 1)
+        ring.note(events.END_FETCH, 8)
+        ring.note(events.BEGIN_BACKWARD)
+        ring.note(events.END_BACKWARD)
+        ring.note(events.BEGIN_OPTIMIZER, 1)
+        ring.ends += 1
+        ring.note(events.END_OPTIMIZER, events.optimizer_ended(ring.ends, 1))
+    assert len(ring.read()) == 2
+    machine.lose_events(ring.now)
+    ring.note(events.BEGIN_OPTIMIZER, 1)
+    ring.ends += 5
+    ring.note(events.END_OPTIMIZER, events.optimizer_ended(ring.ends, 1))
+    ring.note(events.BEGIN_FETCH, 1)
+    (torn,) = ring.read()
+    assert torn["flags"] & layout.StepFlag.ABORTED
+    assert torn["sequence"] == 2 + 4 + 1
+
+
+def test_a_ring_that_fills_says_so(ring):
+    assert not ring.reader.is_filling(0.125)
+    for _ in range(CAPACITY // 8):
+        ring.step()
+    assert ring.reader.is_filling(0.125)
+    ring.read()
+    assert not ring.reader.is_filling(0.125)
+
+
+@pytest.mark.parametrize("filler", [b"\xff", b"\x7f", b"\x01"])
+def test_a_ring_of_garbage_ends_the_reading(filler):
+    ring = Ring(64)
+    ring.buffer[:] = filler * len(ring.buffer)
+    assert ring.read(everything=True) == []
