@@ -106,7 +106,7 @@ def test_kept_output_is_the_scripts_byte_for_byte(tmp_path: Path) -> None:
     assert done == 0
     assert shown_out == plain.stdout
     assert shown_err.startswith(plain.stderr)  # the summary follows
-    kept = (running.folder / "kept_output.log").read_bytes()
+    kept = (running.folder / "output.log").read_bytes()
     assert sorted(kept) == sorted(plain.stdout + plain.stderr)
     assert kept.startswith((b"out 0 \xff\r\n", b"err 0\t"))
     running.assert_nothing_is_left()
@@ -117,7 +117,7 @@ def test_streams_that_go_to_one_place_are_kept_in_order(tmp_path: Path) -> None:
     with in_terminal(SAVED, tmp_path, PRINT) as terminal:
         assert terminal.finish().status == 0
     expected = b"".join(b"out %d \xff\r\nerr %d\t" % (n, n) for n in range(200))
-    assert (terminal.folder / "kept_output.log").read_bytes() == expected
+    assert (terminal.folder / "output.log").read_bytes() == expected
 
 
 def test_a_slow_reader_gets_everything(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_of_much_output_the_last_is_kept(tmp_path: Path) -> None:
     """More than a pipe holds, so that it comes in many pieces."""
     (tmp_path / "train.py").write_text("for n in range(50_000): print(f'line {n:05}')")
     launcher = (
-        "import sys; from traceml.launch import output; kept_output.MAX_FILE_BYTES = 2_000\n"
+        "import sys; from traceml.launch import kept_output; kept_output.MAX_FILE_BYTES = 2_000\n"
         "from traceml.cli import main\n"
         "sys.exit(main(['run', '--save-output', '--run-name', 'a', 'train.py']))"
     )
@@ -152,9 +152,7 @@ def test_of_much_output_the_last_is_kept(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert done.stderr.count("the script prints much") == 1
     assert len(done.stdout.splitlines()) == 50_000  # the user has seen it all
-    kept = [
-        tmp_path / "logs" / "a" / name for name in ("kept_output.earlier.log", "kept_output.log")
-    ]
+    kept = [tmp_path / "logs" / "a" / name for name in ("output.earlier.log", "output.log")]
     text = "".join(file.read_text() for file in kept)
     assert done.stdout.endswith(text) and len(text) >= 2_000
 
@@ -200,7 +198,7 @@ def test_under_a_terminal_all_three_are_one(tmp_path: Path, option: tuple[str, .
     assert "on the screen\r\n" in done.stdout
     assert "Verdict  NO DATA" in done.stdout
     if "--save-output" in option:
-        assert (done.folder / "kept_output.log").read_bytes() == b"on the screen\n"
+        assert (done.folder / "output.log").read_bytes() == b"on the screen\n"
     done.assert_nothing_is_left()
 
 

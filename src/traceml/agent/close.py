@@ -26,8 +26,7 @@ from traceml.store.failures import remove_ring
 from traceml.store.load import drain_rings, load_run, ring_paths
 from traceml.store.records import RankRecords, RunRecords
 from traceml.store.rings import RingReader
-from traceml.summaries.build import build, with_text
-from traceml.summaries.flat import flat
+from traceml.summaries.build import build, flat_numbers, with_text
 from traceml.summaries.record import Summary
 from traceml.text.summary import summary_text
 
@@ -103,7 +102,7 @@ def _write(path: Path, content: bytes) -> None:
 
 def write_answer(folder: Path, summary: Summary) -> None:
     """Write the summary's numbers for a training process, which needs nothing of ours to read."""
-    folders.write_atomically(folder / folders.ANSWER, msgspec.json.encode(flat(summary)))
+    folders.write_atomically(folder / folders.ANSWER, msgspec.json.encode(flat_numbers(summary)))
 
 
 def _generated(records: RunRecords) -> float:

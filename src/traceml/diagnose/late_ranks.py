@@ -63,8 +63,8 @@ class Late:
     """What the job would save per step if they kept up."""
 
     @property
-    def part(self) -> Against:
-        """The part of the work that makes the worst of them late."""
+    def slow_work(self) -> Against:
+        """The work that makes the slowest of them late: one phase, or all of its own work."""
         return self.worst.own if self.phase is None else self.worst.phases[self.phase]
 
 
@@ -114,7 +114,7 @@ def find(facts: Facts, kind: Kind, action: Callable[[Facts, Late], str]) -> Find
     late = _late(facts, kind)
     if late is None or facts.job is None:
         return None
-    worst, part = late.worst, late.part
+    worst, part = late.worst, late.slow_work
     return Finding(
         kind=kind,
         section=Section.STEP_TIME,
@@ -270,13 +270,13 @@ def inside_rest(late: Late) -> tuple[str, str, Against] | None:
     """Returns the host activity that is most of the excess in the residual: field, words and
     times."""
     for name, part in late.worst.inside_rest.items():
-        if part.excess_s >= COVERS * late.part.excess_s:
+        if part.excess_s >= COVERS * late.slow_work.excess_s:
             return name, _INSIDE[name], part
     return None
 
 
 def _where(late: Late) -> str:
-    phase, part = late.phase, late.part
+    phase, part = late.phase, late.slow_work
     if phase is None:
         return "no measured phase accounts for it"
     words = _WORDS.get(phase, phase.value)
@@ -330,7 +330,7 @@ def _scheduled(facts: Facts, late: Straggler) -> tuple[Piece, ...]:
 
 
 def _evidence(job: Job, late: Late) -> tuple[Piece, ...]:
-    worst, part = late.worst, late.part
+    worst, part = late.worst, late.slow_work
     certainty = (
         "not measured" if not job.waits else "inferred" if job.wait_is_hidden else "measured"
     )

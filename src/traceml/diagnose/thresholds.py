@@ -12,7 +12,9 @@ class Threshold:
     """Reached by a time that is both a large share of its whole and long enough in seconds."""
 
     share: float
+    """Of the whole, 0–1."""
     min_s: float
+    """Seconds: a shorter time is not worth a finding, whatever its share."""
 
     def is_reached(self, part_s: float, whole_s: float) -> bool:
         """Returns whether the time reaches the threshold, in share and in length."""

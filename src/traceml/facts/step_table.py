@@ -239,7 +239,7 @@ def step_table(
     if not len(common):
         return None
     shared = tuple(
-        steps if len(steps.index) == len(common) else _only(steps, common) for steps in found
+        steps if len(steps.index) == len(common) else _select(steps, common) for steps in found
     )
     blocks = tuple(rank.blocks for rank in ranks)
     is_folded = any(len(each) for each in blocks)
@@ -296,7 +296,7 @@ def _before(steps: RankSteps, first: int) -> RankSteps:
     return steps.take(slice(0, int(np.searchsorted(steps.index, first))))
 
 
-def _only(steps: RankSteps, common: Ints) -> RankSteps:
+def _select(steps: RankSteps, common: Ints) -> RankSteps:
     positions = np.searchsorted(steps.index, common)
     first, last = int(positions[0]), int(positions[-1])
     if last - first + 1 == len(positions):  # neighbours, as they mostly are: no copy

@@ -36,6 +36,7 @@ from traceml.summaries.record import (
     PrimaryDiagnosis,
     Producer,
     RegionSummary,
+    SectionSummary,
     Setting,
     StepSeries,
     Summary,
@@ -44,6 +45,9 @@ from traceml.summaries.record import (
     WhatIfSummary,
 )
 from traceml.summaries.tables import number
+
+FLAT_PREFIX = "traceml/"
+"""Of the keys of `flat_numbers`, so that they stand together in a tracker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,3 +338,27 @@ def _tracer(records: RunRecords, facts: Facts) -> TracerSummary:
         stopped_after_steps=stopped_after,
         notes=(*records.notes, *notes),
     )
+
+
+def flat_numbers(summary: Summary) -> dict[str, float]:
+    """Returns the numbers of a summary as one flat dictionary; values that were not measured are
+    left out.
+
+    Step times are means over ranks; memory is that of the rank with the highest peak.
+    """
+    found: dict[str, float | None] = {"duration_s": summary.duration_s}
+    if summary.step_time is not None:
+        found["steps"] = summary.step_time.metadata.training_total_steps
+        found |= summary.step_time.global_.average
+    if summary.step_memory is not None:
+        worst = summary.step_memory.global_.worst
+        found |= {name: place.value for name, place in worst.items()}
+    for name, section in (("system", summary.system), ("process", summary.process)):
+        found |= _averages(name, section)
+    return {FLAT_PREFIX + name: value for name, value in found.items() if value is not None}
+
+
+def _averages(name: str, section: SectionSummary | None) -> dict[str, float | None]:
+    if section is None:
+        return {}
+    return {f"{name}/{metric}": value for metric, value in section.global_.average.items()}

@@ -13,8 +13,8 @@ KIND = Kind.H2D_STRAGGLER
 
 def _next_step(facts: Facts, late: Late) -> str:
     return (
-        f"Bring the copies of {late.names} from {duration(late.part.rank_s)} down to "
-        f"{duration(late.part.others_s)}: the same batch sizes{_pinning(facts)} as elsewhere, "
+        f"Bring the copies of {late.names} from {duration(late.slow_work.rank_s)} down to "
+        f"{duration(late.slow_work.others_s)}: the same batch sizes{_pinning(facts)} as elsewhere, "
         "a process on the NUMA node of its GPU, and a PCIe link of full width (nvidia-smi -q)."
     )
 

@@ -13,8 +13,8 @@ KIND = Kind.INPUT_STRAGGLER
 
 def _next_step(facts: Facts, late: Late) -> str:
     return (
-        f"Bring the input of {late.names} from {duration(late.part.rank_s)} down to "
-        f"{duration(late.part.others_s)}: compare its shard of the data (file sizes, sample "
+        f"Bring the input of {late.names} from {duration(late.slow_work.rank_s)} down to "
+        f"{duration(late.slow_work.others_s)}: compare its shard of the data (file sizes, sample "
         "lengths), the storage it reads from, its preprocessing, and what else runs on its cores."
     )
 

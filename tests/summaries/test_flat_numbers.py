@@ -3,13 +3,12 @@
 import pytest
 
 from factories import GIB, make_run
-from traceml.summaries.build import build
-from traceml.summaries.flat import flat
+from traceml.summaries.build import build, flat_numbers
 from traceml.summaries.record import Summary
 
 
 def test_only_measured_numbers_are_in_it() -> None:
-    found = flat(build(make_run(), 0.0, "0"))
+    found = flat_numbers(build(make_run(), 0.0, "0"))
     assert found["traceml/step_time_ms"] == pytest.approx(37, rel=0.01)
     assert found["traceml/steps"] == 200
     assert found["traceml/peak_rss_bytes"] == GIB
@@ -20,4 +19,4 @@ def test_only_measured_numbers_are_in_it() -> None:
 
 
 def test_an_empty_summary_is_an_empty_dictionary() -> None:
-    assert flat(Summary()) == {}
+    assert flat_numbers(Summary()) == {}
