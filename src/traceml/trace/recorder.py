@@ -53,10 +53,12 @@ class Recorder:
         "_mask",
         "_next_number",
         "ends",
+        "ends_at_fetch",
         "ends_since_fetch",
         "gpu",
         "noted_ns",
         "optimizer_mark",
+        "optimizers",
         "source",
         "trained",
         "written",
@@ -83,7 +85,11 @@ class Recorder:
         self.ends = 0
         """How often a step has ended, as far as a hook can tell (a GAN's twice)."""
         self.ends_since_fetch = MAX_ENDS_PER_FETCH
-        """How many of them since a batch was fetched."""
+        """How many of them since a batch was fetched …"""
+        self.ends_at_fetch = 0
+        """… and how many before."""
+        self.optimizers = 1
+        """How many optimizers step, so far."""
         self.source = 0
         """The loader of the last batch …"""
         self.trained = 0
@@ -181,6 +187,14 @@ class Recorder:
         self.note_boundary(events.BEGIN_FETCH, source)
         self.source = source
         self.ends_since_fetch = 0
+        self.ends_at_fetch = self.ends
+
+    def step_key(self) -> int:
+        """A number that stays the same within a step, as far as a hook can tell, and changes from
+        step to step or nearly so."""
+        if self.ends_since_fetch < MAX_ENDS_PER_FETCH:
+            return self.ends_at_fetch
+        return self.ends // self.optimizers
 
     def end_step(self, kind: int, argument: int, flags: int = 0) -> None:
         """Something happens that ends a step, or lets the next fetch end it."""
