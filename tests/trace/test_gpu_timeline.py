@@ -121,6 +121,24 @@ def test_of_short_steps_only_some_are_timed(traced, job, monkeypatch):
     assert (steps[~timed]["gpu_body_ns"] == NOT_MEASURED).all()
 
 
+def test_short_steps_of_two_optimizers_are_timed_too(traced, job, monkeypatch):
+    monkeypatch.setattr(gpu, "GPU_TIMING_SHARE", 1e-9)
+    _, step = job
+    others = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(others.parameters(), lr=0.1)
+    for _ in range(20):
+        for (inputs,) in DataLoader(TensorDataset(torch.ones(16, 4)), batch_size=2):
+            step(inputs)
+            optimizer.zero_grad()
+            others(inputs).mean().backward()
+            optimizer.step()
+    steps = traced.complete()
+    assert len(steps) == 1 + 160
+    timed = (steps["flags"] & int(StepFlag.GPU_TIMED)) > 0
+    assert 4 < timed.sum() < 80
+    assert (steps[timed]["gpu_body_ns"] > 0).all()
+
+
 def test_steps_wait_for_a_device_that_is_behind_and_are_not_lost(traced, job, monkeypatch):
     monkeypatch.setattr(Event, "is_behind", True)
     fetched(*job)

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 MAX_ROWS = 1 << 14
 """Steps that are kept in memory until they are on disk. Of more, the oldest are lost."""
 
+MIN_ROWS = 1024
+"""Steps that are kept in memory when they are on disk: for those who look at the last ones."""
+
 _pack_row = layout.packer(layout.STEP).pack
 _LOGGED_AT = re.compile(rb'^\{"kind":"metrics","at":(\d{1,18}),')
 
@@ -59,6 +62,7 @@ class RingEvents:
         self._made = self.committed
         self._losses: list[Milestone] = []
         self._writable: mmap.mmap | None = None
+        self._committed_cursor = -1
 
     @property
     def written(self) -> int:
@@ -104,8 +108,7 @@ class RingEvents:
         self._made = int(rows["sequence"][-1]) if len(rows) else self._made
         self._rows.append(rows)
         self._kept += len(rows)
-        while self._kept - len(self._rows[0]) > MAX_ROWS:
-            self._kept -= len(self._rows.popleft())
+        self._keep(MAX_ROWS)
 
     # Messages
 
@@ -125,24 +128,40 @@ class RingEvents:
     # Where the reading stands
 
     def commit(self, path: Path, number: int) -> None:
-        """All steps up to this one are on disk: save the state, if it is that of this step."""
-        machine = self._reader.machine
-        if number != self._made or machine.rows.done:
+        """All steps up to this one are on disk: save the state, if it is that of this step.
+
+        Where that cannot be done, the next reader begins farther back and makes the same steps.
+        """
+        machine, cursor = self._reader.machine, self._reader.cursor
+        if number != self._made or machine.rows.done or cursor == self._committed_cursor:
             return
         if self._writable is None:
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             try:
-                self._writable = mmap.mmap(descriptor, 0)
-            finally:
-                os.close(descriptor)
-        saved = saved_state.Saved(machine, self._reader.cursor, number)
+                self._writable = _writable(path)
+            except OSError:  # somebody else's, or gone
+                return
+        saved = saved_state.Saved(machine, cursor, number)
         if saved_state.save(self._writable, self._state_base, self._state_bytes, saved):
-            self.committed = number
+            self.committed, self._committed_cursor = number, cursor
+            self._keep(MIN_ROWS)
+
+    def _keep(self, count: int) -> None:
+        """Let go of all steps but the last ones."""
+        while self._rows and self._kept - len(self._rows[0]) >= count:
+            self._kept -= len(self._rows.popleft())
 
     def close(self) -> None:
         """Let go of the ring."""
         if self._writable is not None:
             self._writable.close()
+
+
+def _writable(path: Path) -> mmap.mmap:
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        return mmap.mmap(descriptor, 0)
+    finally:
+        os.close(descriptor)
 
 
 def _packed(row: list[Any]) -> bytes:

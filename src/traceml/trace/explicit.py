@@ -34,7 +34,8 @@ class ExplicitSteps:
             self._meet(model)
         if not session.identified:
             session.identify()
-        session.is_explicit = True
+        if not session.is_explicit:
+            session.is_explicit, session.recorder.optimizers = True, 1
         session.explicit_depth += 1
         session.recorder.note_boundary(ENTER_STEP)
 

@@ -213,6 +213,7 @@ def _optimizer_events(
             if number not in met or not session.identified:
                 meet(optimizer)
                 met.add(number)
+                recorder.optimizers = 1 if session.is_explicit else len(met)
         if search.passes == search.usual_passes and not search.is_watching:
             search.passes = 0  # as nearly always
         elif search.passes:

@@ -69,8 +69,8 @@ class Losses:
         self.on_device = _OnDevice()
         self._read_with_care = session.guard(self._look_at)
         self._recorder = session.recorder
-        self._end = -1
-        """How many steps had ended when the last loss on a device was seen."""
+        self._step_key = -1
+        """Of the step whose loss on a device was seen last."""
         self._number = 0
         """The number of that loss."""
         self._due_ns = 0
@@ -81,7 +81,7 @@ class Losses:
         """Begin anew in a forked child; the session keeps the parent's for ever (see `forked`)."""
         self.on_device = _OnDevice()
         self._due_ns = self._sent = 0
-        self._end = -1
+        self._step_key = -1
 
     # What backward was called with
 
@@ -120,9 +120,10 @@ class Losses:
         if loss.is_cpu:
             return _number(loss)
         is_one = loss.is_cuda and loss.numel() == 1 and loss.is_floating_point()
-        if not is_one or self._recorder.ends == self._end or _is_capturing():
+        step_key = self._recorder.step_key()
+        if not is_one or step_key == self._step_key or _is_capturing():
             return None
-        self._end = self._recorder.ends
+        self._step_key = step_key
         return self._await(loss)
 
     def _await(self, graph_loss: torch.Tensor) -> int:

@@ -18,6 +18,10 @@ STAGED_EVENTS = 4096
 """What is noted before a process takes its first step, for which the ring is made; of more, the
 last ones stay."""
 
+MAX_ENDS_PER_FETCH = 16
+"""Optimizers that step, or steps that are taken, on one batch: after more the loop is taken for
+one that does not fetch."""
+
 _pack = EVENT.pack_into
 _pack_float = EVENT_WITH_FLOAT.pack_into
 
@@ -49,10 +53,12 @@ class Recorder:
         "_mask",
         "_next_number",
         "ends",
+        "ends_at_fetch",
+        "ends_since_fetch",
         "gpu",
-        "has_fetched",
         "noted_ns",
         "optimizer_mark",
+        "optimizers",
         "source",
         "trained",
         "written",
@@ -78,8 +84,12 @@ class Recorder:
         """How many events have been noted."""
         self.ends = 0
         """How often a step has ended, as far as a hook can tell (a GAN's twice)."""
-        self.has_fetched = False
-        """Whether a batch was fetched since then: the next fetch ends a step."""
+        self.ends_since_fetch = MAX_ENDS_PER_FETCH
+        """How many of them since a batch was fetched …"""
+        self.ends_at_fetch = 0
+        """… and how many before."""
+        self.optimizers = 1
+        """How many optimizers step, so far."""
         self.source = 0
         """The loader of the last batch …"""
         self.trained = 0
@@ -176,20 +186,28 @@ class Recorder:
         """A batch is asked for: the step before may end here."""
         self.note_boundary(events.BEGIN_FETCH, source)
         self.source = source
-        self.has_fetched = True
+        self.ends_since_fetch = 0
+        self.ends_at_fetch = self.ends
+
+    def step_key(self) -> int:
+        """A number that stays the same within a step, as far as a hook can tell, and changes from
+        step to step or nearly so."""
+        if self.ends_since_fetch < MAX_ENDS_PER_FETCH:
+            return self.ends_at_fetch
+        return self.ends // self.optimizers
 
     def end_step(self, kind: int, argument: int, flags: int = 0) -> None:
         """Something happens that ends a step, or lets the next fetch end it."""
         gpu = self.gpu
         if gpu is None:
             self.note(kind, argument, flags)  # as nearly always
-        elif self.has_fetched:
+        elif self.ends_since_fetch < MAX_ENDS_PER_FETCH:
+            self.ends_since_fetch += 1
             self.note(kind, argument, flags)
             gpu.step_ends()
         else:  # no fetch will end it
             gpu.step_ends()
             self.note_boundary(kind, argument, flags)
-        self.has_fetched = False
         self.trained = self.source
 
     def end_explicit_step(self, argument: int) -> None:
@@ -197,7 +215,6 @@ class Recorder:
         if self.gpu is not None:
             self.gpu.step_ends()
         self.note_boundary(events.EXIT_STEP, argument)
-        self.has_fetched = False
         self.trained = self.source
 
     # Garbage collection: no event of its own, since no Python may run where one begins or ends.

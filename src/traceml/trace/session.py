@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 TOO_MANY_FAILURES = 1000
 """Exceptions of our own after which the tracer takes itself out of the process."""
+MAX_EARLY_ENDS = 4
+"""Optimizer steps after which no other thread is taken for the one that trains."""
 LAST_LOOK_S = 0.05
 """How long the end of the process may be held up for the GPU times of the last steps."""
 
@@ -207,7 +209,8 @@ class Session:
         me = get_ident()
         if self._thread == me or self.is_forked:
             return
-        if self.recorder.ends == 0 and not self.backwards_open:
+        is_early = self.recorder.ends <= MAX_EARLY_ENDS and not self.backwards_open
+        if is_early and self.count_steps() == 0:
             self._follow(me)
             self.recorder.forget_steps()
 
