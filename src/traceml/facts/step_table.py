@@ -37,8 +37,6 @@ WARMUP_DEVIATIONS = 6.0
 """Robust standard deviations that a warm-up step also lies above the median of the later ones."""
 MIN_STEPS_FOR_WARMUP = 3
 """With fewer steps nothing tells which of them is the unusual one."""
-MIN_SPREAD_STEPS = 20
-"""Fewer steps that were timed on the GPU say little about the spread of all."""
 
 
 class Clock(NamedTuple):
@@ -192,17 +190,12 @@ class StepTable:
         return self.step() - np.nan_to_num(self._clocked(Phase.COMMUNICATION.value))
 
     def steps_for_spread(self) -> Floats:
-        """Returns the steps whose percentiles are told, in seconds: on the clock of the means, if
-        enough of them are timed on it.
+        """Returns the steps whose percentiles are told, in seconds: on the clock of the means.
 
         On the host's clock steps on a GPU come in bursts, because the host runs ahead of the GPU
-        until its queue is full; their mean is right all the same.
+        until its queue is full; only their mean is right.
         """
-        if self.clocks.steps == self.clocks.means:
-            return self.single_steps
-        timed = self.step()
-        enough = np.isfinite(timed).sum(axis=1).min() >= MIN_SPREAD_STEPS
-        return timed if enough else self.single_steps
+        return self.single_steps if self.clocks.steps == self.clocks.means else self.step()
 
     def over_ranks(self) -> Floats:
         """Returns each step's mean over the ranks that measured it; NaN where none did."""
