@@ -1,4 +1,4 @@
-"""The reading end of a ring that holds steps, as earlier builds wrote it; events are in another file."""
+"""The reading end of a ring that holds steps, as earlier builds wrote it."""
 
 from __future__ import annotations
 
