@@ -211,8 +211,8 @@ def run() -> list[Figure]:
     torch.set_num_threads(1)
     figures = []
     for what, target, explicit in (
-        ("added per step, CPU, all phases, explicit", 15, True),
-        ("added per step, CPU, zero code", 25, False),
+        ("added per step, CPU, all phases, explicit", 12, True),
+        ("added per step, CPU, zero code", 15, False),
     ):
         figures += _figures(small(explicit), what, f"≤ {target} µs", None, (500, 30), (500, 60))
     figures.append(_logging_figure())
@@ -225,7 +225,7 @@ def cuda_figures(device: str) -> list[Figure]:
     """The launch-bound transformer."""
     workload = _about_nine_ms(device)
     what = "added per step, launch-bound 4-layer transformer, zero code"
-    return _figures(workload, what, "≤ 60 µs", "≤ 1 %", (100, 15), (100, 40))
+    return _figures(workload, what, "≤ 50 µs", "≤ 1 %", (100, 15), (100, 40))
 
 
 def _about_nine_ms(device: str) -> Workload:

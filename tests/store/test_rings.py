@@ -1,4 +1,4 @@
-"""The reading end of a ring, on rings that the tracer's own code wrote."""
+"""The reading end of a ring that holds steps, as earlier builds wrote it."""
 
 from __future__ import annotations
 

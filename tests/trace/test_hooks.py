@@ -271,6 +271,18 @@ def test_fetching_in_another_thread_is_nobodys_wait(traced):
     assert (steps["input_ns"] == -1).all()
 
 
+def test_training_in_another_thread_is_followed_after_a_first_step_elsewhere(traced):
+    """A script may try one step out before it trains: that alone decides nothing."""
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(2, 4)).mean().backward()
+    optimizer.step()
+    thread = threading.Thread(target=train, args=(model, optimizer, make_loader()))
+    thread.start()
+    thread.join()
+    assert len(traced.complete()) == 8
+
+
 def test_training_in_another_thread_is_followed(traced):
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

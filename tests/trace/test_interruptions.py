@@ -199,7 +199,7 @@ def test_an_interruption_at_any_line_of_ours_arrives_and_leaves_the_next_steps_w
         before = session.count_steps()
         job.train(3)
         assert session.count_steps() >= before + 2, there.where
-    assert line > 600
+    assert line > 400
     job.train()
     assert session._failures == 0
     assert (traced.complete()["forward_ns"][-7:] > 0).all()

@@ -57,15 +57,17 @@ class EventReader:
         return self._sequence(number) > number
 
     def advance(self, everything: bool = False) -> None:
-        """Handle all events that are there; `everything`: nobody will write any more."""
-        jumps = 0
-        while True:
+        """Handle all events that are there, but not many more than the ring holds: a writer that
+        is as fast as we are would keep us here. `everything`: nobody will write any more."""
+        jumps, enough = 0, self.cursor + self._capacity
+        while everything or self.cursor < enough:
             chunk = self._copy()
             handled = self._handle(chunk)
             if self._is_overtaken(self.cursor):
                 jumps += 1
                 if jumps > MAX_JUMPS or not self._jump():
                     return
+                enough = self.cursor + self._capacity
                 continue
             if handled * EVENT_BYTES == len(chunk):
                 continue  # there may be more

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from itertools import count
 from time import perf_counter_ns
-from typing import Any, Protocol
+from typing import Any
 
 from traceml.steps import events
 from traceml.steps.events import CAUSE_SHIFT, EVENT, EVENT_BYTES, EVENT_WITH_FLOAT, GC
@@ -24,19 +24,6 @@ one that does not fetch."""
 
 _pack = EVENT.pack_into
 _pack_float = EVENT_WITH_FLOAT.pack_into
-
-
-class Timeline(Protocol):
-    """The GPU's own clock; see `trace.gpu`."""
-
-    timed: int
-    """1 while every phase is marked, else 0: the flag of events."""
-
-    def mark(self) -> int:
-        """The number of a mark on the GPU's timeline; 0 when none is taken now."""
-
-    def mark_boundary(self) -> int:
-        """The same where a step may end."""
 
 
 class Recorder:
@@ -77,7 +64,7 @@ class Recorder:
         self._base, self._mask = 0, STAGED_EVENTS - 1
         self._next_number = count().__next__
         self.gpu: Any = None
-        """The GPU's own clock (`Timeline`), once the model's device is known."""
+        """The GPU's own clock (`trace.gpu.CudaTimeline`), once the model is known to be on one."""
         self.optimizer_mark: Any = None
         """What was marked on the GPU as the last optimizer step began."""
         self.written = 0
