@@ -69,3 +69,14 @@ def test_input_before_an_explicit_body_is_not_taken_from_it():
     spans = [(INPUT, 1, 2, None), (INPUT, 4, 5, None)]
     waited, body, *_ = gpu_times(Bounds(3, 6, 1, True), spans, moments)
     assert (waited, body) == (20, 20)
+
+
+def test_marks_of_a_step_that_is_not_timed_are_forgotten_with_it():
+    """A step of very many marks ends without the GPU's times; the next one begins at its end."""
+    rows = Rows()
+    told(rows, *range(1, 601))
+    rows.add(row(1), None, [], end_mark=600)
+    assert len(rows.as_plain()["moments"]) == 1
+    rows.add(row(2), Bounds(600, 602, 0, False), [])
+    told(rows, 601, 602)
+    assert dict(zip(FIELDS, rows.done[1], strict=True))["gpu_body_ns"] == 20

@@ -191,3 +191,31 @@ def test_a_damaged_state_costs_what_it_stood_for_and_nothing_else(trainer: Train
     trainer.steps(5)
     trainer.drain(everything=True)
     assert trainer.numbers() == list(range(1, 11))
+
+
+def test_rows_that_cannot_be_made_again_are_kept(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent wrote them and never saved where it was; since then the ring has come round."""
+    for _ in range(30):
+        trainer.steps(100)
+        killed_before_saving(monkeypatch, trainer)
+    written = trainer.numbers()
+    assert len(written) > 2000
+    trainer.steps(100)
+    trainer.drain(everything=True)
+    numbers = trainer.numbers()
+    assert numbers[: len(written)] == written
+    assert numbers[-1] > written[-1]
+    assert len(set(numbers)) == len(numbers)
+
+
+def test_a_step_number_in_a_message_does_not_look_like_a_lost_message(trainer: Trainer) -> None:
+    """In the ring a message names its event, on disk its step: it may then need a piece less."""
+    trainer.steps(150)
+    for length in range(120, 260):
+        trainer.log(**{"x" * length: 1.0})
+        trainer.drain()
+    lines = (trainer.folder / "rank-0-100.messages").read_text()
+    assert lines.count("metrics") == 140
+    assert "lost" not in lines

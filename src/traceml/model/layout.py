@@ -92,8 +92,7 @@ in the ring, and `step_limit` how many steps are asked for (0: all);
 `loader_pinned` is 1 for a loader that does not pin its batches and 2 for one that does;
 `messages_dropped` counts logged values that were refused;
 `recording_ended` is not 0 when no further step is recorded, though training may go on, and
-`LIMIT_REACHED` where that is because no more were asked for: whoever makes the steps of the events
-says so, and the tracer takes its hooks out when it reads that."""
+`LIMIT_REACHED` where that is because no more were asked for."""
 
 BODY_FIELDS = {
     f"{phase.value}_ns": entry

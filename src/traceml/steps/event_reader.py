@@ -2,8 +2,8 @@
 
 The writer keeps no count: a slot's last field says which event it holds, so the end is where the
 numbers stop. Several threads write, each into a slot that it has reserved before, so the reader may
-meet a slot that is not written yet though later ones are: it waits there for one reading, and skips
-the slot when it is still empty at the next (a signal's handler raised in between).
+meet a slot that is not written yet though later ones are: it waits there, and skips the slot when
+it is still empty after some readings (a signal's handler raised in between).
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ SKIPPED = 1024
 """How far the reader jumps ahead of the oldest event then, so as not to be caught again."""
 LOOKAHEAD = 64
 """How far behind a slot that is not written later ones are looked for."""
+MIN_TIMES_EMPTY = 4
+"""Readings that find a slot empty before it is skipped; the agent reads twice at a time."""
 MAX_JUMPS = 8
 """In one reading: a writer that overtakes the reader more often is left alone until the next."""
 MAX_EVENTS = 1 << 52
@@ -47,9 +49,14 @@ class EventReader:
         self.machine = machine
         self.cursor = cursor
         """The number of the event that is read next."""
-        self.lost = 0
-        """Events that were overwritten before they were read."""
         self._hole = -1
+        """The last slot that was found empty, and how often."""
+        self._times_empty = 0
+
+    @property
+    def is_overtaken(self) -> bool:
+        """Whether what is to be read next has been overwritten."""
+        return self._is_overtaken(self.cursor)
 
     def is_filling(self, share: float) -> bool:
         """Whether so large a share of the ring waits to be read."""
@@ -143,13 +150,20 @@ class EventReader:
             return False
         skipped = min(SKIPPED, self._capacity // 4)
         cursor = max(self.cursor + 1, newest - self._capacity + skipped)
-        self.lost += cursor - self.cursor
         self.cursor = cursor
-        moment = EVENT.unpack_from(
-            self._buffer, self._base + cursor % self._capacity * EVENT_BYTES
-        )[0]
-        self.machine.lose_events(moment)
+        self.machine.lose_events(self._next_moment())
         return True
+
+    def _next_moment(self) -> int:
+        """When the next event happened that has a moment; 0 where none is found."""
+        for number in range(self.cursor, self.cursor + CHUNK):
+            slot = self._base + number % self._capacity * EVENT_BYTES
+            moment, *_, sequence = EVENT.unpack_from(self._buffer, slot)
+            if sequence != number + 1:
+                return 0
+            if moment:
+                return int(moment)
+        return 0
 
     def _skip_hole(self, everything: bool) -> bool:
         """Whether the slot at the cursor was skipped: it is not written, and later ones are."""
@@ -160,8 +174,10 @@ class EventReader:
             return False
         if self._sequence(self.cursor) == self.cursor + 1:
             return True  # it has been written meanwhile
-        if not everything and self._hole != self.cursor:
-            self._hole = self.cursor
+        if self._hole != self.cursor:
+            self._hole, self._times_empty = self.cursor, 0
+        self._times_empty += 1
+        if not everything and self._times_empty < MIN_TIMES_EMPTY:
             return False
         self.cursor += 1
         return True

@@ -186,8 +186,11 @@ class StepMachine:
     def lose_events(self, now: int) -> None:
         """Events were overwritten before anybody read them; the next one is of this moment.
 
-        What is open will not be ended, and never is one step's beginning joined to another's end.
+        What is open will not be ended, and never is one step's beginning joined to another's end;
+        a step whose optimizer has stepped is complete.
         """
+        if self.step.optimizer_end is not None and not self.explicit:
+            self._close_at_optimizer_end()
         self.frames.clear()
         self.changed.clear()
         self.explicit_depth = 0
@@ -195,7 +198,7 @@ class StepMachine:
         self.replaying = False
         self.has_gap = True
         if self.step.start is not None:
-            self._open_next(now, 0)
+            self._open_next(max(now, self.step.start), 0)
             self.step.is_torn = self.step.aborted = True
 
     def _count_end(self, count: int) -> None:
@@ -813,7 +816,7 @@ class StepMachine:
             loss_lag,
             self.records + 1,
         ]
-        self.rows.add(row, self._bounds(mark, flags) if is_timed else None, step.spans)
+        self.rows.add(row, self._bounds(mark, flags) if is_timed else None, step.spans, mark)
         self.records += 1
         if not flags & _NO_STEP:
             self.steps += 1

@@ -65,16 +65,22 @@ class Rows:
         """What nothing is missing from; whoever takes these empties the list."""
         self._held: deque[HeldRow] = deque()
         self._reached = 0
-        """The last mark that the GPU is known to have passed, or to be lost …"""
+        """The last mark that the GPU is known to have passed, or that is lost."""
         self._moment = 0
-        """… and when, from the first one on."""
+        """When the GPU passed that mark: nanoseconds after the first one."""
         self._moments: dict[int, int] = {}
         """When each mark was passed that a step may still need."""
 
-    def add(self, row: Row, bounds: Bounds | None, spans: list[Span]) -> None:
-        """A step has ended; without bounds it waits for nothing but those before it."""
+    @property
+    def held(self) -> int:
+        """How many rows wait for the GPU, or for one that does."""
+        return len(self._held)
+
+    def add(self, row: Row, bounds: Bounds | None, spans: list[Span], end_mark: int = 0) -> None:
+        """A step has ended, at this mark; without bounds it waits for nothing but those before."""
         if bounds is None and not self._held:
             self.done.append(row)
+            self._forget_before(end_mark)
             return
         self._held.append(HeldRow(row, bounds, spans if bounds is not None else []))
         if len(self._held) > MAX_HELD:
@@ -111,9 +117,13 @@ class Rows:
             times = gpu_times(held.bounds, held.spans, self._moments)
             if times is not None:
                 held.row[_GPU_PLACE : _GPU_PLACE + len(times)] = times
-            end = held.bounds.end  # the next step begins there
-            self._moments = {mark: at for mark, at in self._moments.items() if mark >= end}
+            self._forget_before(held.bounds.end)  # the next step begins there
         self.done.append(held.row)
+
+    def _forget_before(self, first: int) -> None:
+        """Drop the moments of marks that no later step needs."""
+        if self._moments and next(iter(self._moments)) < first:
+            self._moments = {mark: at for mark, at in self._moments.items() if mark >= first}
 
     def as_plain(self) -> dict[str, Any]:
         """What JSON can hold; not what is done."""

@@ -95,6 +95,7 @@ def _as_plain(saved: Saved) -> dict[str, Any]:
     plain = {name: getattr(machine, name) for name in _PLAIN}
     return {
         **plain,
+        "changed": sorted(machine.changed),
         "closings": list(machine.closings)[-CLOSINGS_KEPT:],
         "cursor": saved.cursor,
         "graphs": [
@@ -118,6 +119,7 @@ def _from_plain(plain: dict[str, Any], limit: int) -> Saved:
     machine.explicit_start = tuple(plain["explicit_start"])
     if plain["local_gradients"] is not None:
         machine.local_gradients = tuple(plain["local_gradients"])
+    machine.changed = set(plain["changed"])
     machine.closings.extend(plain["closings"][-MAX_CLOSINGS:])
     machine.graphs = {
         number: GraphContents(backwards, set(optimizers), steps)

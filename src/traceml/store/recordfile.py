@@ -84,7 +84,7 @@ class RankFiles:
             if len(steps) or everything:
                 self._append(ring.head_bytes(), steps)
         finally:  # what a script logged is small: it may fit where steps do not
-            self._append_messages(messages, ring.new_losses())
+            self._append_messages(logged_since, messages, ring.new_losses())
         ring.commit(self._next_step)
         return [payload for _, payload in messages]
 
@@ -174,15 +174,24 @@ class RankFiles:
         oldest.unlink()
         del self._segments[0]
 
-    def _append_messages(self, messages: list[tuple[int, bytes]], losses: list[bytes]) -> None:
-        """Append what the script logged, and the losses that are worth a line."""
+    def _append_messages(
+        self,
+        logged_since: list[tuple[int, bytes]],
+        messages: list[tuple[int, bytes]],
+        losses: list[bytes],
+    ) -> None:
+        """Append what the script logged, and the losses that are worth a line.
+
+        `messages` are those of the ring with their steps; in how many pieces each came is known
+        from the ring's own.
+        """
         if not messages and not losses:
             return
         last = messages[-1][0] if messages else self._next_message or 0
         lines = [logged.line(number, payload) for number, payload in messages]
-        lost = last - (self._next_message or 0) - logged.pieces(messages)
+        lost = last - (self._next_message or 0) - logged.pieces(logged_since)
         if lost:
-            before = messages[0][0] - logged.pieces(messages[:1])
+            before = messages[0][0] - logged.pieces(logged_since[:1])
             lines.insert(0, logged.lost_line(before, lost))
         lines += [logged.line(last, payload) for payload in losses]
         try:

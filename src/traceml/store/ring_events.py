@@ -34,6 +34,9 @@ MAX_ROWS = 1 << 14
 MIN_ROWS = 1024
 """Steps that are kept in memory when they are on disk: for those who look at the last ones."""
 
+MAX_HELD_SAVED = 256
+"""Steps that wait for the GPU; a state with more does not fit into its slot."""
+
 _pack_row = layout.packer(layout.STEP).pack
 _LOGGED_AT = re.compile(rb'^\{"kind":"metrics","at":(\d{1,18}),')
 
@@ -47,8 +50,9 @@ class RingEvents:
         self._state_bytes = head.state_bytes
         limit = head.counters["step_limit"]
         saved = saved_state.load(buffer, self._state_base, head.state_bytes, limit)
-        self.committed = 0 if saved is None else saved.rows
-        """Up to which step rows and events are known to belong together."""
+        self.committed: int | None = 0 if saved is None else saved.rows
+        """Up to which step rows and events are known to belong together; `None` where the events
+        after that are gone, so that rows which are on disk cannot be made again."""
         self._reader = EventReader(
             buffer,
             layout.event_slots_offset(*before, head.state_bytes),
@@ -59,7 +63,9 @@ class RingEvents:
         self._rows: deque[npt.NDArray[Any]] = deque()
         """The last steps, in pieces as they were made."""
         self._kept = 0
-        self._made = self.committed
+        self._made = self.committed or 0
+        if self._reader.is_overtaken:
+            self.committed = None
         self._losses: list[Milestone] = []
         self._writable: mmap.mmap | None = None
         self._committed_cursor = -1
@@ -81,9 +87,12 @@ class RingEvents:
     def steps_from(self, number: int, everything: bool) -> npt.NDArray[Any]:
         """The steps after this number, as far as they are final; all of them at the end."""
         self._make(everything)
-        parts = [rows[rows["sequence"] > number] for rows in self._rows]
-        parts = [rows for rows in parts if len(rows)]
-        return np.concatenate(parts) if parts else np.empty(0, STEP_DTYPE)
+        parts = []
+        for rows in reversed(self._rows):
+            if rows["sequence"][-1] <= number:
+                break
+            parts.append(rows[rows["sequence"] > number])
+        return np.concatenate(parts[::-1]) if parts else np.empty(0, STEP_DTYPE)
 
     def last(self, count: int) -> npt.NDArray[Any]:
         """The last steps that were made."""
@@ -105,7 +114,9 @@ class RingEvents:
             return
         rows = np.frombuffer(b"".join(map(_packed, done)), STEP_DTYPE)
         machine.rows.done = []
-        self._made = int(rows["sequence"][-1]) if len(rows) else self._made
+        if not len(rows):
+            return
+        self._made = int(rows["sequence"][-1])
         self._rows.append(rows)
         self._kept += len(rows)
         self._keep(MAX_ROWS)
@@ -134,6 +145,8 @@ class RingEvents:
         """
         machine, cursor = self._reader.machine, self._reader.cursor
         if number != self._made or machine.rows.done or cursor == self._committed_cursor:
+            return
+        if machine.rows.held > MAX_HELD_SAVED:
             return
         if self._writable is None:
             try:

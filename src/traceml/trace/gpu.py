@@ -21,8 +21,9 @@ MAX_PENDING = 4096
 """Marks that the GPU may not have passed yet; a queue deeper than that is not followed."""
 MAX_MARKS_PER_STEP = 512
 """A step of hundreds of micro-batches keeps its host times alone."""
-MAX_RESOLVED = 128
-"""How many marks are asked for when a step ends: keeps up, never bursts."""
+MIN_RESOLVED = 128
+"""How many marks are asked for when a step ends, or twice as many as the last step made: keeps
+up, never bursts."""
 GPU_TIMING_SHARE = 0.003
 """Of the loop's time: what marks, queries and reading them may take of the host."""
 MOST_STEPS_BETWEEN = 60
@@ -74,6 +75,7 @@ class CudaTimeline:
         self.timed = 0
         """1 while every phase of the step is marked, else 0."""
         self._marks = 0
+        self._max_resolved = MIN_RESOLVED
         self._step_ends = False
         self._steps_timed = self._steps_off = self._steps_between = 0
         self._planned_at = perf_counter_ns()
@@ -85,7 +87,8 @@ class CudaTimeline:
 
     def mark_boundary(self) -> int:
         """The same where a step may end: the next one needs it if it is to be timed."""
-        mark = 0 if self._timing is _Timing.OFF else self._mark()
+        is_full = self._marks > MAX_MARKS_PER_STEP and not self._step_ends
+        mark = 0 if self._timing is _Timing.OFF or is_full else self._mark()
         if self._step_ends:
             self._step_ends = False
             self._plan(mark)
@@ -163,6 +166,7 @@ class CudaTimeline:
     def _set(self, timing: _Timing) -> None:
         self._timing = timing
         self.timed = int(timing is _Timing.ON)
+        self._max_resolved = max(MIN_RESOLVED, 2 * self._marks)
         self._marks = 0
 
     # What has become of the marks
@@ -174,7 +178,7 @@ class CudaTimeline:
             return
         began = perf_counter_ns()
         if not self._capturing():
-            for _ in range(min(MAX_RESOLVED, len(pending))):
+            for _ in range(min(self._max_resolved, len(pending))):
                 number, event = pending[0]
                 if not event.query():
                     break

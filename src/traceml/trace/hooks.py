@@ -150,6 +150,11 @@ def _backward_end(
             recorder.ends += 1
             recorder.end_step(END_BACKWARD, recorder.ends)
             session.after_step()
+        elif session.stepped_in_backward and not session.backwards_open:
+            session.stepped_in_backward = False
+            recorder.note(END_BACKWARD, recorder.ends, 0)
+            recorder.ends += 1
+            session.after_step()
         else:
             recorder.note(END_BACKWARD, recorder.ends, 0)
         if search.passes > search.patience and not search.is_in_step:
@@ -167,6 +172,7 @@ def _timed_backward(
     graphs: Graphs,
 ) -> Callable[..., Any]:
     hold = session.guard(graphs.hold_backward, any_thread=True)
+    follow = session.guard(session.follow_this_thread, any_thread=True)
     has_loss = function.__name__ == "backward"  # what `grad` is asked about need not be one
 
     @functools.wraps(function)
@@ -177,7 +183,7 @@ def _timed_backward(
             if graphs.capture is not None:
                 hold()
             if session.followed != get_ident():
-                session.follow_this_thread()
+                follow()
             begin((arguments[0] if arguments else options.get("tensors")) if has_loss else None)
             result = function(*arguments, **options)
             end(None)
@@ -219,6 +225,7 @@ def _optimizer_events(
         elif search.passes:
             search.end_step()
         search.is_in_step = True
+        recorder.optimizer_mark = None
         if note(BEGIN_OPTIMIZER, number, 0):
             recorder.optimizer_mark = recorder.gpu.latest
 
@@ -230,6 +237,7 @@ def _optimizer_events(
         stepped = number if latest() is optimizer else numbers.of(optimizer)
         if session.is_explicit or session.backwards_open:
             note(END_OPTIMIZER, optimizer_ended(recorder.ends, stepped), flags)
+            session.stepped_in_backward = not session.is_explicit
             return
         recorder.ends += 1
         recorder.end_step(END_OPTIMIZER, optimizer_ended(recorder.ends, stepped), flags)
@@ -257,6 +265,7 @@ def _watch_optimizers(
 
     guarded_begin, guarded_end = _optimizer_events(session, meet, search)
     hold = session.guard(graphs.hold_optimizer, any_thread=True)
+    follow = session.guard(session.follow_this_thread, any_thread=True)
     graphs.meet_optimizer = meet
 
     def before(optimizer: Any, arguments: Any, options: Any) -> None:
@@ -264,7 +273,7 @@ def _watch_optimizers(
             if graphs.capture is not None:
                 hold(optimizer)
             if session.followed != get_ident():
-                session.follow_this_thread()
+                follow()
             guarded_begin(optimizer)
 
     def after(optimizer: Any, arguments: Any, options: Any) -> None:

@@ -34,11 +34,9 @@ class Recorder:
     """
 
     __slots__ = (
-        "_base",
-        "_buffer",
         "_collected_ns",
-        "_mask",
         "_next_number",
+        "_slots",
         "ends",
         "ends_at_fetch",
         "ends_since_fetch",
@@ -60,8 +58,10 @@ class Recorder:
 
     def forget(self) -> None:
         """Begin anew, in a forked child: nothing of the parent's is touched."""
-        self._buffer: Any = bytearray(STAGED_EVENTS * EVENT_BYTES)
-        self._base, self._mask = 0, STAGED_EVENTS - 1
+        staged: Any = bytearray(STAGED_EVENTS * EVENT_BYTES)
+        self._slots = staged, 0, STAGED_EVENTS - 1
+        """Where events go: a buffer, where the first slot begins, and a mask for the number. One
+        object, which another thread finds as it was or as it will be."""
         self._next_number = count().__next__
         self.gpu: Any = None
         """The GPU's own clock (`trace.gpu.CudaTimeline`), once the model is known to be on one."""
@@ -72,9 +72,9 @@ class Recorder:
         self.ends = 0
         """How often a step has ended, as far as a hook can tell (a GAN's twice)."""
         self.ends_since_fetch = MAX_ENDS_PER_FETCH
-        """How many of them since a batch was fetched …"""
+        """How many of these ends came after the last fetch."""
         self.ends_at_fetch = 0
-        """… and how many before."""
+        """How many of these ends came before the last fetch."""
         self.optimizers = 1
         """How many optimizers step, so far."""
         self.source = 0
@@ -86,17 +86,19 @@ class Recorder:
     def move_to(self, buffer: Any, base: int, capacity: int) -> int:
         """Note events in a ring from here on; returns the number of the first that is in it."""
         first = max(0, self.written - STAGED_EVENTS)
+        staged, _, mask = self._slots
         for number in range(first, self.written):
-            slot = (number & self._mask) * EVENT_BYTES
+            slot = (number & mask) * EVENT_BYTES
             place = base + number % capacity * EVENT_BYTES
-            buffer[place : place + EVENT_BYTES] = self._buffer[slot : slot + EVENT_BYTES]
-        self._buffer, self._base, self._mask = buffer, base, capacity - 1
+            buffer[place : place + EVENT_BYTES] = staged[slot : slot + EVENT_BYTES]
+        self._slots = buffer, base, capacity - 1
         return first
 
     @property
     def staged(self) -> bytearray | None:
         """Where the events are until there is a ring."""
-        return self._buffer if isinstance(self._buffer, bytearray) else None
+        buffer = self._slots[0]
+        return buffer if isinstance(buffer, bytearray) else None
 
     def note(self, kind: int, argument: int = 0, flags: int = 0) -> int:
         """Something happens now; returns the number of its mark on the GPU, 0 for none."""
@@ -109,8 +111,9 @@ class Recorder:
             flags |= gpu.timed
         number = self._next_number()
         self.written = following = number + 1
-        slot = self._base + (number & self._mask) * EVENT_BYTES
-        _pack(self._buffer, slot, now, kind, flags, mark, argument, following)
+        buffer, base, mask = self._slots
+        slot = base + (number & mask) * EVENT_BYTES
+        _pack(buffer, slot, now, kind, flags, mark, argument, following)
         return mark
 
     def note_boundary(self, kind: int, argument: int = 0, flags: int = 0) -> None:
@@ -124,8 +127,9 @@ class Recorder:
             mark = gpu.mark_boundary()
         number = self._next_number()
         self.written = following = number + 1
-        slot = self._base + (number & self._mask) * EVENT_BYTES
-        _pack(self._buffer, slot, now, kind, flags, mark, argument, following)
+        buffer, base, mask = self._slots
+        slot = base + (number & mask) * EVENT_BYTES
+        _pack(buffer, slot, now, kind, flags, mark, argument, following)
 
     def note_backward(self, loss: float | int | None) -> int:
         """Gradients of a loss are asked for; returns the moment.
@@ -144,8 +148,9 @@ class Recorder:
             flags ^= events.KNOWN_LOSS if loss is None else events.KNOWN_LOSS | events.AWAITED_LOSS
         number = self._next_number()
         self.written = following = number + 1
-        slot = self._base + (number & self._mask) * EVENT_BYTES
-        pack(self._buffer, slot, now, events.BEGIN_BACKWARD, flags, mark, loss or 0, following)
+        buffer, base, mask = self._slots
+        slot = base + (number & mask) * EVENT_BYTES
+        pack(buffer, slot, now, events.BEGIN_BACKWARD, flags, mark, loss or 0, following)
         return now
 
     def note_on_host(self, kind: int, argument: int = 0, flags: int = 0, mark: int = 0) -> None:
@@ -155,15 +160,17 @@ class Recorder:
         """
         number = self._next_number()
         self.written = following = number + 1
-        slot = self._base + (number & self._mask) * EVENT_BYTES
-        _pack(self._buffer, slot, 0, kind, flags, mark, argument, following)
+        buffer, base, mask = self._slots
+        slot = base + (number & mask) * EVENT_BYTES
+        _pack(buffer, slot, 0, kind, flags, mark, argument, following)
 
     def note_loss(self, number_of_loss: int, loss: float) -> None:
         """The value of a loss has come from the device."""
         number = self._next_number()
         self.written = following = number + 1
-        slot = self._base + (number & self._mask) * EVENT_BYTES
-        _pack_float(self._buffer, slot, 0, events.SEE_LOSS, 0, number_of_loss, loss, following)
+        buffer, base, mask = self._slots
+        slot = base + (number & mask) * EVENT_BYTES
+        _pack_float(buffer, slot, 0, events.SEE_LOSS, 0, number_of_loss, loss, following)
 
     def note_spent(self, kind: int, cause: int, duration_ns: int) -> None:
         """Time that ends now went to a cause."""

@@ -84,6 +84,8 @@ class Session:
         self.optimizers = Numbers()
         """The numbers of optimizers, and of models that stand for an unknown one."""
         self.backwards_open = 0
+        self.stepped_in_backward = False
+        """Whether optimizers stepped inside the backward pass that is open."""
         self._look = self.guard(_call, any_thread=True)
         if max_steps is not None:
             self.looks.append(self._stop_when_done)
@@ -422,6 +424,7 @@ class Session:
         self.tracing = bool(self.restores)
         self.identified = False
         self.backwards_open = 0
+        self.stepped_in_backward = False
         self._failures = 0
         self.pid = os.getpid()
         self.is_explicit = self.by_hand = False

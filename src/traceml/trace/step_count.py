@@ -6,6 +6,8 @@ when somebody asks, from where the agent has saved it on: exact, and nothing in 
 
 from __future__ import annotations
 
+import threading
+
 from traceml.steps import saved_state
 from traceml.steps.event_reader import EventReader
 from traceml.steps.machine import StepMachine
@@ -21,16 +23,29 @@ class StepCount:
         self._limit = limit
         self._reader: EventReader | None = None
         self._ring: Ring | None = None
+        self._lock = threading.Lock()
+        self._last = 0
 
     def at(self, ring: Ring | None, events_before: int) -> int:
         """How many complete steps there were when so many events had been noted."""
-        reader = self._reader
-        if reader is None or self._ring is not ring:
-            reader = self._reader = self._begin(ring)
-            self._ring = ring
-        reader.advance(everything=True)
-        reader.machine.rows.done.clear()
-        return reader.machine.steps_at(events_before)
+        if not self._lock.acquire(blocking=False):
+            return self._last  # another thread counts, or this one did when a signal came
+        try:
+            reader = self._reader
+            if reader is None or self._ring is not ring or self._is_behind(reader):
+                reader = self._reader = self._begin(ring)
+                self._ring = ring
+            reader.advance(everything=True)
+            reader.machine.rows.done.clear()
+            self._last = reader.machine.steps_at(events_before)
+            return self._last
+        finally:
+            self._lock.release()
+
+    def _is_behind(self, reader: EventReader) -> bool:
+        """Whether events may be gone that the reader has not seen, and the agent has."""
+        behind = self._recorder.written - reader.cursor
+        return self._ring is not None and behind > self._ring.event_capacity // 2
 
     def _begin(self, ring: Ring | None) -> EventReader:
         if ring is None:
