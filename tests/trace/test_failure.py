@@ -91,22 +91,22 @@ def test_what_is_no_failure_is_not_noted(traced, job, error):
 
 
 def test_a_script_that_raises_in_every_step_is_noted_now_and_then(traced, job):
-    for number in range(3 * failing.MOST_NOTED):
+    for number in range(3 * failing.MAX_NOTED):
         job.refuses.error = ValueError(str(number))
         with pytest.raises(ValueError, match=str(number)):
             job.step()
-    assert len(failures(traced)) == failing.MOST_NOTED
+    assert len(failures(traced)) == failing.MAX_NOTED
 
 
 def test_the_last_of_many_is_known_at_the_end(traced, job, monkeypatch):
     monkeypatch.setattr(failing, "RARELY_S", 0.0)
-    for number in range(failing.MOST_NOTED + 5):
+    for number in range(failing.MAX_NOTED + 5):
         job.refuses.error = ValueError(str(number))
         with pytest.raises(ValueError, match=str(number)):
             job.step()
     found = failures(traced)
-    assert len(found) == failing.MOST_NOTED + 1
-    assert found[-1]["message"] == str(failing.MOST_NOTED + 4)
+    assert len(found) == failing.MAX_NOTED + 1
+    assert found[-1]["message"] == str(failing.MAX_NOTED + 4)
 
 
 def test_the_same_error_again_after_more_steps_is_another_one(traced, job):
@@ -268,7 +268,7 @@ def test_a_forked_child_keeps_nothing_of_its_parents(traced, job):
 
 def test_a_secret_is_masked_before_a_long_text_is_cut():
     """Half a token has no form to be known by."""
-    text = "no " * (failing.LONGEST_MESSAGE // 3 - 2) + "hf_" + "q1" * 20
+    text = "no " * (failing.MAX_MESSAGE // 3 - 2) + "hf_" + "q1" * 20
     message = failing.describe(ValueError(text)).message
-    assert len(message) <= failing.LONGEST_MESSAGE
+    assert len(message) <= failing.MAX_MESSAGE
     assert "q1" not in message

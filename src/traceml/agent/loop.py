@@ -57,7 +57,7 @@ FRESH_S = 5 * SECOND_S
 LAST_DEATHS_S = 0.3
 """How long the end of a run waits for processes that outlive the command: a large one takes a
 while to give its memory back after a SIGKILL."""
-MOST_TRACEBACKS = 20
+MAX_TRACEBACKS = 20
 """After so many the log has said it."""
 
 
@@ -148,7 +148,7 @@ class Agent:
             function(*arguments)
         except Exception:  # noqa: BLE001 - counted, and its traceback kept in the agent's log
             self._failures += 1
-            if self._failures <= MOST_TRACEBACKS:
+            if self._failures <= MAX_TRACEBACKS:
                 _log_traceback()
             return False
         return True

@@ -75,8 +75,8 @@ def moved(
 
 
 def _change_of(name: str, metrics: Mapping[str, Delta]) -> Delta:
-    """Returns a part's own delta; `None` for the rest, and for compute of which only phases are
-    known."""
+    """Returns a part's own delta; an empty one for the rest, and for compute of which only the
+    phases are known."""
     if name == COMPUTE_PART:
         return metrics.get("compute_ms", Delta())
     return next(

@@ -48,7 +48,7 @@ def step_parts(metrics: Metrics, divided: bool = True) -> dict[str, float]:
 
 
 def undivided_ms(metrics: Metrics) -> float:
-    """Returns compute that is in none of its phases; `None` where compute was not measured."""
+    """Returns the milliseconds of compute that lie in none of its phases; 0 without any."""
     compute_ms = metrics.get("compute_ms") or 0.0
     phases_ms = sum(metrics.get(PHASE_METRICS[phase]) or 0.0 for phase in COMPUTE)
     left_ms = compute_ms - phases_ms

@@ -38,14 +38,14 @@ from traceml.trace.traceback_text import MAX_LETTERS, traceback_text
 if TYPE_CHECKING:
     from traceml.trace.session import Session
 
-MOST_NOTED = 16
+MAX_NOTED = 16
 """Handled exceptions that one process writes down; a script may raise one in every step."""
 RARELY_S = 1.0
 """How often one is looked at after that; the last of them is written down at the end."""
-LONGEST_MESSAGE = 1000
-LONGEST_LINE = 200
+MAX_MESSAGE = 1000
+MAX_LINE = 200
 """Of an exception's text on the terminal: the whole of it stands in the traceback above."""
-MOST_CAUSES = 8
+MAX_CAUSES = 8
 MAX_HANDLED = 4000
 """Letters of the traceback of a handled exception: many of them have to fit into the ring."""
 
@@ -97,7 +97,7 @@ class Failures:
         error, last = sys.exc_info()[1], self._last
         if error is None or isinstance(error, NO_FAILURES):
             return
-        is_one_of_many = self._noted >= MOST_NOTED
+        is_one_of_many = self._noted >= MAX_NOTED
         if is_one_of_many and last is not None and time.time() - last.unix_s < RARELY_S:
             return
         report = self._describe(error, self._session.count_steps() + 1, True, phase)
@@ -164,7 +164,7 @@ class Failures:
             self._session.say(f"{''.join(parts)} because another process has gone or failed")
             return
         text = " ".join(report.message.split())
-        shown = text if len(text) <= LONGEST_LINE else text[: LONGEST_LINE - 1] + "…"
+        shown = text if len(text) <= MAX_LINE else text[: MAX_LINE - 1] + "…"
         self._session.say(f"{''.join(parts)}: {report.error}{': ' if shown else ''}{shown}")
         if report.where is not None:
             self._session.say(f"your line: {report.where}")
@@ -213,7 +213,7 @@ def describe(
     return FailureReport(
         rank=0,
         error=kind,
-        message=masked_message(message[: 2 * LONGEST_MESSAGE])[:LONGEST_MESSAGE],
+        message=masked_message(message[: 2 * MAX_MESSAGE])[:MAX_MESSAGE],
         phase=walk.phase,
         where=where,
         is_handled=is_handled,
@@ -323,7 +323,7 @@ def ended_by_device_error() -> bool:
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """An exception and what it was raised from, as a traceback shows them."""
     following: BaseException | None = error
-    for _ in range(MOST_CAUSES):
+    for _ in range(MAX_CAUSES):
         if following is None:
             return
         yield following

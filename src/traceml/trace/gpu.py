@@ -26,7 +26,7 @@ MIN_RESOLVED = 128
 up, never bursts."""
 GPU_TIMING_SHARE = 0.003
 """Of the loop's time: what marks, queries and reading them may take of the host."""
-MOST_STEPS_BETWEEN = 60
+MAX_STEPS_BETWEEN = 60
 """However short the steps, one in 61 is timed: a prime, to miss the loop's own rhythms. Early in a
 run the gap is no longer than the number of steps timed so far, so that a short run has some too."""
 MEMORY_EVERY_NS = 100_000_000
@@ -155,7 +155,7 @@ class CudaTimeline:
         step_ns = max(1, (now - self._planned_at) // steps_since)
         between = self._spent_ns / (GPU_TIMING_SHARE * step_ns)
         self._planned_at, self._spent_ns = now, 0
-        self._steps_between = min(MOST_STEPS_BETWEEN, self._steps_timed, int(between))
+        self._steps_between = min(MAX_STEPS_BETWEEN, self._steps_timed, int(between))
         self._steps_timed += 1
         if not self._steps_between:
             self._set(_Timing.ON)

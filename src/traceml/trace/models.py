@@ -25,9 +25,9 @@ from traceml.trace.interruptions import drop_our_frames
 from traceml.trace.own_attributes import own_attributes
 from traceml.trace.session import Session
 
-MOST_SCANS = 3
+MAX_SCANS = 3
 """Searches through all live objects (40–130 ms each) for models that no caller holds."""
-MOST_FRAMES = 40
+MAX_FRAMES = 40
 END_OF_RECOMPUTATION = "_StopRecomputationError"
 """What activation checkpointing raises, and catches, once backward has recomputed enough of a
 forward pass: nothing went wrong."""
@@ -90,7 +90,7 @@ class KnownOptimizers:
     def _owners(self, parameters: Iterable[int]) -> list[nn.Module]:
         wanted = set(parameters)
         owners = outermost(own_any(wanted, modules_held_by_callers()))
-        if not owners and self._scans < MOST_SCANS:
+        if not owners and self._scans < MAX_SCANS:
             self._scans += 1
             owners = outermost(own_any(wanted, _all_modules()))
         return owners
@@ -288,7 +288,7 @@ def modules_held_by_callers() -> Iterator[nn.Module]:
 def held_by_callers() -> Iterator[Any]:
     """What the local variables of the callers hold, and what the objects among it hold."""
     frame = sys._getframe(1)
-    for _ in range(MOST_FRAMES):
+    for _ in range(MAX_FRAMES):
         if frame.f_back is None:
             return
         frame = frame.f_back

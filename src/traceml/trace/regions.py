@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from traceml.trace.session import Session
 
 
-MOST_PENDING = 4096
+MAX_PENDING = 4096
 """Timed regions that may wait for the GPU; a loop without steps could enter more."""
 
 
@@ -41,7 +41,7 @@ class Regions:
         totals[3] += took
         totals[4] = max(totals[4], took)
         ended = None if began is None else self._mark()
-        if ended is not None and len(self._pending) < MOST_PENDING:
+        if ended is not None and len(self._pending) < MAX_PENDING:
             if not self._pending:
                 self._session.looks.append(self.look)
             self._pending.append((totals, began, ended))
