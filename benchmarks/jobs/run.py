@@ -175,7 +175,7 @@ def _wrong_onset(traced: Run, said: dict[str, Any]) -> Iterator[str]:
 def what_if_error(summary: dict[str, Any], job: Job, fixed: Run) -> float | None:
     """How far the predicted step time is from that of the script without its fault.
 
-    Of a prediction that says "or less" only a longer step is an error.
+    A prediction that says "or less" is held against the same measure as any other.
     """
     entries = (one for one in summary.get("what_if") or () if one.get("kind") in job.kinds)
     entry = next(entries, {})
@@ -183,8 +183,6 @@ def what_if_error(summary: dict[str, Any], job: Job, fixed: Run) -> float | None
     measured = step_time_ms(fixed.summary or {})
     if predicted is None or not measured:
         return None
-    if entry.get("is_upper_bound"):
-        return max(0.0, measured - predicted) / measured
     return abs(predicted - measured) / measured
 
 

@@ -72,8 +72,8 @@ def test_a_prediction_that_is_far_off_is_seen() -> None:
     assert judged.complaints == ("predicted step time 50% off",)
 
 
-@pytest.mark.parametrize(("predicted_ms", "error"), [(15.0, 0.0), (8.0, 0.2)])
-def test_a_prediction_that_says_or_less_is_wrong_only_where_a_step_takes_longer(
+@pytest.mark.parametrize(("predicted_ms", "error"), [(15.0, 0.5), (8.0, 0.2)])
+def test_a_prediction_that_says_or_less_is_measured_like_any_other(
     predicted_ms: float, error: float
 ) -> None:
     what_if = [
