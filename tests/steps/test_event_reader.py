@@ -36,6 +36,16 @@ class Ring:
         self.ends += 1
         self.note(EXIT_STEP, step_ended(self.ends, False))
 
+    def step_with_fetch(self):
+        """A step that the next fetch ends."""
+        self.note(events.BEGIN_FETCH, 1)
+        self.note(events.END_FETCH, 8)
+        self.note(events.BEGIN_BACKWARD)
+        self.note(events.END_BACKWARD)
+        self.note(events.BEGIN_OPTIMIZER, 1)
+        self.ends += 1
+        self.note(events.END_OPTIMIZER, events.optimizer_ended(self.ends, 1))
+
     def read(self, everything=False):
         self.reader.advance(everything)
         done, self.reader.machine.rows.done = self.reader.machine.rows.done, []
@@ -102,13 +112,7 @@ def test_the_step_in_which_events_were_lost_is_no_complete_one(ring):
     """However it goes on: an optimizer that steps would make it one."""
     machine = ring.reader.machine
     for _ in range(3):
-        ring.note(events.BEGIN_FETCH, 1)
-        ring.note(events.END_FETCH, 8)
-        ring.note(events.BEGIN_BACKWARD)
-        ring.note(events.END_BACKWARD)
-        ring.note(events.BEGIN_OPTIMIZER, 1)
-        ring.ends += 1
-        ring.note(events.END_OPTIMIZER, events.optimizer_ended(ring.ends, 1))
+        ring.step_with_fetch()
     assert len(ring.read()) == 2
     machine.lose_events(ring.now)
     ring.note(events.BEGIN_OPTIMIZER, 1)
@@ -123,13 +127,7 @@ def test_the_step_in_which_events_were_lost_is_no_complete_one(ring):
 
 def test_a_step_whose_optimizer_has_stepped_is_complete_when_events_are_lost(ring):
     for _ in range(3):
-        ring.note(events.BEGIN_FETCH, 1)
-        ring.note(events.END_FETCH, 8)
-        ring.note(events.BEGIN_BACKWARD)
-        ring.note(events.END_BACKWARD)
-        ring.note(events.BEGIN_OPTIMIZER, 1)
-        ring.ends += 1
-        ring.note(events.END_OPTIMIZER, events.optimizer_ended(ring.ends, 1))
+        ring.step_with_fetch()
     assert len(ring.read()) == 2
     ring.reader.machine.lose_events(ring.now)
     assert ring.reader.machine.steps == 3

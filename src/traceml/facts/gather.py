@@ -171,8 +171,7 @@ def _slowdown(table: StepTable) -> Slowdown | None:
     On the host's clock the first steps on a GPU look short: the host queues them while the GPU is
     still at work on earlier ones, until the queue is full.
     """
-    is_timed_at_times = table.clocks.steps != table.clocks.means
-    step_s = mean_over_ranks(table.step()) if is_timed_at_times else table.over_ranks()
+    step_s = mean_over_ranks(table.steps_on_clock_of_means())
     seen = np.isfinite(step_s)
     return find_slowdown(step_s[seen], table.numbers[seen])
 

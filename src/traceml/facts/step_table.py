@@ -189,8 +189,8 @@ class StepTable:
         """Returns each rank's own time: the step without exposed communication."""
         return self.step() - np.nan_to_num(self._clocked(Phase.COMMUNICATION.value))
 
-    def steps_for_spread(self) -> Floats:
-        """Returns the steps whose percentiles are told, in seconds: on the clock of the means.
+    def steps_on_clock_of_means(self) -> Floats:
+        """Returns each step in seconds on the clock of the means; NaN where it was not timed on it.
 
         On the host's clock steps on a GPU come in bursts, because the host runs ahead of the GPU
         until its queue is full; only their mean is right.
