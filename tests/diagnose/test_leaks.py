@@ -24,7 +24,7 @@ for step in range(330):
     optimizer.zero_grad()
     model(features).mean().backward()
     optimizer.step()
-    output = torch.full((1 << 17,), float(step))  # half a MiB
+    output = torch.full((1 << 19,), float(step))  # two MiB: much, beside an allocator's jumps
     outputs = [*outputs, output] if KEEPS else [output]
 """
 
@@ -49,7 +49,7 @@ def test_tensors_kept_in_every_step_are_memory_creep(
     found = diagnoses[True]
     assert found["kind"] in ("CREEP_EARLY", "CREEP_CONFIRMED"), found
     assert found["evidence"]["place"] == "host"
-    assert found["evidence"]["per_1000_steps_bytes"] == pytest.approx(500 * MIB, rel=0.25)
+    assert found["evidence"]["per_1000_steps_bytes"] == pytest.approx(2000 * MIB, rel=0.25)
     assert found["ranks"] == [0]
 
 

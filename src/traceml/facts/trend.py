@@ -28,6 +28,7 @@ MIN_RISING = 3  # blocks: one or two steps up are an allocator's, not a leak's
 RISING = 0.02  # of the whole rise: a block that rises by less stands still
 STEADY = 0.75  # of the blocks since the onset rise in a leak that is beyond doubt
 STEADY_READINGS = 12  # … which needs a reading in every block
+BENT = 0.7  # of a straight line's scatter: an onset has to fit clearly better than none
 
 
 class Growth(Enum):
@@ -116,18 +117,20 @@ def _blocks(readings: int) -> tuple[Ints, Ints, Ints]:
 def _hinge(floors: Floats, places: Floats) -> tuple[int, float, float]:
     """Fits a line that is constant up to one block and rises linearly from there.
 
-    Returns that block, the slope, and how far the floors scatter around the line.
+    Returns that block, the slope, and how far the floors scatter around the line. Allocators grow
+    in jumps, and some bend always fits those a little better: it has to fit clearly better.
     """
-    best = (0, 0.0, float("inf"))
-    for onset in range(len(floors) - len(floors) // 3):
-        bent = np.maximum(places - places[onset], 0.0)
-        bent -= bent.mean()
-        slope = float(bent @ floors) / float(bent @ bent)
-        rest = floors - floors.mean() - slope * bent
-        scatter = float(np.sqrt(rest @ rest / (len(floors) - 2)))
-        if scatter < best[2] * (1 - 1e-9):
-            best = (onset, slope, scatter)
-    return best
+    fits = [_bent_line(floors, places, onset) for onset in range(len(floors) - len(floors) // 3)]
+    straight, best = fits[0], min(fits, key=lambda fit: fit[2])
+    return best if best[2] < BENT * straight[2] else straight
+
+
+def _bent_line(floors: Floats, places: Floats, onset: int) -> tuple[int, float, float]:
+    bent = np.maximum(places - places[onset], 0.0)
+    bent -= bent.mean()
+    slope = float(bent @ floors) / float(bent @ bent)
+    rest = floors - floors.mean() - slope * bent
+    return onset, slope, float(np.sqrt(rest @ rest / (len(floors) - 2)))
 
 
 def _growth(floors: Floats, places: Floats, onset: int, scatter: float, readings: int) -> Growth:
