@@ -25,6 +25,16 @@ from traceml.model.phase import (
     Within,
 )
 
+IDLE_WORDS = {
+    "compile": "while the host compiled",
+    "gc": "while the host collected garbage",
+    "logging": "while the host logged",
+    "sync": "after the host had waited for it",
+    "python": "while the host ran the script's own code; at most, where that launches work",
+    "launching": "while the host launched the work of a phase; at most, since it may have worked",
+}
+"""What the host did while the GPU was idle, by the causes of the record layout."""
+
 _SCALES = {Unit.MILLISECONDS: 1e3, Unit.PERCENT: 100.0}
 """Facts count in seconds and in shares of one."""
 
@@ -173,6 +183,10 @@ STEP_TIME = (
     _step("traced_step_time_gpu_ms", "gpu_body_s", "body on the GPU's clock"),
     _step(
         "dataloader_fetch_cpu_ms", "cpu_input_s", "input wait on the host's clock", any_clock=True
+    ),
+    *(
+        _step(f"gpu_idle_{cause}_ms", f"idle_{cause}_s", f"the GPU was idle {words}")
+        for cause, words in IDLE_WORDS.items()
     ),
     _step(
         "step_time_p50_ms", "p50_s", "median step", label="Median step time", word="step_time_p50"

@@ -1,0 +1,188 @@
+"""What the host was doing while the GPU had nothing to do, from the marks of a step.
+
+The host puts a mark at one moment, and the GPU passes it at a later one: at once where its queue is
+empty, after all work before it otherwise. So between two marks the GPU has caught up with the host
+from the moment at which it passed the first one until the host has put the second; before that and
+after that it has work. In between it waits for whatever the host is doing: compiling, collecting
+garbage, logging, waiting for the device, launching the work of a phase, or running the script's own
+code. Time for input, copies and communication are phases, and are not counted here.
+
+Inside forward, backward and optimizer the GPU may be busy with what was launched a moment ago: what
+is left there for launching is an upper limit. The same holds for the script's own code, as far as
+it launches work.
+
+A wait for the device is not idle time itself: the GPU works meanwhile. But afterwards its queue is
+empty, and the host has lost the lead that it would have without the wait. So idle time after a wait
+is charged to it until that lead is used up; a batch that comes late uses it up as well, because a
+host that is ahead only waits longer for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from traceml.model.layout import IDLE_CAUSES
+from traceml.steps.events import (
+    BACKWARD,
+    COMMUNICATION,
+    COMPILE,
+    FORWARD,
+    GC,
+    GRAPH,
+    INPUT,
+    LOGGING,
+    OPTIMIZER,
+    SYNC,
+    SYNCS,
+)
+from traceml.steps.open_step import Span
+
+ROUND_TRIP_NS = 100_000
+"""Upper limit for reading one value, until the GPU has its next work."""
+MAX_CLOCK_DRIFT = 1e-4
+"""By which the clocks of host and GPU may run apart; crystals are ten times as exact."""
+
+_COMPILE, _GC, _LOGGING, _SYNC, _PYTHON, _LAUNCHING = range(len(IDLE_CAUSES))
+_PAUSES = ((COMPILE, _COMPILE), (GC, _GC), (LOGGING, _LOGGING))
+"""In the order in which they are charged."""
+_LAUNCHES = frozenset((FORWARD, BACKWARD, OPTIMIZER, GRAPH))
+_USES_UP_LEAD = frozenset((INPUT, COMMUNICATION))
+_OWN_CODE = None
+
+Spent = dict[int, int]
+"""Nanoseconds by cause; under `SYNCS`, how often the host waited."""
+
+
+class GpuIdle:
+    """The idle time of one rank's GPU, step by step."""
+
+    def __init__(self) -> None:
+        self._put: dict[int, int] = {}
+        """When the host put each mark that a step may still need."""
+        self._spent: dict[int, Spent] = {}
+        """What the host spent on its pauses, by the mark that it had put last."""
+        self._offset: float | None = None
+        """The host's clock less the GPU's, at the least: no mark is passed before it is put."""
+        self._offset_at = 0
+        """On the GPU's clock."""
+        self._lead = 0
+        """By how much the host would be ahead without the waits of the last step."""
+
+    def see_mark(self, mark: int, now: int) -> None:
+        """The host has put a mark."""
+        self._put[mark] = now
+
+    def spend(self, mark: int, cause: int, duration: int) -> None:
+        """The host has spent time on a pause or a wait; this mark was the last before it."""
+        if not mark:
+            return  # in a step that is not timed on the GPU
+        spent = self._spent.setdefault(mark, {})
+        spent[cause] = spent.get(cause, 0) + duration
+        if cause == SYNC:
+            spent[SYNCS] = spent.get(SYNCS, 0) + 1
+
+    def lose_clock(self) -> None:
+        """Marks were lost: how the clocks of host and GPU relate has to be learnt again."""
+        self._offset, self._lead = None, 0
+
+    def forget_before(self, mark: int) -> None:
+        """Drop what no step from this mark on needs."""
+        if not self._put and not self._spent:
+            return  # as nearly always without a GPU
+        self._put = {each: at for each, at in self._put.items() if each >= mark}
+        self._spent = {each: spent for each, spent in self._spent.items() if each >= mark}
+
+    def account(
+        self, first: int, last: int, spans: Sequence[Span], moments: Mapping[int, int]
+    ) -> list[int]:
+        """Returns the idle nanoseconds of a step between two marks, in the order of `IDLE_CAUSES`.
+
+        `moments` says when the GPU passed each mark.
+        """
+        phases = _phases(first, last, spans)
+        known = [mark for mark in phases if mark in moments and mark in self._put]
+        marks = [first, *(mark for mark in known if mark > first)]
+        offset = self._learn_offset(known, moments)
+        idle = [0] * len(IDLE_CAUSES)
+        lead, waited = self._lead, 0
+        for begin, end in pairwise(marks):
+            spent = self._spent_between(begin, end)
+            lost = spent.get(SYNC, 0) + ROUND_TRIP_NS * spent.get(SYNCS, 0)
+            lead, waited = lead + lost, waited + lost
+            caught_up = round(self._put[end] - moments[begin] - offset)
+            free = max(0, min(caught_up, moments[end] - moments[begin]))
+            lead -= _charge(idle, phases[begin], free, spent, lead)
+        self._lead = min(lead, waited)
+        return idle
+
+    def _learn_offset(self, marks: Sequence[int], moments: Mapping[int, int]) -> float:
+        """Returns the offset of the clocks: the largest that lets no mark be passed too early."""
+        seen = [float(self._put[mark] - moments[mark]) for mark in marks]
+        now = moments[marks[-1]] if marks else self._offset_at
+        if self._offset is not None:
+            seen.append(self._offset - MAX_CLOCK_DRIFT * (now - self._offset_at))
+        self._offset, self._offset_at = max(seen, default=0.0), now
+        return self._offset
+
+    def _spent_between(self, begin: int, end: int) -> Spent:
+        """Returns what the host spent between two marks."""
+        found: Spent = {}
+        for mark in range(begin, end):
+            for cause, spent in self._spent.get(mark, {}).items():
+                found[cause] = found.get(cause, 0) + spent
+        return found
+
+    def as_plain(self) -> dict[str, Any]:
+        """What JSON can hold."""
+        return {
+            "put": list(self._put.items()),
+            "spent": [(mark, list(spent.items())) for mark, spent in self._spent.items()],
+            "clock": (self._offset, self._offset_at),
+            "lead": self._lead,
+        }
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> GpuIdle:
+        """The account that `as_plain` was made of."""
+        found = cls()
+        found._put = dict(plain["put"])
+        found._spent = {mark: dict(spent) for mark, spent in plain["spent"]}
+        found._offset, found._offset_at = plain["clock"]
+        found._lead = plain["lead"]
+        return found
+
+
+def _charge(idle: list[int], phase: int | None, free: int, spent: Spent, lead: int) -> int:
+    """Charge the time between two marks in which the GPU had caught up with the host.
+
+    Returns how much of the host's lead, as it would be without its waits, this time uses up.
+    """
+    is_own_code = phase is _OWN_CODE
+    if not is_own_code and phase not in _LAUNCHES:
+        return min(lead, free) if phase in _USES_UP_LEAD else 0
+    for cause, place in _PAUSES:
+        part = min(spent.get(cause, 0), free)
+        idle[place] += part
+        free -= part
+    # Inside a phase the GPU is busy with what the host launches after a wait.
+    waited = min(lead if is_own_code else ROUND_TRIP_NS * spent.get(SYNCS, 0), free)
+    idle[_SYNC] += waited
+    idle[_PYTHON if is_own_code else _LAUNCHING] += free - waited
+    return waited
+
+
+def _phases(first: int, last: int, spans: Sequence[Span]) -> dict[int, int | None]:
+    """Returns the innermost phase that follows each mark of a step, in the order of the marks."""
+    inside = [span for span in spans if first <= span[1] and span[2] <= last]
+    begun: dict[int, list[Span]] = {first: [], last: []}
+    for span in sorted(inside, key=lambda span: (span[1], -span[2])):
+        begun.setdefault(span[1], []).append(span)
+        begun.setdefault(span[2], [])
+    found: dict[int, int | None] = {}
+    under_way: list[Span] = []
+    for mark in sorted(begun):
+        under_way = [span for span in under_way if span[2] > mark] + begun[mark]
+        found[mark] = under_way[-1][0] if under_way else _OWN_CODE
+    return found
