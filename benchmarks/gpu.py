@@ -255,6 +255,7 @@ def job_line(judged: Judged) -> Line:
         "; ".join(judged.complaints),
         waited_s=judged.waited_s,
         details=f"    {judged.claim}",
+        not_predicted=judged.not_predicted,
     )
 
 

@@ -6,12 +6,17 @@ before it is launched. So the idle time of the simulated GPU is known exactly, m
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
+from factories import count_gpus, make_rank, make_run
 from traceml.model import layout
 from traceml.steps import events
 from traceml.steps.events import CAUSE_SHIFT, TIMED, optimizer_ended, step_ended
 from traceml.steps.machine import StepMachine
+from traceml.store.records import STEP_DTYPE, RunRecords
 
 FIELDS = [name for name, _ in layout.STEP]
 LATENCY_NS = 8_000
@@ -93,10 +98,14 @@ class SimulatedLoop:
     def optimizer(self, *launched: tuple[int, float, float]) -> SimulatedLoop:
         """The optimizer steps; then the tracer tells which marks the GPU has passed."""
         self.begin(events.BEGIN_OPTIMIZER, 1)
+        reached_at = self._free_at
         for kernels in launched:
             self.launches(*kernels)
         self._ends += 1
-        self.end(events.END_OPTIMIZER, optimizer_ended(self._ends, 1))
+        queue = events.QUEUE_WATCHED
+        queue |= events.QUEUE_DRY if reached_at <= self.now else 0
+        ended = optimizer_ended(self._ends, 1)
+        self._tell(events.END_OPTIMIZER, ended, queue * self.is_timed, self._mark())
         return self.resolves()
 
     def enters(self) -> SimulatedLoop:
@@ -152,6 +161,22 @@ class SimulatedLoop:
         self.rows += [dict(zip(FIELDS, row, strict=True)) for row in machine.rows.done]
         machine.rows.done.clear()
         return self
+
+    def records(self) -> RunRecords:
+        """The run that the agent would have written, with the GPU's counters."""
+        rows = [tuple(row.values()) for row in self.rows]
+        rank = replace(make_rank(np.array(rows, STEP_DTYPE), gpu=True), loader_workers=2)
+        run = replace(make_run(steps=1, gpu=True), ranks=(rank,), samples=())
+        first, last = self.steps[0], self.steps[-1]
+        length_s = (last["start_ns"] + last["wall_ns"] - first["start_ns"]) / 1e9
+        busy = 1 - self.true_idle_ms() * len(self.steps) / 1e3 / length_s
+        return count_gpus(
+            run,
+            from_s=first["start_ns"] / 1e9,
+            every_s=length_s / 8,
+            busy_share=busy,
+            sm_share=0.9 * busy,
+        )
 
     # The truth
 
