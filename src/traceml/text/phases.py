@@ -15,6 +15,19 @@ MAX_SHARE = 100.0
 """A part in a damaged summary may be many times its step."""
 SHOWN_BETWEEN_SHARE = 0.005  # of the wall time: less is the loop itself
 
+SHOWN_IDLE_SHARE = 0.01  # of the step: a shorter gap is in any loop
+
+IDLE_NAMES = {
+    "input_wait_ms": "for data",
+    "h2d_ms": "for copies",
+    "gpu_idle_sync_ms": "after waits for the device",
+    "gpu_idle_python_ms": "during the script's own code",
+    "gpu_idle_gc_ms": "during garbage collection",
+    "gpu_idle_logging_ms": "during logging",
+    "gpu_idle_compile_ms": "during compiling",
+}
+"""What the GPU may be idle for, by metric; launching is an upper limit and stands apart."""
+
 Times = Mapping[str, "float | None"]
 
 
@@ -94,6 +107,23 @@ def between_tree(times: Times) -> TreeLine | None:
         TreeLine(name, part_ms) for name in IN_BETWEEN if (part_ms := times.get(f"{name}_ms"))
     )
     return TreeLine("between steps, per step", between_ms, None, parts)
+
+
+def gpu_idle_words(times: Times) -> str:
+    """Returns what the GPU was idle for in a mean step, the longest first; empty where that was not
+    measured, or was negligible."""
+    launching_ms, step_ms = times.get("gpu_idle_launching_ms"), times.get("step_time_ms")
+    if launching_ms is None or not step_ms:
+        return ""
+    found = {name: times.get(key) or 0.0 for key, name in IDLE_NAMES.items()}
+    words = [
+        f"{milliseconds(idle_ms)} {name}"
+        for name, idle_ms in sorted(found.items(), key=lambda each: -each[1])
+        if idle_ms >= SHOWN_IDLE_SHARE * step_ms
+    ]
+    if launching_ms >= SHOWN_IDLE_SHARE * step_ms:
+        words.append(f"at most {milliseconds(launching_ms)} during launches")
+    return f"GPU idle {', '.join(words)}" if words else ""
 
 
 def _lines(
