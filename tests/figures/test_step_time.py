@@ -40,7 +40,7 @@ def test_the_tree_says_what_the_gpu_was_idle_for() -> None:
     caption = figure(page_of(idle_gpu(run)), "phase-tree").caption
     assert caption == (
         "Mean of 200 steps, GPU clock. GPU idle 10.0 ms during the script's own code, 1.0 ms for "
-        "data."
+        "input."
     )
 
 

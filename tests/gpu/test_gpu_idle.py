@@ -155,14 +155,14 @@ def test_many_small_kernels(traced: Steps) -> None:
 
 def test_a_host_that_is_ahead_lets_nothing_idle(traced: Steps) -> None:
     """Though it sleeps a little, and the GPU works on something else between the phases."""
-    other = torch.randn(4096, 4096, device="cuda")
 
     def work(_: torch.Tensor) -> None:
         time.sleep(0.002)
-        torch.mm(other, other)
+        torch.mm(batch, batch)
 
     with gpu_turn.turn():
-        train(wide(), big(4096), after_step=work)
+        batch = big(4096)
+        train(wide(), batch, after_step=work)
     steps = traced()
     found, step_ms = idle_ms(steps), median_ms(steps, "gpu_body_ns")
     assert sum(found.values()) - found["launching"] <= 0.05 * step_ms, (found, step_ms)

@@ -167,6 +167,23 @@ def test_nothing_is_kept_of_steps_that_are_gone() -> None:
     assert len(plain["put"]) + len(plain["spent"]) < 30
 
 
+def test_what_a_saved_account_keeps_of_a_mark_is_short() -> None:
+    """A GPU may be a thousand marks behind, and the state has to fit its slot of 64 KiB."""
+    account = GpuIdle()
+    for mark in range(1_000):
+        account.see_mark(mark + 5_000, 10**15 + mark * 3_123_456)
+    assert len(json.dumps(account.as_plain(), separators=(",", ":"))) < 12_000
+
+
+def test_numbers_of_marks_that_make_no_sense_cost_nothing() -> None:
+    account = GpuIdle()
+    last = (1 << 32) - 1
+    account.see_mark(last, 100)
+    account.spend(7, events.GC, 50)
+    idle = account.account(1, last, [(events.FORWARD, 1, last, None)], {1: 0, last: 40})
+    assert sum(idle) <= 40
+
+
 kernels = st.tuples(st.integers(0, 20), st.floats(0.001, 1.0), st.floats(0.002, 0.3))
 spent_ms = st.one_of(st.just(0.0), st.floats(0.1, 20.0))
 

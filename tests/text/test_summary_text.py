@@ -72,10 +72,10 @@ def test_what_the_gpu_was_idle_for_stands_below_the_tree() -> None:
     text = text_of(told)
     place = text.splitlines().index(line_with(text, "GPU idle"))
     assert text.splitlines()[place : place + 2] == [
-        "  GPU idle 8.0 ms after waits for the device, 6.0 ms for data, 6.0 ms during the",
-        "           script's own code, at most 7.0 ms during launches",
+        "  GPU idle 8.0 ms after waits for the device, 6.0 ms for input, 6.0 ms during",
+        "           the script's own code, at most 7.0 ms during launches",
     ]
-    assert "for data" not in text_of(idle_gpu(make_run(noise=0, input_ms=0.1, gpu=True)))
+    assert "for input" not in text_of(idle_gpu(make_run(noise=0, input_ms=0.1, gpu=True)))
 
 
 def test_what_was_not_measured_has_no_line() -> None:

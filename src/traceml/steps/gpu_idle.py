@@ -19,8 +19,9 @@ host that is ahead only waits longer for it.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 from traceml.model.layout import IDLE_CAUSES
@@ -41,8 +42,8 @@ from traceml.steps.open_step import Span
 
 ROUND_TRIP_NS = 100_000
 """Upper limit for reading one value, until the GPU has its next work."""
-MAX_CLOCK_DRIFT = 1e-4
-"""By which the clocks of host and GPU may run apart; crystals are ten times as exact."""
+DRIFTS_ONE_IN = 10_000
+"""The clocks of host and GPU run apart by less than this share; crystals are ten times as exact."""
 
 _COMPILE, _GC, _LOGGING, _SYNC, _PYTHON, _LAUNCHING = range(len(IDLE_CAUSES))
 _PAUSES = ((COMPILE, _COMPILE), (GC, _GC), (LOGGING, _LOGGING))
@@ -63,7 +64,7 @@ class GpuIdle:
         """When the host put each mark that a step may still need."""
         self._spent: dict[int, Spent] = {}
         """What the host spent on its pauses, by the mark that it had put last."""
-        self._offset: float | None = None
+        self._offset: int | None = None
         """The host's clock less the GPU's, at the least: no mark is passed before it is put."""
         self._offset_at = 0
         """On the GPU's clock."""
@@ -89,10 +90,9 @@ class GpuIdle:
 
     def forget_before(self, mark: int) -> None:
         """Drop what no step from this mark on needs."""
-        if not self._put and not self._spent:
-            return  # as nearly always without a GPU
-        self._put = {each: at for each, at in self._put.items() if each >= mark}
-        self._spent = {each: spent for each, spent in self._spent.items() if each >= mark}
+        for kept in (self._put, self._spent):
+            while kept and (oldest := next(iter(kept))) < mark:
+                del kept[oldest]
 
     def account(
         self, first: int, last: int, spans: Sequence[Span], moments: Mapping[int, int]
@@ -105,39 +105,44 @@ class GpuIdle:
         known = [mark for mark in phases if mark in moments and mark in self._put]
         marks = [first, *(mark for mark in known if mark > first)]
         offset = self._learn_offset(known, moments)
+        spent_after = self._spent_after(marks)
         idle = [0] * len(IDLE_CAUSES)
         lead, waited = self._lead, 0
         for begin, end in pairwise(marks):
-            spent = self._spent_between(begin, end)
+            spent = spent_after.get(begin, {})
             lost = spent.get(SYNC, 0) + ROUND_TRIP_NS * spent.get(SYNCS, 0)
             lead, waited = lead + lost, waited + lost
-            caught_up = round(self._put[end] - moments[begin] - offset)
+            caught_up = self._put[end] - moments[begin] - offset
             free = max(0, min(caught_up, moments[end] - moments[begin]))
             lead -= _charge(idle, phases[begin], free, spent, lead)
         self._lead = min(lead, waited)
         return idle
 
-    def _learn_offset(self, marks: Sequence[int], moments: Mapping[int, int]) -> float:
+    def _learn_offset(self, marks: Sequence[int], moments: Mapping[int, int]) -> int:
         """Returns the offset of the clocks: the largest that lets no mark be passed too early."""
-        seen = [float(self._put[mark] - moments[mark]) for mark in marks]
+        seen = [self._put[mark] - moments[mark] for mark in marks]
         now = moments[marks[-1]] if marks else self._offset_at
         if self._offset is not None:
-            seen.append(self._offset - MAX_CLOCK_DRIFT * (now - self._offset_at))
-        self._offset, self._offset_at = max(seen, default=0.0), now
+            seen.append(self._offset - (now - self._offset_at) // DRIFTS_ONE_IN)
+        self._offset, self._offset_at = max(seen, default=0), now
         return self._offset
 
-    def _spent_between(self, begin: int, end: int) -> Spent:
-        """Returns what the host spent between two marks."""
-        found: Spent = {}
-        for mark in range(begin, end):
-            for cause, spent in self._spent.get(mark, {}).items():
-                found[cause] = found.get(cause, 0) + spent
+    def _spent_after(self, marks: Sequence[int]) -> dict[int, Spent]:
+        """Returns what the host spent after each of these marks, up to the next of them."""
+        found: dict[int, Spent] = {}
+        for mark, spent in self._spent.items():
+            if marks[0] <= mark < marks[-1]:
+                total = found.setdefault(marks[bisect_right(marks, mark) - 1], {})
+                for cause, duration in spent.items():
+                    total[cause] = total.get(cause, 0) + duration
         return found
 
     def as_plain(self) -> dict[str, Any]:
         """What JSON can hold."""
         return {
-            "put": list(self._put.items()),
+            "put": [
+                _differences(column) for column in zip(*sorted(self._put.items()), strict=True)
+            ],
             "spent": [(mark, list(spent.items())) for mark, spent in self._spent.items()],
             "clock": (self._offset, self._offset_at),
             "lead": self._lead,
@@ -147,11 +152,17 @@ class GpuIdle:
     def from_plain(cls, plain: dict[str, Any]) -> GpuIdle:
         """The account that `as_plain` was made of."""
         found = cls()
-        found._put = dict(plain["put"])
+        columns = [accumulate(differences) for differences in plain["put"]]
+        found._put = dict(zip(*columns, strict=True))
         found._spent = {mark: dict(spent) for mark, spent in plain["spent"]}
         found._offset, found._offset_at = plain["clock"]
         found._lead = plain["lead"]
         return found
+
+
+def _differences(numbers: Sequence[int]) -> list[int]:
+    """Returns the first number and what follows it as differences, which are shorter to write."""
+    return [*numbers[:1], *(after - before for before, after in pairwise(numbers))]
 
 
 def _charge(idle: list[int], phase: int | None, free: int, spent: Spent, lead: int) -> int:

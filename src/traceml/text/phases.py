@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from traceml.model.metric import GPU_IDLE
 from traceml.model.phase import COMPUTE, COMPUTE_PART, IN_BETWEEN, MEASURED, PHASES, Phase
 from traceml.model.quantities import milliseconds, percent
 from traceml.summaries.step_parts import step_parts
@@ -16,17 +17,7 @@ MAX_SHARE = 100.0
 SHOWN_BETWEEN_SHARE = 0.005  # of the wall time: less is the loop itself
 
 SHOWN_IDLE_SHARE = 0.01  # of the step: a shorter gap is in any loop
-
-IDLE_NAMES = {
-    "input_wait_ms": "for data",
-    "h2d_ms": "for copies",
-    "gpu_idle_sync_ms": "after waits for the device",
-    "gpu_idle_python_ms": "during the script's own code",
-    "gpu_idle_gc_ms": "during garbage collection",
-    "gpu_idle_logging_ms": "during logging",
-    "gpu_idle_compile_ms": "during compiling",
-}
-"""What the GPU may be idle for, by metric; launching is an upper limit and stands apart."""
+IDLE_PHASES = (Phase.INPUT, Phase.H2D)  # in which the GPU computes nothing
 
 Times = Mapping[str, "float | None"]
 
@@ -112,17 +103,20 @@ def between_tree(times: Times) -> TreeLine | None:
 def gpu_idle_words(times: Times) -> str:
     """Returns what the GPU was idle for in a mean step, the longest first; empty where that was not
     measured, or was negligible."""
-    launching_ms, step_ms = times.get("gpu_idle_launching_ms"), times.get("step_time_ms")
+    *exact, launching = GPU_IDLE
+    launching_ms, step_ms = times.get(launching.key), times.get("step_time_ms")
     if launching_ms is None or not step_ms:
         return ""
-    found = {name: times.get(key) or 0.0 for key, name in IDLE_NAMES.items()}
+    waits = {f"for {PHASES[phase].short}": PHASES[phase].metric for phase in IDLE_PHASES}
+    keys = waits | {metric.short: metric.key for metric in exact}
+    found = {name: times.get(key) or 0.0 for name, key in keys.items()}
     words = [
         f"{milliseconds(idle_ms)} {name}"
         for name, idle_ms in sorted(found.items(), key=lambda each: -each[1])
         if idle_ms >= SHOWN_IDLE_SHARE * step_ms
     ]
     if launching_ms >= SHOWN_IDLE_SHARE * step_ms:
-        words.append(f"at most {milliseconds(launching_ms)} during launches")
+        words.append(f"at most {milliseconds(launching_ms)} {launching.short}")
     return f"GPU idle {', '.join(words)}" if words else ""
 
 
