@@ -1,6 +1,7 @@
 """The GPU's timeline on a device that is made up: every mark is passed as soon as it is made."""
 
 import time
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import traceml
-from traceml.model.layout import NOT_MEASURED, StepFlag
+from traceml.model.layout import IDLE_CAUSES, NOT_MEASURED, StepFlag
 from traceml.steps import events
 from traceml.trace import gpu
 from traceml.trace.recorder import Recorder
@@ -101,6 +102,42 @@ def test_every_step_after_the_first_ones_has_its_times_on_the_gpu(traced, job, l
     assert (steps["gpu_body_ns"] <= steps["wall_ns"] + 1_000_000).all()
     assert (steps["flags"] & int(StepFlag.QUEUE_WATCHED) > 0).all()
     assert (steps["flags"] & int(StepFlag.QUEUE_DRY) > 0).all()
+
+
+def sleeps(session):
+    time.sleep(0.03)
+
+
+def logs(session):
+    session.recorder.note_spent(events.SPEND, events.LOGGING, 30_000_000)
+    time.sleep(0.03)
+
+
+def collects(session):
+    session.collections.total_ns.append(session.collections.total_ns[0] + 30_000_000)
+    time.sleep(0.03)
+
+
+@pytest.mark.parametrize(
+    ("pause", "cause"), [(sleeps, "python"), (logs, "logging"), (collects, "gc")]
+)
+@pytest.mark.parametrize("is_explicit", [False, True], ids=["found", "explicit"])
+def test_what_the_host_does_between_phases_is_what_the_gpu_idles_for(
+    traced, job, pause, cause, is_explicit
+):
+    """A device that is never behind is idle whenever the host launches nothing."""
+    model, step = job
+    for (inputs,) in DataLoader(TensorDataset(torch.ones(20, 4)), batch_size=2):
+        with traceml.trace_step(model) if is_explicit else nullcontext():
+            step(inputs)
+            pause(traced.session)
+    steps = traced.complete()[4:-1]
+    assert len(steps) >= 4
+    assert (steps[f"gpu_idle_{cause}_ns"] >= 29_000_000).all()
+    for other in {"python", "logging", "gc", "sync", "compile"} - {cause}:
+        assert (steps[f"gpu_idle_{other}_ns"] < steps[f"gpu_idle_{cause}_ns"]).all()
+    idle = sum(steps[f"gpu_idle_{each}_ns"] for each in IDLE_CAUSES)
+    assert (idle <= steps["gpu_body_ns"]).all()
 
 
 def test_memory_is_noted_in_the_step_that_it_was_read_in(traced, job, monkeypatch):
