@@ -11,6 +11,7 @@ import pytest
 
 from simulated_gpu import SimulatedLoop
 from traceml.diagnose.engine import diagnose
+from traceml.diagnose.live_findings import share_now
 from traceml.diagnose.what_if import predict
 from traceml.facts.facts import Facts
 from traceml.facts.gather import gather
@@ -90,6 +91,7 @@ def test_the_idle_time_of_its_cause_is_what_its_removal_saves(
     assert finding.severity is not Severity.INFO
     saved_s = (facts.mean.step_s or 0.0) - expected.mean.step_s
     assert finding.lost_s_per_step == pytest.approx(saved_s, rel=0.1)
+    assert share_now(finding, facts) == pytest.approx(finding.share)
     assert predicted_s(facts)[kind] == pytest.approx(expected.mean.step_s, rel=0.1)
 
 
@@ -113,6 +115,7 @@ def test_a_step_that_is_mostly_other_work_of_the_gpu_is_told_as_such() -> None:
     assert finding.severity is Severity.INFO
     assert not finding.lost_s_per_step
     assert "78.7 ms of 102.7 ms) is work of the GPU's outside forward" in finding.claim
+    assert share_now(finding, facts) == finding.share
     assert Kind.WAIT_HEAVY not in predicted_s(facts)
 
 

@@ -150,7 +150,7 @@ cannot be told apart: `graph_ns` has its time, and those phases are not measured
 the first that was not finite. One that came late from a device is another record's, `loss_lag`
 records before this one. `syncs` counts how often the host waited for the device in `sync_ns`.
 `gpu_idle_*_ns` are the parts of the GPU's body in which it had nothing to do because of what the
-host did then (`steps/gpu_idle.py`); the last of them is an upper limit.
+host did then (`steps/gpu_idle_marks.py`); the last of them is an upper limit.
 """
 
 MAX_SYNCS = MAX_LOSS_LAG = (1 << 15) - 1

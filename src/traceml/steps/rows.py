@@ -21,7 +21,7 @@ from traceml.steps.events import (
     INPUT,
     OPTIMIZER,
 )
-from traceml.steps.gpu_idle import GpuIdle
+from traceml.steps.gpu_idle_marks import GpuIdleMarks
 from traceml.steps.open_step import Span
 
 MAX_HELD = 4096
@@ -71,7 +71,7 @@ class Rows:
         """When the GPU passed that mark: nanoseconds after the first one."""
         self._moments: dict[int, int] = {}
         """When each mark was passed that a step may still need."""
-        self.idle = GpuIdle()
+        self.idle = GpuIdleMarks()
 
     @property
     def held(self) -> int:
@@ -150,7 +150,7 @@ class Rows:
             rows._held.append(HeldRow(row, known, [tuple(span) for span in spans]))
         rows._reached, rows._moment = plain["reached"], plain["moment"]
         rows._moments = dict(plain["moments"])
-        rows.idle = GpuIdle.from_plain(plain["idle"])
+        rows.idle = GpuIdleMarks.from_plain(plain["idle"])
         return rows
 
 

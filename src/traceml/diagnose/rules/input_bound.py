@@ -225,7 +225,10 @@ RULE = Rule(
         severities="info, warn, crit",
         says="the step waits for data",
         text="""
-*Meaning.* Before each step the training loop stood still until its next batch was there.
+*Meaning.* Before each step the training loop stood still until its next batch was there. On the
+GPU's clock that is what the [GPU was
+idle](explanation.md#every-idle-gap-of-the-gpu-has-one-cause) for: a wait that it does not notice,
+because it still has work, costs nothing.
 
 *Evidence.* Input wait ÷ step time, means after warm-up: `input_bound_share`, `input_wait_ms`,
 `step_time_ms`, `traced_step_time_ms`, `workers`, `loader_empty_share` (fetches that found no

@@ -217,8 +217,11 @@ def _without_outside(job: Job, _: Finding) -> float:
 def _share_now(facts: Facts, finding: Finding) -> float | None:
     if finding.is_between_steps:
         return share(outside_steps_s(facts.mean), facts.mean.wall_s)
-    idle_s = idle_in_rest_s(facts)
-    return share(unexplained_s(facts.mean) if idle_s is None else idle_s, facts.mean.step_s)
+    whole_s, idle_s = unexplained_s(facts.mean), idle_in_rest_s(facts)
+    if whole_s is None or idle_s is None:
+        return share(whole_s, facts.mean.step_s)
+    is_idle = "wait_share" in finding.evidence
+    return share(idle_s if is_idle else whole_s - idle_s, facts.mean.step_s)
 
 
 def _next_step(facts: Facts) -> str:

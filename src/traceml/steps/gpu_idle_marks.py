@@ -56,7 +56,7 @@ Spent = dict[int, int]
 """Nanoseconds by cause; under `SYNCS`, how often the host waited."""
 
 
-class GpuIdle:
+class GpuIdleMarks:
     """The idle time of one rank's GPU, step by step."""
 
     def __init__(self) -> None:
@@ -149,7 +149,7 @@ class GpuIdle:
         }
 
     @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> GpuIdle:
+    def from_plain(cls, plain: dict[str, Any]) -> GpuIdleMarks:
         """The account that `as_plain` was made of."""
         found = cls()
         columns = [accumulate(differences) for differences in plain["put"]]
