@@ -108,6 +108,16 @@ class SimulatedLoop:
         self._tell(events.END_OPTIMIZER, ended, queue * self.is_timed, self._mark())
         return self.resolves()
 
+    def replayed(self, graph: int) -> SimulatedLoop:
+        """A CUDA graph that holds a whole step has been launched."""
+        self._ends += 1
+        self.end(events.END_REPLAY, optimizer_ended(self._ends, graph))
+        return self.resolves()
+
+    def told(self, kind: int, argument: int, mark: int) -> SimulatedLoop:
+        """Something is told that does not happen on the GPU."""
+        return self._tell(kind, argument, 0, mark)
+
     def enters(self) -> SimulatedLoop:
         """`with trace_step(model)` begins."""
         return self.begin(events.ENTER_STEP)

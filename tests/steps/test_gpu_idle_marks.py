@@ -137,6 +137,47 @@ def test_explicit_steps_have_the_same_account() -> None:
     assert idle["compile"] == idle["logging"] == idle["sync"] == 0
 
 
+def test_evaluation_and_checkpoints_are_no_idle_time_of_a_step() -> None:
+    def step(loop: Loop) -> None:
+        quick_host(loop).begin(events.BEGIN_FETCH, 2).runs(5).end(events.END_FETCH, 8)
+        loop.begin(events.BEGIN_FORWARD, 0).launches(5, 0.1).runs(30)
+        loop.end(events.END_FORWARD, 0).runs(10)
+        loop.begin(events.BEGIN, events.CHECKPOINT).runs(40).end(events.END, events.CHECKPOINT)
+
+    loop = trained(step)
+    assert loop.mean_ms("evaluation_ns") > 40 and loop.mean_ms("checkpoint_ns") >= 39
+    idle = loop.mean_idle_ms()
+    assert sum(idle.values()) - idle["launching"] < 2 * EXACT_MS
+    assert idle["launching"] < 3  # the GPU has nothing left to do when the next step begins
+
+
+def test_micro_batches_without_fetches_have_the_same_account() -> None:
+    """Four forward and backward passes per step, and a pause of 8 ms after each that shows."""
+
+    def step(loop: Loop) -> None:
+        for _ in range(4):
+            loop.forward((4, 0.4, 0.05)).backward((4, 0.7, 0.05)).reads().runs(8)
+        loop.optimizer((5, 0.1, 0.05))
+
+    loop = trained(step)
+    assert loop.mean_idle_ms()["sync"] + loop.mean_idle_ms()["python"] == pytest.approx(32, abs=1)
+    assert loop.mean_idle_ms()["sync"] > 15  # each read took the lead of a pass, 4 ms
+
+
+def test_the_work_of_a_replayed_graph_is_launched_at_once() -> None:
+    held = events.graph_contents(1, 1)
+
+    def step(loop: Loop) -> None:
+        loop.begin(events.BEGIN_REPLAY, 7).launches(1, 20.0).replayed(7).runs(30)
+
+    loop = Loop().told(events.HOLD_IN_GRAPH, held, 7).told(events.HOLD_OPTIMIZER, 1, 7)
+    for _ in range(STEPS):
+        step(loop)
+    idle = loop.ends().mean_idle_ms()
+    assert idle["python"] == pytest.approx(10, abs=0.3)
+    assert idle["launching"] < 0.1
+
+
 def test_of_short_steps_those_that_are_timed_have_the_account() -> None:
     loop = Loop()
     for number in range(40):
