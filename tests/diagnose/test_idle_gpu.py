@@ -95,6 +95,12 @@ def test_the_idle_time_of_its_cause_is_what_its_removal_saves(
     assert predicted_s(facts)[kind] == pytest.approx(expected.mean.step_s, rel=0.1)
 
 
+def test_what_no_measurement_names_is_the_scripts_own_code() -> None:
+    finding = findings(facts_of(sleeps))[Kind.WAIT_HEAVY]
+    assert "it ran the script's own code for 100% of it" in finding.claim
+    assert "traceml.trace_time" in finding.action
+
+
 def test_reads_are_not_to_blame_where_batches_come_late() -> None:
     facts = facts_of(lambda loop: waits_for_data(loop).reads())
     found = findings(facts)

@@ -180,7 +180,10 @@ def _claim(facts: Facts, rest_s: float, worked_s: float, main: RestPart, known_s
     left = percent(left_share)
     if main.words:
         claim += f": {main.words} is {percent(main.mean_s / rest_s)} of it"
-        claim += f", {left} is unexplained" if left_share >= MIN_LEFT_SHARE else ""
+        unknown = "unexplained" if facts.gpu_idle is None else "the script's own code"
+        claim += f", {left} is {unknown}" if left_share >= MIN_LEFT_SHARE else ""
+    elif facts.gpu_idle is not None:
+        claim += f": it ran the script's own code for {left} of it"
     elif facts.mean.input_s is not None:
         claim += f"; {left} of it is unexplained: no measurement covers it"
     if facts.mean.input_s is None:
@@ -225,6 +228,12 @@ def _share_now(facts: Facts, finding: Finding) -> float | None:
 
 
 def _next_step(facts: Facts) -> str:
+    if facts.gpu_idle is not None:
+        return (
+            "Look at what the loop does between the model's phases in every step: make it cheaper, "
+            "do it less often, or beside the training thread; name a suspect with "
+            "traceml.trace_time."
+        )
     if facts.clock == "gpu":
         return (
             "Look for what keeps the host from launching work between the phases: .item(), .cpu(), "
