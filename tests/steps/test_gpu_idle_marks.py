@@ -96,6 +96,19 @@ def test_clocks_that_run_apart_change_nothing(step, cause: str, drift: float) ->
     assert found == pytest.approx(expected, rel=0.05, abs=EXACT_MS)
 
 
+@pytest.mark.parametrize("drift", [-5e-5, 5e-5], ids=["a fast clock", "a slow clock"])
+def test_clocks_that_ran_apart_for_two_minutes_are_aligned_again(drift: float) -> None:
+    """By 6 ms, of the 18 ms that the GPU idles in each step."""
+    loop = Loop(drift=drift)
+    for number in range(2 * STEPS):
+        sleeping(loop).runs(120_000 if number == STEPS else 0)
+    idle_ns = [row["gpu_idle_python_ns"] for row in loop.ends().steps][STEPS:]
+    assert len(idle_ns) > 5
+    expected_ms = trained(sleeping).mean_idle_ms()["python"]
+    for idle in idle_ns:
+        assert idle / MS == pytest.approx(expected_ms, abs=EXACT_MS)
+
+
 def test_a_host_that_is_ahead_leaves_no_idle_time() -> None:
     """Its own code and its pauses are hidden, though there is a rest with work of the GPU's."""
     loop = trained(lambda loop: quick_host(loop).spends(events.GC, 1).runs(2).launches(20, 0.2))

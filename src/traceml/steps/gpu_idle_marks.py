@@ -119,12 +119,16 @@ class GpuIdleMarks:
         return idle
 
     def _learn_offset(self, marks: Sequence[int], moments: Mapping[int, int]) -> int:
-        """Returns the offset of the clocks: the largest that lets no mark be passed too early."""
-        seen = [self._put[mark] - moments[mark] for mark in marks]
+        """Returns the offset of the clocks: the largest that lets no mark be passed too early.
+
+        What an earlier mark showed holds less, by as much as the clocks may have run apart since.
+        """
+        seen = [(self._put[mark] - moments[mark], moments[mark]) for mark in marks]
         now = moments[marks[-1]] if marks else self._offset_at
         if self._offset is not None:
-            seen.append(self._offset - (now - self._offset_at) // DRIFTS_ONE_IN)
-        self._offset, self._offset_at = max(seen, default=0), now
+            seen.append((self._offset, self._offset_at))
+        offsets = (offset - (now - at) // DRIFTS_ONE_IN for offset, at in seen)
+        self._offset, self._offset_at = max(offsets, default=0), now
         return self._offset
 
     def _spent_after(self, marks: Sequence[int]) -> dict[int, Spent]:
