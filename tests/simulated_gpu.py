@@ -27,8 +27,15 @@ MS = 1_000_000
 class SimulatedLoop:
     """A training loop told in words; times are milliseconds."""
 
-    def __init__(self, clock_offset_ns: int = 123_456_789_000, drift: float = 0.0) -> None:
+    def __init__(
+        self,
+        clock_offset_ns: int = 123_456_789_000,
+        drift: float = 0.0,
+        max_ahead_ms: float = 1e6,
+    ) -> None:
         self.now = 50 * MS
+        self._max_ahead_ns = round(max_ahead_ms * MS)
+        """How much work the queue holds; who launches more waits."""
         self._free_at = 0
         """When the GPU has done everything in its queue."""
         self.busy: list[tuple[int, int]] = []
@@ -52,6 +59,7 @@ class SimulatedLoop:
         """The host launches so many kernels."""
         for _ in range(count):
             self.runs(host_ms)
+            self.now = max(self.now, self._free_at - self._max_ahead_ns)
             begin = max(self._free_at, self.now + LATENCY_NS)
             self._free_at = begin + round(gpu_ms * MS)
             self.busy.append((begin, self._free_at))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from simulated_gpu import MS, SimulatedLoop
 from traceml.model.layout import IDLE_CAUSES, NOT_MEASURED
-from traceml.steps import events
+from traceml.steps import events, gpu_idle_marks
 from traceml.steps.gpu_idle_marks import GpuIdleMarks
 
 Loop = SimulatedLoop
@@ -114,6 +114,18 @@ def test_a_host_that_is_ahead_leaves_no_idle_time() -> None:
     loop = trained(lambda loop: quick_host(loop).spends(events.GC, 1).runs(2).launches(20, 0.2))
     assert sum(loop.mean_idle_ms().values()) < EXACT_MS
     assert loop.mean_ms("gpu_input_ns") < EXACT_MS
+
+
+@pytest.mark.parametrize("max_ahead_ms", [25, 40, 90])
+def test_a_queue_that_is_never_empty_is_not_taken_for_one(monkeypatch, max_ahead_ms) -> None:
+    """The clocks are aligned by marks that the GPU had not passed when the tracer asked."""
+    monkeypatch.setattr(gpu_idle_marks, "DRIFTS_ONE_IN", 100)  # as if 100 times as many steps
+    loop = Loop(max_ahead_ms=max_ahead_ms)
+    for _ in range(200):
+        quick_host(loop).runs(1).launches(20, 0.2)
+    rows = loop.ends().steps[100:]
+    idle_ns = sum(row[f"gpu_idle_{cause}_ns"] for row in rows for cause in IDLE_CAUSES)
+    assert idle_ns / len(rows) / MS < EXACT_MS
 
 
 def test_missing_data_is_the_inputs_whatever_the_host_read_before() -> None:

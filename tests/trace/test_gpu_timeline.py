@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import traceml
 from traceml.model.layout import IDLE_CAUSES, NOT_MEASURED, StepFlag
-from traceml.steps import events
+from traceml.steps import events, gpu_idle_marks
 from traceml.trace import gpu
 from traceml.trace.recorder import Recorder
 
@@ -102,6 +102,11 @@ def test_every_step_after_the_first_ones_has_its_times_on_the_gpu(traced, job, l
     assert (steps["gpu_body_ns"] <= steps["wall_ns"] + 1_000_000).all()
     assert (steps["flags"] & int(StepFlag.QUEUE_WATCHED) > 0).all()
     assert (steps["flags"] & int(StepFlag.QUEUE_DRY) > 0).all()
+
+
+def test_the_tracer_stops_at_a_mark_that_is_not_passed_and_not_before():
+    """Of so many marks that are told of at a time, the one that follows was not passed."""
+    assert gpu.MIN_RESOLVED > gpu_idle_marks.MAX_TOLD
 
 
 def sleeps(session):

@@ -42,6 +42,9 @@ from traceml.steps.open_step import Span
 
 ROUND_TRIP_NS = 100_000
 """Upper limit for reading one value, until the GPU has its next work."""
+MAX_TOLD = 100
+"""Marks that are told of at a time: of more, the tracer may have stopped before the last that was
+passed (`MIN_RESOLVED` in `trace/gpu.py`)."""
 DRIFTS_ONE_IN = 10_000
 """The clocks of host and GPU run apart by less than this share; crystals are ten times as exact."""
 
@@ -62,6 +65,10 @@ class GpuIdleMarks:
     def __init__(self) -> None:
         self._put: dict[int, int] = {}
         """When the host put each mark that a step may still need."""
+        self._not_passed: dict[int, int] = {}
+        """A moment at which a mark was not passed yet, of some marks."""
+        self._told = (0, 0, 0)
+        """When the tracer last told of marks, how many it told of, and the one that follows."""
         self._spent: dict[int, Spent] = {}
         """What the host spent on its pauses, by the mark that it had put last."""
         self._offset: int | None = None
@@ -75,6 +82,18 @@ class GpuIdleMarks:
         """The host has put a mark."""
         self._put[mark] = now
 
+    def reach(self, mark: int, since: int) -> None:
+        """The tracer tells that the GPU has passed a mark; it asked after this moment.
+
+        It asks for one mark after the other and stops at the first that is not passed yet.
+        """
+        asked_at, count, following = self._told
+        if since != asked_at:
+            if 0 < count <= MAX_TOLD:
+                self._not_passed[following] = asked_at
+            count = 0
+        self._told = (since, count + 1, mark + 1)
+
     def spend(self, mark: int, cause: int, duration: int) -> None:
         """The host has spent time on a pause or a wait; this mark was the last before it."""
         if not mark:
@@ -87,10 +106,12 @@ class GpuIdleMarks:
     def lose_clock(self) -> None:
         """Marks were lost: how the clocks of host and GPU relate has to be learnt again."""
         self._offset, self._lead = None, 0
+        self._not_passed.clear()
 
     def forget_before(self, mark: int) -> None:
         """Drop what no step from this mark on needs."""
-        for kept in (self._put, self._spent):
+        kept: dict[int, Any]
+        for kept in (self._put, self._not_passed, self._spent):
             while kept and (oldest := next(iter(kept))) < mark:
                 del kept[oldest]
 
@@ -123,13 +144,18 @@ class GpuIdleMarks:
 
         What an earlier mark showed holds less, by as much as the clocks may have run apart since.
         """
-        seen = [(self._put[mark] - moments[mark], moments[mark]) for mark in marks]
+        seen = [(self._passed_after(mark) - moments[mark], moments[mark]) for mark in marks]
         now = moments[marks[-1]] if marks else self._offset_at
         if self._offset is not None:
             seen.append((self._offset, self._offset_at))
         offsets = (offset - (now - at) // DRIFTS_ONE_IN for offset, at in seen)
         self._offset, self._offset_at = max(offsets, default=0), now
         return self._offset
+
+    def _passed_after(self, mark: int) -> int:
+        """Returns a moment on the host's clock before which a mark was not passed."""
+        put = self._put[mark]
+        return max(put, self._not_passed.get(mark, put))
 
     def _spent_after(self, marks: Sequence[int]) -> dict[int, Spent]:
         """Returns what the host spent after each of these marks, up to the next of them."""
@@ -148,6 +174,8 @@ class GpuIdleMarks:
                 _differences(column) for column in zip(*sorted(self._put.items()), strict=True)
             ],
             "spent": [(mark, list(spent.items())) for mark, spent in self._spent.items()],
+            "not_passed": list(self._not_passed.items()),
+            "told": self._told,
             "clock": (self._offset, self._offset_at),
             "lead": self._lead,
         }
@@ -159,6 +187,9 @@ class GpuIdleMarks:
         columns = [accumulate(differences) for differences in plain["put"]]
         found._put = dict(zip(*columns, strict=True))
         found._spent = {mark: dict(spent) for mark, spent in plain["spent"]}
+        found._not_passed = dict(plain["not_passed"])
+        asked_at, count, following = plain["told"]
+        found._told = (asked_at, count, following)
         found._offset, found._offset_at = plain["clock"]
         found._lead = plain["lead"]
         return found

@@ -857,7 +857,8 @@ class StepMachine:
 
     def reach_mark(self, after: int, now: int, mark: int, flags: int) -> None:
         """The GPU has passed a mark, so long after the one before it that was told."""
-        self.rows.reach(mark, after)
+        ended = self.step.optimizer_end  # after which the process asks
+        self.rows.reach(mark, after, (self.step.start or 0) if ended is None else ended[0])
 
     def lose_marks(self, _: int, now: int, mark: int, flags: int) -> None:
         """The process waits no longer for the GPU to pass the marks up to this one."""

@@ -89,8 +89,9 @@ class Rows:
             self.done.append(self._held.popleft().row)
         self._release()
 
-    def reach(self, mark: int, after: int) -> None:
-        """The GPU has passed a mark, so long after the one before."""
+    def reach(self, mark: int, after: int, since: int = 0) -> None:
+        """The GPU has passed a mark, so long after the one before; it was asked after a moment."""
+        self.idle.reach(mark, since)
         self._moment += after
         self._reached = mark
         self._moments[mark] = self._moment
