@@ -3,6 +3,7 @@
 import time
 from contextlib import nullcontext
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -139,8 +140,9 @@ def test_what_the_host_does_between_phases_is_what_the_gpu_idles_for(
     steps = traced.complete()[4:-1]
     assert len(steps) >= 4
     assert (steps[f"gpu_idle_{cause}_ns"] >= 29_000_000).all()
-    for other in {"python", "logging", "gc", "sync", "compile"} - {cause}:
-        assert (steps[f"gpu_idle_{other}_ns"] < steps[f"gpu_idle_{cause}_ns"]).all()
+    # A busy machine may stop the host anywhere: one step in the middle says what they do.
+    median = {each: np.median(steps[f"gpu_idle_{each}_ns"]) for each in IDLE_CAUSES}
+    assert max(IDLE_CAUSES, key=lambda each: median[each]) == cause
     idle = sum(steps[f"gpu_idle_{each}_ns"] for each in IDLE_CAUSES)
     assert (idle <= steps["gpu_body_ns"]).all()
 
