@@ -67,7 +67,7 @@ def check(facts: Facts) -> Finding | None:
         severity=Severity.CRITICAL,
         claim=(
             f"{failed_ranks(failure)} failed{failure_place(failure)}: "
-            f"{exception_text(report)}.{handled}"
+            f"{exception_text(report)}{handled}"
         ),
         action=_action(failure, report, facts.reason_without_steps),
         phase=phase_of(report),
@@ -90,7 +90,7 @@ def _action(failure: Failure, report: FailureReport, reason_without_steps: str |
         )
     for other in failure.others[:MAX_OTHERS]:
         at = f" at {other.where}" if other.where else ""
-        hints.append(f"Rank {other.rank} failed by itself{at}: {exception_text(other)}.")
+        hints.append(f"Rank {other.rank} failed by itself{at}: {exception_text(other)}")
     if failure.followers:
         hints.append(f"What rank {rank_list(failure.followers)} reported followed from it.")
     return " ".join([where, *hints])
