@@ -19,7 +19,8 @@ from traceml.steps.events import (
     optimizer_ended,
     step_ended,
 )
-from traceml.steps.machine import GraphContents, StepMachine
+from traceml.steps.graph_replays import GraphContents
+from traceml.steps.machine import StepMachine
 
 FIELDS = [name for name, _ in layout.STEP]
 TRAINING, VALIDATION, UNLABELLED = 11, 22, 33
@@ -688,7 +689,7 @@ def whole_graph():
 
 def graph(story, held):
     """Tell what a graph holds; returns its number."""
-    number = len(story.machine.graphs) + 1
+    number = len(story.machine.graphs.graphs) + 1
     contents = graph_contents(held.backwards, held.optimizer_steps)
     story.tell(events.HOLD_IN_GRAPH, contents, mark=number)
     for optimizer in held.optimizers:
