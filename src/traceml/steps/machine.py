@@ -26,6 +26,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
+from operator import itemgetter
 
 from traceml.model.layout import (
     GPU_FIELDS,
@@ -38,6 +39,7 @@ from traceml.steps import events
 from traceml.steps.events import (
     BACKWARD,
     BACKWARDS,
+    BODY,
     CHECKPOINT,
     COLLATE,
     COMMUNICATION,
@@ -49,6 +51,7 @@ from traceml.steps.events import (
     H2D,
     INPUT,
     LOGGING,
+    MAY_BE_UNMEASURED,
     OPTIMIZER,
     SAMPLES,
     STEPS,
@@ -89,6 +92,7 @@ _BY_HAND = 0
 _UNCOUNTED = -(1 << 40)
 """Samples of a step with a batch that does not show how many it holds: less than any sum."""
 
+_body_of = itemgetter(*BODY)
 _NO_GPU_TIMES = (NOT_MEASURED,) * len(GPU_FIELDS)
 
 Handler = Callable[[int, int, int, int], object]
@@ -127,9 +131,10 @@ class StepMachine:
         """Know of no step that is open, and of nothing that steps usually do."""
         self.by_hand = False
         self.fetches = False
-        self.empty = [-1, -1, -1, -1, -1, 0, 0, 0, -1, 0, 0, -1, 0, 0, 0, -1, -1, 0]
+        self.empty = [0] * TOTALS
         """The totals that a step begins with."""
-        assert len(self.empty) == TOTALS
+        for place in MAY_BE_UNMEASURED:
+            self.empty[place] = NOT_MEASURED
         self.roles: dict[int, bool] = {}
         """Whether a source of batches is for training (or for evaluation), as far as is known."""
         self.usual_optimizers: set[int] = set()
@@ -658,11 +663,7 @@ class StepMachine:
             end - body_start - (step.outside_body_ns() - outside),
             totals[EVALUATION],
             totals[CHECKPOINT],
-            totals[H2D],
-            totals[FORWARD],
-            totals[BACKWARD],
-            totals[OPTIMIZER],
-            totals[COMMUNICATION],
+            *_body_of(totals),
             totals[GC],
             totals[GRAPH],
             *_NO_GPU_TIMES,
