@@ -306,7 +306,7 @@ train()
 import sys
 from pathlib import Path
 from traceml.trace import current
-from traceml.trace.begin import begin
+from traceml.trace.current import begin
 import traceml
 session = current.start(Path({str(tmp_path)!r}), None, None)
 begin()

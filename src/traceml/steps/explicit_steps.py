@@ -15,7 +15,7 @@ _EXPLICIT = int(StepFlag.EXPLICIT)
 # Plain numbers: arithmetic on enum flags costs a microsecond each, in every step.
 
 
-class ExplicitSteps:
+class ExplicitStepEvents:
     """Handles the events of `with trace_step(model)` in one training process."""
 
     def __init__(self, machine: StepMachine) -> None:

@@ -60,7 +60,7 @@ from traceml.steps.events import (
     TOTALS,
     as_float,
 )
-from traceml.steps.explicit_steps import ExplicitSteps
+from traceml.steps.explicit_steps import ExplicitStepEvents
 from traceml.steps.graph_replays import GraphReplays
 from traceml.steps.losses import Losses, first_or_lost
 from traceml.steps.open_step import OpenStep
@@ -106,7 +106,7 @@ class StepMachine:
         self.limit = limit
         """How many complete steps are asked for; 0 for all."""
         self.graphs = GraphReplays(self)
-        self.explicit = ExplicitSteps(self)
+        self.explicit = ExplicitStepEvents(self)
         self.handlers = _handlers(self)
         """By an event's kind."""
         self.is_timed = 0

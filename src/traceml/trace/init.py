@@ -161,7 +161,7 @@ def _identity(descriptor: int) -> tuple[int, int]:
 def _begin_with_torch() -> None:
     """Set the hooks now, or as soon as the script imports torch."""
     if "torch" in sys.modules:
-        from traceml.trace.begin import begin
+        from traceml.trace.current import begin
 
         begin()
         return
