@@ -20,10 +20,9 @@ from typing import Any
 import psutil
 
 from traceml.agent.artifacts import Artifacts
-from traceml.agent.close import summarise, write_answer, write_ending
+from traceml.agent.close import keep_output, summarise, write_answer, write_ending
 from traceml.agent.failures import FailureWatch
 from traceml.agent.gpus import gpu_share
-from traceml.agent.last_output import keep_output
 from traceml.agent.lineage import CLOSING_S, PIECE_S, LineageCapture
 from traceml.agent.live import Live
 from traceml.agent.processes import ProcessSampler, is_alive, process_of
@@ -34,8 +33,7 @@ from traceml.agent.stalls import Training
 from traceml.model.environment import AGENT_MARK
 from traceml.model.errors import UnreadableRecords
 from traceml.model.rank import Rank
-from traceml.model.sample import Sample
-from traceml.model.stack_sample import StackBurst
+from traceml.model.sample import Sample, StackBurst
 from traceml.store import folder as folders
 from traceml.store.failures import remove_ring, script_pids, stacks_of
 from traceml.store.load import not_on_disk, ring_paths

@@ -19,9 +19,8 @@ import numpy.typing as npt
 
 from traceml.model.failure import NOTHING_SEEN, AgentSaw, FailureReport
 from traceml.model.run import Manifest
-from traceml.model.sample import Sample
+from traceml.model.sample import Sample, StackBurst
 from traceml.model.settings import Settings
-from traceml.model.stack_sample import StackBurst
 from traceml.store import failures, logged
 from traceml.store.load import by_final_rank, rank_records
 from traceml.store.records import BLOCK_DTYPE, STEP_DTYPE, Metric, RankRecords, RunRecords

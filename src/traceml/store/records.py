@@ -14,9 +14,8 @@ from traceml.model.failure import NOTHING_SEEN, AgentSaw, FailureReport
 from traceml.model.lineage import Lineage
 from traceml.model.rank import Rank, Region
 from traceml.model.run import Ending, Manifest
-from traceml.model.sample import Sample
+from traceml.model.sample import Sample, StackBurst
 from traceml.model.settings import Settings
-from traceml.model.stack_sample import StackBurst
 
 _NUMPY_KIND = {"h": "<i2", "q": "<i8", "Q": "<u8", "i": "<i4", "I": "<u4", "H": "<u2", "d": "<f8"}
 
