@@ -1,7 +1,18 @@
 """GPU throttled: heat, power or the hardware hold the GPU's clock down.
 
-Silent where the driver does not say why the clock is what it is, and where the GPUs of the run
-cannot be told from those of others.
+*Meaning.* Something held a GPU's clock down.
+
+*Evidence.* NVML's reasons over the samples of the worst GPU: `gpu`, `reason`, `held_back_share`,
+`clock_share` (of the highest clock, while held back), `temperature_c`, `power_w`.
+
+*Thresholds.* Heat, the power brake or a hardware slowdown in 10 % of the samples warns. A
+software power cap is how a GPU runs at full load: a remark where the clock is below 95 % of the
+highest, and a warning only where it is below 70 % of the highest.
+
+*What to do.* Cooling, power supply, or the power limit, by the reason.
+
+*Silent* where the driver gives no reasons, about clocks that somebody set, and where the run uses
+only some of the machine's GPUs.
 """
 
 from __future__ import annotations
@@ -92,23 +103,5 @@ RULE = Rule(
     role=RuleRole.CAUSE,
     explains=(Kind.COMPUTE_STRAGGLER, Kind.SLOWDOWN),
     where=Where.ANYWHERE,
-    doc=Doc(
-        severities="info, warn",
-        says="heat, power or hardware hold the clock down",
-        text="""
-*Meaning.* Something held a GPU's clock down.
-
-*Evidence.* NVML's reasons over the samples of the worst GPU: `gpu`, `reason`, `held_back_share`,
-`clock_share` (of the highest clock, while held back), `temperature_c`, `power_w`.
-
-*Thresholds.* Heat, the power brake or a hardware slowdown in 10 % of the samples warns. A
-software power cap is how a GPU runs at full load: a remark where the clock is below 95 % of the
-highest, and a warning only where it is below 70 % of the highest.
-
-*What to do.* Cooling, power supply, or the power limit, by the reason.
-
-*Silent* where the driver gives no reasons, about clocks that somebody set, and where the run uses
-only some of the machine's GPUs.
-""",
-    ),
+    doc=Doc("info, warn", "heat, power or hardware hold the clock down", __doc__),
 )
