@@ -449,7 +449,8 @@ class StepMachine:
         if flags & events.KNOWN_LOSS:
             self.losses.take(as_float(loss), step)
         elif flags & events.AWAITED_LOSS:
-            self.losses.wait_for(loss, self.records, self.steps + 1)
+            is_provisional = step.optimizer_end is not None
+            self.losses.wait_for(loss, self.records, self.steps + 1, is_provisional)
         step.totals[BACKWARDS] += 1
         if step.start is None:
             self.begin(BACKWARD, now, mark)
@@ -570,6 +571,8 @@ class StepMachine:
         if step.later_loss is not None:
             step.loss = first_or_lost(step.loss, step.later_loss)
             step.later_loss = None
+        if self.losses.provisional:
+            self.losses.settle(self.losses.provisional.copy(), self.records, self.steps + 1)
 
     # Notebooks
 
@@ -628,9 +631,11 @@ class StepMachine:
         end, mark, totals, spans = step.optimizer_end
         later, later_spans, later_loss = step.totals, step.spans[spans:], step.later_loss
         step.later_loss = None
+        provisional, self.losses.provisional = self.losses.provisional, {}
         step.totals, step.spans = totals, step.spans[:spans]
         self.usual_optimizers = step.stepped.copy()
         self.close(end, mark, 0)
+        self.losses.settle(provisional, self.records, self.steps + 1)
         if later == totals:
             return
         following = self.step

@@ -407,6 +407,17 @@ def loss_milestones(messages: Iterable[dict[str, Any]]) -> RecordedLosses:
     return RecordedLosses(first, lost, before)
 
 
+def new_milestones(losses: Iterable[bytes], on_disk: RecordedLosses) -> list[bytes]:
+    """Returns those messages about a rank's first losses that are not on disk yet."""
+    found = []
+    for message in losses:
+        said = loss_milestones([json.loads(message)])
+        known = on_disk.first_lost if said.first is None else on_disk.first
+        if known is None:
+            found.append(message)
+    return found
+
+
 def settings(messages: Iterable[dict[str, Any]]) -> Settings | None:
     """Returns the settings that a rank reported last; values of a wrong type are not known."""
     said = [message for message in messages if message.get("kind") == "settings"]
