@@ -133,7 +133,7 @@ class Agent:
         while not self._over:
             self._listen(TICK_S)
             now_s = time.monotonic()
-            self._look(steps_due.is_now(now_s), all_due.is_now(now_s))
+            self._poll(steps_due.is_now(now_s), all_due.is_now(now_s))
         return self._finish()
 
     def _say_who_looks(self) -> None:
@@ -151,8 +151,8 @@ class Agent:
             return False
         return True
 
-    def _look(self, steps: bool, second: bool) -> None:
-        """One look at everything; what fails in one place holds up no other."""
+    def _poll(self, steps: bool, second: bool) -> None:
+        """Polls everything that is due; what fails in one place holds up no other."""
         if steps:
             self._guarded(self._find_rings)
             self._guarded(self._follow_scripts)
@@ -359,9 +359,10 @@ class Agent:
             return
         *lines, self._received = (self._received + content).split(b"\n")
         for line in lines:
-            self._guarded(self._hear, line)
+            self._guarded(self._handle_message, line)
 
-    def _hear(self, line: bytes) -> None:
+    def _handle_message(self, line: bytes) -> None:
+        """The launcher says which process trains, or that it has ended."""
         message: dict[str, Any] = json.loads(line)
         if "training_pid" in message:
             self._training = process_of(message["training_pid"])

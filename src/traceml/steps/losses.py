@@ -22,7 +22,7 @@ class Milestone(NamedTuple):
     finite_value: float = 0.0
 
 
-class Losses:
+class StepLosses:
     """The losses that gradients were asked for."""
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class Losses:
         }
 
     @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> Losses:
+    def from_plain(cls, plain: dict[str, Any]) -> StepLosses:
         """The losses that `as_plain` was made of."""
         losses = cls()
         losses._awaited = {number: (record, step) for number, (record, step) in plain["awaited"]}

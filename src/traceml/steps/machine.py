@@ -62,7 +62,7 @@ from traceml.steps.events import (
 )
 from traceml.steps.explicit_steps import ExplicitStepEvents
 from traceml.steps.graph_replays import GraphReplays
-from traceml.steps.losses import Losses, first_or_lost
+from traceml.steps.losses import StepLosses, first_or_lost
 from traceml.steps.open_step import OpenStep
 from traceml.steps.rows import Bounds, Rows
 
@@ -118,7 +118,7 @@ class StepMachine:
         self.records = 0
         """Rows so far: complete steps and others, those that still wait for the GPU among them."""
         self.rows = Rows()
-        self.losses = Losses()
+        self.losses = StepLosses()
         self.closings: deque[int] = deque(maxlen=MAX_CLOSINGS)
         """The number of the event, plus one, at which each of the last steps was complete."""
         self.ends = 0

@@ -13,7 +13,7 @@ import zlib
 from typing import Any, NamedTuple
 
 from traceml.model.layout import STATE_SLOTS
-from traceml.steps.losses import Losses
+from traceml.steps.losses import StepLosses
 from traceml.steps.machine import MAX_CLOSINGS, StepMachine
 from traceml.steps.open_step import OpenStep
 from traceml.steps.rows import Rows
@@ -116,7 +116,7 @@ def _from_plain(plain: dict[str, Any], limit: int) -> Saved:
     machine.closings.extend(plain["closings"][-MAX_CLOSINGS:])
     machine.explicit.restore(plain["explicit"])
     machine.graphs.restore(plain["graphs"])
-    machine.losses = Losses.from_plain(plain["losses"])
+    machine.losses = StepLosses.from_plain(plain["losses"])
     machine.step = OpenStep.from_plain(plain["open"])
     machine.roles = {source: bool(trains) for source, trains in plain["roles"]}
     machine.rows = Rows.from_plain(plain["rows"])

@@ -15,7 +15,7 @@ from msgspec import Meta, Struct, convert
 from traceml.model.layout import MESSAGE_PAYLOAD_BYTES
 from traceml.model.settings import Settings
 from traceml.store.json_lines import UNDECODABLE, load_json
-from traceml.store.records import Artifact, DdpStatistics, Metric, RecordedLosses, SeenLoss
+from traceml.store.records import Artifact, DdpStatistics, LoggedMetric, RecordedLosses, SeenLoss
 from traceml.store.regular_files import read_regular, stat_regular
 
 _TAIL_BYTES = 1 << 20
@@ -200,11 +200,11 @@ def _when(place: tuple[int, int | None]) -> int:
     return place[0]
 
 
-def reduce_metrics(messages: Iterable[dict[str, Any]]) -> tuple[Metric, ...]:
+def reduce_metrics(messages: Iterable[dict[str, Any]]) -> tuple[LoggedMetric, ...]:
     """Returns every metric's history in a few numbers, by name."""
     totals = _sum_up(messages)
     return tuple(
-        Metric(
+        LoggedMetric(
             name=name,
             count=each.count,
             last=each.last[2],

@@ -23,7 +23,7 @@ from traceml.store.folder import write_atomically
 from traceml.store.line_files import append_lines, write_whole
 from traceml.store.records import BLOCK_DTYPE, STEP_DTYPE
 from traceml.store.regular_files import read_regular, stat_regular
-from traceml.store.rings import Head, RingReader, open_records, parse_head, unreadable
+from traceml.store.rings import RingHead, RingReader, open_records, parse_head, unreadable
 
 SEGMENT_STEPS = 7_500_000 // layout.STEP_BYTES // 1024 * 1024
 KEEP_SEGMENTS = 5
@@ -210,7 +210,7 @@ class RankFiles:
 
     # Reading
 
-    def head(self) -> Head | None:
+    def head(self) -> RingHead | None:
         """Returns the head of these files; `None` before the first step."""
         if not self._segments:
             return None
@@ -288,7 +288,7 @@ def _version(path: Path) -> int:
     return _read_head(path).version
 
 
-def _read_head(path: Path) -> Head:
+def _read_head(path: Path) -> RingHead:
     descriptor = open_records(path)
     try:
         return parse_head(os.pread(descriptor, _HEAD_BYTES, 0), path)

@@ -115,7 +115,7 @@ class RankRecords:
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
+class LoggedMetric:
     """One logged metric's history in a few numbers."""
 
     name: str
@@ -154,7 +154,7 @@ class RunRecords:
     samples: tuple[Sample, ...] = ()
     ending: Ending | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
-    metrics: tuple[Metric, ...] = ()
+    metrics: tuple[LoggedMetric, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
     reports: tuple[FailureReport, ...] = ()
     """The exceptions that the ranks reported, in order of time."""

@@ -70,7 +70,7 @@ class Arrivals:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._awaited: dict[str, Callable[[Any], None]] = {}
-        session.look_for_modules = self._look
+        session.look_for_modules = self._call_for_arrived
 
     def wait_for(self, module: str, do: Callable[[Any], None]) -> None:
         """Have something done with a module; at once, where it is loaded already."""
@@ -80,8 +80,8 @@ class Arrivals:
         else:
             do(found)
 
-    def _look(self) -> None:
+    def _call_for_arrived(self) -> None:
         """After a step: something has been loaded since the one before."""
-        self._session.looks.remove(self._look)
+        self._session.looks.remove(self._call_for_arrived)
         for module in [module for module in self._awaited if module in sys.modules]:
             self._awaited.pop(module)(sys.modules[module])
