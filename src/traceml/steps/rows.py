@@ -10,17 +10,7 @@ from collections import deque
 from typing import Any, NamedTuple
 
 from traceml.model.layout import GPU_FIELDS, NOT_MEASURED, STEP
-from traceml.steps.events import (
-    BACKWARD,
-    CHECKPOINT,
-    COMMUNICATION,
-    EVALUATION,
-    FORWARD,
-    GRAPH,
-    H2D,
-    INPUT,
-    OPTIMIZER,
-)
+from traceml.steps.events import BODY, CHECKPOINT, EVALUATION, GRAPH, INPUT
 from traceml.steps.open_step import Span
 
 MAX_HELD = 4096
@@ -30,7 +20,7 @@ MAX_MOMENTS = 16_384
 """Marks that are remembered: far more than those of the steps that may be outstanding."""
 
 _GPU_PLACE = [name for name, _ in STEP].index(GPU_FIELDS[0])
-_PHASES = (INPUT, H2D, FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION, GRAPH)
+_PHASES = (INPUT, *BODY, GRAPH)
 _NOT_BODY = (INPUT, EVALUATION, CHECKPOINT)
 
 Row = list[Any]

@@ -30,9 +30,7 @@ SELDOM_EMPTY = 0.05  # of the fetches; many workers that are all late leave it e
 MOSTLY_COLLATE = 0.50  # of the fetch: collating costs more than the samples themselves
 MOSTLY_RARE = 0.80  # of the wait, in a tenth of the steps: the other steps are well supplied
 BUSY_WORKER = 0.7  # of a core: the worker computes rather than waits for storage
-CHEAP_TO_MAKE = (
-    0.7  # of the wait: the workers' CPU time on a batch, with their part of handing over
-)
+CHEAP_TO_MAKE = 0.7  # of the wait: what workers spend on a batch, handing it over included
 MAX_WORKERS = 32  # asking for more than a node's share of cores helps nobody
 
 

@@ -1,4 +1,18 @@
-"""Slowdown: from some step on, every step takes longer."""
+"""Slowdown: from some step on, every step takes longer.
+
+*Meaning.* From some step on, and to the end, steps take clearly longer.
+
+*Evidence.* `onset_step`, `before_ms`, `after_ms`, `ratio`, `grown_phase_ms`, `core_wait_before_ms`,
+`core_wait_after_ms`, `diagnosis_clock`; `phase` names the part in which at least 50 % of the
+slowdown lies.
+
+*Thresholds.* 1.1 times as long, far outside the spread of the steps, and 1 ms or more; from 1.3
+times on it is a warning.
+
+*What to do.* Look at what changed at that step: longer sequences, a schedule, other jobs on the
+machine, heat, memory that filled up. Where waiting for a CPU core grew by at least 50 % of the
+slowdown, that is said, and the cores are where to look.
+"""
 
 from __future__ import annotations
 
@@ -96,22 +110,5 @@ RULE = Rule(
     where=Where.ANYWHERE,
     turn=Turn.CHANGE,
     what_if=Remedy("had it stayed as fast as before", lost),
-    doc=Doc(
-        severities="info, warn",
-        says="from some step on, steps take longer",
-        text="""
-*Meaning.* From some step on, and to the end, steps take clearly longer.
-
-*Evidence.* `onset_step`, `before_ms`, `after_ms`, `ratio`, `grown_phase_ms`, `core_wait_before_ms`,
-`core_wait_after_ms`, `diagnosis_clock`; `phase` names the part in which at least 50 % of the
-slowdown lies.
-
-*Thresholds.* 1.1 times as long, far outside the spread of the steps, and 1 ms or more; from 1.3
-times on it is a warning.
-
-*What to do.* Look at what changed at that step: longer sequences, a schedule, other jobs on the
-machine, heat, memory that filled up. Where waiting for a CPU core grew by at least 50 % of the
-slowdown, that is said, and the cores are where to look.
-""",
-    ),
+    doc=Doc("info, warn", "from some step on, steps take longer", __doc__),
 )
