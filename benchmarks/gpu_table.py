@@ -33,11 +33,15 @@ class Line:
     """How much of it was that wait, where it is known."""
     details: str = ""
     """Printed with the line, and no part of the table."""
+    not_predicted: str = ""
+    """Why no step time was predicted where one could be checked."""
 
     def cells(self) -> list[str]:
         """The line's words."""
         step = "–" if self.step_ms is None else f"{self.step_ms:.1f} ms"
-        error = "–" if self.what_if_error is None else f"{self.what_if_error:.1%}"
+        error = "none made" if self.not_predicted else "–"
+        if self.what_if_error is not None:
+            error = f"{self.what_if_error:.1%}"
         right = self.complaint[:MAX_COMPLAINT] or "yes"
         return [self.part, self.what, self.said, step, error, self._seconds(), right]
 
@@ -84,4 +88,9 @@ class Table:
             worst = f"{max(errors):.1%} worst of {len(errors)}"
             totals.append(f"what-if error {median(errors):.1%} median, {worst}")
         rows = [HEAD, *(line.cells() for line in lines)]
-        return f"{self._machine}\n\n{grid(rows)}\n\n{' · '.join(totals)}"
+        notes = [
+            f"No step time was predicted for {line.what}: {line.not_predicted}."
+            for line in lines
+            if line.not_predicted
+        ]
+        return "\n\n".join([self._machine, grid(rows), " · ".join(totals), *notes])

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceml.model import layout
-from traceml.model.phase import MEASURED
+from traceml.model.phase import COMPUTE, IN_BODY, MEASURED
 from traceml.model.rank import Rank, Region
 from traceml.model.run import Ending, Manifest
 from traceml.model.sample import GpuInterval, GpuSample, HostSample, ProcessSample, Sample
@@ -363,6 +363,29 @@ def count_syncs(run: RunRecords, each: int) -> RunRecords:
 
     def change(steps: npt.NDArray[Any], rank: int) -> None:
         steps["syncs"] = each
+
+    return map_steps(run, change)
+
+
+def idle_gpu(run: RunRecords, rest: float = 1.0, launching: float = 0.0) -> RunRecords:
+    """The run with an account of the GPU's idle time: these shares of its rest and its compute.
+
+    In the rest, what the host spent on pauses and waits comes first, and its own code has the
+    remainder.
+    """
+
+    def change(steps: npt.NDArray[Any], rank: int) -> None:
+        def at_least_zero(name: str) -> npt.NDArray[Any]:
+            return np.maximum(steps[name], 0)
+
+        compute = sum(at_least_zero(f"gpu_{name.value}_ns") for name in COMPUTE)
+        others = sum(at_least_zero(f"gpu_{name.value}_ns") for name in IN_BODY) - compute
+        left = (rest * np.maximum(steps["gpu_body_ns"] - compute - others, 0)).astype(np.int64)
+        for cause in ("compile", "gc", "logging", "sync"):
+            steps[f"gpu_idle_{cause}_ns"] = np.minimum(at_least_zero(f"{cause}_ns"), left)
+            left = left - steps[f"gpu_idle_{cause}_ns"]
+        steps["gpu_idle_python_ns"] = left
+        steps["gpu_idle_launching_ns"] = (launching * compute).astype(np.int64)
 
     return map_steps(run, change)
 

@@ -65,6 +65,8 @@ class Judged:
     step_ms: float | None
     what_if_error: float | None
     complaints: tuple[str, ...]
+    not_predicted: str = ""
+    """Why no step time was predicted, by the finding's own word."""
     waited_s: float = 0.0
 
     @property
@@ -107,6 +109,7 @@ def judge(job: Job, plain: Run, traced: Run, fixed: Run | None = None) -> Judged
     summary = traced.summary or {}
     said = top_finding(summary)
     error = None if fixed is None else what_if_error(summary, job, fixed)
+    not_predicted = "" if fixed is None or error is not None else _why_not_predicted(said)
     return Judged(
         job=job,
         said=str(said.get("kind", "nothing")),
@@ -117,8 +120,9 @@ def judge(job: Job, plain: Run, traced: Run, fixed: Run | None = None) -> Judged
         complaints=(
             *differences(plain, traced),
             *wrong_words(job, traced),
-            *_wrong_prediction(error, fixed),
+            *_wrong_prediction(error, fixed, not_predicted),
         ),
+        not_predicted=not_predicted,
         waited_s=traced.waited_s + (0.0 if fixed is None else fixed.waited_s),
     )
 
@@ -186,8 +190,13 @@ def what_if_error(summary: dict[str, Any], job: Job, fixed: Run) -> float | None
     return abs(predicted - measured) / measured
 
 
-def _wrong_prediction(error: float | None, fixed: Run | None) -> Iterator[str]:
-    if fixed is not None and error is None:
+def _why_not_predicted(said: dict[str, Any]) -> str:
+    """What a verdict without a predicted step time says about that; empty where it says nothing."""
+    return str((said.get("evidence") or {}).get("not_predicted") or "")
+
+
+def _wrong_prediction(error: float | None, fixed: Run | None, reason: str) -> Iterator[str]:
+    if fixed is not None and error is None and not reason:
         yield "no step time predicted"
     if error is not None and error > MAX_WHAT_IF_ERROR:
         yield f"predicted step time {error:.0%} off"

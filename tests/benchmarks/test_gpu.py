@@ -135,6 +135,22 @@ def test_the_wait_is_part_of_no_step(turn_file, tmp_path) -> None:
     assert rank.steps["wall_ns"].max() < held_s * 1e9
 
 
+# The table
+
+
+def test_the_table_says_which_prediction_was_not_made_and_why() -> None:
+    lines = [
+        Line("jobs", "slow input", "INPUT_BOUND", 20.0, 0.04),
+        Line("jobs", "small kernels", "HOST_BOUND", 50.0, not_predicted="gaps look like work"),
+        Line("jobs", "healthy", "COMPUTE_BOUND", 30.0),
+    ]
+    text = Table("a machine", lines).text()
+    cells = [line.split("|")[5].strip() for line in text.splitlines() if line.startswith("| jobs")]
+    assert cells == ["4.0%", "none made", "–"]
+    assert "4.0% worst of 1" in text
+    assert "No step time was predicted for small kernels: gaps look like work." in text
+
+
 # Time
 
 

@@ -85,6 +85,16 @@ def test_a_prediction_that_says_or_less_is_measured_like_any_other(
     assert judged.what_if_error == pytest.approx(error)
 
 
+@pytest.mark.parametrize("reason", [None, "the counters do not show it"])
+def test_a_prediction_that_was_not_made_is_wrong_unless_it_is_said_why(reason: str | None) -> None:
+    told = summary("WAIT_HEAVY")
+    told["primary_diagnosis"] |= {"evidence": {"not_predicted": reason}}
+    judged = judge(JOB, PLAIN, replace(TRACED, summary=told), PLAIN)
+    assert judged.what_if_error is None
+    assert judged.not_predicted == (reason or "")
+    assert judged.complaints == (() if reason else ("no step time predicted",))
+
+
 def test_every_job_has_its_script() -> None:
     assert len(JOBS) >= 12
     assert all((SCRIPTS / f"{job.script}.py").is_file() for job in JOBS)

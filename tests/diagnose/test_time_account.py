@@ -11,6 +11,7 @@ from factories import (
     count_gpus,
     count_syncs,
     flag_steps,
+    idle_gpu,
     make_late,
     make_run,
     make_waiting,
@@ -78,6 +79,41 @@ def check_account(facts: Facts, found: tuple[Finding, ...]) -> None:
     for leader in found:
         parts = [finding for finding in found if finding.part_of is leader.kind]
         assert sum(map(lost, parts)) <= lost(leader) * SLACK, (leader, parts)
+    if facts.gpu_idle is not None:
+        check_idle_time(facts, found)
+
+
+IDLE_FOR = {
+    Kind.RECOMPILING: "compile",
+    Kind.GC_PAUSES: "gc",
+    Kind.LOGGING_HEAVY: "logging",
+    Kind.HOST_SYNC: "sync",
+}
+"""The kinds that claim the GPU's idle time, with its cause."""
+
+
+def check_idle_time(facts: Facts, found: tuple[Finding, ...]) -> None:
+    """No finding claims more idle time of the GPU than its cause has, nor all of them together."""
+    idle = facts.gpu_idle
+    assert idle is not None
+    assert 0 <= (idle.launching_s or 0.0) <= idle.launching_at_most_s
+    assert idle.besides_launching_s + idle.launching_at_most_s <= (facts.mean.step_s or 0) * SLACK
+    claimed_s = 0.0
+    for finding in found:
+        if Outside.BETWEEN in stages_of(finding):
+            continue
+        if finding.kind in IDLE_FOR:
+            assert lost(finding) <= idle.of(IDLE_FOR[finding.kind]) * SLACK + 1e-9, finding
+        elif finding.kind is Kind.HOST_BOUND:
+            assert lost(finding) <= (idle.launching_s or 0.0) * SLACK + 1e-9, finding
+        elif finding.kind is Kind.WAIT_HEAVY:
+            most_s = idle.besides_launching_s - idle.input_s - idle.copies_s
+            assert lost(finding) <= most_s * SLACK + 1e-9, finding
+        elif finding.kind is not Kind.INPUT_BOUND:
+            continue
+        claimed_s += lost(finding) if finding.part_of is None else 0.0
+    all_s = idle.besides_launching_s + (idle.launching_s or 0.0)
+    assert claimed_s <= all_s * SLACK + 1e-9, found
 
 
 def waited_s(facts: Facts) -> float:
@@ -91,6 +127,8 @@ def waited_s(facts: Facts) -> float:
 
 def idle_between_phases_s(facts: Facts) -> float:
     """What the GPU idles for data or for the host, as far as it was timed."""
+    if facts.gpu_idle is not None:
+        return facts.gpu_idle.besides_launching_s
     held = held_s(facts.mean)
     return held[Phase.INPUT] + held[Phase.RESIDUAL] if facts.clock == "gpu" else 0.0
 
@@ -166,6 +204,9 @@ def runs(draw: st.DrawFn) -> RunRecords:
         run = flag_steps(run, StepFlag.QUEUE_WATCHED, StepFlag.QUEUE_DRY, dry)
         run = count_syncs(run, draw(st.sampled_from([0, 1, 200])))
         run = in_use(run, draw(st.sampled_from([None, 0.1, 0.6, 1.0])))
+        if draw(st.booleans()):
+            shares = st.sampled_from([0.0, 0.3, 1.0])
+            run = idle_gpu(run, draw(shares), draw(shares))
     return run
 
 

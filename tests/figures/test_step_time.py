@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from drawn_runs import figure, history_of, page_of, part, standing_of, step_history
-from factories import make_run, make_waiting, work_between
+from factories import idle_gpu, make_run, make_waiting, work_between
 from traceml.figures.over_ranks import MAX_LINES
 from traceml.figures.over_steps import MAX_CELLS, rank_heat
 from traceml.figures.page import RunPage, Table
@@ -32,6 +32,16 @@ def cells(found: Table, row: str) -> dict[str, str]:
 
 def tiles(page: RunPage) -> dict[str, tuple[str, str | None]]:
     return {tile.label: (tile.value, tile.note) for tile in part(page, "step-time").tiles}
+
+
+def test_the_tree_says_what_the_gpu_was_idle_for() -> None:
+    run = make_run(noise=0, rest_ms=10, gpu=True)
+    assert figure(page_of(run), "phase-tree").caption == "Mean of 200 steps, GPU clock."
+    caption = figure(page_of(idle_gpu(run)), "phase-tree").caption
+    assert caption == (
+        "Mean of 200 steps, GPU clock. GPU idle 10.0 ms during the script's own code, 1.0 ms for "
+        "input."
+    )
 
 
 def test_the_table_has_the_rows_and_columns_that_people_know() -> None:

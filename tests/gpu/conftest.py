@@ -10,3 +10,39 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if "gpu" in item.path.parts:
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture
+def every_step(monkeypatch):
+    """Time every step on the GPU, whatever it costs."""
+    from traceml.trace import gpu  # needs torch
+
+    monkeypatch.setattr(gpu, "GPU_TIMING_SHARE", 1e9)
+
+
+@pytest.fixture
+def traced(every_step, traced_as_usual):
+    return traced_as_usual
+
+
+@pytest.fixture
+def traced_as_usual(tmp_path):
+    """A session in this process; call the fixture's value to end it and get the steps."""
+    from traceml.store.load import drain_rings
+    from traceml.store.recordfile import RankFiles
+    from traceml.trace import current, hooks  # need torch
+
+    (tmp_path / "run.json").write_text('{"run_name": "gpu", "started_unix_s": 0}')
+    session = current.start(tmp_path, None, None)
+    hooks.install(session)
+
+    def steps():
+        torch.cuda.synchronize()
+        current.end()
+        drain_rings(tmp_path, everything=True)
+        (files,) = RankFiles.all_in(tmp_path)
+        assert files.head().counters["failures"] == 0, files.head().counters["last_failure"]
+        return files.read_steps()
+
+    yield steps
+    current.end()

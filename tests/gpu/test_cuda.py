@@ -11,9 +11,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from traceml.facts.gather import gather
 from traceml.model.layout import NOT_MEASURED, StepFlag
 from traceml.model.phase import Phase
-from traceml.store.load import drain_rings, load_run
-from traceml.store.recordfile import RankFiles
-from traceml.trace import current, glance, gpu, hooks
+from traceml.store.load import load_run
+from traceml.trace import glance
 from traceml.trace import loss as loss_reader
 
 pytestmark = pytest.mark.gpu
@@ -22,40 +21,10 @@ GPU_PHASES = ("gpu_h2d_ns", "gpu_forward_ns", "gpu_backward_ns", "gpu_optimizer_
 
 
 @pytest.fixture
-def every_step(monkeypatch):
-    """Time every step on the GPU, whatever it costs."""
-    monkeypatch.setattr(gpu, "GPU_TIMING_SHARE", 1e9)
-
-
-@pytest.fixture
 def closely(monkeypatch):
     """Look at the loss and at memory in every step, however short it is."""
     monkeypatch.setattr(glance, "EVERY_NS", 0)
     monkeypatch.setattr(loss_reader, "SENT_EVERY_NS", 0)
-
-
-@pytest.fixture
-def traced(every_step, traced_as_usual):
-    return traced_as_usual
-
-
-@pytest.fixture
-def traced_as_usual(tmp_path):
-    """A session in this process; call the fixture's value to end it and get the steps."""
-    (tmp_path / "run.json").write_text('{"run_name": "gpu", "started_unix_s": 0}')
-    session = current.start(tmp_path, None, None)
-    hooks.install(session)
-
-    def steps():
-        torch.cuda.synchronize()
-        current.end()
-        drain_rings(tmp_path, everything=True)
-        (files,) = RankFiles.all_in(tmp_path)
-        assert files.head().counters["failures"] == 0, files.head().counters["last_failure"]
-        return files.read_steps()
-
-    yield steps
-    current.end()
 
 
 def complete(steps):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from factories import make_rank, make_run, map_steps, spend, stall
+from factories import idle_gpu, make_rank, make_run, map_steps, spend, stall
 from failing import failed, report
 from traceml.model.rank import Region
 from traceml.model.settings import Settings
@@ -63,6 +63,19 @@ def test_the_phase_tree_accounts_for_the_step() -> None:
     assert "6.0 ms    13%" in line_with(text, "├─ input wait")
     assert "◀" in line_with(text, "├─ input wait")
     assert "2.0 ms   4.4%" in line_with(text, "└─ rest")
+
+
+def test_what_the_gpu_was_idle_for_stands_below_the_tree() -> None:
+    run = make_run(noise=0, input_ms=6, rest_ms=20, gpu=True)
+    assert "GPU idle" not in text_of(run)
+    told = idle_gpu(spend(run, "sync", 8), rest=0.5, launching=0.2)
+    text = text_of(told)
+    place = text.splitlines().index(line_with(text, "GPU idle"))
+    assert text.splitlines()[place : place + 2] == [
+        "  GPU idle 8.0 ms after waits for the device, 6.0 ms for input, 6.0 ms during",
+        "           the script's own code, at most 7.0 ms during launches",
+    ]
+    assert "for input" not in text_of(idle_gpu(make_run(noise=0, input_ms=0.1, gpu=True)))
 
 
 def test_what_was_not_measured_has_no_line() -> None:

@@ -1,8 +1,9 @@
 """What the host did besides the model's work, and how much of it delayed the step.
 
 On the host's clock that is all of it. On the GPU's clock it is the time for which the GPU was idle,
-and each idle moment has one cause: while the next batch is missing it is the input, so only the
-residual and phases in which the GPU waited for the host are left for these causes.
+and each idle moment has one cause: `facts.gpu_idle` is the account of them. Records that have no
+such account leave the residual and phases in which the GPU waited for the host to these causes:
+while the next batch is missing, the cause is the input.
 """
 
 from __future__ import annotations
@@ -46,6 +47,9 @@ MIN_READ_S = 0.00001
 """The host's own part in reading one value that the GPU has ready."""
 MANY_SYNCS = 20
 """Per step: not one loss that is read, but a loop that reads values."""
+
+NEGLIGIBLE = 0.001
+"""Of a time: a smaller part of it is rounding."""
 
 CAUSES = ("compile", "gc", "logging", "sync")
 """In the order in which they claim idle time: what no queue can hide first, what is inferred
@@ -170,18 +174,34 @@ def waited_for(facts: Facts) -> dict[str, Waited]:
 
     The residual is distributed first, then the time in the phases.
     """
+    idle = facts.gpu_idle
     rest_left_s = rest_s(facts.mean)
+    if idle is not None:
+        rest_left_s = max(0.0, rest_left_s - idle.python_s)
     held = held_s(facts.mean)
     phases_left_s = sum(held[phase] for phase in COMPUTE) if facts.clock == "gpu" else 0.0
     found = {}
     for name in CAUSES:
-        wanted_s, in_phases = _wanted(facts, name)
+        wanted_s, in_phases = _wanted(facts, name) if idle is None else (idle.of(name), True)
         in_rest_s = min(wanted_s, rest_left_s)
-        in_phases_s = min(wanted_s - in_rest_s, phases_left_s) if in_phases else 0.0
+        beyond_s = wanted_s - in_rest_s
+        if beyond_s < NEGLIGIBLE * wanted_s:
+            beyond_s = 0.0
+        in_phases_s = min(beyond_s, phases_left_s) if in_phases else 0.0
         rest_left_s -= in_rest_s
         phases_left_s -= in_phases_s
         found[name] = Waited(in_rest_s, in_phases_s)
     return found
+
+
+def idle_in_rest_s(facts: Facts) -> float | None:
+    """Returns how long the GPU was idle in the residual of a mean step, which also holds work of
+    the GPU's that is not the model's; `None` where that is not known."""
+    idle = facts.gpu_idle
+    if idle is None:
+        return None
+    caused_s = sum(waited.in_rest_s for waited in waited_for(facts).values())
+    return min(rest_s(facts.mean), idle.python_s + caused_s)
 
 
 def _wanted(facts: Facts, name: str) -> tuple[float, bool]:
@@ -273,7 +293,9 @@ def host_delays_count(facts: Facts) -> bool:
 
 
 def _idle_s(facts: Facts) -> float:
-    """Returns how long the GPU was idle in a mean step, for whatever reason."""
+    """Returns how long the GPU was idle in a mean step, for whatever reason but launching."""
+    if facts.gpu_idle is not None:
+        return facts.gpu_idle.besides_launching_s
     return (facts.mean.input_s or 0.0) + (unexplained_s(facts.mean) or 0.0)
 
 

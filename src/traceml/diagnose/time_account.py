@@ -78,7 +78,7 @@ def stages_of(finding: Finding) -> tuple[Stage, ...]:
     if finding.is_between_steps or where is Where.BETWEEN_STEPS:
         return (Outside.BETWEEN,)
     if where is Where.ON_THE_HOST and phase is None:
-        return (Phase.RESIDUAL, *COMPUTE)
+        return COMPUTE if _is_accounted(finding) else (Phase.RESIDUAL, *COMPUTE)
     own = () if phase is None else (phase,)
     if where is Where.FOR_A_RANK:  # the others wait for it where gradients are exchanged
         is_hidden = finding.evidence.get("waiting") == "inferred"
@@ -87,6 +87,12 @@ def stages_of(finding: Finding) -> tuple[Stage, ...]:
     if where is Where.ANYWHERE:
         return _once((*own, *Phase))
     return own or tuple(Phase)
+
+
+def _is_accounted(finding: Finding) -> bool:
+    """Returns whether a finding about launching has only the idle time of that, by the account of
+    the GPU's idle time; else it has all idle time for which no reason was found."""
+    return finding.kind is Kind.HOST_BOUND and finding.evidence.get("launching_ms") is not None
 
 
 def settle(facts: Facts, found: Sequence[Finding]) -> list[Finding]:
@@ -149,7 +155,7 @@ class _Ledger:
             room_s = holder.drawn_s
             drawn_s = min(wanted_s, holder.left_s)
             holder.left_s -= drawn_s
-        elif finding.kind is Kind.HOST_BOUND:
+        elif finding.kind is Kind.HOST_BOUND and not _is_accounted(finding):
             drawn_s = self._draw_in_place(wanted_s, stages)
         else:
             drawn_s = self._draw(wanted_s, stages)

@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from traceml.diagnose.all_rules import all_rules
+from traceml.diagnose.host_time import idle_in_rest_s
 from traceml.diagnose.late_ranks import named
 from traceml.diagnose.rule import Remedy, lost
-from traceml.diagnose.time_account import held_s, stages_of
+from traceml.diagnose.time_account import held_s, rest_s, stages_of
 from traceml.facts.facts import Facts
 from traceml.facts.job import Job
 from traceml.model.finding import Finding, Kind
@@ -96,7 +97,13 @@ def _unclaimed_idle_s(facts: Facts, findings: Iterable[Finding]) -> float:
     """Returns how long the GPU idles between its phases without any finding claiming it."""
     if facts.clock != "gpu":
         return 0.0
-    return sum(_unclaimed_s(facts, findings, stage) for stage in (Phase.INPUT, Phase.RESIDUAL))
+    unclaimed_s = sum(
+        _unclaimed_s(facts, findings, stage) for stage in (Phase.INPUT, Phase.RESIDUAL)
+    )
+    if facts.gpu_idle is None:
+        return unclaimed_s
+    worked_s = rest_s(facts.mean) - (idle_in_rest_s(facts) or 0.0)  # which nobody can save
+    return max(0.0, unclaimed_s - worked_s)
 
 
 def _unclaimed_s(facts: Facts, findings: Iterable[Finding], stage: Phase) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from traceml.facts.gpu_idle import GpuIdle, gpu_idle
 from traceml.facts.gpu_use import GpuUse, mean_use
 from traceml.facts.job import Job
 from traceml.facts.loader import NO_LOADER, LoaderFacts
@@ -124,6 +125,11 @@ class Facts:
     def gpu_use(self) -> GpuUse:
         """What the counters of the ranks' own GPUs say about the time in which steps ran."""
         return mean_use([gpu.use for gpu in self.gpus_used or () if gpu.use.samples])
+
+    @property
+    def gpu_idle(self) -> GpuIdle | None:
+        """The GPU's idle time in a mean step, by cause; `None` where it was not measured."""
+        return gpu_idle(self.mean, self.gpu_use.busy_share)
 
     @property
     def gpus_needed(self) -> int:

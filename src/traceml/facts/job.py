@@ -75,8 +75,7 @@ class Job:
         """
         if self.table.clock != "gpu":
             return None
-        idle_s = np.nan_to_num(self.table.phase(Phase.INPUT)) + self.table.phase(Phase.RESIDUAL)
-        gpu_s = self.table.step() - idle_s
+        gpu_s = self.table.step() - self.table.idle_for_the_host()
         host_s = np.nan_to_num(self.table.field("input_ns")) + self.table.field("body_ns")
         host_s = host_s - np.nan_to_num(self.table.field("sync_ns"))
         if copies_too:

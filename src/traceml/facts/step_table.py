@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from traceml.model.layout import IDLE_CAUSES
 from traceml.model.phase import IN_BETWEEN, IN_BODY, Phase
 from traceml.store.records import RankRecords
 from traceml.store.step_records import WIDE, incomplete_so_far, is_incomplete, wide_fields
@@ -184,6 +185,17 @@ class StepTable:
     def in_rest(self, name: str) -> Floats:
         """Returns the host's time for one activity, limited to the step's residual."""
         return np.minimum(self.field(name), self.phase(Phase.RESIDUAL))
+
+    def idle_for_the_host(self) -> Floats:
+        """Returns how long the GPU waited for data or for the host between its phases.
+
+        Where that was not measured, as in old records, the whole residual is taken for it.
+        """
+        besides = [name for name in IDLE_CAUSES if name != "launching"]
+        idle = sum((self.field(f"gpu_idle_{name}_ns") for name in besides), np.zeros(()))
+        rest = self.phase(Phase.RESIDUAL)
+        waited = np.nan_to_num(self.phase(Phase.INPUT))
+        return waited + np.where(np.isfinite(idle), idle, rest)
 
     def own(self) -> Floats:
         """Returns each rank's own time: the step without exposed communication."""

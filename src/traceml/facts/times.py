@@ -17,6 +17,7 @@ import numpy as np
 
 from traceml.facts.step_table import MAJORITY, Floats, StepTable
 from traceml.facts.sums import Sums
+from traceml.model.layout import IDLE_CAUSES
 from traceml.model.phase import BETWEEN, COMPUTE, COMPUTE_PART, IN_BETWEEN, IN_BODY, Phase
 
 PARTS = (*(phase.value for phase in Phase), BETWEEN, "wall")
@@ -84,6 +85,16 @@ class StepTimes:
     """Median absolute deviation from the median."""
     steps_per_s: float | None = None
     samples_per_s: float | None = None
+    idle_compile_s: float | None = None
+    """The GPU's idle time by what the host did then, like the next five; not what it waited for
+    input, copies and communication, which are phases. `None` on the host's clock."""
+    idle_gc_s: float | None = None
+    idle_logging_s: float | None = None
+    idle_sync_s: float | None = None
+    idle_python_s: float | None = None
+    """While the host ran the script's own code."""
+    idle_launching_s: float | None = None
+    """While the host launched the work of a phase: an upper limit."""
 
     input_s = _PhaseTime(Phase.INPUT)
     h2d_s = _PhaseTime(Phase.H2D)
@@ -192,6 +203,7 @@ def times_by_rank(sums: Sums, table: StepTable) -> tuple[StepTimes, ...]:
     steps = sums.count_of("body_ns")
     found = part_means(sums, sums, table.clock)
     found |= {name: _per_step(sums, sums, f"{name}_ns", steps) for name in _ACCOUNTS}
+    found |= _idle(sums, table.clock)
     columns = {f"{name}_s": values for name, values in found.items()}
     columns |= _spread(table.steps_on_clock_of_means()) | _rates(sums, found["wall"])
     rows = [columns[name].tolist() for name in _NAMES]
@@ -199,6 +211,14 @@ def times_by_rank(sums: Sums, table: StepTable) -> tuple[StepTimes, ...]:
         _times(None if value != value else value for value in row)
         for row in zip(*rows, strict=True)
     )
+
+
+def _idle(sums: Sums, clock: str) -> dict[str, Floats]:
+    """Returns the GPU's idle time by cause; not known where the means are on the host's clock."""
+    names = [f"idle_{cause}" for cause in IDLE_CAUSES]
+    if clock != "gpu":
+        return dict.fromkeys(names, np.full(len(sums.counts), np.nan))
+    return {name: _mean(sums, sums, "gpu", name) for name in names}
 
 
 def _rates(sums: Sums, wall_s: Floats) -> dict[str, Floats]:
@@ -241,6 +261,7 @@ _ADDED_UP = frozenset(
         "compute_s",
         "compute_at_least_s",
         "cpu_input_s",
+        *(f"idle_{cause}_s" for cause in IDLE_CAUSES),
     }
 )
 """Parts of a step that count as zero on a rank that never measured them: there their time is in the

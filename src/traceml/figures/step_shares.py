@@ -37,11 +37,12 @@ def phase_tree(section: SectionSummary) -> Tree | None:
     if between is not None:
         wall = step.ms + between.ms
         whole = text_phases.TreeLine("wall time per step", wall, STEP, (step, between))
+    covers, idle = _covers(section.global_.window), text_phases.gpu_idle_words(times)
     return Tree(
         id="phase-tree",
         title="Where a mean step goes",
         root=_branch(whole, whole.ms, STEP),
-        caption=_covers(section.global_.window),
+        caption=f"{covers} {idle}." if idle else covers,
     )
 
 

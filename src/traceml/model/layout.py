@@ -26,6 +26,7 @@ HISTORY = {
     "communication on the GPU's clock, the process's memory, the loss",
     3: "replays of CUDA graphs that hold more than one phase; how often the host waited for the "
     "device; whose step the loss is; 0 samples in a step that fetched nothing",
+    4: "what the host did while the GPU had caught up with it",
 }
 """What each version of the format brought."""
 VERSION = max(HISTORY)
@@ -101,6 +102,10 @@ BODY_FIELDS = {
 }
 """The fields of the phases of the body, in the order of the catalogue."""
 
+IDLE_CAUSES = ("compile", "gc", "logging", "sync", "python", "launching")
+"""What the host may be doing while the GPU has caught up with it, besides fetching a batch, copying
+and communicating, which are phases of their own."""
+
 STEP: tuple[Field, ...] = (
     ("start_ns", "q"),
     ("wall_ns", "q"),
@@ -114,6 +119,7 @@ STEP: tuple[Field, ...] = (
     ("gpu_body_ns", "q"),
     *((f"gpu_{field}", "q") for field in BODY_FIELDS),
     ("gpu_graph_ns", "q"),
+    *((f"gpu_idle_{cause}_ns", "q") for cause in IDLE_CAUSES),
     ("allocated_bytes", "q"),
     ("reserved_bytes", "q"),
     ("rss_bytes", "q"),
@@ -143,6 +149,8 @@ cannot be told apart: `graph_ns` has its time, and those phases are not measured
 `loss` holds a number where `StepFlag.LOSS_SEEN` says so: the loss of the first backward pass, or
 the first that was not finite. One that came late from a device is another record's, `loss_lag`
 records before this one. `syncs` counts how often the host waited for the device in `sync_ns`.
+`gpu_idle_*_ns` are the parts of the GPU's body in which it had nothing to do because of what the
+host did then (`steps/gpu_idle.py`); the last of them is an upper limit.
 """
 
 MAX_SYNCS = MAX_LOSS_LAG = (1 << 15) - 1
@@ -154,6 +162,7 @@ SINCE: dict[str, int] = {
     **{f"gpu_{field}": entry.gpu_since for field, entry in BODY_FIELDS.items()},
     **dict.fromkeys(_LATER, 2),
     **dict.fromkeys(("graph_ns", "gpu_graph_ns", "syncs", "loss_lag"), 3),
+    **dict.fromkeys((f"gpu_idle_{cause}_ns" for cause in IDLE_CAUSES), 4),
 }
 """The version that brought a field of a step; those that are not here were in the first."""
 

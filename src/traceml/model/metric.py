@@ -111,6 +111,48 @@ def _of_phase(phase: Phase) -> Metric:
     )
 
 
+GPU_IDLE = (
+    _step(
+        "gpu_idle_compile_ms",
+        "idle_compile_s",
+        "the GPU was idle while the host compiled",
+        short="during compiling",
+    ),
+    _step(
+        "gpu_idle_gc_ms",
+        "idle_gc_s",
+        "the GPU was idle while the host collected garbage",
+        short="during garbage collection",
+    ),
+    _step(
+        "gpu_idle_logging_ms",
+        "idle_logging_s",
+        "the GPU was idle while the host logged",
+        short="during logging",
+    ),
+    _step(
+        "gpu_idle_sync_ms",
+        "idle_sync_s",
+        "the GPU was idle after the host had waited for it",
+        short="after waits for the device",
+    ),
+    _step(
+        "gpu_idle_python_ms",
+        "idle_python_s",
+        "the GPU was idle while the host ran the script's own code; at most, where that launches "
+        "work",
+        short="during the script's own code",
+    ),
+    _step(
+        "gpu_idle_launching_ms",
+        "idle_launching_s",
+        "the GPU was idle while the host launched the work of a phase; at most, since it may have "
+        "worked",
+        short="during launches",
+    ),
+)
+"""The GPU's idle time by what the host did then, besides input, copies and communication."""
+
 STEP_TIME = (
     _step(
         "step_time_ms",
@@ -174,6 +216,7 @@ STEP_TIME = (
     _step(
         "dataloader_fetch_cpu_ms", "cpu_input_s", "input wait on the host's clock", any_clock=True
     ),
+    *GPU_IDLE,
     _step(
         "step_time_p50_ms", "p50_s", "median step", label="Median step time", word="step_time_p50"
     ),

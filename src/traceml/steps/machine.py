@@ -232,6 +232,8 @@ class StepMachine:
             totals[phase] = own if totals[phase] < 0 else totals[phase] + own
             if mark and frame[3]:
                 self.step.spans.append((phase, frame[3], mark, outer))
+                self.rows.idle.see_mark(frame[3], frame[1])
+                self.rows.idle.see_mark(mark, now)
             return own
         return 0
 
@@ -254,6 +256,7 @@ class StepMachine:
         self.step.totals[cause] += duration
         if self.frames:
             self.frames[-1][2] += duration
+        self.rows.idle.spend(self._latest_mark(), cause, duration)
 
     def spend_waiting(self, duration: int, now: int, mark: int, flags: int) -> None:
         """A wait for the device ends now; it stays in its phase, and is counted."""
@@ -261,6 +264,15 @@ class StepMachine:
             totals = self.step.totals
             totals[SYNC] += duration
             totals[SYNCS] += 1
+            self.rows.idle.spend(self._latest_mark(), SYNC, duration)
+
+    def _latest_mark(self) -> int:
+        """The last mark that was put in this step; 0 where none was."""
+        step = self.step
+        begun = self.frames[-1][3] if self.frames else 0
+        ended = step.spans[-1][2] if step.spans else 0
+        entered = self.explicit.start[1] if self.explicit.depth else 0
+        return max(step.start_mark, begun, ended, entered)
 
     def spend_within(self, duration: int, now: int, mark: int, flags: int) -> None:
         """Time that ends now, in whose phase it stays: collating."""
@@ -688,6 +700,8 @@ class StepMachine:
             loss_lag,
             self.records + 1,
         ]
+        if is_timed:
+            self.rows.idle.see_mark(mark, end)
         self.rows.add(row, self._bounds(mark, flags) if is_timed else None, step.spans, mark)
         self.records += 1
         if not flags & _NO_STEP:

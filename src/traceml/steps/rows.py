@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from traceml.model.layout import GPU_FIELDS, NOT_MEASURED, STEP
 from traceml.steps.events import BODY, CHECKPOINT, EVALUATION, GRAPH, INPUT
+from traceml.steps.gpu_idle import IdleAccount
 from traceml.steps.open_step import Span
 
 MAX_HELD = 4096
@@ -60,6 +61,7 @@ class Rows:
         """When the GPU passed that mark: nanoseconds after the first one."""
         self._moments: dict[int, int] = {}
         """When each mark was passed that a step may still need."""
+        self.idle = IdleAccount()
 
     @property
     def held(self) -> int:
@@ -91,6 +93,7 @@ class Rows:
         """Of the marks up to this one nothing will be heard."""
         self._reached = max(self._reached, mark)
         self._release()
+        self.idle.lose_clock()
 
     def flush(self) -> None:
         """No further mark will come: let everything out as it is."""
@@ -104,16 +107,19 @@ class Rows:
 
     def _finish(self, held: HeldRow) -> None:
         if held.bounds is not None:
+            start, end, *_ = held.bounds
             times = gpu_times(held.bounds, held.spans, self._moments)
             if times is not None:
+                times += self.idle.account(start, end, held.spans, self._moments)
                 held.row[_GPU_PLACE : _GPU_PLACE + len(times)] = times
-            self._forget_before(held.bounds.end)  # the next step begins there
+            self._forget_before(end)  # the next step begins there
         self.done.append(held.row)
 
     def _forget_before(self, first: int) -> None:
         """Drop the moments of marks that no later step needs."""
         if self._moments and next(iter(self._moments)) < first:
             self._moments = {mark: at for mark, at in self._moments.items() if mark >= first}
+        self.idle.forget_before(first)
 
     def as_plain(self) -> dict[str, Any]:
         """What JSON can hold; not what is done."""
@@ -122,6 +128,7 @@ class Rows:
             "reached": self._reached,
             "moment": self._moment,
             "moments": list(self._moments.items()),
+            "idle": self.idle.as_plain(),
         }
 
     @classmethod
@@ -133,11 +140,12 @@ class Rows:
             rows._held.append(HeldRow(row, known, [tuple(span) for span in spans]))
         rows._reached, rows._moment = plain["reached"], plain["moment"]
         rows._moments = dict(plain["moments"])
+        rows.idle = IdleAccount.from_plain(plain["idle"])
         return rows
 
 
 def gpu_times(bounds: Bounds, spans: list[Span], moments: dict[int, int]) -> list[int] | None:
-    """The GPU fields of the layout, in nanoseconds; a phase inside another is charged once.
+    """The GPU's times of the layout, in nanoseconds; a phase inside another is charged once.
 
     `None` where a mark of the step is not known.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from traceml.model.metric import GPU_IDLE
 from traceml.model.phase import COMPUTE, COMPUTE_PART, IN_BETWEEN, MEASURED, PHASES, Phase
 from traceml.model.quantities import milliseconds, percent
 from traceml.summaries.step_parts import step_parts
@@ -14,6 +15,9 @@ BAR = 20
 MAX_SHARE = 100.0
 """A part in a damaged summary may be many times its step."""
 SHOWN_BETWEEN_SHARE = 0.005  # of the wall time: less is the loop itself
+
+SHOWN_IDLE_SHARE = 0.01  # of the step: a shorter gap is in any loop
+IDLE_PHASES = (Phase.INPUT, Phase.H2D)  # in which the GPU computes nothing
 
 Times = Mapping[str, "float | None"]
 
@@ -94,6 +98,26 @@ def between_tree(times: Times) -> TreeLine | None:
         TreeLine(name, part_ms) for name in IN_BETWEEN if (part_ms := times.get(f"{name}_ms"))
     )
     return TreeLine("between steps, per step", between_ms, None, parts)
+
+
+def gpu_idle_words(times: Times) -> str:
+    """Returns what the GPU was idle for in a mean step, the longest first; empty where that was not
+    measured, or was negligible."""
+    *exact, launching = GPU_IDLE
+    launching_ms, step_ms = times.get(launching.key), times.get("step_time_ms")
+    if launching_ms is None or not step_ms:
+        return ""
+    waits = {f"for {PHASES[phase].short}": PHASES[phase].metric for phase in IDLE_PHASES}
+    keys = waits | {metric.short: metric.key for metric in exact}
+    found = {name: times.get(key) or 0.0 for name, key in keys.items()}
+    words = [
+        f"{milliseconds(idle_ms)} {name}"
+        for name, idle_ms in sorted(found.items(), key=lambda each: -each[1])
+        if idle_ms >= SHOWN_IDLE_SHARE * step_ms
+    ]
+    if launching_ms >= SHOWN_IDLE_SHARE * step_ms:
+        words.append(f"at most {milliseconds(launching_ms)} {launching.short}")
+    return f"GPU idle {', '.join(words)}" if words else ""
 
 
 def _lines(

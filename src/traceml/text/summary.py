@@ -12,7 +12,7 @@ from traceml.model.printable import one_line, printable, printable_lines, shorte
 from traceml.model.quantities import count, duration, memory, milliseconds, percent, rate
 from traceml.summaries.record import Issue, PrimaryDiagnosis, SectionSummary, Summary
 from traceml.summaries.step_parts import step_parts
-from traceml.text.phases import phase_tree
+from traceml.text.phases import gpu_idle_words, phase_tree
 from traceml.text.settings import settings_line
 
 WIDTH = 80
@@ -112,6 +112,9 @@ def _step_time(summary: Summary) -> list[str]:
     )
     lines = [f"  Where a step goes (mean of {count(window.steps_analyzed, 'step')}{warmup}{clock})"]
     lines += phase_tree(times, _guilty(summary.primary_diagnosis, section))
+    lines += textwrap.wrap(
+        gpu_idle_words(times), WIDTH, initial_indent="  ", subsequent_indent=" " * 11
+    )
     points = [
         f"{point} {milliseconds(value)}"
         for point in ("p50", "p95", "p99")

@@ -8,6 +8,7 @@ from factories import (
     STARTED_UNIX_S,
     count_gpus,
     flag_steps,
+    idle_gpu,
     make_run,
     make_samples,
     map_steps,
@@ -197,3 +198,48 @@ def test_it_recommends_nothing_that_is_on_already() -> None:
     finding = host_bound.check(replace(facts, settings=can_fuse))
     assert finding is not None
     assert "fused=True" in finding.action and "reduce-overhead" in finding.action
+
+
+def with_counters(busy: float, sm: float | None, **launches: float) -> RunRecords:
+    """A launch-bound run with an account of its idle time, and its counters."""
+    made = idle_gpu(make_run(gpu=True, noise=0), **launches)
+    run = count_gpus(replace(made, samples=()), busy_share=busy, sm_share=sm)
+    return flag_steps(run, StepFlag.QUEUE_WATCHED, StepFlag.QUEUE_DRY, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("busy", "sm", "reason"),
+    [
+        pytest.param(0.5, 0.45, None, id="kernels that fill the GPU"),
+        pytest.param(0.5, 0.36, "gaps between small kernels", id="kernels that fill a part of it"),
+        pytest.param(0.165, 0.05, "gaps between small kernels", id="many small kernels"),
+        pytest.param(0.5, None, "does not tell", id="a GPU without these counters"),
+    ],
+)
+def test_a_step_time_is_predicted_only_where_it_is_known(
+    busy: float, sm: float | None, reason: str | None
+) -> None:
+    facts = gather(with_counters(busy, sm, launching=1.0))
+    finding = host_bound.check(facts)
+    assert finding is not None and finding.lost_s_per_step
+    found = predict(facts, [finding])
+    if reason is None:
+        (what_if,) = found
+        assert finding.evidence["not_predicted"] is None
+        step_s = what_if.step_s
+        assert sm is not None and what_if.predicted_s <= 1.15 * sm * step_s + 0.002
+    else:
+        assert found == ()
+        assert reason in str(finding.evidence["not_predicted"])
+        assert "How short a step could be is not known" in finding.claim
+    assert ("its multiprocessors" in finding.claim) is (sm is not None)
+
+
+def test_it_claims_no_more_than_the_account_of_the_idle_time_leaves() -> None:
+    """Idle for 75 %, 27.75 ms: 1 ms of it for input and 1 ms in the script's own code."""
+    finding = host_bound.check(gather(with_counters(0.25, 0.2, launching=1.0)))
+    assert finding is not None
+    assert finding.lost_s_per_step == pytest.approx(0.02575, abs=1e-5)
+    limited = host_bound.check(gather(with_counters(0.25, 0.2, launching=0.5)))
+    assert limited is not None
+    assert limited.lost_s_per_step == pytest.approx(0.0175, abs=1e-5)

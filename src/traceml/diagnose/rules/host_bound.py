@@ -2,16 +2,19 @@
 
 On the clock compute "dominates", but the GPU's phases are stretched by gaps between small kernels.
 Needs the GPU's own clock and a look at its queue; silent where most of the step is not compute, and
-where the GPU's counters say that it was busy all the same, or idle for want of input. How much
-could be won is said only where those counters were read often enough while steps ran.
+where the GPU's counters say that it was busy all the same, or idle for want of input. What it costs
+is said only where those counters were read often enough while steps ran. How long a step would be
+without the gaps is said only where they leave little room for doubt: they take a GPU between two
+small kernels for one in use.
 """
 
 from __future__ import annotations
 
 from traceml.diagnose import advice
-from traceml.diagnose.rule import GPU_IDLE, CodeScope, Doc, Remedy, Rule, Turn, Where, lost
+from traceml.diagnose.rule import GPU_IDLE, CodeScope, Doc, Remedy, Rule, Turn, Where
 from traceml.facts.facts import Facts
-from traceml.facts.times import StepTimes
+from traceml.facts.gpu_use import GpuUse
+from traceml.facts.job import Job
 from traceml.model.evidence import Evidence, as_number, as_share, as_words, in_ms
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.quantities import duration, percent
@@ -24,6 +27,7 @@ COMPUTE_SHARE = 0.50  # of the step: below, the GPU waits for something else tha
 LOW_UTILISATION = 0.50  # more than half of the GPU is unused
 MIN_LOST_SHARE = 0.10  # of the step: with less to win, launching is not what holds the GPU up
 CRITICAL_STEP_S = 0.003  # a shorter step is a toy, for which nobody needs the GPU
+MAX_PREDICTION_ERROR = 0.15  # of the step: a number that may be further off is none
 
 
 def check(facts: Facts) -> Finding | None:
@@ -40,11 +44,11 @@ def check(facts: Facts) -> Finding | None:
         return None
     use = facts.gpu_use
     busy_share = use.busy_share
-    lost_s = None if busy_share is None else _lost_s(times, busy_share)
+    lost_s = _lost_s(facts)
     if lost_s is not None and lost_s < MIN_LOST_SHARE * times.step_s:
         return None
     low = busy_share is not None and busy_share < LOW_UTILISATION
-    used = "" if busy_share is None else f"; the GPU was in use {percent(busy_share)} of the time"
+    unknown = None if lost_s is None else _why_not_predicted(use, times.step_s, lost_s)
     return Finding(
         kind=KIND,
         section=Section.STEP_TIME,
@@ -54,7 +58,7 @@ def check(facts: Facts) -> Finding | None:
         claim=(
             f"The GPU waits for the host to launch its work: its queue was empty in "
             f"{percent(dry_share)} of the steps, and the host needs {duration(host_s)} for a step "
-            f"of {duration(times.step_s)}{used}."
+            f"of {duration(times.step_s)}{_used(use)}.{_said(unknown)}"
         ),
         action=_next_step(facts),
         share=host_s / times.step_s,
@@ -65,7 +69,10 @@ def check(facts: Facts) -> Finding | None:
             in_ms("host_ms", host_s),
             in_ms("step_time_ms", times.step_s),
             as_share("gpu_utilisation", busy_share),
+            as_share("sm_share", use.sm_share),
             as_number("gpu_samples", use.samples),
+            in_ms("launching_ms", None if facts.gpu_idle is None else lost_s),
+            as_words("not_predicted", unknown),
             as_words("diagnosis_clock", facts.clock),
         ),
     )
@@ -83,14 +90,56 @@ def _next_step(facts: Facts) -> str:
     return f"{fewer} Python work out of the model and the loop."
 
 
-def _lost_s(times: StepTimes, busy_share: float) -> float:
-    """Returns the GPU's idle time per step, without waiting for input and copies.
+def _used(use: GpuUse) -> str:
+    """Returns in words how much of the GPU was in use."""
+    if use.busy_share is None:
+        return ""
+    sms = "" if use.sm_share is None else f", its multiprocessors {percent(use.sm_share)}"
+    return f"; the GPU was in use {percent(use.busy_share)} of the time{sms}"
 
-    At most the phases of compute: this finding is about the gaps in them.
+
+def _said(unknown: str | None) -> str:
+    return "" if unknown is None else f" How short a step could be is not known: {unknown}."
+
+
+def _lost_s(facts: Facts) -> float | None:
+    """Returns the GPU's idle time per step while the host launched work; `None`: not known.
+
+    Without an account of its idle time, that is all idle time but for input and copies, and at most
+    the phases of compute: this finding is about the gaps in them.
     """
+    if facts.gpu_idle is not None:
+        return facts.gpu_idle.launching_s
+    times, busy_share = facts.mean, facts.gpu_use.busy_share
+    if busy_share is None:
+        return None
     idle_s = (1 - busy_share) * (times.step_s or 0.0)
     elsewhere_s = (times.input_s or 0.0) + (times.h2d_s or 0.0)
     return max(0.0, min(idle_s - elsewhere_s, times.compute_at_least_s or 0.0))
+
+
+def _why_not_predicted(use: GpuUse, step_s: float, lost_s: float) -> str | None:
+    """Returns why no step time is predicted; `None` where one is.
+
+    Without gaps a step takes at most what it takes less the idle time that the counters saw. It may
+    take less by the time in which the GPU was in use but its multiprocessors were not: gaps between
+    small kernels are in there. Where that is a large part of such a step, nobody knows.
+    """
+    if use.busy_share is None or use.sm_share is None:
+        return "this GPU does not tell how much of it was at work while it was in use"
+    at_most_s = step_s - lost_s
+    doubtful_s = max(0.0, use.busy_share - use.sm_share) * step_s
+    if doubtful_s <= MAX_PREDICTION_ERROR * (at_most_s - doubtful_s):
+        return None
+    return (
+        f"up to {duration(min(doubtful_s, at_most_s))} of what is left are gaps between small "
+        "kernels too, which the GPU's counters take for work"
+    )
+
+
+def _without_gaps(job: Job, finding: Finding) -> float | None:
+    """Returns the GPU's idle time, if a step without it is known well enough."""
+    return None if finding.evidence.get("not_predicted") else finding.lost_s_per_step
 
 
 RULE = Rule(
@@ -100,7 +149,7 @@ RULE = Rule(
     explains=GPU_IDLE,
     where=Where.ON_THE_HOST,
     turn=Turn.GPU_IDLE,
-    what_if=Remedy("with a GPU that is always in use", lost, saves_at_least=True),
+    what_if=Remedy("with a GPU that is always in use", _without_gaps, saves_at_least=True),
     code=CodeScope.WHOLE_STEP,
     doc=Doc(
         severities="info, warn, crit",
@@ -111,18 +160,23 @@ the clock compute fills the step, but its phases are stretched by gaps between s
 
 *Evidence.* `queue_dry_share` (steps in which the GPU had caught up when the optimizer's work was
 queued), `host_ms` (the body on the host's clock, without waiting for the device), `step_time_ms`,
-`gpu_utilisation` and `gpu_samples` ([how it is measured](#gpu-counters); not known where too few
-samples were taken while steps ran), `diagnosis_clock`.
+`gpu_utilisation`, `sm_share` and `gpu_samples` ([how they are measured](#gpu-counters); not known
+where too few samples were taken while steps ran), `launching_ms` (of the [account of the GPU's idle
+time](explanation.md#every-idle-gap-of-the-gpu-has-one-cause)), `not_predicted` (why there is no
+predicted step time), `diagnosis_clock`.
 
 *Thresholds.* The queue was dry in 80 % of the watched steps, the host needs 80 % of the GPU's
 step or more, and compute is at least 50 % of it. Critical where the GPU was in use less than 50 %
-of the time and a step takes 3 ms or more. What could be won is the time in which the GPU had no
-kernel, without what it waited for input and copies, and never more than the phases of compute
-hold; where that is known and less than 10 % of the step, there is no finding.
+of the time and a step takes 3 ms or more. What it costs is the time in which the GPU had no
+kernel, less what it was idle for any other cause, and never more than the time for which it had
+caught up with the host while that launched work; where that is known and less than 10 % of the
+step, there is no finding.
 
-What it costs is the GPU's idle time, less what other findings explain of that already. The
-predicted step time is an upper bound: kernels that are launched together, or fused, take less time
-on the GPU as well.
+A step time is predicted only where it is known to 15 %. The counters take a GPU between two
+small kernels for one in use, so a step without gaps may be shorter than they say by the time in
+which the GPU was in use and its multiprocessors were not. Where that is more than 15 % of such a
+step, `not_predicted` says so instead; kernels that are launched together, or fused, may then
+save far more than `launching_ms`.
 
 *What to do.* `torch.compile(mode='reduce-overhead')` or CUDA graphs, a larger batch, fused or
 foreach optimizers, less Python inside the model; only what is not on already.

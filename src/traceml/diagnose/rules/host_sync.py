@@ -92,11 +92,14 @@ the device has nothing to do until the host has launched the next work.
 `diagnosis_clock`. The claim says how often the host waited per step where that was counted.
 
 *Thresholds.* 10 % of the step warns from 1 ms per step on, 20 % is critical from 3 ms on. Counted
-is what the rest of the step holds and working ahead would have saved: the step less the host's
-own work or the GPU's, whichever takes longer; or 0.1 ms for each read. From 20 reads a step on,
-where the queue is dry in 50 % of the steps and the rest has less than 10 µs for each of them, also
-inside the model's phases. A GPU that waits
-for a batch waits for the input, whatever the host read before. It leads [HOST_BOUND](#host_bound)
+is the [idle time](explanation.md#every-idle-gap-of-the-gpu-has-one-cause) that follows a wait, up
+to the length of the wait and 0.1 ms for each read; inside the model's phases those 0.1 ms alone.
+A GPU that waits for a batch waits for the input, whatever the host read before.
+
+Records without that account: what the rest of the step holds and working ahead would have saved
+(the step less the host's own work or the GPU's, whichever takes longer), or 0.1 ms for each read.
+From 20 reads a step on, where the queue is dry in 50 % of the steps and the rest has less than
+10 µs for each of them, also inside the model's phases. It leads [HOST_BOUND](#host_bound)
 where it holds half of what that costs.
 
 *What to do.* Read values every so many steps; keep the loss as a detached tensor; copy with

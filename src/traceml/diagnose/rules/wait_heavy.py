@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from traceml.diagnose import outside_steps
 from traceml.diagnose.all_rules import all_rules
+from traceml.diagnose.host_time import idle_in_rest_s
 from traceml.diagnose.one_off_stalls import few_steps_of, stalled
 from traceml.diagnose.rule import GPU_IDLE, CodeScope, Doc, Remedy, RestPart, Rule, Turn
 from traceml.diagnose.rules import host_sync
@@ -49,21 +50,24 @@ def check(facts: Facts) -> Finding | None:
 def _inside(facts: Facts) -> Finding | None:
     """Returns the unexplained time inside the steps; `None` where it is not known."""
     times = facts.mean
-    rest_s = unexplained_s(times)
-    if rest_s is None or not times.step_s:
+    whole_s = unexplained_s(times)
+    if whole_s is None or not times.step_s:
         return None
+    idle_s = idle_in_rest_s(facts)
+    rest_s = whole_s if idle_s is None else idle_s
+    worked_s = whole_s - rest_s
     measured = _measured(facts)
     measured_s = min(sum(part.mean_s for part in measured), rest_s)
     known = [*measured, *_regions(facts, rest_s)]
     found = _severity(facts, rest_s, max(measured_s, _main_part(known, rest_s).mean_s))
     if found is None:
-        return None
+        return _other_work(facts, worked_s)
     main = _main_part([*known, *rest_parts(facts, rest_s)], rest_s)
     finding = Finding(
         kind=KIND,
         section=Section.STEP_TIME,
         severity=found,
-        claim=_claim(facts, rest_s, times.step_s, main, max(measured_s, main.mean_s)),
+        claim=_claim(facts, rest_s, worked_s, main, max(measured_s, main.mean_s)),
         action=main.action or _next_step(facts),
         phase=Phase.RESIDUAL,
         share=rest_s / times.step_s,
@@ -75,7 +79,8 @@ def _inside(facts: Facts) -> Finding | None:
         lost_s_per_step=rest_s,
         evidence=Evidence(
             as_share("wait_share", rest_s / times.step_s),
-            in_ms("rest_ms", rest_s),
+            in_ms("rest_ms", whole_s),
+            in_ms("gpu_idle_ms", idle_s),
             in_ms("unexplained_ms", rest_s - max(measured_s, main.mean_s)),
             in_ms("residual_ms", times.residual_with_communication_s or 0.0),
             in_ms("wait_ms", times.wait_s),
@@ -103,10 +108,41 @@ def _severity(facts: Facts, rest_s: float, known_s: float) -> Severity | None:
     return most_severe(found, known)
 
 
+def _other_work(facts: Facts, worked_s: float) -> Finding | None:
+    """Returns a remark where work of the GPU's that is not the model's is the largest part of the
+    step: that is no time lost, but nothing else says where it goes."""
+    step_s = facts.mean.step_s or 0.0
+    if worked_s < WARN.share * step_s or not is_largest(facts, Phase.RESIDUAL):
+        return None
+    return Finding(
+        kind=KIND,
+        section=Section.STEP_TIME,
+        severity=Severity.INFO,
+        claim=(
+            f"{percent(worked_s / step_s)} of a mean step ({duration(worked_s)} of "
+            f"{duration(step_s)}) is work of the GPU's outside forward, backward and optimizer."
+        ),
+        action=(
+            "Look at what runs on the GPU besides the model: the loss, gradient clipping, metrics, "
+            "an average of the weights; torch.profiler shows its kernels."
+        ),
+        phase=Phase.RESIDUAL,
+        share=worked_s / step_s,
+        ranks=tuple(rank.rank.rank for rank in facts.ranks_used),
+        lost_s_per_step=0.0,
+        evidence=Evidence(
+            in_ms("rest_ms", facts.mean.residual_s),
+            in_ms("gpu_idle_ms", idle_in_rest_s(facts)),
+            in_ms("step_time_ms", step_s),
+            as_words("diagnosis_clock", facts.clock),
+        ),
+    )
+
+
 def _main_part(known: Sequence[RestPart], rest_s: float) -> RestPart:
     """Returns the largest known part, if it is large enough to explain the residual."""
     main = max(known, key=lambda part: part.mean_s, default=NOTHING_KNOWN)
-    return main if main.mean_s >= MAIN_PART * rest_s else NOTHING_KNOWN
+    return main if main.mean_s and main.mean_s >= MAIN_PART * rest_s else NOTHING_KNOWN
 
 
 def _measured(facts: Facts) -> list[RestPart]:
@@ -131,16 +167,15 @@ def _regions(facts: Facts, rest_s: float) -> list[RestPart]:
     ]
 
 
-def _claim(facts: Facts, rest_s: float, step_s: float, main: RestPart, known_s: float) -> str:
-    what = (
-        "is time in which the GPU was idle or did other work than the model's"
-        if facts.clock == "gpu"
-        else "is spent outside data loading, copies and the model"
-    )
+def _claim(facts: Facts, rest_s: float, worked_s: float, main: RestPart, known_s: float) -> str:
+    step_s = facts.mean.step_s or 0.0
     claim = (
         f"{percent(rest_s / step_s)} of a mean step ({duration(rest_s)} of {duration(step_s)}) "
-        f"{what}"
+        f"{_what(facts)}"
     )
+    other = ""
+    if worked_s >= MIN_LEFT_SHARE * step_s:
+        other = f" For another {duration(worked_s)} the GPU did other work than the model's."
     left_share = max(0.0, 1 - known_s / rest_s)
     left = percent(left_share)
     if main.words:
@@ -150,7 +185,16 @@ def _claim(facts: Facts, rest_s: float, step_s: float, main: RestPart, known_s: 
         claim += f"; {left} of it is unexplained: no measurement covers it"
     if facts.mean.input_s is None:
         claim += "; this includes making batches, since no DataLoader was seen"
-    return f"{claim}."
+    return f"{claim}.{other}"
+
+
+def _what(facts: Facts) -> str:
+    """Returns in words what the residual is."""
+    if facts.clock != "gpu":
+        return "is spent outside data loading, copies and the model"
+    if facts.gpu_idle is None:
+        return "is time in which the GPU was idle or did other work than the model's"
+    return "is time in which the GPU was idle because of what the host did between the phases"
 
 
 def _without_rest(job: Job, finding: Finding) -> float:
@@ -173,7 +217,8 @@ def _without_outside(job: Job, _: Finding) -> float:
 def _share_now(facts: Facts, finding: Finding) -> float | None:
     if finding.is_between_steps:
         return share(outside_steps_s(facts.mean), facts.mean.wall_s)
-    return share(unexplained_s(facts.mean), facts.mean.step_s)
+    idle_s = idle_in_rest_s(facts)
+    return share(unexplained_s(facts.mean) if idle_s is None else idle_s, facts.mean.step_s)
 
 
 def _next_step(facts: Facts) -> str:
@@ -215,15 +260,17 @@ RULE = Rule(
         says="time goes neither into the model's work nor into a measured wait",
         text="""
 *Meaning.* Part of the step's body is neither copies to the device nor forward, backward,
-optimizer or communication. On the GPU's clock it is time in which the GPU stood idle inside the
-step, or did other work than the model's. Or a good part of the wall time passes between steps,
+optimizer or communication. On the GPU's clock it is the part of that in which the [GPU was
+idle](explanation.md#every-idle-gap-of-the-gpu-has-one-cause); work of the GPU's outside the model's
+phases (the loss, clipping, an EMA) is no loss, and only told. Records without that account have
+both in one. Or a good part of the wall time passes between steps,
 outside `trace_step`, and is neither evaluation nor a checkpoint: a generator that makes the next
 batch, say. Then `phase` is `null`, and the share is one of the wall time. Of the two the larger
 is told, and the other named.
 
-*Evidence.* `wait_share`, `rest_ms`, `unexplained_ms`, `main_part`, `main_part_ms`, `residual_ms`,
-`wait_ms`, `step_time_ms`, `diagnosis_clock`; between steps `outside_share`, `outside_steps_ms`,
-`wall_step_ms`, `main_part`, `main_part_ms`.
+*Evidence.* `wait_share`, `rest_ms`, `gpu_idle_ms` (of it), `unexplained_ms`, `main_part`,
+`main_part_ms`, `residual_ms`, `wait_ms`, `step_time_ms`, `diagnosis_clock`; between steps
+`outside_share`, `outside_steps_ms`, `wall_step_ms`, `main_part`, `main_part_ms`.
 
 *Thresholds.* A share of 10 % warns from 1 ms on: so much is what any Python loop costs. 20 % is
 critical from 3 ms on. A loop in which no fetch was seen may make its batches here: there those
