@@ -27,7 +27,7 @@ from benchmarks.meter import Meter, Place
 from benchmarks.stats import median_interval, quantile
 from benchmarks.workloads import Workload, small, transformer
 from traceml.trace import current
-from traceml.trace.begin import begin
+from traceml.trace.current import begin
 from traceml.trace.verbs import trace_step
 
 WARMUP_STEPS = 20

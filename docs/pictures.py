@@ -27,8 +27,8 @@ from rich.text import Text
 
 from browsing import Window, obstacle, opened, window
 from served import serving
-from traceml.api.demo import script
 from traceml.api.watch import RunWatch
+from traceml.cli.demo import script
 from traceml.figures.page import RunPage
 from traceml.model.errors import TraceMLError
 from traceml.tui.app import RunApp

@@ -25,7 +25,7 @@ def page(text: str, rules: Iterable[Rule]) -> str:
     return between_marks(
         between_marks(text, "table of rules", table(docs, rules)),
         "sections of rules",
-        "\n\n".join(f"## {kind.value}\n\n{doc.text.strip()}" for kind, doc in docs.items()),
+        "\n\n".join(f"## {kind.value}\n\n{section(doc)}" for kind, doc in docs.items()),
     )
 
 
@@ -39,6 +39,12 @@ def documented(rules: Iterable[Rule]) -> dict[Kind, Doc]:
             docs, key=lambda kind: (order.index(kind) if kind in order else len(order), kind.value)
         )
     }
+
+
+def section(doc: Doc) -> str:
+    """What the page says of a kind: the paragraphs below the first line of a rule's docstring."""
+    text = doc.text or ""
+    return text[text.index("*Meaning.*") :].strip()
 
 
 def _docs_of(rule: Rule) -> dict[Kind, Doc]:

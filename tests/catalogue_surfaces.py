@@ -26,6 +26,8 @@ from traceml.facts.gather import gather
 from traceml.figures.page import Bars, Figure, Lines, RunPage, Tree
 from traceml.model import layout
 from traceml.model.phase import MEASURED
+from traceml.steps import events
+from traceml.steps.machine import StepMachine
 from traceml.store.records import RunRecords
 from traceml.summaries.build import build
 from traceml.text.changes import rows
@@ -59,6 +61,7 @@ def surfaces() -> dict[str, Any]:
     average = summary.step_time.global_.average
     found = {
         "record": [name for name, _ in (*layout.STEP, *layout.BLOCK)],
+        "step of events": _of_events(),
         "summary": [key for key, value in average.items() if value is not None],
         "summary, rank": [
             key for key, value in summary.step_time.groups.rows["1"].metrics.items() if value
@@ -76,6 +79,25 @@ def surfaces() -> dict[str, Any]:
     }
     as_json: dict[str, Any] = json.loads(json.dumps(found))
     return as_json
+
+
+def _of_events() -> list[str]:
+    """The fields that are measured in a step whose events name each phase, on both clocks."""
+    machine = StepMachine()
+    machine.is_timed = events.TIMED
+    noted = [(events.ENTER_STEP, 0)]
+    noted += [
+        (kind, place)
+        for place in events.PHASE_PLACES.values()
+        for kind in (events.BEGIN, events.END)
+    ]
+    noted += [(events.EXIT_STEP, events.step_ended(1, False))]
+    for mark, (kind, argument) in enumerate(noted, start=1):
+        machine.handlers[kind](argument, 10 * mark, mark, events.TIMED)
+    for mark in range(1, len(noted) + 1):
+        machine.handlers[events.REACH_MARK](10, 0, mark, 0)
+    (row,) = machine.rows.done
+    return [name for (name, _), value in zip(layout.STEP, row, strict=True) if value > 0]
 
 
 def _of_page(page: RunPage) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from traceml.model import layout
 from traceml.model.failure import AgentSaw, Death, Doing, FailureReport, Stall, Standing
 from traceml.model.lineage import Changes, Code, Command, Data, Environment, Gpu, Hardware, Lineage
 from traceml.model.run import Ending
-from traceml.model.stack_sample import CodeLine, StackBurst, StackSample
+from traceml.model.sample import CodeLine, StackBurst, StackSample
 from traceml.store.failures import write_seen
 from traceml.store.lineage import write_lineage
 from traceml.store.logged import line

@@ -17,7 +17,7 @@ from traceml.model import layout
 from traceml.model.finding import Section
 from traceml.store.recent_steps import RecentSteps
 from traceml.store.records import RankRecords, RunRecords
-from traceml.store.rings import Head
+from traceml.store.rings import RingHead
 
 
 class ReplayedRing:
@@ -30,11 +30,11 @@ class ReplayedRing:
         self._end_ns = rank.steps["start_ns"] + rank.steps["wall_ns"] + rank.rank.unix_ns
         self.unix_ns = 0
 
-    def head(self) -> Head:
+    def head(self) -> RingHead:
         counters: dict[str, Any] = {name: 0 for name, _ in layout.COUNTERS}
         workers = self._rank.loader_workers
         counters |= {"last_failure": b"", "loader_workers": 0 if workers is None else workers + 1}
-        return Head(layout.VERSION, self._rank.rank, counters, self._rank.regions, 64, 64, 64)
+        return RingHead(layout.VERSION, self._rank.rank, counters, self._rank.regions, 64, 64, 64)
 
     def written(self) -> int:
         return int(np.searchsorted(self._end_ns, self.unix_ns, side="right"))

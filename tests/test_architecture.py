@@ -186,6 +186,15 @@ def test_a_package_says_in_one_sentence_what_it_does(package: str):
         assert len(tree.body) == 1, "a package's __init__.py holds nothing but its docstring"
 
 
+def test_every_class_has_a_name_of_its_own():
+    names: dict[str, list[str]] = {}
+    for file, tree in MODULES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                names.setdefault(node.name.lstrip("_"), []).append(f"{file}:{node.lineno}")
+    assert {name: places for name, places in names.items() if len(places) > 1} == {}
+
+
 def test_every_module_says_what_it_is_for():
     assert [file for file, tree in MODULES.items() if not ast.get_docstring(tree)] == []
 
@@ -306,7 +315,7 @@ train()
 import sys
 from pathlib import Path
 from traceml.trace import current
-from traceml.trace.begin import begin
+from traceml.trace.current import begin
 import traceml
 session = current.start(Path({str(tmp_path)!r}), None, None)
 begin()

@@ -31,6 +31,7 @@ def expected(key: str, entry: PhaseEntry) -> dict[str, tuple[object, ...]]:
     label, metric = entry.label, entry.metric
     return {
         "record": (f"{key}_ns", f"gpu_{key}_ns", f"{key}_ns_sum"),
+        "step of events": (f"{key}_ns", f"gpu_{key}_ns"),
         "summary": (metric,),
         "summary, rank": (metric,),
         "summary, blocks": (key,),
@@ -75,7 +76,13 @@ def test_every_surface_has_the_phase(today: Surfaces, phase: Phase):
 def test_the_rest_is_on_every_surface_that_adds_up_to_the_step(today: Surfaces):
     key, entry = Phase.RESIDUAL.value, PHASES[Phase.RESIDUAL]
     wanted = expected(key, entry)
-    for name in ("record", "page, step table", "page, rank table", "comparison, rows"):
+    for name in (
+        "record",
+        "step of events",
+        "page, step table",
+        "page, rank table",
+        "comparison, rows",
+    ):
         del wanted[name]  # it is not measured, and a comparison's is named with what it holds
     assert lacking(today, wanted) == []
 

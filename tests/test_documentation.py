@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import re
 import runpy
 from dataclasses import fields, is_dataclass
@@ -36,6 +37,8 @@ from traceml.summaries import record
 from traceml.tui import help as terminal_help
 
 ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "traceml"
+MAP = (ROOT / "CONTRIBUTING.md").read_text().partition("## Where is what")[2].partition("\n## ")[0]
 REFERENCE = (ROOT / "docs" / "reference.md").read_text()
 SUMMARY = (ROOT / "docs" / "summary.md").read_text()
 DIAGNOSES = (ROOT / "docs" / "diagnoses.md").read_text()
@@ -55,6 +58,55 @@ def section(text: str, title: str) -> str:
     found = re.search(rf"^## {re.escape(title)}$(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     assert found, f"there is no section {title!r}"
     return found[1]
+
+
+def _walk() -> list[str]:
+    """The numbered items that follow one input wait through the program."""
+    text = (ROOT / "docs" / "explanation.md").read_text()
+    found = text.partition("### Follow one input wait")[2].partition("\n## ")[0]
+    return re.split(r"^\d+\. ", found, flags=re.MULTILINE)[1:]
+
+
+def _defined_in(path: Path) -> set[str]:
+    """The functions and classes of a file, methods with their class, and its constants."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            for each in node.body:
+                if isinstance(each, ast.FunctionDef):
+                    found.add(f"{node.name}.{each.name}")
+                elif isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
+                    found.add(f"{node.name}.{each.target.id}")
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+    return found
+
+
+@pytest.mark.parametrize("item", _walk(), ids=lambda item: " ".join(item.split()[:5]))
+def test_the_walk_of_one_input_wait_names_what_there_is(item: str):
+    marked = re.findall(r"`([^`]+)`", item)
+    files = {name for name in marked if name.endswith(".py")}
+    missing = {name for name in files if not (PACKAGE / name).is_file()}
+    assert not missing, "files that are not there"
+    known = {name for file in files for name in _defined_in(PACKAGE / file)}
+    known |= {name for name, _ in layout.STEP}
+    known |= {metric.key for metric in in_summary(Section.STEP_TIME)}
+    names = {name for name in marked if re.fullmatch(r"[A-Za-z_]+(\.[A-Za-z_]+)?", name)}
+    assert names, "an item that names nothing"
+    assert names <= known, f"not in {', '.join(sorted(files))}"
+
+
+@pytest.mark.parametrize("question", re.findall(r"^\| (.+\?) \| (.+) \|$", MAP, re.MULTILINE))
+def test_the_map_of_where_is_what_names_what_there_is(question: tuple[str, str]):
+    """What `CONTRIBUTING.md` says of a file is to be found in it."""
+    marked = re.findall(r"`([^`]+)`", question[1])
+    files = [name for name in marked if "/" in name]
+    assert files and not [name for name in files if not (PACKAGE / name).exists()]
+    sources = [PACKAGE / name for name in files if name.endswith(".py")]
+    known = {name for path in sources for name in _defined_in(path)}
+    assert {name for name in marked if "/" not in name} <= known
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -8,7 +8,7 @@ import pytest
 
 from traceml.agent.stack_reading import TimedStack, read_chrome_trace, read_looks, without_torn
 from traceml.agent.stacks import Frame
-from traceml.model.stack_sample import CodeLine
+from traceml.model.sample import CodeLine
 
 PACKAGES = "/env/lib/python3.11/site-packages"
 TORCH = f"{PACKAGES}/torch"

@@ -24,7 +24,7 @@ from traceml.agent.stack_sampler import (
     Target,
     find_py_spy,
 )
-from traceml.model.stack_sample import StackBurst
+from traceml.model.sample import StackBurst
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the files of /proc are Linux's")
 

@@ -30,6 +30,6 @@ def test_a_generic_name_takes_its_folders_name(tmp_path: Path) -> None:
 
 def test_no_name_is_too_long_or_unprintable() -> None:
     names = run_names(Path("é" * 120 + ".json"), Path("b\x1b[31m\udcff.json"))
-    assert names[1] == "b?[31m?"
+    assert names[1] == "b?"
     base = default_base(names)
     assert len(base.name.encode()) <= 250 and "\x1b" not in base.name

@@ -234,6 +234,7 @@ def test_both_clocks_are_kept() -> None:
 def test_samples_per_second_only_where_the_batch_size_was_seen() -> None:
     assert gather(make_run(samples=32)).mean.samples_per_s == pytest.approx(32 / 0.037, rel=0.01)
     assert gather(make_run(samples=-1)).mean.samples_per_s is None
+    assert gather(make_run(samples=0)).mean.samples_per_s is None  # one batch, before warm-up
 
 
 def test_percentiles_describe_the_step_beside_the_mean() -> None:

@@ -24,7 +24,7 @@ from traceml.model.failure import Doing
 from traceml.model.finding import Kind
 from traceml.model.layout import StepFlag
 from traceml.model.run import Ending
-from traceml.store.records import Metric, RunRecords
+from traceml.store.records import LoggedMetric, RunRecords
 
 
 def test_a_run_that_ended_well_has_no_failure() -> None:
@@ -236,8 +236,8 @@ def test_a_loss_after_lost_steps_has_the_number_that_its_step_has() -> None:
 
 
 def test_the_shortest_name_is_the_loss_where_several_are_logged() -> None:
-    def metric(name: str) -> Metric:
-        return Metric(name, 2, 1.0, 0.0, 1.0, 0.5, 1, 2, history=((1, 3.0), (2, 1.0)))
+    def metric(name: str) -> LoggedMetric:
+        return LoggedMetric(name, 2, 1.0, 0.0, 1.0, 0.5, 1, 2, history=((1, 3.0), (2, 1.0)))
 
     found = loss_facts((), (metric("train/aux_loss"), metric("loss"), metric("val_loss")))
     assert found is not None

@@ -25,5 +25,11 @@ def test_a_sample_without_an_answer_is_no_sample() -> None:
 
 def test_the_clock_is_that_of_the_samples_that_were_held_back() -> None:
     samples = [gpu(("power cap",), 1000.0), gpu(("power cap",), 1200.0), gpu((), 2000.0)]
-    assert throttling(samples).clock_share == pytest.approx(0.55)
-    assert throttling([gpu(("power cap",), None)]).clock_share is None
+    assert throttling(samples).clock_shares == {"power cap": pytest.approx(0.55)}
+    assert throttling([gpu(("power cap",), None)]).clock_shares == {}
+
+
+def test_each_reason_has_the_clock_of_its_own_samples() -> None:
+    samples = [gpu(("power cap",), 1900.0), gpu(("power cap", "thermal"), 800.0)]
+    clocks = throttling(samples).clock_shares
+    assert clocks == {"power cap": pytest.approx(0.675), "thermal": pytest.approx(0.4)}

@@ -12,7 +12,7 @@ from factories import STARTED_UNIX_S, make_run, map_steps, work_between
 from traceml.facts.gather import gather
 from traceml.facts.user_time import MIN_LOOKS, NOBODY_LOOKED, PhaseCode, UserTime
 from traceml.model.layout import StepFlag
-from traceml.model.stack_sample import CodeLine, StackBurst, StackSample
+from traceml.model.sample import CodeLine, StackBurst, StackSample
 from traceml.store.records import RunRecords
 
 BATCH = CodeLine("get_batch", "train.py", 118)

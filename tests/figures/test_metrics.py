@@ -11,13 +11,14 @@ from traceml.facts.history import History, MetricHistory
 from traceml.figures.metrics import MAX_FIGURES
 from traceml.figures.page import RunPage
 from traceml.figures.run_page import run_page
-from traceml.store.records import Metric
+from traceml.store.records import LoggedMetric
 from traceml.summaries.build import build
 
 
 def with_metrics(*names: str) -> RunPage:
     run = replace(
-        make_run(), metrics=tuple(Metric(name, 2, 0.5, 0.5, 1.5, 1.0, 10, 20) for name in names)
+        make_run(),
+        metrics=tuple(LoggedMetric(name, 2, 0.5, 0.5, 1.5, 1.0, 10, 20) for name in names),
     )
     history = history_of(run)
     drawn = tuple(

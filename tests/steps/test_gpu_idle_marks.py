@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from simulated_gpu import MS, SimulatedLoop
 from traceml.model.layout import IDLE_CAUSES, NOT_MEASURED
 from traceml.steps import events, gpu_idle_marks
-from traceml.steps.gpu_idle_marks import GpuIdleMarks
+from traceml.steps.gpu_idle_marks import IdleAccount
 
 Loop = SimulatedLoop
 STEPS = 12
@@ -223,7 +223,7 @@ def test_a_saved_account_goes_on_as_it_was() -> None:
             reading(each)
         if number % 3 == 1:
             plain = json.loads(json.dumps(twin.machine.rows.idle.as_plain()))
-            twin.machine.rows.idle = GpuIdleMarks.from_plain(plain)
+            twin.machine.rows.idle = IdleAccount.from_plain(plain)
     assert loop.ends().rows == twin.ends().rows
 
 
@@ -235,14 +235,14 @@ def test_nothing_is_kept_of_steps_that_are_gone() -> None:
 
 def test_what_a_saved_account_keeps_of_a_mark_is_short() -> None:
     """A GPU may be a thousand marks behind, and the state has to fit its slot of 64 KiB."""
-    account = GpuIdleMarks()
+    account = IdleAccount()
     for mark in range(1_000):
         account.see_mark(mark + 5_000, 10**15 + mark * 3_123_456)
     assert len(json.dumps(account.as_plain(), separators=(",", ":"))) < 12_000
 
 
 def test_numbers_of_marks_that_make_no_sense_cost_nothing() -> None:
-    account = GpuIdleMarks()
+    account = IdleAccount()
     last = (1 << 32) - 1
     account.see_mark(last, 100)
     account.spend(7, events.GC, 50)

@@ -19,7 +19,8 @@ from traceml.steps.events import (
     optimizer_ended,
     step_ended,
 )
-from traceml.steps.machine import GraphContents, StepMachine
+from traceml.steps.graph_replays import GraphContents
+from traceml.steps.machine import StepMachine
 
 FIELDS = [name for name, _ in layout.STEP]
 TRAINING, VALIDATION, UNLABELLED = 11, 22, 33
@@ -653,6 +654,41 @@ def test_a_loss_that_waits_for_its_record_makes_room_for_the_records_own(story):
     assert losses_of(story) == [(1, 1, 2.0), (2, 0, 1.0)]
 
 
+@pytest.mark.parametrize("comes", ["before the optimizer", "after it", "steps later"])
+def test_without_fetches_a_loss_from_the_device_belongs_to_its_own_step(comes):
+    """The first step is known to have ended only when its optimizer steps again."""
+    story = Story()
+    for value in (1.0, 2.0, float("inf")):
+        story.forward(20)
+        number = story.await_loss()
+        story.takes(30).tell(events.END_BACKWARD)
+        if comes == "before the optimizer":
+            story.see_loss(number, value)
+        story.optimizer(5)
+        if comes == "after it":
+            story.see_loss(number, value)
+        elif comes == "steps later" and value == 2.0:
+            second = number
+    if comes == "steps later":
+        story.see_loss(second, 2.0)
+        story.forward(20).backward(30).optimizer(5)
+    story.finish()
+    owners = {value: owner for _, owner, value in losses_of(story)}
+    expected = {1.0: 0, 2.0: 1, float("inf"): 2}
+    assert 2.0 in owners and owners == {value: expected[value] for value in owners}
+    milestones = {each.value: each.step for each in story.machine.losses.milestones}
+    assert milestones == {value: expected[value] + 1 for value in milestones}
+
+
+def test_a_loss_after_an_optimizer_that_is_not_the_last_belongs_to_the_same_step(story):
+    """As in a GAN: two optimizers step, each after a backward pass of its own."""
+    story.fetch(10).forward(20).backward(30).optimizer(5)
+    number = story.await_loss()
+    story.takes(30).tell(events.END_BACKWARD).see_loss(number, 2.0)
+    story.optimizer(5, OTHER).step().finish()
+    assert [(owner, value) for _, owner, value in losses_of(story)] == [(0, 2.0)]
+
+
 def waited(record):
     return record["syncs"]
 
@@ -688,7 +724,7 @@ def whole_graph():
 
 def graph(story, held):
     """Tell what a graph holds; returns its number."""
-    number = len(story.machine.graphs) + 1
+    number = len(story.machine.graphs.graphs) + 1
     contents = graph_contents(held.backwards, held.optimizer_steps)
     story.tell(events.HOLD_IN_GRAPH, contents, mark=number)
     for optimizer in held.optimizers:

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from traceml.store import live_files
-from traceml.store.live_files import LiveFiles
+from traceml.store import line_files
+from traceml.store.line_files import LiveFiles
 
 
 def lines(folder: Path) -> list[int]:
-    return [json.loads(line) for line in (folder / live_files.CHANGES).read_text().splitlines()]
+    return [
+        json.loads(line) for line in (folder / line_files.LIVE_CHANGES).read_text().splitlines()
+    ]
 
 
 def test_changes_are_added_and_the_state_is_replaced(tmp_path: Path) -> None:
@@ -22,7 +24,7 @@ def test_changes_are_added_and_the_state_is_replaced(tmp_path: Path) -> None:
     files.write(b'{"step": 1}')
     files.write(b'{"step": 2}')
     assert lines(tmp_path) == [1, 2, 3]
-    assert json.loads((tmp_path / live_files.STATE).read_bytes()) == {"step": 2}
+    assert json.loads((tmp_path / line_files.LIVE_STATE).read_bytes()) == {"step": 2}
 
 
 def test_without_a_change_there_is_no_file(tmp_path: Path) -> None:
@@ -33,10 +35,10 @@ def test_without_a_change_there_is_no_file(tmp_path: Path) -> None:
 def test_of_very_many_changes_the_latest_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_files, "MAX_BYTES", 1000)
+    monkeypatch.setattr(line_files, "MAX_LIVE_BYTES", 1000)
     files = LiveFiles(tmp_path)
     for number in range(1000, 3000):
         files.append([b"%d" % number])
     kept = lines(tmp_path)
     assert kept == list(range(kept[0], 3000))
-    assert (tmp_path / live_files.CHANGES).stat().st_size <= 1010
+    assert (tmp_path / line_files.LIVE_CHANGES).stat().st_size <= 1010

@@ -14,6 +14,7 @@ from traceml.model import layout
 from traceml.model.rank import Rank
 from traceml.steps import events
 from traceml.steps.events import optimizer_ended
+from traceml.store import recordfile
 from traceml.store.load import rank_records
 from traceml.store.recordfile import RankFiles
 from traceml.store.rings import RingReader
@@ -166,21 +167,56 @@ def test_no_more_steps_than_asked_for_are_made(tmp_path: Path) -> None:
     assert head is not None and head.counters["recording_ended"] == layout.LIMIT_REACHED
 
 
-def test_the_first_loss_is_written_down_once(trainer: Trainer) -> None:
+def train_with_losses(trainer: Trainer, *losses: float) -> None:
     recorder = trainer.recorder
-    for step in range(6):
+    for loss in losses:
         recorder.begin_fetch(1)
         recorder.note(events.END_FETCH, 8)
-        recorder.note_backward(1.0 + step if step != 4 else float("nan"))
+        recorder.note_backward(loss)
         recorder.note(events.END_BACKWARD)
         recorder.note(events.BEGIN_OPTIMIZER, 1)
         recorder.ends += 1
         recorder.end_step(events.END_OPTIMIZER, optimizer_ended(recorder.ends, 1))
+    recorder.begin_fetch(1)  # only now is it known that the last one has ended
+    recorder.note(events.END_FETCH, 8)
+
+
+def test_the_first_loss_is_written_down_once(trainer: Trainer) -> None:
+    for step in range(6):
+        train_with_losses(trainer, 1.0 + step if step != 4 else float("nan"))
         trainer.drain()
-    recorder.note_boundary(events.FINISH)
+    trainer.recorder.note_boundary(events.FINISH)
     said = trainer.drain(everything=True).read_messages()
     found = [(each["step"], each["value"], each.get("finite_step")) for each in said]
     assert found == [(1, 1.0, None), (5, "nan", 4)]
+
+
+def test_a_killed_agents_first_losses_are_not_written_down_again(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train_with_losses(trainer, 2.0, 1.0, float("nan"))
+    killed_before_saving(monkeypatch, trainer)
+    train_with_losses(trainer, 0.5)
+    killed_before_saving(monkeypatch, trainer)
+    said = trainer.drain().read_messages()
+    assert [(each["step"], each["value"]) for each in said] == [(1, 2.0), (3, "nan")]
+
+
+def test_a_loss_that_a_full_disk_refused_is_written_down_later(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train_with_losses(trainer, 2.0)
+    files = RankFiles.of(trainer.folder, trainer.ring.path.stem)
+    with RingReader(trainer.ring.path) as reader:
+        with monkeypatch.context() as context, pytest.raises(OSError, match="full"):
+            context.setattr(recordfile, "append_lines", full_disk)
+            files.drain(reader)
+        files.drain(reader)
+    assert [(each["step"], each["value"]) for each in files.read_messages()] == [(1, 2.0)]
+
+
+def full_disk(*_: object) -> int:
+    raise OSError(28, "the disk is full")
 
 
 def test_a_damaged_state_costs_what_it_stood_for_and_nothing_else(trainer: Trainer) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from traceml.model.stack_sample import CodeLine, StackBurst, StackSample
+from traceml.model.sample import CodeLine, StackBurst, StackSample
 from traceml.store import stack_samples
 from traceml.store.stack_samples import FILE_NAME, StackSampleFile, read_stack_samples
 

@@ -10,7 +10,7 @@ from failing import failed, report
 from traceml.model.layout import StepFlag
 from traceml.model.rank import Region
 from traceml.model.run import Ending
-from traceml.store.records import Artifact, Metric, RunRecords, TracerHealth
+from traceml.store.records import Artifact, LoggedMetric, RunRecords, TracerHealth
 from traceml.summaries.build import build, with_text
 from traceml.summaries.record import SectionSummary, Summary
 
@@ -176,7 +176,7 @@ def test_what_users_logged_is_kept() -> None:
     run = replace(
         make_run(),
         params={"lr": 0.1},
-        metrics=(Metric("loss", 10, 0.5, 0.4, 2.0, 1.0, 0, 9),),
+        metrics=(LoggedMetric("loss", 10, 0.5, 0.4, 2.0, 1.0, 0, 9),),
         artifacts=(Artifact("weights", "w.pt", 12, "ab"),),
     )
     summary = summary_of(run)

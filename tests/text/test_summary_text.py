@@ -11,7 +11,7 @@ from factories import idle_gpu, make_rank, make_run, map_steps, spend, stall
 from failing import failed, report
 from traceml.model.rank import Region
 from traceml.model.settings import Settings
-from traceml.store.records import Metric, RunRecords, TracerHealth
+from traceml.store.records import LoggedMetric, RunRecords, TracerHealth
 from traceml.summaries.build import build
 from traceml.summaries.record import Summary
 from traceml.text.phases import step_tree
@@ -133,7 +133,7 @@ def test_a_large_world_shows_its_slowest_ranks() -> None:
 def test_slowdown_regions_and_logged_values_are_told() -> None:
     run = make_run(slowdown_at=100)
     rank = make_rank(run.ranks[0].steps, regions=[Region("augment", 10, 1.5, 0.3, None)])
-    metric = Metric("loss", 10, 0.12345, 0.1, 2.0, 1.0, 0, 9)
+    metric = LoggedMetric("loss", 10, 0.12345, 0.1, 2.0, 1.0, 0, 9)
     text = text_of(replace(run, ranks=(rank,), params={"lr": 0.1}, metrics=(metric,)))
     assert "slower from step 101 on: 1.50 times as long as before" in text
     assert line_with(text, "augment").split() == ["augment", "10", "150.0", "ms", "1.50", "s"]
@@ -230,7 +230,7 @@ def test_any_run_fits_80_columns_and_moves_no_cursor(
         manifest=replace(run.manifest, run_name=name),
         ranks=(rank, *run.ranks[1:]),
         params={word: word},
-        metrics=(Metric(word, 1, 1e300, 0, 0, 0, None, None),),
+        metrics=(LoggedMetric(word, 1, 1e300, 0, 0, 0, None, None),),
         notes=(word,),
     )
     text = text_of(run)

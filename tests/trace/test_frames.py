@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 
-from traceml.trace.frames import variables_of
+from traceml.trace.interruptions import variables_of
 
 
 class Thing:

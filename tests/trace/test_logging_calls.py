@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import traceml
-from traceml.trace import logging_calls
+from traceml.trace import spending
 
 HANDLING_S = 0.02
 
@@ -86,7 +86,7 @@ def test_what_we_log_ourselves_is_not_counted(traced):
     assert (traced.complete()["logging_ns"] == 0).all()
 
 
-@pytest.mark.parametrize(("module", "kind", "methods"), logging_calls.TRACKERS)
+@pytest.mark.parametrize(("module", "kind", "methods"), spending.TRACKERS)
 def test_a_tracker_that_is_loaded_while_training_is_seen(
     traced, monkeypatch, module, kind, methods
 ):

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from traceml.trace.own_attributes import own_attributes
+from traceml.trace.script_objects import own_attributes
 
 
 class Plain:

@@ -37,7 +37,7 @@ class _Mount:
 
 
 @dataclass(frozen=True, slots=True)
-class _Throttling:
+class _QuotaStops:
     """What one group's cpu.stat has counted since the group was made."""
 
     times: int | None
@@ -53,7 +53,7 @@ class Cgroup:
         groups = _groups(_read(root / "proc/self/cgroup"))
         self._cpu = _levels(root, "cpu", groups, mounts)
         self._memory = _levels(root, "memory", groups, mounts)
-        self._before: tuple[float, dict[Path, _Throttling]] | None = None
+        self._before: tuple[float, dict[Path, _QuotaStops]] | None = None
 
     def memory(self) -> CgroupMemory | None:
         """Returns the smallest limit of our group and those above it; `None` where none is set or
@@ -99,7 +99,7 @@ class Cgroup:
         return max(shares, default=None)
 
 
-def _share(was: _Throttling, now: _Throttling, period_s: float, interval_s: float) -> float | None:
+def _share(was: _QuotaStops, now: _QuotaStops, period_s: float, interval_s: float) -> float | None:
     """Returns the smaller of two upper limits for the throttled share.
 
     Throttled time is a sum over CPUs and too large on many of them; the number of throttled periods
@@ -115,13 +115,13 @@ def _share(was: _Throttling, now: _Throttling, period_s: float, interval_s: floa
     return min(1.0, held_s / interval_s)
 
 
-def _throttling(folder: Path) -> _Throttling | None:
+def _throttling(folder: Path) -> _QuotaStops | None:
     stat = _table(folder / "cpu.stat")
     times = stat.get("nr_throttled")
     if "throttled_usec" in stat:  # v2
-        return _Throttling(times, stat["throttled_usec"] / 1e6)
+        return _QuotaStops(times, stat["throttled_usec"] / 1e6)
     if "throttled_time" in stat:  # v1, nanoseconds
-        return _Throttling(times, stat["throttled_time"] / 1e9)
+        return _QuotaStops(times, stat["throttled_time"] / 1e9)
     return None
 
 

@@ -5,10 +5,12 @@ The agent does this at the end, `traceml recover` later: the same road, so the s
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -133,3 +135,17 @@ def _why_no_steps(folder: Path) -> str:
     if folders.read_mark(folder, TORCH_MARK) is None:
         return "The script never imported torch."
     return "The script imported torch, but no optimizer step and no backward pass completed a step."
+
+
+def keep_output(terminal: int, folder: Path) -> None:
+    """Copies what is printed to a terminal into the run's output until the terminal is closed.
+
+    For a training whose launcher is gone: a terminal that nobody reads would block it.
+    """
+    with suppress(OSError):  # its other side is closed
+        while content := os.read(terminal, 1 << 16):
+            with (
+                suppress(OSError),
+                (folder / folders.OUTPUT).open("ab") as file,
+            ):  # a full disk stops nobody
+                file.write(content)

@@ -42,7 +42,7 @@ Counted = frozenset[str] | None
 
 
 @dataclass(slots=True)
-class _Gpu:
+class _GpuHandle:
     """One opened GPU and its constant properties."""
 
     index: int
@@ -68,7 +68,7 @@ class GpuSampler:
         self._clock = clock
         self.errors = ErrorLog() if errors is None else errors
         self._nvml: Any = None
-        self._gpus: tuple[_Gpu, ...] | None = None
+        self._gpus: tuple[_GpuHandle, ...] | None = None
         self._reason_reader = 0
         self.counted: Counted = frozenset()
         """Which GPUs' counters are read: none before somebody trains on one."""
@@ -109,7 +109,7 @@ class GpuSampler:
             except nvml.NVMLError:
                 return  # the driver has already let go of us
 
-    def _open(self) -> tuple[_Gpu, ...]:
+    def _open(self) -> tuple[_GpuHandle, ...]:
         # Late, so that machines without NVIDIA pay nothing for it at start.
         try:
             nvml = importlib.import_module("pynvml")
@@ -126,7 +126,7 @@ class GpuSampler:
             return ()
         return tuple(gpu for index in range(count) if (gpu := self._open_gpu(index)) is not None)
 
-    def _open_gpu(self, index: int) -> _Gpu | None:
+    def _open_gpu(self, index: int) -> _GpuHandle | None:
         """Opens a GPU; `None` where it has no readable UUID, because nothing could be matched to
         it."""
         nvml = self._nvml
@@ -139,7 +139,7 @@ class GpuSampler:
             except nvml.NVMLError:
                 return None
             counters = GpuCounters(nvml, handle, self._clock, self.errors)
-            gpu = _Gpu(index=index, handle=handle, uuid=uuid, name=name, counters=counters)
+            gpu = _GpuHandle(index=index, handle=handle, uuid=uuid, name=name, counters=counters)
         if gpu is None:
             return None
         gpu.sm_clock_max_mhz = self._read(
@@ -147,7 +147,7 @@ class GpuSampler:
         )
         return gpu
 
-    def _sample(self, gpu: _Gpu) -> GpuSample:
+    def _sample(self, gpu: _GpuHandle) -> GpuSample:
         nvml, handle = self._nvml, gpu.handle
         read = self._read
         memory = read(gpu, lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
@@ -174,7 +174,7 @@ class GpuSampler:
         gpu.intervals.clear()
         return GpuSample(gpu.index, gpu.uuid, gpu.name) if gpu.is_lost else sample
 
-    def _read(self, gpu: _Gpu, sensor: Callable[[], Any]) -> Any:
+    def _read(self, gpu: _GpuHandle, sensor: Callable[[], Any]) -> Any:
         """Returns one sensor's value; `None` where it is missing, and for all sensors of a lost
         GPU."""
         if gpu.is_lost:

@@ -17,9 +17,8 @@ from traceml.facts.recent_window import MIN_STEPS, gather_recent
 from traceml.model.failure import AgentSaw
 from traceml.model.finding import Finding, Section
 from traceml.model.run import Manifest
-from traceml.model.sample import Sample
-from traceml.model.stack_sample import StackBurst
-from traceml.store.live_files import LiveFiles
+from traceml.model.sample import Sample, StackBurst
+from traceml.store.line_files import LiveFiles
 from traceml.store.logged import earlier_params
 from traceml.store.recent_steps import RecentSteps
 from traceml.store.rings import RingReader

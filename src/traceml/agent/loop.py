@@ -20,10 +20,9 @@ from typing import Any
 import psutil
 
 from traceml.agent.artifacts import Artifacts
-from traceml.agent.close import summarise, write_answer, write_ending
+from traceml.agent.close import keep_output, summarise, write_answer, write_ending
 from traceml.agent.failures import FailureWatch
 from traceml.agent.gpus import gpu_share
-from traceml.agent.last_output import keep_output
 from traceml.agent.lineage import CLOSING_S, PIECE_S, LineageCapture
 from traceml.agent.live import Live
 from traceml.agent.processes import ProcessSampler, is_alive, process_of
@@ -34,8 +33,7 @@ from traceml.agent.stalls import Training
 from traceml.model.environment import AGENT_MARK
 from traceml.model.errors import UnreadableRecords
 from traceml.model.rank import Rank
-from traceml.model.sample import Sample
-from traceml.model.stack_sample import StackBurst
+from traceml.model.sample import Sample, StackBurst
 from traceml.store import folder as folders
 from traceml.store.failures import remove_ring, script_pids, stacks_of
 from traceml.store.load import not_on_disk, ring_paths
@@ -135,7 +133,7 @@ class Agent:
         while not self._over:
             self._listen(TICK_S)
             now_s = time.monotonic()
-            self._look(steps_due.is_now(now_s), all_due.is_now(now_s))
+            self._poll(steps_due.is_now(now_s), all_due.is_now(now_s))
         return self._finish()
 
     def _say_who_looks(self) -> None:
@@ -153,8 +151,8 @@ class Agent:
             return False
         return True
 
-    def _look(self, steps: bool, second: bool) -> None:
-        """One look at everything; what fails in one place holds up no other."""
+    def _poll(self, steps: bool, second: bool) -> None:
+        """Polls everything that is due; what fails in one place holds up no other."""
         if steps:
             self._guarded(self._find_rings)
             self._guarded(self._follow_scripts)
@@ -361,9 +359,10 @@ class Agent:
             return
         *lines, self._received = (self._received + content).split(b"\n")
         for line in lines:
-            self._guarded(self._hear, line)
+            self._guarded(self._handle_message, line)
 
-    def _hear(self, line: bytes) -> None:
+    def _handle_message(self, line: bytes) -> None:
+        """The launcher says which process trains, or that it has ended."""
         message: dict[str, Any] = json.loads(line)
         if "training_pid" in message:
             self._training = process_of(message["training_pid"])

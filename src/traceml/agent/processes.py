@@ -45,7 +45,7 @@ class ProcessSampler:
         Where it is not known, the main thread's accounts are read.
         """
         self._training_thread = training_thread
-        self._tree = _Tree()
+        self._tree = _ProcessTree()
         self._followed: dict[int, psutil.Process] = {}
         self._before: dict[int, _Reading] = {}
         self._before_s: float | None = None
@@ -174,7 +174,7 @@ class ProcessSampler:
             return None if process is None else _Reading()
 
 
-class _Tree:
+class _ProcessTree:
     """The tree of processes, from one list of pids and the parents of new ones.
 
     A process keeps its parent until that ends, so a known child is read again only then. Reading

@@ -16,7 +16,7 @@ from typing import Any
 from traceml.agent.stacks import Frame, Stack, waits_for_others
 from traceml.model.failure import is_users
 from traceml.model.phase import Phase
-from traceml.model.stack_sample import CodeLine, StackSample
+from traceml.model.sample import CodeLine, StackSample
 
 _OURS = re.compile(r"/traceml/trace/")
 _OUR_FORWARD = re.compile(r"/traceml/trace/models\.py$")

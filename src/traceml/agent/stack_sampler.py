@@ -29,7 +29,7 @@ from typing import IO, Any
 from traceml.agent.processes import is_alive, process_of
 from traceml.agent.stack_reading import TimedStack, read_chrome_trace, read_looks, without_torn
 from traceml.agent.stacks import TrainingThread, ask, training_stack, training_thread
-from traceml.model.stack_sample import StackBurst
+from traceml.model.sample import StackBurst
 from traceml.store.regular_files import read_regular
 
 RATE_HZ = 25.0

@@ -10,7 +10,7 @@ from traceml.figures.page import RunState
 from traceml.model.errors import RunNotFound, TraceMLError
 from traceml.model.run import Ending, Manifest
 from traceml.store import folder as folders
-from traceml.store.live_files import STATE
+from traceml.store.line_files import LIVE_STATE
 from traceml.store.regular_files import read_regular, stat_regular
 from traceml.summaries.live_record import read_live
 from traceml.summaries.read import read_summary
@@ -59,7 +59,7 @@ class RunFiles:
             self._read_manifest()
         if self._is_new(folders.ENDING):
             self.ending = folders.read_ending(self._folder)
-        if self._is_new(STATE):
+        if self._is_new(LIVE_STATE):
             self._read_live()
         self.summary = self._chosen(is_live)
         self.state = self._state(is_live)
@@ -107,7 +107,7 @@ class RunFiles:
     def _read_live(self) -> None:
         self._live = None
         try:
-            state = read_live(read_regular(self._folder / STATE))
+            state = read_live(read_regular(self._folder / LIVE_STATE))
         except OSError:
             return
         self._live = None if state is None else state.summary
@@ -122,7 +122,7 @@ class RunFiles:
     def _is_live_newer(self) -> bool:
         """Returns whether the live state is newer than the summary, for a run whose end was not
         observed."""
-        final, live = self._marks[folders.SUMMARY], self._marks[STATE]
+        final, live = self._marks[folders.SUMMARY], self._marks[LIVE_STATE]
         return final is None or (live is not None and live[2] > final[2])
 
     def _state(self, is_live: bool) -> RunState:

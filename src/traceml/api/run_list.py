@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 
 from traceml.api.run_files import RunFiles
+from traceml.figures.head import RunStanding
 from traceml.figures.page import RunRow, RunsPage
-from traceml.figures.runs_page import run_row
-from traceml.figures.standing import RunStanding
+from traceml.figures.run_page import run_row
 from traceml.model.errors import RunNotFound, TraceMLError
 from traceml.model.printable import printable
 from traceml.store.folder import MANIFEST, is_right_in, is_run_name

@@ -17,9 +17,9 @@ from traceml.facts.history import (
     step_history,
 )
 from traceml.figures.comparison_page import comparison_page as draw_comparison
+from traceml.figures.head import RunStanding
 from traceml.figures.page import ComparisonPage, Figure, RunPage
 from traceml.figures.run_page import run_page, step_figures
-from traceml.figures.standing import RunStanding
 from traceml.store.run_follower import RunFollower
 
 

@@ -101,7 +101,7 @@ NO_NOISE = MachineNoise()
 
 
 @dataclass(frozen=True, slots=True)
-class _Sides:
+class _MachineOfSides:
     """The conditions of the two runs, and which of them took longer."""
 
     a: Conditions
@@ -142,7 +142,7 @@ class _Sides:
 
 def machine_noise(a: Conditions, b: Conditions, b_is_slower: bool) -> MachineNoise:
     """Returns what may have made one of two runs slower; empty where a side recorded nothing."""
-    sides = _Sides(a, b, b_is_slower)
+    sides = _MachineOfSides(a, b, b_is_slower)
     found = [_bounded(source) for find in _SOURCES if (source := find(sides)) is not None]
     shown = [each for each in found if each.bias_log + each.scatter_log >= MIN_SHOWN_LOG]
     return MachineNoise(tuple(sorted(shown, key=lambda source: -source.share)))
@@ -156,7 +156,7 @@ def _bounded(source: SourceEstimate) -> SourceEstimate:
     )
 
 
-def _cpu_wait(sides: _Sides) -> SourceEstimate | None:
+def _cpu_wait(sides: _MachineOfSides) -> SourceEstimate | None:
     found = sides.pair(lambda run: run.waited_for_others)
     if found is None:
         return None
@@ -170,7 +170,7 @@ def _cpu_wait(sides: _Sides) -> SourceEstimate | None:
     return replace(source, bias_log=max(source.bias_log, _less_of_the_cpu(sides)))
 
 
-def _less_of_the_cpu(sides: _Sides) -> float:
+def _less_of_the_cpu(sides: _MachineOfSides) -> float:
     """Returns how much longer the slower run takes because it got less CPU time than it wanted.
 
     A run that never waits for a core uses what it needs: a different CPU use is then a change of
@@ -185,7 +185,7 @@ def _less_of_the_cpu(sides: _Sides) -> float:
     return max(math.log(ratio), 0.0) * sides.host_dependence * min(max(starved, 0.0), 1.0)
 
 
-def _host_load(sides: _Sides) -> SourceEstimate | None:
+def _host_load(sides: _MachineOfSides) -> SourceEstimate | None:
     """Returns the noise of other programs' CPU load; from the whole load where a run's own part is
     unknown."""
     busy = sides.pair(lambda run: run.busy)
@@ -201,11 +201,11 @@ def _host_load(sides: _Sides) -> SourceEstimate | None:
     return _slowing(SourceKind.HOST_LOAD, found, sides.bias(losses), losses, words)
 
 
-def _load_losses(shares: tuple[float, float], sides: _Sides) -> list[float]:
+def _load_losses(shares: tuple[float, float], sides: _MachineOfSides) -> list[float]:
     return [_lost_by_load(share, run) for share, run in zip(shares, sides.both, strict=True)]
 
 
-def _cpu_steal(sides: _Sides) -> SourceEstimate | None:
+def _cpu_steal(sides: _MachineOfSides) -> SourceEstimate | None:
     found = sides.pair(lambda run: run.stolen)
     if found is None:
         return None
@@ -214,7 +214,7 @@ def _cpu_steal(sides: _Sides) -> SourceEstimate | None:
     return _slowing(SourceKind.CPU_STEAL, found, sides.bias(losses), losses, words)
 
 
-def _cpu_quota(sides: _Sides) -> SourceEstimate | None:
+def _cpu_quota(sides: _MachineOfSides) -> SourceEstimate | None:
     found = sides.pair(lambda run: run.throttled)
     if found is None:
         return None
@@ -223,7 +223,7 @@ def _cpu_quota(sides: _Sides) -> SourceEstimate | None:
     return _slowing(SourceKind.CPU_QUOTA, found, sides.bias(losses), losses, words)
 
 
-def _gpu_clock(sides: _Sides) -> SourceEstimate | None:
+def _gpu_clock(sides: _MachineOfSides) -> SourceEstimate | None:
     """Returns the noise of a lower GPU clock: slower in proportion, as far as the GPU limits the
     run."""
     found = sides.pair(lambda run: run.gpu_clock)
@@ -234,7 +234,7 @@ def _gpu_clock(sides: _Sides) -> SourceEstimate | None:
     return SourceEstimate(SourceKind.GPU_CLOCK, *found, bias, 0.0, _filled(words, found))
 
 
-def _gpu_neighbours(sides: _Sides) -> SourceEstimate | None:
+def _gpu_neighbours(sides: _MachineOfSides) -> SourceEstimate | None:
     found = sides.pair(lambda run: run.gpu_bytes_of_others)
     if found is None or sides.gpu_dependence == 0:
         return None
@@ -247,7 +247,7 @@ def _gpu_neighbours(sides: _Sides) -> SourceEstimate | None:
     return SourceEstimate(SourceKind.GPU_NEIGHBOURS, *found, sides.bias(losses), min(losses), words)
 
 
-def _unsteady(sides: _Sides) -> SourceEstimate | None:
+def _unsteady(sides: _MachineOfSides) -> SourceEstimate | None:
     a, b = (run.block_means_ms for run in sides.both)
     reach = drift_reach(a, b)
     if reach is None:
@@ -260,7 +260,7 @@ def _unsteady(sides: _Sides) -> SourceEstimate | None:
     return SourceEstimate(SourceKind.UNSTEADY, *found, 0.0, reach, _filled(words, found))
 
 
-def _virtual_cpu(sides: _Sides) -> SourceEstimate | None:
+def _virtual_cpu(sides: _MachineOfSides) -> SourceEstimate | None:
     """Returns the noise of other virtual machines on the same hardware, which is invisible from
     inside.
 

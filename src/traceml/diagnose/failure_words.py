@@ -9,6 +9,7 @@ from traceml.facts.stability import Failure
 from traceml.model.evidence import Piece, as_number, as_words
 from traceml.model.failure import FailureReport
 from traceml.model.phase import Phase
+from traceml.model.printable import one_line
 
 MAX_MESSAGE_CHARS = 300
 MAX_RANKS = 8
@@ -58,11 +59,10 @@ def step_name(step: int, is_logged: bool) -> str:
 
 
 def exception_text(report: FailureReport) -> str:
-    """Returns the exception on one line, shortened."""
-    text = " ".join(report.message.split())
-    if len(text) > MAX_MESSAGE_CHARS:
-        text = text[: MAX_MESSAGE_CHARS - 1] + "…"
-    return f"{report.error}: {text}" if text else report.error
+    """Returns the exception as a sentence on one line, shortened."""
+    text = one_line(report.message, MAX_MESSAGE_CHARS)
+    said = f"{report.error}: {text}" if text else report.error
+    return said if said.endswith((".", "…", "!", "?")) else f"{said}."
 
 
 def phase_of(report: FailureReport | None) -> Phase | None:

@@ -1,8 +1,9 @@
 """What a rule declares about itself: everything that the rest of the program needs to know.
 
-A rule is one file in `rules/` with a `RULE` at its end; `all_rules.py` finds it there. The defaults
-fit a rule that only reports what it sees. A cause also declares what it explains, where its time
-lies, and how a step would be without it.
+A rule is one file in `rules/` with a `RULE` at its end; `all_rules.py` finds it there. The
+file's docstring is the rule's section in `docs/diagnoses.md`. The defaults fit a rule that only
+reports what it sees. A cause also declares what it explains, where its time lies, and how a step
+would be without it.
 """
 
 from __future__ import annotations
@@ -122,9 +123,9 @@ class Doc:
     severities: str
     """As in the summary: `info, warn`."""
     says: str
-    text: str
+    text: str | None
     """Paragraphs that begin with `*Meaning.*`, `*Evidence.*`, `*Thresholds.*`, `*What to do.*`
-    and, where it applies, `*Silent*`."""
+    and, where it applies, `*Silent*`: the docstring of the rule's file, below its first line."""
 
 
 @dataclass(frozen=True, slots=True)

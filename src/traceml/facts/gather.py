@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
+from statistics import fmean
 
 import numpy as np
 
@@ -32,8 +33,9 @@ from traceml.facts.times import NO_TIMES, StepTimes, mean_times, parts_by_block,
 from traceml.facts.user_time import user_time
 from traceml.model import layout
 from traceml.model.rank import Region
+from traceml.model.sample import Sample
 from traceml.store.records import RankRecords, RunRecords
-from traceml.store.step_records import count_complete
+from traceml.store.step_records import WIDE, count_complete
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ def gather(records: RunRecords, max_warmup: int | None = None) -> Facts:
         stragglers=() if steps.job is None else find_stragglers(steps.job, steps.by_rank, threads),
         threads=threads,
         series=steps.series,
-        slowdown=steps.slowdown,
+        slowdown=_with_core_wait(steps.slowdown, table, used, samples),
         regions=_sum_regions(records.ranks),
         loader=loader_facts(records.ranks, mean, table),
         ddp=ddp_facts(records.ranks),
@@ -174,6 +176,33 @@ def _slowdown(table: StepTable) -> Slowdown | None:
     step_s = mean_over_ranks(table.steps_on_clock_of_means())
     seen = np.isfinite(step_s)
     return find_slowdown(step_s[seen], table.numbers[seen])
+
+
+def _with_core_wait(
+    slowdown: Slowdown | None,
+    table: StepTable | None,
+    used: Sequence[RankRecords],
+    samples: Sequence[Sample],
+) -> Slowdown | None:
+    """Adds how long the training threads waited for a core before and after the onset."""
+    if slowdown is None or table is None:
+        return slowdown
+    column = int(np.searchsorted(table.index, slowdown.onset_step - 1))
+    onset_ns = int(table.rank_steps[0].rows[column, WIDE.index("start_ns")])
+    onset_s = used[0].rank.unix_s(onset_ns)
+    before = thread_times(
+        [sample for sample in samples if sample.unix_s <= onset_s],
+        dict.fromkeys(table.ranks, slowdown.before_s),
+    )
+    after = thread_times(
+        [sample for sample in samples if sample.unix_s >= onset_s],
+        dict.fromkeys(table.ranks, slowdown.after_s),
+    )
+    both = sorted(before.keys() & after.keys())
+    if not both:
+        return slowdown
+    waits = tuple(fmean(times[rank].wait_s for rank in both) for times in (before, after))
+    return replace(slowdown, core_wait_s=(waits[0], waits[1]))
 
 
 def _window(table: StepTable, steps_taken: int) -> StepWindow:

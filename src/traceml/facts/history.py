@@ -120,7 +120,7 @@ def step_history(ranks: Sequence[RankBuckets], started_unix_s: float) -> StepHis
     timed, taken = _counted(ranks, "gpu_body_ns"), _counted(ranks, "body_ns")
     clocks = choose_clock(timed.sum(axis=1), taken.sum(axis=1))
     merged = _groups(timed, taken, seen) if clocks.means != clocks.steps else 1
-    groups = _Groups(ranks, seen, merged)
+    groups = _BucketGroups(ranks, seen, merged)
     sums = groups.sums()
     totals = sums.in_all()
     parts = part_means(sums, totals, clocks.means)
@@ -173,7 +173,7 @@ def _groups(timed: Floats, taken: Floats, seen: Ints) -> int:
     return merged
 
 
-class _Groups:
+class _BucketGroups:
     """Tables over merged buckets: a row per rank, a column per merged bucket that holds any
     step."""
 

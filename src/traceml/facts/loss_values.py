@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from traceml.facts.step_table import record_numbers
 from traceml.model import layout
-from traceml.store.records import Metric, RankRecords, SeenLoss
+from traceml.store.records import LoggedMetric, RankRecords, SeenLoss
 from traceml.store.step_records import is_incomplete
 
 CLEARER = 0.5
@@ -62,7 +62,7 @@ class LossValues:
         return int(np.median(known)) if len(known) else None
 
 
-def logged_loss(metric: Metric) -> LossValues:
+def logged_loss(metric: LoggedMetric) -> LossValues:
     """Returns a loss that the script logged as a metric."""
     return LossValues(
         metric.name,

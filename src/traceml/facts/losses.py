@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceml.facts.loss_values import Floats, LossScale, LossValues, logged_loss, seen_loss
-from traceml.store.records import Metric, RankRecords
+from traceml.store.records import LoggedMetric, RankRecords
 
 WINDOW = 20
 """Values before a jump that say what the loss usually is; with fewer nobody can say."""
@@ -96,7 +96,7 @@ class LossFacts:
     jumps: tuple[Jump, ...] = ()
 
 
-def loss_facts(ranks: Sequence[RankRecords], metrics: Sequence[Metric]) -> LossFacts | None:
+def loss_facts(ranks: Sequence[RankRecords], metrics: Sequence[LoggedMetric]) -> LossFacts | None:
     """Returns what is known about the loss; `None` where it was neither read nor logged.
 
     A loss that the script logs is preferred: the script knows what its loss means.
@@ -126,7 +126,7 @@ def loss_facts(ranks: Sequence[RankRecords], metrics: Sequence[Metric]) -> LossF
     )
 
 
-def _is_loss(metric: Metric) -> bool:
+def _is_loss(metric: LoggedMetric) -> bool:
     name = metric.name.lower()
     return "loss" in name and not any(word in name for word in _NO_LOSS)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -38,8 +37,9 @@ class Throttling:
 
     shares: Mapping[str, float] = field(default_factory=dict)
     """By reason: the share of the samples in which it held the clock down."""
-    clock_share: float | None = None
-    """The mean clock in those samples, of the highest there is."""
+    clock_shares: Mapping[str, float] = field(default_factory=dict)
+    """By reason: the mean clock in its samples, of the highest there is; without those reasons in
+    whose samples the clock was not read."""
 
 
 NOT_THROTTLED = Throttling()
@@ -340,19 +340,16 @@ def _headroom(gpu: GpuSample) -> float | None:
 def throttling(samples: Sequence[GpuSample]) -> Throttling:
     """Returns how often one GPU's clock was held down, by reason."""
     told = [gpu for gpu in samples if gpu.throttle_reasons is not None]
-    held = [gpu for gpu in told if not HARMLESS_REASONS.issuperset(gpu.throttle_reasons or ())]
-    counts = Counter(
-        reason
-        for gpu in held
-        for reason in gpu.throttle_reasons or ()
-        if reason not in HARMLESS_REASONS
-    )
-    clocks = [
-        gpu.sm_clock_mhz / gpu.sm_clock_max_mhz
-        for gpu in held
-        if gpu.sm_clock_mhz is not None and gpu.sm_clock_max_mhz
-    ]
+    held: dict[str, list[GpuSample]] = {}
+    for gpu in told:
+        for reason in gpu.throttle_reasons or ():
+            if reason not in HARMLESS_REASONS:
+                held.setdefault(reason, []).append(gpu)
+    clocks = {
+        reason: _level(_share(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz) for gpu in gpus).mean
+        for reason, gpus in held.items()
+    }
     return Throttling(
-        shares={reason: seen / len(told) for reason, seen in counts.items()},
-        clock_share=sum(clocks) / len(clocks) if clocks else None,
+        shares={reason: len(gpus) / len(told) for reason, gpus in held.items()},
+        clock_shares={reason: clock for reason, clock in clocks.items() if clock is not None},
     )

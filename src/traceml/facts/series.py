@@ -52,6 +52,9 @@ class Slowdown:
     """The number of the first slow step, counted from 1."""
     before_s: float
     after_s: float
+    core_wait_s: tuple[float, float] | None = None
+    """How long per step the training threads were ready to run but waited for a core, before and
+    afterwards; `None` where it is not known."""
 
     @property
     def ratio(self) -> float:

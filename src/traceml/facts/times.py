@@ -222,8 +222,8 @@ def _idle(sums: Sums, clock: str) -> dict[str, Floats]:
 
 
 def _rates(sums: Sums, wall_s: Floats) -> dict[str, Floats]:
-    counted = sums.count_of("samples") > 0
-    samples = np.where(counted, sums.sum_of("samples"), np.nan)
+    samples = sums.sum_of("samples")
+    samples = np.where(samples > 0, samples, np.nan)  # a batch from before warm-up has none here
     with np.errstate(divide="ignore", invalid="ignore"):
         rates = {
             "steps_per_s": 1 / wall_s,

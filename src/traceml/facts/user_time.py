@@ -18,7 +18,7 @@ import numpy as np
 
 from traceml.model import layout
 from traceml.model.phase import BETWEEN, COMPUTE
-from traceml.model.stack_sample import CodeLine, StackBurst, StackSample
+from traceml.model.sample import CodeLine, StackBurst, StackSample
 from traceml.store.records import RankRecords
 
 MIN_LOOKS = 10

@@ -1,17 +1,19 @@
-"""The head of a run's page: its name, progress and speed."""
+"""The head of a run's page: its name, state, progress and speed."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
 
 from traceml.compare.lineage import options_in
 from traceml.facts.history import History
-from traceml.figures.page import Head
-from traceml.figures.standing import RunStanding, moment
+from traceml.figures.page import Head, RunState
 from traceml.figures.words import joined, line
 from traceml.model.quantities import NOT_MEASURED, count, duration, rate
+from traceml.model.run import Manifest
 from traceml.summaries.record import SectionSummary, Summary
 
 TOTALS = (
@@ -31,6 +33,35 @@ DEEPEST = 4
 """Levels of nested parameters that are searched."""
 
 _WHOLE = re.compile(r"\d[\d_,]*")
+_BY_A_PERSON = {130: "interrupted", 143: "asked to end"}
+"""Exit statuses of a shell for signals that a person sends, which are no failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunStanding:
+    """A run, apart from its measurements."""
+
+    manifest: Manifest
+    state: RunState
+    exit_status: int | None
+    now_unix_s: float
+    output: tuple[str, ...] | None
+    """The last lines that the training printed; `None` where they were not kept."""
+    notes: tuple[str, ...]
+    """What could not be read."""
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the run is in progress."""
+        return self.state == "live"
+
+    @property
+    def state_words(self) -> str:
+        """The state in words."""
+        if self.state == "failed" and self.exit_status is not None:
+            verb = _BY_A_PERSON.get(self.exit_status, "failed")
+            return f"{verb} with status {self.exit_status}"
+        return "lost: its end was not recorded" if self.state == "lost" else self.state
 
 
 def run_head(summary: Summary | None, standing: RunStanding, history: History) -> Head:
@@ -176,3 +207,12 @@ def _whole(value: object) -> int | None:
     if len(text) > 15 or not _WHOLE.fullmatch(text):
         return None
     return int(text.replace("_", "").replace(",", "")) or None
+
+
+def moment(unix_s: float) -> str:
+    """Returns a date and time with its time zone."""
+    try:
+        when = datetime.fromtimestamp(unix_s, tz=timezone.utc)
+    except (OverflowError, ValueError, OSError):  # beyond any calendar
+        return "n/a"
+    return f"{when:%Y-%m-%d %H:%M:%S} UTC"

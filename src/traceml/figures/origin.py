@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from traceml.figures.head import RunStanding
 from traceml.figures.page import Part, Row, Table
-from traceml.figures.standing import RunStanding
 from traceml.figures.words import cell, joined
 from traceml.model.lineage import Code, Gpu, Hardware, Lineage
 from traceml.model.quantities import count, duration, memory, percent

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from traceml.facts.history import SensorHistory
-from traceml.figures import places
 from traceml.figures.findings import lead_card
 from traceml.figures.over_time import curves_by, table_of
 from traceml.figures.page import Axis, Lines, Part, Row, Table, Tile
 from traceml.figures.step_table import MAX_RANKS
 from traceml.figures.units import CORES, fitted, memory_unit
-from traceml.figures.words import cell
+from traceml.figures.words import cell, measured_value, rank_cell
 from traceml.model.finding import Section
 from traceml.model.metric import in_summary
 from traceml.model.quantities import count, memory, percent
@@ -45,19 +44,19 @@ def process_part(summary: Summary | None, sensors: SensorHistory | None) -> Part
 def _tiles(section: SectionSummary) -> Iterator[Tile]:
     worst, average = section.global_.worst, section.global_.average
     several = len(section.groups.rows) > 1
-    cpu = places.value(worst, "cpu_percent")
+    cpu = measured_value(worst, "cpu_percent")
     if cpu is not None:
         share = average.get("cpu_capacity_percent")
-        note = f"rank {places.rank(worst, 'cpu_percent')}" if several else None
+        note = f"rank {rank_cell(worst, 'cpu_percent')}" if several else None
         if note is None and share is not None:
             note = f"{percent(share / 100)} of the cores there are"
         yield Tile("CPU, worst rank" if several else "CPU", cores(cpu), note=note)
-    resident = places.value(worst, "ram_bytes")
+    resident = measured_value(worst, "ram_bytes")
     if resident is not None:
-        share = places.value(worst, "ram_percent")
+        share = measured_value(worst, "ram_percent")
         note = None if share is None else f"{percent(share / 100)} of the host's"
         yield Tile("Memory, worst rank" if several else "Memory", memory(resident), note=note)
-    reserved = places.value(worst, "gpu_mem_reserved_bytes")
+    reserved = measured_value(worst, "gpu_mem_reserved_bytes")
     if reserved is not None:
         yield Tile("GPU memory", memory(reserved), note=_gpu_note(section))
     workers = average.get("workers")
@@ -65,7 +64,7 @@ def _tiles(section: SectionSummary) -> Iterator[Tile]:
         used = average.get("workers_cpu_percent")
         note = None if used is None else f"{cores(used)} busy"
         yield Tile("Data workers", count(round(workers)), note=note)
-    starved = places.value(worst, "runqueue_percent")
+    starved = measured_value(worst, "runqueue_percent")
     if starved is not None and starved >= STARVED_PERCENT:
         yield Tile("Waiting for a core", percent(starved / 100), note="of the main thread's time")
 
@@ -73,12 +72,12 @@ def _tiles(section: SectionSummary) -> Iterator[Tile]:
 def _gpu_note(section: SectionSummary) -> str | None:
     """Returns the skew of several ranks' GPU memory; for one rank how full it is."""
     worst, median = (
-        places.value(side, "gpu_mem_used_bytes")
+        measured_value(side, "gpu_mem_used_bytes")
         for side in (section.global_.worst, section.global_.median)
     )
     if len(section.groups.rows) > 1 and worst is not None and median:
         return f"used imbalance {percent(worst / median - 1)}"
-    full = places.value(section.global_.worst, "gpu_mem_reserved_percent")
+    full = measured_value(section.global_.worst, "gpu_mem_reserved_percent")
     return None if full is None else f"{percent(full / 100)} of the GPU's"
 
 

@@ -8,12 +8,12 @@ import numpy as np
 from msgspec import structs
 
 from traceml.facts.history import History, StepHistory
-from traceml.figures import places
 from traceml.figures.findings import lead_card, tone
 from traceml.figures.over_ranks import held, is_measured, rank_names, rank_series
 from traceml.figures.over_steps import STEPS, each_point, step_spans, steps_at, where_measured
 from traceml.figures.page import Axis, Limit, Lines, Part, Row, Series, Table, Tile, Tone
 from traceml.figures.units import Floats, Unit, fitted, memory_unit, next_round, scaled_one
+from traceml.figures.words import measured_value, rank_cell, skew
 from traceml.model.finding import Kind, Section
 from traceml.model.quantities import NOT_MEASURED, memory, percent
 from traceml.summaries.record import SectionSummary, Summary
@@ -177,7 +177,7 @@ def _is_host_blamed(summary: Summary | None) -> bool:
 
 def _peak(section: SectionSummary) -> str | None:
     return next(
-        (key for key in _PEAKS if places.value(section.global_.worst, key) is not None), None
+        (key for key in _PEAKS if measured_value(section.global_.worst, key) is not None), None
     )
 
 
@@ -186,15 +186,15 @@ def _table(section: SectionSummary) -> Table:
     shown = {
         title: keys
         for title, keys in _COLUMNS.items()
-        if places.value(found.worst, keys[0]) is not None
+        if measured_value(found.worst, keys[0]) is not None
     }
     peaks = [peak for peak, _ in shown.values()]
-    skews = [NOT_MEASURED if is_alone else percent(places.skew(found, peak)) for peak in peaks]
-    rises = [signed_memory(places.value(found.worst, rise)) for _, rise in shown.values()]
+    skews = [NOT_MEASURED if is_alone else percent(skew(found, peak)) for peak in peaks]
+    rises = [signed_memory(measured_value(found.worst, rise)) for _, rise in shown.values()]
     rows = (
-        Row(("Median Peak", *(memory(places.value(found.median, peak)) for peak in peaks))),
-        Row(("Worst Peak", *(memory(places.value(found.worst, peak)) for peak in peaks))),
-        Row(("Worst Rank", *(places.rank(found.worst, peak) for peak in peaks))),
+        Row(("Median Peak", *(memory(measured_value(found.median, peak)) for peak in peaks))),
+        Row(("Worst Peak", *(memory(measured_value(found.worst, peak)) for peak in peaks))),
+        Row(("Worst Rank", *(rank_cell(found.worst, peak) for peak in peaks))),
         Row(("Skew %", *skews)),
         Row(("Head/Tail Delta", *rises)),
     )
@@ -212,7 +212,10 @@ def _tiles(
     section: SectionSummary, peak: str, summary: Summary | None, history: History
 ) -> Iterator[Tile]:
     found = section.global_
-    worst_bytes, median_bytes = places.value(found.worst, peak), places.value(found.median, peak)
+    worst_bytes, median_bytes = (
+        measured_value(found.worst, peak),
+        measured_value(found.median, peak),
+    )
     is_host, several = peak == "peak_rss_bytes", len(section.groups.rows) > 1
     if several:
         yield Tile("Median peak", memory(median_bytes))
@@ -223,10 +226,10 @@ def _tiles(
         note = f"of {memory(capacity)}{' host memory' if is_host else ' GPU memory'}"
         yield Tile("Of capacity", percent(share), note=note, tone=_pressure(section))
     if several:
-        yield Tile("Skew", percent(places.skew(found, peak)), note="worst against median")
-        yield Tile("Worst rank", places.rank(found.worst, peak))
+        yield Tile("Skew", percent(skew(found, peak)), note="worst against median")
+        yield Tile("Worst rank", rank_cell(found.worst, peak))
     rise = next((rise for key, rise in _COLUMNS.values() if key == peak), None)
-    rise_bytes = places.value(found.worst, rise or "allocated_rise_bytes")
+    rise_bytes = measured_value(found.worst, rise or "allocated_rise_bytes")
     if rise_bytes is not None:
         yield Tile("Head/Tail delta", signed_memory(rise_bytes), note="last steps against first")
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from traceml.figures import places
 from traceml.figures.page import Row, Table
 from traceml.figures.step_shares import own_ms
-from traceml.figures.words import cell
+from traceml.figures.words import cell, measured_value, rank_cell, skew
 from traceml.model.phase import MEASURED, PHASES
 from traceml.model.quantities import NOT_MEASURED, count, milliseconds, percent
 from traceml.summaries.record import Global, RankValue, SectionSummary
@@ -36,14 +35,14 @@ _ALONE = "One rank: Median and Worst are both the mean of its steps, with no oth
 def step_table(section: SectionSummary) -> Table | None:
     """Median and worst rank of every phase; `None` where no step was measured."""
     found = section.global_
-    if not any(places.value(found.median, key) is not None for key in COLUMNS.values()):
+    if not any(measured_value(found.median, key) is not None for key in COLUMNS.values()):
         return None
     shown = _shown([found.median, found.worst])
     is_alone = len(section.groups.rows) < 2
     rows = (
         Row(("Median", *(_ms(found.median, key) for key in shown.values()))),
         Row(("Worst", *(_ms(found.worst, key) for key in shown.values()))),
-        Row(("Worst Rank", *(places.rank(found.worst, key) for key in shown.values()))),
+        Row(("Worst Rank", *(rank_cell(found.worst, key) for key in shown.values()))),
         Row(("Skew %", *(_skew(found, key, is_alone) for key in shown.values()))),
         Row(("WAIT Share %", *(_wait_share(found, key) for key in shown.values()))),
     )
@@ -87,16 +86,17 @@ def _shown(sides: Sequence[Mapping[str, RankValue]]) -> dict[str, str]:
     return {
         title: key
         for title, key in COLUMNS.items()
-        if key not in _WHERE_MEASURED or any(places.value(side, key) is not None for side in sides)
+        if key not in _WHERE_MEASURED
+        or any(measured_value(side, key) is not None for side in sides)
     }
 
 
 def _ms(side: Mapping[str, RankValue], key: str) -> str:
-    return milliseconds(places.value(side, key))
+    return milliseconds(measured_value(side, key))
 
 
 def _skew(found: Global, key: str, is_alone: bool) -> str:
-    return NOT_MEASURED if is_alone else percent(places.skew(found, key))
+    return NOT_MEASURED if is_alone else percent(skew(found, key))
 
 
 def _wait_share(found: Global, key: str) -> str:

@@ -6,9 +6,8 @@ from traceml.facts.history import History
 from traceml.facts.recent_window import MIN_STEPS
 from traceml.figures.failure import verdict_of
 from traceml.figures.findings import TITLES, leading, prediction, section_of, tone
-from traceml.figures.head import steps_taken
+from traceml.figures.head import RunStanding, steps_taken
 from traceml.figures.page import Verdict
-from traceml.figures.standing import RunStanding
 from traceml.figures.words import line
 from traceml.model.quantities import count
 from traceml.summaries.record import Issue, PrimaryDiagnosis, Summary

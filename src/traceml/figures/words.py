@@ -1,10 +1,12 @@
-"""Foreign text for a page: on one line, without control characters, and shortened."""
+"""Text and values for a page's cells: on one line, without control characters, and shortened."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from traceml.model.printable import one_line, printable
+from traceml.model.quantities import NOT_MEASURED
+from traceml.summaries.record import Global, RankValue
 
 MAX_CHARS = 400
 """Of a sentence or a path."""
@@ -30,3 +32,20 @@ def output_line(text: str) -> str:
 def joined(parts: Iterable[str | None]) -> str:
     """Returns the non-empty facts, joined."""
     return " · ".join(part for part in parts if part)
+
+
+def measured_value(by_metric: Mapping[str, RankValue], key: str | None) -> float | None:
+    """Returns a metric of a section's median or worst; `None` where it was not measured."""
+    return None if key is None or key not in by_metric else by_metric[key].value
+
+
+def rank_cell(by_metric: Mapping[str, RankValue], key: str) -> str:
+    """Returns the rank that has the median or the worst of a metric, as a table shows it."""
+    found = by_metric.get(key)
+    return NOT_MEASURED if found is None or found.idx is None else cell(found.idx)
+
+
+def skew(found: Global, key: str) -> float | None:
+    """Returns how much larger the worst value is than the median, as a share of the median."""
+    median, worst = measured_value(found.median, key), measured_value(found.worst, key)
+    return None if worst is None or not median else worst / median - 1

@@ -6,11 +6,18 @@ on a page passes through here.
 
 from __future__ import annotations
 
+import re
+
+_STYLES = re.compile("\x1b\\[[0-9;:]*m")
+"""What makes a terminal's text bold or coloured, as in the messages of torch.load."""
+
 
 def printable(text: str) -> str:
-    """The text with a question mark for each character that cannot be printed."""
+    """The text without colours, and with a question mark for each character that cannot be
+    printed."""
     if text.isprintable():
         return text
+    text = _STYLES.sub("", text)
     return "".join(character if character.isprintable() else "?" for character in text)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 
 from traceml.model import layout
+from traceml.model.phase import MEASURED, Phase
 
 EVENT = layout.packer(layout.EVENT)
 """Moment in nanoseconds, kind, flags, mark, argument, number + 1."""
@@ -20,11 +21,34 @@ EVENT_BYTES = EVENT.size
 _INTEGER, _FLOAT = struct.Struct("<q"), struct.Struct("<d")
 
 # Phases, and what else a step accumulates: places in the list of its totals.
-INPUT, H2D, FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT, EVALUATION, GC, SAMPLES, BACKWARDS, STEPS = (
-    range(11)
-)
-COMMUNICATION, SYNC, LOGGING, COMPILE, COLLATE, GRAPH, SYNCS = range(11, 18)
-TOTALS = 18
+PHASE_PLACES = {phase: place for place, phase in enumerate(MEASURED)}
+"""The place of each phase of the catalogue; an event names a phase by it."""
+INPUT = PHASE_PLACES[Phase.INPUT]
+H2D = PHASE_PLACES[Phase.H2D]
+FORWARD = PHASE_PLACES[Phase.FORWARD]
+BACKWARD = PHASE_PLACES[Phase.BACKWARD]
+OPTIMIZER = PHASE_PLACES[Phase.OPTIMIZER]
+COMMUNICATION = PHASE_PLACES[Phase.COMMUNICATION]
+TOTALS = len(MEASURED) + 12
+(
+    GRAPH,
+    CHECKPOINT,
+    EVALUATION,
+    GC,
+    SYNC,
+    SYNCS,
+    LOGGING,
+    COMPILE,
+    COLLATE,
+    SAMPLES,
+    BACKWARDS,
+    STEPS,
+) = range(len(MEASURED), TOTALS)
+
+BODY = tuple(PHASE_PLACES[phase] for phase in MEASURED if phase is not Phase.INPUT)
+"""The phases of the body, in the order of their fields in a record."""
+MAY_BE_UNMEASURED = (*PHASE_PLACES.values(), GRAPH, COLLATE, SAMPLES)
+"""Totals that are not measured until something adds to them; the others begin at zero."""
 
 # Kinds of events, with what their argument is
 (

@@ -59,7 +59,7 @@ Spent = dict[int, int]
 """Nanoseconds by cause; under `SYNCS`, how often the host waited."""
 
 
-class GpuIdleMarks:
+class IdleAccount:
     """The idle time of one rank's GPU, step by step."""
 
     def __init__(self) -> None:
@@ -181,7 +181,7 @@ class GpuIdleMarks:
         }
 
     @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> GpuIdleMarks:
+    def from_plain(cls, plain: dict[str, Any]) -> IdleAccount:
         """The account that `as_plain` was made of."""
         found = cls()
         columns = [accumulate(differences) for differences in plain["put"]]

@@ -22,7 +22,7 @@ class Milestone(NamedTuple):
     finite_value: float = 0.0
 
 
-class Losses:
+class StepLosses:
     """The losses that gradients were asked for."""
 
     def __init__(self) -> None:
@@ -30,6 +30,9 @@ class Losses:
         """New ones; whoever takes them empties the list."""
         self._awaited: dict[int, tuple[int, int]] = {}
         """The record and the step of losses that come later, by their numbers."""
+        self.provisional: dict[int, float | None] = {}
+        """Losses, by their numbers, that were asked for after an optimizer had stepped: they may be
+        the next step's. With their values, where those came before it is known."""
         self._arrived: tuple[float, int] | None = None
         """A loss that came from the device, and the record of its backward pass."""
         self._finite_step = 0
@@ -43,14 +46,28 @@ class Losses:
         else:
             step.later_loss = first_or_lost(step.later_loss, loss)
 
-    def wait_for(self, number: int, record: int, step: int) -> None:
+    def wait_for(self, number: int, record: int, step: int, is_provisional: bool) -> None:
         """Gradients of a loss on a device are asked for in this step; its value may come later."""
         self._awaited[number] = (record, step)
         if len(self._awaited) > MAX_AWAITED:
             del self._awaited[next(iter(self._awaited))]
+        if is_provisional:
+            self.provisional[number] = None
+
+    def settle(self, provisional: dict[int, float | None], record: int, step: int) -> None:
+        """These losses, which were provisional, belong to this record and step."""
+        for number, value in provisional.items():
+            self.provisional.pop(number, None)
+            if number in self._awaited:
+                self._awaited[number] = (record, step)
+            if value is not None:
+                self.arrive(number, value)
 
     def arrive(self, number: int, loss: float) -> None:
         """The value of a loss came from the device."""
+        if number in self.provisional:
+            self.provisional[number] = loss
+            return
         record, step = self._awaited.pop(number, (None, 0))
         if record is None:
             return
@@ -60,6 +77,8 @@ class Losses:
 
     def close(self, step: OpenStep, record: int, number: int) -> tuple[float, int, int]:
         """The loss that the record which ends now holds, its flags, and its lag in records."""
+        if self.provisional:
+            self.settle(self.provisional.copy(), record, number)
         loss = step.loss
         if step.later_loss is not None:
             loss = first_or_lost(loss, step.later_loss)
@@ -92,10 +111,11 @@ class Losses:
             "arrived": self._arrived,
             "finite": (self._finite_step, self._finite_loss),
             "is_lost": self._is_lost,
+            "provisional": list(self.provisional.items()),
         }
 
     @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> Losses:
+    def from_plain(cls, plain: dict[str, Any]) -> StepLosses:
         """The losses that `as_plain` was made of."""
         losses = cls()
         losses._awaited = {number: (record, step) for number, (record, step) in plain["awaited"]}
@@ -104,6 +124,7 @@ class Losses:
             losses._arrived = (value, record)
         losses._finite_step, losses._finite_loss = plain["finite"]
         losses._is_lost = plain["is_lost"]
+        losses.provisional = dict(plain["provisional"])
         return losses
 
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from operator import itemgetter
 
 from traceml.model.layout import (
     GPU_FIELDS,
@@ -39,6 +39,7 @@ from traceml.steps import events
 from traceml.steps.events import (
     BACKWARD,
     BACKWARDS,
+    BODY,
     CHECKPOINT,
     COLLATE,
     COMMUNICATION,
@@ -50,6 +51,7 @@ from traceml.steps.events import (
     H2D,
     INPUT,
     LOGGING,
+    MAY_BE_UNMEASURED,
     OPTIMIZER,
     SAMPLES,
     STEPS,
@@ -58,7 +60,9 @@ from traceml.steps.events import (
     TOTALS,
     as_float,
 )
-from traceml.steps.losses import Losses, first_or_lost
+from traceml.steps.explicit_steps import ExplicitStepEvents
+from traceml.steps.graph_replays import GraphReplays
+from traceml.steps.losses import StepLosses, first_or_lost
 from traceml.steps.open_step import OpenStep
 from traceml.steps.rows import Bounds, Rows
 
@@ -66,7 +70,6 @@ EVALUATING, TRAINING_WITH_GRADIENTS = 0, 3
 """A forward pass's mode: 1 if the model is in training mode, plus 2 if gradients are kept."""
 MAX_SOURCES = 256
 """Loaders whose purpose is remembered: a script may make one per epoch."""
-MAX_GRAPHS = 1024
 MAX_CLOSINGS = 16_384
 """Steps of which it is remembered at which event they ended."""
 
@@ -89,26 +92,11 @@ _BY_HAND = 0
 _UNCOUNTED = -(1 << 40)
 """Samples of a step with a batch that does not show how many it holds: less than any sum."""
 
+_body_of = itemgetter(*BODY)
 _NO_GPU_TIMES = (NOT_MEASURED,) * len(GPU_FIELDS)
 
-Handler = Callable[[int, int, int, int], None]
+Handler = Callable[[int, int, int, int], object]
 """Takes an event's argument, its moment, its mark (0: none) and its flags."""
-
-
-@dataclass(slots=True)
-class GraphContents:
-    """What of a training step a CUDA graph holds, seen while it was captured."""
-
-    backwards: int = 0
-    optimizers: set[int] = field(default_factory=set)
-    optimizer_steps: int = 0
-
-    @property
-    def phase(self) -> int | None:
-        """What a replay's time is charged to; `None` where nothing that we know is in it."""
-        if self.backwards:
-            return GRAPH  # with the forward pass before it: one launch cannot be told apart
-        return OPTIMIZER if self.optimizers else None
 
 
 class StepMachine:
@@ -117,6 +105,8 @@ class StepMachine:
     def __init__(self, limit: int = 0) -> None:
         self.limit = limit
         """How many complete steps are asked for; 0 for all."""
+        self.graphs = GraphReplays(self)
+        self.explicit = ExplicitStepEvents(self)
         self.handlers = _handlers(self)
         """By an event's kind."""
         self.is_timed = 0
@@ -128,7 +118,7 @@ class StepMachine:
         self.records = 0
         """Rows so far: complete steps and others, those that still wait for the GPU among them."""
         self.rows = Rows()
-        self.losses = Losses()
+        self.losses = StepLosses()
         self.closings: deque[int] = deque(maxlen=MAX_CLOSINGS)
         """The number of the event, plus one, at which each of the last steps was complete."""
         self.ends = 0
@@ -141,9 +131,10 @@ class StepMachine:
         """Know of no step that is open, and of nothing that steps usually do."""
         self.by_hand = False
         self.fetches = False
-        self.empty = [-1, -1, -1, -1, -1, 0, 0, 0, -1, 0, 0, -1, 0, 0, 0, -1, -1, 0]
+        self.empty = [0] * TOTALS
         """The totals that a step begins with."""
-        assert len(self.empty) == TOTALS
+        for place in MAY_BE_UNMEASURED:
+            self.empty[place] = NOT_MEASURED
         self.roles: dict[int, bool] = {}
         """Whether a source of batches is for training (or for evaluation), as far as is known."""
         self.usual_optimizers: set[int] = set()
@@ -157,12 +148,8 @@ class StepMachine:
         self.backward_end: tuple[int, int] = (0, 0)
         self.changed: set[int] = set()
         """Optimizers that no hook sees and that are being told to have stepped."""
-        self.graphs: dict[int, GraphContents] = {}
-        self.replaying = False
-        self.explicit = False
-        """Whether the script bounds its steps itself: then nothing else ends one."""
-        self.explicit_depth = 0
-        self.explicit_start: tuple[int, int, int, int] = (0, 0, 0, 0)
+        self.graphs.reset()
+        self.explicit.reset()
         self.paused_at: int | None = None
         """Since when no cell of a notebook runs."""
 
@@ -189,24 +176,24 @@ class StepMachine:
         What is open will not be ended, and never is one step's beginning joined to another's end;
         a step whose optimizer has stepped is complete.
         """
-        if self.step.optimizer_end is not None and not self.explicit:
-            self._close_at_optimizer_end()
+        if self.step.optimizer_end is not None and not self.explicit.is_used:
+            self.close_at_optimizer_end()
         self.frames.clear()
         self.changed.clear()
-        self.explicit_depth = 0
+        self.explicit.depth = 0
         self.local_gradients = None
-        self.replaying = False
+        self.graphs.is_replaying = False
         self.has_gap = True
         if self.step.start is not None:
             self._open_next(max(now, self.step.start), 0)
             self.step.is_torn = self.step.aborted = True
 
-    def _count_end(self, count: int) -> None:
+    def count_end(self, count: int) -> None:
         """The process notes an end of a step, its `count`-th: after a gap that tells how many
         were lost."""
         if self.has_gap:
             self.has_gap = False
-            per_step = 1 if self.explicit else max(1, len(self.usual_optimizers))
+            per_step = 1 if self.explicit.is_used else max(1, len(self.usual_optimizers))
             lost = max(0, count - self.ends - 1) // per_step
             self.records += lost
             self.steps += lost
@@ -225,11 +212,7 @@ class StepMachine:
             step.fetched_at, step.fetched_mark = now, mark
         self.frames.append([phase, now, 0, mark])
 
-    def end(self, phase: int, now: int, mark: int, flags: int = 0) -> None:
-        """A phase ends."""
-        self._end(phase, now, mark)
-
-    def _end(self, phase: int, now: int, mark: int) -> int:
+    def end(self, phase: int, now: int, mark: int, flags: int = 0) -> int:
         """The innermost phase of this name ends; returns its own duration."""
         frames = self.frames
         while frames:
@@ -256,13 +239,13 @@ class StepMachine:
 
     def abort(self, phase: int, now: int, mark: int, flags: int = 0) -> None:
         """An exception leaves a phase: its time counts, the step is not a complete one."""
-        self._end(phase, now, mark)
+        self.end(phase, now, mark)
         self.step.aborted = True
 
     def lose_track(self, _: int, now: int, mark: int, flags: int) -> None:
         """A signal's handler raised in the middle of a hook: what is open will not be ended."""
         self.frames.clear()
-        self.explicit_depth = 0
+        self.explicit.depth = 0
         self.step.aborted = True
 
     def spend(self, duration: int, now: int, mark: int, flags: int) -> None:
@@ -288,7 +271,7 @@ class StepMachine:
         step = self.step
         begun = self.frames[-1][3] if self.frames else 0
         ended = step.spans[-1][2] if step.spans else 0
-        entered = self.explicit_start[1] if self.explicit_depth else 0
+        entered = self.explicit.start[1] if self.explicit.depth else 0
         return max(step.start_mark, begun, ended, entered)
 
     def spend_within(self, duration: int, now: int, mark: int, flags: int) -> None:
@@ -330,7 +313,7 @@ class StepMachine:
             self._drop_stale_frames()
         step = self.step
         is_going_on = step.fetched and not step.fetch_over and source == self.source
-        if not is_going_on and not self.frames and not self.explicit_depth:  # else workers started
+        if not is_going_on and not self.frames and not self.explicit.depth:  # else workers started
             self._settle(source, now, mark)
             step = self.step
             if step.fetched_at != now:
@@ -341,7 +324,7 @@ class StepMachine:
 
     def end_fetch(self, samples: int, now: int, mark: int, flags: int) -> None:
         """The batch is there."""
-        self._end(INPUT, now, mark)
+        self.end(INPUT, now, mark)
         step = self.step
         step.fetched_in_step = step.fetch_over = True
         totals = step.totals
@@ -352,7 +335,7 @@ class StepMachine:
 
     def end_epoch(self, source: int, now: int, mark: int, flags: int) -> None:
         """The source had no further batch."""
-        self._end(INPUT, now, mark)
+        self.end(INPUT, now, mark)
         self.step.fetch_over = True
         if self.roles.get(source) is False:
             self.step.had_forward = True  # what follows, up to the next fetch, ends the evaluation
@@ -360,17 +343,17 @@ class StepMachine:
     def _settle(self, source: int, now: int, mark: int) -> None:
         """Decide what the time since the last fetch was: a step, evaluation, or neither yet."""
         step = self.step
-        if step.stepped and step.had_backward and not self.explicit:
-            self._close(now, mark, 0)  # as nearly always
+        if step.stepped and step.had_backward and not self.explicit.is_used:
+            self.close(now, mark, 0)  # as nearly always
         elif self.steps == 0 and not step.stepped and not step.had_backward:
             self._forget_before(now, mark)
         elif self._was_evaluation(source):
-            self._set_role(self.source or 0, self.roles.get(self.source or 0, False))
+            self.set_role(self.source or 0, self.roles.get(self.source or 0, False))
             self._take_as_evaluation(now, mark)
-        elif step.stepped and not self.explicit:
-            self._close(now, mark, 0)
-        elif step.aborted and not self.explicit:
-            self._close(now, mark, _ABORTED)
+        elif step.stepped and not self.explicit.is_used:
+            self.close(now, mark, 0)
+        elif step.aborted and not self.explicit.is_used:
+            self.close(now, mark, _ABORTED)
 
     def _was_evaluation(self, source: int) -> bool:
         step = self.step
@@ -403,7 +386,7 @@ class StepMachine:
 
     def _drop_stale_frames(self) -> None:
         """An optimizer step that raised leaves its frame open: nothing says so but the next one."""
-        if self.frames[0][0] == OPTIMIZER and not self.explicit_depth:
+        if self.frames[0][0] == OPTIMIZER and not self.explicit.depth:
             self.frames.clear()
             self.step.aborted = True
 
@@ -414,7 +397,7 @@ class StepMachine:
         step = self.step
         if mode == TRAINING_WITH_GRADIENTS:
             if step.had_forward:
-                self._have_training_forward(now, mark)
+                self.have_training_forward(now, mark)
             step.had_training_forward = True
             step.evaluated_at = None
         step.had_forward = True
@@ -423,20 +406,21 @@ class StepMachine:
         else:
             self.frames.append([FORWARD, now, 0, mark])
 
-    def _have_training_forward(self, now: int, mark: int) -> None:
+    def have_training_forward(self, now: int, mark: int) -> None:
+        """A forward pass for training begins: what came before it since the fetch was none."""
         step = self.step
         if not step.had_training_forward and step.had_forward and not self.frames:
-            self._end_evaluation(now, mark)
+            self.end_evaluation(now, mark)
         step.had_training_forward = True
         step.evaluated_at = None
 
     def end_forward(self, mode: int, now: int, mark: int, flags: int) -> None:
         """The model's call returned."""
-        own = self._end(FORWARD, now, mark)
+        own = self.end(FORWARD, now, mark)
         if mode == EVALUATING and not self.frames and self._is_for_training():
             self._claim_evaluation(own, now)
 
-    def _end_evaluation(self, now: int, mark: int) -> None:
+    def end_evaluation(self, now: int, mark: int) -> None:
         """A training loop without fetches goes on after an evaluation with them."""
         step = self.step
         if step.fetched and not step.had_backward and not self.trains(self.source):
@@ -446,7 +430,8 @@ class StepMachine:
         """Whether a source is known to be for training."""
         return self.roles.get(source or 0, False)
 
-    def _set_role(self, source: int, is_for_training: bool) -> None:
+    def set_role(self, source: int, is_for_training: bool) -> None:
+        """Remember whether a source's batches are for training, or for evaluation."""
         self.roles[source] = is_for_training
         if len(self.roles) > MAX_SOURCES:
             del self.roles[next(iter(self.roles))]
@@ -469,14 +454,15 @@ class StepMachine:
     def begin_backward(self, loss: int, now: int, mark: int, flags: int) -> None:
         """Gradients are asked for, of this loss if it is known."""
         if self.by_hand and self.step.stepped and not self.step.fetched_in_step:
-            self._close_at_optimizer_end()
+            self.close_at_optimizer_end()
         step = self.step
         step.had_backward = True
         step.evaluated_at = None
         if flags & events.KNOWN_LOSS:
             self.losses.take(as_float(loss), step)
         elif flags & events.AWAITED_LOSS:
-            self.losses.wait_for(loss, self.records, self.steps + 1)
+            is_provisional = step.optimizer_end is not None
+            self.losses.wait_for(loss, self.records, self.steps + 1, is_provisional)
         step.totals[BACKWARDS] += 1
         if step.start is None:
             self.begin(BACKWARD, now, mark)
@@ -500,17 +486,17 @@ class StepMachine:
         self.local_gradients = None
         self.frames.append([COMMUNICATION, began, backward[2] - charged, began_mark])
         backward[2] = charged
-        self._end(COMMUNICATION, now, mark)
+        self.end(COMMUNICATION, now, mark)
 
     def end_backward(self, count: int, now: int, mark: int, flags: int) -> None:
         """Gradients are there."""
         if self.local_gradients is not None:
             self._charge_waiting(self.local_gradients, now, mark)
-        self._end(BACKWARD, now, mark)
+        self.end(BACKWARD, now, mark)
         self.backward_end = (now, mark)
         if self.by_hand and not self.frames:
-            self._count_end(count)
-            self._have_stepped_by_hand(now, mark)
+            self.count_end(count)
+            self.have_stepped_by_hand(now, mark)
 
     def mark_by_backward(self, is_by_hand: int, now: int, mark: int, flags: int) -> None:
         """The script has no optimizer: from here on backward passes mark the steps; or no longer.
@@ -519,18 +505,18 @@ class StepMachine:
         """
         step, self.by_hand = self.step, bool(is_by_hand)
         if is_by_hand and step.had_backward and not step.stepped and not self.frames:
-            self._have_stepped_by_hand(*self.backward_end)
+            self.have_stepped_by_hand(*self.backward_end)
         elif not is_by_hand and _BY_HAND in step.stepped:
             step.stepped.discard(_BY_HAND)
             step.totals[STEPS] -= 1
             step.optimizer_end = None
 
-    def _have_stepped_by_hand(self, now: int, mark: int) -> None:
+    def have_stepped_by_hand(self, now: int, mark: int) -> None:
         """Without any optimizer: each backward pass stands for a step, which ends later."""
         self.step.stepped.add(_BY_HAND)
         self.step.totals[STEPS] += 1
         if self.source is not None:
-            self._set_role(self.source, True)
+            self.set_role(self.source, True)
         self._remember_optimizer_end(now, mark)
 
     # Optimizer
@@ -539,8 +525,8 @@ class StepMachine:
         """An optimizer steps."""
         if self.frames and self.frames[-1][0] == OPTIMIZER:
             self._drop_stale_frames()
-        if optimizer in self.step.stepped and not self.explicit and not self.frames:
-            self._close_at_optimizer_end()
+        if optimizer in self.step.stepped and not self.explicit.is_used and not self.frames:
+            self.close_at_optimizer_end()
         if self.step.start is None:
             self.begin(OPTIMIZER, now, mark)
         else:
@@ -549,13 +535,13 @@ class StepMachine:
     def end_optimizer(self, ended: int, now: int, mark: int, flags: int) -> None:
         """The optimizer has stepped; whether the GPU's queue had run dry by then comes with it."""
         count, optimizer = events.split_optimizer_ended(ended)
-        if not self.explicit:
-            self._count_end(count)
+        if not self.explicit.is_used:
+            self.count_end(count)
         is_watched = flags & events.QUEUE_WATCHED
         self.step.dry = bool(flags & events.QUEUE_DRY) if is_watched else None
-        self._end(OPTIMIZER, now, mark)
+        self.end(OPTIMIZER, now, mark)
         self.step.stepped.add(optimizer)
-        self._have_stepped(1, now, mark)
+        self.have_stepped(1, now, mark)
 
     def change_optimizer(self, optimizer: int, now: int, mark: int, flags: int) -> None:
         """An optimizer that no hook sees has stepped; when all of them are told, it counts."""
@@ -564,31 +550,31 @@ class StepMachine:
     def change_parameters(self, ended: int, now: int, mark: int, flags: int) -> None:
         """Since the last backward pass the optimizers told of took so many steps."""
         count, steps = events.split_optimizer_ended(ended)
-        if not self.explicit:
-            self._count_end(count)
+        if not self.explicit.is_used:
+            self.count_end(count)
         optimizers, self.changed = self.changed, set()
         is_repeated = not self.step.stepped.isdisjoint(optimizers)
-        if not self.explicit and not self.frames and is_repeated:
-            self._close_at_optimizer_end()
+        if not self.explicit.is_used and not self.frames and is_repeated:
+            self.close_at_optimizer_end()
         self.step.stepped.update(optimizers)
-        self._have_stepped(steps, now, mark)
+        self.have_stepped(steps, now, mark)
 
-    def _have_stepped(self, steps: int, now: int, mark: int) -> None:
+    def have_stepped(self, steps: int, now: int, mark: int) -> None:
         """Optimizers have stepped; the step ends here, or goes on to the next fetch."""
         step = self.step
         step.totals[STEPS] += steps
         if self.source is not None and step.had_backward:
-            self._set_role(self.source, True)
+            self.set_role(self.source, True)
         if self.frames:
             return  # parameter by parameter inside a backward pass: the step goes on
         step.aborted = False
-        if self.explicit:
+        if self.explicit.is_used:
             return
         self._remember_optimizer_end(now, mark)
         if step.fetched_in_step:
             return
         if self.usual_optimizers and self.usual_optimizers <= step.stepped:
-            self._close_at_optimizer_end()
+            self.close_at_optimizer_end()
 
     def _remember_optimizer_end(self, now: int, mark: int) -> None:
         step = self.step
@@ -597,77 +583,8 @@ class StepMachine:
         if step.later_loss is not None:
             step.loss = first_or_lost(step.loss, step.later_loss)
             step.later_loss = None
-
-    # CUDA graphs
-
-    def hold_in_graph(self, contents: int, now: int, graph: int, flags: int) -> None:
-        """What a CUDA graph holds; its optimizers are told one by one."""
-        self.graphs[graph] = GraphContents(contents >> 32, set(), contents & 0xFFFFFFFF)
-        if len(self.graphs) > MAX_GRAPHS:
-            del self.graphs[next(iter(self.graphs))]
-
-    def hold_optimizer(self, optimizer: int, now: int, graph: int, flags: int) -> None:
-        """A CUDA graph holds a step of this optimizer."""
-        if graph in self.graphs:
-            self.graphs[graph].optimizers.add(optimizer)
-
-    def _held_in(self, graph: int, flags: int) -> GraphContents:
-        """What a graph holds; where that was lost, as much as every launch of it says."""
-        held = self.graphs.get(graph)
-        if held is None:
-            holds_optimizer = bool(flags & events.HOLDS_OPTIMIZER)
-            held = GraphContents(
-                int(bool(flags & events.HOLDS_BACKWARD)),
-                {-graph - 1} if holds_optimizer else set(),
-                int(holds_optimizer),
-            )
-        return held
-
-    def begin_replay(self, graph: int, now: int, mark: int, flags: int) -> None:
-        """A CUDA graph that holds a part of the step, or all of it, is launched."""
-        self.replaying = not self.frames
-        if not self.replaying:
-            return  # a part of the phase that it is launched in
-        held = self._held_in(graph, flags)
-        if not self.explicit and self._ends_step_before(held):
-            self._close_at_optimizer_end()
-        if held.backwards:
-            self._have_training_forward(now, mark)
-            self.step.had_forward = self.step.had_backward = True
-            self.step.totals[BACKWARDS] += held.backwards
-        if held.phase is not None:
-            self.begin(held.phase, now, mark)
-
-    def _ends_step_before(self, held: GraphContents) -> bool:
-        """Whether what a graph holds has happened in this step already, so that it is another."""
-        step = self.step
-        if self.by_hand:
-            return bool(held.backwards and step.stepped and not step.fetched_in_step)
-        return bool(held.optimizers & step.stepped)
-
-    def end_replay(self, ended: int, now: int, mark: int, flags: int) -> None:
-        """The launch returned; on the GPU's timeline the work ends at the mark."""
-        if not self.replaying:
-            return
-        self.replaying = False
-        count, graph = events.split_optimizer_ended(ended)
-        held = self._held_in(graph, flags)
-        if not self.explicit and (held.optimizers or self.by_hand):
-            self._count_end(count)
-        if held.phase is not None:
-            self._end(held.phase, now, mark)
-        if held.optimizers:
-            self.step.stepped |= held.optimizers
-            self._have_stepped(held.optimizer_steps, now, mark)
-        elif self.by_hand and held.backwards:
-            self._have_stepped_by_hand(now, mark)
-
-    def abort_replay(self, graph: int, now: int, mark: int, flags: int) -> None:
-        """An exception leaves the launch."""
-        phase = self._held_in(graph, flags).phase
-        if self.replaying and phase is not None:
-            self.abort(phase, now, mark)
-        self.replaying, self.step.aborted = False, True
+        if self.losses.provisional:
+            self.losses.settle(self.losses.provisional.copy(), self.records, self.steps + 1)
 
     # Notebooks
 
@@ -698,49 +615,6 @@ class StepMachine:
         step.spans = []
         step.snapshot_spans = 0
 
-    # Explicit steps
-
-    def enter_step(self, _: int, now: int, mark: int, flags: int) -> None:
-        """`with trace_step(model)` begins."""
-        self.explicit_depth += 1
-        if self.explicit_depth > 1:
-            return
-        self.frames.clear()
-        step = self.step
-        if step.start is None:
-            step.start, step.start_mark = now, mark
-        elif step.had_forward:
-            self._end_evaluation(now, mark)
-        if self.source is not None:
-            self._set_role(self.source, True)
-        self.explicit = True
-        self.explicit_start = (now, mark, self._outside_body(), len(step.spans))
-        step.make_provisional(now, mark, step.totals.copy())
-
-    def exit_step(self, ended: int, now: int, mark: int, flags: int) -> None:
-        """`with trace_step(model)` ends."""
-        count, is_aborted = events.split_step_ended(ended)
-        if not self.explicit_depth:
-            if self.has_gap:
-                self._close_torn(count, now, mark)
-            return  # it began in the process that this one was forked from, or track was lost
-        self.explicit_depth -= 1
-        if not self.explicit_depth:
-            self._count_end(count)
-            self.frames.clear()
-            self._close(now, mark, _EXPLICIT | _ABORTED if is_aborted else _EXPLICIT)
-
-    def _close_torn(self, count: int, now: int, mark: int) -> None:
-        """An explicit step ends whose beginning was lost."""
-        self._count_end(count)
-        if self.step.start is not None:
-            self._close(now, mark, _ABORTED)
-
-    def _outside_body(self) -> int:
-        totals = self.step.totals
-        waited = totals[INPUT]
-        return (waited if waited > 0 else 0) + totals[EVALUATION] + totals[CHECKPOINT]
-
     # Closing
 
     def forget(self, _: int, now: int, mark: int, flags: int) -> None:
@@ -753,15 +627,15 @@ class StepMachine:
         if self.step.start is None:
             return
         self.frames.clear()
-        if self.usual_optimizers <= self.step.stepped and not self.explicit:
-            self._close_at_optimizer_end()  # nothing, where no optimizer has stepped
+        if self.usual_optimizers <= self.step.stepped and not self.explicit.is_used:
+            self.close_at_optimizer_end()  # nothing, where no optimizer has stepped
         if self.steps == 0 or self.is_done:
             return
         if self.source is not None and self._was_evaluation(self.source):
             self._take_as_evaluation(now, mark)
-        self._close(now, mark, _ABORTED if self.step.aborted else _TAIL)
+        self.close(now, mark, _ABORTED if self.step.aborted else _TAIL)
 
-    def _close_at_optimizer_end(self) -> None:
+    def close_at_optimizer_end(self) -> None:
         """The step ended where its last optimizer did; what came after belongs to the next."""
         step = self.step
         if step.optimizer_end is None:
@@ -769,9 +643,11 @@ class StepMachine:
         end, mark, totals, spans = step.optimizer_end
         later, later_spans, later_loss = step.totals, step.spans[spans:], step.later_loss
         step.later_loss = None
+        provisional, self.losses.provisional = self.losses.provisional, {}
         step.totals, step.spans = totals, step.spans[:spans]
         self.usual_optimizers = step.stepped.copy()
-        self._close(end, mark, 0)
+        self.close(end, mark, 0)
+        self.losses.settle(provisional, self.records, self.steps + 1)
         if later == totals:
             return
         following = self.step
@@ -783,7 +659,7 @@ class StepMachine:
         following.had_backward = step.had_backward
         following.had_training_forward = step.had_training_forward
 
-    def _close(self, end: int, mark: int, flags: int) -> None:
+    def close(self, end: int, mark: int, flags: int) -> None:
         """Make the row of the step that ends here, and open the next."""
         step = self.step
         totals = step.totals
@@ -792,7 +668,7 @@ class StepMachine:
         if step.is_torn:
             flags |= _ABORTED
         if flags & _EXPLICIT:
-            body_start, _, outside, _ = self.explicit_start
+            body_start, _, outside, _ = self.explicit.start
         loss, seen, loss_lag = self.losses.close(step, self.records, self.steps + 1)
         if step.dry is not None:
             seen |= _QUEUE_DRY | _QUEUE_WATCHED if step.dry else _QUEUE_WATCHED
@@ -801,14 +677,10 @@ class StepMachine:
             start,
             end - start,
             totals[INPUT],
-            end - body_start - (self._outside_body() - outside),
+            end - body_start - (step.outside_body_ns() - outside),
             totals[EVALUATION],
             totals[CHECKPOINT],
-            totals[H2D],
-            totals[FORWARD],
-            totals[BACKWARD],
-            totals[OPTIMIZER],
-            totals[COMMUNICATION],
+            *_body_of(totals),
             totals[GC],
             totals[GRAPH],
             *_NO_GPU_TIMES,
@@ -841,7 +713,7 @@ class StepMachine:
     def _bounds(self, mark: int, flags: int) -> Bounds | None:
         start, spans_before = self.step.start_mark, 0
         if flags & _EXPLICIT:
-            _, start, _, spans_before = self.explicit_start
+            _, start, _, spans_before = self.explicit.start
         return Bounds(start, mark, spans_before, self.fetches) if start else None
 
     def _open_next(self, end: int, mark: int) -> None:
@@ -896,15 +768,15 @@ def _handlers(machine: StepMachine) -> list[Handler]:
         (events.END_OPTIMIZER, machine.end_optimizer),
         (events.CHANGED_OPTIMIZER, machine.change_optimizer),
         (events.CHANGE_PARAMETERS, machine.change_parameters),
-        (events.HOLD_IN_GRAPH, machine.hold_in_graph),
-        (events.HOLD_OPTIMIZER, machine.hold_optimizer),
-        (events.BEGIN_REPLAY, machine.begin_replay),
-        (events.END_REPLAY, machine.end_replay),
-        (events.ABORT_REPLAY, machine.abort_replay),
+        (events.HOLD_IN_GRAPH, machine.graphs.hold_in_graph),
+        (events.HOLD_OPTIMIZER, machine.graphs.hold_optimizer),
+        (events.BEGIN_REPLAY, machine.graphs.begin_replay),
+        (events.END_REPLAY, machine.graphs.end_replay),
+        (events.ABORT_REPLAY, machine.graphs.abort_replay),
         (events.PAUSE, machine.pause),
         (events.RESUME, machine.resume),
-        (events.ENTER_STEP, machine.enter_step),
-        (events.EXIT_STEP, machine.exit_step),
+        (events.ENTER_STEP, machine.explicit.enter_step),
+        (events.EXIT_STEP, machine.explicit.exit_step),
         (events.MARK_BY_BACKWARD, machine.mark_by_backward),
         (events.FORGET, machine.forget),
         (events.FINISH, machine.finish),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from traceml.model.layout import NOT_MEASURED
+from traceml.steps.events import CHECKPOINT, EVALUATION, INPUT
 
 Span = tuple[int, int, int, "int | None"]
 """A phase between two marks on the GPU's timeline, and the phase it lies inside, if any."""
@@ -80,6 +81,12 @@ class OpenStep:
         self.fetched = self.fetch_over = False
         self.had_backward = self.had_forward = self.had_training_forward = False
         self.evaluated_at: int | None = None
+
+    def outside_body_ns(self) -> int:
+        """The time so far that is no part of the body: input wait, evaluation, checkpoints."""
+        totals = self.totals
+        waited = totals[INPUT]
+        return (waited if waited > 0 else 0) + totals[EVALUATION] + totals[CHECKPOINT]
 
     def as_plain(self) -> dict[str, Any]:
         """What JSON can hold."""

@@ -10,18 +10,8 @@ from collections import deque
 from typing import Any, NamedTuple
 
 from traceml.model.layout import GPU_FIELDS, NOT_MEASURED, STEP
-from traceml.steps.events import (
-    BACKWARD,
-    CHECKPOINT,
-    COMMUNICATION,
-    EVALUATION,
-    FORWARD,
-    GRAPH,
-    H2D,
-    INPUT,
-    OPTIMIZER,
-)
-from traceml.steps.gpu_idle_marks import GpuIdleMarks
+from traceml.steps.events import BODY, CHECKPOINT, EVALUATION, GRAPH, INPUT
+from traceml.steps.gpu_idle_marks import IdleAccount
 from traceml.steps.open_step import Span
 
 MAX_HELD = 4096
@@ -31,7 +21,7 @@ MAX_MOMENTS = 16_384
 """Marks that are remembered: far more than those of the steps that may be outstanding."""
 
 _GPU_PLACE = [name for name, _ in STEP].index(GPU_FIELDS[0])
-_PHASES = (INPUT, H2D, FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION, GRAPH)
+_PHASES = (INPUT, *BODY, GRAPH)
 _NOT_BODY = (INPUT, EVALUATION, CHECKPOINT)
 
 Row = list[Any]
@@ -71,7 +61,7 @@ class Rows:
         """When the GPU passed that mark: nanoseconds after the first one."""
         self._moments: dict[int, int] = {}
         """When each mark was passed that a step may still need."""
-        self.idle = GpuIdleMarks()
+        self.idle = IdleAccount()
 
     @property
     def held(self) -> int:
@@ -151,7 +141,7 @@ class Rows:
             rows._held.append(HeldRow(row, known, [tuple(span) for span in spans]))
         rows._reached, rows._moment = plain["reached"], plain["moment"]
         rows._moments = dict(plain["moments"])
-        rows.idle = GpuIdleMarks.from_plain(plain["idle"])
+        rows.idle = IdleAccount.from_plain(plain["idle"])
         return rows
 
 

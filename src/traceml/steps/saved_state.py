@@ -13,8 +13,8 @@ import zlib
 from typing import Any, NamedTuple
 
 from traceml.model.layout import STATE_SLOTS
-from traceml.steps.losses import Losses
-from traceml.steps.machine import MAX_CLOSINGS, GraphContents, StepMachine
+from traceml.steps.losses import StepLosses
+from traceml.steps.machine import MAX_CLOSINGS, StepMachine
 from traceml.steps.open_step import OpenStep
 from traceml.steps.rows import Rows
 
@@ -28,16 +28,12 @@ _PLAIN = (
     "by_hand",
     "empty",
     "ends",
-    "explicit",
-    "explicit_depth",
-    "explicit_start",
     "fetches",
     "frames",
     "has_gap",
     "local_gradients",
     "paused_at",
     "records",
-    "replaying",
     "source",
     "steps",
 )
@@ -98,10 +94,8 @@ def _as_plain(saved: Saved) -> dict[str, Any]:
         "changed": sorted(machine.changed),
         "closings": list(machine.closings)[-CLOSINGS_KEPT:],
         "cursor": saved.cursor,
-        "graphs": [
-            (number, held.backwards, sorted(held.optimizers), held.optimizer_steps)
-            for number, held in machine.graphs.items()
-        ],
+        "explicit": machine.explicit.as_plain(),
+        "graphs": machine.graphs.as_plain(),
         "losses": machine.losses.as_plain(),
         "open": machine.step.as_plain(),
         "roles": list(machine.roles.items()),
@@ -116,16 +110,13 @@ def _from_plain(plain: dict[str, Any], limit: int) -> Saved:
     for name in _PLAIN:
         setattr(machine, name, plain[name])
     machine.backward_end = tuple(plain["backward_end"])
-    machine.explicit_start = tuple(plain["explicit_start"])
     if plain["local_gradients"] is not None:
         machine.local_gradients = tuple(plain["local_gradients"])
     machine.changed = set(plain["changed"])
     machine.closings.extend(plain["closings"][-MAX_CLOSINGS:])
-    machine.graphs = {
-        number: GraphContents(backwards, set(optimizers), steps)
-        for number, backwards, optimizers, steps in plain["graphs"]
-    }
-    machine.losses = Losses.from_plain(plain["losses"])
+    machine.explicit.restore(plain["explicit"])
+    machine.graphs.restore(plain["graphs"])
+    machine.losses = StepLosses.from_plain(plain["losses"])
     machine.step = OpenStep.from_plain(plain["open"])
     machine.roles = {source: bool(trains) for source, trains in plain["roles"]}
     machine.rows = Rows.from_plain(plain["rows"])

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import os
 import select
+from collections.abc import Sequence
 from pathlib import Path
 
-from traceml.store.regular_files import open_regular, stat_regular
+from traceml.store.folder import write_atomically
+from traceml.store.regular_files import open_regular, read_regular, stat_regular
+
+LIVE_STATE = "live.json"
+LIVE_CHANGES = "live.jsonl"
+MAX_LIVE_BYTES = 1 << 20
+"""About two thousand changes; beyond it the older half is dropped."""
 
 _MAX_LINE_BYTES = 1 << 20
 
@@ -97,3 +104,24 @@ class LineFollower:
             content = file.read()
             self._known = inode, self._offset + len(content)
         return content, is_anew
+
+
+class LiveFiles:
+    """The live findings of one run on disk: the current ones, and a line for every change."""
+
+    def __init__(self, folder: Path) -> None:
+        self._state = folder / LIVE_STATE
+        self._changes = folder / LIVE_CHANGES
+
+    def append(self, changes: Sequence[bytes]) -> None:
+        """Appends a line for each change."""
+        if not changes:
+            return
+        size = append_lines(self._changes, b"".join(change + b"\n" for change in changes))
+        if size > MAX_LIVE_BYTES:
+            lines = read_regular(self._changes).splitlines(keepends=True)
+            write_atomically(self._changes, b"".join(lines[len(lines) // 2 :]))
+
+    def write(self, state: bytes) -> None:
+        """Replaces the current findings."""
+        write_atomically(self._state, state)

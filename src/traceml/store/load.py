@@ -33,7 +33,7 @@ from traceml.store.records import (
 )
 from traceml.store.regular_files import read_regular
 from traceml.store.restarted_ranks import ProcessSpan, restarts_by_rank
-from traceml.store.rings import Head, RingReader
+from traceml.store.rings import RingHead, RingReader
 from traceml.store.stack_samples import read_stack_samples
 from traceml.store.step_records import count_complete
 
@@ -173,7 +173,7 @@ def read_artifact_hashes(folder: Path) -> dict[str, Any]:
 
 
 def rank_records(
-    head: Head, steps: npt.NDArray[Any], blocks: npt.NDArray[Any], messages_lost: int = 0
+    head: RingHead, steps: npt.NDArray[Any], blocks: npt.NDArray[Any], messages_lost: int = 0
 ) -> RankRecords:
     """Returns one process's records, with what the head of its ring or record file says."""
     folded = int(blocks["steps"].sum()) if len(blocks) else 0

@@ -15,7 +15,7 @@ from msgspec import Meta, Struct, convert
 from traceml.model.layout import MESSAGE_PAYLOAD_BYTES
 from traceml.model.settings import Settings
 from traceml.store.json_lines import UNDECODABLE, load_json
-from traceml.store.records import Artifact, DdpStatistics, Metric, RecordedLosses, SeenLoss
+from traceml.store.records import Artifact, DdpStatistics, LoggedMetric, RecordedLosses, SeenLoss
 from traceml.store.regular_files import read_regular, stat_regular
 
 _TAIL_BYTES = 1 << 20
@@ -200,11 +200,11 @@ def _when(place: tuple[int, int | None]) -> int:
     return place[0]
 
 
-def reduce_metrics(messages: Iterable[dict[str, Any]]) -> tuple[Metric, ...]:
+def reduce_metrics(messages: Iterable[dict[str, Any]]) -> tuple[LoggedMetric, ...]:
     """Returns every metric's history in a few numbers, by name."""
     totals = _sum_up(messages)
     return tuple(
-        Metric(
+        LoggedMetric(
             name=name,
             count=each.count,
             last=each.last[2],
@@ -405,6 +405,17 @@ def loss_milestones(messages: Iterable[dict[str, Any]]) -> RecordedLosses:
             if said.finite_step is not None and said.finite_value is not None:
                 before = SeenLoss(said.finite_step, float(said.finite_value))
     return RecordedLosses(first, lost, before)
+
+
+def new_milestones(losses: Iterable[bytes], on_disk: RecordedLosses) -> list[bytes]:
+    """Returns those messages about a rank's first losses that are not on disk yet."""
+    found = []
+    for message in losses:
+        said = loss_milestones([json.loads(message)])
+        known = on_disk.first_lost if said.first is None else on_disk.first
+        if known is None:
+            found.append(message)
+    return found
 
 
 def settings(messages: Iterable[dict[str, Any]]) -> Settings | None:

@@ -19,14 +19,13 @@ import numpy.typing as npt
 
 from traceml.model.failure import NOTHING_SEEN, AgentSaw, FailureReport
 from traceml.model.run import Manifest
-from traceml.model.sample import Sample
+from traceml.model.sample import Sample, StackBurst
 from traceml.model.settings import Settings
-from traceml.model.stack_sample import StackBurst
 from traceml.store import failures, logged
 from traceml.store.load import by_final_rank, rank_records
-from traceml.store.records import BLOCK_DTYPE, STEP_DTYPE, Metric, RankRecords, RunRecords
+from traceml.store.records import BLOCK_DTYPE, STEP_DTYPE, LoggedMetric, RankRecords, RunRecords
 from traceml.store.restarted_ranks import number_ranks
-from traceml.store.rings import Head, RingReader
+from traceml.store.rings import RingHead, RingReader
 from traceml.store.step_records import incomplete_so_far, is_incomplete, step_numbers
 
 WINDOW_STEPS = 100
@@ -53,7 +52,7 @@ Ints = npt.NDArray[np.int64]
 class _Tail:
     """The last records of one process."""
 
-    head: Head
+    head: RingHead
     before: int
     """How many steps the same rank took in earlier processes."""
     steps: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, STEP_DTYPE))
@@ -107,7 +106,7 @@ class RecentSteps:
         self._samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
         self._reports: deque[bytes] = deque(maxlen=MAX_REPORTS)
         self._unread: deque[bytes] = deque()
-        """Metric messages that nobody has looked into yet."""
+        """Messages with metrics that nobody has looked into yet."""
         self._unread_bytes = 0
         self._logged: deque[dict[str, Any]] = deque(maxlen=MAX_LOGGED)
         self._params = logged.Params()
@@ -203,7 +202,7 @@ class RecentSteps:
             seen=failures.with_final_ranks(self._seen, _numbers(one_each)),
         )
 
-    def _metrics(self) -> tuple[Metric, ...]:
+    def _metrics(self) -> tuple[LoggedMetric, ...]:
         self._logged.extend(logged.of_the_loss(self._unread))
         self._unread.clear()
         self._unread_bytes = 0

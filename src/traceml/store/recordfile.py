@@ -23,7 +23,7 @@ from traceml.store.folder import write_atomically
 from traceml.store.line_files import append_lines, write_whole
 from traceml.store.records import BLOCK_DTYPE, STEP_DTYPE
 from traceml.store.regular_files import read_regular, stat_regular
-from traceml.store.rings import Head, RingReader, open_records, parse_head, unreadable
+from traceml.store.rings import RingHead, RingReader, open_records, parse_head, unreadable
 
 SEGMENT_STEPS = 7_500_000 // layout.STEP_BYTES // 1024 * 1024
 KEEP_SEGMENTS = 5
@@ -47,6 +47,8 @@ class RankFiles:
         self._blocks = block_files(folder, stem)
         self._next_step: int | None = None
         self._next_message: int | None = None
+        self._first_losses: list[bytes] = []
+        """Messages about the rank's first losses that are not on disk yet."""
         self.damaged_records = 0
         """Step records that `read_steps` left out."""
 
@@ -84,7 +86,8 @@ class RankFiles:
             if len(steps) or everything:
                 self._append(ring.head_bytes(), steps)
         finally:  # what a script logged is small: it may fit where steps do not
-            self._append_messages(logged_since, messages, ring.new_losses())
+            self._first_losses += ring.new_losses()
+            self._append_messages(logged_since, messages)
         ring.commit(self._next_step)
         return [payload for _, payload in messages]
 
@@ -178,14 +181,16 @@ class RankFiles:
         self,
         logged_since: list[tuple[int, bytes]],
         messages: list[tuple[int, bytes]],
-        losses: list[bytes],
     ) -> None:
-        """Append what the script logged, and the losses that are worth a line.
+        """Append what the script logged, and the first losses of the rank.
 
         `messages` are those of the ring with their steps; in how many pieces each came is known
         from the ring's own.
         """
-        if not messages and not losses:
+        if self._first_losses:  # an agent that was killed may have written them before
+            on_disk = logged.loss_milestones(self.read_messages())
+            self._first_losses = logged.new_milestones(self._first_losses, on_disk)
+        if not messages and not self._first_losses:
             return
         last = messages[-1][0] if messages else self._next_message or 0
         lines = [logged.line(number, payload) for number, payload in messages]
@@ -193,19 +198,19 @@ class RankFiles:
         if lost:
             before = messages[0][0] - logged.pieces(logged_since[:1])
             lines.insert(0, logged.lost_line(before, lost))
-        lines += [logged.line(last, payload) for payload in losses]
+        lines += [logged.line(last, payload) for payload in self._first_losses]
         try:
             size = append_lines(self._messages, b"".join(lines))
         except OSError:
             self._next_message = logged.last_number(self._messages)
             raise
-        self._next_message = last
+        self._next_message, self._first_losses = last, []
         if size > MAX_MESSAGE_BYTES:
             write_atomically(self._messages, logged.thin(read_regular(self._messages)))
 
     # Reading
 
-    def head(self) -> Head | None:
+    def head(self) -> RingHead | None:
         """Returns the head of these files; `None` before the first step."""
         if not self._segments:
             return None
@@ -283,7 +288,7 @@ def _version(path: Path) -> int:
     return _read_head(path).version
 
 
-def _read_head(path: Path) -> Head:
+def _read_head(path: Path) -> RingHead:
     descriptor = open_records(path)
     try:
         return parse_head(os.pread(descriptor, _HEAD_BYTES, 0), path)

@@ -14,9 +14,8 @@ from traceml.model.failure import NOTHING_SEEN, AgentSaw, FailureReport
 from traceml.model.lineage import Lineage
 from traceml.model.rank import Rank, Region
 from traceml.model.run import Ending, Manifest
-from traceml.model.sample import Sample
+from traceml.model.sample import Sample, StackBurst
 from traceml.model.settings import Settings
-from traceml.model.stack_sample import StackBurst
 
 _NUMPY_KIND = {"h": "<i2", "q": "<i8", "Q": "<u8", "i": "<i4", "I": "<u4", "H": "<u2", "d": "<f8"}
 
@@ -116,7 +115,7 @@ class RankRecords:
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
+class LoggedMetric:
     """One logged metric's history in a few numbers."""
 
     name: str
@@ -155,7 +154,7 @@ class RunRecords:
     samples: tuple[Sample, ...] = ()
     ending: Ending | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
-    metrics: tuple[Metric, ...] = ()
+    metrics: tuple[LoggedMetric, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
     reports: tuple[FailureReport, ...] = ()
     """The exceptions that the ranks reported, in order of time."""

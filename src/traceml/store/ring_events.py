@@ -26,7 +26,7 @@ from traceml.steps.machine import StepMachine
 from traceml.store.records import STEP_DTYPE
 
 if TYPE_CHECKING:
-    from traceml.store.rings import Head
+    from traceml.store.rings import RingHead
 
 MAX_ROWS = 1 << 14
 """Steps that are kept in memory until they are on disk. Of more, the oldest are lost."""
@@ -44,7 +44,7 @@ _LOGGED_AT = re.compile(rb'^\{"kind":"metrics","at":(\d{1,18}),')
 class RingEvents:
     """The events of one ring, and the steps that were made of them so far."""
 
-    def __init__(self, buffer: mmap.mmap, head: Head) -> None:
+    def __init__(self, buffer: mmap.mmap, head: RingHead) -> None:
         before = (head.region_capacity, head.step_capacity, head.message_capacity)
         self._state_base = layout.state_slots_offset(*before)
         self._state_bytes = head.state_bytes

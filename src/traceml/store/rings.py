@@ -52,7 +52,7 @@ _BOUNDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class RingHead:
     """The part of a ring or record file before its records."""
 
     version: int
@@ -71,7 +71,7 @@ class Head:
         return layout.step_slots_offset(self.region_capacity)
 
 
-def parse_head(content: bytes | mmap.mmap, where: Path) -> Head:
+def parse_head(content: bytes | mmap.mmap, where: Path) -> RingHead:
     """Read who wrote a ring or record file; raises UnreadableRecords."""
     if len(content) < layout.HEADER_BYTES:
         raise _damaged(where, f"{len(content)} bytes long, expected {layout.HEADER_BYTES} or more")
@@ -105,7 +105,7 @@ def parse_head(content: bytes | mmap.mmap, where: Path) -> Head:
         device_uuid=_text(fields["device_uuid"]),
         device_total_bytes=None if total == layout.NOT_MEASURED else total,
     )
-    return Head(
+    return RingHead(
         version=fields["version"],
         rank=rank,
         counters=counters,
@@ -238,7 +238,7 @@ class RingReader:
     ) -> None:
         self.close()
 
-    def head(self) -> Head:
+    def head(self) -> RingHead:
         """Who writes this ring, and its counters, as of now."""
         return parse_head(self.head_bytes(), self.path)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from traceml.model.phase import BETWEEN, Phase
-from traceml.model.stack_sample import StackBurst
+from traceml.model.sample import StackBurst
 from traceml.store.json_lines import decode_lines
 from traceml.store.line_files import append_lines
 from traceml.store.regular_files import read_regular

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from traceml.steps.events import BEGIN, CHECKPOINT, END
-from traceml.trace.arrivals import Arrivals
 from traceml.trace.compiling import left_alone
 from traceml.trace.interruptions import drop_our_frames
+from traceml.trace.script_objects import Arrivals
 from traceml.trace.session import Session
 
 _DISTRIBUTED = ("save", "async_save", "save_state_dict", "_save_state_dict")

@@ -85,7 +85,7 @@ class DdpModels:
         if self._known.knows(model) or not self._session.tracing:
             return
         if not self._known:
-            self._session.looks.append(_Statistics(self._session, self._known).look)
+            self._session.looks.append(_Statistics(self._session, self._known).read_when_due)
         self._known.add(model)
         if not model.find_unused_parameters or model.static_graph:
             LastGradients(self._session, model)
@@ -212,7 +212,7 @@ class _Statistics:
         self._pause_ns = STATISTICS_AFTER_NS
         self._iterations = 0
 
-    def look(self) -> None:
+    def read_when_due(self) -> None:
         """After each step: read the statistics if it is time to."""
         if self._session.recorder.ends <= FIRST_SAMPLES:
             return

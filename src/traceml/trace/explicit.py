@@ -1,13 +1,15 @@
-"""Explicit steps: where the script says itself where a step begins and ends."""
+"""Explicit steps and the cells of a notebook: who says where a step begins, ends and pauses."""
 
 from __future__ import annotations
 
+import functools
+import sys
 import weakref
 from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
-from traceml.steps.events import ENTER_STEP, EXIT_STEP, step_ended
+from traceml.steps.events import ENTER_STEP, EXIT_STEP, PAUSE, RESUME, step_ended
 from traceml.trace.models import Models
 from traceml.trace.session import Session
 
@@ -56,3 +58,30 @@ class ExplicitSteps:
         recorder.ends += 1
         recorder.end_explicit_step(step_ended(recorder.ends, aborted))
         session.after_step()
+
+
+def watch_cells(session: Session) -> None:
+    """Follow the cells of IPython's shell, if this process has one.
+
+    While no cell runs, no time is any step's.
+    """
+    ipython: Any = sys.modules.get("IPython")
+    get_shell = getattr(ipython, "get_ipython", None)
+    events = getattr(get_shell() if callable(get_shell) else None, "events", None)
+    if events is None:
+        return
+    recorder = session.recorder
+    pause = session.guard(lambda: recorder.note_boundary(PAUSE))
+    resume = session.guard(lambda: recorder.note_boundary(RESUME))
+
+    def end_cell(*_: Any) -> None:
+        if session.thread is not None:
+            pause()
+
+    def begin_cell(*_: Any) -> None:
+        if session.thread is not None:
+            resume()
+
+    for name, callback in (("post_run_cell", end_cell), ("pre_run_cell", begin_cell)):
+        events.register(name, callback)
+        session.restores.append(functools.partial(events.unregister, name, callback))

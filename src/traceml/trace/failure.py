@@ -7,6 +7,7 @@ is replaced, and the exception goes its way as if nobody had looked.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -18,6 +19,7 @@ from traceback import TracebackException
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
+from traceml.model.environment import FAILURE_MARK, MARKS, RUN_FOLDER
 from traceml.model.failure import (
     FailureReport,
     MemoryAtFailure,
@@ -30,9 +32,8 @@ from traceml.model.failure import (
 )
 from traceml.model.secrets import masked_message
 from traceml.trace.footprint import footprint
-from traceml.trace.frames import variables_of
-from traceml.trace.interruptions import PACKAGE, is_interruption
-from traceml.trace.place import is_helper, was_started_again
+from traceml.trace.interruptions import PACKAGE, is_interruption, variables_of
+from traceml.trace.place import has_rank, is_helper, place_in_environment, was_started_again
 from traceml.trace.traceback_text import MAX_LETTERS, traceback_text
 
 if TYPE_CHECKING:
@@ -393,3 +394,35 @@ def _path(root: Any, module: Any) -> str | None:
         if each is module:
             return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
     return None
+
+
+def leave_report(error: BaseException, script: int | None, machine: str) -> None:
+    """Leave a mark with the exception that ends this interpreter, whether it was traced or not.
+
+    The mark is named after this process and its machine. A process that took training steps says
+    the same, and more, through its ring; that report is the one that is read.
+
+    A helper's is named after the pid of the script that it helps, `script`: of the helpers of one
+    script only the last that failed is kept.
+    """
+    folder = os.environ.get(RUN_FOLDER)
+    if not folder or isinstance(error, NO_FAILURES):
+        return
+    report = replace(
+        describe(error),
+        rank=place_in_environment()[0],
+        is_rank=has_rank(),
+        pid=os.getpid(),
+        started_by=script,
+    )
+    process = os.getpid() if script is None else f"below-{script}"
+    name = f"{FAILURE_MARK}{process}-{machine}.json"
+    content = json.dumps(asdict(report)).encode(errors="replace")
+    _write_atomically(Path(folder) / MARKS / name, content)
+
+
+def _write_atomically(place: Path, content: bytes) -> None:
+    place.parent.mkdir(exist_ok=True)
+    temporary = place.with_name(f".{place.name}.{os.getpid()}")
+    temporary.write_bytes(content)
+    temporary.replace(place)

@@ -29,7 +29,7 @@ from traceml.steps.events import (
     graph_contents,
     optimizer_ended,
 )
-from traceml.steps.machine import GraphContents
+from traceml.steps.graph_replays import GraphContents
 from traceml.trace.compiling import left_alone
 from traceml.trace.interruptions import drop_our_frames
 from traceml.trace.optimizer_search import OptimizerSearch

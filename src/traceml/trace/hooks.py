@@ -30,27 +30,24 @@ from traceml.trace import (
     checkpoints,
     copies,
     loaders,
-    logging_calls,
     models,
-    notebook_cells,
     synchronising,
     verbs,
 )
-from traceml.trace.arrivals import Arrivals
 from traceml.trace.collectives import Communication
-from traceml.trace.compile_time import CompileTime
-from traceml.trace.compiling import is_compiling, left_alone
+from traceml.trace.compiling import CompileTime, is_compiling, left_alone
 from traceml.trace.ddp import DdpModels
-from traceml.trace.explicit import ExplicitSteps
+from traceml.trace.explicit import ExplicitSteps, watch_cells
 from traceml.trace.glance import Glance
 from traceml.trace.graphs import Graphs
 from traceml.trace.interruptions import drop_our_frames
 from traceml.trace.loss import watch_scaling
 from traceml.trace.optimizer_search import OptimizerSearch
 from traceml.trace.recorder import Recorder
+from traceml.trace.script_objects import Arrivals
 from traceml.trace.session import Session
 from traceml.trace.settings import SettingsRecorder
-from traceml.trace.spending import Spending
+from traceml.trace.spending import Spending, watch_logging
 
 
 def install(session: Session) -> None:
@@ -70,12 +67,12 @@ def install(session: Session) -> None:
     _watch_backward(session, search, CompileTime(session, arrivals), graphs)
     _watch_optimizers(session, known, search, graphs)
     checkpoints.watch(session, arrivals)
-    notebook_cells.watch(session)
+    watch_cells(session)
     if torch.version.cuda or torch.version.hip or torch.backends.mps.is_built():
         copies.watch(session, spending)
     if torch.version.cuda or torch.version.hip:
         synchronising.watch(session, spending)
-    logging_calls.watch(session, spending, arrivals)
+    watch_logging(session, spending, arrivals)
     _watch_garbage_collection(session)
 
 

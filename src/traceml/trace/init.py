@@ -55,7 +55,7 @@ def _start_run(
         "pid": os.getpid(),
     }
     try:
-        agent = _Agent(["--new", json.dumps(options)])
+        agent = _StartedAgent(["--new", json.dumps(options)])
     except OSError as error:
         if is_interruption(error):
             raise
@@ -94,7 +94,7 @@ def _subject() -> str:
     return script.name if script is not None and script.is_file() else "python"
 
 
-class _Agent:
+class _StartedAgent:
     """An agent's process and the pipe that tells it that we are here."""
 
     def __init__(self, words: Sequence[str]) -> None:
@@ -161,7 +161,7 @@ def _identity(descriptor: int) -> tuple[int, int]:
 def _begin_with_torch() -> None:
     """Set the hooks now, or as soon as the script imports torch."""
     if "torch" in sys.modules:
-        from traceml.trace.begin import begin
+        from traceml.trace.current import begin
 
         begin()
         return
@@ -172,7 +172,7 @@ def _begin_with_torch() -> None:
         sys.meta_path.insert(0, sitecustomize.AfterTorch())
 
 
-def _close(agent: _Agent, folder: str, owner: int) -> None:
+def _close(agent: _StartedAgent, folder: str, owner: int) -> None:
     """The process ends: finish the records, tell the agent, wait for the summary."""
     if os.getpid() != owner:
         return  # a forked child ends; the run goes on
@@ -185,7 +185,7 @@ def _close(agent: _Agent, folder: str, owner: int) -> None:
         else:
             written = False
         if not written:  # killed, say: another one brings to disk what the ring holds
-            successor = _Agent([folder])
+            successor = _StartedAgent([folder])
             successor.tell_the_end()
             written = successor.is_done()
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -1,4 +1,4 @@
-"""Tells errors of our own from what somebody else raised while our code ran; hides our frames.
+"""Tells errors of our own from what others raised while our code ran; reads and hides frames.
 
 A signal's handler runs between any two instructions of the main thread, so also in the middle of
 a hook, and a timeout or a debugger may have an exception raised in a thread from outside. Such an
@@ -11,11 +11,11 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import sys
+from inspect import CO_OPTIMIZED
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
-
-from traceml.trace.frames import variables_of
 
 PACKAGE = str(Path(__file__).parents[1]) + os.sep
 """Code in files below this folder is ours."""
@@ -26,6 +26,13 @@ _WITHOUT_WORDS = (AssertionError, MemoryError, NotImplementedError, StopIteratio
 """What our own code, or what it calls in C, raises without saying anything."""
 _HAS_VARIABLE_ARGUMENTS = 0x04
 _HAS_VARIABLE_OPTIONS = 0x08
+
+_KEEPS_SNAPSHOTS = sys.version_info < (3, 13)
+"""Before Python 3.13 reading a function's variables stores a copy of them on its frame, which keeps
+every value alive until the function returns. Later Pythons give a view: what is removed from that
+is removed from the function."""
+_NOBODY_ELSES = 3
+"""References to that copy if nobody else has it: the frame's, ours, and the one counting them."""
 
 
 def is_interruption(error: BaseException) -> bool:
@@ -65,6 +72,25 @@ def drop_our_frames(error: BaseException) -> None:
     while traceback is not None and is_ours(traceback.tb_frame):
         traceback = traceback.tb_next
     error.__traceback__ = traceback
+
+
+def variables_of(frame: FrameType) -> dict[str, Any]:
+    """The variables of a frame, by name; nothing of them stays behind on the frame.
+
+    The caller lets go of them soon.
+    """
+    if not _KEEPS_SNAPSHOTS or not frame.f_code.co_flags & CO_OPTIMIZED:
+        return dict(frame.f_locals)  # a module's or a class body's are the variables themselves
+    snapshot = frame.f_locals
+    found = dict(snapshot)
+    # A script that called `locals()` has this very copy; a debugger writes it back to the function.
+    is_ours = sys.getrefcount(snapshot) == _NOBODY_ELSES
+    if is_ours and sys.gettrace() is None and sys.getprofile() is None:
+        code = frame.f_code
+        # Other names in it are what the script's own `exec` has put there, for its own `eval`.
+        for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
+            snapshot.pop(name, None)
+    return found
 
 
 def _was_interrupting(frame: FrameType, caller: FrameType) -> bool:

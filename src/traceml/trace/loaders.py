@@ -29,9 +29,8 @@ from traceml.steps.events import (
     SPEND_WITHIN,
 )
 from traceml.trace.interruptions import drop_our_frames, is_interruption
-from traceml.trace.numbers import Numbers
 from traceml.trace.optimizer_search import OptimizerSearch
-from traceml.trace.own_attributes import own_attributes
+from traceml.trace.script_objects import Numbers, own_attributes
 from traceml.trace.session import Session
 from traceml.trace.spending import Spending
 

@@ -20,9 +20,8 @@ from torch import nn
 
 from traceml.steps.events import ABORT, BEGIN_FORWARD, END_FORWARD, FORWARD
 from traceml.trace.compiling import is_compiling
-from traceml.trace.frames import variables_of
-from traceml.trace.interruptions import drop_our_frames
-from traceml.trace.own_attributes import own_attributes
+from traceml.trace.interruptions import drop_our_frames, variables_of
+from traceml.trace.script_objects import own_attributes
 from traceml.trace.session import Session
 
 MAX_SCANS = 3

@@ -18,7 +18,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from traceml.steps.events import CHANGE_PARAMETERS, CHANGED_OPTIMIZER, optimizer_ended
-from traceml.steps.machine import GraphContents
+from traceml.steps.graph_replays import GraphContents
 from traceml.trace.models import (
     KnownOptimizers,
     Models,

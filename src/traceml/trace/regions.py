@@ -43,7 +43,7 @@ class Regions:
         ended = None if began is None else self._mark()
         if ended is not None and len(self._pending) < MAX_PENDING:
             if not self._pending:
-                self._session.looks.append(self.look)
+                self._session.looks.append(self.add_completed)
             self._pending.append((totals, began, ended))
         self._write(totals)
 
@@ -56,7 +56,7 @@ class Regions:
         if totals[0] is not None and self._session.ring is not None:
             self._session.ring.write_region(*totals)
 
-    def look(self) -> None:
+    def add_completed(self) -> None:
         """After each step, as long as any wait: add the times of regions the GPU has completed."""
         pending = self._pending
         while pending and pending[0][2].query():
@@ -64,4 +64,4 @@ class Regions:
             totals[5] = max(totals[5], 0) + int(began.elapsed_time(ended) * 1e6)
             self._write(totals)
         if not pending:
-            self._session.looks.remove(self.look)
+            self._session.looks.remove(self.add_completed)

@@ -24,10 +24,10 @@ from traceml.trace.garbage_collection import CollectionTime
 from traceml.trace.interpreter import introduce
 from traceml.trace.interruptions import drop_our_frames, is_interruption
 from traceml.trace.messages import Messages
-from traceml.trace.numbers import Numbers
 from traceml.trace.place import place
 from traceml.trace.recorder import Recorder
 from traceml.trace.regions import Regions
+from traceml.trace.script_objects import Numbers
 from traceml.trace.stacks import answer_with_stacks
 from traceml.trace.step_count import StepCount
 

@@ -106,7 +106,7 @@ class SettingsRecorder:
         self._sightings = Sightings(session)
         self._loader: dict[str, Any] = {}
         self._has_grad_scaler: bool | None = None
-        self._guarded_look = session.guard(self._look)
+        self._read_guarded = session.guard(self._read_when_due)
         optimizers.visitors.append(self.see_optimizer)
         session.forgets.append(self.forget)
         self.forget()
@@ -117,7 +117,7 @@ class SettingsRecorder:
         self._sent: Settings | None = None
         self._messages = 0
         self._readings = 0
-        self._look_after_steps()
+        self._read_after_steps()
 
     def see_optimizer(self) -> None:
         """An optimizer steps for the first time: what calls it shows whether gradients are scaled.
@@ -140,18 +140,18 @@ class SettingsRecorder:
         """A further reading, once a step is complete: what is seen may be an evaluation's."""
         if self._readings < MAX_READINGS:
             self._due.insert(0, self._session.recorder.ends + 1)
-            self._look_after_steps()
+            self._read_after_steps()
 
-    def _look_after_steps(self) -> None:
+    def _read_after_steps(self) -> None:
         looks = self._session.looks
-        if self._guarded_look not in looks:
-            looks.append(self._guarded_look)
+        if self._read_guarded not in looks:
+            looks.append(self._read_guarded)
 
-    def _look(self) -> None:
+    def _read_when_due(self) -> None:
         """After each step, as long as a reading is due."""
         steps = self._session.recorder.ends
         if not self._due:  # the last reading failed
-            self._session.looks.remove(self._guarded_look)
+            self._session.looks.remove(self._read_guarded)
             return
         if steps < self._due[0]:
             return
@@ -163,7 +163,7 @@ class SettingsRecorder:
             settings = self.settings()
         self._send(settings)
         if not self._due or self._readings >= MAX_READINGS:
-            self._session.looks.remove(self._guarded_look)
+            self._session.looks.remove(self._read_guarded)
 
     def _send(self, settings: Settings) -> None:
         if settings == self._sent or self._messages == MAX_MESSAGES:

@@ -7,14 +7,29 @@ Each nanosecond is charged once, to the innermost.
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from time import perf_counter_ns
+from types import FunctionType
 from typing import Any
 
-from traceml.steps.events import SPEND, SPEND_WAITING, SYNC
+from traceml.steps.events import LOGGING, SPEND, SPEND_WAITING, SYNC
 from traceml.trace.compiling import is_compiling, left_alone
 from traceml.trace.interruptions import drop_our_frames
+from traceml.trace.script_objects import Arrivals
 from traceml.trace.session import Session
+
+TRACKERS = (
+    ("torch.utils.tensorboard.writer", "SummaryWriter", ("add_*", "flush")),
+    ("tensorboardX.writer", "SummaryWriter", ("add_*", "flush")),
+    # `wandb.log` is bound to the run when that begins, maybe before we come: it calls `_log`.
+    ("wandb.sdk.wandb_run", "Run", ("log", "_log", "log_artifact")),
+    # The functions of `mlflow` itself all go through a client.
+    ("mlflow.tracking.client", "MlflowClient", ("log_*",)),
+)
+"""A module, its class, and the methods that log. `print` is not among them: wrapping it would be
+seen by the compiler, which knows it by identity."""
 
 
 class Spending:
@@ -59,3 +74,21 @@ class Spending:
                 raise
 
         return left_alone(call)
+
+
+def watch_logging(session: Session, spending: Spending, arrivals: Arrivals) -> None:
+    """Time every log record and every call of a tracker, whenever the script loads it."""
+    call = spending.timed(LOGGING, logging.Logger.callHandlers)
+    session.replace(logging.Logger, "callHandlers", call)
+    for module, kind, methods in TRACKERS:
+        watch_tracker = functools.partial(_watch_tracker, session, spending, kind, methods)
+        arrivals.wait_for(module, watch_tracker)
+
+
+def _watch_tracker(
+    session: Session, spending: Spending, kind: str, methods: tuple[str, ...], module: Any
+) -> None:
+    owner = getattr(module, kind, None)
+    for name, method in list(vars(owner).items()) if isinstance(owner, type) else ():
+        if type(method) is FunctionType and any(fnmatchcase(name, known) for known in methods):
+            session.replace(owner, name, spending.timed(LOGGING, method))

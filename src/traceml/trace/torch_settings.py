@@ -16,9 +16,8 @@ import torch
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
-from traceml.trace.frames import variables_of
-from traceml.trace.interruptions import is_interruption
-from traceml.trace.own_attributes import own_attributes
+from traceml.trace.interruptions import is_interruption, variables_of
+from traceml.trace.script_objects import own_attributes
 
 MAX_FRAMES = 12
 """Between an optimizer's step and the GradScaler that calls it, and between a compiled function and

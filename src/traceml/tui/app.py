@@ -188,7 +188,7 @@ _HERE = b"1"
 
 def watch(folder: Path) -> Outcome:
     """Shows a run that another process started; raises RunNotFound where it was deleted."""
-    return _run(RunApp(_Pages(folder).page))
+    return _run(RunApp(_RunPages(folder).page))
 
 
 def watch_attached(folder: Path, link: int, keys: int) -> Outcome:
@@ -196,7 +196,7 @@ def watch_attached(folder: Path, link: int, keys: int) -> Outcome:
     if select.select([link], [], [], 0)[0]:
         return Outcome.ENDED  # before there was anything to see
     os.write(link, _HERE)
-    return _run(RunApp(_Pages(folder).page, Attachment(link, Keyboard(keys))))
+    return _run(RunApp(_RunPages(folder).page, Attachment(link, Keyboard(keys))))
 
 
 def _run(app: RunApp) -> Outcome:
@@ -206,7 +206,7 @@ def _run(app: RunApp) -> Outcome:
     return outcome or Outcome.LEFT
 
 
-class _Pages:
+class _RunPages:
     """A run's page; made in a thread, because the first one takes long."""
 
     def __init__(self, folder: Path) -> None:

@@ -82,3 +82,17 @@ def test_known_texts_get_their_hint() -> None:
     finding = exception.check(gather(failed(report(0, "RuntimeError", text))))
     assert finding is not None
     assert "CUDA_LAUNCH_BLOCKING=1" in finding.action
+
+
+@pytest.mark.parametrize(
+    ("message", "end"),
+    [
+        pytest.param("no such file", "ValueError: no such file.", id="no full stop"),
+        pytest.param("\x1b[1mStop\x1b[0m!", "ValueError: Stop!", id="one of its own, and bold"),
+        pytest.param("word " * 200, "…", id="too long"),
+    ],
+)
+def test_the_message_ends_like_a_sentence(message: str, end: str) -> None:
+    finding = exception.check(gather(failed(report(0, "ValueError", message))))
+    assert finding is not None
+    assert finding.claim.endswith(end)

@@ -100,6 +100,18 @@ def test_must_stay_silent(run: RunRecords) -> None:
     assert gpu_throttled.check(gather(run)) is None
 
 
+def test_a_cap_is_judged_by_its_own_clock_and_not_by_another_reasons() -> None:
+    """Nine samples under a cap that is hardly felt, and one in which heat halved the clock."""
+    run = throttled(("power cap",), 10, mhz=1960.0)
+    last = run.samples[-1]
+    hot = replace(last.gpus[0], sm_clock_mhz=400.0, throttle_reasons=("thermal",))
+    run = replace(run, samples=(*run.samples[:-1], replace(last, gpus=(hot,))))
+    finding = gpu_throttled.check(gather(run))
+    assert finding is not None
+    assert finding.evidence["reason"] == "thermal"
+    assert finding.evidence["clock_share"] == pytest.approx(0.2)
+
+
 def test_the_clock_and_the_share_are_said() -> None:
     finding = gpu_throttled.check(gather(throttled(("thermal",), 5, mhz=1300.0)))
     assert finding is not None

@@ -121,8 +121,15 @@ def test_the_advice_tells_slow_workers_from_slow_transfers() -> None:
     assert "no batch was ready in 95% of the fetches" in advice(finding_batches(0.95))
     assert "num_workers=8 " in advice(finding_batches(0.95))
     assert "num_workers=8 " in advice(finding_batches(0.2))
-    assert "the cost is transferring it" in advice(finding_batches(0.02, cores=0.4))
-    assert "98% of the fetches" in advice(finding_batches(0.02, cores=0.4))
+    assert "the cost is transferring it" in advice(finding_batches(0.02, cores=0.6))
+    assert "98% of the fetches" in advice(finding_batches(0.02, cores=0.6))
+
+
+def test_batches_that_are_cheaper_to_make_than_to_hand_over_need_no_worker() -> None:
+    told = advice(finding_batches(0.02, cores=0.2))
+    assert "num_workers=0" in told
+    assert "only 27.2 ms of CPU time" in told
+    assert "num_workers=0" not in advice(finding_batches(0.02, cores=0.6))
 
 
 def test_what_lies_ready_beside_busy_workers_is_not_the_batch_asked_for() -> None:

@@ -10,7 +10,7 @@ from failing import with_loss
 from traceml.diagnose.rules import loss_spike
 from traceml.facts.gather import gather
 from traceml.model.finding import Kind, Severity
-from traceml.store.records import Metric, RunRecords
+from traceml.store.records import LoggedMetric, RunRecords
 
 
 def smooth(steps: int = 400, noise: float = 0.05, seed: int = 0) -> np.ndarray:
@@ -128,7 +128,7 @@ def test_a_real_spike_of_a_divided_loss_is_told_on_the_scale_of_the_step() -> No
 
 def test_what_the_script_logs_is_the_better_source() -> None:
     history = tuple(enumerate(np.full(100, 2.0).tolist(), 1))
-    metric = Metric("loss", 100, 2.0, 2.0, 2.0, 2.0, 1, 100, first=2.0, history=history)
+    metric = LoggedMetric("loss", 100, 2.0, 2.0, 2.0, 2.0, 1, 100, first=2.0, history=history)
     seen = with_loss(with_jump(smooth(), 300, 60, 5))
     assert loss_spike.check(gather(replace(seen, metrics=(metric,)))) is None
 
@@ -147,7 +147,7 @@ def test_the_claim_says_from_what_to_what_and_when() -> None:
 def test_the_step_of_a_logged_loss_is_called_so() -> None:
     values = with_jump(smooth(), 300, 8, 1)
     history = tuple((9000 + place, float(value)) for place, value in enumerate(values))
-    metric = Metric("loss", len(values), 1.0, 1.0, 9.0, 2.0, 9000, 9399, history=history)
+    metric = LoggedMetric("loss", len(values), 1.0, 1.0, 9.0, 2.0, 9000, 9399, history=history)
     finding = loss_spike.check(gather(replace(make_run(), metrics=(metric,))))
     assert finding is not None
     assert "at logged step 9,300 and came back" in finding.claim

@@ -13,14 +13,14 @@ from traceml.diagnose.rules import non_finite_loss
 from traceml.facts.gather import gather
 from traceml.model.finding import Kind, Severity
 from traceml.model.settings import Settings
-from traceml.store.records import Metric, RecordedLosses, RunRecords, SeenLoss
+from traceml.store.records import LoggedMetric, RecordedLosses, RunRecords, SeenLoss
 
 NAN, INF = float("nan"), float("inf")
 
 
-def logged(name: str, values: list[float]) -> Metric:
+def logged(name: str, values: list[float]) -> LoggedMetric:
     lost = [place for place, value in enumerate(values, 1) if not np.isfinite(value)]
-    return Metric(
+    return LoggedMetric(
         name=name,
         count=len(values),
         last=values[-1],
@@ -34,7 +34,7 @@ def logged(name: str, values: list[float]) -> Metric:
     )
 
 
-def with_metrics(*metrics: Metric) -> RunRecords:
+def with_metrics(*metrics: LoggedMetric) -> RunRecords:
     return replace(make_run(), metrics=metrics)
 
 

@@ -1,12 +1,15 @@
 """A lasting slowdown has an onset, a size and a phase."""
 
+from dataclasses import replace
+
 import pytest
 
-from factories import make_run, map_steps
+from factories import STARTED_UNIX_S, make_run, make_samples, map_steps
 from traceml.diagnose.rules import slowdown
 from traceml.facts.gather import gather
 from traceml.model.finding import Severity
 from traceml.model.phase import Phase
+from traceml.model.sample import ProcessSample
 from traceml.store.records import RunRecords
 
 
@@ -66,3 +69,45 @@ def test_the_phase_that_grew_is_named() -> None:
     assert "From step 101" in finding.claim
     assert "input grew by 30.0 ms, 100% of it" in finding.claim
     assert finding.lost_s_per_step == pytest.approx(0.015)
+
+
+def with_core_wait(since_s: float, share: float) -> RunRecords:
+    """A run half as fast from half-way on, whose thread waits for a core from some second on."""
+    run = make_run(steps=200, slowdown_at=100, slowdown=2.0, noise=0)
+
+    def waiting(process: ProcessSample, second: float) -> ProcessSample:
+        waited_s = max(0.0, second - since_s) * share
+        return replace(process, train_thread_cpu_s=second, train_thread_wait_s=waited_s)
+
+    samples = tuple(
+        replace(s, processes=tuple(waiting(p, s.unix_s - STARTED_UNIX_S) for p in s.processes))
+        for s in make_samples(1, 60)
+    )
+    return replace(run, samples=samples)
+
+
+def onset_s(run: RunRecords) -> float:
+    return float(run.ranks[0].steps["start_ns"][99]) * 1e-9
+
+
+def test_neighbours_that_took_the_cores_are_named() -> None:
+    begins_s = onset_s(with_core_wait(0.0, 0.0))
+    finding = slowdown.check(gather(with_core_wait(begins_s, 0.5)))
+    assert finding is not None
+    assert "waited for a CPU core" in finding.claim
+    assert "keep other jobs off" in finding.action
+    said = finding.evidence
+    assert said["core_wait_before_ms"] == pytest.approx(0.0, abs=2.0)
+    assert said["core_wait_after_ms"] == pytest.approx(said["after_ms"] / 2, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "share",
+    [pytest.param(0.0, id="no wait"), pytest.param(0.1, id="a little of it")],
+)
+def test_other_slowdowns_blame_no_neighbour(share: float) -> None:
+    begins_s = onset_s(with_core_wait(0.0, 0.0))
+    finding = slowdown.check(gather(with_core_wait(begins_s, share)))
+    assert finding is not None
+    assert "CPU core" not in finding.claim
+    assert "longer sequences" in finding.action

@@ -1,4 +1,18 @@
-"""Balanced: no part of the step stands out."""
+"""Balanced: no part of the step stands out.
+
+*Meaning.* Step time: no rule fired, and no part of the step dominates it; where a part of compute
+was not measured and more of the step lies in no phase than in any, that is said. Step memory:
+memory was measured and no rule fired.
+
+*Evidence.* Step time: `step_time_ms` and the share of every measured phase, the residual without
+communication. Step memory: the highest peak of any rank, `peak_reserved_bytes` on a GPU and
+`peak_rss_bytes` on the host.
+
+*Thresholds.* None: it is what is said when nothing else is.
+
+*What to do.* Nothing, unless throughput is lower than you expected: then compare with a run you
+expected to match.
+"""
 
 from __future__ import annotations
 
@@ -54,22 +68,5 @@ RULE = Rule(
     check=check,
     role=RuleRole.FALLBACK,
     code=CodeScope.REST,
-    doc=Doc(
-        severities="info",
-        says="nothing stands out",
-        text="""
-*Meaning.* Step time: no rule fired, and no part of the step dominates it; where a part of compute
-was not measured and more of the step lies in no phase than in any, that is said. Step memory:
-memory was measured and no rule fired.
-
-*Evidence.* Step time: `step_time_ms` and the share of every measured phase, the residual without
-communication. Step memory: the highest peak of any rank, `peak_reserved_bytes` on a GPU and
-`peak_rss_bytes` on the host.
-
-*Thresholds.* None: it is what is said when nothing else is.
-
-*What to do.* Nothing, unless throughput is lower than you expected: then compare with a run you
-expected to match.
-""",
-    ),
+    doc=Doc("info", "nothing stands out", __doc__),
 )

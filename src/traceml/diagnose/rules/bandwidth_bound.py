@@ -1,7 +1,18 @@
 """Bandwidth bound: much of the GPU's time goes into moving data to and from its memory.
 
-Elementwise operations, normalisations and optimizers read and write every number and compute next
-to nothing with it. Silent where the counters were not read, and where the tensor cores do more.
+*Meaning.* Much of the GPU's time goes into kernels that move data and compute next to nothing
+with it: elementwise operations, normalisations, optimizers.
+
+*Evidence.* As TENSOR_CORES_IDLE.
+
+*Thresholds.* The memory works at 35 % of its bandwidth or more on average (kernels that do
+nothing else reach about 83 %), and the tensor cores compute for a smaller share of the time and
+at most 50 %.
+
+*What to do.* Fuse (`torch.compile`), `scaled_dot_product_attention`, a fused optimizer, bfloat16;
+only what is not on already.
+
+*Silent* without the counters.
 """
 
 from __future__ import annotations
@@ -59,20 +70,6 @@ RULE = compute_cause(
     Doc(
         severities="info",
         says="much of the GPU's time goes into moving data",
-        text="""
-*Meaning.* Much of the GPU's time goes into kernels that move data and compute next to nothing
-with it: elementwise operations, normalisations, optimizers.
-
-*Evidence.* As TENSOR_CORES_IDLE.
-
-*Thresholds.* The memory works at 35 % of its bandwidth or more on average (kernels that do
-nothing else reach about 83 %), and the tensor cores compute for a smaller share of the time and
-at most 50 %.
-
-*What to do.* Fuse (`torch.compile`), `scaled_dot_product_attention`, a fused optimizer, bfloat16;
-only what is not on already.
-
-*Silent* without the counters.
-""",
+        text=__doc__,
     ),
 )

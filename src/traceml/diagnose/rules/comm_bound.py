@@ -1,8 +1,33 @@
 """Comm bound: the ranks wait for their data to travel.
 
-Judged by what the last rank to arrive still waits, step by step: nobody was late for it, so that is
-transfer. What the others wait before is a straggler's doing and counts there. Silent where
-communication was not measured, and with one rank.
+*Meaning.* Part of the step is exposed communication: the ranks do nothing but wait for gradients,
+parameters or other tensors to travel. Communication that goes on while backward computes is
+hidden and costs nothing.
+
+*Measured.* Time in the collectives of `torch.distributed` and in `Work.wait`; in DDP the time
+from a rank's own last gradient to the end of backward, and the broadcast of buffers before
+forward. On a GPU the same between marks on its timeline. Of each step counts what the rank that
+waited least has waited: for it nobody was late. What other ranks wait beyond that is the late
+rank's doing, a [straggler](#straggler).
+
+*Evidence.* `communication_share`, `transfer_ms` (what every rank waits), `exposed_ms` (the mean
+wait of a rank, for late ranks too), `hidden_ms` and `gradient_bytes` (from DDP's own statistics),
+`step_time_ms`, `diagnosis_clock`.
+
+*Thresholds.* A share of 10 % warns from 1 ms on, 20 % is critical from 3 ms on: a toy's steps are
+short beside any collective. Where more ranks share a machine than it has cores, a collective also
+waits for their turns to run: then 20 % warns, and nothing is critical.
+
+*What to do.* The action says over how many micro-batches to accumulate gradients (under
+`no_sync()`) for the transfer to fall below 10 %, counted from the accumulation in use, at most
+16, and what is left of it then. In DDP also, from 1 MiB of gradients on: a smaller
+`bucket_cap_mb` where they all travel in one bucket, else `bf16_compress_hook` unless a hook is
+registered already or gradients have 16 bits. For FSDP: larger blocks, parameters that stay
+gathered, a larger batch. For collectives that the script calls itself: start them with
+`async_op=True`, join small ones, call them less often.
+
+*Silent* with one rank, and where communication was not seen: FSDP over NCCL gathers on streams of
+its own.
 """
 
 from __future__ import annotations
@@ -199,38 +224,5 @@ RULE = Rule(
     turn=Turn.TRANSFER,
     what_if=Remedy("with communication hidden behind compute", _without_transfer),
     measure=lambda facts, _: share(exposed_transfer_s(facts), facts.mean.step_s),
-    doc=Doc(
-        severities="warn, crit",
-        says="the ranks wait for data to travel between them",
-        text="""
-*Meaning.* Part of the step is exposed communication: the ranks do nothing but wait for gradients,
-parameters or other tensors to travel. Communication that goes on while backward computes is
-hidden and costs nothing.
-
-*Measured.* Time in the collectives of `torch.distributed` and in `Work.wait`; in DDP the time
-from a rank's own last gradient to the end of backward, and the broadcast of buffers before
-forward. On a GPU the same between marks on its timeline. Of each step counts what the rank that
-waited least has waited: for it nobody was late. What other ranks wait beyond that is the late
-rank's doing, a [straggler](#straggler).
-
-*Evidence.* `communication_share`, `transfer_ms` (what every rank waits), `exposed_ms` (the mean
-wait of a rank, for late ranks too), `hidden_ms` and `gradient_bytes` (from DDP's own statistics),
-`step_time_ms`, `diagnosis_clock`.
-
-*Thresholds.* A share of 10 % warns from 1 ms on, 20 % is critical from 3 ms on: a toy's steps are
-short beside any collective. Where more ranks share a machine than it has cores, a collective also
-waits for their turns to run: then 20 % warns, and nothing is critical.
-
-*What to do.* The action says over how many micro-batches to accumulate gradients (under
-`no_sync()`) for the transfer to fall below 10 %, counted from the accumulation in use, at most
-16, and what is left of it then. In DDP also, from 1 MiB of gradients on: a smaller
-`bucket_cap_mb` where they all travel in one bucket, else `bf16_compress_hook` unless a hook is
-registered already or gradients have 16 bits. For FSDP: larger blocks, parameters that stay
-gathered, a larger batch. For collectives that the script calls itself: start them with
-`async_op=True`, join small ones, call them less often.
-
-*Silent* with one rank, and where communication was not seen: FSDP over NCCL gathers on streams of
-its own.
-""",
-    ),
+    doc=Doc("warn, crit", "the ranks wait for data to travel between them", __doc__),
 )

@@ -1,8 +1,22 @@
 """Compute bound: the model's own work is where the time goes.
 
-That is how a healthy job looks, so it is a remark. Only where the process hardly used a core
-meanwhile does it warn: then a phase waits for something, and nothing computes. Judged by the
-measured parts of compute: what was not measured could only add to them.
+*Meaning.* The model's own work is where the time goes. That is how a healthy job looks, so it is
+a remark. It warns where a job on the CPU hardly used a core meanwhile: then a phase waits (a
+sleep, a lock, files, the network) rather than computes.
+
+*Evidence.* `compute_share`, `compute_ms`, `step_time_ms`, `largest_phase`, `largest_phase_ms`,
+`busy_cores` (of the training process, on a CPU), `diagnosis_clock`; `phase` names the largest of
+forward, backward, optimizer.
+
+*Thresholds.* 80 % of the step, by the parts that were measured. It waits where the process kept
+less than 0.3 cores busy, in at least 3 samples, and was not kept from running (10 % of the time
+in the run queue or throttled).
+
+*What to do.* What its first cause says, where the [GPU's counters](#gpu-counters) show one. Else
+what is not on yet (see [`settings`](summary.md#settings)). On a GPU: bfloat16 autocast or TF32,
+`torch.compile`, for convolutions channels_last, and a larger batch where less than 50 % of the
+device's memory was reserved. Where the optimizer is the largest part: a fused one, or a larger
+batch so that it runs less often. On a CPU: a GPU, unused cores, bfloat16, or a smaller model.
 """
 
 from __future__ import annotations
@@ -172,27 +186,5 @@ RULE = Rule(
     check=check,
     measure=lambda facts, _: share(facts.mean.compute_at_least_s, facts.mean.step_s),
     code=CodeScope.WAITING_PHASE,
-    doc=Doc(
-        severities="info, warn",
-        says="forward, backward and optimizer fill the step",
-        text="""
-*Meaning.* The model's own work is where the time goes. That is how a healthy job looks, so it is
-a remark. It warns where a job on the CPU hardly used a core meanwhile: then a phase waits (a
-sleep, a lock, files, the network) rather than computes.
-
-*Evidence.* `compute_share`, `compute_ms`, `step_time_ms`, `largest_phase`, `largest_phase_ms`,
-`busy_cores` (of the training process, on a CPU), `diagnosis_clock`; `phase` names the largest of
-forward, backward, optimizer.
-
-*Thresholds.* 80 % of the step, by the parts that were measured. It waits where the process kept
-less than 0.3 cores busy, in at least 3 samples, and was not kept from running (10 % of the time
-in the run queue or throttled).
-
-*What to do.* What its first cause says, where the [GPU's counters](#gpu-counters) show one. Else
-what is not on yet (see [`settings`](summary.md#settings)). On a GPU: bfloat16 autocast or TF32,
-`torch.compile`, for convolutions channels_last, and a larger batch where less than 50 % of the
-device's memory was reserved. Where the optimizer is the largest part: a fused one, or a larger
-batch so that it runs less often. On a CPU: a GPU, unused cores, bfloat16, or a smaller model.
-""",
-    ),
+    doc=Doc("info, warn", "forward, backward and optimizer fill the step", __doc__),
 )

@@ -1,6 +1,14 @@
 """Compute straggler: one rank's forward, backward or optimizer takes longer than elsewhere.
 
-Judged by what the rank does itself: the collective makes every rank's backward equally long.
+*Meaning.* A rank's forward, backward or optimizer takes longer than elsewhere. A delay in one
+rank's backward is found although the all-reduce makes every rank's backward equally long.
+
+*Evidence.* As for [STRAGGLER](#straggler); `phase` names the largest of the three.
+
+*Thresholds.* As for [STRAGGLER](#straggler).
+
+*What to do.* Look at that phase on that rank: longer sequences, larger batches, branches and
+hooks that run there alone; a GPU with lower clocks, or cores that others use.
 """
 
 from __future__ import annotations
@@ -36,17 +44,7 @@ RULE = straggler_rule(
     Doc(
         severities="warn, crit",
         says="a rank's forward, backward or optimizer makes it late",
-        text="""
-*Meaning.* A rank's forward, backward or optimizer takes longer than elsewhere. A delay in one
-rank's backward is found although the all-reduce makes every rank's backward equally long.
-
-*Evidence.* As for [STRAGGLER](#straggler); `phase` names the largest of the three.
-
-*Thresholds.* As for [STRAGGLER](#straggler).
-
-*What to do.* Look at that phase on that rank: longer sequences, larger batches, branches and
-hooks that run there alone; a GPU with lower clocks, or cores that others use.
-""",
+        text=__doc__,
     ),
 )
 check = RULE.check

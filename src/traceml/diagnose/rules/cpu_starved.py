@@ -1,7 +1,23 @@
 """CPU starved: the training process wants to run and gets no core, or waits for swapped memory.
 
-Critical only where the training thread waited for more than half of the time and nothing else
-could use it: on the host's clock. Silent while a busy GPU hides it.
+*Meaning.* The training process wants to run and does not get to: a CPU quota stops it, its
+training thread waits for a core, or its memory comes back from swap. A rank that is late only
+because it waits longer for a core than the others is named here, and is no straggler.
+
+*Evidence.* `cpu_throttled_share`, `runqueue_share` (of the worst rank), `swap_bytes_per_s`,
+`cores_used` (what ranks and workers kept busy), `cores` (what the job may use).
+
+*Thresholds.* Stopped by the quota 10 % of the time, or runnable without a core 20 % of the time,
+or 10 MiB swapped per second, or a rank late by as much as makes a [straggler](#straggler) of
+which 50 % or more is waiting for a core; in three samples or more. Critical where that was more
+than 50 % of the time, on the host's clock: then it stands before what it explains, since every
+other number of the step is longer for it. Only a remark where nothing else is wrong with the step
+and it waited less than half of the time.
+
+*What to do.* Fewer workers, `OMP_NUM_THREADS` so that ranks × threads fit the cores, more cores,
+fewer neighbours; with swap, less memory first.
+
+*Silent* while a busy GPU hides it.
 """
 
 from __future__ import annotations
@@ -207,28 +223,5 @@ RULE = Rule(
     where=Where.ANYWHERE,
     turn=Turn.SHARE_OF_ALL,
     what_if=Remedy("with enough CPU", lost),
-    doc=Doc(
-        severities="warn, crit",
-        says="the training process gets too little CPU",
-        text="""
-*Meaning.* The training process wants to run and does not get to: a CPU quota stops it, its
-training thread waits for a core, or its memory comes back from swap. A rank that is late only
-because it waits longer for a core than the others is named here, and is no straggler.
-
-*Evidence.* `cpu_throttled_share`, `runqueue_share` (of the worst rank), `swap_bytes_per_s`,
-`cores_used` (what ranks and workers kept busy), `cores` (what the job may use).
-
-*Thresholds.* Stopped by the quota 10 % of the time, or runnable without a core 20 % of the time,
-or 10 MiB swapped per second, or a rank late by as much as makes a [straggler](#straggler) of
-which 50 % or more is waiting for a core; in three samples or more. Critical where that was more
-than 50 % of the time, on the host's clock: then it stands before what it explains, since every
-other number of the step is longer for it. Only a remark where nothing else is wrong with the step
-and it waited less than half of the time.
-
-*What to do.* Fewer workers, `OMP_NUM_THREADS` so that ranks × threads fit the cores, more cores,
-fewer neighbours; with swap, less memory first.
-
-*Silent* while a busy GPU hides it.
-""",
-    ),
+    doc=Doc("warn, crit", "the training process gets too little CPU", __doc__),
 )

@@ -1,7 +1,16 @@
 """Evaluation heavy: a good part of the wall time goes into evaluating.
 
-Evaluating is normal work and no bottleneck of the step, so it warns only where it outweighs
-training.
+*Meaning.* Evaluating takes a good part of the wall time. That is normal work between the steps
+and no bottleneck of the step.
+
+*Evidence.* `wall_share`, `per_step_ms`, `wall_step_ms`, `step_time_cpu_ms`, `times`,
+`steps_seen`, `usual_ms`, `longest_ms`.
+
+*Thresholds.* A remark from 10 % of the wall time on; a warning where it took more than the
+training itself, and a second or more in all. What happened once is a remark at most, and where
+one took longer than the others (it compiled), the others are what is held against the training.
+
+*What to do.* Evaluate less often, on fewer or on larger batches, under `torch.inference_mode()`.
 """
 
 from __future__ import annotations
@@ -21,22 +30,6 @@ RULE = work_between_steps(
         "Fewer batches, or larger ones under torch.inference_mode(), make each evaluation shorter."
     ),
     without="evaluation",
-    doc=Doc(
-        severities="info, warn",
-        says="evaluating takes much of the wall time",
-        text="""
-*Meaning.* Evaluating takes a good part of the wall time. That is normal work between the steps
-and no bottleneck of the step.
-
-*Evidence.* `wall_share`, `per_step_ms`, `wall_step_ms`, `step_time_cpu_ms`, `times`,
-`steps_seen`, `usual_ms`, `longest_ms`.
-
-*Thresholds.* A remark from 10 % of the wall time on; a warning where it took more than the
-training itself, and a second or more in all. What happened once is a remark at most, and where
-one took longer than the others (it compiled), the others are what is held against the training.
-
-*What to do.* Evaluate less often, on fewer or on larger batches, under `torch.inference_mode()`.
-""",
-    ),
+    doc=Doc("info, warn", "evaluating takes much of the wall time", __doc__),
 )
 check = RULE.check

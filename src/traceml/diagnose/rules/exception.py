@@ -1,4 +1,33 @@
-"""Exception: an error of the script's own, or of a library it uses, ended the run."""
+"""Exception: an error of the script's own, or of a library it uses, ended the run.
+
+*Meaning.* An exception that nobody handled ended the run; or the script caught it, took no
+further step and ended with a status other than 0. Of a process that trains the same is said on
+stderr, under Python's own traceback. A script that fails before it imports torch, or cannot be
+read at all (`SyntaxError`), is told too: every interpreter below `traceml run` leaves the
+exception that ended it. Only the script and the ranks speak for the run. A Python process that
+the script starts besides is its helper: its failure is told where the script itself says that a
+command failed (`CalledProcessError`). `KeyboardInterrupt` and `SystemExit` are no failures. An
+exception of a `DataLoader` worker is told with the worker's number and the dataset's line.
+
+Of several ranks the first with an error of its own is named. Ranks with the same error of their
+own (of one type, at one line or with one text but for its numbers) are named together; another
+error of another rank is named in the action. A rank followed from the first if its error only
+says that another process has gone (gloo, NCCL), or came later at a collective; a launcher's
+`ChildFailedError` is no failure.
+
+*Evidence.* `rank`, `step` (complete steps, counted from 1, also over restarts of the rank),
+`phase`, `module` (its dotted name in the model, without what DDP and `torch.compile` put around
+it), `error`, `message`, `where` (the innermost line that is neither Python's nor installed),
+`ranks_alike`, `ranks_that_followed`. `failure.traceback` has what Python printed, causes
+included, without our frames, with `***` for what looks like a secret; of a longer one the first
+3,000 and the last 9,000 characters.
+
+*Thresholds.* None. A process writes down at most 16 exceptions that were caught.
+
+*What to do.* The action names the line, and what has helped others with that message.
+
+*Silent* when the run ended with status 0.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +96,7 @@ def check(facts: Facts) -> Finding | None:
         severity=Severity.CRITICAL,
         claim=(
             f"{failed_ranks(failure)} failed{failure_place(failure)}: "
-            f"{exception_text(report)}.{handled}"
+            f"{exception_text(report)}{handled}"
         ),
         action=_action(failure, report, facts.reason_without_steps),
         phase=phase_of(report),
@@ -90,7 +119,7 @@ def _action(failure: Failure, report: FailureReport, reason_without_steps: str |
         )
     for other in failure.others[:MAX_OTHERS]:
         at = f" at {other.where}" if other.where else ""
-        hints.append(f"Rank {other.rank} failed by itself{at}: {exception_text(other)}.")
+        hints.append(f"Rank {other.rank} failed by itself{at}: {exception_text(other)}")
     if failure.followers:
         hints.append(f"What rank {rank_list(failure.followers)} reported followed from it.")
     return " ".join([where, *hints])
@@ -100,37 +129,5 @@ RULE = Rule(
     kind=KIND,
     section=Section.STABILITY,
     check=check,
-    doc=Doc(
-        severities="crit",
-        says="an exception ended the run: rank, step, phase, module, line",
-        text="""
-*Meaning.* An exception that nobody handled ended the run; or the script caught it, took no
-further step and ended with a status other than 0. Of a process that trains the same is said on
-stderr, under Python's own traceback. A script that fails before it imports torch, or cannot be
-read at all (`SyntaxError`), is told too: every interpreter below `traceml run` leaves the
-exception that ended it. Only the script and the ranks speak for the run. A Python process that
-the script starts besides is its helper: its failure is told where the script itself says that a
-command failed (`CalledProcessError`). `KeyboardInterrupt` and `SystemExit` are no failures. An
-exception of a `DataLoader` worker is told with the worker's number and the dataset's line.
-
-Of several ranks the first with an error of its own is named. Ranks with the same error of their
-own (of one type, at one line or with one text but for its numbers) are named together; another
-error of another rank is named in the action. A rank followed from the first if its error only
-says that another process has gone (gloo, NCCL), or came later at a collective; a launcher's
-`ChildFailedError` is no failure.
-
-*Evidence.* `rank`, `step` (complete steps, counted from 1, also over restarts of the rank),
-`phase`, `module` (its dotted name in the model, without what DDP and `torch.compile` put around
-it), `error`, `message`, `where` (the innermost line that is neither Python's nor installed),
-`ranks_alike`, `ranks_that_followed`. `failure.traceback` has what Python printed, causes
-included, without our frames, with `***` for what looks like a secret; of a longer one the first
-3,000 and the last 9,000 characters.
-
-*Thresholds.* None. A process writes down at most 16 exceptions that were caught.
-
-*What to do.* The action names the line, and what has helped others with that message.
-
-*Silent* when the run ended with status 0.
-""",
-    ),
+    doc=Doc("crit", "an exception ended the run: rank, step, phase, module, line", __doc__),
 )

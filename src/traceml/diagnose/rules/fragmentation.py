@@ -1,7 +1,16 @@
 """Fragmentation: the GPU's allocator holds far more than tensors occupy.
 
-Harmless while the device has room, a cause of running out of memory when it has not. Silent where
-the allocator was not read.
+*Meaning.* The GPU's allocator holds far more than tensors ever occupied at once. While the device
+has room that is harmless; where it has none, it is what an allocation will miss.
+
+*Evidence.* `reserved_bytes`, `allocated_bytes`, `idle_bytes`, `idle_share`, `pressure`.
+
+*Thresholds.* At least 1 GiB, and 20 % of the device or 30 % of what is reserved. It warns where
+80 % of the device is reserved, else it is a remark.
+
+*What to do.* `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`; batches padded to a few lengths.
+
+*Silent* without a GPU.
 """
 
 from __future__ import annotations
@@ -73,21 +82,5 @@ RULE = Rule(
     kind=KIND,
     section=Section.STEP_MEMORY,
     check=check,
-    doc=Doc(
-        severities="info, warn",
-        says="the GPU's allocator holds far more than tensors use",
-        text="""
-*Meaning.* The GPU's allocator holds far more than tensors ever occupied at once. While the device
-has room that is harmless; where it has none, it is what an allocation will miss.
-
-*Evidence.* `reserved_bytes`, `allocated_bytes`, `idle_bytes`, `idle_share`, `pressure`.
-
-*Thresholds.* At least 1 GiB, and 20 % of the device or 30 % of what is reserved. It warns where
-80 % of the device is reserved, else it is a remark.
-
-*What to do.* `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`; batches padded to a few lengths.
-
-*Silent* without a GPU.
-""",
-    ),
+    doc=Doc("info, warn", "the GPU's allocator holds far more than tensors use", __doc__),
 )

@@ -1,6 +1,18 @@
 """Garbage collection pauses: Python's collector stops the training loop.
 
-On the GPU's clock only the time for which the GPU was idle counts.
+*Meaning.* Python's garbage collector stops the training loop, for longer the more objects there
+are.
+
+*Evidence.* Time in collections, from `gc.callbacks`: `lost_ms`, `host_ms`, `step_time_ms`,
+`steps_with` of `steps_seen`, `longest_ms`, `diagnosis_clock`.
+
+*Thresholds.* 5 % of the step warns from 1 ms per step on, 20 % is critical from 3 ms on. On the
+GPU's clock only what the GPU waited for counts: what fits into the rest of the step, or made
+single steps late, or all of it where the queue is dry in 50 % of the steps; never the wait for a
+batch, and no moment that another cause has claimed.
+
+*What to do.* `gc.freeze()` once everything is set up, `gc.disable()`, and `gc.collect()` at
+moments of your choosing; keep fewer Python objects alive.
 """
 
 from __future__ import annotations
@@ -42,23 +54,5 @@ RULE = host_cause(
     host_work,
     turn=Turn.HOST_PAUSED,
     what_if=Remedy("without garbage collection", without_host_time("gc_ns")),
-    doc=Doc(
-        severities="info, warn, crit",
-        says="garbage collection stops the step",
-        text="""
-*Meaning.* Python's garbage collector stops the training loop, for longer the more objects there
-are.
-
-*Evidence.* Time in collections, from `gc.callbacks`: `lost_ms`, `host_ms`, `step_time_ms`,
-`steps_with` of `steps_seen`, `longest_ms`, `diagnosis_clock`.
-
-*Thresholds.* 5 % of the step warns from 1 ms per step on, 20 % is critical from 3 ms on. On the
-GPU's clock only what the GPU waited for counts: what fits into the rest of the step, or made
-single steps late, or all of it where the queue is dry in 50 % of the steps; never the wait for a
-batch, and no moment that another cause has claimed.
-
-*What to do.* `gc.freeze()` once everything is set up, `gc.disable()`, and `gc.collect()` at
-moments of your choosing; keep fewer Python objects alive.
-""",
-    ),
+    doc=Doc("info, warn, crit", "garbage collection stops the step", __doc__),
 )

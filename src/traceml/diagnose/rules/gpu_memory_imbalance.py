@@ -1,6 +1,13 @@
 """GPU memory imbalance: the ranks' tensors take up different amounts of their GPUs.
 
-Context: whether it matters depends on how full the GPUs are, which the memory section judges.
+*Meaning.* The ranks' tensors take up different amounts of their GPUs. Whether that matters is
+judged by IMBALANCE.
+
+*Evidence.* `worst_bytes`, `median_bytes`, `skew`.
+
+*Thresholds.* 20 % above the median rank and at least 1 GiB. A remark.
+
+*What to do.* Compare shapes and state of that rank with the others'.
 """
 
 from __future__ import annotations
@@ -47,18 +54,5 @@ RULE = Rule(
     kind=KIND,
     section=Section.PROCESS,
     check=check,
-    doc=Doc(
-        severities="info",
-        says="the ranks' tensors differ in size",
-        text="""
-*Meaning.* The ranks' tensors take up different amounts of their GPUs. Whether that matters is
-judged by IMBALANCE.
-
-*Evidence.* `worst_bytes`, `median_bytes`, `skew`.
-
-*Thresholds.* 20 % above the median rank and at least 1 GiB. A remark.
-
-*What to do.* Compare shapes and state of that rank with the others'.
-""",
-    ),
+    doc=Doc("info", "the ranks' tensors differ in size", __doc__),
 )

@@ -1,7 +1,18 @@
 """GPU throttled: heat, power or the hardware hold the GPU's clock down.
 
-Silent where the driver does not say why the clock is what it is, and where the GPUs of the run
-cannot be told from those of others.
+*Meaning.* Something held a GPU's clock down.
+
+*Evidence.* NVML's reasons over the samples of the worst GPU: `gpu`, `reason`, `held_back_share`,
+`clock_share` (of the highest clock, while that reason held it back), `temperature_c`, `power_w`.
+
+*Thresholds.* Heat, the power brake or a hardware slowdown in 10 % of the samples warns. A
+software power cap is how a GPU runs at full load: a remark where the clock is below 95 % of the
+highest, and a warning only where it is below 70 % of the highest.
+
+*What to do.* Cooling, power supply, or the power limit, by the reason.
+
+*Silent* where the driver gives no reasons, about clocks that somebody set, and where the run uses
+only some of the machine's GPUs.
 """
 
 from __future__ import annotations
@@ -38,7 +49,8 @@ def check(facts: Facts) -> Finding | None:
     gpu, reason, severity = max(
         found, key=lambda one: (one[2].weight, one[0].throttling.shares[one[1]], -one[0].index)
     )
-    held_share, clock_share = gpu.throttling.shares[reason], gpu.throttling.clock_share
+    held_share = gpu.throttling.shares[reason]
+    clock_share = gpu.throttling.clock_shares.get(reason)
     clock = f", at {percent(clock_share)} of its highest clock" if clock_share is not None else ""
     heat = gpu.temperature_c.peak if reason == "thermal" else None
     warm = f" (up to {heat:.0f} °C)" if heat is not None else ""
@@ -78,7 +90,7 @@ def _main_reason(gpu: GpuFacts) -> tuple[GpuFacts, str, Severity] | None:
             return gpu, reason, Severity.WARNING
     if shares.get(POWER_CAP, 0.0) < WARN_SHARE:
         return None
-    clock_share = gpu.throttling.clock_share
+    clock_share = gpu.throttling.clock_shares.get(POWER_CAP)
     if clock_share is None or clock_share >= LOW_CLOCK:
         is_felt = clock_share is None or clock_share < NEARLY_FULL_CLOCK
         return (gpu, POWER_CAP, Severity.INFO) if is_felt else None
@@ -92,23 +104,5 @@ RULE = Rule(
     role=RuleRole.CAUSE,
     explains=(Kind.COMPUTE_STRAGGLER, Kind.SLOWDOWN),
     where=Where.ANYWHERE,
-    doc=Doc(
-        severities="info, warn",
-        says="heat, power or hardware hold the clock down",
-        text="""
-*Meaning.* Something held a GPU's clock down.
-
-*Evidence.* NVML's reasons over the samples of the worst GPU: `gpu`, `reason`, `held_back_share`,
-`clock_share` (of the highest clock, while held back), `temperature_c`, `power_w`.
-
-*Thresholds.* Heat, the power brake or a hardware slowdown in 10 % of the samples warns. A
-software power cap is how a GPU runs at full load: a remark where the clock is below 95 % of the
-highest, and a warning only where it is below 70 % of the highest.
-
-*What to do.* Cooling, power supply, or the power limit, by the reason.
-
-*Silent* where the driver gives no reasons, about clocks that somebody set, and where the run uses
-only some of the machine's GPUs.
-""",
-    ),
+    doc=Doc("info, warn", "heat, power or hardware hold the clock down", __doc__),
 )

@@ -1,4 +1,20 @@
-"""Copy bound: the step's time goes into copying data to the device."""
+"""Copy bound: the step's time goes into copying data to the device.
+
+*Meaning.* Part of the step goes into copying data from the host to the device.
+
+*Evidence.* `h2d_share`, `h2d_ms`, `step_time_ms`, `pinned` (whether the loader pins its batches),
+`diagnosis_clock`.
+
+*Thresholds.* A share of 10 % warns from 1 ms on, 20 % is critical from 3 ms on. Where they are
+the largest part of a shorter step it is a remark.
+
+*What to do.* `pin_memory=True` and `non_blocking=True`; where batches are pinned already, copy
+them ahead of the step on a stream of their own. Then copy less: smaller types, and data that
+every step uses kept on the device.
+
+*Silent* when no copy was seen, as on a CPU, or where all of them run beside the step on a CUDA
+stream of their own.
+"""
 
 from __future__ import annotations
 
@@ -95,24 +111,5 @@ RULE = Rule(
     turn=Turn.PHASE,
     what_if=Remedy("without the copies", _without_copies, frees_host=True),
     measure=lambda facts, _: facts.mean_share(Phase.H2D),
-    doc=Doc(
-        severities="info, warn, crit",
-        says="the step's time goes into copies to the device",
-        text="""
-*Meaning.* Part of the step goes into copying data from the host to the device.
-
-*Evidence.* `h2d_share`, `h2d_ms`, `step_time_ms`, `pinned` (whether the loader pins its batches),
-`diagnosis_clock`.
-
-*Thresholds.* A share of 10 % warns from 1 ms on, 20 % is critical from 3 ms on. Where they are
-the largest part of a shorter step it is a remark.
-
-*What to do.* `pin_memory=True` and `non_blocking=True`; where batches are pinned already, copy
-them ahead of the step on a stream of their own. Then copy less: smaller types, and data that
-every step uses kept on the device.
-
-*Silent* when no copy was seen, as on a CPU, or where all of them run beside the step on a CUDA
-stream of their own.
-""",
-    ),
+    doc=Doc("info, warn, crit", "the step's time goes into copies to the device", __doc__),
 )

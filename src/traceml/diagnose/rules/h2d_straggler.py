@@ -1,4 +1,14 @@
-"""Copy straggler: one rank's copies to the device take longer, and the others wait for it."""
+"""Copy straggler: one rank's copies to the device take longer, and the others wait for it.
+
+*Meaning.* A rank's copies to the device take longer than elsewhere.
+
+*Evidence.* As for [STRAGGLER](#straggler), with `worst_ms` and `median_ms` of the copies.
+
+*Thresholds.* As for [STRAGGLER](#straggler).
+
+*What to do.* The same batch sizes and pinned memory on all ranks, a process on the NUMA node of
+its GPU, a PCIe link of full width.
+"""
 
 from __future__ import annotations
 
@@ -30,16 +40,7 @@ RULE = straggler_rule(
     Doc(
         severities="warn, crit",
         says="a rank's copies to the device make it late",
-        text="""
-*Meaning.* A rank's copies to the device take longer than elsewhere.
-
-*Evidence.* As for [STRAGGLER](#straggler), with `worst_ms` and `median_ms` of the copies.
-
-*Thresholds.* As for [STRAGGLER](#straggler).
-
-*What to do.* The same batch sizes and pinned memory on all ranks, a process on the NUMA node of
-its GPU, a PCIe link of full width.
-""",
+        text=__doc__,
     ),
 )
 check = RULE.check

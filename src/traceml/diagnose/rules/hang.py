@@ -1,4 +1,31 @@
-"""Hang: no step came any more, and some rank stood still."""
+"""Hang: no step came any more, and some rank stood still.
+
+*Meaning.* No rank took a step for far longer than a step takes, and the run was ended so, or
+still stands. The agent has asked every rank for its Python stacks (signal SIGRTMIN+3, sent only
+to a process that is known to catch it), three times: a rank whose stack has changed, that
+computes on the CPU, or whose GPU is at work while nobody stands in a collective, is busy and not
+stuck. The culprit is the rank that is not where the others wait: in a collective, or in backward,
+where DDP waits. A process that trains alone waits for nobody: it is the culprit itself. The
+stacks are in the run folder, `stacks/`.
+
+*Evidence.* `rank` and `where` of the culprit, `step`, `waiting_ranks`, `collective`,
+`no_step_for_s`, `usual_step_s`, `stacks`.
+
+*Thresholds.* 20 s, 30 usual steps, and twice the longest pause so far (without the first step),
+whichever is longest. The looks are 5 s apart, and repeated each time the pause has doubled. A GPU
+is at work with a sampled utilisation of 50 % at every look; a rank on the CPU with half a core
+between two.
+
+*What to do.* See why that rank did not come: its line is named. Where the ranks wait in different
+collectives, they took different branches; where one had ended, it had fewer steps.
+
+*Silent* when steps came again (a long pause, which `STABLE` mentions), when every rank was busy
+(a long evaluation, a checkpoint), when a rank had failed or died before, in a notebook between
+two cells, about ranks whose steps are no longer recorded (`--trace-max-steps`), and before a
+rank's first step: what hangs while the job starts (`init_process_group`, loading a model) is not
+seen. Ranks on GPUs that all wait for a kernel outside any Python call of a collective look busy,
+and so do not count as stuck.
+"""
 
 from __future__ import annotations
 
@@ -124,35 +151,5 @@ RULE = Rule(
     kind=KIND,
     section=Section.STABILITY,
     check=check,
-    doc=Doc(
-        severities="crit",
-        says="the steps stopped; which rank the others waited for",
-        text="""
-*Meaning.* No rank took a step for far longer than a step takes, and the run was ended so, or
-still stands. The agent has asked every rank for its Python stacks (signal SIGRTMIN+3, sent only
-to a process that is known to catch it), three times: a rank whose stack has changed, that
-computes on the CPU, or whose GPU is at work while nobody stands in a collective, is busy and not
-stuck. The culprit is the rank that is not where the others wait: in a collective, or in backward,
-where DDP waits. A process that trains alone waits for nobody: it is the culprit itself. The
-stacks are in the run folder, `stacks/`.
-
-*Evidence.* `rank` and `where` of the culprit, `step`, `waiting_ranks`, `collective`,
-`no_step_for_s`, `usual_step_s`, `stacks`.
-
-*Thresholds.* 20 s, 30 usual steps, and twice the longest pause so far (without the first step),
-whichever is longest. The looks are 5 s apart, and repeated each time the pause has doubled. A GPU
-is at work with a sampled utilisation of 50 % at every look; a rank on the CPU with half a core
-between two.
-
-*What to do.* See why that rank did not come: its line is named. Where the ranks wait in different
-collectives, they took different branches; where one had ended, it had fewer steps.
-
-*Silent* when steps came again (a long pause, which `STABLE` mentions), when every rank was busy
-(a long evaluation, a checkpoint), when a rank had failed or died before, in a notebook between
-two cells, about ranks whose steps are no longer recorded (`--trace-max-steps`), and before a
-rank's first step: what hangs while the job starts (`init_process_group`, loading a model) is not
-seen. Ranks on GPUs that all wait for a kernel outside any Python call of a collective look busy,
-and so do not count as stuck.
-""",
-    ),
+    doc=Doc("crit", "the steps stopped; which rank the others waited for", __doc__),
 )

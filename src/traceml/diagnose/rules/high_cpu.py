@@ -1,7 +1,15 @@
 """High CPU: the machine's cores are mostly busy.
 
-Context and no fault: a busy CPU is what many jobs want. Whether training waits for it is said by
-the rules on step time.
+*Meaning.* System: the machine's cores are mostly busy. Process: a rank and its workers use nearly
+all the cores that there are for it. Context: a busy CPU is no fault; whether training waits for
+it is said by CPU_STARVED.
+
+*Evidence.* System: `cpu_share`, `cpu_peak_share`, `cores`, `run_cores`. Process: `cores_used`,
+`cores_per_rank`, `worst_rank`.
+
+*Thresholds.* 80 % on average, of all cores or of a rank's equal part of those the job may use.
+
+*What to do.* Where others take a core or more, ask whose they are; else nothing.
 """
 
 from __future__ import annotations
@@ -59,20 +67,5 @@ RULE = Rule(
     kind=KIND,
     section=Section.SYSTEM,
     check=check,
-    doc=Doc(
-        severities="info",
-        says="the cores are mostly busy",
-        text="""
-*Meaning.* System: the machine's cores are mostly busy. Process: a rank and its workers use nearly
-all the cores that there are for it. Context: a busy CPU is no fault; whether training waits for
-it is said by CPU_STARVED.
-
-*Evidence.* System: `cpu_share`, `cpu_peak_share`, `cores`, `run_cores`. Process: `cores_used`,
-`cores_per_rank`, `worst_rank`.
-
-*Thresholds.* 80 % on average, of all cores or of a rank's equal part of those the job may use.
-
-*What to do.* Where others take a core or more, ask whose they are; else nothing.
-""",
-    ),
+    doc=Doc("info", "the cores are mostly busy", __doc__),
 )

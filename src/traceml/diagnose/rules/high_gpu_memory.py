@@ -1,6 +1,15 @@
 """High GPU memory: a GPU is nearly full, by this run or by others.
 
-Silent where the GPUs of the run cannot be told from those of others.
+*Meaning.* A GPU of the run is nearly full, whoever filled it.
+
+*Evidence.* `gpu`, `gpu_memory_share`, `gpu_memory_bytes`, `reserved_bytes`.
+
+*Thresholds.* 92 % at the worst moment.
+
+*What to do.* Where 10 % of the device or more is not the run's own, `nvidia-smi` lists whose it
+is; else see HIGH_PRESSURE.
+
+*Silent* where the run uses only some of the machine's GPUs.
 """
 
 from __future__ import annotations
@@ -58,20 +67,5 @@ RULE = Rule(
     kind=KIND,
     section=Section.SYSTEM,
     check=check,
-    doc=Doc(
-        severities="warn",
-        says="a GPU is nearly full, by this run or by others",
-        text="""
-*Meaning.* A GPU of the run is nearly full, whoever filled it.
-
-*Evidence.* `gpu`, `gpu_memory_share`, `gpu_memory_bytes`, `reserved_bytes`.
-
-*Thresholds.* 92 % at the worst moment.
-
-*What to do.* Where 10 % of the device or more is not the run's own, `nvidia-smi` lists whose it
-is; else see HIGH_PRESSURE.
-
-*Silent* where the run uses only some of the machine's GPUs.
-""",
-    ),
+    doc=Doc("warn", "a GPU is nearly full, by this run or by others", __doc__),
 )

@@ -1,7 +1,14 @@
 """High GPU power: a GPU draws what it is allowed to.
 
-Context and no fault: that is what a GPU at full work does. Silent where the GPUs of the run
-cannot be told from those of others.
+*Meaning.* A GPU draws what it is allowed to: that is what full work looks like.
+
+*Evidence.* `gpu`, `power_w`, `power_share`, `clock_share`.
+
+*Thresholds.* 95 % of the enforced limit on average. A remark.
+
+*What to do.* Nothing, unless the limit is below the board's default (`nvidia-smi -q -d POWER`).
+
+*Silent* where the run uses only some of the machine's GPUs.
 """
 
 from __future__ import annotations
@@ -49,19 +56,5 @@ RULE = Rule(
     kind=KIND,
     section=Section.SYSTEM,
     check=check,
-    doc=Doc(
-        severities="info",
-        says="a GPU draws what it may",
-        text="""
-*Meaning.* A GPU draws what it is allowed to: that is what full work looks like.
-
-*Evidence.* `gpu`, `power_w`, `power_share`, `clock_share`.
-
-*Thresholds.* 95 % of the enforced limit on average. A remark.
-
-*What to do.* Nothing, unless the limit is below the board's default (`nvidia-smi -q -d POWER`).
-
-*Silent* where the run uses only some of the machine's GPUs.
-""",
-    ),
+    doc=Doc("info", "a GPU draws what it may", __doc__),
 )

@@ -1,7 +1,14 @@
 """High GPU temperature: a GPU runs hot enough to slow down soon.
 
-Whether it did slow down is said by the rule on throttling. Silent where the GPUs of the run
-cannot be told from those of others.
+*Meaning.* A GPU runs hot enough to slow down soon. Whether it did is said by GPU_THROTTLED.
+
+*Evidence.* `gpu`, `temperature_c`, `temperature_peak_c`.
+
+*Thresholds.* 85 °C on average, or 90 °C once, warns; 90 °C on average is critical.
+
+*What to do.* See to its cooling: airflow, fans, the room, neighbours.
+
+*Silent* where the run uses only some of the machine's GPUs.
 """
 
 from __future__ import annotations
@@ -50,19 +57,5 @@ RULE = Rule(
     kind=KIND,
     section=Section.SYSTEM,
     check=check,
-    doc=Doc(
-        severities="warn, crit",
-        says="a GPU is hot enough to slow down soon",
-        text="""
-*Meaning.* A GPU runs hot enough to slow down soon. Whether it did is said by GPU_THROTTLED.
-
-*Evidence.* `gpu`, `temperature_c`, `temperature_peak_c`.
-
-*Thresholds.* 85 °C on average, or 90 °C once, warns; 90 °C on average is critical.
-
-*What to do.* See to its cooling: airflow, fans, the room, neighbours.
-
-*Silent* where the run uses only some of the machine's GPUs.
-""",
-    ),
+    doc=Doc("warn, crit", "a GPU is hot enough to slow down soon", __doc__),
 )

@@ -1,6 +1,21 @@
 """High pressure: memory is nearly full, on a rank's GPU or on the host that the ranks fill.
 
-A host that others fill is the system's business, not the run's. Silent where no capacity is known.
+*Meaning.* Memory is nearly full: a rank's GPU, or the host that the ranks themselves fill. The
+next longer batch, evaluation or checkpoint may run out of it.
+
+*Evidence.* `place` (`gpu`, `host`), `pressure`, `median_pressure`, `used_bytes`,
+`capacity_bytes`. On the GPU the most that the allocator reserved ÷ the device's memory, worst
+rank; on the host the highest sample ÷ the memory of the machine or of the job's control group.
+
+*Thresholds.* 92 % warns, 97 % is critical; on a GPU only if tensors themselves occupied 92 %,
+since the allocator gives back what it merely keeps. The host counts when the ranks and their
+workers hold at least half of what is used there: else see HIGH_RAM.
+
+*What to do.* GPU: a smaller batch with gradient accumulation, activation checkpointing, bfloat16,
+sharded optimizer state. Host: fewer workers, a smaller `prefetch_factor`, the dataset in arrays
+or mapped files.
+
+*Silent* where no capacity is known.
 """
 
 from __future__ import annotations
@@ -142,26 +157,5 @@ RULE = Rule(
     kind=KIND,
     section=Section.STEP_MEMORY,
     check=check,
-    doc=Doc(
-        severities="warn, crit",
-        says="memory is nearly full",
-        text="""
-*Meaning.* Memory is nearly full: a rank's GPU, or the host that the ranks themselves fill. The
-next longer batch, evaluation or checkpoint may run out of it.
-
-*Evidence.* `place` (`gpu`, `host`), `pressure`, `median_pressure`, `used_bytes`,
-`capacity_bytes`. On the GPU the most that the allocator reserved ÷ the device's memory, worst
-rank; on the host the highest sample ÷ the memory of the machine or of the job's control group.
-
-*Thresholds.* 92 % warns, 97 % is critical; on a GPU only if tensors themselves occupied 92 %,
-since the allocator gives back what it merely keeps. The host counts when the ranks and their
-workers hold at least half of what is used there: else see HIGH_RAM.
-
-*What to do.* GPU: a smaller batch with gradient accumulation, activation checkpointing, bfloat16,
-sharded optimizer state. Host: fewer workers, a smaller `prefetch_factor`, the dataset in arrays
-or mapped files.
-
-*Silent* where no capacity is known.
-""",
-    ),
+    doc=Doc("warn, crit", "memory is nearly full", __doc__),
 )

@@ -1,4 +1,15 @@
-"""High RAM: the memory of the machine, or of the job's control group, is mostly in use."""
+"""High RAM: the memory of the machine, or of the job's control group, is mostly in use.
+
+*Meaning.* The memory of the machine, or of the job's control group, is mostly in use, whoever
+fills it.
+
+*Evidence.* `ram_share`, `ram_used_bytes`, `ram_total_bytes`, `run_bytes`.
+
+*Thresholds.* 80 % at the worst moment warns, 97 % is critical: the kernel kills next.
+
+*What to do.* Free what is not needed, or look at what else runs there; the claim says how much is
+the run's own.
+"""
 
 from __future__ import annotations
 
@@ -51,19 +62,5 @@ RULE = Rule(
     kind=KIND,
     section=Section.SYSTEM,
     check=check,
-    doc=Doc(
-        severities="warn, crit",
-        says="the host's memory is mostly in use",
-        text="""
-*Meaning.* The memory of the machine, or of the job's control group, is mostly in use, whoever
-fills it.
-
-*Evidence.* `ram_share`, `ram_used_bytes`, `ram_total_bytes`, `run_bytes`.
-
-*Thresholds.* 80 % at the worst moment warns, 97 % is critical: the kernel kills next.
-
-*What to do.* Free what is not needed, or look at what else runs there; the claim says how much is
-the run's own.
-""",
-    ),
+    doc=Doc("warn, crit", "the host's memory is mostly in use", __doc__),
 )

@@ -1,6 +1,18 @@
 """Imbalance: one rank needs more memory than the others, enough to limit them all.
 
-Never critical: uneven memory ends no run. Silent with one rank and where no capacity is known.
+*Meaning.* One rank needs more memory than the others, so it alone limits the batch of all.
+
+*Evidence.* `place`, `worst_bytes`, `median_bytes`, `skew`, `pressure`; `ranks` names the rank. On
+GPUs by reserved memory; on runs without one by the host's, where a rank's capacity is its equal
+part.
+
+*Thresholds.* 20 % above the median rank, and at least 30 % of the capacity in use. It only warns:
+uneven memory ends no run.
+
+*What to do.* Compare the shapes, batches and extra state (logging, gathered results) of that
+rank.
+
+*Silent* with one rank.
 """
 
 from __future__ import annotations
@@ -70,23 +82,5 @@ RULE = Rule(
     kind=KIND,
     section=Section.STEP_MEMORY,
     check=check,
-    doc=Doc(
-        severities="warn",
-        says="one rank needs more memory than the others",
-        text="""
-*Meaning.* One rank needs more memory than the others, so it alone limits the batch of all.
-
-*Evidence.* `place`, `worst_bytes`, `median_bytes`, `skew`, `pressure`; `ranks` names the rank. On
-GPUs by reserved memory; on runs without one by the host's, where a rank's capacity is its equal
-part.
-
-*Thresholds.* 20 % above the median rank, and at least 30 % of the capacity in use. It only warns:
-uneven memory ends no run.
-
-*What to do.* Compare the shapes, batches and extra state (logging, gathered results) of that
-rank.
-
-*Silent* with one rank.
-""",
-    ),
+    doc=Doc("warn", "one rank needs more memory than the others", __doc__),
 )

@@ -1,6 +1,14 @@
 """Incomplete data: ranks are missing, or the ranks share far fewer steps than they took.
 
-It hides nothing: what the recorded ranks show is reported too.
+*Meaning.* What was analysed is only a part of the job: ranks are missing, or the ranks share far
+fewer steps than they took. Nothing else is hidden by it.
+
+*Evidence.* `ranks_used`, `world_size`, `steps_shared`, `steps_taken`; `ranks` are those missing.
+
+*Thresholds.* A rank of a node that was seen is missing, or fewer than 50 % of the steps are
+complete on every rank: a warning. Only ranks of other nodes are missing: a remark.
+
+*What to do.* See which rank ended early, skipped steps, or ran without the tracer.
 """
 
 from __future__ import annotations
@@ -78,19 +86,5 @@ RULE = Rule(
     section=Section.STEP_TIME,
     check=check,
     role=RuleRole.REMARK,
-    doc=Doc(
-        severities="info, warn",
-        says="ranks, or most of the steps, are missing",
-        text="""
-*Meaning.* What was analysed is only a part of the job: ranks are missing, or the ranks share far
-fewer steps than they took. Nothing else is hidden by it.
-
-*Evidence.* `ranks_used`, `world_size`, `steps_shared`, `steps_taken`; `ranks` are those missing.
-
-*Thresholds.* A rank of a node that was seen is missing, or fewer than 50 % of the steps are
-complete on every rank: a warning. Only ranks of other nodes are missing: a remark.
-
-*What to do.* See which rank ended early, skipped steps, or ran without the tracer.
-""",
-    ),
+    doc=Doc("info, warn", "ranks, or most of the steps, are missing", __doc__),
 )

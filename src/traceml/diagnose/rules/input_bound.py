@@ -30,6 +30,7 @@ SELDOM_EMPTY = 0.05  # of the fetches; many workers that are all late leave it e
 MOSTLY_COLLATE = 0.50  # of the fetch: collating costs more than the samples themselves
 MOSTLY_RARE = 0.80  # of the wait, in a tenth of the steps: the other steps are well supplied
 BUSY_WORKER = 0.7  # of a core: the worker computes rather than waits for storage
+CHEAP_TO_MAKE = 0.7  # of the wait: what workers spend on a batch, handing it over included
 MAX_WORKERS = 32  # asking for more than a node's share of cores helps nobody
 
 
@@ -132,13 +133,9 @@ def _without_workers(facts: Facts, wait_s: float, body_s: float) -> str:
 
 def _with_workers(facts: Facts, workers: int, wait_s: float, body_s: float) -> str:
     empty_share = facts.loader.empty_share
-    if _workers_keep_up(facts):
-        return (
-            f"A batch was ready in {percent(1 - (empty_share or 0.0))} of the fetches: the cost is "
-            "transferring it to the training process. Send smaller batches (uint8, no Python "
-            "objects), tensors instead of lists, and keep a core free for the training process."
-        )
     busy_cores = _busy_cores(facts)
+    if _workers_keep_up(facts):
+        return _cheaper_transfer(facts, empty_share or 0.0, busy_cores, wait_s, body_s)
     if busy_cores is not None and busy_cores < BUSY_WORKER:
         return (
             f"{_all_workers(workers)} mostly idle ({busy_cores:.1f} cores each), waiting for "
@@ -153,6 +150,25 @@ def _with_workers(facts: Facts, workers: int, wait_s: float, body_s: float) -> s
         else f" (no batch was ready in {percent(empty_share)} of the fetches)"
     )
     return _ask_for(facts, needed, f"{count(workers, 'worker')} cannot keep up{empty}")
+
+
+def _cheaper_transfer(
+    facts: Facts, empty_share: float, busy_cores: float | None, wait_s: float, body_s: float
+) -> str:
+    """Recommends what makes handing over a batch cheaper, or not handing it over at all."""
+    ready = f"A batch was ready in {percent(1 - empty_share)} of the fetches"
+    workers = facts.loader.workers or 0
+    making_s = None if busy_cores is None else workers * busy_cores * (wait_s + body_s)
+    if making_s is not None and making_s < CHEAP_TO_MAKE * wait_s:
+        return (
+            f"{ready}, and workers spend only {duration(making_s)} of CPU time on one: handing it "
+            "over costs more. Unless they wait for storage, num_workers=0 or larger batches are "
+            "faster."
+        )
+    return (
+        f"{ready}: the cost is transferring it to the training process. Keep a core free for it, "
+        "send a few tensors instead of lists and Python objects, and large images as uint8."
+    )
 
 
 def _all_workers(workers: int) -> str:
@@ -248,7 +264,8 @@ step it is a remark. So is a single long wait that passed within 10 s
 - no worker: enough of them that one batch is ready per step body; where collating takes 50 % of
   the fetch or more, a cheaper `collate_fn`;
 - workers, and no batch was ready in less than 5 % of the fetches: handing batches over takes the
-  time (and it is never critical);
+  time (and it is never critical); where workers spend less CPU time on a batch than 70 %
+  of the wait, none at all would be faster;
 - workers that use less than 0.7 of a core each wait for storage themselves: more of them alone
   will not help as much as faster reading;
 - workers that are busy and cannot keep up: more of them, in proportion;

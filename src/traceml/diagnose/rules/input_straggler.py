@@ -1,4 +1,14 @@
-"""Input straggler: one rank's data takes longer, and the others wait for that rank."""
+"""Input straggler: one rank's data takes longer, and the others wait for that rank.
+
+*Meaning.* A rank's data takes longer than elsewhere, and the others wait for that rank.
+
+*Evidence.* As for [STRAGGLER](#straggler), with `worst_ms` and `median_ms` of the input wait.
+
+*Thresholds.* As for [STRAGGLER](#straggler).
+
+*What to do.* Compare the rank's shard (file sizes, sample lengths), the storage it reads from,
+its preprocessing, and what else runs on its cores.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +35,7 @@ RULE = straggler_rule(
     Doc(
         severities="warn, crit",
         says="a rank's data makes it late",
-        text="""
-*Meaning.* A rank's data takes longer than elsewhere, and the others wait for that rank.
-
-*Evidence.* As for [STRAGGLER](#straggler), with `worst_ms` and `median_ms` of the input wait.
-
-*Thresholds.* As for [STRAGGLER](#straggler).
-
-*What to do.* Compare the rank's shard (file sizes, sample lengths), the storage it reads from,
-its preprocessing, and what else runs on its cores.
-""",
+        text=__doc__,
     ),
 )
 check = RULE.check

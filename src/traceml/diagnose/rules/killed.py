@@ -1,4 +1,30 @@
-"""Killed: a process ended without an exception, by a signal or for an unknown reason."""
+"""Killed: a process ended without an exception, by a signal or for an unknown reason.
+
+*Meaning.* A process ended without an exception: by a signal, by `os._exit` on one rank of
+several, or for a reason that nobody saw. Of several ranks the first to die is named; the agent is
+woken by the end of each. A run that SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1 or SIGUSR2 ended
+was asked to end: that is only said (`info`), and `failure` stays `null`. The same holds where the
+command `timeout` ended it.
+
+A program between us and the script (`timeout`, a shell, `srun`) collects the script's status
+itself. Since Linux 6.15 the kernel tells the agent all the same; on an older one the agent may be
+too late. Then the program's own status says what it can: 128 + n is signal n, and 124 of
+`timeout` that the time was up. With any other status the rank "disappeared": killed, or left by
+`os._exit`, nobody can say.
+
+*Evidence.* `signal`, `status`, `rank`, `step`, and the agent's last samples: `ram_share` (the
+highest of the last 5 seconds), `rss_bytes` of that rank, `oom_kills` (processes that the kernel
+killed for memory while the run went on).
+
+*Thresholds.* RAM 95 % full, or one kill counted by the kernel: then the out-of-memory killer is
+the likely cause of a SIGKILL. `warn` where the training had ended before, or nobody saw the end.
+
+*What to do.* Memory: fewer data workers, less in memory. A crash: the action says what that
+signal usually means (SIGSEGV, SIGBUS, SIGABRT, SIGILL, SIGFPE), and `PYTHONFAULTHANDLER=1` shows
+the line. Otherwise the batch system's log says who sent the signal.
+
+*Silent* when a process chose its own status (`sys.exit(3)`, `os._exit(3)`).
+"""
 
 from __future__ import annotations
 
@@ -143,33 +169,8 @@ RULE = Rule(
     section=Section.STABILITY,
     check=check,
     doc=Doc(
-        severities="info, warn, crit",
-        says="a process was killed by a signal, or ended for an unknown reason",
-        text="""
-*Meaning.* A process ended without an exception: by a signal, by `os._exit` on one rank of
-several, or for a reason that nobody saw. Of several ranks the first to die is named; the agent is
-woken by the end of each. A run that SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1 or SIGUSR2 ended
-was asked to end: that is only said (`info`), and `failure` stays `null`. The same holds where the
-command `timeout` ended it.
-
-A program between us and the script (`timeout`, a shell, `srun`) collects the script's status
-itself. Since Linux 6.15 the kernel tells the agent all the same; on an older one the agent may be
-too late. Then the program's own status says what it can: 128 + n is signal n, and 124 of
-`timeout` that the time was up. With any other status the rank "disappeared": killed, or left by
-`os._exit`, nobody can say.
-
-*Evidence.* `signal`, `status`, `rank`, `step`, and the agent's last samples: `ram_share` (the
-highest of the last 5 seconds), `rss_bytes` of that rank, `oom_kills` (processes that the kernel
-killed for memory while the run went on).
-
-*Thresholds.* RAM 95 % full, or one kill counted by the kernel: then the out-of-memory killer is
-the likely cause of a SIGKILL. `warn` where the training had ended before, or nobody saw the end.
-
-*What to do.* Memory: fewer data workers, less in memory. A crash: the action says what that
-signal usually means (SIGSEGV, SIGBUS, SIGABRT, SIGILL, SIGFPE), and `PYTHONFAULTHANDLER=1` shows
-the line. Otherwise the batch system's log says who sent the signal.
-
-*Silent* when a process chose its own status (`sys.exit(3)`, `os._exit(3)`).
-""",
+        "info, warn, crit",
+        "a process was killed by a signal, or ended for an unknown reason",
+        __doc__,
     ),
 )

@@ -1,4 +1,18 @@
-"""Logging heavy: printing, logging and writing metrics delay the step."""
+"""Logging heavy: printing, logging and writing metrics delay the step.
+
+*Meaning.* Printing, logging and writing metrics take a noticeable part of the step.
+
+*Evidence.* `lost_ms`, `host_ms`, `step_time_ms`, `steps_with` of `steps_seen`, `longest_ms`,
+`diagnosis_clock`.
+
+*Thresholds.* 5 % of the step warns from 1 ms per step on, 20 % is critical from 3 ms on. On the
+GPU's clock only what the GPU waited for counts: what fits into the rest of the step, or made
+single steps late, or all of it where the queue is dry in 50 % of the steps; never the wait for a
+batch, and no moment that another cause has claimed.
+
+*What to do.* Log less often (the action says what a tenth would cost), or hand the writing to a
+thread.
+"""
 
 from __future__ import annotations
 
@@ -42,22 +56,5 @@ RULE = host_cause(
     host_work,
     turn=Turn.HOST_PAUSED,
     what_if=Remedy("without logging", without_host_time("logging_ns")),
-    doc=Doc(
-        severities="info, warn, crit",
-        says="printing and logging hold the step up",
-        text="""
-*Meaning.* Printing, logging and writing metrics take a noticeable part of the step.
-
-*Evidence.* `lost_ms`, `host_ms`, `step_time_ms`, `steps_with` of `steps_seen`, `longest_ms`,
-`diagnosis_clock`.
-
-*Thresholds.* 5 % of the step warns from 1 ms per step on, 20 % is critical from 3 ms on. On the
-GPU's clock only what the GPU waited for counts: what fits into the rest of the step, or made
-single steps late, or all of it where the queue is dry in 50 % of the steps; never the wait for a
-batch, and no moment that another cause has claimed.
-
-*What to do.* Log less often (the action says what a tenth would cost), or hand the writing to a
-thread.
-""",
-    ),
+    doc=Doc("info, warn, crit", "printing and logging hold the step up", __doc__),
 )

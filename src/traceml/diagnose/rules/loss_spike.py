@@ -1,8 +1,30 @@
 """Loss spike: the loss jumped far above what it had been.
 
-Stays silent on losses that are noisy by nature, and on those that fall below zero. A learning rate
-that is restarted, harder data or one bad batch make a loss jump too: only a loss that is lost for
-good, or was far beyond where it began, is more than a remark.
+*Meaning.* The loss jumped far above the values before it. It warns where the loss stayed there to
+the end and is back at 80 % of the very first loss or more, or where it reached 10 times the first
+loss; otherwise it is a remark (`info`): one bad batch, a restarted learning rate and harder data
+make a loss jump too.
+
+Where the script logs its loss (`log_metrics`), that is looked at. Otherwise it is the loss that
+the first backward pass of each step was called on, so that the two losses of a GAN are not mixed.
+Many frameworks divide the loss by the micro-batches of an accumulation window. Where windows
+differ in size and the loss changes with them as a divided one would, it is multiplied by them
+again, and the summary says so; where all windows are equal, nobody can tell, and it is shown as
+it was passed to `backward`. A jump that the size of the window explains, on either scale, is
+none.
+
+*Evidence.* `name`, `step`, `numbering` (as for [`NON_FINITE_LOSS`](#non_finite_loss)), `usual`
+(the median of the 20 values before), `peak`, `times`, `spikes`.
+
+*Thresholds.* 3 times the median of the 20 values before, and 6 of their robust standard
+deviations, of the logarithm: a loss that is noisy by nature has a large one. A jump that comes
+back must also be 3 times the largest before it. It stayed when 10 values in a row are high, and
+so is the median of the last 10 of all. More than 2 % of the values: that is how this loss is.
+
+*What to do.* Look at the batch of that step; a lower learning rate, a longer warm-up, clipping.
+
+*Silent* with fewer than 20 values, on losses that fall to zero or below, and where the jump is
+less than 5 % of what the loss was at first.
 """
 
 from __future__ import annotations
@@ -80,35 +102,5 @@ RULE = Rule(
     kind=KIND,
     section=Section.STABILITY,
     check=check,
-    doc=Doc(
-        severities="info, warn",
-        says="the loss jumped far above what it had been",
-        text="""
-*Meaning.* The loss jumped far above the values before it. It warns where the loss stayed there to
-the end and is back at 80 % of the very first loss or more, or where it reached 10 times the first
-loss; otherwise it is a remark (`info`): one bad batch, a restarted learning rate and harder data
-make a loss jump too.
-
-Where the script logs its loss (`log_metrics`), that is looked at. Otherwise it is the loss that
-the first backward pass of each step was called on, so that the two losses of a GAN are not mixed.
-Many frameworks divide the loss by the micro-batches of an accumulation window. Where windows
-differ in size and the loss changes with them as a divided one would, it is multiplied by them
-again, and the summary says so; where all windows are equal, nobody can tell, and it is shown as
-it was passed to `backward`. A jump that the size of the window explains, on either scale, is
-none.
-
-*Evidence.* `name`, `step`, `numbering` (as for [`NON_FINITE_LOSS`](#non_finite_loss)), `usual`
-(the median of the 20 values before), `peak`, `times`, `spikes`.
-
-*Thresholds.* 3 times the median of the 20 values before, and 6 of their robust standard
-deviations, of the logarithm: a loss that is noisy by nature has a large one. A jump that comes
-back must also be 3 times the largest before it. It stayed when 10 values in a row are high, and
-so is the median of the last 10 of all. More than 2 % of the values: that is how this loss is.
-
-*What to do.* Look at the batch of that step; a lower learning rate, a longer warm-up, clipping.
-
-*Silent* with fewer than 20 values, on losses that fall to zero or below, and where the jump is
-less than 5 % of what the loss was at first.
-""",
-    ),
+    doc=Doc("info, warn", "the loss jumped far above what it had been", __doc__),
 )

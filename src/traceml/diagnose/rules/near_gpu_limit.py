@@ -1,8 +1,17 @@
 """Near the GPU's limit: the tensor cores or the memory do nearly what they can.
 
-Said so that nobody looks for a setting that makes the step much faster where none is left; 16-bit
-arithmetic, which halves the work of both, is still recommended where it is off. Silent where the
-counters were not read.
+*Meaning.* The tensor cores or the memory do nearly what they can: no setting makes the step much
+faster, but for 16-bit arithmetic where that is off.
+
+*Evidence.* As TENSOR_CORES_IDLE.
+
+*Thresholds.* The tensor cores compute 60 % of the time or more, or the memory works at 70 % of
+its bandwidth or more.
+
+*What to do.* bfloat16 autocast and `torch.compile` where they are off; else less arithmetic per
+sample, fewer bytes moved, or more GPUs.
+
+*Silent* without the counters.
 """
 
 from __future__ import annotations
@@ -72,19 +81,6 @@ RULE = compute_cause(
     Doc(
         severities="info",
         says="the GPU does nearly what it can",
-        text="""
-*Meaning.* The tensor cores or the memory do nearly what they can: no setting makes the step much
-faster, but for 16-bit arithmetic where that is off.
-
-*Evidence.* As TENSOR_CORES_IDLE.
-
-*Thresholds.* The tensor cores compute 60 % of the time or more, or the memory works at 70 % of
-its bandwidth or more.
-
-*What to do.* bfloat16 autocast and `torch.compile` where they are off; else less arithmetic per
-sample, fewer bytes moved, or more GPUs.
-
-*Silent* without the counters.
-""",
+        text=__doc__,
     ),
 )

@@ -1,4 +1,17 @@
-"""No data: not one complete step was recorded on all ranks."""
+"""No data: not one complete step was recorded on all ranks.
+
+*Meaning.* Nothing was measured in that section. For step time the summary says how far the run
+came: no interpreter loaded the tracer, torch was never imported, no step was completed, every
+step ended in an exception, or the ranks have no complete step in common; and the status, where
+the script ended with one other than 0 by itself.
+
+*Evidence.* Step time: `steps_aborted`, `ranks_seen`, `exit_status`.
+
+*Thresholds.* Step time: not one complete step. Memory, system and process: not one sample;
+samples are taken once a second, so a run of less than that may have none.
+
+*What to do.* Where the loop is unusual, mark each step with `with traceml.trace_step(model):`.
+"""
 
 from __future__ import annotations
 
@@ -69,21 +82,5 @@ RULE = Rule(
     kind=KIND,
     section=Section.STEP_TIME,
     check=check,
-    doc=Doc(
-        severities="info",
-        says="nothing was measured, and why",
-        text="""
-*Meaning.* Nothing was measured in that section. For step time the summary says how far the run
-came: no interpreter loaded the tracer, torch was never imported, no step was completed, every
-step ended in an exception, or the ranks have no complete step in common; and the status, where
-the script ended with one other than 0 by itself.
-
-*Evidence.* Step time: `steps_aborted`, `ranks_seen`, `exit_status`.
-
-*Thresholds.* Step time: not one complete step. Memory, system and process: not one sample;
-samples are taken once a second, so a run of less than that may have none.
-
-*What to do.* Where the loop is unusual, mark each step with `with traceml.trace_step(model):`.
-""",
-    ),
+    doc=Doc("info", "nothing was measured, and why", __doc__),
 )

@@ -1,6 +1,14 @@
 """No GPU: the run trains on the CPU while the machine's GPUs are idle.
 
-Silent on a machine without a GPU.
+*Meaning.* The run trained on the CPU on a machine that has GPUs.
+
+*Evidence.* `gpus`.
+
+*Thresholds.* Every rank's parameters live on the CPU, and NVML shows a GPU.
+
+*What to do.* Move model and batches to the GPU; check `torch.cuda.is_available()`.
+
+*Silent* on a machine without a GPU.
 """
 
 from __future__ import annotations
@@ -36,19 +44,5 @@ RULE = Rule(
     kind=KIND,
     section=Section.SYSTEM,
     check=check,
-    doc=Doc(
-        severities="warn",
-        says="the run trains on the CPU beside idle GPUs",
-        text="""
-*Meaning.* The run trained on the CPU on a machine that has GPUs.
-
-*Evidence.* `gpus`.
-
-*Thresholds.* Every rank's parameters live on the CPU, and NVML shows a GPU.
-
-*What to do.* Move model and batches to the GPU; check `torch.cuda.is_available()`.
-
-*Silent* on a machine without a GPU.
-""",
-    ),
+    doc=Doc("warn", "the run trains on the CPU beside idle GPUs", __doc__),
 )

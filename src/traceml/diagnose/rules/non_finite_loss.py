@@ -1,7 +1,31 @@
 """Non-finite loss: the loss became NaN or infinite.
 
-Where the loss stayed finite, a non-finite gradient norm is a remark: a GradScaler that searches for
-its scale causes infinite gradients, and skips those steps.
+*Meaning.* The loss that `backward()` was called on, or a logged loss (names with `loss`), was nan
+or infinite. On the CPU every loss is read, and the step is exact. On a GPU a loss is read without
+waiting for the device: in the first 64 steps as often as it arrives, then ten times a second, and
+the last one of the process always; the text says the two steps between which it was lost. Under a
+`GradScaler` the loss is the one before scaling. In an unbroken stretch to the end it is critical
+and leads, unless something else ended the run; where it recovered, or has recovered from as long
+a stretch before, it is a warning. A logged gradient norm (`grad_norm`) that was not finite while
+the loss stayed finite is a remark about the norm: a GradScaler that looks for its scale makes
+such gradients and skips their steps. Where no loss is known, a norm that is not finite to the end
+warns.
+
+*Evidence.* `name`, `first_step` (of the last stretch, if the values end in it; else the first one
+lost), `earliest_step`, `last_finite_step` (the loss was lost after it), `numbering` (`counted`:
+steps as the tracer counts them; `logged`: as the script numbered them, "logged step" in the text;
+the two are never compared), `values`, `values_not_finite`, `last_finite` (the value at that
+step), `gradient_norm_before` and `gradient_norm_usual` where a logged norm had risen before it
+was lost too.
+
+*Thresholds.* One value. A norm has risen when one of the last 3 was 3 times its median.
+
+*What to do.* Lost within the first 10 steps: look at the data, the initialisation and the
+learning rate. Later: go on from a checkpoint of the last finite step or earlier with a lower
+learning rate and clipped gradients. In float16, try bfloat16;
+`torch.autograd.set_detect_anomaly(True)` names the operation.
+
+*Silent* when no loss was seen or logged.
 """
 
 from __future__ import annotations
@@ -163,35 +187,8 @@ RULE = Rule(
     section=Section.STABILITY,
     check=check,
     doc=Doc(
-        severities="info, warn, crit",
-        says="the loss was NaN or infinite; a gradient norm alone is a remark",
-        text="""
-*Meaning.* The loss that `backward()` was called on, or a logged loss (names with `loss`), was nan
-or infinite. On the CPU every loss is read, and the step is exact. On a GPU a loss is read without
-waiting for the device: in the first 64 steps as often as it arrives, then ten times a second, and
-the last one of the process always; the text says the two steps between which it was lost. Under a
-`GradScaler` the loss is the one before scaling. In an unbroken stretch to the end it is critical
-and leads, unless something else ended the run; where it recovered, or has recovered from as long
-a stretch before, it is a warning. A logged gradient norm (`grad_norm`) that was not finite while
-the loss stayed finite is a remark about the norm: a GradScaler that looks for its scale makes
-such gradients and skips their steps. Where no loss is known, a norm that is not finite to the end
-warns.
-
-*Evidence.* `name`, `first_step` (of the last stretch, if the values end in it; else the first one
-lost), `earliest_step`, `last_finite_step` (the loss was lost after it), `numbering` (`counted`:
-steps as the tracer counts them; `logged`: as the script numbered them, "logged step" in the text;
-the two are never compared), `values`, `values_not_finite`, `last_finite` (the value at that
-step), `gradient_norm_before` and `gradient_norm_usual` where a logged norm had risen before it
-was lost too.
-
-*Thresholds.* One value. A norm has risen when one of the last 3 was 3 times its median.
-
-*What to do.* Lost within the first 10 steps: look at the data, the initialisation and the
-learning rate. Later: go on from a checkpoint of the last finite step or earlier with a lower
-learning rate and clipped gradients. In float16, try bfloat16;
-`torch.autograd.set_detect_anomaly(True)` names the operation.
-
-*Silent* when no loss was seen or logged.
-""",
+        "info, warn, crit",
+        "the loss was NaN or infinite; a gradient norm alone is a remark",
+        __doc__,
     ),
 )

@@ -1,4 +1,23 @@
-"""Out of memory: an allocation did not fit."""
+"""Out of memory: an allocation did not fit.
+
+*Meaning.* As `EXCEPTION`, where the error says that memory ran out: CUDA's, the CPU allocator's,
+`MemoryError`, numpy's.
+
+*Evidence.* What torch's message says (`tried_bytes`, `free_bytes`, `total_bytes`,
+`allocated_bytes`, `reserved_bytes`), what the model held (`parameter_bytes`, `gradient_bytes`,
+`optimizer_bytes`, and `activation_bytes`: what tensors occupied besides these),
+`allocated_before_bytes` (the peaks of the last steps), `samples_per_step`, `suggested_batch`,
+`device` (`gpu`, `host`), and what `EXCEPTION` has.
+
+*Thresholds.* 10 % of the device reserved and unused: the allocator is a part of the matter. Peaks
+that grew by 5 % over the last 32 steps: something is kept from step to step. A part of 25 % is
+worth making smaller.
+
+*What to do.* The action has this run's numbers: a batch that would have fitted (at most half; the
+device filled to 92 %, activations in proportion to the batch), `expandable_segments` where much
+was reserved and unused, bf16 or activation checkpointing by the share of activations, sharding
+where the optimizer's state is large.
+"""
 
 from __future__ import annotations
 
@@ -176,27 +195,5 @@ RULE = Rule(
     kind=KIND,
     section=Section.STABILITY,
     check=check,
-    doc=Doc(
-        severities="crit",
-        says="a tensor did not fit, on a GPU or on the host",
-        text="""
-*Meaning.* As `EXCEPTION`, where the error says that memory ran out: CUDA's, the CPU allocator's,
-`MemoryError`, numpy's.
-
-*Evidence.* What torch's message says (`tried_bytes`, `free_bytes`, `total_bytes`,
-`allocated_bytes`, `reserved_bytes`), what the model held (`parameter_bytes`, `gradient_bytes`,
-`optimizer_bytes`, and `activation_bytes`: what tensors occupied besides these),
-`allocated_before_bytes` (the peaks of the last steps), `samples_per_step`, `suggested_batch`,
-`device` (`gpu`, `host`), and what `EXCEPTION` has.
-
-*Thresholds.* 10 % of the device reserved and unused: the allocator is a part of the matter. Peaks
-that grew by 5 % over the last 32 steps: something is kept from step to step. A part of 25 % is
-worth making smaller.
-
-*What to do.* The action has this run's numbers: a batch that would have fitted (at most half; the
-device filled to 92 %, activations in proportion to the batch), `expandable_segments` where much
-was reserved and unused, bf16 or activation checkpointing by the share of activations, sharding
-where the optimizer's state is large.
-""",
-    ),
+    doc=Doc("crit", "a tensor did not fit, on a GPU or on the host", __doc__),
 )

@@ -1,4 +1,17 @@
-"""Recompiling: torch.compile compiles again and again after warm-up."""
+"""Recompiling: torch.compile compiles again and again after warm-up.
+
+*Meaning.* `torch.compile` compiles again after warm-up, mostly because shapes change.
+
+*Evidence.* `lost_ms`, `host_ms`, `step_time_ms`, `steps_with` of `steps_seen`, `longest_ms`,
+`diagnosis_clock`.
+
+*Thresholds.* Two steps or more that compiled after warm-up (one is the epoch's last, smaller
+batch), and 5 % of the step warns from 1 ms per step on, 20 % is critical from 3 ms on. Compiling
+takes so long that no queue of a GPU hides it.
+
+*What to do.* `TORCH_LOGS=recompiles` names the reason; `torch.compile(dynamic=True)`,
+`mark_dynamic`, or batches padded to a few sizes.
+"""
 
 from __future__ import annotations
 
@@ -45,21 +58,5 @@ RULE = host_cause(
     host_work,
     turn=Turn.HOST_STOPPED,
     what_if=Remedy("without compiling again", without_host_time("compile_ns")),
-    doc=Doc(
-        severities="info, warn, crit",
-        says="`torch.compile` compiles again and again",
-        text="""
-*Meaning.* `torch.compile` compiles again after warm-up, mostly because shapes change.
-
-*Evidence.* `lost_ms`, `host_ms`, `step_time_ms`, `steps_with` of `steps_seen`, `longest_ms`,
-`diagnosis_clock`.
-
-*Thresholds.* Two steps or more that compiled after warm-up (one is the epoch's last, smaller
-batch), and 5 % of the step warns from 1 ms per step on, 20 % is critical from 3 ms on. Compiling
-takes so long that no queue of a GPU hides it.
-
-*What to do.* `TORCH_LOGS=recompiles` names the reason; `torch.compile(dynamic=True)`,
-`mark_dynamic`, or batches padded to a few sizes.
-""",
-    ),
+    doc=Doc("info, warn, crit", "`torch.compile` compiles again and again", __doc__),
 )

@@ -1,8 +1,17 @@
 """Small kernels: the GPU always has a kernel, but the kernels fill only a part of it.
 
-A kernel with too few blocks leaves multiprocessors without work however fast the next one follows,
-so launching faster (CUDA graphs) does not help. Silent where the counters were not read, where the
-GPU waits for the host instead, and where it has no kernel for much of the time.
+*Meaning.* A kernel is nearly always resident, but the kernels have too few blocks to give every
+multiprocessor work.
+
+*Evidence.* As TENSOR_CORES_IDLE.
+
+*Thresholds.* A kernel was resident 70 % of the time or more, and in that time at most 50 % of the
+SMs had work.
+
+*What to do.* A larger batch where memory is left, small operations batched or fused. Launching
+faster (CUDA graphs) does not help.
+
+*Silent* without the counters, and where `HOST_BOUND` holds.
 """
 
 from __future__ import annotations
@@ -63,19 +72,6 @@ RULE = compute_cause(
     Doc(
         severities="info",
         says="the kernels are too small to fill the GPU",
-        text="""
-*Meaning.* A kernel is nearly always resident, but the kernels have too few blocks to give every
-multiprocessor work.
-
-*Evidence.* As TENSOR_CORES_IDLE.
-
-*Thresholds.* A kernel was resident 70 % of the time or more, and in that time at most 50 % of the
-SMs had work.
-
-*What to do.* A larger batch where memory is left, small operations batched or fused. Launching
-faster (CUDA graphs) does not help.
-
-*Silent* without the counters, and where `HOST_BOUND` holds.
-""",
+        text=__doc__,
     ),
 )

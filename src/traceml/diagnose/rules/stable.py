@@ -1,4 +1,14 @@
-"""Stable: the run finished, and its loss stayed finite."""
+"""Stable: the run finished, and its loss stayed finite.
+
+*Meaning.* No exception, no signal, no hang; the loss, where it is known, stayed a number.
+
+*Evidence.* `exit_status`, `loss_values`, `loss_first`, `loss_last`, `long_pauses` (pauses as long
+as a hang's, after which steps came again).
+
+*Thresholds.* None: it is what is said when nothing else is.
+
+*What to do.* Nothing.
+"""
 
 from __future__ import annotations
 
@@ -85,18 +95,5 @@ RULE = Rule(
     section=Section.STABILITY,
     check=check,
     role=RuleRole.FALLBACK,
-    doc=Doc(
-        severities="info",
-        says="the run came to its end, and its loss stayed a number",
-        text="""
-*Meaning.* No exception, no signal, no hang; the loss, where it is known, stayed a number.
-
-*Evidence.* `exit_status`, `loss_values`, `loss_first`, `loss_last`, `long_pauses` (pauses as long
-as a hang's, after which steps came again).
-
-*Thresholds.* None: it is what is said when nothing else is.
-
-*What to do.* Nothing.
-""",
-    ),
+    doc=Doc("info", "the run came to its end, and its loss stayed a number", __doc__),
 )

@@ -1,40 +1,5 @@
-"""Straggler: one rank is late for several reasons, or for one that was not measured."""
+"""Straggler: one rank is late for several reasons, or for one that was not measured.
 
-from __future__ import annotations
-
-from traceml.diagnose.late_ranks import Late, straggler_rule
-from traceml.diagnose.rule import Doc
-from traceml.facts.facts import Facts
-from traceml.model.finding import Kind
-from traceml.model.quantities import duration
-
-KIND = Kind.STRAGGLER
-
-MAX_PHASES = 3  # more than these together hold hardly anything
-
-
-def _next_step(facts: Facts, late: Late) -> str:
-    if late.phase is None:
-        return (
-            f"Mark what {late.names} spends its time on with traceml.trace_time: a phase that "
-            "holds the difference could not be measured."
-        )
-    parts = sorted(late.worst.phases.items(), key=lambda item: -item[1].excess_s)
-    listed = ", then ".join(
-        f"{phase.value} ({duration(part.excess_s)} more)"
-        for phase, part in parts[:MAX_PHASES]
-        if part.excess_s > 0
-    )
-    return f"Take one cause of {late.names} at a time: {listed}."
-
-
-RULE = straggler_rule(
-    KIND,
-    _next_step,
-    Doc(
-        severities="warn, crit",
-        says="a rank is late for several reasons, or for one not measured",
-        text="""
 *Meaning.* A rank takes longer than the others, and no single cause covers it: several phases do,
 or one that was not measured. This section also holds what all five kinds of straggler share.
 
@@ -78,7 +43,43 @@ the ranks of one host are late, it says so: suspect that machine.
 
 *Silent* where ranks that wait for each other look alike because nothing of the waiting was
 measured.
-""",
+"""
+
+from __future__ import annotations
+
+from traceml.diagnose.late_ranks import Late, straggler_rule
+from traceml.diagnose.rule import Doc
+from traceml.facts.facts import Facts
+from traceml.model.finding import Kind
+from traceml.model.quantities import duration
+
+KIND = Kind.STRAGGLER
+
+MAX_PHASES = 3  # more than these together hold hardly anything
+
+
+def _next_step(facts: Facts, late: Late) -> str:
+    if late.phase is None:
+        return (
+            f"Mark what {late.names} spends its time on with traceml.trace_time: a phase that "
+            "holds the difference could not be measured."
+        )
+    parts = sorted(late.worst.phases.items(), key=lambda item: -item[1].excess_s)
+    listed = ", then ".join(
+        f"{phase.value} ({duration(part.excess_s)} more)"
+        for phase, part in parts[:MAX_PHASES]
+        if part.excess_s > 0
+    )
+    return f"Take one cause of {late.names} at a time: {listed}."
+
+
+RULE = straggler_rule(
+    KIND,
+    _next_step,
+    Doc(
+        severities="warn, crit",
+        says="a rank is late for several reasons, or for one not measured",
+        text=__doc__,
     ),
 )
 check = RULE.check

@@ -1,4 +1,16 @@
-"""Swapping: the machine moves memory to and from a disk while the run trains."""
+"""Swapping: the machine moves memory to and from a disk while the run trains.
+
+*Meaning.* The machine moves memory to and from a disk while the run trains.
+
+*Evidence.* `swap_bytes_per_s`, `swap_used_bytes`, `ram_free_bytes`.
+
+*Thresholds.* 1 MiB a second on average, both ways together; swap that is in use and at rest is
+fine.
+
+*What to do.* Fewer workers, a smaller `prefetch_factor`, other jobs elsewhere.
+
+*Silent* where the system does not count it.
+"""
 
 from __future__ import annotations
 
@@ -42,20 +54,5 @@ RULE = Rule(
     kind=KIND,
     section=Section.SYSTEM,
     check=check,
-    doc=Doc(
-        severities="warn",
-        says="memory moves to and from a disk",
-        text="""
-*Meaning.* The machine moves memory to and from a disk while the run trains.
-
-*Evidence.* `swap_bytes_per_s`, `swap_used_bytes`, `ram_free_bytes`.
-
-*Thresholds.* 1 MiB a second on average, both ways together; swap that is in use and at rest is
-fine.
-
-*What to do.* Fewer workers, a smaller `prefetch_factor`, other jobs elsewhere.
-
-*Silent* where the system does not count it.
-""",
-    ),
+    doc=Doc("warn", "memory moves to and from a disk", __doc__),
 )

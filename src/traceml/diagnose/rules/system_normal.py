@@ -1,4 +1,14 @@
-"""Normal system: the machine shows nothing to act on."""
+"""Normal system: the machine shows nothing to act on.
+
+*Meaning.* The host, or the training processes, were sampled and show nothing to act on.
+
+*Evidence.* System: `samples`, `cpu_share`. Process: `processes`. The section's numbers stand
+beside it.
+
+*Thresholds.* None: it is what is said when nothing else is.
+
+*What to do.* Nothing.
+"""
 
 from __future__ import annotations
 
@@ -30,18 +40,5 @@ RULE = Rule(
     section=Section.SYSTEM,
     check=check,
     role=RuleRole.FALLBACK,
-    doc=Doc(
-        severities="info",
-        says="nothing to act on",
-        text="""
-*Meaning.* The host, or the training processes, were sampled and show nothing to act on.
-
-*Evidence.* System: `samples`, `cpu_share`. Process: `processes`. The section's numbers stand
-beside it.
-
-*Thresholds.* None: it is what is said when nothing else is.
-
-*What to do.* Nothing.
-""",
-    ),
+    doc=Doc("info", "nothing to act on", __doc__),
 )

@@ -1,9 +1,20 @@
 """Tensor cores idle: float32 arithmetic runs on the FP32 units while the tensor cores do nothing.
 
-On GPUs that have them tensor cores do the same matrix products many times as fast, in bfloat16 or
-TF32. Silent where the counters were not read, and where the FP32 units are not what works. There is
-no prediction: how much faster a step gets depends on shapes and on what else is in it, and figures
-between two and more than seven times were measured.
+*Meaning.* Float32 arithmetic runs on the FP32 units while the tensor cores, many times as fast at
+matrix products, do nothing. Said only beside `COMPUTE_BOUND`, as are the next three.
+
+*Evidence.* `fp32_share`, `tensor_share`, `sm_share`, `occupancy_share`, `dram_share`,
+`gpu_busy_share`: shares of the time in which steps ran; `gpu_samples`.
+
+*Thresholds.* The FP32 units compute 25 % of the time or more, the tensor cores at most 10 %, and
+50 % of the SMs have work.
+
+*What to do.* bfloat16 autocast, or TF32 (`torch.set_float32_matmul_precision('high')`, and
+`torch.backends.cudnn.allow_tf32=True` where there are convolutions); only what is not on already.
+There is no prediction: how much faster a step gets depends on its shapes. The transformer of [the
+table](#gpu-counters) is 7.3 times as fast in bfloat16.
+
+*Silent* without the counters.
 """
 
 from __future__ import annotations
@@ -62,22 +73,6 @@ RULE = compute_cause(
     Doc(
         severities="info",
         says="float32 arithmetic runs beside idle tensor cores",
-        text="""
-*Meaning.* Float32 arithmetic runs on the FP32 units while the tensor cores, many times as fast at
-matrix products, do nothing. Said only beside `COMPUTE_BOUND`, as are the next three.
-
-*Evidence.* `fp32_share`, `tensor_share`, `sm_share`, `occupancy_share`, `dram_share`,
-`gpu_busy_share`: shares of the time in which steps ran; `gpu_samples`.
-
-*Thresholds.* The FP32 units compute 25 % of the time or more, the tensor cores at most 10 %, and
-50 % of the SMs have work.
-
-*What to do.* bfloat16 autocast, or TF32 (`torch.set_float32_matmul_precision('high')`, and
-`torch.backends.cudnn.allow_tf32=True` where there are convolutions); only what is not on already.
-There is no prediction: how much faster a step gets depends on its shapes. The transformer of [the
-table](#gpu-counters) is 7.3 times as fast in bfloat16.
-
-*Silent* without the counters.
-""",
+        text=__doc__,
     ),
 )

@@ -1,6 +1,14 @@
 """Uneven GPU utilization: some GPUs of the run have work while others wait.
 
-Silent where the GPUs of the run cannot be told from those of others.
+*Meaning.* Some GPUs of the run have work while others wait.
+
+*Evidence.* `least_used_gpu`, `least_utilization`, `most_used_gpu`, `most_utilization`.
+
+*Thresholds.* 20 points between the most and the least used GPU is a remark, 40 points warns.
+
+*What to do.* Compare what the two ranks get to do; a straggler finding says which phase it is.
+
+*Silent* where it is not known which of the machine's GPUs are the run's.
 """
 
 from __future__ import annotations
@@ -52,19 +60,5 @@ RULE = Rule(
     section=Section.SYSTEM,
     check=check,
     role=RuleRole.CONTEXT,
-    doc=Doc(
-        severities="info, warn",
-        says="some GPUs work while others wait",
-        text="""
-*Meaning.* Some GPUs of the run have work while others wait.
-
-*Evidence.* `least_used_gpu`, `least_utilization`, `most_used_gpu`, `most_utilization`.
-
-*Thresholds.* 20 points between the most and the least used GPU is a remark, 40 points warns.
-
-*What to do.* Compare what the two ranks get to do; a straggler finding says which phase it is.
-
-*Silent* where it is not known which of the machine's GPUs are the run's.
-""",
-    ),
+    doc=Doc("info, warn", "some GPUs work while others wait", __doc__),
 )

@@ -1,6 +1,19 @@
 """Wait straggler: one rank spends more time outside data loading, copies and compute.
 
-Silent where a part of compute was not measured, because that part would look like it.
+*Meaning.* A rank does something that is neither data, copies, compute nor communication: logging,
+metrics or saving on rank 0 alone, garbage collection, locks.
+
+*Evidence.* As for [STRAGGLER](#straggler), with `worst_ms` and `median_ms` of the rest.
+
+*Thresholds.* As for [STRAGGLER](#straggler). Garbage collection, logging or compiling is named
+where it covers 80 % of the excess; they are measured by the host, so not where the rest is taken
+on the GPU's clock.
+
+*What to do.* Where the reason was measured, the action names it and its remedy; else look at what
+the loop does on that rank alone, and name a suspect with `traceml.trace_time`.
+
+*Silent* when a part of compute was not measured, which would look like it: then it is a
+`STRAGGLER`.
 """
 
 from __future__ import annotations
@@ -38,22 +51,7 @@ RULE = straggler_rule(
     Doc(
         severities="warn, crit",
         says="a rank is late because of work outside data loading, copies and compute",
-        text="""
-*Meaning.* A rank does something that is neither data, copies, compute nor communication: logging,
-metrics or saving on rank 0 alone, garbage collection, locks.
-
-*Evidence.* As for [STRAGGLER](#straggler), with `worst_ms` and `median_ms` of the rest.
-
-*Thresholds.* As for [STRAGGLER](#straggler). Garbage collection, logging or compiling is named
-where it covers 80 % of the excess; they are measured by the host, so not where the rest is taken
-on the GPU's clock.
-
-*What to do.* Where the reason was measured, the action names it and its remedy; else look at what
-the loop does on that rank alone, and name a suspect with `traceml.trace_time`.
-
-*Silent* when a part of compute was not measured, which would look like it: then it is a
-`STRAGGLER`.
-""",
+        text=__doc__,
     ),
 )
 check = RULE.check

@@ -1,4 +1,14 @@
-"""Warm-up: too few steps to say where a step's time goes."""
+"""Warm-up: too few steps to say where a step's time goes.
+
+*Meaning.* There are too few steps to say where a step's time goes. Other findings about the step
+are withheld.
+
+*Evidence.* `steps_analyzed`, `warmup_steps`, `steps_needed`.
+
+*Thresholds.* Fewer than 5 steps after warm-up.
+
+*What to do.* Let the run take a few dozen steps.
+"""
 
 from __future__ import annotations
 
@@ -43,18 +53,5 @@ RULE = Rule(
     kind=KIND,
     section=Section.STEP_TIME,
     check=check,
-    doc=Doc(
-        severities="info",
-        says="too few steps for any share",
-        text="""
-*Meaning.* There are too few steps to say where a step's time goes. Other findings about the step
-are withheld.
-
-*Evidence.* `steps_analyzed`, `warmup_steps`, `steps_needed`.
-
-*Thresholds.* Fewer than 5 steps after warm-up.
-
-*What to do.* Let the run take a few dozen steps.
-""",
-    ),
+    doc=Doc("info", "too few steps for any share", __doc__),
 )

@@ -126,7 +126,7 @@ def _begin():
 
 
 def _load_tracer():
-    from traceml.trace.begin import begin
+    from traceml.trace.current import begin
 
     begin()
 
@@ -189,7 +189,7 @@ def _end(pid, script):
 
 
 def _leave_report(error, script):
-    from traceml.trace.last_exception import leave_report
+    from traceml.trace.failure import leave_report
 
     leave_report(error, script, _machine())
 

@@ -5,7 +5,7 @@ from factories import make_run
 from failing import failed, report
 from memory_runs import with_steps_memory
 from traceml.figures.findings import rail
-from traceml.figures.runs_page import run_row
+from traceml.figures.run_page import run_row
 from traceml.summaries.build import build
 from traceml.text.summary import summary_text
 
