@@ -45,7 +45,7 @@ def left_alone(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class CompileTime:
-    """Charges compiling to itself, whichever thread of a backward pass does it."""
+    """Charges the time of compiling to compiling and to no phase, whichever thread compiles."""
 
     def __init__(self, session: Session, arrivals: Arrivals) -> None:
         self._session = session
@@ -125,6 +125,6 @@ class CompileTime:
             self.elsewhere_ns += took
 
     def note_elsewhere(self) -> None:
-        """As that backward pass ends, and in the thread that trains: charge it."""
+        """Charge what another thread compiled for a backward pass, when that pass ends."""
         took, self.elsewhere_ns = self.elsewhere_ns, 0
         self._session.recorder.note_spent(SPEND, COMPILE, took)
