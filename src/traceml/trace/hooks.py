@@ -35,7 +35,8 @@ from traceml.trace import (
     verbs,
 )
 from traceml.trace.collectives import Communication
-from traceml.trace.compiling import CompileTime, is_compiling, left_alone
+from traceml.trace.compile_time import CompileTime
+from traceml.trace.compiling import is_compiling, left_alone
 from traceml.trace.ddp import DdpModels
 from traceml.trace.explicit import ExplicitSteps, watch_cells
 from traceml.trace.glance import Glance
