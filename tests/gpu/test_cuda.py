@@ -13,7 +13,7 @@ from traceml.model.layout import NOT_MEASURED, StepFlag
 from traceml.model.phase import Phase
 from traceml.store.load import drain_rings, load_run
 from traceml.store.recordfile import RankFiles
-from traceml.trace import current, glance, gpu, hooks
+from traceml.trace import current, gpu, hooks, loss_and_memory_sampler
 from traceml.trace import loss as loss_reader
 
 pytestmark = pytest.mark.gpu
@@ -30,7 +30,7 @@ def every_step(monkeypatch):
 @pytest.fixture
 def closely(monkeypatch):
     """Look at the loss and at memory in every step, however short it is."""
-    monkeypatch.setattr(glance, "EVERY_NS", 0)
+    monkeypatch.setattr(loss_and_memory_sampler, "EVERY_NS", 0)
     monkeypatch.setattr(loss_reader, "SENT_EVERY_NS", 0)
 
 
