@@ -65,6 +65,8 @@ IMPURE = frozenset(
 )
 MAY_READ_FILES = {"summaries/read.py"}
 
+SMALL_FILE_LINES, MAX_SMALL_FILES = 50, 15
+
 NO_ROOMS = {"utils", "util", "core", "common", "helpers", "base", "misc"}
 
 GUARDS = [
@@ -184,6 +186,18 @@ def test_a_package_says_in_one_sentence_what_it_does(package: str):
     assert sign.endswith(".") and "\n" not in sign and ". " not in sign
     if package != "cli":  # that of the command line is also its dispatcher
         assert len(tree.body) == 1, "a package's __init__.py holds nothing but its docstring"
+
+
+def test_few_files_are_too_small_to_be_worth_opening():
+    """Rules are one file each, and a package's own file holds one sentence: they do not count."""
+    small = [
+        file
+        for file in MODULES
+        if not file.endswith("__init__.py")
+        and not file.startswith("diagnose/rules/")
+        and len((PACKAGE / file).read_text().splitlines()) <= SMALL_FILE_LINES
+    ]
+    assert len(small) <= MAX_SMALL_FILES, f"merge some of them: {', '.join(small)}"
 
 
 def test_every_class_has_a_name_of_its_own():

@@ -44,8 +44,8 @@ def follow(folder: Path, run: RunRecords) -> Live:
     for sample in run.samples:
         for ring in rings:
             ring.unix_ns = int(sample.unix_s * 1e9)
-            followed.follow(ring, is_last=False)  # type: ignore[arg-type]
-        followed.add_sample(sample)
+            followed.recent.follow(ring, is_last=False)  # type: ignore[arg-type]
+        followed.recent.add_sample(sample)
         followed.evaluate()
     return followed
 
@@ -127,10 +127,10 @@ def test_parameters_are_known_live_also_to_an_agent_that_was_started_again(tmp_p
         '{"number":2,"kind":"metrics","step":1,"unix_ns":1,"values":{"loss":1.0}}\n'
     )
     followed = Live(tmp_path, run.manifest)
-    followed.add_messages([b'{"kind":"params","values":{"lr":0.2}}'])
+    followed.recent.add_messages([b'{"kind":"params","values":{"lr":0.2}}'])
     (ring,) = [ReplayedRing(rank) for rank in run.ranks]
     ring.unix_ns = int(run.samples[-1].unix_s * 1e9)
-    followed.follow(ring, is_last=False)  # type: ignore[arg-type]
+    followed.recent.follow(ring, is_last=False)  # type: ignore[arg-type]
     followed.evaluate()
     summary = read_live((tmp_path / "live.json").read_bytes()).summary
     assert summary.params == {"lr": 0.2, "epochs": 3}
@@ -155,7 +155,7 @@ def test_a_hang_is_shown_and_its_rank_named_though_no_step_comes(tmp_path: Path)
     followed = follow(tmp_path, run)
     waiting = standing(0, Doing.COLLECTIVE, call="all_reduce")
     asleep = standing(1, Doing.CODE, "train.py:30 in load")
-    followed.add_failures(with_stall(run, waiting, asleep, after_s=60.0).seen)
+    followed.recent.add_failures(with_stall(run, waiting, asleep, after_s=60.0).seen)
     for _ in range(10):
         followed.evaluate()
     hangs = [change for change in changes(tmp_path) if change["kind"] == "HANG"]
@@ -173,7 +173,9 @@ def test_what_a_rank_says_of_its_end_and_its_loss_is_shown(tmp_path: Path) -> No
     failure = report(where="train.py:7 in forward")
     logged = {"kind": "metrics", "step": 7, "unix_ns": 1, "values": {"loss": "nan", "lr": 0.1}}
     said = ({"kind": "failure", **asdict(failure)}, logged)
-    followed.add_messages([json.dumps(message, separators=(",", ":")).encode() for message in said])
+    followed.recent.add_messages(
+        [json.dumps(message, separators=(",", ":")).encode() for message in said]
+    )
     for _ in range(10):
         followed.evaluate()
     state = json.loads((tmp_path / "live.json").read_bytes())

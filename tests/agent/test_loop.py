@@ -162,7 +162,7 @@ def _read(following: _Following) -> int:
     [
         pytest.param("traceml.agent.sampler.Sampler.sample", id="a sensor"),
         pytest.param("traceml.agent.sampler.Sampling.begin", id="the beginning of a sample"),
-        pytest.param("traceml.agent.live.Live.follow", id="the live findings"),
+        pytest.param("traceml.store.recent_steps.RecentSteps.follow", id="the live findings"),
     ],
 )
 def test_what_fails_is_written_down_and_the_rest_goes_on(

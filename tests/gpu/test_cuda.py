@@ -12,7 +12,7 @@ from traceml.facts.gather import gather
 from traceml.model.layout import NOT_MEASURED, StepFlag
 from traceml.model.phase import Phase
 from traceml.store.load import load_run
-from traceml.trace import glance
+from traceml.trace import loss_and_memory_sampler
 from traceml.trace import loss as loss_reader
 
 pytestmark = pytest.mark.gpu
@@ -23,7 +23,7 @@ GPU_PHASES = ("gpu_h2d_ns", "gpu_forward_ns", "gpu_backward_ns", "gpu_optimizer_
 @pytest.fixture
 def closely(monkeypatch):
     """Look at the loss and at memory in every step, however short it is."""
-    monkeypatch.setattr(glance, "EVERY_NS", 0)
+    monkeypatch.setattr(loss_and_memory_sampler, "EVERY_NS", 0)
     monkeypatch.setattr(loss_reader, "SENT_EVERY_NS", 0)
 
 

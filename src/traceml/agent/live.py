@@ -14,14 +14,11 @@ from traceml.diagnose.live_findings import LiveDiagnosis, LiveSection, new_leads
 from traceml.diagnose.user_code import wants_looks
 from traceml.facts.facts import Facts
 from traceml.facts.recent_window import MIN_STEPS, gather_recent
-from traceml.model.failure import AgentSaw
 from traceml.model.finding import Finding, Section
 from traceml.model.run import Manifest
-from traceml.model.sample import Sample, StackBurst
 from traceml.store.line_files import LiveFiles
 from traceml.store.logged import earlier_params
 from traceml.store.recent_steps import RecentSteps
-from traceml.store.rings import RingReader
 from traceml.summaries.live_state import live_change, live_state
 
 MAX_CORE_SHARE = 0.02
@@ -34,34 +31,15 @@ class Live:
     """The live findings of one node's ranks; no step is read back from disk for them."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
-        self._recent = RecentSteps(manifest)
-        self._recent.add_messages(earlier_params(folder))  # an agent before us has heard them
+        self.recent = RecentSteps(manifest)
+        """The last steps, and what was sampled and reported meanwhile; others add to it."""
+        self.recent.add_messages(earlier_params(folder))  # an agent before us has heard them
         self._files = LiveFiles(folder)
         self._shown = LiveDiagnosis()
         self._last_spent_s = 0.0
         self._rests_until_s = 0.0
         self.wants_stacks: tuple[int, ...] = ()
         """The processes of which it is worth knowing at which lines they spend their time."""
-
-    def follow(self, ring: RingReader, is_last: bool) -> None:
-        """Reads the new steps of a ring."""
-        self._recent.follow(ring, is_last)
-
-    def add_sample(self, sample: Sample) -> None:
-        """Adds a sample of the machine."""
-        self._recent.add_sample(sample)
-
-    def add_stacks(self, burst: StackBurst) -> None:
-        """Adds a burst of stack samples."""
-        self._recent.add_stacks(burst)
-
-    def add_messages(self, messages: Sequence[bytes]) -> None:
-        """Adds what the ranks report: exceptions, parameters, settings and losses."""
-        self._recent.add_messages(messages)
-
-    def add_failures(self, seen: AgentSaw) -> None:
-        """Adds what the agent observed; a change is evaluated even without new steps."""
-        self._recent.add_failures(seen)
 
     def evaluate(self) -> None:
         """Diagnoses the last steps, if there is news and recent evaluations were cheap enough.
@@ -78,7 +56,7 @@ class Live:
         self._rests_until_s = time.monotonic() + usual_s / MAX_CORE_SHARE
 
     def _diagnose(self) -> None:
-        records = self._recent.window()
+        records = self.recent.window()
         if records is None:
             return
         recent, unix_s = gather_recent(records), time.time()

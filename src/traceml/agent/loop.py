@@ -195,7 +195,7 @@ class Agent:
             self._watch.follow(rank.pid)
 
     def _drain(self, followed: _Followed, everything: bool = False) -> None:
-        self._guarded(self._live.follow, followed.ring, everything)
+        self._guarded(self._live.recent.follow, followed.ring, everything)
         try:
             messages = followed.files.drain(followed.ring, everything)
         except OSError as error:
@@ -203,7 +203,7 @@ class Agent:
             raise
         followed.trouble = None
         followed.rank = followed.ring.head().rank.rank
-        self._guarded(self._live.add_messages, messages)
+        self._guarded(self._live.recent.add_messages, messages)
         self._artifacts.note(messages)
         self._lineage.note(messages)
 
@@ -261,7 +261,7 @@ class Agent:
         return gpu_share(rank, sample.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
     def _show_live(self) -> None:
-        self._live.add_failures(self._watch.seen)
+        self._live.recent.add_failures(self._watch.seen)
         self._live.evaluate()
 
     # Sampling
@@ -301,7 +301,7 @@ class Agent:
             return
         self._seconds += 1
         self._last_sample = sample
-        self._live.add_sample(sample)
+        self._live.recent.add_sample(sample)
         if self._seconds % self._samples.stride == 0:
             self._samples.append(sample)
 
@@ -318,7 +318,7 @@ class Agent:
     def _keep_stacks(self, burst: StackBurst | None) -> None:
         if burst is not None:
             self._stack_file.append(burst)
-            self._live.add_stacks(burst)
+            self._live.recent.add_stacks(burst)
 
     # Where the run comes from
 

@@ -28,7 +28,14 @@ from typing import IO, Any
 
 from traceml.agent.processes import is_alive, process_of
 from traceml.agent.stack_reading import TimedStack, read_chrome_trace, read_looks, without_torn
-from traceml.agent.stacks import TrainingThread, ask, training_stack, training_thread
+from traceml.agent.stacks import (
+    TrainingThread,
+    ask,
+    folder_of,
+    stacks_bytes,
+    training_stack,
+    training_thread,
+)
 from traceml.model.sample import StackBurst
 from traceml.store.regular_files import read_regular
 
@@ -143,7 +150,7 @@ class _PySpy:
 
     def __init__(self, program: str, target: Target, thread: TrainingThread | None) -> None:
         self._target = target
-        self._folder = _folder_of(target.pid)  # now: the process may end before this is read
+        self._folder = folder_of(target.pid)  # now: the process may end before this is read
         self._thread = thread
         self._trace: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed when it is read
         self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
@@ -238,10 +245,10 @@ class _Signal:
 
     def __init__(self, target: Target, clock: Callable[[], float]) -> None:
         self._target = target
-        self._folder = _folder_of(target.pid)
+        self._folder = folder_of(target.pid)
         self._clock = clock
         self._asked_s, self._asked_unix_s = clock(), time.time()
-        self._offset = _size(target.stacks)
+        self._offset = stacks_bytes(target.stacks)
 
     def is_over(self) -> bool:
         return self._clock() >= self._asked_s + ANSWER_S
@@ -298,18 +305,3 @@ def _decoded(content: bytes) -> list[dict[str, Any]]:
     except (ValueError, RecursionError):
         return []
     return [each for each in events if isinstance(each, dict)] if isinstance(events, list) else []
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
-def _folder_of(pid: int) -> str:
-    """Returns the folder in which a process was started; empty where it is not readable."""
-    try:
-        return str(Path(f"/proc/{pid}/cwd").readlink())
-    except OSError:
-        return os.sep

@@ -135,3 +135,19 @@ def users_line(stack: Stack, folder: str) -> str | None:
         if is_users(frame.file) and not _OURS.search(frame.file):
             return line_name(frame.file, frame.line, frame.function, folder)
     return None
+
+
+def stacks_bytes(path: Path) -> int:
+    """Returns the size of a rank's file of stacks: what it answers next is written behind it."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def folder_of(pid: int) -> str:
+    """Returns the folder in which a process was started; `/` where it is not readable."""
+    try:
+        return str(Path(f"/proc/{pid}/cwd").readlink())
+    except OSError:
+        return os.sep

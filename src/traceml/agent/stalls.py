@@ -8,7 +8,6 @@ is seen as it is in the end. When steps come again it was a pause, and is kept a
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -154,7 +153,7 @@ class StallWatch:
         return [
             _Asked(
                 each,
-                offset=_size(each.stacks),
+                offset=stacks.stacks_bytes(each.stacks),
                 # Without its file it never said that it answers: the signal is somebody else's.
                 answers=each.stacks.exists() and self._ask(each.pid),
                 cpu_s=_cpu_s(each.pid),
@@ -236,7 +235,7 @@ class StallWatch:
             doing=doing,
             steps=training.steps,
             call=call,
-            where=stacks.users_line(stack, _folder_of(training.pid)),
+            where=stacks.users_line(stack, stacks.folder_of(training.pid)),
             moved=has_moved,
         )
 
@@ -286,24 +285,9 @@ def _keeps_gpu_busy(asked: Sequence[_Asked]) -> bool:
     return all(share is not None and share >= BUSY_GPU for share in shares)
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
 def _cpu_s(pid: int) -> float | None:
     try:
         times = psutil.Process(pid).cpu_times()
     except (psutil.NoSuchProcess, psutil.AccessDenied, ValueError):
         return None
     return float(times.user + times.system)
-
-
-def _folder_of(pid: int) -> str:
-    """Returns the folder in which a process was started; empty where it is not readable."""
-    try:
-        return str(Path(f"/proc/{pid}/cwd").readlink())
-    except OSError:
-        return os.sep

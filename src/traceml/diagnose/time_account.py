@@ -16,7 +16,7 @@ from enum import Enum
 from traceml.diagnose.all_rules import all_rules
 from traceml.diagnose.finding_order import by_severity, leader_of
 from traceml.diagnose.rule import Turn, Where
-from traceml.facts.facts import Facts, phase_s
+from traceml.facts.facts import Facts
 from traceml.facts.times import StepTimes
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.phase import BETWEEN, COMPUTE, Phase
@@ -58,7 +58,7 @@ def outside_steps_s(times: StepTimes) -> float | None:
 
 def held_s(times: StepTimes) -> dict[Stage, float]:
     """Returns the seconds of each stage in a mean step."""
-    held: dict[Stage, float] = {phase: phase_s(times, phase) or 0.0 for phase in Phase}
+    held: dict[Stage, float] = {phase: times.phase(phase) or 0.0 for phase in Phase}
     return held | {Outside.BETWEEN: times.between_s or 0.0}
 
 

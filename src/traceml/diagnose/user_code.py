@@ -12,7 +12,7 @@ from dataclasses import replace
 from traceml.diagnose.all_rules import all_rules
 from traceml.diagnose.rule import CodeScope, RestPart, RuleRole
 from traceml.diagnose.time_account import outside_steps_s, unexplained_s
-from traceml.facts.facts import Facts, phase_s
+from traceml.facts.facts import Facts
 from traceml.facts.user_time import CodePlace, PhaseCode
 from traceml.model.evidence import Evidence, Piece, as_number, as_share, as_words
 from traceml.model.finding import Finding
@@ -119,7 +119,7 @@ def _code_of(facts: Facts, finding: Finding) -> tuple[PhaseCode | None, float | 
     is_waiting = facts.clock == "cpu" and (blocked_share(facts) or 0.0) >= BLOCKED_SHARE
     phase = finding.phase
     if code is CodeScope.WAITING_PHASE and phase in COMPUTE and is_waiting:
-        return seen.phases.get(phase.value), phase_s(facts.mean, phase)
+        return seen.phases.get(phase.value), facts.mean_s(phase)
     return None, None
 
 
@@ -129,7 +129,7 @@ def _code_of_late(facts: Facts, finding: Finding) -> tuple[PhaseCode | None, flo
     times = next((each.times for each in facts.ranks_used if each.rank.rank == rank), None)
     if phase is None or times is None or not isinstance(rank, int):
         return None, None
-    whole_s = unexplained_s(times) if phase is Phase.RESIDUAL else phase_s(times, phase)
+    whole_s = unexplained_s(times) if phase is Phase.RESIDUAL else times.phase(phase)
     return facts.user_time.by_rank.get(rank, {}).get(phase.value), whole_s
 
 
@@ -141,7 +141,7 @@ def host_s(facts: Facts, phase: str) -> float | None:
         return unexplained_s(facts.mean)
     if phase == Phase.INPUT.value:
         return facts.mean.cpu_input_s
-    return phase_s(facts.mean, Phase(phase))
+    return facts.mean_s(Phase(phase))
 
 
 def _few(code: PhaseCode) -> str:

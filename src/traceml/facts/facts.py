@@ -139,16 +139,11 @@ class Facts:
 
     def mean_s(self, phase: Phase) -> float | None:
         """Returns a phase's mean seconds per step; `None` where it was not measured."""
-        return phase_s(self.mean, phase)
+        return self.mean.phase(phase)
 
     def mean_share(self, phase: Phase) -> float | None:
         """Returns a phase's share of the mean step, 0–1; `None` where it was not measured."""
         return share(self.mean_s(phase), self.mean.step_s)
-
-
-def phase_s(times: StepTimes, phase: Phase) -> float | None:
-    """Returns the mean seconds of one phase; `None` where it was not measured."""
-    return times.phase(phase)
 
 
 def share(part_s: float | None, whole_s: float | None) -> float | None:

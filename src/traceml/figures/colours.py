@@ -11,7 +11,7 @@ from traceml.model.phase import BETWEEN, COMPUTE_PART, Colour
 from traceml.model.phase import PHASES as ENTRIES
 
 GROUND = Colour("#ffffff", "#161b22")
-"""What figures are drawn on; darker or lighter than this, contrasts are not what was measured."""
+"""The background of figures; on any other, contrasts differ from what the test measured."""
 
 STEP = "step"
 MEDIAN, WORST, LEAST = "median", "worst", "least"
@@ -40,7 +40,8 @@ SERIES: dict[str, Colour] = {
         start=1,
     )
 }
-"""Ranks, GPUs and whatever else comes in any number; after the last the first comes again."""
+"""For ranks, GPUs and whatever else there may be many of; after the last colour the first is used
+again."""
 
 TONES: dict[str, Colour] = {
     "good": Colour("#1a7346", "#56c98d"),
@@ -65,7 +66,7 @@ PALETTE: dict[str, Colour] = {
     BETTER: Colour("#2a65bb", "#57b0f5"),
     WORSE: Colour("#c4450f", "#f8823e"),
 }
-"""By the name that a series or a bar carries."""
+"""By the name of a colour, which a series or a bar carries."""
 
 HEAT: tuple[str, ...] = (
     "#0b1f3f",
@@ -79,9 +80,9 @@ HEAT: tuple[str, ...] = (
     "#f4de71",
     "#fff3a6",
 )
-"""From little to much; every next one is lighter, however one sees colours."""
+"""From low to high; each is lighter than the one before, for every kind of colour vision."""
 
 
 def series_colour(number: int) -> str:
-    """The colour of the series with this number, counted from 0."""
+    """Returns the name of the colour of a series, by its number from 0."""
     return f"series-{number % len(SERIES) + 1}"

@@ -105,7 +105,7 @@ def _table(metrics: Mapping[str, MetricSummary]) -> Table:
         Row(
             (
                 cell(name),
-                *map(_number, (found.last, found.min, found.max, found.mean)),
+                *map(significant, (found.last, found.min, found.max, found.mean)),
                 _steps(found),
             )
         )
@@ -119,10 +119,6 @@ def _table(metrics: Mapping[str, MetricSummary]) -> Table:
         rows=rows,
         note=f"{count(hidden)} more are in the summary." if hidden > 0 else None,
     )
-
-
-def _number(value: float | None) -> str:
-    return significant(value)
 
 
 def _steps(found: MetricSummary) -> str:

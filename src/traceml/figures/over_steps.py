@@ -1,4 +1,4 @@
-"""Pictures over steps: where their time went, how the ranks differ, and which rank is a stripe."""
+"""Charts over steps: the phases of each step, how far ranks are apart, and each rank as a row."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from traceml.model.quantities import count, duration
 from traceml.summaries.record import Summary
 
 MAX_CELLS = 65_536
-"""Of a heat map: a screen has no more to show, and a zoom brings finer ones."""
+"""Cells of a heat map: a screen cannot show more, and zooming in loads finer ones."""
 MIN_TO_CUT = 10
 USUAL_QUANTILE = 0.95
 CUT_TIMES = 3.0
@@ -36,7 +36,8 @@ CUT_TIMES = 3.0
 HEADROOM = 1.1
 SHOWN_BETWEEN_SHARE = 0.005  # of the wall time: less is the loop itself
 MIN_HEAT = 0.1
-"""Of the median: colours reach at least this far to both sides, so that noise is no pattern."""
+"""As a share of the median: the colours cover at least this range on both sides, so that noise does
+not look like a pattern."""
 
 OWN = "own time is the step without exposed communication, in which a rank waits for the others"
 WHOLE = "the whole step: how long ranks wait for each other was not measured"
@@ -45,7 +46,7 @@ _STEP_SPANS = (Section.STEP_TIME.value, Section.STABILITY.value)
 
 
 def stacked_phases(history: StepHistory, summary: Summary | None) -> Lines | None:
-    """Every step's time, phase upon phase; `None` where no step was measured."""
+    """Returns every step's time with its phases stacked; `None` where no step was measured."""
     if not is_measured(history.step_s):
         return None
     history = where_measured(history, history.step_s)
@@ -82,7 +83,8 @@ def stacked_phases(history: StepHistory, summary: Summary | None) -> Lines | Non
 
 
 def rank_spread(history: StepHistory) -> Lines | None:
-    """How far ranks, or single steps, are apart; `None` where there is nothing to be apart."""
+    """Returns the time of each rank over steps; for one rank the longest step of each point beside
+    the mean. `None` where a point is one step of one rank."""
     own_s, is_own = own_times(history)
     several = len(history.ranks) > 1
     if not is_measured(own_s) or not (several or history.bucket_steps > 1):
@@ -114,7 +116,7 @@ def rank_spread(history: StepHistory) -> Lines | None:
 
 
 def rank_heat(history: StepHistory) -> Heatmap | None:
-    """A row per rank: whoever is late is a bright stripe; `None` for one rank."""
+    """Returns a heat map of step times with a row per rank; `None` for one rank."""
     own_s, is_own = own_times(history)
     if len(history.ranks) < 2 or not is_measured(own_s):
         return None
@@ -139,12 +141,12 @@ def rank_heat(history: StepHistory) -> Heatmap | None:
 
 
 def where_measured(history: StepHistory, table: Floats) -> StepHistory:
-    """Only the columns in which any rank has a value: some things are sampled."""
+    """Returns the history without the points at which no rank has a value in this table."""
     return only_columns(history, measured_columns(table))
 
 
 def only_columns(history: StepHistory, chosen: over_ranks.Bools) -> StepHistory:
-    """The history with none but these of its buckets."""
+    """Returns the history with the chosen points alone."""
     if chosen.all():
         return history
     arrays: dict[str, Any] = {
@@ -157,7 +159,7 @@ def only_columns(history: StepHistory, chosen: over_ranks.Bools) -> StepHistory:
 
 
 def own_times(history: StepHistory) -> tuple[Floats, bool]:
-    """What each rank itself took, and whether waiting for the others is out of it."""
+    """Returns each rank's time per step, and whether its wait for other ranks was subtracted."""
     communication = history.phase_s.get(Phase.COMMUNICATION)
     if communication is None or not is_measured(communication):
         return history.step_s, False
@@ -165,14 +167,14 @@ def own_times(history: StepHistory) -> tuple[Floats, bool]:
 
 
 def steps_at(history: StepHistory) -> tuple[float, ...]:
-    """The number of each point's first step."""
+    """Returns the number of the first step of each point."""
     return tuple(history.first_steps.astype(np.float64).tolist())
 
 
 def step_spans(
     history: StepHistory, summary: Summary | None, names: tuple[str, ...] = _STEP_SPANS
 ) -> tuple[Span, ...]:
-    """Findings on the axis of steps, as far as it reaches."""
+    """Returns the findings as spans on the axis of steps, cut to the part that is shown."""
     if not len(history.first_steps):
         return ()
     first, last = int(history.first_steps[0]), int(history.first_steps[-1])
@@ -184,7 +186,8 @@ def step_spans(
 
 
 def cut_at(values: Floats) -> float | None:
-    """Where an axis ends so that a lone peak (a first step, a checkpoint) flattens nothing."""
+    """Returns where the axis has to end so that a single peak (a first step, a checkpoint) does not
+    flatten the rest; `None` where there is no such peak."""
     known = values[np.isfinite(values)]
     if len(known) < MIN_TO_CUT:
         return None
@@ -194,7 +197,7 @@ def cut_at(values: Floats) -> float | None:
 
 
 def each_point(history: StepHistory) -> str:
-    """How many steps a point stands for."""
+    """Returns in words how many steps a point stands for."""
     return "" if history.bucket_steps == 1 else f"{count(history.bucket_steps)} steps a point"
 
 
@@ -222,7 +225,7 @@ def _sentence(words: str) -> str:
 
 
 def _thinned(table: Floats, at: tuple[float, ...]) -> tuple[Floats, tuple[float, ...]]:
-    """Neighbouring columns as one, their mean, until the map is small enough."""
+    """Returns the table with neighbouring columns averaged until a screen can show it."""
     ranks, columns = table.shape
     most = max(1, MAX_CELLS // ranks)
     if columns <= most:
@@ -234,7 +237,8 @@ def _thinned(table: Floats, at: tuple[float, ...]) -> tuple[Floats, tuple[float,
 
 
 def _heat_range(table: Floats) -> tuple[float, float]:
-    """From the least to the most of steps that are like most; a slow first step is none of them."""
+    """Returns the times of the darkest and the brightest colour: the range of nearly all steps,
+    without outliers such as a slow first step."""
     medians = over_ranks.median(table)
     known = medians[np.isfinite(medians)]
     typical = float(np.median(known))

@@ -1,6 +1,6 @@
-"""What a page holds: the browser, the report and the terminal draw it, and none adds a number.
+"""What a page holds; the browser, the report and the terminal draw it and add no number.
 
-Words are ready to be read and numbers are in the unit that stands beside them. The viewer's types
+Texts are ready to be read and numbers are in the unit that stands beside them. The viewer's types
 are made from these records (`python -m traceml.web.typescript`).
 """
 
@@ -11,9 +11,9 @@ from typing import Literal
 from msgspec import Struct
 
 Tone = Literal["good", "info", "warn", "crit", "muted"]
-"""How something is to be taken; severity alone decides between info, warn and crit."""
+"""Whether something is good, neutral or a problem; info, warn and crit follow the severity."""
 RunState = Literal["live", "finished", "failed", "lost"]
-"""`lost`: nobody holds the run, and nobody wrote how it ended."""
+"""`lost`: the run's agent is gone, and how the run ended was not recorded."""
 
 
 # Pieces
@@ -162,7 +162,7 @@ class Change(Struct, frozen=True):
     text: str
     colour: str
     is_total: bool = False
-    """It stands on the ground: the first and the last."""
+    """Whether the bar begins at zero, as the first and the last one do."""
 
 
 class Waterfall(Struct, frozen=True, tag="waterfall"):
@@ -276,7 +276,7 @@ class RunRow(Struct, frozen=True):
     step_time: str
     ranks: str
     started_unix_s: float | None = None
-    """What the list is sorted by where words would mislead; read by nobody."""
+    """The list is sorted by these numbers where the text would sort wrongly; they are not shown."""
     duration_s: float | None = None
     step_count: int | None = None
     step_time_s: float | None = None

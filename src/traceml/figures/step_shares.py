@@ -1,4 +1,4 @@
-"""One step, taken apart: the tree of its phases, and the median rank beside the worst."""
+"""Charts of a mean step: the tree of its phases, and the median rank beside the worst."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ PARTS = {
     **{phase.value: entry.label for phase, entry in PHASES.items()},
     COMPUTE_PART: "Compute",
 }
-"""What a bar may be made of, by colour."""
+"""The label of each part of a bar, by the name of its colour."""
 
 Metrics = Mapping[str, "float | None"]
 
 
 def phase_tree(section: SectionSummary) -> Tree | None:
-    """Where the time of a mean step goes; `None` where no step was measured."""
+    """Returns where the time of a mean step goes; `None` where no step was measured."""
     times = section.global_.average
     if not times.get("step_time_ms"):
         return None
@@ -47,7 +47,7 @@ def phase_tree(section: SectionSummary) -> Tree | None:
 
 
 def median_and_worst(section: SectionSummary) -> Bars | None:
-    """The phases of the median rank and of the worst; `None` for one rank."""
+    """Returns the phases of the median rank beside those of the worst; `None` for one rank."""
     chosen = typical_and_worst(section)
     if chosen is None:
         return None
@@ -65,10 +65,8 @@ def median_and_worst(section: SectionSummary) -> Bars | None:
 
 
 def typical_and_worst(section: SectionSummary) -> tuple[str, str] | None:
-    """The median rank and the worst by their own time; a straggler that was found is the worst.
-
-    `None` for one rank.
-    """
+    """Returns the names of the median rank and of the worst, by their own time; `None` for one
+    rank. Where a rule found a straggler, that is the worst."""
     rows = section.groups.rows
     own = {name: time for name, row in rows.items() if (time := own_ms(row.metrics)) is not None}
     if len(own) < 2:
@@ -82,23 +80,21 @@ def typical_and_worst(section: SectionSummary) -> tuple[str, str] | None:
 
 
 def own_ms(metrics: Metrics) -> float | None:
-    """What a rank itself took of a step.
-
-    Ranks that wait for each other take equally long; the late one is told by how little it waits.
-    """
+    """Returns a rank's own time per step, without its wait for other ranks. Ranks that wait for
+    each other all take equally long; the late one is the one that waits least."""
     step_ms, communication_ms = metrics.get("step_time_ms"), metrics.get("communication_ms")
     return None if step_ms is None else step_ms - (communication_ms or 0.0)
 
 
 def waits_are_known(section: SectionSummary) -> bool:
-    """Whether it was measured how long the ranks wait for each other."""
+    """Returns whether the ranks' waiting for each other was measured."""
     return any(
         row.metrics.get("communication_ms") is not None for row in section.groups.rows.values()
     )
 
 
 def straggling(section: SectionSummary) -> str | None:
-    """The rank that the others wait for, where a rule found one."""
+    """Returns the rank that the others wait for, where a rule found one."""
     lead = leading(section)
     if lead is None or not (lead.kind or "").endswith(STRAGGLER) or not lead.ranks:
         return None
@@ -106,12 +102,12 @@ def straggling(section: SectionSummary) -> str | None:
 
 
 def has_phases(metrics: Metrics) -> bool:
-    """Whether forward, backward and optimizer were each measured."""
+    """Returns whether forward, backward and optimizer were each measured."""
     return all(metrics.get(PHASE_METRICS[phase]) is not None for phase in COMPUTE)
 
 
 def stacked_bars(name: str, title: str, bars: Mapping[str, Metrics]) -> Bars | None:
-    """One bar per step, its phases end to end; `None` where no phase was measured."""
+    """Returns one bar per step, its phases end to end; `None` where no phase was measured."""
     told_apart = all(has_phases(metrics) for metrics in bars.values())
     sides = [step_parts(metrics, told_apart) for metrics in bars.values()]
     if not any(sides):
@@ -151,7 +147,7 @@ def _colour(branch: text_phases.TreeLine) -> str:
 
 
 def _covers(window: Window) -> str:
-    """What the mean is of."""
+    """Returns in words which steps the mean covers, and on which clock."""
     warmup = f" after {count(window.warmup_steps, 'warm-up step')}" if window.warmup_steps else ""
     clock = f", {line(window.diagnosis_clock).upper()} clock" if window.diagnosis_clock else ""
     return f"Mean of {count(window.steps_analyzed, 'step')}{warmup}{clock}."

@@ -1,4 +1,4 @@
-"""The tables of the step: the rows and columns that people know, and every rank's own."""
+"""The tables of step time: median and worst of each phase, and every rank's own numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COLUMNS = {
 _WHERE_MEASURED = {
     PHASES[phase].metric for phase in MEASURED if not PHASES[phase].is_always_a_column
 }
-"""Columns that are there only where somebody measured them."""
+"""Columns that are left out where nothing was measured for them."""
 _WAIT = (
     "Wait* is what a step takes besides waiting for data and besides forward, backward and "
     "optimizer: copies, communication and the rest."
@@ -33,7 +33,7 @@ _ALONE = "One rank: Median and Worst are both the mean of its steps, with no oth
 
 
 def step_table(section: SectionSummary) -> Table | None:
-    """Median and worst rank of every phase; `None` where no step was measured."""
+    """Returns the median and the worst rank of every phase; `None` where no step was measured."""
     found = section.global_
     if not any(measured_value(found.median, key) is not None for key in COLUMNS.values()):
         return None
@@ -51,7 +51,7 @@ def step_table(section: SectionSummary) -> Table | None:
 
 
 def rank_table(section: SectionSummary) -> Table | None:
-    """Every rank's own numbers, the slowest first; `None` for one rank."""
+    """Returns every rank's own numbers, the slowest rank first; `None` for one rank."""
     ranks = section.groups.rows
     if len(ranks) < 2:
         return None
@@ -74,9 +74,10 @@ def rank_table(section: SectionSummary) -> Table | None:
 
 
 def wait_share(found: Global) -> float | None:
-    """How much of a mean step is Wait*: over all ranks, as the shares beside it are.
+    """Returns the share of a mean step that is waiting (Wait*), as a mean over all ranks.
 
-    A median rank's would be that of whoever waits least where two ranks wait for each other.
+    The median rank would mislead: of two ranks that wait for each other it is the one that waits
+    less.
     """
     wait_ms, step_ms = (found.average.get(key) for key in ("wait_ms", "step_time_ms"))
     return None if wait_ms is None or not step_ms else wait_ms / step_ms

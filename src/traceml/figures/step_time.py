@@ -24,7 +24,7 @@ from traceml.summaries.step_parts import step_parts
 
 
 def step_time_part(summary: Summary | None, history: StepHistory | None) -> Part | None:
-    """Tiles, pictures and tables of the step; `None` where no step was measured."""
+    """Returns tiles, charts and tables of the step; `None` where no step was measured."""
     section = None if summary is None else summary.step_time
     figures = tuple(_figures(summary, section, history))
     if section is None:
@@ -58,7 +58,7 @@ def _figures(
 
 
 def _window(section: SectionSummary) -> str | None:
-    """What the numbers cover: of a run that goes on, its last steps."""
+    """Returns in words which steps the numbers cover; for a run in progress its last steps."""
     window = section.global_.window
     if window.steps_analyzed is None:
         return None
@@ -98,7 +98,8 @@ def _tiles(section: SectionSummary) -> Iterator[Tile]:
 
 
 def _of_ranks(section: SectionSummary) -> Iterator[Tile]:
-    """The median rank and the worst: by their own work, where waiting for others is known."""
+    """Yields tiles of the median rank and of the worst, by their own work where waiting is
+    known."""
     rows = section.groups.rows
     chosen = typical_and_worst(section)
     if chosen is None:
@@ -127,13 +128,13 @@ def _of_ranks(section: SectionSummary) -> Iterator[Tile]:
 
 
 def _late_tone(section: SectionSummary) -> Tone | None:
-    """A rank is marked where a rule found that the others wait for it."""
+    """Returns the tone of a late rank's tile; `None` unless a rule found a straggler."""
     lead = leading(section)
     return None if lead is None or not straggling(section) else tone(lead.kind, lead.severity)
 
 
 def _split(section: SectionSummary) -> Iterator[Tile]:
-    """The phase that most of a mean step goes into."""
+    """Yields a tile of the phase that takes most of a mean step."""
     step_ms = section.global_.average.get("step_time_ms")
     parts = step_parts(section.global_.average)
     if not step_ms or not parts:

@@ -25,13 +25,13 @@ THROTTLED_PERCENT = 1.0
 MAX_GPUS = 64
 
 _COUNTED = tuple(metric for metric in GPU_COUNTERS if metric.note)
-"""What the GPU's counters say that is drawn."""
+"""The counters of the GPU that are drawn."""
 
 _SHARE = Axis("", PERCENT.symbol, low=0.0, high=100.0)
 
 
 def system_part(summary: Summary | None, sensors: SensorHistory | None) -> Part | None:
-    """The host's CPU, memory, disk and network; `None` where nothing was sampled."""
+    """Returns the host's CPU, memory, disk and network; `None` where nothing was sampled."""
     section = None if summary is None else summary.system
     tiles = () if section is None else tuple(_tiles(section))
     figures = () if sensors is None else tuple(_figures(sensors))
@@ -47,7 +47,7 @@ def system_part(summary: Summary | None, sensors: SensorHistory | None) -> Part 
 
 
 def gpu_part(summary: Summary | None, sensors: SensorHistory | None) -> Part | None:
-    """Load, memory, warmth and power; `None` where there is no GPU."""
+    """Returns the GPUs' load, memory, temperature and power; `None` where there is no GPU."""
     section = None if summary is None else summary.system
     tiles = () if section is None else tuple(_gpu_tiles(section))
     figures = () if sensors is None else tuple(_gpu_figures(sensors))
@@ -114,7 +114,7 @@ def _gpu_tiles(section: SectionSummary) -> Iterator[Tile]:
 
 
 def _gpu_table(section: SystemSummary) -> Table | None:
-    """GPU by GPU, those that were counted; `None` for one."""
+    """Returns a row for each GPU whose counters were read; `None` for one GPU."""
     counted = [gpu for gpu in section.gpus if gpu.metrics.get("gpu_busy_share") is not None]
     if len(counted) < 2:
         return None
@@ -206,7 +206,8 @@ def _gpu_figures(sensors: SensorHistory) -> Iterator[Lines]:
 
 
 def _counter_figures(sensors: SensorHistory) -> Iterator[Lines | None]:
-    """What the GPU did: of one GPU everything in one picture, of several each in its own."""
+    """Yields what the GPUs' counters say: one chart for one GPU, for several a chart per
+    counter."""
     counted = {
         index: found
         for index, found in sensors.gpus.items()

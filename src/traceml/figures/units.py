@@ -22,24 +22,24 @@ DIGITS = 4
 NEAR_ZERO = 0.5
 """Of the largest value: where the smallest is below this, an axis begins at zero."""
 MIN_REACH = 0.05
-"""Of the largest value: an axis reaches over at least so much."""
+"""As a share of the largest value: an axis covers at least this range."""
 MAX_EXPONENT = 300
-"""A power of ten beyond this is no double."""
+"""Powers of ten beyond this overflow a double."""
 ROUND_NUMBERS = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 ROUND_STEPS = (2.0, 2.5, 5.0, 10.0, 20.0, 25.0, 50.0, 100.0)
-"""From label to label of an axis; the last is as long as any axis."""
+"""Distances between two labels of an axis; the last is as long as any axis."""
 MAX_STEPS = 5
 TIME_AXIS_DIGITS = 5
-"""Moments lie closer to each other than values do."""
+"""Significant digits of a time axis: its values lie closer together than others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What an axis counts in."""
+    """The unit of an axis."""
 
     symbol: str
     size: float
-    """So much of the base unit (seconds, bytes, 1) is one of it."""
+    """One of it, in the base unit (seconds, bytes, 1)."""
 
 
 DURATIONS = (Unit("µs", 1e-6), Unit("ms", 1e-3), Unit("s", 1.0))
@@ -53,48 +53,48 @@ CORES = Unit("cores", 1.0)
 
 
 def time_unit(*lengths_s: Sequence[float] | Floats | float | None) -> Unit:
-    """The unit of an axis of durations."""
+    """Returns the unit of an axis of durations."""
     return _largest_below(DURATIONS, _largest(lengths_s), 0.9995)
 
 
 def moment_unit(at_s: Sequence[float] | Floats) -> Unit:
-    """The unit of an axis of time gone by."""
+    """Returns the unit of an axis of elapsed time."""
     return _largest_below(MOMENTS, _largest((at_s,)), 3.0)
 
 
 def memory_unit(*sizes_bytes: Sequence[float] | Floats | float | None) -> Unit:
-    """The unit of an axis of amounts of memory."""
+    """Returns the unit of an axis of memory."""
     return _largest_below(BYTES, _largest(sizes_bytes), 0.9995)
 
 
 def rate_unit(*bytes_per_s: Sequence[float] | Floats | float | None) -> Unit:
-    """The unit of an axis of amounts per second."""
+    """Returns the unit of an axis of bytes per second."""
     unit = memory_unit(*bytes_per_s)
     return Unit(f"{unit.symbol}/s", unit.size)
 
 
 def scaled(values: Sequence[float] | Floats, unit: Unit, digits: int = DIGITS) -> Values:
-    """The values in a unit; what is no number was not measured."""
+    """Returns the values in a unit; NaN, which means not measured, becomes `None`."""
     return rounded(np.asarray(values, dtype=np.float64) / unit.size, digits)
 
 
 def scaled_rows(table: Floats, unit: Unit) -> tuple[Values, ...]:
-    """The same for every row of a table."""
+    """Returns every row of a table in a unit."""
     return tuple(scaled(row, unit) for row in table)
 
 
 def scaled_one(value: float, unit: Unit) -> float:
-    """One number that is known."""
+    """Returns one measured number in a unit."""
     return scaled((value,), unit)[0] or 0.0
 
 
 def moments(at_s: Floats, unit: Unit) -> tuple[float, ...]:
-    """Moments in a unit: every one is known."""
+    """Returns times in a unit; all of them are known."""
     return tuple(value or 0.0 for value in scaled(at_s, unit, TIME_AXIS_DIGITS))
 
 
 def fitted(label: str, unit: Unit, *tables: Floats) -> Axis:
-    """An axis on which a change can be seen: from zero only where the values come near it.
+    """Returns an axis fitted to the values: from zero only where the smallest comes near it.
 
     Values that hardly differ keep some room, so that noise is not drawn as large as a trend.
     """
@@ -113,7 +113,7 @@ def fitted(label: str, unit: Unit, *tables: Floats) -> Axis:
 
 
 def _round_ends(middle: float, reach: float) -> tuple[float, float]:
-    """The nearest ends that a few round steps lead between: every label of the axis is round."""
+    """Returns the nearest two ends of an axis between which a few round steps fit."""
     power = 10.0 ** (math.floor(math.log10(reach)) - 1)
     ends = (
         (step, math.floor(low + 1e-9), math.ceil(high - 1e-9))
@@ -124,13 +124,13 @@ def _round_ends(middle: float, reach: float) -> tuple[float, float]:
 
 
 def next_round(value: float) -> float:
-    """The next larger number that people would end an axis with."""
+    """Returns the next larger round number, to end an axis with."""
     power = 10.0 ** math.floor(math.log10(value))
     return next(step for step in ROUND_NUMBERS if step * power >= value * (1 - 1e-9)) * power
 
 
 def rounded(values: Floats, digits: int = DIGITS) -> Values:
-    """Values with so many significant digits, ready for JSON."""
+    """Returns the values with so many significant digits, ready for JSON."""
     known = np.isfinite(values)
     sizes = np.abs(np.where(known & (values != 0), values, 1.0))
     places = (digits - 1 - np.floor(np.log10(sizes)).astype(np.int64)).clip(
@@ -159,7 +159,8 @@ def _largest(groups: Iterable[Sequence[float] | Floats | float | None]) -> float
 
 
 def _largest_below(units: Sequence[Unit], size: float, least: float) -> Unit:
-    """The largest unit of which there is enough; of nothing, the smallest that is usual."""
+    """Returns the largest unit of which the size holds at least `least`; the second of them for a
+    size of 0."""
     if not size:
         return units[1]
     fitting = [unit for unit in units if size >= least * unit.size]

@@ -159,7 +159,8 @@ class Communication:
 
 
 def _keep_traceable() -> None:
-    """Torch compiles collectives that it knows by identity: those it met while ours stood there."""
+    """Let torch compile our wrapped collectives as it compiles its own, which it knows by
+    identity."""
     functional = sys.modules.get(_FUNCTIONAL)
     known: dict[Any, Any] = getattr(functional, "traceable_collective_remaps", {})
     for collective, traceable in list(known.items()):

@@ -1,4 +1,4 @@
-"""Copies between host and device: those to it are a phase, those from it wait for it."""
+"""Copies between host and device: those to the device are a phase, those from it are waits."""
 
 from __future__ import annotations
 

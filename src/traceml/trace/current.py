@@ -54,7 +54,7 @@ def begin() -> None:
     version = getattr(sys.modules["torch"], "__version__", "of no version")
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if numbers < OLDEST_TORCH:
-        session.give_up(f"torch {version} is too old: tracing needs 2.1 or newer")
+        session.disable(f"torch {version} is too old: tracing needs 2.1 or newer")
         return
     try:
         from traceml.trace import hooks
@@ -65,7 +65,7 @@ def begin() -> None:
         if is_interruption(error):
             raise
         what = f"{type(error).__name__}: {error}"
-        session.give_up(f"torch {version} lacks something that tracing needs ({what})")
+        session.disable(f"torch {version} lacks something that tracing needs ({what})")
 
 
 def end() -> None:

@@ -110,11 +110,12 @@ class DdpModels:
         return left_alone(rebuild_buckets)
 
     def _noting_end(self, backward: Callable[..., Any]) -> Callable[..., Any]:
-        """Where other parameters are used in every step, no single one comes last.
+        """A gradient function of DDP's outputs that also notes the end of the local backward pass.
 
-        Then DDP sends its outputs' gradients through a node of its own, the first that runs. What
-        the engine is given there to call at its end is called before DDP waits, since DDP comes
-        later with what it has to call.
+        For models that use other parameters in every step, so that no single gradient comes last.
+        DDP sends the gradients of its outputs through a node of its own, the first to run. A
+        callback that the engine is given there runs before DDP waits for other ranks, because DDP
+        adds its own callback later.
         """
         session = self._session
         note = session.guard(_noting_gradients(session), any_thread=True)

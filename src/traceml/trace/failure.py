@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 MAX_NOTED = 16
 """Handled exceptions that one process writes down; a script may raise one in every step."""
 RARELY_S = 1.0
-"""How often one is looked at after that; the last of them is written down at the end."""
+"""After that many, one exception in this time is described; the last one is written at the end."""
 MAX_MESSAGE = 1000
 MAX_LINE = 200
 """Of an exception's text on the terminal: the whole of it stands in the traceback above."""
@@ -279,7 +279,7 @@ def _phase_of(file: str, function: str) -> str | None:
 
 
 def _callers_line(error: BaseException) -> str | None:
-    """The user's line that led to where an exception was met: what came below was torch's alone."""
+    """The innermost user line above the frame that caught an exception raised inside torch."""
     frame = None if error.__traceback__ is None else error.__traceback__.tb_frame.f_back
     while frame is not None and not is_users(frame.f_code.co_filename):
         frame = frame.f_back
@@ -313,7 +313,7 @@ def _unhandled() -> BaseException | None:
 
 
 def ended_by_device_error() -> bool:
-    """Whether an error of the CUDA device ends this process: nothing of CUDA's is touched then."""
+    """Whether an error of the CUDA device ends this process; then CUDA must not be called again."""
     error = _unhandled()
     return error is not None and any(
         type(each).__name__ == "AcceleratorError" or _DEVICE_ERROR.search(_text(each)) is not None
@@ -357,14 +357,15 @@ def _words(error: BaseException, where: str | None) -> tuple[str, str, str | Non
 
 
 def _wrong_line(error: SyntaxError) -> str | None:
-    """The user's line that Python could not read; the frames end where it was imported."""
+    """The line of a syntax error in the user's code; the frames end where the file was imported."""
     if error.filename is None or error.lineno is None or not is_users(error.filename):
         return None
     return _line(error.filename, error.lineno, "").removesuffix(" in ")
 
 
 def _is_of_training(report: FailureReport) -> bool:
-    """Whether a process that took no step failed by itself: launchers fail because ranks do."""
+    """Whether a process without steps failed by its own fault; a launcher fails because a rank
+    does."""
     is_own = report.phase is not None or report.where is not None
     return is_own and not is_consequence(report.error, report.message)
 
@@ -387,7 +388,7 @@ def _unwrapped(module: Any) -> Any:
 
 
 def _path(root: Any, module: Any) -> str | None:
-    """The module's dotted name under a root; nothing for the root itself and for strangers."""
+    """The module's dotted name under a root; `None` for the root itself and for other modules."""
     if root is None:
         return None
     for name, each in root.named_modules():

@@ -1,6 +1,7 @@
-"""How much memory a model holds: parameters, gradients, optimizer state, and the allocator's sums.
+"""How much memory a model holds: parameters, gradients, optimizer state, and the allocator's
+totals.
 
-Looked at once, when there is no more memory.
+Measured once, when an allocation has failed.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Footprint:
 
 
 def footprint(models: Iterable[Any], optimizers: Iterable[Any]) -> Footprint:
-    """Add up what these hold; what is shared counts once."""
+    """Add up what models and optimizers hold; a tensor that several share counts once."""
     parameters = {id(each): each for model in models for each in model.parameters()}.values()
     if not parameters:
         return Footprint()

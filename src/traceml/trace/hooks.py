@@ -35,13 +35,14 @@ from traceml.trace import (
     verbs,
 )
 from traceml.trace.collectives import Communication
-from traceml.trace.compiling import CompileTime, is_compiling, left_alone
+from traceml.trace.compile_time import CompileTime
+from traceml.trace.compiling import is_compiling, left_alone
 from traceml.trace.ddp import DdpModels
 from traceml.trace.explicit import ExplicitSteps, watch_cells
-from traceml.trace.glance import Glance
 from traceml.trace.graphs import Graphs
 from traceml.trace.interruptions import drop_our_frames
 from traceml.trace.loss import watch_scaling
+from traceml.trace.loss_and_memory_sampler import LossAndMemorySampler
 from traceml.trace.optimizer_search import OptimizerSearch
 from traceml.trace.recorder import Recorder
 from traceml.trace.script_objects import Arrivals
@@ -102,7 +103,7 @@ def _watch_backward(
 
 def _backward_begin(session: Session, search: OptimizerSearch) -> Callable[[Any], Any]:
     """What happens when gradients are asked for."""
-    recorder, glance = session.recorder, Glance(session)
+    recorder, glance = session.recorder, LossAndMemorySampler(session)
     losses, note_backward = glance.losses, recorder.note_backward
     watch_scaling(session, losses)
 

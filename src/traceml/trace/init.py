@@ -80,7 +80,7 @@ _IN_PYTHON = {"--run-name": "run_name", "--overwrite": "overwrite=True"}
 
 
 def _in_python(error: str) -> str:
-    """What is said to people at a command line, in the words of a call of `init`."""
+    """An error message for the command line, with its flags replaced by arguments of `init`."""
     for flag, argument in _IN_PYTHON.items():
         error = error.replace(flag, argument)
     return f"{error} (arguments of traceml.init)"
@@ -113,7 +113,7 @@ class _StartedAgent:
         self._control_is = _identity(self._control.fileno())
 
     def first_words(self) -> dict[str, Any]:
-        """What it says of the run it was to make; nothing where it fails to."""
+        """The agent's answer about the run it was asked to make; empty where it failed to start."""
         source = self._process.stdout
         assert source is not None
         received = b""
@@ -133,7 +133,7 @@ class _StartedAgent:
         return answer
 
     def tell_the_end(self) -> bool:
-        """Say that the run is over; whether the pipe is still there to say it by."""
+        """Tell the agent that the run is over; returns whether the pipe to it still works."""
         try:
             # A script that closes descriptors may have a file of its own at this number by now.
             if _identity(self._control.fileno()) != self._control_is:
@@ -146,7 +146,7 @@ class _StartedAgent:
         return True
 
     def is_done(self) -> bool:
-        """Wait until it has written the summary; whether it could."""
+        """Wait until the agent has written the summary; returns whether it could."""
         return self._process.wait(CLOSING_S) == 0
 
     def is_alive(self) -> bool:

@@ -1,6 +1,6 @@
-"""Leaves behind which Python trains, so that the agent can find its packages later.
+"""Writes down which Python trains, so that the agent can find its packages later.
 
-The script may run under another interpreter than the agent's. It is said once, in well under a
+The script may run under another interpreter than the agent's. It is written once, in well under a
 millisecond: nothing is looked up here that the process does not already know. Torch is not asked
 for the version of cuDNN: it would initialise CUDA, which the script may not want yet.
 """

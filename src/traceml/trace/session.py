@@ -246,7 +246,7 @@ class Session:
             except OSError as error:
                 if is_interruption(error):
                     raise
-                self.give_up(f"there is no room for the records of process {os.getpid()}: {error}")
+                self.disable(f"there is no room for the records of process {os.getpid()}: {error}")
                 return None
             place = ring.mapping, ring.event_base, ring.event_capacity
             ring.begin_events(self.recorder.move_to(*place), self.max_steps or 0)
@@ -388,7 +388,7 @@ class Session:
         self.take_hooks_out()
         self.active = False
 
-    def give_up(self, reason: str) -> None:
+    def disable(self, reason: str) -> None:
         """Record nothing in this process, and say why: to the user, and for the summary."""
         self.stop()
         place = self.run_folder / MARKS / TROUBLE_MARK

@@ -73,7 +73,7 @@ def shell(assets: dict[str, Asset]) -> str:
 
 
 def sorry() -> str:
-    """Returns the page that is shown without a viewer."""
+    """Returns the page that says that the viewer was not built."""
     return f"""\
 {_BEGIN}<title>TraceML</title>
 </head>
@@ -95,10 +95,10 @@ def document(
     choosing: str = "",
     choices: str = "",
 ) -> str:
-    """The whole of a report: the viewer and its data in one page that asks for nothing else.
+    """Returns a whole report: the viewer and its data in one page that loads nothing else.
 
-    `data` is markup: script elements that hold pages. Of several, `navigation` offers them,
-    `choosing` is the script that gives the viewer one of them, and `choices` the style of it.
+    `data` is markup: script elements that hold pages. Where there are several, `navigation` offers
+    them, `choosing` is the script that hands the viewer one of them, and `choices` its style.
     """
     scripts = [choosing, inline(assets[SCRIPT].content.decode(), "script")]
     styles = [inline(assets[STYLE].content.decode(), "style"), choices]

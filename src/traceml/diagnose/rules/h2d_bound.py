@@ -23,7 +23,7 @@ from traceml.diagnose.rule import GPU_IDLE, Doc, Remedy, Rule, Turn
 from traceml.diagnose.thresholds import Threshold, severity_of
 from traceml.diagnose.time_account import is_largest
 from traceml.diagnose.what_if import without_phase
-from traceml.facts.facts import Facts, phase_s, share
+from traceml.facts.facts import Facts, share
 from traceml.facts.job import Job
 from traceml.model.evidence import Evidence, as_share, as_words, in_ms
 from traceml.model.finding import Finding, Kind, Section
@@ -59,7 +59,7 @@ def check(facts: Facts) -> Finding | None:
         ranks=tuple(
             rank.rank.rank
             for rank in facts.ranks_used
-            if (share(phase_s(rank.times, Phase.H2D), rank.times.step_s) or 0.0) >= WARN.share
+            if (share(rank.times.phase(Phase.H2D), rank.times.step_s) or 0.0) >= WARN.share
         ),
         lost_s_per_step=copy_s,
         evidence=Evidence(

@@ -12,7 +12,7 @@ from traceml.diagnose.rule import GPU_IDLE, CodeScope, Doc, Remedy, Rule, Turn
 from traceml.diagnose.thresholds import Threshold, less_severe, severity_of
 from traceml.diagnose.time_account import is_largest
 from traceml.diagnose.what_if import without_phase
-from traceml.facts.facts import Facts, phase_s, share
+from traceml.facts.facts import Facts, share
 from traceml.model.evidence import Evidence, as_number, as_share, as_words, in_ms
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.model.phase import Phase
@@ -60,7 +60,7 @@ def check(facts: Facts) -> Finding | None:
         ranks=tuple(
             rank.rank.rank
             for rank in facts.ranks_used
-            if (share(phase_s(rank.times, Phase.INPUT), rank.times.step_s) or 0.0) >= WARN.share
+            if (share(rank.times.phase(Phase.INPUT), rank.times.step_s) or 0.0) >= WARN.share
         ),
         lost_s_per_step=wait_s,
         evidence=Evidence(

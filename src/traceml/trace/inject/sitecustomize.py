@@ -117,12 +117,12 @@ def _begin():
     mark("torch")
     if sys.version_info < (3, 10):  # noqa: UP036 - the user's interpreter may be any
         version = ".".join(map(str, sys.version_info[:2]))
-        _give_up("the script runs under Python " + version + "; tracing needs 3.10 or newer")
+        _stay_off("the script runs under Python " + version + "; tracing needs 3.10 or newer")
         return
     error = _failing(_load_tracer)
     if error is not None:
         where = getattr(sys.modules.get("traceml"), "__file__", None) or "nowhere"
-        _give_up("the tracer could not be loaded (" + str(error) + "; traceml is " + where + ")")
+        _stay_off("the tracer could not be loaded (" + str(error) + "; traceml is " + where + ")")
 
 
 def _load_tracer():
@@ -142,7 +142,7 @@ def _failing(function, *arguments):
     return None
 
 
-def _give_up(reason):
+def _stay_off(reason):
     """Say why this process is not traced; the first one to find out is enough."""
     if mark("trouble", reason) and sys.stderr is not None:
         try:

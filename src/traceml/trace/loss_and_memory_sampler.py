@@ -1,4 +1,4 @@
-"""What is looked at as a backward pass begins: the loss, and now and then the process's memory."""
+"""Samples a step as its backward pass begins: the loss, and now and then the process's memory."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _STATM = "/proc/self/statm"
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
 
 
-class Glance:
-    """Looks at every loss, and at memory when it is time to; between forward and backward the
+class LossAndMemorySampler:
+    """Reads every loss, and memory when it is time to; between forward and backward the
     activations are alive, and every reading is of the same moment of a step."""
 
     def __init__(self, session: Session) -> None:

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import traceml
 from traceml.model.layout import NOT_MEASURED, StepFlag
-from traceml.trace import glance
+from traceml.trace import loss_and_memory_sampler
 
 KEPT_BYTES = 16 << 20
 
@@ -21,7 +21,7 @@ KEPT_BYTES = 16 << 20
 @pytest.fixture
 def every_step(monkeypatch):
     """Look at every step, however short it is."""
-    monkeypatch.setattr(glance, "EVERY_NS", 0)
+    monkeypatch.setattr(loss_and_memory_sampler, "EVERY_NS", 0)
 
 
 @pytest.fixture
@@ -72,7 +72,9 @@ def test_memory_that_a_loop_keeps_is_seen_to_grow(traced_closely):
 def test_resident_memory_is_what_linux_says():
     status = Path("/proc/self/status").read_text().splitlines()
     (line,) = [line for line in status if line.startswith("VmRSS")]
-    assert glance.resident_bytes() == pytest.approx(int(line.split()[1]) * 1024, rel=0.05)
+    assert loss_and_memory_sampler.resident_bytes() == pytest.approx(
+        int(line.split()[1]) * 1024, rel=0.05
+    )
 
 
 def test_memory_is_looked_at_ten_times_a_second_at_most_and_the_loss_always(traced):
@@ -93,7 +95,7 @@ def test_memory_is_seen_without_a_backward_pass_too(traced_closely):
 
 
 def test_where_linux_does_not_tell_memory_is_not_measured(traced_closely, monkeypatch):
-    monkeypatch.setattr(glance, "_STATM", os.devnull + "/none")
+    monkeypatch.setattr(loss_and_memory_sampler, "_STATM", os.devnull + "/none")
     training = Training()
     training.step(lambda: training.loss().backward())
     assert (traced_closely.complete()["rss_bytes"] == NOT_MEASURED).all()
