@@ -34,8 +34,8 @@ SLOWEST_FILES = (
     "tests/tui/test_live_terminal.py",
 )
 """Begun first, in this order; of the others none takes much longer than half a minute."""
-MIN_WORKERS, MAX_WORKERS = 2, 4
-"""Tests wait often enough for two to share a core; more than four would fill a small memory."""
+MAX_WORKERS = 4
+"""Each worker and what it starts may hold a gigabyte or two."""
 
 sys.path.append(str(Path(__file__).parents[1]))  # the benchmarks lie there, and are not installed
 
@@ -95,9 +95,9 @@ def pytest_runtest_call(item: pytest.Item) -> Any:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """How many workers `-n auto` means: one per core that may be used, within reason."""
+    """How many workers `-n auto` means: one more than there are cores, because tests often wait."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(max(cores or MIN_WORKERS, MIN_WORKERS), MAX_WORKERS)
+    return min((cores or 1) + 1, MAX_WORKERS)
 
 
 @pytest.hookimpl(optionalhook=True)
