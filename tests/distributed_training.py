@@ -180,6 +180,7 @@ def fork_ranks(world_size):
     """Return in each rank; the process they come from ends with the worst of their statuses."""
     import torch._dynamo  # noqa: F401  # every optimizer needs it, and it takes a second to import
 
+    gc.freeze()  # what all ranks share is not looked through in each of them
     children = []
     for rank in range(world_size):
         child = os.fork()

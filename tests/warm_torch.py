@@ -8,6 +8,7 @@ calls `traceml.init` as a user's would, and runs the script as its main program.
 LOGS/NAME.out and LOGS/NAME.err; a line `NAME STATUS` is printed when it has ended.
 """
 
+import gc
 import os
 import runpy
 import sys
@@ -39,6 +40,7 @@ def wait_for_one(running):
 
 def main():
     logs, at_once = Path(sys.argv[1]), int(sys.argv[2])
+    gc.freeze()  # what all copies share is not looked through in each of them
     running = {}
     for script in map(Path, sys.argv[3:]):
         if len(running) >= at_once:

@@ -49,8 +49,8 @@ one, and what to do."""
 HEALTHY = {"healthy": (2, -1)}
 COMPARED = ("accumulation and a hook", "fsdp2")
 """These run a second time without tracing."""
-BY_TORCHRUN = ("healthy", "accumulation and a hook")
-"""Their ranks are started by torchrun; those of the others are forked, with torch imported once."""
+BY_TORCHRUN = ("healthy",)
+"""Its ranks are started by torchrun; those of the others are forked, with torch imported once."""
 ALL = {**LATE, **HEALTHY}
 
 
