@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from slow_tests import StartedProcesses, starts_a_process
 
@@ -51,8 +52,21 @@ started_processes = StartedProcesses()
 
 
 def pytest_configure() -> None:
+    set_up_hypothesis()
     platform.processor()  # asks `uname` once per process: no test is to be the one that does
     started_processes.watch()
+
+
+def set_up_hypothesis() -> None:
+    """How long an example takes is the machine's matter, and examples are the same every time.
+
+    What a new one finds is a defect to mend, but nothing to refuse an unrelated change for; to look
+    for new ones there is `pytest --hypothesis-profile=exploring`.
+    """
+    untimed: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+    settings.register_profile("exploring", **untimed)
+    settings.register_profile("steady", derandomize=True, **untimed)
+    settings.load_profile("steady")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
