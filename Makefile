@@ -14,8 +14,9 @@ WITH_NPM := cd $(VIEWER) && PATH="$$PATH:$(CURDIR)/$(BIN)"
 # The CPU build of torch; a machine with its own torch may say TORCH=torch, or another version.
 TORCH ?= torch==2.13.0
 
-# Tests run one after the other; `make test WORKERS=2` takes two thirds of the time on two cores.
-WORKERS ?= 0
+# Tests run beside each other, one more than there are cores and four at most, because tests often wait;
+# `make test WORKERS=0` runs one at a time.
+WORKERS ?= auto
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS)
 INTEGRATIONS := tests/integrations
 

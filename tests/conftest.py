@@ -1,8 +1,8 @@
 """Which tests are slow, and how workers share them.
 
-`make quick` leaves the slow ones out. Under `pytest -n 3` (pytest-xdist) a file's tests stay
-together, because they share fixtures; slow files come first, so that no worker is left with one at
-the end while the others have nothing to do.
+`make quick` leaves the slow ones out. Under `pytest -n auto` (pytest-xdist) a file's tests stay
+together, because they share fixtures; slow files come first, the slowest before all others, so that
+no worker is left with one at the end while the others have nothing to do.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from slow_tests import StartedProcesses, starts_a_process
 
@@ -22,6 +23,20 @@ if TYPE_CHECKING:
 
 SHARED_FOLDERS = ("tests/browser/",)
 """The files of such a folder share runs, so that one worker takes all of them."""
+SPREAD_FILES = ("tests/benchmarks/test_planted.py",)
+"""Files of few and long tests that share nothing: each of the tests goes to whoever is free."""
+SLOWEST_FILES = (
+    "tests/trace/test_scripts.py",
+    "tests/browser/",
+    "tests/trace/test_communication.py",
+    "tests/benchmarks/test_planted.py",
+    "tests/trace/test_injection.py",
+    "tests/launch/test_failures.py",
+    "tests/tui/test_live_terminal.py",
+)
+"""Begun first, in this order; of the others none takes much longer than half a minute."""
+MAX_WORKERS = 4
+"""Each worker and what it starts may hold a gigabyte or two."""
 
 sys.path.append(str(Path(__file__).parents[1]))  # the benchmarks lie there, and are not installed
 
@@ -37,8 +52,21 @@ started_processes = StartedProcesses()
 
 
 def pytest_configure() -> None:
+    set_up_hypothesis()
     platform.processor()  # asks `uname` once per process: no test is to be the one that does
     started_processes.watch()
+
+
+def set_up_hypothesis() -> None:
+    """How long an example takes is the machine's matter, and examples are the same every time.
+
+    What a new one finds is a defect to mend, but nothing to refuse an unrelated change for; to look
+    for new ones there is `pytest --hypothesis-profile=exploring`.
+    """
+    untimed: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+    settings.register_profile("exploring", **untimed)
+    settings.register_profile("steady", derandomize=True, **untimed)
+    settings.load_profile("steady")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -50,7 +78,14 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.hookimpl(trylast=True)  # pytest has put together by now what shares a fixture
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     slow_files = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow_files)
+
+    def turn(item: pytest.Item) -> tuple[bool, int]:
+        slowest = (
+            place for place, name in enumerate(SLOWEST_FILES) if item.nodeid.startswith(name)
+        )
+        return item.path not in slow_files, next(slowest, len(SLOWEST_FILES))
+
+    items.sort(key=turn)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -73,12 +108,21 @@ def pytest_runtest_call(item: pytest.Item) -> Any:
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """How many workers `-n auto` means: one more than there are cores, because tests often wait."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min((cores or 1) + 1, MAX_WORKERS)
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    """Give every worker whole files, and whole folders where files share runs."""
+    """Give every worker whole files, whole folders where files share runs, single tests of some."""
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
+            if nodeid.startswith(SPREAD_FILES):
+                return nodeid
             shared = (folder for folder in SHARED_FOLDERS if nodeid.startswith(folder))
             return next(shared, super()._split_scope(nodeid))
 

@@ -1,14 +1,18 @@
 """Trains a small model on several ranks over gloo, with a delay planted in one of them.
 
 A script of its own, for `traceml run --nproc-per-node N`; each rank prints a digest of what it has
-learnt, so that a run with tracing can be compared with one without.
+learnt, so that a run with tracing can be compared with one without. With `--fork-ranks N` it starts
+its ranks itself, after torch has been imported once for all of them.
 """
 
 import argparse
 import gc
 import hashlib
+import os
+import sys
 import time
 from contextlib import nullcontext
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -23,6 +27,7 @@ WIDTH = 32
 def options():
     parser = argparse.ArgumentParser()
     parser.add_argument("--kind", choices=("ddp", "fsdp1", "fsdp2", "explicit"), default="ddp")
+    parser.add_argument("--fork-ranks", type=int, default=0, help="instead of torchrun's")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--micro-batches", type=int, default=1)
     parser.add_argument("--late-rank", type=int, default=-1)
@@ -171,9 +176,29 @@ def digest(model, loss):
     return learnt.hexdigest()
 
 
+def fork_ranks(world_size):
+    """Return in each rank; the process they come from ends with the worst of their statuses."""
+    import torch._dynamo  # noqa: F401  # every optimizer needs it, and it takes a second to import
+
+    gc.freeze()  # what all ranks share is not looked through in each of them
+    children = []
+    for rank in range(world_size):
+        child = os.fork()
+        if not child:
+            names = ("RANK", "LOCAL_RANK"), ("WORLD_SIZE", "LOCAL_WORLD_SIZE")
+            for pair, number in zip(names, (rank, world_size), strict=True):
+                os.environ.update(dict.fromkeys(pair, str(number)))
+            return {"init_method": f"file://{Path.cwd()}/meeting", "rank": rank}
+        children.append(child)
+    statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    sys.exit(max(map(abs, statuses)))
+
+
 def main():
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    ranks = ARGUMENTS.fork_ranks
+    meeting = {**fork_ranks(ranks), "world_size": ranks} if ranks else {}
+    dist.init_process_group("gloo", **meeting)
     torch.manual_seed(0)
     model = spread(Net())
     optimizer = LateSGD(model.parameters(), lr=0.05)

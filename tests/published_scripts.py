@@ -7,26 +7,46 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+WARM = Path(__file__).with_name("warm_torch.py")
 
+
+@dataclass
 class Ran:
     """One script's own count of its steps, and what was recorded of it."""
 
-    def __init__(self, script: Path, logs: Path) -> None:
+    status: int
+    stdout: str
+    stderr: str
+    summary: dict[str, Any]
+
+    @classmethod
+    def launched(cls, script: Path, logs: Path) -> Ran:
+        """Run it under `traceml run`."""
         command = [sys.executable, "-m", "traceml", "run", script]
         ran = subprocess.run(
             [*command, "--logs-dir", logs, "--run-name", script.stem],
             capture_output=True,
             text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env=_environment(),
             cwd=logs,
         )
-        self.status, self.stdout, self.stderr = ran.returncode, ran.stdout, ran.stderr
-        self.summary: dict[str, Any] = json.loads(
-            (logs / script.stem / "final_summary.json").read_text()
-        )
+        return cls(ran.returncode, ran.stdout, ran.stderr, _read_summary(logs, script.stem))
+
+    @classmethod
+    def forked(cls, scripts: Sequence[Path], logs: Path, at_once: int) -> Iterator[tuple[str, Ran]]:
+        """Run many as copies of a process that has torch already, see `warm_torch.py`."""
+        words = [sys.executable, WARM, logs, str(at_once), *scripts]
+        ran = subprocess.run(words, capture_output=True, text=True, env=_environment())
+        assert ran.returncode == 0, ran.stderr
+        for line in ran.stdout.splitlines():
+            name, status = line.split()
+            stdout, stderr = ((logs / f"{name}.{ending}").read_text() for ending in ("out", "err"))
+            yield name, cls(int(status), stdout, stderr, _read_summary(logs, name))
 
     @property
     def steps_taken(self) -> int:
@@ -48,3 +68,12 @@ class Ran:
 
     def __getitem__(self, metric: str) -> Any:
         return self.summary["step_time"]["global"]["average"][metric]
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def _read_summary(logs: Path, name: str) -> dict[str, Any]:
+    summary: dict[str, Any] = json.loads((logs / name / "final_summary.json").read_text())
+    return summary

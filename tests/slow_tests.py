@@ -67,6 +67,7 @@ def _leads_to_a_process(found: Any, asked: set[int]) -> bool:
     )
 
 
+@cache
 def _is_ours(module: str) -> bool:
     """Whether a module is one of the tests' own, or of the benchmarks that they try."""
     file = Path(getattr(sys.modules.get(module), "__file__", None) or "/")

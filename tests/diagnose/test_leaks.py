@@ -15,12 +15,12 @@ import time
 import torch
 
 torch.set_num_threads(1)
-model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 1))
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-features = torch.randn(1000, 256)
+features = torch.randn(64, 64)
 outputs = []
 for step in range(330):
-    time.sleep(0.012)  # memory is read ten times a second, and has to be read often enough
+    time.sleep(0.015)  # memory is read ten times a second, and has to be read often enough
     optimizer.zero_grad()
     model(features).mean().backward()
     optimizer.step()

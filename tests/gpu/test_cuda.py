@@ -12,8 +12,8 @@ from traceml.facts.gather import gather
 from traceml.model.layout import NOT_MEASURED, StepFlag
 from traceml.model.phase import Phase
 from traceml.store.load import load_run
-from traceml.trace import loss_and_memory_sampler
 from traceml.trace import loss as loss_reader
+from traceml.trace import loss_and_memory_sampler
 
 pytestmark = pytest.mark.gpu
 

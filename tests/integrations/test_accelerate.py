@@ -38,7 +38,7 @@ for batch in data:
 
 def test_accumulation_counts_its_own_steps(tmp_path: Path) -> None:
     """The wrapped `optimizer.step()` is called for every batch, and steps for every fourth."""
-    ran = Ran(SCRIPTS / "accelerate_accumulate.py", tmp_path)
+    ran = Ran.launched(SCRIPTS / "accelerate_accumulate.py", tmp_path)
     ran.assert_every_step_is_recorded()
     settings = ran.summary["settings"]
     assert (settings["batch_size"], settings["accumulation_steps"]) == (16, 4)

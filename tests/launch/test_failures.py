@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from processes import TORCH_STEPS, TRACEML, run, run_traceml, started, wait_until
+from processes import TORCH_STEPS, TRACEML, Running, run, run_traceml, started, wait_until
 
 TWO_RANKS = """\
 import os, sys, time
@@ -45,6 +46,7 @@ for _ in range(30):
     optimizer.step()
 """
 TWO = ["run", "--nproc-per-node", "2", "train.py"]
+HANG_TEST = "test_a_rank_that_never_comes_is_named_when_the_job_is_ended"
 
 NETWORK = """\
 import sys
@@ -70,6 +72,22 @@ def take_steps(count):
         optimizer.step()
 
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def hanging(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Running | None]:
+    """A job that hangs, begun before the tests here, for the last one of them if it is selected.
+
+    Nobody calls a pause of less than half a minute a hang: the other tests have the time.
+    """
+    if not any(item.name == HANG_TEST for item in request.session.items):
+        yield None
+        return
+    script = TWO_RANKS.replace("{wrong}", "time.sleep(600)")
+    with started([TRACEML, *TWO], tmp_path_factory.mktemp("hanging"), script) as running:
+        yield running
 
 
 def failure_of(done: Any) -> dict[str, Any]:
@@ -214,41 +232,6 @@ def test_of_two_ranks_the_one_that_failed_is_named(
     done.assert_nothing_is_left()
 
 
-def test_a_rank_that_never_comes_is_named_when_the_job_is_ended(tmp_path: Path) -> None:
-    """More than half a minute, because nobody calls a shorter pause a hang."""
-    script = TWO_RANKS.replace("{wrong}", "time.sleep(600)")
-    with started([TRACEML, *TWO], tmp_path, script) as running:
-        running.wait_for("logs")
-        wait_until(
-            lambda: list(tmp_path.glob("logs/*/stacks/rank-1-*.txt")), "the stacks are there", 120
-        )
-        wait_until(
-            lambda: "stalls" in _saw(tmp_path) and "since_unix_s" in _saw(tmp_path), "it is told"
-        )
-        live = wait_until(lambda: _hangs_shown(tmp_path), "the hang is shown live")
-        torchrun = running.training()
-        torchrun.send_signal(signal.SIGTERM)
-        done = running.finish()
-    assert [(change["section"], change["ranks"]) for change in live] == [("stability", [1])]
-    failure = failure_of(done)
-    assert (failure["kind"], failure["rank"], failure["step"]) == ("HANG", 1, 20)
-    assert failure["where"] == "train.py:25 in go_wrong"
-    assert failure["evidence"]["waiting_ranks"] == "0"
-    stacks = (done.folder / failure["evidence"]["stacks"].split(", ")[1]).read_text()
-    assert "in go_wrong" in stacks
-    done.assert_nothing_is_left()
-
-
-def _saw(folder: Path) -> str:
-    (path,) = folder.glob("logs/*/agent_saw.json")
-    return path.read_text()
-
-
-def _hangs_shown(folder: Path) -> list[dict[str, Any]]:
-    lines = "".join(path.read_text() for path in folder.glob("logs/*/live.jsonl")).splitlines()
-    return [change for line in lines if (change := json.loads(line))["kind"] == "HANG"]
-
-
 def test_a_short_run_whose_loss_is_lost_says_at_which_step(tmp_path: Path) -> None:
     """Nothing is logged, and all of it takes a few milliseconds."""
     script = TORCH_STEPS + (
@@ -279,3 +262,32 @@ def test_a_loss_that_is_lost_leads(tmp_path: Path) -> None:
     primary = done.summary["primary_diagnosis"]
     assert (primary["kind"], primary["severity"]) == ("NON_FINITE_LOSS", "crit")
     assert primary["evidence"]["first_step"] == 30
+
+
+def test_a_rank_that_never_comes_is_named_when_the_job_is_ended(hanging: Running) -> None:
+    folder = hanging.cwd
+    hanging.wait_for("logs")
+    wait_until(lambda: list(folder.glob("logs/*/stacks/rank-1-*.txt")), "the stacks are there")
+    wait_until(lambda: "stalls" in _saw(folder) and "since_unix_s" in _saw(folder), "it is told")
+    live = wait_until(lambda: _hangs_shown(folder), "the hang is shown live")
+    torchrun = hanging.training()
+    torchrun.send_signal(signal.SIGTERM)
+    done = hanging.finish()
+    assert [(change["section"], change["ranks"]) for change in live] == [("stability", [1])]
+    failure = failure_of(done)
+    assert (failure["kind"], failure["rank"], failure["step"]) == ("HANG", 1, 20)
+    assert failure["where"] == "train.py:25 in go_wrong"
+    assert failure["evidence"]["waiting_ranks"] == "0"
+    stacks = (done.folder / failure["evidence"]["stacks"].split(", ")[1]).read_text()
+    assert "in go_wrong" in stacks
+    done.assert_nothing_is_left()
+
+
+def _saw(folder: Path) -> str:
+    (path,) = folder.glob("logs/*/agent_saw.json")
+    return path.read_text()
+
+
+def _hangs_shown(folder: Path) -> list[dict[str, Any]]:
+    lines = "".join(path.read_text() for path in folder.glob("logs/*/live.jsonl")).splitlines()
+    return [change for line in lines if (change := json.loads(line))["kind"] == "HANG"]

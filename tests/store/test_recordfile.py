@@ -58,7 +58,9 @@ def test_a_run_is_read_back_at_full_resolution(tracer, run_folder):
 
 @given(bites=st.lists(st.integers(0, 9), max_size=20), restarts=st.sets(st.integers(0, 19)))
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_many_small_bites_equal_one(tracer, tmp_path_factory, small_files, bites, restarts):
     """However the drains fall, and whenever a new agent takes over, the files end up the same."""

@@ -350,7 +350,7 @@ def test_a_mutated_summary_is_read_or_refused_and_never_crashes(
 @settings(
     max_examples=200,
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(cut=st.integers(0, 27_000), noise=st.binary(max_size=12))
 @example(cut=1, noise=b"")

@@ -49,6 +49,8 @@ one, and what to do."""
 HEALTHY = {"healthy": (2, -1)}
 COMPARED = ("accumulation and a hook", "fsdp2")
 """These run a second time without tracing."""
+BY_TORCHRUN = ("healthy",)
+"""Its ranks are started by torchrun; those of the others are forked, with torch imported once."""
 ALL = {**LATE, **HEALTHY}
 
 
@@ -59,7 +61,11 @@ class Job:
         ranks, late, *words = ALL[name]
         self.delay_ms = DELAY_MS * ranks
         words = ["--steps", STEPS, "--late-rank", late, "--delay-ms", self.delay_ms, *words]
-        options = ["--nproc-per-node", ranks, *([] if traced else ["--disable-traceml"])]
+        options = [] if traced else ["--disable-traceml"]
+        if name in BY_TORCHRUN:
+            options += ["--nproc-per-node", ranks]
+        else:
+            words += ["--fork-ranks", ranks]
         cwd.mkdir()
         command = [TRACEML, "run", *options, SCRIPT, "--args", *words]
         self.done = run(command, cwd)

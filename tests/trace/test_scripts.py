@@ -11,6 +11,26 @@ FOLDER = Path(__file__).parents[1] / "scripts"
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py"))
 AT_ONCE = 2
 """Two small scripts at a time: what is tested here is counting, not timing."""
+LAUNCHED = {
+    "amp_gradscaler",
+    "checkpointed_resume",
+    "cnn_train_validate",
+    "compile_eager",
+    "gan_dcgan",
+    "grad_accumulation_leftover",
+    "lbfgs_time_sequence",
+    "loader_workers_persistent",
+    "mlp_dataloader",
+    "nanogpt",
+    "notebook_export",
+    "optimizer_in_backward",
+    "spawn_ddp",
+    "spawn_fixed_steps",
+    "thread_training",
+    "trainer_class",
+}
+"""These run under `traceml run`, a new interpreter each: those that start processes or threads,
+compile, or are the usual ones. The others are copies of a process that has torch already."""
 
 
 @pytest.fixture(scope="module")
@@ -20,10 +40,13 @@ def runs(request, tmp_path_factory):
     selected = [item for item in request.session.items if item.path == Path(__file__)]
     asked = {item.callspec.params.get("name") for item in selected if hasattr(item, "callspec")}
     names = sorted(asked & set(SCRIPTS) | (set() if all_named(selected) else set(SCRIPTS)))
+    scripts = {name: FOLDER / f"{name}.py" for name in names}
+    launched = [name for name in names if name in LAUNCHED]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return dict(
-            zip(names, pool.map(lambda name: Ran(FOLDER / f"{name}.py", logs), names), strict=True)
-        )
+        ran = pool.map(lambda name: Ran.launched(scripts[name], logs), launched)
+        found = dict(zip(launched, ran, strict=True))
+    copies = [script for name, script in scripts.items() if name not in LAUNCHED]
+    return {**found, **dict(Ran.forked(copies, logs, AT_ONCE))} if copies else found
 
 
 def all_named(items):

@@ -67,6 +67,7 @@ class Net(nn.Module):
 model = Net()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 loader = DataLoader(TensorDataset(torch.ones(32, 4)), batch_size=8)
+logging.logMultiprocessing = False  # while Python asks for it, it drops whatever is raised
 logger = logging.getLogger("storm")
 logger.propagate = False
 logger.addHandler(logging.NullHandler())
