@@ -32,7 +32,8 @@ async def shown(
 
 
 async def look_again(app: RunApp, pilot: Keys) -> None:
-    """Have the next page drawn now."""
+    """Have a page drawn that is made from now on."""
+    await _settle(app, pilot)  # one that is being made would do for the view, but may be old
     app.refresh_page()
     await _settle(app, pilot)
 
