@@ -58,6 +58,9 @@ def take_steps(count):
 """
 """Put before a script that is to train."""
 
+PATIENT = "from traceml.api import ask_agent; ask_agent.PATIENCE_S = 120.0\n"
+"""Put before a script that asks the agent something and is to be told, however busy the machine."""
+
 
 def wait_until(condition: Callable[[], T | None], what: str, patience_s: float = PATIENCE_S) -> T:
     """Wait for an event; its value. Fails, and says what did not happen, when patience is over."""

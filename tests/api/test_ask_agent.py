@@ -9,11 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from processes import PYTHON, STEPS, TRACEML, is_alive, kill, run, run_traceml, started, wait_until
+from processes import (
+    PATIENT,
+    PYTHON,
+    STEPS,
+    TRACEML,
+    is_alive,
+    kill,
+    run,
+    run_traceml,
+    started,
+    wait_until,
+)
 from traceml.api import ask_agent
 from traceml.model.environment import RUN_FOLDER
 
-ASKS = STEPS + (
+ASKS = (PATIENT + STEPS) + (
     "import json, traceml\n"
     "take_steps(5)\nfirst = traceml.summary()\n"
     "take_steps(5)\nsecond = traceml.summary()\nwhole = traceml.final_summary()\n"

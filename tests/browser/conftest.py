@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from browser.runs import FAST, HOSTILE, HURTING, MANY, RANKS, SLOW, TRAINING
+from browser.runs import FAST, HOSTILE, HURTING, MANY, RANKS, SLOW, SLOW_INPUT_MS, TRAINING
 from browsing import REQUIRED, Look, Window, obstacle, opened, window
 from processes import PYTHON, run_traceml
 from served import Served, serving
@@ -72,7 +72,7 @@ def logs(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Path:
     rank = f"{shlex.quote(PYTHON)} rank.py"
     ranks = " & ".join(f"RANK={number} WORLD_SIZE=4 {rank}" for number in range(4))
     runs = {
-        SLOW: ["--save-output", "train.py", "--args", "60", "3"],
+        SLOW: ["--save-output", "train.py", "--args", "60", SLOW_INPUT_MS],
         FAST: ["--save-output", "train.py", "--args", "60", "0"],
         MANY: ["--", "sh", "-c", f"{ranks} & wait"],
         HOSTILE: ["--save-output", "hurt.py"],

@@ -30,7 +30,8 @@ class Samples(Dataset):
         return 8 * steps
 
     def __getitem__(self, index):
-        time.sleep(sleep_ms / 1e3)
+        if index % 8 == 0:  # once per batch: whoever wakes often waits often, on a busy machine
+            time.sleep(sleep_ms / 1e3)
         return torch.ones(64)
 
 
@@ -45,7 +46,9 @@ for step, batch in enumerate(DataLoader(Samples(), batch_size=8), start=1):
     optimizer.step()
     print("step", step, "loss", loss.item(), flush=True)
 """
-"""A real training whose input is as slow as one likes; it may wait for a file before it begins."""
+"""A training whose input takes so many milliseconds per batch; it may wait for a file first."""
+SLOW_INPUT_MS = "60"
+"""Enough for the input to be the bottleneck on a machine that is busy with something else, too."""
 
 RANKS = """\
 import os

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from browser.runs import FAST, SLOW, TRAINING
+from browser.runs import FAST, SLOW, SLOW_INPUT_MS, TRAINING
 from browsing import Look, Window, expect
 from processes import STEPS, TRACEML, Running, started, wait_until
 from served import Served, serving
@@ -46,7 +46,9 @@ def test_a_training_is_diagnosed_while_it_runs_and_stays_on_the_page_when_it_is_
     look: Look, tmp_path: Path
 ):
     words = [TRACEML, "run", "--mode=dashboard", "--run-name", "live", "train.py"]
-    with started([*words, "--args", "100000", "3", "wait"], tmp_path, TRAINING) as running:
+    with started(
+        [*words, "--args", "100000", SLOW_INPUT_MS, "wait"], tmp_path, TRAINING
+    ) as running:
         address = wait_until(lambda: said_address(running), "the launcher says where to look")
         seen = look(address)
         expect(seen.page.get_by_role("banner")).to_contain_text("live")

@@ -13,7 +13,18 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from processes import PYTHON, STEPS, TRACEML, Running, kill, run, run_traceml, started, wait_until
+from processes import (
+    PATIENCE_S,
+    PYTHON,
+    STEPS,
+    TRACEML,
+    Running,
+    kill,
+    run,
+    run_traceml,
+    started,
+    wait_until,
+)
 
 WAITS = (
     STEPS
@@ -40,7 +51,7 @@ def address_of(running: Running) -> str:
 
 def get(address: str) -> tuple[int, str]:
     parts = urlsplit(address)
-    connection = HTTPConnection(parts.netloc, timeout=30)
+    connection = HTTPConnection(parts.netloc, timeout=PATIENCE_S)
     connection.request("GET", parts.path)
     answer = connection.getresponse()
     return answer.status, answer.read().decode()

@@ -14,11 +14,22 @@ from pathlib import Path
 import pytest
 
 import traceml
-from processes import PYTHON, TORCH_STEPS, TRACEML, Finished, in_terminal, run, run_traceml, started
+from processes import (
+    PATIENT,
+    PYTHON,
+    TORCH_STEPS,
+    TRACEML,
+    Finished,
+    in_terminal,
+    run,
+    run_traceml,
+    started,
+)
 
 TRAIN = TORCH_STEPS + "take_steps(6)\n"
-DISTRIBUTED = """\
+DISTRIBUTED = f"""\
 import os
+{PATIENT}
 import torch
 import torch.distributed as dist
 import traceml
@@ -32,7 +43,8 @@ for _ in range(6):
     optimizer.step()
 steps = traceml.summary()["traceml/steps"]
 whole = traceml.final_summary()
-open(f"rank-{dist.get_rank()}", "w").write(f"{steps} {whole['meta']['world_size']}")
+told = f"{{steps}} {{whole['meta']['world_size']}}"
+open(f"rank-{{dist.get_rank()}}", "w").write(told)
 dist.destroy_process_group()
 """
 
@@ -157,7 +169,7 @@ def _base_python() -> Path:
 
 
 def test_another_interpreter_is_traced_though_it_has_no_traceml(tmp_path: Path) -> None:
-    script = TRAIN + (
+    script = (TRAIN + PATIENT) + (
         "import sys, traceml\n"
         "print(traceml.summary()['traceml/steps'])\n"
         "print([name for name in ('msgspec', 'psutil', 'traceml.store') if name in sys.modules])\n"
@@ -252,7 +264,7 @@ def test_a_python_two_runs_untouched(tmp_path: Path) -> None:
 def test_other_pythons_load_the_tracer(tmp_path: Path, version: str) -> None:
     """Without a torch of their own: the tracer itself must load, and log."""
     python = _python_of(version)
-    script = (
+    script = PATIENT + (
         "import traceml; traceml.log_params({'lr': 0.1}); print(sorted(traceml.summary()) != [])"
     )
     done = run_traceml(["run", "--", python, "train.py"], tmp_path, script)
