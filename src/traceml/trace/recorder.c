@@ -33,42 +33,51 @@ typedef struct {
     uint64_t number;
 } Event; /* `EVENT` in model/layout.py */
 
+/* The state, by the kind of its fields; what each means stands in recorder.py. */
+#define NUMBERS(each)                                                                              \
+    each(written) each(noted_ns) each(followed) each(ends) each(ends_since_fetch)                  \
+    each(ends_at_fetch) each(source) each(trained) each(optimizers) each(iterator_source)          \
+    each(workers) each(training_workers) each(collated_ns) each(optimizer_number) each(passes)     \
+    each(usual_passes) each(patience) each(backwards_open) each(elsewhere_ns)                      \
+    each(explicit_depth) each(due_ns) each(modules_seen) each(forward_of) each(untimed_steps)      \
+    each(marks_pending)
+#define FLAGS(each)                                                                                \
+    each(timed) each(step_ends) each(identified) each(is_explicit) each(by_hand)                   \
+    each(stepped_in_backward) each(is_in_step) each(is_watching) each(is_loss_scaled)
+#define OBJECTS(each)                                                                              \
+    each(gpu) each(optimizer_mark) each(collected_ns) each(looks) each(modules)                    \
+    each(watched_models) each(samples_in) each(iterator) each(optimizer) each(step_model)          \
+    each(is_interrupted) each(look_at_memory) each(keep_loss)
+
 typedef struct {
     PyObject_HEAD
     Py_buffer slots; /* where events go */
     char *first_slot;
     uint64_t mask;
-    /* What these mean stands in recorder.py. */
-    int64_t written, noted_ns, followed;
-    int64_t ends, ends_since_fetch, ends_at_fetch, source, trained, optimizers;
-    int64_t iterator_source, workers, training_workers, collated_ns;
-    int64_t optimizer_number, passes, usual_passes, patience;
-    int64_t backwards_open, elsewhere_ns, explicit_depth, due_ns, modules_seen, forward_of;
-    int64_t untimed_steps, marks_pending;
-    char timed, step_ends, identified, is_explicit, by_hand, stepped_in_backward;
-    char is_in_step, is_watching, is_loss_scaled;
-    PyObject *gpu, *optimizer_mark, *collected_ns, *looks, *modules, *watched_models, *samples_in;
-    PyObject *iterator, *optimizer, *step_model, *is_interrupted, *look_at_memory, *keep_loss;
+#define NUMBER(name) int64_t name;
+#define FLAG(name) char name;
+#define OBJECT(name) PyObject *name;
+    NUMBERS(NUMBER) FLAGS(FLAG) OBJECTS(OBJECT)
 } Events;
 
 /* Kinds of events and what else stands in steps/events.py, read when this module is loaded. */
-enum {
-    BEGIN, H2D, SPEND, SPEND_WITHIN, BEGIN_FETCH, END_FETCH, BEGIN_FORWARD, END_FORWARD, BEGIN_BACKWARD,
-    END_BACKWARD, BEGIN_OPTIMIZER, END_OPTIMIZER, ENTER_STEP, EXIT_STEP, SEE_LOSS, TIMED,
-    KNOWN_LOSS, AWAITED_LOSS, CAUSE_SHIFT, GC, COLLATE, NUMBER_BITS, CONSTANTS
-};
-static const char *constant_names[CONSTANTS] = {
-    "BEGIN", "H2D", "SPEND", "SPEND_WITHIN", "BEGIN_FETCH", "END_FETCH", "BEGIN_FORWARD", "END_FORWARD",
-    "BEGIN_BACKWARD", "END_BACKWARD", "BEGIN_OPTIMIZER", "END_OPTIMIZER", "ENTER_STEP",
-    "EXIT_STEP", "SEE_LOSS", "TIMED", "KNOWN_LOSS", "AWAITED_LOSS", "CAUSE_SHIFT", "GC",
-    "COLLATE", "NUMBER_BITS"};
+#define KINDS(each)                                                                                \
+    each(BEGIN) each(SPEND) each(SPEND_WITHIN) each(BEGIN_FETCH) each(END_FETCH)                   \
+    each(BEGIN_FORWARD) each(END_FORWARD) each(BEGIN_BACKWARD) each(END_BACKWARD)                  \
+    each(BEGIN_OPTIMIZER) each(END_OPTIMIZER) each(ENTER_STEP) each(EXIT_STEP) each(H2D) each(GC)  \
+    each(COLLATE) each(TIMED) each(KNOWN_LOSS) each(AWAITED_LOSS) each(CAUSE_SHIFT)                \
+    each(NUMBER_BITS)
+#define KIND(name) name,
+#define NAME(name) #name,
+enum { KINDS(KIND) CONSTANTS };
+static const char *constant_names[] = {KINDS(NAME)};
 static int64_t constants[CONSTANTS];
 #define K(name) (constants[name])
 
 #define MAX_ENDS_PER_FETCH 16 /* as in recorder.py */
 
 /* Names and functions of torch's; `use_torch` gives the latter. */
-static PyObject *name_mark, *name_mark_boundary, *name_is_on_its_stream, *name_training, *name_is_cpu;
+static PyObject *mark_name, *mark_boundary_name, *stream_name, *training_name, *is_cpu_name;
 static PyObject *tensor_type, *is_grad_enabled, *dispatch_modes, *function_modes, *numel, *item;
 
 /* The clock of time.perf_counter_ns. */
@@ -80,6 +89,19 @@ static int64_t now_ns(void) {
     clock_gettime(CLOCK_MONOTONIC, &now);
 #endif
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* What a call gave, as a number; -1 with an exception. Takes the reference. */
+static int64_t as_number(PyObject *answer) {
+    int64_t number = answer ? PyLong_AsLongLong(answer) : -1;
+    Py_XDECREF(answer);
+    return number;
+}
+
+static int64_t as_bits(double value) {
+    int64_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    return bits;
 }
 
 /* Writing events */
@@ -97,9 +119,7 @@ static void put(Events *self, int64_t moment, int64_t kind, int64_t flags, int64
 
 /* Charges the garbage collections since the last event; 0, or -1 with an exception. */
 static int charge_collections(Events *self) {
-    PyObject *total = PySequence_GetItem(self->collected_ns, 0);
-    int64_t total_ns = total ? PyLong_AsLongLong(total) : -1;
-    Py_XDECREF(total);
+    int64_t total_ns = as_number(PySequence_GetItem(self->collected_ns, 0));
     if (total_ns == -1 && PyErr_Occurred())
         return -1;
     if (total_ns > self->noted_ns) {
@@ -111,13 +131,10 @@ static int charge_collections(Events *self) {
 
 /* The number of a mark that the GPU's timeline makes; -1 with an exception. */
 static int64_t mark_on_gpu(Events *self, PyObject *method) {
-    PyObject *gpu = self->gpu, *mark;
-    Py_INCREF(gpu);
-    mark = PyObject_CallMethodObjArgs(gpu, method, NULL);
+    PyObject *gpu = Py_NewRef(self->gpu);
+    int64_t mark = as_number(PyObject_CallMethodObjArgs(gpu, method, NULL));
     Py_DECREF(gpu);
-    int64_t number = mark ? PyLong_AsLongLong(mark) : -1;
-    Py_XDECREF(mark);
-    return number;
+    return mark;
 }
 
 static int64_t note(Events *self, int64_t kind, int64_t argument, int64_t flags) {
@@ -125,7 +142,7 @@ static int64_t note(Events *self, int64_t kind, int64_t argument, int64_t flags)
     if (charge_collections(self) < 0)
         return -1;
     if (self->timed) {
-        mark = mark_on_gpu(self, name_mark);
+        mark = mark_on_gpu(self, mark_name);
         if (mark < 0)
             return -1;
         if (self->timed)
@@ -147,7 +164,7 @@ static int64_t note_boundary(Events *self, int64_t kind, int64_t argument, int64
     if (self->timed)
         flags |= K(TIMED); /* of the step that may end here, before the next is planned */
     if (plans_at_boundary(self, self->step_ends)) {
-        mark = mark_on_gpu(self, name_mark_boundary);
+        mark = mark_on_gpu(self, mark_boundary_name);
         if (mark < 0)
             return -1;
     } else if (self->step_ends) {
@@ -182,21 +199,17 @@ static int64_t begin_fetch(Events *self, int64_t source) {
     return mark;
 }
 
-static int64_t as_bits(double value) {
-    int64_t bits;
-    memcpy(&bits, &value, sizeof(bits));
-    return bits;
-}
-
 /* The methods of `Events` */
 
+/* What a method is given; a floating-point number counts as its bits, as events hold it. */
 static int numbers_in(PyObject *const *given, Py_ssize_t count, int64_t *found, Py_ssize_t most) {
     if (count > most) {
         PyErr_Format(PyExc_TypeError, "%zd arguments, at most %zd are taken", count, most);
         return -1;
     }
     for (Py_ssize_t i = 0; i < count; i++) {
-        found[i] = PyLong_AsLongLong(given[i]);
+        found[i] = PyFloat_CheckExact(given[i]) ? as_bits(PyFloat_AsDouble(given[i]))
+                                                : PyLong_AsLongLong(given[i]);
         if (found[i] == -1 && PyErr_Occurred())
             return -1;
     }
@@ -217,39 +230,6 @@ METHOD(note_on_host, 4, (put(self, 0, n[0], n[2], n[3], n[1]), 0))
 METHOD(end_step, 3, end_step(self, n[0], n[1], n[2]))
 METHOD(begin_fetch, 1, begin_fetch(self, n[0]))
 METHOD(note_collections, 0, charge_collections(self))
-
-static PyObject *note_backward_method(Events *self, PyObject *loss) {
-    int64_t now = now_ns(), mark = 0, flags = 0, argument = 0;
-    if (PyFloat_CheckExact(loss)) {
-        flags = K(KNOWN_LOSS);
-        argument = as_bits(PyFloat_AsDouble(loss));
-    } else if (loss != Py_None) {
-        flags = K(AWAITED_LOSS);
-        argument = PyLong_AsLongLong(loss);
-        if (argument == -1 && PyErr_Occurred())
-            return NULL;
-    }
-    if (charge_collections(self) < 0)
-        return NULL;
-    if (self->timed) {
-        mark = mark_on_gpu(self, name_mark);
-        if (mark < 0)
-            return NULL;
-        if (self->timed)
-            flags |= K(TIMED);
-    }
-    put(self, now, K(BEGIN_BACKWARD), flags, mark, argument);
-    return PyLong_FromLongLong(now);
-}
-
-static PyObject *note_loss_method(Events *self, PyObject *arguments) {
-    long long number;
-    double loss;
-    if (!PyArg_ParseTuple(arguments, "Ld", &number, &loss))
-        return NULL;
-    put(self, 0, K(SEE_LOSS), 0, number, as_bits(loss));
-    Py_RETURN_NONE;
-}
 
 static PyObject *write_to_method(Events *self, PyObject *arguments) {
     PyObject *buffer;
@@ -332,26 +312,11 @@ static int is_true(PyObject *answer) {
     return truth;
 }
 
-static int64_t as_number(PyObject *answer) {
-    int64_t number = answer ? PyLong_AsLongLong(answer) : -1;
-    Py_XDECREF(answer);
-    return number;
-}
-
 static PyObject *quick_note(PyObject *bound, PyObject *const *given, Py_ssize_t count) {
     Events *self = events_of(bound);
-    if (is_plain(self))
-        return note_method(self, given, count);
-    PyObject *arguments = PyTuple_New(count), *result;
-    if (!arguments)
-        return NULL;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        Py_INCREF(given[i]);
-        PyTuple_SetItem(arguments, i, given[i]);
-    }
-    result = PyObject_CallObject(PyTuple_GetItem(bound, 1), arguments);
-    Py_DECREF(arguments);
-    return result;
+    if (count == 2 && !is_plain(self))
+        return PyObject_CallFunctionObjArgs(PyTuple_GetItem(bound, 1), given[0], given[1], NULL);
+    return note_method(self, given, count);
 }
 
 static PyObject *quick_begin_fetch(PyObject *bound, PyObject *iterator) {
@@ -384,9 +349,11 @@ static PyObject *quick_begin_copy(PyObject *bound, PyObject *nothing) {
     Events *self = events_of(bound);
     if (!is_plain(self))
         return call_slow(bound, nothing);
+    PyObject *gpu = Py_NewRef(self->gpu);
     int begins = 1;
-    if (self->gpu != Py_None)
-        begins = is_true(PyObject_CallMethodObjArgs(self->gpu, name_is_on_its_stream, NULL));
+    if (gpu != Py_None)
+        begins = is_true(PyObject_CallMethodObjArgs(gpu, stream_name, NULL));
+    Py_DECREF(gpu);
     if (begins < 0)
         return failed(bound, nothing);
     if (begins && note(self, K(BEGIN), K(H2D), 0) < 0)
@@ -409,7 +376,7 @@ static PyObject *quick_begin_forward(PyObject *bound, PyObject *model) {
     int is_watched = known ? refers_to(known, model) : -1;
     if (is_watched == 0)
         Py_RETURN_NONE;
-    int training = is_watched < 0 ? -1 : is_true(PyObject_GetAttr(model, name_training));
+    int training = is_watched < 0 ? -1 : is_true(PyObject_GetAttr(model, training_name));
     int has_gradients = training < 0 ? -1 : is_true(PyObject_CallNoArgs(is_grad_enabled));
     if (has_gradients < 0)
         return failed(bound, model);
@@ -437,7 +404,7 @@ static int is_plain_loss(PyObject *loss) {
     modes = modes ? modes : as_number(PyObject_CallNoArgs(dispatch_modes));
     if (modes)
         return modes < 0 ? -1 : 0;
-    int is_on_host = is_true(PyObject_GetAttr(loss, name_is_cpu));
+    int is_on_host = is_true(PyObject_GetAttr(loss, is_cpu_name));
     if (is_on_host <= 0)
         return is_on_host;
     int64_t size = as_number(PyObject_CallFunctionObjArgs(numel, loss, NULL));
@@ -601,11 +568,6 @@ static PyObject *shortcut_method(Events *self, PyObject *arguments) {
 
 static char nowhere[sizeof(Event)]; /* where events go until somebody says where */
 
-#define OBJECTS(each)                                                                              \
-    each(gpu) each(optimizer_mark) each(collected_ns) each(looks) each(modules)                    \
-    each(watched_models) each(samples_in) each(iterator) each(optimizer) each(step_model) each(is_interrupted)      \
-    each(look_at_memory) each(keep_loss)
-
 static int events_traverse(Events *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE((PyObject *)self));
     Py_VISIT(self->slots.obj);
@@ -629,21 +591,12 @@ static void events_dealloc(Events *self) {
     Py_DECREF(type);
 }
 
-#define PLACE(name) offsetof(Events, name)
-#define NUMBER(name) {#name, T_LONGLONG, PLACE(name), 0, NULL},
-#define FLAG(name) {#name, T_BOOL, PLACE(name), 0, NULL},
-#define OBJECT(name) {#name, T_OBJECT_EX, PLACE(name), 0, NULL},
+#define MEMBER(name, type) {#name, type, offsetof(Events, name), 0, NULL},
+#define NUMBER_MEMBER(name) MEMBER(name, T_LONGLONG)
+#define FLAG_MEMBER(name) MEMBER(name, T_BOOL)
+#define OBJECT_MEMBER(name) MEMBER(name, T_OBJECT_EX)
 static PyMemberDef members[] = {
-    NUMBER(written) NUMBER(noted_ns) NUMBER(followed) NUMBER(ends) NUMBER(ends_since_fetch)
-    NUMBER(ends_at_fetch) NUMBER(source) NUMBER(trained) NUMBER(optimizers)
-    NUMBER(iterator_source) NUMBER(workers) NUMBER(training_workers) NUMBER(collated_ns)
-    NUMBER(optimizer_number) NUMBER(passes) NUMBER(usual_passes) NUMBER(patience)
-    NUMBER(backwards_open) NUMBER(elsewhere_ns) NUMBER(explicit_depth) NUMBER(due_ns)
-    NUMBER(modules_seen) NUMBER(forward_of) NUMBER(untimed_steps) NUMBER(marks_pending)
-    FLAG(timed) FLAG(step_ends) FLAG(identified) FLAG(is_explicit) FLAG(by_hand)
-    FLAG(stepped_in_backward) FLAG(is_in_step) FLAG(is_watching)
-    FLAG(is_loss_scaled)
-    OBJECTS(OBJECT)
+    NUMBERS(NUMBER_MEMBER) FLAGS(FLAG_MEMBER) OBJECTS(OBJECT_MEMBER)
     {"buffer", T_OBJECT, offsetof(Events, slots) + offsetof(Py_buffer, obj), READONLY, NULL},
     {NULL, 0, 0, 0, NULL}};
 
@@ -654,8 +607,6 @@ static PyMethodDef methods[] = {
     {"note_collections", FAST note_collections_method, METH_FASTCALL, NULL},
     {"end_step", FAST end_step_method, METH_FASTCALL, NULL},
     {"begin_fetch", FAST begin_fetch_method, METH_FASTCALL, NULL},
-    {"note_backward", (PyCFunction)note_backward_method, METH_O, NULL},
-    {"note_loss", (PyCFunction)note_loss_method, METH_VARARGS, NULL},
     {"write_to", (PyCFunction)write_to_method, METH_VARARGS, NULL},
     {"shortcut", (PyCFunction)shortcut_method, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL}};
@@ -712,11 +663,11 @@ PyMODINIT_FUNC PyInit__recorder(void) {
     if (!known)
         return NULL;
     Py_DECREF(known);
-    name_mark = PyUnicode_InternFromString("mark");
-    name_mark_boundary = PyUnicode_InternFromString("mark_boundary");
-    name_is_on_its_stream = PyUnicode_InternFromString("is_on_its_stream");
-    name_training = PyUnicode_InternFromString("training");
-    name_is_cpu = PyUnicode_InternFromString("is_cpu");
+    mark_name = PyUnicode_InternFromString("mark");
+    mark_boundary_name = PyUnicode_InternFromString("mark_boundary");
+    stream_name = PyUnicode_InternFromString("is_on_its_stream");
+    training_name = PyUnicode_InternFromString("training");
+    is_cpu_name = PyUnicode_InternFromString("is_cpu");
     PyObject *module = PyModule_Create(&definition), *type = PyType_FromSpec(&type_spec);
     if (!module || !type || PyErr_Occurred() || PyModule_AddObject(module, "Events", type) < 0) {
         Py_XDECREF(type);

@@ -221,7 +221,7 @@ class PythonEvents:
         """What a hook calls: `slow`; or, in C, a function that handles the plain case itself."""
         return slow
 
-    def note(self, kind: int, argument: int = 0, flags: int = 0) -> int:
+    def note(self, kind: int, argument: float = 0, flags: int = 0) -> int:
         """Something happens now; returns the number of its mark on the GPU, 0 for none."""
         now = perf_counter_ns()
         if self.collected_ns[0] > self.noted_ns:
@@ -234,7 +234,8 @@ class PythonEvents:
         self.written = following = number + 1
         buffer, base, mask = self._slots
         slot = base + (number & mask) * EVENT_BYTES
-        _pack(buffer, slot, now, kind, flags, mark, argument, following)
+        pack = _pack_float if type(argument) is float else _pack
+        pack(buffer, slot, now, kind, flags, mark, argument, following)
         return mark
 
     def note_boundary(self, kind: int, argument: int = 0, flags: int = 0) -> int:
@@ -257,29 +258,7 @@ class PythonEvents:
         _pack(buffer, slot, now, kind, flags, mark, argument, following)
         return mark
 
-    def note_backward(self, loss: float | int | None) -> int:
-        """Gradients of a loss are asked for; returns the moment.
-
-        An integer stands for one that comes later from its device, under this number.
-        """
-        now = perf_counter_ns()
-        if self.collected_ns[0] > self.noted_ns:
-            self.note_collections()
-        mark, flags, pack = 0, events.KNOWN_LOSS, _pack_float
-        if self.timed:
-            mark = self.gpu.mark()
-            flags |= self.timed
-        if type(loss) is not float:
-            pack = _pack
-            flags ^= events.KNOWN_LOSS if loss is None else events.KNOWN_LOSS | events.AWAITED_LOSS
-        number = self._next_number()
-        self.written = following = number + 1
-        buffer, base, mask = self._slots
-        slot = base + (number & mask) * EVENT_BYTES
-        pack(buffer, slot, now, events.BEGIN_BACKWARD, flags, mark, loss or 0, following)
-        return now
-
-    def note_on_host(self, kind: int, argument: int = 0, flags: int = 0, mark: int = 0) -> None:
+    def note_on_host(self, kind: int, argument: float = 0, flags: int = 0, mark: int = 0) -> None:
         """Something that has no place on the GPU's timeline, and whose moment does not matter.
 
         What comes in the place of its mark may be any other number.
@@ -288,15 +267,8 @@ class PythonEvents:
         self.written = following = number + 1
         buffer, base, mask = self._slots
         slot = base + (number & mask) * EVENT_BYTES
-        _pack(buffer, slot, 0, kind, flags, mark, argument, following)
-
-    def note_loss(self, number_of_loss: int, loss: float) -> None:
-        """The value of a loss has come from the device."""
-        number = self._next_number()
-        self.written = following = number + 1
-        buffer, base, mask = self._slots
-        slot = base + (number & mask) * EVENT_BYTES
-        _pack_float(buffer, slot, 0, events.SEE_LOSS, 0, number_of_loss, loss, following)
+        pack = _pack_float if type(argument) is float else _pack
+        pack(buffer, slot, 0, kind, flags, mark, argument, following)
 
     def begin_fetch(self, source: int) -> None:
         """A batch is asked for: the step before may end here."""
@@ -384,6 +356,21 @@ class RecorderInPython(PythonEvents):
     def staged(self) -> bytearray | None:
         """Where the events are until there is a ring."""
         return self.buffer if isinstance(self.buffer, bytearray) else None
+
+    def note_backward(self, loss: float | int | None) -> int:
+        """Gradients of a loss are asked for; returns the moment.
+
+        An integer stands for one that comes later from its device, under this number.
+        """
+        now, flags = perf_counter_ns(), events.KNOWN_LOSS
+        if type(loss) is not float:
+            flags = 0 if loss is None else events.AWAITED_LOSS
+        self.note(events.BEGIN_BACKWARD, loss or 0, flags)
+        return now
+
+    def note_loss(self, number_of_loss: int, loss: float) -> None:
+        """The value of a loss has come from the device."""
+        self.note_on_host(events.SEE_LOSS, float(loss), 0, number_of_loss)
 
     def note_spent(self, kind: int, cause: int, duration_ns: int) -> None:
         """Time that ends now went to a cause."""
