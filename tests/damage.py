@@ -169,6 +169,7 @@ def _write_ring(path: Path, folder: Path) -> None:
     recorder.move_to(ring.mapping, ring.event_base, ring.event_capacity)
     note_steps(recorder, 8)
     ring.write_message(json.dumps(MESSAGES[1]).encode())
+    recorder.forget()  # it writes elsewhere, and lets go of the ring
     ring.close()
 
 

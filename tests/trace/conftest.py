@@ -6,6 +6,37 @@ from traceml.model.layout import NO_STEP
 from traceml.store.load import drain_rings
 from traceml.store.recordfile import RankFiles
 from traceml.trace import current, hooks
+from traceml.trace import session as sessions
+from traceml.trace.recorder import RecorderInPython, events_in_c, recorder_of
+
+BOTH_WAYS = (
+    "test_hooks",
+    "test_interruptions",
+    "test_loaders",
+    "test_gpu_timeline",
+    "test_loss_and_memory_sampler",
+)
+"""The tests of what `recorder.c` handles: they run with it and without it."""
+
+
+def pytest_generate_tests(metafunc):
+    if metafunc.module.__name__.rpartition(".")[2] in BOTH_WAYS and (
+        {"traced", "traced_in"} & set(metafunc.fixturenames)
+    ):
+        metafunc.parametrize("hooks_in", ["C", "Python"], indirect=True)
+
+
+@pytest.fixture
+def hooks_in(request, monkeypatch):
+    """Has sessions of this process use one of the two; by default the one there is."""
+    wanted = getattr(request, "param", None)
+    if wanted == "C":
+        in_c = events_in_c()
+        if in_c is None:
+            pytest.skip("recorder.c is not built here")
+        monkeypatch.setattr(sessions, "Recorder", recorder_of(in_c.Events))
+    elif wanted == "Python":
+        monkeypatch.setattr(sessions, "Recorder", RecorderInPython)
 
 
 class Traced:
@@ -42,7 +73,7 @@ class Traced:
 
 
 @pytest.fixture
-def traced_in():
+def traced_in(hooks_in):
     """Begins a session in a folder; the one before it has to be finished."""
 
     def start(folder):

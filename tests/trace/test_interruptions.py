@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import traceml
 from traceml.trace import interruptions, loaders
+from traceml.trace.recorder import RecorderInPython
 
 
 class TooLate(Exception):
@@ -199,7 +200,7 @@ def test_an_interruption_at_any_line_of_ours_arrives_and_leaves_the_next_steps_w
         before = session.count_steps()
         job.train(3)
         assert session.count_steps() >= before + 2, there.where
-    assert line > 400
+    assert line > (400 if isinstance(session.recorder, RecorderInPython) else 150)
     job.train()
     assert session._failures == 0
     assert (traced.complete()["forward_ns"][-7:] > 0).all()

@@ -117,3 +117,51 @@ def test_what_a_cuda_graph_returned_is_not_kept_alive(losses, monkeypatch, in_gr
     assert (kept.data_ptr() == last.data_ptr()) is not in_graphs
     Mark.is_reached = True
     assert list(losses.read_last(in_time()))[-1] == (1.0, awaited)
+
+
+class OnDevice(torch.Tensor):
+    """A tensor that is on a CUDA device by its own account."""
+
+    is_cuda = True
+    _base = None  # it is no view
+
+
+def on_device(value):
+    return torch.ones((), requires_grad=True).as_subclass(OnDevice) * value
+
+
+@pytest.fixture
+def kept_plainly(losses, monkeypatch):
+    """The same reader once nothing is left to do in a step but to keep its loss."""
+    monkeypatch.setattr(loss_reader, "_Tensor", OnDevice)
+    monkeypatch.setattr(loss_reader, "EARLY_STEPS", 0)
+    losses._due_ns = time.perf_counter_ns() + 10**12
+    return losses
+
+
+def test_a_loss_is_kept_with_its_number_and_read_at_the_end(kept_plainly):
+    recorder = kept_plainly._recorder
+    for step in range(3):
+        recorder.ends = step
+        assert kept_plainly.keep(on_device(step + 0.5)) == step + 1
+        assert kept_plainly.keep(on_device(9.0)) == 0  # a second one of the same step
+    assert not kept_plainly.on_device.latest[0].requires_grad
+    Mark.is_reached = True
+    assert list(kept_plainly.read_last(in_time())) == [(2.5, 3)]
+
+
+def test_where_more_is_to_be_done_about_a_loss_it_is_not_kept(kept_plainly, monkeypatch):
+    loss = on_device(1.0)
+    assert kept_plainly.keep(None) is None
+    assert kept_plainly.keep(passed_to_backward(1.0)) is None  # of another kind
+    assert kept_plainly.keep(on_device(torch.ones(2))) is None  # no single number
+    assert kept_plainly.keep(loss.detach()) is None  # nobody knows whether it is a view
+    monkeypatch.setattr(loss_reader, "EARLY_STEPS", 1)
+    assert kept_plainly.keep(loss) is None  # early losses are all sent for
+    monkeypatch.setattr(loss_reader, "EARLY_STEPS", 0)
+    monkeypatch.setitem(sys.modules, loss_reader.GRAPH_TREES, object())
+    assert kept_plainly.keep(loss) is None  # it would have to be copied
+    monkeypatch.delitem(sys.modules, loss_reader.GRAPH_TREES)
+    kept_plainly._due_ns = 0
+    assert kept_plainly.keep(loss) is None  # one is to be sent for
+    assert kept_plainly.on_device.latest is None

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import traceml
+from ring_steps import write_steps
 from traceml.agent.close import summarise
 from traceml.store import logged
 from traceml.trace.messages import MAX_TEXT
@@ -148,3 +149,34 @@ def test_whatever_is_logged_the_run_has_its_summary(tmp_path_factory, traced_in,
     traceml.log_params({"lr": 0.1})
     here.finish()
     assert summarise(here.folder).params["lr"] == 0.1
+
+
+def test_numbers_that_are_packed_read_like_those_written_as_text(traced):
+    values = {"loss": 0.1, "epoch": 2, "gradient norm": float("inf"), "größe": -1e-300}
+    traceml.log_metrics({**values, "rate": True}, step=3)  # a flag is no plain number: text
+    traceml.log_metrics({**values, "rate": 1.0}, step=3)
+    traceml.log_metrics({**values, "rate": 1}, step=3)  # all names are known by now: packed
+    traced.finish()
+    said = [each for each in traced.messages() if each["kind"] == "metrics"]
+    assert [each["step"] for each in said] == [3, 3, 3]
+    expected = {**values, "gradient norm": "inf", "rate": 1.0}
+    assert [each["values"] for each in said] == [expected] * 3
+    assert all(type(each["values"]["epoch"]) is float for each in said)
+
+
+def test_a_number_that_cannot_be_packed_costs_no_other(traced):
+    for _ in range(2):
+        traceml.log_metrics({"fine": 1.0, "large": 10**400}, step=1)
+    metrics = metrics_of(traced)
+    assert (metrics.keys(), metrics["fine"].count) == ({"fine"}, 2)
+
+
+def test_a_packed_number_without_a_step_gets_the_one_it_was_logged_in(traced):
+    session = traced.session
+    for step in range(3):
+        write_steps(session, 1)
+        traceml.log_metrics({"loss": float(step)})
+    traced.finish()
+    metrics = [each for each in traced.messages() if each["kind"] == "metrics"]
+    said = [(each["step"], each["values"]["loss"]) for each in metrics]
+    assert said == [(1, 0.0), (2, 1.0), (3, 2.0)]

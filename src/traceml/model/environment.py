@@ -7,6 +7,8 @@ DISABLED = "TRACEML_DISABLED"
 """Set by `traceml run --disable-traceml`: `traceml.init` does nothing either."""
 SCRIPT = "TRACEML_SCRIPT"
 """Set by each script and each rank for what it starts: its pid, and the rank that it was given."""
+WITHOUT_C = "TRACEML_WITHOUT_C"
+"""Set to 1 by people: hooks run in Python alone (see `trace/recorder.c`), and none is built."""
 TOKEN = "TRACEML_TOKEN"
 """Set by people: what `traceml ui` asks of readers from other machines."""
 

@@ -35,3 +35,5 @@ class Interpreter(NamedTuple):
     variables: Mapping[str, str]
     torch: str | None = None
     cuda: str | None = None
+    hooks_in_c: bool | None = None
+    """Whether `trace/recorder.c` is built there and in use."""

@@ -202,7 +202,8 @@ MESSAGE: tuple[Field, ...] = (
     ("payload", "244s"),
     ("sequence", "Q"),
 )
-"""A piece of a JSON message; `more` is 1 while further pieces follow."""
+"""A piece of a JSON message; `more` is 1 while further pieces follow. Plain numbers that a script
+logs come in another form: see `packed_metrics`."""
 
 MESSAGE_PAYLOAD_BYTES = 244
 

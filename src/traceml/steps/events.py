@@ -104,19 +104,20 @@ HOLDS_BACKWARD, HOLDS_OPTIMIZER = 2, 4
 CAUSE_SHIFT = 8
 """A cause stands above the other flags."""
 
-_NUMBER_BITS = 24
-_NUMBER_MASK = (1 << _NUMBER_BITS) - 1
+NUMBER_BITS = 24
+"""In the argument of END_OPTIMIZER, the optimizer's number; above them stands the count."""
+_NUMBER_MASK = (1 << NUMBER_BITS) - 1
 
 
 def optimizer_ended(count: int, number: int) -> int:
     """The argument of END_OPTIMIZER: how many ends of steps the process has noted so far, this one
     included, and the optimizer's number. By the count a reader knows how many it has missed."""
-    return count << _NUMBER_BITS | number
+    return count << NUMBER_BITS | number
 
 
 def split_optimizer_ended(argument: int) -> tuple[int, int]:
     """The count and the optimizer's number."""
-    return argument >> _NUMBER_BITS, argument & _NUMBER_MASK
+    return argument >> NUMBER_BITS, argument & _NUMBER_MASK
 
 
 def graph_contents(backwards: int, optimizer_steps: int) -> int:

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceml.model import layout
+from traceml.model.packed_metrics import as_json
 from traceml.steps import saved_state
 from traceml.steps.event_reader import EventReader
 from traceml.steps.losses import Milestone
@@ -124,7 +125,9 @@ class RingEvents:
     # Messages
 
     def with_step(self, payload: bytes) -> bytes:
-        """A message with the step at which it was logged, where it has only the event."""
+        """A message as it goes to disk: numbers as text, and with the step at which they were
+        logged, where it has only the event."""
+        payload = as_json(payload)
         found = _LOGGED_AT.match(payload)
         if found is None:
             return payload

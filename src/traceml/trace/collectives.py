@@ -169,4 +169,4 @@ def _keep_traceable() -> None:
 
 def in_backward(session: Session) -> bool:
     """Whether this code runs inside a backward pass of the training loop, in whatever thread."""
-    return session.backwards_open > 0 and torch._C._current_graph_task_id() >= 0
+    return session.recorder.backwards_open > 0 and torch._C._current_graph_task_id() >= 0

@@ -29,8 +29,6 @@ class CompileTime:
         self._began_ns = 0
         self.after_compiling: Callable[[], None] = lambda: None
         """Called where something was compiled for the loop."""
-        self.elsewhere_ns = 0
-        """What a thread of the autograd engine's has compiled for the open backward pass."""
         self._start = session.guard(self._begin, any_thread=True)
         self._stop = session.guard(self._end, any_thread=True)
         session.forgets.append(self._forget)
@@ -38,7 +36,7 @@ class CompileTime:
 
     def _forget(self) -> None:
         """In a forked child nothing of what the parent compiled will end."""
-        self._depth = self.elsewhere_ns = 0
+        self._depth = 0
 
     def _watch(self, module: Any) -> None:
         handler = getattr(module, "callback_handler", None)
@@ -74,7 +72,7 @@ class CompileTime:
     def _begin(self, *_: Any) -> None:
         session = self._session
         if not self._depth:
-            mine = session.thread == get_ident() or session.backwards_open
+            mine = session.thread == get_ident() or session.recorder.backwards_open
             if not mine or not session.tracing:
                 return
             if session.thread == get_ident():
@@ -98,9 +96,10 @@ class CompileTime:
             session.recorder.skip_collections()  # the compiler's garbage is part of compiling
             session.recorder.note_spent(SPEND, COMPILE, took)
         else:
-            self.elsewhere_ns += took
+            session.recorder.elsewhere_ns += took
 
     def note_elsewhere(self) -> None:
         """As that backward pass ends, and in the thread that trains: charge it."""
-        took, self.elsewhere_ns = self.elsewhere_ns, 0
-        self._session.recorder.note_spent(SPEND, COMPILE, took)
+        recorder = self._session.recorder
+        took, recorder.elsewhere_ns = recorder.elsewhere_ns, 0
+        recorder.note_spent(SPEND, COMPILE, took)

@@ -11,6 +11,7 @@ import torch
 from traceml.steps.events import BEGIN, END, H2D, SYNC
 from traceml.trace.compiling import is_compiling, left_alone
 from traceml.trace.interruptions import drop_our_frames
+from traceml.trace.recorder import Recorder
 from traceml.trace.session import Session
 from traceml.trace.spending import Spending
 
@@ -23,13 +24,9 @@ _GPU_KINDS = ("cuda", "mps")
 def watch(session: Session, spending: Spending) -> None:
     """Time the methods of tensors that copy from device to device."""
     recorder = session.recorder
-    note = session.guard(recorder.note)
+    note = recorder.shortcut("note", session.guard(recorder.note))
 
-    def is_aside() -> bool:
-        """Whether a copy goes over a stream of its own, beside what the loop's stream does."""
-        return recorder.gpu is not None and not recorder.gpu.is_on_its_stream()
-
-    goes_aside = session.guard(is_aside)
+    begin = session.shortcut("begin_copy", functools.partial(_begin, recorder))
 
     def timed(function: Callable[..., Any], direction: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -44,9 +41,8 @@ def watch(session: Session, spending: Spending) -> None:
                     return function(self, *arguments, **options)
                 if cause == SYNC:
                     return waits(self, *arguments, **options)
-                if goes_aside():
+                if not begin(None):
                     return function(self, *arguments, **options)
-                note(BEGIN, H2D)
                 try:
                     return function(self, *arguments, **options)
                 finally:
@@ -67,11 +63,20 @@ def watch(session: Session, spending: Spending) -> None:
     session.replace(torch.Tensor, "copy_", timed(torch.Tensor.copy_, _way_of_copy))
 
 
-def _way(source: str, target: str, arguments: Any, options: Any) -> int | None:
-    """What a copy from one kind of device to another is: a phase, a wait, or of no interest."""
-    if source == "cpu" and target in _GPU_KINDS:
-        return H2D
-    if source == "cuda" and target == "cpu" and not _is_non_blocking(arguments, options):
+def _begin(recorder: Recorder, _: Any) -> bool:
+    """Whether a phase begins: not where a copy goes over a stream of its own, beside what the
+    loop's stream does."""
+    is_aside = recorder.gpu is not None and not recorder.gpu.is_on_its_stream()
+    if not is_aside:
+        recorder.note(BEGIN, H2D)
+    return not is_aside
+
+
+def _way(source: Any, target: str, arguments: Any, options: Any) -> int | None:
+    """What a copy of a tensor to a kind of device is: a phase, a wait, or of no interest."""
+    if target in _GPU_KINDS:
+        return H2D if source.is_cpu else None
+    if target == "cpu" and source.is_cuda and not _is_non_blocking(arguments, options):
         return SYNC
     return None
 
@@ -83,7 +88,7 @@ def _is_non_blocking(arguments: Any, options: Any) -> bool:
 
 
 def _way_of_cuda(tensor: Any, arguments: Any, options: Any) -> int | None:
-    return H2D if tensor.device.type == "cpu" else None
+    return H2D if tensor.is_cpu else None
 
 
 def _way_of_to(tensor: Any, arguments: Any, options: Any) -> int | None:
@@ -98,11 +103,11 @@ def _way_of_to(tensor: Any, arguments: Any, options: Any) -> int | None:
         kind = target.device.type
     else:
         return None
-    return _way(tensor.device.type, kind, arguments, options)
+    return _way(tensor, kind, arguments, options)
 
 
 def _way_of_copy(tensor: Any, arguments: Any, options: Any) -> int | None:
     source = arguments[0] if arguments else options.get("other")
     if not isinstance(source, torch.Tensor):
         return None
-    return _way(source.device.type, tensor.device.type, arguments, options)
+    return _way(source, tensor.device.type, arguments, options)

@@ -38,7 +38,8 @@ def start(run_folder: Path, ring_folder: Path | None, max_steps: int | None) -> 
     global _current
     _current = Session(run_folder, ring_folder, max_steps)
     atexit.register(_current.finish)
-    after_fork(_current, followed=None, is_forked=True)
+    after_fork(_current, is_forked=True)
+    after_fork(_current.recorder, followed=0)
     return _current
 
 

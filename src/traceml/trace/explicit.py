@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
-from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
@@ -20,39 +19,38 @@ class ExplicitSteps:
     def __init__(self, session: Session, models: Models) -> None:
         self._session = session
         self._models = models
-        self._latest: Callable[[], Any] = lambda: None
-        """The model of the last step, if it is still there."""
-        self.enter = session.guard(self._enter, any_thread=True)
-        self.exit = session.guard(self._exit)
+        shortcut = session.recorder.shortcut
+        self.enter = shortcut("enter_step", session.guard(self._enter, any_thread=True))
+        self.exit = shortcut("exit_step", session.guard(self._exit))
         self.watch = session.guard(models.watch_one, any_thread=True)
 
     def _enter(self, model: Any) -> None:
-        session = self._session
+        session, recorder = self._session, self._session.recorder
         if session.thread != get_ident():
             session.follow_this_thread()
             if session.thread != get_ident():
                 return  # another thread trains already
-        if model is not None and self._latest() is not model:
+        if model is not None and recorder.step_model() is not model:
             self._meet(model)
-        if not session.identified:
+        if not recorder.identified:
             session.identify()
-        if not session.is_explicit:
-            session.is_explicit, session.recorder.optimizers = True, 1
-        session.explicit_depth += 1
-        session.recorder.note_boundary(ENTER_STEP)
+        if not recorder.is_explicit:
+            recorder.is_explicit, recorder.optimizers = True, 1
+        recorder.explicit_depth += 1
+        recorder.note_boundary(ENTER_STEP)
 
     def _meet(self, model: Any) -> None:
         if not self._models.watches(model):
             self._models.watch_one(model)
-        self._latest = weakref.ref(model)
+        self._session.recorder.step_model = weakref.ref(model)
 
     def _exit(self, aborted: bool) -> None:
         session = self._session
         if aborted:
             session.failures.note()
         recorder = session.recorder
-        session.explicit_depth = max(0, session.explicit_depth - 1)
-        if session.explicit_depth:
+        recorder.explicit_depth = max(0, recorder.explicit_depth - 1)
+        if recorder.explicit_depth:
             recorder.note_boundary(EXIT_STEP, step_ended(recorder.ends, aborted))
             return
         recorder.ends += 1

@@ -72,31 +72,30 @@ class CudaTimeline:
         self._memory_read_at = 0
         self._peaks = (0, 0)
         self._timing = _Timing.ARMED
-        self.timed = 0
-        """1 while every phase of the step is marked, else 0."""
         self._marks = 0
         self._max_resolved = MIN_RESOLVED
-        self._step_ends = False
-        self._steps_timed = self._steps_off = self._steps_between = 0
+        self._steps_timed = self._steps_between = 0
         self._planned_at = perf_counter_ns()
         self._spent_ns = 0
+        recorder.timed = recorder.step_ends = False
+        recorder.untimed_steps = recorder.marks_pending = 0
+
+    # The recorder knows what is marked at present, and calls these only where there is something
+    # to do: nothing of this runs in a step that is not timed.
 
     def mark(self) -> int:
-        """A moment on the current stream; 0 in a step that is not timed on the GPU."""
-        return self._mark() if self.timed else 0
+        """A moment on the current stream, in a step that is timed on the GPU."""
+        return self._mark()
 
     def mark_boundary(self) -> int:
         """The same where a step may end: the next one needs it if it is to be timed."""
-        is_full = self._marks > MAX_MARKS_PER_STEP and not self._step_ends
+        recorder = self._recorder
+        is_full = self._marks > MAX_MARKS_PER_STEP and not recorder.step_ends
         mark = 0 if self._timing is _Timing.OFF or is_full else self._mark()
-        if self._step_ends:
-            self._step_ends = False
+        if recorder.step_ends:
+            recorder.step_ends = False
             self._plan(mark)
         return mark
-
-    def step_ends(self) -> None:
-        """The step ends at the next boundary."""
-        self._step_ends = True
 
     def _mark(self) -> int:
         event = self.record_now()
@@ -107,9 +106,10 @@ class CudaTimeline:
         self.latest = event
         self._marks += 1
         if self._marks > MAX_MARKS_PER_STEP:
-            self.timed = 0
+            self._recorder.timed = False
         if len(self._pending) > MAX_PENDING:
             self._lose_marks()
+        self._recorder.marks_pending = len(self._pending)
         return self._number
 
     def record_now(self) -> Any:
@@ -142,9 +142,8 @@ class CudaTimeline:
         if self._timing is _Timing.ON:
             self._plan_after_timed()
         elif self._timing is _Timing.OFF:
-            self._steps_off -= 1
-            if self._steps_off <= 0:
-                self._set(_Timing.ARMED)
+            self._recorder.untimed_steps = 0
+            self._set(_Timing.ARMED)
         elif mark:
             self._set(_Timing.ON)
 
@@ -161,11 +160,11 @@ class CudaTimeline:
             self._set(_Timing.ON)
             return
         self._set(_Timing.ARMED if self._steps_between == 1 else _Timing.OFF)
-        self._steps_off = self._steps_between - 1
+        self._recorder.untimed_steps = self._steps_between - 1
 
     def _set(self, timing: _Timing) -> None:
         self._timing = timing
-        self.timed = int(timing is _Timing.ON)
+        self._recorder.timed = timing is _Timing.ON
         self._max_resolved = max(MIN_RESOLVED, 2 * self._marks)
         self._marks = 0
 
@@ -184,6 +183,7 @@ class CudaTimeline:
                     break
                 pending.popleft()
                 self._tell(number, event)
+        self._recorder.marks_pending = len(pending)
         self._spent_ns += perf_counter_ns() - began
 
     def _tell(self, number: int, event: Any) -> None:

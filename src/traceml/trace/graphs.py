@@ -171,7 +171,7 @@ class Graphs:
         note, look_for_change = session.guard(recorder.note), session.guard(search.look_for_change)
 
         def note_end(number: int, held: GraphContents) -> None:
-            is_end = bool(held.optimizers or session.by_hand) and not session.is_explicit
+            is_end = bool(held.optimizers or recorder.by_hand) and not recorder.is_explicit
             recorder.ends += is_end
             ended = optimizer_ended(recorder.ends, number)
             if is_end:
@@ -179,7 +179,7 @@ class Graphs:
                 session.after_step()
             else:
                 recorder.note(END_REPLAY, ended, _flags(held))
-            if held.backwards and not held.optimizers and not session.backwards_open:
+            if held.backwards and not held.optimizers and not recorder.backwards_open:
                 search.count_replayed(held.backwards)
 
         end = session.guard(note_end)
@@ -191,7 +191,7 @@ class Graphs:
             try:
                 if not is_known:
                     return replay(graph, *arguments, **options)
-                if search.is_watching and not (search.is_in_step or session.backwards_open):
+                if recorder.is_watching and not (recorder.is_in_step or recorder.backwards_open):
                     look_for_change()
                 note(BEGIN_REPLAY, number, _flags(held))
                 result = replay(graph, *arguments, **options)

@@ -41,7 +41,7 @@ from traceml.trace.ddp import DdpModels
 from traceml.trace.explicit import ExplicitSteps, watch_cells
 from traceml.trace.graphs import Graphs
 from traceml.trace.interruptions import drop_our_frames
-from traceml.trace.loss import watch_scaling
+from traceml.trace.loss import show_torch_to_c, watch_scaling
 from traceml.trace.loss_and_memory_sampler import LossAndMemorySampler
 from traceml.trace.optimizer_search import OptimizerSearch
 from traceml.trace.recorder import Recorder
@@ -54,6 +54,7 @@ from traceml.trace.spending import Spending, watch_logging
 def install(session: Session) -> None:
     """Set every hook; `session.stop()` takes them out again."""
     session.replace(verbs, "is_compiling", is_compiling)
+    show_torch_to_c()
     watched = models.Models(session)
     _watch_communication(session, watched)
     session.steps = ExplicitSteps(session, watched)
@@ -83,7 +84,7 @@ def install(session: Session) -> None:
 def _watch_backward(
     session: Session, search: OptimizerSearch, compile_time: CompileTime, graphs: Graphs
 ) -> None:
-    begin = _backward_begin(session, search)
+    begin = _backward_begin(session, search, graphs)
     end = _backward_end(session, search, compile_time)
     compile_time.after_compiling = search.look_again
     note = session.guard(session.recorder.note)
@@ -97,40 +98,64 @@ def _watch_backward(
     # Tensor.backward calls torch.autograd.backward: one place serves both.
     for name in ("backward", "grad"):
         function = getattr(torch.autograd, name)
-        timed = _timed_backward(session, function, begin, end, abort, graphs)
+        timed = _timed_backward(function, begin, end, abort)
         session.replace(torch.autograd, name, timed)
 
 
-def _backward_begin(session: Session, search: OptimizerSearch) -> Callable[[Any], Any]:
+def _backward_begin(
+    session: Session, search: OptimizerSearch, graphs: Graphs
+) -> Callable[[Any], Any]:
     """What happens when gradients are asked for."""
-    recorder, glance = session.recorder, LossAndMemorySampler(session)
-    losses, note_backward = glance.losses, recorder.note_backward
+    recorder, sampler = session.recorder, LossAndMemorySampler(session)
+    losses, note_backward = sampler.losses, recorder.note_backward
     watch_scaling(session, losses)
+    recorder.keep_loss = losses.keep
 
     def begin(tensors: Any) -> None:
-        if search.is_in_step:
+        if recorder.is_in_step:
             search.forget_failed_step()
-        elif search.is_watching:
+        elif recorder.is_watching:
             search.look_for_change()
-        if session.backwards_open and torch._C._current_graph_task_id() < 0:
-            session.backwards_open = 0  # inside no other pass: one was left without its end
-        session.backwards_open += 1
+        if recorder.backwards_open and torch._C._current_graph_task_id() < 0:
+            recorder.backwards_open = 0  # inside no other pass: one was left without its end
+        recorder.backwards_open += 1
         loss = memory = None
         try:
-            if session.backwards_open == 1:
+            if recorder.backwards_open == 1:
                 if losses.on_device.coming is not None:
-                    glance.note_arrived()
+                    sampler.note_arrived()
                 loss = losses.read(tensors)
             if recorder.gpu is not None:
                 memory = recorder.gpu.look_at_memory()
         finally:  # whatever fails in looking: the backward pass begins all the same
             now = note_backward(loss)
-        if now >= glance.due_ns:
-            glance.look_at_memory(now)
+        if now >= recorder.due_ns:
+            recorder.look_at_memory(now)
         if memory is not None:
             recorder.gpu.note_memory(memory)
 
-    return session.guard_step(begin)
+    hold = session.guard(lambda _: graphs.hold_backward(), any_thread=True)
+    return recorder.shortcut("begin_backward", _where_training_is(session, graphs, hold, begin))
+
+
+def _where_training_is(
+    session: Session, graphs: Graphs, hold: Callable[[Any], Any], begin: Callable[[Any], None]
+) -> Callable[[Any], None]:
+    """What begins a backward pass or an optimizer's step: either shows which thread trains.
+
+    While a CUDA graph is captured the graph holds it, and nothing begins.
+    """
+    recorder, guarded_begin = session.recorder, session.guard_step(begin)
+    follow = session.guard(session.follow_this_thread, any_thread=True)
+
+    def begin_here(thing: Any) -> None:
+        if graphs.capture is not None:
+            hold(thing)
+        if recorder.followed != get_ident():
+            follow()
+        guarded_begin(thing)
+
+    return begin_here
 
 
 def _backward_end(
@@ -140,37 +165,33 @@ def _backward_end(
     recorder = session.recorder
 
     def end(_: Any) -> None:
-        session.backwards_open = max(0, session.backwards_open - 1)
-        if compile_time.elsewhere_ns:
+        recorder.backwards_open = max(0, recorder.backwards_open - 1)
+        if recorder.elsewhere_ns:
             compile_time.note_elsewhere()
-        search.passes += 1
-        if session.by_hand and not session.is_explicit and not session.backwards_open:
+        recorder.passes += 1
+        if recorder.by_hand and not recorder.is_explicit and not recorder.backwards_open:
             recorder.ends += 1
             recorder.end_step(END_BACKWARD, recorder.ends)
             session.after_step()
-        elif session.stepped_in_backward and not session.backwards_open:
-            session.stepped_in_backward = False
+        elif recorder.stepped_in_backward and not recorder.backwards_open:
+            recorder.stepped_in_backward = False
             recorder.note(END_BACKWARD, recorder.ends, 0)
             recorder.ends += 1
             session.after_step()
         else:
             recorder.note(END_BACKWARD, recorder.ends, 0)
-        if search.passes > search.patience and not search.is_in_step:
+        if recorder.passes > recorder.patience and not recorder.is_in_step:
             search.look()
 
-    return session.guard_step(end)
+    return session.shortcut("end_backward", end)
 
 
 def _timed_backward(
-    session: Session,
     function: Callable[..., Any],
     begin: Callable[[Any], Any],
     end: Callable[[Any], Any],
     abort: Callable[[], None],
-    graphs: Graphs,
 ) -> Callable[..., Any]:
-    hold = session.guard(graphs.hold_backward, any_thread=True)
-    follow = session.guard(session.follow_this_thread, any_thread=True)
     has_loss = function.__name__ == "backward"  # what `grad` is asked about need not be one
 
     @functools.wraps(function)
@@ -178,10 +199,6 @@ def _timed_backward(
         if is_compiling():
             return function(*arguments, **options)
         try:
-            if graphs.capture is not None:
-                hold()
-            if session.followed != get_ident():
-                follow()
             begin((arguments[0] if arguments else options.get("tensors")) if has_loss else None)
             result = function(*arguments, **options)
             end(None)
@@ -195,53 +212,56 @@ def _timed_backward(
 
 
 def _close_backward(session: Session) -> None:
-    session.backwards_open = max(0, session.backwards_open - 1)
+    recorder = session.recorder
+    recorder.backwards_open = max(0, recorder.backwards_open - 1)
 
 
 # Optimizers
 
 
 def _optimizer_events(
-    session: Session, meet: Callable[[Any], None], search: OptimizerSearch
+    session: Session, meet: Callable[[Any], None], search: OptimizerSearch, graphs: Graphs
 ) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
     """What happens when an optimizer steps, and when it has."""
     recorder, note, numbers = session.recorder, session.recorder.note, session.optimizers
     met: set[int] = set()
-    latest: Callable[[], Any] = weakref.ref(session)  # of none yet
-    number = 0
 
     def begin(optimizer: Any) -> None:
-        nonlocal latest, number
-        if latest() is not optimizer or not session.identified:  # the latter: after a fork
-            number, latest = numbers.of(optimizer), weakref.ref(optimizer)
-            if number not in met or not session.identified:
+        if recorder.optimizer() is not optimizer or not recorder.identified:
+            number = numbers.of(optimizer)
+            recorder.optimizer, recorder.optimizer_number = weakref.ref(optimizer), number
+            if number not in met or not recorder.identified:  # the latter: after a fork
                 meet(optimizer)
                 met.add(number)
-                recorder.optimizers = 1 if session.is_explicit else len(met)
-        if search.passes == search.usual_passes and not search.is_watching:
-            search.passes = 0  # as nearly always
-        elif search.passes:
+                recorder.optimizers = 1 if recorder.is_explicit else len(met)
+        if recorder.passes == recorder.usual_passes and not recorder.is_watching:
+            recorder.passes = 0  # as nearly always
+        elif recorder.passes:
             search.end_step()
-        search.is_in_step = True
+        recorder.is_in_step = True
         recorder.optimizer_mark = None
-        if note(BEGIN_OPTIMIZER, number, 0):
+        if note(BEGIN_OPTIMIZER, recorder.optimizer_number, 0):
             recorder.optimizer_mark = recorder.gpu.latest
 
     def end(optimizer: Any) -> None:
-        search.is_in_step = False
-        if search.passes:  # backward ran in a closure of this step, which is seen
+        recorder.is_in_step = False
+        if recorder.passes:  # backward ran in a closure of this step, which is seen
             search.end_step()
         flags = 0 if recorder.optimizer_mark is None else _queue_flags(recorder)
-        stepped = number if latest() is optimizer else numbers.of(optimizer)
-        if session.is_explicit or session.backwards_open:
+        is_latest = recorder.optimizer() is optimizer
+        stepped = recorder.optimizer_number if is_latest else numbers.of(optimizer)
+        if recorder.is_explicit or recorder.backwards_open:
             note(END_OPTIMIZER, optimizer_ended(recorder.ends, stepped), flags)
-            session.stepped_in_backward = not session.is_explicit
+            recorder.stepped_in_backward = not recorder.is_explicit
             return
         recorder.ends += 1
         recorder.end_step(END_OPTIMIZER, optimizer_ended(recorder.ends, stepped), flags)
         session.after_step()
 
-    return session.guard_step(begin), session.guard_step(end)
+    hold = session.guard(graphs.hold_optimizer, any_thread=True)
+    begin_here = _where_training_is(session, graphs, hold, begin)
+    begins = recorder.shortcut("begin_optimizer", begin_here)
+    return begins, session.shortcut("end_optimizer", end)
 
 
 def _queue_flags(recorder: Recorder) -> int:
@@ -261,22 +281,16 @@ def _watch_optimizers(
         session.identify()
         session.mark_by_backward(False)
 
-    guarded_begin, guarded_end = _optimizer_events(session, meet, search)
-    hold = session.guard(graphs.hold_optimizer, any_thread=True)
-    follow = session.guard(session.follow_this_thread, any_thread=True)
+    begin, end = _optimizer_events(session, meet, search, graphs)
     graphs.meet_optimizer = meet
 
     def before(optimizer: Any, arguments: Any, options: Any) -> None:
         if not is_compiling():
-            if graphs.capture is not None:
-                hold(optimizer)
-            if session.followed != get_ident():
-                follow()
-            guarded_begin(optimizer)
+            begin(optimizer)
 
     def after(optimizer: Any, arguments: Any, options: Any) -> None:
         if not is_compiling():
-            guarded_end(optimizer)
+            end(optimizer)
 
     session.restores.append(torch_optimizer.register_optimizer_step_pre_hook(before).remove)
     session.restores.append(torch_optimizer.register_optimizer_step_post_hook(after).remove)

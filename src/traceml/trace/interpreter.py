@@ -17,6 +17,7 @@ from traceml.model.environment import MARKS
 from traceml.model.interpreter import VARIABLE_FAMILIES, VARIABLES, Interpreter
 from traceml.model.secrets import is_secret, masked, without_credentials
 from traceml.trace.interruptions import is_interruption
+from traceml.trace.recorder import Recorder, RecorderInPython
 
 
 def introduce(run_folder: Path, mark: str) -> None:
@@ -43,6 +44,7 @@ def _interpreter() -> Interpreter:
         variables=_variables(),
         torch=_text(str(getattr(torch, "__version__", ""))) or None,
         cuda=_cuda(torch),
+        hooks_in_c=Recorder is not RecorderInPython,
     )
 
 

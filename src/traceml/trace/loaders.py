@@ -46,7 +46,7 @@ def watch(
     note = session.guard(recorder.note)
     collating = Collating(session, spending)
     sources = Sources(session)
-    begin, end = _fetch_events(session, collating, sources, search, see)
+    begin, end = _fetch_events(session, sources, search, see)
     end_epoch = session.guard(lambda iterator: recorder.note(END_EPOCH, sources.of(iterator)))
     begin_iterator = session.guard(lambda loader: recorder.begin_fetch(sources.of(loader)))
     time_collating = session.guard(collating.watch)
@@ -95,62 +95,57 @@ def watch(
 
 def _fetch_events(
     session: Session,
-    collating: Collating,
     sources: Sources,
     search: OptimizerSearch,
     see: Callable[[Any], None],
 ) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
     """What happens when a batch is asked for, and when it is there."""
     recorder, ready = session.recorder, ReadyBatches()
-    training = TrainingLoader(session, see)
-    latest: Callable[[], Any] = weakref.ref(session)  # of none yet
-    source = workers = 0
+    see_training_loader = _training_loader(session, see)
 
     def begin(iterator: Any) -> None:
-        nonlocal latest, source, workers
-        if latest() is not iterator:
-            source, workers = sources.of(iterator), iterator._num_workers
-            latest = weakref.ref(iterator)
-        if workers:
+        if recorder.iterator() is not iterator:
+            recorder.iterator_source, recorder.workers = sources.of(iterator), iterator._num_workers
+            recorder.iterator = weakref.ref(iterator)
+        if recorder.workers:
             ready.ask(iterator)
-        if search.is_watching:
+        if recorder.is_watching:
             search.look_for_change()
-        recorder.begin_fetch(source)
+        recorder.begin_fetch(recorder.iterator_source)
 
     def end(batch: Any) -> None:
-        if collating.spent_ns:
-            recorder.note_spent(SPEND_WITHIN, COLLATE, collating.spent_ns)
-            collating.spent_ns = 0
-        if workers:
-            was_ready = ready.was_ready(latest())
+        if recorder.collated_ns:
+            recorder.note_spent(SPEND_WITHIN, COLLATE, recorder.collated_ns)
+            recorder.collated_ns = 0
+        if recorder.workers:
+            was_ready = ready.was_ready(recorder.iterator())
             if was_ready is not None:
-                recorder.note_on_host(SEE_LOADER, source, 0 if was_ready else EMPTY)
+                is_empty = 0 if was_ready else EMPTY
+                recorder.note_on_host(SEE_LOADER, recorder.iterator_source, is_empty)
         samples = -1
         try:
             samples = samples_in(batch)
         finally:  # a batch of the user's own kind may fail us: the fetch is over all the same
             recorder.note(END_FETCH, samples, 0)
-        if workers != training.workers:
-            training.look(latest())
+        if recorder.workers != recorder.training_workers:
+            see_training_loader(recorder.iterator())
 
-    return session.guard_step(begin), session.guard_step(end)
+    recorder.samples_in = lambda batch: samples_in(batch)
+    return session.shortcut("begin_fetch", begin), session.shortcut("end_fetch", end)
 
 
-class TrainingLoader:
+def _training_loader(session: Session, see: Callable[[Any], None]) -> Callable[[Any], None]:
     """Tells how many workers the loader has that training fetches from, whenever that changes."""
+    recorder = session.recorder
 
-    def __init__(self, session: Session, see: Callable[[Any], None]) -> None:
-        self._session = session
-        self._see = see
-        self.workers = -1
-
-    def look(self, iterator: Any) -> None:
+    def see_training_loader(iterator: Any) -> None:
         """A batch came from a loader that has another number of workers."""
-        ring, recorder = self._session.ring, self._session.recorder
-        if ring is not None and recorder.source == recorder.trained:
-            self.workers = iterator._num_workers
-            ring.note_loader(self.workers, bool(iterator._pin_memory))
-            self._see(iterator)
+        if session.ring is not None and recorder.source == recorder.trained:
+            recorder.training_workers = iterator._num_workers
+            session.ring.note_loader(recorder.training_workers, bool(iterator._pin_memory))
+            see(iterator)
+
+    return see_training_loader
 
 
 class Sources:
@@ -198,8 +193,8 @@ def samples_in(batch: Any) -> int:
         first = batch[0] if batch else None
     elif kind is dict:
         first = next(iter(batch.values()), None)
-    if isinstance(first, torch.Tensor) and first.dim():
-        return first.shape[0]  # as nearly always
+    if isinstance(first, torch.Tensor) and (shape := first.shape):
+        return shape[0]  # as nearly always
     return _samples_in_fields(batch)
 
 
@@ -228,12 +223,11 @@ def _fields_of(batch: Any) -> Iterable[Any]:
 
 
 class Collating:
-    """The collating of loaders without workers, since the last fetch that ended."""
+    """Times the collating of loaders without workers."""
 
     def __init__(self, session: Session, spending: Spending) -> None:
         self._session = session
         self._spending = spending
-        self.spent_ns = 0
 
     def watch(self, iterator: Any) -> None:
         """Time the collating of an iterator, in its own fetcher.
@@ -247,7 +241,7 @@ class Collating:
                 fetcher.collate_fn = self._timed(collate)
 
     def _timed(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        session, spending = self._session, self._spending
+        session, recorder, spending = self._session, self._session.recorder, self._spending
         collected_ns = spending.collected_ns
 
         @functools.wraps(function)
@@ -259,7 +253,7 @@ class Collating:
                 if session.thread != get_ident():
                     return batch
                 took = perf_counter_ns() - began_ns
-                self.spent_ns += took - (spending.charged_ns + collected_ns[0] - spent_ns)
+                recorder.collated_ns += took - (spending.charged_ns + collected_ns[0] - spent_ns)
                 return batch
             except BaseException as error:
                 drop_our_frames(error)

@@ -20,6 +20,7 @@ import torch
 
 from traceml.trace.compiling import is_compiling
 from traceml.trace.interruptions import drop_our_frames, is_interruption
+from traceml.trace.recorder import events_in_c
 from traceml.trace.session import Session
 
 SENT_EVERY_NS = 100_000_000
@@ -41,6 +42,14 @@ _item: Any = torch._C.TensorBase.item
 _copy: Any = torch._C.TensorBase.copy_
 _clone: Any = torch._C.TensorBase.clone
 _current_stream: Any = getattr(torch._C, "_cuda_getCurrentStream", None)
+
+
+def show_torch_to_c() -> None:
+    """Tell `recorder.c`, where it is built, which functions of torch's it may call."""
+    in_c = events_in_c()
+    if in_c is not None:
+        modes = _modes_watching, _function_modes
+        in_c.use_torch(_Tensor, torch.is_grad_enabled, *modes, torch._C.TensorBase.numel, _item)
 
 
 class _OnDevice:
@@ -95,13 +104,41 @@ class Losses:
         if (  # on the host, and nothing about it is special: in every step, so with few calls
             type(tensors) is _Tensor
             and tensors.is_cpu
-            and self.on_device.unscaled is None
+            and not self._recorder.is_loss_scaled
             and not _modes_watching()
             and not _function_modes()
         ):
             return _number(tensors)
         found: float | int | None = self._read_with_care(tensors)
         return found
+
+    def keep(self, loss: Any) -> int | None:
+        """The plain case on a CUDA device: keep a loss, in case it is the last, and no more.
+
+        Its number; 0 where the step has one already, `None` where `read` has to look.
+        """
+        if (
+            type(loss) is not _Tensor
+            or self.on_device.coming is not None
+            or self._sent < EARLY_STEPS
+            or perf_counter_ns() >= self._due_ns
+            or _modes_watching()
+            or _function_modes()
+            or not loss.is_cuda
+            or loss.numel() != 1
+            or not loss.requires_grad  # so it holds a floating-point number, or a complex one …
+            or loss._base is not None  # … and owns its memory
+            or GRAPH_TREES in sys.modules
+        ):
+            return None
+        step_key = self._recorder.step_key()
+        if step_key == self._step_key:
+            return 0
+        self._step_key = step_key
+        self._number += 1
+        kept, stream = loss.detach(), _current_stream(loss.get_device())
+        self.on_device.latest = kept, kept._version, stream, self._number
+        return self._number
 
     def _look_at(self, tensors: Any) -> float | int | None:
         if isinstance(tensors, (list, tuple)) and len(tensors) == 1:
@@ -115,7 +152,7 @@ class Losses:
         return self._read(tensors)
 
     def _read(self, loss: torch.Tensor) -> float | int | None:
-        if self.on_device.unscaled is not None:
+        if self._recorder.is_loss_scaled:
             loss = self._before_scaling(loss)
         if loss.is_cpu:
             return _number(loss)
@@ -183,7 +220,8 @@ class Losses:
         if latest is None or _is_capturing():
             return False
         loss, version, (stream, device, kind), awaited = latest
-        # Changed in place since, or its memory on the host would have to be pinned first.
+        # Changed in place since, or its memory on the host would have to be pinned first. (So no
+        # complex number comes: of its kind none was ever sent for.)
         if loss._version != version or loss.dtype not in self.on_device.hosts:
             return False
         make: Any = torch.cuda.Stream
@@ -207,12 +245,14 @@ class Losses:
         """A `GradScaler` made one tensor of another: what backward gets is the scaled one."""
         if type(loss) is torch.Tensor and scaled is not loss and loss.numel() == 1:
             self.on_device.unscaled = weakref.ref(scaled), loss.detach()
+            self._recorder.is_loss_scaled = True
 
     def _before_scaling(self, loss: torch.Tensor) -> torch.Tensor:
         unscaled = self.on_device.unscaled
         if unscaled is None or unscaled[0]() is not loss:
             return loss
         self.on_device.unscaled = None
+        self._recorder.is_loss_scaled = False
         return unscaled[1]
 
 

@@ -27,10 +27,8 @@ class LossAndMemorySampler:
         self._session = session
         self._recorder = session.recorder
         self.losses = Losses(session)
-        self.due_ns = 0
-        """When memory is to be looked at again."""
         self._at_step_ends = True
-        self.look_at_memory = session.guard(self._look_at_memory)
+        self._recorder.look_at_memory = session.guard(self._look_at_memory)
         session.looks.append(self._look_at_step_end)
         session.last_looks.append(self._look_at_last_loss)
 
@@ -50,7 +48,7 @@ class LossAndMemorySampler:
     def _look_at_step_end(self) -> None:
         """Where no backward pass is seen, memory is looked at between steps."""
         now = perf_counter_ns()
-        if now >= self.due_ns:
+        if now >= self._recorder.due_ns:
             self._note_memory(now)
 
     def _look_at_memory(self, now: int) -> None:
@@ -61,7 +59,7 @@ class LossAndMemorySampler:
         self._note_memory(now)
 
     def _note_memory(self, now: int) -> None:
-        self.due_ns = now + EVERY_NS
+        self._recorder.due_ns = now + EVERY_NS
         rss = resident_bytes()
         if rss is not None:
             self._recorder.note_on_host(SEE_MEMORY, rss)

@@ -108,8 +108,7 @@ class Models:
         """The watched models that were seen to be called."""
         self._is_looking = False
         """Whether that is still of interest: some may not have been called yet."""
-        self._depth = 0
-        session.forgets.append(self._forget)
+        session.recorder.watched_models = self._watched
         self.visitors: list[Callable[[nn.Module], None]] = []
         """What wants to see each model that is found."""
 
@@ -160,16 +159,11 @@ class Models:
         trained = [m for m in held if any(p.requires_grad for p in m.parameters())]
         self.watch(outermost(trained))
 
-    def _forget(self) -> None:
-        """In a forked child no call of the parent's will end."""
-        self._depth = 0
-
     def _wrap(self, kind: type, name: str) -> None:
         if (kind, name) in self._wrapped:
             return
         self._wrapped.add((kind, name))
         call = getattr(kind, name)
-        watched = self._watched
         begin, end, leave = self._events()
         note_call = self._session.guard(self._note_call)
 
@@ -177,23 +171,17 @@ class Models:
         def timed(model: Any, *arguments: Any, **options: Any) -> Any:
             if is_compiling():
                 return call(model, *arguments, **options)
-            is_outermost, mode = False, None
+            mode = None
             try:
-                known = watched.get(id(model))
-                is_outermost = known is not None and not self._depth and known() is model
-                if is_outermost:
-                    mode = begin(model)  # nothing in another thread, or where nothing is recorded
+                mode = begin(model)  # nothing in another thread, or where nothing is recorded
                 result = call(model, *arguments, **options)
                 if mode is not None:
-                    self._depth = 0
                     end(mode)
                     if self._is_looking:
                         note_call(model)
                 return result
             except BaseException as error:
-                if is_outermost:
-                    self._depth = 0
-                    leave(error, model, mode)
+                leave(error, model, mode)
                 drop_our_frames(error)
                 raise
 
@@ -201,28 +189,44 @@ class Models:
 
     def _events(self) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., None]]:
         """What happens when a watched model is called, has returned, or has raised."""
-        session, recorder = self._session, self._session.recorder
+        session, recorder, watched = self._session, self._session.recorder, self._watched
         is_grad_enabled = torch.is_grad_enabled
         note, note_safely = recorder.note, session.guard(recorder.note)
 
-        def begin(model: Any) -> int:
+        def is_outermost(model: Any) -> bool:
+            known = watched.get(id(model))
+            is_free = recorder.forward_of in (0, id(model))  # the latter: a hook was interrupted
+            return known is not None and is_free and known() is model
+
+        def note_begin(model: Any) -> int:
             mode = bool(model.training) + 2 * is_grad_enabled()
             note(BEGIN_FORWARD, mode, 0)
-            self._depth = 1
+            recorder.forward_of = id(model)
             return mode
 
+        def begin(model: Any) -> Any:
+            if recorder.forward_of or not is_outermost(model):
+                return None
+            return guarded_begin(model)
+
         def end(mode: int) -> None:
-            note(END_FORWARD, mode, 0)
+            recorder.forward_of = 0
+            guarded_end(mode)
 
         def leave(error: BaseException, model: Any, mode: int | None) -> None:
+            if mode is None and not is_outermost(model):
+                return
+            recorder.forward_of = 0
             if type(error).__name__ == END_OF_RECOMPUTATION and mode is not None:
                 guarded_end(mode)
             else:
                 note_safely(ABORT, FORWARD)
                 session.failures.note("forward")
 
-        guarded_end = session.guard_step(end)
-        return session.guard_step(begin), guarded_end, leave
+        guarded_begin = session.guard_step(note_begin)
+        guarded_end = session.guard_step(lambda mode: note(END_FORWARD, mode, 0))
+        shortcut = recorder.shortcut
+        return shortcut("begin_forward", begin), shortcut("end_forward", end), leave
 
     def _note_call(self, model: nn.Module) -> None:
         if not self._called.knows(model):

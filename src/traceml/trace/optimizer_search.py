@@ -78,6 +78,7 @@ class OptimizerSearch:
 
     def __init__(self, session: Session, models: Models, known: KnownOptimizers) -> None:
         self._session = session
+        self._recorder = session.recorder
         self._models = models
         self._known = known
         session.forgets.append(self.forget)
@@ -86,16 +87,6 @@ class OptimizerSearch:
 
     def forget(self) -> None:
         """Begin anew, as in a forked child."""
-        self.passes = 0
-        """Backward passes since the last step of an optimizer."""
-        self.patience = 0
-        """How many of them are nothing to wonder about."""
-        self.usual_passes = 0
-        """How many there were before the last step."""
-        self.is_watching = False
-        """Whether a change of the parameters is waited for."""
-        self.is_in_step = False
-        """Whether an optimizer that is seen steps: its closures may run backward passes."""
         self._has_stepped = False
         self._searches = 0
         self._has_scanned = False
@@ -104,9 +95,10 @@ class OptimizerSearch:
     def end_step(self) -> None:
         """An optimizer is seen to step; so many passes before it are usual for this script."""
         self._has_stepped = True
-        self.patience = max(MIN_PATIENCE, 4 * self.passes)  # a scaler of losses skips steps
-        self.usual_passes, self.passes = self.passes, 0
-        self.is_watching = False
+        recorder = self._recorder
+        recorder.patience = max(MIN_PATIENCE, 4 * recorder.passes)  # a scaler of losses skips steps
+        recorder.usual_passes, recorder.passes = recorder.passes, 0
+        recorder.is_watching = False
         self._watched, self._searches = [], 0
 
     def forget_failed_step(self) -> None:
@@ -115,31 +107,31 @@ class OptimizerSearch:
         Torch calls no hook where a step raises, but what runs a step is not among the callers then.
         """
         if not _runs_optimizer_step():
-            self.is_in_step = False
-            self._session.recorder.lose_track()
+            self._recorder.is_in_step = False
+            self._recorder.lose_track()
 
     def look_again(self) -> None:
         """Something was compiled, maybe an optimizer's step: look after the next backward pass."""
-        self.patience = self._searches = 0
+        self._recorder.patience = self._searches = 0
 
     def look(self) -> None:
         """After a backward pass, with more of them since the last step than is usual."""
-        if self.passes > MAX_PASSES_WITHOUT_STEP or not self._may_have_optimizer():
+        if self._recorder.passes > MAX_PASSES_WITHOUT_STEP or not self._may_have_optimizer():
             self._mark_by_backward()
             return
         self._searches += 1
         if self._searches >= MAX_SEARCHES:
-            self.patience = MAX_PASSES_WITHOUT_STEP  # also where this one fails
+            self._recorder.patience = MAX_PASSES_WITHOUT_STEP  # also where this one fails
         self._watch()
-        if self.is_watching or self._searches >= MAX_SEARCHES:
-            self.patience = MAX_PASSES_WITHOUT_STEP
+        if self._recorder.is_watching or self._searches >= MAX_SEARCHES:
+            self._recorder.patience = MAX_PASSES_WITHOUT_STEP
 
     def _may_have_optimizer(self) -> bool:
         return self._has_stepped or _any_optimizer_made()
 
     def look_for_change(self) -> None:
         """Where a step may have ended: note the optimizers whose parameters have changed since."""
-        if not self.passes:
+        if not self._recorder.passes:
             return
         changed = [each for each in self._watched if each.has_changed()]
         if not changed:
@@ -148,7 +140,7 @@ class OptimizerSearch:
             if not each.is_introduced:
                 self._introduce(each)
         self._has_stepped = True
-        self.passes = 0
+        self._recorder.passes = 0
         self._session.mark_by_backward(False)
         self._note_steps(changed)
 
@@ -156,9 +148,9 @@ class OptimizerSearch:
         session, recorder = self._session, self._session.recorder
         for each in changed:
             recorder.note_on_host(CHANGED_OPTIMIZER, each.number)
-        recorder.ends += not session.is_explicit
+        recorder.ends += not recorder.is_explicit
         ended = optimizer_ended(recorder.ends, _optimizers_in(changed))
-        if session.is_explicit:
+        if recorder.is_explicit:
             recorder.note(CHANGE_PARAMETERS, ended)
             return
         recorder.end_step(CHANGE_PARAMETERS, ended)
@@ -186,8 +178,9 @@ class OptimizerSearch:
 
     def count_replayed(self, passes: int) -> None:
         """A graph with backward passes and without an optimizer was replayed."""
-        self.passes += passes
-        if self.passes > self.patience and not self.is_in_step:
+        recorder = self._recorder
+        recorder.passes += passes
+        if recorder.passes > recorder.patience and not recorder.is_in_step:
             self.look()
 
     # Choosing what to watch
@@ -214,7 +207,7 @@ class OptimizerSearch:
                 taken.update(map(id, chosen))
                 number = self._session.optimizers.of(owner)
                 self._watched.append(WatchedParameters(owner, number, chosen))
-        self.is_watching = bool(self._watched)
+        self._recorder.is_watching = bool(self._watched)
 
     def _introduce(self, watched: WatchedParameters) -> None:
         """The first step of an optimizer that is not seen: at the latest now this is a rank."""
@@ -222,13 +215,13 @@ class OptimizerSearch:
         optimizer = watched.owner() if watched.is_optimizer else None
         if optimizer is not None and not self._known.seen.knows(optimizer):
             self._known.add(optimizer)
-        elif optimizer is None and not self._session.identified:
+        elif optimizer is None and not self._recorder.identified:
             self._models.watch_callers()
         self._session.identify()
 
     def _mark_by_backward(self) -> None:
-        self.is_watching = False
-        self.patience = sys.maxsize
+        self._recorder.is_watching = False
+        self._recorder.patience = sys.maxsize
         if not self._has_stepped:
             self._session.mark_by_backward(True)
             self._models.watch_callers()

@@ -41,6 +41,8 @@ def _counter(name: str) -> int:
     return layout.COUNTERS_OFFSET + layout.offset_of(layout.COUNTERS, name)
 
 
+_MESSAGE_BYTES = layout.MESSAGE_BYTES
+_PAYLOAD_BYTES = layout.MESSAGE_PAYLOAD_BYTES
 _MESSAGES_WRITTEN = _counter("messages_written")
 _REGIONS_USED = _counter("regions_used")
 _ENDED = _counter("ended")
@@ -123,7 +125,14 @@ class Ring:
 
     def write_message(self, payload: bytes) -> None:
         """Append a message, in as many pieces as it takes."""
-        size = layout.MESSAGE_PAYLOAD_BYTES
+        size, mapping, number = len(payload), self._map, self._messages_written
+        if size <= _PAYLOAD_BYTES:  # as nearly always
+            slot = self._message_base + number % self._messages * _MESSAGE_BYTES
+            _pack_message(mapping, slot, size, 0, payload, number + 1)
+            self._messages_written = number + 1
+            _pack_count(mapping, _MESSAGES_WRITTEN, number + 1)
+            return
+        size = _PAYLOAD_BYTES
         for start in range(0, len(payload), size):
             piece = payload[start : start + size]
             number = self._messages_written

@@ -50,8 +50,6 @@ class Session:
         self.max_steps = max_steps
         self.ring: rings.Ring | None = None
         self.device = "cpu"
-        self.followed: int | None = None
-        """The thread whose hooks note events at present; `None` while nothing is noted."""
         self._thread: int | None = None
         self._tracing = True
         self.active = True
@@ -61,31 +59,20 @@ class Session:
         self.restores: list[Callable[[], None]] = []
         self.forgets: list[Callable[[], None]] = []
         """What a forked child calls to begin anew."""
-        self.looks: list[Callable[[], None]] = []
-        """What wants to be called after each step, as long as it wants to."""
-        self.modules_seen = 0
-        """How many modules were loaded when somebody last looked (see `arrivals`)."""
         self.look_for_modules: Callable[[], None] = _nothing
         self.last_looks: list[Callable[[], None]] = []
         """What wants to be called before the last record is closed."""
         self._folders = [ring_folder, run_folder] if ring_folder else [run_folder]
         self._failures = 0
-        self.identified = False
         self.pid = os.getpid()
         self.collections = CollectionTime()
         self.recorder = Recorder(self.collections.total_ns)
+        self.recorder.modules = sys.modules
+        self.recorder.is_interrupted = self.goes_on
+        self.looks = self.recorder.looks
         self._count = StepCount(self.recorder, max_steps or 0)
-        self.is_explicit = False
-        """Whether the script bounds its steps itself."""
-        self.explicit_depth = 0
-        """How many of its `trace_step`s are open."""
-        self.by_hand = False
-        """Whether backward passes mark the steps, for want of an optimizer."""
         self.optimizers = Numbers()
         """The numbers of optimizers, and of models that stand for an unknown one."""
-        self.backwards_open = 0
-        self.stepped_in_backward = False
-        """Whether optimizers stepped inside the backward pass that is open."""
         self._look = self.guard(_call, any_thread=True)
         if max_steps is not None:
             self.looks.append(self._stop_when_done)
@@ -110,7 +97,16 @@ class Session:
     @tracing.setter
     def tracing(self, is_on: bool) -> None:
         self._tracing = is_on
-        self.followed = self._thread if is_on else None
+        self.recorder.followed = self._thread or 0 if is_on else 0
+
+    @property
+    def backwards_open(self) -> int:
+        """How many backward passes are open, one inside the other."""
+        return self.recorder.backwards_open
+
+    @backwards_open.setter
+    def backwards_open(self, count: int) -> None:
+        self.recorder.backwards_open = count
 
     # The guard
 
@@ -130,10 +126,11 @@ class Session:
         is taken for the one that does. What interrupts our function (a signal's handler that
         raises) is the script's and goes on to it.
         """
+        recorder = self.recorder
 
         def guarded(*arguments: Any) -> Any:
             try:
-                if self.followed != get_ident() and self._refuses(any_thread, decides):
+                if recorder.followed != get_ident() and self._refuses(any_thread, decides):
                     return None
                 return function(*arguments)
             except BaseException as error:  # counted, and shown in the summary
@@ -150,10 +147,11 @@ class Session:
 
         A call with a given number of arguments takes half the time of one with any number.
         """
+        recorder = self.recorder
 
         def guarded(argument: Any) -> Any:
             try:
-                if self.followed != get_ident() and self._refuses(False, True):
+                if recorder.followed != get_ident() and self._refuses(False, True):
                     return None
                 return function(argument)
             except BaseException as error:  # counted, and shown in the summary
@@ -164,6 +162,17 @@ class Session:
                 return None
 
         return guarded
+
+    def shortcut(self, name: str, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """The same, guarded only where it is not the plain case that `recorder.c` handles."""
+        return self.recorder.shortcut(name, self.guard_step(function))
+
+    def goes_on(self, error: BaseException) -> bool:
+        """Whether an exception that left `recorder.c` is somebody else's, and goes on."""
+        is_theirs = is_interruption(error)
+        if is_theirs:
+            self._leave_to_script(error)
+        return is_theirs
 
     def _leave_to_script(self, error: BaseException) -> None:
         """An exception goes on to the script, as if none of our code had been running."""
@@ -185,12 +194,12 @@ class Session:
     def lose_track(self) -> None:
         """A hook was left in the middle: what it began will not be ended."""
         if self._thread == get_ident() and not self.is_forked:
-            self.explicit_depth = 0
+            self.recorder.explicit_depth = 0
             self.recorder.lose_track()
 
     def _follow(self, thread: int | None) -> None:
         self._thread = thread
-        self.followed = thread if self._tracing else None
+        self.recorder.followed = thread or 0 if self._tracing else 0
         self.collections.threads.clear()
         if thread is not None:
             self.collections.threads.add(thread)
@@ -211,7 +220,7 @@ class Session:
         me = get_ident()
         if self._thread == me or self.is_forked:
             return
-        is_early = self.recorder.ends <= MAX_EARLY_ENDS and not self.backwards_open
+        is_early = self.recorder.ends <= MAX_EARLY_ENDS and not self.recorder.backwards_open
         if is_early and self.count_steps() == 0:
             self._follow(me)
             self.recorder.forget_steps()
@@ -269,11 +278,13 @@ class Session:
 
     def identify(self) -> None:
         """Write who this is: from the first step on its rank and device are known."""
-        if not self.identified and self.open() is not None:
+        if not self.recorder.identified and self.open() is not None:
             assert self.ring is not None
             identity = self._identity()
             self.ring.identify(identity)
-            self.identified = True  # from here on: an interruption before it begins this again
+            self.recorder.identified = (
+                True  # from here on: an interruption before it begins this again
+            )
             self.guard(self._answer_with_stacks, any_thread=True)(self.ring.path)
             if identity.local_rank == 0:  # always the same one speaks for the run
                 self.guard(introduce, any_thread=True)(self.run_folder, TRAINER_MARK)
@@ -293,7 +304,7 @@ class Session:
         if ring is not None:
             self.device = f"cuda:{index}"
             self.recorder.gpu = CudaTimeline(self.recorder, index)
-            if self.identified:  # an explicit step began before its model was known
+            if self.recorder.identified:  # an explicit step began before its model was known
                 ring.identify(self._identity())
 
     def _identity(self) -> Rank:
@@ -328,17 +339,17 @@ class Session:
 
     def mark_by_backward(self, is_by_hand: bool) -> None:
         """Backward passes mark the steps from here on, or no longer."""
-        if self.by_hand != is_by_hand:
-            self.by_hand = is_by_hand
+        if self.recorder.by_hand != is_by_hand:
+            self.recorder.by_hand = is_by_hand
             self.recorder.note_on_host(events.MARK_BY_BACKWARD, is_by_hand)
 
     def after_step(self) -> None:
         """A step has ended, as far as a hook can tell: let those look who want to."""
-        gpu = self.recorder.gpu
-        if gpu is not None:
-            gpu.resolve()
-        if len(sys.modules) != self.modules_seen:
-            self.modules_seen = len(sys.modules)
+        recorder = self.recorder
+        if recorder.marks_pending:
+            recorder.gpu.resolve()
+        if len(sys.modules) != recorder.modules_seen:
+            recorder.modules_seen = len(sys.modules)
             self.looks.insert(0, self.look_for_modules)
         if self.looks:
             for look in tuple(self.looks):
@@ -422,13 +433,8 @@ class Session:
         self.ring = None
         self._follow(None)
         self.tracing = bool(self.restores)
-        self.identified = False
-        self.backwards_open = 0
-        self.stepped_in_backward = False
         self._failures = 0
         self.pid = os.getpid()
-        self.is_explicit = self.by_hand = False
-        self.explicit_depth = 0
         self.recorder.forget()
         self._count = StepCount(self.recorder, self.max_steps or 0)
         self.regions.forget()

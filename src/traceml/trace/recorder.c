@@ -1,0 +1,677 @@
+/* The hot part of recorder.py in C: the state that hooks share, and what they do in a plain step.
+
+   A hook in the middle of a training step finds cold caches, and Python pays for them: nine events
+   in Python take 10 us there, in C 2 us. Nothing depends on this file: where it was not built,
+   `PythonEvents` in recorder.py does the same, and the same tests run over both.
+
+   `Events` holds the state and packs events into the ring. `shortcut(name, slow)` gives a function
+   for a hook. It handles the plain case: the training thread, nothing special about the step, no
+   mark to be made on the GPU. In any other case it calls `slow`, the whole hook in Python, before
+   it has changed anything. So what a hook does is read in Python; what is here has to agree.
+
+   Everything runs under the GIL and calls no Python code between taking an event's number and
+   writing it, so two threads never get the same slot. Errors are raised, never swallowed. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <pythread.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <structmember.h>
+#include <time.h>
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "events are little-endian: here Python packs them"
+#endif
+
+typedef struct {
+    int64_t moment_ns;
+    uint16_t kind, flags;
+    uint32_t mark;
+    int64_t argument;
+    uint64_t number;
+} Event; /* `EVENT` in model/layout.py */
+
+/* The state, by the kind of its fields; what each means stands in recorder.py. */
+#define NUMBERS(each)                                                                              \
+    each(written) each(noted_ns) each(followed) each(ends) each(ends_since_fetch)                  \
+    each(ends_at_fetch) each(source) each(trained) each(optimizers) each(iterator_source)          \
+    each(workers) each(training_workers) each(collated_ns) each(optimizer_number) each(passes)     \
+    each(usual_passes) each(patience) each(backwards_open) each(elsewhere_ns)                      \
+    each(explicit_depth) each(due_ns) each(modules_seen) each(forward_of) each(untimed_steps)      \
+    each(marks_pending)
+#define FLAGS(each)                                                                                \
+    each(timed) each(step_ends) each(identified) each(is_explicit) each(by_hand)                   \
+    each(stepped_in_backward) each(is_in_step) each(is_watching) each(is_loss_scaled)
+#define OBJECTS(each)                                                                              \
+    each(gpu) each(optimizer_mark) each(collected_ns) each(looks) each(modules)                    \
+    each(watched_models) each(samples_in) each(iterator) each(optimizer) each(step_model)          \
+    each(is_interrupted) each(look_at_memory) each(keep_loss)
+
+typedef struct {
+    PyObject_HEAD
+    Py_buffer slots; /* where events go */
+    char *first_slot;
+    uint64_t mask;
+#define NUMBER(name) int64_t name;
+#define FLAG(name) char name;
+#define OBJECT(name) PyObject *name;
+    NUMBERS(NUMBER) FLAGS(FLAG) OBJECTS(OBJECT)
+} Events;
+
+/* Kinds of events and what else stands in steps/events.py, read when this module is loaded. */
+#define KINDS(each)                                                                                \
+    each(BEGIN) each(SPEND) each(SPEND_WITHIN) each(BEGIN_FETCH) each(END_FETCH)                   \
+    each(BEGIN_FORWARD) each(END_FORWARD) each(BEGIN_BACKWARD) each(END_BACKWARD)                  \
+    each(BEGIN_OPTIMIZER) each(END_OPTIMIZER) each(ENTER_STEP) each(EXIT_STEP) each(H2D) each(GC)  \
+    each(COLLATE) each(TIMED) each(KNOWN_LOSS) each(AWAITED_LOSS) each(CAUSE_SHIFT)                \
+    each(NUMBER_BITS)
+#define KIND(name) name,
+#define NAME(name) #name,
+enum { KINDS(KIND) CONSTANTS };
+static const char *constant_names[] = {KINDS(NAME)};
+static int64_t constants[CONSTANTS];
+#define K(name) (constants[name])
+
+#define MAX_ENDS_PER_FETCH 16 /* as in recorder.py */
+
+/* Names and functions of torch's; `use_torch` gives the latter. */
+static PyObject *mark_name, *mark_boundary_name, *stream_name, *training_name, *is_cpu_name;
+static PyObject *tensor_type, *is_grad_enabled, *dispatch_modes, *function_modes, *numel, *item;
+
+/* The clock of time.perf_counter_ns. */
+static int64_t now_ns(void) {
+    struct timespec now;
+#ifdef __APPLE__
+    clock_gettime(CLOCK_UPTIME_RAW, &now);
+#else
+    clock_gettime(CLOCK_MONOTONIC, &now);
+#endif
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* What a call gave, as a number; -1 with an exception. Takes the reference. */
+static int64_t as_number(PyObject *answer) {
+    int64_t number = answer ? PyLong_AsLongLong(answer) : -1;
+    Py_XDECREF(answer);
+    return number;
+}
+
+static int64_t as_bits(double value) {
+    int64_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    return bits;
+}
+
+/* Writing events */
+
+static void put(Events *self, int64_t moment, int64_t kind, int64_t flags, int64_t mark,
+                int64_t argument) {
+    Event event = {moment, (uint16_t)kind, (uint16_t)flags, (uint32_t)mark, argument, 0};
+    uint64_t number = (uint64_t)self->written++;
+    char *slot = self->first_slot + (number & self->mask) * sizeof(Event);
+    number += 1;
+    memcpy(slot, &event, offsetof(Event, number));
+    __atomic_thread_fence(__ATOMIC_RELEASE); /* a reader goes by the number: it comes last */
+    memcpy(slot + offsetof(Event, number), &number, sizeof(number));
+}
+
+/* Charges the garbage collections since the last event; 0, or -1 with an exception. */
+static int charge_collections(Events *self) {
+    int64_t total_ns = as_number(PySequence_GetItem(self->collected_ns, 0));
+    if (total_ns == -1 && PyErr_Occurred())
+        return -1;
+    if (total_ns > self->noted_ns) {
+        put(self, 0, K(SPEND), K(GC) << K(CAUSE_SHIFT), 0, total_ns - self->noted_ns);
+        self->noted_ns = total_ns;
+    }
+    return 0;
+}
+
+/* The number of a mark that the GPU's timeline makes; -1 with an exception. */
+static int64_t mark_on_gpu(Events *self, PyObject *method) {
+    PyObject *gpu = Py_NewRef(self->gpu);
+    int64_t mark = as_number(PyObject_CallMethodObjArgs(gpu, method, NULL));
+    Py_DECREF(gpu);
+    return mark;
+}
+
+static int64_t note(Events *self, int64_t kind, int64_t argument, int64_t flags) {
+    int64_t now = now_ns(), mark = 0;
+    if (charge_collections(self) < 0)
+        return -1;
+    if (self->timed) {
+        mark = mark_on_gpu(self, mark_name);
+        if (mark < 0)
+            return -1;
+        if (self->timed)
+            flags |= K(TIMED);
+    }
+    put(self, now, kind, flags, mark, argument);
+    return mark;
+}
+
+/* Whether the GPU's timeline has something to do where a step may end, with a step that ends. */
+static int plans_at_boundary(Events *self, int ends) {
+    return self->gpu != Py_None && self->untimed_steps <= (ends ? 1 : 0);
+}
+
+static int64_t note_boundary(Events *self, int64_t kind, int64_t argument, int64_t flags) {
+    int64_t now = now_ns(), mark = 0;
+    if (charge_collections(self) < 0)
+        return -1;
+    if (self->timed)
+        flags |= K(TIMED); /* of the step that may end here, before the next is planned */
+    if (plans_at_boundary(self, self->step_ends)) {
+        mark = mark_on_gpu(self, mark_boundary_name);
+        if (mark < 0)
+            return -1;
+    } else if (self->step_ends) {
+        self->step_ends = 0;
+        self->untimed_steps -= self->untimed_steps > 0;
+    }
+    put(self, now, kind, flags, mark, argument);
+    return mark;
+}
+
+static int64_t end_step(Events *self, int64_t kind, int64_t argument, int64_t flags) {
+    int64_t mark;
+    if (self->gpu == Py_None) {
+        mark = note(self, kind, argument, flags);
+    } else if (self->ends_since_fetch < MAX_ENDS_PER_FETCH) {
+        self->ends_since_fetch += 1;
+        mark = note(self, kind, argument, flags);
+        self->step_ends = 1;
+    } else { /* no fetch will end it */
+        self->step_ends = 1;
+        mark = note_boundary(self, kind, argument, flags);
+    }
+    self->trained = self->source;
+    return mark;
+}
+
+static int64_t begin_fetch(Events *self, int64_t source) {
+    int64_t mark = note_boundary(self, K(BEGIN_FETCH), source, 0);
+    self->source = source;
+    self->ends_since_fetch = 0;
+    self->ends_at_fetch = self->ends;
+    return mark;
+}
+
+/* The methods of `Events` */
+
+/* What a method is given; a floating-point number counts as its bits, as events hold it. */
+static int numbers_in(PyObject *const *given, Py_ssize_t count, int64_t *found, Py_ssize_t most) {
+    if (count > most) {
+        PyErr_Format(PyExc_TypeError, "%zd arguments, at most %zd are taken", count, most);
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        found[i] = PyFloat_CheckExact(given[i]) ? as_bits(PyFloat_AsDouble(given[i]))
+                                                : PyLong_AsLongLong(given[i]);
+        if (found[i] == -1 && PyErr_Occurred())
+            return -1;
+    }
+    return 0;
+}
+
+#define METHOD(name, most, call)                                                                   \
+    static PyObject *name##_method(Events *self, PyObject *const *given, Py_ssize_t count) {       \
+        int64_t n[4] = {0, 0, 0, 0};                                                               \
+        if (numbers_in(given, count, n, most) < 0)                                                 \
+            return NULL;                                                                           \
+        int64_t result = call;                                                                     \
+        return result < 0 ? NULL : PyLong_FromLongLong(result);                                    \
+    }
+METHOD(note, 3, note(self, n[0], n[1], n[2]))
+METHOD(note_boundary, 3, note_boundary(self, n[0], n[1], n[2]))
+METHOD(note_on_host, 4, (put(self, 0, n[0], n[2], n[3], n[1]), 0))
+METHOD(end_step, 3, end_step(self, n[0], n[1], n[2]))
+METHOD(begin_fetch, 1, begin_fetch(self, n[0]))
+METHOD(note_collections, 0, charge_collections(self))
+
+static PyObject *write_to_method(Events *self, PyObject *arguments) {
+    PyObject *buffer;
+    Py_ssize_t base, capacity;
+    Py_buffer slots;
+    if (!PyArg_ParseTuple(arguments, "Onn", &buffer, &base, &capacity) ||
+        PyObject_GetBuffer(buffer, &slots, PyBUF_WRITABLE) < 0)
+        return NULL;
+    if (base < 0 || capacity < 1 || (capacity & (capacity - 1)) ||
+        capacity > (slots.len - base) / (Py_ssize_t)sizeof(Event)) {
+        PyBuffer_Release(&slots);
+        PyErr_SetString(PyExc_ValueError, "the slots have to lie in the buffer, a power of two");
+        return NULL;
+    }
+    Py_buffer before = self->slots;
+    self->slots = slots;
+    self->first_slot = (char *)slots.buf + base;
+    self->mask = (uint64_t)capacity - 1;
+    PyBuffer_Release(&before); /* does nothing where there was none */
+    Py_RETURN_NONE;
+}
+
+/* Plain cases. Each function below belongs to a hook: `bound` is the pair (Events, slow). */
+
+static Events *events_of(PyObject *bound) { return (Events *)PyTuple_GetItem(bound, 0); }
+
+static PyObject *call_slow(PyObject *bound, PyObject *argument) {
+    return PyObject_CallFunctionObjArgs(PyTuple_GetItem(bound, 1), argument, NULL);
+}
+
+/* Something failed in a plain case, before anything was changed. If somebody interrupted it
+   (`is_interruption`), that goes on to the script; else the hook in Python tries, and counts it. */
+static PyObject *failed(PyObject *bound, PyObject *argument) {
+    PyObject *type, *error, *trace, *is_interrupted = events_of(bound)->is_interrupted;
+    PyErr_Fetch(&type, &error, &trace);
+    PyErr_NormalizeException(&type, &error, &trace);
+    if (trace)
+        PyException_SetTraceback(error, trace);
+    Py_XDECREF(trace);
+    PyObject *answer = PyObject_CallFunctionObjArgs(is_interrupted, error, NULL);
+    int goes_on = answer ? PyObject_IsTrue(answer) : -1;
+    Py_XDECREF(answer);
+    if (goes_on == 1) {
+        PyErr_Restore(type, error, PyException_GetTraceback(error));
+        return NULL;
+    }
+    Py_DECREF(type);
+    Py_DECREF(error);
+    return goes_on < 0 ? NULL : call_slow(bound, argument);
+}
+
+static PyObject *done(int64_t result) {
+    if (result < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+/* Whether this thread trains, and no phase of the step is marked on the GPU. */
+static int is_plain(Events *self) {
+    return self->followed == (int64_t)PyThread_get_thread_ident() && !self->timed;
+}
+
+/* Whether nobody wants to look at something once a step has ended (`Session.after_step`). */
+static int is_quiet(Events *self) {
+    return !self->marks_pending && PyList_Size(self->looks) == 0 &&
+           PyDict_Size(self->modules) == self->modules_seen;
+}
+
+/* Whether a weak reference is to this very thing; -1 with an exception. */
+static int refers_to(PyObject *reference, PyObject *thing) {
+    PyObject *found = PyObject_CallNoArgs(reference);
+    Py_XDECREF(found); /* compared only: whoever called us holds the thing */
+    return found ? found == thing : -1;
+}
+
+/* What an attribute or a function gives, as 0 or 1; -1 with an exception. Takes the reference. */
+static int is_true(PyObject *answer) {
+    int truth = answer ? PyObject_IsTrue(answer) : -1;
+    Py_XDECREF(answer);
+    return truth;
+}
+
+static PyObject *quick_note(PyObject *bound, PyObject *const *given, Py_ssize_t count) {
+    Events *self = events_of(bound);
+    if (count == 2 && !is_plain(self))
+        return PyObject_CallFunctionObjArgs(PyTuple_GetItem(bound, 1), given[0], given[1], NULL);
+    return note_method(self, given, count);
+}
+
+static PyObject *quick_begin_fetch(PyObject *bound, PyObject *iterator) {
+    Events *self = events_of(bound);
+    if (!is_plain(self) || self->workers || self->is_watching ||
+        plans_at_boundary(self, self->step_ends))
+        return call_slow(bound, iterator);
+    int is_known = refers_to(self->iterator, iterator);
+    if (is_known < 0)
+        return failed(bound, iterator);
+    return is_known ? done(begin_fetch(self, self->iterator_source)) : call_slow(bound, iterator);
+}
+
+static PyObject *quick_end_fetch(PyObject *bound, PyObject *batch) {
+    Events *self = events_of(bound);
+    if (!is_plain(self) || self->workers || self->training_workers)
+        return call_slow(bound, batch);
+    int64_t samples = as_number(PyObject_CallFunctionObjArgs(self->samples_in, batch, NULL));
+    if (samples == -1 && PyErr_Occurred())
+        return failed(bound, batch);
+    if (self->collated_ns) {
+        put(self, 0, K(SPEND_WITHIN), K(COLLATE) << K(CAUSE_SHIFT), 0, self->collated_ns);
+        self->collated_ns = 0;
+    }
+    return done(note(self, K(END_FETCH), samples, 0));
+}
+
+/* Whether the phase of a copy to the device begins; not where it goes over another stream. */
+static PyObject *quick_begin_copy(PyObject *bound, PyObject *nothing) {
+    Events *self = events_of(bound);
+    if (!is_plain(self))
+        return call_slow(bound, nothing);
+    PyObject *gpu = Py_NewRef(self->gpu);
+    int begins = 1;
+    if (gpu != Py_None)
+        begins = is_true(PyObject_CallMethodObjArgs(gpu, stream_name, NULL));
+    Py_DECREF(gpu);
+    if (begins < 0)
+        return failed(bound, nothing);
+    if (begins && note(self, K(BEGIN), K(H2D), 0) < 0)
+        return NULL;
+    return PyBool_FromLong(begins);
+}
+
+/* The mode of a watched model that is called, if no other call of one is open; else None. */
+static PyObject *quick_begin_forward(PyObject *bound, PyObject *model) {
+    Events *self = events_of(bound);
+    if (!is_plain(self))
+        return call_slow(bound, model);
+    if (self->forward_of)
+        Py_RETURN_NONE;
+    PyObject *identity = PyLong_FromVoidPtr(model);
+    PyObject *known = identity ? PyDict_GetItemWithError(self->watched_models, identity) : NULL;
+    Py_XDECREF(identity);
+    if (!known && !PyErr_Occurred())
+        Py_RETURN_NONE;
+    int is_watched = known ? refers_to(known, model) : -1;
+    if (is_watched == 0)
+        Py_RETURN_NONE;
+    int training = is_watched < 0 ? -1 : is_true(PyObject_GetAttr(model, training_name));
+    int has_gradients = training < 0 ? -1 : is_true(PyObject_CallNoArgs(is_grad_enabled));
+    if (has_gradients < 0)
+        return failed(bound, model);
+    if (note(self, K(BEGIN_FORWARD), training + 2 * has_gradients, 0) < 0)
+        return NULL;
+    self->forward_of = (int64_t)(intptr_t)model;
+    return PyLong_FromLong(training + 2 * has_gradients);
+}
+
+static PyObject *quick_end_forward(PyObject *bound, PyObject *mode) {
+    Events *self = events_of(bound);
+    int64_t number = PyLong_AsLongLong(mode);
+    if (number < 0 || !is_plain(self))
+        return call_slow(bound, mode);
+    self->forward_of = 0;
+    return done(note(self, K(END_FORWARD), number, 0));
+}
+
+/* Whether this is a tensor on the host that holds one number, and no mode watches what is asked of
+   it; -1 with an exception. */
+static int is_plain_loss(PyObject *loss) {
+    if ((PyObject *)Py_TYPE(loss) != tensor_type)
+        return 0;
+    int64_t modes = as_number(PyObject_CallNoArgs(function_modes));
+    modes = modes ? modes : as_number(PyObject_CallNoArgs(dispatch_modes));
+    if (modes)
+        return modes < 0 ? -1 : 0;
+    int is_on_host = is_true(PyObject_GetAttr(loss, is_cpu_name));
+    if (is_on_host <= 0)
+        return is_on_host;
+    int64_t size = as_number(PyObject_CallFunctionObjArgs(numel, loss, NULL));
+    return size < 0 ? -1 : size == 1;
+}
+
+/* Where the model is on a GPU: its loss is no number yet. */
+static PyObject *begin_backward_on_gpu(PyObject *bound, PyObject *loss) {
+    Events *self = events_of(bound);
+    if (now_ns() >= self->due_ns)
+        return call_slow(bound, loss);
+    PyObject *kept = PyObject_CallFunctionObjArgs(self->keep_loss, loss, NULL);
+    if (kept == Py_None) {
+        Py_DECREF(kept);
+        return call_slow(bound, loss);
+    }
+    int64_t number = as_number(kept), now = now_ns();
+    if (number < 0)
+        return failed(bound, loss);
+    if (charge_collections(self) < 0)
+        return NULL;
+    self->backwards_open = 1;
+    put(self, now, K(BEGIN_BACKWARD), number ? K(AWAITED_LOSS) : 0, 0, number);
+    Py_RETURN_NONE;
+}
+
+static PyObject *quick_begin_backward(PyObject *bound, PyObject *loss) {
+    Events *self = events_of(bound);
+    if (!is_plain(self) || self->is_in_step || self->is_watching || self->backwards_open ||
+        self->is_loss_scaled)
+        return call_slow(bound, loss);
+    if (self->gpu != Py_None)
+        return begin_backward_on_gpu(bound, loss);
+    int is_loss = is_plain_loss(loss);
+    PyObject *value = is_loss > 0 ? PyObject_CallFunctionObjArgs(item, loss, NULL) : NULL;
+    if (is_loss < 0 || (is_loss && !value))
+        return failed(bound, loss);
+    if (!value || !PyFloat_CheckExact(value)) {
+        Py_XDECREF(value);
+        return call_slow(bound, loss);
+    }
+    int64_t argument = as_bits(PyFloat_AsDouble(value)), now = now_ns();
+    Py_DECREF(value);
+    if (charge_collections(self) < 0)
+        return NULL;
+    self->backwards_open = 1;
+    put(self, now, K(BEGIN_BACKWARD), K(KNOWN_LOSS), 0, argument);
+    if (now < self->due_ns)
+        Py_RETURN_NONE;
+    PyObject *moment = PyLong_FromLongLong(now), *result = NULL;
+    if (moment)
+        result = PyObject_CallFunctionObjArgs(self->look_at_memory, moment, NULL);
+    Py_XDECREF(moment);
+    return result;
+}
+
+static PyObject *quick_end_backward(PyObject *bound, PyObject *nothing) {
+    Events *self = events_of(bound);
+    if (!is_plain(self) || self->backwards_open != 1 || self->elsewhere_ns ||
+        (self->by_hand && !self->is_explicit) || self->stepped_in_backward ||
+        (self->passes >= self->patience && !self->is_in_step))
+        return call_slow(bound, nothing);
+    self->backwards_open = 0;
+    self->passes += 1;
+    return done(note(self, K(END_BACKWARD), self->ends, 0));
+}
+
+static PyObject *quick_begin_optimizer(PyObject *bound, PyObject *optimizer) {
+    Events *self = events_of(bound);
+    if (!is_plain(self) || !self->identified || self->is_watching ||
+        self->passes != self->usual_passes)
+        return call_slow(bound, optimizer);
+    int is_known = refers_to(self->optimizer, optimizer);
+    if (is_known <= 0)
+        return is_known ? failed(bound, optimizer) : call_slow(bound, optimizer);
+    PyObject *mark = self->optimizer_mark;
+    self->passes = 0;
+    self->is_in_step = 1;
+    self->optimizer_mark = Py_NewRef(Py_None);
+    Py_XDECREF(mark);
+    return done(note(self, K(BEGIN_OPTIMIZER), self->optimizer_number, 0));
+}
+
+static PyObject *quick_end_optimizer(PyObject *bound, PyObject *optimizer) {
+    Events *self = events_of(bound);
+    if (!is_plain(self) || self->passes || self->optimizer_mark != Py_None || !is_quiet(self) ||
+        (self->ends_since_fetch >= MAX_ENDS_PER_FETCH && plans_at_boundary(self, 1)))
+        return call_slow(bound, optimizer);
+    int is_known = refers_to(self->optimizer, optimizer);
+    if (is_known <= 0)
+        return is_known ? failed(bound, optimizer) : call_slow(bound, optimizer);
+    int is_end = !self->is_explicit && !self->backwards_open;
+    int64_t ends = self->ends += is_end;
+    int64_t argument = ends << K(NUMBER_BITS) | self->optimizer_number;
+    self->is_in_step = 0;
+    if (is_end)
+        return done(end_step(self, K(END_OPTIMIZER), argument, 0));
+    self->stepped_in_backward = !self->is_explicit;
+    return done(note(self, K(END_OPTIMIZER), argument, 0));
+}
+
+static PyObject *quick_enter_step(PyObject *bound, PyObject *model) {
+    Events *self = events_of(bound);
+    if (!is_plain(self) || !self->identified || !self->is_explicit ||
+        plans_at_boundary(self, self->step_ends))
+        return call_slow(bound, model);
+    int is_known = model == Py_None ? 1 : refers_to(self->step_model, model);
+    if (is_known <= 0)
+        return is_known ? failed(bound, model) : call_slow(bound, model);
+    self->explicit_depth += 1;
+    return done(note_boundary(self, K(ENTER_STEP), 0, 0));
+}
+
+static PyObject *quick_exit_step(PyObject *bound, PyObject *is_aborted) {
+    Events *self = events_of(bound);
+    if (!is_plain(self) || is_aborted != Py_False || self->explicit_depth != 1 ||
+        !is_quiet(self) || plans_at_boundary(self, 1))
+        return call_slow(bound, is_aborted);
+    self->explicit_depth = 0;
+    self->ends += 1;
+    self->step_ends = self->gpu != Py_None;
+    self->trained = self->source;
+    return done(note_boundary(self, K(EXIT_STEP), self->ends << 1, 0));
+}
+
+#define FAST (PyCFunction)(void (*)(void))
+static PyMethodDef shortcuts[] = {
+    {"note", FAST quick_note, METH_FASTCALL, NULL},
+    {"begin_fetch", quick_begin_fetch, METH_O, NULL},
+    {"end_fetch", quick_end_fetch, METH_O, NULL},
+    {"begin_copy", quick_begin_copy, METH_O, NULL},
+    {"begin_forward", quick_begin_forward, METH_O, NULL},
+    {"end_forward", quick_end_forward, METH_O, NULL},
+    {"begin_backward", quick_begin_backward, METH_O, NULL},
+    {"end_backward", quick_end_backward, METH_O, NULL},
+    {"begin_optimizer", quick_begin_optimizer, METH_O, NULL},
+    {"end_optimizer", quick_end_optimizer, METH_O, NULL},
+    {"enter_step", quick_enter_step, METH_O, NULL},
+    {"exit_step", quick_exit_step, METH_O, NULL},
+    {NULL, NULL, 0, NULL}};
+
+static PyObject *shortcut_method(Events *self, PyObject *arguments) {
+    const char *name;
+    PyObject *slow;
+    if (!PyArg_ParseTuple(arguments, "sO", &name, &slow))
+        return NULL;
+    for (PyMethodDef *each = shortcuts; each->ml_name; each++) {
+        if (strcmp(each->ml_name, name))
+            continue;
+        PyObject *bound = PyTuple_Pack(2, (PyObject *)self, slow), *function;
+        if (!bound)
+            return NULL;
+        function = PyCFunction_NewEx(each, bound, NULL);
+        Py_DECREF(bound);
+        return function;
+    }
+    return Py_NewRef(slow);
+}
+
+/* The type and the module */
+
+static char nowhere[sizeof(Event)]; /* where events go until somebody says where */
+
+static int events_traverse(Events *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE((PyObject *)self));
+    Py_VISIT(self->slots.obj);
+#define VISIT(name) Py_VISIT(self->name);
+    OBJECTS(VISIT)
+    return 0;
+}
+
+static int events_clear(Events *self) {
+#define CLEAR(name) Py_CLEAR(self->name);
+    OBJECTS(CLEAR)
+    return 0;
+}
+
+static void events_dealloc(Events *self) {
+    PyTypeObject *type = Py_TYPE((PyObject *)self);
+    PyObject_GC_UnTrack(self);
+    events_clear(self);
+    PyBuffer_Release(&self->slots);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+#define MEMBER(name, type) {#name, type, offsetof(Events, name), 0, NULL},
+#define NUMBER_MEMBER(name) MEMBER(name, T_LONGLONG)
+#define FLAG_MEMBER(name) MEMBER(name, T_BOOL)
+#define OBJECT_MEMBER(name) MEMBER(name, T_OBJECT_EX)
+static PyMemberDef members[] = {
+    NUMBERS(NUMBER_MEMBER) FLAGS(FLAG_MEMBER) OBJECTS(OBJECT_MEMBER)
+    {"buffer", T_OBJECT, offsetof(Events, slots) + offsetof(Py_buffer, obj), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL}};
+
+static PyMethodDef methods[] = {
+    {"note", FAST note_method, METH_FASTCALL, NULL},
+    {"note_boundary", FAST note_boundary_method, METH_FASTCALL, NULL},
+    {"note_on_host", FAST note_on_host_method, METH_FASTCALL, NULL},
+    {"note_collections", FAST note_collections_method, METH_FASTCALL, NULL},
+    {"end_step", FAST end_step_method, METH_FASTCALL, NULL},
+    {"begin_fetch", FAST begin_fetch_method, METH_FASTCALL, NULL},
+    {"write_to", (PyCFunction)write_to_method, METH_VARARGS, NULL},
+    {"shortcut", (PyCFunction)shortcut_method, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL}};
+
+static PyObject *events_new(PyTypeObject *type, PyObject *given, PyObject *named) {
+    Events *self = (Events *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    if (!self)
+        return NULL;
+    self->first_slot = nowhere;
+#define NONE(name) self->name = Py_NewRef(Py_None);
+    OBJECTS(NONE)
+    return (PyObject *)self;
+}
+
+static PyType_Slot type_slots[] = {
+    {Py_tp_dealloc, events_dealloc}, {Py_tp_traverse, events_traverse},
+    {Py_tp_clear, events_clear},     {Py_tp_methods, methods},
+    {Py_tp_members, members},        {Py_tp_new, events_new},
+    {0, NULL}};
+
+static PyType_Spec type_spec = {
+    "traceml.trace._recorder.Events", sizeof(Events), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, type_slots};
+
+/* Tells what of torch's the plain cases call: hooks.py does so before it makes any shortcut. */
+static PyObject *use_torch(PyObject *module, PyObject *given) {
+    PyObject *found[6];
+    PyObject **places[6] = {&tensor_type,    &is_grad_enabled, &dispatch_modes,
+                            &function_modes, &numel,           &item};
+    if (!PyArg_ParseTuple(given, "OOOOOO", &found[0], &found[1], &found[2], &found[3], &found[4],
+                          &found[5]))
+        return NULL;
+    for (int i = 0; i < 6; i++) {
+        PyObject *before = *places[i];
+        *places[i] = Py_NewRef(found[i]);
+        Py_XDECREF(before);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {{"use_torch", use_torch, METH_VARARGS, NULL},
+                                  {NULL, NULL, 0, NULL}};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_recorder", NULL, -1, functions,
+                                        NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__recorder(void) {
+    PyObject *known = PyImport_ImportModule("traceml.steps.events");
+    for (int i = 0; known && i < CONSTANTS; i++) {
+        constants[i] = as_number(PyObject_GetAttrString(known, constant_names[i]));
+        if (PyErr_Occurred())
+            Py_CLEAR(known);
+    }
+    if (!known)
+        return NULL;
+    Py_DECREF(known);
+    mark_name = PyUnicode_InternFromString("mark");
+    mark_boundary_name = PyUnicode_InternFromString("mark_boundary");
+    stream_name = PyUnicode_InternFromString("is_on_its_stream");
+    training_name = PyUnicode_InternFromString("training");
+    is_cpu_name = PyUnicode_InternFromString("is_cpu");
+    PyObject *module = PyModule_Create(&definition), *type = PyType_FromSpec(&type_spec);
+    if (!module || !type || PyErr_Occurred() || PyModule_AddObject(module, "Events", type) < 0) {
+        Py_XDECREF(type);
+        Py_CLEAR(module);
+    }
+    return module;
+}
