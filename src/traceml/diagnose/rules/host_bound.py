@@ -1,11 +1,32 @@
 """Host bound: the GPU's queue runs dry because the host cannot launch work fast enough.
 
-On the clock compute "dominates", but the GPU's phases are stretched by gaps between small kernels.
-Needs the GPU's own clock and a look at its queue; silent where most of the step is not compute, and
-where the GPU's counters say that it was busy all the same, or idle for want of input. What it costs
-is said only where those counters were read often enough while steps ran. How long a step would be
-without the gaps is said only where they leave little room for doubt: they take a GPU between two
-small kernels for one in use.
+*Meaning.* The GPU's queue runs dry: the host cannot launch work as fast as the GPU does it. On
+the clock compute fills the step, but its phases are stretched by gaps between small kernels.
+
+*Evidence.* `queue_dry_share` (steps in which the GPU had caught up when the optimizer's work was
+queued), `host_ms` (the body on the host's clock, without waiting for the device), `step_time_ms`,
+`gpu_utilisation`, `sm_share` and `gpu_samples` ([how they are measured](#gpu-counters); not known
+where too few samples were taken while steps ran), `launching_ms` (of the [account of the GPU's idle
+time](explanation.md#every-idle-gap-of-the-gpu-has-one-cause)), `not_predicted` (why there is no
+predicted step time), `diagnosis_clock`.
+
+*Thresholds.* The queue was dry in 80 % of the watched steps, the host needs 80 % of the GPU's
+step or more, and compute is at least 50 % of it. Critical where the GPU was in use less than 50 %
+of the time and a step takes 3 ms or more. What it costs is the time in which the GPU had no
+kernel, less what it was idle for any other cause, and never more than the time for which it had
+caught up with the host while that launched work; where that is known and less than 10 % of the
+step, there is no finding.
+
+A step time is predicted only where it is known to 15 %. The counters take a GPU between two
+small kernels for one in use, so a step without gaps may be shorter than they say by the time in
+which the GPU was in use and its multiprocessors were not. Where that is more than 15 % of such a
+step, `not_predicted` says so instead; kernels that are launched together, or fused, may then
+save far more than `launching_ms`.
+
+*What to do.* `torch.compile(mode='reduce-overhead')` or CUDA graphs, a larger batch, fused or
+foreach optimizers, less Python inside the model; only what is not on already.
+
+*Silent* without the GPU's own clock or a look at its queue.
 """
 
 from __future__ import annotations
@@ -151,37 +172,5 @@ RULE = Rule(
     turn=Turn.GPU_IDLE,
     what_if=Remedy("with a GPU that is always in use", _without_gaps, saves_at_least=True),
     code=CodeScope.WHOLE_STEP,
-    doc=Doc(
-        severities="info, warn, crit",
-        says="the GPU waits for the host to launch its work",
-        text="""
-*Meaning.* The GPU's queue runs dry: the host cannot launch work as fast as the GPU does it. On
-the clock compute fills the step, but its phases are stretched by gaps between small kernels.
-
-*Evidence.* `queue_dry_share` (steps in which the GPU had caught up when the optimizer's work was
-queued), `host_ms` (the body on the host's clock, without waiting for the device), `step_time_ms`,
-`gpu_utilisation`, `sm_share` and `gpu_samples` ([how they are measured](#gpu-counters); not known
-where too few samples were taken while steps ran), `launching_ms` (of the [account of the GPU's idle
-time](explanation.md#every-idle-gap-of-the-gpu-has-one-cause)), `not_predicted` (why there is no
-predicted step time), `diagnosis_clock`.
-
-*Thresholds.* The queue was dry in 80 % of the watched steps, the host needs 80 % of the GPU's
-step or more, and compute is at least 50 % of it. Critical where the GPU was in use less than 50 %
-of the time and a step takes 3 ms or more. What it costs is the time in which the GPU had no
-kernel, less what it was idle for any other cause, and never more than the time for which it had
-caught up with the host while that launched work; where that is known and less than 10 % of the
-step, there is no finding.
-
-A step time is predicted only where it is known to 15 %. The counters take a GPU between two
-small kernels for one in use, so a step without gaps may be shorter than they say by the time in
-which the GPU was in use and its multiprocessors were not. Where that is more than 15 % of such a
-step, `not_predicted` says so instead; kernels that are launched together, or fused, may then
-save far more than `launching_ms`.
-
-*What to do.* `torch.compile(mode='reduce-overhead')` or CUDA graphs, a larger batch, fused or
-foreach optimizers, less Python inside the model; only what is not on already.
-
-*Silent* without the GPU's own clock or a look at its queue.
-""",
-    ),
+    doc=Doc("info, warn, crit", "the GPU waits for the host to launch its work", __doc__),
 )

@@ -1,7 +1,27 @@
 """Host sync: the host waits for the device, and the device then waits for the host.
 
-Silent while the GPU stays busy: a wait for work that has to be done anyway costs nothing. A GPU
-without a batch is idle for the input's sake, so that only the rest of the step can be lost here.
+*Meaning.* `.item()`, `.cpu()` or a printed tensor makes the host wait for the device, and then
+the device has nothing to do until the host has launched the next work.
+
+*Evidence.* `lost_ms`, `host_ms`, `step_time_ms`, `steps_with` of `steps_seen`, `longest_ms`,
+`diagnosis_clock`. The claim says how often the host waited per step where that was counted.
+
+*Thresholds.* 10 % of the step warns from 1 ms per step on, 20 % is critical from 3 ms on. Counted
+is the [idle time](explanation.md#every-idle-gap-of-the-gpu-has-one-cause) that follows a wait, up
+to the length of the wait and 0.1 ms for each read; inside the model's phases those 0.1 ms alone.
+A GPU that waits for a batch waits for the input, whatever the host read before.
+
+Records without that account: what the rest of the step holds and working ahead would have saved
+(the step less the host's own work or the GPU's, whichever takes longer), or 0.1 ms for each read.
+From 20 reads a step on, where the queue is dry in 50 % of the steps and the rest has less than
+10 µs for each of them, also inside the model's phases. It leads [HOST_BOUND](#host_bound)
+where it holds half of what that costs.
+
+*What to do.* Read values every so many steps; keep the loss as a detached tensor; copy with
+`non_blocking=True` from pinned memory.
+
+*Silent* where the GPU stays busy (waiting for work that has to be done anyway costs nothing), and
+without the GPU's own clock.
 """
 
 from __future__ import annotations
@@ -81,32 +101,5 @@ RULE = host_cause(
     turn=Turn.HOST_WAITED,
     what_if=Remedy("without waiting for the device", lost),
     code=CodeScope.REST,
-    doc=Doc(
-        severities="info, warn, crit",
-        says="waiting for the device leaves it without work",
-        text="""
-*Meaning.* `.item()`, `.cpu()` or a printed tensor makes the host wait for the device, and then
-the device has nothing to do until the host has launched the next work.
-
-*Evidence.* `lost_ms`, `host_ms`, `step_time_ms`, `steps_with` of `steps_seen`, `longest_ms`,
-`diagnosis_clock`. The claim says how often the host waited per step where that was counted.
-
-*Thresholds.* 10 % of the step warns from 1 ms per step on, 20 % is critical from 3 ms on. Counted
-is the [idle time](explanation.md#every-idle-gap-of-the-gpu-has-one-cause) that follows a wait, up
-to the length of the wait and 0.1 ms for each read; inside the model's phases those 0.1 ms alone.
-A GPU that waits for a batch waits for the input, whatever the host read before.
-
-Records without that account: what the rest of the step holds and working ahead would have saved
-(the step less the host's own work or the GPU's, whichever takes longer), or 0.1 ms for each read.
-From 20 reads a step on, where the queue is dry in 50 % of the steps and the rest has less than
-10 µs for each of them, also inside the model's phases. It leads [HOST_BOUND](#host_bound)
-where it holds half of what that costs.
-
-*What to do.* Read values every so many steps; keep the loss as a detached tensor; copy with
-`non_blocking=True` from pinned memory.
-
-*Silent* where the GPU stays busy (waiting for work that has to be done anyway costs nothing), and
-without the GPU's own clock.
-""",
-    ),
+    doc=Doc("info, warn, crit", "waiting for the device leaves it without work", __doc__),
 )

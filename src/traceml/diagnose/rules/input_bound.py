@@ -1,6 +1,37 @@
 """Input bound: the step waits for data.
 
-Silent where input wait was not measured.
+*Meaning.* Before each step the training loop stood still until its next batch was there. On the
+GPU's clock that is what the [GPU was
+idle](explanation.md#every-idle-gap-of-the-gpu-has-one-cause) for: a wait that it does not notice,
+because it still has work, costs nothing.
+
+*Evidence.* Input wait ÷ step time, means after warm-up: `input_bound_share`, `input_wait_ms`,
+`step_time_ms`, `traced_step_time_ms`, `workers`, `loader_empty_share` (fetches that found no
+batch ready), `collate_share` (of the fetch), `rare_share` (of the wait, in the tenth of the steps
+that waited longest), `disk_busy_share`, `diagnosis_clock`.
+
+*Thresholds.* A share of 10 % warns from 1 ms of wait on: so much is what fetching costs at all.
+20 % is critical from 3 ms on, and 50 % from 1 ms on. Where it is the largest part of a shorter
+step it is a remark. So is a single long wait that passed within 10 s
+([why](explanation.md#claims-fit-the-account-of-time)).
+
+*What to do.* The action follows from what was seen:
+
+- the disk was busy 80 % of the time or more: it sets the pace, and more workers will not help;
+- 80 % of the wait or more lies in a tenth of the steps: workers that start anew each epoch, or a
+  few slow samples;
+- no worker: enough of them that one batch is ready per step body; where collating takes 50 % of
+  the fetch or more, a cheaper `collate_fn`;
+- workers, and no batch was ready in less than 5 % of the fetches: handing batches over takes the
+  time (and it is never critical); where workers spend less CPU time on a batch than 70 %
+  of the wait, none at all would be faster;
+- workers that use less than 0.7 of a core each wait for storage themselves: more of them alone
+  will not help as much as faster reading;
+- workers that are busy and cannot keep up: more of them, in proportion;
+- more than 32 would be needed: make each sample cheaper first;
+- on a GPU, with `pin_memory` off: switch it on as well.
+
+*Silent* when no fetch was seen, for example in a loop over tensors that are already in memory.
 """
 
 from __future__ import annotations
@@ -237,42 +268,5 @@ RULE = Rule(
     what_if=Remedy("without the input wait", without_phase(Phase.INPUT)),
     measure=lambda facts, _: facts.mean_share(Phase.INPUT),
     code=CodeScope.FETCHES,
-    doc=Doc(
-        severities="info, warn, crit",
-        says="the step waits for data",
-        text="""
-*Meaning.* Before each step the training loop stood still until its next batch was there. On the
-GPU's clock that is what the [GPU was
-idle](explanation.md#every-idle-gap-of-the-gpu-has-one-cause) for: a wait that it does not notice,
-because it still has work, costs nothing.
-
-*Evidence.* Input wait ÷ step time, means after warm-up: `input_bound_share`, `input_wait_ms`,
-`step_time_ms`, `traced_step_time_ms`, `workers`, `loader_empty_share` (fetches that found no
-batch ready), `collate_share` (of the fetch), `rare_share` (of the wait, in the tenth of the steps
-that waited longest), `disk_busy_share`, `diagnosis_clock`.
-
-*Thresholds.* A share of 10 % warns from 1 ms of wait on: so much is what fetching costs at all.
-20 % is critical from 3 ms on, and 50 % from 1 ms on. Where it is the largest part of a shorter
-step it is a remark. So is a single long wait that passed within 10 s
-([why](explanation.md#claims-fit-the-account-of-time)).
-
-*What to do.* The action follows from what was seen:
-
-- the disk was busy 80 % of the time or more: it sets the pace, and more workers will not help;
-- 80 % of the wait or more lies in a tenth of the steps: workers that start anew each epoch, or a
-  few slow samples;
-- no worker: enough of them that one batch is ready per step body; where collating takes 50 % of
-  the fetch or more, a cheaper `collate_fn`;
-- workers, and no batch was ready in less than 5 % of the fetches: handing batches over takes the
-  time (and it is never critical); where workers spend less CPU time on a batch than 70 %
-  of the wait, none at all would be faster;
-- workers that use less than 0.7 of a core each wait for storage themselves: more of them alone
-  will not help as much as faster reading;
-- workers that are busy and cannot keep up: more of them, in proportion;
-- more than 32 would be needed: make each sample cheaper first;
-- on a GPU, with `pin_memory` off: switch it on as well.
-
-*Silent* when no fetch was seen, for example in a loop over tensors that are already in memory.
-""",
-    ),
+    doc=Doc("info, warn, crit", "the step waits for data", __doc__),
 )

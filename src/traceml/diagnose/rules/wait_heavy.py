@@ -1,8 +1,34 @@
 """Wait heavy: time that is neither the model's work nor a measured wait.
 
-Judged by what is not input wait, copies, communication or compute; parts of it that are measured by
-themselves are named. Silent where a part of compute was not measured, because that part would look
-like waiting.
+*Meaning.* Part of the step's body is neither copies to the device nor forward, backward,
+optimizer or communication. On the GPU's clock it is the part of that in which the [GPU was
+idle](explanation.md#every-idle-gap-of-the-gpu-has-one-cause); work of the GPU's outside the model's
+phases (the loss, clipping, an EMA) is no loss, and only told. Records without that account have
+both in one. Or a good part of the wall time passes between steps,
+outside `trace_step`, and is neither evaluation nor a checkpoint: a generator that makes the next
+batch, say. Then `phase` is `null`, and the share is one of the wall time. Of the two the larger
+is told, and the other named.
+
+*Evidence.* `wait_share`, `rest_ms`, `gpu_idle_ms` (of it), `unexplained_ms`, `main_part`,
+`main_part_ms`, `residual_ms`, `wait_ms`, `step_time_ms`, `diagnosis_clock`; between steps
+`outside_share`, `outside_steps_ms`, `wall_step_ms`, `main_part`, `main_part_ms`.
+
+*Thresholds.* A share of 10 % warns from 1 ms on: so much is what any Python loop costs. 20 % is
+critical from 3 ms on. A loop in which no fetch was seen may make its batches here: there those
+20 % and 3 ms only warn, and beyond that it is judged by what is known of it, measured or named.
+Where the rest is the largest part of a step too short for any of this, it is a remark. Between
+steps 20 % of the wall time warns from 3 ms on, and is never critical: a script may mean to leave
+it out.
+
+*What to do.* What is inside is told apart where it can be seen: garbage collection, logging,
+compiling, waiting for the device, the regions named with `traceml.trace_time`, and the [functions
+and lines](explanation.md#which-line-takes-the-time) in which the training thread was seen
+(`code_looks`, `code_1`, `code_1_share` with its 95 % interval …). The largest of them is named if
+it is 30 % of the rest or more, and the action is the one for it. What nothing explains is said to
+be unexplained: name a suspect with `traceml.trace_time`. What passes between steps is measured as
+what it is where the batch is fetched inside `trace_step` or from a DataLoader.
+
+*Silent* when a part of compute was not measured: that part would look like waiting.
 """
 
 from __future__ import annotations
@@ -268,38 +294,8 @@ RULE = Rule(
     measure=_share_now,
     code=CodeScope.REST,
     doc=Doc(
-        severities="info, warn, crit",
-        says="time goes neither into the model's work nor into a measured wait",
-        text="""
-*Meaning.* Part of the step's body is neither copies to the device nor forward, backward,
-optimizer or communication. On the GPU's clock it is the part of that in which the [GPU was
-idle](explanation.md#every-idle-gap-of-the-gpu-has-one-cause); work of the GPU's outside the model's
-phases (the loss, clipping, an EMA) is no loss, and only told. Records without that account have
-both in one. Or a good part of the wall time passes between steps,
-outside `trace_step`, and is neither evaluation nor a checkpoint: a generator that makes the next
-batch, say. Then `phase` is `null`, and the share is one of the wall time. Of the two the larger
-is told, and the other named.
-
-*Evidence.* `wait_share`, `rest_ms`, `gpu_idle_ms` (of it), `unexplained_ms`, `main_part`,
-`main_part_ms`, `residual_ms`, `wait_ms`, `step_time_ms`, `diagnosis_clock`; between steps
-`outside_share`, `outside_steps_ms`, `wall_step_ms`, `main_part`, `main_part_ms`.
-
-*Thresholds.* A share of 10 % warns from 1 ms on: so much is what any Python loop costs. 20 % is
-critical from 3 ms on. A loop in which no fetch was seen may make its batches here: there those
-20 % and 3 ms only warn, and beyond that it is judged by what is known of it, measured or named.
-Where the rest is the largest part of a step too short for any of this, it is a remark. Between
-steps 20 % of the wall time warns from 3 ms on, and is never critical: a script may mean to leave
-it out.
-
-*What to do.* What is inside is told apart where it can be seen: garbage collection, logging,
-compiling, waiting for the device, the regions named with `traceml.trace_time`, and the [functions
-and lines](explanation.md#which-line-takes-the-time) in which the training thread was seen
-(`code_looks`, `code_1`, `code_1_share` with its 95 % interval …). The largest of them is named if
-it is 30 % of the rest or more, and the action is the one for it. What nothing explains is said to
-be unexplained: name a suspect with `traceml.trace_time`. What passes between steps is measured as
-what it is where the batch is fetched inside `trace_step` or from a DataLoader.
-
-*Silent* when a part of compute was not measured: that part would look like waiting.
-""",
+        "info, warn, crit",
+        "time goes neither into the model's work nor into a measured wait",
+        __doc__,
     ),
 )
