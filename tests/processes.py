@@ -31,6 +31,8 @@ import pytest
 PATIENCE_S = 180.0
 """How long anything here may take; nothing comes near it, not even on a machine that is busy."""
 POLL_S = 0.01
+AT_ONCE = 1 if "PYTEST_XDIST_WORKER" in os.environ else 2
+"""How many small jobs a fixture runs beside each other: where the tests do so themselves, one."""
 TERMINAL_ROWS, TERMINAL_COLUMNS = 33, 111
 BIN = Path(sys.executable).parent
 PYTHON, TRACEML = str(BIN / "python"), str(BIN / "traceml")

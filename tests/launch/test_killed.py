@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -138,8 +139,9 @@ def test_an_agent_killed_again_and_again_is_given_up_and_no_step_is_missing(
 
 def _another(running: Running, seen: set[int]) -> psutil.Process | None:
     for child in psutil.Process(running.pid).children():
-        if os.getsid(child.pid) == child.pid and child.pid not in seen:
-            return child
+        with suppress(ProcessLookupError):  # killed and, by now, waited for
+            if os.getsid(child.pid) == child.pid and child.pid not in seen:
+                return child
     return None
 
 

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel import distributed as ddp_module
 
-from processes import TRACEML, run
+from processes import AT_ONCE, TRACEML, run
 from traceml.diagnose.engine import diagnose
 from traceml.facts.gather import gather
 from traceml.model.finding import Kind, Section
@@ -25,8 +25,6 @@ from traceml.trace import collectives, current, ddp, hooks
 from traceml.trace.ddp import FIRST_SAMPLES, LAST_GRADIENTS
 
 SCRIPT = Path(__file__).parents[1] / "distributed_training.py"
-AT_ONCE = 2
-"""Two small jobs at a time: they mostly sleep."""
 STEPS = 12
 DELAY_MS = 40
 """Per rank of the job: the more ranks share the cores, the more each step is late by itself."""

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from processes import AT_ONCE
 from published_scripts import Ran
 
 FOLDER = Path(__file__).parents[1] / "scripts"
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py"))
-AT_ONCE = 2
-"""Two small scripts at a time: what is tested here is counting, not timing."""
 LAUNCHED = {
     "amp_gradscaler",
     "checkpointed_resume",
