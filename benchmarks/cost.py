@@ -287,7 +287,7 @@ def _logging_figure() -> Figure:
     middle, low, high = median_interval(chunks)
     return Figure(
         "log_metrics, five values",
-        "≤ 10 µs",
+        "≤ 8 µs",
         middle,
         "µs",
         low,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable
 from types import BuiltinMethodType, CellType, FunctionType, MethodType
@@ -82,5 +83,6 @@ def _is_looked_into(thing: Any) -> bool:
     if kind is FunctionType:
         return bool(thing.__code__.co_filename.startswith(PACKAGE))
     if kind is dict:
-        return "__builtins__" not in thing  # those are the variables of a module
+        # Neither the variables of a module nor the list of all modules.
+        return "__builtins__" not in thing and thing is not sys.modules
     return kind in _CONTAINERS or kind.__module__.startswith("traceml.")
