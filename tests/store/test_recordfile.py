@@ -327,3 +327,22 @@ def test_rings_that_cannot_be_read_are_told_by_recovery(tracer, run_folder):
     (note,) = drain_rings(run_folder, everything=True)
     assert "rank-1-101.ring" in note
     assert len(load_run(run_folder).ranks[0].steps) == 5
+
+
+class Killed(BaseException):
+    """Ends a writer as SIGKILL does: nothing of it catches this."""
+
+
+def test_a_writer_that_is_killed_in_its_first_write_costs_no_step(tracer, run_folder, monkeypatch):
+    made = tracer()
+    made.step(5)
+
+    def write_half(descriptor, content, offset):
+        os.pwrite(descriptor, content[: len(content) // 2], offset)
+        raise Killed
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(recordfile, "write_whole", write_half)
+        made.drain(run_folder)
+    made.step(5)
+    assert len(made.drain(run_folder).read_steps()) == 10

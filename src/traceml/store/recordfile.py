@@ -149,6 +149,10 @@ class RankFiles:
     def _write(self, path: Path, head: bytes, held: int, steps: npt.NDArray[Any]) -> None:
         """Appends to a segment and updates its head; raises OSError after writing what fits."""
         end = len(head) + held * STEP_DTYPE.itemsize
+        found = stat_regular(path)
+        if found is None or not found.st_size:
+            write_atomically(path, head)  # a writer that is killed leaves no half of a head
+            path.chmod(0o600)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             write_whole(descriptor, head, 0)
