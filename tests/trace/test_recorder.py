@@ -199,8 +199,10 @@ def test_slots_outside_their_buffer_are_refused():
 
 @pytest.mark.parametrize("value", ["1", "0", ""])
 def test_a_variable_leaves_c_out(monkeypatch, value):
+    monkeypatch.delenv("TRACEML_WITHOUT_C", raising=False)
+    found = events_in_c()
     monkeypatch.setenv("TRACEML_WITHOUT_C", value)
-    assert events_in_c() is (None if value == "1" else in_c)
+    assert events_in_c() is (None if value == "1" else found)
 
 
 @needs_c
@@ -470,14 +472,17 @@ def test_nothing_is_leaked(job):
                     call(function, argument)
             job.slow.clear()
 
+    def counted():
+        gc.collect()
+        return [*(sys.getrefcount(each) for each in watched), sys.getallocatedblocks()]
+
     run(50)
-    gc.collect()
-    before, blocks = [sys.getrefcount(each) for each in watched], sys.getallocatedblocks()
-    run(500)
-    gc.collect()
-    after = [sys.getrefcount(each) for each in watched]
-    assert max(map(abs, (a - b for a, b in zip(after, before, strict=True)))) < 50
-    assert sys.getallocatedblocks() - blocks < 200
+    grown = []
+    for _ in range(3):  # others in this process may keep something meanwhile, but not each time
+        before = counted()
+        run(500)
+        grown.append([now - then for now, then in zip(counted(), before, strict=True)])
+    assert all(min(each) < 200 for each in zip(*grown, strict=True)), grown
 
 
 @needs_c
