@@ -85,8 +85,10 @@ class Table:
         minutes = (time.monotonic() - self._began_s) / 60
         totals = [f"{right} of {len(lines)} lines right", f"{minutes:.1f} minutes"]
         if errors:
+            not_made = sum(bool(line.not_predicted) for line in lines)
             worst = f"{max(errors):.1%} worst of {len(errors)}"
-            totals.append(f"what-if error {median(errors):.1%} median, {worst}")
+            left_out = f", {not_made} not made" if not_made else ""
+            totals.append(f"what-if error {median(errors):.1%} median, {worst}{left_out}")
         rows = [HEAD, *(line.cells() for line in lines)]
         notes = [
             f"No step time was predicted for {line.what}: {line.not_predicted}."

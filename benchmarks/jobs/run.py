@@ -196,6 +196,8 @@ def _why_not_predicted(said: dict[str, Any]) -> str:
 
 
 def _wrong_prediction(error: float | None, fixed: Run | None, reason: str) -> Iterator[str]:
+    if fixed is not None and fixed.status:
+        yield f"without its fault it ended with {fixed.status}"
     if fixed is not None and error is None and not reason:
         yield "no step time predicted"
     if error is not None and error > MAX_WHAT_IF_ERROR:

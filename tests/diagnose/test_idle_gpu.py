@@ -137,3 +137,15 @@ def test_launching_is_the_idle_time_that_no_other_cause_has() -> None:
     found = findings(facts)
     assert found[Kind.GC_PAUSES].lost_s_per_step == pytest.approx(0.004, rel=0.05)
     assert found[Kind.HOST_BOUND].lost_s_per_step == pytest.approx(0.028, rel=0.05)
+
+
+def launches_between(loop: Loop) -> Loop:
+    """Between the phases the host reads, and launches work of 20 ms as fast as the GPU does it."""
+    return healthy(loop).reads().launches(200, 0.095, 0.1)
+
+
+def test_counters_say_how_much_of_the_time_between_phases_was_idle() -> None:
+    facts = facts_of(launches_between)
+    assert facts.gpu_idle is not None
+    assert facts.gpu_idle.sync_s + facts.gpu_idle.python_s < 0.002
+    assert not {Kind.WAIT_HEAVY, Kind.HOST_SYNC} & findings(facts).keys()

@@ -68,6 +68,49 @@ def waiting_for_data(loop: Loop) -> Loop:
     return quick_host(loop, fetch_ms=40).reads()
 
 
+def losses_outside(loop: Loop) -> Loop:
+    """The loss takes the GPU 8 ms outside the model, and is read before backward."""
+    loop.fetch(0.1).forward((10, 0.4, 0.1)).launches(4, 2.0).reads()
+    return loop.backward((10, 0.7, 0.1)).optimizer((10, 0.1, 0.05))
+
+
+def averages(loop: Loop) -> Loop:
+    """An average of the weights takes the GPU 20 ms after each step; then something is read."""
+    return quick_host(loop).launches(20, 1.0).reads()
+
+
+@pytest.mark.parametrize("step", [losses_outside, averages])
+def test_a_gpu_at_work_while_the_host_waits_is_not_idle(step: Callable[[Loop], object]) -> None:
+    loop = trained(step)
+    idle = loop.mean_idle_ms()
+    assert loop.true_idle_ms() < 0.3
+    assert idle["sync"] + idle["python"] < 0.3
+
+
+def test_passes_of_an_evaluation_without_fetches_are_one_evaluation() -> None:
+    """What the host does between them is no idle time of a step."""
+
+    def step(loop: Loop) -> None:
+        loop.forward((10, 0.4, 0.1)).backward((10, 0.7, 0.1)).optimizer((10, 0.1, 0.05)).runs(0.2)
+        for _ in range(5):
+            loop.begin(events.BEGIN_FORWARD, 0).launches(10, 0.4, 0.05)
+            loop.end(events.END_FORWARD, 0).reads().runs(5)
+
+    idle = trained(step).mean_idle_ms()
+    # After its last pass the host may do anything: that is the step's.
+    assert idle["sync"] + idle["python"] == pytest.approx(5.1, abs=0.3)
+
+
+def test_time_outside_explicit_steps_uses_up_the_lead_of_the_host() -> None:
+    def step(loop: Loop) -> None:
+        loop.runs(30).enters().runs(5).forward((10, 0.4, 0.1)).backward((10, 0.7, 0.1))
+        loop.optimizer((10, 0.1, 0.05)).reads().exits()
+
+    idle = trained(step).mean_idle_ms()
+    assert idle["sync"] == pytest.approx(0.0, abs=EXACT_MS)
+    assert idle["python"] == pytest.approx(5.0, abs=EXACT_MS)
+
+
 CAUSED = [
     pytest.param(sleeping, "python", id="the script sleeps"),
     pytest.param(collecting, "gc", id="garbage is collected"),

@@ -1,8 +1,9 @@
 """The idle time of the GPU in a mean step, by what the host did then: one account for all rules.
 
-Each idle moment has one cause, so that the causes together are no more than the step. What the
-marks on the GPU's timeline show is taken as it is; gaps between the kernels of one phase, which
-they do not show, follow from the GPU's counters.
+Each idle moment has one cause, so that the causes together are no more than the step. Marks on the
+GPU's timeline show when it had caught up with the host. Where the host launches work meanwhile, in
+a phase or in the script's own code, that is an upper limit: there the GPU's counters say how much
+of it the GPU was idle at all.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class GpuIdle:
     gc_s: float
     logging_s: float
     sync_s: float
-    """After the host had waited for the device."""
+    """After the host had waited for the device; an upper limit without counters, like the next."""
     python_s: float
     """While the host ran the script's own code between the phases."""
     launching_at_most_s: float
@@ -34,9 +35,13 @@ class GpuIdle:
 
     @property
     def besides_launching_s(self) -> float:
-        """All that the marks show exactly."""
-        host_s = self.compile_s + self.gc_s + self.logging_s + self.sync_s + self.python_s
-        return self.input_s + self.copies_s + host_s
+        """All but launching."""
+        return self.certain_s + self.sync_s + self.python_s
+
+    @property
+    def certain_s(self) -> float:
+        """What the host does then launches nothing, so the marks are exact."""
+        return self.input_s + self.copies_s + self.compile_s + self.gc_s + self.logging_s
 
     def of(self, cause: str) -> float:
         """Returns the idle time of `compile`, `gc`, `logging` or `sync`."""
@@ -65,5 +70,12 @@ def gpu_idle(times: StepTimes, busy_share: float | None) -> GpuIdle | None:
     )
     if busy_share is None:
         return found
-    left_s = (1 - busy_share) * times.step_s - found.besides_launching_s
-    return replace(found, launching_s=max(0.0, min(left_s, at_most_s)))
+    left_s = max(0.0, (1 - busy_share) * times.step_s - found.certain_s)
+    at_most_in_between_s = found.sync_s + found.python_s
+    idle_share = min(1.0, left_s / at_most_in_between_s) if at_most_in_between_s else 1.0
+    return replace(
+        found,
+        sync_s=idle_share * found.sync_s,
+        python_s=idle_share * found.python_s,
+        launching_s=max(0.0, min(left_s - at_most_in_between_s, at_most_s)),
+    )

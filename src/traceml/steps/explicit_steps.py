@@ -48,6 +48,8 @@ class ExplicitStepEvents:
             machine.set_role(machine.source, True)
         self.is_used = True
         self.start = (now, mark, step.outside_body_ns(), len(step.spans))
+        if mark:
+            machine.rows.idle.see_mark(mark, now)
         step.make_provisional(now, mark, step.totals.copy())
 
     def exit_step(self, ended: int, now: int, mark: int, flags: int) -> None:

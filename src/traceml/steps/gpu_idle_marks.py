@@ -11,7 +11,8 @@ Inside forward, backward and optimizer the GPU may be busy with what was launche
 is left there for launching is an upper limit. The same holds for the script's own code, as far as
 it launches work.
 
-A wait for the device is not idle time itself: the GPU works meanwhile. But afterwards its queue is
+A wait for the device is not idle time itself: the GPU works meanwhile, up to the round trip at its
+end, so what the host waited after the GPU had caught up is taken out. But afterwards its queue is
 empty, and the host has lost the lead that it would have without the wait. So idle time after a wait
 is charged to it until that lead is used up; a batch that comes late uses it up as well, because a
 host that is ahead only waits longer for it.
@@ -27,8 +28,10 @@ from typing import Any
 from traceml.model.layout import IDLE_CAUSES
 from traceml.steps.events import (
     BACKWARD,
+    CHECKPOINT,
     COMMUNICATION,
     COMPILE,
+    EVALUATION,
     FORWARD,
     GC,
     GRAPH,
@@ -53,10 +56,13 @@ _PAUSES = ((COMPILE, _COMPILE), (GC, _GC), (LOGGING, _LOGGING))
 """In the order in which they are charged."""
 _LAUNCHES = frozenset((FORWARD, BACKWARD, OPTIMIZER, GRAPH))
 _USES_UP_LEAD = frozenset((INPUT, COMMUNICATION))
+_NO_TRAINING = frozenset((EVALUATION, CHECKPOINT))
 _OWN_CODE = None
+_FIRST_WAIT = -1
 
 Spent = dict[int, int]
-"""Nanoseconds by cause; under `SYNCS`, how often the host waited."""
+"""Nanoseconds by cause; under `SYNCS`, how often the host waited, and under `_FIRST_WAIT` when it
+began to wait for the first time."""
 
 
 class IdleAccount:
@@ -76,7 +82,9 @@ class IdleAccount:
         self._offset_at = 0
         """On the GPU's clock."""
         self._lead = 0
-        """By how much the host would be ahead without the waits of the last step."""
+        """By how much the host would be ahead without the waits of the last step …"""
+        self._ended_at: int | None = None
+        """… which ended then, on the GPU's clock."""
 
     def see_mark(self, mark: int, now: int) -> None:
         """The host has put a mark."""
@@ -95,17 +103,21 @@ class IdleAccount:
         self._told = (since, count + 1, mark + 1)
 
     def spend(self, mark: int, cause: int, duration: int) -> None:
-        """The host has spent time on a pause or a wait; this mark was the last before it."""
-        if not mark:
-            return  # in a step that is not timed on the GPU
-        spent = self._spent.setdefault(mark, {})
-        spent[cause] = spent.get(cause, 0) + duration
-        if cause == SYNC:
-            spent[SYNCS] = spent.get(SYNCS, 0) + 1
+        """The host has spent time on a pause; this mark was the last before it."""
+        if mark:  # else in a step that is not timed on the GPU
+            spent = self._spent.setdefault(mark, {})
+            spent[cause] = spent.get(cause, 0) + duration
+
+    def wait(self, mark: int, duration: int, now: int) -> None:
+        """The host has waited for the device until now; this mark was the last before it."""
+        if mark:
+            self.spend(mark, SYNC, duration)
+            self.spend(mark, SYNCS, 1)
+            self._spent[mark].setdefault(_FIRST_WAIT, now - duration)
 
     def lose_clock(self) -> None:
         """Marks were lost: how the clocks of host and GPU relate has to be learnt again."""
-        self._offset, self._lead = None, 0
+        self._offset, self._lead, self._ended_at = None, 0, None
         self._not_passed.clear()
 
     def forget_before(self, mark: int) -> None:
@@ -128,16 +140,27 @@ class IdleAccount:
         offset = self._learn_offset(known, moments)
         spent_after = self._spent_after(marks)
         idle = [0] * len(IDLE_CAUSES)
-        lead, waited = self._lead, 0
+        lead, waited = self._lead_at(first, moments, offset), 0
         for begin, end in pairwise(marks):
-            spent = spent_after.get(begin, {})
+            phase, spent = phases[begin], spent_after.get(begin, {})
+            if phase in _NO_TRAINING:
+                lead = waited = 0  # nobody is ahead after it
+                continue
             lost = spent.get(SYNC, 0) + ROUND_TRIP_NS * spent.get(SYNCS, 0)
             lead, waited = lead + lost, waited + lost
-            caught_up = self._put[end] - moments[begin] - offset
+            passed = moments[begin] + offset
+            caught_up = self._put[end] - passed - _worked_in_waits(spent, passed)
             free = max(0, min(caught_up, moments[end] - moments[begin]))
-            lead -= _charge(idle, phases[begin], free, spent, lead)
-        self._lead = min(lead, waited)
+            lead -= _charge(idle, phase, free, spent, lead)
+        self._lead, self._ended_at = min(lead, waited), moments.get(last)
         return idle
+
+    def _lead_at(self, first: int, moments: Mapping[int, int], offset: int) -> int:
+        """Returns what is left of the host's lead as a step begins: time between two explicit steps
+        uses it up."""
+        if self._ended_at is None or first not in self._put:
+            return self._lead
+        return max(0, self._lead - max(0, self._put[first] - self._ended_at - offset))
 
     def _learn_offset(self, marks: Sequence[int], moments: Mapping[int, int]) -> int:
         """Returns the offset of the clocks: the largest that lets no mark be passed too early.
@@ -163,8 +186,11 @@ class IdleAccount:
         for mark, spent in self._spent.items():
             if marks[0] <= mark < marks[-1]:
                 total = found.setdefault(marks[bisect_right(marks, mark) - 1], {})
+                first_wait = total.get(_FIRST_WAIT, spent.get(_FIRST_WAIT))
                 for cause, duration in spent.items():
                     total[cause] = total.get(cause, 0) + duration
+                if first_wait is not None:
+                    total[_FIRST_WAIT] = first_wait  # marks are in order
         return found
 
     def as_plain(self) -> dict[str, Any]:
@@ -177,7 +203,7 @@ class IdleAccount:
             "not_passed": list(self._not_passed.items()),
             "told": self._told,
             "clock": (self._offset, self._offset_at),
-            "lead": self._lead,
+            "lead": (self._lead, self._ended_at),
         }
 
     @classmethod
@@ -191,13 +217,24 @@ class IdleAccount:
         asked_at, count, following = plain["told"]
         found._told = (asked_at, count, following)
         found._offset, found._offset_at = plain["clock"]
-        found._lead = plain["lead"]
+        found._lead, found._ended_at = plain["lead"]
         return found
 
 
 def _differences(numbers: Sequence[int]) -> list[int]:
     """Returns the first number and what follows it as differences, which are shorter to write."""
     return [*numbers[:1], *(after - before for before, after in pairwise(numbers))]
+
+
+def _worked_in_waits(spent: Spent, passed: int) -> int:
+    """Returns for how long the GPU worked while the host waited, after it had passed a mark.
+
+    The first wait cannot end before the GPU has passed the mark; all others come after that.
+    """
+    if not spent.get(SYNCS):
+        return 0
+    before = max(0, passed - spent[_FIRST_WAIT])
+    return max(0, spent[SYNC] - before - ROUND_TRIP_NS * spent[SYNCS])
 
 
 def _charge(idle: list[int], phase: int | None, free: int, spent: Spent, lead: int) -> int:

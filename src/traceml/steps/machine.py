@@ -264,7 +264,7 @@ class StepMachine:
             totals = self.step.totals
             totals[SYNC] += duration
             totals[SYNCS] += 1
-            self.rows.idle.spend(self._latest_mark(), SYNC, duration)
+            self.rows.idle.wait(self._latest_mark(), duration, now)
 
     def _latest_mark(self) -> int:
         """The last mark that was put in this step; 0 where none was."""
@@ -448,6 +448,8 @@ class StepMachine:
         step.totals[EVALUATION] += now - since
         if step.spans and step.spans[-1][0] == FORWARD:
             _, first, last, _ = step.spans.pop()
+            if step.evaluated_at is not None and step.spans and step.spans[-1][0] == EVALUATION:
+                first = step.spans.pop()[1]  # the gap is part of it on the GPU's clock, too
             step.spans.append((EVALUATION, first, last, None))
         step.evaluated_at = now
 

@@ -29,7 +29,7 @@ SEGMENT_STEPS = 7_500_000 // layout.STEP_BYTES // 1024 * 1024
 KEEP_SEGMENTS = 5
 """Segments of single steps: about 115,000 steps, 37 MB."""
 MAX_BLOCKS = 8_192
-"""About 7 MB; beyond it, neighbouring blocks are merged."""
+"""About 9 MB; beyond it, neighbouring blocks are merged."""
 MAX_MESSAGE_BYTES = 8 << 20
 
 _HEAD_BYTES = 1 << 16

@@ -218,7 +218,7 @@ static int numbers_in(PyObject *const *given, Py_ssize_t count, int64_t *found, 
 
 #define METHOD(name, most, call)                                                                   \
     static PyObject *name##_method(Events *self, PyObject *const *given, Py_ssize_t count) {       \
-        int64_t n[4] = {0, 0, 0, 0};                                                               \
+        int64_t n[5] = {0, 0, 0, 0, 0};                                                            \
         if (numbers_in(given, count, n, most) < 0)                                                 \
             return NULL;                                                                           \
         int64_t result = call;                                                                     \
@@ -226,7 +226,7 @@ static int numbers_in(PyObject *const *given, Py_ssize_t count, int64_t *found, 
     }
 METHOD(note, 3, note(self, n[0], n[1], n[2]))
 METHOD(note_boundary, 3, note_boundary(self, n[0], n[1], n[2]))
-METHOD(note_on_host, 4, (put(self, 0, n[0], n[2], n[3], n[1]), 0))
+METHOD(note_on_host, 5, (put(self, n[4], n[0], n[2], n[3], n[1]), 0))
 METHOD(end_step, 3, end_step(self, n[0], n[1], n[2]))
 METHOD(begin_fetch, 1, begin_fetch(self, n[0]))
 METHOD(note_collections, 0, charge_collections(self))

@@ -258,8 +258,11 @@ class PythonEvents:
         _pack(buffer, slot, now, kind, flags, mark, argument, following)
         return mark
 
-    def note_on_host(self, kind: int, argument: float = 0, flags: int = 0, mark: int = 0) -> None:
-        """Something that has no place on the GPU's timeline, and whose moment does not matter.
+    def note_on_host(
+        self, kind: int, argument: float = 0, flags: int = 0, mark: int = 0, moment_ns: int = 0
+    ) -> None:
+        """Something that has no place on the GPU's timeline; its moment is 0 where it does not
+        matter.
 
         What comes in the place of its mark may be any other number.
         """
@@ -268,7 +271,7 @@ class PythonEvents:
         buffer, base, mask = self._slots
         slot = base + (number & mask) * EVENT_BYTES
         pack = _pack_float if type(argument) is float else _pack
-        pack(buffer, slot, 0, kind, flags, mark, argument, following)
+        pack(buffer, slot, moment_ns, kind, flags, mark, argument, following)
 
     def begin_fetch(self, source: int) -> None:
         """A batch is asked for: the step before may end here."""
@@ -372,9 +375,9 @@ class RecorderInPython(PythonEvents):
         """The value of a loss has come from the device."""
         self.note_on_host(events.SEE_LOSS, float(loss), 0, number_of_loss)
 
-    def note_spent(self, kind: int, cause: int, duration_ns: int) -> None:
+    def note_spent(self, kind: int, cause: int, duration_ns: int, now_ns: int = 0) -> None:
         """Time that ends now went to a cause."""
-        self.note_on_host(kind, duration_ns, cause << CAUSE_SHIFT)
+        self.note_on_host(kind, duration_ns, cause << CAUSE_SHIFT, 0, now_ns)
 
     def step_key(self) -> int:
         """A number that stays the same within a step, as far as a hook can tell, and changes from

@@ -48,10 +48,11 @@ class Spending:
         session, collected_ns = self._session, self.collected_ns[0]
         if collected_ns < session.recorder.noted_ns:
             return  # inside a collection, which is charged as a whole
-        own = perf_counter_ns() - began_ns - (self.charged_ns + collected_ns - spent_ns)
+        now_ns = perf_counter_ns()
+        own = now_ns - began_ns - (self.charged_ns + collected_ns - spent_ns)
         self.charged_ns += own
         kind = SPEND_WAITING if cause == SYNC else SPEND
-        session.recorder.note_spent(kind, cause, own)
+        session.recorder.note_spent(kind, cause, own, now_ns)
 
     def timed(self, cause: int, function: Callable[..., Any]) -> Callable[..., Any]:
         """The same function, with the time of its calls charged to a cause."""

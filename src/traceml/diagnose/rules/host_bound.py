@@ -66,10 +66,13 @@ def check(facts: Facts) -> Finding | None:
     use = facts.gpu_use
     busy_share = use.busy_share
     lost_s = _lost_s(facts)
-    if lost_s is not None and lost_s < MIN_LOST_SHARE * times.step_s:
+    at_most_s = lost_s
+    if lost_s is None and facts.gpu_idle is not None:
+        at_most_s = facts.gpu_idle.launching_at_most_s
+    if at_most_s is not None and at_most_s < MIN_LOST_SHARE * times.step_s:
         return None
     low = busy_share is not None and busy_share < LOW_UTILISATION
-    unknown = None if lost_s is None else _why_not_predicted(use, times.step_s, lost_s)
+    unknown = _why_not_predicted(use, times.step_s, lost_s or 0.0)
     return Finding(
         kind=KIND,
         section=Section.STEP_TIME,
@@ -146,7 +149,9 @@ def _why_not_predicted(use: GpuUse, step_s: float, lost_s: float) -> str | None:
     take less by the time in which the GPU was in use but its multiprocessors were not: gaps between
     small kernels are in there. Where that is a large part of such a step, nobody knows.
     """
-    if use.busy_share is None or use.sm_share is None:
+    if use.busy_share is None:
+        return "the GPU's use was not measured"
+    if use.sm_share is None:
         return "this GPU does not tell how much of it was at work while it was in use"
     at_most_s = step_s - lost_s
     doubtful_s = max(0.0, use.busy_share - use.sm_share) * step_s
