@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from packaging.tags import sys_tags
 
 RECORDER = Path("src/traceml/trace/build_recorder.py")
 VIEWER = Path("src/traceml/web/viewer")
@@ -88,7 +89,13 @@ class ViewerBuild(BuildHookInterface):  # type: ignore[type-arg,misc]
             return
         build_data["artifacts"].append(f"/{built.relative_to(self.root).as_posix()}")
         build_data["pure_python"] = False
-        build_data["tag"] = recorder.tag()
+        build_data["tag"] = recorder.tag(_platform())
+
+
+def _platform() -> str:
+    """This machine's in the tag of a wheel, as pip knows it."""
+    found = (tag.platform for tag in sys_tags())
+    return next(one for one in found if not one.startswith(("manylinux", "musllinux")))
 
 
 def _load(path: Path) -> Any:

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizer
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.dataloader import (
     _BaseDataLoaderIter,
@@ -806,3 +807,30 @@ def test_a_hook_that_cannot_be_taken_out_leaves_no_other_in(tmp_path):
     current.end()
     assert patched_places() == before
     assert session._failures == 1
+
+
+class Base(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 1)
+
+    def forward(self, inputs):
+        return self.inner(inputs)
+
+
+class Derived(Base):
+    """Its calls go through two wrappers of ours, once both classes are watched."""
+
+
+def test_a_call_that_two_wrappers_see_is_left_once(traced):
+    models = Base(), Derived()
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    for model, optimizer in zip(models * 4, optimizers * 4, strict=True):
+        model(torch.ones(2, 4)).mean().backward()
+        optimizer.step()
+    inputs = torch.ones(2, 4, requires_grad=True)
+    for _ in range(4):  # the recomputation ends by an exception of torch's
+        checkpoint(models[1], inputs, use_reentrant=False).mean().backward()
+        optimizers[1].step()
+    steps = traced.finish()
+    assert not (steps["flags"] & int(StepFlag.ABORTED)).any()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from processes import run_traceml
 from traceml.steps import events
 from traceml.trace import recorder as recorders
 from traceml.trace.loss import show_torch_to_c
@@ -207,8 +208,35 @@ def test_a_variable_leaves_c_out(monkeypatch, value):
 
 @needs_c
 def test_a_build_of_an_older_source_is_left_alone(monkeypatch):
-    monkeypatch.setattr(recorders.PythonEvents, "__slots__", ("followed", "new_since"))
+    monkeypatch.setattr(in_c, "SOURCE_CRC", in_c.SOURCE_CRC ^ 1)
     assert events_in_c() is None
+    monkeypatch.delattr(in_c, "SOURCE_CRC")
+    assert events_in_c() is None
+
+
+def test_a_python_without_a_global_lock_runs_hooks_in_python(monkeypatch):
+    monkeypatch.setattr(sys, "abiflags", "t")
+    assert events_in_c() is None
+
+
+LATE = """
+import os
+import traceml
+traceml.log_params({"lr": 0.1})
+os.environ["TRACEML_WITHOUT_C"] = "1"
+import torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(5):
+    model(torch.ones(2, 4)).mean().backward()
+    optimizer.step()
+"""
+
+
+def test_a_variable_that_is_set_late_changes_nothing(tmp_path):
+    done = run_traceml(["run", "train.py"], tmp_path, LATE)
+    assert done.status == 0, done.stderr
+    assert done.summary["step_time"]["metadata"]["training_total_steps"] == 5
 
 
 class Owner:

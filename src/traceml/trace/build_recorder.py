@@ -15,6 +15,7 @@ import sys
 import sysconfig
 import tempfile
 from pathlib import Path
+from zlib import crc32
 
 SOURCE = Path(__file__).with_name("recorder.c")
 WITHOUT = "TRACEML_WITHOUT_C"
@@ -56,15 +57,14 @@ def is_stable() -> bool:
     return sys.version_info >= (3, 11)
 
 
-def tag() -> str:
+def tag(platform: str) -> str:
     """Of a wheel that holds the build: interpreter, ABI and platform."""
-    platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
     return f"cp311-abi3-{platform}" if is_stable() else f"cp310-cp310-{platform}"
 
 
 def compiler() -> list[str]:
     """As the environment has it, or the machine's."""
-    return shlex.split(os.environ.get("CC", "")) or ["cc"]
+    return _words("CC") or ["cc"]
 
 
 def options() -> list[str]:
@@ -73,12 +73,20 @@ def options() -> list[str]:
         ["-shared"] if sys.platform != "darwin" else ["-bundle", "-undefined", "dynamic_lookup"]
     )
     stable = ["-DPy_LIMITED_API=0x030b0000"] if is_stable() else []
-    return ["-O2", "-fPIC", *shared, *stable, *shlex.split(os.environ.get("CFLAGS", ""))]
+    source = f"-DSOURCE_CRC={crc32(SOURCE.read_bytes())}LL"
+    return ["-O2", "-fPIC", *shared, *stable, source, *_words("CFLAGS")]
+
+
+def _words(variable: str) -> list[str]:
+    try:
+        return shlex.split(os.environ.get(variable, ""))
+    except ValueError as error:
+        raise RecorderNotBuilt(f"{variable} is no command line: {error}") from error
 
 
 def _run(command: list[str]) -> None:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+        done = subprocess.run(command, capture_output=True, errors="replace", timeout=TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise RecorderNotBuilt(f"`{command[0]}` could not be run: {error}") from error
     if done.returncode:

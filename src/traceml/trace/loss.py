@@ -20,7 +20,7 @@ import torch
 
 from traceml.trace.compiling import is_compiling
 from traceml.trace.interruptions import drop_our_frames, is_interruption
-from traceml.trace.recorder import events_in_c
+from traceml.trace.recorder import IN_C
 from traceml.trace.session import Session
 
 SENT_EVERY_NS = 100_000_000
@@ -46,10 +46,9 @@ _current_stream: Any = getattr(torch._C, "_cuda_getCurrentStream", None)
 
 def show_torch_to_c() -> None:
     """Tell `recorder.c`, where it is built, which functions of torch's it may call."""
-    in_c = events_in_c()
-    if in_c is not None:
+    if IN_C is not None:
         modes = _modes_watching, _function_modes
-        in_c.use_torch(_Tensor, torch.is_grad_enabled, *modes, torch._C.TensorBase.numel, _item)
+        IN_C.use_torch(_Tensor, torch.is_grad_enabled, *modes, torch._C.TensorBase.numel, _item)
 
 
 class _OnDevice:

@@ -226,7 +226,7 @@ class Messages:
     def _metrics(self, values: Mapping[str, Any], step: int | None) -> None:
         """Write metric values: plain numbers of names that came before as they are, in as few calls
         as it takes, since each costs a microsecond amid a step."""
-        if type(values) is dict and _PLAIN_KINDS.issuperset(map(type, values.values())):
+        if values and type(values) is dict and _PLAIN_KINDS.issuperset(map(type, values.values())):
             pack, names = self._packers.get(tuple(values), _NOT_KNOWN)
             ring, kind, at = self._session.ring, AT_STEP, step
             if step is None:

@@ -13,6 +13,7 @@ import gc
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -164,6 +165,7 @@ class Models:
             return
         self._wrapped.add((kind, name))
         call = getattr(kind, name)
+        recorder = self._session.recorder
         begin, end, leave = self._events()
         note_call = self._session.guard(self._note_call)
 
@@ -171,7 +173,7 @@ class Models:
         def timed(model: Any, *arguments: Any, **options: Any) -> Any:
             if is_compiling():
                 return call(model, *arguments, **options)
-            mode = None
+            mode, outer = None, recorder.forward_of
             try:
                 mode = begin(model)  # nothing in another thread, or where nothing is recorded
                 result = call(model, *arguments, **options)
@@ -181,7 +183,7 @@ class Models:
                         note_call(model)
                 return result
             except BaseException as error:
-                leave(error, model, mode)
+                leave(error, model, mode, outer)
                 drop_our_frames(error)
                 raise
 
@@ -213,9 +215,11 @@ class Models:
             recorder.forward_of = 0
             guarded_end(mode)
 
-        def leave(error: BaseException, model: Any, mode: int | None) -> None:
-            if mode is None and not is_outermost(model):
-                return
+        def leave(error: BaseException, model: Any, mode: int | None, outer: int) -> None:
+            if mode is None and (outer or not is_outermost(model)):
+                return  # a wrapper around this one has seen the call begin, or none has
+            if mode is None and recorder.followed != get_ident():
+                return  # what is open is another thread's
             recorder.forward_of = 0
             if type(error).__name__ == END_OF_RECOMPUTATION and mode is not None:
                 guarded_end(mode)

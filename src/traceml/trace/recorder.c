@@ -287,9 +287,9 @@ static PyObject *done(int64_t result) {
     Py_RETURN_NONE;
 }
 
-/* Whether this thread trains, and no phase of the step is marked on the GPU. */
+/* Whether this thread trains, no phase of the step is marked on the GPU, and torch is known. */
 static int is_plain(Events *self) {
-    return self->followed == (int64_t)PyThread_get_thread_ident() && !self->timed;
+    return self->followed == (int64_t)PyThread_get_thread_ident() && !self->timed && tensor_type;
 }
 
 /* Whether nobody wants to look at something once a step has ended (`Session.after_step`). */
@@ -669,7 +669,8 @@ PyMODINIT_FUNC PyInit__recorder(void) {
     training_name = PyUnicode_InternFromString("training");
     is_cpu_name = PyUnicode_InternFromString("is_cpu");
     PyObject *module = PyModule_Create(&definition), *type = PyType_FromSpec(&type_spec);
-    if (!module || !type || PyErr_Occurred() || PyModule_AddObject(module, "Events", type) < 0) {
+    if (!module || !type || PyErr_Occurred() || PyModule_AddObject(module, "Events", type) < 0 ||
+        PyModule_AddIntConstant(module, "SOURCE_CRC", SOURCE_CRC) < 0) {
         Py_XDECREF(type);
         Py_CLEAR(module);
     }

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from collections import deque
 from collections.abc import Callable
 from itertools import count
+from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from traceml.model.environment import WITHOUT_C
 from traceml.steps import events
@@ -411,15 +414,18 @@ def events_in_c() -> Any:
     """The module that `recorder.c` was built into; `None` where it is missing or not wanted."""
     if os.environ.get(WITHOUT_C, "") not in ("", "0"):
         return None
+    if "t" in getattr(sys, "abiflags", ""):  # a Python without a global lock may load it, and crash
+        return None
     try:
         found: Any = importlib.import_module("traceml.trace._recorder")
-    except ImportError as error:  # not built here, or not for this Python
+        source = Path(__file__).with_name("recorder.c")
+        # In a checkout it may have been built from an older source.
+        is_stale = source.is_file() and crc32(source.read_bytes()) != found.SOURCE_CRC
+    except (ImportError, AttributeError, OSError) as error:  # not built here or for this Python
         if is_interruption(error):
             raise
         return None
-    # One that an older source was built into, in a checkout, may lack something.
-    wanted = [name for name in PythonEvents.__slots__ if not name.startswith("_")]
-    return found if all(hasattr(found.Events, name) for name in wanted) else None
+    return None if is_stale else found
 
 
 def recorder_of(base: type) -> Any:
@@ -428,8 +434,10 @@ def recorder_of(base: type) -> Any:
     return type("Recorder", (base,), {**own, "__slots__": ()})
 
 
+IN_C = events_in_c()
+"""What `Recorder` is made of, for as long as this process lives."""
+
 if TYPE_CHECKING:
     Recorder = RecorderInPython
 else:
-    _in_c = events_in_c()
-    Recorder = RecorderInPython if _in_c is None else recorder_of(_in_c.Events)
+    Recorder = RecorderInPython if IN_C is None else recorder_of(IN_C.Events)
