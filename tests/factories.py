@@ -381,6 +381,7 @@ def idle_gpu(run: RunRecords, rest: float = 1.0, launching: float = 0.0) -> RunR
         compute = sum(at_least_zero(f"gpu_{name.value}_ns") for name in COMPUTE)
         others = sum(at_least_zero(f"gpu_{name.value}_ns") for name in IN_BODY) - compute
         left = (rest * np.maximum(steps["gpu_body_ns"] - compute - others, 0)).astype(np.int64)
+        steps["gpu_idle_between_ns"] = left
         for cause in ("compile", "gc", "logging", "sync"):
             steps[f"gpu_idle_{cause}_ns"] = np.minimum(at_least_zero(f"{cause}_ns"), left)
             left = left - steps[f"gpu_idle_{cause}_ns"]

@@ -149,3 +149,16 @@ def test_counters_say_how_much_of_the_time_between_phases_was_idle() -> None:
     assert facts.gpu_idle is not None
     assert facts.gpu_idle.sync_s + facts.gpu_idle.python_s < 0.002
     assert not {Kind.WAIT_HEAVY, Kind.HOST_SYNC} & findings(facts).keys()
+
+
+def test_a_pause_inside_a_phase_is_not_between_the_phases() -> None:
+    """Garbage is collected in backward, and an average of the weights takes the GPU 10 ms."""
+
+    def step(loop: Loop) -> None:
+        loop.fetch(0.1).forward((20, 0.4, 0.1)).begin(events.BEGIN_BACKWARD)
+        loop.launches(10, 0.7, 0.1).spends(events.GC, 40).launches(10, 0.7, 0.1)
+        loop.end(events.END_BACKWARD).optimizer((20, 0.1, 0.05)).launches(10, 1.0)
+
+    found = findings(facts_of(step))
+    assert Kind.WAIT_HEAVY not in found
+    assert found[Kind.GC_PAUSES].lost_s_per_step == pytest.approx(0.0113, rel=0.1)

@@ -26,8 +26,8 @@ def fingerprint(fields: Sequence[Field]) -> str:
         (2, block_fields, 872, "6a3c535edbe1624e"),
         (3, step_fields, 260, "cd1c2e107a9fa40b"),
         (3, block_fields, 936, "87d07c257705bbc6"),
-        (4, step_fields, 308, "fc857467ca0e5753"),
-        (4, block_fields, 1128, "99ebbfedf919fc70"),
+        (4, step_fields, 316, "fd99e734176d06d9"),
+        (4, block_fields, 1160, "6873598561bd370f"),
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )

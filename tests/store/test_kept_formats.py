@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from traceml.model import layout
+from traceml.model.layout import NOT_MEASURED
 from traceml.store.load import load_run
 
 KEPT = Path(__file__).parents[1] / "data" / "records"
@@ -38,9 +39,12 @@ def test_the_steps_of_a_kept_run_are_all_there(version: int):
     assert (block["first_step"], block["steps"], block["complete_steps"]) == (0, 16, 16)
     assert block["wall_ns_sum"] == 160 * MS and block["wall_ns_max"] == 10 * MS
     assert block["optimizer_ns_sum"] == 16 * MS + sum(range(16))
-    assert block["gpu_body_ns_count"] == 0
+    assert block["gpu_body_ns_count"] == (16 if version >= 4 else 0)
     assert rank.steps["sequence"].tolist() == list(range(17, 49))
     assert set(rank.steps["body_ns"].tolist()) == {7 * MS}
+    for place, name in enumerate(layout.GPU_FIELDS):  # kept since the version that has them all
+        known = [100 * place + number for number in range(16, 48)]
+        assert rank.steps[name].tolist() == (known if version >= 4 else [NOT_MEASURED] * 32)
     assert rank.steps["flags"].tolist() == [0] * 31 + [int(layout.StepFlag.ABORTED)]
     assert (rank.rank.pid, rank.rank.hostname, rank.rank.device) == (1000, "host-a", "cpu")
     (region,) = rank.regions

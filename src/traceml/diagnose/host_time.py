@@ -177,7 +177,7 @@ def waited_for(facts: Facts) -> dict[str, Waited]:
     idle = facts.gpu_idle
     rest_left_s = rest_s(facts.mean)
     if idle is not None:
-        rest_left_s = max(0.0, rest_left_s - idle.python_s)
+        rest_left_s = max(0.0, min(rest_left_s, idle.between_s) - idle.python_s)
     held = held_s(facts.mean)
     phases_left_s = sum(held[phase] for phase in COMPUTE) if facts.clock == "gpu" else 0.0
     found = {}

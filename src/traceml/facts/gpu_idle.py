@@ -2,8 +2,8 @@
 
 Each idle moment has one cause, so that the causes together are no more than the step. Marks on the
 GPU's timeline show when it had caught up with the host. Where the host launches work meanwhile, in
-a phase or in the script's own code, that is an upper limit: there the GPU's counters say how much
-of it the GPU was idle at all.
+a phase or in the script's own code, that is an upper limit: the GPU's counters say for how long it
+was idle at all, and the causes are told no more than that.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ class GpuIdle:
     gc_s: float
     logging_s: float
     sync_s: float
-    """After the host had waited for the device; an upper limit without counters, like the next."""
+    """After the host had waited for the device."""
     python_s: float
     """While the host ran the script's own code between the phases."""
+    between_s: float
+    """Of all these but input and copies, what lay between the phases."""
     launching_at_most_s: float
     """While the host launched the work of forward, backward and optimizer."""
     launching_s: float | None
@@ -36,12 +38,12 @@ class GpuIdle:
     @property
     def besides_launching_s(self) -> float:
         """All but launching."""
-        return self.certain_s + self.sync_s + self.python_s
+        return self.input_s + self.copies_s + self.host_s
 
     @property
-    def certain_s(self) -> float:
-        """What the host does then launches nothing, so the marks are exact."""
-        return self.input_s + self.copies_s + self.compile_s + self.gc_s + self.logging_s
+    def host_s(self) -> float:
+        """What the host did, but for launching."""
+        return self.compile_s + self.gc_s + self.logging_s + self.sync_s + self.python_s
 
     def of(self, cause: str) -> float:
         """Returns the idle time of `compile`, `gc`, `logging` or `sync`."""
@@ -65,17 +67,22 @@ def gpu_idle(times: StepTimes, busy_share: float | None) -> GpuIdle | None:
         logging_s=times.idle_logging_s or 0.0,
         sync_s=times.idle_sync_s or 0.0,
         python_s=times.idle_python_s or 0.0,
+        between_s=times.idle_between_s or 0.0,
         launching_at_most_s=at_most_s,
         launching_s=None,
     )
     if busy_share is None:
         return found
-    left_s = max(0.0, (1 - busy_share) * times.step_s - found.certain_s)
-    at_most_in_between_s = found.sync_s + found.python_s
-    idle_share = min(1.0, left_s / at_most_in_between_s) if at_most_in_between_s else 1.0
+    left_s = max(0.0, (1 - busy_share) * times.step_s - found.input_s - found.copies_s)
+    told_s = found.host_s
+    part = min(1.0, left_s / told_s) if told_s else 1.0
     return replace(
         found,
-        sync_s=idle_share * found.sync_s,
-        python_s=idle_share * found.python_s,
-        launching_s=max(0.0, min(left_s - at_most_in_between_s, at_most_s)),
+        compile_s=part * found.compile_s,
+        gc_s=part * found.gc_s,
+        logging_s=part * found.logging_s,
+        sync_s=part * found.sync_s,
+        python_s=part * found.python_s,
+        between_s=part * found.between_s,
+        launching_s=max(0.0, min(left_s - told_s, at_most_s)),
     )

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from traceml.model.layout import IDLE_CAUSES
 from traceml.model.phase import IN_BETWEEN, IN_BODY, Phase
 from traceml.store.records import RankRecords
 from traceml.store.step_records import WIDE, incomplete_so_far, is_incomplete, wide_fields
@@ -191,8 +190,7 @@ class StepTable:
 
         Where that was not measured, as in old records, the whole residual is taken for it.
         """
-        besides = [name for name in IDLE_CAUSES if name != "launching"]
-        idle = sum((self.field(f"gpu_idle_{name}_ns") for name in besides), np.zeros(()))
+        idle = self.field("gpu_idle_between_ns")
         rest = self.phase(Phase.RESIDUAL)
         waited = np.nan_to_num(self.phase(Phase.INPUT))
         return waited + np.where(np.isfinite(idle), idle, rest)

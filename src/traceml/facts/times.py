@@ -95,6 +95,8 @@ class StepTimes:
     """While the host ran the script's own code."""
     idle_launching_s: float | None = None
     """While the host launched the work of a phase: an upper limit."""
+    idle_between_s: float | None = None
+    """Of all these, what lay between the phases."""
 
     input_s = _PhaseTime(Phase.INPUT)
     h2d_s = _PhaseTime(Phase.H2D)
@@ -215,7 +217,7 @@ def times_by_rank(sums: Sums, table: StepTable) -> tuple[StepTimes, ...]:
 
 def _idle(sums: Sums, clock: str) -> dict[str, Floats]:
     """Returns the GPU's idle time by cause; not known where the means are on the host's clock."""
-    names = [f"idle_{cause}" for cause in IDLE_CAUSES]
+    names = [f"idle_{name}" for name in (*IDLE_CAUSES, "between")]
     if clock != "gpu":
         return dict.fromkeys(names, np.full(len(sums.counts), np.nan))
     return {name: _mean(sums, sums, "gpu", name) for name in names}
@@ -261,7 +263,7 @@ _ADDED_UP = frozenset(
         "compute_s",
         "compute_at_least_s",
         "cpu_input_s",
-        *(f"idle_{cause}_s" for cause in IDLE_CAUSES),
+        *(f"idle_{name}_s" for name in (*IDLE_CAUSES, "between")),
     }
 )
 """Parts of a step that count as zero on a rank that never measured them: there their time is in the

@@ -120,6 +120,7 @@ STEP: tuple[Field, ...] = (
     *((f"gpu_{field}", "q") for field in BODY_FIELDS),
     ("gpu_graph_ns", "q"),
     *((f"gpu_idle_{cause}_ns", "q") for cause in IDLE_CAUSES),
+    ("gpu_idle_between_ns", "q"),
     ("allocated_bytes", "q"),
     ("reserved_bytes", "q"),
     ("rss_bytes", "q"),
@@ -150,7 +151,8 @@ cannot be told apart: `graph_ns` has its time, and those phases are not measured
 the first that was not finite. One that came late from a device is another record's, `loss_lag`
 records before this one. `syncs` counts how often the host waited for the device in `sync_ns`.
 `gpu_idle_*_ns` are the parts of the GPU's body in which it had nothing to do because of what the
-host did then (`steps/gpu_idle_marks.py`); the last of them is an upper limit.
+host did then (`steps/gpu_idle_marks.py`): one for each cause, of which launching is an upper limit;
+and how much of it all lay between the phases.
 """
 
 MAX_SYNCS = MAX_LOSS_LAG = (1 << 15) - 1
@@ -162,7 +164,7 @@ SINCE: dict[str, int] = {
     **{f"gpu_{field}": entry.gpu_since for field, entry in BODY_FIELDS.items()},
     **dict.fromkeys(_LATER, 2),
     **dict.fromkeys(("graph_ns", "gpu_graph_ns", "syncs", "loss_lag"), 3),
-    **dict.fromkeys((f"gpu_idle_{cause}_ns" for cause in IDLE_CAUSES), 4),
+    **dict.fromkeys((f"gpu_idle_{name}_ns" for name in (*IDLE_CAUSES, "between")), 4),
 }
 """The version that brought a field of a step; those that are not here were in the first."""
 

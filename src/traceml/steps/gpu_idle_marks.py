@@ -52,6 +52,7 @@ DRIFTS_ONE_IN = 10_000
 """The clocks of host and GPU run apart by less than this share; crystals are ten times as exact."""
 
 _COMPILE, _GC, _LOGGING, _SYNC, _PYTHON, _LAUNCHING = range(len(IDLE_CAUSES))
+_BETWEEN = len(IDLE_CAUSES)
 _PAUSES = ((COMPILE, _COMPILE), (GC, _GC), (LOGGING, _LOGGING))
 """In the order in which they are charged."""
 _LAUNCHES = frozenset((FORWARD, BACKWARD, OPTIMIZER, GRAPH))
@@ -130,7 +131,8 @@ class IdleAccount:
     def account(
         self, first: int, last: int, spans: Sequence[Span], moments: Mapping[int, int]
     ) -> list[int]:
-        """Returns the idle nanoseconds of a step between two marks, in the order of `IDLE_CAUSES`.
+        """Returns the idle nanoseconds of a step between two marks, in the order of `IDLE_CAUSES`;
+        and how many of them lay between the phases.
 
         `moments` says when the GPU passed each mark.
         """
@@ -139,7 +141,7 @@ class IdleAccount:
         marks = [first, *(mark for mark in known if mark > first)]
         offset = self._learn_offset(known, moments)
         spent_after = self._spent_after(marks)
-        idle = [0] * len(IDLE_CAUSES)
+        idle = [0] * (len(IDLE_CAUSES) + 1)
         lead, waited = self._lead_at(first, moments, offset), 0
         for begin, end in pairwise(marks):
             phase, spent = phases[begin], spent_after.get(begin, {})
@@ -245,6 +247,8 @@ def _charge(idle: list[int], phase: int | None, free: int, spent: Spent, lead: i
     is_own_code = phase is _OWN_CODE
     if not is_own_code and phase not in _LAUNCHES:
         return min(lead, free) if phase in _USES_UP_LEAD else 0
+    if is_own_code:
+        idle[_BETWEEN] += free
     for cause, place in _PAUSES:
         part = min(spent.get(cause, 0), free)
         idle[place] += part

@@ -46,6 +46,7 @@ def write_steps(ring: RowRing) -> None:
             "backward_ns": 3 * MS,
             "optimizer_ns": 1 * MS + number,
             "gc_ns": 0,
+            **{name: 100 * place + number for place, name in enumerate(layout.GPU_FIELDS)},
             "samples": 32,
             "micro_batches": 1,
             "flags": int(layout.StepFlag.ABORTED) if number == STEPS - 1 else 0,
