@@ -120,7 +120,7 @@ def test_a_step_that_is_mostly_other_work_of_the_gpu_is_told_as_such() -> None:
     finding = findings(facts)[Kind.WAIT_HEAVY]
     assert finding.severity is Severity.INFO
     assert not finding.lost_s_per_step
-    assert "78.7 ms of 102.7 ms) is work of the GPU's outside forward" in finding.claim
+    assert "78.7 ms of 102.7 ms) is spent by the GPU on other work" in finding.claim
     assert share_now(finding, facts) == finding.share
     assert Kind.WAIT_HEAVY not in predicted_s(facts)
 

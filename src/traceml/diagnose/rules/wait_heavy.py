@@ -146,7 +146,8 @@ def _other_work(facts: Facts, worked_s: float) -> Finding | None:
         severity=Severity.INFO,
         claim=(
             f"{percent(worked_s / step_s)} of a mean step ({duration(worked_s)} of "
-            f"{duration(step_s)}) is work of the GPU's outside forward, backward and optimizer."
+            f"{duration(step_s)}) is spent by the GPU on other work than forward, backward and "
+            "optimizer."
         ),
         action=(
             "Look at what runs on the GPU besides the model: the loss, gradient clipping, metrics, "
