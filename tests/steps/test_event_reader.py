@@ -52,9 +52,36 @@ class Ring:
         return [dict(zip(FIELDS, row, strict=True)) for row in done]
 
 
+class RingOfAFastWriter(Ring):
+    """While its reader looks for a place to go on, so many more steps are written."""
+
+    def __init__(self, capacity, steps):
+        super().__init__(capacity)
+        found = self.reader._jump
+
+        def jump(skipped):
+            is_sensible = found(skipped)
+            for _ in range(steps):
+                self.step()
+            return is_sensible
+
+        self.reader._jump = jump
+
+
 @pytest.fixture
 def ring():
     return Ring()
+
+
+def test_a_writer_that_stays_ahead_does_not_shut_the_reader_out():
+    """What it writes meanwhile overwrites 3,000 events behind the oldest."""
+    ring = RingOfAFastWriter(1 << 14, 1500)
+    recorded = 0
+    for _ in range(10):
+        for _ in range(10_000):
+            ring.step()
+        recorded += len(ring.read())
+    assert recorded > 10 * 1000
 
 
 def test_every_event_is_read_once_however_often_the_ring_comes_round(ring):

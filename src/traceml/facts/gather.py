@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import groupby
 from operator import attrgetter
 from statistics import fmean
@@ -120,14 +121,20 @@ def _steps_on_gpu(
     A rank that does not report its GPU counts for every GPU.
     """
     first = 0 if table is None else int(table.numbers[0]) - 1
-    on_gpu = [rank for rank in ranks if rank.rank.is_on_gpu]
-    stretches = [
-        (each.rank, step_stretches(each.rank, complete[each.rank.rank], each.blocks, first))
-        for each in on_gpu
-    ]
-    return lambda uuid: together(
-        [ran for rank, ran in stretches if not rank.device_uuid or rank.trains_on(uuid)]
-    )
+    on_gpu = {rank.rank.rank: rank for rank in ranks if rank.rank.is_on_gpu}
+
+    @cache
+    def ran(number: int) -> Stretches:
+        each = on_gpu[number]
+        return step_stretches(each.rank, complete[number], each.blocks, first)
+
+    def ran_on(uuid: str) -> Stretches:
+        known = (each.rank for each in on_gpu.values())
+        return together(
+            [ran(rank.rank) for rank in known if not rank.device_uuid or rank.trains_on(uuid)]
+        )
+
+    return ran_on
 
 
 def _steps_of_rank(

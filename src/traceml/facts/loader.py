@@ -83,8 +83,9 @@ def syncs_per_step(ranks: Sequence[RankRecords]) -> float | None:
     """
     if not ranks:
         return None
-    steps = np.concatenate([rank.steps for rank in ranks])
-    counts = steps["syncs"][((steps["flags"] & NO_STEP) == 0) & (steps["syncs"] >= 0)]
+    flags = np.concatenate([rank.steps["flags"] for rank in ranks])
+    syncs = np.concatenate([rank.steps["syncs"] for rank in ranks])
+    counts = syncs[((flags & NO_STEP) == 0) & (syncs >= 0)]
     return float(counts.mean()) if counts.any() else None
 
 

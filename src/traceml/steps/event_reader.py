@@ -72,7 +72,7 @@ class EventReader:
             handled = self._handle(chunk)
             if self._is_overtaken(self.cursor):
                 jumps += 1
-                if jumps > MAX_JUMPS or not self._jump():
+                if jumps > MAX_JUMPS or not self._jump(SKIPPED << jumps):
                     return
                 enough = self.cursor + self._capacity
                 continue
@@ -138,8 +138,11 @@ class EventReader:
             return self._sequence(number) > number + 1
         return self._sequence(behind) > behind + 1 or self._sequence(number) > number + 1
 
-    def _jump(self) -> bool:
-        """Go on behind what was overwritten; whether there is anything that makes sense."""
+    def _jump(self, skipped: int) -> bool:
+        """Go on behind what was overwritten, and so many more: the writer is still at it.
+
+        Returns whether there is anything that makes sense.
+        """
         start = self._base
         slots = memoryview(self._buffer)[start : start + self._capacity * EVENT_BYTES]
         try:
@@ -148,8 +151,8 @@ class EventReader:
             slots.release()
         if newest > MAX_EVENTS:
             return False
-        skipped = min(SKIPPED, self._capacity // 4)
-        cursor = max(self.cursor + 1, newest - self._capacity + skipped)
+        ahead = min(skipped, self._capacity * 3 // 4)
+        cursor = max(self.cursor + 1, newest - self._capacity + ahead)
         self.cursor = cursor
         self.machine.lose_events(self._next_moment())
         return True
