@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from factories import make_late, make_run, make_waiting, map_steps
+from factories import count_gpus, idle_gpu, make_late, make_run, make_waiting, map_steps
 from traceml.diagnose.all_rules import all_rules
 from traceml.diagnose.engine import diagnose
 from traceml.diagnose.rule import lost
 from traceml.diagnose.what_if import WhatIf, predict
 from traceml.facts.gather import gather
+from traceml.facts.user_time import CodePlace, PhaseCode, UserTime
 from traceml.model.finding import Finding, Kind, Section, Severity
 from traceml.store.records import RunRecords
 
@@ -254,6 +255,41 @@ def test_a_host_that_no_longer_waits_for_the_gpu_works_ahead(
     run: RunRecords, kind: Kind, left_ms: float
 ) -> None:
     assert what_ifs(run)[kind].predicted_s == pytest.approx(left_ms / 1e3, rel=1e-3)
+
+
+def test_a_host_works_ahead_whichever_line_of_the_script_had_waited() -> None:
+    """The samples name the function that reads the values; what it does is waiting all the same."""
+    line = CodePlace("read", "train.py", 7, 1.0, 0.9, 1.0, 100)
+    code = PhaseCode(100, (line,))
+    seen = UserTime(100, 100, 0, "py-spy", {"residual": code}, {0: {"residual": code}}, code)
+    facts = replace(gather(queued(READING, 34, sync=11.5)), user_time=seen)
+    found = predict(facts, diagnose(facts).sections[Section.STEP_TIME])
+    (rest,) = [each for each in found if each.finding.kind is Kind.WAIT_HEAVY]
+    assert rest.finding.evidence["main_part"] == line.name
+    assert rest.predicted_s == pytest.approx(35.5e-3, rel=1e-3)
+
+
+def test_without_waits_a_host_works_ahead() -> None:
+    """Also where other code between the phases is the larger part of the rest."""
+    finding = Finding(
+        Kind.HOST_SYNC, Section.STEP_TIME, Severity.WARNING, "", "", lost_s_per_step=0.002
+    )
+    (found,) = predict(gather(queued(READING, 4, sync=40)), [finding])
+    assert found.predicted_s == pytest.approx(35.5e-3, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("busy_share", "left_ms"), [(34 / 76.2, 34.5), (30 / 76.2, 32.5), (0.9, 35.4), (None, 35.0)]
+)
+def test_working_ahead_hides_half_of_the_gaps_between_launches(
+    busy_share: float | None, left_ms: float
+) -> None:
+    """Counters see 1 ms, 5 ms or nothing without a kernel in the 35 ms of the phases."""
+    run = idle_gpu(queued(COPYING, 4, h2d=72), launching=0.3)
+    if busy_share is not None:
+        run = count_gpus(replace(run, samples=()), busy_share=busy_share)
+    found = what_ifs(run)[Kind.H2D_BOUND]
+    assert found.predicted_s == pytest.approx(left_ms / 1e3, rel=2e-3)
 
 
 def test_a_gpu_that_others_let_idle_is_not_fed_by_working_ahead() -> None:

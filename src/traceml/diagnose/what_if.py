@@ -6,8 +6,8 @@ finding that only describes, such as COMPUTE_BOUND, has no prediction. All predi
 no more than the step. Each is limited to the time that the account left to its finding. Two kinds
 of time may be saved besides, as far as no other finding claims them: where ranks wait for each
 other, their waiting; where the host no longer waits for the GPU, the GPU's idle time between its
-phases, because the host then works ahead. A finding that is part of another saves a part of the
-same time; the two are not to be added.
+phases and a part of that in them, because the host then works ahead. A finding that is part of
+another saves a part of the same time; the two are not to be added.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from traceml.diagnose.late_ranks import named
 from traceml.diagnose.rule import Remedy, lost
 from traceml.diagnose.time_account import held_s, rest_s, stages_of
 from traceml.facts.facts import Facts
-from traceml.facts.job import Job
+from traceml.facts.job import HIDDEN_GAPS, Job
 from traceml.model.finding import Finding, Kind
 from traceml.model.phase import Phase
 from traceml.model.quantities import duration
@@ -94,7 +94,8 @@ def _unclaimed_wait_s(facts: Facts, findings: Iterable[Finding]) -> float:
 
 
 def _unclaimed_idle_s(facts: Facts, findings: Iterable[Finding]) -> float:
-    """Returns how long the GPU idles between its phases without any finding claiming it."""
+    """Returns for how long the GPU idles, without any finding claiming it, that a host which works
+    ahead would hide."""
     if facts.clock != "gpu":
         return 0.0
     unclaimed_s = sum(
@@ -103,7 +104,10 @@ def _unclaimed_idle_s(facts: Facts, findings: Iterable[Finding]) -> float:
     if facts.gpu_idle is None:
         return unclaimed_s
     worked_s = rest_s(facts.mean) - (idle_in_rest_s(facts) or 0.0)  # which nobody can save
-    return max(0.0, unclaimed_s - worked_s)
+    launching_s = facts.gpu_idle.launching_s or 0.0
+    if any(finding.kind is Kind.HOST_BOUND for finding in findings):
+        launching_s = 0.0  # that is its time
+    return max(0.0, unclaimed_s - worked_s) + HIDDEN_GAPS * launching_s
 
 
 def _unclaimed_s(facts: Facts, findings: Iterable[Finding], stage: Phase) -> float:
@@ -123,7 +127,8 @@ class _Budget:
     """Waiting for other ranks that no prediction has counted yet: under `None`, what no finding
     claims; under a kind, what its own prediction counted and its parts may share."""
     idle_s: float
-    """The idle time of the GPU between its phases that no finding claims and none has counted."""
+    """The idle time of the GPU that a host which works ahead would hide, that no finding claims and
+    none has counted."""
     saved_s: float = 0.0
     """The sum of the predictions so far that are not part of another."""
     left_s: dict[Kind, float] = field(default_factory=dict)
@@ -177,6 +182,12 @@ def _remedy(finding: Finding) -> Remedy | None:
 def without_phase(phase: Phase) -> Callable[[Job, Finding], float]:
     """Returns the saving of a phase that is removed from every rank."""
     return lambda job, _: job.saved_s(job.table.phase(phase))
+
+
+def evidence_s(finding: Finding, key: str) -> float:
+    """Returns a time among the evidence of a finding in seconds; 0 where it was not measured."""
+    found = finding.evidence.get(key)
+    return 1e-3 * found if isinstance(found, float) else 0.0
 
 
 def without_host_time(name: str) -> Callable[[Job, Finding], float | None]:

@@ -19,6 +19,10 @@ LOCKSTEP_SHARE = 0.01
 """Ranks that wait for each other take the same total time, up to this share …"""
 LOCKSTEP_STEPS = 2.0
 """… or up to about this many steps at the two ends of the run."""
+HIDDEN_GAPS = 0.5
+"""Of the GPU's idle time while the host launches: what a host that works ahead would hide. It hides
+the gaps that its own delays make, and none of those between any two kernels; the GPU's counters
+tell only both together, so the middle is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +69,20 @@ class Job:
         """What the host waits for the device in a mean step, its copies to it aside."""
         return float(np.nan_to_num(self.table.field("sync_ns")).mean())
 
-    def saved_by_working_ahead_s(self, copies_too: bool = False) -> float | None:
+    def saved_by_working_ahead_s(
+        self, launching_s: float = 0.0, copies_too: bool = False
+    ) -> float | None:
         """How much shorter a mean step would be if the host never waited for the GPU.
 
         The host would queue its work ahead, and a step take as long as the GPU's work or the host's
-        own, whichever is longer: what the GPU now idles between its phases would be hidden.
-        `copies_too` says that the copies to the device, which make the host wait, are gone as well.
-        `None` where the GPU's work was not timed.
+        own, whichever is longer: what the GPU now idles between its phases would be hidden, and
+        some of what it idles while the host launches (`launching_s`). `copies_too` says that the
+        copies to the device, which make the host wait, are gone as well. `None` where the GPU's
+        work was not timed.
         """
         if self.table.clock != "gpu":
             return None
-        gpu_s = self.table.step() - self.table.idle_for_the_host()
+        gpu_s = self.table.step() - self.table.idle_for_the_host() - HIDDEN_GAPS * launching_s
         host_s = np.nan_to_num(self.table.field("input_ns")) + self.table.field("body_ns")
         host_s = host_s - np.nan_to_num(self.table.field("sync_ns"))
         if copies_too:

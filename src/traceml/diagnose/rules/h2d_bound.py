@@ -2,8 +2,8 @@
 
 *Meaning.* Part of the step goes into copying data from the host to the device.
 
-*Evidence.* `h2d_share`, `h2d_ms`, `step_time_ms`, `pinned` (whether the loader pins its batches),
-`diagnosis_clock`.
+*Evidence.* `h2d_share`, `h2d_ms`, `step_time_ms`, `launching_ms` (what the GPU idled besides, while
+the host launched work), `pinned` (whether the loader pins its batches), `diagnosis_clock`.
 
 *Thresholds.* A share of 10 % warns from 1 ms on, 20 % is critical from 3 ms on. Where they are
 the largest part of a shorter step it is a remark.
@@ -22,7 +22,7 @@ from traceml.diagnose.one_off_stalls import few_steps_of, stalled
 from traceml.diagnose.rule import GPU_IDLE, Doc, Remedy, Rule, Turn
 from traceml.diagnose.thresholds import Threshold, severity_of
 from traceml.diagnose.time_account import is_largest
-from traceml.diagnose.what_if import without_phase
+from traceml.diagnose.what_if import evidence_s, without_phase
 from traceml.facts.facts import Facts, share
 from traceml.facts.job import Job
 from traceml.model.evidence import Evidence, as_share, as_words, in_ms
@@ -66,6 +66,7 @@ def check(facts: Facts) -> Finding | None:
             as_share("h2d_share", copy_s / step_s),
             in_ms("h2d_ms", copy_s),
             in_ms("step_time_ms", step_s),
+            in_ms("launching_ms", None if facts.gpu_idle is None else facts.gpu_idle.launching_s),
             as_words(
                 "pinned", None if facts.loader.pinned is None else str(facts.loader.pinned).lower()
             ),
@@ -99,7 +100,8 @@ def _without_copies(job: Job, finding: Finding) -> float:
     saved_s = without_phase(Phase.H2D)(job, finding)
     if job.host_waits_s() > MAX_OTHER_WAITS_S:
         return saved_s
-    return max(saved_s, job.saved_by_working_ahead_s(copies_too=True) or 0.0)
+    ahead_s = job.saved_by_working_ahead_s(evidence_s(finding, "launching_ms"), copies_too=True)
+    return max(saved_s, ahead_s or 0.0)
 
 
 RULE = Rule(

@@ -4,7 +4,8 @@
 the device has nothing to do until the host has launched the next work.
 
 *Evidence.* `lost_ms`, `host_ms`, `step_time_ms`, `steps_with` of `steps_seen`, `longest_ms`,
-`diagnosis_clock`. The claim says how often the host waited per step where that was counted.
+`launching_ms` (what the GPU idled besides, while the host launched work), `diagnosis_clock`. The
+claim says how often the host waited per step where that was counted.
 
 *Thresholds.* 10 % of the step warns from 1 ms per step on, 20 % is critical from 3 ms on. Counted
 is the [idle time](explanation.md#every-idle-gap-of-the-gpu-has-one-cause) that follows a wait, up
@@ -26,10 +27,15 @@ without the GPU's own clock.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from traceml.diagnose.host_time import MANY_SYNCS, HostWork, finding_of, host_cause, spent_on
-from traceml.diagnose.rule import CodeScope, Doc, Remedy, Turn, lost
+from traceml.diagnose.rule import CodeScope, Doc, Remedy, Turn
 from traceml.diagnose.thresholds import Threshold
+from traceml.diagnose.what_if import evidence_s
 from traceml.facts.facts import Facts
+from traceml.facts.job import Job
+from traceml.model.evidence import Evidence, in_ms
 from traceml.model.finding import Finding, Kind
 from traceml.model.quantities import duration
 
@@ -91,7 +97,18 @@ def _loop(facts: Facts) -> str:
 
 def check(facts: Facts) -> Finding | None:
     """Fires when synchronising leaves the GPU without work for a noticeable share of the step."""
-    return finding_of(host_work(facts), facts, KIND, WARN)
+    finding, idle = finding_of(host_work(facts), facts, KIND, WARN), facts.gpu_idle
+    if finding is None or idle is None:
+        return finding
+    launching = in_ms("launching_ms", idle.launching_s)
+    return replace(finding, evidence=Evidence(*finding.evidence.pieces, launching))
+
+
+def _without_waits(job: Job, finding: Finding) -> float:
+    """Returns the saving of a host that never waits: what the waits cost, or what it gains by
+    working ahead."""
+    ahead_s = job.saved_by_working_ahead_s(evidence_s(finding, "launching_ms"))
+    return max(finding.lost_s_per_step or 0.0, ahead_s or 0.0)
 
 
 RULE = host_cause(
@@ -99,7 +116,7 @@ RULE = host_cause(
     check,
     host_work,
     turn=Turn.HOST_WAITED,
-    what_if=Remedy("without waiting for the device", lost),
+    what_if=Remedy("without waiting for the device", _without_waits, frees_host=True),
     code=CodeScope.REST,
     doc=Doc("info, warn, crit", "waiting for the device leaves it without work", __doc__),
 )

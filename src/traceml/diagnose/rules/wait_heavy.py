@@ -10,7 +10,8 @@ batch, say. Then `phase` is `null`, and the share is one of the wall time. Of th
 is told, and the other named.
 
 *Evidence.* `wait_share`, `rest_ms`, `gpu_idle_ms` (of it), `unexplained_ms`, `main_part`,
-`main_part_ms`, `residual_ms`, `wait_ms`, `step_time_ms`, `diagnosis_clock`; between steps
+`main_part_ms`, `device_wait_ms` (of the rest), `launching_ms` (what the GPU idled besides, while
+the host launched work), `residual_ms`, `wait_ms`, `step_time_ms`, `diagnosis_clock`; between steps
 `outside_share`, `outside_steps_ms`, `wall_step_ms`, `main_part`, `main_part_ms`.
 
 *Thresholds.* A share of 10 % warns from 1 ms on: so much is what any Python loop costs. 20 % is
@@ -38,13 +39,13 @@ from dataclasses import replace
 
 from traceml.diagnose import outside_steps
 from traceml.diagnose.all_rules import all_rules
-from traceml.diagnose.host_time import idle_in_rest_s
+from traceml.diagnose.host_time import idle_in_rest_s, waited_for
 from traceml.diagnose.one_off_stalls import few_steps_of, stalled
 from traceml.diagnose.rule import GPU_IDLE, CodeScope, Doc, Remedy, RestPart, Rule, Turn
-from traceml.diagnose.rules import host_sync
 from traceml.diagnose.thresholds import Threshold, most_severe, severity_of
 from traceml.diagnose.time_account import is_largest, outside_steps_s, unexplained_s
 from traceml.diagnose.user_code import rest_parts
+from traceml.diagnose.what_if import evidence_s
 from traceml.facts.facts import Facts, share
 from traceml.facts.job import Job
 from traceml.model.evidence import Evidence, as_share, as_words, in_ms
@@ -59,6 +60,7 @@ CRITICAL = Threshold(0.20, 0.003)  # a fifth of the step, and enough to see in a
 WARN_WITHOUT_FETCHES = CRITICAL  # … and a loop without a DataLoader makes its batches besides
 MAIN_PART = 0.30  # of the rest: a smaller part is not the answer, and what is unknown may be
 MIN_LEFT_SHARE = 0.01  # of the rest: less that is unexplained is not worth a word
+MOSTLY_WAITING = 0.50  # of the rest: without that, the host works ahead of the GPU
 LOOP_OVERHEAD_S = 0.0005  # zero_grad, the loss and a progress bar stay in any Python loop
 
 NOTHING_KNOWN = RestPart("", 0.0, "")
@@ -111,6 +113,8 @@ def _inside(facts: Facts) -> Finding | None:
             in_ms("residual_ms", times.residual_with_communication_s or 0.0),
             in_ms("wait_ms", times.wait_s),
             in_ms("step_time_ms", times.step_s),
+            in_ms("launching_ms", None if facts.gpu_idle is None else facts.gpu_idle.launching_s),
+            in_ms("device_wait_ms", waited_for(facts)["sync"].in_rest_s or None),
             as_words("main_part", main.words or None),
             in_ms("main_part_ms", main.mean_s if main.words else None),
             as_words("diagnosis_clock", facts.clock),
@@ -230,13 +234,14 @@ def _what(facts: Facts) -> str:
 def _without_rest(job: Job, finding: Finding) -> float:
     """Returns the saving without the residual, except for the overhead of any loop.
 
-    Where the residual is waiting for the device, the host works ahead without it, and the GPU hides
-    that overhead.
+    Where the residual is mostly waiting for the device, whichever line of the script does that, the
+    host works ahead without it, and the GPU hides that overhead.
     """
     saved_s = job.saved_s(job.table.phase(Phase.RESIDUAL) - LOOP_OVERHEAD_S)
-    if finding.evidence.get("main_part") != host_sync.WORDS:
+    if evidence_s(finding, "device_wait_ms") < MOSTLY_WAITING * (finding.lost_s_per_step or 0.0):
         return saved_s
-    return max(saved_s, job.saved_by_working_ahead_s() or 0.0)
+    launching_s = evidence_s(finding, "launching_ms")
+    return max(saved_s, job.saved_by_working_ahead_s(launching_s) or 0.0)
 
 
 def _without_outside(job: Job, _: Finding) -> float:
