@@ -72,6 +72,19 @@ WHOLE = (
     "    traceml.log_metrics({'loss': loss})\n"
 )
 
+BEHIND = (
+    "import torch, traceml\n"
+    "from torch import nn\n"
+    "model = nn.Linear(64, 1).cuda()\n"
+    "optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)\n"
+    "for step in range(40):\n"
+    "    loss = model(torch.randn(8, 64, device='cuda')).square().mean()\n"
+    "    loss.backward(); optimizer.step(); optimizer.zero_grad()\n"
+    "    if step == 20:\n"
+    "        torch.cuda._sleep(1_000_000_000)\n"  # half a second, which the host does not wait for
+    "    traceml.log_metrics({'loss': loss})\n"
+)
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
@@ -89,6 +102,8 @@ def ran(folder):
         commands[f"{name}, traced"] = [*TRACEML_RUN, "--run-name", f"compiled-{number}", script]
     (folder / "train.py").write_text(WHOLE)
     commands["whole"] = [*TRACEML_RUN, "train.py", "--run-name", "whole"]
+    (folder / "behind.py").write_text(BEHIND)
+    commands["behind"] = [*TRACEML_RUN, "behind.py", "--run-name", "behind"]
     return dict(zip(commands, run_all(list(commands.values()), folder), strict=True))
 
 
@@ -112,3 +127,10 @@ def test_a_whole_run_on_the_gpu(ran, folder):
     assert summary["metrics"]["loss"]["count"] == 100
     assert summary["regions"][0]["gpu_total_ms"] is not None
     assert summary["tracer"]["failures"] == 0
+
+
+def test_values_that_the_gpu_has_not_computed_when_the_script_ends_are_kept(ran, folder):
+    assert ran["behind"].returncode == 0, ran["behind"].stderr
+    summary = summary_of(folder, "behind")
+    assert summary["metrics"]["loss"]["count"] == 40
+    assert "log_metrics" not in ran["behind"].stderr

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from math import isfinite
 from pathlib import Path
 from threading import RLock
-from time import time_ns
+from time import monotonic, sleep, time_ns
 from typing import TYPE_CHECKING, Any
 
 from traceml.model import layout
@@ -27,6 +27,7 @@ from traceml.model.packed_metrics import (
     packer,
 )
 from traceml.model.secrets import masked_location, masked_value
+from traceml.trace.failure import ended_by_device_error
 from traceml.trace.interruptions import is_interruption
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ MAX_NAMES = 1024
 """Metric names whose JSON form is kept at hand."""
 MAX_PENDING = 4096
 """Logged GPU tensors whose values may be outstanding."""
+TIMEOUT_S = 2.0
+"""How long the end of the process may be held up for values that are still on the GPU."""
+POLL_S = 0.001
 MAX_TEXT = 4096
 """Characters of a parameter's text, or of its JSON where it is nested."""
 MAX_DEPTH = 8
@@ -347,6 +351,20 @@ class Messages:
             self._put(metrics_message(at, now, [f"{self._quoted(name)}:{_number(host)}"]))
         if not pending:
             self._session.looks.remove(self.look)
+
+    def wait(self) -> None:
+        """The process ends: write the values that still come from the GPU, and say what does not
+        come."""
+        deadline_s = monotonic() + TIMEOUT_S
+        while self._pending and not ended_by_device_error():
+            self.look()
+            if not self._pending or monotonic() >= deadline_s:
+                break
+            sleep(POLL_S)
+        if self._pending:
+            values = "value" if len(self._pending) == 1 else f"{len(self._pending):,} values"
+            why = f"the last {values} had not come from the GPU when the process ended"
+            self._refuse("log_metrics", why, len(self._pending))
 
 
 _PARAMS = b'{"kind":"params","values":{%s}}'

@@ -390,6 +390,7 @@ class Session:
         while gpu is not None and gpu.outstanding and time.monotonic() < deadline:
             gpu.resolve()
             time.sleep(0.001)
+        self._look(self.messages.wait)
         for look in tuple(self.looks):
             self._look(look)
         return events_before
