@@ -91,12 +91,17 @@ def test_forward_takes_what_cuda_events_of_our_own_say(traced):
     assert abs(ours / theirs - 1) < 0.1
 
 
+FASTEST_COPY_NS = 2_000_000
+"""Of 256 MB: at 128 GB/s, which no bus reaches from pageable memory."""
+
+
 def test_copies_to_the_device_are_seen(traced):
     batch = torch.randn(65536, 1024)  # 256 MB of pageable memory
     train(wide_model(width=1024, depth=1), 30, loader=[batch] * 30)
     steps = complete(traced())
     assert (steps["h2d_ns"] > 0).all()
-    assert (steps["gpu_h2d_ns"] > 0.5 * steps["gpu_body_ns"]).mean() > 0.9
+    assert (steps["gpu_h2d_ns"] > FASTEST_COPY_NS).mean() > 0.9
+    assert (steps["gpu_h2d_ns"] < steps["gpu_body_ns"]).mean() > 0.9
     assert 0.7 < np.median(steps["gpu_h2d_ns"] / steps["h2d_ns"]) <= 1.05  # the host allocates too
 
 
