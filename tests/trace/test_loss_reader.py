@@ -5,6 +5,7 @@ import sys
 import time
 import weakref
 from contextlib import nullcontext
+from itertools import pairwise
 
 import pytest
 import torch
@@ -67,12 +68,29 @@ def test_a_device_that_does_not_answer_is_not_waited_for(losses):
 
 
 def test_no_more_than_one_loss_is_underway_and_none_too_soon(losses, monkeypatch):
-    monkeypatch.setattr(loss_reader, "EARLY_STEPS", 0)
+    monkeypatch.setattr(loss_reader, "GAP_GROWS_BY_NS", loss_reader.SENT_EVERY_NS)
     Mark.is_reached = True
     losses._await(passed_to_backward(3.0))
     assert losses.arrived() is not None
     losses._await(passed_to_backward(2.0))
     assert losses.arrived() is None
+
+
+def test_the_first_losses_are_sent_for_densely_and_later_ones_ten_times_a_second(
+    losses, monkeypatch
+):
+    now, sent = 10**9, []
+    monkeypatch.setattr(loss_reader, "perf_counter_ns", lambda: now)
+    Mark.is_reached = True
+    for step in range(1000):  # of 10 ms
+        losses._await(passed_to_backward(3.0))
+        if losses.arrived() is not None:
+            sent.append(step)
+        now += 10_000_000
+    gaps = [after - before for before, after in pairwise(sent)]
+    assert gaps[:3] == [1, 1, 1]
+    assert sorted(gaps) == gaps and gaps[-1] == 10
+    assert len([step for step in sent if step < 100]) < 25
 
 
 def test_a_last_loss_that_was_changed_since_is_not_read(losses):
@@ -134,8 +152,7 @@ def on_device(value):
 def kept_plainly(losses, monkeypatch):
     """The same reader once nothing is left to do in a step but to keep its loss."""
     monkeypatch.setattr(loss_reader, "_Tensor", OnDevice)
-    monkeypatch.setattr(loss_reader, "EARLY_STEPS", 0)
-    losses._due_ns = time.perf_counter_ns() + 10**12
+    losses._due_ns, losses._due_number = time.perf_counter_ns() + 10**12, 10**12
     return losses
 
 
@@ -156,9 +173,9 @@ def test_where_more_is_to_be_done_about_a_loss_it_is_not_kept(kept_plainly, monk
     assert kept_plainly.keep(passed_to_backward(1.0)) is None  # of another kind
     assert kept_plainly.keep(on_device(torch.ones(2))) is None  # no single number
     assert kept_plainly.keep(loss.detach()) is None  # nobody knows whether it is a view
-    monkeypatch.setattr(loss_reader, "EARLY_STEPS", 1)
-    assert kept_plainly.keep(loss) is None  # early losses are all sent for
-    monkeypatch.setattr(loss_reader, "EARLY_STEPS", 0)
+    kept_plainly._due_number = 0
+    assert kept_plainly.keep(loss) is None  # one that was sent for may have come
+    kept_plainly._due_number = 10**12
     monkeypatch.setitem(sys.modules, loss_reader.GRAPH_TREES, object())
     assert kept_plainly.keep(loss) is None  # it would have to be copied
     monkeypatch.delitem(sys.modules, loss_reader.GRAPH_TREES)

@@ -24,9 +24,13 @@ from traceml.trace.recorder import IN_C
 from traceml.trace.session import Session
 
 SENT_EVERY_NS = 100_000_000
-"""Sending for a loss on a CUDA device takes the host 10 to 30 µs: no more often than this …"""
-EARLY_STEPS = 64
-"""… but as often as possible in the first steps: many losses are lost there."""
+"""Sending for a loss on a CUDA device takes the host 30 to 60 µs: no more often than this …"""
+GAP_GROWS_BY_NS = 3_000_000
+"""… but the first losses without a gap, since many are lost there; each gap is so much longer than
+the one before."""
+MAX_UNREAD = 128
+"""Losses after which it is asked whether the one that was sent for has come, if the gap is not over
+before: of more than twice as many, `steps.losses` does not remember the step."""
 MAX_KEPT_BYTES = 512
 """A loss that lies in larger memory (one of many numbers) is not kept: it would keep all of it."""
 POLL_S = 0.001
@@ -81,14 +85,15 @@ class Losses:
         """Of the step whose loss on a device was seen last."""
         self._number = 0
         """The number of that loss."""
-        self._due_ns = 0
+        self._due_ns = self._due_number = 0
+        """When the next loss is to be sent for; which one is looked at in any case."""
         self._sent = 0
         session.forgets.append(self.forget)
 
     def forget(self) -> None:
         """Begin anew in a forked child; the session keeps the parent's for ever (see `forked`)."""
         self.on_device = _OnDevice()
-        self._due_ns = self._sent = 0
+        self._due_ns = self._due_number = self._sent = 0
         self._step_key = -1
 
     # What backward was called with
@@ -118,8 +123,7 @@ class Losses:
         """
         if (
             type(loss) is not _Tensor
-            or self.on_device.coming is not None
-            or self._sent < EARLY_STEPS
+            or self._number >= self._due_number
             or perf_counter_ns() >= self._due_ns
             or _modes_watching()
             or _function_modes()
@@ -167,8 +171,8 @@ class Losses:
         on_device, loss = self.on_device, graph_loss.detach()
         self._number += 1
         awaited, now = self._number, perf_counter_ns()
-        if on_device.coming is None and (now >= self._due_ns or self._sent < EARLY_STEPS):
-            self._due_ns = now + SENT_EVERY_NS
+        self._due_number = awaited + MAX_UNREAD
+        if on_device.coming is None and now >= self._due_ns:
             on_device.latest = None
             self._send_for(loss, awaited)
         else:
@@ -192,6 +196,7 @@ class Losses:
             mark = on_device.marks[device] = torch.cuda.Event()  # type: ignore[no-untyped-call] # torch
         mark.record(torch.cuda.current_stream(device))
         self._sent += 1
+        self._due_ns = perf_counter_ns() + min(SENT_EVERY_NS, self._sent * GAP_GROWS_BY_NS)
         on_device.coming = host, mark, awaited
 
     def arrived(self) -> tuple[float, int] | None:
