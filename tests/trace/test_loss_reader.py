@@ -2,6 +2,7 @@
 
 import gc
 import sys
+import threading
 import time
 import weakref
 from contextlib import nullcontext
@@ -10,7 +11,9 @@ from itertools import pairwise
 import pytest
 import torch
 
+from traceml.steps import events
 from traceml.trace import loss as loss_reader
+from traceml.trace.recorder import RecorderInPython, events_in_c, recorder_of
 
 
 class Mark:
@@ -29,6 +32,7 @@ class Mark:
 def losses(traced, monkeypatch):
     """A reader that takes tensors of the host for a device's."""
     monkeypatch.setattr(loss_reader, "_current_stream", lambda device: (0, device, 1))
+    monkeypatch.setattr(loss_reader, "_stream_number", lambda device: 5)
     monkeypatch.setattr(loss_reader, "_is_capturing", lambda: False)
     for name, value in {
         "Event": Mark,
@@ -106,7 +110,7 @@ def test_a_last_loss_that_was_changed_since_is_not_read(losses):
 def test_a_loss_that_is_one_of_many_numbers_is_not_kept(losses):
     losses._await(passed_to_backward(3.0))
     losses._await((torch.ones(1000, requires_grad=True) * 2)[0])
-    assert losses.on_device.latest is None
+    assert losses._recorder.latest_loss is None
 
 
 def test_a_forked_child_touches_nothing_of_its_parents(losses, traced):
@@ -131,7 +135,7 @@ def test_what_a_cuda_graph_returned_is_not_kept_alive(losses, monkeypatch, in_gr
     losses._await(passed_to_backward(3.0))
     last = passed_to_backward(1.0)
     awaited = losses._await(last)
-    kept = losses.on_device.latest[0]
+    kept = losses._recorder.latest_loss[0]
     assert (kept.data_ptr() == last.data_ptr()) is not in_graphs
     Mark.is_reached = True
     assert list(losses.read_last(in_time()))[-1] == (1.0, awaited)
@@ -143,42 +147,113 @@ class OnDevice(torch.Tensor):
     is_cuda = True
     _base = None  # it is no view
 
+    def get_device(self):
+        return 0
+
 
 def on_device(value):
     return torch.ones((), requires_grad=True).as_subclass(OnDevice) * value
 
 
-@pytest.fixture
-def kept_plainly(losses, monkeypatch):
-    """The same reader once nothing is left to do in a step but to keep its loss."""
+class Keeper:
+    """A reader that has nothing left to do in a step but to keep its loss."""
+
+    def __init__(self, reader, recorder):
+        self.reader, self.recorder = reader, recorder
+        reader._recorder, reader._stream = recorder, (0, 0, 1)
+        recorder.followed, recorder.due_ns = threading.get_ident(), sys.maxsize
+        recorder.gpu, recorder.modules = object(), sys.modules
+        recorder.loss_due_ns = recorder.loss_due_number = sys.maxsize
+        recorder.loss_device, recorder.loss_stream = 0, 5
+
+    def keep(self, loss):
+        """What `Losses.keep` returns."""
+        return self.reader.keep(loss)
+
+
+class KeeperInC(Keeper):
+    def keep(self, loss):
+        """The same of a backward pass that begins in C: by its event, or that it went to Python."""
+        slow = []
+        self.recorder.backwards_open = self.recorder.written = 0
+        self.recorder.shortcut("begin_backward", slow.append)(loss)
+        if slow:
+            assert self.recorder.written == self.recorder.backwards_open == 0
+            return None
+        assert self.recorder.written == self.recorder.backwards_open == 1
+        _, kind, flags, _, number, _ = events.EVENT.unpack_from(self.recorder.buffer)
+        assert (kind, flags) == (events.BEGIN_BACKWARD, events.AWAITED_LOSS if number else 0)
+        return number
+
+
+@pytest.fixture(params=["C", "Python"])
+def keeper(request, losses, monkeypatch):
     monkeypatch.setattr(loss_reader, "_Tensor", OnDevice)
-    losses._due_ns, losses._due_number = time.perf_counter_ns() + 10**12, 10**12
-    return losses
+    monkeypatch.setattr(loss_reader, "_device_of", OnDevice.get_device)
+    if request.param == "Python":
+        yield Keeper(losses, RecorderInPython())
+        return
+    in_c = events_in_c()
+    if in_c is None:
+        pytest.skip("recorder.c is not built here")
+    monkeypatch.setattr(loss_reader, "IN_C", in_c)
+    loss_reader.show_torch_to_c()
+    yield KeeperInC(losses, recorder_of(in_c.Events)())
+    monkeypatch.undo()
+    loss_reader.show_torch_to_c()
 
 
-def test_a_loss_is_kept_with_its_number_and_read_at_the_end(kept_plainly):
-    recorder = kept_plainly._recorder
+def test_a_loss_is_kept_with_its_number_and_read_at_the_end(keeper):
     for step in range(3):
-        recorder.ends = step
-        assert kept_plainly.keep(on_device(step + 0.5)) == step + 1
-        assert kept_plainly.keep(on_device(9.0)) == 0  # a second one of the same step
-    assert not kept_plainly.on_device.latest[0].requires_grad
+        keeper.recorder.ends = step
+        assert keeper.keep(on_device(step + 0.5)) == step + 1
+        assert keeper.keep(on_device(9.0)) == 0  # a second one of the same step
+    assert not keeper.recorder.latest_loss[0].requires_grad
     Mark.is_reached = True
-    assert list(kept_plainly.read_last(in_time())) == [(2.5, 3)]
+    assert list(keeper.reader.read_last(in_time())) == [(2.5, 3)]
 
 
-def test_where_more_is_to_be_done_about_a_loss_it_is_not_kept(kept_plainly, monkeypatch):
-    loss = on_device(1.0)
-    assert kept_plainly.keep(None) is None
-    assert kept_plainly.keep(passed_to_backward(1.0)) is None  # of another kind
-    assert kept_plainly.keep(on_device(torch.ones(2))) is None  # no single number
-    assert kept_plainly.keep(loss.detach()) is None  # nobody knows whether it is a view
-    kept_plainly._due_number = 0
-    assert kept_plainly.keep(loss) is None  # one that was sent for may have come
-    kept_plainly._due_number = 10**12
+def test_a_loss_that_is_kept_and_changed_since_is_not_read(keeper):
+    loss = on_device(2.5)
+    assert keeper.keep(loss) == 1
+    with torch.no_grad():
+        loss.fill_(1e9)
+    Mark.is_reached = True
+    assert list(keeper.reader.read_last(in_time())) == []
+
+
+def test_only_the_last_loss_is_kept_alive(keeper):
+    kept = []
+    for step in range(3):
+        keeper.recorder.ends = step
+        keeper.keep(on_device(step))
+        kept.append(weakref.ref(keeper.recorder.latest_loss[0]))
+    assert [each() is None for each in kept] == [True, True, False]
+
+
+def test_where_more_is_to_be_done_about_a_loss_it_is_not_kept(keeper, monkeypatch):
+    loss, recorder = on_device(1.0), keeper.recorder
+    assert keeper.keep(None) is None
+    assert keeper.keep(passed_to_backward(1.0)) is None  # of another kind
+    assert keeper.keep(on_device(torch.ones(2))) is None  # no single number
+    assert keeper.keep(loss.detach()) is None  # nobody knows whether it is a view
+    with torch.device("cpu"):
+        assert keeper.keep(loss) is None  # a mode of the script's would see what is asked
+    for name, value in {
+        "loss_due_ns": 0,  # one is to be sent for
+        "loss_due_number": 0,  # one that was sent for may have come
+        "loss_device": -1,  # the first one
+        "loss_stream": 7,  # computed on another stream
+    }.items():
+        before = getattr(recorder, name)
+        setattr(recorder, name, value)
+        assert keeper.keep(loss) is None, name
+        setattr(recorder, name, before)
+    monkeypatch.setattr(OnDevice, "_base", loss)
+    assert keeper.keep(loss) is None  # a view
+    monkeypatch.setattr(OnDevice, "_base", None)
     monkeypatch.setitem(sys.modules, loss_reader.GRAPH_TREES, object())
-    assert kept_plainly.keep(loss) is None  # it would have to be copied
+    assert keeper.keep(loss) is None  # it would have to be copied
     monkeypatch.delitem(sys.modules, loss_reader.GRAPH_TREES)
-    kept_plainly._due_ns = 0
-    assert kept_plainly.keep(loss) is None  # one is to be sent for
-    assert kept_plainly.on_device.latest is None
+    assert recorder.latest_loss is None and recorder.loss_number == 0
+    assert keeper.keep(loss) == 1

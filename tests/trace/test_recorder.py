@@ -402,23 +402,6 @@ def test_a_loss_under_a_mode_of_the_users_is_left_to_python(job):
 
 
 @needs_c
-@pytest.mark.parametrize(
-    ("kept", "flags"), [(6, events.AWAITED_LOSS), (0, 0), (None, None)], ids=str
-)
-def test_a_loss_on_a_gpu_is_kept_where_nothing_else_is_to_be_done(job, kept, flags):
-    job.recorder.gpu, job.recorder.keep_loss = Timeline(job.recorder), lambda loss: kept
-    begin = job.shortcut("begin_backward")
-    begin(LOSS)
-    if kept is None:
-        assert job.slow == [(LOSS,)]
-        return
-    assert [each[:4] for each in noted(job.recorder)] == [(events.BEGIN_BACKWARD, flags, 0, kept)]
-    job.recorder.backwards_open = job.recorder.due_ns = 0  # memory is to be read
-    begin(LOSS)
-    assert job.slow == [(LOSS,)]
-
-
-@needs_c
 def test_a_copy_over_a_stream_of_its_own_is_no_phase(job):
     job.recorder.gpu = gpu = Timeline(job.recorder)
     gpu.is_on_its_stream = lambda: False

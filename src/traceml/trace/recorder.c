@@ -40,14 +40,15 @@ typedef struct {
     each(workers) each(training_workers) each(collated_ns) each(optimizer_number) each(passes)     \
     each(usual_passes) each(patience) each(backwards_open) each(elsewhere_ns)                      \
     each(explicit_depth) each(due_ns) each(modules_seen) each(forward_of) each(untimed_steps)      \
-    each(marks_pending)
+    each(marks_pending) each(loss_number) each(loss_step) each(loss_device) each(loss_stream)      \
+    each(loss_due_ns) each(loss_due_number)
 #define FLAGS(each)                                                                                \
     each(timed) each(step_ends) each(identified) each(is_explicit) each(by_hand)                   \
     each(stepped_in_backward) each(is_in_step) each(is_watching) each(is_loss_scaled)
 #define OBJECTS(each)                                                                              \
     each(gpu) each(optimizer_mark) each(collected_ns) each(looks) each(modules)                    \
     each(watched_models) each(samples_in) each(iterator) each(optimizer) each(step_model)          \
-    each(is_interrupted) each(look_at_memory) each(keep_loss)
+    each(is_interrupted) each(look_at_memory) each(latest_loss)
 
 typedef struct {
     PyObject_HEAD
@@ -78,7 +79,9 @@ static int64_t constants[CONSTANTS];
 
 /* Names and functions of torch's; `use_torch` gives the latter. */
 static PyObject *mark_name, *mark_boundary_name, *stream_name, *training_name, *is_cpu_name;
-static PyObject *tensor_type, *is_grad_enabled, *dispatch_modes, *function_modes, *numel, *item;
+static PyObject *requires_grad_name, *base_name, *version_name;
+static PyObject *tensor_type, *is_grad_enabled, *function_modes, *dispatch_modes, *numel, *item;
+static PyObject *get_device, *detach, *stream_number, *graph_trees;
 
 /* The clock of time.perf_counter_ns. */
 static int64_t now_ns(void) {
@@ -395,13 +398,18 @@ static PyObject *quick_end_forward(PyObject *bound, PyObject *mode) {
     return done(note(self, K(END_FORWARD), number, 0));
 }
 
+/* How many modes watch what is asked of a tensor; -1 with an exception. */
+static int64_t count_modes(void) {
+    int64_t modes = as_number(PyObject_CallNoArgs(function_modes));
+    return modes ? modes : as_number(PyObject_CallNoArgs(dispatch_modes));
+}
+
 /* Whether this is a tensor on the host that holds one number, and no mode watches what is asked of
    it; -1 with an exception. */
 static int is_plain_loss(PyObject *loss) {
     if ((PyObject *)Py_TYPE(loss) != tensor_type)
         return 0;
-    int64_t modes = as_number(PyObject_CallNoArgs(function_modes));
-    modes = modes ? modes : as_number(PyObject_CallNoArgs(dispatch_modes));
+    int64_t modes = count_modes();
     if (modes)
         return modes < 0 ? -1 : 0;
     int is_on_host = is_true(PyObject_GetAttr(loss, is_cpu_name));
@@ -411,23 +419,73 @@ static int is_plain_loss(PyObject *loss) {
     return size < 0 ? -1 : size == 1;
 }
 
+/* Whether a tensor holds one number, owns its memory, is part of a graph, and is computed on the
+   stream of the last loss; not so with an exception. */
+static int can_be_kept(Events *self, PyObject *loss, PyObject *device) {
+    if (as_number(PyObject_CallFunctionObjArgs(numel, loss, NULL)) != 1 ||
+        is_true(PyObject_GetAttr(loss, requires_grad_name)) != 1)
+        return 0;
+    PyObject *base = PyObject_GetAttr(loss, base_name);
+    Py_XDECREF(base); /* compared only */
+    return base == Py_None && as_number(PyObject_CallFunctionObjArgs(
+                                  stream_number, device, NULL)) == self->loss_stream;
+}
+
+/* `Recorder.step_key` */
+static int64_t step_key(Events *self) {
+    return self->ends_since_fetch < MAX_ENDS_PER_FETCH ? self->ends_at_fetch
+                                                       : self->ends / self->optimizers;
+}
+
+/* `Losses.keep`: the number of a loss, and what is to be kept of it; 0 where the step has a loss
+   already; -1 where Python has to look, with an exception or without. */
+static int64_t keep_loss(Events *self, PyObject *loss, PyObject **kept) {
+    if ((PyObject *)Py_TYPE(loss) != tensor_type || self->loss_number >= self->loss_due_number ||
+        now_ns() >= self->loss_due_ns || count_modes() ||
+        PyDict_Contains(self->modules, graph_trees))
+        return -1;
+    PyObject *device = PyObject_CallFunctionObjArgs(get_device, loss, NULL);
+    int64_t index = device ? PyLong_AsLongLong(device) : -1, found = -1;
+    if (index >= 0 && index == self->loss_device) {
+        if (step_key(self) == self->loss_step)
+            found = 0;
+        else if (can_be_kept(self, loss, device))
+            found = self->loss_number + 1;
+    }
+    Py_XDECREF(device);
+    if (found <= 0)
+        return found;
+    PyObject *detached = PyObject_CallFunctionObjArgs(detach, loss, NULL);
+    PyObject *version = detached ? PyObject_GetAttr(loss, version_name) : NULL;
+    PyObject *number = version ? PyLong_FromLongLong(found) : NULL;
+    *kept = number ? PyTuple_Pack(3, detached, version, number) : NULL;
+    Py_XDECREF(detached);
+    Py_XDECREF(version);
+    Py_XDECREF(number);
+    return *kept ? found : -1;
+}
+
 /* Where the model is on a GPU: its loss is no number yet. */
 static PyObject *begin_backward_on_gpu(PyObject *bound, PyObject *loss) {
     Events *self = events_of(bound);
+    PyObject *kept = NULL;
     if (now_ns() >= self->due_ns)
         return call_slow(bound, loss);
-    PyObject *kept = PyObject_CallFunctionObjArgs(self->keep_loss, loss, NULL);
-    if (kept == Py_None) {
-        Py_DECREF(kept);
-        return call_slow(bound, loss);
-    }
-    int64_t number = as_number(kept), now = now_ns();
+    int64_t number = keep_loss(self, loss, &kept);
     if (number < 0)
+        return PyErr_Occurred() ? failed(bound, loss) : call_slow(bound, loss);
+    if (note(self, K(BEGIN_BACKWARD), number, number ? K(AWAITED_LOSS) : 0) < 0) {
+        Py_XDECREF(kept);
         return failed(bound, loss);
-    if (charge_collections(self) < 0)
-        return NULL;
+    }
     self->backwards_open = 1;
-    put(self, now, K(BEGIN_BACKWARD), number ? K(AWAITED_LOSS) : 0, 0, number);
+    if (kept) {
+        PyObject *before = self->latest_loss;
+        self->latest_loss = kept;
+        self->loss_number = number;
+        self->loss_step = step_key(self);
+        Py_XDECREF(before);
+    }
     Py_RETURN_NONE;
 }
 
@@ -633,15 +691,14 @@ static PyType_Spec type_spec = {
 
 /* Tells what of torch's the plain cases call: hooks.py does so before it makes any shortcut. */
 static PyObject *use_torch(PyObject *module, PyObject *given) {
-    PyObject *found[6];
-    PyObject **places[6] = {&tensor_type,    &is_grad_enabled, &dispatch_modes,
-                            &function_modes, &numel,           &item};
-    if (!PyArg_ParseTuple(given, "OOOOOO", &found[0], &found[1], &found[2], &found[3], &found[4],
-                          &found[5]))
-        return NULL;
-    for (int i = 0; i < 6; i++) {
+    PyObject **places[] = {&tensor_type, &is_grad_enabled, &function_modes, &dispatch_modes, &numel,
+                           &item, &get_device, &detach, &stream_number, &graph_trees};
+    Py_ssize_t count = sizeof(places) / sizeof(places[0]);
+    if (PyTuple_Size(given) != count)
+        return PyErr_Format(PyExc_TypeError, "%zd things of torch's are taken", count);
+    for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *before = *places[i];
-        *places[i] = Py_NewRef(found[i]);
+        *places[i] = Py_NewRef(PyTuple_GetItem(given, i));
         Py_XDECREF(before);
     }
     Py_RETURN_NONE;
@@ -668,6 +725,9 @@ PyMODINIT_FUNC PyInit__recorder(void) {
     stream_name = PyUnicode_InternFromString("is_on_its_stream");
     training_name = PyUnicode_InternFromString("training");
     is_cpu_name = PyUnicode_InternFromString("is_cpu");
+    requires_grad_name = PyUnicode_InternFromString("requires_grad");
+    base_name = PyUnicode_InternFromString("_base");
+    version_name = PyUnicode_InternFromString("_version");
     PyObject *module = PyModule_Create(&definition), *type = PyType_FromSpec(&type_spec);
     if (!module || !type || PyErr_Occurred() || PyModule_AddObject(module, "Events", type) < 0 ||
         PyModule_AddIntConstant(module, "SOURCE_CRC", SOURCE_CRC) < 0) {

@@ -76,9 +76,15 @@ class PythonEvents:
         "is_watching",
         "iterator",
         "iterator_source",
-        "keep_loss",
+        "latest_loss",
         "look_at_memory",
         "looks",
+        "loss_device",
+        "loss_due_ns",
+        "loss_due_number",
+        "loss_number",
+        "loss_step",
+        "loss_stream",
         "marks_pending",
         "modules",
         "modules_seen",
@@ -167,8 +173,20 @@ class PythonEvents:
     """What a thread of the autograd engine's has compiled for it."""
     is_loss_scaled: bool
     """Whether a `GradScaler` has scaled a loss of which no gradients have been asked for."""
-    keep_loss: Callable[[Any], Any]
-    """Keeps a loss on a GPU, where there is nothing else to do about it (`Losses.keep`)."""
+    latest_loss: tuple[Any, int, int] | None
+    """The last loss on a GPU that was not sent for: detached, its version, its number …"""
+    loss_number: int
+    """… the number of the last loss on a GPU, sent for or not …"""
+    loss_step: int
+    """… the step that it belongs to (`step_key`) …"""
+    loss_device: int
+    """… its device, -1 before there is one, …"""
+    loss_stream: int
+    """… and its stream, as CUDA names it: 0 is the default one."""
+    loss_due_ns: int
+    """When a loss is to be sent for …"""
+    loss_due_number: int
+    """… or which one Python looks at in any case (`Losses`)."""
     look_at_memory: Callable[[int], Any]
     """Called with the moment where the next backward pass begins …"""
     due_ns: int
@@ -316,7 +334,7 @@ class RecorderInPython(PythonEvents):
         self.noted_ns = self.due_ns = self.modules_seen = 0
         self.looks, self.modules, self.watched_models = [], {}, {}
         self.is_interrupted = self.samples_in = _not_asked_for
-        self.keep_loss = self.look_at_memory = _not_asked_for
+        self.look_at_memory = _not_asked_for
         self.forget()
 
     def forget(self) -> None:
@@ -341,7 +359,10 @@ class RecorderInPython(PythonEvents):
         self.optimizer_number = self.passes = self.usual_passes = self.patience = 0
         self.optimizers = 1
         self.is_in_step = self.is_watching = False
-        # The GPU
+        # Losses on the GPU, and its clock
+        self.latest_loss = None
+        self.loss_number = self.loss_stream = self.loss_due_ns = self.loss_due_number = 0
+        self.loss_step = self.loss_device = -1
         self.gpu = self.optimizer_mark = None
         self.timed = self.step_ends = False
         self.untimed_steps = self.marks_pending = 0
