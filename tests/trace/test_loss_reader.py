@@ -257,3 +257,22 @@ def test_where_more_is_to_be_done_about_a_loss_it_is_not_kept(keeper, monkeypatc
     monkeypatch.delitem(sys.modules, loss_reader.GRAPH_TREES)
     assert recorder.latest_loss is None and recorder.loss_number == 0
     assert keeper.keep(loss) == 1
+
+
+class Marks:
+    """A GPU's clock whose first mark is number 9."""
+
+    def mark(self):
+        return 9
+
+
+def test_in_a_step_that_is_timed_a_kept_loss_has_a_mark(keeper):
+    recorder = keeper.recorder
+    recorder.gpu, recorder.timed = Marks(), True
+    if type(keeper) is Keeper:
+        recorder.note_backward(keeper.keep(on_device(1.0)))
+    else:
+        recorder.shortcut("begin_backward", None)(on_device(1.0))
+    _, kind, flags, mark, number, _ = events.EVENT.unpack_from(recorder.buffer)
+    assert (kind, flags) == (events.BEGIN_BACKWARD, events.AWAITED_LOSS | events.TIMED)
+    assert (mark, number) == (9, 1) and recorder.latest_loss is not None

@@ -32,6 +32,9 @@ class Timeline:
         self.marks += 1
         return self.marks
 
+    def is_on_its_stream(self):
+        return True
+
     def mark_boundary(self):
         if self.recorder.step_ends:
             self.recorder.step_ends = False
@@ -321,8 +324,40 @@ def test_a_plain_case_is_one_event_and_nothing_in_python(job, name):
     assert not job.slow
 
 
+MARKED = ("note", "end_fetch", "begin_copy", "begin_forward", "end_forward", "end_backward")
+"""What is marked in a step that is timed on the GPU, and is plain all the same."""
+
+
+@needs_c
+@pytest.mark.parametrize("name", MARKED)
+def test_in_a_timed_step_an_event_has_its_mark(job, name):
+    argument, (kind, flags, _, value) = prepared(job, name)
+    job.recorder.gpu, job.recorder.timed = Timeline(job.recorder), True
+    call(job.shortcut(name), argument)
+    assert [each[:4] for each in noted(job.recorder)] == [(kind, flags | events.TIMED, 1, value)]
+    assert job.recorder.has_new_marks and not job.slow
+
+
+@needs_c
+@pytest.mark.parametrize("name", MARKED)
+def test_where_a_mark_fails_python_tries_again(job, name):
+    def fail():
+        raise RuntimeError("the device has failed")
+
+    argument, _ = prepared(job, name)
+    job.recorder.gpu, job.recorder.timed = Timeline(job.recorder), True
+    job.recorder.gpu.mark = fail
+    before = [getattr(job.recorder, each) for each in CHANGED]
+    call(job.shortcut(name), argument)
+    assert job.slow == [argument if type(argument) is tuple else (argument,)]
+    assert [getattr(job.recorder, each) for each in CHANGED] == before
+
+
+CHANGED = ("ends", "passes", "backwards_open", "explicit_depth", "forward_of", "written")
+"""What the hooks change."""
+
 SPECIAL = [
-    *((name, "timed", True) for name in PLAIN),
+    *((name, "timed", True) for name in ("begin_optimizer", "end_optimizer")),
     *((name, "followed", 1) for name in PLAIN),
     ("begin_fetch", "workers", 2),
     ("begin_fetch", "is_watching", True),
@@ -345,7 +380,7 @@ SPECIAL = [
     ("end_optimizer", "passes", 1),
     ("end_optimizer", "optimizer", lambda: None),
     ("end_optimizer", "optimizer_mark", "marked"),
-    ("end_optimizer", "marks_pending", 1),
+    ("end_optimizer", "has_new_marks", True),
     ("end_optimizer", "modules_seen", 1),
     ("end_optimizer", "looks", [print]),
     ("enter_step", "identified", False),
@@ -362,11 +397,10 @@ SPECIAL = [
 def test_whatever_is_special_is_left_to_python_untouched(job, name, state, value):
     argument, _ = prepared(job, name)
     setattr(job.recorder, state, value)
-    numbers = ("ends", "passes", "backwards_open", "explicit_depth", "forward_of", "written")
-    before = [getattr(job.recorder, each) for each in numbers]
+    before = [getattr(job.recorder, each) for each in CHANGED]
     call(job.shortcut(name), argument)
     assert job.slow == [argument if type(argument) is tuple else (argument,)]
-    assert [getattr(job.recorder, each) for each in numbers] == before
+    assert [getattr(job.recorder, each) for each in CHANGED] == before
 
 
 @needs_c

@@ -6,8 +6,8 @@
 
    `Events` holds the state and packs events into the ring. `shortcut(name, slow)` gives a function
    for a hook. It handles the plain case: the training thread, nothing special about the step, no
-   mark to be made on the GPU. In any other case it calls `slow`, the whole hook in Python, before
-   it has changed anything. So what a hook does is read in Python; what is here has to agree.
+   boundary at which the GPU's clock plans. In any other case, and where a mark on the GPU fails, it
+   calls `slow`, the whole hook in Python, before it has changed anything. So what a hook does is read in Python; what is here has to agree.
 
    Everything runs under the GIL and calls no Python code between taking an event's number and
    writing it, so two threads never get the same slot. Errors are raised, never swallowed. */
@@ -40,11 +40,12 @@ typedef struct {
     each(workers) each(training_workers) each(collated_ns) each(optimizer_number) each(passes)     \
     each(usual_passes) each(patience) each(backwards_open) each(elsewhere_ns)                      \
     each(explicit_depth) each(due_ns) each(modules_seen) each(forward_of) each(untimed_steps)      \
-    each(marks_pending) each(loss_number) each(loss_step) each(loss_device) each(loss_stream)      \
+    each(stream) each(loss_number) each(loss_step) each(loss_device) each(loss_stream)      \
     each(loss_due_ns) each(loss_due_number)
 #define FLAGS(each)                                                                                \
     each(timed) each(step_ends) each(identified) each(is_explicit) each(by_hand)                   \
-    each(stepped_in_backward) each(is_in_step) each(is_watching) each(is_loss_scaled)
+    each(stepped_in_backward) each(is_in_step) each(is_watching) each(is_loss_scaled)              \
+    each(has_new_marks)
 #define OBJECTS(each)                                                                              \
     each(gpu) each(optimizer_mark) each(collected_ns) each(looks) each(modules)                    \
     each(watched_models) each(samples_in) each(iterator) each(optimizer) each(step_model)          \
@@ -148,6 +149,7 @@ static int64_t note(Events *self, int64_t kind, int64_t argument, int64_t flags)
         mark = mark_on_gpu(self, mark_name);
         if (mark < 0)
             return -1;
+        self->has_new_marks = 1;
         if (self->timed)
             flags |= K(TIMED);
     }
@@ -264,8 +266,9 @@ static PyObject *call_slow(PyObject *bound, PyObject *argument) {
 }
 
 /* Something failed in a plain case, before anything was changed. If somebody interrupted it
-   (`is_interruption`), that goes on to the script; else the hook in Python tries, and counts it. */
-static PyObject *failed(PyObject *bound, PyObject *argument) {
+   (`is_interruption`), that goes on to the script, and this is false; else the hook in Python is to
+   try, and counts it. */
+static int is_to_be_tried(PyObject *bound) {
     PyObject *type, *error, *trace, *is_interrupted = events_of(bound)->is_interrupted;
     PyErr_Fetch(&type, &error, &trace);
     PyErr_NormalizeException(&type, &error, &trace);
@@ -277,27 +280,32 @@ static PyObject *failed(PyObject *bound, PyObject *argument) {
     Py_XDECREF(answer);
     if (goes_on == 1) {
         PyErr_Restore(type, error, PyException_GetTraceback(error));
-        return NULL;
+        return 0;
     }
     Py_DECREF(type);
     Py_DECREF(error);
-    return goes_on < 0 ? NULL : call_slow(bound, argument);
+    return goes_on == 0;
 }
 
+static PyObject *failed(PyObject *bound, PyObject *argument) {
+    return is_to_be_tried(bound) ? call_slow(bound, argument) : NULL;
+}
+
+/* The end of a plain case that makes no mark on the GPU. */
 static PyObject *done(int64_t result) {
     if (result < 0)
         return NULL;
     Py_RETURN_NONE;
 }
 
-/* Whether this thread trains, no phase of the step is marked on the GPU, and torch is known. */
+/* Whether this thread trains, and torch is known. */
 static int is_plain(Events *self) {
-    return self->followed == (int64_t)PyThread_get_thread_ident() && !self->timed && tensor_type;
+    return self->followed == (int64_t)PyThread_get_thread_ident() && tensor_type;
 }
 
 /* Whether nobody wants to look at something once a step has ended (`Session.after_step`). */
 static int is_quiet(Events *self) {
-    return !self->marks_pending && PyList_Size(self->looks) == 0 &&
+    return !self->has_new_marks && PyList_Size(self->looks) == 0 &&
            PyDict_Size(self->modules) == self->modules_seen;
 }
 
@@ -317,9 +325,12 @@ static int is_true(PyObject *answer) {
 
 static PyObject *quick_note(PyObject *bound, PyObject *const *given, Py_ssize_t count) {
     Events *self = events_of(bound);
-    if (count == 2 && !is_plain(self))
+    if (count != 2)
+        return note_method(self, given, count);
+    PyObject *noted = is_plain(self) ? note_method(self, given, count) : NULL;
+    if (!noted && (!PyErr_Occurred() || is_to_be_tried(bound)))
         return PyObject_CallFunctionObjArgs(PyTuple_GetItem(bound, 1), given[0], given[1], NULL);
-    return note_method(self, given, count);
+    return noted;
 }
 
 static PyObject *quick_begin_fetch(PyObject *bound, PyObject *iterator) {
@@ -344,7 +355,9 @@ static PyObject *quick_end_fetch(PyObject *bound, PyObject *batch) {
         put(self, 0, K(SPEND_WITHIN), K(COLLATE) << K(CAUSE_SHIFT), 0, self->collated_ns);
         self->collated_ns = 0;
     }
-    return done(note(self, K(END_FETCH), samples, 0));
+    if (note(self, K(END_FETCH), samples, 0) < 0)
+        return failed(bound, batch);
+    Py_RETURN_NONE;
 }
 
 /* Whether the phase of a copy to the device begins; not where it goes over another stream. */
@@ -357,10 +370,8 @@ static PyObject *quick_begin_copy(PyObject *bound, PyObject *nothing) {
     if (gpu != Py_None)
         begins = is_true(PyObject_CallMethodObjArgs(gpu, stream_name, NULL));
     Py_DECREF(gpu);
-    if (begins < 0)
+    if (begins < 0 || (begins && note(self, K(BEGIN), K(H2D), 0) < 0))
         return failed(bound, nothing);
-    if (begins && note(self, K(BEGIN), K(H2D), 0) < 0)
-        return NULL;
     return PyBool_FromLong(begins);
 }
 
@@ -381,10 +392,8 @@ static PyObject *quick_begin_forward(PyObject *bound, PyObject *model) {
         Py_RETURN_NONE;
     int training = is_watched < 0 ? -1 : is_true(PyObject_GetAttr(model, training_name));
     int has_gradients = training < 0 ? -1 : is_true(PyObject_CallNoArgs(is_grad_enabled));
-    if (has_gradients < 0)
+    if (has_gradients < 0 || note(self, K(BEGIN_FORWARD), training + 2 * has_gradients, 0) < 0)
         return failed(bound, model);
-    if (note(self, K(BEGIN_FORWARD), training + 2 * has_gradients, 0) < 0)
-        return NULL;
     self->forward_of = (int64_t)(intptr_t)model;
     return PyLong_FromLong(training + 2 * has_gradients);
 }
@@ -394,8 +403,10 @@ static PyObject *quick_end_forward(PyObject *bound, PyObject *mode) {
     int64_t number = PyLong_AsLongLong(mode);
     if (number < 0 || !is_plain(self))
         return call_slow(bound, mode);
+    if (note(self, K(END_FORWARD), number, 0) < 0)
+        return failed(bound, mode);
     self->forward_of = 0;
-    return done(note(self, K(END_FORWARD), number, 0));
+    Py_RETURN_NONE;
 }
 
 /* How many modes watch what is asked of a tensor; -1 with an exception. */
@@ -507,7 +518,7 @@ static PyObject *quick_begin_backward(PyObject *bound, PyObject *loss) {
     int64_t argument = as_bits(PyFloat_AsDouble(value)), now = now_ns();
     Py_DECREF(value);
     if (charge_collections(self) < 0)
-        return NULL;
+        return failed(bound, loss);
     self->backwards_open = 1;
     put(self, now, K(BEGIN_BACKWARD), K(KNOWN_LOSS), 0, argument);
     if (now < self->due_ns)
@@ -525,14 +536,16 @@ static PyObject *quick_end_backward(PyObject *bound, PyObject *nothing) {
         (self->by_hand && !self->is_explicit) || self->stepped_in_backward ||
         (self->passes >= self->patience && !self->is_in_step))
         return call_slow(bound, nothing);
+    if (note(self, K(END_BACKWARD), self->ends, 0) < 0)
+        return failed(bound, nothing);
     self->backwards_open = 0;
     self->passes += 1;
-    return done(note(self, K(END_BACKWARD), self->ends, 0));
+    Py_RETURN_NONE;
 }
 
 static PyObject *quick_begin_optimizer(PyObject *bound, PyObject *optimizer) {
     Events *self = events_of(bound);
-    if (!is_plain(self) || !self->identified || self->is_watching ||
+    if (!is_plain(self) || self->timed || !self->identified || self->is_watching ||
         self->passes != self->usual_passes)
         return call_slow(bound, optimizer);
     int is_known = refers_to(self->optimizer, optimizer);
@@ -548,7 +561,8 @@ static PyObject *quick_begin_optimizer(PyObject *bound, PyObject *optimizer) {
 
 static PyObject *quick_end_optimizer(PyObject *bound, PyObject *optimizer) {
     Events *self = events_of(bound);
-    if (!is_plain(self) || self->passes || self->optimizer_mark != Py_None || !is_quiet(self) ||
+    if (!is_plain(self) || self->timed || self->passes || self->optimizer_mark != Py_None ||
+        !is_quiet(self) ||
         (self->ends_since_fetch >= MAX_ENDS_PER_FETCH && plans_at_boundary(self, 1)))
         return call_slow(bound, optimizer);
     int is_known = refers_to(self->optimizer, optimizer);

@@ -68,6 +68,7 @@ class PythonEvents:
         "followed",
         "forward_of",
         "gpu",
+        "has_new_marks",
         "identified",
         "is_explicit",
         "is_in_step",
@@ -85,7 +86,6 @@ class PythonEvents:
         "loss_number",
         "loss_step",
         "loss_stream",
-        "marks_pending",
         "modules",
         "modules_seen",
         "noted_ns",
@@ -100,6 +100,7 @@ class PythonEvents:
         "step_ends",
         "step_model",
         "stepped_in_backward",
+        "stream",
         "timed",
         "trained",
         "training_workers",
@@ -217,8 +218,10 @@ class PythonEvents:
     """Whether the step ends at the next boundary."""
     untimed_steps: int
     """How many steps are to end before the GPU's clock has something to do at a boundary."""
-    marks_pending: int
-    """How many marks the GPU is not known to have passed."""
+    has_new_marks: bool
+    """Whether phases were marked since it was last asked which marks the GPU has passed."""
+    stream: int
+    """The stream of the last mark, as CUDA names it; -1 before there is one."""
     optimizer_mark: Any
     """What was marked on the GPU as the last optimizer step began."""
 
@@ -250,6 +253,7 @@ class PythonEvents:
         mark = 0
         if self.timed:
             mark = self.gpu.mark()
+            self.has_new_marks = True
             flags |= self.timed
         number = self._next_number()
         self.written = following = number + 1
@@ -364,8 +368,8 @@ class RecorderInPython(PythonEvents):
         self.loss_number = self.loss_stream = self.loss_due_ns = self.loss_due_number = 0
         self.loss_step = self.loss_device = -1
         self.gpu = self.optimizer_mark = None
-        self.timed = self.step_ends = False
-        self.untimed_steps = self.marks_pending = 0
+        self.timed = self.step_ends = self.has_new_marks = False
+        self.untimed_steps, self.stream = 0, -1
         self.skip_collections()
 
     def move_to(self, buffer: Any, base: int, capacity: int) -> int:
