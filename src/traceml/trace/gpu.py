@@ -85,7 +85,7 @@ class CudaTimeline:
         self._planned_at = perf_counter_ns()
         self._spent_ns = 0
         recorder.timed = recorder.step_ends = recorder.has_new_marks = False
-        recorder.untimed_steps, recorder.stream = 0, -1
+        recorder.untimed_steps, recorder.stream, recorder.gpu_index = 0, -1, device
 
     # The recorder knows what is marked at present, and calls these only where there is something
     # to do: nothing of this runs in a step that is not timed.

@@ -40,7 +40,7 @@ typedef struct {
     each(workers) each(training_workers) each(collated_ns) each(optimizer_number) each(passes)     \
     each(usual_passes) each(patience) each(backwards_open) each(elsewhere_ns)                      \
     each(explicit_depth) each(due_ns) each(modules_seen) each(forward_of) each(untimed_steps)      \
-    each(stream) each(loss_number) each(loss_step) each(loss_device) each(loss_stream)      \
+    each(stream) each(gpu_index) each(loss_number) each(loss_step) each(loss_device) each(loss_stream)      \
     each(loss_due_ns) each(loss_due_number)
 #define FLAGS(each)                                                                                \
     each(timed) each(step_ends) each(identified) each(is_explicit) each(by_hand)                   \
@@ -49,7 +49,7 @@ typedef struct {
 #define OBJECTS(each)                                                                              \
     each(gpu) each(optimizer_mark) each(collected_ns) each(looks) each(modules)                    \
     each(watched_models) each(samples_in) each(iterator) each(optimizer) each(step_model)          \
-    each(is_interrupted) each(look_at_memory) each(latest_loss)
+    each(is_interrupted) each(look_at_memory) each(latest_loss) each(copy_target)
 
 typedef struct {
     PyObject_HEAD
@@ -79,8 +79,8 @@ static int64_t constants[CONSTANTS];
 #define MAX_ENDS_PER_FETCH 16 /* as in recorder.py */
 
 /* Names and functions of torch's; `use_torch` gives the latter. */
-static PyObject *mark_name, *mark_boundary_name, *stream_name, *training_name, *is_cpu_name;
-static PyObject *requires_grad_name, *base_name, *version_name;
+static PyObject *mark_name, *mark_boundary_name, *training_name, *is_cpu_name, *is_cuda_name;
+static PyObject *requires_grad_name, *base_name, *version_name, *device_name;
 static PyObject *tensor_type, *is_grad_enabled, *function_modes, *dispatch_modes, *numel, *item;
 static PyObject *get_device, *detach, *stream_number, *graph_trees;
 
@@ -360,19 +360,58 @@ static PyObject *quick_end_fetch(PyObject *bound, PyObject *batch) {
     Py_RETURN_NONE;
 }
 
-/* Whether the phase of a copy to the device begins; not where it goes over another stream. */
-static PyObject *quick_begin_copy(PyObject *bound, PyObject *nothing) {
+/* Copies: called with a tensor, the arguments and the options of its method. Each gives what the
+   copy is: H2D where its phase has begun, BESIDE, None; `copies.py` finds the rest. */
+
+#define BESIDE -1 /* as in copies.py */
+
+static PyObject *look_in_python(PyObject *bound, PyObject *const *given) {
+    PyObject *slow = PyTuple_GetItem(bound, 1);
+    return PyObject_CallFunctionObjArgs(slow, given[0], given[1], given[2], NULL);
+}
+
+/* Whether the current stream is that of the last mark; -1 with an exception. */
+static int is_on_its_stream(Events *self) {
+    PyObject *index = PyLong_FromLongLong(self->gpu_index);
+    int64_t stream = index ? as_number(PyObject_CallFunctionObjArgs(stream_number, index, NULL)) : -1;
+    Py_XDECREF(index);
+    return stream == -1 && PyErr_Occurred() ? -1 : stream == self->stream;
+}
+
+/* A tensor is copied to the GPU, if this is one; `source` is NULL where Python has to look. */
+static PyObject *begin_copy_of(PyObject *source, PyObject *bound, PyObject *const *given) {
     Events *self = events_of(bound);
-    if (!is_plain(self))
-        return call_slow(bound, nothing);
-    PyObject *gpu = Py_NewRef(self->gpu);
-    int begins = 1;
-    if (gpu != Py_None)
-        begins = is_true(PyObject_CallMethodObjArgs(gpu, stream_name, NULL));
-    Py_DECREF(gpu);
+    int has_clock = self->gpu != Py_None;
+    if (!source || !is_plain(self) || (has_clock && self->stream < 0) ||
+        (PyObject *)Py_TYPE(source) != tensor_type)
+        return look_in_python(bound, given);
+    int is_on_host = is_true(PyObject_GetAttr(source, is_cpu_name));
+    if (is_on_host == 0)
+        Py_RETURN_NONE;
+    int begins = is_on_host < 0 ? -1 : has_clock ? is_on_its_stream(self) : 1;
     if (begins < 0 || (begins && note(self, K(BEGIN), K(H2D), 0) < 0))
-        return failed(bound, nothing);
-    return PyBool_FromLong(begins);
+        return is_to_be_tried(bound) ? look_in_python(bound, given) : NULL;
+    return PyLong_FromLongLong(begins ? K(H2D) : BESIDE);
+}
+
+static PyObject *quick_begin_to(PyObject *bound, PyObject *const *given, Py_ssize_t count) {
+    PyObject *target = PyTuple_Size(given[1]) > 0 ? PyTuple_GetItem(given[1], 0)
+                                                  : PyDict_GetItemWithError(given[2], device_name);
+    int is_known = target && target != Py_None && target == events_of(bound)->copy_target;
+    return begin_copy_of(is_known ? given[0] : NULL, bound, given);
+}
+
+static PyObject *quick_begin_cuda(PyObject *bound, PyObject *const *given, Py_ssize_t count) {
+    return begin_copy_of(given[0], bound, given);
+}
+
+static PyObject *quick_begin_copy(PyObject *bound, PyObject *const *given, Py_ssize_t count) {
+    int is_to_gpu = (PyObject *)Py_TYPE(given[0]) == tensor_type && PyTuple_Size(given[1]) > 0
+                        ? is_true(PyObject_GetAttr(given[0], is_cuda_name))
+                        : 0;
+    if (is_to_gpu < 0)
+        return is_to_be_tried(bound) ? look_in_python(bound, given) : NULL;
+    return begin_copy_of(is_to_gpu ? PyTuple_GetItem(given[1], 0) : NULL, bound, given);
 }
 
 /* The mode of a watched model that is called, if no other call of one is open; else None. */
@@ -607,7 +646,9 @@ static PyMethodDef shortcuts[] = {
     {"note", FAST quick_note, METH_FASTCALL, NULL},
     {"begin_fetch", quick_begin_fetch, METH_O, NULL},
     {"end_fetch", quick_end_fetch, METH_O, NULL},
-    {"begin_copy", quick_begin_copy, METH_O, NULL},
+    {"begin_to", FAST quick_begin_to, METH_FASTCALL, NULL},
+    {"begin_cuda", FAST quick_begin_cuda, METH_FASTCALL, NULL},
+    {"begin_copy_", FAST quick_begin_copy, METH_FASTCALL, NULL},
     {"begin_forward", quick_begin_forward, METH_O, NULL},
     {"end_forward", quick_end_forward, METH_O, NULL},
     {"begin_backward", quick_begin_backward, METH_O, NULL},
@@ -736,9 +777,10 @@ PyMODINIT_FUNC PyInit__recorder(void) {
     Py_DECREF(known);
     mark_name = PyUnicode_InternFromString("mark");
     mark_boundary_name = PyUnicode_InternFromString("mark_boundary");
-    stream_name = PyUnicode_InternFromString("is_on_its_stream");
     training_name = PyUnicode_InternFromString("training");
     is_cpu_name = PyUnicode_InternFromString("is_cpu");
+    is_cuda_name = PyUnicode_InternFromString("is_cuda");
+    device_name = PyUnicode_InternFromString("device");
     requires_grad_name = PyUnicode_InternFromString("requires_grad");
     base_name = PyUnicode_InternFromString("_base");
     version_name = PyUnicode_InternFromString("_version");

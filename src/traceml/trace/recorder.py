@@ -59,6 +59,7 @@ class PythonEvents:
         "by_hand",
         "collated_ns",
         "collected_ns",
+        "copy_target",
         "due_ns",
         "elsewhere_ns",
         "ends",
@@ -68,6 +69,7 @@ class PythonEvents:
         "followed",
         "forward_of",
         "gpu",
+        "gpu_index",
         "has_new_marks",
         "identified",
         "is_explicit",
@@ -210,8 +212,12 @@ class PythonEvents:
     patience: int
     """How many of them are nothing to wonder about."""
 
+    copy_target: Any
+    """What the script named the device by when it last copied a tensor to it."""
     gpu: Any
-    """The GPU's own clock (`trace.gpu.CudaTimeline`), once the model is known to be on one."""
+    """The GPU's own clock (`trace.gpu.CudaTimeline`), once the model is known to be on one …"""
+    gpu_index: int
+    """… and the index of that GPU."""
     timed: bool
     """Whether every phase of the step is marked on the GPU."""
     step_ends: bool
@@ -367,9 +373,10 @@ class RecorderInPython(PythonEvents):
         self.latest_loss = None
         self.loss_number = self.loss_stream = self.loss_due_ns = self.loss_due_number = 0
         self.loss_step = self.loss_device = -1
-        self.gpu = self.optimizer_mark = None
+        self.gpu = self.optimizer_mark = self.copy_target = None
         self.timed = self.step_ends = self.has_new_marks = False
-        self.untimed_steps, self.stream = 0, -1
+        self.untimed_steps = self.gpu_index = 0
+        self.stream = -1
         self.skip_collections()
 
     def move_to(self, buffer: Any, base: int, capacity: int) -> int:
