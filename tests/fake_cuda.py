@@ -57,7 +57,7 @@ def follow(session: Any, notes: Path) -> None:
     global _notes
     _notes = notes
     torch._C._CudaEventBase = torch.cuda.Event = FakeEvent
-    torch._C._cuda_getCurrentStream = lambda device: (0, 0, 0)
+    torch._C._cuda_getCurrentRawStream = lambda device: 0
     torch._C._cuda_isCurrentStreamCapturing = lambda: False
     torch._C._cuda_memoryStats = lambda device: {
         name: {"all": {"peak": 1, "current": 1}} for name in ("allocated_bytes", "reserved_bytes")

@@ -114,13 +114,13 @@ class SimulatedLoop:
         queue |= events.QUEUE_DRY if reached_at <= self.now else 0
         ended = optimizer_ended(self._ends, 1)
         self._tell(events.END_OPTIMIZER, ended, queue * self.is_timed, self._mark())
-        return self.resolves()
+        return self.resolves() if self.is_timed else self  # nobody asks in other steps
 
     def replayed(self, graph: int) -> SimulatedLoop:
         """A CUDA graph that holds a whole step has been launched."""
         self._ends += 1
         self.end(events.END_REPLAY, optimizer_ended(self._ends, graph))
-        return self.resolves()
+        return self.resolves() if self.is_timed else self
 
     def told(self, kind: int, argument: int, mark: int) -> SimulatedLoop:
         """Something is told that does not happen on the GPU."""

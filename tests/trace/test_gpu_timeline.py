@@ -20,6 +20,7 @@ class Event:
     """A CUDA event of a device that is never behind."""
 
     is_behind = False
+    stream = 0
 
     def __init__(self, enable_timing=False):
         self.at = 0.0
@@ -38,7 +39,7 @@ class Event:
 def device(monkeypatch):
     statistics = {"all": {"peak": 64, "current": 32}}
     for owner, name, value in (
-        (torch._C, "_cuda_getCurrentStream", lambda device: (0, 0, 0)),
+        (torch._C, "_cuda_getCurrentRawStream", lambda device: Event.stream),
         (torch._C, "_cuda_isCurrentStreamCapturing", lambda: False),
         (
             torch._C,
@@ -49,6 +50,7 @@ def device(monkeypatch):
         (torch.cuda, "Event", Event),
         (torch.cuda, "current_stream", lambda device=None: None),
         (Event, "is_behind", False),
+        (Event, "stream", 0),
         (gpu, "GPU_TIMING_SHARE", 1e9),
     ):
         monkeypatch.setattr(owner, name, value, raising=False)
@@ -216,6 +218,68 @@ def test_a_device_that_is_too_far_behind_is_not_waited_for(device, monkeypatch):
     kinds, marks, distances = zip(*told(recorder)[1:], strict=True)
     assert (set(kinds), marks) == ({events.REACH_MARK}, (5, 6, 7, 8, 9))
     assert distances[0] == 0 and all(distance > 0 for distance in distances[1:])
+
+
+def test_untimed_steps_ask_the_device_for_nothing(traced, job, monkeypatch):
+    """What it has not passed when a timed step ends is told when the next timed one does."""
+    monkeypatch.setattr(gpu, "GPU_TIMING_SHARE", 1e-9)
+    recorder, untimed = traced.session.recorder, []
+    timeline, is_behind = recorder.gpu, True
+
+    def query(event):
+        if not recorder.timed:
+            untimed.append(event)
+        return not is_behind
+
+    monkeypatch.setattr(timeline, "_query", query)
+    for _ in range(20):
+        fetched(*job)
+    assert not untimed and timeline.outstanding > 8
+    is_behind = False
+    steps = traced.complete()
+    timed = (steps["flags"] & int(StepFlag.GPU_TIMED)) > 0
+    assert (steps[timed]["gpu_body_ns"] > 0).all() and timed.sum() > 4
+
+
+@pytest.mark.parametrize("behind", range(8))
+def test_marks_are_told_up_to_the_first_that_is_not_passed(device, behind):
+    recorder, passed = Recorder(), set()
+    timeline = gpu.CudaTimeline(recorder, 0)
+    timeline._query = lambda event: event in passed
+    for _ in range(7):
+        timeline.mark()
+        if len(passed) < 7 - behind:
+            passed.add(timeline.latest)
+    timeline.resolve()
+    assert [mark for _, mark, _ in told(recorder)] == list(range(1, 8 - behind))
+    assert timeline.outstanding == min(behind, 7)
+
+
+def test_of_two_streams_each_may_be_behind(device, monkeypatch):
+    """So what was passed on one says nothing of what was marked on the other before it."""
+    recorder, passed = Recorder(), set()
+    timeline = gpu.CudaTimeline(recorder, 0)
+    timeline._query = lambda event: event in passed
+    monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False)
+    for stream in (0, 7, 0, 0):
+        monkeypatch.setattr(Event, "stream", stream)
+        timeline.mark()
+        if stream == 0:
+            passed.add(timeline.latest)
+    timeline.resolve()
+    assert [mark for _, mark, _ in told(recorder)] == [1]
+
+
+@pytest.mark.parametrize(("stream", "is_marked"), [(0, True), (7, False)])
+def test_a_stream_that_is_captured_is_not_marked_and_the_default_one_never_is_captured(
+    device, monkeypatch, stream, is_marked
+):
+    timeline = gpu.CudaTimeline(Recorder(), 0)
+    timeline._is_captured = lambda: stream != 0
+    monkeypatch.setattr(Event, "stream", stream)
+    assert bool(timeline.mark()) is is_marked
+    assert (timeline.queue_is_dry(Event()) is not None) is is_marked
+    assert (timeline.record_now() is not None) is is_marked
 
 
 def test_a_step_of_very_many_micro_batches_keeps_its_host_times_alone(traced, job, monkeypatch):

@@ -754,10 +754,10 @@ def no_memory_statistics(monkeypatch):
         raise RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats")
 
     replaced = {
-        "_cuda_getCurrentStream": lambda device: 0,
+        "_cuda_getCurrentRawStream": lambda device: 0,
         "_cuda_isCurrentStreamCapturing": lambda: False,
         "_cuda_memoryStats": refuse,
-        "_CudaEventBase": type("Base", (), {"record": lambda *_: None}),
+        "_CudaEventBase": type("Base", (), dict.fromkeys(("record", "query", "elapsed_time"))),
     }
     for name, value in replaced.items():
         monkeypatch.setattr(torch._C, name, value, raising=False)

@@ -13,6 +13,8 @@ import torch
 
 from processes import run_traceml
 from traceml.steps import events
+from traceml.trace import copies
+from traceml.trace import loss as loss_reader
 from traceml.trace import recorder as recorders
 from traceml.trace.loss import show_torch_to_c
 from traceml.trace.recorder import PythonEvents, RecorderInPython, events_in_c, recorder_of
@@ -271,12 +273,18 @@ def job():
 
 
 LOSS = torch.tensor(2.5)
+DEVICE = torch.device("cuda")
 COUNTED_END = events.optimizer_ended(1, 3)
 PLAIN = {
     "note": (lambda job: (events.END, events.H2D), {}, (events.END, 0, 0, events.H2D)),
     "begin_fetch": (lambda job: job.owner, {}, (events.BEGIN_FETCH, 0, 0, 3)),
     "end_fetch": (lambda job: [], {}, (events.END_FETCH, 0, 0, 8)),
-    "begin_copy": (lambda job: None, {}, (events.BEGIN, 0, 0, events.H2D)),
+    "begin_to": (
+        lambda job: (LOSS, (DEVICE,), {}),
+        {"copy_target": DEVICE},
+        (events.BEGIN, 0, 0, events.H2D),
+    ),
+    "begin_cuda": (lambda job: (LOSS, (), {}), {}, (events.BEGIN, 0, 0, events.H2D)),
     "begin_forward": (lambda job: job.owner, {}, (events.BEGIN_FORWARD, 0, 0, 3)),
     "end_forward": (lambda job: 3, {}, (events.END_FORWARD, 0, 0, 3)),
     "begin_backward": (
@@ -316,19 +324,52 @@ def call(function, argument):
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_plain_case_is_one_event_and_nothing_in_python(job, name):
     argument, event = prepared(job, name)
-    assert call(job.shortcut(name), argument) in (None, 0, 3, True)
+    assert call(job.shortcut(name), argument) in (None, 0, 3, events.H2D)
     assert [each[:4] for each in noted(job.recorder)] == [event]
     assert not job.slow
 
 
+MARKED = ("note", "end_fetch", "begin_forward", "end_forward", "end_backward")
+"""What is marked in a step that is timed on the GPU, and is plain all the same."""
+
+
+@needs_c
+@pytest.mark.parametrize("name", MARKED)
+def test_in_a_timed_step_an_event_has_its_mark(job, name):
+    argument, (kind, flags, _, value) = prepared(job, name)
+    job.recorder.gpu, job.recorder.timed = Timeline(job.recorder), True
+    call(job.shortcut(name), argument)
+    assert [each[:4] for each in noted(job.recorder)] == [(kind, flags | events.TIMED, 1, value)]
+    assert job.recorder.has_new_marks and not job.slow
+
+
+@needs_c
+@pytest.mark.parametrize("name", MARKED)
+def test_where_a_mark_fails_python_tries_again(job, name):
+    def fail():
+        raise RuntimeError("the device has failed")
+
+    argument, _ = prepared(job, name)
+    job.recorder.gpu, job.recorder.timed = Timeline(job.recorder), True
+    job.recorder.gpu.mark = fail
+    before = [getattr(job.recorder, each) for each in CHANGED]
+    call(job.shortcut(name), argument)
+    assert job.slow == [argument if type(argument) is tuple else (argument,)]
+    assert [getattr(job.recorder, each) for each in CHANGED] == before
+
+
+CHANGED = ("ends", "passes", "backwards_open", "explicit_depth", "forward_of", "written")
+"""What the hooks change."""
+
 SPECIAL = [
-    *((name, "timed", True) for name in PLAIN),
+    *((name, "timed", True) for name in ("begin_optimizer", "end_optimizer")),
     *((name, "followed", 1) for name in PLAIN),
     ("begin_fetch", "workers", 2),
     ("begin_fetch", "is_watching", True),
     ("begin_fetch", "iterator", lambda: None),
     ("end_fetch", "workers", 2),
     ("end_fetch", "training_workers", -1),
+    ("begin_to", "copy_target", "cuda"),
     ("begin_backward", "is_in_step", True),
     ("begin_backward", "is_watching", True),
     ("begin_backward", "backwards_open", 1),
@@ -345,7 +386,7 @@ SPECIAL = [
     ("end_optimizer", "passes", 1),
     ("end_optimizer", "optimizer", lambda: None),
     ("end_optimizer", "optimizer_mark", "marked"),
-    ("end_optimizer", "marks_pending", 1),
+    ("end_optimizer", "has_new_marks", True),
     ("end_optimizer", "modules_seen", 1),
     ("end_optimizer", "looks", [print]),
     ("enter_step", "identified", False),
@@ -362,11 +403,10 @@ SPECIAL = [
 def test_whatever_is_special_is_left_to_python_untouched(job, name, state, value):
     argument, _ = prepared(job, name)
     setattr(job.recorder, state, value)
-    numbers = ("ends", "passes", "backwards_open", "explicit_depth", "forward_of", "written")
-    before = [getattr(job.recorder, each) for each in numbers]
+    before = [getattr(job.recorder, each) for each in CHANGED]
     call(job.shortcut(name), argument)
     assert job.slow == [argument if type(argument) is tuple else (argument,)]
-    assert [getattr(job.recorder, each) for each in numbers] == before
+    assert [getattr(job.recorder, each) for each in CHANGED] == before
 
 
 @needs_c
@@ -401,29 +441,66 @@ def test_a_loss_under_a_mode_of_the_users_is_left_to_python(job):
     assert len(job.slow) == 1
 
 
+class Anywhere(torch.Tensor):
+    """A tensor that stands for one on the host and for one on a GPU."""
+
+    is_cpu = is_cuda = True
+
+
+@pytest.fixture
+def on_stream(job, monkeypatch):
+    """A recorder whose last mark was made on stream 5, and the current stream as the only item."""
+    current = [5]
+    monkeypatch.setattr(loss_reader, "_Tensor", Anywhere)
+    monkeypatch.setattr(loss_reader, "_stream_number", lambda device: current[0])
+    show_torch_to_c()
+    job.recorder.gpu, job.recorder.stream = Timeline(job.recorder), 5
+    yield current
+    monkeypatch.undo()
+    show_torch_to_c()
+
+
+ANYWHERE = torch.ones(1).as_subclass(Anywhere)
+COPIES = {
+    "begin_to": (ANYWHERE, (), {"device": DEVICE}),
+    "begin_cuda": (ANYWHERE, (), {}),
+    "begin_copy_": (ANYWHERE, (ANYWHERE,), {}),
+}
+
+
+@needs_c
+@pytest.mark.parametrize("name", COPIES)
+@pytest.mark.parametrize("timed", [False, True])
+def test_a_copy_over_a_stream_of_its_own_is_no_phase(job, on_stream, name, timed):
+    job.recorder.copy_target, job.recorder.timed = DEVICE, timed
+    begin = job.shortcut(name)
+    assert begin(*COPIES[name]) == events.H2D
+    assert [each[2:4] for each in noted(job.recorder)] == [(int(timed), events.H2D)]
+    on_stream[0] = 6
+    assert begin(*COPIES[name]) == copies.BESIDE
+    assert not job.slow and job.recorder.written == 1
+    job.recorder.stream = -1  # nothing is marked yet
+    begin(*COPIES[name])
+    assert job.slow == [COPIES[name]]
+
+
 @needs_c
 @pytest.mark.parametrize(
-    ("kept", "flags"), [(6, events.AWAITED_LOSS), (0, 0), (None, None)], ids=str
+    ("name", "given"),
+    [
+        ("begin_to", (LOSS, (), {})),
+        ("begin_to", (LOSS, (torch.float16,), {})),
+        ("begin_to", (torch.nn.Parameter(LOSS), (DEVICE,), {})),
+        ("begin_cuda", (torch.nn.Parameter(LOSS), (), {})),
+        ("begin_copy_", (LOSS, (LOSS,), {})),
+        ("begin_copy_", (LOSS, (), {})),
+    ],
+    ids=["nowhere", "another type", "a parameter", "its cuda()", "on the host", "of nothing"],
 )
-def test_a_loss_on_a_gpu_is_kept_where_nothing_else_is_to_be_done(job, kept, flags):
-    job.recorder.gpu, job.recorder.keep_loss = Timeline(job.recorder), lambda loss: kept
-    begin = job.shortcut("begin_backward")
-    begin(LOSS)
-    if kept is None:
-        assert job.slow == [(LOSS,)]
-        return
-    assert [each[:4] for each in noted(job.recorder)] == [(events.BEGIN_BACKWARD, flags, 0, kept)]
-    job.recorder.backwards_open = job.recorder.due_ns = 0  # memory is to be read
-    begin(LOSS)
-    assert job.slow == [(LOSS,)]
-
-
-@needs_c
-def test_a_copy_over_a_stream_of_its_own_is_no_phase(job):
-    job.recorder.gpu = gpu = Timeline(job.recorder)
-    gpu.is_on_its_stream = lambda: False
-    assert job.shortcut("begin_copy")(None) is False
-    assert not job.slow and not job.recorder.written
+def test_copies_that_are_not_plain_are_left_to_python(job, name, given):
+    job.recorder.copy_target = DEVICE
+    job.shortcut(name)(*given)
+    assert job.slow == [given] and not job.recorder.written
 
 
 @needs_c
@@ -532,4 +609,6 @@ def test_every_shortcut_that_a_hook_asks_for_is_there():
     """One that is misspelt would silently be the slow way."""
     sources = Path(recorders.__file__).parent.glob("*.py")
     text = "".join(source.read_text() for source in sources)
-    assert set(re.findall(r'shortcut\("(\w+)"', text)) == set(PLAIN)
+    asked_for = set(re.findall(r'shortcut\("(\w+)"', text))
+    asked_for |= {f"begin_{name}" for name in copies.WAYS}
+    assert asked_for == PLAIN.keys() | COPIES.keys()

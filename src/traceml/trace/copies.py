@@ -18,52 +18,75 @@ from traceml.trace.spending import Spending
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 """The kinds of tensors whose attributes run no code of anybody else's."""
 
+BESIDE = -1
+"""A copy to the device that is no phase of the loop."""
+
 _GPU_KINDS = ("cuda", "mps")
+_NAMES_OF_DEVICES = (torch.device, str, int)
 
 
 def watch(session: Session, spending: Spending) -> None:
     """Time the methods of tensors that copy from device to device."""
+    for name, direction in WAYS.items():
+        function = getattr(torch.Tensor, name)
+        begin = session.recorder.shortcut(f"begin_{name}", _beginning(session, direction))
+        waits = spending.timed(SYNC, function)
+        session.replace(torch.Tensor, name, _timed(session, function, begin, waits))
+
+
+def _beginning(session: Session, direction: Callable[..., Any]) -> Callable[..., Any]:
+    """What is called as a method of a tensor begins: tells what the copy is, if it is one."""
     recorder = session.recorder
-    note = recorder.shortcut("note", session.guard(recorder.note))
+    begin_phase = session.guard_step(lambda _: _begin(recorder))
+    # A user's own kind of tensor may do anything when asked for its device.
+    ask_safely = session.guard(direction, any_thread=True)
 
-    begin = session.shortcut("begin_copy", functools.partial(_begin, recorder))
+    def begin(tensor: Any, arguments: Any, options: Any) -> int | None:
+        ask = direction if type(tensor) in PLAIN_TENSORS else ask_safely
+        cause: int | None = ask(tensor, arguments, options)
+        if cause != H2D:
+            return cause
+        target = arguments[0] if arguments else options.get("device")
+        if type(target) in _NAMES_OF_DEVICES:
+            recorder.copy_target = target  # the same object will mean the same device
+        return H2D if begin_phase(None) else BESIDE
 
-    def timed(function: Callable[..., Any], direction: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def copy(self: Any, *arguments: Any, **options: Any) -> Any:
-            if is_compiling():
-                return function(self, *arguments, **options)
-            cause: int | None = None
-            try:
-                ask = direction if type(self) in PLAIN_TENSORS else ask_safely
-                cause = ask(self, arguments, options)
-                if cause is None:
-                    return function(self, *arguments, **options)
-                if cause == SYNC:
-                    return waits(self, *arguments, **options)
-                if not begin(None):
-                    return function(self, *arguments, **options)
+    return begin
+
+
+def _timed(
+    session: Session,
+    function: Callable[..., Any],
+    begin: Callable[..., Any],
+    waits: Callable[..., Any],
+) -> Callable[..., Any]:
+    note = session.recorder.shortcut("note", session.guard(session.recorder.note))
+
+    @functools.wraps(function)
+    def copy(self: Any, *arguments: Any, **options: Any) -> Any:
+        if is_compiling():
+            return function(self, *arguments, **options)
+        cause: int | None = None
+        try:
+            cause = begin(self, arguments, options)
+            if cause == H2D:
                 try:
                     return function(self, *arguments, **options)
                 finally:
                     note(END, H2D)
-            except BaseException as error:
-                if cause == H2D:
-                    session.failures.note("h2d")
-                drop_our_frames(error)
-                raise
+            if cause == SYNC:
+                return waits(self, *arguments, **options)
+            return function(self, *arguments, **options)
+        except BaseException as error:
+            if cause in (H2D, BESIDE):
+                session.failures.note("h2d")
+            drop_our_frames(error)
+            raise
 
-        # A user's own kind of tensor may do anything when asked for its device.
-        ask_safely = session.guard(direction, any_thread=True)
-        waits = spending.timed(SYNC, function)
-        return left_alone(copy)
-
-    session.replace(torch.Tensor, "to", timed(torch.Tensor.to, _way_of_to))
-    session.replace(torch.Tensor, "cuda", timed(torch.Tensor.cuda, _way_of_cuda))
-    session.replace(torch.Tensor, "copy_", timed(torch.Tensor.copy_, _way_of_copy))
+    return left_alone(copy)
 
 
-def _begin(recorder: Recorder, _: Any) -> bool:
+def _begin(recorder: Recorder) -> bool:
     """Whether a phase begins: not where a copy goes over a stream of its own, beside what the
     loop's stream does."""
     is_aside = recorder.gpu is not None and not recorder.gpu.is_on_its_stream()
@@ -111,3 +134,11 @@ def _way_of_copy(tensor: Any, arguments: Any, options: Any) -> int | None:
     if not isinstance(source, torch.Tensor):
         return None
     return _way(source, tensor.device.type, arguments, options)
+
+
+WAYS: dict[str, Callable[[Any, Any, Any], int | None]] = {
+    "to": _way_of_to,
+    "cuda": _way_of_cuda,
+    "copy_": _way_of_copy,
+}
+"""The methods of tensors that copy, and what tells which way."""

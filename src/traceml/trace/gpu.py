@@ -7,6 +7,7 @@ single precision, which is too coarse for long ones.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from enum import Enum
 from time import perf_counter_ns
@@ -62,78 +63,88 @@ class CudaTimeline:
         self._number = 0
         self.latest: Any = None
         """The CUDA event of the last mark."""
-        self._stream_key: Any = None
-        self._stream: Any = None
-        self._current_stream = torch._C._cuda_getCurrentStream
-        self._capturing = torch._C._cuda_isCurrentStreamCapturing
-        self._record: Any = torch._C._CudaEventBase.record  # with the stream: no look-up
+        self._stream: tuple[int, Any] = -1, None
+        """The last stream: its number, as CUDA names it, and torch's object for it."""
+        self._unbroken_from = 0
+        """All marks from this one on are on the same stream."""
+        self._stream_number = torch._C._cuda_getCurrentRawStream
+        self._is_captured = torch._C._cuda_isCurrentStreamCapturing
+        # Of the class in C: those of `torch.cuda.Event` call them from Python.
+        self._record: Any = torch._C._CudaEventBase.record
+        self._query: Any = torch._C._CudaEventBase.query
+        self._elapsed_ms: Any = torch._C._CudaEventBase.elapsed_time
         self._new_event: Any = torch.cuda.Event
         self._read_memory = torch._C._cuda_memoryStats
         self._memory_read_at = 0
         self._peaks = (0, 0)
         self._timing = _Timing.ARMED
-        self._marks = 0
+        self._marks_before = 0
+        """The number of the last mark before this step."""
         self._max_resolved = MIN_RESOLVED
         self._steps_timed = self._steps_between = 0
         self._planned_at = perf_counter_ns()
         self._spent_ns = 0
-        recorder.timed = recorder.step_ends = False
-        recorder.untimed_steps = recorder.marks_pending = 0
+        recorder.timed = recorder.step_ends = recorder.has_new_marks = False
+        recorder.untimed_steps, recorder.stream, recorder.gpu_index = 0, -1, device
 
     # The recorder knows what is marked at present, and calls these only where there is something
     # to do: nothing of this runs in a step that is not timed.
 
     def mark(self) -> int:
         """A moment on the current stream, in a step that is timed on the GPU."""
-        return self._mark()
+        event, recorder = self.record_now(), self._recorder
+        if event is None:
+            return 0
+        self._number = number = self._number + 1
+        self._pending.append((number, event))
+        self.latest = event
+        if self._stream[0] != recorder.stream:
+            recorder.stream, self._unbroken_from = self._stream[0], number
+        if number - self._marks_before > MAX_MARKS_PER_STEP:
+            recorder.timed = False
+        return number
 
     def mark_boundary(self) -> int:
         """The same where a step may end: the next one needs it if it is to be timed."""
         recorder = self._recorder
-        is_full = self._marks > MAX_MARKS_PER_STEP and not recorder.step_ends
-        mark = 0 if self._timing is _Timing.OFF or is_full else self._mark()
+        is_full = self._number - self._marks_before > MAX_MARKS_PER_STEP and not recorder.step_ends
+        mark = 0 if self._timing is _Timing.OFF or is_full else self.mark()
+        if len(self._pending) > MAX_PENDING:
+            self._lose_marks()
         if recorder.step_ends:
             recorder.step_ends = False
             self._plan(mark)
         return mark
 
-    def _mark(self) -> int:
-        event = self.record_now()
-        if event is None:
-            return 0
-        self._number += 1
-        self._pending.append((self._number, event))
-        self.latest = event
-        self._marks += 1
-        if self._marks > MAX_MARKS_PER_STEP:
-            self._recorder.timed = False
-        if len(self._pending) > MAX_PENDING:
-            self._lose_marks()
-        self._recorder.marks_pending = len(self._pending)
-        return self._number
-
     def record_now(self) -> Any:
         """A CUDA event on the current stream in any step: for regions that the user times."""
         began = perf_counter_ns()
-        if self._capturing():
-            return None  # a CUDA graph is being captured: it must see nothing of us
-        key = self._current_stream(self._device)
-        if key != self._stream_key:
-            self._stream_key = key
-            self._stream = torch.cuda.current_stream(self._device)
+        stream = self._stream_number(self._device)
+        if stream and self._is_captured():
+            return None
+        if stream != self._stream[0]:
+            self._stream = stream, torch.cuda.current_stream(self._device)
         event = self._pool.pop() if self._pool else self._new_event(enable_timing=True)
-        self._record(event, self._stream)
+        self._record(event, self._stream[1])
         self._spent_ns += perf_counter_ns() - began
         return event
 
     def is_on_its_stream(self) -> bool:
         """Whether the current stream is the one that the last mark was made on."""
-        key = self._stream_key
-        return key is None or self._current_stream(self._device) == key
+        stream = self._recorder.stream
+        return stream < 0 or bool(self._stream_number(self._device) == stream)
+
+    def is_capturing(self) -> bool:
+        """Whether a CUDA graph is being captured: it must see nothing of us.
+
+        The default stream, number 0, cannot be captured: where it is the current one, as nearly
+        always, CUDA is asked no more.
+        """
+        return bool(self._stream_number(self._device) and self._is_captured())
 
     def queue_is_dry(self, event: Any) -> bool | None:
         """Whether the GPU is already past this CUDA event."""
-        return None if self._capturing() else bool(event.query())
+        return None if self.is_capturing() else bool(self._query(event))
 
     # When to time
 
@@ -165,32 +176,38 @@ class CudaTimeline:
     def _set(self, timing: _Timing) -> None:
         self._timing = timing
         self._recorder.timed = timing is _Timing.ON
-        self._max_resolved = max(MIN_RESOLVED, 2 * self._marks)
-        self._marks = 0
+        self._max_resolved = max(MIN_RESOLVED, 2 * (self._number - self._marks_before))
+        self._marks_before = self._number
 
     # What has become of the marks
 
     def resolve(self) -> None:
-        """Tell of the marks that the GPU has passed."""
-        pending = self._pending
-        if not pending:
-            return
-        began = perf_counter_ns()
-        if not self._capturing():
-            for _ in range(min(self._max_resolved, len(pending))):
-                number, event = pending[0]
-                if not event.query():
-                    break
-                pending.popleft()
-                self._tell(number, event)
-        self._recorder.marks_pending = len(pending)
+        """Tell of the marks that the GPU has passed.
+
+        The GPU is asked once per timed step, as that ends. Marks that it has not passed by then are
+        told when the next timed step ends: typically less than a tenth of a second later, since
+        only short steps are not all timed.
+        """
+        began, pending = perf_counter_ns(), self._pending
+        self._recorder.has_new_marks = False
+        if pending and not self.is_capturing():
+            for _ in range(self._count_passed(min(self._max_resolved, len(pending)))):
+                self._tell(*pending.popleft())
         self._spent_ns += perf_counter_ns() - began
+
+    def _count_passed(self, count: int) -> int:
+        """How many of the first so many pending marks the GPU has passed; it passes those on one
+        stream in order, so few have to be asked for."""
+        pending, query = self._pending, self._query
+        if pending[0][0] >= self._unbroken_from:
+            return bisect_left(range(count), True, key=lambda place: not query(pending[place][1]))
+        return next((place for place in range(count) if not query(pending[place][1])), count)
 
     def _tell(self, number: int, event: Any) -> None:
         previous, self._previous = self._previous, event
         after_ns = 0
         if previous is not None:
-            after_ns = round(previous.elapsed_time(event) * 1e6)
+            after_ns = round(self._elapsed_ms(previous, event) * 1e6)
             self._pool.append(previous)
         self._recorder.note_on_host(events.REACH_MARK, after_ns, 0, number)
 
@@ -216,7 +233,7 @@ class CudaTimeline:
         The allocator's peak is never reset: that number is the user's to read.
         """
         now = perf_counter_ns()
-        if now - self._memory_read_at < MEMORY_EVERY_NS or self._capturing():
+        if now - self._memory_read_at < MEMORY_EVERY_NS or self.is_capturing():
             return None
         self._memory_read_at = now + MEMORY_RETRY_NS  # where this fails
         statistics = self._read_memory(self._device)

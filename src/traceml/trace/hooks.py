@@ -109,7 +109,6 @@ def _backward_begin(
     recorder, sampler = session.recorder, LossAndMemorySampler(session)
     losses, note_backward = sampler.losses, recorder.note_backward
     watch_scaling(session, losses)
-    recorder.keep_loss = losses.keep
 
     def begin(tensors: Any) -> None:
         if recorder.is_in_step:

@@ -24,9 +24,13 @@ from traceml.trace.recorder import IN_C
 from traceml.trace.session import Session
 
 SENT_EVERY_NS = 100_000_000
-"""Sending for a loss on a CUDA device takes the host 10 to 30 µs: no more often than this …"""
-EARLY_STEPS = 64
-"""… but as often as possible in the first steps: many losses are lost there."""
+"""Sending for a loss on a CUDA device takes the host 30 to 60 µs: no more often than this …"""
+GAP_GROWS_BY_NS = 3_000_000
+"""… but the first losses without a gap, since many are lost there; each gap is so much longer than
+the one before."""
+MAX_UNREAD = 128
+"""Losses after which it is asked whether the one that was sent for has come, if the gap is not over
+before: of more than twice as many, `steps.losses` does not remember the step."""
 MAX_KEPT_BYTES = 512
 """A loss that lies in larger memory (one of many numbers) is not kept: it would keep all of it."""
 POLL_S = 0.001
@@ -41,31 +45,35 @@ _Tensor = torch.Tensor
 _item: Any = torch._C.TensorBase.item
 _copy: Any = torch._C.TensorBase.copy_
 _clone: Any = torch._C.TensorBase.clone
+_detach: Any = torch._C.TensorBase.detach
+_numel: Any = torch._C.TensorBase.numel
+_device_of: Any = torch._C.TensorBase.get_device
 _current_stream: Any = getattr(torch._C, "_cuda_getCurrentStream", None)
+_stream_number: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
 def show_torch_to_c() -> None:
     """Tell `recorder.c`, where it is built, which functions of torch's it may call."""
     if IN_C is not None:
-        modes = _modes_watching, _function_modes
-        IN_C.use_torch(_Tensor, torch.is_grad_enabled, *modes, torch._C.TensorBase.numel, _item)
+        modes = torch.is_grad_enabled, _function_modes, _modes_watching
+        on_device = _device_of, _detach, _stream_number, GRAPH_TREES
+        IN_C.use_torch(_Tensor, *modes, _numel, _item, *on_device)
 
 
 class _OnDevice:
-    """Everything of CUDA's that is kept between two backward passes, in one object.
+    """What of CUDA's is kept between two backward passes, but for the last loss (`latest_loss` of
+    the recorder), in one object.
 
     A forked child lets go of it whole: nothing in it may be touched there.
     """
 
-    __slots__ = ("coming", "hosts", "latest", "marks", "unscaled")
+    __slots__ = ("coming", "hosts", "marks", "unscaled")
 
     def __init__(self) -> None:
         self.hosts: dict[torch.dtype, torch.Tensor] = {}
         self.marks: dict[int, Any] = {}
         self.coming: tuple[torch.Tensor, Any, int] | None = None
         """Where a loss that was sent for arrives, the mark behind it, and its number."""
-        self.latest: tuple[torch.Tensor, int, Any, int] | None = None
-        """The last loss that was not sent for: detached, its version, its stream, its number."""
         self.unscaled: tuple[Any, torch.Tensor] | None = None
         """A reference to what a `GradScaler` made, and the loss that it was made from."""
 
@@ -77,19 +85,15 @@ class Losses:
         self.on_device = _OnDevice()
         self._read_with_care = session.guard(self._look_at)
         self._recorder = session.recorder
-        self._step_key = -1
-        """Of the step whose loss on a device was seen last."""
-        self._number = 0
-        """The number of that loss."""
-        self._due_ns = 0
+        self._stream: Any = None
+        """The stream of the last loss, as torch names it."""
         self._sent = 0
         session.forgets.append(self.forget)
 
     def forget(self) -> None:
         """Begin anew in a forked child; the session keeps the parent's for ever (see `forked`)."""
         self.on_device = _OnDevice()
-        self._due_ns = self._sent = 0
-        self._step_key = -1
+        self._sent = 0
 
     # What backward was called with
 
@@ -108,36 +112,42 @@ class Losses:
             and not _function_modes()
         ):
             return _number(tensors)
-        found: float | int | None = self._read_with_care(tensors)
+        kept = None if self._recorder.is_loss_scaled else self.keep(tensors)
+        found: float | int | None = self._read_with_care(tensors) if kept is None else kept or None
         return found
 
     def keep(self, loss: Any) -> int | None:
         """The plain case on a CUDA device: keep a loss, in case it is the last, and no more.
 
-        Its number; 0 where the step has one already, `None` where `read` has to look.
+        Its number; 0 where the step has one already, `None` where more is to be done. `recorder.c`
+        does the same.
         """
+        recorder = self._recorder
         if (
             type(loss) is not _Tensor
-            or self.on_device.coming is not None
-            or self._sent < EARLY_STEPS
-            or perf_counter_ns() >= self._due_ns
-            or _modes_watching()
+            or recorder.loss_number >= recorder.loss_due_number
+            or perf_counter_ns() >= recorder.loss_due_ns
             or _function_modes()
-            or not loss.is_cuda
-            or loss.numel() != 1
-            or not loss.requires_grad  # so it holds a floating-point number, or a complex one …
-            or loss._base is not None  # … and owns its memory
+            or _modes_watching()
             or GRAPH_TREES in sys.modules
         ):
             return None
-        step_key = self._recorder.step_key()
-        if step_key == self._step_key:
+        device, step = _device_of(loss), recorder.step_key()
+        if device < 0 or device != recorder.loss_device:
+            return None
+        if step == recorder.loss_step:
             return 0
-        self._step_key = step_key
-        self._number += 1
-        kept, stream = loss.detach(), _current_stream(loss.get_device())
-        self.on_device.latest = kept, kept._version, stream, self._number
-        return self._number
+        if (
+            _numel(loss) != 1
+            or not loss.requires_grad  # so it holds a floating-point number, or a complex one …
+            or loss._base is not None  # … and owns its memory
+            or _stream_number(device) != recorder.loss_stream
+        ):
+            return None
+        number = recorder.loss_number + 1
+        recorder.latest_loss = _detach(loss), loss._version, number
+        recorder.loss_number, recorder.loss_step = number, step
+        return number
 
     def _look_at(self, tensors: Any) -> float | int | None:
         if isinstance(tensors, (list, tuple)) and len(tensors) == 1:
@@ -157,27 +167,32 @@ class Losses:
             return _number(loss)
         is_one = loss.is_cuda and loss.numel() == 1 and loss.is_floating_point()
         step_key = self._recorder.step_key()
-        if not is_one or step_key == self._step_key or _is_capturing():
+        if not is_one or step_key == self._recorder.loss_step or _is_capturing():
             return None
-        self._step_key = step_key
+        self._recorder.loss_step = step_key
         return self._await(loss)
 
     def _await(self, graph_loss: torch.Tensor) -> int:
         """Send for a loss if it is time to; else keep it, in case it is the last."""
-        on_device, loss = self.on_device, graph_loss.detach()
-        self._number += 1
-        awaited, now = self._number, perf_counter_ns()
-        if on_device.coming is None and (now >= self._due_ns or self._sent < EARLY_STEPS):
-            self._due_ns = now + SENT_EVERY_NS
-            on_device.latest = None
+        recorder, loss, now = self._recorder, graph_loss.detach(), perf_counter_ns()
+        recorder.loss_number = awaited = recorder.loss_number + 1
+        recorder.loss_due_number = awaited + MAX_UNREAD
+        self._see_stream(loss.get_device())
+        recorder.latest_loss = None
+        if self.on_device.coming is None and now >= recorder.loss_due_ns:
             self._send_for(loss, awaited)
-        else:
-            stream = _current_stream(loss.get_device())
-            is_small = _owns_its_memory(graph_loss)
-            if is_small and GRAPH_TREES in sys.modules:
+        elif _owns_its_memory(graph_loss):
+            if GRAPH_TREES in sys.modules:
                 loss = _clone(loss)
-            on_device.latest = (loss, loss._version, stream, awaited) if is_small else None
+            recorder.latest_loss = loss, loss._version, awaited
         return awaited
+
+    def _see_stream(self, device: int) -> None:
+        """Know the current stream of a device, on which a loss is computed."""
+        recorder, stream = self._recorder, _stream_number(device)
+        if (device, stream) != (recorder.loss_device, recorder.loss_stream):
+            recorder.loss_device, recorder.loss_stream = device, stream
+            self._stream = _current_stream(device)
 
     def _send_for(self, loss: torch.Tensor, awaited: int) -> None:
         """Have a loss copied to the host, behind what the device still has to do."""
@@ -192,6 +207,8 @@ class Losses:
             mark = on_device.marks[device] = torch.cuda.Event()  # type: ignore[no-untyped-call] # torch
         mark.record(torch.cuda.current_stream(device))
         self._sent += 1
+        gap_ns = min(SENT_EVERY_NS, self._sent * GAP_GROWS_BY_NS)
+        self._recorder.loss_due_ns = perf_counter_ns() + gap_ns
         on_device.coming = host, mark, awaited
 
     def arrived(self) -> tuple[float, int] | None:
@@ -215,10 +232,10 @@ class Losses:
 
     def _send_for_latest(self) -> bool:
         """Whether the last loss was sent for: not where that could hold up the process's end."""
-        latest, self.on_device.latest = self.on_device.latest, None
+        latest, self._recorder.latest_loss = self._recorder.latest_loss, None
         if latest is None or _is_capturing():
             return False
-        loss, version, (stream, device, kind), awaited = latest
+        (loss, version, awaited), (stream, device, kind) = latest, self._stream
         # Changed in place since, or its memory on the host would have to be pinned first. (So no
         # complex number comes: of its kind none was ever sent for.)
         if loss._version != version or loss.dtype not in self.on_device.hosts:

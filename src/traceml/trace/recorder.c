@@ -6,8 +6,8 @@
 
    `Events` holds the state and packs events into the ring. `shortcut(name, slow)` gives a function
    for a hook. It handles the plain case: the training thread, nothing special about the step, no
-   mark to be made on the GPU. In any other case it calls `slow`, the whole hook in Python, before
-   it has changed anything. So what a hook does is read in Python; what is here has to agree.
+   boundary at which the GPU's clock plans. In any other case, and where a mark on the GPU fails, it
+   calls `slow`, the whole hook in Python, before it has changed anything. So what a hook does is read in Python; what is here has to agree.
 
    Everything runs under the GIL and calls no Python code between taking an event's number and
    writing it, so two threads never get the same slot. Errors are raised, never swallowed. */
@@ -40,14 +40,16 @@ typedef struct {
     each(workers) each(training_workers) each(collated_ns) each(optimizer_number) each(passes)     \
     each(usual_passes) each(patience) each(backwards_open) each(elsewhere_ns)                      \
     each(explicit_depth) each(due_ns) each(modules_seen) each(forward_of) each(untimed_steps)      \
-    each(marks_pending)
+    each(stream) each(gpu_index) each(loss_number) each(loss_step) each(loss_device) each(loss_stream)      \
+    each(loss_due_ns) each(loss_due_number)
 #define FLAGS(each)                                                                                \
     each(timed) each(step_ends) each(identified) each(is_explicit) each(by_hand)                   \
-    each(stepped_in_backward) each(is_in_step) each(is_watching) each(is_loss_scaled)
+    each(stepped_in_backward) each(is_in_step) each(is_watching) each(is_loss_scaled)              \
+    each(has_new_marks)
 #define OBJECTS(each)                                                                              \
     each(gpu) each(optimizer_mark) each(collected_ns) each(looks) each(modules)                    \
     each(watched_models) each(samples_in) each(iterator) each(optimizer) each(step_model)          \
-    each(is_interrupted) each(look_at_memory) each(keep_loss)
+    each(is_interrupted) each(look_at_memory) each(latest_loss) each(copy_target)
 
 typedef struct {
     PyObject_HEAD
@@ -77,8 +79,10 @@ static int64_t constants[CONSTANTS];
 #define MAX_ENDS_PER_FETCH 16 /* as in recorder.py */
 
 /* Names and functions of torch's; `use_torch` gives the latter. */
-static PyObject *mark_name, *mark_boundary_name, *stream_name, *training_name, *is_cpu_name;
-static PyObject *tensor_type, *is_grad_enabled, *dispatch_modes, *function_modes, *numel, *item;
+static PyObject *mark_name, *mark_boundary_name, *training_name, *is_cpu_name, *is_cuda_name;
+static PyObject *requires_grad_name, *base_name, *version_name, *device_name;
+static PyObject *tensor_type, *is_grad_enabled, *function_modes, *dispatch_modes, *numel, *item;
+static PyObject *get_device, *detach, *stream_number, *graph_trees;
 
 /* The clock of time.perf_counter_ns. */
 static int64_t now_ns(void) {
@@ -145,6 +149,7 @@ static int64_t note(Events *self, int64_t kind, int64_t argument, int64_t flags)
         mark = mark_on_gpu(self, mark_name);
         if (mark < 0)
             return -1;
+        self->has_new_marks = 1;
         if (self->timed)
             flags |= K(TIMED);
     }
@@ -261,8 +266,9 @@ static PyObject *call_slow(PyObject *bound, PyObject *argument) {
 }
 
 /* Something failed in a plain case, before anything was changed. If somebody interrupted it
-   (`is_interruption`), that goes on to the script; else the hook in Python tries, and counts it. */
-static PyObject *failed(PyObject *bound, PyObject *argument) {
+   (`is_interruption`), that goes on to the script, and this is false; else the hook in Python is to
+   try, and counts it. */
+static int is_to_be_tried(PyObject *bound) {
     PyObject *type, *error, *trace, *is_interrupted = events_of(bound)->is_interrupted;
     PyErr_Fetch(&type, &error, &trace);
     PyErr_NormalizeException(&type, &error, &trace);
@@ -274,27 +280,32 @@ static PyObject *failed(PyObject *bound, PyObject *argument) {
     Py_XDECREF(answer);
     if (goes_on == 1) {
         PyErr_Restore(type, error, PyException_GetTraceback(error));
-        return NULL;
+        return 0;
     }
     Py_DECREF(type);
     Py_DECREF(error);
-    return goes_on < 0 ? NULL : call_slow(bound, argument);
+    return goes_on == 0;
 }
 
+static PyObject *failed(PyObject *bound, PyObject *argument) {
+    return is_to_be_tried(bound) ? call_slow(bound, argument) : NULL;
+}
+
+/* The end of a plain case that makes no mark on the GPU. */
 static PyObject *done(int64_t result) {
     if (result < 0)
         return NULL;
     Py_RETURN_NONE;
 }
 
-/* Whether this thread trains, no phase of the step is marked on the GPU, and torch is known. */
+/* Whether this thread trains, and torch is known. */
 static int is_plain(Events *self) {
-    return self->followed == (int64_t)PyThread_get_thread_ident() && !self->timed && tensor_type;
+    return self->followed == (int64_t)PyThread_get_thread_ident() && tensor_type;
 }
 
 /* Whether nobody wants to look at something once a step has ended (`Session.after_step`). */
 static int is_quiet(Events *self) {
-    return !self->marks_pending && PyList_Size(self->looks) == 0 &&
+    return !self->has_new_marks && PyList_Size(self->looks) == 0 &&
            PyDict_Size(self->modules) == self->modules_seen;
 }
 
@@ -314,9 +325,12 @@ static int is_true(PyObject *answer) {
 
 static PyObject *quick_note(PyObject *bound, PyObject *const *given, Py_ssize_t count) {
     Events *self = events_of(bound);
-    if (count == 2 && !is_plain(self))
+    if (count != 2)
+        return note_method(self, given, count);
+    PyObject *noted = is_plain(self) ? note_method(self, given, count) : NULL;
+    if (!noted && (!PyErr_Occurred() || is_to_be_tried(bound)))
         return PyObject_CallFunctionObjArgs(PyTuple_GetItem(bound, 1), given[0], given[1], NULL);
-    return note_method(self, given, count);
+    return noted;
 }
 
 static PyObject *quick_begin_fetch(PyObject *bound, PyObject *iterator) {
@@ -341,24 +355,63 @@ static PyObject *quick_end_fetch(PyObject *bound, PyObject *batch) {
         put(self, 0, K(SPEND_WITHIN), K(COLLATE) << K(CAUSE_SHIFT), 0, self->collated_ns);
         self->collated_ns = 0;
     }
-    return done(note(self, K(END_FETCH), samples, 0));
+    if (note(self, K(END_FETCH), samples, 0) < 0)
+        return failed(bound, batch);
+    Py_RETURN_NONE;
 }
 
-/* Whether the phase of a copy to the device begins; not where it goes over another stream. */
-static PyObject *quick_begin_copy(PyObject *bound, PyObject *nothing) {
+/* Copies: called with a tensor, the arguments and the options of its method. Each gives what the
+   copy is: H2D where its phase has begun, BESIDE, None; `copies.py` finds the rest. */
+
+#define BESIDE -1 /* as in copies.py */
+
+static PyObject *look_in_python(PyObject *bound, PyObject *const *given) {
+    PyObject *slow = PyTuple_GetItem(bound, 1);
+    return PyObject_CallFunctionObjArgs(slow, given[0], given[1], given[2], NULL);
+}
+
+/* Whether the current stream is that of the last mark; -1 with an exception. */
+static int is_on_its_stream(Events *self) {
+    PyObject *index = PyLong_FromLongLong(self->gpu_index);
+    int64_t stream = index ? as_number(PyObject_CallFunctionObjArgs(stream_number, index, NULL)) : -1;
+    Py_XDECREF(index);
+    return stream == -1 && PyErr_Occurred() ? -1 : stream == self->stream;
+}
+
+/* A tensor is copied to the GPU, if this is one; `source` is NULL where Python has to look. */
+static PyObject *begin_copy_of(PyObject *source, PyObject *bound, PyObject *const *given) {
     Events *self = events_of(bound);
-    if (!is_plain(self))
-        return call_slow(bound, nothing);
-    PyObject *gpu = Py_NewRef(self->gpu);
-    int begins = 1;
-    if (gpu != Py_None)
-        begins = is_true(PyObject_CallMethodObjArgs(gpu, stream_name, NULL));
-    Py_DECREF(gpu);
-    if (begins < 0)
-        return failed(bound, nothing);
-    if (begins && note(self, K(BEGIN), K(H2D), 0) < 0)
-        return NULL;
-    return PyBool_FromLong(begins);
+    int has_clock = self->gpu != Py_None;
+    if (!source || !is_plain(self) || (has_clock && self->stream < 0) ||
+        (PyObject *)Py_TYPE(source) != tensor_type)
+        return look_in_python(bound, given);
+    int is_on_host = is_true(PyObject_GetAttr(source, is_cpu_name));
+    if (is_on_host == 0)
+        Py_RETURN_NONE;
+    int begins = is_on_host < 0 ? -1 : has_clock ? is_on_its_stream(self) : 1;
+    if (begins < 0 || (begins && note(self, K(BEGIN), K(H2D), 0) < 0))
+        return is_to_be_tried(bound) ? look_in_python(bound, given) : NULL;
+    return PyLong_FromLongLong(begins ? K(H2D) : BESIDE);
+}
+
+static PyObject *quick_begin_to(PyObject *bound, PyObject *const *given, Py_ssize_t count) {
+    PyObject *target = PyTuple_Size(given[1]) > 0 ? PyTuple_GetItem(given[1], 0)
+                                                  : PyDict_GetItemWithError(given[2], device_name);
+    int is_known = target && target != Py_None && target == events_of(bound)->copy_target;
+    return begin_copy_of(is_known ? given[0] : NULL, bound, given);
+}
+
+static PyObject *quick_begin_cuda(PyObject *bound, PyObject *const *given, Py_ssize_t count) {
+    return begin_copy_of(given[0], bound, given);
+}
+
+static PyObject *quick_begin_copy(PyObject *bound, PyObject *const *given, Py_ssize_t count) {
+    int is_to_gpu = (PyObject *)Py_TYPE(given[0]) == tensor_type && PyTuple_Size(given[1]) > 0
+                        ? is_true(PyObject_GetAttr(given[0], is_cuda_name))
+                        : 0;
+    if (is_to_gpu < 0)
+        return is_to_be_tried(bound) ? look_in_python(bound, given) : NULL;
+    return begin_copy_of(is_to_gpu ? PyTuple_GetItem(given[1], 0) : NULL, bound, given);
 }
 
 /* The mode of a watched model that is called, if no other call of one is open; else None. */
@@ -378,10 +431,8 @@ static PyObject *quick_begin_forward(PyObject *bound, PyObject *model) {
         Py_RETURN_NONE;
     int training = is_watched < 0 ? -1 : is_true(PyObject_GetAttr(model, training_name));
     int has_gradients = training < 0 ? -1 : is_true(PyObject_CallNoArgs(is_grad_enabled));
-    if (has_gradients < 0)
+    if (has_gradients < 0 || note(self, K(BEGIN_FORWARD), training + 2 * has_gradients, 0) < 0)
         return failed(bound, model);
-    if (note(self, K(BEGIN_FORWARD), training + 2 * has_gradients, 0) < 0)
-        return NULL;
     self->forward_of = (int64_t)(intptr_t)model;
     return PyLong_FromLong(training + 2 * has_gradients);
 }
@@ -391,8 +442,16 @@ static PyObject *quick_end_forward(PyObject *bound, PyObject *mode) {
     int64_t number = PyLong_AsLongLong(mode);
     if (number < 0 || !is_plain(self))
         return call_slow(bound, mode);
+    if (note(self, K(END_FORWARD), number, 0) < 0)
+        return failed(bound, mode);
     self->forward_of = 0;
-    return done(note(self, K(END_FORWARD), number, 0));
+    Py_RETURN_NONE;
+}
+
+/* How many modes watch what is asked of a tensor; -1 with an exception. */
+static int64_t count_modes(void) {
+    int64_t modes = as_number(PyObject_CallNoArgs(function_modes));
+    return modes ? modes : as_number(PyObject_CallNoArgs(dispatch_modes));
 }
 
 /* Whether this is a tensor on the host that holds one number, and no mode watches what is asked of
@@ -400,8 +459,7 @@ static PyObject *quick_end_forward(PyObject *bound, PyObject *mode) {
 static int is_plain_loss(PyObject *loss) {
     if ((PyObject *)Py_TYPE(loss) != tensor_type)
         return 0;
-    int64_t modes = as_number(PyObject_CallNoArgs(function_modes));
-    modes = modes ? modes : as_number(PyObject_CallNoArgs(dispatch_modes));
+    int64_t modes = count_modes();
     if (modes)
         return modes < 0 ? -1 : 0;
     int is_on_host = is_true(PyObject_GetAttr(loss, is_cpu_name));
@@ -411,23 +469,73 @@ static int is_plain_loss(PyObject *loss) {
     return size < 0 ? -1 : size == 1;
 }
 
+/* Whether a tensor holds one number, owns its memory, is part of a graph, and is computed on the
+   stream of the last loss; not so with an exception. */
+static int can_be_kept(Events *self, PyObject *loss, PyObject *device) {
+    if (as_number(PyObject_CallFunctionObjArgs(numel, loss, NULL)) != 1 ||
+        is_true(PyObject_GetAttr(loss, requires_grad_name)) != 1)
+        return 0;
+    PyObject *base = PyObject_GetAttr(loss, base_name);
+    Py_XDECREF(base); /* compared only */
+    return base == Py_None && as_number(PyObject_CallFunctionObjArgs(
+                                  stream_number, device, NULL)) == self->loss_stream;
+}
+
+/* `Recorder.step_key` */
+static int64_t step_key(Events *self) {
+    return self->ends_since_fetch < MAX_ENDS_PER_FETCH ? self->ends_at_fetch
+                                                       : self->ends / self->optimizers;
+}
+
+/* `Losses.keep`: the number of a loss, and what is to be kept of it; 0 where the step has a loss
+   already; -1 where Python has to look, with an exception or without. */
+static int64_t keep_loss(Events *self, PyObject *loss, PyObject **kept) {
+    if ((PyObject *)Py_TYPE(loss) != tensor_type || self->loss_number >= self->loss_due_number ||
+        now_ns() >= self->loss_due_ns || count_modes() ||
+        PyDict_Contains(self->modules, graph_trees))
+        return -1;
+    PyObject *device = PyObject_CallFunctionObjArgs(get_device, loss, NULL);
+    int64_t index = device ? PyLong_AsLongLong(device) : -1, found = -1;
+    if (index >= 0 && index == self->loss_device) {
+        if (step_key(self) == self->loss_step)
+            found = 0;
+        else if (can_be_kept(self, loss, device))
+            found = self->loss_number + 1;
+    }
+    Py_XDECREF(device);
+    if (found <= 0)
+        return found;
+    PyObject *detached = PyObject_CallFunctionObjArgs(detach, loss, NULL);
+    PyObject *version = detached ? PyObject_GetAttr(loss, version_name) : NULL;
+    PyObject *number = version ? PyLong_FromLongLong(found) : NULL;
+    *kept = number ? PyTuple_Pack(3, detached, version, number) : NULL;
+    Py_XDECREF(detached);
+    Py_XDECREF(version);
+    Py_XDECREF(number);
+    return *kept ? found : -1;
+}
+
 /* Where the model is on a GPU: its loss is no number yet. */
 static PyObject *begin_backward_on_gpu(PyObject *bound, PyObject *loss) {
     Events *self = events_of(bound);
+    PyObject *kept = NULL;
     if (now_ns() >= self->due_ns)
         return call_slow(bound, loss);
-    PyObject *kept = PyObject_CallFunctionObjArgs(self->keep_loss, loss, NULL);
-    if (kept == Py_None) {
-        Py_DECREF(kept);
-        return call_slow(bound, loss);
-    }
-    int64_t number = as_number(kept), now = now_ns();
+    int64_t number = keep_loss(self, loss, &kept);
     if (number < 0)
+        return PyErr_Occurred() ? failed(bound, loss) : call_slow(bound, loss);
+    if (note(self, K(BEGIN_BACKWARD), number, number ? K(AWAITED_LOSS) : 0) < 0) {
+        Py_XDECREF(kept);
         return failed(bound, loss);
-    if (charge_collections(self) < 0)
-        return NULL;
+    }
     self->backwards_open = 1;
-    put(self, now, K(BEGIN_BACKWARD), number ? K(AWAITED_LOSS) : 0, 0, number);
+    if (kept) {
+        PyObject *before = self->latest_loss;
+        self->latest_loss = kept;
+        self->loss_number = number;
+        self->loss_step = step_key(self);
+        Py_XDECREF(before);
+    }
     Py_RETURN_NONE;
 }
 
@@ -449,7 +557,7 @@ static PyObject *quick_begin_backward(PyObject *bound, PyObject *loss) {
     int64_t argument = as_bits(PyFloat_AsDouble(value)), now = now_ns();
     Py_DECREF(value);
     if (charge_collections(self) < 0)
-        return NULL;
+        return failed(bound, loss);
     self->backwards_open = 1;
     put(self, now, K(BEGIN_BACKWARD), K(KNOWN_LOSS), 0, argument);
     if (now < self->due_ns)
@@ -467,14 +575,16 @@ static PyObject *quick_end_backward(PyObject *bound, PyObject *nothing) {
         (self->by_hand && !self->is_explicit) || self->stepped_in_backward ||
         (self->passes >= self->patience && !self->is_in_step))
         return call_slow(bound, nothing);
+    if (note(self, K(END_BACKWARD), self->ends, 0) < 0)
+        return failed(bound, nothing);
     self->backwards_open = 0;
     self->passes += 1;
-    return done(note(self, K(END_BACKWARD), self->ends, 0));
+    Py_RETURN_NONE;
 }
 
 static PyObject *quick_begin_optimizer(PyObject *bound, PyObject *optimizer) {
     Events *self = events_of(bound);
-    if (!is_plain(self) || !self->identified || self->is_watching ||
+    if (!is_plain(self) || self->timed || !self->identified || self->is_watching ||
         self->passes != self->usual_passes)
         return call_slow(bound, optimizer);
     int is_known = refers_to(self->optimizer, optimizer);
@@ -490,7 +600,8 @@ static PyObject *quick_begin_optimizer(PyObject *bound, PyObject *optimizer) {
 
 static PyObject *quick_end_optimizer(PyObject *bound, PyObject *optimizer) {
     Events *self = events_of(bound);
-    if (!is_plain(self) || self->passes || self->optimizer_mark != Py_None || !is_quiet(self) ||
+    if (!is_plain(self) || self->timed || self->passes || self->optimizer_mark != Py_None ||
+        !is_quiet(self) ||
         (self->ends_since_fetch >= MAX_ENDS_PER_FETCH && plans_at_boundary(self, 1)))
         return call_slow(bound, optimizer);
     int is_known = refers_to(self->optimizer, optimizer);
@@ -535,7 +646,9 @@ static PyMethodDef shortcuts[] = {
     {"note", FAST quick_note, METH_FASTCALL, NULL},
     {"begin_fetch", quick_begin_fetch, METH_O, NULL},
     {"end_fetch", quick_end_fetch, METH_O, NULL},
-    {"begin_copy", quick_begin_copy, METH_O, NULL},
+    {"begin_to", FAST quick_begin_to, METH_FASTCALL, NULL},
+    {"begin_cuda", FAST quick_begin_cuda, METH_FASTCALL, NULL},
+    {"begin_copy_", FAST quick_begin_copy, METH_FASTCALL, NULL},
     {"begin_forward", quick_begin_forward, METH_O, NULL},
     {"end_forward", quick_end_forward, METH_O, NULL},
     {"begin_backward", quick_begin_backward, METH_O, NULL},
@@ -633,15 +746,14 @@ static PyType_Spec type_spec = {
 
 /* Tells what of torch's the plain cases call: hooks.py does so before it makes any shortcut. */
 static PyObject *use_torch(PyObject *module, PyObject *given) {
-    PyObject *found[6];
-    PyObject **places[6] = {&tensor_type,    &is_grad_enabled, &dispatch_modes,
-                            &function_modes, &numel,           &item};
-    if (!PyArg_ParseTuple(given, "OOOOOO", &found[0], &found[1], &found[2], &found[3], &found[4],
-                          &found[5]))
-        return NULL;
-    for (int i = 0; i < 6; i++) {
+    PyObject **places[] = {&tensor_type, &is_grad_enabled, &function_modes, &dispatch_modes, &numel,
+                           &item, &get_device, &detach, &stream_number, &graph_trees};
+    Py_ssize_t count = sizeof(places) / sizeof(places[0]);
+    if (PyTuple_Size(given) != count)
+        return PyErr_Format(PyExc_TypeError, "%zd things of torch's are taken", count);
+    for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *before = *places[i];
-        *places[i] = Py_NewRef(found[i]);
+        *places[i] = Py_NewRef(PyTuple_GetItem(given, i));
         Py_XDECREF(before);
     }
     Py_RETURN_NONE;
@@ -665,9 +777,13 @@ PyMODINIT_FUNC PyInit__recorder(void) {
     Py_DECREF(known);
     mark_name = PyUnicode_InternFromString("mark");
     mark_boundary_name = PyUnicode_InternFromString("mark_boundary");
-    stream_name = PyUnicode_InternFromString("is_on_its_stream");
     training_name = PyUnicode_InternFromString("training");
     is_cpu_name = PyUnicode_InternFromString("is_cpu");
+    is_cuda_name = PyUnicode_InternFromString("is_cuda");
+    device_name = PyUnicode_InternFromString("device");
+    requires_grad_name = PyUnicode_InternFromString("requires_grad");
+    base_name = PyUnicode_InternFromString("_base");
+    version_name = PyUnicode_InternFromString("_version");
     PyObject *module = PyModule_Create(&definition), *type = PyType_FromSpec(&type_spec);
     if (!module || !type || PyErr_Occurred() || PyModule_AddObject(module, "Events", type) < 0 ||
         PyModule_AddIntConstant(module, "SOURCE_CRC", SOURCE_CRC) < 0) {

@@ -59,6 +59,7 @@ class PythonEvents:
         "by_hand",
         "collated_ns",
         "collected_ns",
+        "copy_target",
         "due_ns",
         "elsewhere_ns",
         "ends",
@@ -68,6 +69,8 @@ class PythonEvents:
         "followed",
         "forward_of",
         "gpu",
+        "gpu_index",
+        "has_new_marks",
         "identified",
         "is_explicit",
         "is_in_step",
@@ -76,10 +79,15 @@ class PythonEvents:
         "is_watching",
         "iterator",
         "iterator_source",
-        "keep_loss",
+        "latest_loss",
         "look_at_memory",
         "looks",
-        "marks_pending",
+        "loss_device",
+        "loss_due_ns",
+        "loss_due_number",
+        "loss_number",
+        "loss_step",
+        "loss_stream",
         "modules",
         "modules_seen",
         "noted_ns",
@@ -94,6 +102,7 @@ class PythonEvents:
         "step_ends",
         "step_model",
         "stepped_in_backward",
+        "stream",
         "timed",
         "trained",
         "training_workers",
@@ -167,8 +176,20 @@ class PythonEvents:
     """What a thread of the autograd engine's has compiled for it."""
     is_loss_scaled: bool
     """Whether a `GradScaler` has scaled a loss of which no gradients have been asked for."""
-    keep_loss: Callable[[Any], Any]
-    """Keeps a loss on a GPU, where there is nothing else to do about it (`Losses.keep`)."""
+    latest_loss: tuple[Any, int, int] | None
+    """The last loss on a GPU that was not sent for: detached, its version, its number …"""
+    loss_number: int
+    """… the number of the last loss on a GPU, sent for or not …"""
+    loss_step: int
+    """… the step that it belongs to (`step_key`) …"""
+    loss_device: int
+    """… its device, -1 before there is one, …"""
+    loss_stream: int
+    """… and its stream, as CUDA names it: 0 is the default one."""
+    loss_due_ns: int
+    """When a loss is to be sent for …"""
+    loss_due_number: int
+    """… or which one Python looks at in any case (`Losses`)."""
     look_at_memory: Callable[[int], Any]
     """Called with the moment where the next backward pass begins …"""
     due_ns: int
@@ -191,16 +212,22 @@ class PythonEvents:
     patience: int
     """How many of them are nothing to wonder about."""
 
+    copy_target: Any
+    """What the script named the device by when it last copied a tensor to it."""
     gpu: Any
-    """The GPU's own clock (`trace.gpu.CudaTimeline`), once the model is known to be on one."""
+    """The GPU's own clock (`trace.gpu.CudaTimeline`), once the model is known to be on one …"""
+    gpu_index: int
+    """… and the index of that GPU."""
     timed: bool
     """Whether every phase of the step is marked on the GPU."""
     step_ends: bool
     """Whether the step ends at the next boundary."""
     untimed_steps: int
     """How many steps are to end before the GPU's clock has something to do at a boundary."""
-    marks_pending: int
-    """How many marks the GPU is not known to have passed."""
+    has_new_marks: bool
+    """Whether phases were marked since it was last asked which marks the GPU has passed."""
+    stream: int
+    """The stream of the last mark, as CUDA names it; -1 before there is one."""
     optimizer_mark: Any
     """What was marked on the GPU as the last optimizer step began."""
 
@@ -232,6 +259,7 @@ class PythonEvents:
         mark = 0
         if self.timed:
             mark = self.gpu.mark()
+            self.has_new_marks = True
             flags |= self.timed
         number = self._next_number()
         self.written = following = number + 1
@@ -316,7 +344,7 @@ class RecorderInPython(PythonEvents):
         self.noted_ns = self.due_ns = self.modules_seen = 0
         self.looks, self.modules, self.watched_models = [], {}, {}
         self.is_interrupted = self.samples_in = _not_asked_for
-        self.keep_loss = self.look_at_memory = _not_asked_for
+        self.look_at_memory = _not_asked_for
         self.forget()
 
     def forget(self) -> None:
@@ -341,10 +369,14 @@ class RecorderInPython(PythonEvents):
         self.optimizer_number = self.passes = self.usual_passes = self.patience = 0
         self.optimizers = 1
         self.is_in_step = self.is_watching = False
-        # The GPU
-        self.gpu = self.optimizer_mark = None
-        self.timed = self.step_ends = False
-        self.untimed_steps = self.marks_pending = 0
+        # Losses on the GPU, and its clock
+        self.latest_loss = None
+        self.loss_number = self.loss_stream = self.loss_due_ns = self.loss_due_number = 0
+        self.loss_step = self.loss_device = -1
+        self.gpu = self.optimizer_mark = self.copy_target = None
+        self.timed = self.step_ends = self.has_new_marks = False
+        self.untimed_steps = self.gpu_index = 0
+        self.stream = -1
         self.skip_collections()
 
     def move_to(self, buffer: Any, base: int, capacity: int) -> int:

@@ -346,7 +346,7 @@ class Session:
     def after_step(self) -> None:
         """A step has ended, as far as a hook can tell: let those look who want to."""
         recorder = self.recorder
-        if recorder.marks_pending:
+        if recorder.has_new_marks:
             recorder.gpu.resolve()
         if len(sys.modules) != recorder.modules_seen:
             recorder.modules_seen = len(sys.modules)

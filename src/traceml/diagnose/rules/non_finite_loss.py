@@ -2,14 +2,14 @@
 
 *Meaning.* The loss that `backward()` was called on, or a logged loss (names with `loss`), was nan
 or infinite. On the CPU every loss is read, and the step is exact. On a GPU a loss is read without
-waiting for the device: in the first 64 steps as often as it arrives, then ten times a second, and
-the last one of the process always; the text says the two steps between which it was lost. Under a
-`GradScaler` the loss is the one before scaling. In an unbroken stretch to the end it is critical
-and leads, unless something else ended the run; where it recovered, or has recovered from as long
-a stretch before, it is a warning. A logged gradient norm (`grad_norm`) that was not finite while
-the loss stayed finite is a remark about the norm: a GradScaler that looks for its scale makes
-such gradients and skips their steps. Where no loss is known, a norm that is not finite to the end
-warns.
+waiting for the device: as often as it arrives at first, then less and less often, down to ten
+times a second, and the last one of the process always; the text says the two steps between which
+it was lost. Under a `GradScaler` the loss is the one before scaling. In an unbroken stretch to the
+end it is critical and leads, unless something else ended the run; where it recovered, or has
+recovered from as long a stretch before, it is a warning. A logged gradient norm (`grad_norm`) that
+was not finite while the loss stayed finite is a remark about the norm: a GradScaler that looks for
+its scale makes such gradients and skips their steps. Where no loss is known, a norm that is not
+finite to the end warns.
 
 *Evidence.* `name`, `first_step` (of the last stretch, if the values end in it; else the first one
 lost), `earliest_step`, `last_finite_step` (the loss was lost after it), `numbering` (`counted`:
