@@ -72,7 +72,7 @@ def gather(records: RunRecords, max_warmup: int | None = None) -> Facts:
     host = with_gpu_use(
         host_facts(records.samples, training),
         records.samples,
-        _steps_on_gpu(records.ranks, complete, table),
+        _steps_on_gpu(_on_sampled_gpus(records), complete, table),
         mean.wall_s or 0.0,
     )
     threads = thread_times(samples, {rank: each.wall_s for rank, each in times.items()})
@@ -113,6 +113,20 @@ def gather(records: RunRecords, max_warmup: int | None = None) -> Facts:
     )
 
 
+def _on_sampled_gpus(records: RunRecords) -> list[RankRecords]:
+    """Returns the ranks that may train on a GPU that was sampled: those of the sampled machine.
+
+    It is the machine of the ranks whose processes were sampled; every rank's where none was.
+    """
+    sampled = {process.rank for sample in records.samples for process in sample.processes}
+    machines = {rank.rank.hostname for rank in records.ranks if rank.rank.rank in sampled}
+    return [
+        rank
+        for rank in records.ranks
+        if rank.rank.is_on_gpu and (not machines or rank.rank.hostname in machines)
+    ]
+
+
 def _steps_on_gpu(
     ranks: Sequence[RankRecords], complete: Mapping[int, RankSteps], table: StepTable | None
 ) -> Callable[[str], Stretches]:
@@ -121,17 +135,21 @@ def _steps_on_gpu(
     A rank that does not report its GPU counts for every GPU.
     """
     first = 0 if table is None else int(table.numbers[0]) - 1
-    on_gpu = {rank.rank.rank: rank for rank in ranks if rank.rank.is_on_gpu}
+    on_gpu = {rank.rank.rank: rank for rank in ranks}
 
     @cache
     def ran(number: int) -> Stretches:
         each = on_gpu[number]
         return step_stretches(each.rank, complete[number], each.blocks, first)
 
+    @cache
+    def any_ran(numbers: tuple[int, ...]) -> Stretches:
+        return together([ran(number) for number in numbers])
+
     def ran_on(uuid: str) -> Stretches:
-        known = (each.rank for each in on_gpu.values())
-        return together(
-            [ran(rank.rank) for rank in known if not rank.device_uuid or rank.trains_on(uuid)]
+        known = (each.rank for each in ranks)
+        return any_ran(
+            tuple(rank.rank for rank in known if not rank.device_uuid or rank.trains_on(uuid))
         )
 
     return ran_on
