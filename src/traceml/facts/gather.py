@@ -13,7 +13,12 @@ import numpy as np
 
 from traceml.facts.facts import Facts, RankFacts, StepWindow
 from traceml.facts.job import Job, ddp_facts, job_of
-from traceml.facts.loader import loader_facts, queue_dry_share, syncs_per_step
+from traceml.facts.loader import (
+    flags_of_complete,
+    loader_facts,
+    queue_dry_share,
+    syncs_per_step,
+)
 from traceml.facts.memory import processes_by_rank, rank_memory
 from traceml.facts.sensors import during, host_facts, oom_kills, process_facts, with_gpu_use
 from traceml.facts.series import Slowdown, StepTimeSeries, describe_series, find_slowdown
@@ -36,7 +41,7 @@ from traceml.model import layout
 from traceml.model.rank import Region
 from traceml.model.sample import Sample
 from traceml.store.records import RankRecords, RunRecords
-from traceml.store.step_records import WIDE, count_complete
+from traceml.store.step_records import WIDE
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +64,9 @@ def gather(records: RunRecords, max_warmup: int | None = None) -> Facts:
     At most `max_warmup` of the first steps of training count as warm-up; by default, a tenth of
     them.
     """
-    taken = {rank.rank.rank: count_complete(rank.steps, rank.blocks) for rank in records.ranks}
-    used = [rank for rank in records.ranks if taken[rank.rank.rank]]
     complete = {rank.rank.rank: complete_steps(rank) for rank in records.ranks}
+    taken = {rank.rank.rank: _steps_taken(rank, complete[rank.rank.rank]) for rank in records.ranks}
+    used = [rank for rank in records.ranks if taken[rank.rank.rank]]
     table = step_table(used, [complete[rank.rank.rank] for rank in used], max_warmup)
     steps = _measure_steps(table, max(taken.values(), default=0))
     times = steps.times or {}
@@ -76,12 +81,13 @@ def gather(records: RunRecords, max_warmup: int | None = None) -> Facts:
         mean.wall_s or 0.0,
     )
     threads = thread_times(samples, {rank: each.wall_s for rank, each in times.items()})
+    flags = flags_of_complete(records.ranks)
     return Facts(
         ranks=tuple(
             RankFacts(
                 rank=rank.rank,
                 steps_taken=taken[rank.rank.rank],
-                steps_aborted=_steps_aborted(rank),
+                steps_aborted=_steps_aborted(rank, complete[rank.rank.rank]),
                 loop_s=_loop_s(rank),
                 times=times.get(rank.rank.rank, NO_TIMES),
                 memory=rank_memory(rank, sampled.get(rank.rank.rank, ()), complete[rank.rank.rank]),
@@ -98,9 +104,9 @@ def gather(records: RunRecords, max_warmup: int | None = None) -> Facts:
         series=steps.series,
         slowdown=_with_core_wait(steps.slowdown, table, used, samples),
         regions=_sum_regions(records.ranks),
-        loader=loader_facts(records.ranks, mean, table),
+        loader=loader_facts(records.ranks, mean, table, flags),
         ddp=ddp_facts(records.ranks),
-        queue_dry_share=queue_dry_share(records.ranks),
+        queue_dry_share=queue_dry_share(flags),
         syncs_per_step=syncs_per_step(records.ranks),
         # A kill for want of memory comes after the last step.
         host=replace(host, oom_kills=oom_kills(records.samples)),
@@ -198,7 +204,7 @@ def _slowdown(table: StepTable) -> Slowdown | None:
     On the host's clock the first steps on a GPU look short: the host queues them while the GPU is
     still at work on earlier ones, until the queue is full.
     """
-    step_s = mean_over_ranks(table.steps_on_clock_of_means())
+    step_s = mean_over_ranks(table.step())
     seen = np.isfinite(step_s)
     return find_slowdown(step_s[seen], table.numbers[seen])
 
@@ -247,10 +253,15 @@ def _window(table: StepTable, steps_taken: int) -> StepWindow:
     )
 
 
-def _steps_aborted(rank: RankRecords) -> int:
-    aborted = (rank.steps["flags"] & layout.StepFlag.ABORTED) != 0
-    folded = rank.blocks["steps"] - rank.blocks["complete_steps"]
-    return int(np.count_nonzero(aborted)) + int(folded.sum())
+def _steps_taken(rank: RankRecords, complete: RankSteps) -> int:
+    return len(complete.index) + int(rank.blocks["complete_steps"].sum())
+
+
+def _steps_aborted(rank: RankRecords, complete: RankSteps) -> int:
+    folded = int((rank.blocks["steps"] - rank.blocks["complete_steps"]).sum())
+    if len(complete.index) == len(rank.steps):  # as nearly always: none is incomplete
+        return folded
+    return folded + int(np.count_nonzero(rank.steps["flags"] & layout.StepFlag.ABORTED))
 
 
 def _loop_s(rank: RankRecords) -> float:

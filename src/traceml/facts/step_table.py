@@ -149,8 +149,12 @@ class StepTable:
     def field(self, name: str) -> Floats:
         """Returns one field of the records as it was measured."""
         column = WIDE.index(name)
-        table = np.stack([rank.rows[self.warmup :, column] for rank in self.rank_steps])
-        return np.where(table >= 0, table * 1e-9, np.nan)
+        table = np.empty((len(self.rank_steps), len(self.index) - self.warmup))
+        for row, rank in zip(table, self.rank_steps, strict=True):
+            row[:] = rank.rows[self.warmup :, column]
+        table[table < 0] = np.nan
+        table *= 1e-9
+        return table
 
     def phase(self, phase: Phase) -> Floats:
         """Returns one phase on the run's clock; the residual is what the other phases leave of the
@@ -170,7 +174,14 @@ class StepTable:
         return self._clocked("body")
 
     def step(self) -> Floats:
-        """Returns the whole step: input wait plus body."""
+        """Returns the whole step, input wait plus body, on the clock of the means; NaN where it was
+        not timed on it.
+
+        On the host's clock steps on a GPU come in bursts, because the host runs ahead of the GPU
+        until its queue is full; only their mean is right.
+        """
+        if self.clocks.steps == self.clocks.means:
+            return self.single_steps
         return self.body() + np.nan_to_num(self._clocked("input"))
 
     def outside(self) -> Floats:
@@ -198,14 +209,6 @@ class StepTable:
     def own(self) -> Floats:
         """Returns each rank's own time: the step without exposed communication."""
         return self.step() - np.nan_to_num(self._clocked(Phase.COMMUNICATION.value))
-
-    def steps_on_clock_of_means(self) -> Floats:
-        """Returns each step in seconds on the clock of the means; NaN where it was not timed on it.
-
-        On the host's clock steps on a GPU come in bursts, because the host runs ahead of the GPU
-        until its queue is full; only their mean is right.
-        """
-        return self.single_steps if self.clocks.steps == self.clocks.means else self.step()
 
     def over_ranks(self) -> Floats:
         """Returns each step's mean over the ranks that measured it; NaN where none did."""
