@@ -41,7 +41,6 @@ from traceml.model import layout
 from traceml.model.rank import Region
 from traceml.model.sample import Sample
 from traceml.store.records import RankRecords, RunRecords
-from traceml.store.step_records import WIDE
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +218,7 @@ def _with_core_wait(
     if slowdown is None or table is None:
         return slowdown
     column = int(np.searchsorted(table.index, slowdown.onset_step - 1))
-    onset_ns = int(table.rank_steps[0].rows[column, WIDE.index("start_ns")])
+    onset_ns = int(table.rank_steps[0].columns["start_ns"][column])
     onset_s = used[0].rank.unix_s(onset_ns)
     before = thread_times(
         [sample for sample in samples if sample.unix_s <= onset_s],
@@ -274,10 +273,10 @@ def _training_time(ranks: Sequence[RankRecords]) -> tuple[float, float]:
     first, last = float("inf"), float("-inf")
     for rank in ranks:
         if len(rank.steps):
-            begin, end = rank.steps[0], rank.steps[-1]
-            start_ns = rank.blocks[0]["start_ns"] if len(rank.blocks) else begin["start_ns"]
+            starts, wall_ns = rank.steps["start_ns"], rank.steps["wall_ns"][-1]
+            start_ns = rank.blocks[0]["start_ns"] if len(rank.blocks) else starts[0]
             first = min(first, rank.rank.unix_s(int(start_ns)))
-            last = max(last, rank.rank.unix_s(int(end["start_ns"] + max(end["wall_ns"], 0))))
+            last = max(last, rank.rank.unix_s(int(starts[-1] + max(wall_ns, 0))))
     return first, last
 
 

@@ -16,7 +16,6 @@ from traceml.facts.trend import Floats, Trend, find_trend
 from traceml.model import layout
 from traceml.model.sample import ProcessSample, Sample
 from traceml.store.records import RankRecords
-from traceml.store.step_records import WIDE
 
 CHUNK_STEPS = 64  # as many as a block of folded steps holds at least
 
@@ -101,7 +100,7 @@ def rank_memory(
 
 
 def _trends(rank: RankRecords, steps: RankSteps, sampled: Sampled) -> dict[MemoryOwner, Trend]:
-    starts_s = _unix_s(rank, steps.rows[:, WIDE.index("start_ns")])
+    starts_s = _unix_s(rank, steps.columns["start_ns"])
     by_step = _from_steps(rank, steps, starts_s, "rss_bytes")
     by_second = _from_samples(steps, starts_s, [(at, one.rss_bytes) for at, one in sampled])
     readings = {
@@ -116,7 +115,7 @@ def _trends(rank: RankRecords, steps: RankSteps, sampled: Sampled) -> dict[Memor
 def _from_steps(rank: RankRecords, steps: RankSteps, starts_s: Floats, name: str) -> _Readings:
     """Returns the sizes recorded with the steps; by chunks where old steps are merged into
     blocks."""
-    sizes = steps.rows[:, WIDE.index(name)]
+    sizes = steps.columns[name]
     read = sizes != layout.NOT_MEASURED
     numbers = steps.index + 1
     if not read.all():

@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from traceml.model.phase import IN_BETWEEN, IN_BODY, Phase
 from traceml.store.records import RankRecords
-from traceml.store.step_records import WIDE, incomplete_so_far, is_incomplete, wide_fields
+from traceml.store.step_columns import StepColumns, columns_of
+from traceml.store.step_records import WIDE, incomplete_so_far, is_incomplete
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -64,14 +65,13 @@ class RankSteps:
     """The complete steps of one rank that are kept one by one."""
 
     index: Ints
-    """The number of each row's step among the rank's complete steps, from 0."""
-    rows: Ints
-    """A row per step, a column per field of `WIDE`; -1 means "not measured"."""
-    samples: npt.NDArray[np.int32]
+    """The number of each step among the rank's complete steps, from 0."""
+    columns: StepColumns
+    """The records of these steps; -1 means "not measured"."""
 
     def take(self, chosen: Ints | slice) -> RankSteps:
-        """Returns the selected rows."""
-        return RankSteps(self.index[chosen], self.rows[chosen], self.samples[chosen])
+        """Returns the selected steps."""
+        return RankSteps(self.index[chosen], self.columns[chosen])
 
 
 def complete_steps(records: RankRecords) -> RankSteps:
@@ -80,9 +80,8 @@ def complete_steps(records: RankRecords) -> RankSteps:
     Aborted steps and the time after the last step are left out and have no number, so that an
     aborted step on one rank does not shift the numbers of the others.
     """
-    steps = np.ascontiguousarray(records.steps)
-    found = RankSteps(record_numbers(records), wide_fields(steps), steps["samples"])
-    incomplete = is_incomplete(steps)
+    found = RankSteps(record_numbers(records), columns_of(records.steps))
+    incomplete = is_incomplete(found.columns)
     return found.take(np.flatnonzero(~incomplete)) if incomplete.any() else found
 
 
@@ -148,10 +147,9 @@ class StepTable:
 
     def field(self, name: str) -> Floats:
         """Returns one field of the records as it was measured."""
-        column = WIDE.index(name)
         table = np.empty((len(self.rank_steps), len(self.index) - self.warmup))
         for row, rank in zip(table, self.rank_steps, strict=True):
-            row[:] = rank.rows[self.warmup :, column]
+            row[:] = rank.columns[name][self.warmup :]
         table[table < 0] = np.nan
         table *= 1e-9
         return table
@@ -268,7 +266,6 @@ def step_table(
 
 
 _TIMED = ("input_ns", "body_ns", "gpu_input_ns", "gpu_body_ns")
-_TIMED_COLUMNS = [WIDE.index(name) for name in _TIMED]
 
 
 def _single_steps(ranks: Sequence[RankSteps]) -> tuple[Clock, Floats, Floats]:
@@ -276,7 +273,8 @@ def _single_steps(ranks: Sequence[RankSteps]) -> tuple[Clock, Floats, Floats]:
     clock."""
     stack = np.empty((len(_TIMED), len(ranks), len(ranks[0].index)))
     for position, steps in enumerate(ranks):
-        stack[:, position] = steps.rows[:, _TIMED_COLUMNS].T
+        for place, name in enumerate(_TIMED):
+            stack[place, position] = steps.columns[name]
     cpu_input, cpu_body, gpu_input, gpu_body = stack
     taken = np.full(len(ranks), float(gpu_body.shape[1]))
     clocks = choose_clock((gpu_body >= 0).sum(axis=1).astype(np.float64), taken)

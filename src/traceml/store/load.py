@@ -35,6 +35,7 @@ from traceml.store.regular_files import read_regular
 from traceml.store.restarted_ranks import ProcessSpan, restarts_by_rank
 from traceml.store.rings import RingHead, RingReader
 from traceml.store.stack_samples import read_stack_samples
+from traceml.store.step_columns import Steps, columns_of
 from traceml.store.step_records import count_complete
 
 ARTIFACTS = "artifacts.json"
@@ -87,7 +88,7 @@ def load_run(folder: Path) -> RunRecords:
         try:
             head = files.head()
             if head is not None:
-                kept = files.read_steps(), files.read_blocks()
+                kept = columns_of(files.read_steps()), files.read_blocks()
                 found = rank_records(head, *kept, logged.lost_pieces(said))
                 found = replace(
                     found,
@@ -173,7 +174,7 @@ def read_artifact_hashes(folder: Path) -> dict[str, Any]:
 
 
 def rank_records(
-    head: RingHead, steps: npt.NDArray[Any], blocks: npt.NDArray[Any], messages_lost: int = 0
+    head: RingHead, steps: Steps, blocks: npt.NDArray[Any], messages_lost: int = 0
 ) -> RankRecords:
     """Returns one process's records, with what the head of its ring or record file says."""
     folded = int(blocks["steps"].sum()) if len(blocks) else 0
@@ -210,8 +211,8 @@ def _one_per_rank(records: list[RankRecords]) -> Iterator[RankRecords]:
 def _life(record: RankRecords) -> ProcessSpan:
     if not len(record.steps):
         return ProcessSpan(record.rank, None, None)
-    first, last = record.steps[0], record.steps[-1]
-    return ProcessSpan(record.rank, int(first["start_ns"]), int(last["start_ns"] + last["wall_ns"]))
+    starts, walls = record.steps["start_ns"], record.steps["wall_ns"]
+    return ProcessSpan(record.rank, int(starts[0]), int(starts[-1] + walls[-1]))
 
 
 def _join(first: RankRecords, second: RankRecords) -> RankRecords:
@@ -219,16 +220,16 @@ def _join(first: RankRecords, second: RankRecords) -> RankRecords:
     shift = (second.rank.unix_ns - second.rank.monotonic_ns) - (
         first.rank.unix_ns - first.rank.monotonic_ns
     )
-    steps, blocks = second.steps.copy(), second.blocks.copy()
+    former, steps, blocks = np.array(first.steps), np.array(second.steps), second.blocks.copy()
     steps["start_ns"] += shift
     blocks["start_ns"] += shift
     if len(blocks):  # the first life's steps can stand before the second's blocks only as blocks
-        blocks = np.concatenate([first.blocks, fold(first.steps), blocks])
+        blocks = np.concatenate([first.blocks, fold(former), blocks])
     else:
-        blocks, steps = first.blocks, np.concatenate([first.steps, steps])
+        blocks, steps = first.blocks, np.concatenate([former, steps])
     return RankRecords(
         rank=replace(second.rank, monotonic_ns=first.rank.monotonic_ns, unix_ns=first.rank.unix_ns),
-        steps=steps,
+        steps=columns_of(steps),
         blocks=blocks,
         regions=first.regions + second.regions,
         loader_workers=(

@@ -24,6 +24,7 @@ from traceml.store.line_files import append_lines, write_whole
 from traceml.store.records import BLOCK_DTYPE, STEP_DTYPE
 from traceml.store.regular_files import read_regular, stat_regular
 from traceml.store.rings import RingHead, RingReader, open_records, parse_head, unreadable
+from traceml.store.step_columns import Steps
 
 SEGMENT_STEPS = 7_500_000 // layout.STEP_BYTES // 1024 * 1024
 KEEP_SEGMENTS = 5
@@ -265,7 +266,7 @@ def _begun(segments: list[Path]) -> list[Path]:
     return segments[:-1] if last is not None and not last.st_size else segments
 
 
-def last_number(steps: npt.NDArray[Any], blocks: npt.NDArray[Any]) -> int:
+def last_number(steps: Steps, blocks: npt.NDArray[Any]) -> int:
     """Returns how many steps the tracer had written when it wrote the last of these, with lost
     ones."""
     if len(steps):

@@ -1,0 +1,87 @@
+"""Step records by field, as small as they can be without losing anything.
+
+A run of many ranks is in memory as a whole while it is summarised. Of its fields about half never
+change: what was not measured, or did not happen. And numbers of one field lie side by side here,
+which are read several times as fast as those of a record's stride.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from traceml.model import layout
+from traceml.store.records import STEP_DTYPE, dtype_of
+from traceml.store.step_records import NARROW, WIDE, Ints, wide_fields
+
+NARROW_DTYPE = dtype_of(NARROW)
+
+
+@dataclass(frozen=True, slots=True)
+class StepColumns:
+    """The step records of one rank, in order.
+
+    They are used like an array of records: `steps["wall_ns"]` is a field of all of them, and
+    `steps[chosen]` are some of them. `numpy.array` makes such an array.
+    """
+
+    varying: tuple[str, ...]
+    """The fields of `WIDE` that are not the same in all records."""
+    table: Ints
+    """A row per field of `varying`, a column per record."""
+    constants: Mapping[str, int]
+    """The value of each other field of `WIDE`."""
+    narrow: npt.NDArray[Any]
+    """`NARROW_DTYPE`: all other fields."""
+
+    def __len__(self) -> int:
+        return len(self.narrow)
+
+    def __getitem__(self, key: Any) -> Any:
+        if not isinstance(key, str):
+            return StepColumns(self.varying, self.table[:, key], self.constants, self.narrow[key])
+        if key in self.varying:
+            return self.table[self.varying.index(key)]
+        if key in self.constants:
+            return np.full(len(self), self.constants[key])
+        return self.narrow[key]
+
+    def __array__(
+        self, dtype: np.dtype[Any] | None = None, copy: bool | None = None
+    ) -> npt.NDArray[Any]:
+        """Returns the records as `STEP_DTYPE`, always a copy."""
+        records = np.empty(len(self), STEP_DTYPE)
+        for name in STEP_DTYPE.names or ():
+            records[name] = self[name]
+        return records
+
+
+Steps = npt.NDArray[Any] | StepColumns
+"""Step records in order: an array of `STEP_DTYPE`, or by field."""
+
+
+def columns_of(steps: Steps) -> StepColumns:
+    """Returns step records by field; those that already are so are returned as they are."""
+    if isinstance(steps, StepColumns):
+        return steps
+    steps = np.ascontiguousarray(steps)
+    table = np.ascontiguousarray(wide_fields(steps).T)
+    behind = steps.view(np.uint8).reshape(len(steps), STEP_DTYPE.itemsize)[:, 8 * len(WIDE) :]
+    narrow = np.ascontiguousarray(behind).view(NARROW_DTYPE)[:, 0]
+    is_varying = (table != table[:, :1]).any(axis=1).tolist()
+    kept = [place for place, varies in enumerate(is_varying) if varies]
+    values = table[:, 0].tolist() if len(steps) else [layout.NOT_MEASURED] * len(WIDE)
+    return StepColumns(
+        varying=tuple(WIDE[place] for place in kept),
+        table=table[kept],
+        constants={
+            name: value
+            for name, value, varies in zip(WIDE, values, is_varying, strict=True)
+            if not varies
+        },
+        narrow=narrow,
+    )
