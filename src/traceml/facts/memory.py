@@ -6,10 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from traceml.facts.step_table import Ints, RankSteps, complete_steps
 from traceml.facts.trend import Floats, Trend, find_trend
@@ -154,6 +152,8 @@ def _from_samples(
 def _of_all_workers(sampled: Sampled) -> list[tuple[float, int | None]]:
     """Returns the workers' memory at the moments at which their usual number ran: starting one is
     no growth."""
+    if not sampled:  # as for all ranks of other machines
+        return []
     counts = Counter(process.workers for _, process in sampled if process.workers)
     usual = max(counts, key=lambda workers: counts[workers], default=None)
     return [
@@ -168,9 +168,8 @@ def _unix_s(rank: RankRecords, starts_ns: Ints) -> Floats:
 
 
 def _peak(rank: RankRecords, name: str) -> int | None:
-    def largest(values: npt.NDArray[Any]) -> int:
-        return int(values.max(initial=layout.NOT_MEASURED))
-
-    counted = rank.blocks[f"{name}_count"] > 0
-    found = max(largest(rank.steps[name]), largest(rank.blocks[f"{name}_max"][counted]))
+    found = int(rank.steps[name].max(initial=layout.NOT_MEASURED))
+    if len(rank.blocks):
+        counted = rank.blocks[f"{name}_count"] > 0
+        found = max(found, int(rank.blocks[f"{name}_max"][counted].max(initial=found)))
     return None if found == layout.NOT_MEASURED else found

@@ -265,25 +265,25 @@ def step_table(
     )
 
 
-_TIMED = ("input_ns", "body_ns", "gpu_input_ns", "gpu_body_ns")
-
-
 def _single_steps(ranks: Sequence[RankSteps]) -> tuple[Clock, Floats, Floats]:
     """Returns the clocks, every rank's step times, and each step's mean over ranks on the host's
     clock."""
-    stack = np.empty((len(_TIMED), len(ranks), len(ranks[0].index)))
-    for position, steps in enumerate(ranks):
-        for place, name in enumerate(_TIMED):
-            stack[place, position] = steps.columns[name]
-    cpu_input, cpu_body, gpu_input, gpu_body = stack
-    taken = np.full(len(ranks), float(gpu_body.shape[1]))
-    clocks = choose_clock((gpu_body >= 0).sum(axis=1).astype(np.float64), taken)
-    waited, body = (gpu_input, gpu_body) if clocks.steps == "gpu" else (cpu_input, cpu_body)
-    unmeasured = body < 0
-    step_s: Floats = (np.maximum(waited, 0) + body) * 1e-9
-    step_s[unmeasured] = np.nan
-    host_s = ((np.maximum(cpu_input, 0) + cpu_body) * 1e-9).mean(axis=0)
-    return clocks, step_s, host_s
+    steps = len(ranks[0].index)
+    timed = [np.count_nonzero(rank.columns["gpu_body_ns"] >= 0) for rank in ranks]
+    clocks = choose_clock(np.array(timed, np.float64), np.full(len(ranks), float(steps)))
+    step_s, host_s = np.empty((len(ranks), steps)), np.zeros(steps)
+    for row, rank in zip(step_s, ranks, strict=True):
+        on_host_s = _step_s(rank.columns, "")
+        host_s += np.nan_to_num(on_host_s)
+        row[:] = _step_s(rank.columns, "gpu_") if clocks.steps == "gpu" else on_host_s
+    return clocks, step_s, host_s / len(ranks)
+
+
+def _step_s(columns: StepColumns, prefix: str) -> Floats:
+    """Returns input wait plus body of each step on one clock; NaN where it was not measured."""
+    body_ns = columns[f"{prefix}body_ns"]
+    step_ns = np.maximum(columns[f"{prefix}input_ns"], 0) + body_ns
+    return np.where(body_ns >= 0, step_ns * 1e-9, np.nan)
 
 
 def mean_over_ranks(table: Floats) -> Floats:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
@@ -98,25 +99,29 @@ def _add_chunk(by_rank: Sums, ranks: Sequence[RankSteps], chosen: slice) -> tupl
     size = chosen.stop - chosen.start
     sums, counts = np.zeros((len(COLUMNS), size)), np.zeros((len(COLUMNS), size))
     same_sums, same_counts = np.zeros(len(COLUMNS)), np.zeros(len(COLUMNS))
-    for position, steps in enumerate(ranks):
-        columns = steps.columns
-        places = _places(columns.varying)
+    ordered = enumerate(steps.columns for steps in ranks)
+    for varying, alike in groupby(ordered, lambda each: each[1].varying):
+        places = _places(varying)
         rows = np.empty((len(places), size))
-        rows[:-1], rows[-1] = columns.table[:, chosen], columns["samples"][chosen]
-        measured = rows >= 0
-        np.maximum(rows, 0.0, out=rows)
-        sums[places] += rows
-        counts[places] += measured
-        # The other fields have the same value in each of the rank's steps.
-        same = np.array([columns.constants.get(name, NOT_MEASURED) for name in COLUMNS])
-        is_measured = same >= 0
-        same = np.maximum(same, 0)
-        same_sums += same
-        same_counts += is_measured
-        by_rank.sums[position] += size * same
-        by_rank.counts[position] += size * is_measured
-        by_rank.sums[position, places] += rows.sum(axis=1)
-        by_rank.counts[position, places] += measured.sum(axis=1)
+        their_sums, their_counts = np.zeros_like(rows), np.zeros_like(rows)
+        for position, columns in alike:
+            rows[:-1], rows[-1] = columns.table[:, chosen], columns["samples"][chosen]
+            measured = rows >= 0
+            np.maximum(rows, 0.0, out=rows)
+            their_sums += rows
+            their_counts += measured
+            # The other fields have the same value in each of the rank's steps.
+            same = np.array([columns.constants.get(name, NOT_MEASURED) for name in COLUMNS])
+            is_same_measured = same >= 0
+            same = np.maximum(same, 0)
+            same_sums += same
+            same_counts += is_same_measured
+            by_rank.sums[position] += size * same
+            by_rank.counts[position] += size * is_same_measured
+            by_rank.sums[position, places] += rows.sum(axis=1)
+            by_rank.counts[position, places] += measured.sum(axis=1)
+        sums[places] += their_sums
+        counts[places] += their_counts
     return sums + same_sums[:, np.newaxis], counts + same_counts[:, np.newaxis]
 
 
