@@ -70,6 +70,8 @@ class _Readings:
     sizes: Ints
 
 
+_NO_READINGS = _Readings(np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.int64))
+
 Sampled = Sequence[tuple[float, ProcessSample]]
 """The samples of one rank's process, each with its wall-clock second."""
 
@@ -140,10 +142,10 @@ def _from_samples(
     """Returns the sizes sampled once a second, each at the step that ran then; one per step at
     most."""
     read = [(at, size) for at, size in sampled if size is not None]
+    if not len(steps.index) or not read:
+        return _NO_READINGS
     times_s = np.array([at for at, _ in read], dtype=np.float64)
     sizes = np.array([size for _, size in read], dtype=np.int64)
-    if not len(steps.index) or not read:
-        return _Readings(sizes[:0], times_s[:0], sizes[:0])
     at = np.interp(times_s, starts_s, steps.index + 1)
     numbers, firsts = np.unique(at.astype(np.int64), return_index=True)
     return _Readings(numbers, times_s[firsts], sizes[firsts])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -44,8 +45,9 @@ class StepColumns:
     def __getitem__(self, key: Any) -> Any:
         if not isinstance(key, str):
             return StepColumns(self.varying, self.table[:, key], self.constants, self.narrow[key])
-        if key in self.varying:
-            return self.table[self.varying.index(key)]
+        place = _places(self.varying).get(key)
+        if place is not None:
+            return self.table[place]
         if key in self.constants:
             return np.full(len(self), self.constants[key])
         return self.narrow[key]
@@ -58,6 +60,13 @@ class StepColumns:
         for name in STEP_DTYPE.names or ():
             records[name] = self[name]
         return records
+
+
+@cache
+def _places(varying: tuple[str, ...]) -> dict[str, int]:
+    """Returns the row of each of these fields in the table; mostly all ranks of a run have the
+    same."""
+    return {name: place for place, name in enumerate(varying)}
 
 
 Steps = npt.NDArray[Any] | StepColumns
