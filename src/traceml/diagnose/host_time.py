@@ -181,7 +181,7 @@ def waited_for(facts: Facts) -> dict[str, Waited]:
     phases_left_s = sum(held[phase] for phase in COMPUTE) if facts.clock == "gpu" else 0.0
     found = {}
     for name in CAUSES:
-        wanted_s, in_phases = _wanted(facts, name) if idle is None else (idle.of(name), True)
+        wanted_s, in_phases = _wanted(facts, name) if idle is None else (idle.by_cause[name], True)
         in_rest_s = min(wanted_s, rest_left_s)
         beyond_s = wanted_s - in_rest_s
         if beyond_s < NEGLIGIBLE * wanted_s:
