@@ -52,6 +52,9 @@ def test_some_of_them_are_chosen_as_from_an_array(steps: npt.NDArray[Any], data:
     )
     for chosen in (mask, np.flatnonzero(mask), slice(1, None), slice(None, None, 2)):
         assert np.array(columns[chosen]).tolist() == steps[chosen].tolist()
+    for place in {0, len(steps) - 1} if len(steps) else ():
+        assert columns[place] == steps[place]
+        assert columns[place - len(steps)] == steps[place]
 
 
 def test_a_field_that_never_changes_takes_no_room() -> None:
@@ -63,6 +66,15 @@ def test_a_field_that_never_changes_takes_no_room() -> None:
     assert columns.table.shape == (1, 100)
     assert set(columns.constants) == set(WIDE) - {"start_ns"}
     assert set(columns["rss_bytes"].tolist()) == {1 << 40}
+
+
+def test_what_was_recorded_cannot_be_changed() -> None:
+    steps = np.zeros(3, STEP_DTYPE)
+    steps["wall_ns"] = [1, 2, 3]
+    columns = columns_of(steps)
+    for name in ("wall_ns", "samples"):
+        with pytest.raises(ValueError, match="read-only"):
+            columns[name][0] = 7
 
 
 def test_a_name_that_no_record_has_is_refused() -> None:

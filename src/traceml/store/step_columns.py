@@ -1,8 +1,9 @@
 """Step records by field, as small as they can be without losing anything.
 
-A run of many ranks is in memory as a whole while it is summarised. Of its fields about half never
-change: what was not measured, or did not happen. And numbers of one field lie side by side here,
-which are read several times as fast as those of a record's stride.
+A run of many ranks is in memory as a whole while it is summarised. About half of the fields never
+change within a rank: what they are for was not measured, or did not happen. One value is kept of
+such a field. The numbers of any other field lie side by side, and so they are read several times
+as fast as from records, where each is a record's length away from the next.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ NARROW_DTYPE = dtype_of(NARROW)
 class StepColumns:
     """The step records of one rank, in order.
 
-    They are used like an array of records: `steps["wall_ns"]` is a field of all of them, and
-    `steps[chosen]` are some of them. `numpy.array` makes such an array.
+    They are read like an array of records: `steps["wall_ns"]` is a field of all of them, `steps[7]`
+    is one of them, `steps[chosen]` are some of them. `numpy.array` makes such an array.
     """
 
     varying: tuple[str, ...]
@@ -43,6 +44,8 @@ class StepColumns:
         return len(self.narrow)
 
     def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, int | np.integer):
+            return np.array(self[[key]])[0]
         if not isinstance(key, str):
             return StepColumns(self.varying, self.table[:, key], self.constants, self.narrow[key])
         place = _places(self.varying).get(key)
@@ -55,11 +58,11 @@ class StepColumns:
     def __array__(
         self, dtype: np.dtype[Any] | None = None, copy: bool | None = None
     ) -> npt.NDArray[Any]:
-        """Returns the records as `STEP_DTYPE`, always a copy."""
+        """Returns a copy of the records, as `STEP_DTYPE` unless told otherwise."""
         records = np.empty(len(self), STEP_DTYPE)
         for name in STEP_DTYPE.names or ():
             records[name] = self[name]
-        return records
+        return records if dtype is None else records.astype(dtype)
 
 
 @cache
@@ -84,9 +87,12 @@ def columns_of(steps: Steps) -> StepColumns:
     is_varying = (table != table[:, :1]).any(axis=1).tolist()
     kept = [place for place, varies in enumerate(is_varying) if varies]
     values = table[:, 0].tolist() if len(steps) else [layout.NOT_MEASURED] * len(WIDE)
+    table = table[kept]
+    for part in (table, narrow):
+        part.setflags(write=False)
     return StepColumns(
         varying=tuple(WIDE[place] for place in kept),
-        table=table[kept],
+        table=table,
         constants={
             name: value
             for name, value, varies in zip(WIDE, values, is_varying, strict=True)
