@@ -51,6 +51,7 @@ from traceml.diagnose.rules import (
 from traceml.diagnose.thresholds import Threshold
 from traceml.facts import gpu_use, job, series, stragglers, trend
 from traceml.facts.memory import MemoryOwner
+from traceml.model.layout import ROUND_TRIP_NS
 
 DOCS = (Path(__file__).parents[2] / "docs/diagnoses.md").read_text()
 MIB = 1 << 20
@@ -143,7 +144,7 @@ STEP_TIME = [
         (kind, f"the queue is dry in {_percent(host_time.MOSTLY_DRY)} of the steps")
         for kind in ("GC_PAUSES", "LOGGING_HEAVY", "HOST_SYNC")
     ),
-    ("HOST_SYNC", f"or {_ms(host_time.ROUND_TRIP_S)} for each read"),
+    ("HOST_SYNC", f"or {_ms(ROUND_TRIP_NS * 1e-9)} for each read"),
     ("HOST_SYNC", f"From {host_time.MANY_SYNCS} reads a step on"),
     (
         "WAIT_HEAVY",

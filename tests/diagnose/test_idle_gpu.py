@@ -147,7 +147,7 @@ def launches_between(loop: Loop) -> Loop:
 def test_counters_say_how_much_of_the_time_between_phases_was_idle() -> None:
     facts = facts_of(launches_between)
     assert facts.gpu_idle is not None
-    assert facts.gpu_idle.sync_s + facts.gpu_idle.python_s < 0.002
+    assert facts.gpu_idle.by_cause["sync"] + facts.gpu_idle.python_s < 0.002
     assert not {Kind.WAIT_HEAVY, Kind.HOST_SYNC} & findings(facts).keys()
 
 

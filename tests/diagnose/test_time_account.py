@@ -103,7 +103,7 @@ def check_idle_time(facts: Facts, found: tuple[Finding, ...]) -> None:
         if Outside.BETWEEN in stages_of(finding):
             continue
         if finding.kind in IDLE_FOR:
-            assert lost(finding) <= idle.of(IDLE_FOR[finding.kind]) * SLACK + 1e-9, finding
+            assert lost(finding) <= idle.by_cause[IDLE_FOR[finding.kind]] * SLACK + 1e-9, finding
         elif finding.kind is Kind.HOST_BOUND:
             assert lost(finding) <= (idle.launching_s or 0.0) * SLACK + 1e-9, finding
         elif finding.kind is Kind.WAIT_HEAVY:

@@ -12,7 +12,7 @@ from traceml.facts.gather import gather
 from traceml.facts.gpu_use import MIN_SAMPLES, NOT_COUNTED, GpuUse, gpu_use, mean_use
 from traceml.facts.step_stretches import Stretches
 from traceml.model.sample import GpuInterval, GpuSample
-from traceml.store.records import RunRecords
+from traceml.store.records import RankRecords, RunRecords
 
 RAN = Stretches(np.array([100.0]), np.array([200.0]))
 
@@ -122,6 +122,26 @@ def test_a_rank_that_knows_its_gpu_is_told_from_its_neighbours() -> None:
     assert [gpu.index for gpu in facts.host.by_gpu if gpu.use.samples] == [5]
     assert gather(on_one_of_eight(run, "")).gpus_used is None
     assert gather(on_one_of_eight(run, "GPU-mig-instance")).gpus_used is None
+
+
+def on_the_next_machine(rank: RankRecords, later_s: int) -> RankRecords:
+    """The rank as one of another machine, which takes its steps so much later."""
+    later_ns = rank.rank.unix_ns + later_s * 1_000_000_000
+    return replace(rank, rank=replace(rank.rank, hostname="the-next", unix_ns=later_ns))
+
+
+def test_a_rank_on_another_machine_takes_no_steps_on_the_gpus_of_this_one() -> None:
+    """Nobody says which GPU is whose, but samples are of one machine, and name its ranks."""
+    both = make_run(2, gpu=True)
+    here, there = both.ranks[0], on_the_next_machine(both.ranks[1], 100)
+    counted = count_gpus(
+        count_gpus(make_run(gpu=True), busy_share=0.8), from_s=101, until_s=104, busy_share=0.1
+    )
+    (gpu,) = gather(replace(counted, ranks=(here, there))).host.by_gpu
+    assert gpu.use.busy_share == pytest.approx(0.8)
+    nobody = tuple(replace(sample, processes=()) for sample in counted.samples)
+    (gpu,) = gather(replace(counted, ranks=(here, there), samples=nobody)).host.by_gpu
+    assert gpu.use.busy_share is not None and gpu.use.busy_share < 0.7
 
 
 def test_two_ranks_on_one_gpu_need_one() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from factories import make_run
-from traceml.facts.step_table import COLUMNS, StepTable, step_table
+from traceml.facts.step_table import StepTable, step_table
 from traceml.facts.sums import CHUNK_STEPS, MAX_BLOCKS, Sums, add_up, block_length
 
 
@@ -25,8 +25,7 @@ def test_sums_are_those_of_every_step(steps: int, warmup: int) -> None:
         return
     shared = table_of(3, steps, warmup)
     by_rank, by_block = add_up(shared)
-    column_of = COLUMNS.index("forward_ns")
-    forward = np.stack([rank.rows[warmup:, column_of] for rank in shared.rank_steps])
+    forward = np.stack([rank.columns["forward_ns"][warmup:] for rank in shared.rank_steps])
     length = block_length(steps - warmup)
     blocks = (steps - warmup) // length
     assert 1 <= blocks <= MAX_BLOCKS

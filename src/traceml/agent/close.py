@@ -74,8 +74,7 @@ def _is_written(ring: Path) -> bool:
 def _last_step_unix_s(rank: RankRecords) -> float:
     if not len(rank.steps):
         return 0.0
-    last = rank.steps[-1]
-    return rank.rank.unix_s(int(last["start_ns"] + last["wall_ns"]))
+    return rank.rank.unix_s(int(rank.steps["start_ns"][-1] + rank.steps["wall_ns"][-1]))
 
 
 def summarise(folder: Path, not_on_disk: Sequence[str] = ()) -> Summary:

@@ -32,6 +32,7 @@ from traceml.facts.pauses import Pauses, pauses
 from traceml.facts.times import StepTimes
 from traceml.model.evidence import Evidence, as_number, as_words, in_ms
 from traceml.model.finding import Finding, Kind, Section
+from traceml.model.layout import ROUND_TRIP_NS
 from traceml.model.phase import COMPUTE, Phase
 from traceml.model.quantities import count, duration, percent
 
@@ -41,8 +42,6 @@ MOSTLY_DRY = 0.5
 """Of the watched steps: then the GPU waits for the host, and every delay of the host counts."""
 IDLE_SHARE = 0.05
 """Of the step: a GPU that is idle for less hides what the host does."""
-ROUND_TRIP_S = 0.0001
-"""Upper limit for reading one value, until the GPU has its next work."""
 MIN_READ_S = 0.00001
 """The host's own part in reading one value that the GPU has ready."""
 MANY_SYNCS = 20
@@ -182,7 +181,7 @@ def waited_for(facts: Facts) -> dict[str, Waited]:
     phases_left_s = sum(held[phase] for phase in COMPUTE) if facts.clock == "gpu" else 0.0
     found = {}
     for name in CAUSES:
-        wanted_s, in_phases = _wanted(facts, name) if idle is None else (idle.of(name), True)
+        wanted_s, in_phases = _wanted(facts, name) if idle is None else (idle.by_cause[name], True)
         in_rest_s = min(wanted_s, rest_left_s)
         beyond_s = wanted_s - in_rest_s
         if beyond_s < NEGLIGIBLE * wanted_s:
@@ -234,7 +233,7 @@ def _wanted_by_syncs(facts: Facts, host_s: float) -> tuple[float, bool]:
     gpu_s = times.step_s - rest_s(times)
     ahead_s = times.step_s - max(times.cpu_step_s - host_s, gpu_s)
     syncs = facts.syncs_per_step or 0.0
-    wanted_s = max(0.0, min(ahead_s, host_s), syncs * ROUND_TRIP_S)
+    wanted_s = max(0.0, min(ahead_s, host_s), syncs * ROUND_TRIP_NS * 1e-9)
     fits_in_rest = rest_s(times) >= syncs * MIN_READ_S  # so that is where the loop is
     return wanted_s, syncs >= MANY_SYNCS and _is_dry(facts) and not fits_in_rest
 

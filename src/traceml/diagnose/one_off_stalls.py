@@ -60,7 +60,8 @@ def with_stalls(finding: Finding, facts: Facts) -> Finding:
     any."""
     if finding.kind not in DESCRIBES or facts.step_table is None:
         return finding
-    few = few_steps(facts.step_table, facts.step_table.step())
+    step_s = facts.step_table.step()
+    few = few_steps(facts.step_table, step_s, step_s)
     if few is None:
         return finding
     words = few.words

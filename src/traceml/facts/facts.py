@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from traceml.facts.gpu_idle import GpuIdle, gpu_idle
 from traceml.facts.gpu_use import GpuUse, mean_use
@@ -50,9 +51,12 @@ class RankFacts:
     memory: RankMemory
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Facts:
-    """Everything measured about a run; `None` means "not measured"."""
+    """Everything measured about a run; `None` means "not measured".
+
+    Without slots, so that what many rules ask for can be kept (`cached_property`).
+    """
 
     ranks: tuple[RankFacts, ...] = ()
     """Every rank that was seen, by number."""
@@ -105,7 +109,7 @@ class Facts:
         """Communication per step that overlapped with backward, as measured by DDP."""
         return None if self.ddp is None else self.ddp.overlap_s
 
-    @property
+    @cached_property
     def gpus_used(self) -> tuple[GpuFacts, ...] | None:
         """Returns the sampled GPUs that the ranks train on; `None` where they cannot be identified.
 
@@ -121,12 +125,12 @@ class Facts:
         )
         return tuple(theirs) or None
 
-    @property
+    @cached_property
     def gpu_use(self) -> GpuUse:
         """What the counters of the ranks' own GPUs say about the time in which steps ran."""
         return mean_use([gpu.use for gpu in self.gpus_used or () if gpu.use.samples])
 
-    @property
+    @cached_property
     def gpu_idle(self) -> GpuIdle | None:
         """The GPU's idle time in a mean step, by cause; `None` where it was not measured."""
         return gpu_idle(self.mean, self.gpu_use.busy_share)

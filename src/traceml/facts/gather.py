@@ -13,7 +13,12 @@ import numpy as np
 
 from traceml.facts.facts import Facts, RankFacts, StepWindow
 from traceml.facts.job import Job, ddp_facts, job_of
-from traceml.facts.loader import loader_facts, queue_dry_share, syncs_per_step
+from traceml.facts.loader import (
+    flags_of_complete,
+    loader_facts,
+    queue_dry_share,
+    syncs_per_step,
+)
 from traceml.facts.memory import processes_by_rank, rank_memory
 from traceml.facts.sensors import during, host_facts, oom_kills, process_facts, with_gpu_use
 from traceml.facts.series import Slowdown, StepTimeSeries, describe_series, find_slowdown
@@ -36,7 +41,6 @@ from traceml.model import layout
 from traceml.model.rank import Region
 from traceml.model.sample import Sample
 from traceml.store.records import RankRecords, RunRecords
-from traceml.store.step_records import WIDE, count_complete
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +63,9 @@ def gather(records: RunRecords, max_warmup: int | None = None) -> Facts:
     At most `max_warmup` of the first steps of training count as warm-up; by default, a tenth of
     them.
     """
-    taken = {rank.rank.rank: count_complete(rank.steps, rank.blocks) for rank in records.ranks}
-    used = [rank for rank in records.ranks if taken[rank.rank.rank]]
     complete = {rank.rank.rank: complete_steps(rank) for rank in records.ranks}
+    taken = {rank.rank.rank: _steps_taken(rank, complete[rank.rank.rank]) for rank in records.ranks}
+    used = [rank for rank in records.ranks if taken[rank.rank.rank]]
     table = step_table(used, [complete[rank.rank.rank] for rank in used], max_warmup)
     steps = _measure_steps(table, max(taken.values(), default=0))
     times = steps.times or {}
@@ -72,16 +76,17 @@ def gather(records: RunRecords, max_warmup: int | None = None) -> Facts:
     host = with_gpu_use(
         host_facts(records.samples, training),
         records.samples,
-        _steps_on_gpu(records.ranks, complete, table),
+        _steps_on_gpu(_on_sampled_gpus(records), complete, table),
         mean.wall_s or 0.0,
     )
     threads = thread_times(samples, {rank: each.wall_s for rank, each in times.items()})
+    flags = flags_of_complete(records.ranks)
     return Facts(
         ranks=tuple(
             RankFacts(
                 rank=rank.rank,
                 steps_taken=taken[rank.rank.rank],
-                steps_aborted=_steps_aborted(rank),
+                steps_aborted=_steps_aborted(rank, complete[rank.rank.rank]),
                 loop_s=_loop_s(rank),
                 times=times.get(rank.rank.rank, NO_TIMES),
                 memory=rank_memory(rank, sampled.get(rank.rank.rank, ()), complete[rank.rank.rank]),
@@ -98,9 +103,9 @@ def gather(records: RunRecords, max_warmup: int | None = None) -> Facts:
         series=steps.series,
         slowdown=_with_core_wait(steps.slowdown, table, used, samples),
         regions=_sum_regions(records.ranks),
-        loader=loader_facts(records.ranks, mean, table),
+        loader=loader_facts(records.ranks, mean, table, flags),
         ddp=ddp_facts(records.ranks),
-        queue_dry_share=queue_dry_share(records.ranks),
+        queue_dry_share=queue_dry_share(flags),
         syncs_per_step=syncs_per_step(records.ranks),
         # A kill for want of memory comes after the last step.
         host=replace(host, oom_kills=oom_kills(records.samples)),
@@ -113,6 +118,20 @@ def gather(records: RunRecords, max_warmup: int | None = None) -> Facts:
     )
 
 
+def _on_sampled_gpus(records: RunRecords) -> list[RankRecords]:
+    """Returns the ranks that may train on a GPU that was sampled: those of the sampled machine.
+
+    It is the machine of the ranks whose processes were sampled; every rank's where none was.
+    """
+    sampled = {process.rank for sample in records.samples for process in sample.processes}
+    machines = {rank.rank.hostname for rank in records.ranks if rank.rank.rank in sampled}
+    return [
+        rank
+        for rank in records.ranks
+        if rank.rank.is_on_gpu and (not machines or rank.rank.hostname in machines)
+    ]
+
+
 def _steps_on_gpu(
     ranks: Sequence[RankRecords], complete: Mapping[int, RankSteps], table: StepTable | None
 ) -> Callable[[str], Stretches]:
@@ -121,17 +140,21 @@ def _steps_on_gpu(
     A rank that does not report its GPU counts for every GPU.
     """
     first = 0 if table is None else int(table.numbers[0]) - 1
-    on_gpu = {rank.rank.rank: rank for rank in ranks if rank.rank.is_on_gpu}
+    on_gpu = {rank.rank.rank: rank for rank in ranks}
 
     @cache
     def ran(number: int) -> Stretches:
         each = on_gpu[number]
         return step_stretches(each.rank, complete[number], each.blocks, first)
 
+    @cache
+    def any_ran(numbers: tuple[int, ...]) -> Stretches:
+        return together([ran(number) for number in numbers])
+
     def ran_on(uuid: str) -> Stretches:
-        known = (each.rank for each in on_gpu.values())
-        return together(
-            [ran(rank.rank) for rank in known if not rank.device_uuid or rank.trains_on(uuid)]
+        known = (each.rank for each in ranks)
+        return any_ran(
+            tuple(rank.rank for rank in known if not rank.device_uuid or rank.trains_on(uuid))
         )
 
     return ran_on
@@ -180,7 +203,7 @@ def _slowdown(table: StepTable) -> Slowdown | None:
     On the host's clock the first steps on a GPU look short: the host queues them while the GPU is
     still at work on earlier ones, until the queue is full.
     """
-    step_s = mean_over_ranks(table.steps_on_clock_of_means())
+    step_s = mean_over_ranks(table.step())
     seen = np.isfinite(step_s)
     return find_slowdown(step_s[seen], table.numbers[seen])
 
@@ -195,7 +218,7 @@ def _with_core_wait(
     if slowdown is None or table is None:
         return slowdown
     column = int(np.searchsorted(table.index, slowdown.onset_step - 1))
-    onset_ns = int(table.rank_steps[0].rows[column, WIDE.index("start_ns")])
+    onset_ns = int(table.rank_steps[0].columns["start_ns"][column])
     onset_s = used[0].rank.unix_s(onset_ns)
     before = thread_times(
         [sample for sample in samples if sample.unix_s <= onset_s],
@@ -229,10 +252,15 @@ def _window(table: StepTable, steps_taken: int) -> StepWindow:
     )
 
 
-def _steps_aborted(rank: RankRecords) -> int:
-    aborted = (rank.steps["flags"] & layout.StepFlag.ABORTED) != 0
-    folded = rank.blocks["steps"] - rank.blocks["complete_steps"]
-    return int(np.count_nonzero(aborted)) + int(folded.sum())
+def _steps_taken(rank: RankRecords, complete: RankSteps) -> int:
+    return len(complete.index) + int(rank.blocks["complete_steps"].sum())
+
+
+def _steps_aborted(rank: RankRecords, complete: RankSteps) -> int:
+    folded = int((rank.blocks["steps"] - rank.blocks["complete_steps"]).sum())
+    if len(complete.index) == len(rank.steps):  # as nearly always: none is incomplete
+        return folded
+    return folded + int(np.count_nonzero(rank.steps["flags"] & layout.StepFlag.ABORTED))
 
 
 def _loop_s(rank: RankRecords) -> float:
@@ -245,10 +273,10 @@ def _training_time(ranks: Sequence[RankRecords]) -> tuple[float, float]:
     first, last = float("inf"), float("-inf")
     for rank in ranks:
         if len(rank.steps):
-            begin, end = rank.steps[0], rank.steps[-1]
-            start_ns = rank.blocks[0]["start_ns"] if len(rank.blocks) else begin["start_ns"]
+            starts, wall_ns = rank.steps["start_ns"], rank.steps["wall_ns"][-1]
+            start_ns = rank.blocks[0]["start_ns"] if len(rank.blocks) else starts[0]
             first = min(first, rank.rank.unix_s(int(start_ns)))
-            last = max(last, rank.rank.unix_s(int(end["start_ns"] + max(end["wall_ns"], 0))))
+            last = max(last, rank.rank.unix_s(int(starts[-1] + max(wall_ns, 0))))
     return first, last
 
 

@@ -8,9 +8,13 @@ was idle at all, and the causes are told no more than that.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from traceml.facts.times import StepTimes
+from traceml.model.layout import IDLE_CAUSES
+
+_HOST_CAUSES = tuple(cause for cause in IDLE_CAUSES if cause != "launching")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,15 +24,10 @@ class GpuIdle:
     input_s: float
     copies_s: float
     """The GPU's work waited for a copy."""
-    compile_s: float
-    gc_s: float
-    logging_s: float
-    sync_s: float
-    """After the host had waited for the device."""
-    python_s: float
-    """While the host ran the script's own code between the phases."""
+    by_cause: Mapping[str, float]
+    """By what the host did then: each of `IDLE_CAUSES` but launching."""
     between_s: float
-    """Of all these but input and copies, what lay between the phases."""
+    """Of what the host did, what lay between the phases."""
     launching_at_most_s: float
     """While the host launched the work of forward, backward and optimizer."""
     launching_s: float | None
@@ -43,12 +42,12 @@ class GpuIdle:
     @property
     def host_s(self) -> float:
         """What the host did, but for launching."""
-        return self.compile_s + self.gc_s + self.logging_s + self.sync_s + self.python_s
+        return sum(self.by_cause.values())
 
-    def of(self, cause: str) -> float:
-        """Returns the idle time of `compile`, `gc`, `logging` or `sync`."""
-        found: float = getattr(self, f"{cause}_s")
-        return found
+    @property
+    def python_s(self) -> float:
+        """While the host ran the script's own code between the phases."""
+        return self.by_cause["python"]
 
 
 def gpu_idle(times: StepTimes, busy_share: float | None) -> GpuIdle | None:
@@ -62,11 +61,7 @@ def gpu_idle(times: StepTimes, busy_share: float | None) -> GpuIdle | None:
     found = GpuIdle(
         input_s=times.input_s or 0.0,
         copies_s=times.h2d_s or 0.0,
-        compile_s=times.idle_compile_s or 0.0,
-        gc_s=times.idle_gc_s or 0.0,
-        logging_s=times.idle_logging_s or 0.0,
-        sync_s=times.idle_sync_s or 0.0,
-        python_s=times.idle_python_s or 0.0,
+        by_cause={cause: getattr(times, f"idle_{cause}_s") or 0.0 for cause in _HOST_CAUSES},
         between_s=times.idle_between_s or 0.0,
         launching_at_most_s=at_most_s,
         launching_s=None,
@@ -78,11 +73,7 @@ def gpu_idle(times: StepTimes, busy_share: float | None) -> GpuIdle | None:
     part = min(1.0, left_s / told_s) if told_s else 1.0
     return replace(
         found,
-        compile_s=part * found.compile_s,
-        gc_s=part * found.gc_s,
-        logging_s=part * found.logging_s,
-        sync_s=part * found.sync_s,
-        python_s=part * found.python_s,
+        by_cause={cause: part * idle_s for cause, idle_s in found.by_cause.items()},
         between_s=part * found.between_s,
         launching_s=max(0.0, min(left_s - told_s, at_most_s)),
     )

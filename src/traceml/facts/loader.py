@@ -7,11 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from traceml.facts.step_table import StepTable
 from traceml.facts.times import StepTimes
 from traceml.model.layout import NO_STEP, StepFlag
 from traceml.store.records import RankRecords
+
+Flags = npt.NDArray[np.uint32]
+"""The flags of steps, of `StepFlag`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +41,18 @@ RARE = 0.1
 """Of the steps. Epochs are longer than ten steps, so a wait once per epoch is in this share."""
 
 
+def flags_of_complete(ranks: Sequence[RankRecords]) -> Flags:
+    """Returns the flags of all ranks' complete steps; blocks of old steps keep none."""
+    if not ranks:
+        return np.empty(0, np.uint32)
+    flags: Flags = np.concatenate([rank.steps["flags"] for rank in ranks])
+    return np.asarray(flags[(flags & NO_STEP) == 0])
+
+
 def loader_facts(
-    ranks: Sequence[RankRecords], mean: StepTimes, table: StepTable | None
+    ranks: Sequence[RankRecords], mean: StepTimes, table: StepTable | None, flags: Flags
 ) -> LoaderFacts:
-    """Returns what the ranks' loaders have in common."""
+    """Returns what the ranks' loaders have in common; `flags` are those of their complete steps."""
     pinned = [is_pinned for rank in ranks if (is_pinned := _pinned(rank)) is not None]
     return LoaderFacts(
         workers=max(
@@ -48,7 +60,7 @@ def loader_facts(
             default=None,
         ),
         pinned=all(pinned) if pinned else None,
-        empty_share=_share_of_watched(ranks, StepFlag.LOADER_WATCHED, StepFlag.LOADER_EMPTY),
+        empty_share=_share_of_watched(flags, StepFlag.LOADER_WATCHED, StepFlag.LOADER_EMPTY),
         collate_share=(
             mean.collate_s / mean.cpu_input_s
             if mean.collate_s is not None and mean.cpu_input_s
@@ -70,10 +82,10 @@ def _pinned(rank: RankRecords) -> bool | None:
     return rank.loader_pinned if said is None else said
 
 
-def queue_dry_share(ranks: Sequence[RankRecords]) -> float | None:
+def queue_dry_share(flags: Flags) -> float | None:
     """Returns the share of the watched steps in which the GPU had no work left; `None` if none was
     watched."""
-    return _share_of_watched(ranks, StepFlag.QUEUE_WATCHED, StepFlag.QUEUE_DRY)
+    return _share_of_watched(flags, StepFlag.QUEUE_WATCHED, StepFlag.QUEUE_DRY)
 
 
 def syncs_per_step(ranks: Sequence[RankRecords]) -> float | None:
@@ -83,8 +95,10 @@ def syncs_per_step(ranks: Sequence[RankRecords]) -> float | None:
     """
     if not ranks:
         return None
-    flags = np.concatenate([rank.steps["flags"] for rank in ranks])
     syncs = np.concatenate([rank.steps["syncs"] for rank in ranks])
+    if not (syncs > 0).any():
+        return None
+    flags = np.concatenate([rank.steps["flags"] for rank in ranks])
     counts = syncs[((flags & NO_STEP) == 0) & (syncs >= 0)]
     return float(counts.mean()) if counts.any() else None
 
@@ -98,13 +112,7 @@ def _rare_share(table: StepTable) -> float | None:
     return float(np.partition(wait_s, -longest)[-longest:].sum()) / total_s
 
 
-def _share_of_watched(
-    ranks: Sequence[RankRecords], watched: StepFlag, seen: StepFlag
-) -> float | None:
-    """Returns the share of the watched complete steps that have a flag; blocks of old steps keep no
-    flags."""
-    if not ranks:
-        return None
-    flags = np.concatenate([rank.steps["flags"] for rank in ranks])
-    counted = flags[(flags & (NO_STEP | watched)) == watched]
+def _share_of_watched(flags: Flags, watched: StepFlag, seen: StepFlag) -> float | None:
+    """Returns the share of the watched steps that have a flag."""
+    counted = flags[(flags & watched) != 0]
     return int(np.count_nonzero(counted & seen)) / len(counted) if len(counted) else None

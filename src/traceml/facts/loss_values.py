@@ -75,10 +75,11 @@ def logged_loss(metric: LoggedMetric) -> LossValues:
 
 def seen_loss(rank: RankRecords) -> LossValues | None:
     """Returns the loss that a rank called `backward` on, at the steps at which it was read."""
-    flags = rank.steps["flags"].astype(np.int64)
+    is_read = (rank.steps["flags"] & int(layout.StepFlag.LOSS_SEEN)) != 0
+    if not is_read.any():
+        return None
     complete = ~is_incomplete(rank.steps)
     numbers = record_numbers(rank) + 1
-    is_read = (flags & int(layout.StepFlag.LOSS_SEEN)) != 0
     lags = np.where(is_read, np.maximum(rank.steps["loss_lag"].astype(np.int64), 0), 0)
     # A step that was not completed counts where its loss was lost: that may be why it was not.
     at = np.flatnonzero(is_read & (complete | (lags > 0) | ~np.isfinite(rank.steps["loss"])))

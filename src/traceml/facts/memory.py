@@ -6,17 +6,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from traceml.facts.step_table import Ints, RankSteps, complete_steps
 from traceml.facts.trend import Floats, Trend, find_trend
 from traceml.model import layout
 from traceml.model.sample import ProcessSample, Sample
 from traceml.store.records import RankRecords
-from traceml.store.step_records import WIDE
 
 CHUNK_STEPS = 64  # as many as a block of folded steps holds at least
 
@@ -73,6 +70,8 @@ class _Readings:
     sizes: Ints
 
 
+_NO_READINGS = _Readings(np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.int64))
+
 Sampled = Sequence[tuple[float, ProcessSample]]
 """The samples of one rank's process, each with its wall-clock second."""
 
@@ -101,7 +100,7 @@ def rank_memory(
 
 
 def _trends(rank: RankRecords, steps: RankSteps, sampled: Sampled) -> dict[MemoryOwner, Trend]:
-    starts_s = _unix_s(rank, steps.rows[:, WIDE.index("start_ns")])
+    starts_s = _unix_s(rank, steps.columns["start_ns"])
     by_step = _from_steps(rank, steps, starts_s, "rss_bytes")
     by_second = _from_samples(steps, starts_s, [(at, one.rss_bytes) for at, one in sampled])
     readings = {
@@ -116,7 +115,7 @@ def _trends(rank: RankRecords, steps: RankSteps, sampled: Sampled) -> dict[Memor
 def _from_steps(rank: RankRecords, steps: RankSteps, starts_s: Floats, name: str) -> _Readings:
     """Returns the sizes recorded with the steps; by chunks where old steps are merged into
     blocks."""
-    sizes = steps.rows[:, WIDE.index(name)]
+    sizes = steps.columns[name]
     read = sizes != layout.NOT_MEASURED
     numbers = steps.index + 1
     if not read.all():
@@ -143,10 +142,10 @@ def _from_samples(
     """Returns the sizes sampled once a second, each at the step that ran then; one per step at
     most."""
     read = [(at, size) for at, size in sampled if size is not None]
+    if not len(steps.index) or not read:
+        return _NO_READINGS
     times_s = np.array([at for at, _ in read], dtype=np.float64)
     sizes = np.array([size for _, size in read], dtype=np.int64)
-    if not len(steps.index) or not read:
-        return _Readings(sizes[:0], times_s[:0], sizes[:0])
     at = np.interp(times_s, starts_s, steps.index + 1)
     numbers, firsts = np.unique(at.astype(np.int64), return_index=True)
     return _Readings(numbers, times_s[firsts], sizes[firsts])
@@ -155,6 +154,8 @@ def _from_samples(
 def _of_all_workers(sampled: Sampled) -> list[tuple[float, int | None]]:
     """Returns the workers' memory at the moments at which their usual number ran: starting one is
     no growth."""
+    if not sampled:  # as for all ranks of other machines
+        return []
     counts = Counter(process.workers for _, process in sampled if process.workers)
     usual = max(counts, key=lambda workers: counts[workers], default=None)
     return [
@@ -169,9 +170,8 @@ def _unix_s(rank: RankRecords, starts_ns: Ints) -> Floats:
 
 
 def _peak(rank: RankRecords, name: str) -> int | None:
-    def largest(values: npt.NDArray[Any]) -> int:
-        return int(values.max(initial=layout.NOT_MEASURED))
-
-    counted = rank.blocks[f"{name}_count"] > 0
-    found = max(largest(rank.steps[name]), largest(rank.blocks[f"{name}_max"][counted]))
+    found = int(rank.steps[name].max(initial=layout.NOT_MEASURED))
+    if len(rank.blocks):
+        counted = rank.blocks[f"{name}_count"] > 0
+        found = max(found, int(rank.blocks[f"{name}_max"][counted].max(initial=found)))
     return None if found == layout.NOT_MEASURED else found

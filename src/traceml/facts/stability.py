@@ -416,8 +416,8 @@ def last_step_unix_s(rank: RankRecords) -> float:
     complete = np.flatnonzero(~is_incomplete(rank.steps))
     if not len(complete):
         return 0.0
-    last = rank.steps[complete[-1]]
-    return rank.rank.unix_s(int(last["start_ns"] + last["wall_ns"]))
+    last = complete[-1]
+    return rank.rank.unix_s(int(rank.steps["start_ns"][last] + rank.steps["wall_ns"][last]))
 
 
 def _steps_taken(rank: RankRecords) -> int:

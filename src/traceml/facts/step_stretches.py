@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from traceml.facts.step_table import Ints, RankSteps
 from traceml.model.rank import Rank
-from traceml.store.step_records import WIDE
+from traceml.store.step_columns import StepColumns
 
 Floats = npt.NDArray[np.float64]
 
@@ -56,8 +56,8 @@ def step_stretches(
     Of old steps merged into blocks, only blocks without evaluation, checkpoints or aborted steps
     count.
     """
-    chosen = steps.rows[steps.index >= first]
-    spans_ns = np.concatenate([_block_spans(blocks), _step_spans(chosen)])
+    later = steps.columns[int(np.searchsorted(steps.index, first)) :]
+    spans_ns = np.concatenate([_block_spans(blocks), _step_spans(later)])
     return _merged((spans_ns + (rank.unix_ns - rank.monotonic_ns)) / 1e9)
 
 
@@ -68,16 +68,16 @@ def together(parts: Sequence[Stretches]) -> Stretches:
     return _merged(np.concatenate([np.stack([p.begin_s, p.end_s], axis=1) for p in parts]))
 
 
-def _step_spans(rows: Ints) -> Ints:
+def _step_spans(columns: StepColumns) -> Ints:
     """Returns the beginning and end of each step, without the time before an explicit step."""
-    columns = {name: rows[:, place] for place, name in enumerate(WIDE)}
     start, wall = columns["start_ns"], columns["wall_ns"]
     other = np.maximum(columns["evaluation_ns"], 0) + np.maximum(columns["checkpoint_ns"], 0)
     step = np.maximum(columns["input_ns"], 0) + columns["body_ns"]
     is_training = other <= NEGLIGIBLE_SHARE * wall
     is_training &= np.maximum(columns["compile_ns"], 0) <= COMPILING_SHARE * wall
     begin = start + np.maximum(wall - step - other, 0)
-    return np.stack([begin, start + wall], axis=1)[is_training & (step > 0)]
+    spans: Ints = np.stack([begin, start + wall], axis=1)[is_training & (step > 0)]
+    return spans
 
 
 def _block_spans(blocks: npt.NDArray[Any]) -> Ints:

@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from traceml.model.phase import IN_BETWEEN, IN_BODY, Phase
 from traceml.store.records import RankRecords
-from traceml.store.step_records import WIDE, incomplete_so_far, is_incomplete, wide_fields
+from traceml.store.step_columns import StepColumns, columns_of
+from traceml.store.step_records import WIDE, incomplete_so_far, is_incomplete
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -64,14 +65,13 @@ class RankSteps:
     """The complete steps of one rank that are kept one by one."""
 
     index: Ints
-    """The number of each row's step among the rank's complete steps, from 0."""
-    rows: Ints
-    """A row per step, a column per field of `WIDE`; -1 means "not measured"."""
-    samples: npt.NDArray[np.int32]
+    """The number of each step among the rank's complete steps, from 0."""
+    columns: StepColumns
+    """The records of these steps; -1 means "not measured"."""
 
     def take(self, chosen: Ints | slice) -> RankSteps:
-        """Returns the selected rows."""
-        return RankSteps(self.index[chosen], self.rows[chosen], self.samples[chosen])
+        """Returns the selected steps."""
+        return RankSteps(self.index[chosen], self.columns[chosen])
 
 
 def complete_steps(records: RankRecords) -> RankSteps:
@@ -80,9 +80,8 @@ def complete_steps(records: RankRecords) -> RankSteps:
     Aborted steps and the time after the last step are left out and have no number, so that an
     aborted step on one rank does not shift the numbers of the others.
     """
-    steps = np.ascontiguousarray(records.steps)
-    found = RankSteps(record_numbers(records), wide_fields(steps), steps["samples"])
-    incomplete = is_incomplete(steps)
+    found = RankSteps(record_numbers(records), columns_of(records.steps))
+    incomplete = is_incomplete(found.columns)
     return found.take(np.flatnonzero(~incomplete)) if incomplete.any() else found
 
 
@@ -148,9 +147,12 @@ class StepTable:
 
     def field(self, name: str) -> Floats:
         """Returns one field of the records as it was measured."""
-        column = WIDE.index(name)
-        table = np.stack([rank.rows[self.warmup :, column] for rank in self.rank_steps])
-        return np.where(table >= 0, table * 1e-9, np.nan)
+        table = np.empty((len(self.rank_steps), len(self.index) - self.warmup))
+        for row, rank in zip(table, self.rank_steps, strict=True):
+            row[:] = rank.columns[name][self.warmup :]
+        table[table < 0] = np.nan
+        table *= 1e-9
+        return table
 
     def phase(self, phase: Phase) -> Floats:
         """Returns one phase on the run's clock; the residual is what the other phases leave of the
@@ -170,7 +172,14 @@ class StepTable:
         return self._clocked("body")
 
     def step(self) -> Floats:
-        """Returns the whole step: input wait plus body."""
+        """Returns the whole step, input wait plus body, on the clock of the means; NaN where it was
+        not timed on it.
+
+        On the host's clock steps on a GPU come in bursts, because the host runs ahead of the GPU
+        until its queue is full; only their mean is right.
+        """
+        if self.clocks.steps == self.clocks.means:
+            return self.single_steps
         return self.body() + np.nan_to_num(self._clocked("input"))
 
     def outside(self) -> Floats:
@@ -198,14 +207,6 @@ class StepTable:
     def own(self) -> Floats:
         """Returns each rank's own time: the step without exposed communication."""
         return self.step() - np.nan_to_num(self._clocked(Phase.COMMUNICATION.value))
-
-    def steps_on_clock_of_means(self) -> Floats:
-        """Returns each step in seconds on the clock of the means; NaN where it was not timed on it.
-
-        On the host's clock steps on a GPU come in bursts, because the host runs ahead of the GPU
-        until its queue is full; only their mean is right.
-        """
-        return self.single_steps if self.clocks.steps == self.clocks.means else self.step()
 
     def over_ranks(self) -> Floats:
         """Returns each step's mean over the ranks that measured it; NaN where none did."""
@@ -264,25 +265,25 @@ def step_table(
     )
 
 
-_TIMED = ("input_ns", "body_ns", "gpu_input_ns", "gpu_body_ns")
-_TIMED_COLUMNS = [WIDE.index(name) for name in _TIMED]
-
-
 def _single_steps(ranks: Sequence[RankSteps]) -> tuple[Clock, Floats, Floats]:
     """Returns the clocks, every rank's step times, and each step's mean over ranks on the host's
     clock."""
-    stack = np.empty((len(_TIMED), len(ranks), len(ranks[0].index)))
-    for position, steps in enumerate(ranks):
-        stack[:, position] = steps.rows[:, _TIMED_COLUMNS].T
-    cpu_input, cpu_body, gpu_input, gpu_body = stack
-    taken = np.full(len(ranks), float(gpu_body.shape[1]))
-    clocks = choose_clock((gpu_body >= 0).sum(axis=1).astype(np.float64), taken)
-    waited, body = (gpu_input, gpu_body) if clocks.steps == "gpu" else (cpu_input, cpu_body)
-    unmeasured = body < 0
-    step_s: Floats = (np.maximum(waited, 0) + body) * 1e-9
-    step_s[unmeasured] = np.nan
-    host_s = ((np.maximum(cpu_input, 0) + cpu_body) * 1e-9).mean(axis=0)
-    return clocks, step_s, host_s
+    steps = len(ranks[0].index)
+    timed = [np.count_nonzero(rank.columns["gpu_body_ns"] >= 0) for rank in ranks]
+    clocks = choose_clock(np.array(timed, np.float64), np.full(len(ranks), float(steps)))
+    step_s, host_s = np.empty((len(ranks), steps)), np.zeros(steps)
+    for row, rank in zip(step_s, ranks, strict=True):
+        on_host_s = _step_s(rank.columns, "")
+        host_s += np.nan_to_num(on_host_s)
+        row[:] = _step_s(rank.columns, "gpu_") if clocks.steps == "gpu" else on_host_s
+    return clocks, step_s, host_s / len(ranks)
+
+
+def _step_s(columns: StepColumns, prefix: str) -> Floats:
+    """Returns input wait plus body of each step on one clock; NaN where it was not measured."""
+    body_ns = columns[f"{prefix}body_ns"]
+    step_ns = np.maximum(columns[f"{prefix}input_ns"], 0) + body_ns
+    return np.where(body_ns >= 0, step_ns * 1e-9, np.nan)
 
 
 def mean_over_ranks(table: Floats) -> Floats:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
 
-from traceml.facts.step_table import COLUMNS, RankSteps, StepTable
-from traceml.model.layout import FOLDED
+from traceml.facts.step_table import COLUMNS, Ints, RankSteps, StepTable
+from traceml.model.layout import FOLDED, NOT_MEASURED
 
 Floats = npt.NDArray[np.float64]
 
@@ -78,31 +80,55 @@ def add_up(table: StepTable) -> tuple[Sums, Sums]:
     stride = length * max(1, CHUNK_STEPS // length)
     for start in range(0, steps, stride):
         chosen = slice(warmup + start, warmup + min(start + stride, steps))
-        chunk = _add_chunk(by_rank, table.rank_steps, chosen)
-        whole = len(chunk.sums) // length
+        whole = (chosen.stop - chosen.start) // length
         first = start // length
-        for into, added in ((by_block.sums, chunk.sums), (by_block.counts, chunk.counts)):
-            blocks = added[: whole * length].reshape(whole, length, len(COLUMNS))
-            into[first : first + whole] = blocks.sum(axis=1)
+        sums, counts = _add_chunk(by_rank, table.rank_steps, chosen)
+        for into, added in ((by_block.sums, sums), (by_block.counts, counts)):
+            blocks = added[:, : whole * length].reshape(len(COLUMNS), whole, length)
+            into[first : first + whole] = blocks.sum(axis=2).T
     _add_older(by_rank, table)
     return by_rank, by_block
 
 
-def _add_chunk(by_rank: Sums, ranks: Sequence[RankSteps], chosen: slice) -> Sums:
-    """Adds some steps to their ranks' sums; returns their sums by step, over all ranks."""
-    chunk = Sums.nothing(chosen.stop - chosen.start)
-    rows = np.empty_like(chunk.sums)
-    each = np.ones(len(rows))
-    for position, steps in enumerate(ranks):
-        rows[:, :-1] = steps.rows[chosen]
-        rows[:, -1] = steps.samples[chosen]
-        measured = (rows >= 0).astype(np.float64)
-        rows *= measured
-        by_rank.sums[position] += each @ rows  # much faster than a sum over the first axis
-        by_rank.counts[position] += each @ measured
-        chunk.sums[:] += rows
-        chunk.counts[:] += measured
-    return chunk
+def _add_chunk(by_rank: Sums, ranks: Sequence[RankSteps], chosen: slice) -> tuple[Floats, Floats]:
+    """Adds some steps to their ranks' sums.
+
+    Returns the sums over all ranks and the number of ranks that measured it, with a row per field
+    and a column per step.
+    """
+    size = chosen.stop - chosen.start
+    sums, counts = np.zeros((len(COLUMNS), size)), np.zeros((len(COLUMNS), size))
+    same_sums, same_counts = np.zeros(len(COLUMNS)), np.zeros(len(COLUMNS))
+    ordered = enumerate(steps.columns for steps in ranks)
+    for varying, alike in groupby(ordered, lambda each: each[1].varying):
+        places = _places(varying)
+        rows = np.empty((len(places), size))
+        their_sums, their_counts = np.zeros_like(rows), np.zeros_like(rows)
+        for position, columns in alike:
+            rows[:-1], rows[-1] = columns.table[:, chosen], columns["samples"][chosen]
+            measured = rows >= 0
+            np.maximum(rows, 0.0, out=rows)
+            their_sums += rows
+            their_counts += measured
+            # The other fields have the same value in each of the rank's steps.
+            same = np.array([columns.constants.get(name, NOT_MEASURED) for name in COLUMNS])
+            is_same_measured = same >= 0
+            same = np.maximum(same, 0)
+            same_sums += same
+            same_counts += is_same_measured
+            by_rank.sums[position] += size * same
+            by_rank.counts[position] += size * is_same_measured
+            by_rank.sums[position, places] += rows.sum(axis=1)
+            by_rank.counts[position, places] += measured.sum(axis=1)
+        sums[places] += their_sums
+        counts[places] += their_counts
+    return sums + same_sums[:, np.newaxis], counts + same_counts[:, np.newaxis]
+
+
+@cache
+def _places(varying: tuple[str, ...]) -> Ints:
+    """Returns the places of these fields among `COLUMNS`, and then that of the samples."""
+    return np.array([COLUMNS.index(name) for name in (*varying, "samples")])
 
 
 def _add_older(by_rank: Sums, table: StepTable) -> None:

@@ -207,7 +207,7 @@ def times_by_rank(sums: Sums, table: StepTable) -> tuple[StepTimes, ...]:
     found |= {name: _per_step(sums, sums, f"{name}_ns", steps) for name in _ACCOUNTS}
     found |= _idle(sums, table.clock)
     columns = {f"{name}_s": values for name, values in found.items()}
-    columns |= _spread(table.steps_on_clock_of_means()) | _rates(sums, found["wall"])
+    columns |= _spread(table.step()) | _rates(sums, found["wall"])
     rows = [columns[name].tolist() for name in _NAMES]
     return tuple(
         _times(None if value != value else value for value in row)

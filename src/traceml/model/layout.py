@@ -105,6 +105,8 @@ BODY_FIELDS = {
 IDLE_CAUSES = ("compile", "gc", "logging", "sync", "python", "launching")
 """What the host may be doing while the GPU has caught up with it, besides fetching a batch, copying
 and communicating, which are phases of their own."""
+ROUND_TRIP_NS = 100_000
+"""Upper limit for reading one value from the GPU, until that has its next work."""
 
 STEP: tuple[Field, ...] = (
     ("start_ns", "q"),

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from traceml.model.evidence import EvidenceUnit as Unit
 from traceml.model.evidence import unit_by_name
 from traceml.model.finding import Section
+from traceml.model.layout import IDLE_CAUSES
 from traceml.model.phase import (
     BETWEEN,
     COMPUTE,
@@ -111,45 +112,29 @@ def _of_phase(phase: Phase) -> Metric:
     )
 
 
-GPU_IDLE = (
-    _step(
-        "gpu_idle_compile_ms",
-        "idle_compile_s",
-        "the GPU was idle while the host compiled",
-        short="during compiling",
+_IDLE_WHEN = {
+    "compile": ("during compiling", "while the host compiled"),
+    "gc": ("during garbage collection", "while the host collected garbage"),
+    "logging": ("during logging", "while the host logged"),
+    "sync": ("after waits for the device", "after the host had waited for it"),
+    "python": (
+        "during the script's own code",
+        "while the host ran the script's own code; at most, where that launches work",
     ),
-    _step(
-        "gpu_idle_gc_ms",
-        "idle_gc_s",
-        "the GPU was idle while the host collected garbage",
-        short="during garbage collection",
+    "launching": (
+        "during launches",
+        "while the host launched the work of a phase; at most, since it may have worked",
     ),
+}
+"""Each of `IDLE_CAUSES` in words: short, and as the end of a sentence."""
+GPU_IDLE = tuple(
     _step(
-        "gpu_idle_logging_ms",
-        "idle_logging_s",
-        "the GPU was idle while the host logged",
-        short="during logging",
-    ),
-    _step(
-        "gpu_idle_sync_ms",
-        "idle_sync_s",
-        "the GPU was idle after the host had waited for it",
-        short="after waits for the device",
-    ),
-    _step(
-        "gpu_idle_python_ms",
-        "idle_python_s",
-        "the GPU was idle while the host ran the script's own code; at most, where that launches "
-        "work",
-        short="during the script's own code",
-    ),
-    _step(
-        "gpu_idle_launching_ms",
-        "idle_launching_s",
-        "the GPU was idle while the host launched the work of a phase; at most, since it may have "
-        "worked",
-        short="during launches",
-    ),
+        f"gpu_idle_{cause}_ms",
+        f"idle_{cause}_s",
+        f"the GPU was idle {_IDLE_WHEN[cause][1]}",
+        short=_IDLE_WHEN[cause][0],
+    )
+    for cause in IDLE_CAUSES
 )
 """The GPU's idle time by what the host did then, besides input, copies and communication."""
 

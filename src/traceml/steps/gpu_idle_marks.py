@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
-from traceml.model.layout import IDLE_CAUSES
+from traceml.model.layout import IDLE_CAUSES, ROUND_TRIP_NS
 from traceml.steps.events import (
     BACKWARD,
     CHECKPOINT,
@@ -43,8 +43,6 @@ from traceml.steps.events import (
 )
 from traceml.steps.open_step import Span
 
-ROUND_TRIP_NS = 100_000
-"""Upper limit for reading one value, until the GPU has its next work."""
 MAX_TOLD = 100
 """Marks that are told of at a time: of more, the tracer may have stopped before the last that was
 passed (`MIN_RESOLVED` in `trace/gpu.py`)."""

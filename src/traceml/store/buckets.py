@@ -28,6 +28,7 @@ _PREFIXES = ("", "gpu_")
 """The prefixes of each clock's field names."""
 
 _SUMMED = slice(WIDE.index(SUMMED[0]), WIDE.index(SUMMED[-1]) + 1)
+_TIMES = slice(0, _SUMMED.stop)
 _PEAKS = slice(WIDE.index(PEAKS[0]), WIDE.index(PEAKS[-1]) + 1)
 _START = WIDE.index("start_ns")
 _LATER_NS = np.iinfo(np.int64).max
@@ -79,12 +80,13 @@ class Buckets:
         steps, index = steps[begin:end], index[begin:end] - self.grid.first
         at, starts, sizes = self._stretches(index)
         # Every field in one piece: many times faster.
-        table = np.ascontiguousarray(wide_fields(steps)[:, : _PEAKS.stop].T)
+        fields = wide_fields(steps)
+        table, peaks = (np.ascontiguousarray(fields[:, part].T) for part in (_TIMES, _PEAKS))
         sums, counts = _added(table[_SUMMED], starts, sizes)
         self.steps[at] += sizes
         self.sums[at] += sums.T
         self.counts[at] += counts.T
-        for kept, found in ((self.peaks, table[_PEAKS]), (self.longest_ns, _whole_steps(table))):
+        for kept, found in ((self.peaks, peaks), (self.longest_ns, _whole_steps(table))):
             kept[at] = np.maximum(kept[at], np.maximum.reduceat(found, starts, axis=1).T)
         self.start_ns[at] = np.minimum(self.start_ns[at], table[_START, starts])
         seen = np.flatnonzero(steps["flags"] & int(layout.StepFlag.LOSS_SEEN))
@@ -222,7 +224,9 @@ def _whole_steps(table: Ints) -> Ints:
     found = np.empty((len(CLOCKS), table.shape[1]), np.int64)
     for row, prefix in enumerate(_PREFIXES):
         body, waited = (table[WIDE.index(f"{prefix}{name}_ns")] for name in ("body", "input"))
-        found[row] = np.where(body < 0, layout.NOT_MEASURED, body + np.maximum(waited, 0))
+        np.maximum(waited, 0, out=found[row])
+        found[row] += body
+        found[row, body < 0] = layout.NOT_MEASURED
     return found
 
 

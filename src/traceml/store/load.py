@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
@@ -35,6 +35,7 @@ from traceml.store.regular_files import read_regular
 from traceml.store.restarted_ranks import ProcessSpan, restarts_by_rank
 from traceml.store.rings import RingHead, RingReader
 from traceml.store.stack_samples import read_stack_samples
+from traceml.store.step_columns import Steps, columns_of
 from traceml.store.step_records import count_complete
 
 ARTIFACTS = "artifacts.json"
@@ -85,17 +86,9 @@ def load_run(folder: Path) -> RunRecords:
         said = files.read_messages()
         messages.extend(said)
         try:
-            head = files.head()
+            head, steps = files.read_head_and_steps()
             if head is not None:
-                kept = files.read_steps(), files.read_blocks()
-                found = rank_records(head, *kept, logged.lost_pieces(said))
-                found = replace(
-                    found,
-                    ddp=logged.ddp_statistics(said),
-                    losses=logged.loss_milestones(said),
-                    settings=logged.settings(said),
-                )
-                ranks.append(found)
+                ranks.append(rank_records(head, columns_of(steps), files.read_blocks(), said))
                 notes += _damage(files)
         except UnreadableRecords as error:
             notes.append(str(error))
@@ -173,9 +166,13 @@ def read_artifact_hashes(folder: Path) -> dict[str, Any]:
 
 
 def rank_records(
-    head: RingHead, steps: npt.NDArray[Any], blocks: npt.NDArray[Any], messages_lost: int = 0
+    head: RingHead,
+    steps: Steps,
+    blocks: npt.NDArray[Any],
+    messages: Sequence[dict[str, Any]] = (),
 ) -> RankRecords:
-    """Returns one process's records, with what the head of its ring or record file says."""
+    """Returns one process's records, with what its messages and the head of its ring or record
+    file say."""
     folded = int(blocks["steps"].sum()) if len(blocks) else 0
     counters = head.counters
     return RankRecords(
@@ -185,11 +182,14 @@ def rank_records(
         regions=head.regions,
         loader_workers=counters["loader_workers"] - 1 if counters["loader_workers"] else None,
         loader_pinned=counters["loader_pinned"] == 2 if counters["loader_pinned"] else None,
+        ddp=logged.ddp_statistics(messages),
+        losses=logged.loss_milestones(messages),
+        settings=logged.settings(messages),
         health=TracerHealth(
             steps_lost=max(0, last_number(steps, blocks) - len(steps) - folded),
             failures=counters["failures"],
             last_failure=counters["last_failure"].rstrip(b"\0").decode(errors="replace"),
-            messages_lost=messages_lost,
+            messages_lost=logged.lost_pieces(messages),
             values_refused=counters["messages_dropped"],
             regions_dropped=counters["regions_dropped"],
             ended=bool(counters["ended"]),
@@ -204,14 +204,16 @@ def _one_per_rank(records: list[RankRecords]) -> Iterator[RankRecords]:
     trained = [record for record in records if len(record.steps)] or records
     for number, lives in restarts_by_rank(trained, _life):
         record = reduce(_join, lives)
-        yield replace(record, rank=replace(record.rank, rank=number))
+        if record.rank.rank != number:
+            record = replace(record, rank=replace(record.rank, rank=number))
+        yield record
 
 
 def _life(record: RankRecords) -> ProcessSpan:
     if not len(record.steps):
         return ProcessSpan(record.rank, None, None)
-    first, last = record.steps[0], record.steps[-1]
-    return ProcessSpan(record.rank, int(first["start_ns"]), int(last["start_ns"] + last["wall_ns"]))
+    starts, walls = record.steps["start_ns"], record.steps["wall_ns"]
+    return ProcessSpan(record.rank, int(starts[0]), int(starts[-1] + walls[-1]))
 
 
 def _join(first: RankRecords, second: RankRecords) -> RankRecords:
@@ -219,16 +221,16 @@ def _join(first: RankRecords, second: RankRecords) -> RankRecords:
     shift = (second.rank.unix_ns - second.rank.monotonic_ns) - (
         first.rank.unix_ns - first.rank.monotonic_ns
     )
-    steps, blocks = second.steps.copy(), second.blocks.copy()
+    former, steps, blocks = np.array(first.steps), np.array(second.steps), second.blocks.copy()
     steps["start_ns"] += shift
     blocks["start_ns"] += shift
     if len(blocks):  # the first life's steps can stand before the second's blocks only as blocks
-        blocks = np.concatenate([first.blocks, fold(first.steps), blocks])
+        blocks = np.concatenate([first.blocks, fold(former), blocks])
     else:
-        blocks, steps = first.blocks, np.concatenate([first.steps, steps])
+        blocks, steps = first.blocks, np.concatenate([former, steps])
     return RankRecords(
         rank=replace(second.rank, monotonic_ns=first.rank.monotonic_ns, unix_ns=first.rank.unix_ns),
-        steps=steps,
+        steps=columns_of(steps),
         blocks=blocks,
         regions=first.regions + second.regions,
         loader_workers=(

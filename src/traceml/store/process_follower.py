@@ -26,8 +26,9 @@ from traceml.store.restarted_ranks import ProcessSpan
 from traceml.store.rings import open_records, parse_head, unreadable
 from traceml.store.step_records import is_incomplete, step_numbers
 
-CHUNK_STEPS = 4096
-"""About a megabyte, so that it is still in the CPU's cache when it is summed."""
+CHUNK_STEPS = 8192
+"""About 2.6 MB: few enough calls that the threads which read ranks seldom wait for each other, and
+still in the CPU's cache when it is summed."""
 
 _HEAD_BYTES = 1 << 16
 _IDENTITY_BYTES = layout.COUNTERS_OFFSET
@@ -69,6 +70,22 @@ class _Segment:
         return versions.read_steps(
             os.pread(descriptor, count * self.record_bytes, offset), self.version
         )
+
+    def chunks(self, descriptor: int, first: int, end: int) -> Iterator[npt.NDArray[Any]]:
+        """Yields its records in order, `CHUNK_STEPS` at a time.
+
+        Each chunk takes the place of the one before it in memory: giving every chunk new memory
+        would take four times as long as reading it.
+        """
+        content = memoryview(bytearray(min(CHUNK_STEPS, end - first) * self.record_bytes))
+        while first < end:
+            os.lseek(descriptor, self.head_bytes + first * self.record_bytes, os.SEEK_SET)
+            size = os.readv(descriptor, [content[: (end - first) * self.record_bytes]])
+            steps = versions.read_steps(content[:size], self.version)
+            if not len(steps):
+                return
+            yield steps
+            first += len(steps)
 
 
 class ProcessFollower:
@@ -214,9 +231,7 @@ class ProcessFollower:
                 return
             held = segment.records(descriptor)
             segment.read = min(segment.read, held)  # a full disk made the agent cut its last write
-            while segment.read < held:
-                count = min(CHUNK_STEPS, held - segment.read)
-                steps = segment.steps(descriptor, segment.read, count)
+            for steps in segment.chunks(descriptor, segment.read, held):
                 segment.read += len(steps)
                 self._take(steps, segment)
 
@@ -275,11 +290,7 @@ class ProcessFollower:
         if segment.is_plain:  # so that it is known where the steps lie
             place, end = max(0, into.grid.first - begin), min(end, into.grid.end - begin)
         with _opened(segment.path) as descriptor:
-            while place < end:
-                steps = segment.steps(descriptor, place, min(CHUNK_STEPS, end - place))
-                if not len(steps):
-                    return
-                place += len(steps)
+            for steps in segment.chunks(descriptor, place, end):
                 sound = versions.sound_steps(steps)
                 complete, index, incomplete = self._numbered(sound, incomplete)
                 into.add_steps(complete, index)

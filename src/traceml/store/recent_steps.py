@@ -26,6 +26,7 @@ from traceml.store.load import by_final_rank, rank_records
 from traceml.store.records import BLOCK_DTYPE, STEP_DTYPE, LoggedMetric, RankRecords, RunRecords
 from traceml.store.restarted_ranks import number_ranks
 from traceml.store.rings import RingHead, RingReader
+from traceml.store.step_columns import Steps
 from traceml.store.step_records import incomplete_so_far, is_incomplete, step_numbers
 
 WINDOW_STEPS = 100
@@ -241,9 +242,9 @@ def _select_steps(rank: RankRecords, numbers: Ints) -> RankRecords:
     )
 
 
-def _renumbered(steps: npt.NDArray[Any], numbers: Ints) -> npt.NDArray[Any]:
+def _renumbered(steps: Steps, numbers: Ints) -> npt.NDArray[Any]:
     """Returns the records with the sequence numbers of these complete steps."""
-    renumbered: npt.NDArray[Any] = steps.copy()
+    renumbered = np.array(steps)
     renumbered["sequence"] = numbers + 1 + incomplete_so_far(steps)
     return renumbered
 

@@ -10,6 +10,7 @@ Together they stay under 64 MB however long the run.
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from traceml.store.line_files import append_lines, write_whole
 from traceml.store.records import BLOCK_DTYPE, STEP_DTYPE
 from traceml.store.regular_files import read_regular, stat_regular
 from traceml.store.rings import RingHead, RingReader, open_records, parse_head, unreadable
+from traceml.store.step_columns import Steps
 
 SEGMENT_STEPS = 7_500_000 // layout.STEP_BYTES // 1024 * 1024
 KEEP_SEGMENTS = 5
@@ -34,17 +36,25 @@ MAX_MESSAGE_BYTES = 8 << 20
 
 _HEAD_BYTES = 1 << 16
 """Enough for the head of any record file."""
+_NO_BLOCKS = np.empty(0, BLOCK_DTYPE)
 
 
 class RankFiles:
     """The files of one traced process, which share a stem."""
 
-    def __init__(self, folder: Path, stem: str, segments: list[Path]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        stem: str,
+        segments: list[Path],
+        listed: Collection[str] | None = None,
+    ) -> None:
         self._folder = folder
         self.stem = stem
         self._segments = segments
         self._messages = folder / f"{stem}.messages"
-        self._blocks = block_files(folder, stem)
+        self._listed = listed
+        """The names of the files in the folder; `None` where it was not listed."""
         self._next_step: int | None = None
         self._next_message: int | None = None
         self._first_losses: list[bytes] = []
@@ -59,14 +69,19 @@ class RankFiles:
 
     @classmethod
     def all_in(cls, folder: Path) -> list[RankFiles]:
-        """Returns the files of every process in a run folder, from one directory listing."""
+        """Returns the files of every process in a run folder, for reading, from one directory
+        listing."""
+        listed = {path.name for path in folder.glob("rank-*")}
         found: dict[str, list[Path]] = {}
-        for path in sorted(folder.glob("rank-*")):
-            if path.name.endswith(".steps"):
-                found.setdefault(path.name.split(".")[0], []).append(path)
-            elif path.name.endswith(".messages"):
-                found.setdefault(path.stem, [])
-        return [cls(folder, stem, _begun(segments)) for stem, segments in sorted(found.items())]
+        for name in sorted(listed):
+            stem, _, ending = name.partition(".")
+            if ending.endswith("steps"):
+                found.setdefault(stem, []).append(folder / name)
+            elif ending == "messages":
+                found.setdefault(stem, [])
+        return [
+            cls(folder, stem, _begun(segments), listed) for stem, segments in sorted(found.items())
+        ]
 
     # Writing
 
@@ -107,7 +122,7 @@ class RankFiles:
         """Drop all single steps after this one."""
         while self._segments:
             path = self._segments[-1]
-            records = _read_records(path)
+            _, records = _read_records(path)
             kept = int(np.searchsorted(records["sequence"], number, side="right"))
             if kept:
                 size = _read_head(path).size + kept * STEP_DTYPE.itemsize
@@ -175,9 +190,10 @@ class RankFiles:
         if len(older) + len(folded) > MAX_BLOCKS:
             # Among themselves: if we die before the segment is gone, no block may reach into it.
             older = folding.merge_pairs(older)
-        write_atomically(self._blocks[layout.VERSION], np.concatenate([older, folded]).tobytes())
+        files = block_files(self._folder, self.stem)
+        write_atomically(files[layout.VERSION], np.concatenate([older, folded]).tobytes())
         for version in range(1, layout.VERSION):
-            self._blocks[version].unlink(missing_ok=True)  # they are in the current one now
+            files[version].unlink(missing_ok=True)  # they are in the current one now
         oldest.unlink()
         del self._segments[0]
 
@@ -222,20 +238,25 @@ class RankFiles:
 
     def read_steps(self) -> npt.NDArray[Any]:
         """Returns all single steps, oldest first."""
-        parts = [_read_records(path) for path in self._segments]
-        if not parts:
-            return np.empty(0, STEP_DTYPE)
+        _, steps = self.read_head_and_steps()
+        return steps
+
+    def read_head_and_steps(self) -> tuple[RingHead | None, npt.NDArray[Any]]:
+        """Returns what `head` and `read_steps` do, and reads each file once for both."""
+        if not self._segments:
+            return None, np.empty(0, STEP_DTYPE)
+        heads, parts = zip(*map(_read_records, self._segments), strict=True)
         # Of most ranks of a large run there is one part: no second copy of everything.
         records = parts[0] if len(parts) == 1 else np.concatenate(parts)
         sound = versions.sound_steps(records)
         self.damaged_records = len(records) - len(sound)
-        return sound
+        return heads[-1], sound
 
     def read_blocks(self) -> npt.NDArray[Any]:
         """Returns the merged steps without those that a segment still holds."""
-        found = {version: path for version, path in self._blocks.items() if stat_regular(path)}
+        found = {v: path for v, name in _block_names(self.stem) if (path := self._existing(name))}
         if not found:
-            return np.empty(0, BLOCK_DTYPE)
+            return _NO_BLOCKS
         newest = max(found)
         blocks = versions.sound_blocks(versions.read_blocks(_content(found[newest]), newest))
         if self._segments and len(blocks):
@@ -246,15 +267,26 @@ class RankFiles:
 
     def read_messages(self) -> list[dict[str, Any]]:
         """Returns what the script logged, in order."""
-        return logged.decode(_content(self._messages)) if stat_regular(self._messages) else []
+        path = self._existing(self._messages.name)
+        return [] if path is None else logged.decode(_content(path))
+
+    def _existing(self, name: str) -> Path | None:
+        """Returns the path of a file in the folder; `None` where there is no such regular file."""
+        if self._listed is not None and name not in self._listed:
+            return None
+        path = self._folder / name
+        return None if stat_regular(path) is None else path
 
 
 def block_files(folder: Path, stem: str) -> dict[int, Path]:
     """Returns the block files of a process, by record format."""
-    return {
-        version: folder / (f"{stem}.blocks" if version == 1 else f"{stem}.v{version}.blocks")
-        for version in range(1, layout.VERSION + 1)
-    }
+    return {version: folder / name for version, name in _block_names(stem)}
+
+
+def _block_names(stem: str) -> Iterator[tuple[int, str]]:
+    yield 1, f"{stem}.blocks"
+    for version in range(2, layout.VERSION + 1):
+        yield version, f"{stem}.v{version}.blocks"
 
 
 def _begun(segments: list[Path]) -> list[Path]:
@@ -265,7 +297,7 @@ def _begun(segments: list[Path]) -> list[Path]:
     return segments[:-1] if last is not None and not last.st_size else segments
 
 
-def last_number(steps: npt.NDArray[Any], blocks: npt.NDArray[Any]) -> int:
+def last_number(steps: Steps, blocks: npt.NDArray[Any]) -> int:
     """Returns how many steps the tracer had written when it wrote the last of these, with lost
     ones."""
     if len(steps):
@@ -274,14 +306,15 @@ def last_number(steps: npt.NDArray[Any], blocks: npt.NDArray[Any]) -> int:
 
 
 def _read_steps(path: Path) -> npt.NDArray[Any]:
-    return versions.sound_steps(_read_records(path))
+    _, records = _read_records(path)
+    return versions.sound_steps(records)
 
 
-def _read_records(path: Path) -> npt.NDArray[Any]:
-    """Returns the records of a segment as they are, including damaged ones."""
+def _read_records(path: Path) -> tuple[RingHead, npt.NDArray[Any]]:
+    """Returns the head of a segment, and its records as they are, including damaged ones."""
     content = _content(path)
     head = parse_head(content[:_HEAD_BYTES], path)
-    return versions.read_steps(memoryview(content)[head.size :], head.version)
+    return head, versions.read_steps(memoryview(content)[head.size :], head.version)
 
 
 def _version(path: Path) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,9 @@ from traceml.model.rank import Rank, Region
 from traceml.model.run import Ending, Manifest
 from traceml.model.sample import Sample, StackBurst
 from traceml.model.settings import Settings
+
+if TYPE_CHECKING:
+    from traceml.store.step_columns import Steps
 
 _NUMPY_KIND = {"h": "<i2", "q": "<i8", "Q": "<u8", "i": "<i4", "I": "<u4", "H": "<u2", "d": "<f8"}
 
@@ -95,8 +98,8 @@ class RankRecords:
     """One rank: its steps in order, old ones merged into blocks, and its named regions."""
 
     rank: Rank
-    steps: npt.NDArray[Any]
-    """`STEP_DTYPE`: single steps in order, with aborted ones and the time after the last step."""
+    steps: Steps
+    """Single steps in order, with aborted ones and the time after the last step."""
     blocks: npt.NDArray[Any]
     """`BLOCK_DTYPE`: the steps before `steps`, oldest first."""
     earlier_steps: int = 0

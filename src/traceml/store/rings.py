@@ -30,7 +30,9 @@ LAST_STEPS = 256
 """Enough to tell what a usual step takes, and how long its pauses are."""
 
 _IDENTITY = layout.packer(layout.IDENTITY)
+_IDENTITY_NAMES = tuple(name for name, _ in layout.IDENTITY)
 _COUNTERS = layout.packer(layout.COUNTERS)
+_COUNTER_NAMES = tuple(name for name, _ in layout.COUNTERS)
 _REGION = layout.packer(layout.REGION)
 _MESSAGE_DTYPE = dtype_of(layout.MESSAGE)
 _RECORDING_ENDED = layout.COUNTERS_OFFSET + layout.offset_of(layout.COUNTERS, "recording_ended")
@@ -75,19 +77,14 @@ def parse_head(content: bytes | mmap.mmap, where: Path) -> RingHead:
     """Read who wrote a ring or record file; raises UnreadableRecords."""
     if len(content) < layout.HEADER_BYTES:
         raise _damaged(where, f"{len(content)} bytes long, expected {layout.HEADER_BYTES} or more")
-    names = [name for name, _ in layout.IDENTITY]
-    fields: dict[str, Any] = dict(zip(names, _IDENTITY.unpack_from(content, 0), strict=True))
+    told = _IDENTITY.unpack_from(content, 0)
+    fields: dict[str, Any] = dict(zip(_IDENTITY_NAMES, told, strict=True))
     _check(fields, where)
     head_bytes = layout.step_slots_offset(fields["region_capacity"])
     if len(content) < head_bytes:
         raise _damaged(where, f"{len(content)} bytes long, expected a head of {head_bytes} bytes")
-    counters = dict(
-        zip(
-            [name for name, _ in layout.COUNTERS],
-            _COUNTERS.unpack_from(content, layout.COUNTERS_OFFSET),
-            strict=True,
-        )
-    )
+    counted = _COUNTERS.unpack_from(content, layout.COUNTERS_OFFSET)
+    counters = dict(zip(_COUNTER_NAMES, counted, strict=True))
     total = fields["device_total_bytes"]
     rank = Rank(
         rank=fields["rank"],

@@ -28,6 +28,8 @@ _GPU_SENSORS = tuple(field.name for field in fields(GpuSample) if field.name not
 GPU = (*_GPU_SENSORS, *COUNTED)
 """Counter values are means over the intervals of a sample."""
 
+_NOT_COUNTED = (None,) * len(COUNTED)
+
 _host, _process = attrgetter(*HOST), attrgetter(*PROCESS)
 _gpu_sensors = attrgetter(*_GPU_SENSORS)
 _decoder = msgspec.json.Decoder(Sample)
@@ -125,6 +127,8 @@ class SampleFollower:
 
 
 def _gpu(gpu: GpuSample) -> tuple[float | None, ...]:
+    if not gpu.intervals:  # as on GPUs without counters
+        return (*_gpu_sensors(gpu), *_NOT_COUNTED)
     return (*_gpu_sensors(gpu), *(_mean(gpu.intervals, name) for name in COUNTED))
 
 

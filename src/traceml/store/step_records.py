@@ -7,17 +7,22 @@ sequence number minus the incomplete records before it.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from traceml.model import layout
 
+if TYPE_CHECKING:
+    from traceml.store.step_columns import Steps
+
 Ints = npt.NDArray[np.int64]
 
 WIDE = tuple(name for name, kind in layout.STEP if kind == "q")
 """The 64-bit fields of a step record, which are adjacent at its beginning."""
+NARROW = tuple(field for field in layout.STEP if field[0] not in WIDE)
+"""The fields after them."""
 
 
 def wide_fields(steps: npt.NDArray[Any]) -> Ints:
@@ -27,22 +32,22 @@ def wide_fields(steps: npt.NDArray[Any]) -> Ints:
     return table
 
 
-def is_incomplete(steps: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+def is_incomplete(steps: Steps) -> npt.NDArray[np.bool_]:
     """Returns which records are no complete steps: their time counts, but not their parts."""
     return np.asarray((steps["flags"] & int(layout.NO_STEP)) != 0)
 
 
-def step_numbers(steps: npt.NDArray[Any], incomplete_before: int = 0) -> Ints:
+def step_numbers(steps: Steps, incomplete_before: int = 0) -> Ints:
     """Returns the number of each record's complete step in its process, from 0.
 
     An incomplete record has the number of the complete step after it. `incomplete_before` is the
     number of incomplete records of the process before these.
     """
-    numbers = steps["sequence"].astype(np.int64) - (1 + incomplete_before)
+    numbers: Ints = steps["sequence"].astype(np.int64) - (1 + incomplete_before)
     return numbers - incomplete_so_far(steps)
 
 
-def incomplete_so_far(steps: npt.NDArray[Any]) -> Ints:
+def incomplete_so_far(steps: Steps) -> Ints:
     """Returns how many of these records before each one are incomplete."""
     incomplete = is_incomplete(steps)
     if not incomplete.any():
@@ -51,7 +56,7 @@ def incomplete_so_far(steps: npt.NDArray[Any]) -> Ints:
     return passed
 
 
-def count_complete(steps: npt.NDArray[Any], blocks: npt.NDArray[Any]) -> int:
+def count_complete(steps: Steps, blocks: npt.NDArray[Any]) -> int:
     """Returns how many complete steps a rank took, single ones and those in blocks."""
     kept = len(steps) - int(np.count_nonzero(is_incomplete(steps)))
     return kept + int(blocks["complete_steps"].sum())
