@@ -33,14 +33,15 @@ for step in range(330):
 def diagnoses(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, dict[str, Any]]:
     """What is said of the memory of a script that keeps its outputs, and of one that does not."""
 
+    folders = {keeps: tmp_path_factory.mktemp(f"keeps-{keeps}") for keeps in (True, False)}
+
     def diagnosis(keeps: bool) -> dict[str, Any]:
-        folder = tmp_path_factory.mktemp("keeps" if keeps else "lets-go")
-        done = run_traceml(["run", "train.py"], folder, f"KEEPS = {keeps}\n{TRAINING}")
+        done = run_traceml(["run", "train.py"], folders[keeps], f"KEEPS = {keeps}\n{TRAINING}")
         assert done.status == 0, done.stderr
         return dict(done.summary["step_memory"]["diagnosis"])
 
     with ThreadPoolExecutor(2) as pool:  # they mostly sleep
-        return dict(zip((True, False), pool.map(diagnosis, (True, False)), strict=True))
+        return dict(zip(folders, pool.map(diagnosis, folders), strict=True))
 
 
 def test_tensors_kept_in_every_step_are_memory_creep(
