@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from factories import make_run, map_steps
+from factories import make_run, map_steps, stall
 from traceml.facts.gather import gather
 from traceml.facts.series import StepTimeSeries
 from traceml.model.layout import GPU_FIELDS, NOT_MEASURED
@@ -57,6 +57,26 @@ def test_steps_timed_now_and_then_have_fewer_and_longer_blocks() -> None:
     assert len(series.block_means_s) == 64
     assert {len(blocks) for blocks in series.part_block_means_s.values()} == {32}
     assert np.mean(series.part_block_means_s["forward"]) == pytest.approx(0.01, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "long_steps", [[52], [52, 104, 156], [51, 52, 53, 107]], ids=["one", "three", "some not timed"]
+)
+def test_a_long_step_among_the_few_that_are_timed_counts_once(long_steps: list[int]) -> None:
+    """Every fourth step is timed: one of 200 would count as one of 50."""
+    whole = stall(
+        make_run(steps=200, gpu=True, noise=0), "rest", 0.4, *(at + 1 for at in long_steps)
+    )
+
+    def leave_out(steps: Any, rank: int) -> None:
+        for name in GPU_FIELDS:
+            steps[name][np.arange(len(steps)) % 4 != 0] = NOT_MEASURED
+
+    truth, found = (gather(run).mean for run in (whole, map_steps(whole, leave_out)))
+    assert truth.step_s == pytest.approx(0.036 + 0.002 * len(long_steps), rel=0.06)
+    assert found.step_s == pytest.approx(truth.step_s)
+    assert found.phases_s == pytest.approx(truth.phases_s)
+    assert sum(each or 0.0 for each in found.phases_s) == pytest.approx(found.step_s)
 
 
 def test_a_block_without_a_fetch_waited_for_none() -> None:

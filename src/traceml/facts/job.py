@@ -62,7 +62,7 @@ class Job:
         """
         before_s = self.own_s() if taken_s is None else taken_s
         after_s = np.maximum(before_s - np.maximum(np.nan_to_num(removed_s), 0.0), 0.0)
-        mean_s = _mean_of_slowest if self.waits else _mean_of_all
+        mean_s = self._mean_of_slowest if self.waits else self._mean_of_all
         return max(0.0, mean_s(before_s) - mean_s(after_s))
 
     def host_waits_s(self) -> float:
@@ -88,8 +88,9 @@ class Job:
         if copies_too:
             gpu_s = gpu_s - np.nan_to_num(self.table.phase(Phase.H2D))
             host_s = host_s - np.nan_to_num(self.table.field("h2d_ns"))
-        left_s = np.maximum(row_means(gpu_s), row_means(host_s))
-        step_s = row_means(self.table.step())
+        mean_by_rank = self.table.mean_by_rank
+        left_s = np.maximum(mean_by_rank(gpu_s), mean_by_rank(host_s))
+        step_s = mean_by_rank(self.table.step())
         if self.waits:
             return float(step_s.max() - left_s.max())
         return float(step_s.mean() - left_s.mean())
@@ -100,8 +101,22 @@ class Job:
         exposed_s = self.table.phase(Phase.COMMUNICATION)
         together = timed_together(exposed_s)
         if together is None:
-            return float(row_means(exposed_s).min())
-        return float(exposed_s[:, together].min(axis=0).mean())
+            return float(self.table.mean_by_rank(exposed_s).min())
+        return self._mean_of(exposed_s.min(axis=0), together)
+
+    def _mean_of_slowest(self, table_s: Floats) -> float:
+        together = timed_together(table_s)
+        if together is None:
+            return float(self.table.mean_by_rank(table_s).max())
+        return self._mean_of(table_s.max(axis=0), together)
+
+    def _mean_of_all(self, table_s: Floats) -> float:
+        return float(self.table.mean_by_rank(table_s).mean())
+
+    def _mean_of(self, step_s: Floats, chosen: npt.NDArray[np.bool_]) -> float:
+        """Returns the mean over some steps that were timed on every rank."""
+        weights = None if self.table.weights is None else self.table.weights.mean(axis=0)[chosen]
+        return float(np.average(step_s[chosen], weights=weights))
 
 
 def job_of(table: StepTable, times: Sequence[StepTimes]) -> Job:
@@ -116,25 +131,6 @@ def timed_together(table_s: Floats) -> npt.NDArray[np.bool_] | None:
     complete = np.asarray(np.isfinite(table_s).all(axis=0))
     enough = min(MIN_STEPS, table_s.shape[1])
     return complete if np.count_nonzero(complete) >= enough else None
-
-
-def row_means(table_s: Floats) -> Floats:
-    """Returns each rank's mean over the steps in which it was timed; zero for a rank without
-    any."""
-    timed = np.isfinite(table_s)
-    sums = np.where(timed, table_s, 0.0).sum(axis=1)
-    return np.asarray(sums / np.maximum(timed.sum(axis=1), 1))
-
-
-def _mean_of_slowest(table_s: Floats) -> float:
-    together = timed_together(table_s)
-    if together is None:
-        return float(row_means(table_s).max())
-    return float(table_s[:, together].max(axis=0).mean())
-
-
-def _mean_of_all(table_s: Floats) -> float:
-    return float(row_means(table_s).mean())
 
 
 def _in_lockstep(times: Sequence[StepTimes], steps: int) -> bool:

@@ -30,6 +30,8 @@ MAJORITY = 0.5
 """Of steps or ranks: what more than this share of them has is taken to hold for all."""
 MIN_TIMED_STEPS = 5
 """Of short steps only some are timed on the GPU; this many of them represent the others."""
+LONG_STEP = 2.0
+"""Times the median step on the host's clock: from here on, steps are told apart by their length."""
 MAX_WARMUP_SHARE = 0.10
 """Of the steps. A slow beginning that lasts longer is not warm-up but how the run was."""
 CLEARLY_SLOWER = 1.5
@@ -129,6 +131,9 @@ class StepTable:
     clocks: Clock
     single_steps: Floats
     """Input wait plus body of each step after warm-up, on the clock for single steps."""
+    weights: Floats | None
+    """Of each step after warm-up, by rank: how much what the GPU timed in it counts in a mean; 1 on
+    average over the timed steps. `None` where all count the same (see `timed_weights`)."""
 
     @property
     def clock(self) -> str:
@@ -208,6 +213,15 @@ class StepTable:
         """Returns each rank's own time: the step without exposed communication."""
         return self.step() - np.nan_to_num(self._clocked(Phase.COMMUNICATION.value))
 
+    def mean_by_rank(self, table: Floats) -> Floats:
+        """Returns each rank's mean over the steps in which it was timed; zero for a rank without
+        any."""
+        counted = np.isfinite(table).astype(np.float64)
+        if self.weights is not None and not counted[self.weights == 0].any():  # on the GPU's clock
+            counted *= self.weights
+        sums = np.where(counted > 0, table, 0.0) * counted
+        return np.asarray(sums.sum(axis=1) / np.maximum(counted.sum(axis=1), 1e-9))
+
     def over_ranks(self) -> Floats:
         """Returns each step's mean over the ranks that measured it; NaN where none did."""
         return mean_over_ranks(self.single_steps)
@@ -262,7 +276,51 @@ def step_table(
         warmup=warmup,
         clocks=clocks,
         single_steps=single_s[:, warmup:],
+        weights=_all_weights(shared, warmup) if clocks.means == "gpu" and not is_folded else None,
     )
+
+
+def _all_weights(ranks: Sequence[RankSteps], warmup: int) -> Floats | None:
+    """Returns the weights of every rank's steps; `None` where all count the same."""
+    found: list[Floats | None] = []
+    for rank in ranks:
+        is_timed = rank.columns["gpu_body_ns"][warmup:] >= 0
+        if is_timed.all() or not is_timed.any():  # as nearly always
+            found.append(None)
+        else:
+            found.append(timed_weights(_step_s(rank.columns, "")[warmup:], is_timed))
+    if all(each is None for each in found):
+        return None
+    steps = len(ranks[0].index) - warmup
+    return np.array([np.ones(steps) if each is None else each for each in found])
+
+
+def timed_weights(host_s: Floats, is_timed: npt.NDArray[np.bool_]) -> Floats | None:
+    """Returns how much each step counts that the GPU timed, so that they represent all steps.
+
+    Of short steps only some are timed. A rare long one among them, an evaluation that nobody
+    recognised, would count as many times too much as steps are left out. The host has timed every
+    step: by that, steps are sorted into kinds, each twice as long as the one before, and each kind
+    counts as much among the timed steps as among all. A kind of which none was timed is represented
+    by the next shorter one. `None` where all count the same.
+    """
+    known = np.nan_to_num(host_s)
+    limit_s = LONG_STEP * float(np.median(known))
+    if limit_s <= 0 or known.max() <= limit_s:
+        return None
+    kinds = np.zeros(len(known), np.int64)
+    is_long = known > limit_s
+    kinds[is_long] = 1 + np.floor(np.log2(known[is_long] / limit_s)).astype(np.int64)
+    taken = np.bincount(kinds).astype(np.float64)
+    timed = np.bincount(kinds[is_timed], minlength=len(taken)).astype(np.float64)
+    for kind in range(len(taken) - 1, 0, -1):
+        if not timed[kind]:
+            taken[kind - 1] += taken[kind]
+    if not timed[0]:
+        return None  # of the usual steps none was timed: nothing represents them
+    of_all = taken / len(known)
+    of_timed = np.maximum(timed, 1.0) / timed.sum()
+    return np.asarray(np.where(is_timed, (of_all / of_timed)[kinds], 0.0))
 
 
 def _single_steps(ranks: Sequence[RankSteps]) -> tuple[Clock, Floats, Floats]:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceml.facts.job import MIN_STEPS, Job, row_means, timed_together
+from traceml.facts.job import MIN_STEPS, Job, timed_together
 from traceml.facts.series import describe_series, find_slowdown
-from traceml.facts.step_table import Floats, Ints
+from traceml.facts.step_table import Floats, Ints, StepTable
 from traceml.facts.thread_time import ThreadTime
 from traceml.facts.times import StepTimes
 from traceml.model.phase import COMPUTE, MEASURED, Phase
@@ -99,7 +99,7 @@ def find_stragglers(
     suspects = np.flatnonzero(excess > MIN_EXCESS_SHARE * typical)
     if not len(suspects):
         return ()
-    doubt = _Doubt.of(job.own_s(), job.table.numbers)
+    doubt = _Doubt.of(job.own_s(), job.table)
     late = suspects[np.argsort(-excess[suspects], kind="stable")]
     phases, unmeasured = _phases(job, times, own)
     inside = _measured(times, INSIDE_REST) if job.table.clock == "cpu" else {}
@@ -155,10 +155,10 @@ def _excess_by_step_s(job: Job, own_s: Floats, ranks: Sequence[int]) -> Floats:
     together = timed_together(own_s)
     rows = [row for row, rank in enumerate(job.table.ranks) if rank in ranks]
     if together is None:
-        means = row_means(own_s)
+        means = job.table.mean_by_rank(own_s)
         excess_s[rows] = np.maximum(means - median_of_others(means), 0.0)[rows, np.newaxis]
         return excess_s
-    doubt = _Doubt.of(own_s, job.table.numbers)
+    doubt = _Doubt.of(own_s, job.table)
     for row in rows:
         excess_s[row, together] = np.concatenate([_beyond_noise(p) for p in doubt.pieces(row)])
     return excess_s
@@ -289,9 +289,9 @@ class _Doubt:
     """A step of the ranks without any excess, approximately."""
 
     @classmethod
-    def of(cls, own_s: Floats, numbers: Ints) -> _Doubt:
-        """Returns the doubt from every rank's own work in the steps with these numbers."""
-        means = row_means(own_s)
+    def of(cls, own_s: Floats, steps: StepTable) -> _Doubt:
+        """Returns the doubt from every rank's own work in these steps."""
+        means = steps.mean_by_rank(own_s)
         usual_s = float(np.median(means))
         together = timed_together(own_s)
         if together is None:
@@ -305,7 +305,7 @@ class _Doubt:
         shared = own_s[:, together]
         table = shared - median_of_others(shared)
         variance = float(table.var(axis=1).mean())
-        return cls(tuple(table), variance, numbers[together], shared.argmax(axis=0), usual_s)
+        return cls(tuple(table), variance, steps.numbers[together], shared.argmax(axis=0), usual_s)
 
     def recurs(self, row: int) -> bool:
         """Returns whether the rank is late repeatedly rather than in a few single steps."""

@@ -82,7 +82,8 @@ def add_up(table: StepTable) -> tuple[Sums, Sums]:
         chosen = slice(warmup + start, warmup + min(start + stride, steps))
         whole = (chosen.stop - chosen.start) // length
         first = start // length
-        sums, counts = _add_chunk(by_rank, table.rank_steps, chosen)
+        weights = None if table.weights is None else table.weights[:, start : start + stride]
+        sums, counts = _add_chunk(by_rank, table.rank_steps, chosen, weights)
         for into, added in ((by_block.sums, sums), (by_block.counts, counts)):
             blocks = added[:, : whole * length].reshape(len(COLUMNS), whole, length)
             into[first : first + whole] = blocks.sum(axis=2).T
@@ -90,8 +91,11 @@ def add_up(table: StepTable) -> tuple[Sums, Sums]:
     return by_rank, by_block
 
 
-def _add_chunk(by_rank: Sums, ranks: Sequence[RankSteps], chosen: slice) -> tuple[Floats, Floats]:
-    """Adds some steps to their ranks' sums.
+def _add_chunk(
+    by_rank: Sums, ranks: Sequence[RankSteps], chosen: slice, weights: Floats | None = None
+) -> tuple[Floats, Floats]:
+    """Adds some steps to their ranks' sums. `weights`, by rank and step, are for what the GPU
+    timed.
 
     Returns the sums over all ranks and the number of ranks that measured it, with a row per field
     and a column per step.
@@ -106,8 +110,12 @@ def _add_chunk(by_rank: Sums, ranks: Sequence[RankSteps], chosen: slice) -> tupl
         their_sums, their_counts = np.zeros_like(rows), np.zeros_like(rows)
         for position, columns in alike:
             rows[:-1], rows[-1] = columns.table[:, chosen], columns["samples"][chosen]
-            measured = rows >= 0
+            measured = (rows >= 0).astype(np.float64)
             np.maximum(rows, 0.0, out=rows)
+            if weights is not None:
+                of_gpu = _is_of_gpu(varying)
+                rows[of_gpu] *= weights[position]
+                measured[of_gpu] *= weights[position]
             their_sums += rows
             their_counts += measured
             # The other fields have the same value in each of the rank's steps.
@@ -123,6 +131,12 @@ def _add_chunk(by_rank: Sums, ranks: Sequence[RankSteps], chosen: slice) -> tupl
         sums[places] += their_sums
         counts[places] += their_counts
     return sums + same_sums[:, np.newaxis], counts + same_counts[:, np.newaxis]
+
+
+@cache
+def _is_of_gpu(varying: tuple[str, ...]) -> npt.NDArray[np.bool_]:
+    """Returns which of these fields, and then of the samples, are on the GPU's clock."""
+    return np.array([name.startswith("gpu_") for name in (*varying, "samples")])
 
 
 @cache
