@@ -17,7 +17,7 @@ from processes import run_traceml
 from traceml.model import layout
 from traceml.model.packed_metrics import as_json
 from traceml.steps import events
-from traceml.trace import copies
+from traceml.trace import copies, loaders
 from traceml.trace import loss as loss_reader
 from traceml.trace import recorder as recorders
 from traceml.trace import ring as rings
@@ -580,6 +580,30 @@ def test_metrics_are_left_to_python_where_another_writes(job, ring, state):
         setattr(job.recorder, name, value)
     job.shortcut("metrics")({"loss": 0.5, "epoch": 2}, 1)
     assert len(job.slow) == 1 and not messages_in(ring)
+
+
+@needs_c
+@pytest.mark.parametrize(
+    ("batch", "samples"),
+    [
+        (torch.ones(5, 2), 5),
+        ([torch.ones(4), torch.ones(6)], 4),
+        ((torch.ones(0, 3),), 0),
+        ({"inputs": torch.ones(7, 1)}, 7),
+        ([torch.tensor(1.0), torch.ones(3)], 3),
+        ([[torch.ones(9)], torch.ones(2)], 2),
+        ([], -1),
+        ((), -1),
+        ({}, -1),
+        (None, -1),
+    ],
+    ids=str,
+)
+def test_samples_are_counted_as_in_python(job, batch, samples):
+    job.recorder.samples_in = loaders.samples_in
+    job.shortcut("end_fetch")(batch)
+    assert loaders.samples_in(batch) == samples
+    assert [each[3] for each in noted(job.recorder)] == [samples]
 
 
 @needs_c

@@ -96,7 +96,7 @@ static int64_t constants[CONSTANTS];
 
 /* Names and functions of torch's; `use_torch` gives the latter. */
 static PyObject *mark_name, *mark_boundary_name, *training_name, *is_cpu_name, *is_cuda_name;
-static PyObject *requires_grad_name, *base_name, *version_name, *device_name;
+static PyObject *requires_grad_name, *base_name, *version_name, *device_name, *shape_name;
 static PyObject *tensor_type, *is_grad_enabled, *function_modes, *dispatch_modes, *numel, *item;
 static PyObject *get_device, *detach, *stream_number, *graph_trees;
 
@@ -369,11 +369,41 @@ static PyObject *quick_begin_fetch(PyObject *bound, PyObject *iterator) {
     return is_known ? done(begin_fetch(self, self->iterator_source)) : call_slow(bound, iterator);
 }
 
+/* The first thing in a batch, or the batch itself; borrowed, and NULL where it is empty. */
+static PyObject *first_in(PyObject *batch) {
+    Py_ssize_t place = 0;
+    PyObject *name, *first = NULL;
+    if (PyTuple_CheckExact(batch))
+        return PyTuple_Size(batch) > 0 ? PyTuple_GetItem(batch, 0) : NULL;
+    if (PyList_CheckExact(batch))
+        return PyList_Size(batch) > 0 ? PyList_GetItem(batch, 0) : NULL;
+    if (!PyDict_CheckExact(batch))
+        return batch;
+    PyDict_Next(batch, &place, &name, &first);
+    return first;
+}
+
+/* `samples_in` of loaders.py: the first dimension of the first tensor; -1 where there is none, or
+   with an exception. */
+static int64_t samples_in(Events *self, PyObject *batch) {
+    PyObject *first = first_in(batch);
+    int64_t samples = -1;
+    if (first && (PyObject *)Py_TYPE(first) == tensor_type) {
+        PyObject *shape = PyObject_GetAttr(first, shape_name);
+        if (shape && PyTuple_Size(shape) > 0)
+            samples = PyLong_AsLongLong(PyTuple_GetItem(shape, 0));
+        Py_XDECREF(shape);
+    }
+    if (samples >= 0 || PyErr_Occurred())
+        return samples;
+    return as_number(PyObject_CallFunctionObjArgs(self->samples_in, batch, NULL));
+}
+
 static PyObject *quick_end_fetch(PyObject *bound, PyObject *batch) {
     Events *self = events_of(bound);
     if (!is_plain(self) || self->workers || self->training_workers)
         return call_slow(bound, batch);
-    int64_t samples = as_number(PyObject_CallFunctionObjArgs(self->samples_in, batch, NULL));
+    int64_t samples = samples_in(self, batch);
     if (samples == -1 && PyErr_Occurred())
         return failed(bound, batch);
     if (self->collated_ns) {
@@ -872,6 +902,7 @@ PyMODINIT_FUNC PyInit__recorder(void) {
     is_cpu_name = PyUnicode_InternFromString("is_cpu");
     is_cuda_name = PyUnicode_InternFromString("is_cuda");
     device_name = PyUnicode_InternFromString("device");
+    shape_name = PyUnicode_InternFromString("shape");
     requires_grad_name = PyUnicode_InternFromString("requires_grad");
     base_name = PyUnicode_InternFromString("_base");
     version_name = PyUnicode_InternFromString("_version");
