@@ -15,6 +15,7 @@ BOTH_WAYS = (
     "test_loaders",
     "test_gpu_timeline",
     "test_loss_and_memory_sampler",
+    "test_messages",
 )
 """The tests of what `recorder.c` handles: they run with it and without it."""
 

@@ -1,21 +1,26 @@
 """The recorder in C and in Python: the same events, the same state, and nothing lost or leaked."""
 
 import gc
+import json
 import re
 import sys
 import threading
 import time
 import weakref
+from collections import UserDict
 from pathlib import Path
 
 import pytest
 import torch
 
 from processes import run_traceml
+from traceml.model import layout
+from traceml.model.packed_metrics import as_json
 from traceml.steps import events
-from traceml.trace import copies
+from traceml.trace import copies, loaders
 from traceml.trace import loss as loss_reader
 from traceml.trace import recorder as recorders
+from traceml.trace import ring as rings
 from traceml.trace.loss import show_torch_to_c
 from traceml.trace.recorder import PythonEvents, RecorderInPython, events_in_c, recorder_of
 
@@ -503,6 +508,104 @@ def test_copies_that_are_not_plain_are_left_to_python(job, name, given):
     assert job.slow == [given] and not job.recorder.written
 
 
+@pytest.fixture
+def ring(job, tmp_path):
+    """A ring that the recorder writes to, where values of two names were logged before."""
+    made = rings.create([tmp_path], "made.ring")
+    recorder = job.recorder
+    recorder.move_to(made.mapping, made.event_base, made.event_capacity)
+    place = made.message_place
+    recorder.messages_at, recorder.message_slots, recorder.messages_counted_at = place
+    recorder.metric_names["loss", "epoch"] = b'["loss","epoch"]'
+    return made
+
+
+def messages_in(ring):
+    """The messages of a ring, as whoever reads it finds them."""
+    first, _, counted_at = ring.message_place
+    count = int.from_bytes(ring.mapping[counted_at : counted_at + 8], "little")
+    found = []
+    for number in range(count):
+        slot = first + number * layout.MESSAGE_BYTES
+        content = ring.mapping[slot : slot + layout.MESSAGE_BYTES]
+        length, more, payload, sequence = layout.packer(layout.MESSAGE).unpack(content)
+        assert (more, sequence) == (0, number + 1) and not payload[length:].strip(b"\0")
+        found.append(json.loads(as_json(payload[:length])))
+    return found
+
+
+@needs_c
+def test_numbers_under_known_names_are_logged_without_python(job, ring):
+    log, before = job.shortcut("metrics"), time.time_ns()
+    ring.write_message(b'{"kind":"params"}')
+    log({"loss": float("nan"), "epoch": 2}, 7)
+    job.recorder.note(events.BEGIN)
+    log({"loss": 0.5, "epoch": -1}, None)
+    ring.write_message(b'{"kind":"artifact"}')
+    params, at_step, at_event, artifact = messages_in(ring)
+    assert (params["kind"], artifact["kind"]) == ("params", "artifact")
+    assert (at_step["step"], at_step["values"]) == (7, {"loss": "nan", "epoch": 2.0})
+    assert (at_event["at"], at_event["values"]) == (1, {"loss": 0.5, "epoch": -1.0})
+    assert before <= at_step["unix_ns"] <= at_event["unix_ns"] <= time.time_ns()
+    assert not job.slow
+
+
+@needs_c
+@pytest.mark.parametrize(
+    ("values", "step"),
+    [
+        ({"loss": 0.5}, 1),
+        ({"epoch": 2, "loss": 0.5}, 1),
+        ({"loss": LOSS, "epoch": 2}, 1),
+        ({"loss": 0.5, "epoch": True}, 1),
+        ({"loss": 0.5, "epoch": 10**400}, 1),
+        ({"loss": 0.5, "epoch": 2}, -1),
+        ({"loss": 0.5, "epoch": 2}, 10**30),
+        ({"loss": 0.5, "epoch": 2}, 1.0),
+        (UserDict({"loss": 0.5, "epoch": 2}), 1),
+        ({}, 1),
+        (None, 1),
+    ],
+    ids=str,
+)
+def test_other_metrics_are_left_to_python(job, ring, values, step):
+    job.shortcut("metrics")(values, step)
+    assert job.slow == [(values, step)] and not messages_in(ring)
+
+
+@needs_c
+@pytest.mark.parametrize("state", [{"message_writers": 1}, {"message_slots": 0}, {"followed": 1}])
+def test_metrics_are_left_to_python_where_another_writes(job, ring, state):
+    for name, value in state.items():
+        setattr(job.recorder, name, value)
+    job.shortcut("metrics")({"loss": 0.5, "epoch": 2}, 1)
+    assert len(job.slow) == 1 and not messages_in(ring)
+
+
+@needs_c
+@pytest.mark.parametrize(
+    ("batch", "samples"),
+    [
+        (torch.ones(5, 2), 5),
+        ([torch.ones(4), torch.ones(6)], 4),
+        ((torch.ones(0, 3),), 0),
+        ({"inputs": torch.ones(7, 1)}, 7),
+        ([torch.tensor(1.0), torch.ones(3)], 3),
+        ([[torch.ones(9)], torch.ones(2)], 2),
+        ([], -1),
+        ((), -1),
+        ({}, -1),
+        (None, -1),
+    ],
+    ids=str,
+)
+def test_samples_are_counted_as_in_python(job, batch, samples):
+    job.recorder.samples_in = loaders.samples_in
+    job.shortcut("end_fetch")(batch)
+    assert loaders.samples_in(batch) == samples
+    assert [each[3] for each in noted(job.recorder)] == [samples]
+
+
 @needs_c
 def test_memory_is_looked_at_when_it_is_due(job):
     looked = []
@@ -611,4 +714,4 @@ def test_every_shortcut_that_a_hook_asks_for_is_there():
     text = "".join(source.read_text() for source in sources)
     asked_for = set(re.findall(r'shortcut\("(\w+)"', text))
     asked_for |= {f"begin_{name}" for name in copies.WAYS}
-    assert asked_for == PLAIN.keys() | COPIES.keys()
+    assert asked_for == PLAIN.keys() | COPIES.keys() | {"metrics"}

@@ -3,8 +3,9 @@
 The one definition of a mean: what was measured of a part, divided by all steps. A step without a
 part that its rank has measured in others spent nothing on it; a part that the rank never measured
 is not known, and its time lies in the residual. On the GPU's clock "all steps" are those that were
-timed on the GPU, weighted so that long ones are as frequent as among all. So input wait, copies, compute (forward, backward, optimizer), communication and
-the residual always add up to the step, over any steps and ranks.
+timed on the GPU, weighted so that long ones are as frequent as among all. So input wait, copies,
+compute (forward, backward, optimizer), communication and the residual always add up to the step,
+over any steps and ranks.
 """
 
 from __future__ import annotations

@@ -48,7 +48,6 @@ _clone: Any = torch._C.TensorBase.clone
 _detach: Any = torch._C.TensorBase.detach
 _numel: Any = torch._C.TensorBase.numel
 _device_of: Any = torch._C.TensorBase.get_device
-_current_stream: Any = getattr(torch._C, "_cuda_getCurrentStream", None)
 _stream_number: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
@@ -86,7 +85,7 @@ class Losses:
         self._read_with_care = session.guard(self._look_at)
         self._recorder = session.recorder
         self._stream: Any = None
-        """The stream of the last loss, as torch names it."""
+        """The stream of the last loss."""
         self._sent = 0
         session.forgets.append(self.forget)
 
@@ -192,10 +191,10 @@ class Losses:
         recorder, stream = self._recorder, _stream_number(device)
         if (device, stream) != (recorder.loss_device, recorder.loss_stream):
             recorder.loss_device, recorder.loss_stream = device, stream
-            self._stream = _current_stream(device)
+            self._stream = torch.cuda.current_stream(device)
 
     def _send_for(self, loss: torch.Tensor, awaited: int) -> None:
-        """Have a loss copied to the host, behind what the device still has to do."""
+        """Have a loss copied to the host, behind what its stream still has to do."""
         on_device, device = self.on_device, loss.get_device()
         host = on_device.hosts.get(loss.dtype)
         if host is None:
@@ -205,7 +204,7 @@ class Losses:
         mark = on_device.marks.get(device)
         if mark is None:
             mark = on_device.marks[device] = torch.cuda.Event()  # type: ignore[no-untyped-call] # torch
-        mark.record(torch.cuda.current_stream(device))
+        mark.record(self._stream)
         self._sent += 1
         gap_ns = min(SENT_EVERY_NS, self._sent * GAP_GROWS_BY_NS)
         self._recorder.loss_due_ns = perf_counter_ns() + gap_ns
@@ -235,13 +234,12 @@ class Losses:
         latest, self._recorder.latest_loss = self._recorder.latest_loss, None
         if latest is None or _is_capturing():
             return False
-        (loss, version, awaited), (stream, device, kind) = latest, self._stream
+        loss, version, awaited = latest
         # Changed in place since, or its memory on the host would have to be pinned first. (So no
         # complex number comes: of its kind none was ever sent for.)
         if loss._version != version or loss.dtype not in self.on_device.hosts:
             return False
-        make: Any = torch.cuda.Stream
-        with torch.cuda.stream(make(stream_id=stream, device_index=device, device_type=kind)):
+        with torch.cuda.stream(self._stream):
             self._send_for(loss, awaited)
         return True
 

@@ -31,6 +31,7 @@ from traceml.trace.failure import ended_by_device_error
 from traceml.trace.interruptions import is_interruption
 
 if TYPE_CHECKING:
+    from traceml.trace.ring import Ring
     from traceml.trace.session import Session
 
 MAX_NAMES = 1024
@@ -116,7 +117,8 @@ class Messages:
         self._number = session.guard(_number, any_thread=True, failed=_ignored)
         self._is_on_gpu = session.guard(_is_on_gpu, any_thread=True, failed=_ignored)
         self.params = self._verb("log_params", self._params)
-        self.metrics = self._verb("log_metrics", self._metrics)
+        log_metrics = self._verb("log_metrics", self._metrics)
+        self.metrics = session.recorder.shortcut("metrics", log_metrics)
         self.artifact = self._verb("log_artifact", self._artifact)
         self.write = session.guard(self._write, any_thread=True)
         """For what the tracer itself has to say; its kind is in it."""
@@ -125,6 +127,13 @@ class Messages:
         """Begin anew: in a forked child the parent's lock may be held for ever."""
         self._lock = RLock()
         self._pending: list[tuple[str, int, str, Any, Any]] = []
+
+    def use_ring(self, ring: Ring) -> None:
+        """Tell `recorder.c` where messages go."""
+        recorder = self._session.recorder
+        recorder.messages_at, recorder.message_slots, recorder.messages_counted_at = (
+            ring.message_place
+        )
 
     # What the script got wrong
 
@@ -222,14 +231,23 @@ class Messages:
                 f"a logged message has {len(payload)} bytes, "
                 f"more than the ring's {ring.longest_message}"
             )
+        self._append(ring, payload)
+
+    def _append(self, ring: Ring, payload: bytes) -> None:
+        """Write a message; meanwhile other threads come here too, and wait."""
+        recorder = self._session.recorder
         with self._lock:
-            ring.write_message(payload)
+            recorder.message_writers += 1
+            try:
+                ring.write_message(payload)
+            finally:
+                recorder.message_writers -= 1
 
     # Metrics
 
     def _metrics(self, values: Mapping[str, Any], step: int | None) -> None:
-        """Write metric values: plain numbers of names that came before as they are, in as few calls
-        as it takes, since each costs a microsecond amid a step."""
+        """Write metric values: plain numbers of names that came before as they are, without making
+        text of them. `recorder.c` does the same in a training thread."""
         if values and type(values) is dict and _PLAIN_KINDS.issuperset(map(type, values.values())):
             pack, names = self._packers.get(tuple(values), _NOT_KNOWN)
             ring, kind, at = self._session.ring, AT_STEP, step
@@ -238,8 +256,7 @@ class Messages:
             if pack is not None and ring is not None and type(at) is int:
                 try:
                     payload = pack(MARK, kind, len(values), at, time_ns(), *values.values(), names)
-                    with self._lock:
-                        ring.write_message(payload)
+                    self._append(ring, payload)
                     return
                 except (OverflowError, struct.error) as error:  # a number that no column holds
                     if is_interruption(error):
@@ -275,10 +292,15 @@ class Messages:
 
     def _learn(self, names: tuple[str, ...]) -> None:
         """Know from here on how values of these names are packed: the same few come every time."""
+        metric_names = self._session.recorder.metric_names
         if len(self._packers) >= MAX_NAMES:
             self._packers.clear()
+            metric_names.clear()
         named = self._encode([_name(name) for name in names]).encode(errors="replace")
-        self._packers[names] = packer(named, len(names), layout.MESSAGE_PAYLOAD_BYTES), named
+        pack = packer(named, len(names), layout.MESSAGE_PAYLOAD_BYTES)
+        self._packers[names] = pack, named
+        if pack is not None:
+            metric_names[names] = named
 
     def _step(self, step: Any) -> str | None:
         """When a value was logged, as JSON: at a step; where the script names none, after so many

@@ -33,6 +33,20 @@ typedef struct {
     uint64_t number;
 } Event; /* `EVENT` in model/layout.py */
 
+#define MAX_PAYLOAD 244
+typedef struct {
+    uint16_t length, more;
+    char payload[MAX_PAYLOAD];
+    uint64_t number;
+} __attribute__((packed)) Message; /* `MESSAGE` there */
+
+typedef struct {
+    char mark;
+    uint8_t moment_kind;
+    uint16_t count;
+    int64_t moment, unix_ns;
+} __attribute__((packed)) MetricsHead; /* `_HEAD` in model/packed_metrics.py */
+
 /* The state, by the kind of its fields; what each means stands in recorder.py. */
 #define NUMBERS(each)                                                                              \
     each(written) each(noted_ns) each(followed) each(ends) each(ends_since_fetch)                  \
@@ -41,7 +55,8 @@ typedef struct {
     each(usual_passes) each(patience) each(backwards_open) each(elsewhere_ns)                      \
     each(explicit_depth) each(due_ns) each(modules_seen) each(forward_of) each(untimed_steps)      \
     each(stream) each(gpu_index) each(loss_number) each(loss_step) each(loss_device) each(loss_stream)      \
-    each(loss_due_ns) each(loss_due_number)
+    each(loss_due_ns) each(loss_due_number) each(messages_at) each(messages_counted_at)            \
+    each(message_slots) each(message_writers)
 #define FLAGS(each)                                                                                \
     each(timed) each(step_ends) each(identified) each(is_explicit) each(by_hand)                   \
     each(stepped_in_backward) each(is_in_step) each(is_watching) each(is_loss_scaled)              \
@@ -49,7 +64,8 @@ typedef struct {
 #define OBJECTS(each)                                                                              \
     each(gpu) each(optimizer_mark) each(collected_ns) each(looks) each(modules)                    \
     each(watched_models) each(samples_in) each(iterator) each(optimizer) each(step_model)          \
-    each(is_interrupted) each(look_at_memory) each(latest_loss) each(copy_target)
+    each(is_interrupted) each(look_at_memory) each(latest_loss) each(copy_target)       \
+    each(metric_names)
 
 typedef struct {
     PyObject_HEAD
@@ -80,19 +96,23 @@ static int64_t constants[CONSTANTS];
 
 /* Names and functions of torch's; `use_torch` gives the latter. */
 static PyObject *mark_name, *mark_boundary_name, *training_name, *is_cpu_name, *is_cuda_name;
-static PyObject *requires_grad_name, *base_name, *version_name, *device_name;
+static PyObject *requires_grad_name, *base_name, *version_name, *device_name, *shape_name;
 static PyObject *tensor_type, *is_grad_enabled, *function_modes, *dispatch_modes, *numel, *item;
 static PyObject *get_device, *detach, *stream_number, *graph_trees;
 
+static int64_t read_clock(clockid_t clock) {
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
 /* The clock of time.perf_counter_ns. */
 static int64_t now_ns(void) {
-    struct timespec now;
 #ifdef __APPLE__
-    clock_gettime(CLOCK_UPTIME_RAW, &now);
+    return read_clock(CLOCK_UPTIME_RAW);
 #else
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    return read_clock(CLOCK_MONOTONIC);
 #endif
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
 /* What a call gave, as a number; -1 with an exception. Takes the reference. */
@@ -291,6 +311,13 @@ static PyObject *failed(PyObject *bound, PyObject *argument) {
     return is_to_be_tried(bound) ? call_slow(bound, argument) : NULL;
 }
 
+/* The same with two arguments, where something may have failed. */
+static PyObject *try_two(PyObject *bound, PyObject *const *given) {
+    if (PyErr_Occurred() && !is_to_be_tried(bound))
+        return NULL;
+    return PyObject_CallFunctionObjArgs(PyTuple_GetItem(bound, 1), given[0], given[1], NULL);
+}
+
 /* The end of a plain case that makes no mark on the GPU. */
 static PyObject *done(int64_t result) {
     if (result < 0)
@@ -328,9 +355,7 @@ static PyObject *quick_note(PyObject *bound, PyObject *const *given, Py_ssize_t 
     if (count != 2)
         return note_method(self, given, count);
     PyObject *noted = is_plain(self) ? note_method(self, given, count) : NULL;
-    if (!noted && (!PyErr_Occurred() || is_to_be_tried(bound)))
-        return PyObject_CallFunctionObjArgs(PyTuple_GetItem(bound, 1), given[0], given[1], NULL);
-    return noted;
+    return noted ? noted : try_two(bound, given);
 }
 
 static PyObject *quick_begin_fetch(PyObject *bound, PyObject *iterator) {
@@ -344,11 +369,41 @@ static PyObject *quick_begin_fetch(PyObject *bound, PyObject *iterator) {
     return is_known ? done(begin_fetch(self, self->iterator_source)) : call_slow(bound, iterator);
 }
 
+/* The first thing in a batch, or the batch itself; borrowed, and NULL where it is empty. */
+static PyObject *first_in(PyObject *batch) {
+    Py_ssize_t place = 0;
+    PyObject *name, *first = NULL;
+    if (PyTuple_CheckExact(batch))
+        return PyTuple_Size(batch) > 0 ? PyTuple_GetItem(batch, 0) : NULL;
+    if (PyList_CheckExact(batch))
+        return PyList_Size(batch) > 0 ? PyList_GetItem(batch, 0) : NULL;
+    if (!PyDict_CheckExact(batch))
+        return batch;
+    PyDict_Next(batch, &place, &name, &first);
+    return first;
+}
+
+/* `samples_in` of loaders.py: the first dimension of the first tensor; -1 where there is none, or
+   with an exception. */
+static int64_t samples_in(Events *self, PyObject *batch) {
+    PyObject *first = first_in(batch);
+    int64_t samples = -1;
+    if (first && (PyObject *)Py_TYPE(first) == tensor_type) {
+        PyObject *shape = PyObject_GetAttr(first, shape_name);
+        if (shape && PyTuple_Size(shape) > 0)
+            samples = PyLong_AsLongLong(PyTuple_GetItem(shape, 0));
+        Py_XDECREF(shape);
+    }
+    if (samples >= 0 || PyErr_Occurred())
+        return samples;
+    return as_number(PyObject_CallFunctionObjArgs(self->samples_in, batch, NULL));
+}
+
 static PyObject *quick_end_fetch(PyObject *bound, PyObject *batch) {
     Events *self = events_of(bound);
     if (!is_plain(self) || self->workers || self->training_workers)
         return call_slow(bound, batch);
-    int64_t samples = as_number(PyObject_CallFunctionObjArgs(self->samples_in, batch, NULL));
+    int64_t samples = samples_in(self, batch);
     if (samples == -1 && PyErr_Occurred())
         return failed(bound, batch);
     if (self->collated_ns) {
@@ -641,8 +696,74 @@ static PyObject *quick_exit_step(PyObject *bound, PyObject *is_aborted) {
     return done(note_boundary(self, K(EXIT_STEP), self->ends << 1, 0));
 }
 
+/* Metrics that a script logs: numbers under names that came before. `Messages` does the rest. */
+
+/* What an exact float or int is, or that it is neither. */
+static int number_of(PyObject *value, double *number) {
+    if (PyFloat_CheckExact(value))
+        *number = PyFloat_AsDouble(value);
+    else if (PyLong_CheckExact(value))
+        *number = PyLong_AsDouble(value);
+    else
+        return 0;
+    return !(*number == -1 && PyErr_Occurred());
+}
+
+/* Packs the values of a dict into a message; 0 where Python has to, maybe with an exception. */
+static int pack_metrics(Events *self, PyObject *values, PyObject *step, Message *message) {
+    int is_at_event = step == Py_None;
+    MetricsHead head = {1, !is_at_event, (uint16_t)PyDict_Size(values), self->written,
+                        read_clock(CLOCK_REALTIME)};
+    if (!is_at_event)
+        head.moment = PyLong_CheckExact(step) ? PyLong_AsLongLong(step) : -1;
+    if (!is_at_event && head.moment < 0)
+        return 0;
+    PyObject *keys = PySequence_Tuple(values);
+    PyObject *names = keys ? PyDict_GetItemWithError(self->metric_names, keys) : NULL;
+    Py_XDECREF(keys);
+    Py_ssize_t place = 0, size = names ? PyBytes_Size(names) : -1;
+    if (size < 0 || sizeof(head) + head.count * sizeof(double) + size > MAX_PAYLOAD)
+        return 0;
+    char *next = message->payload;
+    memcpy(next, &head, sizeof(head));
+    next += sizeof(head);
+    int left = head.count;
+    for (PyObject *name, *value; PyDict_Next(values, &place, &name, &value); left--) {
+        double number;
+        if (!left || !number_of(value, &number))
+            return 0;
+        memcpy(next, &number, sizeof(number));
+        next += sizeof(number);
+    }
+    if (left)
+        return 0;
+    memcpy(next, PyBytes_AsString(names), size);
+    message->length = (uint16_t)(next + size - message->payload);
+    return 1;
+}
+
+static PyObject *quick_metrics(PyObject *bound, PyObject *const *given, Py_ssize_t count) {
+    Events *self = events_of(bound);
+    Message message = {0};
+    if (!is_plain(self) || !self->message_slots || self->message_writers ||
+        !PyDict_CheckExact(given[0]) || !pack_metrics(self, given[0], given[1], &message))
+        return try_two(bound, given);
+    char *ring = self->slots.buf, *slot;
+    uint64_t number;
+    memcpy(&number, ring + self->messages_counted_at, sizeof(number));
+    slot = ring + self->messages_at + number % self->message_slots * sizeof(Message);
+    number += 1;
+    memcpy(slot, &message, offsetof(Message, number));
+    __atomic_thread_fence(__ATOMIC_RELEASE); /* as in `put` */
+    memcpy(slot + offsetof(Message, number), &number, sizeof(number));
+    __atomic_thread_fence(__ATOMIC_RELEASE);
+    memcpy(ring + self->messages_counted_at, &number, sizeof(number));
+    Py_RETURN_NONE;
+}
+
 #define FAST (PyCFunction)(void (*)(void))
 static PyMethodDef shortcuts[] = {
+    {"metrics", FAST quick_metrics, METH_FASTCALL, NULL},
     {"note", FAST quick_note, METH_FASTCALL, NULL},
     {"begin_fetch", quick_begin_fetch, METH_O, NULL},
     {"end_fetch", quick_end_fetch, METH_O, NULL},
@@ -781,6 +902,7 @@ PyMODINIT_FUNC PyInit__recorder(void) {
     is_cpu_name = PyUnicode_InternFromString("is_cpu");
     is_cuda_name = PyUnicode_InternFromString("is_cuda");
     device_name = PyUnicode_InternFromString("device");
+    shape_name = PyUnicode_InternFromString("shape");
     requires_grad_name = PyUnicode_InternFromString("requires_grad");
     base_name = PyUnicode_InternFromString("_base");
     version_name = PyUnicode_InternFromString("_version");

@@ -88,6 +88,11 @@ class PythonEvents:
         "loss_number",
         "loss_step",
         "loss_stream",
+        "message_slots",
+        "message_writers",
+        "messages_at",
+        "messages_counted_at",
+        "metric_names",
         "modules",
         "modules_seen",
         "noted_ns",
@@ -211,6 +216,17 @@ class PythonEvents:
     """… and before that step."""
     patience: int
     """How many of them are nothing to wonder about."""
+
+    messages_at: int
+    """Where in the ring the slots of messages begin, …"""
+    message_slots: int
+    """… how many there are (0 as long as there is no ring), …"""
+    messages_counted_at: int
+    """… and where it stands how many have been written: what `recorder.c` needs for metrics."""
+    message_writers: int
+    """How many calls in Python write a message at present."""
+    metric_names: dict[tuple[str, ...], bytes]
+    """The names of values that were logged together, and the same as a list in JSON."""
 
     copy_target: Any
     """What the script named the device by when it last copied a tensor to it."""
@@ -342,7 +358,7 @@ class RecorderInPython(PythonEvents):
     def __init__(self, collected_ns: deque[int] | None = None) -> None:
         self.collected_ns = deque([0]) if collected_ns is None else collected_ns
         self.noted_ns = self.due_ns = self.modules_seen = 0
-        self.looks, self.modules, self.watched_models = [], {}, {}
+        self.looks, self.modules, self.watched_models, self.metric_names = [], {}, {}, {}
         self.is_interrupted = self.samples_in = _not_asked_for
         self.look_at_memory = _not_asked_for
         self.forget()
@@ -351,6 +367,7 @@ class RecorderInPython(PythonEvents):
         """Begin anew, in a forked child: nothing of the parent's is touched."""
         self.written = 0
         self.write_to(bytearray(STAGED_EVENTS * EVENT_BYTES), 0, STAGED_EVENTS)
+        self.messages_at = self.message_slots = self.messages_counted_at = self.message_writers = 0
         self.followed = 0
         self.identified = False
         # Steps

@@ -31,6 +31,7 @@ _pack_identity = layout.packer(layout.IDENTITY).pack_into
 _pack_message = layout.packer(layout.MESSAGE).pack_into
 _pack_region = layout.packer(layout.REGION).pack_into
 _pack_count = layout.packer([("", "Q")]).pack_into
+_unpack_count = layout.packer([("", "Q")]).unpack_from
 _pack_text = layout.packer([("", "256s")]).pack_into
 
 _POPULATE = getattr(mmap, "MAP_POPULATE", 0)
@@ -70,7 +71,6 @@ class Ring:
         self.event_base = layout.event_slots_offset(REGION_CAPACITY, 0, messages, STATE_BYTES)
         self.longest_message = messages // 4 * layout.MESSAGE_PAYLOAD_BYTES
         """In bytes: a quarter of the ring, so that no message evicts itself."""
-        self._messages_written = 0
         self._regions_used = 0
         self._regions_dropped = 0
         self._failures = 0
@@ -123,24 +123,25 @@ class Ring:
         _pack_count(self._map, _FIRST_EVENT, first)
         _pack_count(self._map, _STEP_LIMIT, step_limit)
 
+    @property
+    def message_place(self) -> tuple[int, int, int]:
+        """Where the slots of messages begin, how many there are, and where those written are
+        counted."""
+        return self._message_base, self._messages, _MESSAGES_WRITTEN
+
     def write_message(self, payload: bytes) -> None:
-        """Append a message, in as many pieces as it takes."""
-        size, mapping, number = len(payload), self._map, self._messages_written
-        if size <= _PAYLOAD_BYTES:  # as nearly always
+        """Append a message, in as many pieces as it takes.
+
+        The count in the file is the only one, since `recorder.c` writes messages too.
+        """
+        mapping, (number,) = self._map, _unpack_count(self._map, _MESSAGES_WRITTEN)
+        for start in range(0, len(payload), _PAYLOAD_BYTES):
+            piece = payload[start : start + _PAYLOAD_BYTES]
             slot = self._message_base + number % self._messages * _MESSAGE_BYTES
-            _pack_message(mapping, slot, size, 0, payload, number + 1)
-            self._messages_written = number + 1
-            _pack_count(mapping, _MESSAGES_WRITTEN, number + 1)
-            return
-        size = _PAYLOAD_BYTES
-        for start in range(0, len(payload), size):
-            piece = payload[start : start + size]
-            number = self._messages_written
-            slot = self._message_base + (number % self._messages) * layout.MESSAGE_BYTES
-            more = int(start + size < len(payload))
-            _pack_message(self._map, slot, len(piece), more, piece, number + 1)
-            self._messages_written = number + 1
-        _pack_count(self._map, _MESSAGES_WRITTEN, self._messages_written)
+            more = start + _PAYLOAD_BYTES < len(payload)
+            number += 1
+            _pack_message(mapping, slot, len(piece), more, piece, number)
+        _pack_count(mapping, _MESSAGES_WRITTEN, number)
 
     def open_region(self) -> int | None:
         """Reserve a line of the region table; `None` when it is full (the loss is counted)."""

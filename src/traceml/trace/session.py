@@ -259,6 +259,7 @@ class Session:
                 return None
             place = ring.mapping, ring.event_base, ring.event_capacity
             ring.begin_events(self.recorder.move_to(*place), self.max_steps or 0)
+            self.messages.use_ring(ring)
             ring.identify(self._identity())
             if not self.tracing:
                 self.ring.mark_recording_ended()
