@@ -205,6 +205,7 @@ def test_no_logs_folder_yet_is_an_empty_list_that_fills(logs: Path, tmp_path: Pa
     with serving(tmp_path / "logs") as server, server.viewer("/") as viewer:
         viewer.next()
         assert viewer.page["runs"] == []
+        assert "there is no folder logs here yet" in server.running.stderr_path.read_text()
         shutil.copytree(logs / "a", tmp_path / "logs" / "a")
         _until(viewer, "the run appears", lambda page: page["runs"])
 
