@@ -283,7 +283,7 @@ def test_code_that_is_the_same_writes_no_file(
     of_commit(tmp_path, "two", "a")
     of_commit(tmp_path, "other", "b")
     main(["compare", "one", "two", "--code-diff", "--output", "x"])
-    assert "on record as the same; nothing to write" in capsys.readouterr().err
+    assert "the same; nothing to write" in capsys.readouterr().err
     main(["compare", "one", "other", "--code-diff", "--output", "x"])
     assert "cannot be compared" in capsys.readouterr().err
     assert not Path("x.diff").exists()

@@ -88,14 +88,14 @@ def _parser() -> CommandParser:
         "--max-regression",
         metavar="PCT",
         type=_share,
-        help="how much worse is still no regression, such as 3%%",
+        help="how much worse B may be before it is a regression, such as 3%%",
     )
     add(
         "--tolerance",
         metavar="PCT",
         type=_share,
         default=TOLERANCE,
-        help="a change shown to be smaller is none (default: 1%%)",
+        help="a change shown to be smaller counts as no change (default: 1%%)",
     )
     add(
         "--fail-on",
@@ -180,11 +180,11 @@ def _write_code_diff(a: list[str], b: list[str], logs_dir: Path, base: Path) -> 
         said = f"Written to {base}.diff"
     elif has_difference is None:
         said = (
-            "traceml compare: the code cannot be compared: no repository at hand knows the commits "
-            "of both runs, or what was not committed is not kept"
+            "traceml compare: the code cannot be compared: no Git repository here has the commits "
+            "of both runs, or their uncommitted changes were not kept"
         )
     else:
-        said = "traceml compare: the code of both is on record as the same; nothing to write"
+        said = "traceml compare: the recorded code of both is the same; nothing to write"
     print(said, file=sys.stderr)
 
 

@@ -91,7 +91,7 @@ def _parser() -> CommandParser:
 
 def _host(text: str) -> str:
     if not text.strip() or any(character in text for character in "/ \t?#@"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no address such as 127.0.0.1 or 0.0.0.0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an address such as 127.0.0.1 or 0.0.0.0")
     return text
 
 
@@ -109,8 +109,8 @@ def _announce(options: argparse.Namespace, url: str, token: str | None) -> None:
         said[0] += f" (port {options.port} is taken)"
     if not is_loopback(options.host):
         said.append(
-            "traceml: whoever has this link can read every run here, and the network can read "
-            "along; where you can, leave --host out and use a tunnel: "
+            "traceml: anyone who has this link can read every run here, and the connection is not "
+            "encrypted; if you can, leave --host out and use a tunnel: "
             f"ssh -L {port}:127.0.0.1:{port} THIS-MACHINE"
         )
     if not options.logs_dir and not Path(DEFAULT_LOGS_DIR).is_dir():

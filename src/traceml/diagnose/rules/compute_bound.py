@@ -94,7 +94,7 @@ def _next_step(facts: Facts, largest: Phase | None, waits: bool) -> str:
     if waits:
         return (
             f"Nothing computes there: look for sleeps, locks, files, the network or another "
-            f"process inside {_name(largest)}; py-spy dump --pid shows where it stands, and "
+            f"process inside {_name(largest)}; py-spy dump --pid shows where it is, and "
             "traceml.trace_time names a suspect."
         )
     if largest is Phase.OPTIMIZER:

@@ -132,7 +132,7 @@ def _action(failure: Failure, stall: Stall, waiting: Sequence[Standing]) -> str:
     culprit = failure.culprits[0] if failure.culprits else None
     stacks = _stacks(stall, culprit)
     if culprit is not None and culprit.doing is Doing.INPUT:
-        return f"See what holds up the data loader: a worker's lock, or storage.{stacks}"
+        return f"See what blocks the data loader: a worker's lock, or storage.{stacks}"
     if culprit is not None and culprit.doing is Doing.UNKNOWN:
         return (
             f"Give every rank the same number of steps: rank {culprit.rank} left the others "

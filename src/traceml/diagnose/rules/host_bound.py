@@ -152,7 +152,7 @@ def _why_not_predicted(use: GpuUse, step_s: float, lost_s: float) -> str | None:
     if use.busy_share is None:
         return "the GPU's use was not measured"
     if use.sm_share is None:
-        return "this GPU does not tell how much of it was at work while it was in use"
+        return "this GPU does not report how busy it was while it was in use"
     at_most_s = step_s - lost_s
     doubtful_s = max(0.0, use.busy_share - use.sm_share) * step_s
     if doubtful_s <= MAX_PREDICTION_ERROR * (at_most_s - doubtful_s):

@@ -56,7 +56,7 @@ ASKED_TO_END = frozenset(
 CRASHES = {
     signal.SIGSEGV: "Native code used memory that was not its own",
     signal.SIGBUS: (
-        "A mapped file or shared memory had no room behind it: /dev/shm or the disk is full (give "
+        "A mapped file or shared memory ran out of space: /dev/shm or the disk is full (give "
         "a container more with --shm-size), or the file was cut short"
     ),
     signal.SIGABRT: (

@@ -90,7 +90,7 @@ def _action(worst: Jump, step: str, severity: Severity) -> str:
     if not worst.lasts:
         return f"Look at the batch of {step}; clip gradients if it comes again."
     again = (
-        f"go on from a checkpoint before {step} with a lower learning rate, a longer warm-up or "
+        f"resume from a checkpoint before {step} with a lower learning rate, a longer warm-up or "
         "clipped gradients."
     )
     if severity is Severity.INFO:

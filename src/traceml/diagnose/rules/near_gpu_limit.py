@@ -80,7 +80,7 @@ RULE = compute_cause(
     check,
     Doc(
         severities="info",
-        says="the GPU does nearly what it can",
+        says="the GPU is close to its limit",
         text=__doc__,
     ),
 )
