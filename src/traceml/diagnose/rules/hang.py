@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from traceml.diagnose.failure_words import ranks_of
-from traceml.diagnose.rule import Doc, Rule
+from traceml.diagnose.rule import Doc, Rule, Symptom
 from traceml.facts.facts import Facts
 from traceml.facts.stability import Failure
 from traceml.model.evidence import Evidence, as_number, as_words, in_s
@@ -151,5 +151,10 @@ RULE = Rule(
     kind=KIND,
     section=Section.STABILITY,
     check=check,
-    doc=Doc("crit", "the steps stopped; which rank the others waited for", __doc__),
+    doc=Doc(
+        "crit",
+        "the steps stopped; which rank the others waited for",
+        __doc__,
+        symptoms=(Symptom.STOPPED,),
+    ),
 )

@@ -32,7 +32,7 @@ foreach optimizers, less Python inside the model; only what is not on already.
 from __future__ import annotations
 
 from traceml.diagnose import advice
-from traceml.diagnose.rule import GPU_IDLE, CodeScope, Doc, Remedy, Rule, Turn, Where
+from traceml.diagnose.rule import GPU_IDLE, CodeScope, Doc, Remedy, Rule, Symptom, Turn, Where
 from traceml.facts.facts import Facts
 from traceml.facts.gpu_use import GpuUse
 from traceml.facts.job import Job
@@ -177,5 +177,10 @@ RULE = Rule(
     turn=Turn.GPU_IDLE,
     what_if=Remedy("with a GPU that is always in use", _without_gaps, saves_at_least=True),
     code=CodeScope.WHOLE_STEP,
-    doc=Doc("info, warn, crit", "the GPU waits for the host to launch its work", __doc__),
+    doc=Doc(
+        "info, warn, crit",
+        "the GPU waits for the host to launch its work",
+        __doc__,
+        symptoms=(Symptom.IDLE_GPU,),
+    ),
 )

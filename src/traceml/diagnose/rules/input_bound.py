@@ -39,7 +39,7 @@ from __future__ import annotations
 import math
 
 from traceml.diagnose.one_off_stalls import few_steps_of, stalled
-from traceml.diagnose.rule import GPU_IDLE, CodeScope, Doc, Remedy, Rule, Turn
+from traceml.diagnose.rule import GPU_IDLE, CodeScope, Doc, Remedy, Rule, Symptom, Turn
 from traceml.diagnose.thresholds import Threshold, less_severe, severity_of
 from traceml.diagnose.time_account import is_largest
 from traceml.diagnose.what_if import without_phase
@@ -268,5 +268,14 @@ RULE = Rule(
     what_if=Remedy("without the input wait", without_phase(Phase.INPUT)),
     measure=lambda facts, _: facts.mean_share(Phase.INPUT),
     code=CodeScope.FETCHES,
-    doc=Doc("info, warn, crit", "the step waits for data", __doc__),
+    doc=Doc(
+        "info, warn, crit",
+        "the step waits for data",
+        __doc__,
+        symptoms=(
+            Symptom.IDLE_GPU,
+            Symptom.SLOW_CPU,
+            Symptom.STUTTER,
+        ),
+    ),
 )

@@ -38,7 +38,7 @@ from traceml.diagnose.failure_words import (
     ranks_of,
     signal_name,
 )
-from traceml.diagnose.rule import Doc, Rule
+from traceml.diagnose.rule import Doc, Rule, Symptom
 from traceml.facts.facts import Facts
 from traceml.facts.stability import Failure
 from traceml.model.evidence import Evidence, as_number, as_share, as_words, in_bytes
@@ -172,5 +172,6 @@ RULE = Rule(
         "info, warn, crit",
         "a process was killed by a signal, or ended for an unknown reason",
         __doc__,
+        symptoms=(Symptom.DIED,),
     ),
 )

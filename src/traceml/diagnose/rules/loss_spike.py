@@ -30,7 +30,7 @@ less than 5 % of what the loss was at first.
 from __future__ import annotations
 
 from traceml.diagnose.failure_words import step_name
-from traceml.diagnose.rule import Doc, Rule
+from traceml.diagnose.rule import Doc, Rule, Symptom
 from traceml.facts.facts import Facts
 from traceml.facts.losses import Jump, LossFacts
 from traceml.model.evidence import Evidence, as_number, as_words
@@ -102,5 +102,10 @@ RULE = Rule(
     kind=KIND,
     section=Section.STABILITY,
     check=check,
-    doc=Doc("info, warn", "the loss jumped far above what it had been", __doc__),
+    doc=Doc(
+        "info, warn",
+        "the loss jumped far above what it had been",
+        __doc__,
+        symptoms=(Symptom.LOSS,),
+    ),
 )

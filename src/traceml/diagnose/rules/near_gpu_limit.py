@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from traceml.diagnose import advice
 from traceml.diagnose.compute_causes import cause, compute_cause, counted_use
-from traceml.diagnose.rule import Doc
+from traceml.diagnose.rule import Doc, Symptom
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind
 from traceml.model.quantities import percent
@@ -82,5 +82,6 @@ RULE = compute_cause(
         severities="info",
         says="the GPU is close to its limit",
         text=__doc__,
+        symptoms=(Symptom.SLOW_BUSY_GPU,),
     ),
 )

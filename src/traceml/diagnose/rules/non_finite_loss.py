@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from traceml.diagnose import advice
 from traceml.diagnose.failure_words import step_name
-from traceml.diagnose.rule import Doc, Rule
+from traceml.diagnose.rule import Doc, Rule, Symptom
 from traceml.facts.facts import Facts
 from traceml.facts.losses import LossFacts, NotFinite
 from traceml.facts.stability import Failure
@@ -190,5 +190,6 @@ RULE = Rule(
         "info, warn, crit",
         "the loss was NaN or infinite; a gradient norm alone is a remark",
         __doc__,
+        symptoms=(Symptom.LOSS,),
     ),
 )
