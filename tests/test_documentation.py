@@ -291,6 +291,21 @@ def test_every_diagnosis_of_something_wrong_can_be_found_by_what_people_see():
     }
 
 
+BENCHMARKS = (ROOT / "docs" / "benchmarks.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("question", "target", "measured", "title"),
+    re.findall(r"^\| (.+\?) \| (.+) \| (.+) \| \[(.+)\]\(#.+\) \|$", BENCHMARKS, re.MULTILINE),
+)
+def test_the_benchmarks_begin_with_figures_of_their_own_tables(
+    question: str, target: str, measured: str, title: str
+):
+    below = [line.split("|") for line in section(BENCHMARKS, title).splitlines() if line[:1] == "|"]
+    found = [cells for cells in below if target in cells[2] and measured.strip("*") in cells[3]]
+    assert found, f"{question}: {measured} is in no table of {title!r}"
+
+
 def _percent(share: float) -> str:
     return f"{share:.0%}".replace("%", " %")
 
