@@ -58,7 +58,7 @@ def test_a_part_of_the_steps_is_there_in_detail(server: Served) -> None:
     ("address", "status", "words"),
     [
         ("/api/runs/gone", 404, "there is no run 'gone'"),
-        ("/api/runs/a/detail", 400, "first='' is no step"),
+        ("/api/runs/a/detail", 400, "first='' is not a step"),
         ("/api/runs/a/detail?first=2&last=1", 400, "the steps 2 to 1 are none"),
         ("/api/runs/a/detail?first=-1&last=1", 400, "expected a whole number"),
         (f"/api/runs/a/detail?first=1&last={'9' * 40}", 400, "expected a whole number"),
