@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from traceml.diagnose.all_rules import all_rules
-from traceml.diagnose.rule import Doc, Rule, RuleRole
+from traceml.diagnose.rule import Doc, Rule, RuleRole, Symptom
 from traceml.model.finding import Kind, Section
 
 PAGE = Path(__file__).with_name("diagnoses.md")
@@ -22,6 +22,7 @@ def page(text: str, rules: Iterable[Rule]) -> str:
     """The page with the parts between its marks written anew."""
     rules = list(rules)
     docs = documented(rules)
+    text = between_marks(text, "table of symptoms", symptoms(docs))
     return between_marks(
         between_marks(text, "table of rules", table(docs, rules)),
         "sections of rules",
@@ -59,6 +60,19 @@ def table(docs: dict[Kind, Doc], rules: Iterable[Rule]) -> str:
     for kind, doc in docs.items():
         where = _sections([rule for rule in rules if kind in rule.kinds])
         rows.append(f"| `{kind.value}` | {kind.status} | {where} | {doc.severities} | {doc.says} |")
+    return "\n".join(rows)
+
+
+def symptoms(docs: dict[Kind, Doc]) -> str:
+    """One row for each symptom, with the kinds that can be its cause."""
+    rows = ["| what you see | what it may be |", "| --- | --- |"]
+    for symptom in Symptom:
+        causes = [
+            f"[{kind.status}](#{kind.value.lower()}): {doc.says}"
+            for kind, doc in docs.items()
+            if symptom in doc.symptoms
+        ]
+        rows.append(f"| {symptom.value} | {'<br>'.join(causes)} |")
     return "\n".join(rows)
 
 

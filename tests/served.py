@@ -117,8 +117,11 @@ class Viewer:
 
 @contextmanager
 def serving(logs: Path, *options: str, cwd: Path | None = None, **more: Any) -> Iterator[Served]:
-    """Start a server for a logs folder, at any free port unless one is given."""
-    words = [TRACEML, "ui", "--logs-dir", logs, *options]
+    """Start a server for a logs folder, at any free port unless one is given.
+
+    A folder that is not there yet can only be the default one, `logs`.
+    """
+    words = [TRACEML, "ui", *(["--logs-dir", logs] if logs.exists() else []), *options]
     if "--port" not in options:
         words += ["--port", "0"]
     with started(words, cwd or logs.parent, **more) as running:

@@ -17,6 +17,7 @@ from traceml.cli import COMMANDS, ui
 from traceml.cli.run import _parser
 from traceml.diagnose import between_steps, host_time
 from traceml.diagnose.all_rules import all_rules
+from traceml.diagnose.rule import Symptom
 from traceml.diagnose.rules import (
     compute_bound,
     cpu_starved,
@@ -276,6 +277,33 @@ def test_the_page_of_diagnoses_is_what_the_rules_declare():
     write_page = runpy.run_path(str(ROOT / "docs" / "write_diagnoses.py"))["page"]
     is_up_to_date = write_page(DIAGNOSES, all_rules().rules) == DIAGNOSES
     assert is_up_to_date, "a rule's text has changed: run `make docs`, which writes the page anew"
+
+
+def test_every_diagnosis_of_something_wrong_can_be_found_by_what_people_see():
+    documented = runpy.run_path(str(ROOT / "docs" / "write_diagnoses.py"))["documented"]
+    docs = documented(all_rules().rules)
+    without = {kind for kind, doc in docs.items() if not doc.symptoms}
+    assert without == {Kind.BALANCED, Kind.STABLE, Kind("NORMAL")}
+    assert {symptom for doc in docs.values() for symptom in doc.symptoms} == set(Symptom)
+    table = DIAGNOSES.partition("<!-- table of symptoms: begin -->")[2].partition("<!--")[0]
+    assert set(re.findall(r"\(#(\w+)\)", table)) == {
+        kind.value.lower() for kind in docs if kind not in without
+    }
+
+
+BENCHMARKS = (ROOT / "docs" / "benchmarks.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("question", "target", "measured", "title"),
+    re.findall(r"^\| (.+\?) \| (.+) \| (.+) \| \[(.+)\]\(#.+\) \|$", BENCHMARKS, re.MULTILINE),
+)
+def test_the_benchmarks_begin_with_figures_of_their_own_tables(
+    question: str, target: str, measured: str, title: str
+):
+    below = [line.split("|") for line in section(BENCHMARKS, title).splitlines() if line[:1] == "|"]
+    found = [cells for cells in below if target in cells[2] and measured.strip("*") in cells[3]]
+    assert found, f"{question}: {measured} is in no table of {title!r}"
 
 
 def _percent(share: float) -> str:

@@ -137,6 +137,7 @@ def test_where_a_run_comes_from_is_told_in_tables() -> None:
         made,
         ranks=(replace(made.ranks[0], regions=(Region("augment", 10, 1.0, 0.5, None),)),),
         params={"lr": 0.1, "name": "a\x1b[2Jb"},
+        param_sources={"lr": "argparse"},
         artifacts=(Artifact("model", "/tmp/model.pt", GIB, "00"),),
         lineage=lineage,
     )
@@ -151,7 +152,10 @@ def test_where_a_run_comes_from_is_told_in_tables() -> None:
     assert told["Commit"] == "0123456789ab · main · with changes that are not committed"
     assert told["Environment"] == "Python 3.11 · torch 2.13"
     assert told["GPUs"] == "2 × H200"
-    assert tables["Parameters"][1].cells == ("name", "a?[2Jb")
+    assert [row.cells for row in tables["Parameters"]] == [
+        ("name", "a?[2Jb", "log_params"),
+        ("lr", "0.1", "argparse"),
+    ]
     assert tables["Named regions"][0].cells[:2] == ("augment", "10")
     assert tables["Artifacts"][0].cells == ("model", "/tmp/model.pt", "1.00 GiB")
 

@@ -34,25 +34,25 @@ def _refuse(arguments: list[str], cwd: Path) -> Finished:
         pytest.param(["."], "there is no script '.' (found a folder", id="a folder"),
         pytest.param([], "nothing to run", id="nothing"),
         pytest.param(["--"], "nothing to run", id="an empty command"),
-        pytest.param(["--", "gone"], "there is no command 'gone' on the PATH", id="no command"),
-        pytest.param(["--", "./train.py"], "there is no command './train.py'", id="no program"),
-        pytest.param(["train.py", "--", "x"], "either a script (train.py) or a command", id="both"),
-        pytest.param(
-            ["train.py", "--no-such"], "unrecognized arguments: --no-such", id="no option"
-        ),
+        pytest.param(["--", "gone"], "the command 'gone' is not on the PATH", id="no command"),
+        pytest.param(["--", "./train.py"], "'./train.py' is a Python script", id="no program"),
+        pytest.param(["train.py", "--", "x"], "a script (train.py) and a command", id="both"),
+        pytest.param(["train.py", "--no-such"], "'--no-such' is not an option", id="no option"),
         pytest.param(["train.py", "--lr", "1"], "arguments go after --args", id="forgot --args"),
         pytest.param(["train.py", "data"], "arguments go after --args", id="forgot it too"),
         pytest.param(["train.py", "--run-name"], "expected one argument", id="no value"),
-        pytest.param(["train.py", "--mode", "x"], "invalid choice: 'x'", id="no such mode"),
         pytest.param(
-            ["train.py", "--nproc-per-node", "0"], "'0' is not a positive", id="no processes"
+            ["train.py", "--mode", "x"], "'x' is none of auto, summary", id="no such mode"
         ),
         pytest.param(
-            ["train.py", "--trace-max-steps", "ten"], "'ten' is not a positive", id="no number"
+            ["train.py", "--nproc-per-node", "0"], "'0' is not a whole number", id="no processes"
+        ),
+        pytest.param(
+            ["train.py", "--trace-max-steps", "ten"], "'ten' is not a whole number", id="no number"
         ),
         pytest.param(
             ["--nproc-per-node", "2", "--", "python", "train.py"],
-            "let the command say",
+            "give them to the command",
             id="processes of a command",
         ),
     ],

@@ -65,7 +65,7 @@ def test_thinning_keeps_params_artifacts_and_losses():
     for _ in range(3):
         content = logged.thin(content)
     messages = logged.decode(content)
-    assert logged.merge_params(messages) == {"lr": 0.2, "seed": 1}
+    assert logged.merge_params(messages).values == {"lr": 0.2, "seed": 1}
     assert [each.name for each in logged.artifacts(messages, {})] == ["model"]
     assert logged.lost_pieces(messages) == 7
 

@@ -273,15 +273,17 @@ def test_a_file_a_folder_and_a_name_lead_to_the_same_summary(logs: Path) -> None
 
 
 def test_an_unknown_name_is_told_which_runs_there_are(logs: Path) -> None:
-    with pytest.raises(RunNotFound, match=r"no run 'frist'.*\(runs there: first, second\)"):
+    with pytest.raises(RunNotFound, match=r"no run 'frist'.*\(did you mean first\?\)") as error:
         locate("frist", logs)
+    assert "(runs there, newest first: " in str(error.value)
+    assert "second" in str(error.value)
 
 
 @pytest.mark.parametrize("record", ["rank0.ring", "rank0.steps", "run.json"])
 def test_an_unfinished_run_is_pointed_to_recover(logs: Path, record: str) -> None:
     (logs / "killed").mkdir()
     (logs / "killed" / record).touch()
-    with pytest.raises(RunNotFound, match="traceml recover killed"):
+    with pytest.raises(RunNotFound, match=r"traceml recover .*killed$"):
         locate("killed", logs)
 
 

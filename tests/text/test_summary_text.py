@@ -43,6 +43,16 @@ def test_what_a_fix_would_bring_stands_beside_the_verdict() -> None:
     assert "If fixed" not in text_of(make_run())
 
 
+def test_logged_parameters_and_the_scripts_own_arguments_are_told_apart() -> None:
+    run = replace(
+        make_run(), params={"seed": 1, "lr": 0.1, "epochs": 3}, param_sources={"lr": "argparse"}
+    )
+    text = text_of(run)
+    assert line_with(text, "Params").split() == ["Params", "seed=1,", "epochs=3"]
+    assert line_with(text, "Args").split() == ["Args", "lr=0.1"]
+    assert "Args" not in text_of(replace(run, param_sources={}))
+
+
 def test_the_phase_tree_accounts_for_the_step() -> None:
     text = text_of(make_run(noise=0, h2d_ms=2, input_ms=6, rest_ms=2, gpu=True))
     lines = text.splitlines()

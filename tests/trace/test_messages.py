@@ -31,7 +31,7 @@ class BrokenMapping(dict):
 
 def params_of(traced):
     traced.finish()
-    return logged.merge_params(traced.messages())
+    return logged.merge_params(traced.messages()).values
 
 
 def metrics_of(traced):
@@ -126,7 +126,7 @@ def test_secrets_never_leave_the_process(traced):
     traced.finish()
     text = json.dumps(traced.messages())
     assert not [secret for secret in HIDDEN if secret in text]
-    params = logged.merge_params(traced.messages())
+    params = logged.merge_params(traced.messages()).values
     assert (params["lr"], params["token_count"], params["sort_key"]) == (0.1, 512, "loss")
     assert params["url"] == "postgres://db/x"
 

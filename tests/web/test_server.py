@@ -58,7 +58,7 @@ def test_a_part_of_the_steps_is_there_in_detail(server: Served) -> None:
     ("address", "status", "words"),
     [
         ("/api/runs/gone", 404, "there is no run 'gone'"),
-        ("/api/runs/a/detail", 400, "first='' is no step"),
+        ("/api/runs/a/detail", 400, "first='' is not a step"),
         ("/api/runs/a/detail?first=2&last=1", 400, "the steps 2 to 1 are none"),
         ("/api/runs/a/detail?first=-1&last=1", 400, "expected a whole number"),
         (f"/api/runs/a/detail?first=1&last={'9' * 40}", 400, "expected a whole number"),
@@ -205,6 +205,7 @@ def test_no_logs_folder_yet_is_an_empty_list_that_fills(logs: Path, tmp_path: Pa
     with serving(tmp_path / "logs") as server, server.viewer("/") as viewer:
         viewer.next()
         assert viewer.page["runs"] == []
+        assert "there is no folder logs here yet" in server.running.stderr_path.read_text()
         shutil.copytree(logs / "a", tmp_path / "logs" / "a")
         _until(viewer, "the run appears", lambda page: page["runs"])
 

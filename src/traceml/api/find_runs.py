@@ -10,7 +10,7 @@ from pathlib import Path
 from traceml.compare import selection
 from traceml.model.errors import RunNotFound, UsageError
 from traceml.store import folder as folders
-from traceml.summaries.read import FILE_NAME, locate, read_labels, read_summary
+from traceml.summaries.read import FILE_NAME, locate, read_labels, read_summary, runs_there
 from traceml.text.summary import summary_text
 
 
@@ -44,12 +44,19 @@ def recover(run: str, logs_dir: Path) -> str:
 
 def find_folder(run: str, logs_dir: Path) -> Path:
     """Returns the run folder for a path or a name."""
-    for folder in (Path(run), logs_dir / run):
-        if (folder / folders.MANIFEST).is_file():
-            return folder.absolute()
+    try:
+        for folder in (Path(run), logs_dir / run):
+            if (folder / folders.MANIFEST).is_file():
+                return folder.absolute()
+    except (OSError, ValueError) as error:  # no permission, a name that is too long
+        raise RunNotFound(
+            f"{run!r} cannot be looked up ({error}); expected a run folder or the name of a run "
+            f"under {logs_dir}; check the path"
+        ) from error
     raise RunNotFound(
         f"there is no run {run!r}: neither {Path(run)} nor {logs_dir / run} holds a "
         f"{folders.MANIFEST}; pass a run folder, or a run's name with --logs-dir"
+        f"{runs_there(logs_dir, run, folders.MANIFEST)}"
     )
 
 

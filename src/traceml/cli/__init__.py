@@ -25,6 +25,8 @@ _EXIT_INTERRUPTED, _EXIT_BROKEN_PIPE = 130, 141  # as a shell reports SIGINT and
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if len(words) > 1 and words[0] == "help":
+        words = [words[1], "--help"]
     if not words or words[0] in ("-h", "--help", "help"):
         print(_help())
         return 0 if words else _EXIT_USAGE
@@ -34,10 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"traceml {__version__}")
         return 0
     if words[0] not in COMMANDS and words[0] not in _HIDDEN:
-        known = ", ".join(COMMANDS)
-        print(
-            f"traceml: there is no command {words[0]!r}; the commands are {known}", file=sys.stderr
-        )
+        from traceml.cli.misplaced_words import what_was_meant
+        from traceml.model.printable import printable
+
+        print(f"traceml: {printable(what_was_meant(words, COMMANDS))}", file=sys.stderr)
         return _EXIT_USAGE
     return _dispatch(words[0], words[1:])
 

@@ -10,13 +10,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from traceml.api.compare import compare_sides, refuse_folder, write_code_diff
+from traceml.cli.parser import CommandParser, add_logs_dir, in_braces, one_of, some_text
 from traceml.compare.record import Comparison, all_to_json
 from traceml.compare.terms import ENDPOINTS, TOLERANCE, Terms
 from traceml.compare.verdict import FAIL_ON
-from traceml.model.errors import TraceMLError, UsageError
+from traceml.model.errors import TraceMLError, UsageError, did_you_mean
+from traceml.summaries.read import known_runs, list_names
 from traceml.text.comparison import comparison_text
 
 _FAILED, _ERROR, _NOTHING_IN_COMMON = 1, 2, 3
+_FORMATS = ("text", "json", "markdown")
 _USAGE = """traceml compare [options] A B [C …]
        traceml compare [options] --a A1 A2 … --b B1 B2 …"""
 _EPILOG = """\
@@ -62,32 +65,37 @@ def _compare(options: argparse.Namespace) -> int:
     return _exit_status(found)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="traceml compare",
+def _parser() -> CommandParser:
+    parser = CommandParser(
+        "compare",
         usage=_USAGE,
         description="Say what changed between runs, by how much, how sure that is, and why.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     add = parser.add_argument
-    add("runs", nargs="*", metavar="RUN", help="the run to compare with, then those compared")
-    add("--a", nargs="+", metavar="RUN", help="the runs of the first group")
-    add("--b", nargs="+", metavar="RUN", help="the runs of the second group")
-    add("--metric", choices=tuple(ENDPOINTS), metavar="NAME", help=_metric_help())
+    add(
+        "runs",
+        nargs="*",
+        metavar="RUN",
+        type=some_text,
+        help="the run to compare with, then those compared",
+    )
+    add("--a", nargs="+", metavar="RUN", type=some_text, help="the runs of the first group")
+    add("--b", nargs="+", metavar="RUN", type=some_text, help="the runs of the second group")
+    add("--metric", type=one_of(*ENDPOINTS), metavar="NAME", help=_metric_help())
     add(
         "--max-regression",
         metavar="PCT",
         type=_share,
-        help="how much worse is still no regression, such as 3%%",
+        help="how much worse B may be before it is a regression, such as 3%%",
     )
     add(
         "--tolerance",
         metavar="PCT",
         type=_share,
         default=TOLERANCE,
-        help="a change shown to be smaller is none (default: 1%%)",
+        help="a change shown to be smaller counts as no change (default: 1%%)",
     )
     add(
         "--fail-on",
@@ -97,9 +105,15 @@ def _parser() -> argparse.ArgumentParser:
         help=f"exit with 1 on {' or '.join(FAIL_ON)}, or on both: {','.join(FAIL_ON)}",
     )
     add("--code-diff", action="store_true", help="write what changed in the code to BASE.diff")
-    add("--format", choices=("text", "json", "markdown"), default="text", help="what is printed")
-    add("--output", metavar="BASE", help="write BASE.json and BASE.txt")
-    add("--logs-dir", metavar="DIR", default="logs", help="where runs are kept (default: logs)")
+    add(
+        "--format",
+        type=one_of(*_FORMATS),
+        metavar=in_braces(_FORMATS),
+        default="text",
+        help="what is printed",
+    )
+    add("--output", metavar="BASE", type=some_text, help="write BASE.json and BASE.txt")
+    add_logs_dir(parser)
     return parser
 
 
@@ -123,7 +137,9 @@ def _fail_on(text: str) -> tuple[str, ...]:
     words = tuple(dict.fromkeys(word.strip() for word in text.split(",")))
     unknown = [word for word in words if word not in FAIL_ON]
     if unknown:
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(FAIL_ON)}")
+        raise argparse.ArgumentTypeError(
+            f"{unknown[0]!r} is none of {', '.join(FAIL_ON)}{did_you_mean(unknown[0], FAIL_ON)}"
+        )
     return words
 
 
@@ -141,10 +157,21 @@ def _questions(
         yield options.a, options.b, options.output
         return
     if len(runs) < 2:
-        raise UsageError(f"there is nothing to compare with: {len(runs)} given, two runs expected")
+        raise _too_few(runs, Path(options.logs_dir))
     for place, run in enumerate(runs[1:], start=1):
         several = options.output and len(runs) > 2
         yield [runs[0]], [run], f"{options.output}_{place}" if several else options.output
+
+
+def _too_few(runs: list[str], logs_dir: Path) -> UsageError:
+    """The error for fewer than two runs; it names those that could be compared."""
+    given, a = (f"only {runs[0]!r} was given", runs[0]) if runs else ("no run was given", "A")
+    names = [name for name in known_runs(logs_dir) if name not in runs]
+    there = f"runs under {logs_dir}, newest first: {list_names(names)}"
+    return UsageError(
+        f"{given}; expected two runs or more; say traceml compare {a} B "
+        f"({there if names else f'there is no other run under {logs_dir}'})"
+    )
 
 
 def _write_code_diff(a: list[str], b: list[str], logs_dir: Path, base: Path) -> None:
@@ -153,11 +180,11 @@ def _write_code_diff(a: list[str], b: list[str], logs_dir: Path, base: Path) -> 
         said = f"Written to {base}.diff"
     elif has_difference is None:
         said = (
-            "traceml compare: the code cannot be compared: no repository at hand knows the commits "
-            "of both runs, or what was not committed is not kept"
+            "traceml compare: the code cannot be compared: no Git repository here has the commits "
+            "of both runs, or their uncommitted changes were not kept"
         )
     else:
-        said = "traceml compare: the code of both is on record as the same; nothing to write"
+        said = "traceml compare: the recorded code of both is the same; nothing to write"
     print(said, file=sys.stderr)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 from importlib.util import find_spec
@@ -11,6 +10,7 @@ from pathlib import Path
 import traceml
 from traceml.api.compare import compare
 from traceml.api.run import RunOptions, run
+from traceml.cli.parser import CommandParser, add_logs_dir
 from traceml.cli.run import show
 from traceml.launch.command import Cluster, for_script
 from traceml.model.errors import UsageError
@@ -32,11 +32,11 @@ _STORY = {
 
 def main(words: list[str]) -> int:
     """Runs the demo; returns the status of whatever failed in it."""
-    parser = argparse.ArgumentParser(
-        prog="traceml demo",
+    parser = CommandParser(
+        "demo",
         description="Train twice, with a slow and with a fast input path, and compare the two.",
     )
-    parser.add_argument("--logs-dir", metavar="DIR", default="logs", help="where runs are kept")
+    add_logs_dir(parser)
     logs_dir = Path(parser.parse_args(words).logs_dir)
     if find_spec("torch") is None:
         raise UsageError(

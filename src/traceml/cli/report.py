@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
+from traceml.cli.parser import CommandParser, add_logs_dir, some_text
 from traceml.model.errors import UsageError
 from traceml.model.quantities import memory
 from traceml.web.report import report, write_report
@@ -16,19 +16,18 @@ _STANDARD_OUTPUT = "-"
 
 def main(words: list[str]) -> int:
     """Writes the report and prints where it is."""
-    parser = argparse.ArgumentParser(
-        prog="traceml report",
+    parser = CommandParser(
+        "report",
         description="Write one self-contained HTML file: a run, or the first of several runs "
         "compared with each of the others.",
         epilog="A run is a run folder, a final_summary.json, or the name of a run under the logs "
         "folder; the JSON file of a comparison will do as well. Without -o the file is "
         "report.html in the run's folder, or compare/<a>_vs_<b>.html.",
-        allow_abbrev=False,
     )
     add = parser.add_argument
-    add("runs", nargs="+", metavar="RUN", help="one run, or the runs to compare")
+    add("runs", nargs="+", metavar="RUN", type=some_text, help="one run, or the runs to compare")
     add("-o", "--output", metavar="FILE.html", help="where to write it; - for standard output")
-    add("--logs-dir", metavar="DIR", default="logs", help="where runs are kept (default: logs)")
+    add_logs_dir(parser)
     options = parser.parse_args(words)
     found = reported(options.runs, Path(options.logs_dir))
     if options.output == _STANDARD_OUTPUT:

@@ -8,6 +8,15 @@ from pathlib import Path
 from typing import NoReturn
 
 from traceml.api.run import RunOptions, run
+from traceml.cli.misplaced_words import join_words, refuse_launcher_option, refuse_misplaced
+from traceml.cli.parser import (
+    CommandParser,
+    add_logs_dir,
+    in_braces,
+    one_of,
+    some_text,
+    whole_number,
+)
 from traceml.launch import command as commands
 from traceml.launch import supervise
 from traceml.launch.display_mode import MODES, choose
@@ -19,6 +28,8 @@ from traceml.store.regular_files import read_regular
 
 _USAGE = """traceml run [options] SCRIPT [options] [--args …]
        traceml run [options] -- COMMAND …"""
+_MODE_HELP = "what is shown, and when"
+_PROFILES = ("essential",)
 _EPILOG = """\
 Everything after --args goes to the script. The exit status is the training command's own.
 """
@@ -30,17 +41,32 @@ def main(words: list[str]) -> int:
     options = _parser().parse_args(words)
     cluster = _cluster(options)
     if command and options.script:
-        raise UsageError(f"pass either a script ({options.script}) or a command after --, not both")
+        raise UsageError(
+            f"both a script ({options.script}) and a command after -- were given; expected one; "
+            f"the script's own arguments go after --args: traceml run {options.script} --args …"
+        )
     if command:
         if cluster.world_size > 1:
-            raise UsageError("--nproc-per-node and --nnodes are for a script; let the command say")
+            raise UsageError(
+                "--nproc-per-node and --nnodes are for a script, and a command was given after --; "
+                "give them to the command: traceml run -- torchrun --nproc-per-node=2 train.py"
+            )
         commands.require_command(command)
         subject = commands.subject(command)
     elif options.script:
+        refuse_misplaced(words, options.script)
         command = commands.for_script(options.script, script_arguments, cluster)
         subject = options.script
     else:
-        raise UsageError("nothing to run: pass a SCRIPT, or a command after --")
+        raise UsageError(
+            "nothing to run: no script and no command was given; "
+            "say traceml run train.py, or traceml run -- torchrun train.py"
+        )
+    if cluster.nodes > 1:
+        say(
+            f"this is machine {cluster.node_rank} of {cluster.nodes} (counted from 0): training "
+            f"starts when all have reached {cluster.meeting_point}"
+        )
     if options.disable_traceml:
         return supervise.run_untraced(command, commands.untraced_environment(os.environ))
     status, folder = run(command, subject, _run_options(options, cluster))
@@ -61,48 +87,76 @@ def _split(words: list[str]) -> tuple[list[str], list[str], list[str]]:
     return words, [], []
 
 
-class _Parser(argparse.ArgumentParser):
-    """Reports usage errors in one line, like every other error of ours."""
+class _Parser(CommandParser):
+    """The parser of `run`, whose users mix our options with Python's, torchrun's and their own."""
 
-    def error(self, message: str) -> NoReturn:
-        hint = "traceml run --help lists the options"
-        if message.startswith("unrecognized arguments"):
-            hint = "the script's own arguments go after --args; " + hint
-        raise UsageError(f"{message}; {hint}")
+    def refuse(self, options: argparse.Namespace, words: list[str], unknown: list[str]) -> NoReturn:
+        """Raises UsageError with the command line that was probably meant."""
+        refuse_misplaced(words, options.script)
+        name = next((word for word in unknown if word.startswith("-")), unknown[0]).partition("=")[
+            0
+        ]
+        refuse_launcher_option(name, words)
+        near = self.nearest_option(name) if name.startswith("-") else ""
+        what = f"there is no option {name}{near}" if near else f"{name!r} is not an option of ours"
+        script = options.script if options.script and Path(options.script).exists() else "SCRIPT"
+        own = [word for word in unknown if word != script]
+        if script == "SCRIPT":
+            own = [name, "…"]
+        raise UsageError(
+            f"{what}; the script's own arguments go after --args: "
+            f"traceml run {script} --args {join_words(own)}"
+        )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="traceml run", usage=_USAGE, epilog=_EPILOG, allow_abbrev=False)
+def _parser() -> _Parser:
+    parser = _Parser("run", usage=_USAGE, epilog=_EPILOG)
     add = parser.add_argument
-    add("script", nargs="?", help="the training script")
-    add("--mode", choices=MODES, default="auto", help="what is shown, and when")
-    add("--run-name", metavar="NAME", help="the run's folder under the logs folder")
-    add("--logs-dir", metavar="DIR", default="logs", help="where runs are kept (default: logs)")
-    add("--nproc-per-node", metavar="N", type=_positive, default=1, help="processes per machine")
-    add("--nnodes", metavar="N", type=_positive, default=1, help="machines")
-    add("--node-rank", metavar="N", type=int, default=0, help="which machine this is")
-    add("--master-addr", metavar="A", help="where the machines meet")
-    add("--master-port", metavar="P", type=int, help="the port where they meet")
-    add("--profile", choices=("essential",), default="essential", help="how much is traced")
+    machine, port = whole_number(0), whole_number(1, 65535)
+    add("script", nargs="?", type=some_text, help="the training script")
+    add("--mode", type=one_of(*MODES), metavar=in_braces(MODES), default="auto", help=_MODE_HELP)
+    add(
+        "--run-name",
+        metavar="NAME",
+        help="the run's folder under the logs folder",
+    )
+    add_logs_dir(parser)
+    add("--nproc-per-node", metavar="N", type=_count, default=1, help="processes per machine")
+    add("--nnodes", metavar="N", type=_count, default=1, help="machines")
+    add("--node-rank", metavar="N", type=machine, help="which machine this is, from 0 on")
+    add("--master-addr", metavar="A", type=some_text, help="the address of machine 0")
+    add("--master-port", metavar="P", type=port, help="the port where they meet")
+    add(
+        "--profile",
+        type=one_of(*_PROFILES),
+        metavar=in_braces(_PROFILES),
+        default="essential",
+        help="how much is traced",
+    )
     add("--html-report", action="store_true", help="write report.html into the run folder")
     add("--save-output", action="store_true", help="keep what the script prints in the run folder")
-    add("--trace-max-steps", metavar="N", type=_positive, help="stop tracing after N steps")
+    add("--trace-max-steps", metavar="N", type=whole_number(1), help="stop tracing after N steps")
     add("--disable-traceml", action="store_true", help="run the command without any tracing")
     add("--overwrite", action="store_true", help="replace a run of the same name")
     return parser
 
 
-def _positive(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
-    return int(text)
+def _count(text: str) -> int:
+    """A number of processes or machines; torchrun alone knows `gpu`, `auto` and `1:4`."""
+    try:
+        return whole_number(1)(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(
+            f"{error}; for torchrun's other forms say traceml run -- torchrun … train.py"
+        ) from None
 
 
 def _cluster(options: argparse.Namespace) -> commands.Cluster:
+    commands.require_machines(options.nnodes, options.node_rank, options.master_addr)
     return commands.Cluster(
         processes_per_node=options.nproc_per_node,
         nodes=options.nnodes,
-        node_rank=options.node_rank,
+        node_rank=options.node_rank or 0,
         master_addr=options.master_addr,
         master_port=options.master_port,
     )

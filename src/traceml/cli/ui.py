@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote
 
+from traceml.cli.parser import DEFAULT_LOGS_DIR, CommandParser, add_logs_dir, whole_number
 from traceml.model.environment import TOKEN
 from traceml.model.errors import UsageError
 from traceml.web.addresses import DEFAULT_HOST, DEFAULT_PORT, is_loopback
@@ -25,9 +26,7 @@ def main(words: list[str]) -> int:
             f"the dashboard needs {' and '.join(missing)}, which this Python has not: "
             "pip install 'traceml-insight[web]'"
         )
-    logs = Path(options.logs_dir)
-    if not logs.is_dir() and logs.exists():
-        raise UsageError(f"{logs} is no folder; pass the folder in which runs are kept: --logs-dir")
+    logs = _logs_folder(options.logs_dir)
     from traceml.web.serve import Serving, serve
 
     wanted = Serving(
@@ -41,16 +40,34 @@ def main(words: list[str]) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="traceml ui",
+def _logs_folder(named: str | None) -> Path:
+    """Returns the folder of the runs; one that the user named has to be there.
+
+    The default may come later: with the first run.
+    """
+    logs = Path(named or DEFAULT_LOGS_DIR)
+    if logs.is_dir():
+        return logs
+    if logs.exists():
+        raise UsageError(f"{logs} is a file; expected the folder of the runs; pass it: --logs-dir")
+    if named:
+        raise UsageError(
+            f"there is no folder {logs} (looked from {Path.cwd()}); expected the folder of the "
+            "runs; check the spelling, or start a run there first: "
+            f"traceml run --logs-dir {logs} train.py"
+        )
+    return logs
+
+
+def _parser() -> CommandParser:
+    parser = CommandParser(
+        "ui",
         description="Serve the dashboard: all runs under a logs folder, live and finished.",
         epilog=f"Another --host than this machine's own needs a token: it is made and printed, "
         f"or taken from {TOKEN}. Ctrl-C ends the server.",
-        allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--logs-dir", metavar="DIR", default="logs", help="where runs are kept (default: logs)")
+    add_logs_dir(parser, default=None)
     add(
         "--host",
         metavar="H",
@@ -61,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--port",
         metavar="P",
-        type=_port,
+        type=whole_number(0, 65535),
         default=DEFAULT_PORT,
         help=f"the first port to try, 0 for any (default: {DEFAULT_PORT})",
     )
@@ -74,14 +91,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _host(text: str) -> str:
     if not text.strip() or any(character in text for character in "/ \t?#@"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no address such as 127.0.0.1 or 0.0.0.0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an address such as 127.0.0.1 or 0.0.0.0")
     return text
-
-
-def _port(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) < 65536):
-        raise argparse.ArgumentTypeError(f"{text!r} is no port: a whole number from 0 to 65535")
-    return int(text)
 
 
 def _announce(options: argparse.Namespace, url: str, token: str | None) -> None:
@@ -98,9 +109,14 @@ def _announce(options: argparse.Namespace, url: str, token: str | None) -> None:
         said[0] += f" (port {options.port} is taken)"
     if not is_loopback(options.host):
         said.append(
-            "traceml: whoever has this link can read every run here, and the network can read "
-            "along; where you can, leave --host out and use a tunnel: "
+            "traceml: anyone who has this link can read every run here, and the connection is not "
+            "encrypted; if you can, leave --host out and use a tunnel: "
             f"ssh -L {port}:127.0.0.1:{port} THIS-MACHINE"
+        )
+    if not options.logs_dir and not Path(DEFAULT_LOGS_DIR).is_dir():
+        said.append(
+            f"traceml: there is no folder {DEFAULT_LOGS_DIR} here yet: its runs appear when there "
+            "are some; where they are elsewhere, pass --logs-dir DIR"
         )
     if not options.until_run_ends:
         said.append("traceml: Ctrl-C ends the server; the runs go on")

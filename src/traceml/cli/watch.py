@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from traceml.api.find_runs import find_folder, view
+from traceml.cli.parser import CommandParser, add_logs_dir, some_text
 from traceml.launch.display_mode import terminal_obstacles
 from traceml.launch.messages import say
 from traceml.model.errors import UsageError
@@ -38,14 +39,14 @@ def main(words: list[str]) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="traceml watch",
+def _parser() -> CommandParser:
+    parser = CommandParser(
+        "watch",
         description="Attach the live terminal view to a run that is going on. "
         "q or Ctrl-C leaves it; the run goes on.",
     )
-    parser.add_argument("run", help="a run folder, or a run's name")
-    parser.add_argument("--logs-dir", metavar="DIR", default="logs", help="where runs are kept")
+    parser.add_argument("run", metavar="RUN", type=some_text, help="a run folder, or a run's name")
+    add_logs_dir(parser)
     # The launcher's own: the link to it, and the keyboard of the command behind the view.
     parser.add_argument("--attached", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--keys", type=int, help=argparse.SUPPRESS)

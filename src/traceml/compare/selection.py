@@ -28,7 +28,7 @@ def parse(word: str) -> dict[str, str]:
         key, separator, value = (text.strip() for text in part.partition("="))
         if not key or not separator:
             raise UsageError(
-                f"{word!r} is no group of runs: {part!r} is not of the form key=value; "
+                f"{word!r} is not a group of runs: {part!r} is not of the form key=value; "
                 "write for example params.lr=0.1,params.seed=3"
             )
         wanted[key] = value

@@ -268,7 +268,7 @@ def _more_runs(found: Judgement, sides: Sides) -> str:
 
 def _range_words(further: FurtherRuns) -> str:
     if further.low == further.high:
-        return f"{count(further.high, 'more run')} per side would do in 4 of 5 such cases"
+        return f"{count(further.high, 'more run')} per side would be enough in 4 of 5 such cases"
     return (
         f"{further.low} to {further.high} more runs per side, by what these show: {further.low} "
         f"give a verdict in half of such cases or more, {further.high} in 4 of 5 or more"

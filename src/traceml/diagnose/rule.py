@@ -116,6 +116,23 @@ class RestPart:
     action: str
 
 
+class Symptom(Enum):
+    """What people see before they know a cause, in their words; the order of the reference page."""
+
+    IDLE_GPU = "GPU utilisation is low, or the GPU is idle between kernels"
+    SLOW_BUSY_GPU = "The GPU is busy all the time, and steps are still slow"
+    SLOW_CPU = "Training on the CPU is slow"
+    STUTTER = "Some steps take much longer than the others"
+    SLOWER_LATER = "Training gets slower as it goes on"
+    BAD_SCALING = "More GPUs or machines make it hardly faster; ranks wait for each other"
+    LONG_BETWEEN_STEPS = "Steps are fast, and the run takes long all the same"
+    MEMORY = "Memory runs out, grows, or is full"
+    DIED = "The run failed or was killed"
+    STOPPED = "The run makes no progress"
+    LOSS = "The loss is NaN or infinite, or jumps"
+    NO_VERDICT = "There is no verdict"
+
+
 @dataclass(frozen=True, slots=True)
 class Doc:
     """What the reference page says about a kind: its row in the table, and its section."""
@@ -126,6 +143,8 @@ class Doc:
     text: str | None
     """Paragraphs that begin with `*Meaning.*`, `*Evidence.*`, `*Thresholds.*`, `*What to do.*`
     and, where it applies, `*Silent*`: the docstring of the rule's file, below its first line."""
+    symptoms: tuple[Symptom, ...] = ()
+    """What somebody has seen who should read about it; empty where nothing is wrong."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,7 +203,7 @@ def _ranks(comparison: Comparison) -> Part | None:
     return Part(
         id="ranks",
         title="What moved between ranks",
-        note=None if rows else "The same ranks hold up the others, or none do.",
+        note=None if rows else "The same ranks delay the others, or none do.",
         tiles=tiles,
         tables=(table,) if rows else (),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from traceml.figures.head import RunStanding
 from traceml.figures.page import Part, Row, Table
@@ -21,7 +21,7 @@ def origin_part(summary: Summary | None, standing: RunStanding) -> Part | None:
     """Returns code, command and machine; settings, parameters, regions and artifacts as tables."""
     tables = [_origin(summary, standing)]
     if summary is not None:
-        tables += [_settings(summary), _params(summary.params)]
+        tables += [_settings(summary), _params(summary)]
         tables += [_regions(summary), _code(summary), _artifacts(summary)]
     shown = tuple(table for table in tables if table.rows)
     return Part("origin", "Where it comes from", tables=shown) if shown else None
@@ -120,9 +120,16 @@ def _settings(summary: Summary) -> Table:
     return Table("settings-table", "Settings", ("Setting", "Value"), rows)
 
 
-def _params(params: Mapping[str, object]) -> Table:
-    rows = tuple(Row((cell(name), cell(value))) for name, value in list(params.items())[:MAX_ROWS])
-    return Table("params-table", "Parameters", ("Parameter", "Value"), rows, _more(len(params)))
+def _params(summary: Summary) -> Table:
+    """Returns the parameters, those that the script logged itself first, and their sources."""
+    sources = summary.param_sources
+    names = sorted(summary.params, key=lambda name: name in sources)[:MAX_ROWS]
+    rows = tuple(
+        Row((cell(name), cell(summary.params[name]), cell(sources.get(name, "log_params"))))
+        for name in names
+    )
+    more = _more(len(summary.params))
+    return Table("params-table", "Parameters", ("Parameter", "Value", "From"), rows, more)
 
 
 def _regions(summary: Summary) -> Table:

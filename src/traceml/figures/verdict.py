@@ -59,7 +59,7 @@ def _warming_up(summary: Summary | None, history: History) -> Verdict:
             "muted",
             "STARTING",
             "No training step has been taken yet.",
-            next="Nothing to do: the first step is recognised by itself when it comes.",
+            next="Nothing to do: the first step is detected automatically when it comes.",
         )
     return Verdict(
         "muted",

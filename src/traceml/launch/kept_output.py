@@ -150,7 +150,7 @@ class KeptOutput:
             return
         earlier = self._folder / EARLIER_OUTPUT
         if not earlier.exists():
-            say(f"the script prints much: the last {MAX_FILE_BYTES >> 20} MiB of it are kept")
+            say(f"the script prints a lot: the last {MAX_FILE_BYTES >> 20} MiB of it are kept")
         (self._folder / OUTPUT).replace(earlier)
         self._file = self._open_file()
         os.close(file)

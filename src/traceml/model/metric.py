@@ -342,7 +342,7 @@ PROCESS = (
     _process(
         "runqueue_percent",
         "process.runqueue_share.mean",
-        "time in which the main thread could have run and had no core",
+        "time in which the main thread was ready to run but waited for a CPU core",
         label="Waiting for a core",
     ),
     _process(

@@ -102,12 +102,14 @@ def load_run(folder: Path) -> RunRecords:
         )
     one_each = tuple(_one_per_rank(ranks))
     numbers = {record.rank.pid: record.rank.rank for record in one_each}
+    params = logged.merge_params(messages)
     return RunRecords(
         manifest=manifest,
         ranks=one_each,
         samples=by_final_rank(samples.read(folder), one_each),
         ending=folders.read_ending(folder),
-        params=logged.merge_params(messages),
+        params=params.values,
+        param_sources=params.sources,
         metrics=metrics,
         artifacts=logged.artifacts(messages, read_artifact_hashes(folder)),
         reports=failures.reports(messages, numbers, failures.read_left_reports(folder)),

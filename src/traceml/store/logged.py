@@ -290,7 +290,7 @@ def thin(content: bytes) -> bytes:
     totals = {name: each.folded() for name, each in _sum_up(dropped).items()}
     kept = [
         {"number": 0, "kind": "folded", "values": totals},
-        {"number": 0, "kind": "params", "values": merge_params(earlier)},
+        *merge_params(earlier).lines(),
         {"number": 0, "kind": "lost", "pieces": lost_pieces(earlier)},
         *_bounded([message for message in earlier if message.get("kind") not in _MERGED]),
         *metrics[1::2],
@@ -326,34 +326,64 @@ def lost_pieces(messages: Iterable[dict[str, Any]]) -> int:
 
 
 class Params:
-    """A run's parameters: the last value of each name; with very many names, the first ones."""
+    """A run's parameters: the last value of each name; with very many names, the first ones.
+
+    What the script logged by a call wins over what was taken from its own arguments.
+    """
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
+        self.sources: dict[str, str] = {}
+        """Where those were taken from that the script did not log by a call, by name."""
         self._letters = 0
 
-    def add(self, values: dict[str, Any]) -> None:
-        """Adds parameters as long as there is room; a known name's value is replaced."""
+    def add_message(self, message: dict[str, Any]) -> None:
+        """Adds the parameters of one message, if it holds some."""
+        if message.get("kind") == "params":
+            source = message.get("source")
+            self.add(_values(message), source if isinstance(source, str) else None)
+
+    def add(self, values: dict[str, Any], source: str | None = None) -> None:
+        """Adds parameters as long as there is room; a known name's value is replaced.
+
+        `source` says what they were taken from; `None` is a call of the script's.
+        """
         for name, value in values.items():
+            if source is not None and name in self.values and name not in self.sources:
+                continue
             before = _letters(name, self.values[name]) if name in self.values else 0
             letters = self._letters - before + _letters(name, value)
             has_room = before or len(self.values) < MAX_PARAM_NAMES
             if has_room and letters <= MAX_PARAM_LETTERS:
                 self.values[name] = value
                 self._letters = letters
+                if source is None:
+                    self.sources.pop(name, None)
+                else:
+                    self.sources[name] = source
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Returns these parameters as messages, one for each source."""
+        parts: dict[str | None, dict[str, Any]] = {None: {}}
+        for name, value in self.values.items():
+            parts.setdefault(self.sources.get(name), {})[name] = value
+        return [
+            {"number": 0, "kind": "params", "values": values}
+            | ({} if source is None else {"source": source})
+            for source, values in parts.items()
+        ]
 
 
 def _letters(name: str, value: Any) -> int:
     return len(name) + len(str(value)) + 1
 
 
-def merge_params(messages: Iterable[dict[str, Any]]) -> dict[str, Any]:
+def merge_params(messages: Iterable[dict[str, Any]]) -> Params:
     """Returns the parameters in these messages."""
     params = Params()
     for message in messages:
-        if message.get("kind") == "params":
-            params.add(_values(message))
-    return params.values
+        params.add_message(message)
+    return params
 
 
 def earlier_params(folder: Path) -> list[bytes]:

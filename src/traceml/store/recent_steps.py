@@ -148,10 +148,11 @@ class RecentSteps:
             if b'"metrics"' in kind:
                 self._keep_unread(message)
             elif b'"params"' in kind:
-                self._params.add(logged.merge_params(logged.decode(message)))
+                for said in logged.decode(message):
+                    self._params.add_message(said)
             elif b'"settings"' in kind:
-                said = logged.decode(message)
-                self._settings[said[-1].get("pid", 0)] = logged.settings(said)
+                settings = logged.decode(message)
+                self._settings[settings[-1].get("pid", 0)] = logged.settings(settings)
             elif b'"failure"' in kind:
                 self._reports.append(message)
                 self._news_looks = NEWS_LOOKS
@@ -197,6 +198,7 @@ class RecentSteps:
             ranks=one_each,
             samples=by_final_rank(tuple(self._samples), one_each),
             params=dict(self._params.values),
+            param_sources=dict(self._params.sources),
             stack_bursts=tuple(self._bursts),
             metrics=self._metrics(),
             reports=self._of_this_start(one_each),

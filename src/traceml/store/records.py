@@ -157,6 +157,8 @@ class RunRecords:
     samples: tuple[Sample, ...] = ()
     ending: Ending | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
+    param_sources: Mapping[str, str] = field(default_factory=dict)
+    """What those parameters were taken from that the script did not log by a call, by name."""
     metrics: tuple[LoggedMetric, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
     reports: tuple[FailureReport, ...] = ()

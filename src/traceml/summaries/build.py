@@ -116,6 +116,7 @@ def assemble(
         regions=tuple(_region(region) for region in facts.regions),
         user_time=_user_time(facts),
         params=dict(records.params),
+        param_sources=dict(records.param_sources),
         metrics=_metrics(records),
         artifacts={
             artifact.name: ArtifactSummary(artifact.path, artifact.size_bytes, artifact.sha256)

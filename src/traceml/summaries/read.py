@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from traceml.model.errors import RunNotFound, TraceMLError, UnreadableSummary
+from traceml.model.errors import RunNotFound, TraceMLError, UnreadableSummary, did_you_mean
 from traceml.model.metric import METRICS
 from traceml.model.phase import Phase
 from traceml.model.printable import printable, shorten
@@ -31,6 +31,8 @@ from traceml.summaries.record import (
 )
 
 FILE_NAME = "final_summary.json"
+_MAX_NAMES = 5
+"""Of runs that an error names."""
 SECTIONS = ("step_time", "step_memory", "process", "system")
 
 _RECORD_FILES = ("*.ring", "*.steps", "run.json")
@@ -97,7 +99,8 @@ def locate(argument: str, logs_folder: Path) -> Path:
         ) from error
     raise RunNotFound(
         f"no run {argument!r}: neither a file or folder of that name nor a run under "
-        f"{logs_folder}; pass a {FILE_NAME}, a run folder or a run's name{_known(logs_folder)}"
+        f"{logs_folder}; pass a {FILE_NAME}, a run folder or a run's name"
+        f"{runs_there(logs_folder, argument)}"
     )
 
 
@@ -312,17 +315,31 @@ def _no_summary_in(folder: Path) -> RunNotFound:
     if any(any(folder.glob(pattern)) for pattern in _RECORD_FILES):
         return RunNotFound(
             f"{folder} holds a run's records and no {FILE_NAME}; expected a finished run; wait "
-            f"for its end or, if it was killed, rebuild it with: traceml recover {folder.name}"
+            f"for its end or, if it was killed, rebuild it with: traceml recover {folder}"
         )
     return RunNotFound(f"{folder} holds no {FILE_NAME} and no run's records; {_ADVICE}")
 
 
-def _known(logs_folder: Path) -> str:
-    names = sorted(place.parent.name for place in logs_folder.glob(f"*/{FILE_NAME}"))
-    if not names:
-        return ""
-    more = ", …" if len(names) > 5 else ""
-    return f" (runs there: {', '.join(names[:5])}{more})"
+def known_runs(logs_folder: Path, has_file: str = FILE_NAME) -> list[str]:
+    """Returns the names of the runs that have a certain file, the newest first."""
+    times_s: dict[str, float] = {}
+    for place in logs_folder.glob(f"*/{has_file}"):
+        with suppress(OSError):  # it was removed a moment ago
+            times_s[place.parent.name] = place.stat().st_mtime
+    return sorted(times_s, key=lambda name: (-times_s[name], name))
+
+
+def list_names(names: Sequence[str]) -> str:
+    """Returns the first of many names, and how many there are besides."""
+    more = f", … and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return f"{', '.join(names[:_MAX_NAMES])}{more}"
+
+
+def runs_there(logs_folder: Path, wanted: str, has_file: str = FILE_NAME) -> str:
+    """Returns the end of an error's text: which run was probably meant, and which there are."""
+    names = known_runs(logs_folder, has_file)
+    there = f" (runs there, newest first: {list_names(names)})" if names else ""
+    return did_you_mean(wanted, names) + there
 
 
 def _no_section(content: bytes, path: Path) -> UnreadableSummary:

@@ -351,6 +351,8 @@ class Summary(Struct, frozen=True):
     user_time: UserTimeSummary | None = None
     """`None` where no stack was sampled: nothing was wrong, or it was not possible."""
     params: dict[str, Any] = {}
+    param_sources: dict[str, str] = {}
+    """What those parameters were taken from that the script did not log by a call, by name."""
     metrics: dict[str, MetricSummary] = {}
     artifacts: dict[str, ArtifactSummary] = {}
     settings: dict[str, Setting] | None = None

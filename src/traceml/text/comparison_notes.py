@@ -39,7 +39,7 @@ def noise(comparison: Comparison) -> str:
     said = f"{len(comparison.a_runs)} + {len(comparison.b_runs)} runs"
     if comparison.paired_by:
         said += f", paired by {one_line(comparison.paired_by, NAME_WIDTH)}"
-    said += f"; two runs alike differ by up to {reach_words(verdict.allowance_pct / 100)}"
+    said += f"; repeated runs differ by up to {reach_words(verdict.allowance_pct / 100)}"
     if verdict.method and verdict.p is not None:
         said += f"; {verdict.method}, p {_p(verdict.p)}"
     if verdict.rank_test and verdict.rank_test_p is not None:

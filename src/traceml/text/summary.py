@@ -285,9 +285,14 @@ def _more(things: Sequence[object]) -> list[str]:
 
 def _logged(summary: Summary) -> list[str]:
     lines: list[str] = []
-    if summary.params:
-        params = [f"{name}={value}" for name, value in summary.params.items()]
-        lines += _labelled("Params", ", ".join(_listed(params)))
+    for label, is_taken in (("Params", False), ("Args", True)):
+        params = [
+            f"{name}={value}"
+            for name, value in summary.params.items()
+            if (name in summary.param_sources) is is_taken
+        ]
+        if params:
+            lines += _labelled(label, ", ".join(_listed(params)))
     if summary.metrics:
         metrics = [
             f"{name} {'n/a' if metric.last is None else format(metric.last, '.4g')}"

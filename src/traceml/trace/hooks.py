@@ -46,6 +46,7 @@ from traceml.trace.loss_and_memory_sampler import LossAndMemorySampler
 from traceml.trace.optimizer_search import OptimizerSearch
 from traceml.trace.recorder import Recorder
 from traceml.trace.script_objects import Arrivals
+from traceml.trace.script_params import ScriptParams
 from traceml.trace.session import Session
 from traceml.trace.settings import SettingsRecorder
 from traceml.trace.spending import Spending, watch_logging
@@ -75,6 +76,7 @@ def install(session: Session) -> None:
     if torch.version.cuda or torch.version.hip:
         synchronising.watch(session, spending)
     watch_logging(session, spending, arrivals)
+    ScriptParams(session)
     _watch_garbage_collection(session)
 
 

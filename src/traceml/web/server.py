@@ -145,7 +145,7 @@ def _step(request: Request, name: str) -> int:
     text = request.query_params.get(name, "")
     if not (text.isascii() and text.isdigit()) or len(text) > 16 or int(text) > _LAST_STEP:
         raise UsageError(
-            f"{name}={text[:40]!r} is no step: expected a whole number; "
+            f"{name}={text[:40]!r} is not a step: expected a whole number; "
             "ask for /api/runs/NAME/detail?first=100&last=200"
         )
     return int(text)

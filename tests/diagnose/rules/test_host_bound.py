@@ -213,7 +213,7 @@ def with_counters(busy: float, sm: float | None, **launches: float) -> RunRecord
         pytest.param(0.5, 0.45, None, id="kernels that fill the GPU"),
         pytest.param(0.5, 0.36, "gaps between small kernels", id="kernels that fill a part of it"),
         pytest.param(0.165, 0.05, "gaps between small kernels", id="many small kernels"),
-        pytest.param(0.5, None, "does not tell", id="a GPU without these counters"),
+        pytest.param(0.5, None, "does not report", id="a GPU without these counters"),
     ],
 )
 def test_a_step_time_is_predicted_only_where_it_is_known(

@@ -1,8 +1,8 @@
 """Balanced: no part of the step stands out.
 
 *Meaning.* Step time: no rule fired, and no part of the step dominates it; where a part of compute
-was not measured and more of the step lies in no phase than in any, that is said. Step memory:
-memory was measured and no rule fired.
+was not measured and more of the step is outside the measured phases than in any one of them, the
+text says so. Step memory: memory was measured and no rule fired.
 
 *Evidence.* Step time: `step_time_ms` and the share of every measured phase, the residual without
 communication. Step memory: the highest peak of any rank, `peak_reserved_bytes` on a GPU and
@@ -10,8 +10,7 @@ communication. Step memory: the highest peak of any rank, `peak_reserved_bytes` 
 
 *Thresholds.* None: it is what is said when nothing else is.
 
-*What to do.* Nothing, unless throughput is lower than you expected: then compare with a run you
-expected to match.
+*What to do.* Nothing, unless throughput is lower than you expected: then compare with a baseline.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def check(facts: Facts) -> Finding:
     if facts.mean.wait_s is None and unknown_share > max(known.values(), default=0.0):
         claim = (
             f"Nothing that was measured stands out in a step of {duration(facts.mean.step_s)}, but "
-            f"{percent(unknown_share)} of it lies in no phase that was measured"
+            f"{percent(unknown_share)} of it is outside the measured phases"
         )
     if known:
         largest = max(known, key=lambda phase: known[phase])

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from traceml.diagnose import advice
 from traceml.diagnose.compute_causes import cause, compute_cause, counted_use
-from traceml.diagnose.rule import Doc
+from traceml.diagnose.rule import Doc, Symptom
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind
 from traceml.model.quantities import percent
@@ -71,5 +71,6 @@ RULE = compute_cause(
         severities="info",
         says="much of the GPU's time goes into moving data",
         text=__doc__,
+        symptoms=(Symptom.SLOW_BUSY_GPU,),
     ),
 )

@@ -16,7 +16,7 @@ one took longer than the others (it compiled), the others are what is held again
 from __future__ import annotations
 
 from traceml.diagnose.between_steps import work_between_steps
-from traceml.diagnose.rule import Doc
+from traceml.diagnose.rule import Doc, Symptom
 from traceml.model.finding import Kind
 
 KIND = Kind.CHECKPOINT_HEAVY
@@ -31,6 +31,11 @@ RULE = work_between_steps(
         "and copying from there, makes each one shorter."
     ),
     without="checkpoints",
-    doc=Doc("info, warn", "saving takes much of the wall time", __doc__),
+    doc=Doc(
+        "info, warn",
+        "saving takes much of the wall time",
+        __doc__,
+        symptoms=(Symptom.LONG_BETWEEN_STEPS,),
+    ),
 )
 check = RULE.check

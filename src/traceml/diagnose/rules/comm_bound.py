@@ -35,7 +35,7 @@ from __future__ import annotations
 import math
 
 from traceml.diagnose import advice
-from traceml.diagnose.rule import GPU_IDLE, Doc, Remedy, Rule, Turn
+from traceml.diagnose.rule import GPU_IDLE, Doc, Remedy, Rule, Symptom, Turn
 from traceml.facts.facts import Facts, share
 from traceml.facts.job import Job
 from traceml.model.evidence import Evidence, as_share, as_words, in_bytes, in_ms
@@ -224,5 +224,10 @@ RULE = Rule(
     turn=Turn.TRANSFER,
     what_if=Remedy("with communication hidden behind compute", _without_transfer),
     measure=lambda facts, _: share(exposed_transfer_s(facts), facts.mean.step_s),
-    doc=Doc("warn, crit", "the ranks wait for data to travel between them", __doc__),
+    doc=Doc(
+        "warn, crit",
+        "the ranks wait for data to travel between them",
+        __doc__,
+        symptoms=(Symptom.BAD_SCALING,),
+    ),
 )

@@ -22,7 +22,7 @@ batch so that it runs less often. On a CPU: a GPU, unused cores, bfloat16, or a 
 from __future__ import annotations
 
 from traceml.diagnose import advice
-from traceml.diagnose.rule import CodeScope, Doc, Rule
+from traceml.diagnose.rule import CodeScope, Doc, Rule, Symptom
 from traceml.facts.facts import Facts, share
 from traceml.model.evidence import Evidence, as_number, as_share, as_words, in_ms
 from traceml.model.finding import Finding, Kind, Section, Severity
@@ -94,7 +94,7 @@ def _next_step(facts: Facts, largest: Phase | None, waits: bool) -> str:
     if waits:
         return (
             f"Nothing computes there: look for sleeps, locks, files, the network or another "
-            f"process inside {_name(largest)}; py-spy dump --pid shows where it stands, and "
+            f"process inside {_name(largest)}; py-spy dump --pid shows where it is, and "
             "traceml.trace_time names a suspect."
         )
     if largest is Phase.OPTIMIZER:
@@ -186,5 +186,13 @@ RULE = Rule(
     check=check,
     measure=lambda facts, _: share(facts.mean.compute_at_least_s, facts.mean.step_s),
     code=CodeScope.WAITING_PHASE,
-    doc=Doc("info, warn", "forward, backward and optimizer fill the step", __doc__),
+    doc=Doc(
+        "info, warn",
+        "forward, backward and optimizer fill the step",
+        __doc__,
+        symptoms=(
+            Symptom.SLOW_BUSY_GPU,
+            Symptom.SLOW_CPU,
+        ),
+    ),
 )

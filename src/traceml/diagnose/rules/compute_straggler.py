@@ -14,7 +14,7 @@ hooks that run there alone; a GPU with lower clocks, or cores that others use.
 from __future__ import annotations
 
 from traceml.diagnose.late_ranks import Late, straggler_rule
-from traceml.diagnose.rule import Doc
+from traceml.diagnose.rule import Doc, Symptom
 from traceml.facts.facts import Facts
 from traceml.model.finding import Kind
 
@@ -45,6 +45,7 @@ RULE = straggler_rule(
         severities="warn, crit",
         says="a rank's forward, backward or optimizer makes it late",
         text=__doc__,
+        symptoms=(Symptom.BAD_SCALING,),
     ),
 )
 check = RULE.check

@@ -35,6 +35,7 @@ from traceml.diagnose.rule import (
     Remedy,
     Rule,
     RuleRole,
+    Symptom,
     Turn,
     Where,
     lost,
@@ -223,5 +224,13 @@ RULE = Rule(
     where=Where.ANYWHERE,
     turn=Turn.SHARE_OF_ALL,
     what_if=Remedy("with enough CPU", lost),
-    doc=Doc("warn, crit", "the training process gets too little CPU", __doc__),
+    doc=Doc(
+        "warn, crit",
+        "the training process gets too little CPU",
+        __doc__,
+        symptoms=(
+            Symptom.IDLE_GPU,
+            Symptom.SLOW_CPU,
+        ),
+    ),
 )

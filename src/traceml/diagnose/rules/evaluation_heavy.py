@@ -16,7 +16,7 @@ one took longer than the others (it compiled), the others are what is held again
 from __future__ import annotations
 
 from traceml.diagnose.between_steps import work_between_steps
-from traceml.diagnose.rule import Doc
+from traceml.diagnose.rule import Doc, Symptom
 from traceml.model.finding import Kind
 
 KIND = Kind.EVALUATION_HEAVY
@@ -30,6 +30,11 @@ RULE = work_between_steps(
         "Fewer batches, or larger ones under torch.inference_mode(), make each evaluation shorter."
     ),
     without="evaluation",
-    doc=Doc("info, warn", "evaluating takes much of the wall time", __doc__),
+    doc=Doc(
+        "info, warn",
+        "evaluating takes much of the wall time",
+        __doc__,
+        symptoms=(Symptom.LONG_BETWEEN_STEPS,),
+    ),
 )
 check = RULE.check

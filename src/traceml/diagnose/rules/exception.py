@@ -40,7 +40,7 @@ from traceml.diagnose.failure_words import (
     rank_list,
     ranks_of,
 )
-from traceml.diagnose.rule import Doc, Rule
+from traceml.diagnose.rule import Doc, Rule, Symptom
 from traceml.facts.facts import Facts
 from traceml.facts.stability import Failure
 from traceml.model.evidence import Evidence, as_words
@@ -129,5 +129,10 @@ RULE = Rule(
     kind=KIND,
     section=Section.STABILITY,
     check=check,
-    doc=Doc("crit", "an exception ended the run: rank, step, phase, module, line", __doc__),
+    doc=Doc(
+        "crit",
+        "an exception ended the run: rank, step, phase, module, line",
+        __doc__,
+        symptoms=(Symptom.DIED,),
+    ),
 )

@@ -15,7 +15,7 @@ has room that is harmless; where it has none, it is what an allocation will miss
 
 from __future__ import annotations
 
-from traceml.diagnose.rule import Doc, Rule
+from traceml.diagnose.rule import Doc, Rule, Symptom
 from traceml.facts.facts import Facts, RankFacts
 from traceml.model.evidence import Evidence, as_share, in_bytes
 from traceml.model.finding import Finding, Kind, Section, Severity
@@ -82,5 +82,10 @@ RULE = Rule(
     kind=KIND,
     section=Section.STEP_MEMORY,
     check=check,
-    doc=Doc("info, warn", "the GPU's allocator holds far more than tensors use", __doc__),
+    doc=Doc(
+        "info, warn",
+        "the GPU's allocator holds far more than tensors use",
+        __doc__,
+        symptoms=(Symptom.MEMORY,),
+    ),
 )

@@ -18,7 +18,7 @@ moments of your choosing; keep fewer Python objects alive.
 from __future__ import annotations
 
 from traceml.diagnose.host_time import HostWork, finding_of, host_cause, spent_on
-from traceml.diagnose.rule import Doc, Remedy, Turn
+from traceml.diagnose.rule import Doc, Remedy, Symptom, Turn
 from traceml.diagnose.what_if import without_host_time
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind
@@ -54,5 +54,10 @@ RULE = host_cause(
     host_work,
     turn=Turn.HOST_PAUSED,
     what_if=Remedy("without garbage collection", without_host_time("gc_ns")),
-    doc=Doc("info, warn, crit", "garbage collection stops the step", __doc__),
+    doc=Doc(
+        "info, warn, crit",
+        "garbage collection stops the step",
+        __doc__,
+        symptoms=(Symptom.STUTTER,),
+    ),
 )

@@ -12,7 +12,7 @@ judged by IMBALANCE.
 
 from __future__ import annotations
 
-from traceml.diagnose.rule import Doc, Rule
+from traceml.diagnose.rule import Doc, Rule, Symptom
 from traceml.facts.facts import Facts, spread_over_ranks
 from traceml.model.evidence import Evidence, as_share, in_bytes
 from traceml.model.finding import Finding, Kind, Section, Severity
@@ -54,5 +54,5 @@ RULE = Rule(
     kind=KIND,
     section=Section.PROCESS,
     check=check,
-    doc=Doc("info", "the ranks' tensors differ in size", __doc__),
+    doc=Doc("info", "the ranks' tensors differ in size", __doc__, (Symptom.MEMORY,)),
 )

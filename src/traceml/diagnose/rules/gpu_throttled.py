@@ -17,7 +17,7 @@ only some of the machine's GPUs.
 
 from __future__ import annotations
 
-from traceml.diagnose.rule import Doc, Rule, RuleRole, Where
+from traceml.diagnose.rule import Doc, Rule, RuleRole, Symptom, Where
 from traceml.facts.facts import Facts
 from traceml.facts.sensors import GpuFacts
 from traceml.model.evidence import Evidence, as_number, as_share, as_words, in_celsius, in_watts
@@ -104,5 +104,13 @@ RULE = Rule(
     role=RuleRole.CAUSE,
     explains=(Kind.COMPUTE_STRAGGLER, Kind.SLOWDOWN),
     where=Where.ANYWHERE,
-    doc=Doc("info, warn", "heat, power or hardware hold the clock down", __doc__),
+    doc=Doc(
+        "info, warn",
+        "heat, power or hardware hold the clock down",
+        __doc__,
+        symptoms=(
+            Symptom.SLOW_BUSY_GPU,
+            Symptom.SLOWER_LATER,
+        ),
+    ),
 )

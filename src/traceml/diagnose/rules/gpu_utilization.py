@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from traceml.diagnose.rule import Doc, Rule, RuleRole
+from traceml.diagnose.rule import Doc, Rule, RuleRole, Symptom
 from traceml.facts.facts import Facts
 from traceml.model.evidence import Evidence, as_number, as_share
 from traceml.model.finding import Finding, Kind, Section, Severity
@@ -73,6 +73,7 @@ own did no more than they, so the claim says "at most".
 
 *What to do.* Read the step-time diagnosis.
 """,
+        symptoms=(Symptom.IDLE_GPU,),
     ),
     also={
         Kind.MODERATE_GPU_UTILIZATION: Doc(
@@ -87,6 +88,7 @@ own did no more than they, so the claim says "at most".
 
 *What to do.* Read the step-time diagnosis.
 """,
+            symptoms=(Symptom.IDLE_GPU,),
         ),
     },
 )

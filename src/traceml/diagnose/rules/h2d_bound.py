@@ -19,7 +19,7 @@ stream of their own.
 from __future__ import annotations
 
 from traceml.diagnose.one_off_stalls import few_steps_of, stalled
-from traceml.diagnose.rule import GPU_IDLE, Doc, Remedy, Rule, Turn
+from traceml.diagnose.rule import GPU_IDLE, Doc, Remedy, Rule, Symptom, Turn
 from traceml.diagnose.thresholds import Threshold, severity_of
 from traceml.diagnose.time_account import is_largest
 from traceml.diagnose.what_if import evidence_s, without_phase
@@ -113,5 +113,10 @@ RULE = Rule(
     turn=Turn.PHASE,
     what_if=Remedy("without the copies", _without_copies, frees_host=True),
     measure=lambda facts, _: facts.mean_share(Phase.H2D),
-    doc=Doc("info, warn, crit", "the step's time goes into copies to the device", __doc__),
+    doc=Doc(
+        "info, warn, crit",
+        "the step's time goes into copies to the device",
+        __doc__,
+        symptoms=(Symptom.IDLE_GPU,),
+    ),
 )

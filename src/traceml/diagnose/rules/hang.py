@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from traceml.diagnose.failure_words import ranks_of
-from traceml.diagnose.rule import Doc, Rule
+from traceml.diagnose.rule import Doc, Rule, Symptom
 from traceml.facts.facts import Facts
 from traceml.facts.stability import Failure
 from traceml.model.evidence import Evidence, as_number, as_words, in_s
@@ -132,7 +132,7 @@ def _action(failure: Failure, stall: Stall, waiting: Sequence[Standing]) -> str:
     culprit = failure.culprits[0] if failure.culprits else None
     stacks = _stacks(stall, culprit)
     if culprit is not None and culprit.doing is Doing.INPUT:
-        return f"See what holds up the data loader: a worker's lock, or storage.{stacks}"
+        return f"See what blocks the data loader: a worker's lock, or storage.{stacks}"
     if culprit is not None and culprit.doing is Doing.UNKNOWN:
         return (
             f"Give every rank the same number of steps: rank {culprit.rank} left the others "
@@ -151,5 +151,10 @@ RULE = Rule(
     kind=KIND,
     section=Section.STABILITY,
     check=check,
-    doc=Doc("crit", "the steps stopped; which rank the others waited for", __doc__),
+    doc=Doc(
+        "crit",
+        "the steps stopped; which rank the others waited for",
+        __doc__,
+        symptoms=(Symptom.STOPPED,),
+    ),
 )

@@ -14,7 +14,7 @@ it is said by CPU_STARVED.
 
 from __future__ import annotations
 
-from traceml.diagnose.rule import Doc, Rule
+from traceml.diagnose.rule import Doc, Rule, Symptom
 from traceml.facts.facts import Facts
 from traceml.model.evidence import Evidence, as_number, as_share
 from traceml.model.finding import Finding, Kind, Section, Severity
@@ -67,5 +67,5 @@ RULE = Rule(
     kind=KIND,
     section=Section.SYSTEM,
     check=check,
-    doc=Doc("info", "the cores are mostly busy", __doc__),
+    doc=Doc("info", "the cores are mostly busy", __doc__, symptoms=(Symptom.SLOW_CPU,)),
 )

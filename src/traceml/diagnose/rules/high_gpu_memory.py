@@ -14,7 +14,7 @@ is; else see HIGH_PRESSURE.
 
 from __future__ import annotations
 
-from traceml.diagnose.rule import Doc, Rule
+from traceml.diagnose.rule import Doc, Rule, Symptom
 from traceml.facts.facts import Facts
 from traceml.model.evidence import Evidence, as_number, as_share, in_bytes
 from traceml.model.finding import Finding, Kind, Section, Severity
@@ -67,5 +67,10 @@ RULE = Rule(
     kind=KIND,
     section=Section.SYSTEM,
     check=check,
-    doc=Doc("warn", "a GPU is nearly full, by this run or by others", __doc__),
+    doc=Doc(
+        "warn",
+        "a GPU is nearly full, by this run or by others",
+        __doc__,
+        symptoms=(Symptom.MEMORY,),
+    ),
 )

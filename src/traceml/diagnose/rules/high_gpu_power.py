@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from traceml.diagnose.rule import Doc, Rule
+from traceml.diagnose.rule import Doc, Rule, Symptom
 from traceml.facts.facts import Facts
 from traceml.model.evidence import Evidence, as_number, as_share, in_watts
 from traceml.model.finding import Finding, Kind, Section, Severity
@@ -56,5 +56,5 @@ RULE = Rule(
     kind=KIND,
     section=Section.SYSTEM,
     check=check,
-    doc=Doc("info", "a GPU draws what it may", __doc__),
+    doc=Doc("info", "a GPU draws what it may", __doc__, symptoms=(Symptom.SLOW_BUSY_GPU,)),
 )

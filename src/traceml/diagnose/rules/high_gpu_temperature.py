@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from traceml.diagnose.rule import Doc, Rule
+from traceml.diagnose.rule import Doc, Rule, Symptom
 from traceml.facts.facts import Facts
 from traceml.model.evidence import Evidence, as_number, in_celsius
 from traceml.model.finding import Finding, Kind, Section, Severity
@@ -57,5 +57,10 @@ RULE = Rule(
     kind=KIND,
     section=Section.SYSTEM,
     check=check,
-    doc=Doc("warn, crit", "a GPU is hot enough to slow down soon", __doc__),
+    doc=Doc(
+        "warn, crit",
+        "a GPU is hot enough to slow down soon",
+        __doc__,
+        symptoms=(Symptom.SLOWER_LATER,),
+    ),
 )

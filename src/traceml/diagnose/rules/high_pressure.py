@@ -23,7 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from traceml.diagnose import advice
-from traceml.diagnose.rule import Doc, Rule
+from traceml.diagnose.rule import Doc, Rule, Symptom
 from traceml.facts.facts import Facts, RankFacts, share, spread_over_ranks
 from traceml.model.evidence import Evidence, as_share, as_words, in_bytes
 from traceml.model.finding import Finding, Kind, Section, Severity
@@ -157,5 +157,5 @@ RULE = Rule(
     kind=KIND,
     section=Section.STEP_MEMORY,
     check=check,
-    doc=Doc("warn, crit", "memory is nearly full", __doc__),
+    doc=Doc("warn, crit", "memory is nearly full", __doc__, symptoms=(Symptom.MEMORY,)),
 )

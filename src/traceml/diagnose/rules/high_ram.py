@@ -13,7 +13,7 @@ the run's own.
 
 from __future__ import annotations
 
-from traceml.diagnose.rule import Doc, Rule
+from traceml.diagnose.rule import Doc, Rule, Symptom
 from traceml.facts.facts import Facts
 from traceml.model.evidence import Evidence, as_share, in_bytes
 from traceml.model.finding import Finding, Kind, Section, Severity
@@ -62,5 +62,7 @@ RULE = Rule(
     kind=KIND,
     section=Section.SYSTEM,
     check=check,
-    doc=Doc("warn, crit", "the host's memory is mostly in use", __doc__),
+    doc=Doc(
+        "warn, crit", "the host's memory is mostly in use", __doc__, symptoms=(Symptom.MEMORY,)
+    ),
 )

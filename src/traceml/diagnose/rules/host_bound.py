@@ -32,7 +32,7 @@ foreach optimizers, less Python inside the model; only what is not on already.
 from __future__ import annotations
 
 from traceml.diagnose import advice
-from traceml.diagnose.rule import GPU_IDLE, CodeScope, Doc, Remedy, Rule, Turn, Where
+from traceml.diagnose.rule import GPU_IDLE, CodeScope, Doc, Remedy, Rule, Symptom, Turn, Where
 from traceml.facts.facts import Facts
 from traceml.facts.gpu_use import GpuUse
 from traceml.facts.job import Job
@@ -152,7 +152,7 @@ def _why_not_predicted(use: GpuUse, step_s: float, lost_s: float) -> str | None:
     if use.busy_share is None:
         return "the GPU's use was not measured"
     if use.sm_share is None:
-        return "this GPU does not tell how much of it was at work while it was in use"
+        return "this GPU does not report how busy it was while it was in use"
     at_most_s = step_s - lost_s
     doubtful_s = max(0.0, use.busy_share - use.sm_share) * step_s
     if doubtful_s <= MAX_PREDICTION_ERROR * (at_most_s - doubtful_s):
@@ -177,5 +177,10 @@ RULE = Rule(
     turn=Turn.GPU_IDLE,
     what_if=Remedy("with a GPU that is always in use", _without_gaps, saves_at_least=True),
     code=CodeScope.WHOLE_STEP,
-    doc=Doc("info, warn, crit", "the GPU waits for the host to launch its work", __doc__),
+    doc=Doc(
+        "info, warn, crit",
+        "the GPU waits for the host to launch its work",
+        __doc__,
+        symptoms=(Symptom.IDLE_GPU,),
+    ),
 )

@@ -30,7 +30,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from traceml.diagnose.host_time import MANY_SYNCS, HostWork, finding_of, host_cause, spent_on
-from traceml.diagnose.rule import CodeScope, Doc, Remedy, Turn
+from traceml.diagnose.rule import CodeScope, Doc, Remedy, Symptom, Turn
 from traceml.diagnose.thresholds import Threshold
 from traceml.diagnose.what_if import evidence_s
 from traceml.facts.facts import Facts
@@ -118,5 +118,10 @@ RULE = host_cause(
     turn=Turn.HOST_WAITED,
     what_if=Remedy("without waiting for the device", _without_waits, frees_host=True),
     code=CodeScope.REST,
-    doc=Doc("info, warn, crit", "waiting for the device leaves it without work", __doc__),
+    doc=Doc(
+        "info, warn, crit",
+        "waiting for the device leaves it without work",
+        __doc__,
+        symptoms=(Symptom.IDLE_GPU,),
+    ),
 )

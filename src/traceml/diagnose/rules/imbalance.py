@@ -17,7 +17,7 @@ rank.
 
 from __future__ import annotations
 
-from traceml.diagnose.rule import Doc, Rule
+from traceml.diagnose.rule import Doc, Rule, Symptom
 from traceml.facts.facts import Facts, RankSpread, spread_over_ranks
 from traceml.model.evidence import Evidence, as_share, as_words, in_bytes
 from traceml.model.finding import Finding, Kind, Section, Severity
@@ -82,5 +82,7 @@ RULE = Rule(
     kind=KIND,
     section=Section.STEP_MEMORY,
     check=check,
-    doc=Doc("warn", "one rank needs more memory than the others", __doc__),
+    doc=Doc(
+        "warn", "one rank needs more memory than the others", __doc__, symptoms=(Symptom.MEMORY,)
+    ),
 )

@@ -13,7 +13,7 @@ complete on every rank: a warning. Only ranks of other nodes are missing: a rema
 
 from __future__ import annotations
 
-from traceml.diagnose.rule import Doc, Rule, RuleRole
+from traceml.diagnose.rule import Doc, Rule, RuleRole, Symptom
 from traceml.facts.facts import Facts
 from traceml.model.evidence import Evidence, as_number
 from traceml.model.finding import Finding, Kind, Section, Severity
@@ -86,5 +86,10 @@ RULE = Rule(
     section=Section.STEP_TIME,
     check=check,
     role=RuleRole.REMARK,
-    doc=Doc("info, warn", "ranks, or most of the steps, are missing", __doc__),
+    doc=Doc(
+        "info, warn",
+        "ranks, or most of the steps, are missing",
+        __doc__,
+        symptoms=(Symptom.NO_VERDICT,),
+    ),
 )

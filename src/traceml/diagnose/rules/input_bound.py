@@ -22,8 +22,8 @@ step it is a remark. So is a single long wait that passed within 10 s
   few slow samples;
 - no worker: enough of them that one batch is ready per step body; where collating takes 50 % of
   the fetch or more, a cheaper `collate_fn`;
-- workers, and no batch was ready in less than 5 % of the fetches: handing batches over takes the
-  time (and it is never critical); where workers spend less CPU time on a batch than 70 %
+- workers, and no batch was ready in less than 5 % of the fetches: the transfer to the main process
+  takes the time (and it is never critical); where workers spend less CPU time on a batch than 70 %
   of the wait, none at all would be faster;
 - workers that use less than 0.7 of a core each wait for storage themselves: more of them alone
   will not help as much as faster reading;
@@ -39,7 +39,7 @@ from __future__ import annotations
 import math
 
 from traceml.diagnose.one_off_stalls import few_steps_of, stalled
-from traceml.diagnose.rule import GPU_IDLE, CodeScope, Doc, Remedy, Rule, Turn
+from traceml.diagnose.rule import GPU_IDLE, CodeScope, Doc, Remedy, Rule, Symptom, Turn
 from traceml.diagnose.thresholds import Threshold, less_severe, severity_of
 from traceml.diagnose.time_account import is_largest
 from traceml.diagnose.what_if import without_phase
@@ -192,9 +192,9 @@ def _cheaper_transfer(
     making_s = None if busy_cores is None else workers * busy_cores * (wait_s + body_s)
     if making_s is not None and making_s < CHEAP_TO_MAKE * wait_s:
         return (
-            f"{ready}, and workers spend only {duration(making_s)} of CPU time on one: handing it "
-            "over costs more. Unless they wait for storage, num_workers=0 or larger batches are "
-            "faster."
+            f"{ready}, and workers spend only {duration(making_s)} of CPU time on one: the "
+            "transfer to the main process costs more. Unless they wait for storage, num_workers=0 "
+            "or larger batches are faster."
         )
     return (
         f"{ready}: the cost is transferring it to the training process. Keep a core free for it, "
@@ -268,5 +268,14 @@ RULE = Rule(
     what_if=Remedy("without the input wait", without_phase(Phase.INPUT)),
     measure=lambda facts, _: facts.mean_share(Phase.INPUT),
     code=CodeScope.FETCHES,
-    doc=Doc("info, warn, crit", "the step waits for data", __doc__),
+    doc=Doc(
+        "info, warn, crit",
+        "the step waits for data",
+        __doc__,
+        symptoms=(
+            Symptom.IDLE_GPU,
+            Symptom.SLOW_CPU,
+            Symptom.STUTTER,
+        ),
+    ),
 )

@@ -13,7 +13,7 @@ its preprocessing, and what else runs on its cores.
 from __future__ import annotations
 
 from traceml.diagnose.late_ranks import Late, straggler_rule
-from traceml.diagnose.rule import Doc
+from traceml.diagnose.rule import Doc, Symptom
 from traceml.facts.facts import Facts
 from traceml.model.finding import Kind
 from traceml.model.quantities import duration
@@ -36,6 +36,7 @@ RULE = straggler_rule(
         severities="warn, crit",
         says="a rank's data makes it late",
         text=__doc__,
+        symptoms=(Symptom.BAD_SCALING,),
     ),
 )
 check = RULE.check

@@ -38,7 +38,7 @@ from traceml.diagnose.failure_words import (
     ranks_of,
     signal_name,
 )
-from traceml.diagnose.rule import Doc, Rule
+from traceml.diagnose.rule import Doc, Rule, Symptom
 from traceml.facts.facts import Facts
 from traceml.facts.stability import Failure
 from traceml.model.evidence import Evidence, as_number, as_share, as_words, in_bytes
@@ -56,7 +56,7 @@ ASKED_TO_END = frozenset(
 CRASHES = {
     signal.SIGSEGV: "Native code used memory that was not its own",
     signal.SIGBUS: (
-        "A mapped file or shared memory had no room behind it: /dev/shm or the disk is full (give "
+        "A mapped file or shared memory ran out of space: /dev/shm or the disk is full (give "
         "a container more with --shm-size), or the file was cut short"
     ),
     signal.SIGABRT: (
@@ -172,5 +172,6 @@ RULE = Rule(
         "info, warn, crit",
         "a process was killed by a signal, or ended for an unknown reason",
         __doc__,
+        symptoms=(Symptom.DIED,),
     ),
 )

@@ -17,7 +17,7 @@ thread.
 from __future__ import annotations
 
 from traceml.diagnose.host_time import HostWork, finding_of, host_cause, spent_on
-from traceml.diagnose.rule import Doc, Remedy, Turn
+from traceml.diagnose.rule import Doc, Remedy, Symptom, Turn
 from traceml.diagnose.what_if import without_host_time
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind
@@ -56,5 +56,10 @@ RULE = host_cause(
     host_work,
     turn=Turn.HOST_PAUSED,
     what_if=Remedy("without logging", without_host_time("logging_ns")),
-    doc=Doc("info, warn, crit", "printing and logging hold the step up", __doc__),
+    doc=Doc(
+        "info, warn, crit",
+        "printing and logging hold the step up",
+        __doc__,
+        symptoms=(Symptom.IDLE_GPU,),
+    ),
 )

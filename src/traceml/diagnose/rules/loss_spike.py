@@ -30,7 +30,7 @@ less than 5 % of what the loss was at first.
 from __future__ import annotations
 
 from traceml.diagnose.failure_words import step_name
-from traceml.diagnose.rule import Doc, Rule
+from traceml.diagnose.rule import Doc, Rule, Symptom
 from traceml.facts.facts import Facts
 from traceml.facts.losses import Jump, LossFacts
 from traceml.model.evidence import Evidence, as_number, as_words
@@ -90,7 +90,7 @@ def _action(worst: Jump, step: str, severity: Severity) -> str:
     if not worst.lasts:
         return f"Look at the batch of {step}; clip gradients if it comes again."
     again = (
-        f"go on from a checkpoint before {step} with a lower learning rate, a longer warm-up or "
+        f"resume from a checkpoint before {step} with a lower learning rate, a longer warm-up or "
         "clipped gradients."
     )
     if severity is Severity.INFO:
@@ -102,5 +102,10 @@ RULE = Rule(
     kind=KIND,
     section=Section.STABILITY,
     check=check,
-    doc=Doc("info, warn", "the loss jumped far above what it had been", __doc__),
+    doc=Doc(
+        "info, warn",
+        "the loss jumped far above what it had been",
+        __doc__,
+        symptoms=(Symptom.LOSS,),
+    ),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median_low
 
-from traceml.diagnose.rule import Doc, Rule
+from traceml.diagnose.rule import Doc, Rule, Symptom
 from traceml.facts.facts import Facts, RankFacts
 from traceml.facts.memory import MemoryOwner
 from traceml.facts.trend import Growth, Trend
@@ -221,6 +221,10 @@ Python list in the dataset, which forked workers copy page by page: an array sta
 
 *Silent* where memory was not read often enough.
 """,
+        symptoms=(
+            Symptom.SLOWER_LATER,
+            Symptom.MEMORY,
+        ),
     ),
     also={
         Kind.CREEP_EARLY: Doc(
@@ -236,6 +240,10 @@ steady enough, or not seen for long enough, to be sure.
 
 *What to do.* Watch the next few hundred steps, and look at what CREEP_CONFIRMED names.
 """,
+            symptoms=(
+                Symptom.SLOWER_LATER,
+                Symptom.MEMORY,
+            ),
         ),
     },
 )

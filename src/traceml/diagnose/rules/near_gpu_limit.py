@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from traceml.diagnose import advice
 from traceml.diagnose.compute_causes import cause, compute_cause, counted_use
-from traceml.diagnose.rule import Doc
+from traceml.diagnose.rule import Doc, Symptom
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind
 from traceml.model.quantities import percent
@@ -80,7 +80,8 @@ RULE = compute_cause(
     check,
     Doc(
         severities="info",
-        says="the GPU does nearly what it can",
+        says="the GPU is close to its limit",
         text=__doc__,
+        symptoms=(Symptom.SLOW_BUSY_GPU,),
     ),
 )

@@ -15,7 +15,7 @@ samples are taken once a second, so a run of less than that may have none.
 
 from __future__ import annotations
 
-from traceml.diagnose.rule import Doc, Rule
+from traceml.diagnose.rule import Doc, Rule, Symptom
 from traceml.facts.facts import Facts
 from traceml.model.evidence import Evidence, as_number
 from traceml.model.finding import Finding, Kind, Section, Severity
@@ -82,5 +82,5 @@ RULE = Rule(
     kind=KIND,
     section=Section.STEP_TIME,
     check=check,
-    doc=Doc("info", "nothing was measured, and why", __doc__),
+    doc=Doc("info", "nothing was measured, and why", __doc__, symptoms=(Symptom.NO_VERDICT,)),
 )

@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from traceml.diagnose.rule import Doc, Rule
+from traceml.diagnose.rule import Doc, Rule, Symptom
 from traceml.facts.facts import Facts
 from traceml.model.evidence import Evidence, as_number
 from traceml.model.finding import Finding, Kind, Section, Severity
@@ -44,5 +44,7 @@ RULE = Rule(
     kind=KIND,
     section=Section.SYSTEM,
     check=check,
-    doc=Doc("warn", "the run trains on the CPU beside idle GPUs", __doc__),
+    doc=Doc(
+        "warn", "the run trains on the CPU beside idle GPUs", __doc__, symptoms=(Symptom.IDLE_GPU,)
+    ),
 )

@@ -21,7 +21,7 @@ was lost too.
 *Thresholds.* One value. A norm has risen when one of the last 3 was 3 times its median.
 
 *What to do.* Lost within the first 10 steps: look at the data, the initialisation and the
-learning rate. Later: go on from a checkpoint of the last finite step or earlier with a lower
+learning rate. Later: resume from a checkpoint of the last finite step or earlier with a lower
 learning rate and clipped gradients. In float16, try bfloat16;
 `torch.autograd.set_detect_anomaly(True)` names the operation.
 
@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from traceml.diagnose import advice
 from traceml.diagnose.failure_words import step_name
-from traceml.diagnose.rule import Doc, Rule
+from traceml.diagnose.rule import Doc, Rule, Symptom
 from traceml.facts.facts import Facts
 from traceml.facts.losses import LossFacts, NotFinite
 from traceml.facts.stability import Failure
@@ -136,7 +136,7 @@ def _norms_claim(loss: LossFacts, lost: NotFinite) -> str:
 def _norms_action(settings: Settings) -> str:
     clip = advice.listed(("clip gradients", _wider_range(settings)), "or")
     if settings.has_grad_scaler is False:
-        return f"{clip[0].upper()}{clip[1:]}; lower the learning rate if they go on coming."
+        return f"{clip[0].upper()}{clip[1:]}; lower the learning rate if they keep coming."
     return (
         "Nothing to do while a GradScaler looks for its scale: it skips such steps. If they go on "
         f"coming, {clip}."
@@ -168,7 +168,7 @@ def _action(lost: NotFinite, settings: Settings) -> str:
             f"a checkpoint of {before} or earlier."
         )
     return (
-        f"Go on from a checkpoint of {before} or earlier with a lower learning rate and clipped "
+        f"Resume from a checkpoint of {before} or earlier with a lower learning rate and clipped "
         f"gradients{half}. torch.autograd.set_detect_anomaly(True) names the operation."
     )
 
@@ -190,5 +190,6 @@ RULE = Rule(
         "info, warn, crit",
         "the loss was NaN or infinite; a gradient norm alone is a remark",
         __doc__,
+        symptoms=(Symptom.LOSS,),
     ),
 )

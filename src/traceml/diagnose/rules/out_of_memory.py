@@ -31,7 +31,7 @@ from traceml.diagnose.failure_words import (
     phase_of,
     ranks_of,
 )
-from traceml.diagnose.rule import Doc, Rule
+from traceml.diagnose.rule import Doc, Rule, Symptom
 from traceml.facts.facts import Facts
 from traceml.facts.stability import Failure
 from traceml.model.evidence import Evidence, Piece, as_number, as_words, in_bytes
@@ -195,5 +195,13 @@ RULE = Rule(
     kind=KIND,
     section=Section.STABILITY,
     check=check,
-    doc=Doc("crit", "a tensor did not fit, on a GPU or on the host", __doc__),
+    doc=Doc(
+        "crit",
+        "a tensor did not fit, on a GPU or on the host",
+        __doc__,
+        symptoms=(
+            Symptom.MEMORY,
+            Symptom.DIED,
+        ),
+    ),
 )

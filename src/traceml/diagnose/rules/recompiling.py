@@ -16,7 +16,7 @@ takes so long that no queue of a GPU hides it.
 from __future__ import annotations
 
 from traceml.diagnose.host_time import HostWork, finding_of, host_cause, spent_on
-from traceml.diagnose.rule import Doc, Remedy, Turn
+from traceml.diagnose.rule import Doc, Remedy, Symptom, Turn
 from traceml.diagnose.what_if import without_host_time
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind
@@ -58,5 +58,10 @@ RULE = host_cause(
     host_work,
     turn=Turn.HOST_STOPPED,
     what_if=Remedy("without compiling again", without_host_time("compile_ns")),
-    doc=Doc("info, warn, crit", "`torch.compile` compiles again and again", __doc__),
+    doc=Doc(
+        "info, warn, crit",
+        "`torch.compile` compiles again and again",
+        __doc__,
+        symptoms=(Symptom.STUTTER,),
+    ),
 )

@@ -16,7 +16,7 @@ slowdown, that is said, and the cores are where to look.
 
 from __future__ import annotations
 
-from traceml.diagnose.rule import Doc, Remedy, Rule, RuleRole, Turn, Where, lost
+from traceml.diagnose.rule import Doc, Remedy, Rule, RuleRole, Symptom, Turn, Where, lost
 from traceml.facts.facts import Facts
 from traceml.facts.series import Slowdown, growth_by_phase
 from traceml.model.evidence import Evidence, as_number, as_words, in_ms
@@ -110,5 +110,10 @@ RULE = Rule(
     where=Where.ANYWHERE,
     turn=Turn.CHANGE,
     what_if=Remedy("had it stayed as fast as before", lost),
-    doc=Doc("info, warn", "from some step on, steps take longer", __doc__),
+    doc=Doc(
+        "info, warn",
+        "from some step on, steps take longer",
+        __doc__,
+        symptoms=(Symptom.SLOWER_LATER,),
+    ),
 )

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from traceml.diagnose import advice
 from traceml.diagnose.compute_causes import cause, compute_cause, counted_use
-from traceml.diagnose.rule import Doc
+from traceml.diagnose.rule import Doc, Symptom
 from traceml.diagnose.rules import host_bound
 from traceml.facts.facts import Facts
 from traceml.model.finding import Finding, Kind
@@ -73,5 +73,6 @@ RULE = compute_cause(
         severities="info",
         says="the kernels are too small to fill the GPU",
         text=__doc__,
+        symptoms=(Symptom.SLOW_BUSY_GPU,),
     ),
 )

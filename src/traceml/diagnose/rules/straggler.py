@@ -48,7 +48,7 @@ measured.
 from __future__ import annotations
 
 from traceml.diagnose.late_ranks import Late, straggler_rule
-from traceml.diagnose.rule import Doc
+from traceml.diagnose.rule import Doc, Symptom
 from traceml.facts.facts import Facts
 from traceml.model.finding import Kind
 from traceml.model.quantities import duration
@@ -80,6 +80,7 @@ RULE = straggler_rule(
         severities="warn, crit",
         says="a rank is late for several reasons, or for one not measured",
         text=__doc__,
+        symptoms=(Symptom.BAD_SCALING,),
     ),
 )
 check = RULE.check

@@ -15,7 +15,7 @@ fine.
 from __future__ import annotations
 
 from traceml.diagnose import advice
-from traceml.diagnose.rule import Doc, Rule
+from traceml.diagnose.rule import Doc, Rule, Symptom
 from traceml.facts.facts import Facts
 from traceml.model.evidence import Evidence, in_bytes, in_bytes_per_s
 from traceml.model.finding import Finding, Kind, Section, Severity
@@ -54,5 +54,14 @@ RULE = Rule(
     kind=KIND,
     section=Section.SYSTEM,
     check=check,
-    doc=Doc("warn", "memory moves to and from a disk", __doc__),
+    doc=Doc(
+        "warn",
+        "memory moves to and from a disk",
+        __doc__,
+        symptoms=(
+            Symptom.SLOW_CPU,
+            Symptom.STUTTER,
+            Symptom.SLOWER_LATER,
+        ),
+    ),
 )

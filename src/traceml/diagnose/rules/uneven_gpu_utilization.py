@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from traceml.diagnose.rule import Doc, Rule, RuleRole
+from traceml.diagnose.rule import Doc, Rule, RuleRole, Symptom
 from traceml.facts.facts import Facts
 from traceml.model.evidence import Evidence, as_number, as_share
 from traceml.model.finding import Finding, Kind, Section, Severity
@@ -60,5 +60,7 @@ RULE = Rule(
     section=Section.SYSTEM,
     check=check,
     role=RuleRole.CONTEXT,
-    doc=Doc("info, warn", "some GPUs work while others wait", __doc__),
+    doc=Doc(
+        "info, warn", "some GPUs work while others wait", __doc__, symptoms=(Symptom.BAD_SCALING,)
+    ),
 )

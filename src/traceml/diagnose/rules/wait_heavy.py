@@ -41,7 +41,7 @@ from traceml.diagnose import outside_steps
 from traceml.diagnose.all_rules import all_rules
 from traceml.diagnose.host_time import idle_in_rest_s, waited_for
 from traceml.diagnose.one_off_stalls import few_steps_of, stalled
-from traceml.diagnose.rule import GPU_IDLE, CodeScope, Doc, Remedy, RestPart, Rule, Turn
+from traceml.diagnose.rule import GPU_IDLE, CodeScope, Doc, Remedy, RestPart, Rule, Symptom, Turn
 from traceml.diagnose.thresholds import Threshold, most_severe, severity_of
 from traceml.diagnose.time_account import is_largest, outside_steps_s, unexplained_s
 from traceml.diagnose.user_code import rest_parts
@@ -303,5 +303,11 @@ RULE = Rule(
         "info, warn, crit",
         "time goes neither into the model's work nor into a measured wait",
         __doc__,
+        symptoms=(
+            Symptom.IDLE_GPU,
+            Symptom.SLOW_CPU,
+            Symptom.STUTTER,
+            Symptom.LONG_BETWEEN_STEPS,
+        ),
     ),
 )

@@ -19,7 +19,7 @@ the loop does on that rank alone, and name a suspect with `traceml.trace_time`.
 from __future__ import annotations
 
 from traceml.diagnose.late_ranks import Late, inside_rest, straggler_rule
-from traceml.diagnose.rule import Doc
+from traceml.diagnose.rule import Doc, Symptom
 from traceml.facts.facts import Facts
 from traceml.model.finding import Kind
 from traceml.model.quantities import duration
@@ -52,6 +52,7 @@ RULE = straggler_rule(
         severities="warn, crit",
         says="a rank is late because of work outside data loading, copies and compute",
         text=__doc__,
+        symptoms=(Symptom.BAD_SCALING,),
     ),
 )
 check = RULE.check

@@ -12,7 +12,7 @@ are withheld.
 
 from __future__ import annotations
 
-from traceml.diagnose.rule import Doc, Rule
+from traceml.diagnose.rule import Doc, Rule, Symptom
 from traceml.facts.facts import Facts
 from traceml.model.evidence import Evidence, as_number
 from traceml.model.finding import Finding, Kind, Section, Severity
@@ -53,5 +53,5 @@ RULE = Rule(
     kind=KIND,
     section=Section.STEP_TIME,
     check=check,
-    doc=Doc("info", "too few steps for any share", __doc__),
+    doc=Doc("info", "too few steps for any share", __doc__, symptoms=(Symptom.NO_VERDICT,)),
 )

@@ -1,0 +1,360 @@
+"""Parameters that a script logs without a call: those in the objects that hold its arguments.
+
+After the first step, once, the variables on the stack of the training thread are looked through for
+argparse namespaces, OmegaConf configurations, dataclasses, dictionaries called `config`, and the
+arguments of transformers and Lightning. Nothing is patched, and no library is loaded for it: what
+is not loaded cannot have made an object. Objects are read without running code of the script's;
+values that are neither numbers nor text, nor made of them, are left out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from inspect import CO_OPTIMIZED
+from itertools import islice
+from pathlib import PurePath
+from types import FrameType, FunctionType, MemberDescriptorType, ModuleType, SimpleNamespace
+from typing import Any
+
+from traceml.model.secrets import masked_value
+from traceml.trace.interruptions import is_interruption, is_ours, variables_of
+from traceml.trace.messages import MAX_NAME, MAX_TEXT, plain
+from traceml.trace.script_objects import own_attributes
+from traceml.trace.session import Session
+
+MAX_FRAMES = 200
+MAX_PARAMS = 1000
+MAX_ITEMS = 64
+"""Of a list or a dictionary inside a parameter; a longer one is data."""
+MAX_DEPTH = 4
+"""Of parameters inside each other."""
+
+_HOLDER = re.compile(
+    r"(^|_)(args?|arguments|opts?|options|cfg|conf|configs?|configuration|[hp]?params|hyperparams"
+    r"|hyperparameters|hps?|settings|flags)($|_)"
+)
+"""Variables, and classes once their words are divided, that hold what a run is run with."""
+_DICTIONARY = re.compile(
+    r"(^|_)(cfg|conf|config|configuration|hparams|hyperparams|hyperparameters|hps)$"
+)
+"""The same for plain dictionaries, of which a script has many."""
+_BETWEEN_WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_LIBRARIES = tuple(
+    {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")} - {None}
+)
+_OTHERS = frozenset(
+    (
+        *("hydra", "torch", "transformers", "accelerate", "lightning", "pytorch_lightning", "ray"),
+        *("deepspeed", "IPython", "ipykernel", "debugpy", "pydevd", "coverage", "kernprof"),
+    )
+)
+"""Packages that call scripts and have arguments of their own, wherever they are installed."""
+_HOLD_NOTHING = frozenset(
+    (bool, int, float, str, bytes, list, tuple, set, type(None), type, ModuleType, FunctionType)
+)
+"""Nearly all variables are of these kinds, and not worth a second look."""
+_bases: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
+"""Asks the class itself, whatever a metaclass would answer."""
+_MISSING = object()
+
+
+@dataclass(slots=True)
+class Found:
+    """The parameters of a run so far, by where they come from."""
+
+    by_source: dict[str, dict[str, Any]] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+    seen: set[int] = field(default_factory=set)
+    """The identities of the objects that were read."""
+
+    def add(self, source: str, holder: str, values: dict[str, Any]) -> None:
+        """Add an object's parameters; a name that another object has used for something else is
+        written with its own variable's before it."""
+        for name, value in values.items():
+            if len(self.values) >= MAX_PARAMS:
+                return
+            if name in self.values and self.values[name] != value:
+                name = f"{holder}.{name}"
+            if name not in self.values:
+                self.values[name] = value
+                self.by_source.setdefault(source, {})[name] = value
+
+
+class ScriptParams:
+    """Sends the parameters of this process's script after its first step; rank 0 speaks for all."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._read = session.guard(_read_object, any_thread=True, failed=_ignored)
+        session.forgets.append(self._take_after_next_step)
+        self._take_after_next_step()
+
+    def _take_after_next_step(self) -> None:
+        if self._take not in self._session.looks:
+            self._session.looks.append(self._take)
+
+    def _take(self) -> None:
+        self._session.looks.remove(self._take)
+        if self._session.rank() != 0:
+            return
+        found = Found()
+        for name, value in _variables_on(sys._getframe(1)):
+            if id(value) not in found.seen:
+                self._read(found, name, value)
+        for source, values in found.by_source.items():
+            self._send(source, values)
+
+    def _send(self, source: str, values: dict[str, Any]) -> None:
+        ring = self._session.ring or self._session.open()
+        if ring is None:
+            return
+        room = ring.longest_message // 2  # letters may take more bytes than one
+        kept: dict[str, Any] = {}
+        for name, value in values.items():
+            known = masked_value(name, value)
+            room -= len(name) + len(json.dumps(known)) + 4
+            if room > 0:
+                kept[name[:MAX_NAME]] = known
+        if kept:
+            self._session.messages.write({"kind": "params", "source": source, "values": kept})
+
+
+def _ignored(error: BaseException) -> None:
+    """An object of the script's did not let itself be read: the others are."""
+
+
+# Where to look
+
+
+def _variables_on(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
+    """The variables of the callers, the outermost first: the script's own, and where it has no
+    frame of its own (an installed program) everybody's."""
+    frames: list[FrameType] = []
+    while frame is not None and len(frames) < MAX_FRAMES:
+        if not is_ours(frame):
+            frames.append(frame)
+        frame = frame.f_back
+    frames.reverse()
+    own = [each for each in frames if _is_of_script(each)]
+    modules: set[int] = set()
+    for each in own or frames:
+        if id(each.f_globals) not in modules:
+            modules.add(id(each.f_globals))
+            yield from _worth_a_look(each.f_globals)
+        if each.f_code.co_flags & CO_OPTIMIZED:  # a function: a module's variables are its globals
+            yield from _variables_in(each)
+    for each in frames if own else ():
+        # A model that was made in the call of its trainer is no variable of the script's.
+        if each.f_code.co_flags & CO_OPTIMIZED:
+            for name, value in _worth_a_look(variables_of(each)):
+                if _is_framework(type(value)):
+                    yield name, value
+
+
+def _variables_in(frame: FrameType) -> Iterator[tuple[str, Any]]:
+    variables = variables_of(frame)
+    yield from _worth_a_look(variables)
+    if "self" in variables:
+        yield from _worth_a_look(own_attributes(variables["self"]))
+
+
+def _worth_a_look(variables: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The variables that may hold parameters; another thread may add to them meanwhile."""
+    for name in list(variables):
+        value = variables.get(name)
+        if type(value) not in _HOLD_NOTHING:
+            yield name, value
+
+
+def _is_of_script(frame: FrameType) -> bool:
+    file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__"))
+    if module.partition(".")[0] in _OTHERS:
+        return False
+    return not file.startswith((*_LIBRARIES, "<frozen")) and "-packages" not in file
+
+
+# What to read
+
+
+def _read_object(found: Found, name: str, value: Any) -> None:
+    """Add the parameters of an object, if it is one that holds some."""
+    for source, read in _KINDS:
+        values = read(name, value)
+        if values is not None:
+            found.seen.add(id(value))
+            found.add(source, name, _readable_items(values, 0))
+            return
+
+
+def _from_argparse(name: str, value: Any) -> dict[str, Any] | None:
+    argparse: Any = sys.modules.get("argparse")
+    is_one = argparse is not None and issubclass(type(value), argparse.Namespace)
+    return own_attributes(value) if is_one else None
+
+
+def _from_omegaconf(name: str, value: Any) -> dict[str, Any] | None:
+    omegaconf: Any = sys.modules.get("omegaconf")
+    kind = getattr(omegaconf, "DictConfig", None)
+    if kind is None or not issubclass(type(value), kind) or name.startswith("_"):
+        return None
+    if not _HOLDER.search(_words(name)):
+        return None  # a part of it: hydra's own, or one that a function was given
+    convert = omegaconf.OmegaConf.to_container
+    try:
+        found = convert(value, resolve=True, enum_to_str=True)
+    except omegaconf.errors.OmegaConfBaseException as error:
+        if is_interruption(error):
+            raise
+        # an interpolation that leads nowhere
+        found = convert(value, resolve=False, enum_to_str=True)
+    return found if type(found) is dict else None
+
+
+def _from_transformers(name: str, value: Any) -> dict[str, Any] | None:
+    if _has_base(type(value), "Trainer", "transformers."):
+        value = own_attributes(value).get("args")
+    if not _has_base(type(value), "TrainingArguments", "transformers."):
+        return None
+    return _fields(value)
+
+
+def _from_lightning(name: str, value: Any) -> dict[str, Any] | None:
+    if not _has_base(type(value), "HyperparametersMixin", "pytorch_lightning.", "lightning."):
+        return None
+    found = own_attributes(value).get("_hparams")
+    return found if issubclass(type(found), dict) else None
+
+
+def _from_dataclass(name: str, value: Any) -> dict[str, Any] | None:
+    kind = type(value)
+    if not (_HOLDER.search(_words(name)) or _HOLDER.search(_words(kind.__name__))):
+        return None
+    if kind is SimpleNamespace:
+        return own_attributes(value)
+    return _fields(value) if _is_dataclass(kind) else None
+
+
+def _from_dictionary(name: str, value: Any) -> dict[str, Any] | None:
+    is_one = issubclass(type(value), dict) and _DICTIONARY.search(name.lower())
+    return value if is_one and dict.__len__(value) <= MAX_PARAMS else None
+
+
+_KINDS: tuple[tuple[str, Callable[[str, Any], dict[str, Any] | None]], ...] = (
+    ("argparse", _from_argparse),
+    ("OmegaConf", _from_omegaconf),
+    ("transformers", _from_transformers),
+    ("Lightning", _from_lightning),
+    ("dataclass", _from_dataclass),
+    ("dict", _from_dictionary),
+)
+"""What the source is called, and what reads it: `None` where an object is none of the kind."""
+
+
+def _is_framework(kind: type) -> bool:
+    return (
+        _has_base(kind, "Trainer", "transformers.")
+        or _has_base(kind, "TrainingArguments", "transformers.")
+        or _has_base(kind, "HyperparametersMixin", "pytorch_lightning.", "lightning.")
+    )
+
+
+def _has_base(kind: type, name: str, *packages: str) -> bool:
+    return any(
+        base.__name__ == name and str(base.__module__).startswith(packages) for base in _bases(kind)
+    )
+
+
+def _is_dataclass(kind: type) -> bool:
+    return any("__dataclass_fields__" in vars(base) for base in _bases(kind))
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass's object, without those that it keeps to itself."""
+    own = own_attributes(value)
+    found: dict[str, Any] = {}
+    for base in _bases(type(value)):
+        for name in vars(base).get("__dataclass_fields__", ()):
+            slot = vars(base).get(name)
+            if name in own:
+                found.setdefault(name, own[name])
+            elif type(slot) is MemberDescriptorType:
+                found.setdefault(name, slot.__get__(value))
+    return found
+
+
+def _words(name: str) -> str:
+    """`TrainConfig` as `train_config`, `GPTConfig` as `gpt_config`."""
+    return _BETWEEN_WORDS.sub("_", name).lower()
+
+
+# Values
+
+
+def _readable_items(values: dict[str, Any], depth: int) -> dict[str, Any]:
+    """The parameters among the items of an object; what begins with `_` is its own business."""
+    found = {}
+    for name, value in list(dict.items(values)):  # whatever a class of the script's makes of it
+        if type(name) is str and not name.startswith("_"):
+            known = _readable(value, depth)
+            if known is not _MISSING:
+                found[name] = known
+    return found
+
+
+def _readable(value: Any, depth: int) -> Any:
+    """A value as JSON knows it; `_MISSING` where it is neither number nor text, nor made of them.
+
+    An object's own text often holds its address, by which equal runs would differ.
+    """
+    kind = type(value)
+    if value is None or kind in (bool, int, float):
+        return plain(value)
+    if issubclass(kind, Enum):
+        return _readable(own_attributes(value).get("_value_"), depth)
+    if issubclass(kind, str):
+        return _shortened(str.__str__(value))
+    if issubclass(kind, (int, float)):  # as its number, whatever its class makes of it
+        return plain(int.__int__(value) if issubclass(kind, int) else float.__float__(value))
+    if issubclass(kind, PurePath) or _is_torch_word(kind):
+        return _shortened(str(value))
+    return _readable_inside(value, depth + 1) if depth < MAX_DEPTH else _MISSING
+
+
+def _readable_inside(value: Any, depth: int) -> Any:
+    """What is made of values: a list, a dictionary, an object inside another."""
+    kind = type(value)
+    argparse: Any = sys.modules.get("argparse")
+    is_namespace = argparse is not None and issubclass(kind, argparse.Namespace)
+    for base in (list, tuple, set, frozenset):
+        if issubclass(kind, base):
+            return _readable_list(list(islice(base.__iter__(value), MAX_ITEMS + 1)), base, depth)
+    if issubclass(kind, dict) and dict.__len__(value) <= MAX_ITEMS:
+        return _readable_items(value, depth) or _MISSING
+    if kind is SimpleNamespace or is_namespace:
+        return _readable_items(own_attributes(value), depth) or _MISSING
+    if _is_dataclass(kind):
+        return _readable_items(_fields(value), depth) or _MISSING
+    return _MISSING
+
+
+def _readable_list(values: list[Any], base: type, depth: int) -> Any:
+    """The items of a list, or of a set in an order that does not change from run to run."""
+    items = [_readable(each, depth) for each in values]
+    if len(items) > MAX_ITEMS or any(each is _MISSING for each in items):
+        return _MISSING
+    return items if base in (list, tuple) else sorted(items, key=str)
+
+
+def _is_torch_word(kind: type) -> bool:
+    torch: Any = sys.modules.get("torch")
+    return torch is not None and kind in (torch.dtype, torch.device)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
