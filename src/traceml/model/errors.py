@@ -21,3 +21,7 @@ class UnreadableRecords(TraceMLError):
 
 class UnreadableSummary(TraceMLError):
     """A file that was passed as a run summary and is none."""
+
+
+class UnreadableArtifact(TraceMLError):
+    """A logged file cannot be read as what it is; the text says why, without the file's name."""
