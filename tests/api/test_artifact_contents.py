@@ -191,3 +191,70 @@ def test_a_folder_is_compared_file_by_file(runs: Runs) -> None:
     (change,) = runs.compare()
     assert change["name"] == "ckpt/model.safetensors"
     assert change["details"]["relative_change"] == 1.0
+
+
+def test_texts_documents_tables_and_samples(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    files = {
+        "notes.txt": (b"the quick fox\n", b"the slow fox\n"),
+        "train.log": (b"10:00:01 step 1 loss 0.5\n", b"11:22:33 step 9 loss nan\n"),
+        "config.json": (b'{"lr": 0.1}', b'{"lr": 0.2}'),
+        "scores.csv": (b"name;f1\ncat;0.5\n", b"name;f1\ncat;0.75\n"),
+        "samples.jsonl": (
+            b'{"prompt": "Hi", "text": "Hello you"}\n',
+            b'{"prompt": "Hi", "text": "Hello \\u001b[31mthere"}\n',
+        ),
+        "events.jsonl": (b'{"step": 1}\n', b'{"step": 2}\n'),
+        "roc.json": (
+            b'{"fpr": [0, 0.5, 1], "tpr": [0, 0.5, 1]}',
+            b'{"fpr": [0, 0, 1], "tpr": [0, 1, 1]}',
+        ),
+    }
+    for name, (lhs, rhs) in files.items():
+        runs.log("a", name, lhs)
+        runs.log("b", name, rhs)
+    found = {change["name"]: change["details"]["type"] for change in runs.compare()}
+    assert found == {
+        "config.json": "json",
+        "events.jsonl": "json",
+        "notes.txt": "text",
+        "roc.json": "curve",
+        "samples.jsonl": "samples",
+        "scores.csv": "table",
+        "train.log": "text",
+    }
+    said = capsys.readouterr().out
+    assert "line 1: the [-quick-]{+slow+} fox" in said
+    assert "lr: 0.1 -> 0.2" in said
+    assert "name cat, f1: 0.5 -> 0.75" in said
+    assert "Hi: Hello [-you-]" in said
+    assert "area: 0.5 -> 1 (+0.5)" in said
+    assert "line 1: 10:00:01 step 1 loss [-0.5-]{+nan+}" in said
+    assert "\x1b" not in said
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.json", b"{", "B's file: it is no JSON"),
+        ("a.json", b"[" * 100_000, "B's file: it is no JSON"),
+        ("a.jsonl", b"{}\n3\n", "B's file: line 2 is no JSON object"),
+        ("a.txt", b"a\0b", "B's file: it holds null bytes"),
+        ("a.csv", b'a,b\n"' + b"x" * 200_000, "B's file: it is no table"),
+        ("a.txt", b"x" * (17 << 20), "B's file: it cannot be read"),
+    ],
+    ids=["cut", "nested", "no objects", "null bytes", "an endless field", "too long"],
+)
+def test_a_damaged_document_is_told(runs: Runs, name: str, content: bytes, said: str) -> None:
+    runs.log("a", name, b"")
+    runs.log("a", name, b"{}" if "json" in name else b"a,b\n1,2\n")
+    runs.log("b", name, content)
+    (change,) = runs.compare()
+    assert change["details"] is None
+    assert change["not_compared"].startswith(said)
+
+
+def test_documents_in_other_encodings_are_read_as_far_as_they_go(runs: Runs) -> None:
+    runs.log("a", "a.txt", "\ufeffgrün\n".encode())
+    runs.log("b", "a.txt", "grün\n".encode("latin-1"))
+    (change,) = runs.compare()
+    assert change["details"]["removed"] == 1

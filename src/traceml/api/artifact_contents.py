@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from traceml.compare.artifact_changes import LoggedFile
 from traceml.compare.artifact_details import CheckpointChange, Details
 from traceml.compare.checkpoints import compare_checkpoints
+from traceml.compare.curve_changes import Curve, compare_curves, curve_of_json, curve_of_table
+from traceml.compare.sample_changes import compare_samples
+from traceml.compare.text_changes import compare_logs, compare_texts
+from traceml.compare.value_changes import compare_json, compare_tables
 from traceml.model.artifact import ArtifactKind
 from traceml.model.errors import UnreadableArtifact
 from traceml.model.quantities import memory
 from traceml.store.artifact_store import safe_relative
+from traceml.store.document_files import read_json, read_json_lines, read_table, read_text
 from traceml.store.regular_files import stat_regular
 from traceml.store.safetensors_file import open_safetensors
 from traceml.store.tensor_data import TensorFile
 from traceml.store.torch_file import open_torch_file
+
+_T = TypeVar("_T")
 
 MAX_READ_BYTES = 8 << 30
 """Of both files together, about ten seconds of reading; more only where it is asked for."""
@@ -35,19 +44,17 @@ class ArtifactContents:
         """Returns how two files differ; or `None` and why that is not known."""
         if lhs.kind != rhs.kind:
             return None, f"A's is of the kind {lhs.kind}, B's {rhs.kind}"
-        if lhs.kind not in _COMPARED:
+        compare = _COMPARISONS.get(lhs.kind)
+        if compare is None:
             return None, None
         try:
             paths = _located("A", self.lhs_folder, lhs), _located("B", self.rhs_folder, rhs)
             size = (lhs.size_bytes or 0) + (rhs.size_bytes or 0)
             if size > MAX_READ_BYTES and not self.reads_all:
                 return None, f"{memory(size)} to read; --artifacts does"
-            return _compare_checkpoints(*paths), None
+            return compare(*paths), None
         except UnreadableArtifact as error:
             return None, str(error)
-
-
-_COMPARED = (ArtifactKind.CHECKPOINT.value,)
 
 
 def _located(side: str, folder: Path, file: LoggedFile) -> Path:
@@ -82,3 +89,51 @@ def _open_checkpoint(side: str, path: Path) -> TensorFile:
         return opener(path)
     except UnreadableArtifact as error:
         raise UnreadableArtifact(f"{side}'s file: {error}") from None
+
+
+def _compare_texts(lhs: Path, rhs: Path) -> Details:
+    return compare_texts(*_read(lhs, rhs, read_text))
+
+
+def _compare_logs(lhs: Path, rhs: Path) -> Details:
+    return compare_logs(*_read(lhs, rhs, read_text))
+
+
+def _compare_json(lhs: Path, rhs: Path) -> Details:
+    a, b = _read(lhs, rhs, read_json)
+    return _compare_curves(curve_of_json(a), curve_of_json(b)) or compare_json(a, b)
+
+
+def _compare_tables(lhs: Path, rhs: Path) -> Details:
+    a, b = _read(lhs, rhs, read_table)
+    return _compare_curves(curve_of_table(a), curve_of_table(b)) or compare_tables(a, b)
+
+
+def _compare_curves(a: Curve | None, b: Curve | None) -> Details | None:
+    return None if a is None or b is None else compare_curves(a, b)
+
+
+def _compare_samples(lhs: Path, rhs: Path) -> Details:
+    a, b = _read(lhs, rhs, read_json_lines)
+    return compare_samples(a, b) or compare_json(a, b)
+
+
+def _read(lhs: Path, rhs: Path, read: Callable[[Path], _T]) -> tuple[_T, _T]:
+    """Reads both files; an error says whose it is."""
+    found = []
+    for side, path in (("A", lhs), ("B", rhs)):
+        try:
+            found.append(read(path))
+        except UnreadableArtifact as error:
+            raise UnreadableArtifact(f"{side}'s file: {error}") from None
+    return found[0], found[1]
+
+
+_COMPARISONS: dict[str, Callable[[Path, Path], Details]] = {
+    ArtifactKind.CHECKPOINT.value: _compare_checkpoints,
+    ArtifactKind.TEXT.value: _compare_texts,
+    ArtifactKind.LOG.value: _compare_logs,
+    ArtifactKind.JSON.value: _compare_json,
+    ArtifactKind.TABLE.value: _compare_tables,
+    ArtifactKind.SAMPLES.value: _compare_samples,
+}

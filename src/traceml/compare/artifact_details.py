@@ -57,5 +57,123 @@ class CheckpointChange(Struct, frozen=True, tag="checkpoint"):
     `MAX_LISTED`."""
 
 
-Details: TypeAlias = CheckpointChange
+class TextPart(Struct, frozen=True):
+    """Words that both texts have (`same`), or only A's (`removed`) or B's (`added`)."""
+
+    op: str
+    text: str
+
+
+class TextHunk(Struct, frozen=True):
+    """A place where two texts differ; lines are counted from 1."""
+
+    lhs_line: int
+    rhs_line: int
+    parts: tuple[TextPart, ...]
+
+
+class TextChange(Struct, frozen=True, tag="text"):
+    """Two texts, or two logs."""
+
+    lhs_lines: int
+    rhs_lines: int
+    removed: int
+    """Lines that only A has, or that have other words in B."""
+    added: int
+    normalised: bool = False
+    """Whether times, numbers and addresses count as equal, as in logs."""
+    in_order: bool = True
+    """Whether the order of lines counts; it does not where too many lines differ."""
+    hunks: tuple[TextHunk, ...] = ()
+
+
+class SampleChange(Struct, frozen=True):
+    """What was generated for one prompt."""
+
+    prompt: str
+    parts: tuple[TextPart, ...]
+
+
+class SamplesChange(Struct, frozen=True, tag="samples"):
+    """Two files of JSON lines with generated texts, paired by their prompts."""
+
+    paired_by: str
+    """The key of the prompt, or `line`."""
+    paired: int
+    same: int
+    only_lhs: int
+    only_rhs: int
+    samples: tuple[SampleChange, ...] = ()
+    """Those that differ."""
+
+
+Scalar: TypeAlias = str | int | float | bool | None
+
+
+class ValueChange(Struct, frozen=True):
+    """One value of a document or a table; `op` is `changed`, `added` or `removed`."""
+
+    path: str
+    op: str
+    lhs: Scalar = None
+    rhs: Scalar = None
+
+
+class JsonChange(Struct, frozen=True, tag="json"):
+    """Two JSON documents, value by value."""
+
+    same: int
+    changed: int
+    added: int
+    removed: int
+    values: tuple[ValueChange, ...] = ()
+
+
+class ColumnChange(Struct, frozen=True):
+    """A column of numbers that both tables have; `None` where it has no numbers."""
+
+    name: str
+    changed: int
+    """Cells that differ, in rows that both tables have."""
+    lhs_mean: float | None = None
+    rhs_mean: float | None = None
+
+
+class TableChange(Struct, frozen=True, tag="table"):
+    """Two tables, whose rows are paired by a column of unique values, or by their number."""
+
+    lhs_rows: int
+    rhs_rows: int
+    paired_by: str
+    """The column, or `row`."""
+    added_rows: int
+    removed_rows: int
+    added_columns: tuple[str, ...]
+    removed_columns: tuple[str, ...]
+    changed_cells: int
+    columns: tuple[ColumnChange, ...] = ()
+    """Those with other cells."""
+    cells: tuple[ValueChange, ...] = ()
+
+
+class NumberChange(Struct, frozen=True):
+    """A number on both sides."""
+
+    name: str
+    lhs: float | None
+    rhs: float | None
+
+
+class CurveChange(Struct, frozen=True, tag="curve"):
+    """Two results of a classifier: a confusion matrix, or a ROC or precision-recall curve."""
+
+    shape: str
+    """`confusion_matrix`, `roc` or `precision_recall`."""
+    numbers: tuple[NumberChange, ...]
+    """Accuracy, recall and precision of each class; or the area under the curve."""
+
+
+Details: TypeAlias = (
+    CheckpointChange | TextChange | SamplesChange | JsonChange | TableChange | CurveChange
+)
 """What differs in two files of one kind."""
