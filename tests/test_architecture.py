@@ -37,6 +37,7 @@ FRONT_DOOR = ("__init__", "decorators", "__main__")
 OWNERS = {
     "numpy": {"store", "facts", "compare", "figures"},
     "msgspec": {"store", "summaries", "compare", "agent", "figures", "web"},
+    "PIL": {"store"},
     "psutil": {"agent"},
     "pynvml": {"agent"},
     "scipy": {"compare"},

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -258,3 +262,72 @@ def test_documents_in_other_encodings_are_read_as_far_as_they_go(runs: Runs) -> 
     runs.log("b", "a.txt", "grün\n".encode("latin-1"))
     (change,) = runs.compare()
     assert change["details"]["removed"] == 1
+
+
+def _image(*size: int, colour: str = "red", form: str = "PNG") -> bytes:
+    image = pytest.importorskip("PIL.Image")
+    file = io.BytesIO()
+    image.new("RGB", size, colour).save(file, form)
+    return file.getvalue()
+
+
+def test_images_are_shown_side_by_side(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "samples/grid 1.png"
+    runs.log("a", name, _image(8, 8))
+    runs.log("b", name, _image(8, 8, colour="blue"))
+    (change,) = runs.compare()
+    details = change["details"]
+    assert (details["type"], details["changed_share"]) == ("image", 1.0)
+    picture = Path(details["picture"])
+    assert picture.parent.name == "ab.files"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "100% of the pixels differ" in capsys.readouterr().out
+
+
+def test_jpeg_and_other_sizes(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    runs.log("a", "a.jpg", _image(8, 8, form="JPEG"))
+    runs.log("b", "a.jpg", _image(4, 8, form="JPEG"))
+    assert runs.compare()[0]["details"]["changed_share"] is None
+    assert "8 × 8 pixels -> 4 × 8 pixels" in capsys.readouterr().out
+
+
+def test_a_damaged_or_endless_image_is_told(runs: Runs) -> None:
+    runs.log("a", "a.png", _image(8, 8))
+    runs.log("b", "a.png", _image(8, 8)[:45])
+    assert "B's file: it is no PNG or JPEG" in runs.compare()[0]["not_compared"]
+    header = bytearray(_image(8, 8))
+    header[16:24] = (60_000).to_bytes(4, "big") * 2
+    header[29:33] = zlib.crc32(header[12:29]).to_bytes(4, "big")
+    runs.log("b", "a.png", bytes(header))
+    assert "3600000000 pixels" in runs.compare()[0]["not_compared"]
+
+
+def test_without_pillow_images_say_what_to_install(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    runs.log("a", "a.png", b"\x89PNG 1")
+    runs.log("b", "a.png", b"\x89PNG 2")
+    assert "pip install 'traceml-insight[images]'" in runs.compare()[0]["not_compared"]
+
+
+def test_embeddings_are_projected_together(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    generator = np.random.default_rng(0)
+    for run in ("a", "b"):
+        np.save(runs.place(run, "embeddings.npy"), generator.normal(size=(20, 3)))
+        runs.log(run, "embeddings.npy")
+    (change,) = runs.compare()
+    assert len(change["details"]["projection"]["lhs"]) == 20
+    assert "alignment (CKA) 0." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("how", ["objects", "cut", "text"])
+def test_an_array_that_is_none_is_told(runs: Runs, how: str) -> None:
+    np.save(runs.place("a", "x.npy"), np.ones(3))
+    place = runs.place("b", "x.npy")
+    np.save(place, np.array([{}]) if how == "objects" else np.ones(30), allow_pickle=True)
+    if how != "objects":
+        place.write_bytes(place.read_bytes()[:150] if how == "cut" else b"no array")
+    runs.log("a", "x.npy")
+    runs.log("b", "x.npy")
+    assert runs.compare()[0]["not_compared"].startswith("B's file: it is no ")

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
+import zlib
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from traceml.compare.array_changes import compare_arrays
 from traceml.compare.artifact_changes import LoggedFile
 from traceml.compare.artifact_details import CheckpointChange, Details
 from traceml.compare.checkpoints import compare_checkpoints
 from traceml.compare.curve_changes import Curve, compare_curves, curve_of_json, curve_of_table
+from traceml.compare.image_changes import compare_images, side_by_side
 from traceml.compare.sample_changes import compare_samples
 from traceml.compare.text_changes import compare_logs, compare_texts
 from traceml.compare.value_changes import compare_json, compare_tables
@@ -20,6 +24,7 @@ from traceml.model.errors import UnreadableArtifact
 from traceml.model.quantities import memory
 from traceml.store.artifact_store import safe_relative
 from traceml.store.document_files import read_json, read_json_lines, read_table, read_text
+from traceml.store.image_and_array_files import read_array, read_image, write_image
 from traceml.store.regular_files import stat_regular
 from traceml.store.safetensors_file import open_safetensors
 from traceml.store.tensor_data import TensorFile
@@ -37,24 +42,50 @@ class ArtifactContents:
 
     lhs_folder: Path
     rhs_folder: Path
+    pictures: Path
+    """A folder for pictures of differences, made when there is one."""
     reads_all: bool = False
     """Whether files of any size are read."""
 
-    def compare(self, lhs: LoggedFile, rhs: LoggedFile) -> tuple[Details | None, str | None]:
+    def compare(
+        self, name: str, lhs: LoggedFile, rhs: LoggedFile
+    ) -> tuple[Details | None, str | None]:
         """Returns how two files differ; or `None` and why that is not known."""
         if lhs.kind != rhs.kind:
             return None, f"A's is of the kind {lhs.kind}, B's {rhs.kind}"
+        is_image = lhs.kind == ArtifactKind.IMAGE.value
         compare = _COMPARISONS.get(lhs.kind)
-        if compare is None:
+        if compare is None and not is_image:
             return None, None
         try:
             paths = _located("A", self.lhs_folder, lhs), _located("B", self.rhs_folder, rhs)
             size = (lhs.size_bytes or 0) + (rhs.size_bytes or 0)
             if size > MAX_READ_BYTES and not self.reads_all:
                 return None, f"{memory(size)} to read; --artifacts does"
+            if compare is None:
+                return self._compare_images(name, *paths), None
             return compare(*paths), None
         except UnreadableArtifact as error:
             return None, str(error)
+
+    def _compare_images(self, name: str, lhs: Path, rhs: Path) -> Details:
+        """Compares two images, and writes a picture of them and of their difference."""
+        a, b = _read(lhs, rhs, read_image)
+        found = compare_images(a, b)
+        if found.changed_share == 0:
+            return found
+        picture = self.pictures / f"{_file_name(name)}.png"
+        try:
+            write_image(picture, side_by_side(a, b))
+        except OSError:  # no room, or no right to write here: the numbers are said all the same
+            return found
+        return found.with_picture(str(picture))
+
+
+def _file_name(name: str) -> str:
+    """Returns a name that any file system takes, and that no other artifact has."""
+    plain = re.sub(r"[^\w.-]+", "_", name, flags=re.ASCII).strip("._")[:60]
+    return f"{plain or 'image'}-{zlib.crc32(name.encode(errors='replace')):08x}"
 
 
 def _located(side: str, folder: Path, file: LoggedFile) -> Path:
@@ -118,6 +149,10 @@ def _compare_samples(lhs: Path, rhs: Path) -> Details:
     return compare_samples(a, b) or compare_json(a, b)
 
 
+def _compare_arrays(lhs: Path, rhs: Path) -> Details:
+    return compare_arrays(*_read(lhs, rhs, read_array))
+
+
 def _read(lhs: Path, rhs: Path, read: Callable[[Path], _T]) -> tuple[_T, _T]:
     """Reads both files; an error says whose it is."""
     found = []
@@ -136,4 +171,5 @@ _COMPARISONS: dict[str, Callable[[Path, Path], Details]] = {
     ArtifactKind.JSON.value: _compare_json,
     ArtifactKind.TABLE.value: _compare_tables,
     ArtifactKind.SAMPLES.value: _compare_samples,
+    ArtifactKind.ARRAY.value: _compare_arrays,
 }

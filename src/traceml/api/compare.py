@@ -46,8 +46,9 @@ def compare_sides(
     """
     refuse_folder(output)
     comparison, names = find_changes(a, b, logs_dir, terms)
-    comparison = _with_artifacts(comparison, a, b, logs_dir, all_artifacts)
     base = Path(output or default_base(names))
+    sides = choose_summaries(a, logs_dir), choose_summaries(b, logs_dir)
+    comparison = _with_artifacts(comparison, sides, base, all_artifacts)
     _write(base, ".json", to_json(comparison))
     _write(base, ".txt", comparison_text(comparison, shows_all=all_artifacts).encode())
     return comparison, base
@@ -77,10 +78,10 @@ def find_changes(
 
 
 def _with_artifacts(
-    comparison: Comparison, a: Sequence[str], b: Sequence[str], logs_dir: Path, reads_all: bool
+    comparison: Comparison, sides: tuple[list[Path], list[Path]], base: Path, reads_all: bool
 ) -> Comparison:
     """Adds the logged files that differ, of one run on each side."""
-    first, second = choose_summaries(a, logs_dir), choose_summaries(b, logs_dir)
+    first, second = sides
     if len(first) != 1 or len(second) != 1:
         return comparison
     lhs, rhs = read_compared(first[0], follow_links=True), read_compared(second[0], True)
@@ -89,7 +90,8 @@ def _with_artifacts(
     # Late: most comparisons have no files to read.
     from traceml.api.artifact_contents import ArtifactContents
 
-    contents = ArtifactContents(first[0].parent, second[0].parent, reads_all)
+    pictures = base.with_name(f"{base.name}.files")
+    contents = ArtifactContents(first[0].parent, second[0].parent, pictures, reads_all)
     changes = compare_artifacts(lhs.artifacts, rhs.artifacts, contents.compare)
     return comparison.with_artifacts(changes)
 

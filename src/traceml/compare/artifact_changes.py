@@ -57,8 +57,10 @@ class LoggedFile:
         return ArtifactSide(self.size_bytes, self.sha256, self.version)
 
 
-CompareContents: TypeAlias = Callable[[LoggedFile, LoggedFile], tuple[Details | None, str | None]]
-"""Returns how two files differ, or why that cannot be said."""
+CompareContents: TypeAlias = Callable[
+    [str, LoggedFile, LoggedFile], tuple[Details | None, str | None]
+]
+"""Returns how two files of a name differ, or why that cannot be said."""
 
 
 def compare_artifacts(
@@ -89,7 +91,7 @@ def _change(
             name, kind, None if lhs is None else lhs.side, None if rhs is None else rhs.side
         )
     if before < MAX_COMPARED:
-        details, why = compare(lhs, rhs)
+        details, why = compare(name, lhs, rhs)
     else:
         details, why = None, f"only the first {MAX_COMPARED} files are"
     return ArtifactChange(name, kind, lhs.side, rhs.side, details, why)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 MAX_LISTED = 1000
 """Differences that are listed one by one, the largest first."""
@@ -173,7 +173,59 @@ class CurveChange(Struct, frozen=True, tag="curve"):
     """Accuracy, recall and precision of each class; or the area under the curve."""
 
 
+class ImageChange(Struct, frozen=True, tag="image"):
+    """Two images; `None` where their sizes differ."""
+
+    lhs_size: tuple[int, int]
+    """Width and height in pixels."""
+    rhs_size: tuple[int, int]
+    changed_share: float | None = None
+    """Of the pixels, in 0–1."""
+    mean_difference: float | None = None
+    """Of all values of red, green and blue, in 0–1."""
+    max_difference: float | None = None
+    picture: str | None = None
+    """The file that shows A, B and their difference side by side."""
+
+    def with_picture(self, picture: str) -> ImageChange:
+        """Returns the same with the file that shows it."""
+        return structs.replace(self, picture=picture)
+
+
+class Projection(Struct, frozen=True):
+    """Two sets of points on the first two principal components of both together."""
+
+    explained: tuple[float, float]
+    """The share of the variance on each component, in 0–1."""
+    lhs: tuple[tuple[float, float], ...]
+    rhs: tuple[tuple[float, float], ...]
+
+
+class ArrayChange(Struct, frozen=True, tag="array"):
+    """Two arrays of numbers; `None` where their shapes do not allow it, or a value is not
+    finite."""
+
+    lhs_shape: tuple[int, ...]
+    rhs_shape: tuple[int, ...]
+    lhs_dtype: str
+    rhs_dtype: str
+    relative_change: float | None = None
+    """The norm of the difference, divided by A's norm."""
+    cosine: float | None = None
+    """The mean cosine between a row of A and the same row of B."""
+    alignment: float | None = None
+    """How alike the relations between rows are, in 0–1, whatever the rotation (linear CKA)."""
+    projection: Projection | None = None
+
+
 Details: TypeAlias = (
-    CheckpointChange | TextChange | SamplesChange | JsonChange | TableChange | CurveChange
+    CheckpointChange
+    | TextChange
+    | SamplesChange
+    | JsonChange
+    | TableChange
+    | CurveChange
+    | ImageChange
+    | ArrayChange
 )
 """What differs in two files of one kind."""

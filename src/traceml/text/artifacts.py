@@ -6,9 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from traceml.compare.artifact_changes import ArtifactChange, ArtifactSide
 from traceml.compare.artifact_details import (
+    ArrayChange,
     CheckpointChange,
     ColumnChange,
+    CurveChange,
     Details,
+    ImageChange,
     JsonChange,
     NumberChange,
     SamplesChange,
@@ -83,7 +86,11 @@ def _summary(details: Details) -> str:
         return _json_summary(details)
     if isinstance(details, TableChange):
         return _table_summary(details)
-    return _CURVES.get(details.shape, details.shape)
+    if isinstance(details, CurveChange):
+        return _CURVES.get(details.shape, details.shape)
+    if isinstance(details, ImageChange):
+        return _image_summary(details)
+    return _array_summary(details)
 
 
 def _details(details: Details) -> Iterator[str]:
@@ -99,8 +106,10 @@ def _details(details: Details) -> Iterator[str]:
     elif isinstance(details, TableChange):
         yield from map(_column, details.columns)
         yield from map(_value, details.cells)
-    else:
+    elif isinstance(details, CurveChange):
         yield from (_number(number) for number in details.numbers if number.lhs != number.rhs)
+    elif isinstance(details, ImageChange) and details.picture:
+        yield f"side by side, with the difference: {details.picture}"
 
 
 # Checkpoints
@@ -263,3 +272,33 @@ def _number(change: NumberChange) -> str:
     if change.lhs is None or change.rhs is None:
         return said
     return f"{said} ({change.rhs - change.lhs:+.4g})"
+
+
+# Images and arrays
+
+
+def _image_summary(found: ImageChange) -> str:
+    if found.changed_share is None or found.mean_difference is None:
+        lhs, rhs = ("{} × {} pixels".format(*size) for size in (found.lhs_size, found.rhs_size))
+        return f"{lhs} -> {rhs}"
+    if not found.changed_share:
+        return "the same pixels"
+    differ = f"{percent(found.changed_share)} of the pixels differ"
+    mean, largest = percent(found.mean_difference), percent(found.max_difference)
+    return f"{differ}, by {mean} on average, {largest} at most"
+
+
+def _array_summary(found: ArrayChange) -> str:
+    lhs = f"{found.lhs_dtype} {list(found.lhs_shape)}"
+    rhs = f"{found.rhs_dtype} {list(found.rhs_shape)}"
+    parts = [lhs if lhs == rhs else f"{lhs} -> {rhs}"]
+    if found.relative_change is not None:
+        parts.append(f"changed by {_share(found.relative_change)}")
+    if found.cosine is not None:
+        parts.append(f"cosine of the same row {found.cosine:.3f}")
+    if found.alignment is not None:
+        parts.append(f"alignment (CKA) {found.alignment:.3f}")
+    if found.projection is not None:
+        explained = percent(sum(found.projection.explained))
+        parts.append(f"two principal components of both hold {explained} of the variance")
+    return "; ".join(parts)
