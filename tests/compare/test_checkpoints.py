@@ -16,6 +16,7 @@ class Held:
     def __init__(self, **arrays):
         self.arrays = {name: np.array(value, float) for name, value in arrays.items()}
         self.unreadable = set()
+        self.values = {}
         self.types = {}
 
     @property
@@ -114,3 +115,13 @@ def test_what_cannot_be_read_is_not_called_the_same():
 def test_numbers_too_large_to_be_squared_harm_nothing():
     found = compare_checkpoints(Held(w=[1e308, -1e308]), Held(w=[-1e308, 1e308]))
     assert (found.moved, only(found).relative_change) == (1, None)
+
+
+def test_what_else_is_saved_is_compared_by_value():
+    a, b = Held(w=[1]), Held(w=[1])
+    a.values, b.values = {"epoch": 3, "lr": 0.1, "old": None}, {"epoch": 4, "lr": 0.1}
+    found = compare_checkpoints(a, b)
+    assert [(each.path, each.op, each.lhs, each.rhs) for each in found.values] == [
+        ("epoch", "changed", 3, 4),
+        ("old", "removed", None, None),
+    ]

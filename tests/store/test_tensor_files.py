@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import random
+import tracemalloc
 import zipfile
 from collections import OrderedDict
 from pathlib import Path
@@ -16,7 +17,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from traceml.compare.checkpoints import compare_checkpoints
 from traceml.model.errors import UnreadableArtifact
+from traceml.store import pickled_tensors
 from traceml.store.safetensors_file import open_safetensors
 from traceml.store.torch_file import open_torch_file
 
@@ -41,6 +44,7 @@ def numbers(file, name):
 
 
 def saved(tmp_path: Path, form: str, values) -> Path:
+    tmp_path.mkdir(exist_ok=True)
     path = tmp_path / f"model.{form}"
     if form == "safetensors":
         save_file(values, path)
@@ -107,6 +111,7 @@ def test_what_trainers_save_beside_the_weights_is_passed_over(tmp_path):
         "rng": torch.get_rng_state(),
         "parameter": torch.nn.Parameter(torch.ones(2)),
         "size": torch.Size([2]),
+        "state": list(range(1000)),
         "order": OrderedDict(a=torch.ones(1)),
         "type": torch.float16,
     }
@@ -117,6 +122,10 @@ def test_what_trainers_save_beside_the_weights_is_passed_over(tmp_path):
         expected = model.state_dict()["weight"].reshape(-1).numpy()
         np.testing.assert_array_equal(numbers(file, "model.weight"), expected)
         np.testing.assert_array_equal(numbers(file, "parameter"), [1.0, 1.0])
+        assert file.values["epoch"] == 3
+        assert file.values["history.0"] == 1.5
+        assert "state.0" not in file.values
+        assert file.values["optimizer.param_groups.0.lr"] == 0.001
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
@@ -207,7 +216,10 @@ def _doubling(depth: int) -> bytes:
         "a list in itself",
     ],
 )
-def test_hostile_pickles_are_refused_in_little_time_and_memory(tmp_path, pickled, said):
+def test_hostile_pickles_are_refused_in_little_time_and_memory(
+    tmp_path, monkeypatch, pickled, said
+):
+    monkeypatch.setattr(pickled_tensors, "MAX_VISITED", 20_000)
     with pytest.raises(UnreadableArtifact, match=said):
         open_torch_file(archive(tmp_path / "evil.pt", pickled))
 
@@ -273,6 +285,29 @@ def test_a_type_that_is_not_known_here_is_listed_and_not_read(tmp_path):
     with open_safetensors(path) as file:
         assert file.tensors["w"].dtype == "F4"
         assert file.pieces("w") is None
+
+
+def test_what_safetensors_say_about_themselves_is_read(tmp_path):
+    save_file({"w": torch.ones(1)}, tmp_path / "m.safetensors", metadata={"epoch": "3"})
+    with open_safetensors(tmp_path / "m.safetensors") as file:
+        assert (file.values, file.tensors.keys()) == ({"epoch": "3"}, {"w"})
+
+
+@pytest.mark.parametrize("form", ["safetensors", "pt"])
+def test_a_large_file_is_compared_in_little_memory(tmp_path, form):
+    """64 MiB on each side, in a few megabytes; a file of any size takes as much."""
+    paths = [
+        saved(tmp_path / name, form, {"w": torch.full((1 << 24,), value)})
+        for name, value in (("a", 1.0), ("b", 2.0))
+    ]
+    tracemalloc.start()
+    try:
+        with opened(paths[0]) as a, opened(paths[1]) as b:
+            found = compare_checkpoints(a, b)
+        assert tracemalloc.get_traced_memory()[1] < 12 << 20
+    finally:
+        tracemalloc.stop()
+    assert found.relative_change == 1
 
 
 @pytest.mark.parametrize("form", ["safetensors", "pt"])

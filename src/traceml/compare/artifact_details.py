@@ -10,6 +10,18 @@ MAX_LISTED = 1000
 """Differences that are listed one by one, the largest first."""
 
 
+Scalar: TypeAlias = str | int | float | bool | None
+
+
+class ValueChange(Struct, frozen=True):
+    """One value of a document or a table; `op` is `changed`, `added` or `removed`."""
+
+    path: str
+    op: str
+    lhs: Scalar = None
+    rhs: Scalar = None
+
+
 class TensorState(Struct, frozen=True):
     """A tensor in one of the two checkpoints."""
 
@@ -55,6 +67,8 @@ class CheckpointChange(Struct, frozen=True, tag="checkpoint"):
     tensors: tuple[TensorChange, ...]
     """Those that differ: missing ones, other shapes, then by their relative change; at most
     `MAX_LISTED`."""
+    values: tuple[ValueChange, ...] = ()
+    """What else is saved and differs: an epoch, a learning rate."""
 
 
 class TextPart(Struct, frozen=True):
@@ -105,18 +119,6 @@ class SamplesChange(Struct, frozen=True, tag="samples"):
     only_rhs: int
     samples: tuple[SampleChange, ...] = ()
     """Those that differ."""
-
-
-Scalar: TypeAlias = str | int | float | bool | None
-
-
-class ValueChange(Struct, frozen=True):
-    """One value of a document or a table; `op` is `changed`, `added` or `removed`."""
-
-    path: str
-    op: str
-    lhs: Scalar = None
-    rhs: Scalar = None
 
 
 class JsonChange(Struct, frozen=True, tag="json"):

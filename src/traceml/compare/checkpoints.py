@@ -13,9 +13,11 @@ from msgspec import Struct
 from traceml.compare.artifact_details import (
     MAX_LISTED,
     CheckpointChange,
+    Scalar,
     TensorChange,
     TensorState,
 )
+from traceml.compare.value_changes import compare_json
 
 Numbers = npt.NDArray[np.float64]
 
@@ -38,6 +40,10 @@ class Checkpoint(Protocol):
     @property
     def tensors(self) -> Mapping[str, HasShape]:
         """The tensors by name."""
+
+    @property
+    def values(self) -> Mapping[str, Scalar]:
+        """What else is saved, by name."""
 
     def pieces(self, name: str) -> Iterator[Numbers] | None:
         """A tensor's numbers in order; `None` where they cannot be read."""
@@ -88,6 +94,7 @@ def compare_checkpoints(a: Checkpoint, b: Checkpoint) -> CheckpointChange:
         moved=moved,
         relative_change=_ratio(total) if total.is_known else None,
         tensors=tuple(sorted(changes, key=_order)[:MAX_LISTED]),
+        values=compare_json(dict(a.values), dict(b.values)).values,
     )
 
 

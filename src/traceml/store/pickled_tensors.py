@@ -12,14 +12,18 @@ from __future__ import annotations
 import pickletools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from traceml.model.errors import UnreadableArtifact
 
-MAX_OBJECTS = 4_000_000
-"""Instructions and visited values: about ten seconds, and a hundred times a large optimizer's."""
+MAX_INSTRUCTIONS = 10_000_000
+"""A few seconds; an optimizer's state of 10,000 parameters takes a million."""
+MAX_VISITED = 1_000_000
+"""Values that are visited: a pickle can refer to one list from very many others."""
+MAX_LISTED_VALUES = 64
+"""Of a longer list only the tensors are taken: the numbers of a generator's state are no news."""
 MAX_DEPTH = 64
-MAX_TENSORS = 200_000
+MAX_LEAVES = 500_000
 
 _STORAGES = {
     "DoubleStorage": "float64",
@@ -67,6 +71,9 @@ _PLACEHOLDERS = frozenset(
         "collections.Counter",
         "collections.deque",
         "datetime.datetime",
+        "lightning.fabric.utilities.data.AttributeDict",
+        "lightning_fabric.utilities.data.AttributeDict",
+        "pytorch_lightning.utilities.parsing.AttributeDict",
         "datetime.timedelta",
         "numpy._core.multiarray._reconstruct",
         "numpy._core.multiarray.scalar",
@@ -119,32 +126,39 @@ class _Placeholder:
     """A value of a class that is not read."""
 
 
-def tensors_in(content: bytes) -> dict[str, PickledTensor]:
-    """Returns the tensors of a pickle by their dotted names; raises UnreadableArtifact."""
-    found: dict[str, PickledTensor] = {}
+Leaf: TypeAlias = PickledTensor | str | int | float | None
+
+
+def leaves_in(content: bytes) -> dict[str, Leaf]:
+    """Returns the tensors and plain values of a pickle by their dotted names.
+
+    Raises UnreadableArtifact.
+    """
+    found: dict[str, Leaf] = {}
     try:
-        for name, tensor in _walk(_Machine().run(content), "", 0, [MAX_OBJECTS]):
-            found.setdefault(name or "tensor", tensor)
-            if len(found) > MAX_TENSORS:
-                raise UnreadableArtifact(f"it holds more than {MAX_TENSORS:,} tensors")
+        for name, leaf in _walk(_Machine().run(content), "", 0, [MAX_VISITED]):
+            found.setdefault(name or "tensor", leaf)
+            if len(found) > MAX_LEAVES:
+                raise UnreadableArtifact(f"it holds more than {MAX_LEAVES:,} tensors and values")
     except (ValueError, IndexError, KeyError, TypeError, RecursionError, OverflowError) as error:
         raise UnreadableArtifact(f"its pickle is damaged ({error})") from None
     return found
 
 
-def _walk(
-    value: object, name: str, depth: int, left: list[int]
-) -> Iterator[tuple[str, PickledTensor]]:
+def _walk(value: object, name: str, depth: int, left: list[int]) -> Iterator[tuple[str, Leaf]]:
     left[0] -= 1
     if left[0] < 0 or depth > MAX_DEPTH:
         raise UnreadableArtifact("it is nested too deeply, or holds itself")
-    if isinstance(value, PickledTensor):
+    if value is None or isinstance(value, (PickledTensor, str, int, float)):
         yield name, value
     elif isinstance(value, dict):
         for key, part in value.items():
             yield from _walk(part, f"{name}.{key}" if name else str(key), depth + 1, left)
     elif isinstance(value, (list, tuple)):
+        is_long = len(value) > MAX_LISTED_VALUES
         for number, part in enumerate(value):
+            if is_long and (part is None or isinstance(part, (str, int, float))):
+                continue
             yield from _walk(part, f"{name}.{number}" if name else str(number), depth + 1, left)
 
 
@@ -160,8 +174,8 @@ class _Machine:
     def run(self, content: bytes) -> object:
         """Returns what the pickle makes."""
         for number, (opcode, argument, _) in enumerate(pickletools.genops(content)):
-            if number > MAX_OBJECTS:
-                raise UnreadableArtifact(f"its pickle has more than {MAX_OBJECTS:,} instructions")
+            if number > MAX_INSTRUCTIONS:
+                raise UnreadableArtifact(f"its pickle has more than {number - 1:,} instructions")
             if opcode.name == "STOP":
                 return self.stack.pop()
             self._follow(opcode.name, argument)
@@ -207,10 +221,12 @@ def _named(module: str, name: str) -> _Name:
         or (module in ("torch", "torch.storage", "torch.cuda") and name in _STORAGES)
         or (module == "torch" and name in _TORCH_DTYPES)
     )
+    if module.startswith("__torch__"):
+        raise UnreadableArtifact("refused: it is a TorchScript program; save a state_dict()")
     if not is_known:
         raise UnreadableArtifact(
             f"refused: its pickle names {full[:80]}, which is not part of a checkpoint's plain "
-            "values; `torch.load` without `weights_only` would run it"
+            "values and could run code; save a state_dict() instead"
         )
     return _Name(full)
 

@@ -55,6 +55,8 @@ def open_safetensors(path: Path) -> TensorFile:
         for name, found in header.items():
             if name != "__metadata__":
                 file.tensors[name] = _tensor(name, found, begin, file.size_bytes())
+            elif isinstance(found, dict):
+                file.values.update((key, str(value)) for key, value in found.items())
     except BaseException:
         file.__exit__(None, None, None)
         raise

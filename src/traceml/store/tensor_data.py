@@ -90,6 +90,8 @@ class TensorFile:
     path: Path
     descriptor: int
     tensors: dict[str, StoredTensor] = field(default_factory=dict)
+    values: dict[str, str | int | float | None] = field(default_factory=dict)
+    """What else is saved beside the tensors, by name: an epoch, a learning rate."""
 
     @staticmethod
     def open(path: Path) -> TensorFile:

@@ -12,10 +12,10 @@ import zipfile
 from pathlib import Path
 
 from traceml.model.errors import UnreadableArtifact
-from traceml.store.pickled_tensors import PickledTensor, tensors_in
+from traceml.store.pickled_tensors import PickledTensor, leaves_in
 from traceml.store.tensor_data import StoredTensor, TensorFile, item_bytes
 
-MAX_PICKLE_BYTES = 256 << 20
+MAX_PICKLE_BYTES = 64 << 20
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 _LEGACY = (b"\x80\x02\x8a\x0al\xfc\x9cF", b"\x80\x02\x8a\nl\xfc\x9c")
 
@@ -45,8 +45,11 @@ def _read_tensors(file: TensorFile) -> None:
             pickled, prefix = _pickle(archive, members)
     except (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError, OSError) as error:
         raise UnreadableArtifact(f"it is no file of torch.save ({error}), or damaged") from None
-    for name, tensor in tensors_in(pickled).items():
-        file.tensors[name] = _stored(file, tensor, members.get(f"{prefix}data/{tensor.key}"))
+    for name, leaf in leaves_in(pickled).items():
+        if isinstance(leaf, PickledTensor):
+            file.tensors[name] = _stored(file, leaf, members.get(f"{prefix}data/{leaf.key}"))
+        else:
+            file.values[name] = leaf
 
 
 def _pickle(archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo]) -> tuple[bytes, str]:

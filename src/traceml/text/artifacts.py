@@ -96,6 +96,7 @@ def _summary(details: Details) -> str:
 def _details(details: Details) -> Iterator[str]:
     if isinstance(details, CheckpointChange):
         yield from map(_tensor, details.tensors)
+        yield from map(_value, details.values)
     elif isinstance(details, TextChange):
         yield from (f"line {_place(hunk)}: {_words(hunk.parts)}" for hunk in details.hunks)
     elif isinstance(details, SamplesChange):
@@ -130,6 +131,8 @@ def _checkpoint_summary(found: CheckpointChange) -> str:
     ]
     whole = found.relative_change
     moved = f"; all together by {_share(whole)}" if whole and found.moved > 1 else ""
+    if found.values:
+        moved += f"; {count(len(found.values), 'other value')} differ"
     return (
         f"of {count(max(found.lhs_tensors, found.rhs_tensors), 'tensor')} {', '.join(parts)}{moved}"
     )
