@@ -260,3 +260,44 @@ def test_damaged_facts_of_a_call_harm_no_other(tmp_path, logs):
     log(run, source)
     Artifacts(run).complete()
     assert len(read_artifact_hashes(run)) == 1
+
+
+def test_a_file_of_the_same_size_and_another_content_is_copied_in_one_pass(
+    tmp_path, logs, monkeypatch
+):
+    run, passes = run_of(logs), []
+    real = artifact_store._hash
+    monkeypatch.setattr(
+        artifact_store, "_hash", lambda *given: passes.append(len(given)) or real(*given)
+    )
+    source = tmp_path / "last.pt"
+    for content in (b"1" * 100_000, b"2" * 100_000, b"2" * 100_000):
+        source.write_bytes(content)
+        log(run, source)
+    assert stored(run)["last.pt"].version == 2
+    assert passes == [2, 2, 1]  # two copies, and one that is known already
+
+
+def test_what_a_killed_agent_had_half_copied_is_removed_and_no_file_of_the_users(tmp_path, logs):
+    run = run_of(logs)
+    (source := tmp_path / "weights.part").write_bytes(b"mine")
+    log(run, source)
+    place = run / stored(run)["weights.part"].stored
+    (half := place.with_name(".traceml-123.part")).write_bytes(b"half")
+    Artifacts(run).complete()
+    assert place.read_bytes() == b"mine"
+    assert not half.exists()
+
+
+def test_of_a_folder_that_cannot_be_kept_whole_nothing_is_counted(tmp_path, logs, monkeypatch):
+    monkeypatch.setattr(agent_artifacts, "MAX_KEPT_BYTES", 6)
+    (source := tmp_path / "folder").mkdir()
+    (source / "a").write_bytes(b"aaaa")
+    (source / "b").write_bytes(b"bbbb")
+    run = run_of(logs)
+    log(run, source)
+    (other := tmp_path / "c").write_bytes(b"cccc")
+    log(run, other)
+    found = stored(run)
+    assert (found["folder"].stored, found["folder"].kind) == (None, "folder")
+    assert found["c"].stored is not None

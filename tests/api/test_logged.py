@@ -145,6 +145,10 @@ for epoch in range(2):  # a new file each time, which replaces the one before
         file.write(bytes([epoch]) * LARGE)
     os.replace("part", "large.bin")
     traceml.log_artifact("large.bin")
+for epoch in range(3):  # a large file, in place and at once
+    with open("in_place.bin", "wb") as file:
+        file.write(bytes([epoch]) * LARGE)
+    traceml.log_artifact("in_place.bin")
 os.mkdir("checkpoint")
 with open("checkpoint/config.json", "w") as file:
     file.write("{}")
@@ -163,7 +167,7 @@ def test_an_artifact_has_the_content_of_the_call(tmp_path: Path, end: str) -> No
     done = run_traceml(["run", "train.py"], tmp_path, ARTIFACTS + end)
     assert done.status == (137 if end else 0)
     found = done.summary["artifacts"]
-    assert found.keys() == {"checkpoint", "large.bin", "runs/last"}
+    assert found.keys() == {"checkpoint", "in_place.bin", "large.bin", "runs/last"}
 
     def contents(name: str) -> list[bytes]:
         versions = [*found[name]["earlier"], found[name]]
@@ -171,6 +175,14 @@ def test_an_artifact_has_the_content_of_the_call(tmp_path: Path, end: str) -> No
 
     assert contents("runs/last") == [b"epoch 0", b"epoch 1", b"epoch 2"]
     assert contents("large.bin") == [bytes([epoch]) * (5 << 20) for epoch in range(2)]
+    in_place = [*found["in_place.bin"]["earlier"], found["in_place.bin"]]
+    for epoch, version in enumerate(in_place):  # never another content than that of the call
+        if version["stored"] is None:
+            assert "written to again" in version["note"]
+        else:
+            whole = (done.folder / version["stored"]).read_bytes()
+            assert whole == bytes([epoch]) * (5 << 20)
+    assert in_place[-1]["stored"] is not None
     folder = done.folder / found["checkpoint"]["stored"]
     assert [path.name for path in folder.iterdir()] == ["config.json"]
     assert done.summary["tracer"]["values_refused"] == 2

@@ -24,7 +24,6 @@ from msgspec import Struct, convert, to_builtins
 from traceml.model.artifact import PART_SUFFIX, STAGED, STAGED_FACTS, ArtifactKind
 from traceml.model.quantities import count, memory
 from traceml.store.artifact_store import (
-    KEPT,
     ArtifactStore,
     ContentChanged,
     KeptFile,
@@ -102,8 +101,7 @@ class Artifacts:
         """Stores everything that is staged, in this thread: after an agent died."""
         for part in self._folder.glob(f"{STAGED}/*{PART_SUFFIX}"):
             remove_staged(self._folder, part.name)
-        for part in self._folder.glob(f"{KEPT}/*/**/*{PART_SUFFIX}"):
-            part.unlink(missing_ok=True)
+        self._store.remove_parts()
         for name in self._staged():
             self._store_one(name)
 
@@ -161,7 +159,7 @@ class Artifacts:
         return {**known, **self._described(call, kept)}
 
     def _keep_all(self, staged: Path, call: _StagedCall) -> list[KeptFile]:
-        folder = self._store.new_folder()
+        folder, kept_before = self._store.new_folder(), self._kept_bytes
         kept = []
         try:
             for number, file in enumerate(call.files):
@@ -170,7 +168,8 @@ class Artifacts:
                 kept.append(self._keep(staged / str(number), file, place))
         finally:
             if not all(file.place for file in kept) or len(kept) < len(call.files):
-                _remove_tree(folder)
+                shutil.rmtree(folder, ignore_errors=True)
+                self._kept_bytes = kept_before
         return kept
 
     def _keep(self, staged: Path, file: _StagedFile, place: Path) -> KeptFile:
@@ -242,7 +241,3 @@ def _folder_hash(files: Iterable[dict[str, Any]]) -> str:
 def _kept_bytes(entries: Iterable[dict[str, Any]]) -> int:
     sizes = (entry.get("size_bytes") for entry in entries if entry.get("stored"))
     return sum(size for size in sizes if isinstance(size, int))
-
-
-def _remove_tree(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)

@@ -32,6 +32,9 @@ MAX_PRUNED = 10_000
 _CLONE = 0x40049409
 """The number of Linux's `FICLONE`: the copy shares the blocks of the original until one changes."""
 _READ_ONLY = 0o400
+_TEMPORARY = ".traceml-"
+_PROBES, _PROBE_BYTES = 8, 4096
+_MAX_CANDIDATES = 64
 
 HasRoom: TypeAlias = Callable[[int], bool]
 
@@ -88,7 +91,7 @@ class ArtifactStore:
             _check(file, stamp)
             kind = kind_of_file(place.name, file.read(HEAD_BYTES))
             known = self._shared / str(size)
-            if known.is_dir() or not has_room(size):
+            if _may_be_in(known, file, size) or not has_room(size):
                 sha256 = _hash(file)
                 _check(file, stamp)
                 if self._link(known / sha256, place):
@@ -100,7 +103,7 @@ class ArtifactStore:
     def _copy(self, file: IO[bytes], place: Path, stamp: Stamp) -> str:
         """Copies a content, lets other runs find it, and returns its hash."""
         place.parent.mkdir(0o700, parents=True, exist_ok=True)
-        temporary = place.with_name(f"{os.getpid()}{PART_SUFFIX}")
+        temporary = place.with_name(f"{_TEMPORARY}{os.getpid()}{PART_SUFFIX}")
         try:
             with temporary.open("x+b") as copy:
                 sha256 = _hash(copy) if _clone(file, copy) else _hash(file, copy)
@@ -144,6 +147,11 @@ class ArtifactStore:
                     with contextlib.suppress(OSError):  # it holds others
                         path.parent.rmdir()
 
+    def remove_parts(self) -> None:
+        """Removes what an agent that died had not copied to its end."""
+        for part in (self._run / KEPT).glob(f"*/**/{_TEMPORARY}*{PART_SUFFIX}"):
+            part.unlink(missing_ok=True)
+
     def free_bytes(self) -> int:
         """Returns how much the disk of the run can still take."""
         found = os.statvfs(self._run)
@@ -179,6 +187,34 @@ def _check(file: IO[bytes], stamp: Stamp) -> None:
     found = os.fstat(file.fileno())
     if (found.st_size, found.st_mtime_ns) != (stamp.size_bytes, stamp.mtime_ns):
         raise ContentChanged
+
+
+def _may_be_in(folder: Path, file: IO[bytes], size: int) -> bool:
+    """Returns whether a kept content of the same size looks the same at a few places.
+
+    The checkpoints of a training all have one size: without this, each would be read twice.
+    """
+    try:
+        names = os.listdir(folder)[:_MAX_CANDIDATES]  # noqa: PTH208 - names, not paths
+    except OSError:
+        return False
+    probes = [_probe(file.fileno(), size)] if names else []
+    for name in names:
+        try:
+            descriptor = open_regular(folder / name)
+        except OSError:  # removed meanwhile, or somebody else's
+            continue
+        try:
+            if _probe(descriptor, size) in probes:
+                return True
+        finally:
+            os.close(descriptor)
+    return False
+
+
+def _probe(descriptor: int, size: int) -> list[bytes]:
+    offsets = (size * number // _PROBES for number in range(_PROBES))
+    return [os.pread(descriptor, _PROBE_BYTES, offset) for offset in offsets]
 
 
 def _hash(file: IO[bytes], copy: IO[bytes] | None = None) -> str:

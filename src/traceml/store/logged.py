@@ -34,6 +34,8 @@ MAX_METRIC_NAMES = 4096
 MAX_PARAM_NAMES = 4096
 MAX_PARAM_LETTERS = 2 << 20
 """Of all parameters together: about two megabytes on disk."""
+MAX_ARTIFACT_NAMES = 1000
+"""Of a run, those logged last; a step's number in a name makes a new one each time."""
 MAX_OTHER_LINES = 8192
 """Losses, artifacts, exceptions and settings; of more, the first and the last are kept."""
 MAX_HISTORY_VALUES = 4096

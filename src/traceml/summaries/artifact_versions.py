@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from traceml.store.logged import MAX_ARTIFACT_NAMES
 from traceml.store.records import Artifact
 from traceml.summaries.record import ArtifactFileSummary, ArtifactSummary, ArtifactVersion
 
 MAX_VERSIONS = 50
 """Earlier versions of a name that are listed; all are kept."""
-MAX_NAMES = 1000
-"""Names that are listed, those logged last; a step's number in a name makes a new one each time."""
 
 
 def artifact_summaries(artifacts: Iterable[Artifact]) -> dict[str, ArtifactSummary]:
@@ -27,7 +26,9 @@ def artifact_summaries(artifacts: Iterable[Artifact]) -> dict[str, ArtifactSumma
                 continue
             versions.pop()
         versions.append(artifact)
-    latest = sorted(by_name.items(), key=lambda each: each[1][-1].unix_s or 0.0)[-MAX_NAMES:]
+    latest = sorted(by_name.items(), key=lambda each: each[1][-1].unix_s or 0.0)[
+        -MAX_ARTIFACT_NAMES:
+    ]
     return {name: _summary(versions) for name, versions in sorted(latest)}
 
 
