@@ -88,6 +88,7 @@ def test_a_large_file_that_is_written_to_again_is_told_and_never_mixed_up(
     found = stored(run)["last.pt"]
     assert (found.sha256, found.stored) == (None, None)
     assert "written to again" in found.note
+    assert (found.kind, found.size_bytes) == ("checkpoint", len(LARGE))
     assert not list((run / "artifacts").glob("*"))
 
 
@@ -253,7 +254,8 @@ def test_no_path_leads_out_of_the_run(tmp_path, logs, path):
 
 def test_damaged_facts_of_a_call_harm_no_other(tmp_path, logs):
     run = run_of(logs)
-    for content in ("{", "[]", '{"name": 1}'):
+    call = {"name": "x", "path": "x", "unix_ns": 1, "is_folder": False, "files": []}
+    for content in ("{", "[]", '{"name": 1}', json.dumps(call)):
         (run / STAGED / content.encode().hex()).mkdir(parents=True)
         (run / STAGED / content.encode().hex() / "staged.json").write_text(content)
     (source := tmp_path / "a.txt").write_bytes(b"text")
@@ -301,3 +303,12 @@ def test_of_a_folder_that_cannot_be_kept_whole_nothing_is_counted(tmp_path, logs
     found = stored(run)
     assert (found["folder"].stored, found["folder"].kind) == (None, "folder")
     assert found["c"].stored is not None
+
+
+def test_an_empty_folder_is_an_artifact_that_holds_nothing(tmp_path, logs):
+    run = run_of(logs)
+    (source := tmp_path / "empty").mkdir()
+    log(run, source)
+    found = stored(run)["empty"]
+    assert (found.kind, found.size_bytes, found.note) == ("folder", 0, "it holds no file")
+    assert list((run / "artifacts").iterdir()) == []

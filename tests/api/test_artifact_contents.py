@@ -207,6 +207,7 @@ def test_texts_documents_tables_and_samples(runs: Runs, capsys: pytest.CaptureFi
             b'{"prompt": "Hi", "text": "Hello you"}\n',
             b'{"prompt": "Hi", "text": "Hello \\u001b[31mthere"}\n',
         ),
+        "list.json": (b'[{"prompt": "1", "text": "a"}]', b'[{"prompt": "1", "text": "b"}]'),
         "events.jsonl": (b'{"step": 1}\n', b'{"step": 2}\n'),
         "roc.json": (
             b'{"fpr": [0, 0.5, 1], "tpr": [0, 0.5, 1]}',
@@ -220,6 +221,7 @@ def test_texts_documents_tables_and_samples(runs: Runs, capsys: pytest.CaptureFi
     assert found == {
         "config.json": "json",
         "events.jsonl": "json",
+        "list.json": "samples",
         "notes.txt": "text",
         "roc.json": "curve",
         "samples.jsonl": "samples",

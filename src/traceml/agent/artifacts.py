@@ -21,7 +21,7 @@ from typing import Any
 
 from msgspec import Struct, convert, to_builtins
 
-from traceml.model.artifact import PART_SUFFIX, STAGED, STAGED_FACTS, ArtifactKind
+from traceml.model.artifact import PART_SUFFIX, STAGED, STAGED_FACTS, ArtifactKind, kind_of_file
 from traceml.model.quantities import count, memory
 from traceml.store.artifact_store import (
     ArtifactStore,
@@ -140,13 +140,15 @@ class Artifacts:
     def _read(self, name: str) -> _StagedCall | None:
         path = self._folder / STAGED / name / STAGED_FACTS
         try:
-            return convert(load_json(read_regular(path)), _StagedCall)
+            call = convert(load_json(read_regular(path)), _StagedCall)
         except (OSError, *UNDECODABLE):
             return None
+        return call if call.is_folder or len(call.files) == 1 else None
 
     def _entry(self, name: str, call: _StagedCall) -> dict[str, Any]:
         known = {"name": call.name, "path": call.path, "unix_ns": call.unix_ns}
-        kind = ArtifactKind.FOLDER if call.is_folder else ArtifactKind.OTHER
+        name_alone = kind_of_file(Path(call.path).name, b"")
+        kind = ArtifactKind.FOLDER if call.is_folder else name_alone
         known |= {"kind": kind.value, "size_bytes": sum(file.size_bytes for file in call.files)}
         try:
             kept = self._keep_all(self._folder / STAGED / name, call)
@@ -167,7 +169,8 @@ class Artifacts:
                 place = folder / (inside or f"file-{number}")
                 kept.append(self._keep(staged / str(number), file, place))
         finally:
-            if not all(file.place for file in kept) or len(kept) < len(call.files):
+            is_whole = len(kept) == len(call.files) and all(file.place for file in kept)
+            if not is_whole or not kept:
                 shutil.rmtree(folder, ignore_errors=True)
                 self._kept_bytes = kept_before
         return kept
@@ -203,8 +206,8 @@ class Artifacts:
             place = kept[0].place or Path()
             top = place.relative_to(self._folder).parts[:3]
             found["stored"] = str(Path(*top))
-        elif kept:
-            notes.append(self._why_not_kept(found["size_bytes"]))
+        else:
+            notes.append(self._why_not_kept(found["size_bytes"]) if kept else "it holds no file")
         if call.links_left_out:
             notes.append(f"{count(call.links_left_out, 'symbolic link')} left out")
         return {**found, "note": "; ".join(notes)} if notes else found

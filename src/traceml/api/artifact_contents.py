@@ -132,7 +132,17 @@ def _compare_logs(lhs: Path, rhs: Path) -> Details:
 
 def _compare_json(lhs: Path, rhs: Path) -> Details:
     a, b = _read(lhs, rhs, read_json)
-    return _compare_curves(curve_of_json(a), curve_of_json(b)) or compare_json(a, b)
+    found = _compare_curves(curve_of_json(a), curve_of_json(b))
+    if found is None and _are_records(a) and _are_records(b):
+        found = compare_samples(a, b)
+    return found or compare_json(a, b)
+
+
+def _are_records(document: object) -> bool:
+    """Returns whether a document is a list of objects, as generated samples are."""
+    if not isinstance(document, list) or not document:
+        return False
+    return all(isinstance(each, dict) for each in document)
 
 
 def _compare_tables(lhs: Path, rhs: Path) -> Details:
