@@ -312,3 +312,15 @@ def test_an_empty_folder_is_an_artifact_that_holds_nothing(tmp_path, logs):
     found = stored(run)["empty"]
     assert (found.kind, found.size_bytes, found.note) == ("folder", 0, "it holds no file")
     assert list((run / "artifacts").iterdir()) == []
+
+
+def test_a_large_file_that_every_rank_logs_is_read_once(tmp_path, logs, monkeypatch):
+    run, passes = run_of(logs), []
+    real = artifact_store._hash
+    monkeypatch.setattr(artifact_store, "_hash", lambda *given: passes.append(1) or real(*given))
+    (source := tmp_path / "model.pt").write_bytes(LARGE)
+    for _ in range(4):
+        log(run, source)
+    found = stored(run)["model.pt"]
+    assert (found.version, len(passes)) == (1, 1)
+    assert (run / found.stored).stat().st_size == len(LARGE)

@@ -98,13 +98,12 @@ def test_views_and_shared_storages_are_read_in_the_order_of_their_elements(tmp_p
 
 def test_what_trainers_save_beside_the_weights_is_passed_over(tmp_path):
     model = torch.nn.Linear(3, 2)
-    optimizer = torch.optim.Adam(model.parameters())
-    model(torch.ones(1, 3)).sum().backward()
-    optimizer.step()
+    state = {"step": torch.tensor(3.0), "exp_avg": torch.zeros(2, 3)}
+    optimizer = {"state": {0: state}, "param_groups": [{"lr": 0.001, "params": [0]}]}
     values = {
         "epoch": 3,
         "model": model.state_dict(),
-        "optimizer": optimizer.state_dict(),
+        "optimizer": optimizer,
         "options": argparse.Namespace(lr=0.1, path=Path("/data")),
         "history": [1.5, None, {"a": (1, 2), 7: "x" * 300}, {1, 2}],
         "best": np.float64(0.5),
@@ -295,16 +294,16 @@ def test_what_safetensors_say_about_themselves_is_read(tmp_path):
 
 @pytest.mark.parametrize("form", ["safetensors", "pt"])
 def test_a_large_file_is_compared_in_little_memory(tmp_path, form):
-    """64 MiB on each side, in a few megabytes; a file of any size takes as much."""
+    """16 MiB on each side, in a few megabytes; a file of any size takes as much."""
     paths = [
-        saved(tmp_path / name, form, {"w": torch.full((1 << 24,), value)})
+        saved(tmp_path / name, form, {"w": torch.full((1 << 22,), value)})
         for name, value in (("a", 1.0), ("b", 2.0))
     ]
     tracemalloc.start()
     try:
         with opened(paths[0]) as a, opened(paths[1]) as b:
             found = compare_checkpoints(a, b)
-        assert tracemalloc.get_traced_memory()[1] < 12 << 20
+        assert tracemalloc.get_traced_memory()[1] < 10 << 20
     finally:
         tracemalloc.stop()
     assert found.relative_change == 1

@@ -67,6 +67,9 @@ class ArtifactStore:
     def __init__(self, run_folder: Path) -> None:
         self._run = run_folder
         self._shared = run_folder.parent / SHARED
+        self._hashes: dict[tuple[int, int, int, int], str] = {}
+        """Of files that were read, by what tells them apart on this machine: every rank of a job
+        may log the same one."""
 
     def new_folder(self) -> Path:
         """Creates the run's next numbered folder; several agents of a run may do so at once."""
@@ -91,6 +94,10 @@ class ArtifactStore:
             _check(file, stamp)
             kind = kind_of_file(place.name, file.read(HEAD_BYTES))
             known = self._shared / str(size)
+            identity = _identity(file)
+            sha256 = self._hashes.get(identity, "")
+            if sha256 and self._link(known / sha256, place):
+                return KeptFile(size, sha256, kind, place)
             if _may_be_in(known, file, size) or not has_room(size):
                 sha256 = _hash(file)
                 _check(file, stamp)
@@ -98,7 +105,9 @@ class ArtifactStore:
                     return KeptFile(size, sha256, kind, place)
                 if not has_room(size):
                     return KeptFile(size, sha256, kind)
-            return KeptFile(size, self._copy(file, place, stamp), kind, place)
+            sha256 = self._copy(file, place, stamp)
+            self._hashes[identity] = sha256
+            return KeptFile(size, sha256, kind, place)
 
     def _copy(self, file: IO[bytes], place: Path, stamp: Stamp) -> str:
         """Copies a content, lets other runs find it, and returns its hash."""
@@ -187,6 +196,11 @@ def _check(file: IO[bytes], stamp: Stamp) -> None:
     found = os.fstat(file.fileno())
     if (found.st_size, found.st_mtime_ns) != (stamp.size_bytes, stamp.mtime_ns):
         raise ContentChanged
+
+
+def _identity(file: IO[bytes]) -> tuple[int, int, int, int]:
+    found = os.fstat(file.fileno())
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _may_be_in(folder: Path, file: IO[bytes], size: int) -> bool:

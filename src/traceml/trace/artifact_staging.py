@@ -25,7 +25,7 @@ from traceml.model.artifact import PART_SUFFIX, STAGED, STAGED_FACTS
 from traceml.trace.interruptions import is_interruption
 
 MAX_COPIED_BYTES = 4 << 20
-"""Copied in one call at most, about two milliseconds; what is larger is linked."""
+"""Copied in one call at most, a few milliseconds; what is larger is linked."""
 MAX_FILES = 1000
 """In a folder that is logged, about ten milliseconds of links; more are for an archive."""
 
