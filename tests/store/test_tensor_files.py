@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import random
+import tempfile
 import tracemalloc
 import zipfile
 from collections import OrderedDict
@@ -15,6 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from traceml.compare.checkpoints import compare_checkpoints
@@ -332,3 +335,53 @@ def test_however_a_file_is_damaged_it_is_read_or_told(tmp_path, form):
             told += 1
             assert str(error)
     assert told > 50
+
+
+@st.composite
+def any_tensor(draw):
+    dtype = draw(st.sampled_from([*DTYPES[:4], torch.int64, torch.uint8, torch.bool]))
+    shape = draw(st.lists(st.integers(0, 4), max_size=3))
+    made = torch.arange(float(np.prod(shape, dtype=int))).reshape(shape).to(dtype)
+    how = draw(st.sampled_from(["whole", "transposed", "part", "every other", "parameter"]))
+    if how == "transposed":
+        return made.T if made.ndim == 2 else made
+    if how in ("part", "every other") and made.ndim:
+        return made[1:] if how == "part" else made[::2]
+    return torch.nn.Parameter(made) if how == "parameter" and dtype.is_floating_point else made
+
+
+KEYS = st.text(max_size=4) | st.integers(-5, 5)
+STRUCTURES = st.recursive(
+    any_tensor() | st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.dictionaries(KEYS, inner, max_size=4)
+        | st.lists(inner, max_size=4)
+        | st.tuples(inner, inner)
+        | st.dictionaries(KEYS, inner, max_size=3).map(OrderedDict)
+    ),
+    max_leaves=12,
+)
+
+
+def tensors_of(value):
+    """The tensors of a structure, in its order."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    parts = value.values() if isinstance(value, dict) else value
+    is_structure = isinstance(value, (dict, list, tuple))
+    return [each for part in parts for each in tensors_of(part)] if is_structure else []
+
+
+@given(STRUCTURES)
+@settings(max_examples=60)
+def test_whatever_torch_saves_has_the_tensors_that_torch_loads(structure):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "model.pt")
+        torch.save(structure, path)
+        expected = tensors_of(torch.load(path, weights_only=True))
+        with open_torch_file(path) as file:
+            assert len(file.tensors) == len(expected)
+            for name, value in zip(file.tensors, expected, strict=True):
+                found = numbers(file, name)
+                flat = value.detach().to(torch.float64).reshape(-1).numpy()
+                np.testing.assert_array_equal(found, flat)

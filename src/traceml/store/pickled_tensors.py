@@ -137,12 +137,21 @@ def leaves_in(content: bytes) -> dict[str, Leaf]:
     found: dict[str, Leaf] = {}
     try:
         for name, leaf in _walk(_Machine().run(content), "", 0, [MAX_VISITED]):
-            found.setdefault(name or "tensor", leaf)
+            found[_unused(name or "tensor", found)] = leaf
             if len(found) > MAX_LEAVES:
                 raise UnreadableArtifact(f"it holds more than {MAX_LEAVES:,} tensors and values")
     except (ValueError, IndexError, KeyError, TypeError, RecursionError, OverflowError) as error:
         raise UnreadableArtifact(f"its pickle is damaged ({error})") from None
     return found
+
+
+def _unused(name: str, known: dict[str, Leaf]) -> str:
+    """Returns a name that is not known yet: `a.b` may be one key, or a key in another."""
+    number, free = 1, name
+    while free in known:
+        number += 1
+        free = f"{name} ({number})"
+    return free
 
 
 def _walk(value: object, name: str, depth: int, left: list[int]) -> Iterator[tuple[str, Leaf]]:
