@@ -17,8 +17,9 @@ import numpy.typing as npt
 from traceml.model.errors import UnreadableArtifact
 from traceml.store.regular_files import open_regular
 
-PIECE_ELEMENTS = 1 << 17
-"""Read at once: half a megabyte of single precision."""
+PIECE_ELEMENTS = 1 << 15
+"""Read at once: 128 KiB of single precision, so that all that is computed of it stays in the
+processor's cache; eight times as many take half as long again."""
 MAX_STRIDED_BYTES = 256 << 20
 """A tensor whose elements are not in order is read whole, up to this size."""
 
