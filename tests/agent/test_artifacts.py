@@ -178,7 +178,9 @@ def test_a_disk_that_is_nearly_full_keeps_the_hash_alone(tmp_path, logs, monkeyp
     found = stored(run)["a.txt"]
     assert found.sha256 == hashlib.sha256(b"text").hexdigest()
     assert found.stored is None
-    assert found.note == "its content was not kept: it has 4 B, the disk 1.00 GiB left"
+    assert found.note == (
+        "its content was not kept: it has 4 B, and the disk's last 1.00 GiB are training's"
+    )
 
 
 def test_more_than_a_run_may_keep_is_described_only(tmp_path, logs, monkeypatch):

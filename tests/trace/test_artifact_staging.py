@@ -127,6 +127,16 @@ def test_what_cannot_be_kept_is_refused_with_a_reason(tmp_path, run_folder, make
     assert not (run_folder / STAGED).exists() or not list((run_folder / STAGED).iterdir())
 
 
+def test_on_a_disk_that_is_nearly_full_nothing_is_copied(tmp_path, run_folder, monkeypatch):
+    (source := tmp_path / "a.txt").write_text("text")
+    (empty := tmp_path / "empty").touch()
+    free = os.statvfs(tmp_path)
+    few = os.statvfs_result((free.f_bsize, 4096, *free[2:4], 1000, *free[5:]))
+    monkeypatch.setattr(artifact_staging.os, "statvfs", lambda _: few)
+    assert staged(run_folder, source)[1]["files"][0]["how"] == "link"
+    assert staged(run_folder, empty)[1]["files"][0]["how"] == "copy"
+
+
 def test_a_full_disk_leaves_no_half_of_an_artifact(tmp_path, run_folder, monkeypatch):
     (source := tmp_path / "a.txt").write_text("text")
 

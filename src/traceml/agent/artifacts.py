@@ -216,7 +216,8 @@ class Artifacts:
         if self._kept_bytes + size_bytes > MAX_KEPT_BYTES:
             return f"its content was not kept: a run keeps {memory(MAX_KEPT_BYTES)} at most"
         free = memory(self._store.free_bytes())
-        return f"its content was not kept: it has {memory(size_bytes)}, the disk {free} left"
+        size = memory(size_bytes)
+        return f"its content was not kept: it has {size}, and the disk's last {free} are training's"
 
 
 def yield_to_training() -> None:

@@ -26,6 +26,8 @@ from traceml.trace.interruptions import is_interruption
 
 MAX_COPIED_BYTES = 4 << 20
 """Copied in one call at most, a few milliseconds; what is larger is linked."""
+MIN_FREE_BYTES = 256 << 20
+"""On a disk with less nothing is copied: what is left is the training's. A link takes no room."""
 MAX_FILES = 1000
 """In a folder that is logged, about ten milliseconds of links; more are for an archive."""
 
@@ -54,7 +56,7 @@ def stage(source: Path, run_folder: Path, facts: dict[str, Any]) -> str:
     part = place.with_name(name + PART_SUFFIX)
     part.mkdir(0o700, parents=True)
     try:
-        room, staged = MAX_COPIED_BYTES, []
+        room, staged = _room(part), []
         for number, (path, relative) in enumerate(files):
             how, found = _hold(path, part / str(number), room)
             room -= found.st_size if how == "copy" else 0
@@ -68,6 +70,12 @@ def stage(source: Path, run_folder: Path, facts: dict[str, Any]) -> str:
         shutil.rmtree(part, ignore_errors=True)
         raise
     return name
+
+
+def _room(folder: Path) -> int:
+    """Returns how many bytes may be copied."""
+    found = os.statvfs(folder)
+    return MAX_COPIED_BYTES if found.f_bavail * found.f_frsize >= MIN_FREE_BYTES else 0
 
 
 def _is_folder(source: Path, run_folder: Path) -> bool:
