@@ -326,3 +326,19 @@ def test_a_large_file_that_every_rank_logs_is_read_once(tmp_path, logs, monkeypa
     found = stored(run)["model.pt"]
     assert (found.version, len(passes)) == (1, 1)
     assert (run / found.stored).stat().st_size == len(LARGE)
+
+
+def test_where_files_can_share_blocks_the_copy_is_read_for_its_hash(tmp_path, logs, monkeypatch):
+    """Stands in for Linux's `FICLONE`, which not every file system has."""
+
+    def clone(file, copy):
+        os.pwrite(copy.fileno(), os.pread(file.fileno(), 1 << 20, 0), 0)
+        return True
+
+    monkeypatch.setattr(artifact_store, "_clone", clone)
+    run = run_of(logs)
+    (source := tmp_path / "model.pt").write_bytes(b"weights")
+    log(run, source)
+    found = stored(run)["model.pt"]
+    assert found.sha256 == hashlib.sha256(b"weights").hexdigest()
+    assert (run / found.stored).read_bytes() == b"weights"
