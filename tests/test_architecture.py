@@ -35,8 +35,9 @@ TRAINER = ("trace", "steps", "model")
 FRONT_DOOR = ("__init__", "decorators", "__main__")
 
 OWNERS = {
-    "numpy": {"store", "facts", "figures"},
+    "numpy": {"store", "facts", "compare", "figures"},
     "msgspec": {"store", "summaries", "compare", "agent", "figures", "web"},
+    "PIL": {"store"},
     "psutil": {"agent"},
     "pynvml": {"agent"},
     "scipy": {"compare"},

@@ -207,6 +207,8 @@ STRUCTS = [
     record.PhaseCodeSummary,
     record.UserTimeSummary,
     record.MetricSummary,
+    record.ArtifactFileSummary,
+    record.ArtifactVersion,
     record.ArtifactSummary,
     record.TracerSummary,
 ]

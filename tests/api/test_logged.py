@@ -129,3 +129,63 @@ def test_wrong_calls_and_secrets_harm_nothing(tmp_path: Path) -> None:
     assert b"sk-abc" not in written
     assert done.folder.stat().st_mode & 0o077 == 0
     done.assert_nothing_is_left()
+
+
+ARTIFACTS = """\
+import os, shutil, sys, time
+import traceml
+LARGE = 5 << 20
+
+for epoch in range(3):  # in place, as torch.save does
+    with open("last.txt", "w") as file:
+        file.write(f"epoch {epoch}")
+    traceml.log_artifact("last.txt", name="runs/last")
+for epoch in range(2):  # a new file each time, which replaces the one before
+    with open("part", "wb") as file:
+        file.write(bytes([epoch]) * LARGE)
+    os.replace("part", "large.bin")
+    traceml.log_artifact("large.bin")
+for epoch in range(3):  # a large file, in place and at once
+    with open("in_place.bin", "wb") as file:
+        file.write(bytes([epoch]) * LARGE)
+    traceml.log_artifact("in_place.bin")
+os.mkdir("checkpoint")
+with open("checkpoint/config.json", "w") as file:
+    file.write("{}")
+os.symlink("/etc", "checkpoint/out")
+traceml.log_artifact("checkpoint")
+shutil.rmtree("checkpoint")
+os.remove("large.bin")
+os.mkfifo("pipe")
+traceml.log_artifact("pipe")
+traceml.log_artifact("missing")
+"""
+
+
+@pytest.mark.parametrize("end", ["", "os.kill(os.getpid(), 9)\n"], ids=["ended", "killed"])
+def test_an_artifact_has_the_content_of_the_call(tmp_path: Path, end: str) -> None:
+    done = run_traceml(["run", "train.py"], tmp_path, ARTIFACTS + end)
+    assert done.status == (137 if end else 0)
+    found = done.summary["artifacts"]
+    assert found.keys() == {"checkpoint", "in_place.bin", "large.bin", "runs/last"}
+
+    def contents(name: str) -> list[bytes]:
+        versions = [*found[name]["earlier"], found[name]]
+        return [(done.folder / version["stored"]).read_bytes() for version in versions]
+
+    assert contents("runs/last") == [b"epoch 0", b"epoch 1", b"epoch 2"]
+    assert contents("large.bin") == [bytes([epoch]) * (5 << 20) for epoch in range(2)]
+    in_place = [*found["in_place.bin"]["earlier"], found["in_place.bin"]]
+    for epoch, version in enumerate(in_place):  # never another content than that of the call
+        if version["stored"] is None:
+            assert "written to again" in version["note"]
+        else:
+            whole = (done.folder / version["stored"]).read_bytes()
+            assert whole == bytes([epoch]) * (5 << 20)
+    assert in_place[-1]["stored"] is not None
+    folder = done.folder / found["checkpoint"]["stored"]
+    assert [path.name for path in folder.iterdir()] == ["config.json"]
+    assert done.summary["tracer"]["values_refused"] == 2
+    assert "checkpoint: 1 symbolic link left out." in done.summary["text"]
+    assert not (done.folder / "staged").exists()
+    done.assert_nothing_is_left()

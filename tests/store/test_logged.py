@@ -171,3 +171,30 @@ def test_the_parameters_of_a_run_have_a_limit_and_known_names_their_last_value()
     wide = logged.Params()
     wide.add({f"{n}": "x" * 10_000 for n in range(1000)})
     assert 0 < sum(map(len, wide.values.values())) <= logged.MAX_PARAM_LETTERS
+
+
+def test_artifacts_whose_messages_were_lost_say_for_themselves_what_they_are():
+    entry = {"name": "model", "path": "/m.pt", "unix_ns": 5, "size_bytes": 3, "kind": "checkpoint"}
+    (found,) = logged.artifacts([], {"05-1": entry})
+    assert (found.name, found.path, found.kind, found.note) == (
+        "model",
+        "/m.pt",
+        "checkpoint",
+        None,
+    )
+
+
+def test_an_artifact_that_no_agent_has_copied_says_so():
+    said = [{"kind": "artifact", "name": "model", "path": "/m.pt", "id": "05-1", "unix_ns": 5}]
+    (found,) = logged.artifacts(said, {})
+    assert found.note == logged.NOT_COPIED_YET
+    elsewhere = {"kind": "artifact", "name": "model", "path": "s3://b/m.pt", "unix_ns": 5}
+    (found,) = logged.artifacts([elsewhere], {})
+    assert (found.kind, found.note) == ("reference", None)
+
+
+@pytest.mark.parametrize("entry", [{"size_bytes": "x"}, {"files": 3}, {"unix_ns": -1}, {"name": 1}])
+def test_a_damaged_entry_of_an_artifact_costs_no_other(entry):
+    said = [{"kind": "artifact", "name": name, "path": f"/{name}", "id": name} for name in "ab"]
+    found = logged.artifacts(said, {"a": entry, "b": {"size_bytes": 3}})
+    assert [(each.name, each.size_bytes) for each in found] == [("a", None), ("b", 3)]

@@ -495,7 +495,7 @@ def test_explicit_steps_and_regions(traced):
 def test_what_is_logged_reaches_the_ring(traced):
     traceml.log_params({"lr": 0.1, "layers": [1, 2], "odd": object})
     traceml.log_metrics({"loss": torch.tensor(0.5), "bad": float("nan")}, step=3)
-    traceml.log_artifact("model.pt", name="model")
+    traceml.log_artifact(__file__, name="model")
     current.end()
     from traceml.store.load import drain_rings
 

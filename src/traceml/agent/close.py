@@ -48,7 +48,7 @@ def recover(folder: Path) -> Summary:
     for note in notes:
         print(printable(note), file=sys.stderr)
     records = load_run(folder)
-    Artifacts(folder).complete(records.artifacts)
+    Artifacts(folder).complete()
     if is_over and records.ending is None:  # nobody saw the end: it was after the last sign of life
         last_step = max(map(_last_step_unix_s, records.ranks), default=0.0)
         folders.write_ending(folder, Ending(max(last_sign, last_step)))

@@ -19,7 +19,8 @@ from typing import Any
 
 import psutil
 
-from traceml.agent.artifacts import Artifacts
+from traceml.agent.artifacts import CLOSING_S as ARTIFACTS_S
+from traceml.agent.artifacts import Artifacts, yield_to_training
 from traceml.agent.close import keep_output, summarise, write_answer, write_ending
 from traceml.agent.failures import FailureWatch
 from traceml.agent.gpus import gpu_share
@@ -109,6 +110,7 @@ class Agent:
         self._stack_sampler = StackSampler()
         self._stack_file = StackSampleFile(folder)
         self._artifacts = Artifacts(folder)
+        self._artifact_thread = Thread(target=self._store_artifacts, daemon=True)
         self._lineage = LineageCapture(folder, self._manifest)
         self._lineage_thread = Thread(target=self._capture_lineage, daemon=True)
         self._live = Live(folder, self._manifest)
@@ -129,6 +131,7 @@ class Agent:
         self._guarded(folders.reserve_room, self._folder, self._manifest.expected_world_size or 1)
         self._guarded(self._say_who_looks)
         self._lineage_thread.start()
+        self._artifact_thread.start()
         steps_due, all_due = _Due(LOOK_S), _Due(SECOND_S)
         while not self._over:
             self._listen(TICK_S)
@@ -331,6 +334,20 @@ class Agent:
         self._lineage.close()
         self._lineage_thread.join(PIECE_S + CLOSING_S)
 
+    # Logged files
+
+    def _store_artifacts(self) -> None:
+        """In a thread of its own: copying gigabytes holds up no ring."""
+        self._guarded(yield_to_training)
+        for piece in self._artifacts.pieces():
+            self._guarded(piece)
+
+    def _finish_artifacts(self) -> None:
+        self._artifacts.close()
+        self._artifact_thread.join(ARTIFACTS_S)
+        if not self._artifact_thread.is_alive():
+            self._artifacts.prune()
+
     # Questions from the training process
 
     def _answer(self) -> None:
@@ -419,7 +436,7 @@ class Agent:
         drained = [self._guarded(self._drain, followed, True) for followed in self._followed()]
         self._guarded(folders.release_room, self._folder)
         self._guarded(self._write_ending)
-        self._guarded(self._artifacts.save)
+        self._guarded(self._finish_artifacts)
         self._guarded(self._keep_sample, lambda: self._sampling.last(self._pids()))
         self._guarded(self._sampling.check)
         self._guarded(self._sampling.close)

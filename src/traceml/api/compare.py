@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from traceml.api.earlier_runs import spread_of_earlier_runs
 from traceml.api.find_runs import choose_summaries
+from traceml.compare.artifact_changes import compare_artifacts
 from traceml.compare.comparison_names import default_base, group_names, run_names
 from traceml.compare.pair import compare_groups
 from traceml.compare.record import Comparison, to_json
@@ -36,14 +37,20 @@ def compare_sides(
     logs_dir: Path,
     output: str | None,
     terms: Terms | None = None,
+    all_artifacts: bool = False,
 ) -> tuple[Comparison, Path]:
     """Compares two groups of runs, each given in the words of `choose_summaries`, and writes the
-    result."""
+    result.
+
+    `all_artifacts` says whether logged files of any size are read, and all that differs is listed.
+    """
     refuse_folder(output)
     comparison, names = find_changes(a, b, logs_dir, terms)
     base = Path(output or default_base(names))
+    sides = choose_summaries(a, logs_dir), choose_summaries(b, logs_dir)
+    comparison = _with_artifacts(comparison, sides, base, all_artifacts)
     _write(base, ".json", to_json(comparison))
-    _write(base, ".txt", comparison_text(comparison).encode())
+    _write(base, ".txt", comparison_text(comparison, shows_all=all_artifacts).encode())
     return comparison, base
 
 
@@ -68,6 +75,25 @@ def find_changes(
     comparison = compare_groups(left, right, names, terms)
     stat = _code_stat(comparison, zip(left, first, strict=True), zip(right, second, strict=True))
     return comparison.with_code_stat(stat), names
+
+
+def _with_artifacts(
+    comparison: Comparison, sides: tuple[list[Path], list[Path]], base: Path, reads_all: bool
+) -> Comparison:
+    """Adds the logged files that differ, of one run on each side."""
+    first, second = sides
+    if len(first) != 1 or len(second) != 1:
+        return comparison
+    lhs, rhs = read_compared(first[0], follow_links=True), read_compared(second[0], True)
+    if not lhs.artifacts and not rhs.artifacts:
+        return comparison
+    # Late: most comparisons have no files to read.
+    from traceml.api.artifact_contents import ArtifactContents
+
+    pictures = base.with_name(f"{base.name}.files")
+    contents = ArtifactContents(first[0].parent, second[0].parent, pictures, reads_all)
+    changes = compare_artifacts(lhs.artifacts, rhs.artifacts, contents.compare)
+    return comparison.with_artifacts(changes)
 
 
 def refuse_folder(output: str | None) -> None:

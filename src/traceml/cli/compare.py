@@ -54,12 +54,12 @@ def _compare(options: argparse.Namespace) -> int:
     refuse_folder(options.output)
     found, bases = [], []
     for a, b, output in _questions(options):
-        comparison, base = compare_sides(a, b, logs_dir, output, terms)
+        comparison, base = compare_sides(a, b, logs_dir, output, terms, options.artifacts)
         found.append(comparison)
         bases.append(base)
         if options.code_diff:
             _write_code_diff(a, b, logs_dir, base)
-    _show(tuple(found), bases, options.format)
+    _show(tuple(found), bases, options.format, options.artifacts)
     if options.max_regression is not None and not options.fail_on:
         print("traceml compare: nothing fails without --fail-on regression", file=sys.stderr)
     return _exit_status(found)
@@ -105,6 +105,11 @@ def _parser() -> CommandParser:
         help=f"exit with 1 on {' or '.join(FAIL_ON)}, or on both: {','.join(FAIL_ON)}",
     )
     add("--code-diff", action="store_true", help="write what changed in the code to BASE.diff")
+    add(
+        "--artifacts",
+        action="store_true",
+        help="read logged files of any size, and list all that differs in them",
+    )
     add(
         "--format",
         type=one_of(*_FORMATS),
@@ -188,11 +193,11 @@ def _write_code_diff(a: list[str], b: list[str], logs_dir: Path, base: Path) -> 
     print(said, file=sys.stderr)
 
 
-def _show(found: tuple[Comparison, ...], bases: list[Path], form: str) -> None:
+def _show(found: tuple[Comparison, ...], bases: list[Path], form: str, all_files: bool) -> None:
     written = "\n".join(f"Written to {base}.json and {base}.txt" for base in bases)
     if form == "text":
         colour = _wants_colour()
-        print("\n".join(comparison_text(comparison, colour) for comparison in found))
+        print("\n".join(comparison_text(each, colour, all_files) for each in found))
         print(written)
         return
     if form == "json":

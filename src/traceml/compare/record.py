@@ -7,6 +7,7 @@ from enum import Enum
 import msgspec
 from msgspec import Struct, structs
 
+from traceml.compare.artifact_changes import ArtifactChange
 from traceml.compare.lineage import LineageComparison
 
 SCHEMA_VERSION = 2
@@ -211,11 +212,17 @@ class Comparison(Struct, frozen=True, kw_only=True):
     """The differences in the runs' code, command, environment, machine and data."""
     code_stat: str | None = None
     """The files that differ between the two commits, as `git diff --stat` lists them."""
+    artifacts: tuple[ArtifactChange, ...] = ()
+    """The logged files that differ, of one run on each side."""
     warnings: tuple[str, ...]
 
     def with_code_stat(self, stat: str | None) -> Comparison:
         """Returns the comparison with the list of files that changed in the code."""
         return structs.replace(self, code_stat=stat)
+
+    def with_artifacts(self, changes: tuple[ArtifactChange, ...]) -> Comparison:
+        """Returns the comparison with the logged files that differ."""
+        return structs.replace(self, artifacts=changes)
 
     @property
     def has_common_metric(self) -> bool:

@@ -31,6 +31,10 @@ class UnreadableSummary(TraceMLError):
     """A file that was passed as a run summary and is none."""
 
 
+class UnreadableArtifact(TraceMLError):
+    """A logged file cannot be read as what it is; the text says why, without the file's name."""
+
+
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """Returns the known word nearest to another one; `None` where none is near."""
     from difflib import get_close_matches  # late: only errors need it

@@ -100,6 +100,14 @@ def load_run(folder: Path) -> RunRecords:
             f"metrics of {count(len(metrics))} names are kept; those of further names are left "
             "out: a step's number belongs into `step=`, not into the name"
         )
+    artifacts = logged.artifacts(messages, read_artifact_hashes(folder))
+    names = len({artifact.name for artifact in artifacts})
+    if names > logged.MAX_ARTIFACT_NAMES:
+        notes.append(
+            f"artifacts of {count(names)} names were logged, and the last "
+            f"{count(logged.MAX_ARTIFACT_NAMES)} are listed: log one name again and again, and "
+            "each content becomes a version of it"
+        )
     one_each = tuple(_one_per_rank(ranks))
     numbers = {record.rank.pid: record.rank.rank for record in one_each}
     params = logged.merge_params(messages)
@@ -111,7 +119,7 @@ def load_run(folder: Path) -> RunRecords:
         params=params.values,
         param_sources=params.sources,
         metrics=metrics,
-        artifacts=logged.artifacts(messages, read_artifact_hashes(folder)),
+        artifacts=artifacts,
         reports=failures.reports(messages, numbers, failures.read_left_reports(folder)),
         seen=replace(
             failures.with_final_ranks(failures.read_seen(folder), numbers),

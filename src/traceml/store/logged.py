@@ -12,10 +12,18 @@ from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 from msgspec import Meta, Struct, convert
 
+from traceml.model.artifact import ArtifactKind
 from traceml.model.layout import MESSAGE_PAYLOAD_BYTES
 from traceml.model.settings import Settings
 from traceml.store.json_lines import UNDECODABLE, load_json
-from traceml.store.records import Artifact, DdpStatistics, LoggedMetric, RecordedLosses, SeenLoss
+from traceml.store.records import (
+    Artifact,
+    ArtifactFile,
+    DdpStatistics,
+    LoggedMetric,
+    RecordedLosses,
+    SeenLoss,
+)
 from traceml.store.regular_files import read_regular, stat_regular
 
 _TAIL_BYTES = 1 << 20
@@ -26,6 +34,8 @@ MAX_METRIC_NAMES = 4096
 MAX_PARAM_NAMES = 4096
 MAX_PARAM_LETTERS = 2 << 20
 """Of all parameters together: about two megabytes on disk."""
+MAX_ARTIFACT_NAMES = 1000
+"""Of a run, those logged last; a step's number in a name makes a new one each time."""
 MAX_OTHER_LINES = 8192
 """Losses, artifacts, exceptions and settings; of more, the first and the last are kept."""
 MAX_HISTORY_VALUES = 4096
@@ -466,19 +476,56 @@ def _is_setting(name: str, value: object) -> bool:
     return type(value) is kind or (kind is float and type(value) is int)
 
 
-def artifacts(messages: Iterable[dict[str, Any]], hashes: dict[str, Any]) -> tuple[Artifact, ...]:
-    """Returns the files that the script logged, with what the agent found out about them."""
-    named = {
-        str(message.get("name")): str(message.get("path"))
-        for message in messages
-        if message.get("kind") == "artifact"
-    }
-    return tuple(
-        Artifact(
-            name=name,
-            path=path,
-            size_bytes=hashes.get(path, {}).get("size_bytes"),
-            sha256=hashes.get(path, {}).get("sha256"),
-        )
-        for name, path in sorted(named.items())
+class _KeptEntry(Struct):
+    """What the agent knows of a logged file; earlier versions recorded its size and hash alone."""
+
+    name: str | None = None
+    path: str | None = None
+    unix_ns: _Count = 0
+    size_bytes: _Count | None = None
+    sha256: str | None = None
+    kind: str | None = None
+    stored: str | None = None
+    files: tuple[ArtifactFile, ...] = ()
+    note: str | None = None
+
+
+NOT_COPIED_YET = "its content is not copied yet; `traceml recover` does that after the run"
+
+
+def artifacts(messages: Iterable[dict[str, Any]], known: dict[str, Any]) -> tuple[Artifact, ...]:
+    """Returns the files that the script logged in order of time, with what the agent found out.
+
+    The agent's entries are found by the call's id, or in earlier versions by the file's path; one
+    whose message was lost says for itself what it is of.
+    """
+    entries = {key: _converted(entry, _KeptEntry) or _KeptEntry() for key, entry in known.items()}
+    found = []
+    for message in messages:
+        if message.get("kind") == "artifact":
+            path = str(message.get("path"))
+            found.append(_artifact(message, entries.get(str(message.get("id", path)))))
+    announced = {str(message.get("id")) for message in messages}
+    for key, entry in entries.items():
+        if key not in announced and entry.name is not None and entry.path is not None:
+            said = {"name": entry.name, "path": entry.path, "unix_ns": entry.unix_ns, "id": key}
+            found.append(_artifact(said, entry))
+    return tuple(sorted(found, key=lambda each: (each.unix_s or 0.0, each.name)))
+
+
+def _artifact(message: dict[str, Any], entry: _KeptEntry | None) -> Artifact:
+    note, path, at_ns = message.get("note"), str(message.get("path")), unix_ns(message)
+    if entry is None:
+        note = note or (NOT_COPIED_YET if "id" in message else None)
+        entry = _KeptEntry(kind=ArtifactKind.REFERENCE.value if "://" in path else None)
+    return Artifact(
+        name=str(message.get("name")),
+        path=path,
+        size_bytes=entry.size_bytes,
+        sha256=entry.sha256,
+        kind=entry.kind,
+        unix_s=at_ns * 1e-9 if at_ns else None,
+        stored=entry.stored,
+        files=entry.files,
+        note=entry.note or (None if note is None else str(note)),
     )

@@ -138,13 +138,34 @@ class LoggedMetric:
 
 
 @dataclass(frozen=True, slots=True)
+class ArtifactFile:
+    """A file of a logged folder."""
+
+    path: str
+    """Inside the folder."""
+    size_bytes: int | None
+    sha256: str | None
+    kind: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Artifact:
-    """A file that the script logged."""
+    """A file or a folder that the script logged, as it was at one call."""
 
     name: str
     path: str
     size_bytes: int | None
     sha256: str | None
+    kind: str | None = None
+    """One of `ArtifactKind`; `None` in runs of earlier versions."""
+    unix_s: float | None = None
+    """When it was logged."""
+    stored: str | None = None
+    """Where in the run's folder its content is; `None` where it was not kept."""
+    files: tuple[ArtifactFile, ...] = ()
+    """Of a folder."""
+    note: str | None = None
+    """What could not be kept, and why."""
 
 
 @dataclass(frozen=True, slots=True)

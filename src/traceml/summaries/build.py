@@ -22,11 +22,11 @@ from traceml.model.rank import Region
 from traceml.model.settings import NOT_RECORDED
 from traceml.store.records import RunRecords
 from traceml.summaries import sections
+from traceml.summaries.artifact_versions import artifact_summaries
 from traceml.summaries.record import (
     FORMAT,
     PRODUCER,
     SCHEMA_VERSION,
-    ArtifactSummary,
     CodeSummary,
     FailureSummary,
     Issue,
@@ -118,10 +118,7 @@ def assemble(
         params=dict(records.params),
         param_sources=dict(records.param_sources),
         metrics=_metrics(records),
-        artifacts={
-            artifact.name: ArtifactSummary(artifact.path, artifact.size_bytes, artifact.sha256)
-            for artifact in records.artifacts
-        },
+        artifacts=artifact_summaries(records.artifacts),
         settings=_settings(facts),
         lineage=records.lineage,
         tracer=_tracer(records, facts),

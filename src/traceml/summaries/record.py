@@ -304,12 +304,45 @@ class MetricSummary(Struct, frozen=True):
     last_step: int | None = None
 
 
+class ArtifactFileSummary(Struct, frozen=True):
+    """A file of a logged folder."""
+
+    size_bytes: int | None = None
+    sha256: str | None = None
+    kind: str | None = None
+
+
+class ArtifactVersion(Struct, frozen=True):
+    """An earlier content that was logged under the same name."""
+
+    size_bytes: int | None = None
+    sha256: str | None = None
+    stored: str | None = None
+    logged_unix_s: float | None = None
+    note: str | None = None
+
+
 class ArtifactSummary(Struct, frozen=True):
-    """A file that the script logged."""
+    """A file or a folder that the script logged: its last version, and those before it."""
 
     path: str
     size_bytes: int | None = None
     sha256: str | None = None
+    """Of a folder, the hash of its files' names and hashes."""
+    kind: str | None = None
+    """`checkpoint`, `image`, `table`, `json`, `samples`, `log`, `text`, `array`, `folder`,
+    `reference` or `other`; `None` in files of earlier versions."""
+    stored: str | None = None
+    """Where in the run's folder its content is; `None` where it was not kept."""
+    logged_unix_s: float | None = None
+    version: int = 1
+    """How many different contents had been logged under this name."""
+    earlier: tuple[ArtifactVersion, ...] = ()
+    """The versions before, the latest last; at most `MAX_VERSIONS`."""
+    files: dict[str, ArtifactFileSummary] = {}
+    """Of a folder, by path."""
+    note: str | None = None
+    """What could not be kept, and why."""
 
 
 class TracerSummary(Struct, frozen=True):

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from traceml.compare.record import Comparison, Status
 from traceml.model.printable import one_line, printable, shorten
 from traceml.text import comparison_notes as notes
+from traceml.text.artifacts import artifact_lines
 from traceml.text.changes import ChangeLine, rows
 
 WIDTH = 100
@@ -28,8 +29,9 @@ _COLOURS = {
 """Green, red and yellow, as ANSI colour numbers."""
 
 
-def comparison_text(comparison: Comparison, colour: bool = False) -> str:
-    """Returns the whole report, at most `WIDTH` columns wide; `colour` is for terminals only."""
+def comparison_text(comparison: Comparison, colour: bool = False, shows_all: bool = False) -> str:
+    """Returns the whole report, at most `WIDTH` columns wide; `colour` is for terminals only, and
+    `shows_all` lists everything that differs in logged files."""
     verdict = comparison.verdict
     gate = notes.gate(comparison)
     listed = list(rows(comparison))
@@ -50,6 +52,7 @@ def comparison_text(comparison: Comparison, colour: bool = False) -> str:
         [line for said in notes.observations(comparison) for line in _wrapped("", said)],
         _different(list(notes.different(comparison))),
         _code(comparison),
+        _artifacts(comparison, shows_all),
         _wrapped("Next: ", verdict.next),
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
@@ -77,6 +80,17 @@ def _code(comparison: Comparison) -> list[str]:
         "What changed in the code:",
         *(_INDENT + shorten(printable(line).strip(), WIDTH - 2) for line in stat),
     ]
+
+
+def _artifacts(comparison: Comparison, shows_all: bool) -> list[str]:
+    if not comparison.artifacts:
+        return []
+    lines = ["What changed in the logged files:"]
+    for headline, below in artifact_lines(comparison.artifacts, shows_all):
+        lines += _wrapped(_INDENT, headline)
+        for line in below:
+            lines += _wrapped(_INDENT * 2, line)
+    return lines
 
 
 def _table(listed: Sequence[ChangeLine]) -> list[str]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
-from traceml.compare.lineage import RECORDED, LineageComparison
+from traceml.compare.lineage import RECORDED, Group, LineageComparison
 from traceml.compare.record import Comparison, DiagnosisChange
 from traceml.compare.verdict_words import moved_words, noise_words, rank_words, reach_words
 from traceml.model.printable import one_line
@@ -110,6 +110,8 @@ def different(comparison: Comparison) -> Iterator[str]:
     if lineage is None:
         return
     for group, listed in lineage.differences.items():
+        if group == Group.ARTIFACTS.value and comparison.artifacts:
+            continue  # they have a part of their own
         for found in listed[:MAX_PER_GROUP]:
             lhs, rhs = _told_apart(_text(found.lhs), _text(found.rhs))
             yield f"{group}: {one_line(found.name, NAME_WIDTH)}: {lhs} -> {rhs}"

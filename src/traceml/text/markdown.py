@@ -9,6 +9,7 @@ from enum import IntEnum
 from traceml.compare.record import Comparison, Status
 from traceml.model.printable import one_line
 from traceml.text import comparison_notes as notes
+from traceml.text.artifacts import artifact_lines
 from traceml.text.changes import ChangeLine, rows
 
 MAX_BYTES = 60_000
@@ -52,6 +53,9 @@ def comparison_markdown(comparison: Comparison, extent: Extent = Extent.ALL) -> 
     if extent == Extent.ALL:
         lines += _folded("What is different about the runs", list(notes.different(comparison)))
         lines += _folded("What changed in the code", (comparison.code_stat or "").splitlines())
+        files = artifact_lines(comparison.artifacts)
+        said = [line for headline, below in files for line in (headline, *below)]
+        lines += _folded("What changed in the logged files", said)
     return "\n".join(lines) + "\n"
 
 

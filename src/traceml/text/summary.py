@@ -10,7 +10,13 @@ from traceml.model.metric import GPU_COUNTERS
 from traceml.model.phase import COMPUTE, COMPUTE_PART, PHASES
 from traceml.model.printable import one_line, printable, printable_lines, shorten
 from traceml.model.quantities import count, duration, memory, milliseconds, percent, rate
-from traceml.summaries.record import Issue, PrimaryDiagnosis, SectionSummary, Summary
+from traceml.summaries.record import (
+    ArtifactSummary,
+    Issue,
+    PrimaryDiagnosis,
+    SectionSummary,
+    Summary,
+)
 from traceml.summaries.step_parts import step_parts
 from traceml.text.phases import gpu_idle_words, phase_tree
 from traceml.text.settings import settings_line
@@ -299,7 +305,33 @@ def _logged(summary: Summary) -> list[str]:
             for name, metric in summary.metrics.items()
         ]
         lines += _labelled("Metrics", " · ".join(_listed(metrics)))
+    if summary.artifacts:
+        artifacts = [_artifact(name, found) for name, found in summary.artifacts.items()]
+        lines += _labelled("Artifact", "; ".join(_listed(artifacts)))
+        for note in _artifact_notes(summary.artifacts)[:MAX_NAMED]:
+            lines += _labelled("", note)
     return lines
+
+
+def _artifact(name: str, found: ArtifactSummary) -> str:
+    """Returns a logged file's name, and what is known of it: kind, size and version."""
+    size = None if found.size_bytes is None else memory(found.size_bytes)
+    version = f"version {count(found.version)}" if found.version > 1 else None
+    facts = ", ".join(fact for fact in (found.kind, size, version) if fact)
+    return f"{one_line(name, 30)} ({facts})" if facts else one_line(name, 30)
+
+
+def _artifact_notes(artifacts: Mapping[str, ArtifactSummary]) -> list[str]:
+    """Returns what could not be kept of logged files, one sentence each."""
+    notes = []
+    for name, found in artifacts.items():
+        if found.note:
+            notes.append(f"{one_line(name, 30)}: {found.note}.")
+        lost = [version.note for version in found.earlier if version.stored is None]
+        if lost:
+            many = f"{count(len(lost), 'earlier version')} not kept"
+            notes.append(f"{one_line(name, 30)}: {many}; of the last of them, {lost[-1]}.")
+    return notes
 
 
 def _listed(things: Sequence[str]) -> list[str]:

@@ -27,6 +27,7 @@ from traceml.model.packed_metrics import (
     packer,
 )
 from traceml.model.secrets import masked_location, masked_value
+from traceml.trace.artifact_staging import CannotBeKept, stage
 from traceml.trace.failure import ended_by_device_error
 from traceml.trace.interruptions import is_interruption
 
@@ -208,16 +209,34 @@ class Messages:
         return f"{self._encode(name)}:{text}".encode(errors="replace")
 
     def _artifact(self, path: str | Path, name: str | None) -> None:
-        where = os.fspath(path)
-        text = where.decode(errors="replace") if isinstance(where, bytes) else where
-        if "\0" in text:
-            self._refuse("log_artifact", "a path holds a NUL character; pass the path of a file")
+        ring = self._session.ring or self._session.open()
+        if ring is None:
             return
-        place = masked_location(text)
-        if "://" not in place:
-            place = str(Path(place).absolute())
+        if name is not None and not isinstance(name, str):
+            self._refuse("log_artifact", f"name= takes a text, not {type(name).__name__}")
+            return
+        where = os.fspath(path)
+        text = os.fsdecode(where)
+        if "\0" in text or not text:
+            why = "a path holds a NUL character" if text else "the path is empty"
+            self._refuse("log_artifact", f"{why}; pass the path of a file")
+            return
+        is_elsewhere = "://" in text
+        place = masked_location(text if is_elsewhere else os.path.abspath(text))  # noqa: PTH100 - `..` counts
         called = masked_location(_name(name or Path(place).name))
-        self._write({"kind": "artifact", "path": place, "name": called})
+        message = {"kind": "artifact", "path": place, "name": called, "unix_ns": time_ns()}
+        if not is_elsewhere:
+            try:
+                message["id"] = stage(Path(text).absolute(), self._session.run_folder, message)
+            except (CannotBeKept, OSError) as error:
+                if is_interruption(error):
+                    raise
+                if isinstance(error, CannotBeKept):
+                    self._refuse("log_artifact", str(error))
+                    return
+                message["note"] = f"its content could not be kept ({error.strerror})"
+                self._refuse("log_artifact", f"{place}: {message['note']}")
+        self._write(message)
 
     def _write(self, message: dict[str, Any]) -> None:
         self._put(self._encode(message).encode(errors="replace"))

@@ -1,0 +1,185 @@
+"""Compares the contents of two logged files by their kind, from the folders of two runs."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from traceml.compare.array_changes import compare_arrays
+from traceml.compare.artifact_changes import LoggedFile
+from traceml.compare.artifact_details import CheckpointChange, Details
+from traceml.compare.checkpoints import compare_checkpoints
+from traceml.compare.curve_changes import Curve, compare_curves, curve_of_json, curve_of_table
+from traceml.compare.image_changes import compare_images, side_by_side
+from traceml.compare.sample_changes import compare_samples
+from traceml.compare.text_changes import compare_logs, compare_texts
+from traceml.compare.value_changes import compare_json, compare_tables
+from traceml.model.artifact import ArtifactKind
+from traceml.model.errors import UnreadableArtifact
+from traceml.model.quantities import memory
+from traceml.store.artifact_store import safe_relative
+from traceml.store.document_files import read_json, read_json_lines, read_table, read_text
+from traceml.store.image_and_array_files import read_array, read_image, write_image
+from traceml.store.regular_files import stat_regular
+from traceml.store.safetensors_file import open_safetensors
+from traceml.store.tensor_data import TensorFile
+from traceml.store.torch_file import open_torch_file
+
+_T = TypeVar("_T")
+
+MAX_READ_BYTES = 8 << 30
+"""Of both files together, about ten seconds of reading; more only where it is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactContents:
+    """The folders of the two runs whose files are compared."""
+
+    lhs_folder: Path
+    rhs_folder: Path
+    pictures: Path
+    """A folder for pictures of differences, made when there is one."""
+    reads_all: bool = False
+    """Whether files of any size are read."""
+
+    def compare(
+        self, name: str, lhs: LoggedFile, rhs: LoggedFile
+    ) -> tuple[Details | None, str | None]:
+        """Returns how two files differ; or `None` and why that is not known."""
+        if lhs.kind != rhs.kind:
+            return None, f"A's is of the kind {lhs.kind}, B's {rhs.kind}"
+        is_image = lhs.kind == ArtifactKind.IMAGE.value
+        compare = _COMPARISONS.get(lhs.kind)
+        if compare is None and not is_image:
+            return None, None
+        try:
+            paths = _located("A", self.lhs_folder, lhs), _located("B", self.rhs_folder, rhs)
+            size = (lhs.size_bytes or 0) + (rhs.size_bytes or 0)
+            if size > MAX_READ_BYTES and not self.reads_all:
+                return None, f"{memory(size)} to read; --artifacts does"
+            if compare is None:
+                return self._compare_images(name, *paths), None
+            return compare(*paths), None
+        except UnreadableArtifact as error:
+            return None, str(error)
+
+    def _compare_images(self, name: str, lhs: Path, rhs: Path) -> Details:
+        """Compares two images, and writes a picture of them and of their difference."""
+        a, b = _read(lhs, rhs, read_image)
+        found = compare_images(a, b)
+        if found.changed_share == 0:
+            return found
+        picture = self.pictures / f"{_file_name(name)}.png"
+        try:
+            write_image(picture, side_by_side(a, b))
+        except OSError:  # no room, or no right to write here: the numbers are said all the same
+            return found
+        return found.with_picture(str(picture))
+
+
+def _file_name(name: str) -> str:
+    """Returns a name that any file system takes, and that no other artifact has."""
+    plain = re.sub(r"[^\w.-]+", "_", name, flags=re.ASCII).strip("._")[:60]
+    return f"{plain or 'image'}-{zlib.crc32(name.encode(errors='replace')):08x}"
+
+
+def _located(side: str, folder: Path, file: LoggedFile) -> Path:
+    """Returns the kept copy of a file; raises UnreadableArtifact where it is not there."""
+    if file.stored is None:
+        raise UnreadableArtifact(f"{side}'s content was not kept ({file.note or 'no copy'})")
+    inside = safe_relative(file.stored)
+    path = folder / (inside or "")
+    if inside is None or not path.resolve().is_relative_to(folder.resolve()):
+        raise UnreadableArtifact(f"{side}'s copy is said to be outside of its run's folder")
+    found = stat_regular(path)
+    if found is None:
+        raise UnreadableArtifact(f"{side}'s copy is gone: {path} was removed")
+    if file.size_bytes is not None and found.st_size != file.size_bytes:
+        raise UnreadableArtifact(
+            f"{side}'s copy was changed: {path} has {found.st_size:,} bytes, "
+            f"expected {file.size_bytes:,}"
+        )
+    return path
+
+
+def _compare_checkpoints(lhs: Path, rhs: Path) -> CheckpointChange:
+    with ExitStack() as opened:
+        a = opened.enter_context(_open_checkpoint("A", lhs))
+        b = opened.enter_context(_open_checkpoint("B", rhs))
+        return compare_checkpoints(a, b)
+
+
+def _open_checkpoint(side: str, path: Path) -> TensorFile:
+    opener = open_safetensors if path.suffix == ".safetensors" else open_torch_file
+    try:
+        return opener(path)
+    except UnreadableArtifact as error:
+        raise UnreadableArtifact(f"{side}'s file: {error}") from None
+
+
+def _compare_texts(lhs: Path, rhs: Path) -> Details:
+    return compare_texts(*_read(lhs, rhs, read_text))
+
+
+def _compare_logs(lhs: Path, rhs: Path) -> Details:
+    return compare_logs(*_read(lhs, rhs, read_text))
+
+
+def _compare_json(lhs: Path, rhs: Path) -> Details:
+    a, b = _read(lhs, rhs, read_json)
+    found = _compare_curves(curve_of_json(a), curve_of_json(b))
+    if found is None and _are_records(a) and _are_records(b):
+        found = compare_samples(a, b)
+    return found or compare_json(a, b)
+
+
+def _are_records(document: object) -> bool:
+    """Returns whether a document is a list of objects, as generated samples are."""
+    if not isinstance(document, list) or not document:
+        return False
+    return all(isinstance(each, dict) for each in document)
+
+
+def _compare_tables(lhs: Path, rhs: Path) -> Details:
+    a, b = _read(lhs, rhs, read_table)
+    return _compare_curves(curve_of_table(a), curve_of_table(b)) or compare_tables(a, b)
+
+
+def _compare_curves(a: Curve | None, b: Curve | None) -> Details | None:
+    return None if a is None or b is None else compare_curves(a, b)
+
+
+def _compare_samples(lhs: Path, rhs: Path) -> Details:
+    a, b = _read(lhs, rhs, read_json_lines)
+    return compare_samples(a, b) or compare_json(a, b)
+
+
+def _compare_arrays(lhs: Path, rhs: Path) -> Details:
+    return compare_arrays(*_read(lhs, rhs, read_array))
+
+
+def _read(lhs: Path, rhs: Path, read: Callable[[Path], _T]) -> tuple[_T, _T]:
+    """Reads both files; an error says whose it is."""
+    found = []
+    for side, path in (("A", lhs), ("B", rhs)):
+        try:
+            found.append(read(path))
+        except UnreadableArtifact as error:
+            raise UnreadableArtifact(f"{side}'s file: {error}") from None
+    return found[0], found[1]
+
+
+_COMPARISONS: dict[str, Callable[[Path, Path], Details]] = {
+    ArtifactKind.CHECKPOINT.value: _compare_checkpoints,
+    ArtifactKind.TEXT.value: _compare_texts,
+    ArtifactKind.LOG.value: _compare_logs,
+    ArtifactKind.JSON.value: _compare_json,
+    ArtifactKind.TABLE.value: _compare_tables,
+    ArtifactKind.SAMPLES.value: _compare_samples,
+    ArtifactKind.ARRAY.value: _compare_arrays,
+}

@@ -1,0 +1,335 @@
+"""`traceml compare` says what changed in the files that two runs logged."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from traceml.api import artifact_contents
+from traceml.cli import main
+from traceml.model.artifact import kind_of_file
+
+
+class Runs:
+    """Two runs, `a` and `b`, and what the files are that they logged."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.artifacts: dict[str, dict[str, Any]] = {"a": {}, "b": {}}
+
+    def log(self, run: str, path: str, content: bytes | None = None) -> Path:
+        """Gives a run an artifact; without content, the file is there already."""
+        place = self.place(run, path)
+        if content is not None:
+            place.write_bytes(content)
+        found = place.read_bytes()
+        self.artifacts[run][path] = {
+            "path": f"/work/{path}",
+            "size_bytes": len(found),
+            "sha256": hashlib.sha256(found).hexdigest(),
+            "kind": kind_of_file(path, found[:512]).value,
+            "stored": f"artifacts/0001/{path}",
+        }
+        return place
+
+    def place(self, run: str, path: str) -> Path:
+        place = self.folder / "logs" / run / "artifacts" / "0001" / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        return place
+
+    def save(self, run: str, path: str, tensors: dict[str, torch.Tensor]) -> Path:
+        place = self.place(run, path)
+        save_file(tensors, place) if path.endswith("safetensors") else torch.save(tensors, place)
+        return self.log(run, path)
+
+    def compare(self, *options: str) -> list[dict[str, Any]]:
+        """What `traceml compare a b` writes down about artifacts."""
+        for run, artifacts in self.artifacts.items():
+            place = self.folder / "logs" / run
+            place.mkdir(parents=True, exist_ok=True)
+            document = {
+                "producer": {"name": "traceml-insight"},
+                "step_time": {"global": {"average": {"step_time_ms": 10.0}}},
+                "artifacts": artifacts,
+            }
+            (place / "final_summary.json").write_text(json.dumps(document))
+        assert main(["compare", "a", "b", "--output", "ab", *options]) == 0
+        found = json.loads((self.folder / "ab.json").read_text())["artifacts"]
+        assert isinstance(found, list)
+        return found
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
+    monkeypatch.chdir(tmp_path)
+    return Runs(tmp_path)
+
+
+@pytest.mark.parametrize("form", ["safetensors", "pt"])
+def test_two_checkpoints(runs: Runs, capsys: pytest.CaptureFixture[str], form: str) -> None:
+    one = {"layer.weight": torch.ones(4), "layer.bias": torch.zeros(2), "old": torch.ones(1)}
+    two = {"layer.weight": torch.full((4,), 1.5), "layer.bias": torch.zeros(2)}
+    two["head"] = torch.full((3,), float("nan"))
+    runs.save("a", f"model.{form}", one)
+    runs.save("b", f"model.{form}", two)
+    (change,) = runs.compare()
+    details = change["details"]
+    assert (change["kind"], details["type"]) == ("checkpoint", "checkpoint")
+    assert (details["same"], details["moved"]) == (1, 1)
+    assert (details["added"], details["removed"]) == (1, 1)
+    said = capsys.readouterr().out
+    assert "What changed in the logged files:" in said
+    assert "layer.weight: changed by 50%, norm 2 -> 3" in said
+    assert "head: only in B, float32 [3]" in said
+    assert "old: only in A, float32 [1]" in said
+
+
+def test_a_checkpoint_in_either_format_is_compared_with_the_other(runs: Runs) -> None:
+    runs.save("a", "model.pt", {"w": torch.ones(3)})
+    runs.save("b", "model.safetensors", {"w": torch.ones(3)})
+    runs.artifacts["b"] = {"model.pt": runs.artifacts["b"]["model.safetensors"]}
+    (change,) = runs.compare()
+    assert (change["details"]["same"], change["details"]["tensors"]) == (1, [])
+
+
+def test_what_is_the_same_is_not_listed(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    for run in ("a", "b"):
+        runs.log(run, "data.bin", b"same")
+    assert runs.compare() == []
+    assert "logged files" not in capsys.readouterr().out
+
+
+def test_files_of_one_run_alone_are_named(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    runs.log("a", "old.bin", b"12345678")
+    runs.log("b", "new.bin", b"1")
+    assert [each["name"] for each in runs.compare()] == ["new.bin", "old.bin"]
+    said = capsys.readouterr().out
+    assert "new.bin (other): only in B, 1 B" in said
+    assert "old.bin (other): only in A, 8 B" in said
+
+
+@pytest.mark.parametrize("form", ["text", "markdown"])
+def test_a_hostile_checkpoint_is_refused_with_its_reason(
+    runs: Runs, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    class Evil:
+        def __reduce__(self) -> tuple[Any, tuple[str]]:
+            return print, ("owned",)
+
+    runs.save("a", "model.pt", {"w": torch.ones(1)})
+    torch.save({"w": Evil()}, runs.place("b", "model.pt"))
+    runs.log("b", "model.pt")
+    (change,) = runs.compare("--format", form)
+    assert change["details"] is None
+    assert "refused: its pickle names __builtin__.print" in change["not_compared"]
+    said = capsys.readouterr().out
+    assert "owned" not in said
+    assert "refused" in said
+
+
+@pytest.mark.parametrize(
+    ("hurt", "said"),
+    [
+        (lambda path: path.unlink(), "B's copy is gone"),
+        (lambda path: path.write_bytes(b"cut"), "B's copy was changed"),
+        (lambda path: (path.unlink(), path.symlink_to("/etc/passwd")), "B's copy"),
+    ],
+    ids=["removed", "cut", "replaced by a link"],
+)
+def test_a_copy_that_somebody_touched_is_told(runs: Runs, hurt: Any, said: str) -> None:
+    runs.save("a", "model.pt", {"w": torch.ones(1)})
+    hurt(runs.save("b", "model.pt", {"w": torch.zeros(1)}))
+    (change,) = runs.compare()
+    assert change["details"] is None
+    assert said in change["not_compared"]
+
+
+@pytest.mark.parametrize("stored", [None, "../../secret", "/etc/passwd"])
+def test_a_copy_outside_of_its_run_is_not_read(runs: Runs, stored: str | None) -> None:
+    runs.save("a", "model.pt", {"w": torch.ones(1)})
+    runs.save("b", "model.pt", {"w": torch.zeros(1)})
+    runs.artifacts["b"]["model.pt"] |= {"stored": stored, "note": "it was too large"}
+    (change,) = runs.compare()
+    reason = "too large" if stored is None else "outside of its run's folder"
+    assert reason in change["not_compared"]
+
+
+def test_large_files_are_read_when_asked_for(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(artifact_contents, "MAX_READ_BYTES", 100)
+    runs.save("a", "model.pt", {f"w{number}": torch.ones(1) for number in range(20)})
+    runs.save("b", "model.pt", {f"w{number}": torch.zeros(1) for number in range(20)})
+    (change,) = runs.compare()
+    assert "--artifacts does" in change["not_compared"]
+    capsys.readouterr()
+    (change,) = runs.compare("--artifacts")
+    assert change["details"]["moved"] == 20
+    assert capsys.readouterr().out.count("changed by 100%") == 20
+
+
+def test_a_folder_is_compared_file_by_file(runs: Runs) -> None:
+    for run, weight in (("a", 1.0), ("b", 2.0)):
+        runs.save(run, "ckpt/model.safetensors", {"w": torch.full((2,), weight)})
+        runs.log(run, "ckpt/config.json", b"{}")
+        inside = {
+            path.removeprefix("ckpt/"): {
+                key: known[key] for key in ("size_bytes", "sha256", "kind")
+            }
+            for path, known in runs.artifacts[run].items()
+        }
+        runs.artifacts[run] = {
+            "ckpt": {"path": "/ckpt", "kind": "folder", "stored": "artifacts/0001/ckpt"}
+            | {"files": inside, "sha256": run}
+        }
+    (change,) = runs.compare()
+    assert change["name"] == "ckpt/model.safetensors"
+    assert change["details"]["relative_change"] == 1.0
+
+
+def test_texts_documents_tables_and_samples(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    files = {
+        "notes.txt": (b"the quick fox\n", b"the slow fox\n"),
+        "train.log": (b"10:00:01 step 1 loss 0.5\n", b"11:22:33 step 9 loss nan\n"),
+        "config.json": (b'{"lr": 0.1}', b'{"lr": 0.2}'),
+        "scores.csv": (b"name;f1\ncat;0.5\n", b"name;f1\ncat;0.75\n"),
+        "samples.jsonl": (
+            b'{"prompt": "Hi", "text": "Hello you"}\n',
+            b'{"prompt": "Hi", "text": "Hello \\u001b[31mthere"}\n',
+        ),
+        "list.json": (b'[{"prompt": "1", "text": "a"}]', b'[{"prompt": "1", "text": "b"}]'),
+        "events.jsonl": (b'{"step": 1}\n', b'{"step": 2}\n'),
+        "roc.json": (
+            b'{"fpr": [0, 0.5, 1], "tpr": [0, 0.5, 1]}',
+            b'{"fpr": [0, 0, 1], "tpr": [0, 1, 1]}',
+        ),
+    }
+    for name, (lhs, rhs) in files.items():
+        runs.log("a", name, lhs)
+        runs.log("b", name, rhs)
+    found = {change["name"]: change["details"]["type"] for change in runs.compare()}
+    assert found == {
+        "config.json": "json",
+        "events.jsonl": "json",
+        "list.json": "samples",
+        "notes.txt": "text",
+        "roc.json": "curve",
+        "samples.jsonl": "samples",
+        "scores.csv": "table",
+        "train.log": "text",
+    }
+    said = capsys.readouterr().out
+    assert "line 1: the [-quick-]{+slow+} fox" in said
+    assert "lr: 0.1 -> 0.2" in said
+    assert "name cat, f1: 0.5 -> 0.75" in said
+    assert "Hi: Hello [-you-]" in said
+    assert "area: 0.5 -> 1 (+0.5)" in said
+    assert "line 1: 10:00:01 step 1 loss [-0.5-]{+nan+}" in said
+    assert "\x1b" not in said
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.json", b"{", "B's file: it is no JSON"),
+        ("a.json", b"[" * 100_000, "B's file: it is no JSON"),
+        ("a.jsonl", b"{}\n3\n", "B's file: line 2 is no JSON object"),
+        ("a.txt", b"a\0b", "B's file: it holds null bytes"),
+        ("a.csv", b'a,b\n"' + b"x" * 200_000, "B's file: it is no table"),
+        ("a.txt", b"x" * (17 << 20), "B's file: it cannot be read"),
+    ],
+    ids=["cut", "nested", "no objects", "null bytes", "an endless field", "too long"],
+)
+def test_a_damaged_document_is_told(runs: Runs, name: str, content: bytes, said: str) -> None:
+    runs.log("a", name, b"")
+    runs.log("a", name, b"{}" if "json" in name else b"a,b\n1,2\n")
+    runs.log("b", name, content)
+    (change,) = runs.compare()
+    assert change["details"] is None
+    assert change["not_compared"].startswith(said)
+
+
+def test_documents_in_other_encodings_are_read_as_far_as_they_go(runs: Runs) -> None:
+    runs.log("a", "a.txt", "\ufeffgrün\n".encode())
+    runs.log("b", "a.txt", "grün\n".encode("latin-1"))
+    (change,) = runs.compare()
+    assert change["details"]["removed"] == 1
+
+
+def _image(*size: int, colour: str = "red", form: str = "PNG") -> bytes:
+    image = pytest.importorskip("PIL.Image")
+    file = io.BytesIO()
+    image.new("RGB", size, colour).save(file, form)
+    return file.getvalue()
+
+
+def test_images_are_shown_side_by_side(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "samples/grid 1.png"
+    runs.log("a", name, _image(8, 8))
+    runs.log("b", name, _image(8, 8, colour="blue"))
+    (change,) = runs.compare()
+    details = change["details"]
+    assert (details["type"], details["changed_share"]) == ("image", 1.0)
+    picture = Path(details["picture"])
+    assert picture.parent.name == "ab.files"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "100% of the pixels differ" in capsys.readouterr().out
+
+
+def test_jpeg_and_other_sizes(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    runs.log("a", "a.jpg", _image(8, 8, form="JPEG"))
+    runs.log("b", "a.jpg", _image(4, 8, form="JPEG"))
+    assert runs.compare()[0]["details"]["changed_share"] is None
+    assert "8 × 8 pixels -> 4 × 8 pixels" in capsys.readouterr().out
+
+
+def test_a_damaged_or_endless_image_is_told(runs: Runs) -> None:
+    runs.log("a", "a.png", _image(8, 8))
+    runs.log("b", "a.png", _image(8, 8)[:45])
+    assert "B's file: it is no PNG or JPEG" in runs.compare()[0]["not_compared"]
+    header = bytearray(_image(8, 8))
+    header[16:24] = (60_000).to_bytes(4, "big") * 2
+    header[29:33] = zlib.crc32(header[12:29]).to_bytes(4, "big")
+    runs.log("b", "a.png", bytes(header))
+    assert "3600000000 pixels" in runs.compare()[0]["not_compared"]
+
+
+def test_without_pillow_images_say_what_to_install(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    runs.log("a", "a.png", b"\x89PNG 1")
+    runs.log("b", "a.png", b"\x89PNG 2")
+    assert "pip install 'traceml-insight[images]'" in runs.compare()[0]["not_compared"]
+
+
+def test_embeddings_are_projected_together(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    generator = np.random.default_rng(0)
+    for run in ("a", "b"):
+        np.save(runs.place(run, "embeddings.npy"), generator.normal(size=(20, 3)))
+        runs.log(run, "embeddings.npy")
+    (change,) = runs.compare()
+    assert len(change["details"]["projection"]["lhs"]) == 20
+    assert "alignment (CKA) 0." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("how", ["objects", "cut", "text"])
+def test_an_array_that_is_none_is_told(runs: Runs, how: str) -> None:
+    np.save(runs.place("a", "x.npy"), np.ones(3))
+    place = runs.place("b", "x.npy")
+    np.save(place, np.array([{}]) if how == "objects" else np.ones(30), allow_pickle=True)
+    if how != "objects":
+        place.write_bytes(place.read_bytes()[:150] if how == "cut" else b"no array")
+    runs.log("a", "x.npy")
+    runs.log("b", "x.npy")
+    assert runs.compare()[0]["not_compared"].startswith("B's file: it is no ")
