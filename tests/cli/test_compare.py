@@ -76,6 +76,7 @@ GROUPS = ["--a", "base-*", "--b", "cand-*"]
             id="nothing to judge by",
         ),
         pytest.param(["base-0", "gone"], 2, id="no such run"),
+        pytest.param(["base-0", "cand-0", "--metric", "speed"], 2, id="no such metric"),
         pytest.param(["base-0"], 2, id="one run"),
         pytest.param([], 2, id="no run"),
         pytest.param(["--a", "base-0"], 2, id="one group"),
@@ -91,13 +92,32 @@ def test_the_exit_status(words: list[str], status: int) -> None:
     "words",
     [
         *(["--max-regression", "much"], ["--tolerance", "-1%"], ["--tolerance", "nan"]),
-        *(["--fail-on", "improvement"], ["--metric", "speed"], ["--format", "xml"]),
+        *(["--fail-on", "improvement"], ["--better", "speed"], ["--format", "xml"]),
     ],
 )
 def test_a_wrong_option_is_a_usage_error(words: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["compare", "base-0", "cand-0", *words])
     assert ended.value.code == 2
+
+
+def test_two_runs_without_a_step_have_nothing_in_common(tmp_path: Path) -> None:
+    sampled = {"global": {"average": {"cpu_percent": 12.0, "ram_bytes": 1e9}}}
+    for name in ("idle-0", "idle-1"):
+        add(tmp_path, name, {"system": sampled, "process": sampled, "duration_s": 1.5})
+    assert main(["compare", "idle-0", "idle-1"]) == 3
+
+
+def test_runs_without_a_step_are_compared_by_what_they_logged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in (("eval-0", 0.9), ("eval-1", 0.5)):
+        add(tmp_path, name, {"system": {}, "metrics": {"accuracy": {"count": 1, "last": value}}})
+    assert main(["compare", "eval-0", "eval-1"]) == 0
+    capsys.readouterr()
+    gate = ["--metric", "accuracy", "--fail-on", "regression"]
+    assert main(["compare", "eval-0", "eval-1", *gate, "--format=json"]) == 1
+    assert json.loads(capsys.readouterr().out)["verdict"]["metric"] == "accuracy"
 
 
 def test_the_json_is_all_there_is_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:

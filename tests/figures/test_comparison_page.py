@@ -160,3 +160,18 @@ def test_nothing_in_common_is_still_a_page() -> None:
     found = comparison_page(compare(Summary(), Summary(), ("a", "b")))
     assert found.verdict.status in ("INCONCLUSIVE", "NO CHANGE")
     assert found.parts == () or all(part.tables or part.tiles or part.note for part in found.parts)
+
+
+def test_logged_metrics_are_a_part_of_the_page() -> None:
+    def logging(loss: float) -> Summary:
+        metrics = {"val/loss": {"count": 3, "last": loss}, "lr": {"count": 3, "last": loss / 10}}
+        return run({"step_time_ms": 100.0}, metrics=metrics)
+
+    page = comparison_page(compare(logging(0.5), logging(0.52), ("a", "b")))
+    (part,) = [part for part in page.parts if part.id == "logged"]
+    (table,) = part.tables
+    assert [row.cells[0] for row in table.rows] == ["val/loss", "lr"]
+    assert table.rows[0].cells[1:4] == ("0.5", "0.52", "+0.02 (+4.0%, worse)")
+    assert "guessed" in (part.note or "")
+    (changes,) = [part for part in page.parts if part.id == "changes"]
+    assert all("loss" not in row.cells[0] for table in changes.tables for row in table.rows)

@@ -46,7 +46,13 @@ def _compare(options: argparse.Namespace) -> int:
     """Compares, writes the files, and prints what was asked for."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # not every terminal has a ±
-    terms = Terms(options.tolerance, options.max_regression, options.metric, None, options.fail_on)
+    terms = Terms(
+        tolerance=options.tolerance,
+        max_regression=options.max_regression,
+        metric=options.metric,
+        higher_is_better=None if options.better is None else options.better == "higher",
+        fail_on=options.fail_on,
+    )
     logs_dir = Path(options.logs_dir)
     refuse_folder(options.output)
     found, bases = [], []
@@ -75,7 +81,12 @@ def _parser() -> argparse.ArgumentParser:
     add("runs", nargs="*", metavar="RUN", help="the run to compare with, then those compared")
     add("--a", nargs="+", metavar="RUN", help="the runs of the first group")
     add("--b", nargs="+", metavar="RUN", help="the runs of the second group")
-    add("--metric", choices=tuple(ENDPOINTS), metavar="NAME", help=_metric_help())
+    add("--metric", metavar="NAME", help=_metric_help())
+    add(
+        "--better",
+        choices=("higher", "lower"),
+        help="which way a logged metric improves, where neither script nor name says",
+    )
     add(
         "--max-regression",
         metavar="PCT",
@@ -105,7 +116,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _metric_help() -> str:
     words = ", ".join(ENDPOINTS)
-    return f"what the verdict is given by (default: step_time, then peak_memory): {words}"
+    return (
+        "what the verdict is given by (default: step_time, then peak_memory): "
+        f"{words}, or a metric that the script logged"
+    )
 
 
 def _share(text: str) -> float:

@@ -14,6 +14,9 @@ SCHEMA_VERSION = 2
 ranks."""
 FORMAT = "A -> B | delta = B - A"
 SIGNIFICANT = 0.05
+CONTEXT = ("process", "system")
+"""Sections that describe the machine while a run went on, and not what it did: two runs without a
+step have nothing in common, although both were sampled."""
 
 
 class Status(str, Enum):
@@ -69,6 +72,20 @@ class Delta(Struct, frozen=True):
         return structs.replace(self, p=p, significant=p < SIGNIFICANT)
 
 
+class LoggedDelta(Delta, frozen=True, kw_only=True):
+    """A metric that the scripts logged, by the last value of each run."""
+
+    higher_is_better: bool | None = None
+    """`None` where neither the script nor the name says."""
+    direction_from: str | None = None
+    """Who says so: the `script`, or the `name` of the metric, from which it is guessed."""
+
+    @property
+    def is_better(self) -> bool:
+        """Whether B is better; only where the metric has changed and its direction is known."""
+        return ((self.delta or 0.0) > 0) is self.higher_is_better
+
+
 class DiagnosisChange(Struct, frozen=True):
     """The diagnosis of each side in words; `changed` compares the kinds."""
 
@@ -81,7 +98,7 @@ class SectionComparison(Struct, frozen=True):
     """One section of the two summaries."""
 
     diagnosis: DiagnosisChange
-    metrics: dict[str, Delta]
+    metrics: dict[str, Delta | LoggedDelta]
 
 
 class Overview(Struct, frozen=True):
@@ -122,6 +139,8 @@ class ComparisonVerdict(Struct, frozen=True, kw_only=True):
     status: str
     why: str
     next: str
+    identical: bool = False
+    """Whether both sides hold the same measurements, as a run and itself do."""
     metric: str = "step_time"
     """The metric that it is based on."""
     allowance_pct: float
@@ -224,7 +243,8 @@ class Comparison(Struct, frozen=True, kw_only=True):
             return False
         return any(
             metric.delta is not None
-            for section in self.sections.values()
+            for name, section in self.sections.items()
+            if name not in CONTEXT
             for metric in section.metrics.values()
         )
 

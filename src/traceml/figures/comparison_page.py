@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from traceml.compare.lineage import Group, LineageComparison
-from traceml.compare.record import Comparison, Delta, DiagnosisChange, Status, StragglerRanks
+from traceml.compare.logged_words import directions_guessed
+from traceml.compare.record import (
+    Comparison,
+    Delta,
+    DiagnosisChange,
+    LoggedDelta,
+    Status,
+    StragglerRanks,
+)
 from traceml.compare.verdict_words import moved_words, quantity
 from traceml.figures.comparison_figures import before_and_after, waterfall
 from traceml.figures.page import ComparisonPage, Part, Row, Table, Tile, Tone, Verdict
@@ -53,7 +61,12 @@ _TITLES = {
 
 def comparison_page(comparison: Comparison) -> ComparisonPage:
     """Returns the content of the comparison's text, with charts."""
-    parts = (_changes(comparison), _ranks(comparison), _different(comparison))
+    parts = (
+        _changes(comparison),
+        _logged(comparison),
+        _ranks(comparison),
+        _different(comparison),
+    )
     verdict = comparison.verdict
     gate = notes.gate(comparison)
     return ComparisonPage(
@@ -105,8 +118,38 @@ def _changes(comparison: Comparison) -> Part | None:
     )
 
 
+def _logged(comparison: Comparison) -> Part | None:
+    """Returns the metrics that the scripts logged, by the last value of each run."""
+    found = changes.logged_changes(comparison)
+    listed = [name for name, change in found.items() if change.delta is not None]
+    if not listed:
+        return None
+    first = changes.logged_shown(comparison)
+    ordered = [*first, *(name for name in listed if name not in first)]
+    rows = tuple(_logged_row(name, comparison, found[name]) for name in ordered[:MAX_ROWS])
+    hidden = len(ordered) - MAX_ROWS
+    table = Table(
+        id="logged-table",
+        title="Last value of each run" if len(comparison.a_runs) < 2 else "Mean of last values",
+        columns=("Metric", "A", "B", "Delta", "95% CI"),
+        rows=rows,
+        note=f"{count(hidden)} more, in the JSON file." if hidden > 0 else None,
+    )
+    note = directions_guessed(found, ordered[:MAX_ROWS])
+    return Part(id="logged", title="Logged metrics", note=note, tables=(table,))
+
+
+def _logged_row(name: str, comparison: Comparison, change: LoggedDelta) -> Row:
+    row = changes.logged_row(name, comparison)
+    tone: Tone | None = None
+    if change.delta and change.significant and change.higher_is_better is not None:
+        tone = "good" if change.is_better else "crit"
+    return Row((cell(name), row.lhs, row.rhs, row.delta, row.interval), tone)
+
+
 def _table(comparison: Comparison) -> Table | None:
-    listed = list(changes.rows(comparison))
+    logged = {changes.logged_row(name, comparison) for name in changes.logged_shown(comparison)}
+    listed = [row for row in changes.rows(comparison) if row not in logged]
     if not listed:
         return None
     has_intervals = any(row.interval for row in listed)

@@ -114,10 +114,21 @@ def log_params(values: Mapping[str, Any]) -> None:
         session.messages.params(values)
 
 
-def log_metrics(values: Mapping[str, Any], step: int | None = None) -> None:
-    """Record metric values at a step (by default the step that is running)."""
+def log_metrics(
+    values: Mapping[str, Any],
+    step: int | None = None,
+    *,
+    higher_is_better: bool | Mapping[str, bool] | None = None,
+) -> None:
+    """Record metric values at a step (by default the step that is running).
+
+    `higher_is_better` says which way a metric improves: of all in `values`, or by name. It need be
+    said once; without it, comparisons guess it from the name.
+    """
     session = None if is_compiling() else current()
     if session is not None:
+        if higher_is_better is not None:
+            session.messages.directions(values, higher_is_better)
         session.messages.metrics(values, step)
 
 
