@@ -35,9 +35,10 @@ TRAINER = ("trace", "steps", "model")
 FRONT_DOOR = ("__init__", "decorators", "__main__")
 
 OWNERS = {
-    "numpy": {"store", "facts", "figures"},
+    "numpy": {"store", "facts", "compare", "figures"},
     "msgspec": {"store", "summaries", "compare", "agent", "figures", "web"},
     "psutil": {"agent"},
+    "pyarrow": {"store"},
     "pynvml": {"agent"},
     "scipy": {"compare"},
     "starlette": {"web"},

@@ -13,6 +13,7 @@ from processes import TRACEML
 from processes import run as run_process
 from traceml.cli import main
 from traceml.cli.compare import _parser
+from traceml.compare.many_record import ManyComparison
 from traceml.compare.record import Comparison, ComparisonVerdict, Delta
 from traceml.compare.terms import ENDPOINTS
 
@@ -247,7 +248,7 @@ def test_the_reference_has_every_metric_and_no_other() -> None:
 
 
 @pytest.mark.parametrize(
-    "part", [Comparison, ComparisonVerdict, Delta], ids=lambda part: part.__name__
+    "part", [Comparison, ComparisonVerdict, Delta, ManyComparison], ids=lambda part: part.__name__
 )
 def test_every_key_of_the_file_has_a_row(part: type[msgspec.Struct]) -> None:
     keys = [field.encode_name for field in msgspec.structs.fields(part)]
@@ -326,3 +327,58 @@ def test_code_that_is_the_same_writes_no_file(
     main(["compare", "one", "other", "--code-diff", "--output", "x"])
     assert "cannot be compared" in capsys.readouterr().err
     assert not Path("x.diff").exists()
+
+
+def samples(path: str, shift: float) -> str:
+    rows = [f"{n},{(n * 37 % 100) / 100 + shift},{'ab'[n % 2]}" for n in range(60)]
+    noise = [f"{n},{(n * 37 % 100) / 100 + shift + n % 3 / 100},{'ab'[n % 2]}" for n in range(60)]
+    Path(path).write_text("\n".join(["id,accuracy,segment", *(noise if shift else rows)]))
+    return path
+
+
+def test_two_files_of_one_test_set(capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = samples("a.csv", 0.0), samples("b.csv", -0.1)
+    assert main(["compare", a, b]) == 0
+    text = capsys.readouterr().out
+    assert "On the same 60 samples" in text and "REGRESSION" in text
+    assert main(["compare", a, b, "--fail-on", "regression", "--format=json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found == json.loads(Path("compare/a_vs_b.json").read_text())
+    assert set(found["scores"]["accuracy"]["segments"]) == {"a", "b"}
+    assert main(["compare", a, b, "--metric", "loss"]) == 2
+    assert main(["compare", a, "base-0"]) == 2
+    Path("other.csv").write_text("id,accuracy\nx,1\n")
+    assert main(["compare", a, "other.csv"]) == 3
+
+
+def test_arms_of_live_traffic(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        f"2026-11-{day:02d} 10:00,{arm},{int(n % 10 < rate)}"
+        for day in (1, 2, 3)
+        for n in range(500)
+        for arm, rate in (("new", 5), ("control", 2))
+    ]
+    Path("traffic.csv").write_text("\n".join(["time,arm,converted", *rows]))
+    assert main(["compare", "--arms", "traffic.csv", "--better", "higher"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "compared with control:" in text and "it is better, shown since 2026-11-01" in text
+    words = ["--better", "lower", "--fail-on", "regression", "--format=json"]
+    assert main(["compare", "--arms", "traffic.csv", *words]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["differences"]["new"]["looks"][0]["day"] == "2026-11-01"
+    assert main(["compare", "--arms", "traffic.csv", "--metric", "arm"]) == 2
+    assert main(["compare", "--arms", "traffic.csv", "--range", "2", "3"]) == 2
+    Path("one.csv").write_text("arm,outcome\na,1\n")
+    assert main(["compare", "--arms", "one.csv"]) == 2
+
+
+def test_two_runs_that_logged_samples(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, shift in (("base-0", 0), ("cand-0", 1)):
+        scores = [float((n + shift) % 3 > 0) for n in range(90)]
+        line = {"name": "test", "ids": list(range(90)), "scores": {"correct": scores}}
+        (logs / name / "logged-samples-1.jsonl").write_text(json.dumps(line))
+    assert main(["compare", "base-0", "cand-0", "--format=json"]) == 0
+    found = json.loads(capsys.readouterr().out)["samples"]["test"]
+    assert (found["paired"], found["scores"]["correct"]["whole"]["test"]) == (90, "mcnemar")
+    main(["compare", "base-0", "cand-0"])
+    assert "On the same 90 samples (test):" in capsys.readouterr().out

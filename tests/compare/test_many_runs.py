@@ -11,8 +11,9 @@ from scipy import stats
 
 from compared_runs import run
 from traceml.compare.cost_and_quality import first_reached_s, gpus_of, pareto_front
-from traceml.compare.many_record import Cost, ManyComparison, RunEntry, many_to_json
+from traceml.compare.many_record import Cost, ManyComparison, RunEntry
 from traceml.compare.many_runs import Candidate, compare_many, label_of
+from traceml.compare.record import to_json
 from traceml.compare.statistics import holm
 from traceml.compare.terms import Terms
 from traceml.model.errors import UsageError
@@ -206,7 +207,7 @@ def test_hostile_names_and_extreme_numbers_stay_in_their_lines() -> None:
     text = many_text(found)
     assert all(len(line) <= WIDTH for line in text.splitlines())
     assert "\x1b" not in text
-    assert b"Infinity" not in many_to_json(found) and b"NaN" not in many_to_json(found)
+    assert b"Infinity" not in to_json(found) and b"NaN" not in to_json(found)
 
 
 def test_labels_go_on_after_z() -> None:

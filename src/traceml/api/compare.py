@@ -16,14 +16,17 @@ from traceml.compare.comparison_names import (
     many_names,
     run_names,
 )
-from traceml.compare.many_record import ManyComparison, many_to_json
+from traceml.compare.many_record import ManyComparison
 from traceml.compare.many_runs import Candidate, Curves, compare_many, quality_metric
 from traceml.compare.pair import compare_groups
+from traceml.compare.paired_samples import compare_samples
 from traceml.compare.record import Comparison, to_json
+from traceml.compare.sample_record import SampleComparison
 from traceml.compare.sides import Sides
 from traceml.compare.terms import Terms
 from traceml.model.errors import TraceMLError, UsageError
 from traceml.store.folder import write_atomically
+from traceml.store.logged_samples import read_logged_samples
 from traceml.summaries.read import read_compared
 from traceml.summaries.record import Summary
 from traceml.text.comparison import comparison_text
@@ -52,8 +55,7 @@ def compare_sides(
     refuse_folder(output)
     comparison, names = find_changes(a, b, logs_dir, terms)
     base = Path(output or default_base(names))
-    _write(base, ".json", to_json(comparison))
-    _write(base, ".txt", comparison_text(comparison).encode())
+    write_files(base, to_json(comparison), comparison_text(comparison))
     return comparison, base
 
 
@@ -69,12 +71,10 @@ def compare_runs(
     refuse_folder(output)
     found, names = find_differences(runs, logs_dir, terms, target)
     base = Path(output or many_base(names))
-    _write(base, ".json", many_to_json(found))
-    _write(base, ".txt", many_text(found).encode())
+    write_files(base, to_json(found), many_text(found))
     for place, comparison in enumerate(found.comparisons, start=1):
         pair = base.with_name(f"{base.name}_{place}")
-        _write(pair, ".json", to_json(comparison))
-        _write(pair, ".txt", comparison_text(comparison).encode())
+        write_files(pair, to_json(comparison), comparison_text(comparison))
     return found, base
 
 
@@ -141,7 +141,19 @@ def find_changes(
         terms = replace(terms, history=spread_of_earlier_runs([*first, *second], [*left, *right]))
     comparison = compare_groups(left, right, names, terms)
     stat = _code_stat(comparison, zip(left, first, strict=True), zip(right, second, strict=True))
-    return comparison.with_code_stat(stat), names
+    comparison = comparison.with_code_stat(stat)
+    if len(first) == len(second) == 1:
+        comparison = comparison.with_samples(_samples(first[0], second[0], terms))
+    return comparison, names
+
+
+def _samples(a: Path, b: Path, terms: Terms) -> dict[str, SampleComparison]:
+    """Returns the test sets that two runs logged samples of, compared example by example."""
+    left, right = (read_logged_samples(path.parent) for path in (a, b))
+    found = {
+        name: compare_samples(left[name], right[name], terms) for name in left if name in right
+    }
+    return {name: each for name, each in found.items() if each.paired and each.scores}
 
 
 def refuse_folder(output: str | None) -> None:
@@ -197,6 +209,12 @@ def _refuse_overlap(a: Sequence[Path], b: Sequence[Path]) -> None:
             f"{sorted(both)[0].parent.name} is on both sides; a run can be compared with others "
             "only from one; say --a and --b so that no run is in both"
         )
+
+
+def write_files(base: Path, document: bytes, text: str) -> None:
+    """Writes BASE.json and BASE.txt; raises UsageError where that is not possible."""
+    _write(base, ".json", document)
+    _write(base, ".txt", text.encode())
 
 
 def _write(base: Path, ending: str, content: bytes) -> None:

@@ -10,23 +10,29 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from traceml.api.compare import compare_runs, compare_sides, refuse_folder, write_code_diff
-from traceml.compare.many_record import many_to_json
 from traceml.compare.record import Comparison, to_json
 from traceml.compare.terms import ENDPOINTS, TOLERANCE, Terms
-from traceml.compare.verdict import FAIL_ON
+from traceml.compare.verdict import FAIL_ON, fails_on
 from traceml.model.errors import TraceMLError, UsageError
+from traceml.store.logged_samples import is_table
 from traceml.text.comparison import comparison_text
 from traceml.text.many_runs import many_text
 
 _FAILED, _ERROR, _NOTHING_IN_COMMON = 1, 2, 3
 _USAGE = """traceml compare [options] A B [C …]
-       traceml compare [options] --a A1 A2 … --b B1 B2 …"""
+       traceml compare [options] --a A1 A2 … --b B1 B2 …
+       traceml compare [options] A.csv B.csv
+       traceml compare [options] --arms FILE [FILE …]"""
 _EPILOG = """\
 A run is a final_summary.json, a run folder, or the name of a run under the logs folder. In --a and
 --b it may also be a pattern of names ('baseline-*') or what runs were run with
 (params.lr=0.1,params.model=small). Of several runs on a side, the run is the unit. Three runs or
 more are listed side by side, what differs between them and what each parameter did; A is the
 baseline, and runs that differ in a logged seed alone are taken together.
+
+Two CSV or Parquet files with the columns id, scores and perhaps segment are two models on one test
+set, compared example by example. --arms compares arms of live traffic (columns arm, outcome and
+perhaps time) by intervals that hold however often one looks.
 
 Exit status: 0 compared; 1 --fail-on matched; 2 a usage or input error; 3 nothing in common.
 """
@@ -58,6 +64,8 @@ def _compare(options: argparse.Namespace) -> int:
     )
     logs_dir = Path(options.logs_dir)
     refuse_folder(options.output)
+    if options.arms or any(map(is_table, options.runs)):
+        return _compare_tables(options, terms)
     if len(options.runs) > 2 and not (options.a or options.b):
         compared = _compare_many(options, logs_dir, terms)
     else:
@@ -65,6 +73,43 @@ def _compare(options: argparse.Namespace) -> int:
     if options.max_regression is not None and not options.fail_on:
         print("traceml compare: nothing fails without --fail-on regression", file=sys.stderr)
     return _exit_status(compared)
+
+
+def _compare_tables(options: argparse.Namespace, terms: Terms) -> int:
+    """Compares tables of outcomes: two files of one test set, or arms of live traffic."""
+    compared = _compare_arms if options.arms else _compare_samples
+    statuses, text, document, base = compared(options, terms)
+    _show((), text, document, base, options.format, overview=text)
+    if not statuses:
+        return _NOTHING_IN_COMMON
+    return _FAILED if any(fails_on(status, terms) for status in statuses) else 0
+
+
+_Shown = tuple[list[str], str, bytes, Path]
+"""Verdicts, none where nothing could be compared; text, JSON, and where both were written."""
+
+
+def _compare_arms(options: argparse.Namespace, terms: Terms) -> _Shown:
+    from traceml.api.compare_tables import compare_arm_files
+
+    if options.runs or options.a or options.b:
+        raise UsageError("--arms takes all files: say traceml compare --arms FILE [FILE …]")
+    bounds = None if options.range is None else (options.range[0], options.range[1])
+    found, text, base = compare_arm_files(options.arms, bounds, options.output, terms)
+    known = [each.status for each in found.differences.values() if each.delta is not None]
+    return known, text, to_json(found), base
+
+
+def _compare_samples(options: argparse.Namespace, terms: Terms) -> _Shown:
+    from traceml.api.compare_tables import compare_sample_files
+
+    if len(options.runs) != 2 or not all(map(is_table, options.runs)):
+        raise UsageError("one test set is compared in two files: say traceml compare A.csv B.csv")
+    a, b = options.runs
+    found, text, base = compare_sample_files(a, b, options.output, terms)
+    judged = [found.scores[terms.metric]] if terms.metric else list(found.scores.values())
+    known = [score.status for score in judged if score.whole.delta is not None]
+    return known, text, to_json(found), base
 
 
 def _compare_two(
@@ -90,7 +135,7 @@ def _compare_many(
             pair = base.with_name(f"{base.name}_{place}")
             _write_code_diff(list(found.entries[0].runs), list(entry.runs), logs_dir, pair)
     text = many_text(found)
-    _show(found.comparisons, text, many_to_json(found), base, options.format, overview=text)
+    _show(found.comparisons, text, to_json(found), base, options.format, overview=text)
     return found.comparisons
 
 
@@ -112,6 +157,14 @@ def _parser() -> argparse.ArgumentParser:
         "--better",
         choices=("higher", "lower"),
         help="which way a logged metric improves, where neither script nor name says",
+    )
+    add("--arms", nargs="+", metavar="FILE", help="CSV or Parquet files with outcomes per arm")
+    add(
+        "--range",
+        nargs=2,
+        type=float,
+        metavar=("LOW", "HIGH"),
+        help="of --arms: the range that an outcome can have",
     )
     add(
         "--reach",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 from msgspec import Struct
 
 from traceml.compare.lineage import Shown
@@ -113,8 +112,3 @@ class ManyComparison(Struct, frozen=True, kw_only=True):
     comparisons: tuple[Comparison, ...] = ()
     """The baseline against each other entry."""
     warnings: tuple[str, ...] = ()
-
-
-def many_to_json(found: ManyComparison) -> bytes:
-    """Returns the comparison as strict JSON, indented."""
-    return msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"

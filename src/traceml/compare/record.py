@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType, structs
 
 from traceml.compare.lineage import LineageComparison
+from traceml.compare.sample_record import SampleComparison
 
 SCHEMA_VERSION = 2
 """History: 1 is the first; 2 adds intervals, groups of runs, the gate, and changes between
@@ -238,6 +239,8 @@ class Comparison(Struct, frozen=True, kw_only=True):
     sections: dict[str, SectionComparison]
     lineage: LineageComparison | None = None
     """The differences in the runs' code, command, environment, machine and data."""
+    samples: dict[str, SampleComparison] = {}
+    """By the name of a test set: both runs on it, example by example."""
     code_stat: str | None = None
     """The files that differ between the two commits, as `git diff --stat` lists them."""
     warnings: tuple[str, ...]
@@ -246,12 +249,16 @@ class Comparison(Struct, frozen=True, kw_only=True):
         """Returns the comparison with the list of files that changed in the code."""
         return structs.replace(self, code_stat=stat)
 
+    def with_samples(self, samples: dict[str, SampleComparison]) -> Comparison:
+        """Returns the comparison with that of single examples."""
+        return structs.replace(self, samples=samples)
+
     @property
     def has_common_metric(self) -> bool:
         """Returns whether any metric was measured on both sides; with a gate, any that it needs."""
         if self.gate is not None and self.gate.nothing_measured:
             return False
-        return any(
+        return bool(self.samples) or any(
             metric.delta is not None
             for name, section in self.sections.items()
             if name not in CONTEXT
@@ -259,6 +266,6 @@ class Comparison(Struct, frozen=True, kw_only=True):
         )
 
 
-def to_json(comparison: Comparison) -> bytes:
-    """Returns the comparison as strict JSON, indented."""
+def to_json(comparison: Struct) -> bytes:
+    """Returns a comparison of whatever kind as strict JSON, indented."""
     return msgspec.json.format(msgspec.json.encode(comparison), indent=2) + b"\n"

@@ -91,13 +91,18 @@ def gate(found: Judgement, terms: Terms) -> Gate | None:
     """
     if not terms.fail_on:
         return None
-    failed = any(found.status in _FAILS[word] for word in terms.fail_on)
+    failed = fails_on(found.status, terms)
     return Gate(
         fail_on=terms.fail_on,
         failed=failed or bool(found.unmeasured),
         unmeasured=found.unmeasured,
         nothing_measured=found.nothing_measured,
     )
+
+
+def fails_on(status: str, terms: Terms) -> bool:
+    """Returns whether a verdict is one that the gate fails on."""
+    return any(status in _FAILS[word] for word in terms.fail_on)
 
 
 def are_identical(sides: Sides) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from traceml.compare.lineage import Group, LineageComparison
-from traceml.compare.logged_words import directions_guessed
+from traceml.compare.logged_words import directions_guessed, number
 from traceml.compare.record import (
     Comparison,
     Delta,
@@ -14,6 +14,7 @@ from traceml.compare.record import (
     Status,
     StragglerRanks,
 )
+from traceml.compare.sample_record import PairedDifference, ScoreComparison
 from traceml.compare.verdict_words import moved_words, quantity
 from traceml.figures.comparison_figures import before_and_after, waterfall
 from traceml.figures.page import ComparisonPage, Part, Row, Table, Tile, Tone, Verdict
@@ -24,6 +25,7 @@ from traceml.model.metric import BY_KEY, METRICS, Metric
 from traceml.model.quantities import NOT_MEASURED, count, rate
 from traceml.text import changes
 from traceml.text import comparison_notes as notes
+from traceml.text.samples import p_words, sample_notes, segments_shown
 
 TONES: dict[str, Tone] = {
     Status.IMPROVEMENT.value: "good",
@@ -64,6 +66,7 @@ def comparison_page(comparison: Comparison) -> ComparisonPage:
     parts = (
         _changes(comparison),
         _logged(comparison),
+        *_samples(comparison),
         _ranks(comparison),
         _different(comparison),
     )
@@ -137,6 +140,43 @@ def _logged(comparison: Comparison) -> Part | None:
     )
     note = directions_guessed(found, ordered[:MAX_ROWS])
     return Part(id="logged", title="Logged metrics", note=note, tables=(table,))
+
+
+def _samples(comparison: Comparison) -> Iterator[Part]:
+    """Yields a part for each test set that both runs logged single examples of."""
+    for place, (name, found) in enumerate(comparison.samples.items()):
+        rows = []
+        for score, each in list(found.scores.items())[:MAX_ROWS]:
+            rows.append(_sample_row(cell(score), each.whole, each))
+            rows += [
+                _sample_row(NO_BREAK * INDENT + cell(segment), each.segments[segment], each)
+                for segment in segments_shown(each.segments)
+            ]
+        table = Table(
+            id=f"samples-table-{place}",
+            title="Mean score, and by segment",
+            columns=("Score", "Samples", "A", "B", "Delta", "95% CI", "p"),
+            rows=tuple(rows),
+            note="p is corrected for the number of scores, or of segments.",
+        )
+        yield Part(
+            id=f"samples-{place}",
+            title=f"On the same {count(found.paired, 'sample')}: {line(name, 60)}",
+            note=" ".join(sample_notes(found)),
+            tables=(table,),
+        )
+
+
+def _sample_row(label: str, found: PairedDifference, score: ScoreComparison) -> Row:
+    low, high = found.interval or (None, None)
+    interval = "" if low is None or high is None else f"{low:+,.3g} … {high:+,.3g}"
+    tone: Tone | None = None
+    if found.significant and found.delta and score.higher_is_better is not None:
+        tone = "good" if (found.delta > 0) is score.higher_is_better else "crit"
+    delta = NOT_MEASURED if found.delta is None else f"{found.delta:+,.3g}"
+    p = "" if found.p is None else p_words(found.p).removeprefix("= ")
+    cells = (label, count(found.count), number(found.lhs), number(found.rhs), delta, interval, p)
+    return Row(cells, tone)
 
 
 def _logged_row(name: str, comparison: Comparison, change: LoggedDelta) -> Row:

@@ -9,6 +9,7 @@ from traceml.compare.record import Comparison, Status
 from traceml.model.printable import one_line, printable, shorten, shorten_at_word
 from traceml.text import comparison_notes as notes
 from traceml.text.changes import ChangeLine, rows
+from traceml.text.samples import samples_text
 
 WIDTH = 100
 MAX_DIFFERENCES = 40
@@ -49,6 +50,7 @@ def comparison_text(comparison: Comparison, colour: bool = False) -> str:
         ],
         _table(listed),
         [line for said in notes.observations(comparison) for line in _wrapped("", said)],
+        *(samples_text(name, found) for name, found in comparison.samples.items()),
         _different(list(notes.different(comparison))),
         _code(comparison),
         _wrapped("Next: ", verdict.next),

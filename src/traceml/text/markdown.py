@@ -8,8 +8,10 @@ from enum import IntEnum
 
 from traceml.compare.record import Comparison, Status
 from traceml.model.printable import one_line
+from traceml.model.quantities import count
 from traceml.text import comparison_notes as notes
 from traceml.text.changes import ChangeLine, rows
+from traceml.text.samples import score_words
 
 MAX_BYTES = 60_000
 """GitHub accepts 65,536 characters in a comment, and a workflow adds some of its own."""
@@ -50,9 +52,16 @@ def comparison_markdown(comparison: Comparison, extent: Extent = Extent.ALL) -> 
     else:
         lines += ["", *_sides(comparison, _SHORT_NAME if extent == Extent.VERDICT else _MAX_CHARS)]
     if extent == Extent.ALL:
+        lines += _folded("Example by example", list(_samples(comparison)))
         lines += _folded("What is different about the runs", list(notes.different(comparison)))
         lines += _folded("What changed in the code", (comparison.code_stat or "").splitlines())
     return "\n".join(lines) + "\n"
+
+
+def _samples(comparison: Comparison) -> Iterator[str]:
+    for name, found in comparison.samples.items():
+        for score, each in found.scores.items():
+            yield f"{name}, {count(found.paired, 'sample')}: {score_words(score, each)}"
 
 
 def all_markdown(comparisons: Sequence[Comparison], overview: str = "") -> str:

@@ -28,6 +28,7 @@ from traceml.model.packed_metrics import (
 )
 from traceml.model.secrets import masked_location, masked_value
 from traceml.trace.interruptions import is_interruption
+from traceml.trace.sample_log import SampleLog
 
 if TYPE_CHECKING:
     from traceml.trace.session import Session
@@ -114,6 +115,7 @@ class Messages:
         self._is_on_gpu = session.guard(_is_on_gpu, any_thread=True, failed=_ignored)
         self.params = self._verb("log_params", self._params)
         self.metrics = self._verb("log_metrics", self._metrics)
+        self.samples = self._verb("log_samples", SampleLog(session, self._refuse).log)
         self.directions = self._verb("log_metrics", self._directions)
         self.artifact = self._verb("log_artifact", self._artifact)
         self.write = session.guard(self._write, any_thread=True)

@@ -132,6 +132,21 @@ def log_metrics(
         session.messages.metrics(values, step)
 
 
+def log_samples(samples: Any, step: int | None = None, *, name: str = "samples") -> None:
+    """Record the scores of single test examples, so that two runs can be compared example by
+    example.
+
+    `samples` is one sample (`{"id": 7, "score": 0.9, "segment": "night"}`), a list of them, or a
+    dict of columns (lists, arrays or tensors). `id` says which example it is; `segment`, if there
+    is one, to which part of the test set it belongs; every other field is a number or a truth value
+    by its own name. Of an example that is logged again the last scores count. `name` tells several
+    test sets apart.
+    """
+    session = None if is_compiling() else current()
+    if session is not None:
+        session.messages.samples(samples, name, step)
+
+
 def log_artifact(path: str | Path, name: str | None = None) -> None:
     """Record a file of the run; the agent notes its size and hash, the training goes on."""
     session = None if is_compiling() else current()
