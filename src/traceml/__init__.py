@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from traceml.api.ask_agent import final_summary, summary
+    from traceml.trace.inference import time_inference
     from traceml.trace.init import init
     from traceml.trace.verbs import (
         log_artifact,
@@ -33,6 +34,7 @@ __all__ = [
     "log_samples",
     "show",
     "summary",
+    "time_inference",
     "trace_model_instance",
     "trace_step",
     "trace_time",
@@ -47,6 +49,7 @@ _ROOMS = {
     "log_samples": "traceml.trace.verbs",
     "show": "traceml.web.notebook",
     "summary": "traceml.api.ask_agent",
+    "time_inference": "traceml.trace.inference",
     "trace_model_instance": "traceml.trace.verbs",
     "trace_step": "traceml.trace.verbs",
     "trace_time": "traceml.trace.verbs",
