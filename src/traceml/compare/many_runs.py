@@ -221,13 +221,13 @@ def _logged(
     baseline, *others = groups
     names = sorted({name for run in every.every_run for name in run.metrics})
     own = Sides(tuple(baseline.summaries), tuple(baseline.summaries))
+    sides = {each.label: pair_up(baseline.summaries, each.summaries) for each in others}
     found: dict[tuple[str, str], Delta] = {}
     for name in names:
         alone = logged_delta(name, own)
         found[name, baseline.label] = Delta(alone.lhs, alone.lhs)
         for group in others:
-            sides = pair_up(baseline.summaries, group.summaries)
-            found[name, group.label] = logged_delta(name, sides)
+            found[name, group.label] = logged_delta(name, sides[group.label])
     corrected = _corrected(found)
     rows: dict[str, MetricRow] = {}
     for name in names:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
+MAX_KNOWN = 16_384
+"""Names whose answer is kept at hand: comparisons of many runs ask about the same ones again."""
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 
@@ -58,6 +61,7 @@ def direction_of(name: str, said: bool | None) -> Direction:
     return Direction(guess_direction(name), is_guessed=True)
 
 
+@lru_cache(maxsize=MAX_KNOWN)
 def guess_direction(name: str) -> bool | None:
     """Returns whether more of a metric of this name is better; `None` where the name does not say.
 
@@ -87,6 +91,7 @@ def _by_words(words: list[str]) -> bool | None:
     return True if _HIGHER & known or "true" in known else None
 
 
+@lru_cache(maxsize=MAX_KNOWN)
 def is_cost(name: str) -> bool:
     """Returns whether a metric is, by its name, about time or resources and not about what the
     model has learned: `tokens_per_s`, `epoch_time`."""
