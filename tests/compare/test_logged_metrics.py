@@ -262,3 +262,14 @@ def test_a_comparison_reads_back_as_it_was_written() -> None:
     again = msgspec.json.decode(to_json(found), type=Comparison)
     assert to_json(again) == to_json(found)
     assert comparison_text(again) == comparison_text(found)
+
+
+def test_a_run_that_diverged_is_told_and_does_not_pass_the_gate() -> None:
+    left = [logging(loss=value) for value in (0.5, 0.51, 0.52)]
+    right = [logging(loss=value) for value in (0.4, 0.41, None)]
+    terms = Terms(metric="loss", fail_on=("regression",))
+    found = compare_groups(left, right, ("a", "b"), terms)
+    assert found.verdict.status == "IMPROVEMENT"  # of those that have a value
+    assert any("NaN or infinite in 1 of 3 runs of B" in said for said in found.warnings)
+    assert found.gate is not None and found.gate.failed
+    assert found.gate.unmeasured == ("loss",) and not found.gate.nothing_measured

@@ -23,6 +23,7 @@ from traceml.compare.students_t import MeanError
 from traceml.compare.terms import ENDPOINTS, Endpoint, Terms
 from traceml.model.errors import UsageError
 from traceml.model.metric_direction import Direction, direction_of, is_cost
+from traceml.model.quantities import count
 from traceml.summaries.record import Summary
 
 LOGGED = "logged"
@@ -235,6 +236,22 @@ def unlike_steps(logged: Mapping[str, LoggedDelta], sides: Sides) -> str | None:
                 f"Logged metrics are compared by their last values, which are from different steps "
                 f"({name}: step {first} -> {second})."
             )
+    return None
+
+
+def left_out_runs(logged: Mapping[str, LoggedDelta], sides: Sides) -> str | None:
+    """Returns a warning where a run's last value is NaN or infinite, and so not in the mean of its
+    side."""
+    for name, delta in logged.items():
+        if delta.higher_is_better is None:
+            continue
+        for side, runs in (("A", sides.a), ("B", sides.b)):
+            lost = sum(name in run.metrics and last_value(run, name) is None for run in runs)
+            if lost:
+                return (
+                    f"{name} ended as NaN or infinite in {lost} of {count(len(runs), 'run')} of "
+                    f"{side}; {'it is' if lost == 1 else 'they are'} left out of its mean."
+                )
     return None
 
 

@@ -14,6 +14,7 @@ from traceml.compare.allowance import BARE_MEAN, Allowance
 from traceml.compare.logged_metrics import (
     LOGGED,
     endpoint_named,
+    left_out_runs,
     logged_deltas,
     observe_logged,
     unlike_steps,
@@ -81,6 +82,7 @@ def compare_groups(
         _samples_note(samples_differ, endpoint),
         _hosts_note(measured),
         unlike_steps(logged, measured),
+        left_out_runs(logged, measured),
     )
     return Comparison(
         a=names[0],

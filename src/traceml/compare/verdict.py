@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from traceml.compare.allowance import MAX_REACH_LOG, Allowance, allowance_for
 from traceml.compare.further_runs import FurtherRuns, Seen, further_runs
-from traceml.compare.logged_metrics import logged_status
+from traceml.compare.logged_metrics import logged_status, not_finite
 from traceml.compare.measured import Observed
 from traceml.compare.record import Gate, Status
 from traceml.compare.sides import Sides
@@ -66,6 +66,9 @@ def judge(main: Observed, memory: Observed | None, sides: Sides, terms: Terms) -
         further, too_noisy = _further_runs(main, allowance, sides, terms)
     judged = [main] if memory is None or not _is_anywhere(memory) else [main, memory]
     unmeasured = [found.endpoint.word for found in judged if found.delta.delta is None]
+    nothing_measured = len(unmeasured) == len(judged)
+    if main.endpoint.section is None and not unmeasured and not_finite(main.metric, sides):
+        unmeasured = [main.endpoint.word]  # of a run whose loss became NaN, nothing else is known
     return Judgement(
         status=status,
         main=main,
@@ -76,7 +79,7 @@ def judge(main: Observed, memory: Observed | None, sides: Sides, terms: Terms) -
         further_runs=further,
         too_noisy=too_noisy,
         unmeasured=tuple(unmeasured),
-        nothing_measured=len(unmeasured) == len(judged),
+        nothing_measured=nothing_measured,
     )
 
 

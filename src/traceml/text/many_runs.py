@@ -177,9 +177,9 @@ def _pareto(found: ManyComparison) -> list[str]:
         f"Best trade-offs of {one_line(pareto.metric, 60)} against {cost}: "
         f"{', '.join(pareto.front)}."
     ]
-    beaten = [f"{label} by {other}" for label, other in pareto.dominated_by.items()]
+    beaten = [f"{other} as {label}" for label, other in pareto.dominated_by.items()]
     if beaten:
-        said.append(f"Beaten in both, or in one at the same of the other: {', '.join(beaten)}.")
+        said.append(f"At least as good and as cheap as another: {', '.join(beaten)}.")
     return _wrapped("", " ".join(said))
 
 

@@ -250,6 +250,10 @@ class Messages:
         self, values: Mapping[str, Any], higher_is_better: bool | Mapping[str, bool]
     ) -> None:
         """Write which way metrics improve, as far as that is new."""
+        known = self._said_directions
+        is_plain = type(higher_is_better) is bool and type(values) is dict
+        if is_plain and all(known.get(name) is higher_is_better for name in values):
+            return  # most calls say it again
         if isinstance(higher_is_better, Mapping):
             said = {_name(name): value for name, value in higher_is_better.items()}
         elif isinstance(values, Mapping):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from math import isfinite
 from time import time_ns
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ MAX_TEXT = 256
 LINE_SAMPLES = 4096
 """Samples in one line: a reader decodes them together."""
 
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 Refuse = Callable[..., None]
 _Columns = dict[str, list[Any]]
 
@@ -94,7 +96,7 @@ class SampleLog:
 
     def _write(self, line: Mapping[str, Any]) -> bool:
         """Append a line; whether there was room for it."""
-        text = json.dumps(line, ensure_ascii=False, separators=(",", ":"))
+        text = _encode(line)
         payload = (b"\n" if self._is_torn else b"") + text.encode(errors="replace") + b"\n"
         if self._bytes + len(payload) > MAX_FILE_BYTES:
             why = f"a process may log {MAX_FILE_BYTES >> 20} MiB of samples, and these are more"
@@ -183,7 +185,13 @@ def _text(value: Any) -> str | int:
         value = value.item()
     if isinstance(value, int) and not isinstance(value, bool):
         return value if abs(value) < 1 << 63 else str(value)[:MAX_TEXT]
-    return str(masked_value("", str(value)[:MAX_TEXT]))
+    return _masked(str(value)[:MAX_TEXT])
+
+
+@lru_cache(maxsize=4096)
+def _masked(text: str) -> str:
+    """Text without secrets; the names of segments come again and again."""
+    return str(masked_value("", text))
 
 
 def _number(value: Any) -> float | None:
