@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,9 @@ ARM_COLUMNS = ("arm", "variant", "treatment", "group")
 TIME_COLUMNS = ("time", "timestamp", "datetime", "date", "day")
 CONTROL_ARMS = ("control", "baseline", "a", "old", "0")
 OUTCOME_COLUMNS = ("outcome", "converted", "success", "value", "score")
+_ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+_MILLISECONDS = 1e11
+"""A larger number of seconds is after the year 5000: these are milliseconds."""
 _DAY = 10
 """Characters of a date: 2026-11-16."""
 
@@ -86,11 +91,25 @@ def read_arms(paths: Sequence[Path], outcome: str | None) -> tuple[str, list[Arm
 
 
 def _arm(name: str, rows: list[tuple[str, float]]) -> Arm:
-    """Returns an arm in the order of its days, where all outcomes have one."""
-    if not all(day for day, _ in rows):
+    """Returns an arm in the order of time, where all outcomes have a date; else as they came."""
+    if not all(moment for moment, _ in rows):
         return Arm(name, [value for _, value in rows])
     rows = sorted(rows, key=lambda row: row[0])
-    return Arm(name, [value for _, value in rows], [day[:_DAY] for day, _ in rows])
+    return Arm(name, [value for _, value in rows], [moment[:_DAY] for moment, _ in rows])
+
+
+def _moment(value: object) -> str:
+    """Returns a date and time as ISO 8601 has it, also of seconds or milliseconds since 1970; empty
+    where it is neither, because other forms do not say which number is the month."""
+    text = "" if value is None else str(value).strip()
+    if _ISO_DATE.match(text):
+        return text
+    try:
+        number = float(text)
+        seconds = number / 1000 if abs(number) > _MILLISECONDS else number
+        return datetime.fromtimestamp(seconds, tz=timezone.utc).isoformat()
+    except (ValueError, OverflowError, OSError):
+        return ""
 
 
 def _outcome_column(path: Path, columns: dict[str, list[Any]]) -> str:
@@ -125,7 +144,7 @@ def _rows(
     names = [path.stem] * len(values) if alone or arm_in is None else columns[arm_in]
     times = [""] * len(values) if time_in is None else columns[time_in]
     return [
-        (str(name).strip(), str(moment).strip(), value)
+        (str(name).strip(), _moment(moment), value)
         for name, moment, value in zip(names, times, values, strict=True)
         if value is not None
     ]

@@ -13,6 +13,7 @@ mixture of Robbins in its asymptotic form (Waudby-Smith, Arbour, Sinha, Kennedy 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -44,7 +45,8 @@ EMPIRICAL_BERNSTEIN, MIXTURE = "empirical Bernstein", "asymptotic normal mixture
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """The outcomes of one arm in the order in which they came, and their days where known."""
+    """The outcomes of one arm in the order in which they came, and the day of each (2026-11-16)
+    where all are known."""
 
     name: str
     outcomes: Sequence[float]
@@ -169,7 +171,7 @@ def _difference(
     return ArmDifference(
         status=_status(interval, higher_is_better).value,
         delta=delta,
-        pct_change=100 * delta / lhs if delta is not None and lhs else None,
+        pct_change=100 * delta / abs(lhs) if delta is not None and lhs else None,
         interval=interval,
         decided_on=decided,
         looks=looks,
@@ -180,17 +182,16 @@ def _looks(first: Arm, other: Arm, sequence: _Sequences) -> list[Look]:
     """Returns what was known after each day; empty where the days are not known."""
     if not first.days or not other.days:
         return []
-    days = sorted({*first.days, *other.days})
+    days = sorted({*first.days, *other.days})[-MAX_LOOKS:]
     found = []
     for day in days:
         counts = (_until(first.days, day), _until(other.days, day))
         found.append(Look(day, counts, sequence.delta(*counts), sequence.interval(*counts)))
-    return found[-MAX_LOOKS:]
+    return found
 
 
 def _until(days: Sequence[str], day: str) -> int:
-    from bisect import bisect_right
-
+    """Returns how many outcomes came until the end of a day."""
     return bisect_right(days, day)
 
 

@@ -10,6 +10,7 @@ from traceml.compare.record import Delta, LoggedDelta, Status
 from traceml.compare.sides import Sides
 from traceml.compare.terms import Terms
 from traceml.model.printable import one_line
+from traceml.model.quantities import count
 
 NAME_WIDTH = 60
 MAX_NAMED = 2
@@ -83,7 +84,7 @@ def quality_clause(logged: Mapping[str, LoggedDelta], status: Status | None, sid
         status is Status.REGRESSION and not worse
     )
     more = len(moved) - len(named)
-    rest = f", and {more} more logged metrics changed" if more else ""
+    rest = f", and {count(more, 'more logged metric')} changed" if more else ""
     doubt = "" if sides.several else f"; {SEED_UNKNOWN}"
     return f"{'but' if against else 'and'} {said}{rest}{doubt}"
 

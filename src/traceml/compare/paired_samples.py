@@ -128,7 +128,7 @@ def _difference(pairs: _Pairs) -> PairedDifference:
         lhs=lhs,
         rhs=rhs,
         delta=delta,
-        pct_change=100 * delta / lhs if lhs else None,
+        pct_change=100 * delta / abs(lhs) if lhs else None,
     )
     if count < MIN_SAMPLES:
         return plain

@@ -38,7 +38,7 @@ class Delta(Struct, frozen=True):
     rhs: float | None = None
     delta: float | None = None
     pct_change: float | None = None
-    """In percent of `lhs`."""
+    """In percent of the size of `lhs`, with the sign of `delta`."""
     interval: tuple[float, float] | None = None
     """The 95 % confidence interval of `delta`; `None` where nothing gives one."""
     p: float | None = None
@@ -54,7 +54,7 @@ class Delta(Struct, frozen=True):
         if lhs is None or rhs is None:
             return Delta(lhs, rhs)
         delta = rhs - lhs
-        return Delta(lhs, rhs, delta, 100 * delta / lhs if lhs else None)
+        return Delta(lhs, rhs, delta, 100 * delta / abs(lhs) if lhs else None)
 
     def times(self, factor: float) -> Delta:
         """Returns the same change in a unit that is `factor` times smaller."""

@@ -241,7 +241,7 @@ def next_step(
     if status is Status.REGRESSION:
         return "Find what grew between A and B: model, batch, or what is kept between steps."
     if status is Status.INCONCLUSIVE and main_status is None:
-        return _measure_first(sides)
+        return _measure_first(sides, logged)
     if status is Status.INCONCLUSIVE:
         return _more_runs(found, sides)
     if status is Status.IMPROVEMENT and diagnosis and diagnosis.status and diagnosis.action:
@@ -262,12 +262,15 @@ def _next_by_logged(
     return None
 
 
-def _measure_first(sides: Sides) -> str:
+def _measure_first(sides: Sides, logged: Mapping[str, LoggedDelta]) -> str:
     """Returns what to do where a side has no steps: fix what ended it, if that is known."""
     for name, runs in (("A", sides.a), ("B", sides.b)):
         for run in runs:
             if run.failure is not None and run.failure.summary:
                 return f"Fix {name} first, then compare again. {run.failure.summary}"
+    both = [name for name, delta in logged.items() if delta.delta is not None]
+    if both:
+        return f"Judge by what both sides logged, for example with --metric {both[0]}."
     return "Compare runs that took at least a few training steps with tracing on."
 
 
