@@ -157,6 +157,14 @@ def test_three_runs_as_text_and_markdown(capsys: pytest.CaptureFixture[str]) -> 
     assert comment.startswith("    3 runs, compared with A:") and comment.count("### ") == 2
 
 
+def test_three_runs_by_their_paths_and_their_code(
+    logs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [str(logs / name) for name in ("base-0", "base-1", "cand-0")]
+    assert main(["compare", *runs, "--code-diff", "--logs-dir", "elsewhere"]) == 0
+    assert capsys.readouterr().err.count("the code cannot be compared") == 2
+
+
 def test_one_run_named_three_times_is_nothing_to_compare() -> None:
     assert main(["compare", "base-0", "base-0", "base-0"]) == 2
     assert main(["compare", "base-0", "base-1", "--reach", "1"]) == 2

@@ -78,6 +78,12 @@ def compare_runs(
     return found, base
 
 
+def paths_by_name(runs: Sequence[str], logs_dir: Path) -> dict[str, str]:
+    """Returns the files of three or more runs by the names that their comparison gives them."""
+    paths = choose_summaries(runs, logs_dir)
+    return dict(zip(many_names(paths), map(str, paths), strict=True))
+
+
 def find_differences(
     runs: Sequence[str],
     logs_dir: Path,

@@ -9,7 +9,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from traceml.api.compare import compare_runs, compare_sides, refuse_folder, write_code_diff
+from traceml.api.compare import (
+    compare_runs,
+    compare_sides,
+    paths_by_name,
+    refuse_folder,
+    write_code_diff,
+)
 from traceml.compare.record import Comparison, to_json
 from traceml.compare.terms import ENDPOINTS, TOLERANCE, Terms
 from traceml.compare.verdict import FAIL_ON, fails_on
@@ -131,9 +137,10 @@ def _compare_many(
 ) -> tuple[Comparison, ...]:
     found, base = compare_runs(options.runs, logs_dir, options.output, terms, options.reach)
     if options.code_diff:
-        for place, entry in enumerate(found.entries[1:], start=1):
-            pair = base.with_name(f"{base.name}_{place}")
-            _write_code_diff(list(found.entries[0].runs), list(entry.runs), logs_dir, pair)
+        paths = paths_by_name(options.runs, logs_dir)
+        sides = [[paths[name] for name in entry.runs] for entry in found.entries]
+        for place, side in enumerate(sides[1:], start=1):
+            _write_code_diff(sides[0], side, logs_dir, base.with_name(f"{base.name}_{place}"))
     text = many_text(found)
     _show(found.comparisons, text, to_json(found), base, options.format, overview=text)
     return found.comparisons
