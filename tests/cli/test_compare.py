@@ -165,6 +165,12 @@ def test_three_runs_by_their_paths_and_their_code(
     assert capsys.readouterr().err.count("the code cannot be compared") == 2
 
 
+def test_a_pattern_by_itself_lists_its_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "base-*"]) == 0
+    assert "3 runs, compared with A:" in capsys.readouterr().out
+    assert main(["compare", "base-0*"]) == 2  # one run alone
+
+
 def test_one_run_named_three_times_is_nothing_to_compare() -> None:
     assert main(["compare", "base-0", "base-0", "base-0"]) == 2
     assert main(["compare", "base-0", "base-1", "--reach", "1"]) == 2

@@ -33,8 +33,8 @@ _EPILOG = """\
 A run is a final_summary.json, a run folder, or the name of a run under the logs folder. In --a and
 --b it may also be a pattern of names ('baseline-*') or what runs were run with
 (params.lr=0.1,params.model=small). Of several runs on a side, the run is the unit. Three runs or
-more are listed side by side, what differs between them and what each parameter did; A is the
-baseline, and runs that differ in a logged seed alone are taken together.
+more, or one pattern of them, are listed side by side, what differs between them and what each
+parameter did; A is the baseline, and runs that differ in a logged seed alone are taken together.
 
 Two CSV or Parquet files with the columns id, scores and perhaps segment are two models on one test
 set, compared example by example. --arms compares arms of live traffic (columns arm, outcome and
@@ -72,7 +72,7 @@ def _compare(options: argparse.Namespace) -> int:
     refuse_folder(options.output)
     if options.arms or any(map(is_table, options.runs)):
         return _compare_tables(options, terms)
-    if len(options.runs) > 2 and not (options.a or options.b):
+    if _asks_for_many(options, logs_dir):
         compared = _compare_many(options, logs_dir, terms)
     else:
         compared = _compare_two(options, logs_dir, terms)
@@ -130,6 +130,15 @@ def _compare_two(
     text = comparison_text(comparison, _wants_colour())
     _show((comparison,), text, to_json(comparison), base, options.format)
     return (comparison,)
+
+
+def _asks_for_many(options: argparse.Namespace, logs_dir: Path) -> bool:
+    """Returns whether runs are to be listed side by side: three or more, or a pattern of them."""
+    if options.a or options.b:
+        return False
+    if len(options.runs) == 1:
+        return len(paths_by_name(options.runs, logs_dir)) > 1
+    return len(options.runs) > 2
 
 
 def _compare_many(

@@ -13,6 +13,7 @@ from traceml.compare.verdict_words import quantity
 from traceml.model.evidence import EvidenceUnit as Unit
 from traceml.model.finding import Section
 from traceml.model.metric import BY_KEY, METRICS, Metric
+from traceml.model.metric_direction import is_cost
 from traceml.model.phase import IN_RESIDUAL_MS, PHASES, Phase
 from traceml.model.printable import one_line, shorten_at_word, shorten_middle
 from traceml.model.quantities import NOT_MEASURED
@@ -133,7 +134,7 @@ def logged_changes(comparison: Comparison) -> dict[str, LoggedDelta]:
 
 def logged_shown(comparison: Comparison) -> list[str]:
     """Returns the logged metrics that get a line: the one judged by, those that the runs show to
-    have changed, and those with a direction, the largest changes first."""
+    have changed, and those with a direction, the largest changes first; time and resources last."""
     judged = comparison.verdict.metric.removeprefix(PREFIX)
     found = logged_changes(comparison)
     listed = [
@@ -143,10 +144,11 @@ def logged_shown(comparison: Comparison) -> list[str]:
         and (name == judged or delta.significant or delta.higher_is_better is not None)
     ]
 
-    def order(name: str) -> tuple[bool, bool, bool, float]:
+    def order(name: str) -> tuple[bool, bool, bool, bool, float]:
         delta = found[name]
         size = math.inf if delta.pct_change is None else abs(delta.pct_change)
-        return (name != judged, not delta.significant, delta.higher_is_better is None, -size)
+        has_none = delta.higher_is_better is None
+        return (name != judged, is_cost(name), not delta.significant, has_none, -size)
 
     return sorted(listed, key=order)[:MAX_LOGGED]
 

@@ -9,6 +9,7 @@ from traceml.compare.logged_words import number
 from traceml.compare.many_record import Cost, Effect, ManyComparison, MetricRow, RunEntry
 from traceml.compare.many_runs import STEP_TIME
 from traceml.compare.record import Comparison, Delta
+from traceml.model.metric_direction import is_cost
 from traceml.model.printable import one_line, shorten_at_word, shorten_middle
 from traceml.model.quantities import NOT_MEASURED, count, duration, milliseconds, rate
 
@@ -78,7 +79,7 @@ def _parameters(found: ManyComparison) -> list[str]:
     more = len(names) - len(shown)
     rest = [f"{_INDENT}… and {count(more, 'more parameter')}, in the JSON file"] if more else []
     return [
-        f"Parameters that differ ({found.same_parameters} more are the same in all runs):",
+        f"Parameters that differ (the same in all runs: {count(found.same_parameters, 'other')}):",
         *_tables(found, columns, cells),
         *rest,
     ]
@@ -110,13 +111,14 @@ def _metrics(found: ManyComparison) -> list[str]:
 
 def metrics_shown(found: ManyComparison) -> list[str]:
     """Returns the logged metrics in reading order: the one that stands for quality, those that the
-    runs show to differ, those with a direction, and the others."""
+    runs show to differ, those with a direction, and the others; time and resources last."""
     quality = found.pareto.metric if found.pareto else found.to_reach and found.to_reach.metric
 
-    def order(name: str) -> tuple[bool, bool, bool, str]:
+    def order(name: str) -> tuple[bool, bool, bool, bool, str]:
         row = found.metrics[name]
         is_shown = any(change.significant for change in row.changes.values())
-        return (name != quality, not is_shown, row.higher_is_better is None, name)
+        has_none = row.higher_is_better is None
+        return (name != quality, is_cost(name), not is_shown, has_none, name)
 
     return sorted(found.metrics, key=order)
 
@@ -177,9 +179,12 @@ def _pareto(found: ManyComparison) -> list[str]:
         f"Best trade-offs of {one_line(pareto.metric, 60)} against {cost}: "
         f"{', '.join(pareto.front)}."
     ]
-    beaten = [f"{other} as {label}" for label, other in pareto.dominated_by.items()]
+    beaten = [
+        f"{label} ({other} is at least as good and as cheap)"
+        for label, other in pareto.dominated_by.items()
+    ]
     if beaten:
-        said.append(f"At least as good and as cheap as another: {', '.join(beaten)}.")
+        said.append(f"Not among them: {', '.join(beaten)}.")
     return _wrapped("", " ".join(said))
 
 
