@@ -243,6 +243,7 @@ def test_a_run_and_itself_have_no_interval() -> None:
     assert "95% CI" not in text and "same measurements" in text
 
 
+@pytest.mark.slow
 def test_false_alarms_of_the_gate_stay_at_their_rate() -> None:
     """Of 400 comparisons of runs alike, at most 5 % are called a change, give or take chance."""
     chance = random.Random(20261116)

@@ -104,6 +104,7 @@ def test_without_seeds_an_effect_has_no_test() -> None:
     assert effects[0].changes["val/loss"].pct_change == pytest.approx(20.0)
 
 
+@pytest.mark.slow
 def test_false_effects_stay_at_their_rate() -> None:
     """Of 200 sweeps in which no parameter does anything, at most 5 % name one, give or take."""
     chance = random.Random(99)
