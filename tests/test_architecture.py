@@ -39,6 +39,7 @@ OWNERS = {
     "msgspec": {"store", "summaries", "compare", "agent", "figures", "web"},
     "PIL": {"store"},
     "psutil": {"agent"},
+    "pyarrow": {"store"},
     "pynvml": {"agent"},
     "scipy": {"compare"},
     "starlette": {"web"},

@@ -11,11 +11,13 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from traceml.api.ask_agent import final_summary, summary
+    from traceml.trace.inference import time_inference
     from traceml.trace.init import init
     from traceml.trace.verbs import (
         log_artifact,
         log_metrics,
         log_params,
+        log_samples,
         trace_model_instance,
         trace_step,
         trace_time,
@@ -29,8 +31,10 @@ __all__ = [
     "log_artifact",
     "log_metrics",
     "log_params",
+    "log_samples",
     "show",
     "summary",
+    "time_inference",
     "trace_model_instance",
     "trace_step",
     "trace_time",
@@ -42,8 +46,10 @@ _ROOMS = {
     "log_artifact": "traceml.trace.verbs",
     "log_metrics": "traceml.trace.verbs",
     "log_params": "traceml.trace.verbs",
+    "log_samples": "traceml.trace.verbs",
     "show": "traceml.web.notebook",
     "summary": "traceml.api.ask_agent",
+    "time_inference": "traceml.trace.inference",
     "trace_model_instance": "traceml.trace.verbs",
     "trace_step": "traceml.trace.verbs",
     "trace_time": "traceml.trace.verbs",

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from processes import PYTHON, TORCH_STEPS, run, run_traceml
+from traceml.store.logged_samples import read_logged_samples
 
 LOGS = """\
 import os, traceml
@@ -16,6 +17,8 @@ traceml.log_params({"lr": 0.1, "layers": [1, 2], "name": "größe"})
 traceml.log_params({"lr": 0.2})
 for step in range(5):
     traceml.log_metrics({"loss": 1.0 / (step + 1), "accuracy": step}, step=step)
+traceml.log_metrics({"gap": 0.5}, higher_is_better=True)
+traceml.log_samples([{"id": n, "correct": n % 3 > 0, "segment": "day"} for n in range(9)])
 traceml.log_artifact("weights.pt")
 traceml.log_artifact("weights.pt", name="best")
 """
@@ -28,6 +31,8 @@ def _assert_logged(summary: dict[str, object]) -> None:
     assert metrics["loss"]["count"] == 5
     assert (metrics["loss"]["last"], metrics["loss"]["max"]) == (0.2, 1.0)
     assert (metrics["accuracy"]["first_step"], metrics["accuracy"]["last_step"]) == (0, 4)
+    assert metrics["gap"]["higher_is_better"] is True
+    assert metrics["loss"]["higher_is_better"] is None
     assert isinstance(artifacts, dict)
     assert artifacts.keys() == {"weights.pt", "best"}
     for artifact in artifacts.values():
@@ -49,6 +54,8 @@ def test_a_script_without_torch_logs(tmp_path: Path, end: str, status: int, kind
     _assert_logged(done.summary)
     assert done.summary["primary_diagnosis"]["kind"] == kind
     assert done.summary["step_time"]["diagnosis"]["kind"] == "NO_DATA"
+    (samples,) = read_logged_samples(done.folder).values()
+    assert samples.scores == {"correct": {str(n): float(n % 3 > 0) for n in range(9)}}
     done.assert_nothing_is_left()
 
 

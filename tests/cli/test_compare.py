@@ -13,6 +13,7 @@ from processes import TRACEML
 from processes import run as run_process
 from traceml.cli import main
 from traceml.cli.compare import _parser
+from traceml.compare.many_record import ManyComparison
 from traceml.compare.record import Comparison, ComparisonVerdict, Delta
 from traceml.compare.terms import ENDPOINTS
 
@@ -76,6 +77,7 @@ GROUPS = ["--a", "base-*", "--b", "cand-*"]
             id="nothing to judge by",
         ),
         pytest.param(["base-0", "gone"], 2, id="no such run"),
+        pytest.param(["base-0", "cand-0", "--metric", "speed"], 2, id="no such metric"),
         pytest.param(["base-0"], 2, id="one run"),
         pytest.param([], 2, id="no run"),
         pytest.param(["--a", "base-0"], 2, id="one group"),
@@ -91,7 +93,7 @@ def test_the_exit_status(words: list[str], status: int) -> None:
     "words",
     [
         *(["--max-regression", "much"], ["--tolerance", "-1%"], ["--tolerance", "nan"]),
-        *(["--fail-on", "improvement"], ["--metric", "speed"], ["--format", "xml"]),
+        *(["--fail-on", "improvement"], ["--better", "speed"], ["--format", "xml"]),
     ],
 )
 def test_a_wrong_option_is_a_usage_error(
@@ -99,6 +101,25 @@ def test_a_wrong_option_is_a_usage_error(
 ) -> None:
     assert main(["compare", "base-0", "cand-0", *words]) == 2
     assert capsys.readouterr().err.startswith(f"traceml compare: {words[0]}: ")
+
+
+def test_two_runs_without_a_step_have_nothing_in_common(tmp_path: Path) -> None:
+    sampled = {"global": {"average": {"cpu_percent": 12.0, "ram_bytes": 1e9}}}
+    for name in ("idle-0", "idle-1"):
+        add(tmp_path, name, {"system": sampled, "process": sampled, "duration_s": 1.5})
+    assert main(["compare", "idle-0", "idle-1"]) == 3
+
+
+def test_runs_without_a_step_are_compared_by_what_they_logged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in (("eval-0", 0.9), ("eval-1", 0.5)):
+        add(tmp_path, name, {"system": {}, "metrics": {"accuracy": {"count": 1, "last": value}}})
+    assert main(["compare", "eval-0", "eval-1"]) == 0
+    capsys.readouterr()
+    gate = ["--metric", "accuracy", "--fail-on", "regression"]
+    assert main(["compare", "eval-0", "eval-1", *gate, "--format=json"]) == 1
+    assert json.loads(capsys.readouterr().out)["verdict"]["metric"] == "accuracy"
 
 
 def test_the_json_is_all_there_is_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,14 +133,48 @@ def test_the_json_is_all_there_is_on_stdout(capsys: pytest.CaptureFixture[str]) 
     assert "Written to" in printed.err
 
 
-def test_several_comparisons_are_an_array(capsys: pytest.CaptureFixture[str]) -> None:
+def test_three_runs_are_one_document_with_each_comparison(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     main(["compare", "base-0", "base-1", "cand-0", "--format=json", "--output", "out/x"])
-    documents = json.loads(capsys.readouterr().out)
+    found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert [entry["name"] for entry in found["entries"]] == ["base-0", "base-1", "cand-0"]
+    assert found == json.loads(Path("out/x.json").read_text())
+    documents = found["comparisons"]
     assert [(each["a"], each["b"]) for each in documents] == [
         ("base-0", "base-1"),
         ("base-0", "cand-0"),
     ]
     assert json.loads(Path("out/x_2.json").read_text()) == documents[1]
+
+
+def test_three_runs_as_text_and_markdown(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["compare", "base-0", "base-1", "cand-0"])
+    text = capsys.readouterr().out
+    assert "3 runs, compared with A:" in text and "A -> C: REGRESSION." in text
+    assert "Written to compare/base-0_and_2_more.json" in text
+    main(["compare", "base-0", "base-1", "cand-0", "--format=markdown"])
+    comment = capsys.readouterr().out
+    assert comment.startswith("    3 runs, compared with A:") and comment.count("### ") == 2
+
+
+def test_three_runs_by_their_paths_and_their_code(
+    logs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [str(logs / name) for name in ("base-0", "base-1", "cand-0")]
+    assert main(["compare", *runs, "--code-diff", "--logs-dir", "elsewhere"]) == 0
+    assert capsys.readouterr().err.count("the code cannot be compared") == 2
+
+
+def test_a_pattern_by_itself_lists_its_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "base-*"]) == 0
+    assert "3 runs, compared with A:" in capsys.readouterr().out
+    assert main(["compare", "base-0*"]) == 2  # one run alone
+
+
+def test_one_run_named_three_times_is_nothing_to_compare() -> None:
+    assert main(["compare", "base-0", "base-0", "base-0"]) == 2
+    assert main(["compare", "base-0", "base-1", "--reach", "1"]) == 2
 
 
 def test_text_json_and_status_follow_one_threshold(capsys: pytest.CaptureFixture[str]) -> None:
@@ -208,7 +263,7 @@ def test_the_reference_has_every_metric_and_no_other() -> None:
 
 
 @pytest.mark.parametrize(
-    "part", [Comparison, ComparisonVerdict, Delta], ids=lambda part: part.__name__
+    "part", [Comparison, ComparisonVerdict, Delta, ManyComparison], ids=lambda part: part.__name__
 )
 def test_every_key_of_the_file_has_a_row(part: type[msgspec.Struct]) -> None:
     keys = [field.encode_name for field in msgspec.structs.fields(part)]
@@ -287,3 +342,58 @@ def test_code_that_is_the_same_writes_no_file(
     main(["compare", "one", "other", "--code-diff", "--output", "x"])
     assert "cannot be compared" in capsys.readouterr().err
     assert not Path("x.diff").exists()
+
+
+def samples(path: str, shift: float) -> str:
+    rows = [f"{n},{(n * 37 % 100) / 100 + shift},{'ab'[n % 2]}" for n in range(60)]
+    noise = [f"{n},{(n * 37 % 100) / 100 + shift + n % 3 / 100},{'ab'[n % 2]}" for n in range(60)]
+    Path(path).write_text("\n".join(["id,accuracy,segment", *(noise if shift else rows)]))
+    return path
+
+
+def test_two_files_of_one_test_set(capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = samples("a.csv", 0.0), samples("b.csv", -0.1)
+    assert main(["compare", a, b]) == 0
+    text = capsys.readouterr().out
+    assert "On the same 60 samples" in text and "REGRESSION" in text
+    assert main(["compare", a, b, "--fail-on", "regression", "--format=json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found == json.loads(Path("compare/a_vs_b.json").read_text())
+    assert set(found["scores"]["accuracy"]["segments"]) == {"a", "b"}
+    assert main(["compare", a, b, "--metric", "loss"]) == 2
+    assert main(["compare", a, "base-0"]) == 2
+    Path("other.csv").write_text("id,accuracy\nx,1\n")
+    assert main(["compare", a, "other.csv"]) == 3
+
+
+def test_arms_of_live_traffic(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        f"2026-11-{day:02d} 10:00,{arm},{int(n % 10 < rate)}"
+        for day in (1, 2, 3)
+        for n in range(500)
+        for arm, rate in (("new", 5), ("control", 2))
+    ]
+    Path("traffic.csv").write_text("\n".join(["time,arm,converted", *rows]))
+    assert main(["compare", "--arms", "traffic.csv", "--better", "higher"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "compared with control:" in text and "it is better, shown since 2026-11-01" in text
+    words = ["--better", "lower", "--fail-on", "regression", "--format=json"]
+    assert main(["compare", "--arms", "traffic.csv", *words]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["differences"]["new"]["looks"][0]["day"] == "2026-11-01"
+    assert main(["compare", "--arms", "traffic.csv", "--metric", "arm"]) == 2
+    assert main(["compare", "--arms", "traffic.csv", "--range", "2", "3"]) == 2
+    Path("one.csv").write_text("arm,outcome\na,1\n")
+    assert main(["compare", "--arms", "one.csv"]) == 2
+
+
+def test_two_runs_that_logged_samples(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, shift in (("base-0", 0), ("cand-0", 1)):
+        scores = [float((n + shift) % 3 > 0) for n in range(90)]
+        line = {"name": "test", "ids": list(range(90)), "scores": {"correct": scores}}
+        (logs / name / "logged-samples-1.jsonl").write_text(json.dumps(line))
+    assert main(["compare", "base-0", "cand-0", "--format=json"]) == 0
+    found = json.loads(capsys.readouterr().out)["samples"]["test"]
+    assert (found["paired"], found["scores"]["correct"]["whole"]["test"]) == (90, "mcnemar")
+    main(["compare", "base-0", "cand-0"])
+    assert "On the same 90 samples (test):" in capsys.readouterr().out

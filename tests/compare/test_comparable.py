@@ -95,3 +95,11 @@ def test_a_run_that_hides_its_clock_hides_no_difference_of_the_others() -> None:
 def test_one_known_clock_is_no_difference() -> None:
     comparison = compare(by_clock("gpu", GPU), run(dict(GPU)), NAMES)
     assert "forward_ms" in comparison.sections["step_time"].metrics
+
+
+def test_a_tool_that_saw_no_node_says_nothing_about_nodes() -> None:
+    none = run({"step_time_ms": 1.0}, meta={"nodes_observed": 0})
+    one = run({"step_time_ms": 1.0}, meta={"nodes_observed": 1})
+    assert not any("nodes" in said for said in compare(one, none, ("a", "b")).warnings)
+    two = run({"step_time_ms": 1.0}, meta={"nodes_observed": 2})
+    assert "Number of nodes differs: 1 -> 2." in compare(one, two, ("a", "b")).warnings

@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from compared_runs import run, runs
 from factories import make_run, make_waiting
 from traceml.compare.pair import compare, compare_groups
+from traceml.compare.paired_samples import compare_samples
 from traceml.compare.record import Comparison
 from traceml.figures.comparison_page import comparison_page
 from traceml.figures.page import ComparisonPage, Table, Tile, Waterfall
+from traceml.store.logged_samples import ScoredSamples
 from traceml.store.records import RunRecords
 from traceml.summaries.build import build
 from traceml.summaries.record import Summary
@@ -160,3 +162,32 @@ def test_nothing_in_common_is_still_a_page() -> None:
     found = comparison_page(compare(Summary(), Summary(), ("a", "b")))
     assert found.verdict.status in ("INCONCLUSIVE", "NO CHANGE")
     assert found.parts == () or all(part.tables or part.tiles or part.note for part in found.parts)
+
+
+def test_logged_metrics_are_a_part_of_the_page() -> None:
+    def logging(loss: float) -> Summary:
+        metrics = {"val/loss": {"count": 3, "last": loss}, "lr": {"count": 3, "last": loss / 10}}
+        return run({"step_time_ms": 100.0}, metrics=metrics)
+
+    page = comparison_page(compare(logging(0.5), logging(0.52), ("a", "b")))
+    (part,) = [part for part in page.parts if part.id == "logged"]
+    (table,) = part.tables
+    assert [row.cells[0] for row in table.rows] == ["val/loss", "lr"]
+    assert table.rows[0].cells[1:4] == ("0.5", "0.52", "+0.02 (+4.0%, worse)")
+    assert "guessed" in (part.note or "")
+    (changes,) = [part for part in page.parts if part.id == "changes"]
+    assert all("loss" not in row.cells[0] for table in changes.tables for row in table.rows)
+
+
+def test_single_examples_are_a_part_of_the_page() -> None:
+    def scored(shift: int) -> ScoredSamples:
+        scores = {str(n): float((n + shift) % 4 > 0) for n in range(80)}
+        return ScoredSamples({"correct": scores}, {str(n): "ab"[n % 2] for n in range(80)})
+
+    same = compare(run({"step_time_ms": 1.0}), run({"step_time_ms": 1.0}), ("a", "b"))
+    found = same.with_samples({"test": compare_samples(scored(0), scored(1))})
+    (part,) = [part for part in comparison_page(found).parts if part.id == "samples-0"]
+    (table,) = part.tables
+    assert part.title == "On the same 80 samples: test"
+    assert [row.cells[0].strip() for row in table.rows] == ["correct", "a", "b"]
+    assert table.rows[0].cells[1:5] == ("80", "0.75", "0.75", "+0")

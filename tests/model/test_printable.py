@@ -2,7 +2,7 @@
 
 import pytest
 
-from traceml.model.printable import one_line, printable
+from traceml.model.printable import one_line, printable, shorten_at_word, shorten_middle
 
 
 @pytest.mark.parametrize(
@@ -19,3 +19,22 @@ def test_text_is_made_printable(text: str, shown: str) -> None:
 
 def test_a_long_text_of_many_lines_is_one_short_line() -> None:
     assert one_line("first\n  second\tthird", 14) == "first second …"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Rest + communication", "Rest + communication"),
+        ("Rest + communication + replays", "Rest + communication …"),
+        ("    Rest + communication + replay", "    Rest …"),
+        ("communication_without_any_blank", "communication_without_…"),
+    ],
+)
+def test_a_label_is_cut_after_a_whole_word(text: str, shown: str) -> None:
+    assert shorten_at_word(text, 23) == shown
+    assert len(shorten_at_word(text, 23)) <= 23
+
+
+def test_a_long_name_keeps_its_end() -> None:
+    assert shorten_middle("validation/class_17/accuracy", 15) == "validat…ccuracy"
+    assert shorten_middle("short", 15) == "short"

@@ -59,6 +59,8 @@ def test_thinning_keeps_params_artifacts_and_losses():
         {"number": 2, "kind": "lost", "pieces": 3},
         {"number": 6, "kind": "params", "values": {"lr": 0.2}},
         {"number": 6, "kind": "lost", "pieces": 4},
+        {"number": 7, "kind": "directions", "values": {"loss": False, "gap": True, "bad": 3}},
+        {"number": 8, "kind": "directions", "values": {"gap": False}},
         {"number": 11, "kind": "metrics", "step": 1, "unix_ns": 1, "values": {"loss": 1.0}},
     ]
     content = b"".join(json.dumps(message).encode() + b"\n" for message in said)
@@ -68,6 +70,7 @@ def test_thinning_keeps_params_artifacts_and_losses():
     assert logged.merge_params(messages).values == {"lr": 0.2, "seed": 1}
     assert [each.name for each in logged.artifacts(messages, {})] == ["model"]
     assert logged.lost_pieces(messages) == 7
+    assert logged.directions(messages) == {"loss": False, "gap": False}
 
 
 def test_a_line_its_writer_was_killed_in_is_passed_over():

@@ -204,3 +204,10 @@ def test_a_difference_leaves_no_claim_of_sameness() -> None:
     a, b = (msgspec.convert({"lineage": {"packages": {"torch": v}}}, Summary) for v in "12")
     text = text_of(a, b)
     assert "packages: torch: 1 -> 2" in text and "the same in both" not in text
+
+
+def test_no_label_is_cut_in_the_middle_of_a_word() -> None:
+    average = {"step_time_ms": 100.0, "traced_step_time_ms": 90.0, "compute_ms": 40.0}
+    a = run({**average, "h2d_ms": 5.0, "residual_ms": 45.0, "communication_ms": 30.0})
+    b = run({**average, "h2d_ms": 5.0, "residual_ms": 65.0, "communication_ms": 40.0})
+    assert "  Rest + communication  " in text_of(a, b)

@@ -51,6 +51,25 @@ def test_what_is_no_mapping_is_refused_in_one_line(traced, capfd, values):
     assert "pass a dict such as {'lr': 0.1}" in said[0]
 
 
+def test_a_script_says_once_which_way_its_metrics_improve(traced):
+    for step in range(3):
+        traceml.log_metrics({"gap": 0.5}, step=step, higher_is_better=True)
+        traceml.log_metrics({"a": 1.0, "b": 2.0}, step=step, higher_is_better={"a": False})
+    found = metrics_of(traced)
+    said = {name: each.higher_is_better for name, each in found.items()}
+    assert said == {"gap": True, "a": False, "b": None}
+    lines = [each for each in traced.messages() if each["kind"] == "directions"]
+    assert len(lines) == 2
+
+
+@pytest.mark.parametrize("wrong", ["up", 1, {"loss": "down"}, Hostile()])
+def test_a_direction_that_is_none_is_refused_and_the_value_kept(traced, capfd, wrong):
+    traceml.log_metrics({"loss": 0.5}, step=1, higher_is_better=wrong)
+    (metric,) = metrics_of(traced).values()
+    assert (metric.last, metric.higher_is_better) == (0.5, None)
+    assert "higher_is_better=" in capfd.readouterr().err
+
+
 def test_slips_are_dropped_values_and_no_failures_of_the_tracer(traced):
     for _ in range(1100):
         traceml.log_metrics(None)

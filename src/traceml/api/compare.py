@@ -10,15 +10,28 @@ from typing import TypeAlias
 from traceml.api.earlier_runs import spread_of_earlier_runs
 from traceml.api.find_runs import choose_summaries
 from traceml.compare.artifact_changes import compare_artifacts
-from traceml.compare.comparison_names import default_base, group_names, run_names
+from traceml.compare.comparison_names import (
+    default_base,
+    group_names,
+    many_base,
+    many_names,
+    run_names,
+)
+from traceml.compare.many_record import ManyComparison
+from traceml.compare.many_runs import Candidate, Curves, compare_many, quality_metric
 from traceml.compare.pair import compare_groups
+from traceml.compare.paired_samples import compare_samples
 from traceml.compare.record import Comparison, to_json
+from traceml.compare.sample_record import SampleComparison
+from traceml.compare.sides import Sides
 from traceml.compare.terms import Terms
-from traceml.model.errors import UsageError
+from traceml.model.errors import TraceMLError, UsageError
 from traceml.store.folder import write_atomically
+from traceml.store.logged_samples import read_logged_samples
 from traceml.summaries.read import read_compared
 from traceml.summaries.record import Summary
 from traceml.text.comparison import comparison_text
+from traceml.text.many_runs import many_text
 
 _Runs: TypeAlias = Iterable[tuple[Summary, Path]]
 """The runs of a side, and the files they were read from."""
@@ -49,9 +62,76 @@ def compare_sides(
     base = Path(output or default_base(names))
     sides = choose_summaries(a, logs_dir), choose_summaries(b, logs_dir)
     comparison = _with_artifacts(comparison, sides, base, all_artifacts)
-    _write(base, ".json", to_json(comparison))
-    _write(base, ".txt", comparison_text(comparison, shows_all=all_artifacts).encode())
+    write_files(base, to_json(comparison), comparison_text(comparison, shows_all=all_artifacts))
     return comparison, base
+
+
+def compare_runs(
+    runs: Sequence[str],
+    logs_dir: Path,
+    output: str | None,
+    terms: Terms | None = None,
+    target: float | None = None,
+) -> tuple[ManyComparison, Path]:
+    """Compares three or more runs, the first being the baseline, and writes the result; the
+    comparison of the baseline with each other one is written beside it (`BASE_1`, `BASE_2`, …)."""
+    refuse_folder(output)
+    found, names = find_differences(runs, logs_dir, terms, target)
+    base = Path(output or many_base(names))
+    write_files(base, to_json(found), many_text(found))
+    for place, comparison in enumerate(found.comparisons, start=1):
+        pair = base.with_name(f"{base.name}_{place}")
+        write_files(pair, to_json(comparison), comparison_text(comparison))
+    return found, base
+
+
+def paths_by_name(runs: Sequence[str], logs_dir: Path) -> dict[str, str]:
+    """Returns the files of three or more runs by the names that their comparison gives them."""
+    paths = choose_summaries(runs, logs_dir)
+    return dict(zip(many_names(paths), map(str, paths), strict=True))
+
+
+def find_differences(
+    runs: Sequence[str],
+    logs_dir: Path,
+    terms: Terms | None = None,
+    target: float | None = None,
+) -> tuple[ManyComparison, list[str]]:
+    """Returns three or more runs side by side, and their names."""
+    paths = choose_summaries(runs, logs_dir)
+    if len(paths) < 2:
+        raise UsageError(
+            f"there is nothing to compare with: {', '.join(runs)} are all the same run; "
+            "name two or more"
+        )
+    summaries = [read_compared(path, follow_links=True) for path in paths]
+    names = many_names(paths)
+    terms = terms or Terms()
+    every = Sides(tuple(summaries), ())
+    quality = quality_metric(every, terms)
+    candidates = [
+        Candidate(name, summary, _curves(path, quality))
+        for name, summary, path in zip(names, summaries, paths, strict=True)
+    ]
+
+    def compare_places(a: tuple[int, ...], b: tuple[int, ...]) -> Comparison:
+        left, right = ([str(paths[place]) for place in side] for side in (a, b))
+        return find_changes(left, right, logs_dir, terms)[0]
+
+    return compare_many(candidates, terms, target, compare_places), names
+
+
+def _curves(path: Path, metric: str | None) -> Curves:
+    """Returns the history of a metric; empty where there are no records beside the summary."""
+    if metric is None:
+        return {}
+    # Late: reading records takes numpy, which two summaries are compared without.
+    from traceml.store.metric_curves import read_curves
+
+    try:
+        return read_curves(path.parent, [metric])
+    except (TraceMLError, OSError):
+        return {}
 
 
 def find_changes(
@@ -74,7 +154,19 @@ def find_changes(
         terms = replace(terms, history=spread_of_earlier_runs([*first, *second], [*left, *right]))
     comparison = compare_groups(left, right, names, terms)
     stat = _code_stat(comparison, zip(left, first, strict=True), zip(right, second, strict=True))
-    return comparison.with_code_stat(stat), names
+    comparison = comparison.with_code_stat(stat)
+    if len(first) == len(second) == 1:
+        comparison = comparison.with_samples(_samples(first[0], second[0], terms))
+    return comparison, names
+
+
+def _samples(a: Path, b: Path, terms: Terms) -> dict[str, SampleComparison]:
+    """Returns the test sets that two runs logged samples of, compared example by example."""
+    left, right = (read_logged_samples(path.parent) for path in (a, b))
+    found = {
+        name: compare_samples(left[name], right[name], terms) for name in left if name in right
+    }
+    return {name: each for name, each in found.items() if each.paired and each.scores}
 
 
 def _with_artifacts(
@@ -149,6 +241,12 @@ def _refuse_overlap(a: Sequence[Path], b: Sequence[Path]) -> None:
             f"{sorted(both)[0].parent.name} is on both sides; a run can be compared with others "
             "only from one; say --a and --b so that no run is in both"
         )
+
+
+def write_files(base: Path, document: bytes, text: str) -> None:
+    """Writes BASE.json and BASE.txt; raises UsageError where that is not possible."""
+    _write(base, ".json", document)
+    _write(base, ".txt", text.encode())
 
 
 def _write(base: Path, ending: str, content: bytes) -> None:

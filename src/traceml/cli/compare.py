@@ -6,27 +6,43 @@ import argparse
 import io
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 
-from traceml.api.compare import compare_sides, refuse_folder, write_code_diff
+from traceml.api.compare import (
+    compare_runs,
+    compare_sides,
+    paths_by_name,
+    refuse_folder,
+    write_code_diff,
+)
 from traceml.cli.parser import CommandParser, add_logs_dir, in_braces, one_of, some_text
-from traceml.compare.record import Comparison, all_to_json
+from traceml.compare.record import Comparison, to_json
 from traceml.compare.terms import ENDPOINTS, TOLERANCE, Terms
-from traceml.compare.verdict import FAIL_ON
+from traceml.compare.verdict import FAIL_ON, fails_on
 from traceml.model.errors import TraceMLError, UsageError, did_you_mean
+from traceml.store.logged_samples import is_table
 from traceml.summaries.read import known_runs, list_names
 from traceml.text.comparison import comparison_text
+from traceml.text.many_runs import many_text
 
 _FAILED, _ERROR, _NOTHING_IN_COMMON = 1, 2, 3
 _FORMATS = ("text", "json", "markdown")
+_WAYS = ("higher", "lower")
 _USAGE = """traceml compare [options] A B [C …]
-       traceml compare [options] --a A1 A2 … --b B1 B2 …"""
+       traceml compare [options] --a A1 A2 … --b B1 B2 …
+       traceml compare [options] A.csv B.csv
+       traceml compare [options] --arms FILE [FILE …]"""
 _EPILOG = """\
 A run is a final_summary.json, a run folder, or the name of a run under the logs folder. In --a and
 --b it may also be a pattern of names ('baseline-*') or what runs were run with
-(params.lr=0.1,params.model=small). Of several runs on a side, the run is the unit. C and every
-further run is compared with A.
+(params.lr=0.1,params.model=small). Of several runs on a side, the run is the unit. Three runs or
+more, or one pattern of them, are listed side by side, what differs between them and what each
+parameter did; A is the baseline, and runs that differ in a logged seed alone are taken together.
+
+Two CSV or Parquet files with the columns id, scores and perhaps segment are two models on one test
+set, compared example by example. --arms compares arms of live traffic (columns arm, outcome and
+perhaps time) by intervals that hold however often one looks.
 
 Exit status: 0 compared; 1 --fail-on matched; 2 a usage or input error; 3 nothing in common.
 """
@@ -49,20 +65,98 @@ def _compare(options: argparse.Namespace) -> int:
     """Compares, writes the files, and prints what was asked for."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # not every terminal has a ±
-    terms = Terms(options.tolerance, options.max_regression, options.metric, None, options.fail_on)
+    terms = Terms(
+        tolerance=options.tolerance,
+        max_regression=options.max_regression,
+        metric=options.metric,
+        higher_is_better=None if options.better is None else options.better == "higher",
+        fail_on=options.fail_on,
+    )
     logs_dir = Path(options.logs_dir)
     refuse_folder(options.output)
-    found, bases = [], []
-    for a, b, output in _questions(options):
-        comparison, base = compare_sides(a, b, logs_dir, output, terms, options.artifacts)
-        found.append(comparison)
-        bases.append(base)
-        if options.code_diff:
-            _write_code_diff(a, b, logs_dir, base)
-    _show(tuple(found), bases, options.format, options.artifacts)
+    if options.arms or any(map(is_table, options.runs)):
+        return _compare_tables(options, terms)
+    if _asks_for_many(options, logs_dir):
+        compared = _compare_many(options, logs_dir, terms)
+    else:
+        compared = _compare_two(options, logs_dir, terms)
     if options.max_regression is not None and not options.fail_on:
         print("traceml compare: nothing fails without --fail-on regression", file=sys.stderr)
-    return _exit_status(found)
+    return _exit_status(compared)
+
+
+def _compare_tables(options: argparse.Namespace, terms: Terms) -> int:
+    """Compares tables of outcomes: two files of one test set, or arms of live traffic."""
+    compared = _compare_arms if options.arms else _compare_samples
+    statuses, text, document, base = compared(options, terms)
+    _show((), text, document, base, options.format, overview=text)
+    if not statuses:
+        return _NOTHING_IN_COMMON
+    return _FAILED if any(fails_on(status, terms) for status in statuses) else 0
+
+
+_Shown = tuple[list[str], str, bytes, Path]
+"""Verdicts, none where nothing could be compared; text, JSON, and where both were written."""
+
+
+def _compare_arms(options: argparse.Namespace, terms: Terms) -> _Shown:
+    from traceml.api.compare_tables import compare_arm_files
+
+    if options.runs or options.a or options.b:
+        raise UsageError("--arms takes all files: say traceml compare --arms FILE [FILE …]")
+    bounds = None if options.range is None else (options.range[0], options.range[1])
+    found, text, base = compare_arm_files(options.arms, bounds, options.output, terms)
+    known = [each.status for each in found.differences.values() if each.delta is not None]
+    return known, text, to_json(found), base
+
+
+def _compare_samples(options: argparse.Namespace, terms: Terms) -> _Shown:
+    from traceml.api.compare_tables import compare_sample_files
+
+    if len(options.runs) != 2 or not all(map(is_table, options.runs)):
+        raise UsageError("one test set is compared in two files: say traceml compare A.csv B.csv")
+    a, b = options.runs
+    found, text, base = compare_sample_files(a, b, options.output, terms)
+    judged = [found.scores[terms.metric]] if terms.metric else list(found.scores.values())
+    known = [score.status for score in judged if score.whole.delta is not None]
+    return known, text, to_json(found), base
+
+
+def _compare_two(
+    options: argparse.Namespace, logs_dir: Path, terms: Terms
+) -> tuple[Comparison, ...]:
+    if options.reach is not None:
+        raise UsageError("--reach is for three or more runs; name them one after the other")
+    a, b = _sides(options)
+    comparison, base = compare_sides(a, b, logs_dir, options.output, terms, options.artifacts)
+    if options.code_diff:
+        _write_code_diff(a, b, logs_dir, base)
+    text = comparison_text(comparison, _wants_colour(), options.artifacts)
+    _show((comparison,), text, to_json(comparison), base, options.format)
+    return (comparison,)
+
+
+def _asks_for_many(options: argparse.Namespace, logs_dir: Path) -> bool:
+    """Returns whether runs are to be listed side by side: three or more, or a pattern of them."""
+    if options.a or options.b:
+        return False
+    if len(options.runs) == 1:
+        return len(paths_by_name(options.runs, logs_dir)) > 1
+    return len(options.runs) > 2
+
+
+def _compare_many(
+    options: argparse.Namespace, logs_dir: Path, terms: Terms
+) -> tuple[Comparison, ...]:
+    found, base = compare_runs(options.runs, logs_dir, options.output, terms, options.reach)
+    if options.code_diff:
+        paths = paths_by_name(options.runs, logs_dir)
+        sides = [[paths[name] for name in entry.runs] for entry in found.entries]
+        for place, side in enumerate(sides[1:], start=1):
+            _write_code_diff(sides[0], side, logs_dir, base.with_name(f"{base.name}_{place}"))
+    text = many_text(found)
+    _show(found.comparisons, text, to_json(found), base, options.format, overview=text)
+    return found.comparisons
 
 
 def _parser() -> CommandParser:
@@ -83,7 +177,33 @@ def _parser() -> CommandParser:
     )
     add("--a", nargs="+", metavar="RUN", type=some_text, help="the runs of the first group")
     add("--b", nargs="+", metavar="RUN", type=some_text, help="the runs of the second group")
-    add("--metric", type=one_of(*ENDPOINTS), metavar="NAME", help=_metric_help())
+    add("--metric", metavar="NAME", type=some_text, help=_metric_help())
+    add(
+        "--better",
+        type=one_of(*_WAYS),
+        metavar=in_braces(_WAYS),
+        help="which way a logged metric improves, where neither script nor name says",
+    )
+    add(
+        "--arms",
+        nargs="+",
+        metavar="FILE",
+        type=some_text,
+        help="CSV or Parquet files with outcomes per arm",
+    )
+    add(
+        "--range",
+        nargs=2,
+        type=float,
+        metavar=("LOW", "HIGH"),
+        help="of --arms: the range that an outcome can have",
+    )
+    add(
+        "--reach",
+        metavar="VALUE",
+        type=float,
+        help="of three or more runs: the value of the logged metric whose cost is asked for",
+    )
     add(
         "--max-regression",
         metavar="PCT",
@@ -124,7 +244,10 @@ def _parser() -> CommandParser:
 
 def _metric_help() -> str:
     words = ", ".join(ENDPOINTS)
-    return f"what the verdict is given by (default: step_time, then peak_memory): {words}"
+    return (
+        "what the verdict is given by (default: step_time, then peak_memory): "
+        f"{words}, or a metric that the script logged"
+    )
 
 
 def _share(text: str) -> float:
@@ -148,10 +271,8 @@ def _fail_on(text: str) -> tuple[str, ...]:
     return words
 
 
-def _questions(
-    options: argparse.Namespace,
-) -> Iterator[tuple[list[str], list[str], str | None]]:
-    """Returns which runs are compared with which, and the base name of the files."""
+def _sides(options: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """Returns the runs of both sides, as the user names them."""
     runs: list[str] = options.runs
     if options.a or options.b:
         if runs or not (options.a and options.b):
@@ -159,13 +280,10 @@ def _questions(
                 "two groups need both --a and --b, and no run besides them; "
                 "say traceml compare --a A1 A2 --b B1 B2"
             )
-        yield options.a, options.b, options.output
-        return
+        return options.a, options.b
     if len(runs) < 2:
         raise _too_few(runs, Path(options.logs_dir))
-    for place, run in enumerate(runs[1:], start=1):
-        several = options.output and len(runs) > 2
-        yield [runs[0]], [run], f"{options.output}_{place}" if several else options.output
+    return [runs[0]], [runs[1]]
 
 
 def _too_few(runs: list[str], logs_dir: Path) -> UsageError:
@@ -193,19 +311,26 @@ def _write_code_diff(a: list[str], b: list[str], logs_dir: Path, base: Path) -> 
     print(said, file=sys.stderr)
 
 
-def _show(found: tuple[Comparison, ...], bases: list[Path], form: str, all_files: bool) -> None:
-    written = "\n".join(f"Written to {base}.json and {base}.txt" for base in bases)
+def _show(
+    found: tuple[Comparison, ...],
+    text: str,
+    document: bytes,
+    base: Path,
+    form: str,
+    overview: str = "",
+) -> None:
+    """Prints the comparison in the form asked for; `overview` precedes it in markdown."""
+    written = f"Written to {base}.json and {base}.txt"
     if form == "text":
-        colour = _wants_colour()
-        print("\n".join(comparison_text(each, colour, all_files) for each in found))
+        print(text)
         print(written)
         return
     if form == "json":
-        print(all_to_json(found).decode(), end="")
+        print(document.decode(), end="")
     else:
         from traceml.text.markdown import all_markdown
 
-        print(all_markdown(found), end="")
+        print(all_markdown(found, overview), end="")
     print(written, file=sys.stderr)
 
 
@@ -220,7 +345,7 @@ def _wants_colour() -> bool:
     )
 
 
-def _exit_status(found: list[Comparison]) -> int:
+def _exit_status(found: Sequence[Comparison]) -> int:
     if not all(comparison.has_common_metric for comparison in found):
         return _NOTHING_IN_COMMON
     failed = any(comparison.gate and comparison.gate.failed for comparison in found)

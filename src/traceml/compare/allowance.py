@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from traceml.compare.logged_metrics import ASSUMED_NOISE
 from traceml.compare.machine_noise import NO_NOISE, MachineNoise, SourceKind, machine_noise
 from traceml.compare.measured import Observed
 from traceml.compare.run_conditions import conditions
@@ -54,6 +55,8 @@ class Allowance:
 def allowance_for(found: Observed, sides: Sides, terms: Terms) -> Allowance:
     """Returns the allowance for an endpoint of these runs."""
     change = found.change
+    if found.endpoint.section is None:
+        return _of_logged(found, sides)
     if sides.several and change and change.log_spread is not None and change.freedom:
         return _learned(EarlierSpread(change.log_spread, change.freedom), "runs", least=0.0)
     if found.endpoint.section is Section.STEP_MEMORY:
@@ -65,6 +68,17 @@ def allowance_for(found: Observed, sides: Sides, terms: Terms) -> Allowance:
         base = _assumed(_of_quiet_runs(sides) if is_known else BARE_MEAN)
     # A bare mean has the allowance of one, whatever else its file says.
     return base if sides.several or change is None else _widened(base, sides, found.got_worse)
+
+
+def _of_logged(found: Observed, sides: Sides) -> Allowance:
+    """Returns the allowance for a metric that the script logged: what the runs show, relative to
+    A's value."""
+    spread, lhs = found.run_spread, found.delta.lhs
+    if sides.several and spread is not None and lhs:
+        size = spread.size / abs(lhs)
+        share = quantile(spread.freedom) * size * math.sqrt(2)
+        return Allowance(share, "runs", size, spread.freedom, share, share)
+    return _assumed(ASSUMED_NOISE)
 
 
 def _of_quiet_runs(sides: Sides) -> float:

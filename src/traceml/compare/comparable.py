@@ -80,8 +80,9 @@ def _rounded(size: float | None) -> str | None:
 def differences(sides: Sides) -> Iterator[str]:
     """Returns the differences between the runs that may explain a change."""
     facts: tuple[tuple[str, _Fact], ...] = (
-        ("World size", lambda run: run.meta.world_size),
-        ("Number of nodes", lambda run: run.meta.nodes_observed),
+        ("World size", lambda run: run.meta.world_size or None),
+        # A tool that saw no node writes 0: a run without any is none.
+        ("Number of nodes", lambda run: run.meta.nodes_observed or None),
         ("Number of GPUs", lambda run: run.meta.gpus_observed),
         ("Schema version", lambda run: run.schema_version),
     )

@@ -35,6 +35,10 @@ class Observed:
     change: RatioEstimate | None = None
     """`None` where nothing shows how much it varies by chance."""
     rank_test: tuple[str, float] | None = None
+    method: str | None = None
+    """The test behind the p-value of a logged metric's `delta`; that of a ratio is in `change`."""
+    run_spread: MeanError | None = None
+    """The standard deviation of a logged metric from run to run."""
 
     @property
     def got_worse(self) -> bool:
@@ -147,7 +151,7 @@ def _around(delta: Delta, distance: float) -> Delta:
 def delta_of(a: Sequence[float | None], b: Sequence[float | None], sides: Sides) -> Delta:
     """Returns one metric's change, with interval and p-value for several runs; `a` and `b` are by
     run."""
-    known = _known(a, b, sides)
+    known = known_of(a, b, sides)
     plain = Delta.between(_mean(known.a), _mean(known.b))
     scale = max(map(abs, (*known.a, *known.b)), default=0.0) or 1.0
     left, right = ([value / scale for value in side] for side in (known.a, known.b))
@@ -176,7 +180,7 @@ def _mean(found: Sequence[float]) -> float | None:
     return fmean(x / scale for x in found) * scale if len(found) > 1 else found[0]
 
 
-def _known(a: Sequence[float | None], b: Sequence[float | None], sides: Sides) -> Known:
+def known_of(a: Sequence[float | None], b: Sequence[float | None], sides: Sides) -> Known:
     """Returns the runs that have the metric; of a pair both or neither, if enough pairs remain."""
     if sides.paired_by:
         pairs = [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
@@ -187,18 +191,20 @@ def _known(a: Sequence[float | None], b: Sequence[float | None], sides: Sides) -
 
 def observe(endpoint: Endpoint, sides: Sides) -> Observed:
     """Returns how an endpoint changed between the sides."""
-    found = [[values(endpoint.section, run) for run in side] for side in (sides.a, sides.b)]
+    section = endpoint.section
+    assert section is not None, "a logged metric is observed by observe_logged"
+    found = [[values(section, run) for run in side] for side in (sides.a, sides.b)]
     by_metric = {
         metric: [[run.get(metric) for run in side] for side in found] for metric in endpoint.metrics
     }
-    errors = _errors_of_steps(endpoint.section, sides)
+    errors = _errors_of_steps(section, sides)
     changes = {
         metric: _with_errors(delta_of(a, b, sides), [each.get(metric) for each in errors])
         for metric, (a, b) in by_metric.items()
     }
     metric = max(changes, key=lambda name: _sides_measured(changes[name]))  # of a tie, the first
     delta, (a, b) = changes[metric], by_metric[metric]
-    known = _known(a, b, sides)
+    known = known_of(a, b, sides)
     if not known.a or not known.b or min(*known.a, *known.b) <= 0:
         return Observed(endpoint, metric, delta)
     if not sides.several:

@@ -11,6 +11,14 @@ from msgspec import structs
 
 from traceml.compare import comparable, verdict_words
 from traceml.compare.allowance import BARE_MEAN, Allowance
+from traceml.compare.logged_metrics import (
+    LOGGED,
+    endpoint_named,
+    left_out_runs,
+    logged_deltas,
+    observe_logged,
+    unlike_steps,
+)
 from traceml.compare.machine_noise import unlike_hosts
 from traceml.compare.measured import (
     Observed,
@@ -26,6 +34,7 @@ from traceml.compare.record import (
     ComparisonVerdict,
     Delta,
     DiagnosisChange,
+    LoggedDelta,
     Noise,
     NoiseSource,
     Overview,
@@ -34,8 +43,8 @@ from traceml.compare.record import (
 from traceml.compare.run_conditions import conditions
 from traceml.compare.sides import Sides, pair_up
 from traceml.compare.statistics import holm
-from traceml.compare.terms import ENDPOINTS, PEAK_MEMORY, SAMPLE_TIME, Endpoint, Terms
-from traceml.compare.verdict import Judgement, gate, judge
+from traceml.compare.terms import PEAK_MEMORY, SAMPLE_TIME, Endpoint, Terms
+from traceml.compare.verdict import Judgement, are_identical, gate, judge
 from traceml.compare.waterfall import moved, waterfall_ms
 from traceml.model.finding import Section
 from traceml.summaries.record import Issue, PrimaryDiagnosis, Summary
@@ -57,21 +66,31 @@ def compare_groups(
     measured, clock_note = comparable.on_one_clock(pair_up(a, b))
     endpoint, samples_differ = comparable.fair_endpoint(measured)
     if terms.metric is not None:
-        endpoint = ENDPOINTS[terms.metric]
-    main = observe(endpoint, measured)
-    sections = _sections(measured, main)
+        endpoint = endpoint_named(terms.metric, measured, terms.higher_is_better)
+    judged = endpoint.metrics[0] if endpoint.section is None else None
+    main = observe(endpoint, measured) if judged is None else observe_logged(endpoint, measured)
+    logged = logged_deltas(measured, judged)
+    sections = _sections(measured, main, logged)
+    if not measured.several and are_identical(measured):
+        sections = {name: _without_intervals(section) for name, section in sections.items()}
     memory = _peak_memory(measured, sections) if terms.metric is None else None
     step_time = _metrics(sections, Section.STEP_TIME)
     waterfall = None if clock_note else waterfall_ms(step_time)
     found = judge(main, memory, measured, terms)
-    notes = (clock_note, _samples_note(samples_differ, endpoint), _hosts_note(measured))
+    notes = (
+        clock_note,
+        _samples_note(samples_differ, endpoint),
+        _hosts_note(measured),
+        unlike_steps(logged, measured),
+        left_out_runs(logged, measured),
+    )
     return Comparison(
         a=names[0],
         b=names[1],
         a_runs=_names(measured.a),
         b_runs=_names(measured.b),
         paired_by=measured.paired_by,
-        verdict=_verdict(found, measured, terms, waterfall),
+        verdict=_verdict(found, measured, terms, waterfall, logged),
         gate=gate(found, terms),
         overview=_overview(measured),
         waterfall_ms=waterfall,
@@ -81,6 +100,14 @@ def compare_groups(
         lineage=comparable.lineage(measured),
         warnings=(*filter(None, notes), *comparable.differences(measured)),
     )
+
+
+def _without_intervals(section: SectionComparison) -> SectionComparison:
+    """Returns the section of a run and itself: there is no doubt about a difference of nothing."""
+    metrics = {
+        name: structs.replace(delta, interval=None) for name, delta in section.metrics.items()
+    }
+    return structs.replace(section, metrics=metrics)
 
 
 def _samples_note(differ: str | None, endpoint: Endpoint) -> str | None:
@@ -99,15 +126,21 @@ def _hosts_note(sides: Sides) -> str | None:
 
 
 def _verdict(
-    found: Judgement, sides: Sides, terms: Terms, waterfall: Mapping[str, float] | None
+    found: Judgement,
+    sides: Sides,
+    terms: Terms,
+    waterfall: Mapping[str, float] | None,
+    logged: Mapping[str, LoggedDelta],
 ) -> ComparisonVerdict:
-    change, ranks, further = found.main.change, found.main.rank_test, found.further_runs
+    main, further = found.main, found.further_runs
+    change, ranks = main.change, main.rank_test
     primary = _most_common([_primary(run) for run in sides.b])
     return ComparisonVerdict(
         status=found.status.value,
-        why=verdict_words.why(found, sides, terms, waterfall),
-        next=verdict_words.next_step(found, sides, waterfall, primary),
-        metric=found.main.endpoint.word,
+        why=verdict_words.why(found, sides, terms, waterfall, logged),
+        next=verdict_words.next_step(found, sides, waterfall, primary, logged),
+        identical=found.identical,
+        metric=main.endpoint.word,
         allowance_pct=round(100 * found.allowance.share, 6),
         allowance_from=found.allowance.source,
         noise=_noise(found.allowance),
@@ -117,8 +150,8 @@ def _verdict(
         else round(100 * terms.max_regression, 6),
         ratio=change.ratio if change else None,
         ratio_interval=(change.low, change.high) if change else None,
-        method=change.method if change else None,
-        p=change.p if change else None,
+        method=change.method if change else main.method,
+        p=change.p if change else (main.delta.p if main.method else None),
         rank_test=ranks[0] if ranks else None,
         rank_test_p=ranks[1] if ranks else None,
         further_runs=None if further is None else further.high,
@@ -154,9 +187,11 @@ def _peak_memory(sides: Sides, sections: Mapping[str, SectionComparison]) -> Obs
     return replace(found, delta=_metrics(sections, Section.STEP_MEMORY).get(found.metric, Delta()))
 
 
-def _sections(sides: Sides, main: Observed) -> dict[str, SectionComparison]:
-    """Returns every section that a run has; judged metrics keep their p-value, the others are
-    corrected together."""
+def _sections(
+    sides: Sides, main: Observed, logged: Mapping[str, LoggedDelta]
+) -> dict[str, SectionComparison]:
+    """Returns every section that a run has, and what the scripts logged; the judged metric keeps
+    its p-value, the others of TraceML's are corrected together."""
     metrics = {
         section: deltas(section, sides)
         for section in Section
@@ -173,12 +208,15 @@ def _sections(sides: Sides, main: Observed) -> dict[str, SectionComparison]:
     for (section_name, name), p in holm(rest).items():
         found = metrics[Section(section_name)]
         found[name] = found[name].judged(p)
-    if main.endpoint.section in metrics:
+    if main.endpoint.section is not None and main.endpoint.section in metrics:
         metrics[main.endpoint.section][main.metric] = main.delta
-    return {
-        section.value: SectionComparison(_section_diagnosis(section, sides), found)
+    found_sections = {
+        section.value: SectionComparison(_section_diagnosis(section, sides), dict(found))
         for section, found in metrics.items()
     }
+    if logged:
+        found_sections[LOGGED] = SectionComparison(DiagnosisChange(), dict(logged))
+    return found_sections
 
 
 def _overview(sides: Sides) -> Overview:

@@ -5,16 +5,20 @@ from __future__ import annotations
 from enum import Enum
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import UNSET, Struct, UnsetType, structs
 
 from traceml.compare.artifact_changes import ArtifactChange
 from traceml.compare.lineage import LineageComparison
+from traceml.compare.sample_record import SampleComparison
 
 SCHEMA_VERSION = 2
 """History: 1 is the first; 2 adds intervals, groups of runs, the gate, and changes between
 ranks."""
 FORMAT = "A -> B | delta = B - A"
 SIGNIFICANT = 0.05
+CONTEXT = ("process", "system")
+"""Sections that describe the machine while a run went on, and not what it did: two runs without a
+step have nothing in common, although both were sampled."""
 
 
 class Status(str, Enum):
@@ -35,12 +39,15 @@ class Delta(Struct, frozen=True):
     rhs: float | None = None
     delta: float | None = None
     pct_change: float | None = None
-    """In percent of `lhs`."""
+    """In percent of the size of `lhs`, with the sign of `delta`."""
     interval: tuple[float, float] | None = None
     """The 95 % confidence interval of `delta`; `None` where nothing gives one."""
     p: float | None = None
     """The p-value, corrected for the number of metrics that were compared."""
     significant: bool | None = None
+    higher_is_better: bool | UnsetType | None = UNSET
+    """Only of a logged metric, see `LoggedDelta`; of all others the file has no such key."""
+    direction_from: str | UnsetType | None = UNSET
 
     @staticmethod
     def between(lhs: float | None, rhs: float | None) -> Delta:
@@ -48,7 +55,7 @@ class Delta(Struct, frozen=True):
         if lhs is None or rhs is None:
             return Delta(lhs, rhs)
         delta = rhs - lhs
-        return Delta(lhs, rhs, delta, 100 * delta / lhs if lhs else None)
+        return Delta(lhs, rhs, delta, 100 * delta / abs(lhs) if lhs else None)
 
     def times(self, factor: float) -> Delta:
         """Returns the same change in a unit that is `factor` times smaller."""
@@ -70,6 +77,26 @@ class Delta(Struct, frozen=True):
         return structs.replace(self, p=p, significant=p < SIGNIFICANT)
 
 
+class LoggedDelta(Delta, frozen=True, kw_only=True):
+    """A metric that the scripts logged, by the last value of each run."""
+
+    higher_is_better: bool | None = None
+    """`None` where neither the script nor the name says."""
+    direction_from: str | None = None
+    """Who says so: the `script`, or the `name` of the metric, from which it is guessed."""
+
+    @staticmethod
+    def of(delta: Delta) -> LoggedDelta:
+        """Returns a change that was read from a file."""
+        known = structs.asdict(delta)
+        return LoggedDelta(**{name: value for name, value in known.items() if value is not UNSET})
+
+    @property
+    def is_better(self) -> bool:
+        """Whether B is better; only where the metric has changed and its direction is known."""
+        return ((self.delta or 0.0) > 0) is self.higher_is_better
+
+
 class DiagnosisChange(Struct, frozen=True):
     """The diagnosis of each side in words; `changed` compares the kinds."""
 
@@ -83,6 +110,7 @@ class SectionComparison(Struct, frozen=True):
 
     diagnosis: DiagnosisChange
     metrics: dict[str, Delta]
+    """Of the section `logged`, each is a `LoggedDelta`."""
 
 
 class Overview(Struct, frozen=True):
@@ -123,6 +151,8 @@ class ComparisonVerdict(Struct, frozen=True, kw_only=True):
     status: str
     why: str
     next: str
+    identical: bool = False
+    """Whether both sides hold the same measurements, as a run and itself do."""
     metric: str = "step_time"
     """The metric that it is based on."""
     allowance_pct: float
@@ -210,6 +240,8 @@ class Comparison(Struct, frozen=True, kw_only=True):
     sections: dict[str, SectionComparison]
     lineage: LineageComparison | None = None
     """The differences in the runs' code, command, environment, machine and data."""
+    samples: dict[str, SampleComparison] = {}
+    """By the name of a test set: both runs on it, example by example."""
     code_stat: str | None = None
     """The files that differ between the two commits, as `git diff --stat` lists them."""
     artifacts: tuple[ArtifactChange, ...] = ()
@@ -224,25 +256,23 @@ class Comparison(Struct, frozen=True, kw_only=True):
         """Returns the comparison with the logged files that differ."""
         return structs.replace(self, artifacts=changes)
 
+    def with_samples(self, samples: dict[str, SampleComparison]) -> Comparison:
+        """Returns the comparison with that of single examples."""
+        return structs.replace(self, samples=samples)
+
     @property
     def has_common_metric(self) -> bool:
         """Returns whether any metric was measured on both sides; with a gate, any that it needs."""
         if self.gate is not None and self.gate.nothing_measured:
             return False
-        return any(
+        return bool(self.samples) or any(
             metric.delta is not None
-            for section in self.sections.values()
+            for name, section in self.sections.items()
+            if name not in CONTEXT
             for metric in section.metrics.values()
         )
 
 
-def to_json(comparison: Comparison) -> bytes:
-    """Returns the comparison as strict JSON, indented."""
+def to_json(comparison: Struct) -> bytes:
+    """Returns a comparison of whatever kind as strict JSON, indented."""
     return msgspec.json.format(msgspec.json.encode(comparison), indent=2) + b"\n"
-
-
-def all_to_json(comparisons: tuple[Comparison, ...]) -> bytes:
-    """Returns one comparison as an object, several as an array."""
-    if len(comparisons) == 1:
-        return to_json(comparisons[0])
-    return msgspec.json.format(msgspec.json.encode(comparisons), indent=2) + b"\n"

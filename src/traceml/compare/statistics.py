@@ -101,15 +101,16 @@ def mean_error(values: Sequence[float]) -> MeanError:
     return MeanError(stdev(values) / math.sqrt(len(values)), len(values) - 1)
 
 
-def error_of_one_against(a: Sequence[float], b: Sequence[float]) -> MeanError | None:
+def error_of_one_against(a: Sequence[float], b: Sequence[float]) -> MeanError:
     """Returns the error of the difference between one run and several.
 
-    One run has no spread, so the relative spread of the others is used for it; `None` where a mean
-    is not positive.
+    One run has no spread, so the relative spread of the others is used for it, or the same spread
+    where a mean is not positive and no share can express it.
     """
     several = max(a, b, key=len)
     if min(fmean(a), fmean(b)) <= 0:
-        return None
+        size = stdev(several) * math.sqrt(1 / len(a) + 1 / len(b))
+        return MeanError(size, len(several) - 1)
     spread = stdev(several) / fmean(several)
     size = spread * math.hypot(fmean(a) / math.sqrt(len(a)), fmean(b) / math.sqrt(len(b)))
     return MeanError(size, len(several) - 1)

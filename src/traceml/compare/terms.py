@@ -19,7 +19,8 @@ class Endpoint:
 
     word: str
     name: str
-    section: Section
+    section: Section | None
+    """`None` for a metric that the script logged."""
     metrics: tuple[str, ...]
     more_is_better: bool = False
     of_steps: bool = False
@@ -65,6 +66,9 @@ class Terms:
     tolerance: float = TOLERANCE
     max_regression: float | None = None
     metric: str | None = None
-    """A key of `ENDPOINTS`; `None` means step time, then peak memory."""
+    """A key of `ENDPOINTS` or the name of a logged metric; `None` means step time, then peak
+    memory."""
     history: EarlierSpread | None = None
+    higher_is_better: bool | None = None
+    """Of a logged metric, where the user says it; `None` means as the script or the name says."""
     fail_on: tuple[str, ...] = ()

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from traceml.compare.allowance import MAX_REACH_LOG, Allowance, allowance_for
 from traceml.compare.further_runs import FurtherRuns, Seen, further_runs
+from traceml.compare.logged_metrics import logged_status, not_finite
 from traceml.compare.measured import Observed
 from traceml.compare.record import Gate, Status
 from traceml.compare.sides import Sides
 from traceml.compare.statistics import RatioEstimate
 from traceml.compare.terms import Terms
-from traceml.summaries.record import SectionSummary, Summary
+from traceml.summaries.record import Summary
 
 MEMORY_BYTES = 8 * 2**20
 """Peaks vary by a few blocks of the caching allocator (2 MiB each) from run to run."""
@@ -51,17 +52,23 @@ def judge(main: Observed, memory: Observed | None, sides: Sides, terms: Terms) -
     """Returns the verdict from the change of the endpoint, and of peak memory where that counts
     too."""
     allowance = allowance_for(main, sides, terms)
-    main_status = _status(main, allowance, sides, terms)
+    if main.endpoint.section is None:
+        main_status = logged_status(main, sides, terms)
+    else:
+        main_status = _status(main, allowance, sides, terms)
     memory_status = Status.NO_CHANGE
     if memory is not None:
         memory_status = _memory_status(memory, allowance_for(memory, sides, terms), sides)
-    identical = [_measured(run) for run in sides.a] == [_measured(run) for run in sides.b]
+    identical = are_identical(sides)
     status = Status.NO_CHANGE if identical else _combine(main_status, memory_status)
     further, too_noisy = None, False
     if status is Status.INCONCLUSIVE:
         further, too_noisy = _further_runs(main, allowance, sides, terms)
     judged = [main] if memory is None or not _is_anywhere(memory) else [main, memory]
     unmeasured = [found.endpoint.word for found in judged if found.delta.delta is None]
+    nothing_measured = len(unmeasured) == len(judged)
+    if main.endpoint.section is None and not unmeasured and not_finite(main.metric, sides):
+        unmeasured = [main.endpoint.word]  # of a run whose loss became NaN, nothing else is known
     return Judgement(
         status=status,
         main=main,
@@ -72,7 +79,7 @@ def judge(main: Observed, memory: Observed | None, sides: Sides, terms: Terms) -
         further_runs=further,
         too_noisy=too_noisy,
         unmeasured=tuple(unmeasured),
-        nothing_measured=len(unmeasured) == len(judged),
+        nothing_measured=nothing_measured,
     )
 
 
@@ -87,7 +94,7 @@ def gate(found: Judgement, terms: Terms) -> Gate | None:
     """
     if not terms.fail_on:
         return None
-    failed = any(found.status in _FAILS[word] for word in terms.fail_on)
+    failed = fails_on(found.status, terms)
     return Gate(
         fail_on=terms.fail_on,
         failed=failed or bool(found.unmeasured),
@@ -96,8 +103,19 @@ def gate(found: Judgement, terms: Terms) -> Gate | None:
     )
 
 
-def _measured(summary: Summary) -> tuple[SectionSummary | None, ...]:
-    return (summary.step_time, summary.step_memory, summary.process, summary.system)
+def fails_on(status: str, terms: Terms) -> bool:
+    """Returns whether a verdict is one that the gate fails on."""
+    return any(status in _FAILS[word] for word in terms.fail_on)
+
+
+def are_identical(sides: Sides) -> bool:
+    """Returns whether both sides hold the same measurements, as a run and itself do."""
+    return [_measured(run) for run in sides.a] == [_measured(run) for run in sides.b]
+
+
+def _measured(summary: Summary) -> tuple[object, ...]:
+    sections = (summary.step_time, summary.step_memory, summary.process, summary.system)
+    return (*sections, summary.metrics)
 
 
 def _status(found: Observed, allowance: Allowance, sides: Sides, terms: Terms) -> Status | None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from traceml.compare.further_runs import MAX_RUNS, FurtherRuns
+from traceml.compare.logged_metrics import quality_changes
+from traceml.compare.logged_words import logged_sentence, next_for_logged, quality_clause
 from traceml.compare.machine_noise import SourceKind
 from traceml.compare.measured import Observed
-from traceml.compare.record import Delta, Moved, RankChanges, Status
+from traceml.compare.record import Delta, LoggedDelta, Moved, RankChanges, Status
 from traceml.compare.sides import Sides
 from traceml.compare.statistics import RatioEstimate
 from traceml.compare.terms import Terms
@@ -30,14 +32,23 @@ SHOWN_SHARE = 0.01
 """Of the change: a phase that explains less is included in the rest."""
 
 
-def why(found: Judgement, sides: Sides, terms: Terms, waterfall: Mapping[str, float] | None) -> str:
-    """Returns the sentence that supports the verdict."""
+def why(
+    found: Judgement,
+    sides: Sides,
+    terms: Terms,
+    waterfall: Mapping[str, float] | None,
+    logged: Mapping[str, LoggedDelta],
+) -> str:
+    """Returns the sentence that supports the verdict, and what became of the logged metrics."""
     if found.identical:
         return "The two summaries hold the same measurements."
+    if found.main.endpoint.section is None:
+        return logged_sentence(found.main, found.main_status, sides, terms)
     sentence = _main_sentence(found, sides, terms, waterfall)
     if found.memory is not None:
         sentence = f"{sentence[:-1]}; {_memory_words(found.memory)}."
-    return sentence
+    quality = quality_clause(logged, found.status, sides)
+    return f"{sentence[:-1]}; {quality}." if quality else sentence
 
 
 def _main_sentence(
@@ -64,9 +75,13 @@ def _change_words(found: Observed) -> str:
     if not delta.delta:
         return f"{name} is the same{_share_words(delta, found.change, same=True)}"
     verb = "fell" if delta.delta < 0 else "rose"
-    unit = BY_KEY[found.endpoint.section, found.metric].unit
-    amount = quantity(abs(delta.delta), unit)
+    amount = quantity(abs(delta.delta), _unit(found))
     return f"{name} {verb} by {amount}{_share_words(delta, found.change)}"
+
+
+def _unit(found: Observed) -> Unit:
+    section = found.endpoint.section
+    return Unit.NUMBER if section is None else BY_KEY[section, found.metric].unit
 
 
 def _share_words(delta: Delta, change: RatioEstimate | None, same: bool = False) -> str:
@@ -210,9 +225,13 @@ def next_step(
     sides: Sides,
     waterfall: Mapping[str, float] | None,
     diagnosis: PrimaryDiagnosis | Issue | None,
+    logged: Mapping[str, LoggedDelta],
 ) -> str:
     """Returns what to do next."""
     status, main_status = found.status, found.main_status
+    said = _next_by_logged(found, sides, logged)
+    if said is not None:
+        return said
     if status is Status.MIXED:
         return "Decide whether the step time gained is worth the memory, or the reverse."
     if status is Status.REGRESSION and main_status is Status.REGRESSION:
@@ -222,7 +241,7 @@ def next_step(
     if status is Status.REGRESSION:
         return "Find what grew between A and B: model, batch, or what is kept between steps."
     if status is Status.INCONCLUSIVE and main_status is None:
-        return _measure_first(sides)
+        return _measure_first(sides, logged)
     if status is Status.INCONCLUSIVE:
         return _more_runs(found, sides)
     if status is Status.IMPROVEMENT and diagnosis and diagnosis.status and diagnosis.action:
@@ -230,12 +249,28 @@ def next_step(
     return "Nothing to do."
 
 
-def _measure_first(sides: Sides) -> str:
+def _next_by_logged(
+    found: Judgement, sides: Sides, logged: Mapping[str, LoggedDelta]
+) -> str | None:
+    """Returns what to do where a logged metric decides, or is the price of an improvement."""
+    if found.main.endpoint.section is None:
+        return next_for_logged(found.status, found.main.endpoint.name, sides)
+    moved = quality_changes(logged, sides.several)
+    worse = [name for name, delta in moved.items() if not delta.is_better]
+    if found.status is Status.IMPROVEMENT and worse:
+        return f"Decide whether what was gained is worth it: {worse[0]} is worse."
+    return None
+
+
+def _measure_first(sides: Sides, logged: Mapping[str, LoggedDelta]) -> str:
     """Returns what to do where a side has no steps: fix what ended it, if that is known."""
     for name, runs in (("A", sides.a), ("B", sides.b)):
         for run in runs:
             if run.failure is not None and run.failure.summary:
                 return f"Fix {name} first, then compare again. {run.failure.summary}"
+    both = [name for name, delta in logged.items() if delta.delta is not None]
+    if both:
+        return f"Judge by what both sides logged, for example with --metric {both[0]}."
     return "Compare runs that took at least a few training steps with tracing on."
 
 

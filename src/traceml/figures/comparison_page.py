@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from traceml.compare.lineage import Group, LineageComparison
-from traceml.compare.record import Comparison, Delta, DiagnosisChange, Status, StragglerRanks
+from traceml.compare.logged_words import directions_guessed, number
+from traceml.compare.record import (
+    Comparison,
+    Delta,
+    DiagnosisChange,
+    LoggedDelta,
+    Status,
+    StragglerRanks,
+)
+from traceml.compare.sample_record import PairedDifference, ScoreComparison
 from traceml.compare.verdict_words import moved_words, quantity
 from traceml.figures.comparison_figures import before_and_after, waterfall
 from traceml.figures.page import ComparisonPage, Part, Row, Table, Tile, Tone, Verdict
@@ -16,6 +25,7 @@ from traceml.model.metric import BY_KEY, METRICS, Metric
 from traceml.model.quantities import NOT_MEASURED, count, rate
 from traceml.text import changes
 from traceml.text import comparison_notes as notes
+from traceml.text.samples import p_words, sample_notes, segments_shown
 
 TONES: dict[str, Tone] = {
     Status.IMPROVEMENT.value: "good",
@@ -53,7 +63,13 @@ _TITLES = {
 
 def comparison_page(comparison: Comparison) -> ComparisonPage:
     """Returns the content of the comparison's text, with charts."""
-    parts = (_changes(comparison), _ranks(comparison), _different(comparison))
+    parts = (
+        _changes(comparison),
+        _logged(comparison),
+        *_samples(comparison),
+        _ranks(comparison),
+        _different(comparison),
+    )
     verdict = comparison.verdict
     gate = notes.gate(comparison)
     return ComparisonPage(
@@ -105,8 +121,75 @@ def _changes(comparison: Comparison) -> Part | None:
     )
 
 
+def _logged(comparison: Comparison) -> Part | None:
+    """Returns the metrics that the scripts logged, by the last value of each run."""
+    found = changes.logged_changes(comparison)
+    listed = [name for name, change in found.items() if change.delta is not None]
+    if not listed:
+        return None
+    first = changes.logged_shown(comparison)
+    ordered = [*first, *(name for name in listed if name not in first)]
+    rows = tuple(_logged_row(name, comparison, found[name]) for name in ordered[:MAX_ROWS])
+    hidden = len(ordered) - MAX_ROWS
+    table = Table(
+        id="logged-table",
+        title="Last value of each run" if len(comparison.a_runs) < 2 else "Mean of last values",
+        columns=("Metric", "A", "B", "Delta", "95% CI"),
+        rows=rows,
+        note=f"{count(hidden)} more, in the JSON file." if hidden > 0 else None,
+    )
+    note = directions_guessed(found, ordered[:MAX_ROWS])
+    return Part(id="logged", title="Logged metrics", note=note, tables=(table,))
+
+
+def _samples(comparison: Comparison) -> Iterator[Part]:
+    """Yields a part for each test set that both runs logged single examples of."""
+    for place, (name, found) in enumerate(comparison.samples.items()):
+        rows = []
+        for score, each in list(found.scores.items())[:MAX_ROWS]:
+            rows.append(_sample_row(cell(score), each.whole, each))
+            rows += [
+                _sample_row(NO_BREAK * INDENT + cell(segment), each.segments[segment], each)
+                for segment in segments_shown(each.segments)
+            ]
+        table = Table(
+            id=f"samples-table-{place}",
+            title="Mean score, and by segment",
+            columns=("Score", "Samples", "A", "B", "Delta", "95% CI", "p"),
+            rows=tuple(rows),
+            note="p is corrected for the number of scores, or of segments.",
+        )
+        yield Part(
+            id=f"samples-{place}",
+            title=f"On the same {count(found.paired, 'sample')}: {line(name, 60)}",
+            note=" ".join(sample_notes(found)),
+            tables=(table,),
+        )
+
+
+def _sample_row(label: str, found: PairedDifference, score: ScoreComparison) -> Row:
+    low, high = found.interval or (None, None)
+    interval = "" if low is None or high is None else f"{low:+,.3g} … {high:+,.3g}"
+    tone: Tone | None = None
+    if found.significant and found.delta and score.higher_is_better is not None:
+        tone = "good" if (found.delta > 0) is score.higher_is_better else "crit"
+    delta = NOT_MEASURED if found.delta is None else f"{found.delta:+,.3g}"
+    p = "" if found.p is None else p_words(found.p).removeprefix("= ")
+    cells = (label, count(found.count), number(found.lhs), number(found.rhs), delta, interval, p)
+    return Row(cells, tone)
+
+
+def _logged_row(name: str, comparison: Comparison, change: LoggedDelta) -> Row:
+    row = changes.logged_row(name, comparison)
+    tone: Tone | None = None
+    if change.delta and change.significant and change.higher_is_better is not None:
+        tone = "good" if change.is_better else "crit"
+    return Row((cell(name), row.lhs, row.rhs, row.delta, row.interval), tone)
+
+
 def _table(comparison: Comparison) -> Table | None:
-    listed = list(changes.rows(comparison))
+    logged = {changes.logged_row(name, comparison) for name in changes.logged_shown(comparison)}
+    listed = [row for row in changes.rows(comparison) if row not in logged]
     if not listed:
         return None
     has_intervals = any(row.interval for row in listed)

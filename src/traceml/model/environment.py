@@ -43,3 +43,6 @@ from traceml.cli import main
 sys.exit(main(["agent", *sys.argv[2:]]))
 """
 """The agent's program: it runs from the package that starts it, whatever the environment says."""
+
+LOGGED_SAMPLES = "logged-samples-{pid}.jsonl"
+"""The file of a run folder that holds what a process logged with `log_samples`."""

@@ -32,6 +32,26 @@ def one_line(text: object, max_length: int | None = None) -> str:
     return shown if max_length is None else shorten(shown, max_length)
 
 
+def shorten_middle(text: str, max_length: int) -> str:
+    """The text, with an ellipsis for its middle where it is too long: of two long names that begin
+    alike, the ends tell them apart."""
+    if len(text) <= max_length:
+        return text
+    head = (max_length - 1) // 2
+    return f"{text[:head]}…{text[len(text) - (max_length - 1 - head) :]}"
+
+
+def shorten_at_word(text: str, max_length: int) -> str:
+    """The text, cut after a whole word where it is too long; a first word that is too long itself
+    is cut."""
+    if len(text) <= max_length:
+        return text
+    kept = text[:max_length].rpartition(" ")[0].rstrip(" +,;:-–")
+    return (
+        f"{kept} …" if kept.strip() and len(kept) + 2 <= max_length else shorten(text, max_length)
+    )
+
+
 def shorten(text: str, max_length: int) -> str:
     """The text, with an ellipsis for its end where it is too long."""
     return text if len(text) <= max_length else f"{text[: max(0, max_length - 1)]}…"

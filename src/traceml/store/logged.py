@@ -42,7 +42,7 @@ MAX_HISTORY_VALUES = 4096
 """Values of a loss or a gradient norm that are kept one by one."""
 _WITH_HISTORY = re.compile(r"loss|grad[a-z]*[ ./_-]*norm", re.IGNORECASE)
 _SETTING_KINDS = {name: get_args(kind)[0] for name, kind in get_type_hints(Settings).items()}
-_MERGED = ("folded", "params", "lost", "metrics")
+_MERGED = ("folded", "params", "directions", "lost", "metrics")
 """The kinds of lines that thinning merges or halves; it keeps all others."""
 
 
@@ -212,7 +212,8 @@ def _when(place: tuple[int, int | None]) -> int:
 
 def reduce_metrics(messages: Iterable[dict[str, Any]]) -> tuple[LoggedMetric, ...]:
     """Returns every metric's history in a few numbers, by name."""
-    totals = _sum_up(messages)
+    said = list(messages)
+    totals, known = _sum_up(said), directions(said)
     return tuple(
         LoggedMetric(
             name=name,
@@ -226,6 +227,7 @@ def reduce_metrics(messages: Iterable[dict[str, Any]]) -> tuple[LoggedMetric, ..
             first_not_finite_step=each.first_not_finite[1],
             first=each.first_value,
             history=tuple(each.history),
+            higher_is_better=known.get(name),
         )
         for name, each in sorted(totals.items())
     )
@@ -248,6 +250,16 @@ def _sum_up(messages: Iterable[dict[str, Any]]) -> dict[str, _Totals]:
                 if step is not None and _WITH_HISTORY.search(name):
                     each.history.append((step, number))
     return totals
+
+
+def directions(messages: Iterable[dict[str, Any]]) -> dict[str, bool]:
+    """Returns by metric whether the script said that more is better; the last word counts."""
+    found: dict[str, bool] = {}
+    for message in messages:
+        if message.get("kind") == "directions":
+            said = _values(message).items()
+            found.update((name, value) for name, value in said if isinstance(value, bool))
+    return dict(list(found.items())[:MAX_METRIC_NAMES])
 
 
 def _values(message: dict[str, Any]) -> dict[str, Any]:
@@ -298,9 +310,11 @@ def thin(content: bytes) -> bytes:
     metrics = [message for message in earlier if message.get("kind") == "metrics"]
     dropped = [message for message in earlier if message.get("kind") == "folded"] + metrics[::2]
     totals = {name: each.folded() for name, each in _sum_up(dropped).items()}
+    said = directions(earlier)
     kept = [
         {"number": 0, "kind": "folded", "values": totals},
         *merge_params(earlier).lines(),
+        *([{"number": 0, "kind": "directions", "values": said}] if said else []),
         {"number": 0, "kind": "lost", "pieces": lost_pieces(earlier)},
         *_bounded([message for message in earlier if message.get("kind") not in _MERGED]),
         *metrics[1::2],

@@ -135,6 +135,8 @@ class LoggedMetric:
     history: tuple[tuple[int, float], ...] = field(default=(), repr=False, compare=False)
     """Step and value of losses and gradient norms, in order; of a long history the last values that
     thinning kept. Empty for other metrics."""
+    higher_is_better: bool | None = None
+    """What the script said of it; `None` where it said nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -310,6 +310,7 @@ def _metrics(records: RunRecords) -> dict[str, MetricSummary]:
             mean=metric.mean,
             first_step=metric.first_step,
             last_step=metric.last_step,
+            higher_is_better=metric.higher_is_better,
         )
         for metric in records.metrics
     }

@@ -302,6 +302,9 @@ class MetricSummary(Struct, frozen=True):
     mean: float | None = None
     first_step: int | None = None
     last_step: int | None = None
+    higher_is_better: bool | None = None
+    """What the script said (`log_metrics(…, higher_is_better=…)`); `None`: nothing, so that its
+    name is asked (`model/metric_direction.py`)."""
 
 
 class ArtifactFileSummary(Struct, frozen=True):

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from traceml.compare.record import Comparison, Delta, DiagnosisChange
+from traceml.compare.logged_metrics import LOGGED, PREFIX
+from traceml.compare.record import Comparison, Delta, DiagnosisChange, LoggedDelta
 from traceml.compare.terms import ENDPOINTS
 from traceml.compare.verdict_words import quantity
 from traceml.model.evidence import EvidenceUnit as Unit
 from traceml.model.finding import Section
 from traceml.model.metric import BY_KEY, METRICS, Metric
+from traceml.model.metric_direction import is_cost
 from traceml.model.phase import IN_RESIDUAL_MS, PHASES, Phase
-from traceml.model.printable import one_line
+from traceml.model.printable import one_line, shorten_at_word, shorten_middle
 from traceml.model.quantities import NOT_MEASURED
 
 MOVED_SHARE = 0.01
@@ -23,6 +26,9 @@ MOVED_PCT = 5.0
 """For an amount of memory, a rate or a count."""
 STATUS_WIDTH = 28
 SIGNIFICANT = "*"
+MAX_LOGGED = 8
+"""Logged metrics that the table lists; the JSON file has all of them."""
+LOGGED_NAME_WIDTH = 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,8 @@ def rows(comparison: Comparison) -> Iterator[ChangeLine]:
             shown.append(metric.key)
             yield _row(metric.row, change, metric.unit)
     yield from _judged(comparison, shown)
+    for name in logged_shown(comparison):
+        yield logged_row(name, comparison)
     step_memory = comparison.sections.get("step_memory")
     if step_memory and step_memory.diagnosis.changed is not None:
         lhs, rhs = statuses(step_memory.diagnosis)
@@ -90,7 +98,7 @@ def _label(metric: Metric, metrics: Mapping[str, Delta]) -> str:
     if metric.phase is not Phase.RESIDUAL:
         return label
     others = [PHASES[phase] for phase in IN_RESIDUAL_MS]
-    changes = {entry.column: metrics.get(entry.metric, Delta()) for entry in others}
+    changes = {entry.short: metrics.get(entry.metric, Delta()) for entry in others}
     return " + ".join([label, *(name for name, each in changes.items() if each.lhs or each.rhs)])
 
 
@@ -103,7 +111,9 @@ def _is_wait(change: Delta, metric: Metric, metrics: Mapping[str, Delta]) -> boo
 
 def _judged(comparison: Comparison, shown: list[str]) -> Iterator[ChangeLine]:
     """Yields the metric that decided the verdict, if it is not among the usual lines."""
-    endpoint = ENDPOINTS[comparison.verdict.metric]
+    endpoint = ENDPOINTS.get(comparison.verdict.metric)
+    if endpoint is None or endpoint.section is None:
+        return  # a logged metric has its line below
     section = comparison.sections.get(endpoint.section.value)
     for metric in endpoint.metrics:
         change = section.metrics.get(metric, Delta()) if section else Delta()
@@ -113,6 +123,48 @@ def _judged(comparison: Comparison, shown: list[str]) -> Iterator[ChangeLine]:
             return
         if metric in shown:
             return
+
+
+def logged_changes(comparison: Comparison) -> dict[str, LoggedDelta]:
+    """Returns the changes of the metrics that the scripts logged, by name."""
+    section = comparison.sections.get(LOGGED)
+    found = section.metrics if section else {}
+    return {name: LoggedDelta.of(delta) for name, delta in found.items()}
+
+
+def logged_shown(comparison: Comparison) -> list[str]:
+    """Returns the logged metrics that get a line: the one judged by, those that the runs show to
+    have changed, and those with a direction, the largest changes first; time and resources last."""
+    judged = comparison.verdict.metric.removeprefix(PREFIX)
+    found = logged_changes(comparison)
+    listed = [
+        name
+        for name, delta in found.items()
+        if delta.delta is not None
+        and (name == judged or delta.significant or delta.higher_is_better is not None)
+    ]
+
+    def order(name: str) -> tuple[bool, bool, bool, bool, float]:
+        delta = found[name]
+        size = math.inf if delta.pct_change is None else abs(delta.pct_change)
+        has_none = delta.higher_is_better is None
+        return (name != judged, is_cost(name), not delta.significant, has_none, -size)
+
+    return sorted(listed, key=order)[:MAX_LOGGED]
+
+
+def logged_row(name: str, comparison: Comparison) -> ChangeLine:
+    """Returns the line of a logged metric, with whether its change is for better or worse."""
+    change = logged_changes(comparison)[name]
+    line = _row(shorten_middle(one_line(name), LOGGED_NAME_WIDTH), change, Unit.NUMBER)
+    if not change.delta or change.higher_is_better is None:
+        return line
+    word = "better" if change.is_better else "worse"
+    delta, mark, end = line.delta, f" {SIGNIFICANT}", ""
+    if delta.endswith(mark):
+        delta, end = delta.removesuffix(mark), mark
+    said = f"{delta[:-1]}, {word})" if delta.endswith(")") else f"{delta} ({word})"
+    return replace(line, delta=f"{said}{end}")
 
 
 def _moved(change: Delta, unit: Unit) -> bool:
@@ -155,6 +207,6 @@ def _signed(value: float, unit: Unit) -> str:
 def statuses(change: DiagnosisChange) -> tuple[str, str]:
     """Returns the diagnoses of both sides, shortened to fit a column."""
     return (
-        one_line(change.lhs or NOT_MEASURED, STATUS_WIDTH),
-        one_line(change.rhs or NOT_MEASURED, STATUS_WIDTH),
+        shorten_at_word(one_line(change.lhs or NOT_MEASURED), STATUS_WIDTH),
+        shorten_at_word(one_line(change.rhs or NOT_MEASURED), STATUS_WIDTH),
     )

@@ -6,15 +6,17 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from traceml.compare.record import Comparison, Status
-from traceml.model.printable import one_line, printable, shorten
+from traceml.model.printable import one_line, printable, shorten, shorten_at_word
 from traceml.text import comparison_notes as notes
 from traceml.text.artifacts import artifact_lines
 from traceml.text.changes import ChangeLine, rows
+from traceml.text.samples import samples_text
 
 WIDTH = 100
 MAX_DIFFERENCES = 40
 
 _INDENT = "  "
+_LABEL_WIDTH = 34
 _CELL_WIDTH = 20
 _DELTA_WIDTH = 34
 _INTERVAL = "95% CI"
@@ -50,6 +52,7 @@ def comparison_text(comparison: Comparison, colour: bool = False, shows_all: boo
         ],
         _table(listed),
         [line for said in notes.observations(comparison) for line in _wrapped("", said)],
+        *(samples_text(name, found) for name, found in comparison.samples.items()),
         _different(list(notes.different(comparison))),
         _code(comparison),
         _artifacts(comparison, shows_all),
@@ -117,8 +120,8 @@ def _table(listed: Sequence[ChangeLine]) -> list[str]:
 
 def _cells(row: ChangeLine) -> tuple[str, str, str, str]:
     """Returns the cells of a row; only extremely long numbers are cut."""
-    lhs, rhs = one_line(row.lhs, _CELL_WIDTH), one_line(row.rhs, _CELL_WIDTH)
-    label = shorten(printable(row.label), _CELL_WIDTH)
+    lhs, rhs = (shorten_at_word(one_line(side), _CELL_WIDTH) for side in (row.lhs, row.rhs))
+    label = shorten_at_word(printable(row.label), _LABEL_WIDTH)
     return label, lhs, rhs, one_line(row.delta, _DELTA_WIDTH)
 
 

@@ -7,11 +7,18 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
 from traceml.compare.lineage import RECORDED, Group, LineageComparison
+from traceml.compare.logged_words import directions_guessed
 from traceml.compare.record import Comparison, DiagnosisChange
 from traceml.compare.verdict_words import moved_words, noise_words, rank_words, reach_words
 from traceml.model.printable import one_line
 from traceml.model.quantities import NOT_MEASURED, count
-from traceml.text.changes import SIGNIFICANT, ChangeLine, statuses
+from traceml.text.changes import (
+    SIGNIFICANT,
+    ChangeLine,
+    logged_changes,
+    logged_shown,
+    statuses,
+)
 
 NAME_WIDTH = 72
 VALUE_WIDTH = 60
@@ -34,6 +41,8 @@ def diagnosis(change: DiagnosisChange) -> str:
 def noise(comparison: Comparison) -> str:
     """Returns how much such runs vary by chance, and how that is known."""
     verdict = comparison.verdict
+    if verdict.identical:
+        return "none: both sides hold the same measurements."
     if verdict.allowance_from != "runs":
         return f"{_one_run_each(comparison)}."
     said = f"{len(comparison.a_runs)} + {len(comparison.b_runs)} runs"
@@ -101,6 +110,9 @@ def observations(comparison: Comparison) -> Iterator[str]:
     if moved:
         yield moved
     yield from rank_words(comparison.ranks)
+    guessed = directions_guessed(logged_changes(comparison), logged_shown(comparison))
+    if guessed:
+        yield guessed
 
 
 def different(comparison: Comparison) -> Iterator[str]:

@@ -8,9 +8,11 @@ from enum import IntEnum
 
 from traceml.compare.record import Comparison, Status
 from traceml.model.printable import one_line
+from traceml.model.quantities import count
 from traceml.text import comparison_notes as notes
 from traceml.text.artifacts import artifact_lines
 from traceml.text.changes import ChangeLine, rows
+from traceml.text.samples import score_words
 
 MAX_BYTES = 60_000
 """GitHub accepts 65,536 characters in a comment, and a workflow adds some of its own."""
@@ -51,6 +53,7 @@ def comparison_markdown(comparison: Comparison, extent: Extent = Extent.ALL) -> 
     else:
         lines += ["", *_sides(comparison, _SHORT_NAME if extent == Extent.VERDICT else _MAX_CHARS)]
     if extent == Extent.ALL:
+        lines += _folded("Example by example", list(_samples(comparison)))
         lines += _folded("What is different about the runs", list(notes.different(comparison)))
         lines += _folded("What changed in the code", (comparison.code_stat or "").splitlines())
         files = artifact_lines(comparison.artifacts)
@@ -59,21 +62,36 @@ def comparison_markdown(comparison: Comparison, extent: Extent = Extent.ALL) -> 
     return "\n".join(lines) + "\n"
 
 
-def all_markdown(comparisons: Sequence[Comparison]) -> str:
+def _samples(comparison: Comparison) -> Iterator[str]:
+    for name, found in comparison.samples.items():
+        for score, each in found.scores.items():
+            yield f"{name}, {count(found.paired, 'sample')}: {score_words(score, each)}"
+
+
+def all_markdown(comparisons: Sequence[Comparison], overview: str = "") -> str:
     """Returns one comment on all comparisons, within the size of a comment.
 
-    Where that is too small, the last ones lose their details first; every verdict stays.
+    `overview` is text about all of them, which comes first as it is. Where there is too little
+    room, the last ones lose their details first; every verdict stays.
     """
     parts = [comparison_markdown(comparison) for comparison in comparisons]
+    above = _as_it_is(overview)
     shorter = ((extent, place) for extent in _SHORTER for place in reversed(range(len(parts))))
     is_short = False
-    while _size(parts) > MAX_BYTES - _NOTE_BYTES:
+    while _size([above, *parts]) > MAX_BYTES - _NOTE_BYTES:
         extent, place = next(shorter, (None, 0))
         if extent is None:
             break
         parts[place] = comparison_markdown(comparisons[place], extent)
         is_short = True
-    return "\n".join([*parts, *([f"{_SHORTENED}\n"] if is_short else [])])
+    shown = [above, *parts] if above else parts
+    return "\n".join([*shown, *([f"{_SHORTENED}\n"] if is_short else [])])
+
+
+def _as_it_is(text: str) -> str:
+    """Returns text as a block of code, which cannot format anything; a very long one is cut."""
+    lines = [f"    {line}" for line in text.splitlines()[:MAX_LINES]]
+    return "\n".join([*lines, ""]) if lines else ""
 
 
 def _size(parts: Sequence[str]) -> int:

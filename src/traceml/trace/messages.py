@@ -30,6 +30,7 @@ from traceml.model.secrets import masked_location, masked_value
 from traceml.trace.artifact_staging import CannotBeKept, stage
 from traceml.trace.failure import ended_by_device_error
 from traceml.trace.interruptions import is_interruption
+from traceml.trace.sample_log import SampleLog
 
 if TYPE_CHECKING:
     from traceml.trace.ring import Ring
@@ -110,6 +111,7 @@ class Messages:
         self._encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
         self._names: dict[str, str] = {}
         self._packers: dict[tuple[str, ...], tuple[Callable[..., bytes] | None, bytes]] = {}
+        self._said_directions: dict[str, bool] = {}
         self._refused: set[str] = set()
         """The verbs that a line on stderr has spoken of."""
         self.forget()
@@ -120,6 +122,8 @@ class Messages:
         self.params = self._verb("log_params", self._params)
         log_metrics = self._verb("log_metrics", self._metrics)
         self.metrics = session.recorder.shortcut("metrics", log_metrics)
+        self.samples = self._verb("log_samples", SampleLog(session, self._refuse).log)
+        self.directions = self._verb("log_metrics", self._directions)
         self.artifact = self._verb("log_artifact", self._artifact)
         self.write = session.guard(self._write, any_thread=True)
         """For what the tracer itself has to say; its kind is in it."""
@@ -281,6 +285,36 @@ class Messages:
                     if is_interruption(error):
                         raise
         self._write_as_text(values, step)
+
+    def _directions(
+        self, values: Mapping[str, Any], higher_is_better: bool | Mapping[str, bool]
+    ) -> None:
+        """Write which way metrics improve, as far as that is new."""
+        known = self._said_directions
+        is_plain = type(higher_is_better) is bool and type(values) is dict
+        if is_plain and all(known.get(name) is higher_is_better for name in values):
+            return  # most calls say it again
+        if isinstance(higher_is_better, Mapping):
+            said = {_name(name): value for name, value in higher_is_better.items()}
+        elif isinstance(values, Mapping):
+            said = {_name(name): higher_is_better for name in values}
+        else:
+            return  # the call itself is refused
+        if not all(isinstance(value, bool) for value in said.values()):
+            self._refuse(
+                "log_metrics", "higher_is_better= takes True, False, or a dict of them by name"
+            )
+            return
+        new = {name: is_up for name, is_up in said.items() if self._is_new_direction(name, is_up)}
+        if new:
+            self._write({"kind": "directions", "unix_ns": time_ns(), "values": new})
+
+    def _is_new_direction(self, name: str, higher_is_better: bool) -> bool:
+        known = self._said_directions
+        if known.get(name) is higher_is_better or len(known) >= MAX_NAMES:
+            return False
+        known[name] = higher_is_better
+        return True
 
     def _write_as_text(self, values: Mapping[str, Any], step: int | None) -> None:
         """Write metric values of any kind; those still on a GPU follow when they have arrived."""

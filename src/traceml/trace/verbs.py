@@ -114,11 +114,37 @@ def log_params(values: Mapping[str, Any]) -> None:
         session.messages.params(values)
 
 
-def log_metrics(values: Mapping[str, Any], step: int | None = None) -> None:
-    """Record metric values at a step (by default the step that is running)."""
+def log_metrics(
+    values: Mapping[str, Any],
+    step: int | None = None,
+    *,
+    higher_is_better: bool | Mapping[str, bool] | None = None,
+) -> None:
+    """Record metric values at a step (by default the step that is running).
+
+    `higher_is_better` says which way a metric improves: of all in `values`, or by name. It need be
+    said once; without it, comparisons guess it from the name.
+    """
     session = None if is_compiling() else current()
     if session is not None:
+        if higher_is_better is not None:
+            session.messages.directions(values, higher_is_better)
         session.messages.metrics(values, step)
+
+
+def log_samples(samples: Any, step: int | None = None, *, name: str = "samples") -> None:
+    """Record the scores of single test examples, so that two runs can be compared example by
+    example.
+
+    `samples` is one sample (`{"id": 7, "score": 0.9, "segment": "night"}`), a list of them, or a
+    dict of columns (lists, arrays or tensors). `id` says which example it is; `segment`, if there
+    is one, to which part of the test set it belongs; every other field is a number or a truth value
+    by its own name. Of an example that is logged again the last scores count. `name` tells several
+    test sets apart.
+    """
+    session = None if is_compiling() else current()
+    if session is not None:
+        session.messages.samples(samples, name, step)
 
 
 def log_artifact(path: str | Path, name: str | None = None) -> None:

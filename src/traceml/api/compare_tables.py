@@ -1,0 +1,150 @@
+"""Compares tables of outcomes: two models on one test set, and arms of live traffic."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from traceml.api.compare import refuse_folder, write_files
+from traceml.compare.comparison_names import FOLDER, default_base, run_names
+from traceml.compare.live_arms import Arm, ArmsComparison, compare_arms
+from traceml.compare.paired_samples import compare_samples
+from traceml.compare.record import to_json
+from traceml.compare.sample_record import SampleComparison
+from traceml.compare.terms import Terms
+from traceml.model.errors import UsageError
+from traceml.store.logged_samples import as_numbers, named_column, read_sample_file, read_table
+from traceml.text.live_arms import arms_text
+from traceml.text.samples import samples_text
+
+ARM_COLUMNS = ("arm", "variant", "treatment", "group")
+TIME_COLUMNS = ("time", "timestamp", "datetime", "date", "day")
+CONTROL_ARMS = ("control", "baseline", "a", "old", "0")
+OUTCOME_COLUMNS = ("outcome", "converted", "success", "value", "score")
+_ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+_MILLISECONDS = 1e11
+"""A larger number of seconds is after the year 5000: these are milliseconds."""
+_DAY = 10
+"""Characters of a date: 2026-11-16."""
+
+
+def compare_sample_files(
+    a: str, b: str, output: str | None, terms: Terms
+) -> tuple[SampleComparison, str, Path]:
+    """Compares two models on one test set, each a file of scores by example, and writes the result;
+    returns it with its text and the base name of the files."""
+    refuse_folder(output)
+    first, second = Path(a).absolute(), Path(b).absolute()
+    found = compare_samples(read_sample_file(first), read_sample_file(second), terms)
+    if terms.metric is not None and terms.metric not in found.scores:
+        raise UsageError(
+            f"there is no score {terms.metric!r} in both files; both have "
+            f"{', '.join(found.scores) or 'none'}"
+        )
+    names = run_names(first, second)
+    legend = [f"- A: {names[0]}", f"- B: {names[1]}", ""]
+    text = "\n".join([*legend, *samples_text("test set", found)]) + "\n"
+    return found, text, _written(found, text, Path(output or default_base(names)))
+
+
+def compare_arm_files(
+    files: Sequence[str],
+    bounds: tuple[float, float] | None,
+    output: str | None,
+    terms: Terms,
+) -> tuple[ArmsComparison, str, Path]:
+    """Compares arms of live traffic, in one file with a column that names the arm or in a file
+    each, and writes the result."""
+    refuse_folder(output)
+    paths = [Path(word) for word in files]
+    outcome, arms = read_arms(paths, terms.metric)
+    found = compare_arms(arms, outcome, bounds, terms)
+    base = Path(output or FOLDER / f"{paths[0].stem}_arms")
+    text = arms_text(found)
+    return found, text, _written(found, text, base)
+
+
+def _written(found: SampleComparison | ArmsComparison, text: str, base: Path) -> Path:
+    write_files(base, to_json(found), text)
+    return base
+
+
+def read_arms(paths: Sequence[Path], outcome: str | None) -> tuple[str, list[Arm]]:
+    """Returns the name of the outcome and the arms, in the order in which they are first named."""
+    tables = [(path, read_table(path)) for path in paths]
+    name = outcome or _outcome_column(*tables[0])
+    arms: dict[str, list[tuple[str, float]]] = {}
+    for path, columns in tables:
+        for arm, day, value in _rows(path, columns, name, alone=len(paths) > 1):
+            arms.setdefault(arm, []).append((day, value))
+    if len(arms) < 2:
+        raise UsageError(
+            f"there is only one arm ({', '.join(arms) or 'none'}): pass a file with a column "
+            "'arm', or a file for each arm"
+        )
+    # The arm to compare with is the one that is called so, else the first.
+    ordered = sorted(arms, key=lambda arm: arm.lower() not in CONTROL_ARMS)
+    return name, [_arm(arm, arms[arm]) for arm in ordered]
+
+
+def _arm(name: str, rows: list[tuple[str, float]]) -> Arm:
+    """Returns an arm in the order of time, where all outcomes have a date; else as they came."""
+    if not all(moment for moment, _ in rows):
+        return Arm(name, [value for _, value in rows])
+    rows = sorted(rows, key=lambda row: row[0])
+    return Arm(name, [value for _, value in rows], [moment[:_DAY] for moment, _ in rows])
+
+
+def _moment(value: object) -> str:
+    """Returns a date and time as ISO 8601 has it, also of seconds or milliseconds since 1970; empty
+    where it is neither, because other forms do not say which number is the month."""
+    text = "" if value is None else str(value).strip()
+    if _ISO_DATE.match(text):
+        return text
+    try:
+        number = float(text)
+        seconds = number / 1000 if abs(number) > _MILLISECONDS else number
+        return datetime.fromtimestamp(seconds, tz=timezone.utc).isoformat()
+    except (ValueError, OverflowError, OSError):
+        return ""
+
+
+def _outcome_column(path: Path, columns: dict[str, list[Any]]) -> str:
+    named = named_column(columns, OUTCOME_COLUMNS)
+    if named is not None:
+        return named
+    others = {named_column(columns, ARM_COLUMNS), named_column(columns, TIME_COLUMNS)}
+    numbers = [
+        name
+        for name, values in columns.items()
+        if name not in others and as_numbers(values) is not None
+    ]
+    if len(numbers) != 1:
+        raise UsageError(
+            f"{path} does not say which column is the outcome (found: {', '.join(columns)}); name "
+            "it with --metric, or call it 'outcome'"
+        )
+    return numbers[0]
+
+
+def _rows(
+    path: Path, columns: dict[str, list[Any]], outcome: str, alone: bool
+) -> list[tuple[str, str, float]]:
+    """Returns arm, moment and outcome of every row; rows without an outcome are left out."""
+    values = as_numbers(columns.get(outcome, []))
+    if values is None:
+        raise UsageError(
+            f"{path} has no column {outcome!r} of numbers (found: {', '.join(columns)}); name the "
+            "outcome with --metric"
+        )
+    arm_in, time_in = named_column(columns, ARM_COLUMNS), named_column(columns, TIME_COLUMNS)
+    names = [path.stem] * len(values) if alone or arm_in is None else columns[arm_in]
+    times = [""] * len(values) if time_in is None else columns[time_in]
+    return [
+        (str(name).strip(), _moment(moment), value)
+        for name, moment, value in zip(names, times, values, strict=True)
+        if value is not None
+    ]
