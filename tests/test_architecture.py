@@ -37,6 +37,8 @@ FRONT_DOOR = ("__init__", "decorators", "__main__")
 OWNERS = {
     "numpy": {"store", "facts", "figures"},
     "msgspec": {"store", "summaries", "compare", "agent", "figures", "web"},
+    "pandas": {"api"},
+    "polars": {"api"},
     "psutil": {"agent"},
     "pynvml": {"agent"},
     "scipy": {"compare"},

@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from traceml.api.ask_agent import final_summary, summary
+    from traceml.api.query_runs import runs
     from traceml.trace.init import init
     from traceml.trace.verbs import (
         log_artifact,
@@ -29,6 +30,7 @@ __all__ = [
     "log_artifact",
     "log_metrics",
     "log_params",
+    "runs",
     "show",
     "summary",
     "trace_model_instance",
@@ -42,6 +44,7 @@ _ROOMS = {
     "log_artifact": "traceml.trace.verbs",
     "log_metrics": "traceml.trace.verbs",
     "log_params": "traceml.trace.verbs",
+    "runs": "traceml.api.query_runs",
     "show": "traceml.web.notebook",
     "summary": "traceml.api.ask_agent",
     "trace_model_instance": "traceml.trace.verbs",

@@ -227,7 +227,7 @@ def _short(sha256: str | None) -> str:
 def _groups(summary: Summary) -> dict[Group, _Things | None]:
     """Returns everything that is compared; `None` for a group that was not recorded."""
     groups: dict[Group, _Things | None] = dict.fromkeys(Group)
-    groups[Group.PARAMS] = dict(_flat(summary.params))
+    groups[Group.PARAMS] = dict(flat_params(summary.params))
     groups[Group.ARTIFACTS] = summary.artifacts
     groups[Group.SETTINGS] = summary.settings
     lineage = summary.lineage
@@ -314,12 +314,12 @@ def _data(data: Data) -> _Things:
     return {**tracked, **data.paths}
 
 
-def _flat(params: Mapping[str, object], above: str = "") -> Iterator[tuple[str, Shown]]:
+def flat_params(params: Mapping[str, object], above: str = "") -> Iterator[tuple[str, Shown]]:
     """Returns nested parameters under dotted names."""
     for name, value in params.items():
         dotted = f"{above}.{name}" if above else name
         if isinstance(value, Mapping) and dotted.count(".") < DEEPEST:
-            yield from _flat(value, dotted)
+            yield from flat_params(value, dotted)
         else:
             yield dotted, _text(value)
 

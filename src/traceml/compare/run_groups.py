@@ -1,0 +1,143 @@
+"""Groups runs by what they have in common, and sums up each group: mean, 95 % interval, best."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from traceml.compare.students_t import MeanError, reach
+from traceml.model.metric import METRICS
+from traceml.model.metric_direction import guess_direction
+from traceml.model.run_values import RunValue
+
+Values = Sequence[RunValue | None]
+
+_MORE_IS_BETTER = {
+    **{metric.key: metric.more_is_better for metric in METRICS if metric.word},
+    "throughput": True,
+    "peak_memory_bytes": False,
+    "duration_s": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """One column of a group of runs; the run is the unit."""
+
+    count: int
+    """Runs with a finite number."""
+    mean: float | None
+    low: float | None
+    """The 95 % confidence interval of the mean; `None` for fewer than two runs."""
+    high: float | None
+    minimum: float | None
+    maximum: float | None
+    best: float | None
+    """The minimum or the maximum; `None` where it is not known which is better."""
+    not_finite: int
+    """Runs with a NaN or an infinite value, which are in no other number here."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunGroup:
+    """Runs that have the same values under the keys that they are grouped by."""
+
+    values: Mapping[str, RunValue | None]
+    rows: tuple[int, ...]
+    """Their places in the list of runs."""
+    columns: Mapping[str, Aggregate]
+
+
+def group_runs(
+    by: Mapping[str, Values], columns: Mapping[str, Values], runs: int
+) -> list[RunGroup]:
+    """Returns the groups of runs in the order of their values, with aggregates of the columns."""
+    places: dict[tuple[object, ...], list[int]] = {}
+    for row in range(runs):
+        own = tuple(_identity(values[row]) for values in by.values())
+        places.setdefault(own, []).append(row)
+    groups = [
+        RunGroup(
+            values={key: values[rows[0]] for key, values in by.items()},
+            rows=tuple(rows),
+            columns={
+                key: aggregate([values[row] for row in rows], is_more_better(key))
+                for key, values in columns.items()
+            },
+        )
+        for rows in places.values()
+    ]
+    return sorted(groups, key=lambda group: tuple(map(_order, group.values.values())))
+
+
+def aggregate(values: Values, more_is_better: bool | None) -> Aggregate:
+    """Returns the mean of the numbers, its interval and the extremes; others are not counted."""
+    numbers = [
+        float(value)
+        for value in values
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    ]
+    finite = [number for number in numbers if math.isfinite(number)]
+    lowest, highest = min(finite, default=None), max(finite, default=None)
+    mean = _mean(finite)
+    half = _half_width(finite)
+    return Aggregate(
+        count=len(finite),
+        mean=mean,
+        low=None if mean is None or half is None else mean - half,
+        high=None if mean is None or half is None else mean + half,
+        minimum=lowest,
+        maximum=highest,
+        best=None if more_is_better is None else highest if more_is_better else lowest,
+        not_finite=len(numbers) - len(finite),
+    )
+
+
+def is_more_better(key: str) -> bool | None:
+    """Returns whether more of a column is better; `None` where its name does not say."""
+    section, _, name = key.partition(".")
+    if section == "facts":
+        return _MORE_IS_BETTER.get(name)
+    return None if section == "params" else guess_direction(name)
+
+
+def varying(columns: Mapping[str, Values]) -> list[str]:
+    """Returns the keys under which not all runs have the same."""
+    return [key for key, values in columns.items() if len(set(map(_identity, values))) > 1]
+
+
+def _mean(finite: Sequence[float]) -> float | None:
+    if not finite:
+        return None
+    try:
+        return fmean(finite)
+    except OverflowError:  # of several numbers near the largest
+        return fmean([number / len(finite) for number in finite]) * len(finite)
+
+
+def _half_width(finite: Sequence[float]) -> float | None:
+    if len(finite) < 2:
+        return None
+    try:
+        size = stdev(finite) / math.sqrt(len(finite))
+    except OverflowError:
+        return None
+    return reach(MeanError(size, len(finite) - 1)) if math.isfinite(size) else None
+
+
+def _identity(value: RunValue | None) -> object:
+    """Returns what equal values have in common: 1 is 1.0, but not true, and NaN is NaN."""
+    if isinstance(value, bool):
+        return ("bool", value)
+    return "nan" if isinstance(value, float) and math.isnan(value) else (value,)
+
+
+def _order(value: RunValue | None) -> tuple[int, float, str]:
+    """Returns what groups are sorted by: numbers, then texts, then what is missing."""
+    if value is None:
+        return (3, 0.0, "")
+    if isinstance(value, bool | str | tuple):
+        return (1, 0.0, str(value).casefold())
+    return (2, 0.0, "") if math.isnan(value) else (0, float(value), "")
