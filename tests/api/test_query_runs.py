@@ -12,6 +12,7 @@ import pytest
 
 import traceml
 from listed_runs import list_run, list_sweep, metric
+from processes import wait_until
 from traceml.api.find_runs import tag_run
 from traceml.api.query_runs import RunQuery, RunSearch
 from traceml.figures.run_columns import FACTS, MAX_TEXT_CHARS
@@ -183,6 +184,14 @@ def test_several_threads_may_search_at_once(sweep: Path):
     for thread in threads:
         thread.join()
     assert found == [6] * 8
+
+
+def test_a_server_answers_at_once_and_soon_knows_what_is_new(tmp_path: Path):
+    list_run(tmp_path, "a")
+    search = RunSearch(tmp_path, max_age_s=0.0)
+    assert len(search.search(RunQuery())) == 1
+    list_run(tmp_path, "b")
+    wait_until(lambda: len(search.search(RunQuery())) == 2, "the search finds both runs")
 
 
 def test_a_logs_folder_that_is_a_file_is_said(tmp_path: Path):

@@ -68,6 +68,8 @@ def test_filter_sort_columns_and_limit(sweep: Path, shown: Shown):
     ]
     assert [line.split()[0] for line in lines[2:4]] == ["sweep-11", "sweep-10"]
     assert lines[-1] == "6 runs, 2 shown (--limit 0 shows all)"
+    best = shown("runs", "--logs-dir", sweep, "--sort", "-val/loss", "--limit", 1).splitlines()
+    assert best[2].split()[0] == "sweep-08"
     added = shown("runs", "--logs-dir", sweep, "--columns", "+user,+duration_s").splitlines()
     assert added[0].split()[-2:] == ["user", "duration"]
     assert added[2].split()[-3:] == ["ada", "1", "min"]

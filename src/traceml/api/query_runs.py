@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, overload
 
 from traceml import __version__
 from traceml.api.run_files import RunFiles
@@ -31,8 +32,6 @@ from traceml.store.tags import read_tags
 ALL_BUT = "all-but:"
 """`--group-by all-but:params.seed`: by all parameters except these."""
 MAX_TRIED_METRICS = 50
-
-_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,26 +63,43 @@ def runs(
 class RunSearch:
     """The runs of one folder; may be used by several threads."""
 
-    def __init__(self, logs: Path, progress: Progress | None = None) -> None:
+    def __init__(
+        self, logs: Path, progress: Progress | None = None, max_age_s: float | None = None
+    ) -> None:
+        """With `max_age_s`, as a server has it, a search answers at once from what was last found
+        in the folder; where that is older, it is looked through again meanwhile."""
         if logs.exists() and not logs.is_dir():
             raise UsageError(f"{logs} is no folder; pass the folder of the runs as --logs-dir")
-        schema = f"{__version__}/{VERSION}"
-        self._index = RunIndex(logs, _read_run, schema)
+        self._index = RunIndex(logs, _read_run, f"{__version__}/{VERSION}")
         self._progress = progress
+        self._max_age_s = max_age_s
         self._lock = threading.Lock()
+        """Held while the index is read or written; tables never change."""
+        self._table: RunTable | None = None
+        self._refreshed_s = -math.inf
 
     def search(self, query: RunQuery) -> Runs:
         """Returns the runs that the query asks for; raises QueryError where it is wrong."""
-        with self._lock:
-            return self._with_table(lambda table: _search(table, query))
-
-    def _with_table(self, ask: Callable[[RunTable], _Found]) -> _Found:
-        """Asks the runs as they are now; a damaged index is built again."""
         try:
-            return ask(self._index.refresh(self._progress))
+            return _search(self._current_table(), query)
         except DamagedIndex:
-            self._index.rebuild()
-            return ask(self._index.refresh(self._progress))
+            with self._lock:
+                self._index.rebuild()
+            return _search(self._refresh(), query)
+
+    def _current_table(self) -> RunTable:
+        table = self._table
+        if table is None or self._max_age_s is None:
+            return self._refresh()
+        if time.monotonic() - self._refreshed_s > self._max_age_s and not self._lock.locked():
+            threading.Thread(target=self._refresh, daemon=True).start()
+        return table
+
+    def _refresh(self) -> RunTable:
+        with self._lock:
+            self._table = self._index.refresh(self._progress)
+            self._refreshed_s = time.monotonic()
+            return self._table
 
 
 def _search(table: RunTable, query: RunQuery) -> Runs:

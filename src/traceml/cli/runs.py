@@ -8,7 +8,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from traceml.api.query_runs import ALL_BUT, RunQuery, Runs, RunSearch
@@ -40,7 +40,7 @@ left out where only one is meant. traceml runs --columns '*' --format csv shows 
 
 def main(words: list[str]) -> int:
     """Prints the runs."""
-    options = _parser().parse_args(words)
+    options = _parser().parse_args(list(_joined(words)))
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # not every terminal has a ±
     logs_dir = Path(options.logs_dir)
@@ -64,6 +64,17 @@ def main(words: list[str]) -> int:
     return 0
 
 
+def _joined(words: Sequence[str]) -> Iterator[str]:
+    """Yields the words with `--sort -loss` as one, which argparse takes for two options."""
+    rest = iter(words)
+    for word in rest:
+        value = next(rest, None) if word == "--sort" else None
+        if value is None:
+            yield word
+        else:
+            yield f"{word}={value}"
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="traceml runs",
@@ -74,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--filter", metavar="EXPR", help="only runs for which this holds")
-    add("--sort", metavar="KEY", help='by this column; "KEY desc" or =-KEY: the largest first')
+    add("--sort", metavar="KEY", help='by this column; "KEY desc" or -KEY: the largest first')
     add(
         "--group-by",
         metavar="KEY",
