@@ -131,14 +131,34 @@ def test_the_json_is_all_there_is_on_stdout(capsys: pytest.CaptureFixture[str]) 
     assert "Written to" in printed.err
 
 
-def test_several_comparisons_are_an_array(capsys: pytest.CaptureFixture[str]) -> None:
+def test_three_runs_are_one_document_with_each_comparison(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     main(["compare", "base-0", "base-1", "cand-0", "--format=json", "--output", "out/x"])
-    documents = json.loads(capsys.readouterr().out)
+    found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert [entry["name"] for entry in found["entries"]] == ["base-0", "base-1", "cand-0"]
+    assert found == json.loads(Path("out/x.json").read_text())
+    documents = found["comparisons"]
     assert [(each["a"], each["b"]) for each in documents] == [
         ("base-0", "base-1"),
         ("base-0", "cand-0"),
     ]
     assert json.loads(Path("out/x_2.json").read_text()) == documents[1]
+
+
+def test_three_runs_as_text_and_markdown(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["compare", "base-0", "base-1", "cand-0"])
+    text = capsys.readouterr().out
+    assert "3 runs, compared with A:" in text and "A -> C: REGRESSION." in text
+    assert "Written to compare/base-0_and_2_more.json" in text
+    main(["compare", "base-0", "base-1", "cand-0", "--format=markdown"])
+    comment = capsys.readouterr().out
+    assert comment.startswith("    3 runs, compared with A:") and comment.count("### ") == 2
+
+
+def test_one_run_named_three_times_is_nothing_to_compare() -> None:
+    assert main(["compare", "base-0", "base-0", "base-0"]) == 2
+    assert main(["compare", "base-0", "base-1", "--reach", "1"]) == 2
 
 
 def test_text_json_and_status_follow_one_threshold(capsys: pytest.CaptureFixture[str]) -> None:

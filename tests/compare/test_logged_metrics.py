@@ -6,13 +6,14 @@ import math
 import random
 from typing import Any
 
+import msgspec
 import pytest
 from scipy import stats
 
 from compared_runs import run
 from traceml.compare.logged_metrics import LOGGED
 from traceml.compare.pair import compare, compare_groups
-from traceml.compare.record import Comparison, LoggedDelta
+from traceml.compare.record import Comparison, LoggedDelta, to_json
 from traceml.compare.statistics import holm
 from traceml.compare.terms import Terms
 from traceml.model.errors import UsageError
@@ -251,3 +252,13 @@ def test_false_alarms_of_the_gate_stay_at_their_rate() -> None:
         wrong += groups(a, b, metric="loss").verdict.status in ("REGRESSION", "IMPROVEMENT")
     # The 99.9 % limit of a binomial count of 400 at 5 %.
     assert wrong <= stats.binom.ppf(0.999, 400, 0.05)
+
+
+def test_a_comparison_reads_back_as_it_was_written() -> None:
+    found = one_each(logging(loss=0.5), logging(loss=0.52))
+    document = msgspec.json.decode(to_json(found))
+    assert "higher_is_better" not in document["sections"]["step_time"]["metrics"]["step_time_ms"]
+    assert document["sections"]["logged"]["metrics"]["loss"]["direction_from"] == "name"
+    again = msgspec.json.decode(to_json(found), type=Comparison)
+    assert to_json(again) == to_json(found)
+    assert comparison_text(again) == comparison_text(found)

@@ -9,15 +9,25 @@ from typing import TypeAlias
 
 from traceml.api.earlier_runs import spread_of_earlier_runs
 from traceml.api.find_runs import choose_summaries
-from traceml.compare.comparison_names import default_base, group_names, run_names
+from traceml.compare.comparison_names import (
+    default_base,
+    group_names,
+    many_base,
+    many_names,
+    run_names,
+)
+from traceml.compare.many_record import ManyComparison, many_to_json
+from traceml.compare.many_runs import Candidate, Curves, compare_many, quality_metric
 from traceml.compare.pair import compare_groups
 from traceml.compare.record import Comparison, to_json
+from traceml.compare.sides import Sides
 from traceml.compare.terms import Terms
-from traceml.model.errors import UsageError
+from traceml.model.errors import TraceMLError, UsageError
 from traceml.store.folder import write_atomically
 from traceml.summaries.read import read_compared
 from traceml.summaries.record import Summary
 from traceml.text.comparison import comparison_text
+from traceml.text.many_runs import many_text
 
 _Runs: TypeAlias = Iterable[tuple[Summary, Path]]
 """The runs of a side, and the files they were read from."""
@@ -45,6 +55,70 @@ def compare_sides(
     _write(base, ".json", to_json(comparison))
     _write(base, ".txt", comparison_text(comparison).encode())
     return comparison, base
+
+
+def compare_runs(
+    runs: Sequence[str],
+    logs_dir: Path,
+    output: str | None,
+    terms: Terms | None = None,
+    target: float | None = None,
+) -> tuple[ManyComparison, Path]:
+    """Compares three or more runs, the first being the baseline, and writes the result; the
+    comparison of the baseline with each other one is written beside it (`BASE_1`, `BASE_2`, …)."""
+    refuse_folder(output)
+    found, names = find_differences(runs, logs_dir, terms, target)
+    base = Path(output or many_base(names))
+    _write(base, ".json", many_to_json(found))
+    _write(base, ".txt", many_text(found).encode())
+    for place, comparison in enumerate(found.comparisons, start=1):
+        pair = base.with_name(f"{base.name}_{place}")
+        _write(pair, ".json", to_json(comparison))
+        _write(pair, ".txt", comparison_text(comparison).encode())
+    return found, base
+
+
+def find_differences(
+    runs: Sequence[str],
+    logs_dir: Path,
+    terms: Terms | None = None,
+    target: float | None = None,
+) -> tuple[ManyComparison, list[str]]:
+    """Returns three or more runs side by side, and their names."""
+    paths = choose_summaries(runs, logs_dir)
+    if len(paths) < 2:
+        raise UsageError(
+            f"there is nothing to compare with: {', '.join(runs)} are all the same run; "
+            "name two or more"
+        )
+    summaries = [read_compared(path, follow_links=True) for path in paths]
+    names = many_names(paths)
+    terms = terms or Terms()
+    every = Sides(tuple(summaries), ())
+    quality = quality_metric(every, terms)
+    candidates = [
+        Candidate(name, summary, _curves(path, quality))
+        for name, summary, path in zip(names, summaries, paths, strict=True)
+    ]
+
+    def compare_places(a: tuple[int, ...], b: tuple[int, ...]) -> Comparison:
+        left, right = ([str(paths[place]) for place in side] for side in (a, b))
+        return find_changes(left, right, logs_dir, terms)[0]
+
+    return compare_many(candidates, terms, target, compare_places), names
+
+
+def _curves(path: Path, metric: str | None) -> Curves:
+    """Returns the history of a metric; empty where there are no records beside the summary."""
+    if metric is None:
+        return {}
+    # Late: reading records takes numpy, which two summaries are compared without.
+    from traceml.store.metric_curves import read_curves
+
+    try:
+        return read_curves(path.parent, [metric])
+    except (TraceMLError, OSError):
+        return {}
 
 
 def find_changes(

@@ -6,15 +6,17 @@ import argparse
 import io
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 
-from traceml.api.compare import compare_sides, refuse_folder, write_code_diff
-from traceml.compare.record import Comparison, all_to_json
+from traceml.api.compare import compare_runs, compare_sides, refuse_folder, write_code_diff
+from traceml.compare.many_record import many_to_json
+from traceml.compare.record import Comparison, to_json
 from traceml.compare.terms import ENDPOINTS, TOLERANCE, Terms
 from traceml.compare.verdict import FAIL_ON
 from traceml.model.errors import TraceMLError, UsageError
 from traceml.text.comparison import comparison_text
+from traceml.text.many_runs import many_text
 
 _FAILED, _ERROR, _NOTHING_IN_COMMON = 1, 2, 3
 _USAGE = """traceml compare [options] A B [C …]
@@ -22,8 +24,9 @@ _USAGE = """traceml compare [options] A B [C …]
 _EPILOG = """\
 A run is a final_summary.json, a run folder, or the name of a run under the logs folder. In --a and
 --b it may also be a pattern of names ('baseline-*') or what runs were run with
-(params.lr=0.1,params.model=small). Of several runs on a side, the run is the unit. C and every
-further run is compared with A.
+(params.lr=0.1,params.model=small). Of several runs on a side, the run is the unit. Three runs or
+more are listed side by side, what differs between them and what each parameter did; A is the
+baseline, and runs that differ in a logged seed alone are taken together.
 
 Exit status: 0 compared; 1 --fail-on matched; 2 a usage or input error; 3 nothing in common.
 """
@@ -55,17 +58,40 @@ def _compare(options: argparse.Namespace) -> int:
     )
     logs_dir = Path(options.logs_dir)
     refuse_folder(options.output)
-    found, bases = [], []
-    for a, b, output in _questions(options):
-        comparison, base = compare_sides(a, b, logs_dir, output, terms)
-        found.append(comparison)
-        bases.append(base)
-        if options.code_diff:
-            _write_code_diff(a, b, logs_dir, base)
-    _show(tuple(found), bases, options.format)
+    if len(options.runs) > 2 and not (options.a or options.b):
+        compared = _compare_many(options, logs_dir, terms)
+    else:
+        compared = _compare_two(options, logs_dir, terms)
     if options.max_regression is not None and not options.fail_on:
         print("traceml compare: nothing fails without --fail-on regression", file=sys.stderr)
-    return _exit_status(found)
+    return _exit_status(compared)
+
+
+def _compare_two(
+    options: argparse.Namespace, logs_dir: Path, terms: Terms
+) -> tuple[Comparison, ...]:
+    if options.reach is not None:
+        raise UsageError("--reach is for three or more runs; name them one after the other")
+    a, b = _sides(options)
+    comparison, base = compare_sides(a, b, logs_dir, options.output, terms)
+    if options.code_diff:
+        _write_code_diff(a, b, logs_dir, base)
+    text = comparison_text(comparison, _wants_colour())
+    _show((comparison,), text, to_json(comparison), base, options.format)
+    return (comparison,)
+
+
+def _compare_many(
+    options: argparse.Namespace, logs_dir: Path, terms: Terms
+) -> tuple[Comparison, ...]:
+    found, base = compare_runs(options.runs, logs_dir, options.output, terms, options.reach)
+    if options.code_diff:
+        for place, entry in enumerate(found.entries[1:], start=1):
+            pair = base.with_name(f"{base.name}_{place}")
+            _write_code_diff(list(found.entries[0].runs), list(entry.runs), logs_dir, pair)
+    text = many_text(found)
+    _show(found.comparisons, text, many_to_json(found), base, options.format, overview=text)
+    return found.comparisons
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -86,6 +112,12 @@ def _parser() -> argparse.ArgumentParser:
         "--better",
         choices=("higher", "lower"),
         help="which way a logged metric improves, where neither script nor name says",
+    )
+    add(
+        "--reach",
+        metavar="VALUE",
+        type=float,
+        help="of three or more runs: the value of the logged metric whose cost is asked for",
     )
     add(
         "--max-regression",
@@ -141,10 +173,8 @@ def _fail_on(text: str) -> tuple[str, ...]:
     return words
 
 
-def _questions(
-    options: argparse.Namespace,
-) -> Iterator[tuple[list[str], list[str], str | None]]:
-    """Returns which runs are compared with which, and the base name of the files."""
+def _sides(options: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """Returns the runs of both sides, as the user names them."""
     runs: list[str] = options.runs
     if options.a or options.b:
         if runs or not (options.a and options.b):
@@ -152,13 +182,10 @@ def _questions(
                 "two groups need both --a and --b, and no run besides them; "
                 "say traceml compare --a A1 A2 --b B1 B2"
             )
-        yield options.a, options.b, options.output
-        return
+        return options.a, options.b
     if len(runs) < 2:
         raise UsageError(f"there is nothing to compare with: {len(runs)} given, two runs expected")
-    for place, run in enumerate(runs[1:], start=1):
-        several = options.output and len(runs) > 2
-        yield [runs[0]], [run], f"{options.output}_{place}" if several else options.output
+    return [runs[0]], [runs[1]]
 
 
 def _write_code_diff(a: list[str], b: list[str], logs_dir: Path, base: Path) -> None:
@@ -175,19 +202,26 @@ def _write_code_diff(a: list[str], b: list[str], logs_dir: Path, base: Path) -> 
     print(said, file=sys.stderr)
 
 
-def _show(found: tuple[Comparison, ...], bases: list[Path], form: str) -> None:
-    written = "\n".join(f"Written to {base}.json and {base}.txt" for base in bases)
+def _show(
+    found: tuple[Comparison, ...],
+    text: str,
+    document: bytes,
+    base: Path,
+    form: str,
+    overview: str = "",
+) -> None:
+    """Prints the comparison in the form asked for; `overview` precedes it in markdown."""
+    written = f"Written to {base}.json and {base}.txt"
     if form == "text":
-        colour = _wants_colour()
-        print("\n".join(comparison_text(comparison, colour) for comparison in found))
+        print(text)
         print(written)
         return
     if form == "json":
-        print(all_to_json(found).decode(), end="")
+        print(document.decode(), end="")
     else:
         from traceml.text.markdown import all_markdown
 
-        print(all_markdown(found), end="")
+        print(all_markdown(found, overview), end="")
     print(written, file=sys.stderr)
 
 
@@ -202,7 +236,7 @@ def _wants_colour() -> bool:
     )
 
 
-def _exit_status(found: list[Comparison]) -> int:
+def _exit_status(found: Sequence[Comparison]) -> int:
     if not all(comparison.has_common_metric for comparison in found):
         return _NOTHING_IN_COMMON
     failed = any(comparison.gate and comparison.gate.failed for comparison in found)

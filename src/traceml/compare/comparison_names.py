@@ -46,6 +46,20 @@ def default_base(names: tuple[str, str]) -> PurePath:
     return FOLDER / f"{_file_safe(names[0])}_vs_{_file_safe(names[1])}"
 
 
+def many_names(paths: Sequence[PurePath]) -> list[str]:
+    """Returns names for the runs of several summary files; of two alike, the whole paths."""
+    names = [_run_name(path) for path in paths]
+    return [
+        printable(name if names.count(name) == 1 else str(path))
+        for name, path in zip(names, paths, strict=True)
+    ]
+
+
+def many_base(names: Sequence[str]) -> PurePath:
+    """Returns the path of the files of three or more runs: `compare/<a>_and_<n>_more`."""
+    return FOLDER / f"{_file_safe(names[0])}_and_{len(names) - 1}_more"
+
+
 def _run_name(path: PurePath) -> str:
     if path.stem in _GENERIC:
         return path.parent.name or path.stem

@@ -41,7 +41,7 @@ def logged_deltas(sides: Sides, judged: str | None) -> dict[str, LoggedDelta]:
     """Returns every logged metric's change; the p-values of all but the judged one are corrected
     together."""
     names = dict.fromkeys(name for run in sides.every_run for name in run.metrics)
-    found = {name: _delta(name, sides) for name in names}
+    found = {name: logged_delta(name, sides) for name in names}
     asked = {
         name: delta.p
         for name, delta in found.items()
@@ -52,15 +52,16 @@ def logged_deltas(sides: Sides, judged: str | None) -> dict[str, LoggedDelta]:
     return found
 
 
-def _delta(name: str, sides: Sides) -> LoggedDelta:
+def logged_delta(name: str, sides: Sides) -> LoggedDelta:
+    """Returns one logged metric's change, with the p-value of its own test."""
     a, b = ([last_value(run, name) for run in side] for side in (sides.a, sides.b))
     delta = delta_of(a, b, sides)
     direction = direction_in(name, sides)
     source = None
     if direction.higher_is_better is not None:
         source = "name" if direction.is_guessed else "script"
-    return LoggedDelta(
-        **structs.asdict(_tested(delta)),
+    return structs.replace(
+        LoggedDelta.of(_tested(delta)),
         higher_is_better=direction.higher_is_better,
         direction_from=source,
     )
@@ -199,7 +200,7 @@ def quality_changes(logged: Mapping[str, LoggedDelta], several: bool) -> dict[st
         for name, delta in logged.items()
         if delta.higher_is_better is not None and delta.delta is not None and not is_cost(name)
     }
-    evaluated = {name: delta for name, delta in quality.items() if _is_evaluated(name)}
+    evaluated = {name: delta for name, delta in quality.items() if is_evaluated(name)}
     moved = {
         name: delta
         for name, delta in (evaluated or quality).items()
@@ -208,7 +209,8 @@ def quality_changes(logged: Mapping[str, LoggedDelta], several: bool) -> dict[st
     return dict(sorted(moved.items(), key=lambda item: (item[1].is_better, -_size(item[1]))))
 
 
-def _is_evaluated(name: str) -> bool:
+def is_evaluated(name: str) -> bool:
+    """Returns whether a metric is, by its name, of other data than that of training."""
     words = "".join(letter if letter.isalnum() else " " for letter in name.lower()).split()
     return bool(_EVALUATION.intersection(words))
 

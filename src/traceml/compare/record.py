@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import UNSET, Struct, UnsetType, structs
 
 from traceml.compare.lineage import LineageComparison
 
@@ -43,6 +43,9 @@ class Delta(Struct, frozen=True):
     p: float | None = None
     """The p-value, corrected for the number of metrics that were compared."""
     significant: bool | None = None
+    higher_is_better: bool | UnsetType | None = UNSET
+    """Only of a logged metric, see `LoggedDelta`; of all others the file has no such key."""
+    direction_from: str | UnsetType | None = UNSET
 
     @staticmethod
     def between(lhs: float | None, rhs: float | None) -> Delta:
@@ -80,6 +83,12 @@ class LoggedDelta(Delta, frozen=True, kw_only=True):
     direction_from: str | None = None
     """Who says so: the `script`, or the `name` of the metric, from which it is guessed."""
 
+    @staticmethod
+    def of(delta: Delta) -> LoggedDelta:
+        """Returns a change that was read from a file."""
+        known = structs.asdict(delta)
+        return LoggedDelta(**{name: value for name, value in known.items() if value is not UNSET})
+
     @property
     def is_better(self) -> bool:
         """Whether B is better; only where the metric has changed and its direction is known."""
@@ -98,7 +107,8 @@ class SectionComparison(Struct, frozen=True):
     """One section of the two summaries."""
 
     diagnosis: DiagnosisChange
-    metrics: dict[str, Delta | LoggedDelta]
+    metrics: dict[str, Delta]
+    """Of the section `logged`, each is a `LoggedDelta`."""
 
 
 class Overview(Struct, frozen=True):
@@ -252,10 +262,3 @@ class Comparison(Struct, frozen=True, kw_only=True):
 def to_json(comparison: Comparison) -> bytes:
     """Returns the comparison as strict JSON, indented."""
     return msgspec.json.format(msgspec.json.encode(comparison), indent=2) + b"\n"
-
-
-def all_to_json(comparisons: tuple[Comparison, ...]) -> bytes:
-    """Returns one comparison as an object, several as an array."""
-    if len(comparisons) == 1:
-        return to_json(comparisons[0])
-    return msgspec.json.format(msgspec.json.encode(comparisons), indent=2) + b"\n"

@@ -38,7 +38,7 @@ def parse(word: str) -> dict[str, str]:
 def matches(labels: RunLabels, wanted: Conditions) -> bool:
     """Returns whether a run has all the wanted values."""
     return all(
-        any(_alike(found, value) for found in _found(labels, key)) for key, value in wanted.items()
+        any(alike(found, value) for found in _found(labels, key)) for key, value in wanted.items()
     )
 
 
@@ -80,7 +80,7 @@ def _under(tree: Any, key: str) -> list[Any]:
     ]
 
 
-def _alike(found: Any, wanted: str) -> bool:
+def alike(found: Any, wanted: str) -> bool:
     """Returns whether two values are equal, as text or as numbers: 0.1 equals 1e-1."""
     if isinstance(found, bool) or found is None:
         return str(found).lower() == wanted.lower() or (found is None and wanted == "null")

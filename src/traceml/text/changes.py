@@ -128,7 +128,7 @@ def logged_changes(comparison: Comparison) -> dict[str, LoggedDelta]:
     """Returns the changes of the metrics that the scripts logged, by name."""
     section = comparison.sections.get(LOGGED)
     found = section.metrics if section else {}
-    return {name: delta for name, delta in found.items() if isinstance(delta, LoggedDelta)}
+    return {name: LoggedDelta.of(delta) for name, delta in found.items()}
 
 
 def logged_shown(comparison: Comparison) -> list[str]:

@@ -55,21 +55,30 @@ def comparison_markdown(comparison: Comparison, extent: Extent = Extent.ALL) -> 
     return "\n".join(lines) + "\n"
 
 
-def all_markdown(comparisons: Sequence[Comparison]) -> str:
+def all_markdown(comparisons: Sequence[Comparison], overview: str = "") -> str:
     """Returns one comment on all comparisons, within the size of a comment.
 
-    Where that is too small, the last ones lose their details first; every verdict stays.
+    `overview` is text about all of them, which comes first as it is. Where there is too little
+    room, the last ones lose their details first; every verdict stays.
     """
     parts = [comparison_markdown(comparison) for comparison in comparisons]
+    above = _as_it_is(overview)
     shorter = ((extent, place) for extent in _SHORTER for place in reversed(range(len(parts))))
     is_short = False
-    while _size(parts) > MAX_BYTES - _NOTE_BYTES:
+    while _size([above, *parts]) > MAX_BYTES - _NOTE_BYTES:
         extent, place = next(shorter, (None, 0))
         if extent is None:
             break
         parts[place] = comparison_markdown(comparisons[place], extent)
         is_short = True
-    return "\n".join([*parts, *([f"{_SHORTENED}\n"] if is_short else [])])
+    shown = [above, *parts] if above else parts
+    return "\n".join([*shown, *([f"{_SHORTENED}\n"] if is_short else [])])
+
+
+def _as_it_is(text: str) -> str:
+    """Returns text as a block of code, which cannot format anything; a very long one is cut."""
+    lines = [f"    {line}" for line in text.splitlines()[:MAX_LINES]]
+    return "\n".join([*lines, ""]) if lines else ""
 
 
 def _size(parts: Sequence[str]) -> int:

@@ -1,0 +1,143 @@
+"""One variable at a time: what a parameter does, by the runs that differ in it alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TypeAlias
+
+from msgspec import structs
+
+from traceml.compare import statistics
+from traceml.compare.lineage import Shown
+from traceml.compare.many_record import Effect
+from traceml.compare.parameter_groups import Params, Varied, one_at_a_time, seed_of
+from traceml.compare.record import Delta
+from traceml.compare.statistics import MIN_PAIRS, holm
+from traceml.compare.students_t import reach, two_sided_p
+
+MAX_METRICS = 32
+"""Metrics of which effects are computed, besides the step time."""
+
+Value: TypeAlias = Callable[[int, str], "float | None"]
+"""Returns a run's value of a metric, by the run's position."""
+_Key: TypeAlias = tuple[str, Shown, Shown]
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """Runs that were made alike but for one value: those with the one, and with the other."""
+
+    lhs: tuple[int, ...]
+    rhs: tuple[int, ...]
+
+
+def effects_of(
+    params: Sequence[Params],
+    names: Sequence[str],
+    metrics: Sequence[str],
+    value: Value,
+) -> tuple[Effect, ...]:
+    """Returns the effect of each parameter in which alone some runs differ.
+
+    `names` are the runs' names, `params` what each was run with. The value of the first run, the
+    baseline, is the reference where it can be.
+    """
+    found: list[Effect] = []
+    for (param, lhs, rhs), matched in _matches(params).items():
+        changes = {metric: _change(matched, metric, value) for metric in metrics[:MAX_METRICS]}
+        known = {metric: change for metric, change in changes.items() if change.delta is not None}
+        if known:
+            found.append(
+                Effect(
+                    param=param,
+                    lhs_value=lhs,
+                    rhs_value=rhs,
+                    pairs=len(matched),
+                    runs=tuple(_names(matched, names)),
+                    changes=dict(known),
+                )
+            )
+    return _corrected(found)
+
+
+def _names(matched: Sequence[Matched], names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for pair in matched:
+        yield ", ".join(names[run] for run in pair.lhs), ", ".join(names[run] for run in pair.rhs)
+
+
+def _matches(params: Sequence[Params]) -> dict[_Key, list[Matched]]:
+    """Returns, for each pair of values of a parameter, the runs that differ in nothing else."""
+    found: dict[_Key, list[Matched]] = {}
+    for varied in one_at_a_time(params):
+        reference = params[0].get(varied.name)
+        if reference not in varied.runs:
+            reference = next(iter(varied.runs))
+        for other in varied.runs:
+            if other != reference:
+                key = (varied.name, reference, other)
+                found.setdefault(key, []).extend(_by_seed(varied, reference, other, params))
+    return found
+
+
+def _by_seed(varied: Varied, lhs: Shown, rhs: Shown, params: Sequence[Params]) -> Iterator[Matched]:
+    """Yields pairs of runs with the same seed; without any, all runs of both values as one pair."""
+    left, right = varied.runs[lhs], varied.runs[rhs]
+    by_seed = {seed_of(params[run]): run for run in right}
+    pairs = [
+        Matched((run,), (by_seed[seed],))
+        for run in left
+        if (seed := seed_of(params[run])) in by_seed
+    ]
+    is_seeded = all(seed_of(params[run]) for run in (*left, *right))
+    yield from (
+        pairs if pairs and (is_seeded or len(left) == len(right) == 1) else [Matched(left, right)]
+    )
+
+
+def _change(matched: Sequence[Matched], metric: str, value: Value) -> Delta:
+    """Returns a metric's mean change over the pairs, and its test where they are enough."""
+    pairs = []
+    for pair in matched:
+        lhs, rhs = (_mean(side, metric, value) for side in (pair.lhs, pair.rhs))
+        if lhs is not None and rhs is not None:
+            pairs.append((lhs, rhs))
+    if not pairs:
+        return Delta()
+    plain = Delta.between(fmean(lhs for lhs, _ in pairs), fmean(rhs for _, rhs in pairs))
+    if len(pairs) < MIN_PAIRS:
+        return plain
+    error = statistics.mean_error([rhs - lhs for lhs, rhs in pairs])
+    middle, distance = plain.delta or 0.0, reach(error) if error.size else 0.0
+    interval = (middle - distance, middle + distance)
+    return structs.replace(plain, interval=interval, p=two_sided_p(middle, error))
+
+
+def _mean(runs: Sequence[int], metric: str, value: Value) -> float | None:
+    known = [found for run in runs if (found := value(run, metric)) is not None]
+    return fmean(known) if known else None
+
+
+def _corrected(effects: Sequence[Effect]) -> tuple[Effect, ...]:
+    """Returns the effects with their p-values corrected over all of them and all metrics."""
+    asked: dict[tuple[int, str], float] = {
+        (place, metric): change.p
+        for place, effect in enumerate(effects)
+        for metric, change in effect.changes.items()
+        if change.p is not None
+    }
+    corrected = holm(asked)
+
+    def judged(place: int, changes: Mapping[str, Delta]) -> dict[str, Delta]:
+        return {
+            metric: change.judged(corrected[place, metric])
+            if (place, metric) in corrected
+            else change
+            for metric, change in changes.items()
+        }
+
+    return tuple(
+        structs.replace(effect, changes=judged(place, effect.changes))
+        for place, effect in enumerate(effects)
+    )

@@ -1,0 +1,37 @@
+"""Reads the whole history of logged metrics from a run folder: when each value was logged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from operator import itemgetter
+from pathlib import Path
+
+from traceml.store import folder as folders
+from traceml.store.logged import unix_ns
+from traceml.store.recordfile import RankFiles
+
+Curve = tuple[tuple[float, float], ...]
+"""Seconds since the run began, and the value; in order of time."""
+
+
+def read_curves(folder: Path, names: Collection[str]) -> dict[str, Curve]:
+    """Returns the finite values of these metrics with their times, as far as they are on disk.
+
+    Of a very long run a part of the values is kept. Raises what reading a manifest raises where the
+    folder is no run.
+    """
+    start_s = folders.read_manifest(folder).started_unix_s
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    for files in RankFiles.all_in(folder):
+        for message in files.read_messages():
+            values = message.get("values")
+            if message.get("kind") != "metrics" or not isinstance(values, dict):
+                continue
+            at_s = unix_ns(message) * 1e-9 - start_s
+            for name in found.keys() & values.keys():
+                value = values[name]
+                if isinstance(value, int | float) and math.isfinite(value):
+                    found[name].append((max(0.0, at_s), float(value)))
+    in_order = {name: sorted(curve, key=itemgetter(0)) for name, curve in found.items()}
+    return {name: tuple(curve) for name, curve in in_order.items() if curve}

@@ -1,0 +1,280 @@
+"""A comparison of three or more runs as text: tables with a row per run, then what mattered."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+
+from traceml.compare.logged_words import number
+from traceml.compare.many_record import Cost, Effect, ManyComparison, MetricRow, RunEntry
+from traceml.compare.many_runs import STEP_TIME
+from traceml.compare.record import Comparison, Delta
+from traceml.model.printable import one_line, shorten_at_word, shorten_middle
+from traceml.model.quantities import NOT_MEASURED, count, duration, milliseconds, rate
+
+WIDTH = 100
+MAX_PARAMS = 12
+MAX_METRICS = 8
+MAX_EFFECTS = 12
+MAX_METRICS_PER_EFFECT = 2
+_NAME_WIDTH = 28
+_CELL_WIDTH = 24
+_INDENT = "  "
+SIGNIFICANT = "*"
+_MEANING = f"{SIGNIFICANT} shown by the runs: p < 0.05, corrected for all that was compared"
+
+
+def many_text(found: ManyComparison) -> str:
+    """Returns the whole report, at most `WIDTH` columns wide."""
+    blocks = [
+        _overview(found),
+        _parameters(found),
+        _metrics(found),
+        _to_reach(found),
+        _pareto(found),
+        _effects(found),
+        _verdicts(found),
+        _notes(found),
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+
+
+def _overview(found: ManyComparison) -> list[str]:
+    columns = ("", "Step time", "Throughput", "Duration", "Diagnosis")
+    cells = [
+        (
+            milliseconds(entry.step_time_ms),
+            rate(entry.throughput_per_s, entry.throughput_of or "steps"),
+            duration(entry.duration_s),
+            shorten_at_word(one_line(entry.diagnosis or NOT_MEASURED), _CELL_WIDTH),
+        )
+        for entry in found.entries
+    ]
+    runs = sum(len(entry.runs) for entry in found.entries)
+    groups = "" if runs == len(found.entries) else f" in {count(len(found.entries), 'group')}"
+    return [
+        f"{count(runs, 'run')}{groups}, compared with A:",
+        *_tables(found, columns, cells),
+    ]
+
+
+def _name(entry: RunEntry) -> str:
+    more = f" ({count(len(entry.runs), 'run')})" if len(entry.runs) > 1 else ""
+    first = entry.runs[0] if entry.runs else entry.name
+    return f"{entry.label}: {shorten_middle(one_line(first), _NAME_WIDTH)}{more}"
+
+
+def _parameters(found: ManyComparison) -> list[str]:
+    names = list(found.parameters)
+    if not names:
+        same = count(found.same_parameters, "recorded parameter")
+        return [f"Parameters: all {same} are the same."] if found.same_parameters else []
+    shown = names[:MAX_PARAMS]
+    columns = ("", *(shorten_middle(one_line(name), _CELL_WIDTH) for name in shown))
+    cells = [
+        tuple(_param(found.parameters[name].get(entry.label)) for name in shown)
+        for entry in found.entries
+    ]
+    more = len(names) - len(shown)
+    rest = [f"{_INDENT}… and {count(more, 'more parameter')}, in the JSON file"] if more else []
+    return [
+        f"Parameters that differ ({found.same_parameters} more are the same in all runs):",
+        *_tables(found, columns, cells),
+        *rest,
+    ]
+
+
+def _param(value: object) -> str:
+    return NOT_MEASURED if value is None else one_line(value, _CELL_WIDTH)
+
+
+def _metrics(found: ManyComparison) -> list[str]:
+    shown = metrics_shown(found)[:MAX_METRICS]
+    if not shown:
+        return []
+    columns = ("", *(shorten_middle(one_line(name), _CELL_WIDTH) for name in shown))
+    cells = [
+        tuple(_metric(found.metrics[name], entry.label, found.baseline) for name in shown)
+        for entry in found.entries
+    ]
+    is_marked = any(cell.endswith(SIGNIFICANT) for row in cells for cell in row)
+    more = len(found.metrics) - len(shown)
+    rest = [f"{_INDENT}… and {count(more, 'more metric')}, in the JSON file"] if more > 0 else []
+    return [
+        "Logged metrics, last values, and the change from A:",
+        *_tables(found, columns, cells),
+        *([_INDENT + _MEANING] if is_marked else []),
+        *rest,
+    ]
+
+
+def metrics_shown(found: ManyComparison) -> list[str]:
+    """Returns the logged metrics in reading order: the one that stands for quality, those that the
+    runs show to differ, those with a direction, and the others."""
+    quality = found.pareto.metric if found.pareto else found.to_reach and found.to_reach.metric
+
+    def order(name: str) -> tuple[bool, bool, bool, str]:
+        row = found.metrics[name]
+        is_shown = any(change.significant for change in row.changes.values())
+        return (name != quality, not is_shown, row.higher_is_better is None, name)
+
+    return sorted(found.metrics, key=order)
+
+
+def _metric(row: MetricRow, label: str, baseline: str) -> str:
+    change = row.changes.get(label, Delta())
+    if label == baseline or change.delta is None:
+        return number(change.rhs)
+    return f"{number(change.rhs)} ({change_words(change, row.higher_is_better)})" + (
+        f" {SIGNIFICANT}" if change.significant else ""
+    )
+
+
+def change_words(change: Delta, higher_is_better: bool | None) -> str:
+    """Returns a change as a share, and whether it is for the better: +4.0% worse."""
+    if not change.delta:
+        return "same"
+    share = f"{change.pct_change:+,.1f}%" if change.pct_change is not None else number(change.delta)
+    if higher_is_better is None:
+        return share
+    return f"{share} {'better' if (change.delta > 0) is higher_is_better else 'worse'}"
+
+
+def _to_reach(found: ManyComparison) -> list[str]:
+    asked = found.to_reach
+    if asked is None:
+        return []
+    sign = "≥" if asked.higher_is_better else "≤"
+    whose = ", the last value of A" if asked.target_from == "baseline" else ""
+    columns = ("", "Time", "GPU hours", "Energy")
+    cells = [_cost(found, entry.label) for entry in found.entries]
+    kept = [place for place in range(3) if any(row[place] != NOT_MEASURED for row in cells)] or [0]
+    kept_columns = ("", *(columns[place + 1] for place in kept))
+    kept_cells = [tuple(row[place] for place in kept) for row in cells]
+    title = f"Cost to reach {one_line(asked.metric, 60)} {sign} {number(asked.target)}{whose}:"
+    return [title, *_tables(found, kept_columns, kept_cells)]
+
+
+def _cost(found: ManyComparison, label: str) -> tuple[str, str, str]:
+    asked = found.to_reach
+    cost = asked.costs.get(label) if asked else None
+    reached, known = asked.reached.get(label, (0, 0)) if asked else (0, 0)
+    if cost is None and known:
+        said = "never" if not reached else f"{reached} of {known} runs"
+        return said, NOT_MEASURED, NOT_MEASURED
+    cost = cost or Cost()
+    hours = NOT_MEASURED if cost.gpu_hours is None else f"{cost.gpu_hours:,.3g} h"
+    energy = NOT_MEASURED if cost.energy_kwh is None else f"{cost.energy_kwh:,.3g} kWh"
+    return duration(cost.time_s), hours, energy
+
+
+def _pareto(found: ManyComparison) -> list[str]:
+    pareto = found.pareto
+    if pareto is None:
+        return []
+    cost = "GPU hours" if pareto.cost == "gpu_hours" else "duration"
+    said = [
+        f"Best trade-offs of {one_line(pareto.metric, 60)} against {cost}: "
+        f"{', '.join(pareto.front)}."
+    ]
+    beaten = [f"{label} by {other}" for label, other in pareto.dominated_by.items()]
+    if beaten:
+        said.append(f"Beaten in both, or in one at the same of the other: {', '.join(beaten)}.")
+    return _wrapped("", " ".join(said))
+
+
+def _effects(found: ManyComparison) -> list[str]:
+    if not found.effects:
+        return []
+    lines = ["One parameter at a time (runs that differ in it alone):"]
+    for effect in found.effects[:MAX_EFFECTS]:
+        lines += _wrapped(_INDENT, effect_words(effect, found))
+    more = len(found.effects) - MAX_EFFECTS
+    return [*lines, f"{_INDENT}… and {more} more, in the JSON file"] if more > 0 else lines
+
+
+def effect_words(effect: Effect, found: ManyComparison) -> str:
+    """Returns what changing one parameter did to the metrics and to the step time."""
+    name = one_line(effect.param, 40)
+    values = f"{_param(effect.lhs_value)} -> {_param(effect.rhs_value)}"
+    logged = [metric for metric in metrics_shown(found) if metric in effect.changes]
+    said = [
+        f"{one_line(metric, 40)} "
+        f"{_effect(effect.changes[metric], found.metrics[metric].higher_is_better)}"
+        for metric in logged[:MAX_METRICS_PER_EFFECT]
+    ]
+    if STEP_TIME in effect.changes:
+        said.append(f"step time {_effect(effect.changes[STEP_TIME], False, milliseconds)}")
+    return f"{name} {values} ({count(effect.pairs, 'pair')}): {'; '.join(said)}"
+
+
+def _effect(
+    change: Delta, higher_is_better: bool | None, shown: Callable[[float | None], str] = number
+) -> str:
+    said = f"{shown(change.lhs)} -> {shown(change.rhs)}, {change_words(change, higher_is_better)}"
+    if change.p is None:
+        return said
+    return f"{said}, p {'< 0.0001' if change.p < 0.0001 else f'= {change.p:.2g}'}" + (
+        f" {SIGNIFICANT}" if change.significant else ""
+    )
+
+
+def _verdicts(found: ManyComparison) -> list[str]:
+    lines = []
+    for entry, comparison in zip(found.entries[1:], found.comparisons, strict=False):
+        lines += _wrapped("", _verdict(entry, comparison))
+    return lines
+
+
+def _verdict(entry: RunEntry, comparison: Comparison) -> str:
+    return f"A -> {entry.label}: {comparison.verdict.status}. {comparison.verdict.why}"
+
+
+def _notes(found: ManyComparison) -> list[str]:
+    said = list(found.warnings)
+    if all(len(entry.runs) == 1 for entry in found.entries) and found.metrics:
+        said.append(
+            "One run each: what another seed would change in the metrics is not known; runs that "
+            "differ in nothing but a logged seed are taken together."
+        )
+    guessed = [
+        one_line(name, 40)
+        for name in metrics_shown(found)[:MAX_METRICS]
+        if found.metrics[name].direction_from == "name"
+    ]
+    if guessed:
+        said.append(f"Better or worse is guessed from the name of {', '.join(guessed)}.")
+    return [line for note in said for line in _wrapped("", note)]
+
+
+def _tables(
+    found: ManyComparison, columns: Sequence[str], cells: Sequence[Sequence[str]]
+) -> Iterator[str]:
+    """Yields a table with a row per run; columns that do not fit are in further tables below."""
+    names = [_name(entry) for entry in found.entries]
+    head = max(map(len, names))
+    widths = [
+        max(len(columns[place + 1]), *(len(row[place]) for row in cells))
+        for place in range(len(columns) - 1)
+    ]
+    start = 0
+    while start < len(widths):
+        end, used = start, len(_INDENT) + head
+        while end < len(widths) and (end == start or used + 2 + widths[end] <= WIDTH):
+            used += 2 + widths[end]
+            end += 1
+        rows = [("", columns[1:]), *zip(names, cells, strict=True)]
+        for name, row in rows:
+            shown = "  ".join(f"{row[place]:<{widths[place]}}" for place in range(start, end))
+            yield f"{_INDENT}{name:<{head}}  {shown}".rstrip()
+        start = end
+
+
+def _wrapped(opening: str, sentence: str) -> list[str]:
+    return textwrap.wrap(
+        one_line(sentence, 1000),
+        WIDTH,
+        initial_indent=opening,
+        subsequent_indent=opening + _INDENT,
+        break_on_hyphens=False,
+    )
