@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ def list_run(
     step_ms: float = 20.0,
     exit_status: int | None = 0,
     ago_s: float = 3600.0,
+    arguments: Sequence[str] = (),
     **more: Any,
 ) -> Path:
     """Write a run that started so long ago; its files are as old."""
@@ -58,7 +59,7 @@ def list_run(
         },
         "lineage": {
             "code": {"commit": "c" * 40, "branch": "main", "dirty": False},
-            "command": {"script": "train.py"},
+            "command": {"script": "train.py", "arguments": list(arguments)},
             "hardware": {"hostname": "node", "gpus": [{"name": "H200"}, {"name": "H200"}]},
         },
         "params": dict(params or {}),

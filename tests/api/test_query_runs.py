@@ -153,6 +153,36 @@ def test_a_parameter_of_a_megabyte_is_cut_and_a_strange_one_is_kept(tmp_path: Pa
     assert "params.none" not in run
 
 
+def test_options_of_the_command_line_are_parameters_where_nothing_was_logged(tmp_path: Path):
+    options = ["data", "--lr", "1e-3", "--epochs=3", "--amp", "--name", "x"]
+    list_run(tmp_path, "unlogged", arguments=options)
+    list_run(tmp_path, "logged", {"learning_rate": 0.001}, arguments=["--lr", "0.001"])
+    (run,) = traceml.runs("lr < 0.01 and epochs = 3 and amp = true", logs_dir=tmp_path)
+    assert run.name == "unlogged"
+    assert (run["params.lr"], run["params.epochs"]) == (0.001, 3)
+    assert [key for key in run if key.startswith("params.")] == [
+        *("params.amp", "params.epochs", "params.lr", "params.name"),
+    ]
+
+
+def test_groups_can_be_sorted_by_the_mean_of_a_column(sweep: Path):
+    found = traceml.runs(logs_dir=sweep)
+    groups = found.group("optimizer, lr", ["metrics.accuracy"], "-val/loss, optimizer desc")
+    assert [tuple(group.values.values()) for group in groups] == [
+        *(("sgd", 0.1), ("adam", 0.1), ("sgd", 0.01), ("adam", 0.01)),
+    ]
+
+
+def test_a_parameter_that_only_names_a_run_keeps_no_repetitions_apart(tmp_path: Path):
+    for seed in range(3):
+        params = {"lr": 0.1, "seed": seed, "output_dir": f"out/{seed}"}
+        list_run(tmp_path, f"run-{seed}", params, {"loss": metric(float(seed))})
+    found = traceml.runs(logs_dir=tmp_path)
+    (group,) = found.group("all-but:seed", ["metrics.loss"])
+    assert len(group.rows) == 3
+    assert found.varying() == ["params.seed", "params.output_dir"]
+
+
 def test_a_script_that_says_which_direction_is_better_is_believed(tmp_path: Path):
     said = {**metric(0.5, 0.1, 0.9), "higher_is_better": True}
     list_run(tmp_path, "run", {}, {"loss of weight": said, "nonsense": metric(0.5, 0.1, 0.9)})

@@ -168,6 +168,7 @@ def test_tags_from_the_command_line(tmp_path: Path, shown: Shown):
     assert text == "tags: good, fast\nnote: keep it\n"
     text = shown("tag", "--logs-dir", tmp_path, "a", "--remove", "fast")
     assert text == "tags: good\nnote: keep it\n"
+    assert shown.json("tag", "a", "--logs-dir", tmp_path) == {"tags": ["good"], "note": "keep it"}
     listed = shown("runs", "--logs-dir", tmp_path, "--filter", 'tags contains "good"')
     assert "good" in listed and "1 run" in listed
     shown("tag", "a", "no,tag", "--logs-dir", tmp_path, status=2)

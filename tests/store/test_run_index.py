@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -327,6 +328,33 @@ def test_an_index_that_cannot_be_written_is_kept_in_memory(tmp_path: Path):
     for _ in range(2):
         assert contents(index.refresh()) == truth(tmp_path)
     assert len(reader.read) == 3
+
+
+def test_a_full_disk_costs_the_file_and_not_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def full(path: Path, segment: object) -> None:
+        path.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    write_runs(tmp_path, 3)
+    monkeypatch.setattr(run_index, "write_segment", full)
+    assert contents(open_index(tmp_path).refresh()) == truth(tmp_path)
+    assert list(index_folder(tmp_path).glob("*.runs")) == []
+
+
+def test_what_others_put_in_the_indexs_place_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    logs = tmp_path / "logs"
+    write_runs(logs, 1)
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    index_folder(logs).symlink_to(theirs)
+    assert index_folder(logs).parent == tmp_path / "cache" / "traceml"
+    assert contents(open_index(logs).refresh()) == truth(logs)
+    assert list(theirs.iterdir()) == []
 
 
 def test_who_waits_too_long_for_another_writer_works_by_itself(

@@ -17,6 +17,7 @@ from typing import Any, overload
 
 from traceml import __version__
 from traceml.api.run_files import RunFiles
+from traceml.compare.parameter_groups import is_label
 from traceml.compare.run_groups import RunGroup, group_runs, is_more_better, varying
 from traceml.figures.head import RunStanding
 from traceml.figures.run_columns import FACTS, VERSION, run_values
@@ -268,10 +269,11 @@ class Runs(Sequence[RunRecord]):
         )
         return [key for key in named if self.has(key)]
 
-    def varying(self, section: str = "params.") -> list[str]:
-        """Returns the keys of a section under which these runs differ."""
-        keys = [key for key in self._candidates if key.startswith(section)]
-        return varying({key: self.column(key) for key in keys})
+    def varying(self) -> list[str]:
+        """Returns the keys of parameters in which these runs differ; those that only name a run
+        are last."""
+        keys = [key for key in self._candidates if key.startswith("params.")]
+        return sorted(varying({key: self.column(key) for key in keys}), key=is_label)
 
     def main_metrics(self, limit: int) -> list[str]:
         """Returns the keys of metrics that say how good a run is, by their names; of many the
@@ -282,13 +284,19 @@ class Runs(Sequence[RunRecord]):
         found = (key for key in ordered[:MAX_TRIED_METRICS] if self.has(key))
         return list(islice(found, limit))
 
-    def group(self, by: str, columns: Sequence[str]) -> list[RunGroup]:
-        """Returns the runs in groups by names with commas, or by all parameters but some."""
+    def group(self, by: str, columns: Sequence[str], sort: str | None = None) -> list[RunGroup]:
+        """Returns the runs in groups by names with commas, or by all parameters but some.
+
+        They are sorted by what they have in common, or by the means of other columns.
+        """
         keys = self._group_keys(by)
+        order = list(_sort_keys(sort or "", self._known))
+        summed_up = dict.fromkeys((*columns, *(key for key, _ in order if key not in keys)))
         return group_runs(
             {key: self.column(key) for key in keys},
-            {key: self.column(key) for key in columns},
+            {key: self.column(key) for key in summed_up},
             len(self),
+            order,
         )
 
     def _group_keys(self, by: str) -> list[str]:
@@ -300,7 +308,7 @@ class Runs(Sequence[RunRecord]):
                 )
             return keys
         left_out = set(self.choose_columns(by.removeprefix(ALL_BUT)))
-        return [key for key in self.varying() if key not in left_out]
+        return [key for key in self.varying() if key not in left_out and not is_label(key)]
 
     def to_pandas(self) -> Any:
         """Returns a pandas DataFrame: a row per run, a column per key, in the order of `keys`."""

@@ -53,7 +53,9 @@ def main(words: list[str]) -> int:
     # Groups are of all runs; the limit is then of groups.
     limit = None if options.group_by else _limit(options.limit, is_table)
     progress = _ReadingProgress()
-    found = RunSearch(logs_dir, progress.show).search(RunQuery(options.filter, options.sort, limit))
+    found = RunSearch(logs_dir, progress.show).search(
+        RunQuery(options.filter, None if options.group_by else options.sort, limit)
+    )
     progress.clear()
     if options.group_by:
         _print_groups(found, options, _limit(options.limit, is_table))
@@ -177,7 +179,7 @@ def _usual(found: Runs) -> list[str]:
 def _print_groups(found: Runs, options: argparse.Namespace, limit: int | None) -> None:
     usual = [key for key in ("facts.step_time_ms",) if found.has(key)]
     columns = _columns(found, options.columns, [*usual, *found.main_metrics(MAX_METRICS)])
-    groups = found.group(options.group_by, columns)
+    groups = found.group(options.group_by, columns, options.sort)
     by = list(groups[0].values) if groups else []
     columns = [key for key in columns if key not in by]
     shown = groups[:limit]

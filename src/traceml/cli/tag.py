@@ -3,28 +3,52 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
 from traceml.api.find_runs import tag_run
 from traceml.model.printable import printable_lines
+from traceml.store.tags import RunTags
+
+_USAGE = "traceml tag RUN [WORD …] [--remove WORD …] [--note TEXT] [--format F] [--logs-dir DIR]"
+_EPILOG = """\
+Runs are found by what was said of them:
+  traceml runs --filter 'tags contains "good" and note is not missing'
+"""
 
 
 def main(words: list[str]) -> int:
     """Changes the tags and the note; prints what holds then."""
+    # Tags may also follow the options, as in `tag --note TEXT RUN WORD`.
+    options = _parser().parse_intermixed_args(words)
+    logs_dir = Path(options.logs_dir)
+    said = tag_run(options.run, logs_dir, options.tags, options.remove, options.note)
+    if options.format == "json":
+        print(json.dumps({"tags": said.tags, "note": said.note}, ensure_ascii=False))
+    else:
+        print(_text(said))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="traceml tag",
-        usage="traceml tag RUN [WORD …] [--remove WORD …] [--note TEXT] [--logs-dir DIR]",
+        usage=_USAGE,
         description="Tag a run, or write a note on it; without either, print what was said of it.",
-        epilog="Runs are found by it: traceml runs --filter 'tags contains \"good\"'",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
-    parser.add_argument("run", metavar="RUN", help="a run folder, or a run's name")
-    parser.add_argument("tags", nargs="*", metavar="WORD", help="a tag to add")
-    parser.add_argument("--remove", nargs="+", default=[], metavar="WORD", help="tags to remove")
-    parser.add_argument("--note", metavar="TEXT", help="the run's note; an empty one removes it")
-    parser.add_argument("--logs-dir", metavar="DIR", default="logs", help="where runs are kept")
-    options = parser.parse_intermixed_args(words)
-    said = tag_run(options.run, Path(options.logs_dir), options.tags, options.remove, options.note)
-    print(f"tags: {', '.join(said.tags) or 'none'}")
-    if said.note:
-        print(f"note: {printable_lines(said.note)}")
-    return 0
+    add = parser.add_argument
+    add("run", metavar="RUN", help="a run folder, or a run's name")
+    add("tags", nargs="*", metavar="WORD", help="a tag to add")
+    add("--remove", nargs="+", default=[], metavar="WORD", help="tags to remove")
+    add("--note", metavar="TEXT", help="the run's note, instead of what it was; '' removes it")
+    add("--format", choices=("text", "json"), default="text", help="what is printed")
+    add("--logs-dir", metavar="DIR", default="logs", help="where runs are kept (default: logs)")
+    return parser
+
+
+def _text(said: RunTags) -> str:
+    tags = f"tags: {', '.join(said.tags) or 'none'}"
+    return tags if said.note is None else f"{tags}\nnote: {printable_lines(said.note)}"

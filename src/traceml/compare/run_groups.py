@@ -50,10 +50,18 @@ class RunGroup:
     columns: Mapping[str, Aggregate]
 
 
+GroupOrder = Sequence[tuple[str, bool]]
+"""Keys, and whether the largest come first."""
+
+
 def group_runs(
-    by: Mapping[str, Values], columns: Mapping[str, Values], runs: int
+    by: Mapping[str, Values], columns: Mapping[str, Values], runs: int, order: GroupOrder = ()
 ) -> list[RunGroup]:
-    """Returns the groups of runs in the order of their values, with aggregates of the columns."""
+    """Returns the groups of runs with aggregates of the columns.
+
+    They are sorted by the values that they have in common, or by other keys: of a column by its
+    mean.
+    """
     places: dict[tuple[object, ...], list[int]] = {}
     for row in range(runs):
         own = tuple(_identity(values[row]) for values in by.values())
@@ -69,7 +77,21 @@ def group_runs(
         )
         for rows in places.values()
     ]
-    return sorted(groups, key=lambda group: tuple(map(_order, group.values.values())))
+    groups.sort(key=lambda group: tuple(map(_order, group.values.values())))
+    for key, descending in reversed(order):
+        groups = _sorted(groups, key, descending)
+    return groups
+
+
+def _sorted(groups: Sequence[RunGroup], key: str, descending: bool) -> list[RunGroup]:
+    """Returns the groups by one key; those without a value are last in both directions."""
+
+    def value(group: RunGroup) -> RunValue | None:
+        return group.values[key] if key in group.values else group.columns[key].mean
+
+    known = [group for group in groups if value(group) is not None]
+    known.sort(key=lambda group: _order(value(group)), reverse=descending)
+    return known + [group for group in groups if value(group) is None]
 
 
 def aggregate(values: Values, more_is_better: bool | None) -> Aggregate:

@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 from traceml.compare.lineage import flat_params
 from traceml.compare.measured import values as section_values
+from traceml.compare.parameter_groups import CODE, params_of
 from traceml.compare.terms import ENDPOINTS
 from traceml.facts.history import History
 from traceml.figures.head import RunStanding, elapsed_s, steps_taken
@@ -22,7 +23,7 @@ from traceml.model.finding import Section
 from traceml.model.lineage import Code, Command, Environment, Hardware, Lineage
 from traceml.model.metric import METRICS
 from traceml.model.printable import shorten
-from traceml.model.run_values import RunValue
+from traceml.model.run_values import RunValue, number_of
 from traceml.summaries.record import MetricSummary, Summary
 
 VERSION = 1
@@ -99,11 +100,11 @@ def run_values(
     facts = {**dict(_measured(summary)), **dict(_facts(summary, standing))}
     facts |= {"tags": tuple(tags), "note": note}
     for name in FACTS:  # in their order
-        value = _storable(facts.get(name))
-        if value is not None and value not in ("", ()):
-            found[f"facts.{name}"] = value
+        fact = _storable(facts.get(name))
+        if fact is not None and fact not in ("", ()):
+            found[f"facts.{name}"] = fact
     if summary is not None:
-        for name, value in flat_params(summary.params):
+        for name, value in _params(summary):
             if (storable := _storable(value)) is not None:
                 found[f"params.{name}"] = storable
         for name, metric in summary.metrics.items():
@@ -166,6 +167,26 @@ def _measured(summary: Summary | None) -> Iterator[tuple[str, object]]:
     for word, name in (("throughput", "throughput"), ("peak_memory", "peak_memory_bytes")):
         keys = ENDPOINTS[word].metrics
         yield name, next((known[key] for key in keys if known.get(key) is not None), None)
+
+
+def _params(summary: Summary) -> Iterator[tuple[str, object]]:
+    """Yields the logged parameters, and the options of the command line that none of them holds."""
+    logged = dict(flat_params(summary.params))
+    yield from logged.items()
+    (known,) = params_of([summary])
+    for name, value in known.items():
+        is_option = name != CODE and " " not in name  # "argument 1" is a place, and no option
+        if is_option and name not in logged:
+            yield name, _as_number(value) if isinstance(value, str) else value
+
+
+def _as_number(text: str) -> RunValue:
+    """Returns an option's text as the number that it says, so that it can be sorted by."""
+    try:
+        return int(text)
+    except ValueError:
+        number = number_of(text)
+        return text if number is None else number
 
 
 def _metric(name: str, metric: MetricSummary) -> Iterator[tuple[str, float]]:

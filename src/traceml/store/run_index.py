@@ -420,12 +420,22 @@ class RunIndex:
 def index_folder(logs: Path) -> Path:
     """Returns where the index of a logs folder is kept: in it, one per user; where it cannot be
     written to, in the user's cache folder."""
-    name = f".traceml-index-{os.getuid()}"
-    if (logs / name).is_dir() or os.access(logs, os.W_OK):
-        return logs / name
+    place = logs / f".traceml-index-{os.getuid()}"
+    if _is_own_folder(place) or (os.access(logs, os.W_OK) and not os.path.lexists(place)):
+        return place
     cache = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
     digest = hashlib.sha256(os.fsencode(logs.resolve())).hexdigest()[:16]
     return Path(cache) / "traceml" / f"index-{digest}"
+
+
+def _is_own_folder(path: Path) -> bool:
+    """Returns whether a folder is this user's: others may write to the logs folder, too, and what
+    they put there is not believed."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
 
 
 def _file_version(name: str, root: int) -> FileVersion | None:
