@@ -32,6 +32,7 @@ from traceml.api.query_runs import RunQuery, Runs, RunSearch
 from traceml.figures.run_columns import VERSION
 from traceml.model.run import Ending, Manifest
 from traceml.store.folder import SUMMARY, write_ending, write_manifest
+from traceml.store.folder_versions import scan_runs
 from traceml.store.index_columns import MISSING_BITS, CodedColumn, Column, NumberColumn
 from traceml.store.index_segments import MAX_ROWS, MemorySegment, write_segment
 from traceml.store.run_index import FORMAT, HEAD, RunIndex, index_folder
@@ -90,8 +91,7 @@ def make_index(logs: Path, size: Size) -> None:
         path.write_bytes(b"{}")
         os.utime(path, (then, then))
         os.utime(folder, (then, then))
-    index = RunIndex(logs, _never, "")
-    versions = index._scan()
+    versions = scan_runs(logs)
     place = index_folder(logs)
     place.mkdir(0o700)
     files = []

@@ -10,19 +10,24 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+from traceml.api.listed_runs import (
+    choose_columns,
+    group_listed,
+    groups_document,
+    runs_document,
+    usual_columns,
+)
 from traceml.api.query_runs import ALL_BUT, RunQuery, Runs, RunSearch
 from traceml.model.errors import UsageError
 from traceml.model.printable import printable_lines, shorten
 from traceml.model.quantities import count
-from traceml.model.run_values import RunValue
 from traceml.store.query_names import written_key
 from traceml.text import run_list
 
 DEFAULT_LIMIT = 50
 """Rows of a table that people read; JSON and CSV have all."""
-FACTS_SHOWN = ("name", "started", "status", "verdict", "step_time_ms")
-MAX_METRICS = 3
 PROGRESS_EVERY_S = 0.2
 PROGRESS_AFTER_S = 1.0
 
@@ -122,90 +127,42 @@ def _limit(asked: int | None, is_table: bool) -> int | None:
 
 
 def _print_runs(found: Runs, options: argparse.Namespace) -> None:
-    if options.format == "json":
-        keys = _columns(found, options.columns, found.keys)
-        rows = [
-            {
-                written_key(key): run_list.json_value(value)
-                for key, value in row
-                if value is not None
-            }
-            for row in _rows(found, keys)
-        ]
-        document = {"runs": rows, "total": found.total, "notes": list(found.notes)}
-        print(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False))
+    if options.format in ("json", "csv"):
+        keys = choose_columns(found, options.columns, lambda: found.keys)
+        if options.format == "json":
+            _print_json(runs_document(found, keys))
+            return
+        columns = [found.column(key) for key in keys]
+        print(
+            run_list.csv_text(list(map(written_key, keys)), list(zip(*columns, strict=True))),
+            end="",
+        )
         return
-    if options.format == "csv":
-        keys = _columns(found, options.columns, found.keys)
-        head = list(map(written_key, keys))
-        values = [[value for _, value in row] for row in _rows(found, keys)]
-        print(run_list.csv_text(head, values), end="")
-        return
-    keys = _columns(found, options.columns, _usual(found) if len(found) else ())
-    table = run_list.run_table(keys, [found.column(key) for key in keys], time.time())
-    _print_table(table, options)
+    keys = choose_columns(found, options.columns, lambda: usual_columns(found))
+    _print_table(run_list.run_table(keys, list(map(found.column, keys)), time.time()), options)
     if options.format != "markdown":
         print(_count_line(found, options.logs_dir))
 
 
-def _rows(found: Runs, keys: Sequence[str]) -> list[list[tuple[str, RunValue | None]]]:
-    columns = [found.column(key) for key in keys]
-    return [
-        [(key, values[place]) for key, values in zip(keys, columns, strict=True)]
-        for place in range(len(found))
-    ]
-
-
-def _columns(found: Runs, asked: str | None, usual: Sequence[str]) -> list[str]:
-    """Returns the keys of the columns to show."""
-    if asked is None:
-        return list(usual)
-    added = [word.strip() for word in asked.split(",") if word.strip()]
-    if added and all(word.startswith("+") for word in added):
-        more = found.choose_columns(",".join(word[1:] for word in added))
-        return [*usual, *(key for key in more if key not in usual)]
-    return found.choose_columns(asked)
-
-
-def _usual(found: Runs) -> list[str]:
-    """Returns the columns that matter: facts, what differs in the parameters, main metrics."""
-    facts = [f"facts.{name}" for name in FACTS_SHOWN]
-    shown = [key for key in facts if found.has(key)]
-    if found.has("facts.tags"):
-        shown.append("facts.tags")
-    return [*shown, *found.main_metrics(MAX_METRICS), *found.varying()]
-
-
 def _print_groups(found: Runs, options: argparse.Namespace, limit: int | None) -> None:
-    usual = [key for key in ("facts.step_time_ms",) if found.has(key)]
-    columns = _columns(found, options.columns, [*usual, *found.main_metrics(MAX_METRICS)])
-    groups = found.group(options.group_by, columns, options.sort)
-    by = list(groups[0].values) if groups else []
-    columns = [key for key in columns if key not in by]
-    shown = groups[:limit]
+    grouped = group_listed(found, options.group_by, options.columns, options.sort, limit)
+    shown = grouped.groups
     if options.format == "json":
-        documents = [
-            {
-                "group": {written_key(k): run_list.json_value(v) for k, v in group.values.items()},
-                "count": len(group.rows),
-                "runs": [found.names[row] for row in group.rows],
-                "columns": {
-                    written_key(key): run_list.json_aggregate(group.columns[key]) for key in columns
-                },
-            }
-            for group in shown
-        ]
-        document = {"groups": documents, "total": found.total, "notes": list(found.notes)}
-        print(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False))
+        _print_json(groups_document(found, grouped))
     elif options.format == "csv":
-        rows = [run_list.group_values(group, columns) for group in shown]
+        rows = [run_list.group_values(group, grouped.columns) for group in shown]
         head = list(rows[0]) if rows else []
         print(run_list.csv_text(head, [list(row.values()) for row in rows]), end="")
     else:
-        _print_table(run_list.group_table(shown, by, columns, time.time()), options)
+        table = run_list.group_table(shown, grouped.by, grouped.columns, time.time())
+        _print_table(table, options)
         if options.format != "markdown":
-            more = f", the first {len(shown)} shown" if len(shown) < len(groups) else ""
-            print(f"\n{count(len(groups), 'group')} of {count(len(found), 'run')}{more}")
+            more = f", the first {len(shown)} shown" if len(shown) < grouped.total else ""
+            print(f"\n{count(grouped.total, 'group')} of {count(len(found), 'run')}{more}")
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    print(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False))
 
 
 def _print_table(table: run_list.TextTable, options: argparse.Namespace) -> None:

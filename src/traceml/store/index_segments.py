@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 
 from traceml.model.run_values import RunValue
+from traceml.store.folder_versions import FileVersion
 from traceml.store.index_columns import (
     Column,
     ColumnBuilder,
@@ -35,9 +36,6 @@ _LENGTHS = struct.Struct("<QI")
 MAX_HEAD_BYTES = 1 << 30
 MAX_ROWS = 4096
 """Runs in one segment: building it takes 250 MB with 4,600 numbers per run."""
-
-FileVersion = tuple[int, ...]
-"""Identifies the versions of a run's files by inode, size and time."""
 
 
 class IndexSegment(Protocol):

@@ -27,19 +27,12 @@ import numpy as np
 
 from traceml.model.errors import RunNotFound, TraceMLError
 from traceml.model.run_values import RunValue
-from traceml.store.folder import (
-    MANIFEST,
-    PRIVATE,
-    SUMMARY,
-    is_right_in,
-    is_run_name,
-    write_atomically,
-)
+from traceml.store.folder import PRIVATE, write_atomically
+from traceml.store.folder_versions import FileVersion, is_settled, scan_runs
 from traceml.store.index_columns import DamagedIndex, Mask
 from traceml.store.index_segments import (
     MAX_ROWS,
     FileSegment,
-    FileVersion,
     IndexSegment,
     MemorySegment,
     SegmentBuilder,
@@ -54,8 +47,6 @@ HEAD = "index.json"
 SEGMENT_SUFFIX = ".runs"
 LOCK_TIMEOUT_S = 10.0
 """How long to wait for another process that updates the index."""
-UNSETTLED_S = 2.0
-"""A folder that changed so recently may change again within the same tick of its clock."""
 MAX_HEAD_BYTES = 16 << 20
 ABANDONED_S = 600.0
 """A segment that no head names for this long belongs to a writer that died."""
@@ -119,7 +110,7 @@ class RunIndex:
     def refresh(self, progress: Progress | None = None) -> RunTable:
         """Returns the runs as they are now; reads those that have changed."""
         has_loaded = self._load()
-        found = self._scan()
+        found = scan_runs(self._logs)
         changed = self._changed(found)
         if not changed and not has_loaded and found == self._found and self._table is not None:
             return self._table
@@ -215,34 +206,6 @@ class RunIndex:
                     return None
                 time.sleep(0.02)
 
-    # What is in the folders
-
-    def _scan(self) -> dict[str, FileVersion]:
-        """Returns the runs in the logs folder, with the versions of their files."""
-        try:
-            root = os.open(self._logs, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError:
-            return {}
-        try:
-            with os.scandir(self._logs) as entries:
-                names = [entry.name for entry in entries if self._may_be_run(entry)]
-            found = {}
-            for name in names:
-                version = _file_version(name, root)
-                if version is not None:
-                    found[name] = version
-            return found
-        finally:
-            os.close(root)
-
-    def _may_be_run(self, entry: os.DirEntry[str]) -> bool:
-        try:
-            if entry.is_symlink():
-                return is_right_in(self._logs, entry.name) and entry.is_dir()
-            return entry.is_dir() and is_run_name(entry.name)
-        except OSError:
-            return False
-
     def _changed(self, found: Mapping[str, FileVersion]) -> list[str]:
         known: dict[str, FileVersion] = {}
         for segment in self._segments:
@@ -270,10 +233,10 @@ class RunIndex:
             if entry is None:
                 found.pop(name, None)
                 continue
-            is_settled = entry.is_final and _is_settled(found[name])
-            builder = settled if is_settled else unsettled
+            is_kept = entry.is_final and is_settled(found[name])
+            builder = settled if is_kept else unsettled
             values = self._within_limit(name, entry.values, builder)
-            builder.add(name, found[name] if is_settled else UNSETTLED, values)
+            builder.add(name, found[name] if is_kept else UNSETTLED, values)
             if len(settled) == MAX_ROWS:
                 self._add(settled.segment(), may_write)
                 settled = SegmentBuilder()
@@ -436,33 +399,6 @@ def _is_own_folder(path: Path) -> bool:
     except OSError:
         return False
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-
-
-def _file_version(name: str, root: int) -> FileVersion | None:
-    """Returns the version of a run's files; `None` for a folder that is no run.
-
-    Every file of a run but its records is replaced whole, which changes the time of its folder.
-    The summary is checked besides, since others write summaries, too.
-    """
-    try:
-        folder = os.stat(name, dir_fd=root)
-        try:
-            summary = os.stat(f"{name}/{SUMMARY}", dir_fd=root, follow_symlinks=False)
-        except FileNotFoundError:
-            os.stat(f"{name}/{MANIFEST}", dir_fd=root, follow_symlinks=False)
-            return (folder.st_ino, folder.st_mtime_ns)
-    except (OSError, ValueError):
-        return None
-    if not stat.S_ISREG(summary.st_mode):
-        return (folder.st_ino, folder.st_mtime_ns)
-    return (folder.st_ino, folder.st_mtime_ns, summary.st_mtime_ns, summary.st_size)
-
-
-def _is_settled(version: FileVersion) -> bool:
-    """Returns whether any change from now on will have another time."""
-    _, *times = version
-    newest_ns = max(times[:2])
-    return time.time_ns() - newest_ns > UNSETTLED_S * 1e9
 
 
 def _head_version(path: Path) -> FileVersion | None:
