@@ -104,12 +104,12 @@ def aggregate(values: Values, more_is_better: bool | None) -> Aggregate:
     finite = [number for number in numbers if math.isfinite(number)]
     lowest, highest = min(finite, default=None), max(finite, default=None)
     mean = _mean(finite)
-    half = _half_width(finite)
+    low, high = _interval(finite, mean)
     return Aggregate(
         count=len(finite),
         mean=mean,
-        low=None if mean is None or half is None else mean - half,
-        high=None if mean is None or half is None else mean + half,
+        low=low,
+        high=high,
         minimum=lowest,
         maximum=highest,
         best=None if more_is_better is None else highest if more_is_better else lowest,
@@ -139,14 +139,19 @@ def _mean(finite: Sequence[float]) -> float | None:
         return fmean([number / len(finite) for number in finite]) * len(finite)
 
 
-def _half_width(finite: Sequence[float]) -> float | None:
-    if len(finite) < 2:
-        return None
+def _interval(
+    finite: Sequence[float], mean: float | None
+) -> tuple[float, float] | tuple[None, None]:
+    """Returns the 95 % confidence interval of the mean; none for fewer than two numbers, or where
+    it exceeds all numbers."""
+    if mean is None or len(finite) < 2:
+        return None, None
     try:
-        size = stdev(finite) / math.sqrt(len(finite))
+        half = reach(MeanError(stdev(finite) / math.sqrt(len(finite)), len(finite) - 1))
     except OverflowError:
-        return None
-    return reach(MeanError(size, len(finite) - 1)) if math.isfinite(size) else None
+        return None, None
+    is_known = math.isfinite(mean - half) and math.isfinite(mean + half)
+    return (mean - half, mean + half) if is_known else (None, None)
 
 
 def _identity(value: RunValue | None) -> object:

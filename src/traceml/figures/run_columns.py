@@ -82,6 +82,7 @@ FACTS: Mapping[str, RunFact] = MappingProxyType(
             RunFact("mode", "how the run was shown: `summary`, `cli`, `dashboard`"),
             RunFact("traceml_version", "the version that traced it"),
             RunFact("problem", "why the summary could not be read"),
+            RunFact("names_not_indexed", "how many of its names had no room in the index"),
             *(RunFact(metric.key, metric.doc) for metric in METRICS if metric.section in _SECTIONS),
         )
     }

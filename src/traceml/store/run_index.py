@@ -55,6 +55,8 @@ MERGE_RATIO = 4
 MAX_COLUMNS = 65_536
 """Names of parameters and metrics in one segment; a script that puts the step's number into a
 name makes a new one every step."""
+LEFT_OUT = "facts.names_not_indexed"
+"""How many of a run's names had no room."""
 MAX_MEMORY_SEGMENTS = 16
 
 UNSETTLED: FileVersion = ()
@@ -103,8 +105,6 @@ class RunIndex:
         """What is newer than the files, or is not to be written."""
         self._found: dict[str, FileVersion] = {}
         self._problems: dict[str, str] = {}
-        self._left_out: dict[str, int] = {}
-        """By run: its names that had no room."""
         self._table: RunTable | None = None
 
     def refresh(self, progress: Progress | None = None) -> RunTable:
@@ -235,7 +235,7 @@ class RunIndex:
                 continue
             is_kept = entry.is_final and is_settled(found[name])
             builder = settled if is_kept else unsettled
-            values = self._within_limit(name, entry.values, builder)
+            values = self._within_limit(entry.values, builder)
             builder.add(name, found[name] if is_kept else UNSETTLED, values)
             if len(settled) == MAX_ROWS:
                 self._add(settled.segment(), may_write)
@@ -250,7 +250,6 @@ class RunIndex:
 
     def _entry(self, name: str) -> IndexedRun | None:
         self._problems.pop(name, None)
-        self._left_out.pop(name, None)
         try:
             return self._read_run(self._logs / name)
         except RunNotFound:
@@ -260,7 +259,7 @@ class RunIndex:
             return None
 
     def _within_limit(
-        self, name: str, values: Mapping[str, RunValue], builder: SegmentBuilder
+        self, values: Mapping[str, RunValue], builder: SegmentBuilder
     ) -> Mapping[str, RunValue]:
         """Returns the values whose names have room in the segment; facts always do."""
         new = [key for key in values if key not in builder.keys and not key.startswith("facts.")]
@@ -268,8 +267,8 @@ class RunIndex:
         if len(new) <= room:
             return values
         left_out = set(new[max(0, room) :])
-        self._left_out[name] = len(left_out)
-        return {key: value for key, value in values.items() if key not in left_out}
+        kept = {key: value for key, value in values.items() if key not in left_out}
+        return {**kept, LEFT_OUT: len(left_out)}
 
     def _drop_unsettled(self) -> None:
         """Forgets the runs that are read every time."""
@@ -348,7 +347,8 @@ class RunIndex:
     def _make_table(self) -> RunTable:
         segments = self._segments
         masks = self._masks(segments, set(), self._found)
-        return RunTable(list(zip(segments, masks, strict=True)), tuple(self._notes()))
+        parts = list(zip(segments, masks, strict=True))
+        return RunTable(parts, [*self._problem_notes(), *_room_notes(parts)])
 
     def _masks(
         self,
@@ -370,14 +370,25 @@ class RunIndex:
             masks.append(mask)
         return masks[::-1]
 
-    def _notes(self) -> Iterator[str]:
-        yield from (self._problems[name] for name in sorted(self._problems))
-        names = [name for name in self._left_out if name in self._found]
-        if names:
-            yield (
-                f"{sum(self._left_out[name] for name in names):,} names of parameters and metrics "
-                f"cannot be queried: there is room for {MAX_COLUMNS:,} (first in {names[0]})"
-            )
+    def _problem_notes(self) -> Iterator[str]:
+        return (self._problems[name] for name in sorted(self._problems))
+
+
+def _room_notes(parts: Sequence[tuple[IndexSegment, Mask]]) -> Iterator[str]:
+    """Yields what is to be said of names that had no room."""
+    names, count = [], 0
+    for segment, mask in parts:
+        column = segment.column(LEFT_OUT)
+        if column is not None:
+            rows = np.flatnonzero(mask & column.mask("present", ()))
+            names += [segment.names[row] for row in rows.tolist()]
+            count += sum(number for number in column.read(rows) if isinstance(number, int))
+    if names:
+        yield (
+            f"{count:,} names of parameters and metrics cannot be queried: there is room for "
+            f"{MAX_COLUMNS:,} in {MAX_ROWS:,} runs (left out of {names[0]} and "
+            f"{len(names) - 1:,} other runs); log fewer names, such as none with a step's number"
+        )
 
 
 def index_folder(logs: Path) -> Path:
