@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from traceml.model.errors import RunNotFound, UnreadableRecords
 from traceml.model.run_values import RunValue
@@ -362,16 +368,20 @@ def test_what_others_put_in_the_indexs_place_is_not_believed(
 def test_who_waits_too_long_for_another_writer_works_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    import fcntl
-
     monkeypatch.setattr(run_index, "LOCK_TIMEOUT_S", 0.05)
     write_runs(tmp_path, 3)
     folder = index_folder(tmp_path)
     folder.mkdir()
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert contents(open_index(tmp_path).refresh()) == truth(tmp_path)
+        index = open_index(tmp_path)
+        assert contents(index.refresh()) == truth(tmp_path)
         assert not (folder / HEAD).exists()
+    write_run(tmp_path, "run-0001", {"params.lr": 42})
+    assert contents(index.refresh()) == truth(tmp_path)  # and not what it read before
+    write_run(tmp_path, "run-0001", {"params.lr": 43}, age_s=50)
+    open_index(tmp_path).refresh()
+    assert contents(index.refresh()) == truth(tmp_path)
 
 
 def test_a_reader_goes_on_while_another_process_replaces_the_files(tmp_path: Path):
@@ -389,6 +399,80 @@ def test_the_index_is_its_owners_alone(tmp_path: Path):
     write_runs(tmp_path, 1)
     open_index(tmp_path).refresh()
     assert index_folder(tmp_path).stat().st_mode & 0o777 == 0o700
+
+
+NAMES = st.sampled_from(["a", "b", "c", "d", "e"])
+VALUES = st.sampled_from([0.5, 2.5, "text", True, math.nan, 1 << 60])
+OPERATIONS = st.one_of(
+    st.tuples(st.just("write"), NAMES, st.sampled_from(["params.x", "params.y"]), VALUES),
+    st.tuples(st.just("write"), NAMES, st.just("facts.status"), st.just("live")),
+    st.tuples(st.just("delete"), NAMES),
+    st.tuples(st.just("lock")),
+    st.tuples(st.just("unlock")),
+    st.tuples(st.just("damage"), st.integers(0, 400)),
+    st.tuples(st.just("refresh"), st.integers(0, 2)),
+    st.tuples(st.just("refresh"), st.integers(0, 2)),
+)
+
+
+class BlockingWriter:
+    """Another process that writes to the index for a while."""
+
+    def __init__(self, logs: Path) -> None:
+        self._path = index_folder(logs) / "lock"
+        self._descriptor: int | None = None
+
+    def begin(self) -> None:
+        if self._descriptor is None:
+            self._path.parent.mkdir(exist_ok=True)
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+
+    def end(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+@given(st.lists(OPERATIONS, min_size=2, max_size=25))
+def test_whatever_happened_every_index_holds_what_the_folders_hold(operations: list[Any]):
+    """Two that stay open and one that is opened anew, with a writer that blocks them at times."""
+    with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_index, "LOCK_TIMEOUT_S", 0.0)
+        patch.setattr(run_index, "MAX_ROWS", 3)
+        logs = Path(place)
+        indexes, writer = [open_index(logs), open_index(logs)], BlockingWriter(logs)
+        ending = [("refresh", 0), ("unlock",), ("refresh", 1), ("refresh", 2)]
+        for age_s, (what, *rest) in enumerate([*operations, *ending], 100):
+            if what == "write":
+                name, key, value = rest
+                write_run(logs, name, {key: value}, age_s)
+            elif what == "delete":
+                shutil.rmtree(logs / rest[0], ignore_errors=True)
+            elif what == "lock":
+                writer.begin()
+            elif what == "unlock":
+                writer.end()
+            elif what == "damage":
+                _damage(logs, rest[0])
+            else:
+                index = [*indexes, open_index(logs)][rest[0]]
+                assert _found_in(index) == repr(sorted(truth(logs).items()))
+
+
+def _damage(logs: Path, place: int) -> None:
+    for path in index_folder(logs).glob("*.runs"):
+        content = bytearray(path.read_bytes())
+        content[place % len(content)] ^= 255
+        path.write_bytes(content)
+
+
+def _found_in(index: RunIndex) -> str:
+    try:
+        return repr(sorted(contents(index.refresh()).items()))
+    except DamagedIndex:  # as a search does
+        index.rebuild()
+        return repr(sorted(contents(index.refresh()).items()))
 
 
 WRITER = """

@@ -227,7 +227,7 @@ class RunIndex:
     ) -> None:
         """Reads runs and adds them; what is complete is on disk even if this is interrupted."""
         settled, unsettled = SegmentBuilder(), SegmentBuilder()
-        self._drop_unsettled()
+        self._forget(set(changed))
         for place, name in enumerate(changed):
             entry = self._entry(name)
             if entry is None:
@@ -270,11 +270,12 @@ class RunIndex:
         kept = {key: value for key, value in values.items() if key not in left_out}
         return {**kept, LEFT_OUT: len(left_out)}
 
-    def _drop_unsettled(self) -> None:
-        """Forgets the runs that are read every time."""
+    def _forget(self, names: set[str]) -> None:
+        """Forgets what is in memory of runs that are read again, and which therefore is older than
+        any file."""
         kept = []
         for segment in self._memory:
-            mask = np.array([version != UNSETTLED for version in segment.versions])
+            mask = np.array([name not in names for name in segment.names])
             if mask.any():
                 kept.append(segment if mask.all() else merge_segments([(segment, mask)]))
         self._memory = kept
