@@ -34,6 +34,7 @@ def test_a_record_has_what_the_run_was_what_it_achieved_and_how_it_ran(sweep: Pa
     assert run["params.lr"] == run["lr"] == 0.01
     assert run["params.model.layers"] == 4
     assert run["metrics.val/loss"] == run["val/loss"] == pytest.approx(0.12)
+    assert run["accuracy.max"] == run["accuracy"] == 0.99  # logged once
     assert run["metrics.val/loss.min"] == run["val/loss.best"] == pytest.approx(0.06)
     assert (run["status"], run["diagnosis"], run["verdict"]) == (
         *("finished", "INPUT_BOUND", "INPUT-BOUND"),

@@ -191,19 +191,21 @@ def _as_number(text: str) -> RunValue:
 
 
 def _metric(name: str, metric: MetricSummary) -> Iterator[tuple[str, float]]:
-    """Yields the columns of a metric; its extremes only where it has more than one value.
+    """Yields the columns of a metric; the extremes of a single value are that value.
 
     JSON has no NaN and no infinity: a last value that is missing was one of them.
     """
     if not metric.count:
         return
     yield f"metrics.{name}", math.nan if metric.last is None else metric.last
-    if metric.count > 1:
-        statistics = (("min", metric.min), ("max", metric.max), ("mean", metric.mean))
-        yield from ((f"{key}.{name}", value) for key, value in statistics if value is not None)
-        best = metric.max if metric.higher_is_better else metric.min
-        if metric.higher_is_better is not None and best is not None:
-            yield f"best.{name}", best
+    only = metric.last if metric.count == 1 else None
+    statistics = {"min": metric.min, "max": metric.max, "mean": metric.mean}
+    if metric.higher_is_better is not None:
+        statistics["best"] = metric.max if metric.higher_is_better else metric.min
+    for key, value in statistics.items():
+        known = only if value is None else value
+        if known is not None:
+            yield f"{key}.{name}", known
 
 
 def _storable(value: object) -> RunValue | None:

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import chain, islice
 
 from traceml.model.metric_direction import guess_direction
 from traceml.model.printable import printable, shorten
@@ -21,7 +22,6 @@ from traceml.store.query_language import (
     QueryError,
     QueryName,
     QueryNode,
-    parse_name,
     written_name,
 )
 
@@ -33,6 +33,8 @@ as the metric's name suggests."""
 MOMENTS = ("started",)
 """Facts that are moments, as seconds since 1970; a filter has them as dates."""
 MAX_CHOICES = 5
+MAX_TRIED_NAMES = 50_000
+"""Comparing one takes some microseconds."""
 
 _TIME_SUFFIXES_S = {"_us": 1e-6, "_ms": 1e-3, "_s": 1.0, "_min": 60.0, "_h": 3600.0}
 _SIZE_SUFFIX = "_bytes"
@@ -107,7 +109,8 @@ class KnownColumns:
         """Returns names that are written much alike, or end alike."""
         wanted = name.name.casefold()
         by_name: dict[str, list[str]] = {}
-        for key in (*self.keys, *(f"facts.{fact}" for fact in self.facts)):
+        names = chain((f"facts.{fact}" for fact in self.facts), self.keys)
+        for key in islice(names, MAX_TRIED_NAMES):
             section, _, own = key.partition(".")
             if section in ("facts", "params", "metrics"):
                 by_name.setdefault(own.casefold(), []).append(key)
@@ -136,11 +139,6 @@ def resolve_filter(node: QueryNode, known: KnownColumns) -> QueryNode:
         return Negation(resolve_filter(node.part, known))
     parts = tuple(resolve_filter(part, known) for part in node.parts)
     return AllOf(parts) if isinstance(node, AllOf) else AnyOf(parts)
-
-
-def resolve_name(text: str, known: KnownColumns) -> str:
-    """Returns the key of the column that a name means, as `--sort` takes it; raises QueryError."""
-    return known.resolve(parse_name(text))
 
 
 def column_key(condition: Condition) -> str:
