@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from traceml.compare.run_groups import aggregate, group_runs, is_more_better, varying
+from traceml.compare.run_groups import aggregate, group_runs, is_more_better
+from traceml.model.run_values import RunValue
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=40))
@@ -43,11 +44,16 @@ def test_nan_and_infinity_are_counted_apart():
     assert (found.count, found.mean, found.maximum, found.not_finite) == (2, 2.0, 3.0, 2)
 
 
-def test_one_is_one_point_zero_but_not_true_and_nan_is_nan():
-    by = {"params.x": [1, 1.0, True, math.nan, math.nan, None, "1"]}
-    groups = group_runs(by, {}, 7)
-    assert [group.rows for group in groups] == [(0, 1), (6,), (2,), (3, 4), (5,)]
-    assert varying({"a": [1, 1.0], "b": [1, True], "c": [math.nan, math.nan]}) == ["b"]
+def test_groups_are_in_the_order_of_their_values_or_of_a_mean():
+    by: dict[str, list[RunValue | None]] = {"params.x": [3, "text", 3, None, math.nan, -1]}
+    loss: dict[str, list[RunValue | None]] = {"metrics.loss": [1.0, 5.0, 2.0, None, 0.5, 9.0]}
+    numbers = [0, 1, 0, 2, 3, 4]
+    groups = group_runs(numbers, by, loss)
+    assert [group.rows for group in groups] == [(5,), (0, 2), (1,), (4,), (3,)]
+    largest = group_runs(numbers, by, loss, [("metrics.loss", True)], limit=3)
+    assert [group.rows for group in largest] == [(5,), (1,), (0, 2)]
+    smallest = group_runs(numbers, by, loss, [("metrics.loss", False)])
+    assert [group.rows for group in smallest] == [(4,), (0, 2), (1,), (5,), (3,)]
 
 
 @pytest.mark.parametrize(

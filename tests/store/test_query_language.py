@@ -324,6 +324,30 @@ def test_a_column_gives_back_what_was_put_in(
         assert isinstance(value, bool) == isinstance(was, bool)
 
 
+@given(
+    records=RECORDS, keys=st.lists(st.sampled_from(KEYS), max_size=3), segments=st.integers(1, 3)
+)
+def test_runs_are_in_one_group_where_they_have_the_same(
+    records: list[dict[str, RunValue]], keys: list[str], segments: int
+):
+    runs = {f"run-{place}": record for place, record in enumerate(records)}
+    table = table_of(runs, min(segments, len(runs)))
+    rows = table.select()
+    numbers = table.group_numbers(rows, keys).tolist()
+    found = list(zip(table.names(rows), numbers, strict=True))
+    for one, group in found:
+        for other, its_group in found:
+            same = all(_is_same(runs[one].get(key), runs[other].get(key)) for key in keys)
+            assert (group == its_group) == same
+    assert max(numbers) + 1 == len(set(numbers))
+
+
+def _is_same(one: RunValue | None, other: RunValue | None) -> bool:
+    if isinstance(one, float) and isinstance(other, float) and math.isnan(one):
+        return math.isnan(other)
+    return isinstance(one, bool) == isinstance(other, bool) and one == other
+
+
 @given(records=RECORDS, key=st.sampled_from(KEYS), descending=st.booleans())
 def test_sorted_runs_are_in_order_and_the_missing_ones_last(
     records: list[dict[str, RunValue]], key: str, descending: bool

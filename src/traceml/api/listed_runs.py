@@ -75,10 +75,10 @@ def group_listed(
 ) -> GroupedRuns:
     """Returns the groups of runs with the columns that were asked for, or the usual ones."""
     columns = choose_columns(found, asked, lambda: usual_group_columns(found))
-    groups = found.group(by, columns, sort)
+    groups = found.group(by, columns, sort, limit)
     keys = list(groups[0].values) if groups else []
     shown = [key for key in columns if key not in keys]
-    return GroupedRuns(groups[:limit], keys, shown, len(groups))
+    return GroupedRuns(groups, keys, shown, found.count_groups(by))
 
 
 def groups_document(found: Runs, grouped: GroupedRuns) -> dict[str, Any]:

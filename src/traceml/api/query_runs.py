@@ -18,7 +18,7 @@ from typing import Any, overload
 from traceml import __version__
 from traceml.api.run_files import RunFiles
 from traceml.compare.parameter_groups import is_label
-from traceml.compare.run_groups import RunGroup, group_runs, is_more_better, varying
+from traceml.compare.run_groups import RunGroup, group_runs, is_more_better
 from traceml.figures.head import RunStanding
 from traceml.figures.run_columns import FACTS, VERSION, run_values
 from traceml.model.errors import UsageError
@@ -273,7 +273,11 @@ class Runs(Sequence[RunRecord]):
         """Returns the keys of parameters in which these runs differ; those that only name a run
         are last."""
         keys = [key for key in self._candidates if key.startswith("params.")]
-        return sorted(varying({key: self.column(key) for key in keys}), key=is_label)
+        return sorted((key for key in keys if self._varies(key)), key=is_label)
+
+    def _varies(self, key: str) -> bool:
+        codes = self._table.codes(self._rows, key)
+        return bool((codes != codes[:1]).any())
 
     def main_metrics(self, limit: int) -> list[str]:
         """Returns the keys of metrics that say how good a run is, by their names; of many the
@@ -284,7 +288,9 @@ class Runs(Sequence[RunRecord]):
         found = (key for key in ordered[:MAX_TRIED_METRICS] if self.has(key))
         return list(islice(found, limit))
 
-    def group(self, by: str, columns: Sequence[str], sort: str | None = None) -> list[RunGroup]:
+    def group(
+        self, by: str, columns: Sequence[str], sort: str | None = None, limit: int | None = None
+    ) -> list[RunGroup]:
         """Returns the runs in groups by names with commas, or by all parameters but some.
 
         They are sorted by what they have in common, or by the means of other columns.
@@ -293,11 +299,17 @@ class Runs(Sequence[RunRecord]):
         order = list(_sort_keys(sort or "", self._known))
         summed_up = dict.fromkeys((*columns, *(key for key, _ in order if key not in keys)))
         return group_runs(
+            self._table.group_numbers(self._rows, keys).tolist(),
             {key: self.column(key) for key in keys},
             {key: self.column(key) for key in summed_up},
-            len(self),
             order,
+            limit,
         )
+
+    def count_groups(self, by: str) -> int:
+        """Returns how many groups there are."""
+        numbers = self._table.group_numbers(self._rows, self._group_keys(by))
+        return int(numbers.max(initial=-1)) + 1
 
     def _group_keys(self, by: str) -> list[str]:
         if not by.startswith(ALL_BUT):

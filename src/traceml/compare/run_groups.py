@@ -55,18 +55,25 @@ GroupOrder = Sequence[tuple[str, bool]]
 
 
 def group_runs(
-    by: Mapping[str, Values], columns: Mapping[str, Values], runs: int, order: GroupOrder = ()
+    numbers: Sequence[int],
+    by: Mapping[str, Values],
+    columns: Mapping[str, Values],
+    order: GroupOrder = (),
+    limit: int | None = None,
 ) -> list[RunGroup]:
-    """Returns the groups of runs with aggregates of the columns.
+    """Returns the groups of runs, with aggregates of the columns.
 
-    They are sorted by the values that they have in common, or by other keys: of a column by its
-    mean.
+    `numbers` says which group each run is in, `by` what they have in common. They are sorted by
+    that, or by other keys: of a column by its mean.
     """
-    places: dict[tuple[object, ...], list[int]] = {}
-    for row in range(runs):
-        own = tuple(_identity(values[row]) for values in by.values())
-        places.setdefault(own, []).append(row)
-    groups = [
+    places: dict[int, list[int]] = {}
+    for row, number in enumerate(numbers):
+        places.setdefault(number, []).append(row)
+    groups = list(places.values())
+    groups.sort(key=lambda rows: tuple(_order(values[rows[0]]) for values in by.values()))
+    for key, descending in reversed(order):
+        groups = _sorted(groups, _values_of_groups(groups, key, by, columns), descending)
+    return [
         RunGroup(
             values={key: values[rows[0]] for key, values in by.items()},
             rows=tuple(rows),
@@ -75,33 +82,35 @@ def group_runs(
                 for key, values in columns.items()
             },
         )
-        for rows in places.values()
+        for rows in groups[:limit]
     ]
-    groups.sort(key=lambda group: tuple(map(_order, group.values.values())))
-    for key, descending in reversed(order):
-        groups = _sorted(groups, key, descending)
-    return groups
 
 
-def _sorted(groups: Sequence[RunGroup], key: str, descending: bool) -> list[RunGroup]:
-    """Returns the groups by one key; those without a value are last in both directions."""
+def _values_of_groups(
+    groups: Sequence[Sequence[int]],
+    key: str,
+    by: Mapping[str, Values],
+    columns: Mapping[str, Values],
+) -> Values:
+    """Returns what groups are sorted by: a value that they have in common, or a mean."""
+    if key in by:
+        return [by[key][rows[0]] for rows in groups]
+    values = columns[key]
+    return [_mean(_finite([values[row] for row in rows])) for rows in groups]
 
-    def value(group: RunGroup) -> RunValue | None:
-        return group.values[key] if key in group.values else group.columns[key].mean
 
-    known = [group for group in groups if value(group) is not None]
-    known.sort(key=lambda group: _order(value(group)), reverse=descending)
-    return known + [group for group in groups if value(group) is None]
+def _sorted(groups: list[list[int]], values: Values, descending: bool) -> list[list[int]]:
+    """Returns the groups by these values; those without one are last in both directions."""
+    known = [place for place, value in enumerate(values) if value is not None]
+    known.sort(key=lambda place: _order(values[place]), reverse=descending)
+    missing = [place for place, value in enumerate(values) if value is None]
+    return [groups[place] for place in (*known, *missing)]
 
 
 def aggregate(values: Values, more_is_better: bool | None) -> Aggregate:
     """Returns the mean of the numbers, its interval and the extremes; others are not counted."""
-    numbers = [
-        float(value)
-        for value in values
-        if isinstance(value, int | float) and not isinstance(value, bool)
-    ]
-    finite = [number for number in numbers if math.isfinite(number)]
+    numbers = _numbers(values)
+    finite = _finite(values)
     lowest, highest = min(finite, default=None), max(finite, default=None)
     mean = _mean(finite)
     low, high = _interval(finite, mean)
@@ -125,9 +134,16 @@ def is_more_better(key: str) -> bool | None:
     return None if section == "params" else guess_direction(name)
 
 
-def varying(columns: Mapping[str, Values]) -> list[str]:
-    """Returns the keys under which not all runs have the same."""
-    return [key for key, values in columns.items() if len(set(map(_identity, values))) > 1]
+def _numbers(values: Values) -> list[float]:
+    return [
+        float(value)
+        for value in values
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    ]
+
+
+def _finite(values: Values) -> list[float]:
+    return [number for number in _numbers(values) if math.isfinite(number)]
 
 
 def _mean(finite: Sequence[float]) -> float | None:
@@ -152,13 +168,6 @@ def _interval(
         return None, None
     is_known = math.isfinite(mean - half) and math.isfinite(mean + half)
     return (mean - half, mean + half) if is_known else (None, None)
-
-
-def _identity(value: RunValue | None) -> object:
-    """Returns what equal values have in common: 1 is 1.0, but not true, and NaN is NaN."""
-    if isinstance(value, bool):
-        return ("bool", value)
-    return "nan" if isinstance(value, float) and math.isnan(value) else (value,)
 
 
 def _order(value: RunValue | None) -> tuple[int, float, str]:

@@ -106,6 +106,19 @@ class CodedColumn:
 Column = NumberColumn | CodedColumn
 
 
+def distinct_values(column: Column, rows: Rows) -> tuple[Sequence[RunValue], Rows]:
+    """Returns the distinct values of some rows, and the place among them of each row's; -1 where it
+    is missing."""
+    if isinstance(column, CodedColumn):
+        return column.table, column.codes[rows].astype(np.int64)
+    chosen = column.values[rows]
+    present = chosen.view(np.uint64) != MISSING_BITS
+    values, inverse = np.unique(chosen[present], return_inverse=True)
+    places = np.full(len(rows), -1, np.int64)
+    places[present] = inverse
+    return values.tolist(), places
+
+
 class ColumnBuilder:
     """Collects the values of one key, row by row; numbers take twelve bytes each."""
 

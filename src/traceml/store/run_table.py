@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
 
 from traceml.model.run_values import RunValue, Wanted
-from traceml.store.index_columns import Column, Mask, Rows, sort_ranks
+from traceml.store.index_columns import Column, Mask, Rows, distinct_values, sort_ranks
 from traceml.store.index_segments import IndexSegment
 from traceml.store.query_language import AllOf, Condition, Negation, Quantity, QueryNode
 from traceml.store.query_names import column_key
@@ -82,6 +83,29 @@ class RunTable:
                 found[place] = value
         return found
 
+    def codes(self, rows: Rows, key: str) -> Rows:
+        """Returns a number for each run's value under a key: the same for equal values.
+
+        1 equals 1.0 but not true, NaN equals NaN, and what is missing has the number 0.
+        """
+        found = np.zeros(len(rows), np.int64)
+        numbers: dict[object, int] = {}
+        for places, column, inner in self._columns(rows, key):
+            values, own = distinct_values(column, inner)
+            codes = [numbers.setdefault(_identity(value), len(numbers) + 1) for value in values]
+            found[places] = np.array([*codes, 0], np.int64)[own]
+        return found
+
+    def group_numbers(self, rows: Rows, keys: Sequence[str]) -> Rows:
+        """Returns the number of the group that each run is in: runs of one group have equal values
+        under all keys."""
+        found = np.zeros(len(rows), np.int64)
+        for key in keys:
+            codes = self.codes(rows, key)
+            both = found * (codes.max(initial=0) + 1) + codes
+            found = np.unique(both, return_inverse=True)[1].astype(np.int64)
+        return found
+
     def keys_of(self, rows: Rows) -> list[str]:
         """Returns the keys of the columns in the segments of these rows, sorted."""
         parts = set(self._part_numbers(rows).tolist())
@@ -99,6 +123,13 @@ class RunTable:
     def _part_numbers(self, rows: Rows) -> Rows:
         found: Rows = np.searchsorted(self._first, rows, side="right") - 1
         return found
+
+
+def _identity(value: RunValue) -> object:
+    """Returns what equal values have in common."""
+    if isinstance(value, bool):
+        return ("bool", value)
+    return "nan" if isinstance(value, float) and math.isnan(value) else (value,)
 
 
 def _mask(node: QueryNode, segment: IndexSegment) -> Mask:
