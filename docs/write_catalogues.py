@@ -13,6 +13,7 @@ from pathlib import Path
 from write_diagnoses import between_marks
 
 from traceml.compare.terms import ENDPOINTS, Endpoint
+from traceml.figures.run_columns import FACTS
 from traceml.model import layout
 from traceml.model.finding import Section
 from traceml.model.metric import BY_KEY, METRICS, Metric, in_summary
@@ -58,8 +59,15 @@ def _of_reference() -> dict[str, str]:
         "words of --metric": table("`--metric`", "judges by", words),
         "sizes of records": f"A `.steps` file is a head of {head:,} bytes and step records of "
         f"{step:,} bytes behind it; a `.blocks` file\nholds records of {block:,} bytes.",
+        "facts of runs": table("fact", "what it is", own_facts()),
         "versions of the record format": table("version", "brought", layout.HISTORY.items()),
     }
+
+
+def own_facts() -> Iterator[tuple[str, str]]:
+    """The facts of runs that are no metrics of a summary's section."""
+    measured = {metric.key for metric in METRICS}
+    return ((fact.name, fact.doc) for fact in FACTS.values() if fact.name not in measured)
 
 
 def _of_comparison() -> dict[str, str]:

@@ -38,6 +38,8 @@ OWNERS = {
     "numpy": {"store", "facts", "compare", "figures"},
     "msgspec": {"store", "summaries", "compare", "agent", "figures", "web"},
     "PIL": {"store"},
+    "pandas": {"api"},
+    "polars": {"api"},
     "psutil": {"agent"},
     "pyarrow": {"store"},
     "pynvml": {"agent"},

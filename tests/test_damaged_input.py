@@ -33,6 +33,7 @@ from damage import (
 )
 from traceml.api.compare import find_changes
 from traceml.api.find_runs import choose_summaries, recover, view
+from traceml.api.query_runs import RunQuery, RunSearch
 from traceml.api.run_list import RunList
 from traceml.api.watch import RunWatch
 from traceml.figures.comparison_page import comparison_page
@@ -43,6 +44,7 @@ from traceml.store.versions import STEPS_BY_VERSION
 from traceml.summaries.read import read_summary
 from traceml.text.comparison import comparison_text
 from traceml.text.markdown import all_markdown
+from traceml.text.run_list import aligned, run_table
 from traceml.web.report_pages import reported
 
 CASES = int(os.environ.get("TRACEML_DAMAGED_CASES", "24"))
@@ -143,6 +145,15 @@ def _list(folder: Path, good: Path) -> Iterator[str]:
     yield from _texts(msgspec.to_builtins(RunList(folder.parent).page()))
 
 
+def _query(folder: Path, good: Path) -> Iterator[str]:
+    found = RunSearch(folder.parent).search(RunQuery("status is not missing", "-step_time_ms"))
+    for run in found:
+        dict(run)
+    yield from found.notes
+    keys = found.choose_columns("*")
+    yield aligned(run_table(keys, [found.column(key) for key in keys], 0.0), None)[0]
+
+
 def _choose(folder: Path, good: Path) -> Iterator[str]:
     yield from map(str, choose_summaries(["params.lr=0.1"], folder.parent))
 
@@ -172,6 +183,7 @@ READERS = (
     _compare,
     _page,
     _list,
+    _query,
     _choose,
     _report,
     _report_of_another_file,
@@ -179,7 +191,7 @@ READERS = (
     _recover,
 )
 READ_BY_ALL = ("final_summary.json", "run.json")
-READERS_OF_FOLDERS = (_page, _list, _recover)
+READERS_OF_FOLDERS = (_page, _list, _query, _recover)
 """Those that read more than the summary and the manifest; `recover` loads the whole run."""
 
 

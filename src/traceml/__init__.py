@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from traceml.api.ask_agent import final_summary, summary
+    from traceml.api.query_runs import runs
     from traceml.trace.inference import time_inference
     from traceml.trace.init import init
     from traceml.trace.verbs import (
@@ -32,6 +33,7 @@ __all__ = [
     "log_metrics",
     "log_params",
     "log_samples",
+    "runs",
     "show",
     "summary",
     "time_inference",
@@ -47,6 +49,7 @@ _ROOMS = {
     "log_metrics": "traceml.trace.verbs",
     "log_params": "traceml.trace.verbs",
     "log_samples": "traceml.trace.verbs",
+    "runs": "traceml.api.query_runs",
     "show": "traceml.web.notebook",
     "summary": "traceml.api.ask_agent",
     "time_inference": "traceml.trace.inference",

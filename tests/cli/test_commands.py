@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def test_a_run_that_is_not_there_is_one_line(logs: Path, command: str) -> None:
     assert done.stderr.startswith(f"traceml {command}: ")
 
 
-@pytest.mark.parametrize("command", ["view a", "recover a", "compare a b"])
+@pytest.mark.parametrize("command", ["view a", "recover a", "compare a b", "runs"])
 def test_a_reader_that_leaves_is_no_error_of_ours(logs: Path, command: str) -> None:
     shell = f"{TRACEML} {command} | true; exit ${{PIPESTATUS[0]}}"
     for _ in range(3):  # whether the reader has gone before we write is a matter of luck
@@ -44,6 +45,22 @@ def test_a_reader_that_leaves_is_no_error_of_ours(logs: Path, command: str) -> N
         assert "Traceback" not in done.stderr
         assert "Exception ignored" not in done.stderr
         assert done.status in (0, 141)
+
+
+def test_runs_lists_real_runs_and_finds_what_they_say(logs: Path) -> None:
+    done = run_traceml(["runs", "--format", "json"], logs)
+    assert (done.status, done.stderr) == (0, "")
+    found = json.loads(done.stdout)["runs"]
+    assert {each["name"] for each in found} == {"a", "b"}
+    for each in found:
+        assert (each["status"], each["steps"], each["script"]) == ("finished", 60, "train.py")
+        assert each["user"] == getpass.getuser()
+        assert 0 < each["step_time_ms"] < each["duration_s"] * 1e3
+    done = run_traceml(["tag", "a", "good"], logs)
+    assert (done.status, done.stdout) == (0, "tags: good\n")
+    words = ["runs", "--filter", 'tags contains "good" and steps >= 60', "--format", "csv"]
+    done = run_traceml([*words, "--columns", "name,tags"], logs)
+    assert done.stdout == "name,tags\na,good\n"
 
 
 def test_compare_writes_what_it_says(logs: Path, tmp_path: Path) -> None:

@@ -16,6 +16,26 @@ from traceml.model.run import Ending, Manifest
 from traceml.store import folder as folders
 
 
+def test_an_account_without_a_name_is_none(monkeypatch: pytest.MonkeyPatch):
+    """As in a container whose user is a number alone."""
+
+    def unknown() -> str:
+        raise KeyError("getpwuid(): uid not found: 12345")
+
+    assert folders.user_name()
+    monkeypatch.setattr("getpass.getuser", unknown)
+    assert folders.user_name() == ""
+
+
+def test_tagging_a_run_of_another_machine_does_not_bring_it_back(tmp_path: Path):
+    folders.write_manifest(tmp_path, Manifest("run", 1.0, hostname="another machine"))
+    os.utime(tmp_path / folders.MANIFEST, (1, 1))
+    (tmp_path / folders.TAGS).write_text("")
+    assert not folders.is_going_on(tmp_path)
+    (tmp_path / "samples.jsonl").write_text("")
+    assert folders.is_going_on(tmp_path)
+
+
 def test_a_run_is_going_on_while_somebody_holds_it(tmp_path: Path) -> None:
     assert not folders.is_going_on(tmp_path)
     held = folders.hold(tmp_path)

@@ -48,6 +48,34 @@ def test_the_list_has_the_runs(server: Served) -> None:
     assert {row["name"] for row in server.get("/api/runs").json["runs"]} == {"a", "b"}
 
 
+def test_runs_can_be_searched(server: Served) -> None:
+    found = server.get("/api/search?filter=status+%3D+%22finished%22&sort=-name&columns=name,steps")
+    assert (found.status, found.headers["cache-control"]) == (200, "no-store")
+    assert found.json["runs"] == [{"name": "b", "steps": 60}, {"name": "a", "steps": 60}]
+    assert server.get("/api/search?filter=name+%3D+%22b%22&limit=1").json["total"] == 1
+    (group,) = server.get("/api/search?group_by=status&columns=steps").json["groups"]
+    assert (group["group"], group["count"]) == ({"status": "finished"}, 2)
+    assert group["columns"]["steps"]["mean"] == 60.0
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("filter=steps+%3E", "expected a value after"),
+        ("filter=stauts+%3D+1", "did you mean status"),
+        ("sort=nothing", "no run has 'nothing'"),
+        ("limit=-1", "is no number of runs"),
+        ("group_by=,", "nothing to group by"),
+    ],
+)
+def test_a_search_that_cannot_be_understood_says_why(
+    server: Served, query: str, words: str
+) -> None:
+    answer = server.get(f"/api/search?{query}")
+    assert answer.status == 400
+    assert words in answer.error
+
+
 def test_a_part_of_the_steps_is_there_in_detail(server: Served) -> None:
     answer = server.get("/api/runs/a/detail?first=10&last=20")
     assert answer.status == 200

@@ -10,6 +10,7 @@ from pathlib import Path
 from traceml.compare import selection
 from traceml.model.errors import RunNotFound, UsageError
 from traceml.store import folder as folders
+from traceml.store.tags import RunTags, change_tags
 from traceml.summaries.read import FILE_NAME, locate, read_labels, read_summary, runs_there
 from traceml.text.summary import summary_text
 
@@ -58,6 +59,22 @@ def find_folder(run: str, logs_dir: Path) -> Path:
         f"{folders.MANIFEST}; pass a run folder, or a run's name with --logs-dir"
         f"{runs_there(logs_dir, run, folders.MANIFEST)}"
     )
+
+
+def tag_run(
+    run: str, logs_dir: Path, add: Sequence[str], remove: Sequence[str], note: str | None
+) -> RunTags:
+    """Changes the tags and the note of a run, finished or not; returns what holds then."""
+    folder = _any_folder(run, logs_dir)
+    return change_tags(folder, add, remove, note, folders.user_name())
+
+
+def _any_folder(run: str, logs_dir: Path) -> Path:
+    """Returns the folder of a run; it may hold nothing but a summary."""
+    try:
+        return find_folder(run, logs_dir)
+    except RunNotFound:
+        return locate(run, logs_dir).parent.absolute()
 
 
 _PATTERN = frozenset("*?[")

@@ -79,6 +79,7 @@ def new_run(subject: str, command: list[str], options: RunOptions) -> Path:
         mode=options.mode,
         profile=options.profile,
         hostname=socket.gethostname(),
+        user=folders.user_name(),
         ring_folder=folders.make_ring_folder(),
         expected_world_size=options.world_size,
         nodes=options.nodes,

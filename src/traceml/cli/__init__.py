@@ -9,6 +9,8 @@ from collections.abc import Sequence
 COMMANDS = {
     "run": "run a training script with tracing",
     "compare": "say what changed between two runs",
+    "runs": "list and query runs by parameters, metrics and facts",
+    "tag": "tag a run, or write a note on it",
     "view": "print a finished run's summary again",
     "report": "write a run or a comparison as one HTML file",
     "ui": "serve the dashboard and all runs to a browser",

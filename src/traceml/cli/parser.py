@@ -17,11 +17,13 @@ class CommandParser(argparse.ArgumentParser):
     """Parses the words of one command.
 
     A usage error is one line, like every other error: what was found, what was expected, what to
-    do. Options may be spelt with underscores, as torchrun's are.
+    do. Options may be spelt with underscores, as torchrun's are. `is_mixed` lets arguments also
+    follow options, as in `tag --note TEXT RUN WORD`.
     """
 
-    def __init__(self, command: str, **options: Any) -> None:
+    def __init__(self, command: str, is_mixed: bool = False, **options: Any) -> None:
         super().__init__(prog=f"traceml {command}", allow_abbrev=False, **options)
+        self._is_mixed = is_mixed
         self._words: Sequence[str] = ()
 
     def parse_args(  # type: ignore[override]
@@ -31,7 +33,8 @@ class CommandParser(argparse.ArgumentParser):
         assert args is not None, "commands get their words from `traceml.cli.main`"
         self._words = args
         options: argparse.Namespace
-        options, unknown = self.parse_known_args(self.with_dashes(args), namespace)
+        parse = self.parse_known_intermixed_args if self._is_mixed else self.parse_known_args
+        options, unknown = parse(self.with_dashes(args), namespace)
         if unknown:
             self.refuse(options, list(args), unknown)
         return options

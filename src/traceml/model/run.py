@@ -18,6 +18,8 @@ class Manifest:
     mode: str = "summary"
     profile: str = "essential"
     hostname: str = ""
+    user: str = ""
+    """Who ran it, by the name of the account; empty where that is not known."""
     ring_folder: str = ""
     expected_world_size: int | None = None
     nodes: int = 1

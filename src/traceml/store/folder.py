@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import getpass
 import json
 import os
 import re
@@ -28,6 +29,7 @@ TEXT = "final_summary.txt"
 AGENT_LOG = "agent.log"
 OUTPUT = "output.log"
 EARLIER_OUTPUT = "output.earlier.log"
+TAGS = "tags.jsonl"
 RESERVED = ".reserved"
 """A file that reserves disk space for the summary while the run is in progress."""
 RESERVED_BYTES = 96 << 10
@@ -57,6 +59,14 @@ def unique_name(script: str) -> str:
     """Returns a readable new name: the script, the time, and four random characters."""
     stem = re.sub(r"[^A-Za-z0-9]+", "-", Path(script).stem).strip("-")[:40] or "run"
     return f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
+
+
+def user_name() -> str:
+    """Returns the name of the account that this process runs under; empty where it has none."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a container's number without an account
+        return ""
 
 
 def create_unique(logs_folder: Path, script: str) -> Path:
@@ -214,6 +224,8 @@ def _is_fresh(folder: Path) -> bool:
 def _written_s(folder: Path) -> Iterator[float]:
     with os.scandir(folder) as entries:
         for entry in entries:
+            if entry.name == TAGS:
+                continue  # people tag runs that are over
             with contextlib.suppress(FileNotFoundError):  # replaced meanwhile
                 yield entry.stat(follow_symlinks=False).st_mtime
 

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 from traceml.model.errors import RunNotFound, TraceMLError, UsageError
 from traceml.web import assets
 from traceml.web.live_pages import Pages
+from traceml.web.run_search import SearchedRuns
 from traceml.web.security import Guard, Policy, run_folder
 from traceml.web.sources import LIST, Address, address_of, comparison_of
 
@@ -39,6 +40,7 @@ def application(logs: Path, policy: Policy, pages: Pages) -> ASGIApp:
         Route("/api/runs", _answering(site.api_list)),
         Route("/api/runs/{name}", _answering(site.api_run)),
         Route("/api/runs/{name}/detail", _answering(site.api_detail)),
+        Route("/api/search", _answering(site.api_search)),
         Route("/api/compare", _answering(site.api_comparison)),
         Route("/api/events", _answering(site.events)),
     ]
@@ -64,6 +66,7 @@ class _Site:
 
     def __init__(self, logs: Path, pages: Pages) -> None:
         self._logs, self._pages = logs, pages
+        self._searched = SearchedRuns(logs)
         try:
             self._assets = assets.load()
             self._shell = assets.shell(self._assets)
@@ -107,6 +110,10 @@ class _Site:
     async def api_list(self, request: Request) -> Response:
         """Returns the list of runs."""
         return await self._whole(LIST)
+
+    async def api_search(self, request: Request) -> Response:
+        """Returns the runs that a filter lets through, or groups of them."""
+        return _json(await self._searched.answer(request.query_params))
 
     async def api_run(self, request: Request) -> Response:
         """Returns a run's page."""

@@ -1,0 +1,377 @@
+"""Lists and queries the runs of a folder by the index of runs: `traceml.runs(filter=…)`."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from fnmatch import fnmatchcase
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any, overload
+
+from traceml import __version__
+from traceml.api.run_files import RunFiles
+from traceml.compare.parameter_groups import is_label
+from traceml.compare.run_groups import RunGroup, group_runs, is_more_better
+from traceml.figures.head import RunStanding
+from traceml.figures.run_columns import FACTS, VERSION, run_values
+from traceml.model.errors import UsageError
+from traceml.model.run_values import RunValue
+from traceml.store.index_columns import DamagedIndex, Rows
+from traceml.store.query_language import QueryError, parse_filter, parse_name, split_names
+from traceml.store.query_names import MOMENTS, KnownColumns, resolve_filter, written_key
+from traceml.store.run_index import IndexedRun, Progress, RunIndex
+from traceml.store.run_table import RunTable
+from traceml.store.tags import read_tags
+
+ALL_BUT = "all-but:"
+"""`--group-by all-but:params.seed`: by all parameters except these."""
+MAX_TRIED_METRICS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class RunQuery:
+    """What to list."""
+
+    filter: str | None = None
+    sort: str | None = None
+    """Keys with commas; `-KEY` or `KEY desc` for the largest first; `None`: the newest first."""
+    limit: int | None = None
+
+
+def runs(
+    filter: str | None = None,  # noqa: A002 - the word that people would look for
+    *,
+    sort: str | None = None,
+    limit: int | None = None,
+    logs_dir: str | os.PathLike[str] = "logs",
+) -> Runs:
+    """Returns the runs under a logs folder that a filter lets through, the newest first.
+
+    `filter` is an expression such as `lr > 0.001 and status = "finished"`, `sort` a key, or
+    `-KEY` for the largest first. The result is a list of records with `.to_pandas()` and
+    `.to_polars()`.
+    """
+    return RunSearch(Path(logs_dir)).search(RunQuery(filter, sort, limit))
+
+
+class RunSearch:
+    """The runs of one folder; may be used by several threads."""
+
+    def __init__(
+        self, logs: Path, progress: Progress | None = None, max_age_s: float | None = None
+    ) -> None:
+        """With `max_age_s`, as a server has it, a search answers at once from what was last found
+        in the folder; where that is older, it is looked through again meanwhile."""
+        if logs.exists() and not logs.is_dir():
+            raise UsageError(f"{logs} is no folder; pass the folder of the runs as --logs-dir")
+        self._index = RunIndex(logs, _read_run, f"{__version__}/{VERSION}")
+        self._progress = progress
+        self._max_age_s = max_age_s
+        self._lock = threading.Lock()
+        """Held while the index is read or written; tables never change."""
+        self._table: RunTable | None = None
+        self._refreshed_s = -math.inf
+
+    def search(self, query: RunQuery) -> Runs:
+        """Returns the runs that the query asks for; raises QueryError where it is wrong."""
+        try:
+            return _search(self._current_table(), query)
+        except DamagedIndex:
+            with self._lock:
+                self._index.rebuild()
+            return _search(self._refresh(), query)
+
+    def _current_table(self) -> RunTable:
+        table = self._table
+        if table is None or self._max_age_s is None:
+            return self._refresh()
+        if time.monotonic() - self._refreshed_s > self._max_age_s and not self._lock.locked():
+            threading.Thread(target=self._refresh, daemon=True).start()
+        return table
+
+    def _refresh(self) -> RunTable:
+        with self._lock:
+            self._table = self._index.refresh(self._progress)
+            self._refreshed_s = time.monotonic()
+            return self._table
+
+
+def _search(table: RunTable, query: RunQuery) -> Runs:
+    known = KnownColumns(table.keys, FACTS)
+    node = None
+    if query.filter is not None and query.filter.strip():
+        node = resolve_filter(parse_filter(query.filter), known)
+    rows = table.select(node)
+    total = len(rows)
+    for key, descending in reversed(list(_sort_keys(query.sort or "", known))):
+        rows = table.sort(rows, key, descending)
+    if query.limit is not None and query.limit >= 0:
+        rows = rows[: query.limit]
+    return Runs(table, rows, known, total)
+
+
+def _sort_keys(text: str, known: KnownColumns) -> Iterator[tuple[str, bool]]:
+    for part in split_names(text):
+        name, descending = part, False
+        words = part.rsplit(None, 1)
+        if len(words) == 2 and words[1].lower() in ("asc", "desc"):
+            name, descending = words[0], words[1].lower() == "desc"
+        elif part.startswith("-"):
+            name, descending = part[1:], True
+        yield known.resolve(parse_name(name)), descending
+
+
+def _read_run(folder: Path) -> IndexedRun:
+    """Reads a run for the index."""
+    files = RunFiles(folder)
+    standing = RunStanding(
+        manifest=files.manifest,
+        state=files.state,
+        exit_status=files.exit_status,
+        now_unix_s=time.time(),
+        output=None,
+        notes=files.notes,
+    )
+    said = read_tags(folder)
+    values = run_values(files.summary, standing, said.tags, said.note)
+    return IndexedRun(values, is_final=files.state != "live")
+
+
+class RunRecord(Mapping[str, RunValue]):
+    """One run: its facts, parameters and metrics by name (`run["params.lr"]`, `run["status"]`).
+
+    A name without a prefix is found as in a filter. What the run does not have raises KeyError.
+    """
+
+    __slots__ = ("_place", "_runs")
+
+    def __init__(self, runs: Runs, place: int) -> None:
+        self._runs = runs
+        self._place = place
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self._runs.names[self._place]
+
+    def __getitem__(self, name: str) -> RunValue:
+        value = self._runs.column(self._runs.key_of(name))[self._place]
+        if value is None:
+            raise KeyError(name)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        for key in self._runs.keys:
+            if self._runs.column(key)[self._place] is not None:
+                yield written_key(key)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __repr__(self) -> str:
+        return f"RunRecord({self.name!r}, status={self.get('status')!r})"
+
+
+class Runs(Sequence[RunRecord]):
+    """The runs that a query found; columns are read when they are needed."""
+
+    def __init__(self, table: RunTable, rows: Rows, known: KnownColumns, total: int) -> None:
+        self._table = table
+        self._rows = rows
+        self._known = known
+        self._columns: dict[str, list[RunValue | None]] = {}
+        self.total = total
+        """How many runs there are without the limit."""
+        self.notes = table.notes
+        """What could not be read, and why."""
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, place: int) -> RunRecord: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[RunRecord]: ...
+
+    def __getitem__(self, place: int | slice) -> RunRecord | Sequence[RunRecord]:
+        if isinstance(place, slice):
+            return [RunRecord(self, each) for each in range(len(self))[place]]
+        return RunRecord(self, range(len(self))[place])
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} of {self.total} runs>"
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The names of the runs."""
+        return self._table.names(self._rows)
+
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of the columns that any of these runs has: facts, then parameters, then
+        metrics, each with its extremes."""
+        return tuple(key for key in self._candidates if self.has(key))
+
+    @cached_property
+    def _candidates(self) -> list[str]:
+        """The keys of the columns that these runs may have, without reading any."""
+        found = set(self._table.keys_of(self._rows))
+        facts = [f"facts.{name}" for name in FACTS if f"facts.{name}" in found]
+        return [*facts, *sorted(found - set(facts), key=_key_order)]
+
+    def has(self, key: str) -> bool:
+        """Returns whether any of these runs has a value under a key."""
+        return any(value is not None for value in self.column(key))
+
+    def key_of(self, name: str) -> str:
+        """Returns the key of the column that a name means; raises KeyError."""
+        try:
+            return self._known.resolve(parse_name(name))
+        except QueryError as error:
+            raise KeyError(error.problem) from None
+
+    def column(self, key: str) -> list[RunValue | None]:
+        """Returns what each run has under a key (as `keys` has them); `None` where it is
+        missing."""
+        if key not in self._columns:
+            try:
+                self._columns[key] = self._table.read(self._rows, key)
+            except (DamagedIndex, OSError) as error:
+                raise UsageError(
+                    f"the index of runs was changed or damaged meanwhile ({error}); ask again"
+                ) from error
+        return self._columns[key]
+
+    def choose_columns(self, words: str) -> list[str]:
+        """Returns the keys of columns that words with commas name; `params.*` names several.
+
+        Raises QueryError for a name that no run has.
+        """
+        found: dict[str, None] = {}
+        for word in split_names(words):
+            matching = self._matching(word) if "*" in word else []
+            for key in matching or [self._known.resolve(parse_name(word))]:
+                found[key] = None
+        return list(found)
+
+    def _matching(self, pattern: str) -> list[str]:
+        wanted = pattern.casefold()
+        named = (
+            key for key in self._candidates if fnmatchcase(written_key(key).casefold(), wanted)
+        )
+        return [key for key in named if self.has(key)]
+
+    def varying(self) -> list[str]:
+        """Returns the keys of parameters in which these runs differ; those that only name a run
+        are last."""
+        keys = [key for key in self._candidates if key.startswith("params.")]
+        return sorted((key for key in keys if self._varies(key)), key=is_label)
+
+    def _varies(self, key: str) -> bool:
+        codes = self._table.codes(self._rows, key)
+        return bool((codes != codes[:1]).any())
+
+    def main_metrics(self, limit: int) -> list[str]:
+        """Returns the keys of metrics that say how good a run is, by their names; of many the
+        shortest names."""
+        known = [key for key in self._candidates if key.startswith("metrics.")]
+        named = [key for key in known if is_more_better(key) is not None]
+        ordered = sorted(named or known, key=lambda key: (len(key), key))
+        found = (key for key in ordered[:MAX_TRIED_METRICS] if self.has(key))
+        return list(islice(found, limit))
+
+    def group(
+        self, by: str, columns: Sequence[str], sort: str | None = None, limit: int | None = None
+    ) -> list[RunGroup]:
+        """Returns the runs in groups by names with commas, or by all parameters but some.
+
+        They are sorted by what they have in common, or by the means of other columns.
+        """
+        keys = self._group_keys(by)
+        order = list(_sort_keys(sort or "", self._known))
+        summed_up = dict.fromkeys((*columns, *(key for key, _ in order if key not in keys)))
+        return group_runs(
+            self._table.group_numbers(self._rows, keys).tolist(),
+            {key: self.column(key) for key in keys},
+            {key: self.column(key) for key in summed_up},
+            order,
+            limit,
+        )
+
+    def count_groups(self, by: str) -> int:
+        """Returns how many groups there are."""
+        numbers = self._table.group_numbers(self._rows, self._group_keys(by))
+        return int(numbers.max(initial=-1)) + 1
+
+    def _group_keys(self, by: str) -> list[str]:
+        if not by.startswith(ALL_BUT):
+            keys = self.choose_columns(by)
+            if not keys:
+                raise UsageError(
+                    "nothing to group by: write a name, such as params.lr, or all-but:params.seed"
+                )
+            return keys
+        left_out = set(self.choose_columns(by.removeprefix(ALL_BUT)))
+        return [key for key in self.varying() if key not in left_out and not is_label(key)]
+
+    def to_pandas(self) -> Any:
+        """Returns a pandas DataFrame: a row per run, a column per key, in the order of `keys`."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise _no_library("pandas") from error
+        return pandas.DataFrame(dict(self._frame_columns()), index=range(len(self)))
+
+    def to_polars(self) -> Any:
+        """Returns a polars DataFrame; a column of several types is one of texts."""
+        try:
+            import polars
+        except ImportError as error:
+            raise _no_library("polars") from error
+        return polars.DataFrame(
+            {name: _of_one_type(values) for name, values in self._frame_columns()}, strict=False
+        )
+
+    def _frame_columns(self) -> Iterator[tuple[str, list[Any]]]:
+        for key in self.keys:
+            values: list[Any] = list(self.column(key))
+            if key.removeprefix("facts.") in MOMENTS:
+                values = [None if each is None else _moment(each) for each in values]
+            yield written_key(key), [", ".join(v) if isinstance(v, tuple) else v for v in values]
+
+
+def _key_order(key: str) -> tuple[int, str, str]:
+    section, _, name = key.partition(".")
+    is_metric = section not in ("facts", "params")
+    return (int(is_metric), name, "" if section == "metrics" else key)
+
+
+def _moment(value: RunValue) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(float(value), timezone.utc)  # type: ignore[arg-type]
+    except (ValueError, OverflowError, OSError, TypeError):
+        return None
+
+
+def _of_one_type(values: list[Any]) -> list[Any]:
+    types = {type(value) for value in values if value is not None}
+    if len(types) <= 1:
+        return values
+    if types == {int, float}:
+        return [None if value is None else float(value) for value in values]
+    return [None if value is None else str(value) for value in values]
+
+
+def _no_library(name: str) -> UsageError:
+    return UsageError(
+        f"{name} is not installed, and a {name} frame was asked for; install it (pip install "
+        f"{name}), or use the records themselves"
+    )

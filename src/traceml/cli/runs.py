@@ -1,0 +1,207 @@
+"""`traceml runs`: lists and queries the runs of a logs folder."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from traceml.api.listed_runs import (
+    choose_columns,
+    group_listed,
+    groups_document,
+    runs_document,
+    usual_columns,
+)
+from traceml.api.query_runs import ALL_BUT, RunQuery, Runs, RunSearch
+from traceml.cli.parser import CommandParser, add_logs_dir, in_braces, one_of, whole_number
+from traceml.model.errors import UsageError
+from traceml.model.printable import printable_lines, shorten
+from traceml.model.quantities import count
+from traceml.store.query_names import written_key
+from traceml.text import run_list
+
+DEFAULT_LIMIT = 50
+"""Rows of a table that people read; JSON and CSV have all."""
+PROGRESS_EVERY_S = 0.2
+PROGRESS_AFTER_S = 1.0
+
+_FORMATS = ("text", "table", "json", "csv", "markdown")
+_EPILOG = """\
+A filter compares what runs have with values:
+  learning_rate > 0.001 and status = "finished" and step_time_ms < 50
+  params.optimizer in ("adam", "adamw") and not metrics."val/loss" > 2
+  tags contains "good" and params.seed is missing and started > "2026-11-16"
+Names are parameters (params.lr), logged metrics (metrics.loss: the last value; metrics.loss.min,
+.max, .mean, .best) and facts (status, step_time_ms, duration_s, user, commit …); the prefix can be
+left out where only one is meant. traceml runs --columns '*' --format csv shows all of them.
+"""
+
+
+def main(words: list[str]) -> int:
+    """Prints the runs."""
+    options = _parser().parse_args(list(_joined(words)))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # not every terminal has a ±
+    logs_dir = Path(options.logs_dir)
+    if not logs_dir.exists():
+        raise UsageError(
+            f"there is no folder {logs_dir}: no run was kept there; pass the folder of the runs "
+            "as --logs-dir"
+        )
+    is_table = options.format in ("text", "table", "markdown")
+    # Groups are of all runs; the limit is then of groups.
+    limit = None if options.group_by else _limit(options.limit, is_table)
+    progress = _ReadingProgress()
+    found = RunSearch(logs_dir, progress.show).search(
+        RunQuery(options.filter, None if options.group_by else options.sort, limit)
+    )
+    progress.clear()
+    if options.group_by:
+        _print_groups(found, options, _limit(options.limit, is_table))
+    else:
+        _print_runs(found, options)
+    for note in found.notes:
+        print(f"traceml runs: {printable_lines(note)}", file=sys.stderr)
+    return 0
+
+
+def _joined(words: Sequence[str]) -> Iterator[str]:
+    """Yields the words with `--sort -loss` as one, which argparse takes for two options."""
+    rest = iter(words)
+    for word in rest:
+        value = next(rest, None) if word == "--sort" else None
+        if value is None:
+            yield word
+        else:
+            yield f"{word}={value}"
+
+
+def _parser() -> CommandParser:
+    parser = CommandParser(
+        "runs",
+        description="List the runs under a logs folder, the newest first.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--filter", metavar="EXPR", help="only runs for which this holds")
+    add("--sort", metavar="KEY", help='by this column; "KEY desc" or -KEY: the largest first')
+    add(
+        "--group-by",
+        metavar="KEY",
+        help=f"one row per group: by params.lr, or by {ALL_BUT}params.seed (all parameters but)",
+    )
+    add("--columns", metavar="KEYS", help="with commas, or params.*; +KEY adds to the usual ones")
+    add(
+        "--limit",
+        metavar="N",
+        type=whole_number(0),
+        help=f"at most N rows (default: {DEFAULT_LIMIT} in tables, all in json and csv; 0: all)",
+    )
+    add(
+        "--format",
+        type=one_of(*_FORMATS),
+        metavar=in_braces(_FORMATS),
+        default="text",
+        help="what is printed (default: text)",
+    )
+    add_logs_dir(parser)
+    return parser
+
+
+def _limit(asked: int | None, is_table: bool) -> int | None:
+    if asked is None:
+        return DEFAULT_LIMIT if is_table else None
+    return asked or None
+
+
+def _print_runs(found: Runs, options: argparse.Namespace) -> None:
+    if options.format in ("json", "csv"):
+        keys = choose_columns(found, options.columns, lambda: found.keys)
+        if options.format == "json":
+            _print_json(runs_document(found, keys))
+            return
+        columns = [found.column(key) for key in keys]
+        print(
+            run_list.csv_text(list(map(written_key, keys)), list(zip(*columns, strict=True))),
+            end="",
+        )
+        return
+    keys = choose_columns(found, options.columns, lambda: usual_columns(found))
+    _print_table(run_list.run_table(keys, list(map(found.column, keys)), time.time()), options)
+    if options.format != "markdown":
+        print(_count_line(found, options.logs_dir))
+
+
+def _print_groups(found: Runs, options: argparse.Namespace, limit: int | None) -> None:
+    grouped = group_listed(found, options.group_by, options.columns, options.sort, limit)
+    shown = grouped.groups
+    if options.format == "json":
+        _print_json(groups_document(found, grouped))
+    elif options.format == "csv":
+        rows = [run_list.group_values(group, grouped.columns) for group in shown]
+        head = list(rows[0]) if rows else []
+        print(run_list.csv_text(head, [list(row.values()) for row in rows]), end="")
+    else:
+        table = run_list.group_table(shown, grouped.by, grouped.columns, time.time())
+        _print_table(table, options)
+        if options.format != "markdown":
+            more = f", the first {len(shown)} shown" if len(shown) < grouped.total else ""
+            print(f"\n{count(grouped.total, 'group')} of {count(len(found), 'run')}{more}")
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    print(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False))
+
+
+def _print_table(table: run_list.TextTable, options: argparse.Namespace) -> None:
+    if not table.rows:
+        return
+    if options.format == "markdown":
+        print(run_list.markdown(table))
+        return
+    # What was asked for is shown; a pipe has no width.
+    is_cut = options.columns is None and sys.stdout.isatty()
+    text, left_out = run_list.aligned(table, shutil.get_terminal_size().columns if is_cut else None)
+    print(text)
+    if left_out:
+        names = ", ".join(table.head[-left_out:])
+        print(f"\nnot shown: {shorten(names, 200)} (choose with --columns)")
+
+
+def _count_line(found: Runs, logs_dir: str) -> str:
+    if not found.total:
+        return f"no run under {logs_dir} matches"
+    shown = "" if len(found) == found.total else f", {len(found)} shown (--limit 0 shows all)"
+    return f"\n{count(found.total, 'run')}{shown}"
+
+
+class _ReadingProgress:
+    """Says on a terminal how many runs have been read, once that takes long."""
+
+    def __init__(self) -> None:
+        self._began_s = self._said_s = time.monotonic()
+        self._has_said = False
+
+    def show(self, done: int, total: int) -> None:
+        """Is called after each run."""
+        now_s = time.monotonic()
+        if now_s - self._began_s < PROGRESS_AFTER_S or now_s - self._said_s < PROGRESS_EVERY_S:
+            return
+        if sys.stderr is not None and sys.stderr.isatty():
+            text = f"\rreading runs for the index: {done:,} of {total:,} "
+            print(text, end="", file=sys.stderr, flush=True)
+            self._has_said = True
+        self._said_s = now_s
+
+    def clear(self) -> None:
+        """Removes the line."""
+        if self._has_said:
+            print("\r" + " " * 60 + "\r", end="", file=sys.stderr, flush=True)

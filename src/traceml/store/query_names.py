@@ -1,0 +1,207 @@
+"""Finds the columns that the names of a filter mean, and converts its units to theirs."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import chain, islice
+
+from traceml.model.metric_direction import guess_direction
+from traceml.model.printable import printable, shorten
+from traceml.model.run_values import Wanted
+from traceml.store.query_language import (
+    SIZE_UNITS_BYTES,
+    TIME_UNITS_S,
+    AllOf,
+    AnyOf,
+    Condition,
+    Negation,
+    Quantity,
+    QueryError,
+    QueryName,
+    QueryNode,
+    written_name,
+)
+
+STATISTICS = ("min", "max", "mean")
+"""The columns of a metric besides its last value: `min.loss` beside `metrics.loss`."""
+BEST = "best"
+"""A column of its own where scripts said whether more is better; else it stands for `min` or `max`,
+as the metric's name suggests."""
+MOMENTS = ("started",)
+"""Facts that are moments, as seconds since 1970; a filter has them as dates."""
+MAX_CHOICES = 5
+MAX_TRIED_NAMES = 50_000
+"""Comparing one takes some microseconds."""
+
+_TIME_SUFFIXES_S = {"_us": 1e-6, "_ms": 1e-3, "_s": 1.0, "_min": 60.0, "_h": 3600.0}
+_SIZE_SUFFIX = "_bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownColumns:
+    """The columns that there are, by their keys: `facts.status`, `params.lr`, `metrics.loss`,
+    `min.loss`."""
+
+    keys: Collection[str]
+    facts: Collection[str]
+    """The facts that a run can have, whether any run has them or not."""
+
+    def resolve(self, name: QueryName, may_be_unknown: bool = False) -> str:
+        """Returns the key that a name means.
+
+        Raises QueryError where there is no such column, or more than one. With a prefix, a name
+        that no run has may be allowed.
+        """
+        if name.section:
+            found = list(self._in_section(name.section, name.name))
+            if not found and (may_be_unknown or not self.keys):
+                return f"{name.section}.{name.name}"
+        else:
+            found = [
+                key
+                for section in ("facts", "params", "metrics")
+                for key in self._in_section(section, name.name)
+            ]
+            if not found and not self.keys:
+                return f"params.{name.name}"
+        if len(found) > 1:
+            choices = ", ".join(written_key(key, is_full=True) for key in found)
+            raise QueryError(name.text, name.at, f"{_shown(name)} may be {choices}; write one")
+        if not found:
+            raise QueryError(name.text, name.at, self._unknown(name))
+        return found[0]
+
+    def _in_section(self, section: str, name: str) -> Iterator[str]:
+        key = f"{section}.{name}"
+        if key in self.keys or (section == "facts" and name in self.facts):
+            yield key
+        elif section == "metrics":
+            yield from self._statistic(name)
+
+    def _statistic(self, name: str) -> Iterator[str]:
+        """Yields the column of `loss.min`, where no metric is called so."""
+        metric, _, statistic = name.rpartition(".")
+        if f"metrics.{metric}" not in self.keys:
+            return
+        higher = guess_direction(metric)
+        if statistic == BEST and f"{BEST}.{metric}" not in self.keys and higher is not None:
+            statistic = "max" if higher else "min"
+        if statistic in STATISTICS or f"{statistic}.{metric}" in self.keys:
+            yield f"{statistic}.{metric}"
+        elif statistic == "last":
+            yield f"metrics.{metric}"
+
+    def _unknown(self, name: QueryName) -> str:
+        metric, _, statistic = name.name.rpartition(".")
+        if statistic == BEST and f"metrics.{metric}" in self.keys:
+            return (
+                f"whether more of {metric!r} is better cannot be told from its name: write "
+                f"{written_key(f'min.{metric}')} or {written_key(f'max.{metric}')}"
+            )
+        near = self._near(name)
+        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        return f"no run has {_shown(name)}{hint}"
+
+    def _near(self, name: QueryName) -> list[str]:
+        """Returns names that are written much alike, or end alike."""
+        wanted = name.name.casefold()
+        by_name: dict[str, list[str]] = {}
+        names = chain((f"facts.{fact}" for fact in self.facts), self.keys)
+        for key in islice(names, MAX_TRIED_NAMES):
+            section, _, own = key.partition(".")
+            if section in ("facts", "params", "metrics"):
+                by_name.setdefault(own.casefold(), []).append(key)
+        alike = difflib.get_close_matches(wanted, by_name, MAX_CHOICES, cutoff=0.7)
+        ends = sorted(
+            (own for own in by_name if own.endswith((f"/{wanted}", f".{wanted}", f"_{wanted}"))),
+            key=len,
+        )
+        begins = sorted((own for own in by_name if own.startswith(f"{wanted}_")), key=len)
+        found = dict.fromkeys((*alike, *ends, *begins))
+        keys = dict.fromkeys(key for own in found for key in by_name[own])
+        return [written_key(key) for key in list(keys)[:MAX_CHOICES]]
+
+
+def resolve_filter(node: QueryNode, known: KnownColumns) -> QueryNode:
+    """Returns the filter with the keys of columns as its names and without units.
+
+    A name's section and name then are those of a column's key.
+    """
+    if isinstance(node, Condition):
+        return _resolved(node, known)
+    if isinstance(node, Negation):
+        is_missing = isinstance(node.part, Condition) and node.part.test == "present"
+        if is_missing and isinstance(node.part, Condition):
+            return Negation(_resolved(node.part, known, may_be_unknown=True))
+        return Negation(resolve_filter(node.part, known))
+    parts = tuple(resolve_filter(part, known) for part in node.parts)
+    return AllOf(parts) if isinstance(node, AllOf) else AnyOf(parts)
+
+
+def column_key(condition: Condition) -> str:
+    """Returns the column of a condition that was resolved."""
+    return f"{condition.name.section}.{condition.name.name}"
+
+
+def written_key(key: str, is_full: bool = False) -> str:
+    """Returns a column's key as a filter would have it; a fact has its prefix only if asked for."""
+    section, _, name = key.partition(".")
+    if section in (*STATISTICS, BEST):
+        return f"{written_name('metrics', name)}.{section}"
+    written = written_name(section, name)
+    return f"facts.{written}" if is_full and section == "facts" and "." not in written else written
+
+
+def _resolved(condition: Condition, known: KnownColumns, may_be_unknown: bool = False) -> Condition:
+    may_be_unknown = may_be_unknown or condition.test == "present"
+    section, _, name = known.resolve(condition.name, may_be_unknown).partition(".")
+    wanted = tuple(_in_units_of(section, name, each, condition.name) for each in condition.wanted)
+    if section == "facts" and name in MOMENTS:
+        wanted = tuple(_moment(each, condition.name) for each in wanted)
+    return replace(
+        condition,
+        name=replace(condition.name, section=section, name=name),
+        wanted=wanted,
+    )
+
+
+def _in_units_of(section: str, name: str, value: Wanted | Quantity, said: QueryName) -> Wanted:
+    """Returns a number in the unit of its column, which the end of the column's name says."""
+    if not isinstance(value, Quantity):
+        return value
+    if value.unit in TIME_UNITS_S:
+        suffixes: Mapping[str, float] = _TIME_SUFFIXES_S
+        base, kind = value.number * TIME_UNITS_S[value.unit], "time"
+    else:
+        suffixes = {_SIZE_SUFFIX: 1.0}
+        base, kind = value.number * SIZE_UNITS_BYTES[value.unit], "size"
+    # The longest first: `_ms` ends with an s, too.
+    for suffix in sorted(suffixes, key=len, reverse=True):
+        if name.endswith(suffix) and not name.endswith("_per_s"):
+            return base / suffixes[suffix]
+    raise QueryError(
+        said.text,
+        value.at,
+        f"{written_key(f'{section}.{name}')} has no unit of {kind} at the end of its name "
+        f"({', '.join(suffixes)}); write a number without a unit",
+    )
+
+
+def _moment(value: Wanted | Quantity, said: QueryName) -> Wanted:
+    """Returns a date and time as seconds since 1970; without a time zone, the local one."""
+    if not isinstance(value, str):
+        return value  # type: ignore[return-value]
+    try:
+        return datetime.fromisoformat(value.strip().replace("Z", "+00:00")).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise QueryError(
+            said.text, said.at, f'{value!r} is no date: write "2026-11-16" or "2026-11-16 14:30"'
+        ) from None
+
+
+def _shown(name: QueryName) -> str:
+    written = f"{name.section}.{name.name}" if name.section else name.name
+    return repr(shorten(printable(written), 80))

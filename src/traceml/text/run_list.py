@@ -1,0 +1,258 @@
+"""A list of runs, or of groups of runs, as text: a table for a terminal, markdown, or CSV."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from traceml.compare.run_groups import Aggregate, RunGroup
+from traceml.model.printable import one_line, printable, shorten
+from traceml.model.quantities import duration, memory, milliseconds, percent, significant
+from traceml.model.run_values import RunValue
+from traceml.store.query_names import MOMENTS, written_key
+
+MAX_CELL_CHARS = 40
+_GAP = "  "
+_MISSING = ""
+_LABELS = {
+    "facts.name": "run",
+    "facts.started": "started",
+    "facts.step_time_ms": "step time",
+    "facts.duration_s": "duration",
+    "facts.peak_memory_bytes": "peak memory",
+}
+_RECENT_S = 24 * 3600
+
+
+@dataclass(frozen=True, slots=True)
+class TextTable:
+    """Rows of cells that are ready to be shown."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    are_numbers: tuple[bool, ...]
+    """Which columns are aligned at their right."""
+
+
+def run_table(
+    keys: Sequence[str], columns: Sequence[Sequence[RunValue | None]], now_unix_s: float
+) -> TextTable:
+    """Returns a row per run; each column belongs to the key in its place."""
+    shown = [
+        [format_value(key, value, now_unix_s) for value in values]
+        for key, values in zip(keys, columns, strict=True)
+    ]
+    return TextTable(
+        head=tuple(map(_label, keys)),
+        rows=tuple(zip(*shown, strict=True)),
+        are_numbers=tuple(map(_are_numbers, keys, columns)),
+    )
+
+
+def group_table(
+    groups: Sequence[RunGroup], by: Sequence[str], columns: Sequence[str], now_unix_s: float
+) -> TextTable:
+    """Returns a row per group: what it has in common, its runs, and each column's mean and best."""
+    head = [*map(_label, by), "runs"]
+    for key in columns:
+        head += [f"{_label(key)} (mean ± 95% CI)", "best"]
+    rows = []
+    for group in groups:
+        cells = [format_value(key, group.values[key], now_unix_s) or "–" for key in by]
+        cells.append(f"{len(group.rows)}")
+        for key in columns:
+            found = group.columns[key]
+            cells += [_mean(key, found), _number(key, found.best)]
+        rows.append(tuple(cells))
+    numbers = [_are_numbers(key, [group.values[key] for group in groups]) for key in by]
+    are_numbers = (*numbers, True, *([True] * (2 * len(columns))))
+    return TextTable(tuple(head), tuple(rows), are_numbers)
+
+
+def format_value(key: str, value: RunValue | None, now_unix_s: float) -> str:
+    """Returns a value as people read it, in the unit that the end of its key says; empty where it
+    is missing."""
+    if value is None:
+        return _MISSING
+    section, _, name = key.partition(".")
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return one_line(", ".join(value), MAX_CELL_CHARS)
+    if isinstance(value, str):
+        text = value[:12] if key == "facts.commit" else value
+        return one_line(text, None if key == "facts.name" else MAX_CELL_CHARS)
+    if section == "facts" and name in MOMENTS:
+        return moment(float(value), now_unix_s)
+    if section == "facts":
+        return _quantity(name)(value)
+    if isinstance(value, int):
+        return str(value)
+    return f"{value:.6g}" if section == "params" else significant(value)
+
+
+def _quantity(name: str) -> Callable[[float], str]:
+    if name.endswith("_ms"):
+        return milliseconds
+    if name.endswith("_per_s"):
+        return significant
+    if name.endswith("_s"):
+        return duration
+    if name.endswith("_bytes"):
+        return memory
+    if name.endswith("_share"):
+        return percent
+    return lambda value: str(value) if isinstance(value, int) else significant(value)
+
+
+def moment(unix_s: float, now_unix_s: float) -> str:
+    """Returns when something was: how long ago within a day, else the local date and time."""
+    ago_s = now_unix_s - unix_s
+    if 0 <= ago_s < _RECENT_S:
+        if ago_s < 60:
+            return "just now"
+        minutes = int(ago_s // 60)
+        return f"{minutes} min ago" if minutes < 60 else f"{minutes // 60} h ago"
+    try:
+        return f"{datetime.fromtimestamp(unix_s):%Y-%m-%d %H:%M}"
+    except (OverflowError, ValueError, OSError):
+        return "n/a"
+
+
+def aligned(table: TextTable, width: int | None) -> tuple[str, int]:
+    """Returns the table in columns, and how many of its columns did not fit in a width.
+
+    Columns at the end are left out; `None` for the width leaves none out.
+    """
+    cells = [table.head, *table.rows]
+    widths = [max(len(row[place]) for row in cells) for place in range(len(table.head))]
+    shown = _fitting(widths, width)
+    lines = []
+    for row in cells:
+        parts = [
+            row[place].rjust(widths[place])
+            if table.are_numbers[place]
+            else row[place].ljust(widths[place])
+            for place in range(shown)
+        ]
+        lines.append(_GAP.join(parts).rstrip())
+    lines.insert(1, _GAP.join("-" * widths[place] for place in range(shown)))
+    return "\n".join(lines), len(widths) - shown
+
+
+def _fitting(widths: Sequence[int], width: int | None) -> int:
+    """Returns how many columns fit; at least one does."""
+    if width is None:
+        return len(widths)
+    used, shown = -len(_GAP), 0
+    for each in widths:
+        used += each + len(_GAP)
+        if used > width and shown:
+            break
+        shown += 1
+    return shown
+
+
+def markdown(table: TextTable) -> str:
+    """Returns the table as markdown."""
+    lines = [table.head, tuple("---:" if right else "---" for right in table.are_numbers)]
+    lines += [tuple(map(_escaped, row)) for row in table.rows]
+    return "\n".join(f"| {' | '.join(row)} |" for row in lines)
+
+
+def csv_text(head: Sequence[str], rows: Sequence[Sequence[RunValue | None]]) -> str:
+    """Returns plain values with commas; a missing one is empty, several are joined by blanks."""
+    lines: list[str] = []
+    writer = csv.writer(_CsvLines(lines), lineterminator="\n")
+    writer.writerow([printable(name) for name in head])
+    for row in rows:
+        writer.writerow([_plain(value) for value in row])
+    return "".join(lines)
+
+
+class _CsvLines:
+    """Takes what a writer of CSV writes."""
+
+    def __init__(self, lines: list[str]) -> None:
+        self.write = lines.append
+
+
+def group_values(group: RunGroup, columns: Sequence[str]) -> dict[str, RunValue | None]:
+    """Returns a group as one flat row, for CSV."""
+    found: dict[str, RunValue | None] = {
+        written_key(key): value for key, value in group.values.items()
+    }
+    found["runs"] = len(group.rows)
+    for key in columns:
+        each, name = group.columns[key], written_key(key)
+        found |= {f"{name} (mean)": each.mean, f"{name} (low)": each.low}
+        found |= {f"{name} (high)": each.high, f"{name} (best)": each.best}
+        found[f"{name} (count)"] = each.count
+    return found
+
+
+def json_value(value: RunValue | None) -> object:
+    """Returns a value as strict JSON can hold it: NaN and infinity as texts."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def json_aggregate(found: Aggregate) -> Mapping[str, object]:
+    """Returns an aggregate as JSON has it; the interval is `null` for a single run."""
+    interval = None if found.low is None else [found.low, found.high]
+    return {
+        "count": found.count,
+        "mean": found.mean,
+        "interval": interval,
+        "min": found.minimum,
+        "max": found.maximum,
+        "best": found.best,
+        "not_finite": found.not_finite,
+    }
+
+
+def _label(key: str) -> str:
+    known = _LABELS.get(key)
+    if known is not None:
+        return known
+    written = written_key(key)
+    short = written.removeprefix("params.").removeprefix("metrics.")
+    return shorten(printable(short.strip('"')), MAX_CELL_CHARS)
+
+
+def _are_numbers(key: str, values: Sequence[RunValue | None]) -> bool:
+    if key.removeprefix("facts.") in MOMENTS:
+        return False
+    known = [value for value in values if value is not None]
+    return bool(known) and all(
+        isinstance(value, int | float) and not isinstance(value, bool) for value in known
+    )
+
+
+def _mean(key: str, found: Aggregate) -> str:
+    if found.mean is None:
+        return f"{found.not_finite} not finite" if found.not_finite else "n/a"
+    shown = _number(key, found.mean)
+    if found.low is None or found.high is None:
+        return shown
+    return f"{shown} ± {_number(key, (found.high - found.low) / 2)}"
+
+
+def _number(key: str, value: float | None) -> str:
+    return "n/a" if value is None else format_value(key, value, 0.0)
+
+
+def _escaped(cell: str) -> str:
+    return cell.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+
+
+def _plain(value: RunValue | None) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, tuple):
+        return printable(" ".join(value))
+    return printable(value) if isinstance(value, str) else str(value)

@@ -1,0 +1,177 @@
+"""`traceml runs` and `traceml tag`, as people call them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from listed_runs import list_run, list_sweep, metric
+from traceml.cli import main
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return list_sweep(tmp_path_factory.mktemp("logs"))
+
+
+class Shown:
+    """What a command printed."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+        self.errors = ""
+
+    def __call__(self, *words: object, status: int = 0) -> str:
+        assert main([str(word) for word in words]) == status
+        output, self.errors = self._capsys.readouterr()
+        return output
+
+    def json(self, *words: object) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self(*words, "--format", "json"), parse_constant=_refuse)
+        return found
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
+
+
+@pytest.fixture
+def shown(capsys: pytest.CaptureFixture[str]) -> Shown:
+    return Shown(capsys)
+
+
+def test_the_table_has_what_matters(sweep: Path, shown: Shown):
+    lines = shown("runs", "--logs-dir", sweep).splitlines()
+    assert lines[0].split() == [
+        *("run", "started", "status", "verdict", "step", "time", "accuracy", "val/loss"),
+        *("lr", "optimizer", "seed"),
+    ]
+    assert lines[2].split() == [
+        *("sweep-00", "1", "h", "ago", "finished", "INPUT-BOUND", "20.0", "ms", "0.99", "0.1"),
+        *("0.01", "adam", "0"),
+    ]
+    assert "layers" not in lines[0]  # the same in all runs
+    assert lines[-1] == "12 runs"
+
+
+def test_filter_sort_columns_and_limit(sweep: Path, shown: Shown):
+    words = ["--filter", "lr > 0.05", "--sort", "step_time_ms desc", "--limit", "2"]
+    text = shown("runs", "--logs-dir", sweep, *words, "--columns", "name,params.*,val/loss.min")
+    lines = text.splitlines()
+    assert lines[0].split() == [
+        *("run", "lr", "model.layers", "optimizer", "seed", "val/loss.min"),
+    ]
+    assert [line.split()[0] for line in lines[2:4]] == ["sweep-11", "sweep-10"]
+    assert lines[-1] == "6 runs, 2 shown (--limit 0 shows all)"
+    best = shown("runs", "--logs-dir", sweep, "--sort", "-val/loss", "--limit", 1).splitlines()
+    assert best[2].split()[0] == "sweep-08"
+    added = shown("runs", "--logs-dir", sweep, "--columns", "+user,+duration_s").splitlines()
+    assert added[0].split()[-2:] == ["user", "duration"]
+    assert added[2].split()[-3:] == ["ada", "1", "min"]
+
+
+def test_groups(sweep: Path, shown: Shown):
+    lines = shown("runs", "--logs-dir", sweep, "--group-by", "all-but:params.seed").splitlines()
+    assert lines[0].startswith("  lr  optimizer  runs  step time (mean ± 95% CI)")
+    assert lines[2].split()[:9] == ["0.01", "adam", "3", "20.1", "ms", "±", "0.25", "ms", "20.0"]
+    assert lines[-1] == "4 groups of 12 runs"
+    words = ["--group-by", "optimizer", "--columns", "val/loss"]
+    found = shown.json("runs", "--logs-dir", sweep, *words)
+    adam, sgd = found["groups"]
+    assert adam["group"] == {"params.optimizer": "adam"}
+    assert (adam["count"], len(adam["runs"])) == (6, 6)
+    loss = sgd["columns"]["metrics.val/loss"]
+    assert loss["best"] == loss["min"] == pytest.approx(0.1)
+    assert loss["interval"][0] < loss["mean"] < loss["interval"][1]
+    rows = _csv(shown("runs", "--logs-dir", sweep, *words, "--format", "csv"))
+    assert rows[0]["params.optimizer"] == "adam" and rows[0]["runs"] == "6"
+    assert float(rows[0]["metrics.val/loss (mean)"]) == pytest.approx(loss["mean"])
+
+
+def _csv(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_json_and_csv_have_everything_and_the_same(sweep: Path, shown: Shown):
+    found = shown.json("runs", "--logs-dir", sweep)
+    rows = _csv(shown("runs", "--logs-dir", sweep, "--format", "csv"))
+    assert found["total"] == len(found["runs"]) == len(rows) == 12
+    for run, row in zip(found["runs"], rows, strict=True):
+        assert run["name"] == row["name"]
+        assert float(row["metrics.val/loss.min"]) == run["metrics.val/loss.min"]
+        assert run["started"] == float(row["started"])
+    assert "params.model.layers" in rows[0]
+
+
+def test_markdown_is_a_table(sweep: Path, shown: Shown):
+    lines = shown("runs", "--logs-dir", sweep, "--format", "markdown", "--limit", 1).splitlines()
+    assert lines[0].startswith("| run | started | status |")
+    assert lines[1].count("---:") >= 3
+    assert len(lines) == 3
+
+
+def test_hostile_values_stay_in_their_cells(tmp_path: Path, shown: Shown):
+    params = {"evil\x1b[2J": "\x1b[31m|<script>\nnext", "x": 1}
+    metrics = {"loss": metric(None), "accuracy": metric(1e308)}
+    list_run(tmp_path, "a", params, metrics)
+    list_run(tmp_path, "b", {"x": "y" * 300}, {"loss": metric(2e-8)})
+    for format_ in ("text", "markdown", "csv"):
+        text = shown("runs", "--logs-dir", tmp_path, "--format", format_)
+        assert "\x1b" not in text
+        assert max(map(len, text.splitlines())) < 700
+    text = shown("runs", "--logs-dir", tmp_path)
+    assert len(text.splitlines()) == 6
+    assert "NaN" in text and "2e-08" in text and "1e+308" in text
+    found = shown.json("runs", "--logs-dir", tmp_path)
+    assert found["runs"][0]["metrics.loss"] == "nan"
+
+
+def test_a_mistake_in_the_filter_is_pointed_at(sweep: Path, shown: Shown):
+    shown("runs", "--logs-dir", sweep, "--filter", "lr > 0.1 and optimiser = 3", status=2)
+    assert shown.errors == (
+        "traceml runs: no run has 'optimiser'; did you mean params.optimizer, optimizer_ms?\n"
+        "  lr > 0.1 and optimiser = 3\n"
+        "               ^\n"
+    )
+
+
+def test_no_runs_and_no_folder(tmp_path: Path, shown: Shown):
+    assert shown("runs", "--logs-dir", tmp_path) == f"no run under {tmp_path} matches\n"
+    assert shown.json("runs", "--logs-dir", tmp_path) == {"runs": [], "total": 0, "notes": []}
+    for format_ in ("csv", "markdown"):
+        assert shown("runs", "--logs-dir", tmp_path, "--format", format_).strip() == ""
+    for words in (["--group-by", "params.x"], ["--group-by", "all-but:params.x"]):
+        shown("runs", "--logs-dir", tmp_path, *words)
+    shown("runs", "--logs-dir", tmp_path / "nowhere", status=2)
+    assert "there is no folder" in shown.errors
+
+
+def test_a_run_that_cannot_be_read_is_a_note(tmp_path: Path, shown: Shown):
+    folder = list_run(tmp_path, "broken")
+    (folder / "run.json").write_text("[")
+    list_run(tmp_path, "good")
+    text = shown("runs", "--logs-dir", tmp_path)
+    assert "1 run" in text and "good" in text
+    assert "run.json is damaged" in shown.errors
+
+
+def test_tags_from_the_command_line(tmp_path: Path, shown: Shown):
+    list_run(tmp_path, "a")
+    list_run(tmp_path, "b")
+    assert shown("tag", "a", "--logs-dir", tmp_path) == "tags: none\n"
+    text = shown("tag", "a", "good", "fast", "--note", "keep it", "--logs-dir", tmp_path)
+    assert text == "tags: good, fast\nnote: keep it\n"
+    text = shown("tag", "--logs-dir", tmp_path, "a", "--remove", "fast")
+    assert text == "tags: good\nnote: keep it\n"
+    assert shown.json("tag", "a", "--logs-dir", tmp_path) == {"tags": ["good"], "note": "keep it"}
+    listed = shown("runs", "--logs-dir", tmp_path, "--filter", 'tags contains "good"')
+    assert "good" in listed and "1 run" in listed
+    shown("tag", "a", "no,tag", "--logs-dir", tmp_path, status=2)
+    assert "cannot be a tag" in shown.errors
+    shown("tag", "nobody", "x", "--logs-dir", tmp_path, status=2)
+    assert "no run 'nobody'" in shown.errors
