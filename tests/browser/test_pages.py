@@ -102,11 +102,11 @@ def test_a_comparison_says_what_changed_and_what_is_different(look: Look, server
 
 def test_one_goes_from_the_list_to_a_run_and_back(look: Look, server: Served):
     seen = look(server.address)
-    expect(seen.page.get_by_role("row")).to_have_count(1 + 4)
+    expect(seen.page.get_by_role("row")).to_have_count(1 + 5)
     seen.page.get_by_role("link", name=SLOW, exact=True).click()
     expect(seen.verdict).to_contain_text("INPUT-BOUND")
     seen.page.go_back()
-    expect(seen.page.get_by_role("row")).to_have_count(1 + 4)
+    expect(seen.page.get_by_role("row")).to_have_count(1 + 5)
     seen.page.go_forward()
     expect(seen.verdict).to_contain_text("INPUT-BOUND")
     seen.page.get_by_role("link", name=re.compile("^Runs")).click()

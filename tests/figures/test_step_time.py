@@ -7,6 +7,7 @@ import pytest
 
 from drawn_runs import figure, history_of, page_of, part, standing_of, step_history
 from factories import idle_gpu, make_run, make_waiting, work_between
+from traceml.facts.history import History
 from traceml.figures.over_ranks import MAX_LINES
 from traceml.figures.over_steps import MAX_CELLS, rank_heat
 from traceml.figures.page import RunPage, Table
@@ -266,7 +267,7 @@ def test_a_run_without_a_summary_has_its_figures() -> None:
 def test_finer_figures_are_called_as_on_the_page(run: RunRecords) -> None:
     history = step_history(run)
     assert history is not None
-    finer = step_figures(history, build(run, 0.0, "0"))
+    finer = step_figures(History(steps=history), build(run, 0.0, "0"))
     on_page = {drawn.id for each in page_of(run).parts for drawn in each.figures}
     assert {drawn.id for drawn in finer} <= on_page
     assert all(getattr(drawn, "zooms", False) for drawn in finer)

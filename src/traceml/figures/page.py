@@ -16,6 +16,10 @@ RunState = Literal["live", "finished", "failed", "lost"]
 """`lost`: the run's agent is gone, and how the run ended was not recorded."""
 
 
+StepAxis = Literal["steps", "logged"]
+"""`logged`: the script counts differently from the steps that were traced, for example epochs."""
+
+
 # Pieces
 
 
@@ -90,6 +94,10 @@ class Series(Struct, frozen=True):
     """A name in the palette (`figures/colours.py`)."""
     values: tuple[float | None, ...]
     dashed: bool = False
+    low: tuple[float | None, ...] | None = None
+    """Where a point stands for several values: the lowest of them …"""
+    high: tuple[float | None, ...] | None = None
+    """… and the highest; the band between both is drawn behind the line."""
 
 
 class Span(Struct, frozen=True):
@@ -99,6 +107,15 @@ class Span(Struct, frozen=True):
     until: float | None
     label: str
     tone: Tone
+
+
+class Mark(Struct, frozen=True):
+    """Values on the horizontal axis that cannot be drawn: NaN, infinite."""
+
+    begin: float
+    until: float
+    label: str
+    """"3 × NaN"."""
 
 
 class Limit(Struct, frozen=True):
@@ -125,6 +142,13 @@ class Lines(Struct, frozen=True, tag="lines"):
     caption: str | None = None
     zooms: bool = False
     """The server has finer values for a part of the horizontal axis, which counts steps."""
+    axis: StepAxis = "steps"
+    """Whose steps the horizontal axis counts; figures of one kind are zoomed together."""
+    marks: tuple[Mark, ...] = ()
+    cut: str | None = None
+    """What the axis leaves out, in words; on a logarithmic axis everything has its place."""
+    is_curve: bool = False
+    """A quantity of learning: readers may smooth it, and draw it on a logarithmic axis."""
 
 
 class Bars(Struct, frozen=True, tag="bars"):
@@ -152,6 +176,7 @@ class Heatmap(Struct, frozen=True, tag="heatmap"):
     """What a colour stands for, from `low` to `high`."""
     caption: str | None = None
     zooms: bool = False
+    axis: StepAxis = "steps"
 
 
 class Change(Struct, frozen=True):

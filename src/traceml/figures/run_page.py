@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceml.facts.history import History, StepHistory
+from traceml.facts.history import History
 from traceml.figures import over_steps
 from traceml.figures.failure import failure_part
 from traceml.figures.findings import rail
@@ -14,7 +14,7 @@ from traceml.figures.head import (
     run_head,
     steps_taken,
 )
-from traceml.figures.metrics import loss_lines, metrics_part
+from traceml.figures.metrics import metric_figures, metrics_part
 from traceml.figures.origin import origin_part, tracer_part
 from traceml.figures.page import Figure, RunPage, RunRow
 from traceml.figures.process import process_part
@@ -53,16 +53,23 @@ def run_page(summary: Summary | None, standing: RunStanding, history: History) -
     )
 
 
-def step_figures(history: StepHistory, summary: Summary | None) -> tuple[Figure, ...]:
-    """Returns the charts that can be zoomed, for the given steps; with the same ids as on the
-    page."""
-    drawn = (
-        over_steps.stacked_phases(history, summary),
-        over_steps.rank_spread(history),
-        over_steps.rank_heat(history),
-        *memory_lines(history, summary),
-        loss_lines(history, summary),
-    )
+def step_figures(
+    history: History, summary: Summary | None, whole: History | None = None
+) -> tuple[Figure, ...]:
+    """Returns the charts that can be zoomed, for the given steps; with the same ids as on the page.
+
+    `whole` is the history of the whole run, which decides what there is to draw.
+    """
+    steps = history.steps
+    drawn: list[Figure | None] = []
+    if steps is not None:
+        drawn += [
+            over_steps.stacked_phases(steps, summary),
+            over_steps.rank_spread(steps),
+            over_steps.rank_heat(steps),
+            *memory_lines(steps, summary),
+        ]
+    drawn += metric_figures(summary, history, whole)
     return tuple(figure for figure in drawn if figure is not None)
 
 

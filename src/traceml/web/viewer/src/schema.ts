@@ -6,6 +6,8 @@ export type Tone = "good" | "info" | "warn" | "crit" | "muted";
 
 export type RunState = "live" | "finished" | "failed" | "lost";
 
+export type StepAxis = "steps" | "logged";
+
 /** One number that is worth a place of its own. */
 export interface Tile {
   label: string;
@@ -63,6 +65,8 @@ export interface Series {
   colour: string;
   values: readonly (number | null)[];
   dashed: boolean;
+  low: readonly (number | null)[] | null;
+  high: readonly (number | null)[] | null;
 }
 
 /** A finding on the horizontal axis, from where on it holds; `until` open: to the end. */
@@ -71,6 +75,13 @@ export interface Span {
   until: number | null;
   label: string;
   tone: Tone;
+}
+
+/** Values on the horizontal axis that cannot be drawn: NaN, infinite. */
+export interface Mark {
+  begin: number;
+  until: number;
+  label: string;
 }
 
 /** A level that matters: a capacity, a threshold. */
@@ -94,6 +105,10 @@ export interface Lines {
   limits: readonly Limit[];
   caption: string | null;
   zooms: boolean;
+  axis: StepAxis;
+  marks: readonly Mark[];
+  cut: string | null;
+  is_curve: boolean;
 }
 
 /** Stacked bars, one per category, drawn from left to right. */
@@ -119,6 +134,7 @@ export interface Heatmap {
   value: Axis;
   caption: string | null;
   zooms: boolean;
+  axis: StepAxis;
 }
 
 /** One bar of a waterfall, from where the last one ended. */

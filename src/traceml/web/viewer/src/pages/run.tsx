@@ -1,7 +1,7 @@
 /** One run, going on or over: the verdict first, then the diagnoses, then the cards. */
 
 import { useMemo } from "preact/hooks";
-import { StepWindow, WindowContext } from "../charts/zoom";
+import { StepWindows, WindowContext } from "../charts/zoom";
 import { Notes } from "../pieces/notes";
 import { Output } from "../pieces/output";
 import { Parts } from "../pieces/parts";
@@ -16,7 +16,7 @@ interface Properties {
 }
 
 export function RunView({ page, detail }: Properties) {
-  const steps = useMemo(() => new StepWindow(detail), [detail]);
+  const steps = useMemo(() => new StepWindows(detail), [detail]);
   return (
     <WindowContext.Provider value={steps}>
       <HeadView head={page.head} />

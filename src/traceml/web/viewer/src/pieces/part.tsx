@@ -1,5 +1,6 @@
 /** A card of a page: a diagnosis, its numbers, its pictures, its tables. */
 
+import { CurveTools } from "../charts/curve_tools";
 import { FigureView } from "../charts/figure";
 import { still } from "../still";
 import type { Figure, Part, Tile } from "../schema";
@@ -22,6 +23,7 @@ export const PartView = still(function PartView({ part }: { part: Part }) {
         {part.note && <p class="note">{part.note}</p>}
       </header>
       <Tiles tiles={part.tiles} />
+      {part.figures.some((figure) => figure.type === "lines" && figure.is_curve) && <CurveTools />}
       {part.figures.length > 0 && (
         <div class="figures">
           {part.figures.map((figure, index) => (

@@ -1,0 +1,22 @@
+/** What the reader chose, kept in the page's address: it can be sent, and Back finds it again. */
+
+/** A choice; `null` where the address does not name it. */
+export function readChoice(name: string): string | null {
+  return new URLSearchParams(window.location.search).get(name);
+}
+
+/** Writes choices into the address without a new entry in the history; `null` takes one out. */
+export function writeChoices(choices: Readonly<Record<string, string | null>>): void {
+  const search = new URLSearchParams(window.location.search);
+  for (const [name, value] of Object.entries(choices)) {
+    if (value === null || value === "") search.delete(name);
+    else search.set(name, value);
+  }
+  const query = search.toString();
+  const address = `${window.location.pathname}${query && `?${query}`}${window.location.hash}`;
+  try {
+    window.history.replaceState(window.history.state, "", address);
+  } catch {
+    // a notebook's frame, or a file, has no address to write to: the choice lasts as long as the page
+  }
+}

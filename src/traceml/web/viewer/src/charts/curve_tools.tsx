@@ -1,0 +1,32 @@
+/** The controls over curves of learning: smoothing, and a logarithmic axis. */
+
+import { chooseCurves, MAX_SMOOTHING, useCurves } from "./curves";
+
+export function CurveTools() {
+  const { smoothing, isLog } = useCurves();
+  return (
+    <div class="curve-tools" role="group" aria-label="How curves are drawn">
+      <label>
+        Smoothing{" "}
+        <input
+          type="range"
+          min={0}
+          max={MAX_SMOOTHING}
+          step={0.01}
+          value={smoothing}
+          aria-valuetext={smoothing > 0 ? `${smoothing}` : "off"}
+          onInput={(event) => chooseCurves({ smoothing: Number(event.currentTarget.value) })}
+        />
+        <output>{smoothing > 0 ? smoothing.toFixed(2) : "off"}</output>
+      </label>
+      <label>
+        <input
+          type="checkbox"
+          checked={isLog}
+          onChange={(event) => chooseCurves({ isLog: event.currentTarget.checked })}
+        />
+        Log axis
+      </label>
+    </div>
+  );
+}
