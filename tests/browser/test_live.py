@@ -54,8 +54,11 @@ def test_a_training_is_diagnosed_while_it_runs_and_stays_on_the_page_when_it_is_
         expect(seen.page.get_by_role("banner")).to_contain_text("live")
         expect(seen.verdict).to_be_visible()
         expect(seen.verdict).not_to_contain_text("INPUT-BOUND")
+        told = seen.page.locator("[aria-live=polite]")  # to those who do not see the page
+        expect(told).to_have_text("")
         (tmp_path / "go").touch()
         expect(seen.verdict).to_contain_text("INPUT-BOUND")
+        expect(told).to_contain_text("The verdict is now INPUT-BOUND.")
         grows(seen)
         expect(seen.part("Output")).to_contain_text(re.compile(r"step \d+ loss"))
         running.send(signal.SIGINT)
@@ -134,6 +137,19 @@ def test_a_lost_connection_is_said_and_heals_when_the_server_is_back(
     opening.enter_context(serving(logs, "--port", str(server.port)))
     expect(lost).to_have_count(0)
     expect(seen.verdict).to_contain_text("INPUT-BOUND")
+
+
+def test_a_page_that_lost_its_server_no_longer_says_live(look: Look, tmp_path: Path):
+    with ticking(tmp_path), serving(tmp_path / "logs") as server:
+        seen = look(f"{server.address}runs/ticking", excuses=("net::ERR",))
+        bar = seen.page.get_by_role("banner")
+        expect(bar).to_contain_text("live")
+        server.running.send(signal.SIGKILL)
+        expect(bar).to_contain_text("connection lost")
+        expect(bar).not_to_contain_text("live")
+        seen.page.evaluate("scrollTo(0, document.body.scrollHeight)")
+        expect(seen.page.get_by_role("status")).to_contain_text("Connection lost")
+        expect(seen.page.get_by_role("status")).to_be_in_viewport()
 
 
 def test_a_run_that_is_deleted_stays_as_it_was_seen_and_says_so(

@@ -62,7 +62,7 @@ def test_every_logged_metric_has_its_curve_and_its_row() -> None:
         (1.5, 0.1235),
     )
     (table,) = part(page, "metrics").tables
-    assert table.rows[0].cells == ("train/loss", "0.5", "0.5", "1.5", "1", "2, steps 10 to 20")
+    assert table.rows[0].cells == ("train/loss", "0.5", "0.5", "1.5", "1", "2", "10 to 20")
 
 
 def test_of_very_many_metrics_the_first_are_drawn() -> None:

@@ -75,6 +75,7 @@ def run_head(summary: Summary | None, standing: RunStanding, history: History) -
         state_words=standing.state_words,
         command=line(" ".join(standing.manifest.command)),
         started=moment(standing.manifest.started_unix_s),
+        started_unix_s=standing.manifest.started_unix_s,
         elapsed=duration(elapsed_s(summary, standing)),
         steps=_steps_words(taken, total),
         throughput=throughput(summary) or NOT_MEASURED,
@@ -139,13 +140,19 @@ def throughput(summary: Summary | None) -> str:
 def ranks_words(summary: Summary | None, standing: RunStanding, history: History) -> str:
     """Returns the number of ranks and nodes, and their devices."""
     meta = None if summary is None else summary.meta
-    size = (meta.world_size if meta else None) or standing.manifest.expected_world_size
-    if size is None:
-        size = len(history.steps.ranks) if history.steps is not None else 1
     nodes = (meta.nodes_observed if meta else None) or standing.manifest.nodes
-    said = f"{count(size, 'rank')} on {count(nodes, 'node')}"
+    said = f"{ranks_short(summary, standing, history)} on {count(nodes, 'node')}"
     devices = ", ".join(_devices(summary, history))
     return f"{said}, {devices}" if devices else said
+
+
+def ranks_short(summary: Summary | None, standing: RunStanding, history: History) -> str:
+    """Returns the number of ranks."""
+    size = summary.meta.world_size if summary is not None else None
+    size = size or standing.manifest.expected_world_size
+    if size is None:
+        size = len(history.steps.ranks) if history.steps is not None else 1
+    return count(size, "rank")
 
 
 def _devices(summary: Summary | None, history: History) -> Iterator[str]:

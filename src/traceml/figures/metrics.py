@@ -21,7 +21,7 @@ from traceml.figures.page import Axis, Figure, Lines, Mark, Part, Row, Series, S
 from traceml.figures.units import PLAIN, Floats, fitted, next_round, rounded, scaled
 from traceml.figures.words import cell, line
 from traceml.model.finding import Section
-from traceml.model.quantities import count, significant
+from traceml.model.quantities import NOT_MEASURED, count, significant
 from traceml.summaries.record import MetricSummary, Summary
 
 MAX_FIGURES = 12
@@ -55,6 +55,7 @@ def metrics_part(summary: Summary | None, history: History) -> Part | None:
         note=f"The first {MAX_FIGURES} metrics are drawn." if hidden > 0 else None,
         figures=figures,
         tables=tables,
+        is_wide=len(figures) > 1,
     )
 
 
@@ -253,23 +254,26 @@ def _fitted(label: str, steps: npt.NDArray[np.int64], *tables: Floats) -> tuple[
     values = np.concatenate([np.ravel(table) for table in tables])
     known = values[np.isfinite(values)]
     if len(known) < MIN_TO_CUT:
-        return fitted(label, PLAIN, known), None
+        return _with_top(label, known), None
     middle = float(np.median(known))
     far = np.abs(known - middle)
     usual = float(np.quantile(far, USUAL_QUANTILE))
     if usual == 0 or far.max() <= CUT_TIMES * usual:
-        return fitted(label, PLAIN, known), None
-    kept = known[far <= CUT_TIMES * usual]
-    axis = fitted(label, PLAIN, kept)
-    most = float(kept.max())
-    high = axis.high if axis.high is not None else (next_round(most) if most > 0 else None)
+        return _with_top(label, known), None
     furthest = int(np.nanargmax(np.abs(values - middle)))
     at = count(int(steps[furthest % len(steps)]))
-    low = axis.low if axis.low is not None else float(kept.min())
     return (
-        Axis(label, "", low=low, high=high),
+        _with_top(label, known[far <= CUT_TIMES * usual]),
         f"Cut: {significant(float(values[furthest]))} at step {at} is out of the picture.",
     )
+
+
+def _with_top(label: str, known: Floats) -> Axis:
+    """Returns an axis that holds all these values: the browser would fit it to the means alone."""
+    axis = fitted(label, PLAIN, known)
+    if axis.high is not None or not len(known) or not known.max() > 0:
+        return axis
+    return structs.replace(axis, high=next_round(float(known.max())))
 
 
 def _table(metrics: Mapping[str, MetricSummary]) -> Table:
@@ -278,6 +282,7 @@ def _table(metrics: Mapping[str, MetricSummary]) -> Table:
             (
                 cell(name),
                 *map(significant, (found.last, found.min, found.max, found.mean)),
+                count(found.count),
                 _steps(found),
             )
         )
@@ -287,14 +292,13 @@ def _table(metrics: Mapping[str, MetricSummary]) -> Table:
     return Table(
         id="metric-table",
         title="Logged metrics",
-        columns=("Metric", "Last", "Min", "Max", "Mean", "Values"),
+        columns=("Metric", "Last", "Min", "Max", "Mean", "Values", "Steps"),
         rows=rows,
         note=f"{count(hidden)} more are in the summary." if hidden > 0 else None,
     )
 
 
 def _steps(found: MetricSummary) -> str:
-    values = count(found.count)
     if found.first_step is None or found.last_step is None:
-        return values
-    return f"{values}, steps {count(found.first_step)} to {count(found.last_step)}"
+        return NOT_MEASURED
+    return f"{count(found.first_step)} to {count(found.last_step)}"

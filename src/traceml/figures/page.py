@@ -257,6 +257,8 @@ class Head(Struct, frozen=True):
     throughput: str
     ranks: str
     """"8 ranks on 1 node, 8 × NVIDIA H200"."""
+    started_unix_s: float | None = None
+    """For a browser, which knows its reader's time zone."""
     remaining: str | None = None
     progress: float | None = None
     """0–1, where the total is known."""
@@ -300,6 +302,9 @@ class RunRow(Struct, frozen=True):
     steps: str
     step_time: str
     ranks: str
+    """With nodes and devices …"""
+    ranks_short: str
+    """… and their number alone: "8 ranks"."""
     started_unix_s: float | None = None
     """The list is sorted by these numbers where the text would sort wrongly; they are not shown."""
     duration_s: float | None = None

@@ -5,12 +5,20 @@ export function readChoice(name: string): string | null {
   return new URLSearchParams(window.location.search).get(name);
 }
 
+/** All values of a choice that may be made several times. */
+export function readChoicesOf(name: string): readonly string[] {
+  return new URLSearchParams(window.location.search).getAll(name);
+}
+
 /** Writes choices into the address without a new entry in the history; `null` takes one out. */
-export function writeChoices(choices: Readonly<Record<string, string | null>>): void {
+export function writeChoices(
+  choices: Readonly<Record<string, string | readonly string[] | null>>,
+): void {
   const search = new URLSearchParams(window.location.search);
   for (const [name, value] of Object.entries(choices)) {
-    if (value === null || value === "") search.delete(name);
-    else search.set(name, value);
+    search.delete(name);
+    const values = typeof value === "string" ? [value] : (value ?? []);
+    for (const one of values) if (one !== "") search.append(name, one);
   }
   const query = search.toString();
   const address = `${window.location.pathname}${query && `?${query}`}${window.location.hash}`;

@@ -25,7 +25,7 @@ export function App({ place }: { place: Place }) {
       <a class="skip" href="#main">
         Skip to the verdict
       </a>
-      <TopBar page={live.page} home={home} onHelp={help} />
+      <TopBar page={live.page} home={home} isLost={live.isLost || live.error !== null} onHelp={help} />
       <Banner live={live} />
       <main id="main" tabIndex={-1}>
         <Shown live={live} place={place} />
@@ -92,7 +92,9 @@ function useTitle(page: Page | null): void {
 function useAnchor(isThere: boolean): void {
   useEffect(() => {
     const id = window.location.hash.slice(1);
-    if (isThere && id !== "") document.getElementById(id)?.scrollIntoView();
+    const part = isThere && id !== "" ? document.getElementById(id) : null;
+    part?.focus({ preventScroll: true }); // the keys go on from there
+    part?.scrollIntoView();
   }, [isThere]);
 }
 

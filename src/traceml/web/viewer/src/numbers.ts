@@ -37,6 +37,16 @@ function byPower(value: number, digits: number): string {
   return `${plain}e${power.replace("+", "")}`;
 }
 
+/** A moment in the reader's own time zone: "2026-11-16 12:42"; `words` where it is not known. */
+export function localTime(unixS: number | null, words: string, withSeconds = false): string {
+  const when = new Date((unixS ?? NaN) * 1000);
+  if (Number.isNaN(when.getTime())) return words;
+  const two = (value: number): string => String(value).padStart(2, "0");
+  const day = [when.getFullYear(), two(when.getMonth() + 1), two(when.getDate())].join("-");
+  const time = [when.getHours(), when.getMinutes(), when.getSeconds()].slice(0, withSeconds ? 3 : 2);
+  return `${day} ${time.map(two).join(":")}`;
+}
+
 /** "ms" beside its axis: "Step time (ms)". */
 export function axisWords(label: string, unit: string): string {
   if (unit === "") return label;

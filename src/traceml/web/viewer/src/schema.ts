@@ -200,6 +200,7 @@ export interface Head {
   steps: string;
   throughput: string;
   ranks: string;
+  started_unix_s: number | null;
   remaining: string | null;
   progress: number | null;
 }
@@ -237,6 +238,7 @@ export interface RunRow {
   steps: string;
   step_time: string;
   ranks: string;
+  ranks_short: string;
   started_unix_s: number | null;
   duration_s: number | null;
   step_count: number | null;
@@ -295,7 +297,7 @@ export const PALETTE = {
   "median": { light: "#369bd9", dark: "#50c4fe" },
   "worst": { light: "#b8321a", dark: "#f86a26" },
   "least": { light: "#939393", dark: "#7c7c7c" },
-  "a": { light: "#8a93a0", dark: "#8b95a3" },
+  "a": { light: "#68717e", dark: "#8b95a3" },
   "b": { light: "#2447b8", dark: "#6ea8ff" },
   "better": { light: "#2a65bb", dark: "#57b0f5" },
   "worse": { light: "#c4450f", dark: "#f8823e" },

@@ -17,7 +17,7 @@ export function CurveTools() {
           aria-valuetext={smoothing > 0 ? `${smoothing}` : "off"}
           onInput={(event) => chooseCurves({ smoothing: Number(event.currentTarget.value) })}
         />
-        <output>{smoothing > 0 ? smoothing.toFixed(2) : "off"}</output>
+        <span class="curve-value">{smoothing > 0 ? smoothing.toFixed(2) : "off"}</span>
       </label>
       <label>
         <input

@@ -1,13 +1,14 @@
 /** One run, going on or over: the verdict first, then the diagnoses, then the cards. */
 
-import { useMemo } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { localTime } from "../numbers";
 import { StepWindows, WindowContext } from "../charts/zoom";
 import { Notes } from "../pieces/notes";
 import { Output } from "../pieces/output";
 import { Parts } from "../pieces/parts";
 import { Rail } from "../pieces/rail";
 import { VerdictView } from "../pieces/verdict";
-import type { Head, RunPage } from "../schema";
+import type { Head, RunPage, Verdict } from "../schema";
 
 interface Properties {
   page: RunPage;
@@ -19,6 +20,7 @@ export function RunView({ page, detail }: Properties) {
   const steps = useMemo(() => new StepWindows(detail), [detail]);
   return (
     <WindowContext.Provider value={steps}>
+      <Announcement verdict={page.verdict} />
       <HeadView head={page.head} />
       <VerdictView verdict={page.verdict} />
       <Rail rail={page.rail} parts={page.parts} verdict={page.verdict} />
@@ -26,6 +28,21 @@ export function RunView({ page, detail }: Properties) {
       <Output lines={page.output} />
       <Notes title="Notes" lines={page.notes} />
     </WindowContext.Provider>
+  );
+}
+
+/** Tells those who do not see the page that the verdict has changed. */
+function Announcement({ verdict: { status, why } }: { verdict: Verdict }) {
+  const last = useRef(status);
+  const [words, setWords] = useState("");
+  useEffect(() => {
+    if (last.current !== status) setWords(`The verdict is now ${status}. ${why}`);
+    last.current = status;
+  }, [status]);
+  return (
+    <p class="unseen" aria-live="polite">
+      {words}
+    </p>
   );
 }
 
@@ -55,7 +72,11 @@ function HeadView({ head }: { head: Head }) {
       )}
       <p class="command" title={head.command}>
         <span class="command-words">{head.command}</span>
-        {head.started && <span class="started">{`started ${head.started}`}</span>}
+        {head.started && (
+          <span class="started" title={head.started}>
+            {`started ${localTime(head.started_unix_s, head.started, true)}`}
+          </span>
+        )}
       </p>
     </section>
   );

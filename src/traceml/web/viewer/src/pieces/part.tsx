@@ -57,7 +57,7 @@ export function isEmpty({ note, finding, tiles, figures, tables, printed }: Part
   return !note && !finding && parts === 0;
 }
 
-/** Small figures go side by side, two by two; what can be zoomed has the whole width. */
+/** Small figures go side by side, two by two; what can be zoomed has the whole width, but for curves of learning. */
 function widthOf(figures: readonly Figure[], index: number): "full" | "half" {
   if (!isNarrow(figures[index])) return "full";
   let first = index;
@@ -67,7 +67,8 @@ function widthOf(figures: readonly Figure[], index: number): "full" | "half" {
 }
 
 function isNarrow(figure: Figure | undefined): boolean {
-  return figure !== undefined && !("zooms" in figure && figure.zooms) && figure.type !== "heatmap";
+  if (figure === undefined || figure.type === "heatmap") return false;
+  return figure.type !== "lines" || figure.is_curve || !figure.zooms;
 }
 
 function Tiles({ tiles }: { tiles: readonly Tile[] }) {
