@@ -81,9 +81,28 @@ def test_a_late_rank_is_named_and_every_rank_has_a_row(look: Look, server: Serve
         expect(stripes.get_by_role("columnheader", name=f"rank {rank}")).to_be_visible()
 
 
+def test_a_stragglers_page_opens_on_the_slow_rank_and_shows_any_other(look: Look, server: Served):
+    seen = look(f"{server.address}runs/{MANY}")
+    part, lens = seen.part("Step time"), seen.page.get_by_role("combobox", name="Step of")
+    expect(lens).to_have_value("rank-2")
+    expect(part).to_contain_text("forward · rank 2")
+    lens.select_option("rank-0")
+    expect(part).to_contain_text("communication · rank 0")
+    expect(seen.page.get_by_role("figure", name="Where a mean step goes: rank 0")).to_be_visible()
+    expect(seen.page).to_have_url(f"{server.address}runs/{MANY}?lens=rank-0")
+    seen.page.reload()
+    expect(lens).to_have_value("rank-0")
+    lens.select_option("Mean over 4 ranks")
+    expect(part).to_contain_text("mean over 4 ranks")
+    alone = look(f"{server.address}runs/{SLOW}")
+    expect(alone.part("Step time").first).to_be_visible()
+    assert alone.page.get_by_role("combobox").count() == 0
+    assert "Median" not in alone.part("Step time").locator("table").first.inner_text()
+
+
 def test_zooming_in_asks_for_finer_values_and_showing_all_goes_back(look: Look, server: Served):
     seen = look(f"{server.address}runs/{MANY}")
-    figure = seen.page.get_by_role("figure", name="Where the time of a step goes")
+    figure = seen.page.get_by_role("figure", name="Where the time of a step goes: rank 2")
     canvas = figure.locator("canvas").first
     canvas.hover()
     with seen.page.expect_response(lambda answer: "/detail?first=" in answer.url) as answered:

@@ -21,8 +21,12 @@ from traceml.store.run_follower import RunFollower
 class RunWatch:
     """One run that is viewed repeatedly; safe for several threads."""
 
-    def __init__(self, folder: Path) -> None:
-        """Raises RunNotFound where the folder is no run, UnreadableRecords where it is damaged."""
+    def __init__(self, folder: Path, lens_id: str | None = None) -> None:
+        """Raises RunNotFound where the folder is no run, UnreadableRecords where it is damaged.
+
+        `lens_id`: whose step is shown (`figures/rank_lens.py`).
+        """
+        self._lens_id = lens_id
         self._files = RunFiles(folder)
         self._follower = None if self._files.is_foreign else RunFollower(folder)
         self._lock = Lock()
@@ -51,7 +55,7 @@ class RunWatch:
                 steps=step_history(ranks, self._files.manifest.started_unix_s, self.is_live()),
                 metrics=metric_histories(logged, (first_step, last_step)),
             )
-            return step_figures(history, self._files.summary, self._history)
+            return step_figures(history, self._files.summary, self._history, self._lens_id)
 
     def is_live(self) -> bool:
         """Whether the run was in progress when its page was last made."""
@@ -72,7 +76,7 @@ class RunWatch:
             output=output,
             notes=notes,
         )
-        return run_page(self._files.summary, standing, history)
+        return run_page(self._files.summary, standing, history, self._lens_id)
 
 
 def comparison_page(a: Sequence[str], b: Sequence[str], logs: Path) -> ComparisonPage:

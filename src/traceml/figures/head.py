@@ -78,6 +78,7 @@ def run_head(summary: Summary | None, standing: RunStanding, history: History) -
         started_unix_s=standing.manifest.started_unix_s,
         elapsed=duration(elapsed_s(summary, standing)),
         steps=_steps_words(taken, total),
+        steps_short=_steps_short(taken, total),
         throughput=throughput(summary) or NOT_MEASURED,
         ranks=ranks_words(summary, standing, history),
         remaining=_remaining(summary, taken, total) if standing.is_live else None,
@@ -172,6 +173,12 @@ def _steps_words(taken: int | None, total: int | None) -> str:
     if taken is None:
         return "no steps yet" if total is None else f"0 of {count(total, 'step')}"
     return count(taken, "step") if total is None else f"{count(taken)} of {count(total, 'step')}"
+
+
+def _steps_short(taken: int | None, total: int | None) -> str:
+    if taken is None:
+        return "none yet" if total is None else f"0 of {count(total)}"
+    return count(taken) if total is None else f"{count(taken)} of {count(total)}"
 
 
 def _remaining(summary: Summary | None, taken: int | None, total: int | None) -> str | None:

@@ -240,6 +240,8 @@ class Part(Struct, frozen=True):
     """Lines as a terminal showed them: a traceback."""
     is_wide: bool = False
     """It has the whole width of the page."""
+    has_lens: bool = False
+    """Readers may choose the rank that its tiles, tree and stack show."""
 
 
 class Head(Struct, frozen=True):
@@ -257,6 +259,8 @@ class Head(Struct, frozen=True):
     throughput: str
     ranks: str
     """"8 ranks on 1 node, 8 × NVIDIA H200"."""
+    steps_short: str = ""
+    """The same beside its label: "1,240 of 5,000"."""
     started_unix_s: float | None = None
     """For a browser, which knows its reader's time zone."""
     remaining: str | None = None
@@ -274,6 +278,13 @@ class Verdict(Struct, frozen=True):
     gain: str | None = None
 
 
+class Lens(Struct, frozen=True):
+    """Whose step is shown: the mean over the ranks, or one of them."""
+
+    id: str
+    label: str
+
+
 class RunPage(Struct, frozen=True, tag="run"):
     """One run, going on or over."""
 
@@ -282,6 +293,10 @@ class RunPage(Struct, frozen=True, tag="run"):
     rail: tuple[FindingCard, ...]
     """What there is to say, section by section, the worst first."""
     parts: tuple[Part, ...]
+    lens: str = "mean"
+    """The one that the page shows …"""
+    lenses: tuple[Lens, ...] = ()
+    """… and all of them; none for one rank."""
     output: tuple[str, ...] | None = None
     """The last lines that the training printed; `None`: they were not kept."""
     notes: tuple[str, ...] = ()

@@ -68,6 +68,15 @@ def percent(share: float | None, signed: bool = False) -> str:
     return f"{value:{'+' if signed else ''},.{decimals}f}%"
 
 
+def excess(share: float | None) -> str:
+    """How much larger something is, as a share of what it is compared with: 24%, 3.4×, 185×."""
+    if not _is_number(share):
+        return NOT_MEASURED
+    if share < 1:
+        return percent(share)
+    return f"{1 + share:,.{1 if share < 9 else 0}f}×"
+
+
 def memory(size_bytes: float | None) -> str:
     """An amount of memory in binary units."""
     if not _is_number(size_bytes):

@@ -187,6 +187,7 @@ export interface Part {
   tables: readonly Table[];
   printed: readonly string[];
   is_wide: boolean;
+  has_lens: boolean;
 }
 
 /** Which run, and how far it is. */
@@ -200,6 +201,7 @@ export interface Head {
   steps: string;
   throughput: string;
   ranks: string;
+  steps_short: string;
   started_unix_s: number | null;
   remaining: string | null;
   progress: number | null;
@@ -214,6 +216,12 @@ export interface Verdict {
   gain: string | null;
 }
 
+/** Whose step is shown: the mean over the ranks, or one of them. */
+export interface Lens {
+  id: string;
+  label: string;
+}
+
 /** One run, going on or over. */
 export interface RunPage {
   type: "run";
@@ -221,6 +229,8 @@ export interface RunPage {
   verdict: Verdict;
   rail: readonly FindingCard[];
   parts: readonly Part[];
+  lens: string;
+  lenses: readonly Lens[];
   output: readonly string[] | null;
   notes: readonly string[];
 }

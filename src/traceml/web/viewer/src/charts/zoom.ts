@@ -27,6 +27,7 @@ export class StepWindow {
   constructor(
     private readonly address: string | null,
     private readonly axis: StepAxis,
+    private readonly lens: string | null,
   ) {
     const chosen = rangeIn(readChoice(axis));
     if (chosen !== null) this.look(chosen);
@@ -82,7 +83,8 @@ export class StepWindow {
       Math.ceil(last + MARGIN * width),
     ];
     try {
-      const address = `${this.address}?first=${wide[0]}&last=${wide[1]}`;
+      const lens = this.lens === null ? "" : `&lens=${encodeURIComponent(this.lens)}`;
+      const address = `${this.address}?first=${wide[0]}&last=${wide[1]}${lens}`;
       const answer = await fetched<{ figures: readonly Figure[] }>(address, request.signal);
       const ours = answer.figures.filter(isZoomed).filter((figure) => figure.axis === this.axis);
       this.finer = new Map(ours.map((figure) => [figure.id, figure]));
@@ -175,16 +177,19 @@ function rangeIn(text: string | null): Range | null {
 export class StepWindows {
   private readonly windows = new Map<StepAxis, StepWindow>();
 
-  constructor(private readonly address: string | null) {}
+  constructor(
+    private readonly address: string | null,
+    private readonly lens: string | null,
+  ) {}
 
   of(axis: StepAxis): StepWindow {
     let found = this.windows.get(axis);
-    if (found === undefined) this.windows.set(axis, (found = new StepWindow(this.address, axis)));
+    if (found === undefined) this.windows.set(axis, (found = new StepWindow(this.address, axis, this.lens)));
     return found;
   }
 }
 
-export const WindowContext = createContext<StepWindows>(new StepWindows(null));
+export const WindowContext = createContext<StepWindows>(new StepWindows(null, null));
 
 /** The page's window on such steps, and a new drawing whenever it moves. */
 export function useStepWindow(axis: StepAxis): StepWindow {

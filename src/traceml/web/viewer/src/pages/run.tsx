@@ -3,6 +3,7 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { localTime } from "../numbers";
 import { StepWindows, WindowContext } from "../charts/zoom";
+import { LensContext } from "../pieces/lens";
 import { Notes } from "../pieces/notes";
 import { Output } from "../pieces/output";
 import { Parts } from "../pieces/parts";
@@ -14,17 +15,27 @@ interface Properties {
   page: RunPage;
   /** Where finer values of some steps are asked for; `null` in a report. */
   detail: string | null;
+  /** The lens that was asked for. */
+  lens: string | null;
+  /** Asks for another; `null` where there is no server to ask. */
+  onLens: ((id: string) => void) | null;
 }
 
-export function RunView({ page, detail }: Properties) {
-  const steps = useMemo(() => new StepWindows(detail), [detail]);
+export function RunView({ page, detail, lens, onLens }: Properties) {
+  const steps = useMemo(() => new StepWindows(detail, lens), [detail, lens]);
+  const lenses = useMemo(
+    () => ({ chosen: page.lens, all: page.lenses, choose: onLens }),
+    [page.lens, page.lenses, onLens],
+  );
   return (
     <WindowContext.Provider value={steps}>
       <Announcement verdict={page.verdict} />
       <HeadView head={page.head} />
       <VerdictView verdict={page.verdict} />
       <Rail rail={page.rail} parts={page.parts} verdict={page.verdict} />
-      <Parts parts={page.parts} />
+      <LensContext.Provider value={lenses}>
+        <Parts parts={page.parts} />
+      </LensContext.Provider>
       <Output lines={page.output} />
       <Notes title="Notes" lines={page.notes} />
     </WindowContext.Provider>
@@ -49,7 +60,7 @@ function Announcement({ verdict: { status, why } }: { verdict: Verdict }) {
 function HeadView({ head }: { head: Head }) {
   const facts: readonly (readonly [string, string | null])[] = [
     ["Elapsed", head.elapsed],
-    ["Steps", head.steps],
+    ["Steps", head.steps_short],
     ["Throughput", head.throughput],
     ["Remaining", head.remaining],
     ["Ranks", head.ranks],

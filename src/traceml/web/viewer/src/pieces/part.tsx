@@ -4,6 +4,7 @@ import { CurveTools } from "../charts/curve_tools";
 import { FigureView } from "../charts/figure";
 import { still } from "../still";
 import type { Figure, Part, Tile } from "../schema";
+import { LensSelect } from "./lens";
 import { TableView } from "./table";
 import { Badge, ToneIcon } from "./tone";
 
@@ -20,6 +21,7 @@ export const PartView = still(function PartView({ part }: { part: Part }) {
       <header>
         <h2 id={`title-${part.id}`}>{part.title}</h2>
         {part.finding && <Badge tone={part.finding.severity}>{part.finding.status}</Badge>}
+        {part.has_lens && <LensSelect />}
         {part.note && <p class="note">{part.note}</p>}
       </header>
       <Tiles tiles={part.tiles} />
