@@ -13,7 +13,7 @@ import psutil
 
 from browser.runs import FAST, SLOW, SLOW_INPUT_MS, TRAINING
 from browsing import Look, Window, expect
-from processes import STEPS, TRACEML, Running, started, wait_until
+from processes import STEPS, TRACEML, Running, kill, started, wait_until
 from served import Served, serving
 
 TICKING = STEPS + "import time\nwhile True:\n    take_steps(1)\n    time.sleep(0.02)\n"
@@ -50,7 +50,7 @@ def test_a_training_is_diagnosed_while_it_runs_and_stays_on_the_page_when_it_is_
         [*words, "--args", "100000", SLOW_INPUT_MS, "wait"], tmp_path, TRAINING
     ) as running:
         address = wait_until(lambda: said_address(running), "the launcher says where to look")
-        seen = look(address)
+        seen = look(address, excuses=("net::ERR",))
         expect(seen.page.get_by_role("banner")).to_contain_text("live")
         expect(seen.verdict).to_be_visible()
         expect(seen.verdict).not_to_contain_text("INPUT-BOUND")
@@ -62,7 +62,14 @@ def test_a_training_is_diagnosed_while_it_runs_and_stays_on_the_page_when_it_is_
         grows(seen)
         expect(seen.part("Output")).to_contain_text(re.compile(r"step \d+ loss"))
         running.send(signal.SIGINT)
-        assert running.finish().status == 130
+        done = running.finish()
+        assert done.status == 130
+        bar = seen.page.get_by_role("banner")
+        expect(bar).to_contain_text("interrupted with status 130")
+        seen.page.reload()  # it stays for who looks at it
+        expect(seen.verdict).to_be_visible()
+        (left,) = done.left()
+        kill(left)
         expect(seen.page.get_by_role("status")).to_contain_text("The run is over")
         expect(seen.verdict).to_be_visible()
 
