@@ -70,7 +70,7 @@ def test_copies_and_communication_have_columns_where_they_were_measured() -> Non
     found = table(page_of(STRAGGLING), "step-time-table")
     assert "Copies to device" in found.columns and "Communication" in found.columns
     assert cells(found, "Which rank")["Forward"] == "2"
-    assert cells(found, "Skew")["Forward"] == "3.0×"
+    assert cells(found, "Skew")["Forward"] == "200%"
     assert cells(found, "Which rank")["Backward"] == "–", "no rank is worse than another"
 
 

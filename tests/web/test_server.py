@@ -309,6 +309,14 @@ def test_a_checkout_without_the_viewer_says_how_to_build_it(logs: Path, tmp_path
     assert "`pip install -e .` in the checkout builds them" in done.stderr
 
 
+def test_a_lens_that_no_run_can_have_is_refused_with_those_there_are(server: Served) -> None:
+    for path in ("/api/runs/a?lens=", "/api/runs/a/detail?first=1&last=9&lens="):
+        assert server.get(f"{path}worst").status == 200
+        refused = server.get(f"{path}rank-x")
+        assert refused.status == 400
+        assert "expected mean, median, worst or rank-N" in refused.error
+
+
 def test_a_port_that_is_none_is_a_usage_error(tmp_path: Path) -> None:
     for option, value in (("--port", "70000"), ("--port", "x"), ("--host", "a/b")):
         done = run_traceml(["ui", option, value], tmp_path)

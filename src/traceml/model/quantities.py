@@ -10,6 +10,9 @@ from typing import TypeGuard
 
 NOT_MEASURED = "n/a"
 
+MIN_TIMES = 10.0
+"""From so much more on, nobody reads it as a percentage."""
+
 _MEMORY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -69,12 +72,10 @@ def percent(share: float | None, signed: bool = False) -> str:
 
 
 def excess(share: float | None) -> str:
-    """How much larger something is, as a share of what it is compared with: 24%, 3.4×, 185×."""
+    """How much larger something is, as a share of what it is compared with: 24%, 200%, 186×."""
     if not _is_number(share):
         return NOT_MEASURED
-    if share < 1:
-        return percent(share)
-    return f"{1 + share:,.{1 if share < 9 else 0}f}×"
+    return percent(share) if share < MIN_TIMES else f"{1 + share:,.0f}×"
 
 
 def memory(size_bytes: float | None) -> str:
