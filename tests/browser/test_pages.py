@@ -170,7 +170,13 @@ def test_back_finds_the_list_as_it_was_left(look: Look, server: Served):
     expect(seen.page.get_by_role("searchbox")).to_have_value("bound")
     expect(seen.page.get_by_role("checkbox", name=f"Compare {SLOW}")).to_be_checked()
     assert seen.main.get_by_role("row").all_inner_texts() == names
-    expect(seen.page).to_have_url(f"{server.address}?q=bound&sort=steps&a={SLOW}")
+    kept = f"{server.address}?q=bound&sort=steps&a={SLOW}"
+    expect(seen.page).to_have_url(kept)
+    seen.page.get_by_role("link", name=SLOW, exact=True).click()
+    seen.page.get_by_role("link", name=re.compile("^Runs")).click()
+    expect(seen.page).to_have_url(kept)
+    seen.page.get_by_role("searchbox").fill("")
+    expect(seen.page.get_by_role("row")).to_have_count(1 + 5)
 
 
 def test_the_list_is_compact_with_a_head_that_stays_and_the_readers_own_time(

@@ -20,7 +20,7 @@ from traceml.figures.step_table import rank_table, step_table
 from traceml.figures.words import cell, joined
 from traceml.model.finding import Section
 from traceml.model.phase import Phase
-from traceml.model.quantities import count, milliseconds, percent, rate
+from traceml.model.quantities import MIN_TIMES, count, excess, milliseconds, percent, rate
 from traceml.summaries.record import SectionSummary, Summary
 from traceml.summaries.step_parts import step_parts
 
@@ -126,13 +126,19 @@ def _of_ranks(section: SectionSummary) -> Iterator[Tile]:
         yield Tile(
             "Gap",
             milliseconds(gap_ms),
-            note=f"{percent(gap_ms / typical_ms)} of the median{' own work' if is_own else ''}",
+            note=_gap_words(gap_ms / typical_ms, "own work" if is_own else "step"),
             tone=_late_tone(section),
         )
     is_late = straggling(section) == chosen[1]
     by = "by own work" if is_own else "by step time"
     note = "the others wait for it" if is_late else by
     yield Tile("Worst rank", cell(chosen[1]), note=note, tone=_late_tone(section))
+
+
+def _gap_words(share: float, what: str) -> str:
+    if share < MIN_TIMES:
+        return f"{percent(share)} of the median {what}"
+    return f"{excess(share)} the median {what}"
 
 
 def _late_tone(section: SectionSummary) -> Tone | None:

@@ -28,3 +28,23 @@ export function writeChoices(
     // a notebook's frame, or a file, has no address to write to: the choice lasts as long as the page
   }
 }
+
+const LIST = "traceml-list";
+
+/** Keeps how the list of runs is filtered, sorted and ticked, for the way back from a run. */
+export function rememberList(): void {
+  try {
+    window.sessionStorage.setItem(LIST, window.location.search);
+  } catch {
+    // no storage here: the list begins anew
+  }
+}
+
+/** The list as it was last left in this tab: "?q=bound". */
+export function rememberedList(): string {
+  try {
+    return window.sessionStorage.getItem(LIST) ?? "";
+  } catch {
+    return "";
+  }
+}

@@ -1,7 +1,7 @@
 /** The page: what came with it or what the server sends, drawn as what it is. */
 
 import { useCallback, useEffect, useState } from "preact/hooks";
-import { readChoice, writeChoices } from "./address";
+import { readChoice, rememberedList, writeChoices } from "./address";
 import { useKeys } from "./keys";
 import { fetched, Follower, type Live, NOTHING } from "./live";
 import { ComparisonView } from "./pages/comparison";
@@ -21,7 +21,7 @@ export function App({ place }: { place: Place }) {
     setLens(id);
   }, []);
   const [isHelping, setHelping] = useState(false);
-  const home = place.isServed ? `${place.base}/` : null;
+  const home = place.isServed ? `${place.base}/${rememberedList()}` : null;
   const help = useCallback(() => setHelping(true), []);
   useKeys(home, help);
   useTitle(live.page);

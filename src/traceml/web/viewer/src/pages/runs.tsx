@@ -1,7 +1,7 @@
 /** All runs under a folder: filter them, sort them, open one, or compare some. */
 
-import { useState } from "preact/hooks";
-import { readChoice, readChoicesOf, writeChoices } from "../address";
+import { useEffect, useState } from "preact/hooks";
+import { readChoice, readChoicesOf, rememberList, writeChoices } from "../address";
 import { localTime } from "../numbers";
 import { comparisonAddress, runAddress } from "../place";
 import { Notes } from "../pieces/notes";
@@ -62,6 +62,7 @@ function orderIn(text: string | null): Order {
 
 function useChoices(): [Choices, (news: Partial<Choices>) => void] {
   const [choices, setChoices] = useState(readChoices);
+  useEffect(rememberList, []);
   const choose = (news: Partial<Choices>): void => {
     const next = { ...choices, ...news };
     const { column, isDown } = next.order;
@@ -72,6 +73,7 @@ function useChoices(): [Choices, (news: Partial<Choices>) => void] {
       a: next.a,
       b: next.b,
     });
+    rememberList();
     setChoices(next);
   };
   return [choices, choose];
