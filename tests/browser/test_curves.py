@@ -103,6 +103,17 @@ def test_a_window_on_the_steps_moves_every_chart_and_fetches_each_value(
     expect(seen.page).not_to_have_url(re.compile("steps="))
 
 
+def test_many_charts_can_be_filtered_by_name(seen: Window):
+    seen.page.get_by_role("searchbox", name="Filter the charts").fill("accuracy")
+    curves = seen.part("Loss and metrics").get_by_role("figure")
+    expect(curves).to_have_count(1)
+    seen.page.reload()
+    expect(curves).to_have_count(1)
+    expect(figure(seen, "val/accuracy")).to_be_visible()
+    seen.page.get_by_role("searchbox", name="Filter the charts").fill("nothing of the kind")
+    expect(seen.part("Loss and metrics")).to_contain_text("No chart matches")
+
+
 def test_smoothing_and_a_log_axis_are_chosen_for_all_curves_and_kept(seen: Window):
     seen.page.get_by_role("slider", name="Smoothing").fill("0.9")
     seen.page.get_by_role("checkbox", name="Log axis").check()

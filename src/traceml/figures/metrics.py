@@ -24,9 +24,9 @@ from traceml.model.finding import Section
 from traceml.model.quantities import NOT_MEASURED, count, significant
 from traceml.summaries.record import MetricSummary, Summary
 
-MAX_FIGURES = 12
-"""Charts of logged metrics; the table has all of them."""
-MAX_ROWS = 50
+MAX_FIGURES = 50
+"""Charts of logged metrics; the table has more of them."""
+MAX_ROWS = 200
 MAX_WORDS = 60
 MIN_LOSSES = 50
 MIN_LOSS_SHARE = 0.1

@@ -1,8 +1,10 @@
 /** The controls over curves of learning: smoothing, and a logarithmic axis. */
 
+import type { ComponentChildren } from "preact";
 import { chooseCurves, MAX_SMOOTHING, useCurves } from "./curves";
 
-export function CurveTools() {
+/** `children`: further controls of the card. */
+export function CurveTools({ children }: { children?: ComponentChildren }) {
   const { smoothing, isLog } = useCurves();
   return (
     <div class="curve-tools" role="group" aria-label="How curves are drawn">
@@ -27,6 +29,7 @@ export function CurveTools() {
         />
         Log axis
       </label>
+      {children}
     </div>
   );
 }

@@ -1,5 +1,7 @@
 /** A card of a page: a diagnosis, its numbers, its pictures, its tables. */
 
+import { useState } from "preact/hooks";
+import { readChoice, writeChoices } from "../address";
 import { CurveTools } from "../charts/curve_tools";
 import { FigureView } from "../charts/figure";
 import { still } from "../still";
@@ -9,7 +11,14 @@ import { TableView } from "./table";
 import { Badge, ToneIcon } from "./tone";
 
 export const PartView = still(function PartView({ part }: { part: Part }) {
+  const [wanted, setWanted] = useState(() => readChoice("charts") ?? "");
   if (isEmpty(part)) return null;
+  const curves = part.figures.filter(isCurve).length;
+  const figures = curves > FEW_CURVES ? part.figures.filter(named(wanted)) : part.figures;
+  const choose = (text: string): void => {
+    writeChoices({ charts: text });
+    setWanted(text);
+  };
   return (
     <section
       id={part.id}
@@ -25,15 +34,30 @@ export const PartView = still(function PartView({ part }: { part: Part }) {
         {part.note && <p class="note">{part.note}</p>}
       </header>
       <Tiles tiles={part.tiles} />
-      {part.figures.some((figure) => figure.type === "lines" && figure.is_curve) && <CurveTools />}
-      {part.figures.length > 0 && (
+      {curves > 0 && (
+        <CurveTools>
+          {curves > FEW_CURVES && (
+            <input
+              type="search"
+              value={wanted}
+              placeholder={`Filter ${curves} charts`}
+              aria-label="Filter the charts"
+              onInput={(event) => choose(event.currentTarget.value)}
+            />
+          )}
+        </CurveTools>
+      )}
+      {figures.length > 0 && (
         <div class="figures">
-          {part.figures.map((figure, index) => (
-            <div key={figure.id} class={widthOf(part.figures, index)}>
+          {figures.map((figure, index) => (
+            <div key={figure.id} class={widthOf(figures, index)}>
               <FigureView figure={figure} />
             </div>
           ))}
         </div>
+      )}
+      {part.figures.length > 0 && figures.length === 0 && (
+        <p class="note">No chart matches “{wanted}”.</p>
       )}
       {part.tables.length > 0 && (
         <div class="tables">
@@ -52,6 +76,18 @@ export const PartView = still(function PartView({ part }: { part: Part }) {
     </section>
   );
 });
+
+const FEW_CURVES = 6; // more have to be looked for
+
+function isCurve(figure: Figure): boolean {
+  return figure.type === "lines" && figure.is_curve;
+}
+
+/** Whose titles have all of the words. */
+function named(text: string): (figure: Figure) => boolean {
+  const words = text.toLowerCase().split(/\s+/);
+  return ({ title }) => words.every((word) => title.toLowerCase().includes(word));
+}
 
 /** A card without anything in it is never shown. */
 export function isEmpty({ note, finding, tiles, figures, tables, printed }: Part): boolean {
