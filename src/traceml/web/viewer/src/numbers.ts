@@ -38,13 +38,20 @@ function byPower(value: number, digits: number): string {
 }
 
 /** A moment in the reader's own time zone: "2026-11-16 12:42"; `words` where it is not known. */
-export function localTime(unixS: number | null, words: string, withSeconds = false): string {
+export function localTime(unixS: number | null, words: string, isExact = false): string {
   const when = new Date((unixS ?? NaN) * 1000);
   if (Number.isNaN(when.getTime())) return words;
   const two = (value: number): string => String(value).padStart(2, "0");
   const day = [when.getFullYear(), two(when.getMonth() + 1), two(when.getDate())].join("-");
-  const time = [when.getHours(), when.getMinutes(), when.getSeconds()].slice(0, withSeconds ? 3 : 2);
-  return `${day} ${time.map(two).join(":")}`;
+  const time = [when.getHours(), when.getMinutes(), when.getSeconds()].slice(0, isExact ? 3 : 2);
+  const moment = `${day} ${time.map(two).join(":")}`;
+  return isExact ? `${moment} ${zoneOf(when)}` : moment;
+}
+
+/** "UTC", "GMT+5:30": paper and reports are read elsewhere, too. */
+function zoneOf(when: Date): string {
+  const parts = new Intl.DateTimeFormat("en", { timeZoneName: "short" }).formatToParts(when);
+  return parts.find(({ type }) => type === "timeZoneName")?.value ?? "";
 }
 
 /** "ms" beside its axis: "Step time (ms)". */

@@ -4,6 +4,7 @@ import type { Lines, Mark, Series } from "../schema";
 import { colourOf, type Theme } from "../theme";
 import type { Range } from "./zoom";
 
+const STYLE = { fillOpacity: 0.2, strokeOpacity: 0.5, lineWidth: 0.8 }; // a lone peak is seen, too
 const MARK_PX = 5;
 const LETTER_PX = 7.2; // about the width of a letter of the marks' font
 
@@ -36,7 +37,7 @@ export function bandOf(series: Series, figure: Lines, isLog: boolean, theme: The
       const upper = points.map(([at, , high]) => coord([at, high]));
       const lower = points.map(([at, low]) => coord([at, low])).reverse();
       const outline = points.length === 1 ? widened(upper[0]!, lower[0]!) : [...upper, ...lower];
-      return { type: "polygon", shape: { points: outline }, style: { fill, opacity: 0.22 } };
+      return { type: "polygon", shape: { points: outline }, style: { ...STYLE, fill, stroke: fill } };
     },
   };
 }
