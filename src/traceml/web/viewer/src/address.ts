@@ -25,7 +25,7 @@ export function writeChoices(
   try {
     window.history.replaceState(window.history.state, "", address);
   } catch {
-    // a notebook's frame, or a file, has no address to write to: the choice lasts as long as the page
+    // a notebook's frame has no address to write to: the choice lasts as long as the page
   }
 }
 

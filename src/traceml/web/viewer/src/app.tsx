@@ -31,7 +31,12 @@ export function App({ place }: { place: Place }) {
       <a class="skip" href="#main">
         Skip to the verdict
       </a>
-      <TopBar page={live.page} home={home} isLost={live.isLost || live.error !== null} onHelp={help} />
+      <TopBar
+        page={live.page}
+        home={home}
+        isLost={live.isLost || live.error !== null}
+        onHelp={help}
+      />
       <Banner live={live} />
       <main id="main" tabIndex={-1}>
         <Shown live={live} place={place} lens={lens} onLens={choose} />

@@ -1,4 +1,4 @@
-/** What lies behind and above a curve: the range of each point's values, and those that have none. */
+/** Behind a curve the range of each point's values, above it those that cannot be drawn. */
 
 import type { Lines, Mark, Series } from "../schema";
 import { colourOf, type Theme } from "../theme";
@@ -37,7 +37,8 @@ export function bandOf(series: Series, figure: Lines, isLog: boolean, theme: The
       const upper = points.map(([at, , high]) => coord([at, high]));
       const lower = points.map(([at, low]) => coord([at, low])).reverse();
       const outline = points.length === 1 ? widened(upper[0]!, lower[0]!) : [...upper, ...lower];
-      return { type: "polygon", shape: { points: outline }, style: { ...STYLE, fill, stroke: fill } };
+      const style = { ...STYLE, fill, stroke: fill };
+      return { type: "polygon", shape: { points: outline }, style };
     },
   };
 }

@@ -11,7 +11,10 @@ export interface CurveChoice {
   isLog: boolean;
 }
 
-let choice: CurveChoice = { smoothing: smoothingIn(readChoice("smooth")), isLog: readChoice("log") === "1" };
+let choice: CurveChoice = {
+  smoothing: smoothingIn(readChoice("smooth")),
+  isLog: readChoice("log") === "1",
+};
 const listeners = new Set<() => void>();
 
 function smoothingIn(text: string | null): number {

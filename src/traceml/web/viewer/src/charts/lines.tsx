@@ -106,7 +106,7 @@ function linesOption(
       ...(figure.stacked ? piled(series) : series).flatMap((one) =>
         curvesOf(one, figure, theme, choice, usual),
       ),
-      ...series.map((one) => bandOf(one, figure, choice.isLog, theme)).filter((one) => one !== null),
+      ...series.flatMap((one) => bandOf(one, figure, choice.isLog, theme) ?? []),
       marksOf(figure.marks, whole, theme),
       limitsOf(figure, whole, theme),
       stripsOf(figure.spans, whole, theme),
@@ -177,7 +177,8 @@ function aboveZero(value: number | null): number | null {
 }
 
 function hasNoLog({ series }: Lines): boolean {
-  return series.some((one) => (one.low ?? one.values).some((value) => value !== null && value <= 0));
+  const isBelow = (value: number | null): boolean => value !== null && value <= 0;
+  return series.some((one) => (one.low ?? one.values).some(isBelow));
 }
 
 function lineOf(series: Series, figure: Lines, theme: Theme): object {

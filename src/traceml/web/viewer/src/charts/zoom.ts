@@ -184,7 +184,10 @@ export class StepWindows {
 
   of(axis: StepAxis): StepWindow {
     let found = this.windows.get(axis);
-    if (found === undefined) this.windows.set(axis, (found = new StepWindow(this.address, axis, this.lens)));
+    if (found === undefined) {
+      found = new StepWindow(this.address, axis, this.lens);
+      this.windows.set(axis, found);
+    }
     return found;
   }
 }

@@ -95,7 +95,7 @@ export function isEmpty({ note, finding, tiles, figures, tables, printed }: Part
   return !note && !finding && parts === 0;
 }
 
-/** Small figures go side by side, two by two; what can be zoomed has the whole width, but for curves of learning. */
+/** Small figures and curves of learning go two by two; what else can be zoomed has a whole line. */
 function widthOf(figures: readonly Figure[], index: number): "full" | "half" {
   if (!isNarrow(figures[index])) return "full";
   let first = index;
