@@ -63,12 +63,14 @@ def _with_losses(run: RunRecords) -> RunRecords:
     return map_steps(run, change)
 
 
-def step_history(run: RunRecords, bucket_steps: int = 1) -> StepHistory | None:
+def step_history(
+    run: RunRecords, bucket_steps: int = 1, is_live: bool = False
+) -> StepHistory | None:
     """The steps of a run in buckets of so many, as a follower of its folder adds them up."""
     longest = max((len(rank.steps) for rank in run.ranks), default=0)
     grid = Grid(0, bucket_steps, max(1, -(-longest // bucket_steps)))
     ranks = [_in_buckets(rank, grid) for rank in run.ranks]
-    return history.step_history(ranks, run.manifest.started_unix_s)
+    return history.step_history(ranks, run.manifest.started_unix_s, is_live)
 
 
 def _in_buckets(rank: RankRecords, grid: Grid) -> RankBuckets:

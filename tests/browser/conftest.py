@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from browser.runs import FAST, HOSTILE, HURTING, MANY, RANKS, SLOW, SLOW_INPUT_MS, TRAINING
+from browser.runs import (
+    CURVES,
+    CURVING,
+    FAST,
+    HOSTILE,
+    HURTING,
+    MANY,
+    RANKS,
+    SLOW,
+    SLOW_INPUT_MS,
+    TRAINING,
+)
 from browsing import REQUIRED, Look, Window, obstacle, opened, window
 from processes import PYTHON, run_traceml
 from served import Served, serving
@@ -67,7 +78,8 @@ def look(browser: Browser, opening: ExitStack) -> Iterator[Look]:
 def logs(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs that are over; for tests that change nothing."""
     cwd = tmp_path_factory.mktemp("browser")
-    for name, script in {"train.py": TRAINING, "rank.py": RANKS, "hurt.py": HURTING}.items():
+    scripts = {"train.py": TRAINING, "rank.py": RANKS, "hurt.py": HURTING, "curve.py": CURVING}
+    for name, script in scripts.items():
         (cwd / name).write_text(script)
     rank = f"{shlex.quote(PYTHON)} rank.py"
     ranks = " & ".join(f"RANK={number} WORLD_SIZE=4 {rank}" for number in range(4))
@@ -75,6 +87,7 @@ def logs(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Path:
         SLOW: ["--save-output", "train.py", "--args", "60", SLOW_INPUT_MS],
         FAST: ["--save-output", "train.py", "--args", "60", "0"],
         MANY: ["--", "sh", "-c", f"{ranks} & wait"],
+        CURVES: ["curve.py"],
         HOSTILE: ["--save-output", "hurt.py"],
     }
     with ThreadPoolExecutor(2) as threads:

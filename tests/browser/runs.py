@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from processes import STEPS
 
-SLOW, FAST, MANY, HOSTILE = (
+SLOW, FAST, MANY, CURVES, HOSTILE = (
     "slow",
     "fast",
     "many",
+    "curves",
     "<img src=x onerror=window.hurt=1> \"one\" 'two' & größe 日本 %2e%2e?a=1#b",
 )
 
@@ -82,6 +83,41 @@ for step in range(300):
     tell(events.END_OPTIMIZER, events.optimizer_ended(session.recorder.ends, 1))
 """
 """One rank of several: steps as the tracer notes them, rank 2 slower in its forward pass."""
+
+CURVING = (
+    RANKS.partition("for step")[0].replace('os.environ["RANK"]', "0")
+    + """
+import math
+import traceml
+
+for step in range(1, 2401):
+    tell(events.BEGIN_FETCH, 1, 2_000_000)
+    tell(events.END_FETCH, 8)
+    tell(events.BEGIN_FORWARD, 3, 8_000_000)
+    tell(events.END_FORWARD, 3)
+    tell(events.BEGIN_BACKWARD, 0, 8_000_000)
+    tell(events.END_BACKWARD)
+    tell(events.BEGIN_OPTIMIZER, 1, 2_000_000)
+    session.recorder.ends += 1
+    tell(events.END_OPTIMIZER, events.optimizer_ended(session.recorder.ends, 1))
+    noise = math.sin(12.9898 * step) * 0.2
+    values = {
+        "train/loss": 2 * math.exp(-step / 800) + 0.3 + noise * 0.5,
+        "peak": 1000.0 if step == 1201 else 10.0 + noise,
+        "lr": 2e-8 * (1 + step / 2400),
+        "gone": math.nan if 600 <= step < 700 else math.inf if step == 1500 else 1.0 + noise,
+        "huge": 1e308 if step % 7 == 0 else 1e12,
+        "x" * 120: 10.0 ** (noise * 30),
+    }
+    traceml.log_metrics(values, step=step)
+    if step % 240 == 0:
+        traceml.log_metrics({"val/accuracy": 0.5 + step / 6000}, step=step // 240)
+    if step % 100 == 0:
+        time.sleep(0.02)  # the ring holds only so much
+traceml.log_params({"a-parameter-with-a-very-long-name-" + "y" * 100: 3, "lr": 0.1})
+"""
+)
+"""Steps as the tracer notes them, and metrics with a peak, NaN, infinity and extreme sizes."""
 
 HURTING = (
     STEPS

@@ -13,7 +13,7 @@ import psutil
 
 from browser.runs import FAST, SLOW, SLOW_INPUT_MS, TRAINING
 from browsing import Look, Window, expect
-from processes import STEPS, TRACEML, Running, started, wait_until
+from processes import STEPS, TRACEML, Running, kill, started, wait_until
 from served import Served, serving
 
 TICKING = STEPS + "import time\nwhile True:\n    take_steps(1)\n    time.sleep(0.02)\n"
@@ -50,16 +50,26 @@ def test_a_training_is_diagnosed_while_it_runs_and_stays_on_the_page_when_it_is_
         [*words, "--args", "100000", SLOW_INPUT_MS, "wait"], tmp_path, TRAINING
     ) as running:
         address = wait_until(lambda: said_address(running), "the launcher says where to look")
-        seen = look(address)
+        seen = look(address, excuses=("net::ERR",))
         expect(seen.page.get_by_role("banner")).to_contain_text("live")
         expect(seen.verdict).to_be_visible()
         expect(seen.verdict).not_to_contain_text("INPUT-BOUND")
+        told = seen.page.locator("[aria-live=polite]")  # to those who do not see the page
+        expect(told).to_have_text("")
         (tmp_path / "go").touch()
         expect(seen.verdict).to_contain_text("INPUT-BOUND")
+        expect(told).to_contain_text("The verdict is now INPUT-BOUND.")
         grows(seen)
         expect(seen.part("Output")).to_contain_text(re.compile(r"step \d+ loss"))
         running.send(signal.SIGINT)
-        assert running.finish().status == 130
+        done = running.finish()
+        assert done.status == 130
+        bar = seen.page.get_by_role("banner")
+        expect(bar).to_contain_text("interrupted with status 130")
+        seen.page.reload()  # it stays for who looks at it
+        expect(seen.verdict).to_be_visible()
+        (left,) = done.left()
+        kill(left)
         expect(seen.page.get_by_role("status")).to_contain_text("The run is over")
         expect(seen.verdict).to_be_visible()
 
@@ -134,6 +144,19 @@ def test_a_lost_connection_is_said_and_heals_when_the_server_is_back(
     opening.enter_context(serving(logs, "--port", str(server.port)))
     expect(lost).to_have_count(0)
     expect(seen.verdict).to_contain_text("INPUT-BOUND")
+
+
+def test_a_page_that_lost_its_server_no_longer_says_live(look: Look, tmp_path: Path):
+    with ticking(tmp_path), serving(tmp_path / "logs") as server:
+        seen = look(f"{server.address}runs/ticking", excuses=("net::ERR",))
+        bar = seen.page.get_by_role("banner")
+        expect(bar).to_contain_text("live")
+        server.running.send(signal.SIGKILL)
+        expect(bar).to_contain_text("connection lost")
+        expect(bar).not_to_contain_text("live")
+        seen.page.evaluate("scrollTo(0, document.body.scrollHeight)")
+        expect(seen.page.get_by_role("status")).to_contain_text("Connection lost")
+        expect(seen.page.get_by_role("status")).to_be_in_viewport()
 
 
 def test_a_run_that_is_deleted_stays_as_it_was_seen_and_says_so(

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+import shutil
+from contextlib import ExitStack
+from datetime import datetime, timedelta
+from pathlib import Path
 
 import pytest
 
-from browser.runs import FAST, MANY, SLOW
+from browser.runs import CURVES, FAST, MANY, SLOW
 from browsing import Look, Window, expect
 from processes import wait_until
-from served import Served
+from served import Served, serving
 
 PAGES = ("", f"runs/{SLOW}", f"runs/{MANY}", f"compare?a={SLOW}&b={FAST}")
 PHONE = {"width": 390, "height": 844, "device_scale_factor": 2, "is_mobile": True}
@@ -77,9 +81,28 @@ def test_a_late_rank_is_named_and_every_rank_has_a_row(look: Look, server: Serve
         expect(stripes.get_by_role("columnheader", name=f"rank {rank}")).to_be_visible()
 
 
+def test_a_stragglers_page_opens_on_the_slow_rank_and_shows_any_other(look: Look, server: Served):
+    seen = look(f"{server.address}runs/{MANY}")
+    part, lens = seen.part("Step time"), seen.page.get_by_role("combobox", name="Step of")
+    expect(lens).to_have_value("rank-2")
+    expect(part).to_contain_text("forward · rank 2")
+    lens.select_option("rank-0")
+    expect(part).to_contain_text("communication · rank 0")
+    expect(seen.page.get_by_role("figure", name="Where a mean step goes: rank 0")).to_be_visible()
+    expect(seen.page).to_have_url(f"{server.address}runs/{MANY}?lens=rank-0")
+    seen.page.reload()
+    expect(lens).to_have_value("rank-0")
+    lens.select_option("Mean over 4 ranks")
+    expect(part).to_contain_text("mean over 4 ranks")
+    alone = look(f"{server.address}runs/{SLOW}")
+    expect(alone.part("Step time").first).to_be_visible()
+    assert alone.page.get_by_role("combobox").count() == 0
+    assert "Median" not in alone.part("Step time").locator("table").first.inner_text()
+
+
 def test_zooming_in_asks_for_finer_values_and_showing_all_goes_back(look: Look, server: Served):
     seen = look(f"{server.address}runs/{MANY}")
-    figure = seen.page.get_by_role("figure", name="Where the time of a step goes")
+    figure = seen.page.get_by_role("figure", name="Where the time of a step goes: rank 2")
     canvas = figure.locator("canvas").first
     canvas.hover()
     with seen.page.expect_response(lambda answer: "/detail?first=" in answer.url) as answered:
@@ -102,11 +125,11 @@ def test_a_comparison_says_what_changed_and_what_is_different(look: Look, server
 
 def test_one_goes_from_the_list_to_a_run_and_back(look: Look, server: Served):
     seen = look(server.address)
-    expect(seen.page.get_by_role("row")).to_have_count(1 + 4)
+    expect(seen.page.get_by_role("row")).to_have_count(1 + 5)
     seen.page.get_by_role("link", name=SLOW, exact=True).click()
     expect(seen.verdict).to_contain_text("INPUT-BOUND")
     seen.page.go_back()
-    expect(seen.page.get_by_role("row")).to_have_count(1 + 4)
+    expect(seen.page.get_by_role("row")).to_have_count(1 + 5)
     seen.page.go_forward()
     expect(seen.verdict).to_contain_text("INPUT-BOUND")
     seen.page.get_by_role("link", name=re.compile("^Runs")).click()
@@ -122,14 +145,84 @@ def test_two_runs_that_are_ticked_are_compared(look: Look, server: Served):
     expect(seen.verdict).to_contain_text("IMPROVEMENT")
 
 
+def test_any_number_of_runs_can_be_ticked_and_they_are_compared_as_groups(
+    look: Look, server: Served
+):
+    seen = look(server.address)
+    for name in (SLOW, FAST, CURVES):
+        seen.page.get_by_role("checkbox", name=f"Compare {name}").check()
+    seen.page.get_by_role("button", name=re.compile(f"^{CURVES} is on side B")).click()
+    assert seen.page.get_by_role("checkbox", checked=True).count() == 3
+    seen.page.get_by_role("link", name="Compare", exact=True).click()
+    expect(seen.page).to_have_url(f"{server.address}compare?a={SLOW}&a={CURVES}&b={FAST}")
+    expect(seen.verdict).to_be_visible()
+
+
+def test_back_finds_the_list_as_it_was_left(look: Look, server: Served):
+    seen = look(server.address)
+    seen.page.get_by_role("button", name=re.compile("^Steps")).click()
+    seen.page.get_by_role("searchbox").fill("bound")
+    seen.page.get_by_role("checkbox", name=f"Compare {SLOW}").check()
+    names = seen.main.get_by_role("row").all_inner_texts()
+    seen.page.get_by_role("link", name=SLOW, exact=True).click()
+    expect(seen.verdict).to_be_visible()
+    seen.page.go_back()
+    expect(seen.page.get_by_role("searchbox")).to_have_value("bound")
+    expect(seen.page.get_by_role("checkbox", name=f"Compare {SLOW}")).to_be_checked()
+    assert seen.main.get_by_role("row").all_inner_texts() == names
+    kept = f"{server.address}?q=bound&sort=steps&a={SLOW}"
+    expect(seen.page).to_have_url(kept)
+    seen.page.get_by_role("link", name=SLOW, exact=True).click()
+    seen.page.get_by_role("link", name=re.compile("^Runs")).click()
+    expect(seen.page).to_have_url(kept)
+    seen.page.get_by_role("searchbox").fill("")
+    expect(seen.page.get_by_role("row")).to_have_count(1 + 5)
+
+
+def test_the_list_is_compact_with_a_head_that_stays_and_the_readers_own_time(
+    look: Look, opening: ExitStack, logs: Path, tmp_path: Path
+):
+    for number in range(30):
+        shutil.copytree(logs / FAST, tmp_path / "logs" / f"copy-{number}")
+    shutil.copytree(logs / FAST, tmp_path / "logs" / ("long-" * 40))
+    server = opening.enter_context(serving(tmp_path / "logs"))
+    seen = look(server.address, timezone_id="Asia/Kolkata")
+    heights = [row.bounding_box()["height"] for row in seen.main.get_by_role("row").all()[1:]]
+    assert max(heights) <= 40
+    seen.page.get_by_role("link", name="copy-29", exact=True).scroll_into_view_if_needed()
+    expect(seen.page.get_by_role("columnheader", name="Started")).to_be_in_viewport()
+    started = seen.main.get_by_role("row").nth(1).locator(".runs-started")
+    in_utc = datetime.strptime(started.get_attribute("title"), "%Y-%m-%d %H:%M:%S UTC")
+    local = in_utc + timedelta(hours=5, minutes=30)
+    expect(started).to_have_text(local.strftime("%Y-%m-%d %H:%M"))
+
+
+def test_a_phone_sorts_the_list_too(look: Look, server: Served):
+    seen = look(server.address, **PHONE)
+    seen.page.get_by_role("combobox", name="Sort by").select_option("Steps")
+    expect(seen.main.get_by_role("link").first).to_have_text(CURVES)
+    seen.page.get_by_role("button", name=re.compile("Downwards")).click()
+    expect(seen.main.get_by_role("link").first).not_to_have_text(CURVES)
+    expect(seen.page).to_have_url(re.compile("sort=steps"))
+
+
+def test_a_very_long_name_leaves_its_value_in_sight(look: Look, server: Served):
+    seen = look(f"{server.address}runs/{CURVES}")
+    for part, words in (("Where it comes from", "a-parameter-with"), ("Loss and metrics", "xxxx")):
+        row = seen.part(part).get_by_role("row").filter(has_text=words)
+        row.scroll_into_view_if_needed()
+        value, card = row.get_by_role("cell").last.bounding_box(), seen.part(part).bounding_box()
+        assert value["x"] + value["width"] <= card["x"] + card["width"]
+
+
 def test_the_list_is_filtered_and_sorted(look: Look, server: Served):
     seen = look(server.address)
     first = seen.main.get_by_role("row").nth(1)
     by_steps = seen.page.get_by_role("button", name=re.compile("^Steps"))
     by_steps.click()
-    expect(first).not_to_contain_text(MANY)
+    expect(first).not_to_contain_text(CURVES)
     by_steps.click()
-    expect(first).to_contain_text(MANY)  # 300 steps against 60
+    expect(first).to_contain_text(CURVES)  # 2,400 steps against 60
     seen.page.get_by_role("searchbox").fill("straggler")
     expect(seen.main.get_by_role("row")).to_have_count(1 + 1)
     expect(first).to_contain_text(MANY)
@@ -214,6 +307,28 @@ def test_nothing_is_wider_than_a_phone(look: Look, server: Served, address: str)
         assert _bottom(seen, seen.verdict.get_by_role("heading").first) < 844
 
 
+def test_the_keys_go_on_from_where_the_reader_is(look: Look, server: Served):
+    seen = look(f"{server.address}runs/{SLOW}#system")
+    parts = seen.page.locator("[data-part]")
+    names = parts.evaluate_all("parts => parts.map(part => part.id)")
+    seen.page.keyboard.press("k")
+    before = seen.page.evaluate("document.activeElement.id")
+    assert before and before != names[-1], "not the last one of the page"
+    seen.page.keyboard.press("j")
+    expect(seen.page.locator("#system")).to_be_focused()
+    seen.page.evaluate("document.activeElement.blur()")
+    seen.page.locator("#step-memory").evaluate("part => part.scrollIntoView()")
+    seen.page.keyboard.press("k")
+    expect(seen.page.locator("#step-time")).to_be_focused()
+
+
+def test_what_is_clicked_is_large_enough_to_be_hit(look: Look, server: Served):
+    seen = look(server.address)
+    label = seen.main.locator(".pick label").first.bounding_box()
+    box = seen.page.get_by_role("checkbox").first.bounding_box()
+    assert min(box["width"], box["height"]) >= 18 and label["height"] >= 24
+
+
 def test_a_window_of_any_usual_width_holds_the_page(look: Look, server: Served):
     seen = look(f"{server.address}runs/{MANY}")
     for width in (320, 640, 768, 901, 1024, 1600, 2560):
@@ -236,6 +351,30 @@ def test_paper_is_light_and_has_everything_but_what_one_clicks(look: Look, serve
     expect(seen.main.get_by_text("Data as table").first).to_be_hidden()
     expect(seen.verdict).to_be_visible()
 
+
+@pytest.mark.parametrize("paper", ["A4", "Letter"])
+def test_on_paper_a_page_break_lays_nothing_over_anything_else(
+    look: Look, server: Served, paper: str
+):
+    """Where a break moves a piece of a grid, chromium lets what follows cover it."""
+    seen = look(f"{server.address}runs/{MANY}")
+    assert seen.page.pdf(format=paper).startswith(b"%PDF")
+    seen.page.emulate_media(media="print")
+    seen.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    tables = seen.main.locator("table")
+    assert tables.count() > 2
+    for table in tables.all():
+        assert table.evaluate(_LAID_OUT_BY) == ["block"]
+    width = {"A4": 210, "Letter": 215.9}[paper] / 25.4 * 96 - 2 * 12 / 25.4 * 96
+    assert seen.main.evaluate("main => main.scrollWidth") <= width
+
+
+_LAID_OUT_BY = """table => {
+  const found = new Set();
+  for (let piece = table.parentElement; piece.id !== "app"; piece = piece.parentElement)
+    found.add(getComputedStyle(piece).display);
+  return [...found].sort();
+}"""
 
 _CUT = """[...document.querySelectorAll("main *")]
   .filter(piece => piece.checkVisibility() && piece.matches(".scroll, table, .output"))

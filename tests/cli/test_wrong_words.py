@@ -43,6 +43,8 @@ def refused(words: list[str], cwd: Path) -> Finished:
     return done
 
 
+PEER_SUMMARIES = [str(path) for path in sorted(Path(__file__).parents[1].glob("data/peer/*.json"))]
+
 SAID = {
     "a command mistyped": (["runn"], "no command 'runn' (did you mean run?)"),
     "a command in capitals": (["Compare"], "(did you mean compare?)"),
@@ -125,7 +127,10 @@ SAID = {
     "no run to compare": (["compare"], "newest first: after, before, größe"),
     "a mistyped option without a run": (["view", "--log-dir", "x"], "(did you mean --logs-dir?)"),
     "a run mistyped": (["compare", "before", "aftre"], "(did you mean after?)"),
-    "a metric mistyped": (["compare", "--metric=steptime", "a", "b"], "(did you mean step_time?)"),
+    "a metric mistyped": (
+        ["compare", "--metric=steptime", "before", "after"],
+        "(did you mean step_time?)",
+    ),
     "a verdict mistyped": (
         ["compare", "--fail-on", "regresion", "a", "b"],
         "(did you mean regression?)",

@@ -12,14 +12,17 @@ import drawn_runs
 from factories import GIB, STARTED_UNIX_S, make_run, map_steps, work_between
 from traceml.facts.gather import gather
 from traceml.facts.history import (
-    MAX_METRICS,
-    MAX_VALUES,
     StepHistory,
-    metric_histories,
     sensor_history,
     step_history,
 )
 from traceml.facts.loss_values import LossScale
+from traceml.facts.metric_history import (
+    MAX_METRICS,
+    MAX_POINTS,
+    MAX_STRETCHES,
+    metric_histories,
+)
 from traceml.model.layout import NOT_MEASURED, StepFlag
 from traceml.model.phase import Phase
 from traceml.store.buckets import Grid
@@ -199,14 +202,53 @@ def test_a_sensor_that_was_never_read_is_left_out() -> None:
     assert sensor_history(None, {}, STARTED_UNIX_S) is None
 
 
+# The right edge of a run in progress
+
+
+def cut_short(run: RunRecords, rank: int, steps: int) -> RunRecords:
+    """The run with only the first steps of one rank read so far."""
+    ranks = [
+        replace(each, steps=each.steps[:steps]) if number == rank else each
+        for number, each in enumerate(run.ranks)
+    ]
+    return replace(run, ranks=tuple(ranks))
+
+
+def test_the_newest_step_waits_until_every_rank_has_been_read() -> None:
+    run = cut_short(make_run(ranks=2, steps=50), 1, 48)
+    found = drawn_runs.step_history(run, is_live=True)
+    assert found is not None and found.first_steps[-1] == 48
+    assert np.isfinite(found.step_s[:, -1]).all()
+    over = drawn_runs.step_history(run)
+    assert over is not None and over.first_steps[-1] == 50, "of a run that is over nothing follows"
+
+
+def test_a_rank_that_takes_no_steps_any_more_is_not_waited_for() -> None:
+    run = cut_short(make_run(ranks=3, steps=2000), 1, 400)  # of 24 ms each
+    found = drawn_runs.step_history(run, is_live=True)
+    assert found is not None and found.first_steps[-1] == 2000
+
+
 # Metrics
 
 
 def test_a_long_metric_is_thinned_to_means() -> None:
     (found,) = metric_histories({"loss": [logged(range(2500), range(2500))]})
-    assert len(found.steps) <= MAX_VALUES
+    assert len(found.steps) <= MAX_POINTS
     assert found.steps[:3].tolist() == [0, 3, 6]
-    assert found.values[:3].tolist() == [1.0, 4.0, 7.0]
+    np.testing.assert_allclose(found.values[:3], [1.0, 4.0, 7.0])
+    assert (found.low[:2].tolist(), found.high[:2].tolist()) == ([0.0, 3.0], [2.0, 5.0])
+    assert (found.logged, found.is_thinned) == (2500, True)
+
+
+def test_a_range_of_steps_has_each_of_its_values() -> None:
+    (found,) = metric_histories({"loss": [logged(range(2500), range(2500))]}, (100, 200))
+    assert found.steps.tolist() == list(range(100, 201)) and not found.is_thinned
+
+
+def test_values_near_the_largest_double_have_a_mean() -> None:
+    (found,) = metric_histories({"loss": [logged(range(2500), [1e300] * 2500)]})
+    np.testing.assert_allclose(found.values, 1e300)
 
 
 def test_a_step_that_was_taken_again_has_its_last_value() -> None:
@@ -219,6 +261,15 @@ def test_a_step_that_was_taken_again_has_its_last_value() -> None:
 def test_what_is_no_number_is_a_gap() -> None:
     (found,) = metric_histories({"loss": [logged([1, 2, 3], [1.0, "inf", "nan"])]})
     np.testing.assert_array_equal(found.values, [1.0, np.nan, np.nan])
+    assert [(each.first_step, each.kind) for each in found.stretches] == [(2, "Inf"), (3, "NaN")]
+
+
+def test_values_that_cannot_be_drawn_are_all_counted_in_few_stretches() -> None:
+    values = ["nan" if step % 7 == 0 else 1.0 for step in range(5000)]
+    (found,) = metric_histories({"loss": [logged(range(5000), values)]})
+    assert 0 < len(found.stretches) <= MAX_STRETCHES
+    assert sum(each.count for each in found.stretches) == 715
+    assert found.stretches[-1].last_step == 4998
 
 
 def test_of_very_many_metrics_the_losses_come_first() -> None:

@@ -111,3 +111,9 @@ def test_heat_grows_lighter_step_by_step(by: str) -> None:
 
 def test_there_are_as_many_series_as_phases_and_all_differ() -> None:
     assert len({(colour.light, colour.dark) for colour in SERIES.values()}) == len(SERIES)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("side", ["a", "b"])
+def test_the_letter_of_a_side_can_be_read_on_its_badge(theme: str, side: str) -> None:
+    assert contrast(on(theme, PALETTE[side]), on(theme, GROUND)) >= FOR_WORDS

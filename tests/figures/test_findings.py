@@ -75,6 +75,7 @@ def test_causes_follow_what_they_explain() -> None:
         ("temperature_c", 91.4, Fact("temperature", "91 °C")),
         ("power_w", 350.2, Fact("power", "350 W")),
         ("skew", 2.0, Fact("skew", "200%")),
+        ("skew", 184.67, Fact("skew", "186×")),
         ("cores", 2.0, Fact("cores", "2")),
         ("steps_taken", 12_345, Fact("steps taken", "12,345")),
         ("pinned", False, Fact("pinned", "no")),

@@ -7,12 +7,25 @@ import numpy as np
 from drawn_runs import figure, history_of, page_of, part, standing_of
 from factories import make_run
 from failing import with_loss
-from traceml.facts.history import History, MetricHistory
+from traceml.facts.history import History
+from traceml.facts.metric_history import MetricHistory, thinned
 from traceml.figures.metrics import MAX_FIGURES
 from traceml.figures.page import RunPage
 from traceml.figures.run_page import run_page
 from traceml.store.records import LoggedMetric
 from traceml.summaries.build import build
+
+
+def metric(name: str, values: list[float], steps: list[int] | None = None) -> MetricHistory:
+    at = np.arange(1, len(values) + 1) if steps is None else np.array(steps)
+    return thinned(name, at, np.array(values, np.float64))
+
+
+def drawn_with(*metrics: MetricHistory) -> RunPage:
+    """A run of 200 steps with these metrics."""
+    run = make_run()
+    history = replace(history_of(run), metrics=metrics)
+    return run_page(build(run, 0.0, "0"), standing_of(), history)
 
 
 def with_metrics(*names: str) -> RunPage:
@@ -21,9 +34,7 @@ def with_metrics(*names: str) -> RunPage:
         metrics=tuple(LoggedMetric(name, 2, 0.5, 0.5, 1.5, 1.0, 10, 20) for name in names),
     )
     history = history_of(run)
-    drawn = tuple(
-        MetricHistory(name, np.array([10, 20]), np.array([1.5, 0.123456])) for name in names
-    )
+    drawn = tuple(metric(name, [1.5, 0.123456], [10, 20]) for name in names)
     return run_page(build(run, 0.0, "0"), standing_of(), replace(history, metrics=drawn))
 
 
@@ -35,24 +46,23 @@ def test_the_loss_of_one_rank_is_one_curve() -> None:
 
 def test_the_losses_of_several_ranks_are_their_mean_and_extremes() -> None:
     lines = figure(page_of(make_run(ranks=4)), "loss")
-    assert [series.name for series in lines.series] == [
-        "Mean over ranks",
-        "Highest rank",
-        "Lowest rank",
-    ]
-    assert [series.dashed for series in lines.series] == [False, True, True]
+    (series,) = lines.series
+    assert series.name == "Mean over ranks"
+    assert series.low is not None and series.high is not None
+    assert series.low[0] <= series.values[0] <= series.high[0]
+    assert "the band from the lowest to the highest" in lines.caption
 
 
 def test_every_logged_metric_has_its_curve_and_its_row() -> None:
     page = with_metrics("train/loss", "val\naccuracy")
-    lines = figure(page, "metric-1")
+    (lines,) = [each for each in part(page, "metrics").figures if each.title == "val accuracy"]
     assert (lines.title, lines.at, lines.series[0].values) == (
         "val accuracy",
         (10.0, 20.0),
         (1.5, 0.1235),
     )
     (table,) = part(page, "metrics").tables
-    assert table.rows[0].cells == ("train/loss", "0.5", "0.5", "1.5", "1", "2, steps 10 to 20")
+    assert table.rows[0].cells == ("train/loss", "0.5", "0.5", "1.5", "1", "2", "10 to 20")
 
 
 def test_of_very_many_metrics_the_first_are_drawn() -> None:
@@ -63,14 +73,45 @@ def test_of_very_many_metrics_the_first_are_drawn() -> None:
     assert len(found.tables[0].rows) == MAX_FIGURES + 3
 
 
-def test_a_metric_of_nothing_but_nan_is_left_out() -> None:
-    metric = MetricHistory("nan", np.array([1, 2]), np.array([np.nan, np.inf]))
-    page = run_page(None, standing_of("live", None), History(metrics=(metric,)))
-    assert page.parts == () or "metrics" not in [found.id for found in page.parts]
+def test_a_metric_of_nothing_but_nan_is_marked() -> None:
+    page = run_page(
+        None, standing_of("live", None), History(metrics=(metric("nan", [np.nan, np.inf]),))
+    )
+    (lines,) = part(page, "metrics").figures
+    assert [mark.label for mark in lines.marks] == ["NaN", "Inf"]
+    assert lines.caption == "All 2 values. Marked on top: 1 × NaN, 1 × Inf, first at step 1."
+
+
+def test_a_logged_training_loss_is_the_chart_of_the_loss() -> None:
+    page = drawn_with(metric("train/loss", [1.0] * 200), metric("val/loss", [1.0] * 200))
+    titles = [each.title for each in part(page, "metrics").figures]
+    assert titles == ["Loss, logged as train/loss", "val/loss"]
+
+
+def test_a_training_loss_that_was_seldom_logged_leaves_that_of_the_steps() -> None:
+    page = drawn_with(metric("train_loss", [1.0, 0.9], [100, 200]))
+    titles = [each.title for each in part(page, "metrics").figures]
+    assert titles == ["Loss over steps", "train_loss"]
+
+
+def test_a_metric_that_counts_epochs_has_an_axis_of_its_own() -> None:
+    page = drawn_with(metric("a", [1.0] * 200), metric("b", [1.0] * 10))
+    found = {each.title: each.axis for each in part(page, "metrics").figures}
+    assert (found["a"], found["b"]) == ("steps", "logged")
+
+
+def test_a_single_absurd_value_is_cut_off_and_said() -> None:
+    values = [1.0 + 0.1 * (step % 7) for step in range(200)]
+    values[120] = 1e12
+    (_, lines) = part(drawn_with(metric("a", values)), "metrics").figures
+    assert lines.y.high is not None and lines.y.high < 3
+    assert lines.cut == "Cut: 1e+12 at step 121 is out of the picture."
 
 
 def test_a_loss_that_is_no_number_is_marked() -> None:
     values = np.linspace(2.0, 1.0, 200)
     values[150:] = np.nan
-    spans = figure(page_of(with_loss(values)), "loss").spans
+    lines = figure(page_of(with_loss(values)), "loss")
+    assert [(mark.begin, mark.until) for mark in lines.marks] == [(151.0, 200.0)]
+    spans = lines.spans
     assert [(span.begin, span.label) for span in spans] == [(151.0, "NON-FINITE LOSS")]

@@ -147,4 +147,4 @@ def test_steps_of_which_nothing_is_known_have_no_figures() -> None:
         name: np.full_like(getattr(history, name), np.nan)
         for name in ("step_s", "longest_s", "between_s", "rss_bytes", "loss")
     }
-    assert step_figures(replace(history, phase_s={}, **gone), None) == ()
+    assert step_figures(History(steps=replace(history, phase_s={}, **gone)), None) == ()

@@ -7,9 +7,10 @@ import pytest
 
 from drawn_runs import figure, history_of, page_of, part, standing_of, step_history
 from factories import idle_gpu, make_run, make_waiting, work_between
+from traceml.facts.history import History
 from traceml.figures.over_ranks import MAX_LINES
 from traceml.figures.over_steps import MAX_CELLS, rank_heat
-from traceml.figures.page import RunPage, Table
+from traceml.figures.page import Branch, RunPage, Table
 from traceml.figures.run_page import run_page, step_figures
 from traceml.model.quantities import percent
 from traceml.store.records import RunRecords
@@ -44,41 +45,52 @@ def test_the_tree_says_what_the_gpu_was_idle_for() -> None:
     )
 
 
-def test_the_table_has_the_rows_and_columns_that_people_know() -> None:
+def test_the_table_has_the_words_of_the_catalogue() -> None:
     found = table(page_of(make_run(ranks=2)), "step-time-table")
     assert found.columns == (
         "",
-        "Dataloader Fetch",
+        "Input wait",
         "Forward",
         "Backward",
-        "Optimizer Step",
-        "Step Time",
-        "Wait*",
+        "Optimizer",
+        "Rest",
+        "Step",
     )
     assert [row.cells[0] for row in found.rows] == [
-        "Median",
-        "Worst",
-        "Worst Rank",
-        "Skew %",
-        "WAIT Share %",
+        "Mean",
+        "Share of step",
+        "Median rank",
+        "Worst rank",
+        "Which rank",
+        "Skew",
     ]
 
 
 def test_copies_and_communication_have_columns_where_they_were_measured() -> None:
     found = table(page_of(STRAGGLING), "step-time-table")
     assert "Copies to device" in found.columns and "Communication" in found.columns
-    assert cells(found, "Worst Rank")["Forward"] == "2"
-    assert cells(found, "Skew %")["Forward"] == "200%"
-    assert cells(found, "WAIT Share %")["Forward"] == ""
+    assert cells(found, "Which rank")["Forward"] == "2"
+    assert cells(found, "Skew")["Forward"] == "200%"
+    assert cells(found, "Which rank")["Backward"] == "–", "no rank is worse than another"
 
 
 def test_a_phase_that_was_not_measured_is_not_zero() -> None:
     found = table(page_of(make_run(optimizer_ms=None)), "step-time-table")
-    assert cells(found, "Median")["Optimizer Step"] == "n/a"
+    assert cells(found, "Mean")["Optimizer"] == "n/a"
 
 
-def test_one_rank_has_no_skew() -> None:
-    assert cells(table(page_of(make_run()), "step-time-table"), "Skew %")["Step Time"] == "n/a"
+def test_one_rank_has_no_median_no_worst_and_no_skew() -> None:
+    found = table(page_of(make_run()), "step-time-table")
+    assert [row.cells[0] for row in found.rows] == ["Mean", "Share of step"]
+    shares = [cells(found, "Share of step")[name] for name in found.columns[1:]]
+    assert sum(float(share.rstrip("%")) for share in shares[:-1]) == pytest.approx(100, abs=2)
+
+
+def test_a_skew_of_many_times_is_said_in_times() -> None:
+    run = make_run(ranks=2, noise=0)
+    run.ranks[1].steps["input_ns"] *= 150
+    found = table(page_of(run), "step-time-table")
+    assert cells(found, "Skew")["Input wait"] == "150×"
 
 
 def test_ranks_that_wait_for_each_other_are_told_apart_by_their_own_work() -> None:
@@ -95,19 +107,49 @@ def test_a_rank_and_its_step_belong_together() -> None:
         run.ranks[0].steps[name] += 3_000_000
     shown = tiles(page_of(run))
     assert shown["Worst step"] == ("59.0 ms", "rank 2, own work 57.0 ms")
-    assert cells(table(page_of(run), "step-time-table"), "Worst")["Step Time"] == "62.0 ms"
+    assert cells(table(page_of(run), "step-time-table"), "Worst rank")["Step"] == "62.0 ms"
 
 
-def test_the_share_of_waiting_is_of_all_ranks() -> None:
-    """As the other shares are: of two ranks the median one is the one that waits least."""
-    run = make_waiting(make_run(ranks=2, communication_ms=2, slow_rank=1, noise=0))
-    summary = build(run, 0.0, "0")
-    assert summary.step_time is not None
-    mean = summary.step_time.global_.average
-    assert mean["wait_ms"] is not None and mean["step_time_ms"] is not None
-    expected = percent(mean["wait_ms"] / mean["step_time_ms"])
-    assert tiles(page_of(run))["Wait share"][0] == expected != "n/a"
-    assert cells(table(page_of(run), "step-time-table"), "WAIT Share %")["Wait*"] == expected
+@pytest.mark.parametrize("lens", ["mean", "median", "worst", "rank-0", "rank-3"])
+def test_every_share_is_of_the_step_that_the_lens_shows(lens: str) -> None:
+    summary = build(STRAGGLING, 0.0, "0")
+    page = run_page(summary, standing_of(), history_of(STRAGGLING), lens)
+    assert page.lens == lens
+    found = part(page, "step-time")
+    (tree,) = [drawn for drawn in found.figures if drawn.id == "phase-tree"]
+    (stack,) = [drawn for drawn in found.figures if drawn.id == "step-time"]
+    parts = {branch.name: branch for branch in _leaves(tree.root)}
+    largest = max(parts.values(), key=lambda branch: branch.share)
+    share, name = tiles(page)["Largest phase"]
+    assert share == percent(largest.share) and (name or "").startswith(largest.name)
+    drawn = {series.name.lower(): np.mean(series.values) for series in stack.series}
+    total = sum(drawn.values())
+    for name, branch in parts.items():
+        assert drawn[name] / total == pytest.approx(branch.share, abs=0.01)
+
+
+def _leaves(branch: Branch) -> list[Branch]:
+    return [leaf for part in branch.parts for leaf in _leaves(part)] if branch.parts else [branch]
+
+
+def test_the_page_of_a_straggler_opens_on_the_slow_rank() -> None:
+    page = page_of(STRAGGLING)
+    assert page.lens == "rank-2"
+    assert [lens.label for lens in page.lenses] == [
+        "Mean over 4 ranks",
+        "Median rank (1)",
+        "Worst rank (2)",
+        *(f"Rank {number}" for number in range(4)),
+    ]
+    assert figure(page, "step-time").title == "Where the time of a step goes: rank 2"
+    assert (tiles(page)["Largest phase"][1] or "").startswith("forward")
+    healthy = page_of(make_run(ranks=4))
+    assert healthy.lens == "mean" and page_of(make_run()).lenses == ()
+
+
+def test_a_rank_that_is_not_there_is_no_lens() -> None:
+    summary, history = build(STRAGGLING, 0.0, "0"), history_of(STRAGGLING)
+    assert run_page(summary, standing_of(), history, "rank-9").lens == "rank-2"
 
 
 def test_the_rank_that_the_others_wait_for_is_the_slowest() -> None:
@@ -116,9 +158,9 @@ def test_the_rank_that_the_others_wait_for_is_the_slowest() -> None:
 
 def test_one_rank_has_tiles_of_its_steps() -> None:
     shown = tiles(page_of(make_run(input_ms=80)))
-    assert shown["Dominant split"] == ("69%", "input wait")
+    assert shown["Largest phase"] == ("69%", "input wait")
     assert shown["Throughput"] == ("8.62 steps/s", "276 samples/s")
-    assert {"Mean step", "Median step", "Slow steps", "Wait share"} <= shown.keys()
+    assert {"Mean step", "Median step", "Slow steps", "Rest"} <= shown.keys()
 
 
 def test_stacked_phases_sum_to_the_step() -> None:
@@ -266,7 +308,7 @@ def test_a_run_without_a_summary_has_its_figures() -> None:
 def test_finer_figures_are_called_as_on_the_page(run: RunRecords) -> None:
     history = step_history(run)
     assert history is not None
-    finer = step_figures(history, build(run, 0.0, "0"))
+    finer = step_figures(History(steps=history), build(run, 0.0, "0"))
     on_page = {drawn.id for each in page_of(run).parts for drawn in each.figures}
     assert {drawn.id for drawn in finer} <= on_page
     assert all(getattr(drawn, "zooms", False) for drawn in finer)

@@ -81,7 +81,7 @@ def progress_in(text: str) -> int:
 
 def test_the_verdict_the_table_and_the_output_are_seen_while_it_trains(tmp_path: Path) -> None:
     with live(tmp_path, TRAINS) as watched:
-        watched.wait_for("the training begins", "Dataloader Fetch", "Median", "Worst Rank", "Why")
+        watched.wait_for("the training begins", "Input wait", "Mean", "Share of step", "Why")
         begun = progress_in(watched.wait_for("progress"))
         seen = wait_until(
             lambda: text if progress_in(text := watched.text) > begun else None,
@@ -344,7 +344,7 @@ os._exit(3)
 
 def test_the_view_follows_the_terminals_size(tmp_path: Path) -> None:
     with live(tmp_path, TRAINS) as watched:
-        watched.wait_for("Dataloader Fetch")
+        watched.wait_for("Share of step")
         watched.resize(50, 160)
         line = wait_until(
             lambda: next((one for one in watched.text.splitlines() if "Findings" in one), None),
@@ -520,7 +520,7 @@ def test_a_terminal_gets_the_view_by_itself(tmp_path: Path) -> None:
 
 def test_a_terminal_without_colours_gets_none(tmp_path: Path) -> None:
     with live(tmp_path, TRAINS, env={"NO_COLOR": "1", "COLORTERM": "truecolor"}) as watched:
-        watched.wait_for("Dataloader Fetch", "progress")
+        watched.wait_for("Share of step", "progress")
         (tmp_path / "go").touch()
         done = watched.finish()
     looks = re.findall(r"\x1b\[([\d;]*)m", done.stdout)
@@ -565,7 +565,7 @@ def test_a_run_is_watched_from_another_terminal_and_left_to_itself(
     with started(command, tmp_path, TRAINS) as running:
         wait_until(lambda: running.folders, "the run is there")
         with watching(tmp_path, "one") as watched:
-            watched.wait_for("one", "Dataloader Fetch", "progress")
+            watched.wait_for("one", "Share of step", "progress")
             watched.terminal.press(key)
             assert watched.finish().status == 0
         assert running.process.poll() is None
@@ -577,7 +577,7 @@ def test_a_watched_run_that_ends_leaves_its_summary(tmp_path: Path) -> None:
     with started([TRACEML, "run", "--run-name", "one", "train.py"], tmp_path, TRAINS) as running:
         wait_until(lambda: running.folders, "the run is there")
         with watching(tmp_path, "one") as watched:
-            watched.wait_for("Dataloader Fetch", "The output is not kept")
+            watched.wait_for("Share of step", "The output is not kept")
             (tmp_path / "go").touch()
             done = watched.finish()
         assert done.status == 0
@@ -589,7 +589,7 @@ def test_a_watched_run_that_is_deleted_says_so(tmp_path: Path) -> None:
     with started([TRACEML, "run", "--run-name", "one", "train.py"], tmp_path, TRAINS) as running:
         wait_until(lambda: running.folders, "the run is there")
         with watching(tmp_path, "one") as watched:
-            watched.wait_for("Dataloader Fetch")
+            watched.wait_for("Share of step")
             (tmp_path / "logs" / "one").rename(tmp_path / "elsewhere")
             done = watched.finish()
         assert done.status == 2

@@ -8,13 +8,15 @@ import re
 import shutil
 import signal
 import socket
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 import traceml
-from processes import STEPS, TRACEML, run_traceml, started, wait_until
+from processes import PATIENCE_S, STEPS, TRACEML, Running, kill, run_traceml, started, wait_until
 from served import Served, Viewer, address_in, serving
 
 
@@ -277,7 +279,7 @@ def test_whoever_does_not_read_is_cut_off_without_a_word(logs: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_dashboard_shows_the_end_of_its_run_and_ends(tmp_path: Path) -> None:
+def test_a_dashboard_shows_the_end_of_its_run_and_stays_for_who_looks(tmp_path: Path) -> None:
     words = [TRACEML, "run", "--mode=dashboard", "--run-name", "live", "train.py"]
     with started(words, tmp_path, LIVE) as run:
         server = Served(run, wait_until(lambda: address_in(run), "the dashboard is there"))
@@ -285,16 +287,35 @@ def test_a_dashboard_shows_the_end_of_its_run_and_ends(tmp_path: Path) -> None:
         with server.viewer("/runs/live") as viewer:
             _until(viewer, "it is live", lambda page: page["head"]["state"] == "live")
             (tmp_path / "stop").touch()
-            name, data = viewer.next()
-            while name in ("page", "delta"):
-                name, data = viewer.next()
-            assert (name, data["is_over"]) == ("gone", True)
-            assert "The run is over" in data["error"]
-            assert viewer.page["head"]["state"] == "finished"
-            assert viewer.next() == ("end", None)
-        done = run.finish()
-    assert (done.status, "Traceback" in done.stderr) == (0, False)
-    done.assert_nothing_is_left()
+            _until(viewer, "it is over", lambda page: page["head"]["state"] == "finished")
+            done = run.finish()  # the launcher waits for nobody
+            assert (done.status, "Traceback" in done.stderr) == (0, False)
+            assert "the dashboard stays for who has it open" in done.stderr
+        assert server.get("/runs/live").status == 200, "a reload finds it"
+        (left,) = done.left()
+        kill(left)
+    done.wait_until_none_is_left()
+
+
+def test_a_dashboard_that_stays_ends_when_nobody_has_looked_for_long(logs: Path) -> None:
+    words = [TRACEML, "ui", "--logs-dir", logs, "--port", "0", "--run", "a", "--until-run-ends"]
+    with subprocess.Popen(
+        [*map(str, words), "--stay", "0.3"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin and process.stdout and process.stderr
+        found = re.search(r"http://\S+", process.stderr.readline())
+        assert found is not None
+        server = Served(cast("Running", None), found[0])
+        with server.viewer("/runs/a") as viewer:
+            assert viewer.next()[0] == "page"
+            process.stdin.close()
+            assert process.stdout.readline() == "stays\n"
+            assert server.get("/api/runs/a").status == 200
+        assert process.wait(PATIENCE_S) == 0
 
 
 def test_without_anybody_behind_it_a_dashboard_ends(logs: Path) -> None:
@@ -315,6 +336,14 @@ def test_a_checkout_without_the_viewer_says_how_to_build_it(logs: Path, tmp_path
     done = run_traceml(["report", logs / "a", "-o", "r.html"], tmp_path, env=here)
     assert (done.status, done.stderr.count("\n")) == (2, 1)
     assert "`pip install -e .` in the checkout builds them" in done.stderr
+
+
+def test_a_lens_that_no_run_can_have_is_refused_with_those_there_are(server: Served) -> None:
+    for path in ("/api/runs/a?lens=", "/api/runs/a/detail?first=1&last=9&lens="):
+        assert server.get(f"{path}worst").status == 200
+        refused = server.get(f"{path}rank-x")
+        assert refused.status == 400
+        assert "expected mean, median, worst or rank-N" in refused.error
 
 
 def test_a_port_that_is_none_is_a_usage_error(tmp_path: Path) -> None:

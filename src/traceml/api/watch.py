@@ -9,13 +9,8 @@ from threading import Lock
 
 from traceml.api.compare import find_changes
 from traceml.api.run_files import RunFiles
-from traceml.facts.history import (
-    MAX_METRICS,
-    History,
-    metric_histories,
-    sensor_history,
-    step_history,
-)
+from traceml.facts.history import History, sensor_history, step_history
+from traceml.facts.metric_history import MAX_METRICS, metric_histories
 from traceml.figures.comparison_page import comparison_page as draw_comparison
 from traceml.figures.head import RunStanding
 from traceml.figures.page import ComparisonPage, Figure, RunPage
@@ -26,12 +21,17 @@ from traceml.store.run_follower import RunFollower
 class RunWatch:
     """One run that is viewed repeatedly; safe for several threads."""
 
-    def __init__(self, folder: Path) -> None:
-        """Raises RunNotFound where the folder is no run, UnreadableRecords where it is damaged."""
+    def __init__(self, folder: Path, lens_id: str | None = None) -> None:
+        """Raises RunNotFound where the folder is no run, UnreadableRecords where it is damaged.
+
+        `lens_id`: whose step is shown (`figures/rank_lens.py`).
+        """
+        self._lens_id = lens_id
         self._files = RunFiles(folder)
         self._follower = None if self._files.is_foreign else RunFollower(folder)
         self._lock = Lock()
         self._page: RunPage | None = None
+        self._history: History | None = None
 
     def page(self) -> RunPage:
         """Returns the run's current page; raises RunNotFound where it was deleted."""
@@ -50,8 +50,12 @@ class RunWatch:
             if self._follower is None:
                 return ()
             ranks = self._follower.ranks_between(first_step, last_step)
-            history = step_history(ranks, self._files.manifest.started_unix_s)
-            return () if history is None else step_figures(history, self._files.summary)
+            logged = self._follower.metrics()
+            history = History(
+                steps=step_history(ranks, self._files.manifest.started_unix_s, self.is_live()),
+                metrics=metric_histories(logged, (first_step, last_step)),
+            )
+            return step_figures(history, self._files.summary, self._history, self._lens_id)
 
     def is_live(self) -> bool:
         """Whether the run was in progress when its page was last made."""
@@ -61,8 +65,9 @@ class RunWatch:
         history, notes, output = History(), self._files.notes, None
         if self._follower is not None:
             self._follower.refresh()
-            history = _history(self._follower)
+            history = _history(self._follower, self._files.state == "live")
             notes, output = (*notes, *_notes(self._follower)), self._follower.output
+        self._history = history
         standing = RunStanding(
             manifest=self._files.manifest,
             state=self._files.state,
@@ -71,7 +76,7 @@ class RunWatch:
             output=output,
             notes=notes,
         )
-        return run_page(self._files.summary, standing, history)
+        return run_page(self._files.summary, standing, history, self._lens_id)
 
 
 def comparison_page(a: Sequence[str], b: Sequence[str], logs: Path) -> ComparisonPage:
@@ -80,10 +85,10 @@ def comparison_page(a: Sequence[str], b: Sequence[str], logs: Path) -> Compariso
     return draw_comparison(comparison)
 
 
-def _history(follower: RunFollower) -> History:
+def _history(follower: RunFollower, is_live: bool) -> History:
     began = follower.manifest.started_unix_s
     return History(
-        steps=step_history(follower.ranks(), began),
+        steps=step_history(follower.ranks(), began, is_live),
         sensors=sensor_history(follower.samples(), follower.rank_numbers(), began),
         metrics=metric_histories(follower.metrics()),
     )

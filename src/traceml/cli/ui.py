@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote
 
 from traceml.cli.parser import DEFAULT_LOGS_DIR, CommandParser, add_logs_dir, whole_number
+from traceml.launch.display_mode import STAYS
 from traceml.model.environment import TOKEN
 from traceml.model.errors import UsageError
 from traceml.web.addresses import DEFAULT_HOST, DEFAULT_PORT, is_loopback
@@ -35,6 +37,8 @@ def main(words: list[str]) -> int:
         options.port,
         os.environ.get(TOKEN) or None,
         options.until_run_ends,
+        options.stay,
+        _say_that_it_stays,
     )
     serve(wanted, lambda url, token: _announce(options, url, token))
     return 0
@@ -85,6 +89,7 @@ def _parser() -> CommandParser:
     # For `traceml run --mode=dashboard` and for notebooks.
     add("--run", metavar="NAME", help=argparse.SUPPRESS)
     add("--until-run-ends", action="store_true", help=argparse.SUPPRESS)
+    add("--stay", metavar="SECONDS", type=float, default=0.0, help=argparse.SUPPRESS)
     add("--tell-address", action="store_true", help=argparse.SUPPRESS)
     return parser
 
@@ -121,6 +126,13 @@ def _announce(options: argparse.Namespace, url: str, token: str | None) -> None:
     if not options.until_run_ends:
         said.append("traceml: Ctrl-C ends the server; the runs go on")
     print("\n".join(said), file=sys.stderr, flush=True)
+
+
+def _say_that_it_stays() -> None:
+    """Tells the launcher, which then leaves us alone, and lets go of its terminal and pipes."""
+    with suppress(OSError):  # it was killed: nobody reads
+        print(STAYS, flush=True)
+    _say_no_more()
 
 
 def _say_no_more() -> None:

@@ -12,20 +12,20 @@ import numpy as np
 import numpy.typing as npt
 
 from traceml.facts.loss_values import LossScale, is_divided
+from traceml.facts.metric_history import NOT_FINITE, MetricHistory, Stretch, neighbours
 from traceml.facts.step_table import choose_clock
 from traceml.facts.sums import Sums
 from traceml.facts.times import part_means
 from traceml.model.phase import Phase
 from traceml.store.buckets import CLOCKS, PEAKS, SUMMED, RankBuckets
-from traceml.store.metric_follower import Logged
 from traceml.store.sample_follower import GPU, HOST, PROCESS, SampleTable
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-MAX_METRICS = 50
-MAX_VALUES = 1000
-"""Values of one metric: more than a chart has pixels."""
+BEHIND_S = 10.0
+"""A rank whose newest step is this much older than that of another rank has stopped: it is not
+waited for."""
 NEARLY_ALL = 0.9
 """Of the buckets: buckets are merged until this share of them holds a step timed on the GPU …"""
 MIN_BUCKETS = 16
@@ -59,6 +59,8 @@ class StepHistory:
     """The last loss of each bucket, by rank …"""
     loss_scale: LossScale = LossScale.AS_GIVEN
     """… and whether it was multiplied by the number of micro-batches."""
+    bad_losses: tuple[Stretch, ...] = ()
+    """Where the loss of any rank was NaN or infinite."""
     graph_s: Floats | None = None
     """Replays of CUDA graphs by rank: compute that belongs to no single phase; `None` without
     any."""
@@ -90,15 +92,6 @@ class SensorHistory:
 
 
 @dataclass(frozen=True, slots=True)
-class MetricHistory:
-    """One logged metric, thinned."""
-
-    name: str
-    steps: Ints
-    values: Floats
-
-
-@dataclass(frozen=True, slots=True)
 class History:
     """Everything that charts show over time."""
 
@@ -108,15 +101,22 @@ class History:
     metrics: tuple[MetricHistory, ...] = ()
 
 
-def step_history(ranks: Sequence[RankBuckets], started_unix_s: float) -> StepHistory | None:
+def step_history(
+    ranks: Sequence[RankBuckets], started_unix_s: float, is_live: bool = False
+) -> StepHistory | None:
     """Returns the steps of all ranks by bucket; `None` where no step was taken.
 
     The clock is the one that a summary of the same steps would use. Of short steps only some are
-    timed on the GPU: buckets are merged until nearly all of them hold a timed step.
+    timed on the GPU: buckets are merged until nearly all of them hold a timed step. While the run
+    is live, the newest buckets are left out until every rank has reached them.
     """
     if not any(rank.steps.any() for rank in ranks):
         return None
     seen: Ints = np.flatnonzero(np.any([rank.steps for rank in ranks], axis=0))
+    if is_live:
+        seen = seen[seen <= _last_common(ranks)]
+        if not len(seen):
+            return None
     timed, taken = _counted(ranks, "gpu_body_ns"), _counted(ranks, "body_ns")
     clocks = choose_clock(timed.sum(axis=1), taken.sum(axis=1))
     merged = _groups(timed, taken, seen) if clocks.means != clocks.steps else 1
@@ -141,7 +141,44 @@ def step_history(ranks: Sequence[RankBuckets], started_unix_s: float) -> StepHis
         rss_bytes=groups.largest("peaks", PEAKS.index("rss_bytes")),
         loss=groups.last_loss(scale),
         loss_scale=scale,
+        bad_losses=_bad_losses(ranks, seen),
         graph_s=parts["undivided"] if np.nan_to_num(parts["undivided"]).any() else None,
+    )
+
+
+def _last_common(ranks: Sequence[RankBuckets]) -> int:
+    """Returns the last bucket that every rank has reached, but for ranks that take no steps any
+    more: those whose last bucket began long before the newest one."""
+    lasts = [int(np.flatnonzero(rank.steps)[-1]) for rank in ranks if rank.steps.any()]
+    reached = [_reached_unix_s(rank) for rank in ranks if rank.steps.any()]
+    newest = max(reached)
+    return min(last for last, at in zip(lasts, reached, strict=True) if at >= newest - BEHIND_S)
+
+
+def _reached_unix_s(rank: RankBuckets) -> float:
+    """Returns when the rank's last bucket ended, as far as it is known: one bucket after it
+    began."""
+    began = rank.began_unix_s[np.flatnonzero(rank.steps)]
+    return float(began[-1] + (began[-1] - began[-2] if len(began) > 1 else 0.0))
+
+
+def _bad_losses(ranks: Sequence[RankBuckets], seen: Ints) -> tuple[Stretch, ...]:
+    """Returns where losses were NaN or infinite; neighbouring buckets are one stretch."""
+    counts = np.add.reduce([rank.bad_losses[seen] for rank in ranks])
+    places = np.flatnonzero(counts)
+    if not len(places):
+        return ()
+    grid = ranks[0].grid
+    first = grid.first + seen * grid.length + 1
+    groups = [places[part] for part in neighbours(places)]
+    return tuple(
+        Stretch(
+            int(first[group[0]]),
+            int(first[group[-1]]) + grid.length - 1,
+            NOT_FINITE,
+            int(counts[group].sum()),
+        )
+        for group in groups
     )
 
 
@@ -248,24 +285,3 @@ def _columns(names: Sequence[str], table: Floats) -> dict[str, Floats]:
     """Returns the columns that hold any measured value, by name."""
     columns = {name: table[:, place] for place, name in enumerate(names)}
     return {name: values for name, values in columns.items() if np.isfinite(values).any()}
-
-
-def metric_histories(logged: Mapping[str, Sequence[Logged]]) -> tuple[MetricHistory, ...]:
-    """Returns the logged metrics, losses first, each thinned to what a chart can show."""
-    names = sorted(logged, key=lambda name: ("loss" not in name.lower(), name))
-    return tuple(_metric(name, logged[name]) for name in names[:MAX_METRICS])
-
-
-def _metric(name: str, lives: Sequence[Logged]) -> MetricHistory:
-    steps: Ints = np.concatenate([np.array(life.steps, np.int64) for life in lives])
-    values: Floats = np.concatenate([np.array(life.values, np.float64) for life in lives])
-    if (np.diff(steps) <= 0).any():  # a step that was taken again: the last value holds
-        steps, latest = np.unique(steps[::-1], return_index=True)
-        values = values[::-1][latest]
-    values = np.where(np.isfinite(values), values, np.nan)
-    starts = np.arange(0, len(steps), -(-len(steps) // MAX_VALUES))
-    known = np.isfinite(values)
-    sums = np.add.reduceat(np.where(known, values, 0.0), starts)
-    counts = np.add.reduceat(known.astype(np.int64), starts)
-    means = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
-    return MetricHistory(name, steps[starts], means)

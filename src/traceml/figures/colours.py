@@ -61,7 +61,7 @@ PALETTE: dict[str, Colour] = {
     MEDIAN: Colour("#369bd9", "#50c4fe"),
     WORST: Colour("#b8321a", "#f86a26"),
     LEAST: Colour("#939393", "#7c7c7c"),
-    A: Colour("#8a93a0", "#8b95a3"),
+    A: Colour("#68717e", "#8b95a3"),
     B: Colour("#2447b8", "#6ea8ff"),
     BETTER: Colour("#2a65bb", "#57b0f5"),
     WORSE: Colour("#c4450f", "#f8823e"),

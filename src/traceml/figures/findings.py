@@ -9,7 +9,7 @@ from traceml.figures.page import Fact, FindingCard, Span, Tone
 from traceml.figures.words import line
 from traceml.model.evidence import NOT_TOLD, EvidenceUnit, label_of, unit_by_name
 from traceml.model.finding import COMPUTE_CAUSES, Kind, Section, consequence
-from traceml.model.quantities import count, duration, memory, percent
+from traceml.model.quantities import count, duration, excess, memory, percent
 from traceml.summaries.record import FactSummary, Issue, SectionSummary, Summary, WhatIfSummary
 
 TITLES = {
@@ -175,6 +175,8 @@ def facts(
     told = 0
     for piece in named or _named_by_key(evidence):
         words = _words(evidence.get(piece.name), piece.unit)
+        if words is not None and "skew" in piece.name and piece.unit == EvidenceUnit.SHARE.value:
+            words = excess(evidence[piece.name])  # as in the tables of the page
         if words is not None and told < most:
             told += 1
             yield Fact(line(piece.label), words)

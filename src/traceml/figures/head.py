@@ -75,8 +75,10 @@ def run_head(summary: Summary | None, standing: RunStanding, history: History) -
         state_words=standing.state_words,
         command=line(" ".join(standing.manifest.command)),
         started=moment(standing.manifest.started_unix_s),
+        started_unix_s=standing.manifest.started_unix_s,
         elapsed=duration(elapsed_s(summary, standing)),
         steps=_steps_words(taken, total),
+        steps_short=_steps_short(taken, total),
         throughput=throughput(summary) or NOT_MEASURED,
         ranks=ranks_words(summary, standing, history),
         remaining=_remaining(summary, taken, total) if standing.is_live else None,
@@ -139,13 +141,19 @@ def throughput(summary: Summary | None) -> str:
 def ranks_words(summary: Summary | None, standing: RunStanding, history: History) -> str:
     """Returns the number of ranks and nodes, and their devices."""
     meta = None if summary is None else summary.meta
-    size = (meta.world_size if meta else None) or standing.manifest.expected_world_size
-    if size is None:
-        size = len(history.steps.ranks) if history.steps is not None else 1
     nodes = (meta.nodes_observed if meta else None) or standing.manifest.nodes
-    said = f"{count(size, 'rank')} on {count(nodes, 'node')}"
+    said = f"{ranks_short(summary, standing, history)} on {count(nodes, 'node')}"
     devices = ", ".join(_devices(summary, history))
     return f"{said}, {devices}" if devices else said
+
+
+def ranks_short(summary: Summary | None, standing: RunStanding, history: History) -> str:
+    """Returns the number of ranks."""
+    size = summary.meta.world_size if summary is not None else None
+    size = size or standing.manifest.expected_world_size
+    if size is None:
+        size = len(history.steps.ranks) if history.steps is not None else 1
+    return count(size, "rank")
 
 
 def _devices(summary: Summary | None, history: History) -> Iterator[str]:
@@ -165,6 +173,12 @@ def _steps_words(taken: int | None, total: int | None) -> str:
     if taken is None:
         return "no steps yet" if total is None else f"0 of {count(total, 'step')}"
     return count(taken, "step") if total is None else f"{count(taken)} of {count(total, 'step')}"
+
+
+def _steps_short(taken: int | None, total: int | None) -> str:
+    if taken is None:
+        return "none yet" if total is None else f"0 of {count(total)}"
+    return count(taken) if total is None else f"{count(taken)} of {count(total)}"
 
 
 def _remaining(summary: Summary | None, taken: int | None, total: int | None) -> str | None:

@@ -34,6 +34,8 @@ USUAL_QUANTILE = 0.95
 CUT_TIMES = 3.0
 """A point this many times as high as nearly all others would flatten them; it is cut off."""
 HEADROOM = 1.1
+ROUNDING = 1e-9
+"""Of a step: a layer thinner than this is what rounding left over."""
 SHOWN_BETWEEN_SHARE = 0.005  # of the wall time: less is the loop itself
 MIN_HEAT = 0.1
 """As a share of the median: the colours cover at least this range on both sides, so that noise does
@@ -42,11 +44,15 @@ not look like a pattern."""
 OWN = "own time is the step without exposed communication, in which a rank waits for the others"
 WHOLE = "the whole step: how long ranks wait for each other was not measured"
 STEPS = Axis("step")
+_STACK = "Where the time of a step goes"
 _STEP_SPANS = (Section.STEP_TIME.value, Section.STABILITY.value)
 
 
-def stacked_phases(history: StepHistory, summary: Summary | None) -> Lines | None:
-    """Returns every step's time with its phases stacked; `None` where no step was measured."""
+def stacked_phases(history: StepHistory, summary: Summary | None, whose: str = "") -> Lines | None:
+    """Returns every step's time with its phases stacked; `None` where no step was measured.
+
+    `whose` says for a run of several ranks which of them the history is of.
+    """
     if not is_measured(history.step_s):
         return None
     history = where_measured(history, history.step_s)
@@ -64,11 +70,15 @@ def stacked_phases(history: StepHistory, summary: Summary | None) -> Lines | Non
     if np.nansum(between) > SHOWN_BETWEEN_SHARE * np.nansum(total):
         layers["Between steps", BETWEEN] = between
         total = total + np.nan_to_num(between)
+    layers = {
+        name: np.where(np.abs(values) < ROUNDING * total, 0.0, values)
+        for name, values in layers.items()
+    }
     top_s = cut_at(total)
     unit = time_unit(total if top_s is None else top_s)
     return Lines(
         id="step-time",
-        title="Where the time of a step goes",
+        title=f"{_STACK}: {whose}" if whose else _STACK,
         x=STEPS,
         y=_time_axis("per step", unit, top_s),
         at=steps_at(history),
@@ -77,7 +87,7 @@ def stacked_phases(history: StepHistory, summary: Summary | None) -> Lines | Non
         ),
         stacked=True,
         spans=step_spans(history, summary),
-        caption=_caption(history, "mean over ranks", total, top_s),
+        caption=_caption(history, None if whose else "mean over ranks", total, top_s),
         zooms=True,
     )
 

@@ -16,6 +16,10 @@ RunState = Literal["live", "finished", "failed", "lost"]
 """`lost`: the run's agent is gone, and how the run ended was not recorded."""
 
 
+StepAxis = Literal["steps", "logged"]
+"""`logged`: the script counts differently from the steps that were traced, for example epochs."""
+
+
 # Pieces
 
 
@@ -90,6 +94,10 @@ class Series(Struct, frozen=True):
     """A name in the palette (`figures/colours.py`)."""
     values: tuple[float | None, ...]
     dashed: bool = False
+    low: tuple[float | None, ...] | None = None
+    """Where a point stands for several values: the lowest of them …"""
+    high: tuple[float | None, ...] | None = None
+    """… and the highest; the band between both is drawn behind the line."""
 
 
 class Span(Struct, frozen=True):
@@ -99,6 +107,15 @@ class Span(Struct, frozen=True):
     until: float | None
     label: str
     tone: Tone
+
+
+class Mark(Struct, frozen=True):
+    """Values on the horizontal axis that cannot be drawn: NaN, infinite."""
+
+    begin: float
+    until: float
+    label: str
+    """"3 × NaN"."""
 
 
 class Limit(Struct, frozen=True):
@@ -125,6 +142,13 @@ class Lines(Struct, frozen=True, tag="lines"):
     caption: str | None = None
     zooms: bool = False
     """The server has finer values for a part of the horizontal axis, which counts steps."""
+    axis: StepAxis = "steps"
+    """Whose steps the horizontal axis counts; figures of one kind are zoomed together."""
+    marks: tuple[Mark, ...] = ()
+    cut: str | None = None
+    """What the axis leaves out, in words; on a logarithmic axis everything has its place."""
+    is_curve: bool = False
+    """A quantity of learning: readers may smooth it, and draw it on a logarithmic axis."""
 
 
 class Bars(Struct, frozen=True, tag="bars"):
@@ -152,6 +176,7 @@ class Heatmap(Struct, frozen=True, tag="heatmap"):
     """What a colour stands for, from `low` to `high`."""
     caption: str | None = None
     zooms: bool = False
+    axis: StepAxis = "steps"
 
 
 class Change(Struct, frozen=True):
@@ -215,6 +240,8 @@ class Part(Struct, frozen=True):
     """Lines as a terminal showed them: a traceback."""
     is_wide: bool = False
     """It has the whole width of the page."""
+    has_lens: bool = False
+    """Readers may choose the rank that its tiles, tree and stack show."""
 
 
 class Head(Struct, frozen=True):
@@ -232,6 +259,10 @@ class Head(Struct, frozen=True):
     throughput: str
     ranks: str
     """"8 ranks on 1 node, 8 × NVIDIA H200"."""
+    steps_short: str = ""
+    """The same beside its label: "1,240 of 5,000"."""
+    started_unix_s: float | None = None
+    """For a browser, which knows its reader's time zone."""
     remaining: str | None = None
     progress: float | None = None
     """0–1, where the total is known."""
@@ -247,6 +278,13 @@ class Verdict(Struct, frozen=True):
     gain: str | None = None
 
 
+class Lens(Struct, frozen=True):
+    """Whose step is shown: the mean over the ranks, or one of them."""
+
+    id: str
+    label: str
+
+
 class RunPage(Struct, frozen=True, tag="run"):
     """One run, going on or over."""
 
@@ -255,6 +293,10 @@ class RunPage(Struct, frozen=True, tag="run"):
     rail: tuple[FindingCard, ...]
     """What there is to say, section by section, the worst first."""
     parts: tuple[Part, ...]
+    lens: str = "mean"
+    """The one that the page shows …"""
+    lenses: tuple[Lens, ...] = ()
+    """… and all of them; none for one rank."""
     output: tuple[str, ...] | None = None
     """The last lines that the training printed; `None`: they were not kept."""
     notes: tuple[str, ...] = ()
@@ -275,6 +317,9 @@ class RunRow(Struct, frozen=True):
     steps: str
     step_time: str
     ranks: str
+    """With nodes and devices …"""
+    ranks_short: str
+    """… and their number alone: "8 ranks"."""
     started_unix_s: float | None = None
     """The list is sorted by these numbers where the text would sort wrongly; they are not shown."""
     duration_s: float | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceml.facts.history import History, StepHistory
+from traceml.facts.history import History
 from traceml.figures import over_steps
 from traceml.figures.failure import failure_part
 from traceml.figures.findings import rail
@@ -10,14 +10,16 @@ from traceml.figures.head import (
     RunStanding,
     elapsed_s,
     moment,
+    ranks_short,
     ranks_words,
     run_head,
     steps_taken,
 )
-from traceml.figures.metrics import loss_lines, metrics_part
+from traceml.figures.metrics import metric_figures, metrics_part
 from traceml.figures.origin import origin_part, tracer_part
 from traceml.figures.page import Figure, RunPage, RunRow
 from traceml.figures.process import process_part
+from traceml.figures.rank_lens import choose_lens, lens_choices
 from traceml.figures.step_memory import memory_lines, step_memory_part
 from traceml.figures.step_time import step_time_part
 from traceml.figures.system import gpu_part, system_part
@@ -29,12 +31,22 @@ from traceml.summaries.record import Summary
 _NO_HISTORY = History()
 
 
-def run_page(summary: Summary | None, standing: RunStanding, history: History) -> RunPage:
-    """Returns the whole page; what was not measured is left out."""
+def run_page(
+    summary: Summary | None,
+    standing: RunStanding,
+    history: History,
+    lens_id: str | None = None,
+) -> RunPage:
+    """Returns the whole page; what was not measured is left out.
+
+    `lens_id` is whose step is shown (`figures/rank_lens.py`); `None` for the usual choice.
+    """
+    section = None if summary is None else summary.step_time
+    lens = choose_lens(section, lens_id)
     steps, sensors = history.steps, history.sensors
     parts = (
         failure_part(summary),
-        step_time_part(summary, steps),
+        step_time_part(summary, steps, lens),
         step_memory_part(summary, history),
         metrics_part(summary, history),
         process_part(summary, sensors),
@@ -48,21 +60,34 @@ def run_page(summary: Summary | None, standing: RunStanding, history: History) -
         verdict=run_verdict(summary, standing, history),
         rail=() if summary is None else rail(summary),
         parts=tuple(part for part in parts if part is not None),
+        lens=lens.id,
+        lenses=lens_choices(section),
         output=None if standing.output is None else tuple(map(output_line, standing.output)),
         notes=tuple(map(line, standing.notes)),
     )
 
 
-def step_figures(history: StepHistory, summary: Summary | None) -> tuple[Figure, ...]:
-    """Returns the charts that can be zoomed, for the given steps; with the same ids as on the
-    page."""
-    drawn = (
-        over_steps.stacked_phases(history, summary),
-        over_steps.rank_spread(history),
-        over_steps.rank_heat(history),
-        *memory_lines(history, summary),
-        loss_lines(history, summary),
-    )
+def step_figures(
+    history: History,
+    summary: Summary | None,
+    whole: History | None = None,
+    lens_id: str | None = None,
+) -> tuple[Figure, ...]:
+    """Returns the charts that can be zoomed, for the given steps; with the same ids as on the page.
+
+    `whole` is the history of the whole run, which decides what there is to draw.
+    """
+    steps = history.steps
+    lens = choose_lens(None if summary is None else summary.step_time, lens_id)
+    drawn: list[Figure | None] = []
+    if steps is not None:
+        drawn += [
+            over_steps.stacked_phases(lens.history(steps), summary, lens.words),
+            over_steps.rank_spread(steps),
+            over_steps.rank_heat(steps),
+            *memory_lines(steps, summary),
+        ]
+    drawn += metric_figures(summary, history, whole)
     return tuple(figure for figure in drawn if figure is not None)
 
 
@@ -84,6 +109,7 @@ def run_row(name: str, summary: Summary | None, standing: RunStanding) -> RunRow
         steps=count(steps),
         step_time=milliseconds(step_ms),
         ranks=ranks_words(summary, standing, _NO_HISTORY),
+        ranks_short=ranks_short(summary, standing, _NO_HISTORY),
         started_unix_s=standing.manifest.started_unix_s,
         duration_s=lasted_s,
         step_count=steps,

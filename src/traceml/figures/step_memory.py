@@ -15,7 +15,7 @@ from traceml.figures.page import Axis, Limit, Lines, Part, Row, Series, Table, T
 from traceml.figures.units import Floats, Unit, fitted, memory_unit, next_round, scaled_one
 from traceml.figures.words import measured_value, rank_cell, skew
 from traceml.model.finding import Kind, Section
-from traceml.model.quantities import NOT_MEASURED, memory, percent
+from traceml.model.quantities import excess, memory, percent
 from traceml.summaries.record import SectionSummary, Summary
 
 NEAR_CAPACITY = 0.5
@@ -189,16 +189,21 @@ def _table(section: SectionSummary) -> Table:
         if measured_value(found.worst, keys[0]) is not None
     }
     peaks = [peak for peak, _ in shown.values()]
-    skews = [NOT_MEASURED if is_alone else percent(skew(found, peak)) for peak in peaks]
+    worst = [memory(measured_value(found.worst, peak)) for peak in peaks]
     rises = [signed_memory(measured_value(found.worst, rise)) for _, rise in shown.values()]
-    rows = (
-        Row(("Median Peak", *(memory(measured_value(found.median, peak)) for peak in peaks))),
-        Row(("Worst Peak", *(memory(measured_value(found.worst, peak)) for peak in peaks))),
-        Row(("Worst Rank", *(rank_cell(found.worst, peak) for peak in peaks))),
-        Row(("Skew %", *skews)),
-        Row(("Head/Tail Delta", *rises)),
-    )
-    note = "Head/Tail Delta: how much more the last steps held than the first, of the worst rank."
+    note = "Rise: how much more the last steps held than the first"
+    if is_alone:
+        rows: tuple[Row, ...] = (Row(("Peak", *worst)), Row(("Rise", *rises)))
+        note += "."
+    else:
+        rows = (
+            Row(("Median rank", *(memory(measured_value(found.median, peak)) for peak in peaks))),
+            Row(("Worst rank", *worst)),
+            Row(("Which rank", *(rank_cell(found.worst, peak) for peak in peaks))),
+            Row(("Skew", *(excess(skew(found, peak)) for peak in peaks))),
+            Row(("Rise", *rises)),
+        )
+        note += ", of the worst rank."
     return Table("step-memory-table", "Step memory", ("", *shown), rows, note)
 
 
@@ -226,12 +231,12 @@ def _tiles(
         note = f"of {memory(capacity)}{' host memory' if is_host else ' GPU memory'}"
         yield Tile("Of capacity", percent(share), note=note, tone=_pressure(section))
     if several:
-        yield Tile("Skew", percent(skew(found, peak)), note="worst against median")
+        yield Tile("Skew", excess(skew(found, peak)), note="worst against median")
         yield Tile("Worst rank", rank_cell(found.worst, peak))
     rise = next((rise for key, rise in _COLUMNS.values() if key == peak), None)
     rise_bytes = measured_value(found.worst, rise or "allocated_rise_bytes")
     if rise_bytes is not None:
-        yield Tile("Head/Tail delta", signed_memory(rise_bytes), note="last steps against first")
+        yield Tile("Rise", signed_memory(rise_bytes), note="last steps against first")
 
 
 def _pressure(section: SectionSummary) -> Tone | None:

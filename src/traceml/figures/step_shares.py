@@ -26,9 +26,11 @@ PARTS = {
 Metrics = Mapping[str, "float | None"]
 
 
-def phase_tree(section: SectionSummary) -> Tree | None:
-    """Returns where the time of a mean step goes; `None` where no step was measured."""
-    times = section.global_.average
+def phase_tree(section: SectionSummary, times: Metrics, whose: str) -> Tree | None:
+    """Returns where the time of a mean step goes; `None` where no step was measured.
+
+    `times` are the means over all ranks or those of one of them; `whose` says so.
+    """
     if not times.get("step_time_ms"):
         return None
     step = text_phases.step_tree(times)
@@ -40,10 +42,15 @@ def phase_tree(section: SectionSummary) -> Tree | None:
     covers, idle = _covers(section.global_.window), text_phases.gpu_idle_words(times)
     return Tree(
         id="phase-tree",
-        title="Where a mean step goes",
+        title=titled("Where a mean step goes", whose),
         root=_branch(whole, whole.ms, STEP),
         caption=f"{covers} {idle}." if idle else covers,
     )
+
+
+def titled(title: str, whose: str) -> str:
+    """Returns a figure's title with whose steps it shows, for several ranks."""
+    return f"{title}: {whose}" if whose else title
 
 
 def median_and_worst(section: SectionSummary) -> Bars | None:

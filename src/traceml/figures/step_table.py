@@ -1,53 +1,56 @@
-"""The tables of step time: median and worst of each phase, and every rank's own numbers."""
+"""The tables of step time: each phase of a mean step, over the ranks, and every rank's numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from traceml.figures.page import Row, Table
-from traceml.figures.step_shares import own_ms
-from traceml.figures.words import cell, measured_value, rank_cell, skew
-from traceml.model.phase import MEASURED, PHASES
-from traceml.model.quantities import NOT_MEASURED, count, milliseconds, percent
-from traceml.summaries.record import Global, RankValue, SectionSummary
+from traceml.figures.step_shares import PARTS, own_ms
+from traceml.figures.words import cell, skew_words
+from traceml.model.phase import COMPUTE_PART, PHASES
+from traceml.model.quantities import count, milliseconds, percent
+from traceml.summaries.record import SectionSummary
+from traceml.summaries.step_parts import step_parts
 
 MAX_RANKS = 16
+ALIKE = 0.001
+"""As a share: ranks that differ by less take equally long."""
 
-WAIT = "wait_ms"
-COLUMNS = {
-    **{PHASES[phase].table: PHASES[phase].metric for phase in MEASURED},
-    "Step Time": "step_time_ms",
-    "Wait*": WAIT,
-}
-_WHERE_MEASURED = {
-    PHASES[phase].metric for phase in MEASURED if not PHASES[phase].is_always_a_column
-}
-"""Columns that are left out where nothing was measured for them."""
-_WAIT = (
-    "Wait* is what a step takes besides waiting for data and besides forward, backward and "
-    "optimizer: copies, communication and the rest."
-)
+STEP = "step"
+COLUMNS = {**PARTS, STEP: "Step"}
+"""The parts of a step, which add up to it, and the step itself."""
+_ALWAYS = {phase.value for phase, entry in PHASES.items() if entry.is_always_a_column} | {STEP}
 
-_OVER_RANKS = "Median and Worst are over the ranks, each by the mean of its steps."
-_ALONE = "One rank: Median and Worst are both the mean of its steps, with no other to compare."
+Parts = Mapping[str, "float | None"]
 
 
 def step_table(section: SectionSummary) -> Table | None:
-    """Returns the median and the worst rank of every phase; `None` where no step was measured."""
-    found = section.global_
-    if not any(measured_value(found.median, key) is not None for key in COLUMNS.values()):
+    """Returns each phase of a mean step and, for several ranks, its median and its worst rank;
+    `None` where no step was measured."""
+    mean = _parts(section.global_.average)
+    if all(value is None for value in mean.values()):
         return None
-    shown = _shown([found.median, found.worst])
-    is_alone = len(section.groups.rows) < 2
-    rows = (
-        Row(("Median", *(_ms(found.median, key) for key in shown.values()))),
-        Row(("Worst", *(_ms(found.worst, key) for key in shown.values()))),
-        Row(("Worst Rank", *(rank_cell(found.worst, key) for key in shown.values()))),
-        Row(("Skew %", *(_skew(found, key, is_alone) for key in shown.values()))),
-        Row(("WAIT Share %", *(_wait_share(found, key) for key in shown.values()))),
-    )
-    compared = _ALONE if is_alone else _OVER_RANKS
-    return Table("step-time-table", "Step time", ("", *shown), rows, note=f"{compared} {_WAIT}")
+    ranks = {name: _parts(row.metrics) for name, row in section.groups.rows.items()}
+    shown = _shown(mean, *ranks.values())
+    rows = [
+        Row(("Mean", *(milliseconds(mean[key]) for key in shown))),
+        Row(("Share of step", *(percent(_share(mean, key)) for key in shown))),
+    ]
+    note = None
+    if len(ranks) > 1:
+        columns = [_over_ranks(ranks, key) for key in shown]
+        rows += [
+            Row(("Median rank", *(milliseconds(median) for median, _, _ in columns))),
+            Row(("Worst rank", *(milliseconds(worst) for _, worst, _ in columns))),
+            Row(("Which rank", *(cell(name) or "–" for _, _, name in columns))),
+            Row(("Skew", *(skew_words(median, worst) for median, worst, _ in columns))),
+        ]
+        note = (
+            "Mean and share are over all ranks; the median and the worst rank are found for each "
+            "column by the ranks' means. Skew: how much longer the worst takes than the median."
+        )
+    titles = (COLUMNS[key] for key in shown)
+    return Table("step-time-table", "Step time", ("", *titles), tuple(rows), note)
 
 
 def rank_table(section: SectionSummary) -> Table | None:
@@ -59,46 +62,51 @@ def rank_table(section: SectionSummary) -> Table | None:
         ((name, row.metrics) for name, row in ranks.items()),
         key=lambda rank: -(own_ms(rank[1]) or 0.0),
     )
-    shown = {
-        title: key
-        for title, key in COLUMNS.items()
-        if any(metrics.get(key) is not None for _, metrics in slowest)
-    }
+    parts = [(name, _parts(metrics)) for name, metrics in slowest]
+    shown = [key for key in COLUMNS if any(each[key] is not None for _, each in parts)]
     rows = tuple(
-        Row((f"rank {cell(name)}", *(milliseconds(metrics.get(key)) for key in shown.values())))
-        for name, metrics in slowest[:MAX_RANKS]
+        Row((f"rank {cell(name)}", *(milliseconds(each[key]) for key in shown)))
+        for name, each in parts[:MAX_RANKS]
     )
     hidden = len(ranks) > MAX_RANKS
     note = f"The slowest {MAX_RANKS} of {count(len(ranks))} ranks." if hidden else None
-    return Table("rank-table", "Ranks, the slowest first", ("Rank", *shown), rows, note)
+    titles = (COLUMNS[key] for key in shown)
+    return Table("rank-table", "Ranks, the slowest first", ("Rank", *titles), rows, note)
 
 
-def wait_share(found: Global) -> float | None:
-    """Returns the share of a mean step that is waiting (Wait*), as a mean over all ranks.
-
-    The median rank would mislead: of two ranks that wait for each other it is the one that waits
-    less.
-    """
-    wait_ms, step_ms = (found.average.get(key) for key in ("wait_ms", "step_time_ms"))
-    return None if wait_ms is None or not step_ms else wait_ms / step_ms
-
-
-def _shown(sides: Sequence[Mapping[str, RankValue]]) -> dict[str, str]:
-    return {
-        title: key
-        for title, key in COLUMNS.items()
-        if key not in _WHERE_MEASURED
-        or any(measured_value(side, key) is not None for side in sides)
-    }
+def _parts(metrics: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Returns the parts of a step and the step; `None` where they were not measured."""
+    step_ms = metrics.get("step_time_ms")
+    parts = step_parts(metrics)
+    is_known = step_ms is not None or any(parts.values())
+    found: dict[str, float | None] = {key: parts.get(key) if is_known else None for key in PARTS}
+    return {**found, STEP: step_ms}
 
 
-def _ms(side: Mapping[str, RankValue], key: str) -> str:
-    return milliseconds(measured_value(side, key))
+def _share(parts: Parts, key: str) -> float | None:
+    part_ms, step_ms = parts[key], parts[STEP]
+    return None if part_ms is None or not step_ms else part_ms / step_ms
 
 
-def _skew(found: Global, key: str, is_alone: bool) -> str:
-    return NOT_MEASURED if is_alone else percent(skew(found, key))
+def _shown(*sides: Parts) -> list[str]:
+    return [
+        key
+        for key in COLUMNS
+        if key in _ALWAYS
+        or any(value for side in sides if (value := side[key]) is not None)
+        or (key != COMPUTE_PART and any(side[key] is not None for side in sides))
+    ]
 
 
-def _wait_share(found: Global, key: str) -> str:
-    return percent(wait_share(found)) if key == WAIT else ""
+def _over_ranks(
+    ranks: Mapping[str, Parts], key: str
+) -> tuple[float | None, float | None, str | None]:
+    """Returns the median (the lower one of two, as in the summary), the worst and its rank; no rank
+    where the worst is no worse than the median."""
+    known = sorted(
+        (value, name) for name, parts in ranks.items() if (value := parts[key]) is not None
+    )
+    if not known:
+        return None, None, None
+    median, (worst, name) = known[(len(known) - 1) // 2][0], known[-1]
+    return median, worst, name if worst > (1 + ALIKE) * median else None

@@ -8,6 +8,7 @@ from traceml.facts.history import StepHistory
 from traceml.figures import over_steps, step_shares
 from traceml.figures.findings import lead_card, leading, tone
 from traceml.figures.page import Figure, Part, Tile, Tone
+from traceml.figures.rank_lens import RankLens
 from traceml.figures.step_shares import (
     PARTS,
     own_ms,
@@ -15,18 +16,21 @@ from traceml.figures.step_shares import (
     typical_and_worst,
     waits_are_known,
 )
-from traceml.figures.step_table import rank_table, step_table, wait_share
+from traceml.figures.step_table import rank_table, step_table
 from traceml.figures.words import cell, joined
 from traceml.model.finding import Section
-from traceml.model.quantities import count, milliseconds, percent, rate
+from traceml.model.phase import Phase
+from traceml.model.quantities import MIN_TIMES, count, excess, milliseconds, percent, rate
 from traceml.summaries.record import SectionSummary, Summary
 from traceml.summaries.step_parts import step_parts
 
 
-def step_time_part(summary: Summary | None, history: StepHistory | None) -> Part | None:
+def step_time_part(
+    summary: Summary | None, history: StepHistory | None, lens: RankLens
+) -> Part | None:
     """Returns tiles, charts and tables of the step; `None` where no step was measured."""
     section = None if summary is None else summary.step_time
-    figures = tuple(_figures(summary, section, history))
+    figures = tuple(_figures(summary, section, history, lens))
     if section is None:
         return Part("step-time", "Step time", figures=figures, is_wide=True) if figures else None
     tables = tuple(table for table in (step_table(section), rank_table(section)) if table)
@@ -37,21 +41,28 @@ def step_time_part(summary: Summary | None, history: StepHistory | None) -> Part
         title="Step time",
         note=_window(section),
         finding=None if summary is None else lead_card(summary, Section.STEP_TIME.value),
-        tiles=tuple(_tiles(section)),
+        tiles=tuple(_tiles(section, lens)),
         figures=figures,
         tables=tables,
         is_wide=True,
+        has_lens=len(section.groups.rows) > 1,
     )
 
 
 def _figures(
-    summary: Summary | None, section: SectionSummary | None, history: StepHistory | None
+    summary: Summary | None,
+    section: SectionSummary | None,
+    history: StepHistory | None,
+    lens: RankLens,
 ) -> Iterator[Figure]:
     drawn: list[Figure | None] = []
     if history is not None:
-        drawn.append(over_steps.stacked_phases(history, summary))
+        drawn.append(over_steps.stacked_phases(lens.history(history), summary, lens.words))
     if section is not None:
-        drawn += [step_shares.phase_tree(section), step_shares.median_and_worst(section)]
+        drawn += [
+            step_shares.phase_tree(section, lens.metrics(section), lens.words),
+            step_shares.median_and_worst(section),
+        ]
     if history is not None:
         drawn += [over_steps.rank_spread(history), over_steps.rank_heat(history)]
     yield from (figure for figure in drawn if figure is not None)
@@ -74,7 +85,7 @@ def _window(section: SectionSummary) -> str | None:
     )
 
 
-def _tiles(section: SectionSummary) -> Iterator[Tile]:
+def _tiles(section: SectionSummary, lens: RankLens) -> Iterator[Tile]:
     average = section.global_.average
     if len(section.groups.rows) > 1:
         yield from _of_ranks(section)
@@ -86,10 +97,7 @@ def _tiles(section: SectionSummary) -> Iterator[Tile]:
                 p99 = average.get("step_time_p99_ms")
                 slower = f", p99 {milliseconds(p99)}" if point == "p95" and p99 is not None else ""
                 yield Tile(words, milliseconds(value), note=f"{point}{slower}")
-    share = wait_share(section.global_)
-    if share is not None:
-        yield Tile("Wait share", percent(share), note="Wait* of a mean step")
-    yield from _split(section)
+    yield from _shares(section, lens)
     steps, samples = (average.get(f"{noun}_per_s") for noun in ("steps", "samples"))
     if steps is not None:
         several = " per rank" if len(section.groups.rows) > 1 else ""
@@ -118,7 +126,7 @@ def _of_ranks(section: SectionSummary) -> Iterator[Tile]:
         yield Tile(
             "Gap",
             milliseconds(gap_ms),
-            note=f"{percent(gap_ms / typical_ms)} of the median{' own work' if is_own else ''}",
+            note=_gap_words(gap_ms / typical_ms, "own work" if is_own else "step"),
             tone=_late_tone(section),
         )
     is_late = straggling(section) == chosen[1]
@@ -127,17 +135,26 @@ def _of_ranks(section: SectionSummary) -> Iterator[Tile]:
     yield Tile("Worst rank", cell(chosen[1]), note=note, tone=_late_tone(section))
 
 
+def _gap_words(share: float, what: str) -> str:
+    if share < MIN_TIMES:
+        return f"{percent(share)} of the median {what}"
+    return f"{excess(share)} the median {what}"
+
+
 def _late_tone(section: SectionSummary) -> Tone | None:
     """Returns the tone of a late rank's tile; `None` unless a rule found a straggler."""
     lead = leading(section)
     return None if lead is None or not straggling(section) else tone(lead.kind, lead.severity)
 
 
-def _split(section: SectionSummary) -> Iterator[Tile]:
-    """Yields a tile of the phase that takes most of a mean step."""
-    step_ms = section.global_.average.get("step_time_ms")
-    parts = step_parts(section.global_.average)
+def _shares(section: SectionSummary, lens: RankLens) -> Iterator[Tile]:
+    """Yields tiles of the largest phase and of the rest, both of the same step."""
+    metrics = lens.metrics(section)
+    step_ms, parts = metrics.get("step_time_ms"), step_parts(metrics)
     if not step_ms or not parts:
         return
     largest = max(parts, key=lambda part: parts[part])
-    yield Tile("Dominant split", percent(parts[largest] / step_ms), note=PARTS[largest].lower())
+    shown = {"Largest phase": largest, "Rest": Phase.RESIDUAL.value}
+    for label, part in shown.items():
+        note = joined((PARTS[part].lower() if label != "Rest" else None, lens.words))
+        yield Tile(label, percent(parts[part] / step_ms), note=note or "of a mean step")

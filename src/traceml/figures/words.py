@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from traceml.model.printable import one_line, printable
-from traceml.model.quantities import NOT_MEASURED
+from traceml.model.quantities import NOT_MEASURED, excess
 from traceml.summaries.record import Global, RankValue
 
 MAX_CHARS = 400
@@ -43,6 +43,11 @@ def rank_cell(by_metric: Mapping[str, RankValue], key: str) -> str:
     """Returns the rank that has the median or the worst of a metric, as a table shows it."""
     found = by_metric.get(key)
     return NOT_MEASURED if found is None or found.idx is None else cell(found.idx)
+
+
+def skew_words(median: float | None, worst: float | None) -> str:
+    """Returns how much larger the worst is than the median; "n/a" where the median is zero."""
+    return NOT_MEASURED if worst is None or not median else excess(worst / median - 1)
 
 
 def skew(found: Global, key: str) -> float | None:

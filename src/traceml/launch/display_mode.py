@@ -9,6 +9,8 @@ from importlib.util import find_spec
 from traceml.launch.messages import say
 from traceml.model.environment import RUN_FOLDER
 
+STAYS = "stays"
+"""What a dashboard says on its standard output when it stays for those who look at it."""
 MODES = ("auto", "summary", "cli", "dashboard")
 _KERNEL = "JPY_PARENT_PID"
 """A variable in processes that a notebook's kernel starts; their terminal can only print."""

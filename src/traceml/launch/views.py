@@ -1,11 +1,14 @@
 """Live views of a run: separate processes whose failure does not affect the run.
 
 The terminal view uses the user's terminal until the training ends or the user leaves it; the
-dashboard serves pages until the summary is written.
+dashboard serves pages until the summary is written and, where somebody has looked at them, for a
+while after that: who comes back to the page, or loads it again, still finds it.
 """
 
 from __future__ import annotations
 
+import os
+import select
 import socket
 import subprocess
 import sys
@@ -16,7 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from traceml.launch import signals
-from traceml.launch.display_mode import in_foreground
+from traceml.launch.display_mode import STAYS, in_foreground
 from traceml.launch.hidden_terminal import HiddenTerminal
 from traceml.launch.kept_output import KeptOutput
 from traceml.launch.messages import pause_messages, resume_messages, say
@@ -28,6 +31,8 @@ LEAVING_S = 3.0
 LAST_LINES = 40
 """Lines of output that are printed again after the view has ended."""
 PORT = 8765
+STAY_S = 3600.0
+"""How long a dashboard that somebody has looked at stays after the run, from the last look on."""
 
 _PROGRAM = """\
 import signal, sys
@@ -205,13 +210,13 @@ class DashboardView:
 
     def start(self) -> None:
         """Starts the server in its own session, so that Ctrl-C does not reach it."""
-        options = ("--port", str(PORT), "--until-run-ends")
+        options = ("--port", str(PORT), "--until-run-ends", "--stay", str(STAY_S))
         place = ("--logs-dir", str(self._folder.parent), "--run", self._folder.name)
         try:
             self._process = subprocess.Popen(
                 words_for("ui", *place, *options),
                 stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,  # or it would keep our reader's pipe open
+                stdout=subprocess.PIPE,  # ours would keep our reader's pipe open
                 start_new_session=True,
                 cwd="/",
             )
@@ -231,12 +236,29 @@ class DashboardView:
         """Does nothing: the page shows how the run ended as well."""
 
     def end(self) -> None:
-        """Lets the page show the end, and stops the server."""
+        """Lets the page show the end, and stops the server unless somebody looks at it."""
         if self._process is None:
             return
         assert self._process.stdin is not None
         self._process.stdin.close()
-        _wait(self._process, LEAVING_S)
+        if _says_that_it_stays(self._process, LEAVING_S):
+            say(
+                "the dashboard stays for who has it open, until nobody has looked at it for "
+                f"{STAY_S / 60:.0f} minutes (`kill {self._process.pid}` ends it now)"
+            )
+        else:
+            _wait(self._process, LEAVING_S)
+
+
+def _says_that_it_stays(process: subprocess.Popen[bytes], patience_s: float) -> bool:
+    """Returns whether a view that was asked to end says that it is still looked at."""
+    assert process.stdout is not None
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline:
+        if select.select([process.stdout], [], [], 0)[0]:
+            return os.read(process.stdout.fileno(), 64).decode() == f"{STAYS}\n"
+        signals.next_signal(0.1)
+    return False
 
 
 def _wait(process: subprocess.Popen[bytes], patience_s: float) -> None:

@@ -60,8 +60,6 @@ class PhaseEntry:
     """Its name in a sentence, and as a row of a comparison; by default the label."""
     column: str = ""
     """Its name over a narrow column of text; by default the short one."""
-    table: str = ""
-    """Its name over a column of the step table; by default the label."""
     is_always_a_column: bool = False
     """Whether the step table has its column even where nobody measured it: people know it there."""
     culprit: str = ""
@@ -77,7 +75,6 @@ class PhaseEntry:
         for field, name in (
             ("short", short),
             ("column", self.column or short),
-            ("table", self.table or self.label),
             ("culprit", self.culprit or short),
         ):
             object.__setattr__(self, field, name)
@@ -89,7 +86,6 @@ PHASES: Mapping[Phase, PhaseEntry] = MappingProxyType(
             within=Within.BEFORE_BODY,
             label="Input wait",
             short="input",
-            table="Dataloader Fetch",
             is_always_a_column=True,
             culprit="the input path",
             colour=Colour("#f0581f", "#f86a26"),
@@ -127,7 +123,6 @@ PHASES: Mapping[Phase, PhaseEntry] = MappingProxyType(
             within=Within.COMPUTE,
             label="Optimizer",
             column="optim.",
-            table="Optimizer Step",
             is_always_a_column=True,
             culprit="the optimizer",
             colour=Colour("#37744a", "#8dc39a"),

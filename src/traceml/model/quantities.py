@@ -10,6 +10,9 @@ from typing import TypeGuard
 
 NOT_MEASURED = "n/a"
 
+MIN_TIMES = 10.0
+"""From so much more on, nobody reads it as a percentage."""
+
 _MEMORY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -66,6 +69,13 @@ def percent(share: float | None, signed: bool = False) -> str:
     value = share * 100
     decimals = 1 if round(abs(value), 1) < 10 else 0
     return f"{value:{'+' if signed else ''},.{decimals}f}%"
+
+
+def excess(share: float | None) -> str:
+    """How much larger something is, as a share of what it is compared with: 24%, 200%, 186×."""
+    if not _is_number(share):
+        return NOT_MEASURED
+    return percent(share) if share < MIN_TIMES else f"{1 + share:,.0f}×"
 
 
 def memory(size_bytes: float | None) -> str:

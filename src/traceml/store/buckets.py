@@ -71,6 +71,7 @@ class Buckets:
         self.start_ns: Ints = np.full(size, _LATER_NS)
         self.loss: Floats = np.full(size, np.nan)
         self.loss_backwards: Floats = np.zeros(size)
+        self.bad_losses: Floats = np.zeros(size)
 
     def add_steps(self, steps: npt.NDArray[Any], index: Ints) -> None:
         """Adds complete steps, in order; `index` is each one's number in the run, from 0."""
@@ -98,7 +99,9 @@ class Buckets:
         here = index[seen] >= lags
         seen, lags = seen[here], lags[here]
         places = (index[seen] - lags) // self.grid.length
-        self.loss[places] = steps["loss"][seen]
+        losses = steps["loss"][seen]
+        self.loss[places] = losses
+        np.add.at(self.bad_losses, places, ~np.isfinite(losses))
         backwards = steps["micro_batches"][np.maximum(seen - lags, 0)]
         self.loss_backwards[places] = np.where(seen >= lags, backwards, 0)
 
@@ -139,7 +142,7 @@ class Buckets:
     def coarsen(self) -> None:
         """Merges each two neighbouring buckets: half as many, the same totals."""
         self.grid = Grid(self.grid.first, 2 * self.grid.length, self.grid.buckets)
-        for table in (self.steps, self.sums, self.counts):
+        for table in (self.steps, self.sums, self.counts, self.bad_losses):
             _halve(table, table[::2] + table[1::2], 0)
         for table in (self.peaks, self.longest_ns):
             _halve(table, np.maximum(table[::2], table[1::2]), _NOTHING)
@@ -171,6 +174,8 @@ class RankBuckets:
     loss: Floats
     loss_backwards: Floats
     """Backward passes of the step that the loss belongs to; 0 where not known."""
+    bad_losses: Floats
+    """The number of losses that were NaN or infinite."""
 
 
 def together(rank: Rank, lives: Sequence[tuple[Rank, Buckets]]) -> RankBuckets:
@@ -192,6 +197,7 @@ def together(rank: Rank, lives: Sequence[tuple[Rank, Buckets]]) -> RankBuckets:
         began_unix_s=np.minimum.reduce([_unix_s(life, each.start_ns) for life, each in lives]),
         loss=loss,
         loss_backwards=backwards,
+        bad_losses=_sum([each.bad_losses for each in every]),
     )
 
 

@@ -25,8 +25,8 @@ _ATTACHED = (
 )
 _FROM_OUTSIDE = (("q, Ctrl-C", "leave this view; the run goes on"),)
 _WORDS = """
-Median and Worst are ranks; Skew is how much worse the worst is than the median.
-Wait* is what a step takes besides its input, forward, backward and optimizer."""
+Skew is how much longer the worst rank takes than the median one.
+Rest is what a step takes besides the phases that have a name."""
 
 
 class Help(ModalScreen[None]):

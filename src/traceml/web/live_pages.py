@@ -26,6 +26,7 @@ KEPT_S = 60.0
 MAX_WAITING_EVENTS = 8
 """For a viewer that does not read; after that it gets the whole page again."""
 _THREADS = 2
+_LOOK_AGAIN_S = 5.0
 
 T = TypeVar("T")
 
@@ -223,6 +224,7 @@ class Pages:
         self._channels: dict[Address, Channel] = {}
         self._threads = ThreadPoolExecutor(_THREADS, "traceml-pages")
         self._is_over = False
+        self._viewed_s: float | None = None
         self._cleaning: asyncio.TimerHandle | None = None
 
     def channel(self, address: Address) -> Channel:
@@ -239,18 +241,41 @@ class Pages:
             return
         channel = self.channel(address)
         viewer = channel.join()
+        self._viewed_s = time.monotonic()
         try:
             async for event in viewer.events():
                 yield event
         finally:
             channel.leave(viewer)
+            self._viewed_s = time.monotonic()
 
-    async def finish(self, patience_s: float) -> None:
-        """Sends every viewer the last state, and that nothing follows."""
+    @property
+    def was_viewed(self) -> bool:
+        """Whether anybody has looked at a page so far."""
+        return self._viewed_s is not None
+
+    async def wait_until_unviewed(self, for_s: float) -> None:
+        """Returns when nobody has looked at a page for so long, from now on."""
+        began_s = time.monotonic()
+        while True:
+            viewed_s = max(began_s, self._viewed_s or began_s)
+            if any(channel.viewers for channel in self._channels.values()):
+                viewed_s = time.monotonic()
+            rest_s = viewed_s + for_s - time.monotonic()
+            if rest_s <= 0:
+                return
+            await asyncio.sleep(min(rest_s, _LOOK_AGAIN_S))
+
+    async def refresh(self, patience_s: float) -> None:
+        """Sends every viewer the latest state."""
         looked_at = [channel for channel in self._channels.values() if channel.viewers]
         if looked_at:
             looks = [asyncio.create_task(channel.refresh_now()) for channel in looked_at]
             await asyncio.wait(looks, timeout=patience_s)
+
+    async def finish(self, patience_s: float) -> None:
+        """Sends every viewer the last state, and that nothing follows."""
+        await self.refresh(patience_s)
         self.close(_event("gone", {"error": _OVER, "is_over": True}))
 
     def close(self, last: bytes | None = None) -> None:

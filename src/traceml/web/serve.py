@@ -41,7 +41,12 @@ class Serving:
     token: str | None = None
     """For other machines; `None` means that one is generated where it is needed."""
     until_input_ends: bool = False
-    """Whether to end with standard input, because the process that started us is gone."""
+    """Whether to end with standard input, because the process that started us is gone …"""
+    stay_s: float = 0.0
+    """… or only when nobody has looked at a page for so many seconds after that; at once where
+    nobody has looked so far."""
+    staying: Callable[[], None] = lambda: None
+    """Called when the server stays."""
 
 
 def serve(wanted: Serving, announce: Callable[[str, str | None], None]) -> None:
@@ -69,8 +74,8 @@ def serve(wanted: Serving, announce: Callable[[str, str | None], None]) -> None:
         timeout_graceful_shutdown=_CLOSING_S,  # type: ignore[arg-type] # any number will do
         backlog=128,
     )
-    server = _Server(config, pages, lambda: announce(_url(wanted.host, port), token))
-    asyncio.run(server.run_here(listener, wanted.until_input_ends))
+    server = _Server(config, pages, wanted, lambda: announce(_url(wanted.host, port), token))
+    asyncio.run(server.run_here(listener))
 
 
 def _token(chosen: str | None) -> str:
@@ -113,9 +118,16 @@ def _url(host: str, port: int) -> str:
 class _Server(uvicorn.Server):
     """uvicorn, with our own ways of ending."""
 
-    def __init__(self, config: uvicorn.Config, pages: Pages, announce: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        pages: Pages,
+        wanted: Serving,
+        announce: Callable[[], None],
+    ) -> None:
         super().__init__(config)
         self._pages = pages
+        self._wanted = wanted
         self._announce = announce
         self._finishing: asyncio.Task[None] | None = None
 
@@ -124,12 +136,12 @@ class _Server(uvicorn.Server):
         """Leaves signals to `run_here`."""
         yield
 
-    async def run_here(self, listener: socket.socket, until_input_ends: bool) -> None:
+    async def run_here(self, listener: socket.socket) -> None:
         """Serves until asked to end."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._end)
-        if until_input_ends:
+        if self._wanted.until_input_ends:
             _at_end_of_input(lambda: loop.call_soon_threadsafe(self._finish))
         await self.serve(sockets=[listener])
 
@@ -154,6 +166,10 @@ class _Server(uvicorn.Server):
         self._finishing = asyncio.ensure_future(self._tell_the_last())
 
     async def _tell_the_last(self) -> None:
+        if self._wanted.stay_s > 0 and self._pages.was_viewed:
+            await self._pages.refresh(FINISHING_S)
+            self._wanted.staying()
+            await self._pages.wait_until_unviewed(self._wanted.stay_s)
         await self._pages.finish(FINISHING_S)
         self.should_exit = True
 

@@ -17,7 +17,7 @@ from traceml.web import assets
 from traceml.web.live_pages import Pages
 from traceml.web.run_search import SearchedRuns
 from traceml.web.security import Guard, Policy, run_folder
-from traceml.web.sources import LIST, Address, address_of, comparison_of
+from traceml.web.sources import LIST, Address, address_of, comparison_of, run_address
 
 _FOREVER = "public, max-age=31536000, immutable"
 _ASK_AGAIN = "no-cache"  # may be kept, but not shown without asking
@@ -145,7 +145,7 @@ class _Site:
 
 
 def _run(request: Request) -> Address:
-    return Address("run", (request.path_params["name"],))
+    return run_address(request.path_params["name"], request.query_params.getlist("lens"))
 
 
 def _step(request: Request, name: str) -> int:

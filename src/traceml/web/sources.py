@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, unquote
 from traceml.api.run_list import RunList
 from traceml.api.watch import RunWatch, comparison_page
 from traceml.figures.page import Figure, Page
+from traceml.figures.rank_lens import CHOICE
 from traceml.model.errors import UsageError
 from traceml.store.folder import MANIFEST, SUMMARY
 from traceml.store.regular_files import stat_regular
@@ -40,8 +41,8 @@ class PageSource(Protocol):
 class RunSource:
     """One run, in progress or ended, or replaced by another of its name."""
 
-    def __init__(self, logs: Path, name: str) -> None:
-        self._logs, self._name = logs, name
+    def __init__(self, logs: Path, name: str, lens_id: str | None = None) -> None:
+        self._logs, self._name, self._lens_id = logs, name, lens_id
         self._watch: RunWatch | None = None
         self._identity: _Stamp = ()
 
@@ -63,7 +64,7 @@ class RunSource:
         identity = _stamp(folder, MANIFEST)
         if self._watch is None or identity != self._identity:
             self._watch = None  # should the next line fail
-            self._watch = RunWatch(folder)
+            self._watch = RunWatch(folder, self._lens_id)
             self._identity = identity
         return self._watch
 
@@ -112,7 +113,8 @@ class ComparisonSource:
 
 
 class Address(NamedTuple):
-    """Identifies a page: a run (`a` is its name), a comparison, or the list of runs."""
+    """Identifies a page: a run (`a` is its name, `b` its lens), a comparison, or the list of
+    runs."""
 
     kind: Literal["list", "run", "comparison"]
     a: tuple[str, ...] = ()
@@ -123,7 +125,7 @@ LIST = Address("list")
 
 
 def address_of(page: str) -> Address:
-    """Returns the page for a URL: `/`, `/runs/NAME` or `/compare?a=NAME&b=NAME`."""
+    """Returns the page for a URL: `/`, `/runs/NAME?lens=LENS` or `/compare?a=NAME&b=NAME`."""
     path, _, query = page.partition("?")
     if path == "/":
         return LIST
@@ -131,11 +133,22 @@ def address_of(page: str) -> Address:
         sides = parse_qs(query)
         return comparison_of(sides.get("a", []), sides.get("b", []))
     if path.startswith("/runs/"):
-        return Address("run", (unquote(path.removeprefix("/runs/")),))
+        return run_address(unquote(path.removeprefix("/runs/")), parse_qs(query).get("lens", []))
     raise UsageError(
         f"there is no page {page[:80]!r}: expected /, /runs/NAME or /compare?a=NAME&b=NAME; "
         "start from the list of runs"
     )
+
+
+def run_address(name: str, lens: Sequence[str] = ()) -> Address:
+    """Returns the page of a run; raises UsageError for a lens that no run can have."""
+    for each in lens:
+        if not CHOICE.fullmatch(each):
+            raise UsageError(
+                f"{each[:40]!r} is no lens: expected mean, median, worst or rank-N; ask for "
+                "/runs/NAME?lens=rank-0"
+            )
+    return Address("run", (name,), tuple(lens[:1]))
 
 
 def comparison_of(a: Sequence[str], b: Sequence[str]) -> Address:
@@ -151,7 +164,7 @@ def comparison_of(a: Sequence[str], b: Sequence[str]) -> Address:
 def source_of(address: Address, logs: Path) -> PageSource:
     """Returns the source of a page."""
     if address.kind == "run":
-        return RunSource(logs, address.a[0])
+        return RunSource(logs, address.a[0], next(iter(address.b), None))
     if address.kind == "comparison":
         return ComparisonSource(logs, address.a, address.b)
     return ListSource(logs)

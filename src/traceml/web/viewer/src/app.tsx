@@ -1,6 +1,7 @@
 /** The page: what came with it or what the server sends, drawn as what it is. */
 
 import { useCallback, useEffect, useState } from "preact/hooks";
+import { readChoice, rememberedList, writeChoices } from "./address";
 import { useKeys } from "./keys";
 import { fetched, Follower, type Live, NOTHING } from "./live";
 import { ComparisonView } from "./pages/comparison";
@@ -13,9 +14,14 @@ import { pathOf, type Place } from "./place";
 import type { Page } from "./schema";
 
 export function App({ place }: { place: Place }) {
-  const live = useLive(place);
+  const [lens, setLens] = useState(() => readChoice("lens"));
+  const live = useLive(place, lens);
+  const choose = useCallback((id: string) => {
+    writeChoices({ lens: id });
+    setLens(id);
+  }, []);
   const [isHelping, setHelping] = useState(false);
-  const home = place.isServed ? `${place.base}/` : null;
+  const home = place.isServed ? `${place.base}/${rememberedList()}` : null;
   const help = useCallback(() => setHelping(true), []);
   useKeys(home, help);
   useTitle(live.page);
@@ -25,21 +31,41 @@ export function App({ place }: { place: Place }) {
       <a class="skip" href="#main">
         Skip to the verdict
       </a>
-      <TopBar page={live.page} home={home} onHelp={help} />
+      <TopBar
+        page={live.page}
+        home={home}
+        isLost={live.isLost || live.error !== null}
+        onHelp={help}
+      />
       <Banner live={live} />
       <main id="main" tabIndex={-1}>
-        <Shown live={live} place={place} />
+        <Shown live={live} place={place} lens={lens} onLens={choose} />
       </main>
       <Help isOpen={isHelping} onClose={() => setHelping(false)} />
     </>
   );
 }
 
-function Shown({ live: { page, error }, place }: { live: Live; place: Place }) {
+interface ShownProperties {
+  live: Live;
+  place: Place;
+  /** Whose step a run's page shows; `null`: whatever the server thinks best. */
+  lens: string | null;
+  onLens: (id: string) => void;
+}
+
+function Shown({ live: { page, error }, place, lens, onLens }: ShownProperties) {
   if (page === null) return error === null ? <Waiting /> : <Refused error={error} place={place} />;
   switch (page.type) {
     case "run":
-      return <RunView page={page} detail={detailOf(place)} />;
+      return (
+        <RunView
+          page={page}
+          detail={detailOf(place)}
+          lens={lens}
+          onLens={place.isServed ? onLens : null}
+        />
+      );
     case "runs":
       return <RunsView page={page} base={place.base} canCompare={place.isServed} />;
     case "comparison":
@@ -92,12 +118,14 @@ function useTitle(page: Page | null): void {
 function useAnchor(isThere: boolean): void {
   useEffect(() => {
     const id = window.location.hash.slice(1);
-    if (isThere && id !== "") document.getElementById(id)?.scrollIntoView();
+    const part = isThere && id !== "" ? document.getElementById(id) : null;
+    part?.focus({ preventScroll: true }); // the keys go on from there
+    part?.scrollIntoView();
   }, [isThere]);
 }
 
 /** The page's data over time: enclosed, asked for once, or followed. */
-function useLive(place: Place): Live {
+function useLive(place: Place, lens: string | null): Live {
   const [live, setLive] = useState<Live>({ ...NOTHING, page: place.page });
   useEffect(() => {
     if (!place.isServed) return;
@@ -106,10 +134,11 @@ function useLive(place: Place): Live {
       if (place.page === null) void askForComparison(place, setLive);
       return;
     }
-    const events = `${place.base}/api/events?page=${encodeURIComponent(path)}`;
-    const json = `${place.base}/api${path === "/" ? "/runs" : path}`;
-    return new Follower(events, json, place.page, setLive).start();
-  }, [place]);
+    const query = path !== "/" && lens !== null ? `?lens=${encodeURIComponent(lens)}` : "";
+    const events = `${place.base}/api/events?page=${encodeURIComponent(path + query)}`;
+    const json = `${place.base}/api${path === "/" ? "/runs" : path}${query}`;
+    return new Follower(events, json, live.page, setLive).start();
+  }, [place, lens]);
   return live;
 }
 

@@ -4,6 +4,7 @@ import { useEffect } from "preact/hooks";
 import { toggleTheme } from "./theme";
 
 const FIELDS = "input:not([type=checkbox]), textarea, select, dialog[open]";
+const TOP_PX = 60; // the height of the strip on top, as in styles.css: scroll-padding-top
 const PAIR_MS = 1200; // how long `g` waits for what comes behind it
 
 export function useKeys(home: string | null, onHelp: () => void): void {
@@ -56,12 +57,18 @@ function focusFilter(): boolean {
 function walk(by: 1 | -1): boolean {
   const parts = [...document.querySelectorAll<HTMLElement>("[data-part]")];
   parts.sort((one, other) => topOf(one) - topOf(other) || leftOf(one) - leftOf(other));
-  const here = parts.findIndex((part) => part === document.activeElement);
-  const next = here === -1 ? (by === 1 ? 0 : parts.length - 1) : here + by;
+  const here = parts.findIndex((part) => part.contains(document.activeElement));
+  const next = here === -1 ? inSight(parts, by) : here + by;
   const part = parts[Math.max(0, Math.min(parts.length - 1, next))];
   part?.focus({ preventScroll: true });
   part?.scrollIntoView({ block: "start" });
   return part !== undefined;
+}
+
+/** Where nobody has been yet: on from the part that is at the top of the window. */
+function inSight(parts: readonly HTMLElement[], by: 1 | -1): number {
+  const above = parts.filter((part) => topOf(part) < TOP_PX).length;
+  return by === 1 ? above : above - 1;
 }
 
 function topOf(part: HTMLElement): number {

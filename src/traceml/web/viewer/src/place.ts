@@ -35,6 +35,13 @@ export function runAddress(base: string, name: string): string {
   return `${base}/runs/${encodeURIComponent(name)}`;
 }
 
-export function comparisonAddress(base: string, a: string, b: string): string {
-  return `${base}/compare?a=${encodeURIComponent(a)}&b=${encodeURIComponent(b)}`;
+/** Compares two runs, or two groups of them. */
+export function comparisonAddress(
+  base: string,
+  a: readonly string[],
+  b: readonly string[],
+): string {
+  const side = (letter: string, names: readonly string[]): string[] =>
+    names.map((name) => `${letter}=${encodeURIComponent(name)}`);
+  return `${base}/compare?${[...side("a", a), ...side("b", b)].join("&")}`;
 }

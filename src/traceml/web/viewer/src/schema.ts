@@ -6,6 +6,8 @@ export type Tone = "good" | "info" | "warn" | "crit" | "muted";
 
 export type RunState = "live" | "finished" | "failed" | "lost";
 
+export type StepAxis = "steps" | "logged";
+
 /** One number that is worth a place of its own. */
 export interface Tile {
   label: string;
@@ -63,6 +65,8 @@ export interface Series {
   colour: string;
   values: readonly (number | null)[];
   dashed: boolean;
+  low: readonly (number | null)[] | null;
+  high: readonly (number | null)[] | null;
 }
 
 /** A finding on the horizontal axis, from where on it holds; `until` open: to the end. */
@@ -71,6 +75,13 @@ export interface Span {
   until: number | null;
   label: string;
   tone: Tone;
+}
+
+/** Values on the horizontal axis that cannot be drawn: NaN, infinite. */
+export interface Mark {
+  begin: number;
+  until: number;
+  label: string;
 }
 
 /** A level that matters: a capacity, a threshold. */
@@ -94,6 +105,10 @@ export interface Lines {
   limits: readonly Limit[];
   caption: string | null;
   zooms: boolean;
+  axis: StepAxis;
+  marks: readonly Mark[];
+  cut: string | null;
+  is_curve: boolean;
 }
 
 /** Stacked bars, one per category, drawn from left to right. */
@@ -119,6 +134,7 @@ export interface Heatmap {
   value: Axis;
   caption: string | null;
   zooms: boolean;
+  axis: StepAxis;
 }
 
 /** One bar of a waterfall, from where the last one ended. */
@@ -171,6 +187,7 @@ export interface Part {
   tables: readonly Table[];
   printed: readonly string[];
   is_wide: boolean;
+  has_lens: boolean;
 }
 
 /** Which run, and how far it is. */
@@ -184,6 +201,8 @@ export interface Head {
   steps: string;
   throughput: string;
   ranks: string;
+  steps_short: string;
+  started_unix_s: number | null;
   remaining: string | null;
   progress: number | null;
 }
@@ -197,6 +216,12 @@ export interface Verdict {
   gain: string | null;
 }
 
+/** Whose step is shown: the mean over the ranks, or one of them. */
+export interface Lens {
+  id: string;
+  label: string;
+}
+
 /** One run, going on or over. */
 export interface RunPage {
   type: "run";
@@ -204,6 +229,8 @@ export interface RunPage {
   verdict: Verdict;
   rail: readonly FindingCard[];
   parts: readonly Part[];
+  lens: string;
+  lenses: readonly Lens[];
   output: readonly string[] | null;
   notes: readonly string[];
 }
@@ -221,6 +248,7 @@ export interface RunRow {
   steps: string;
   step_time: string;
   ranks: string;
+  ranks_short: string;
   started_unix_s: number | null;
   duration_s: number | null;
   step_count: number | null;
@@ -279,7 +307,7 @@ export const PALETTE = {
   "median": { light: "#369bd9", dark: "#50c4fe" },
   "worst": { light: "#b8321a", dark: "#f86a26" },
   "least": { light: "#939393", dark: "#7c7c7c" },
-  "a": { light: "#8a93a0", dark: "#8b95a3" },
+  "a": { light: "#68717e", dark: "#8b95a3" },
   "b": { light: "#2447b8", dark: "#6ea8ff" },
   "better": { light: "#2a65bb", dark: "#57b0f5" },
   "worse": { light: "#c4450f", dark: "#f8823e" },

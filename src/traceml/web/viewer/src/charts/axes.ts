@@ -1,6 +1,6 @@
 /** Axes, grids and sliders that all charts share, so that steps stand under one another. */
 
-import { axisWords, written } from "../numbers";
+import { axisNumber, axisWords, written } from "../numbers";
 import type { Axis } from "../schema";
 import { colourOf, type Theme } from "../theme";
 import type { Chart } from "./engine";
@@ -32,10 +32,10 @@ export function grid(hasSlider: boolean, above = 0): object {
   return { left: LEFT, right: RIGHT, top: TOP + above, bottom: BOTTOM + (hasSlider ? SLIDER : 0) };
 }
 
-/** From the first to the last place where something was measured. */
-export function extent(at: readonly number[]): Range {
-  const first = at[0] ?? 0;
-  const last = at[at.length - 1] ?? first;
+/** From the first to the last place where something was measured, or as far as the axis says. */
+export function extent({ at, x }: Zoomed): Range {
+  const first = Math.min(at[0] ?? Infinity, x.low ?? at[0] ?? 0);
+  const last = Math.max(at[at.length - 1] ?? -Infinity, x.high ?? at[at.length - 1] ?? first);
   return last > first ? [first, last] : [first - 0.5, first + 0.5];
 }
 
@@ -45,7 +45,7 @@ export function valueAxis(axis: Axis, theme: Theme, more: object): object {
     type: "value",
     name: axisWords(axis.label, axis.unit),
     nameTextStyle: { color: text, fontSize: 11 },
-    axisLabel: { color: text, fontSize: 11, formatter: (value: number) => written(value) },
+    axisLabel: { color: text, fontSize: 11, formatter: (value: number) => axisNumber(value) },
     axisLine: { lineStyle: { color: line } },
     splitLine: { lineStyle: { color: grid } },
     ...more,

@@ -3,7 +3,7 @@
 import { still } from "../still";
 import { useState } from "preact/hooks";
 import { written } from "../numbers";
-import type { Figure } from "../schema";
+import type { Figure, StepAxis } from "../schema";
 import { canZoom } from "./axes";
 import { BarsView, TreeView, WaterfallView } from "./bars";
 import { HeatmapView } from "./heatmap";
@@ -17,7 +17,9 @@ export const FigureView = still(function FigureView({ figure }: { figure: Figure
     <figure class={`figure figure-${figure.type}`} aria-labelledby={title}>
       <figcaption>
         <h3 id={title}>{figure.title}</h3>
-        {(figure.type === "lines" || figure.type === "heatmap") && canZoom(figure) && <ZoomState />}
+        {(figure.type === "lines" || figure.type === "heatmap") && canZoom(figure) && (
+          <ZoomState axis={figure.axis} />
+        )}
       </figcaption>
       <Drawing figure={figure} />
       {figure.caption && <p class="caption">{figure.caption}</p>}
@@ -48,6 +50,8 @@ function isBlank(figure: Figure): boolean {
     values.every((value) => value === null);
   switch (figure.type) {
     case "lines":
+      if (figure.marks.length > 0) return false;
+      return figure.series.every((series) => isEmpty(series.values));
     case "bars":
       return figure.series.every((series) => isEmpty(series.values));
     case "heatmap":
@@ -57,8 +61,8 @@ function isBlank(figure: Figure): boolean {
   }
 }
 
-function ZoomState() {
-  const steps = useStepWindow();
+function ZoomState({ axis }: { axis: StepAxis }) {
+  const steps = useStepWindow(axis);
   if (steps.range === null) {
     return <span class="hint how">Drag the slider, or hold Ctrl and turn the wheel, to zoom</span>;
   }

@@ -16,12 +16,12 @@ const MANY_ROWS = 24; // their names stand close together
 
 export function HeatmapView({ figure }: { figure: Heatmap }) {
   const theme = useTheme();
-  const steps = useStepWindow();
+  const steps = useStepWindow(figure.axis);
   const [pointed, setPointed] = useState<Pointed | null>(null);
   const zooms = canZoom(figure);
   const drawn = zooms ? steps.refined(figure) : figure;
   const range = zooms ? steps.range : null;
-  const whole = useMemo(() => extent(figure.at), [figure]);
+  const whole = useMemo(() => extent(figure), [figure]);
   const scale = useMemo(() => scaleOf(figure), [figure]);
   const painter = useMemo(() => new Painter(drawn, scale), [drawn, scale]);
   const option = useMemo(

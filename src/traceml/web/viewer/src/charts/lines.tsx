@@ -14,7 +14,9 @@ import {
   valueAxis,
   zoomControls,
 } from "./axes";
+import { bandOf, marksOf } from "./bands";
 import { Canvas } from "./canvas";
+import { type CurveChoice, smoothed, useCurves, usualDistance } from "./curves";
 import type { Chart, Option } from "./engine";
 import { Legend } from "./legend";
 import { stripsHeight, stripsOf } from "./spans";
@@ -23,19 +25,23 @@ import { type Range, useStepWindow } from "./zoom";
 
 const SAMPLED_FROM = 2000; // fewer points are drawn as they are
 const ROUND = new Set(["1", "2", "25", "5"]); // the digits of a step that one can count in
+const AS_IT_IS: CurveChoice = { smoothing: 0, isLog: false };
 const LIMIT_REACH = 2; // a limit further away than this would press the lines to the ground
 
 export function LinesView({ figure }: { figure: Lines }) {
   const theme = useTheme();
-  const steps = useStepWindow();
+  const steps = useStepWindow(figure.axis);
+  const curves = useCurves();
   const [hidden, setHidden] = useState<ReadonlySet<string>>(new Set());
   const zooms = canZoom(figure);
   const drawn = zooms ? steps.refined(figure) : figure;
   const range = zooms ? steps.range : null;
-  const whole = useMemo(() => extent(figure.at), [figure]);
+  const whole = useMemo(() => extent(figure), [figure]);
+  const choice = figure.is_curve ? curves : AS_IT_IS;
+  const usual = useMemo(() => usualDistance(figure.at), [figure]);
   const option = useMemo(
-    () => linesOption(drawn, whole, hidden, theme),
-    [drawn, whole, hidden, theme],
+    () => linesOption(drawn, whole, hidden, theme, choice, usual),
+    [drawn, whole, hidden, theme, choice, usual],
   );
   const listen = (chart: Chart): void => {
     if (zooms) chart.on("datazoom", (event) => steps.look(draggedRange(event, chart)));
@@ -50,6 +56,10 @@ export function LinesView({ figure }: { figure: Lines }) {
         onReady={listen}
       />
       <FarLimits figure={figure} />
+      {!choice.isLog && figure.cut && <p class="caption">{figure.cut}</p>}
+      {choice.isLog && hasNoLog(figure) && (
+        <p class="caption">Values of 0 and below have no place on a log axis.</p>
+      )}
     </>
   );
 }
@@ -59,6 +69,8 @@ function linesOption(
   whole: Range,
   hidden: ReadonlySet<string>,
   theme: Theme,
+  choice: CurveChoice,
+  usual: number,
 ): Option {
   const series = figure.series.filter((one) => !hidden.has(one.name));
   const zooms = canZoom(figure);
@@ -71,11 +83,14 @@ function linesOption(
       className: "tip-frame",
       transitionDuration: 0,
       axisPointer: { lineStyle: { color: ink(theme).text } },
-      formatter: (points: unknown) => tipOf(figure, series, points, theme),
+      formatter: (points: unknown) =>
+        tipOf(figure, series, points, theme, (one) =>
+          smoothed(figure.at, one.values, choice.smoothing, usual),
+        ),
     },
     xAxis: stepAxis(figure.x, whole, theme),
     yAxis: valueAxis(said(figure), theme, {
-      ...bounds(figure, series),
+      ...(choice.isLog ? logBounds(series) : bounds(figure, series)),
       nameLocation: "end",
       nameGap: 12,
       nameTextStyle: {
@@ -88,7 +103,11 @@ function linesOption(
     }),
     dataZoom: zooms ? zoomControls(whole, theme) : [],
     series: [
-      ...(figure.stacked ? piled(series) : series).map((one) => lineOf(one, figure, theme)),
+      ...(figure.stacked ? piled(series) : series).flatMap((one) =>
+        curvesOf(one, figure, theme, choice, usual),
+      ),
+      ...series.flatMap((one) => bandOf(one, figure, choice.isLog, theme) ?? []),
+      marksOf(figure.marks, whole, theme),
       limitsOf(figure, whole, theme),
       stripsOf(figure.spans, whole, theme),
     ],
@@ -114,6 +133,52 @@ function piled(series: readonly Series[]): Series[] {
 /** An axis that the title has named already says its unit alone. */
 function said({ title, y }: Lines): Axis {
   return y.label === title ? { ...y, label: "" } : y;
+}
+
+/** The values as they are, and where they are smoothed, faint behind the smooth line. */
+function curvesOf(
+  series: Series,
+  figure: Lines,
+  theme: Theme,
+  { smoothing, isLog }: CurveChoice,
+  usual: number,
+): object[] {
+  const values = isLog ? series.values.map(aboveZero) : series.values;
+  const raw = lineOf({ ...series, values }, figure, theme);
+  if (smoothing === 0) return [raw];
+  const smooth = smoothed(figure.at, values, smoothing, usual);
+  const faint = { color: colourOf(series.colour, theme), width: 1, opacity: 0.35 };
+  return [
+    { ...raw, lineStyle: faint },
+    { ...lineOf({ ...series, values: smooth }, figure, theme), id: `${series.name}: smoothed` },
+  ];
+}
+
+/** From the least to the largest value above zero, those of the bands among them. */
+function logBounds(series: readonly Series[]): object {
+  let [least, most] = [Infinity, 0];
+  for (const { values, low, high } of series) {
+    for (const one of [values, low ?? [], high ?? []]) {
+      for (const value of one) {
+        if (value === null || value <= 0) continue;
+        if (value < least) least = value;
+        if (value > most) most = value;
+      }
+    }
+  }
+  if (most === 0) return { type: "log" };
+  return least < most
+    ? { type: "log", min: least, max: most }
+    : { type: "log", min: least / 10, max: most * 10 };
+}
+
+function aboveZero(value: number | null): number | null {
+  return value !== null && value > 0 ? value : null;
+}
+
+function hasNoLog({ series }: Lines): boolean {
+  const isBelow = (value: number | null): boolean => value !== null && value <= 0;
+  return series.some((one) => (one.low ?? one.values).some(isBelow));
 }
 
 function lineOf(series: Series, figure: Lines, theme: Theme): object {
@@ -236,14 +301,25 @@ function tipOf(
   series: readonly Series[],
   points: unknown,
   theme: Theme,
+  smooth: (series: Series) => readonly (number | null)[],
 ): HTMLElement {
   const index = (points as readonly { dataIndex: number }[])[0]?.dataIndex ?? 0;
   const unit = figure.y.unit;
-  const rows = series.map((one) => ({
-    name: one.name,
-    value: written(one.values[index], unit),
-    colour: colourOf(one.colour, theme),
-  }));
+  const hasSmooth = (points as readonly unknown[]).length > series.length;
+  const rows = series.flatMap((one) => {
+    const colour = colourOf(one.colour, theme);
+    const found = [{ name: one.name, value: written(one.values[index], unit), colour }];
+    const [low, high] = [one.low?.[index] ?? null, one.high?.[index] ?? null];
+    if (low !== null && high !== null && low !== high) {
+      const value = `${written(low, unit)} … ${written(high, unit)}`;
+      found.push({ name: "lowest … highest", value, colour: "transparent" });
+    }
+    if (figure.is_curve && hasSmooth) {
+      const value = written(smooth(one)[index], unit);
+      found.push({ name: "smoothed", value, colour: "transparent" });
+    }
+    return found;
+  });
   if (figure.stacked) {
     rows.reverse(); // as they stand on one another
     const sum = series.reduce((total, one) => total + (one.values[index] ?? 0), 0);

@@ -1,7 +1,7 @@
 /** Every figure's numbers as a table: not everybody sees a picture, and some want the numbers. */
 
 import { axisWords, written } from "../numbers";
-import type { Axis, Bars, Branch, Figure, Heatmap, Lines } from "../schema";
+import type { Axis, Bars, Branch, Figure, Heatmap, Lines, Series } from "../schema";
 
 const MOST_ROWS = 200;
 const MOST_COLUMNS = 40;
@@ -42,13 +42,23 @@ function named(axis: Axis): string {
 function linesNumbers({ x, y, at, series }: Lines): Numbers {
   const unit = y.unit === "" ? "" : ` (${y.unit})`;
   return {
-    columns: [named(x), ...series.map((one) => one.name + unit)],
+    columns: [named(x), ...series.flatMap((one) => columnsOf(one).map((name) => name + unit))],
     rows: at.map((place, index) => [
       written(place),
-      ...series.map((one) => written(one.values[index])),
+      ...series.flatMap((one) => cellsOf(one, index)),
     ]),
     note: null,
   };
+}
+
+/** A point that stands for several values has three numbers. */
+function columnsOf({ name, low }: Series): string[] {
+  return low === null ? [name] : [`${name}, mean`, "Lowest", "Highest"];
+}
+
+function cellsOf({ values, low, high }: Series, index: number): string[] {
+  const mean = written(values[index]);
+  return low === null ? [mean] : [mean, written(low[index]), written(high?.[index])];
 }
 
 function heatNumbers({ x, at, rows, values, value }: Heatmap): Numbers {

@@ -2,8 +2,9 @@
 
 import { createContext } from "preact";
 import { useContext, useEffect, useState } from "preact/hooks";
+import { readChoice, writeChoices } from "../address";
 import { fetched } from "../live";
-import type { Figure, Heatmap, Lines } from "../schema";
+import type { Figure, Heatmap, Lines, StepAxis } from "../schema";
 
 export type Range = readonly [first: number, last: number];
 export type Zoomed = Lines | Heatmap;
@@ -23,7 +24,14 @@ export class StepWindow {
   private readonly listeners = new Set<() => void>();
 
   /** `address`: where finer values are asked for; `null` where no server stands behind the page. */
-  constructor(private readonly address: string | null) {}
+  constructor(
+    private readonly address: string | null,
+    private readonly axis: StepAxis,
+    private readonly lens: string | null,
+  ) {
+    const chosen = rangeIn(readChoice(axis));
+    if (chosen !== null) this.look(chosen);
+  }
 
   listen(listener: () => void): () => void {
     this.listeners.add(listener);
@@ -34,6 +42,7 @@ export class StepWindow {
     if (range?.[0] === this.range?.[0] && range?.[1] === this.range?.[1]) return;
     this.range = range;
     window.clearTimeout(this.timer);
+    writeChoices({ [this.axis]: range && `${Math.round(range[0])}-${Math.round(range[1])}` });
     if (range === null) this.forget();
     else if (this.address !== null) {
       this.timer = window.setTimeout(() => void this.ask(range), DEBOUNCE_MS);
@@ -74,9 +83,11 @@ export class StepWindow {
       Math.ceil(last + MARGIN * width),
     ];
     try {
-      const address = `${this.address}?first=${wide[0]}&last=${wide[1]}`;
+      const lens = this.lens === null ? "" : `&lens=${encodeURIComponent(this.lens)}`;
+      const address = `${this.address}?first=${wide[0]}&last=${wide[1]}${lens}`;
       const answer = await fetched<{ figures: readonly Figure[] }>(address, request.signal);
-      this.finer = new Map(answer.figures.filter(isZoomed).map((figure) => [figure.id, figure]));
+      const ours = answer.figures.filter(isZoomed).filter((figure) => figure.axis === this.axis);
+      this.finer = new Map(ours.map((figure) => [figure.id, figure]));
       this.known = wide;
       this.become(false, null);
     } catch (error) {
@@ -121,12 +132,18 @@ export function spliced(whole: Zoomed, finer: Zoomed): Zoomed {
   const at = join(whole.at, finer.at);
   const gaps = finer.at.map(() => null);
   if (whole.type === "lines" && finer.type === "lines") {
-    const byName = new Map(finer.series.map((series) => [series.name, series.values]));
-    const series = whole.series.map((own) => ({
-      ...own,
-      values: join(own.values, byName.get(own.name) ?? gaps),
-    }));
-    return { ...whole, at, series };
+    const byName = new Map(finer.series.map((series) => [series.name, series]));
+    const series = whole.series.map((own) => {
+      const fine = byName.get(own.name);
+      return {
+        ...own,
+        values: join(own.values, fine?.values ?? gaps),
+        low: joinedEnds(own.low, fine?.low ?? fine?.values ?? gaps, join),
+        high: joinedEnds(own.high, fine?.high ?? fine?.values ?? gaps, join),
+      };
+    });
+    const outside = whole.marks.filter((mark) => mark.until < first || mark.begin > last);
+    return { ...whole, at, series, marks: [...outside, ...finer.marks] };
   }
   if (whole.type === "heatmap" && finer.type === "heatmap") {
     const byName = new Map(finer.rows.map((row, index) => [row, finer.values[index]]));
@@ -138,11 +155,48 @@ export function spliced(whole: Zoomed, finer: Zoomed): Zoomed {
   return whole;
 }
 
-export const WindowContext = createContext<StepWindow>(new StepWindow(null));
+type Values = readonly (number | null)[];
 
-/** The page's window, and a new drawing whenever it moves. */
-export function useStepWindow(): StepWindow {
-  const steps = useContext(WindowContext);
+/** One end of a band; where each finer point is a single value, that is both ends. */
+function joinedEnds(
+  own: Values | null,
+  fine: Values,
+  join: (own: Values, fine: Values) => Values,
+): Values | null {
+  return own === null ? null : join(own, fine);
+}
+
+/** "100-200" in an address. */
+function rangeIn(text: string | null): Range | null {
+  const found = /^(\d{1,15})-(\d{1,15})$/.exec(text ?? "");
+  const [first, last] = found ? [Number(found[1]), Number(found[2])] : [0, 0];
+  return first < last ? [first, last] : null;
+}
+
+/** The windows of a page: one per way of counting steps. */
+export class StepWindows {
+  private readonly windows = new Map<StepAxis, StepWindow>();
+
+  constructor(
+    private readonly address: string | null,
+    private readonly lens: string | null,
+  ) {}
+
+  of(axis: StepAxis): StepWindow {
+    let found = this.windows.get(axis);
+    if (found === undefined) {
+      found = new StepWindow(this.address, axis, this.lens);
+      this.windows.set(axis, found);
+    }
+    return found;
+  }
+}
+
+export const WindowContext = createContext<StepWindows>(new StepWindows(null, null));
+
+/** The page's window on such steps, and a new drawing whenever it moves. */
+export function useStepWindow(axis: StepAxis): StepWindow {
+  const steps = useContext(WindowContext).of(axis);
   const [, draw] = useState(0);
   useEffect(() => steps.listen(() => draw((count) => count + 1)), [steps]);
   return steps;

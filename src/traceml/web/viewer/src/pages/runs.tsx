@@ -1,10 +1,13 @@
-/** All runs under a folder: filter them, sort them, open one, or compare two. */
+/** All runs under a folder: filter them, sort them, open one, or compare some. */
 
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
+import { readChoice, readChoicesOf, rememberList, writeChoices } from "../address";
+import { localTime } from "../numbers";
 import { comparisonAddress, runAddress } from "../place";
 import { Notes } from "../pieces/notes";
 import { Badge, StatePill } from "../pieces/tone";
 import type { RunRow, RunsPage } from "../schema";
+import { still } from "../still";
 
 type Column = "name" | "status" | "step_time" | "steps" | "duration" | "ranks" | "started";
 
@@ -31,16 +34,59 @@ interface Properties {
   canCompare: boolean;
 }
 
-export function RunsView({ page, base, canCompare }: Properties) {
-  const [filter, setFilter] = useState("");
-  const [picked, setPicked] = useState<readonly string[]>([]);
-  const names = new Set(page.runs.map((run) => run.name));
-  const chosen = picked.filter((name) => names.has(name));
-  const shown = page.runs.filter((run) => matches(run, filter));
-  const pick = (name: string): void => {
-    const others = chosen.filter((one) => one !== name);
-    setPicked(others.length < chosen.length ? others : [...chosen, name].slice(-2));
+/** What the reader made of the list; it is in the address, so that Back finds it again. */
+interface Choices {
+  filter: string;
+  order: Order;
+  /** In the order of choosing. */
+  a: readonly string[];
+  b: readonly string[];
+}
+
+const NEWEST_FIRST: Order = { column: "started", isDown: true };
+
+function readChoices(): Choices {
+  return {
+    filter: readChoice("q") ?? "",
+    order: orderIn(readChoice("sort")),
+    a: readChoicesOf("a"),
+    b: readChoicesOf("b"),
   };
+}
+
+/** "steps" is upwards, "-steps" downwards. */
+function orderIn(text: string | null): Order {
+  const column = COLUMNS.find((one) => one === text?.replace(/^-/, ""));
+  return column === undefined ? NEWEST_FIRST : { column, isDown: text!.startsWith("-") };
+}
+
+function useChoices(): [Choices, (news: Partial<Choices>) => void] {
+  const [choices, setChoices] = useState(readChoices);
+  useEffect(rememberList, []);
+  const choose = (news: Partial<Choices>): void => {
+    const next = { ...choices, ...news };
+    const { column, isDown } = next.order;
+    const isUsual = column === NEWEST_FIRST.column && isDown === NEWEST_FIRST.isDown;
+    writeChoices({
+      q: next.filter,
+      sort: isUsual ? null : `${isDown ? "-" : ""}${column}`,
+      a: next.a,
+      b: next.b,
+    });
+    rememberList();
+    setChoices(next);
+  };
+  return [choices, choose];
+}
+
+export function RunsView({ page, base, canCompare }: Properties) {
+  const [{ filter, order, ...picked }, choose] = useChoices();
+  const names = new Set(page.runs.map((run) => run.name));
+  const [a, b] = [picked.a, picked.b].map((side) => side.filter((name) => names.has(name)));
+  const shown = page.runs.filter((run) => matches(run, filter));
+  const sides: Sides = { a: a!, b: b! };
+  const pick = (name: string): void => choose(toggled(sides, name));
+  const move = (name: string): void => choose(moved(sides, name));
   return (
     <>
       <section class="head" aria-label="The list">
@@ -50,15 +96,55 @@ export function RunsView({ page, base, canCompare }: Properties) {
         <Nothing />
       ) : (
         <section class="card part" aria-label="Runs">
-          <Filter filter={filter} onFilter={setFilter} count={shown.length} of={page.runs.length} />
-          <List runs={shown} base={base} chosen={canCompare ? chosen : null} onPick={pick} />
+          <div class="filter">
+            <Filter
+              filter={filter}
+              onFilter={(text) => choose({ filter: text })}
+              count={shown.length}
+              of={page.runs.length}
+            />
+            <SortBy order={order} onOrder={(next) => choose({ order: next })} />
+          </div>
+          <List
+            runs={sorted(shown, order)}
+            base={base}
+            order={order}
+            onOrder={(next) => choose({ order: next })}
+            sides={canCompare ? sides : null}
+            onPick={pick}
+          />
           {shown.length === 0 && <p class="note">No run matches “{filter}”.</p>}
         </section>
       )}
       <Notes title="Notes" lines={page.notes} />
-      {chosen.length > 0 && <Compare chosen={chosen} base={base} onClear={() => setPicked([])} />}
+      {a!.length + b!.length > 0 && (
+        <Compare
+          sides={sides}
+          base={base}
+          onMove={move}
+          onDrop={pick}
+          onClear={() => choose({ a: [], b: [] })}
+        />
+      )}
     </>
   );
+}
+
+interface Sides {
+  a: readonly string[];
+  b: readonly string[];
+}
+
+/** The first run is A, what others are compared with; every further one is B. */
+function toggled({ a, b }: Sides, name: string): Sides {
+  const without = (side: readonly string[]): string[] => side.filter((one) => one !== name);
+  if (a.includes(name) || b.includes(name)) return { a: without(a), b: without(b) };
+  return a.length === 0 ? { a: [name], b } : { a, b: [...b, name] };
+}
+
+function moved({ a, b }: Sides, name: string): Sides {
+  const without = (side: readonly string[]): string[] => side.filter((one) => one !== name);
+  return a.includes(name) ? { a: without(a), b: [...b, name] } : { a: [...a, name], b: without(b) };
 }
 
 function Nothing() {
@@ -82,7 +168,7 @@ interface FilterProperties {
 function Filter({ filter, onFilter, count, of }: FilterProperties) {
   const all = `${of} ${of === 1 ? "run" : "runs"}`;
   return (
-    <div class="filter">
+    <>
       <input
         type="search"
         data-filter
@@ -95,6 +181,40 @@ function Filter({ filter, onFilter, count, of }: FilterProperties) {
       <span class="note" role="status">
         {count === of ? all : `${count} of ${all}`}
       </span>
+    </>
+  );
+}
+
+interface SortProperties {
+  order: Order;
+  onOrder: (order: Order) => void;
+}
+
+/** Where the list has no head to click on: on a phone. */
+function SortBy({ order, onOrder }: SortProperties) {
+  return (
+    <div class="sort-by">
+      <label>
+        Sort by{" "}
+        <select
+          value={order.column}
+          onChange={(event) => onOrder({ ...order, column: event.currentTarget.value as Column })}
+        >
+          {COLUMNS.map((column) => (
+            <option key={column} value={column}>
+              {TITLES[column]}
+            </option>
+          ))}
+        </select>
+      </label>
+      <button
+        type="button"
+        class="plain"
+        onClick={() => onOrder({ ...order, isDown: !order.isDown })}
+        aria-label={order.isDown ? "Downwards; change to upwards" : "Upwards; change to downwards"}
+      >
+        {order.isDown ? "↓" : "↑"}
+      </button>
     </div>
   );
 }
@@ -102,36 +222,39 @@ function Filter({ filter, onFilter, count, of }: FilterProperties) {
 interface ListProperties {
   runs: readonly RunRow[];
   base: string;
-  /** Those to compare, at most two; `null` where nothing can be compared. */
-  chosen: readonly string[] | null;
+  order: Order;
+  onOrder: (order: Order) => void;
+  /** Those to compare; `null` where nothing can be compared. */
+  sides: Sides | null;
   onPick: (name: string) => void;
 }
 
-function List({ runs, base, chosen, onPick }: ListProperties) {
-  const [order, setOrder] = useState<Order>({ column: "started", isDown: true });
+function List({ runs, base, order, onOrder, sides, onPick }: ListProperties) {
   return (
     <table class="runs">
       <thead>
         <tr>
-          {chosen && <th class="pick" aria-label="Compare" />}
+          {sides && <th class="pick" aria-label="Compare" />}
           {COLUMNS.map((column) => (
-            <Title key={column} column={column} order={order} onOrder={setOrder} />
+            <Title key={column} column={column} order={order} onOrder={onOrder} />
           ))}
         </tr>
       </thead>
       <tbody>
-        {sorted(runs, order).map((run) => (
-          <Line
-            key={run.name}
-            run={run}
-            base={base}
-            place={chosen && chosen.indexOf(run.name)}
-            onPick={onPick}
-          />
+        {runs.map((run) => (
+          <Line key={run.name} run={run} base={base} side={sideOf(sides, run)} onPick={onPick} />
         ))}
       </tbody>
     </table>
   );
+}
+
+type Side = "a" | "b" | "none";
+
+/** `null`: nothing can be chosen. */
+function sideOf(sides: Sides | null, { name }: RunRow): Side | null {
+  if (sides === null) return null;
+  return sides.a.includes(name) ? "a" : sides.b.includes(name) ? "b" : "none";
 }
 
 interface TitleProperties {
@@ -157,29 +280,30 @@ function Title({ column, order, onOrder }: TitleProperties) {
 interface LineProperties {
   run: RunRow;
   base: string;
-  /** 0: it is A, 1: it is B, -1: not chosen; `null`: nothing can be chosen. */
-  place: number | null;
+  side: Side | null;
   onPick: (name: string) => void;
 }
 
-function Line({ run, base, place, onPick }: LineProperties) {
+const Line = still(function Line({ run, base, side, onPick }: LineProperties) {
   return (
     <tr>
-      {place !== null && (
+      {side !== null && (
         <td class="pick">
           <label>
             <input
               type="checkbox"
-              checked={place >= 0}
+              checked={side !== "none"}
               aria-label={`Compare ${run.name}`}
               onChange={() => onPick(run.name)}
             />
-            {place >= 0 && <span class={`side side-${"ab"[place]}`}>{"AB"[place]}</span>}
+            {side !== "none" && <SideBadge side={side} />}
           </label>
         </td>
       )}
       <th scope="row" class="runs-name">
-        <a href={runAddress(base, run.name)}>{run.name}</a>
+        <a href={runAddress(base, run.name)} title={run.name}>
+          {run.name}
+        </a>
         <StatePill state={run.state}>{run.state_words}</StatePill>
       </th>
       <td class="runs-status">
@@ -188,39 +312,72 @@ function Line({ run, base, place, onPick }: LineProperties) {
           {run.why}
         </span>
       </td>
-      {(["step_time", "steps", "duration", "ranks", "started"] as const).map((column) => (
+      {(["step_time", "steps", "duration"] as const).map((column) => (
         <td key={column} class={`runs-${column}`} data-title={TITLES[column]}>
           {run[column]}
         </td>
       ))}
+      <td class="runs-ranks" data-title={TITLES.ranks} title={run.ranks}>
+        {run.ranks_short}
+      </td>
+      <td class="runs-started" data-title={TITLES.started} title={run.started}>
+        {localTime(run.started_unix_s, run.started)}
+      </td>
     </tr>
   );
+});
+
+function SideBadge({ side }: { side: "a" | "b" }) {
+  return <span class={`side side-${side}`}>{side.toUpperCase()}</span>;
 }
 
 interface CompareProperties {
-  chosen: readonly string[];
+  sides: Sides;
   base: string;
+  onMove: (name: string) => void;
+  onDrop: (name: string) => void;
   onClear: () => void;
 }
 
-function Compare({ chosen: [a, b], base, onClear }: CompareProperties) {
+function Compare({ sides: { a, b }, base, onMove, onDrop, onClear }: CompareProperties) {
+  const isReady = a.length > 0 && b.length > 0;
+  const chip = (side: "a" | "b") => (name: string) => (
+    <li key={name}>
+      <button
+        type="button"
+        class={`side side-${side}`}
+        title={`Move to side ${side === "a" ? "B" : "A"}`}
+        aria-label={`${name} is on side ${side.toUpperCase()}; move it to the other`}
+        onClick={() => onMove(name)}
+      >
+        {side.toUpperCase()}
+      </button>
+      <b title={name}>{name}</b>
+      <button
+        type="button"
+        class="quiet"
+        aria-label={`Leave ${name} out`}
+        title="Leave it out"
+        onClick={() => onDrop(name)}
+      >
+        ×
+      </button>
+    </li>
+  );
   return (
     <div class="compare" role="region" aria-label="Compare">
-      <p>
-        <span class="side side-a">A</span> <b>{a}</b>
-        {b === undefined ? (
-          <span class="note"> Choose a second run to compare it with.</span>
-        ) : (
-          <>
-            {" "}
-            against <span class="side side-b">B</span> <b>{b}</b>
-          </>
-        )}
-      </p>
+      <ul class="chips">
+        {a.map(chip("a"))}
+        {b.map(chip("b"))}
+      </ul>
+      {!isReady && <span class="note">Choose a second run to compare it with.</span>}
+      {isReady && a.length + b.length > 2 && (
+        <span class="note">Two groups, the run being the unit.</span>
+      )}
       <button type="button" class="quiet" onClick={onClear}>
         Clear
       </button>
-      {a !== undefined && b !== undefined && (
+      {isReady && (
         <a class="main-button" href={comparisonAddress(base, a, b)}>
           Compare
         </a>

@@ -18,6 +18,13 @@ export function Banner({ live }: { live: Live }) {
     );
   }
   if (!live.isLost) return null;
+  if (live.page?.type === "run" && live.page.head.state !== "live") {
+    return (
+      <p class="banner tone-info" role="status">
+        Connection lost. The run is over and this is all of it; `traceml ui` serves it again.
+      </p>
+    );
+  }
   return (
     <p class="banner tone-warn" role="status">
       Connection lost, trying again. What is shown here no longer changes until then.

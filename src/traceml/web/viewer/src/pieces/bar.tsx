@@ -8,10 +8,12 @@ interface Properties {
   page: Page | null;
   /** Where the list of runs is; `null` where there is none: in a report. */
   home: string | null;
+  /** Nothing comes from the server: what the page says of the run may be old. */
+  isLost: boolean;
   onHelp: () => void;
 }
 
-export function TopBar({ page, home, onHelp }: Properties) {
+export function TopBar({ page, home, isLost, onHelp }: Properties) {
   const theme = useTheme();
   const other = theme === "dark" ? "light" : "dark";
   const isInside = home !== null && page !== null && page.type !== "runs";
@@ -30,7 +32,7 @@ export function TopBar({ page, home, onHelp }: Properties) {
             Runs
           </a>
         )}
-        {page && <Name page={page} />}
+        {page && <Name page={page} isLost={isLost} />}
       </div>
       <div class="tools">
         <button type="button" class="tool" onClick={toggleTheme} title={`Change to ${other} (t)`}>
@@ -49,13 +51,17 @@ export function TopBar({ page, home, onHelp }: Properties) {
   );
 }
 
-function Name({ page }: { page: Page }) {
+function Name({ page, isLost }: { page: Page; isLost: boolean }) {
   switch (page.type) {
     case "run":
       return (
         <>
           <h1 title={page.head.name}>{page.head.name}</h1>
-          <StatePill state={page.head.state}>{page.head.state_words}</StatePill>
+          {isLost && page.head.state === "live" ? (
+            <StatePill state="lost">connection lost</StatePill>
+          ) : (
+            <StatePill state={page.head.state}>{page.head.state_words}</StatePill>
+          )}
         </>
       );
     case "runs":

@@ -1,13 +1,24 @@
 /** A card of a page: a diagnosis, its numbers, its pictures, its tables. */
 
+import { useState } from "preact/hooks";
+import { readChoice, writeChoices } from "../address";
+import { CurveTools } from "../charts/curve_tools";
 import { FigureView } from "../charts/figure";
 import { still } from "../still";
 import type { Figure, Part, Tile } from "../schema";
+import { LensSelect } from "./lens";
 import { TableView } from "./table";
 import { Badge, ToneIcon } from "./tone";
 
 export const PartView = still(function PartView({ part }: { part: Part }) {
+  const [wanted, setWanted] = useState(() => readChoice("charts") ?? "");
   if (isEmpty(part)) return null;
+  const curves = part.figures.filter(isCurve).length;
+  const figures = curves > FEW_CURVES ? part.figures.filter(named(wanted)) : part.figures;
+  const choose = (text: string): void => {
+    writeChoices({ charts: text });
+    setWanted(text);
+  };
   return (
     <section
       id={part.id}
@@ -19,17 +30,34 @@ export const PartView = still(function PartView({ part }: { part: Part }) {
       <header>
         <h2 id={`title-${part.id}`}>{part.title}</h2>
         {part.finding && <Badge tone={part.finding.severity}>{part.finding.status}</Badge>}
+        {part.has_lens && <LensSelect />}
         {part.note && <p class="note">{part.note}</p>}
       </header>
       <Tiles tiles={part.tiles} />
-      {part.figures.length > 0 && (
+      {curves > 0 && (
+        <CurveTools>
+          {curves > FEW_CURVES && (
+            <input
+              type="search"
+              value={wanted}
+              placeholder={`Filter ${curves} charts`}
+              aria-label="Filter the charts"
+              onInput={(event) => choose(event.currentTarget.value)}
+            />
+          )}
+        </CurveTools>
+      )}
+      {figures.length > 0 && (
         <div class="figures">
-          {part.figures.map((figure, index) => (
-            <div key={figure.id} class={widthOf(part.figures, index)}>
+          {figures.map((figure, index) => (
+            <div key={figure.id} class={widthOf(figures, index)}>
               <FigureView figure={figure} />
             </div>
           ))}
         </div>
+      )}
+      {part.figures.length > 0 && figures.length === 0 && (
+        <p class="note">No chart matches “{wanted}”.</p>
       )}
       {part.tables.length > 0 && (
         <div class="tables">
@@ -49,13 +77,25 @@ export const PartView = still(function PartView({ part }: { part: Part }) {
   );
 });
 
+const FEW_CURVES = 6; // more have to be looked for
+
+function isCurve(figure: Figure): boolean {
+  return figure.type === "lines" && figure.is_curve;
+}
+
+/** Whose titles have all of the words. */
+function named(text: string): (figure: Figure) => boolean {
+  const words = text.toLowerCase().split(/\s+/);
+  return ({ title }) => words.every((word) => title.toLowerCase().includes(word));
+}
+
 /** A card without anything in it is never shown. */
 export function isEmpty({ note, finding, tiles, figures, tables, printed }: Part): boolean {
   const parts = tiles.length + figures.length + tables.length + printed.length;
   return !note && !finding && parts === 0;
 }
 
-/** Small figures go side by side, two by two; what can be zoomed has the whole width. */
+/** Small figures and curves of learning go two by two; what else can be zoomed has a whole line. */
 function widthOf(figures: readonly Figure[], index: number): "full" | "half" {
   if (!isNarrow(figures[index])) return "full";
   let first = index;
@@ -65,7 +105,8 @@ function widthOf(figures: readonly Figure[], index: number): "full" | "half" {
 }
 
 function isNarrow(figure: Figure | undefined): boolean {
-  return figure !== undefined && !("zooms" in figure && figure.zooms) && figure.type !== "heatmap";
+  if (figure === undefined || figure.type === "heatmap") return false;
+  return figure.type !== "lines" || figure.is_curve || !figure.zooms;
 }
 
 function Tiles({ tiles }: { tiles: readonly Tile[] }) {

@@ -81,7 +81,7 @@ function Finding({ card, href, verdict }: FindingProperties) {
 function factsOf(card: FindingCard, verdict: Verdict): readonly Fact[] {
   const isPredicted = verdict.gain !== null && card.summary === verdict.why; // above, in words
   return [
-    ...(card.gain && !isPredicted ? [{ label: "Predicted", value: card.gain }] : []),
+    ...(card.gain && !isPredicted ? [{ label: "If fixed", value: card.gain }] : []),
     ...(card.since ? [{ label: "", value: card.since }] : []),
     ...card.evidence,
   ];

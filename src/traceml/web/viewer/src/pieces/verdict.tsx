@@ -32,7 +32,7 @@ export function VerdictView({ verdict, further = [], children }: Properties) {
           ))}
           {gain && (
             <p class="gain">
-              <span>Predicted</span> {gain}
+              <span>If fixed</span> {gain}
             </p>
           )}
         </div>
