@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from traceml.model import layout
+from traceml.model import record_layout
 from traceml.model.rank import Rank
 from traceml.model.sample import GpuSample, HostSample, ProcessSample, Sample
 from traceml.store.records import STEP_DTYPE
@@ -28,10 +28,10 @@ def made_steps(rank: int, count: int, slower: float = 0.0) -> npt.NDArray[Any]:
     steps["body_ns"] = steps["gpu_body_ns"] = steps["wall_ns"] - steps["input_ns"]
     steps["start_ns"] = np.cumsum(steps["wall_ns"]) - steps["wall_ns"]
     for name in ("communication_ns", "gpu_communication_ns", "rss_bytes", "compile_ns"):
-        steps[name] = layout.NOT_MEASURED
+        steps[name] = record_layout.NOT_MEASURED
     steps["allocated_bytes"], steps["reserved_bytes"] = 60 << 30, 70 << 30
     steps["samples"], steps["micro_batches"], steps["optimizer_steps"] = 32, 1, 1
-    steps["flags"] = int(layout.StepFlag.GPU_TIMED)
+    steps["flags"] = int(record_layout.StepFlag.GPU_TIMED)
     steps["sequence"] = np.arange(1, count + 1)
     return steps
 

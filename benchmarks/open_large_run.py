@@ -16,7 +16,7 @@ from benchmarks.made_runs import PER_NODE, STARTED_S, made_rank, made_sample, ma
 from traceml.agent.close import summarise
 from traceml.model.run import Ending, Manifest
 from traceml.store import folder as folders
-from traceml.store.recordfile import RankFiles
+from traceml.store.record_file import RankFiles
 from traceml.store.rings import RingReader
 from traceml.store.samples import SampleFile
 from traceml.trace import ring as rings

@@ -1,4 +1,4 @@
-"""Writes what the pages in `docs/` say of phases, metrics and the record layout, from those.
+"""Writes what the pages in `docs/` say of phases, metrics and the record record_layout, from those.
 
     make docs
 
@@ -14,7 +14,7 @@ from write_diagnoses import between_marks
 
 from traceml.compare.terms import ENDPOINTS, Endpoint
 from traceml.figures.run_columns import FACTS
-from traceml.model import layout
+from traceml.model import record_layout
 from traceml.model.finding import Section
 from traceml.model.metric import BY_KEY, METRICS, Metric, in_summary
 from traceml.model.phase import Phase
@@ -54,13 +54,17 @@ def _of_summary() -> dict[str, str]:
 
 def _of_reference() -> dict[str, str]:
     words = ((word, judged_by(endpoint)) for word, endpoint in ENDPOINTS.items())
-    head, step, block = layout.step_slots_offset(64), layout.STEP_BYTES, layout.BLOCK_BYTES
+    head, step, block = (
+        record_layout.step_slots_offset(64),
+        record_layout.STEP_BYTES,
+        record_layout.BLOCK_BYTES,
+    )
     return {
         "words of --metric": table("`--metric`", "judges by", words),
         "sizes of records": f"A `.steps` file is a head of {head:,} bytes and step records of "
         f"{step:,} bytes behind it; a `.blocks` file\nholds records of {block:,} bytes.",
         "facts of runs": table("fact", "what it is", own_facts()),
-        "versions of the record format": table("version", "brought", layout.HISTORY.items()),
+        "versions of the record format": table("version", "brought", record_layout.HISTORY.items()),
     }
 
 

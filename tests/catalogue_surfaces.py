@@ -24,10 +24,10 @@ from traceml.compare.terms import ENDPOINTS
 from traceml.diagnose.time_account import held_s
 from traceml.facts.gather import gather
 from traceml.figures.page import Bars, Figure, Lines, RunPage, Tree
-from traceml.model import layout
+from traceml.model import record_layout
 from traceml.model.phase import MEASURED
 from traceml.steps import events
-from traceml.steps.machine import StepMachine
+from traceml.steps.step_machine import StepMachine
 from traceml.store.records import RunRecords
 from traceml.summaries.build import build
 from traceml.text.changes import rows
@@ -60,7 +60,7 @@ def surfaces() -> dict[str, Any]:
     assert history is not None
     average = summary.step_time.global_.average
     found = {
-        "record": [name for name, _ in (*layout.STEP, *layout.BLOCK)],
+        "record": [name for name, _ in (*record_layout.STEP, *record_layout.BLOCK)],
         "step of events": _of_events(),
         "summary": [key for key, value in average.items() if value is not None],
         "summary, rank": [
@@ -97,7 +97,7 @@ def _of_events() -> list[str]:
     for mark in range(1, len(noted) + 1):
         machine.handlers[events.REACH_MARK](10, 0, mark, 0)
     (row,) = machine.rows.done
-    return [name for (name, _), value in zip(layout.STEP, row, strict=True) if value > 0]
+    return [name for (name, _), value in zip(record_layout.STEP, row, strict=True) if value > 0]
 
 
 def _of_page(page: RunPage) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from factories import make_run
 from ring_steps import note_steps
 from run_folders import write_run
 from traceml.agent.close import summarise
-from traceml.model import layout
+from traceml.model import record_layout
 from traceml.model.failure import AgentSaw, Death, Doing, FailureReport, Stall, Standing
 from traceml.model.lineage import Changes, Code, Command, Data, Environment, Gpu, Hardware, Lineage
 from traceml.model.run import Ending
@@ -29,9 +29,9 @@ from traceml.model.sample import CodeLine, StackBurst, StackSample
 from traceml.store.failures import write_seen
 from traceml.store.lineage import write_lineage
 from traceml.store.logged import line
-from traceml.store.recordfile import RankFiles
+from traceml.store.old_formats import STEPS_BY_VERSION
+from traceml.store.record_file import RankFiles
 from traceml.store.stack_samples import StackSampleFile
-from traceml.store.versions import STEPS_BY_VERSION
 from traceml.summaries.live_record import LiveIssue, LiveState
 from traceml.summaries.read import read_summary
 from traceml.trace import ring as rings
@@ -294,8 +294,8 @@ def damage_records(chance: random.Random, content: bytes) -> bytes:
     """A ring or a file of step records with numbers in it that no tracer writes."""
     held = bytearray(content)
     numbers = (0, 1, -1, 2**31, 2**62, 2**63 - 1, -(2**63), 2**40, -2, 59)
-    begin = chance.choice((0, layout.COUNTERS_OFFSET, layout.step_slots_offset(0)))
-    record = STEPS_BY_VERSION[layout.VERSION].itemsize
+    begin = chance.choice((0, record_layout.COUNTERS_OFFSET, record_layout.step_slots_offset(0)))
+    record = STEPS_BY_VERSION[record_layout.VERSION].itemsize
     whole = range(begin, max(begin + 8, len(held) - 8), 8)
     for _ in range(chance.randint(1, 4)):
         at = chance.choice(whole)

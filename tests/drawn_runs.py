@@ -14,7 +14,7 @@ from traceml.facts.history import History, SensorHistory, StepHistory
 from traceml.facts.step_table import complete_steps
 from traceml.figures.page import Figure, Heatmap, Lines, Page, Part, RunPage, RunsPage
 from traceml.figures.run_page import RunStanding, run_page
-from traceml.model.layout import StepFlag
+from traceml.model.record_layout import StepFlag
 from traceml.model.run import Manifest
 from traceml.store.buckets import Buckets, Grid, RankBuckets, together
 from traceml.store.records import RankRecords, RunRecords

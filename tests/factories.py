@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from traceml.model import layout
+from traceml.model import record_layout
 from traceml.model.phase import COMPUTE, IN_BODY, MEASURED
 from traceml.model.rank import Rank, Region
 from traceml.model.run import Ending, Manifest
@@ -91,10 +91,10 @@ def make_steps(
     """Step records in which every part takes so many milliseconds, times the step's factor."""
     steps = len(factor)
     records = np.zeros(steps, STEP_DTYPE)
-    for name, kind in layout.STEP:
+    for name, kind in record_layout.STEP:
         if kind == "q":
-            records[name] = layout.NOT_MEASURED
-    records["samples"] = layout.NOT_MEASURED
+            records[name] = record_layout.NOT_MEASURED
+    records["samples"] = record_layout.NOT_MEASURED
     records["evaluation_ns"] = records["checkpoint_ns"] = records["gc_ns"] = 0
     body = (rest_ms * 1e6 * factor).astype(np.int64)
     for name, part_ms in parts.items():

@@ -10,7 +10,7 @@ import numpy as np
 
 from factories import STARTED_UNIX_S, make_run
 from traceml.model.failure import AgentSaw, Death, Doing, FailureReport, Stall, Standing
-from traceml.model.layout import StepFlag
+from traceml.model.record_layout import StepFlag
 from traceml.model.run import Ending
 from traceml.store.records import RunRecords
 

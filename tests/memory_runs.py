@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from factories import GIB, STARTED_UNIX_S, make_run, map_steps
-from traceml.model import layout
+from traceml.model import record_layout
 from traceml.model.sample import HostSample, ProcessSample, Sample
 from traceml.store.records import RunRecords
 
@@ -28,7 +28,7 @@ def with_steps_memory(
 
     def change(steps: npt.NDArray[Any], rank: int) -> None:
         mib = curve(np.arange(len(steps), dtype=np.float64), rank)
-        steps[field] = np.where(np.isnan(mib), layout.NOT_MEASURED, np.nan_to_num(mib) * MIB)
+        steps[field] = np.where(np.isnan(mib), record_layout.NOT_MEASURED, np.nan_to_num(mib) * MIB)
 
     made = make_run(**{"ranks": ranks, "steps": STEPS, "gpu": gpu, "sampled_s": 3, **run})
     return map_steps(made, change)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 
 from factories import make_run, map_steps
-from traceml.model import layout
+from traceml.model import record_layout
 from traceml.model.phase import MEASURED, Phase
 from traceml.store.records import RunRecords
 
@@ -46,7 +46,7 @@ def copies_in(share: float, steps: int = 200) -> RunRecords:
         missing = np.arange(steps) % 10 >= round(10 * share)
         for name in ("body_ns", "wall_ns"):
             records[name][missing] -= records["h2d_ns"][missing]
-        records["h2d_ns"][missing] = layout.NOT_MEASURED
+        records["h2d_ns"][missing] = record_layout.NOT_MEASURED
 
     return map_steps(make_run(steps=steps, h2d_ms=10.0, noise=0.0), change)
 
@@ -83,7 +83,7 @@ def _parts(
     for name, part_ms in PART_MS.items():
         share = shares.get(name)
         factor = 1 + 0.1 * random.random(steps)
-        part = np.full(steps, layout.NOT_MEASURED, np.int64)
+        part = np.full(steps, record_layout.NOT_MEASURED, np.int64)
         if share is not None:
             has_it = random.random(steps) < share
             has_it[0] = share == 1.0
@@ -91,7 +91,7 @@ def _parts(
             part[has_it] = (part_ms * 1e6 * factor[has_it]).astype(np.int64)
         found[name] = part
     for name in IN_GRAPH:
-        found[name][found["graph"] >= 0] = layout.NOT_MEASURED
+        found[name][found["graph"] >= 0] = record_layout.NOT_MEASURED
     return found
 
 
@@ -100,8 +100,10 @@ def _time_on_gpu(
 ) -> None:
     timed = np.arange(len(records)) % every == every - 1
     for name, part in parts.items():
-        on_gpu = np.where(part >= 0, (part * GPU_TIMES).astype(np.int64), layout.NOT_MEASURED)
-        records[f"gpu_{name}_ns"] = np.where(timed, on_gpu, layout.NOT_MEASURED)
+        on_gpu = np.where(
+            part >= 0, (part * GPU_TIMES).astype(np.int64), record_layout.NOT_MEASURED
+        )
+        records[f"gpu_{name}_ns"] = np.where(timed, on_gpu, record_layout.NOT_MEASURED)
 
 
 _SHARES = st.fixed_dictionaries(

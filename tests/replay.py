@@ -13,7 +13,7 @@ import numpy.typing as npt
 from factories import map_steps
 from traceml.diagnose.live_findings import LiveDiagnosis, LiveFinding, update
 from traceml.facts.recent_window import RecentFacts, gather_recent
-from traceml.model import layout
+from traceml.model import record_layout
 from traceml.model.finding import Section
 from traceml.store.recent_steps import RecentSteps
 from traceml.store.records import RankRecords, RunRecords
@@ -31,10 +31,12 @@ class ReplayedRing:
         self.unix_ns = 0
 
     def head(self) -> RingHead:
-        counters: dict[str, Any] = {name: 0 for name, _ in layout.COUNTERS}
+        counters: dict[str, Any] = {name: 0 for name, _ in record_layout.COUNTERS}
         workers = self._rank.loader_workers
         counters |= {"last_failure": b"", "loader_workers": 0 if workers is None else workers + 1}
-        return RingHead(layout.VERSION, self._rank.rank, counters, self._rank.regions, 64, 64, 64)
+        return RingHead(
+            record_layout.VERSION, self._rank.rank, counters, self._rank.regions, 64, 64, 64
+        )
 
     def written(self) -> int:
         return int(np.searchsorted(self._end_ns, self.unix_ns, side="right"))

@@ -9,7 +9,7 @@ from factories import make_run
 from traceml.agent.close import summarise
 from traceml.model.run import Ending
 from traceml.store import folder as folders
-from traceml.store.recordfile import RankFiles
+from traceml.store.record_file import RankFiles
 from traceml.store.records import RankRecords, RunRecords
 from traceml.store.rings import RingReader
 from traceml.store.samples import SampleFile

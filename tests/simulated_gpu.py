@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from factories import count_gpus, make_rank, make_run
-from traceml.model import layout
+from traceml.model import record_layout
 from traceml.steps import events
 from traceml.steps.events import CAUSE_SHIFT, TIMED, optimizer_ended, step_ended
-from traceml.steps.machine import StepMachine
+from traceml.steps.step_machine import StepMachine
 from traceml.store.records import STEP_DTYPE, RunRecords
 
-FIELDS = [name for name, _ in layout.STEP]
+FIELDS = [name for name, _ in record_layout.STEP]
 LATENCY_NS = 8_000
 """From launching something until an idle GPU begins it."""
 MS = 1_000_000
@@ -201,13 +201,13 @@ class SimulatedLoop:
     @property
     def steps(self) -> list[dict[str, Any]]:
         """The complete steps without the first two and the last one, which ends early."""
-        return [row for row in self.rows if not row["flags"] & layout.NO_STEP][2:-1]
+        return [row for row in self.rows if not row["flags"] & record_layout.NO_STEP][2:-1]
 
     def mean_idle_ms(self) -> dict[str, float]:
         """What the step machine says of a mean step, by cause."""
         return {
             cause: sum(row[f"gpu_idle_{cause}_ns"] for row in self.steps) / len(self.steps) / MS
-            for cause in layout.IDLE_CAUSES
+            for cause in record_layout.IDLE_CAUSES
         }
 
     def mean_ms(self, field: str) -> float:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from catalogue_surfaces import surfaces
-from traceml.model import layout
+from traceml.model import record_layout
 from traceml.model.metric import METRICS
 from traceml.model.phase import MEASURED, PHASES, Colour, Phase, PhaseEntry, Within
 
@@ -109,8 +109,8 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Surfaces:
     """The surfaces of a copy in whose catalogues, and nowhere else, two lines of data are new."""
     copy = tmp_path_factory.mktemp("planted") / "traceml"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("viewer", "static", "__pycache__"))
-    version = max(layout.HISTORY) + 1
-    _insert(copy / "model/layout.py", '    1: "first",\n', f'    {version}: "augmenting",\n')
+    version = max(record_layout.HISTORY) + 1
+    _insert(copy / "model/record_layout.py", '    1: "first",\n', f'    {version}: "augmenting",\n')
     entry = (
         f"Phase.AUGMENT: PhaseEntry(within=Within.BODY, label={PLANTED.label!r}, "
         f"column={PLANTED.column!r}, colour={PLANTED.colour!r}, metric={PLANTED.metric!r}, "

@@ -37,10 +37,10 @@ from traceml.api.query_runs import RunQuery, RunSearch
 from traceml.api.run_list import RunList
 from traceml.api.watch import RunWatch
 from traceml.figures.comparison_page import comparison_page
-from traceml.model import layout
+from traceml.model import record_layout
 from traceml.model.errors import TraceMLError
 from traceml.store.load import load_run
-from traceml.store.versions import STEPS_BY_VERSION
+from traceml.store.old_formats import STEPS_BY_VERSION
 from traceml.summaries.read import read_summary
 from traceml.text.comparison import comparison_text
 from traceml.text.markdown import all_markdown
@@ -292,7 +292,7 @@ def _zeros_at_the_end(folder: Path) -> None:
 def _a_number_that_jumps(folder: Path) -> None:
     (path,) = folder.glob("rank-0-*.steps")
     content = bytearray(path.read_bytes())
-    record = STEPS_BY_VERSION[layout.VERSION]
+    record = STEPS_BY_VERSION[record_layout.VERSION]
     field = record.fields["sequence"][1]  # type: ignore[index]
     begin = len(content) - 30 * record.itemsize + field
     content[begin : begin + 8] = (2**63).to_bytes(8, "little")
@@ -345,7 +345,7 @@ def test_only_the_damaged_records_are_left_out_and_that_is_said(damaged: Path) -
     _zeros_at_the_end(damaged)
     text = recover(str(damaged), damaged.parent)
     found = read_summary(damaged / "final_summary.json")
-    lost = -(-2000 // STEPS_BY_VERSION[layout.VERSION].itemsize)
+    lost = -(-2000 // STEPS_BY_VERSION[record_layout.VERSION].itemsize)
     assert found.step_time is not None and found.tracer is not None
     assert found.tracer.steps_recorded == STEPS - lost
     assert f"{lost} step records of rank-0-" in " ".join(text.split())

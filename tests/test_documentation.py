@@ -31,7 +31,7 @@ from traceml.diagnose.rules import (
     wait_heavy,
     warmup,
 )
-from traceml.model import environment, interpreter, layout, lineage
+from traceml.model import environment, interpreter, lineage, record_layout
 from traceml.model.finding import Kind, Section
 from traceml.model.metric import in_summary
 from traceml.summaries import record
@@ -92,7 +92,7 @@ def test_the_walk_of_one_input_wait_names_what_there_is(item: str):
     missing = {name for name in files if not (PACKAGE / name).is_file()}
     assert not missing, "files that are not there"
     known = {name for file in files for name in _defined_in(PACKAGE / file)}
-    known |= {name for name, _ in layout.STEP}
+    known |= {name for name, _ in record_layout.STEP}
     known |= {metric.key for metric in in_summary(Section.STEP_TIME)}
     names = {name for name in marked if re.fullmatch(r"[A-Za-z_]+(\.[A-Za-z_]+)?", name)}
     assert names, "an item that names nothing"
@@ -172,10 +172,14 @@ def test_every_variable_is_in_the_reference():
 
 def test_the_sizes_in_the_reference_are_those_of_the_layout():
     text = section(REFERENCE, "Record format")
-    for size in (layout.step_slots_offset(64), layout.STEP_BYTES, layout.BLOCK_BYTES):
+    for size in (
+        record_layout.step_slots_offset(64),
+        record_layout.STEP_BYTES,
+        record_layout.BLOCK_BYTES,
+    ):
         assert f"{size:,} bytes" in text
     versions = {int(row) for row in rows(text) if row.isdigit()}
-    assert versions == set(range(1, layout.VERSION + 1))
+    assert versions == set(range(1, record_layout.VERSION + 1))
 
 
 def test_every_key_at_the_top_of_the_summary_has_a_row():

@@ -211,7 +211,7 @@ def test_what_cannot_be_drained_stays_in_its_ring(
         raise OSError(28, "No space left on device")
 
     session = _train(folder, 7)
-    monkeypatch.setattr("traceml.store.recordfile.RankFiles.drain", full)
+    monkeypatch.setattr("traceml.store.record_file.RankFiles.drain", full)
     following = _Following(folder)
     following.tell({"ended": {"exit_status": 0}})
     assert not following.finish()

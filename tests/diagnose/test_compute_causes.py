@@ -14,7 +14,7 @@ from counted_runs import (
 from factories import flag_steps, make_run
 from traceml.diagnose.engine import diagnose
 from traceml.model.finding import COMPUTE_CAUSES, Kind, Section
-from traceml.model.layout import StepFlag
+from traceml.model.record_layout import StepFlag
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from traceml.diagnose import (
-    advice,
     between_steps,
     host_time,
     late_ranks,
     one_off_stalls,
     outside_steps,
+    settings_advice,
 )
 from traceml.diagnose.rules import (
     bandwidth_bound,
@@ -51,7 +51,7 @@ from traceml.diagnose.rules import (
 from traceml.diagnose.thresholds import Threshold
 from traceml.facts import gpu_use, job, series, stragglers, trend
 from traceml.facts.memory import MemoryOwner
-from traceml.model.layout import ROUND_TRIP_NS
+from traceml.model.record_layout import ROUND_TRIP_NS
 
 DOCS = (Path(__file__).parents[2] / "docs/diagnoses.md").read_text()
 MIB = 1 << 20
@@ -131,7 +131,7 @@ STEP_TIME = [
     ("COMPUTE_BOUND", f"{_percent(compute_bound.SHARE)} of the step"),
     ("COMPUTE_BOUND", f"{compute_bound.WAITING_CORES:g} cores"),
     ("COMPUTE_BOUND", f"{_percent(compute_bound.STARVED_SHARE)} of the time"),
-    ("COMPUTE_BOUND", f"less than {_percent(advice.ROOM_SHARE)} of the device's memory"),
+    ("COMPUTE_BOUND", f"less than {_percent(settings_advice.ROOM_SHARE)} of the device's memory"),
     *(
         (kind, f"{_warns(line, 'of the step ')} per step on, {_is_critical(host_time.CRITICAL)}")
         for kind, line in (

@@ -16,7 +16,7 @@ from traceml.diagnose.rule import Rule
 from traceml.facts.facts import Facts
 from traceml.facts.gather import gather
 from traceml.model.finding import Finding, Kind, Section, Severity
-from traceml.model.layout import NOT_MEASURED
+from traceml.model.record_layout import NOT_MEASURED
 from traceml.store.records import RunRecords
 from traceml.store.step_records import WIDE
 

@@ -10,7 +10,7 @@ from traceml.diagnose.engine import diagnose
 from traceml.diagnose.live_findings import share_now
 from traceml.facts.gather import gather
 from traceml.model.finding import Kind, Section
-from traceml.model.layout import StepFlag
+from traceml.model.record_layout import StepFlag
 from traceml.store.records import RunRecords
 
 HEALTHY = make_run(4, communication_ms=1.0)

@@ -28,9 +28,9 @@ from traceml.diagnose.what_if import WhatIf, predict
 from traceml.facts.facts import Facts
 from traceml.facts.gather import gather
 from traceml.model.finding import Finding, Kind, Section, Severity
-from traceml.model.layout import StepFlag
 from traceml.model.phase import Phase
 from traceml.model.quantities import duration
+from traceml.model.record_layout import StepFlag
 from traceml.store.records import RunRecords
 
 STATED = frozenset(

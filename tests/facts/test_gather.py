@@ -7,10 +7,10 @@ import pytest
 
 from factories import GIB, make_rank, make_run, map_steps, number_steps
 from traceml.facts.gather import gather
-from traceml.model import layout
-from traceml.model.layout import StepFlag
+from traceml.model import record_layout
 from traceml.model.phase import Phase
 from traceml.model.rank import Region
+from traceml.model.record_layout import StepFlag
 from traceml.store.blocks import fold
 from traceml.store.records import RunRecords
 
@@ -52,8 +52,8 @@ def host_runs_ahead(steps, rank):
     steps["body_ns"][:33] = 5_000_000
     steps["wall_ns"][:33] = 6_000_000
     untimed = np.arange(len(steps)) % 8 != 5
-    for name in layout.GPU_FIELDS:
-        steps[name][untimed] = layout.NOT_MEASURED
+    for name in record_layout.GPU_FIELDS:
+        steps[name][untimed] = record_layout.NOT_MEASURED
 
 
 def test_a_host_that_runs_ahead_of_the_gpu_is_no_slowdown() -> None:
@@ -203,8 +203,8 @@ def test_the_gpu_clock_needs_some_timed_steps_of_every_rank() -> None:
     def untimed(count):
         def change(steps, rank):
             if rank == 1:
-                for name in layout.GPU_FIELDS:
-                    steps[name][-count:] = layout.NOT_MEASURED
+                for name in record_layout.GPU_FIELDS:
+                    steps[name][-count:] = record_layout.NOT_MEASURED
 
         return change
 

@@ -23,8 +23,8 @@ from traceml.facts.metric_history import (
     MAX_STRETCHES,
     metric_histories,
 )
-from traceml.model.layout import NOT_MEASURED, StepFlag
 from traceml.model.phase import Phase
+from traceml.model.record_layout import NOT_MEASURED, StepFlag
 from traceml.store.buckets import Grid
 from traceml.store.metric_follower import Logged
 from traceml.store.records import RunRecords

@@ -7,7 +7,7 @@ import pytest
 from factories import flag_steps, make_run, map_steps
 from traceml.facts.gather import gather
 from traceml.facts.loader import NO_LOADER
-from traceml.model.layout import StepFlag
+from traceml.model.record_layout import StepFlag
 
 LOADER = (StepFlag.LOADER_WATCHED, StepFlag.LOADER_EMPTY)
 QUEUE = (StepFlag.QUEUE_WATCHED, StepFlag.QUEUE_DRY)

@@ -4,7 +4,7 @@ import pytest
 
 from factories import make_rank, make_run
 from traceml.facts.gather import gather
-from traceml.model import layout
+from traceml.model import record_layout
 from traceml.store.records import STEP_DTYPE
 from traceml.store.step_records import WIDE
 
@@ -12,7 +12,7 @@ from traceml.store.step_records import WIDE
 def test_the_wide_fields_lie_side_by_side_at_the_beginning_of_a_record() -> None:
     """What lets a thousand ranks be read as tables of numbers without copying."""
     assert [STEP_DTYPE.fields[name][1] for name in WIDE] == [8 * n for n in range(len(WIDE))]
-    assert set(layout.FOLDED) <= {*WIDE, "samples"}
+    assert set(record_layout.FOLDED) <= {*WIDE, "samples"}
 
 
 def test_a_thousand_ranks_agree_with_one_of_them() -> None:

@@ -22,7 +22,7 @@ from traceml.facts.losses import loss_facts
 from traceml.facts.stability import stability
 from traceml.model.failure import Doing
 from traceml.model.finding import Kind
-from traceml.model.layout import StepFlag
+from traceml.model.record_layout import StepFlag
 from traceml.model.run import Ending
 from traceml.store.records import LoggedMetric, RunRecords
 

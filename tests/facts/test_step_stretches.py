@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from factories import STARTED_UNIX_S, make_rank, make_steps
 from traceml.facts.step_stretches import NO_STRETCHES, Stretches, step_stretches, together
 from traceml.facts.step_table import complete_steps
-from traceml.model.layout import StepFlag
+from traceml.model.record_layout import StepFlag
 from traceml.store.blocks import fold
 
 MS = 1_000_000

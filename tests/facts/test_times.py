@@ -10,8 +10,8 @@ import pytest
 from factories import make_run, map_steps, stall
 from traceml.facts.gather import gather
 from traceml.facts.series import StepTimeSeries
-from traceml.model.layout import GPU_FIELDS, NOT_MEASURED
 from traceml.model.phase import Phase
+from traceml.model.record_layout import GPU_FIELDS, NOT_MEASURED
 from traceml.store.records import RunRecords
 
 

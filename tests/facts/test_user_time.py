@@ -11,7 +11,7 @@ import pytest
 from factories import STARTED_UNIX_S, make_run, map_steps, work_between
 from traceml.facts.gather import gather
 from traceml.facts.user_time import MIN_LOOKS, NOBODY_LOOKED, PhaseCode, UserTime
-from traceml.model.layout import StepFlag
+from traceml.model.record_layout import StepFlag
 from traceml.model.sample import CodeLine, StackBurst, StackSample
 from traceml.store.records import RunRecords
 

@@ -8,8 +8,8 @@ import pytest
 from drawn_runs import figure, history_of, page_of, part, standing_of, step_history
 from factories import idle_gpu, make_run, make_waiting, work_between
 from traceml.facts.history import History
-from traceml.figures.over_ranks import MAX_LINES
-from traceml.figures.over_steps import MAX_CELLS, rank_heat
+from traceml.figures.charts_over_ranks import MAX_LINES
+from traceml.figures.charts_over_steps import MAX_CELLS, rank_heat
 from traceml.figures.page import Branch, RunPage, Table
 from traceml.figures.run_page import run_page, step_figures
 from traceml.model.quantities import percent

@@ -29,7 +29,7 @@ def traced(every_step, traced_as_usual):
 def traced_as_usual(tmp_path):
     """A session in this process; call the fixture's value to end it and get the steps."""
     from traceml.store.load import drain_rings
-    from traceml.store.recordfile import RankFiles
+    from traceml.store.record_file import RankFiles
     from traceml.trace import current, hooks  # need torch
 
     (tmp_path / "run.json").write_text('{"run_name": "gpu", "started_unix_s": 0}')

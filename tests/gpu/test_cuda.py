@@ -9,8 +9,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from traceml.facts.gather import gather
-from traceml.model.layout import NOT_MEASURED, StepFlag
 from traceml.model.phase import Phase
+from traceml.model.record_layout import NOT_MEASURED, StepFlag
 from traceml.store.load import load_run
 from traceml.trace import loss as loss_reader
 from traceml.trace import loss_and_memory_sampler

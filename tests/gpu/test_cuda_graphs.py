@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from gpu_programs import TRACEML_RUN, run_all, summary_of
-from traceml.model.layout import NOT_MEASURED, StepFlag
+from traceml.model.record_layout import NOT_MEASURED, StepFlag
 from traceml.store.load import drain_rings
-from traceml.store.recordfile import RankFiles
+from traceml.store.record_file import RankFiles
 from traceml.trace import current, gpu, hooks
 
 pytestmark = pytest.mark.gpu

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from gpu_programs import gpu_turn
-from traceml.model.layout import IDLE_CAUSES, NO_STEP
+from traceml.model.record_layout import IDLE_CAUSES, NO_STEP
 
 pytestmark = pytest.mark.gpu
 

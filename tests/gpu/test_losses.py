@@ -10,7 +10,7 @@ from torch import nn
 from gpu_programs import TRACEML_RUN, run_all
 from traceml.facts.gather import gather
 from traceml.store.load import drain_rings, load_run
-from traceml.store.recordfile import RankFiles
+from traceml.store.record_file import RankFiles
 from traceml.trace import current, hooks
 from traceml.trace import loss as loss_reader
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from processes import STEPS, run_traceml, wait_until
-from traceml.model.layout import NO_STEP
+from traceml.model.record_layout import NO_STEP
 from traceml.store.load import load_run
 
 nbclient = pytest.importorskip("nbclient")

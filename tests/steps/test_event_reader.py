@@ -2,13 +2,13 @@
 
 import pytest
 
-from traceml.model import layout
+from traceml.model import record_layout
 from traceml.steps import events
 from traceml.steps.event_reader import MIN_TIMES_EMPTY, EventReader
 from traceml.steps.events import ENTER_STEP, EVENT, EVENT_BYTES, EXIT_STEP, step_ended
-from traceml.steps.machine import StepMachine
+from traceml.steps.step_machine import StepMachine
 
-FIELDS = [name for name, _ in layout.STEP]
+FIELDS = [name for name, _ in record_layout.STEP]
 CAPACITY = 1024
 
 
@@ -131,7 +131,7 @@ def test_steps_that_were_overwritten_are_counted_and_none_is_joined_of_two(ring)
     assert rows[-1]["sequence"] == taken
     assert [row["sequence"] for row in rows] == list(range(taken - len(rows) + 1, taken + 1))
     assert ring.reader.machine.steps in (taken, taken - 1)  # one may have been torn in two
-    complete = [row for row in rows if not row["flags"] & layout.NO_STEP]
+    complete = [row for row in rows if not row["flags"] & record_layout.NO_STEP]
     assert {row["body_ns"] for row in complete} == {10}
 
 
@@ -147,8 +147,8 @@ def test_the_step_in_which_events_were_lost_is_no_complete_one(ring):
     ring.note(events.END_OPTIMIZER, events.optimizer_ended(ring.ends, 1))
     ring.note(events.BEGIN_FETCH, 1)
     third, torn = ring.read()
-    assert not third["flags"] & layout.NO_STEP  # its optimizer had stepped
-    assert torn["flags"] & layout.StepFlag.ABORTED
+    assert not third["flags"] & record_layout.NO_STEP  # its optimizer had stepped
+    assert torn["flags"] & record_layout.StepFlag.ABORTED
     assert torn["sequence"] == 3 + 4 + 1
 
 

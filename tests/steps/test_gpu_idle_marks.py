@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulated_gpu import MS, SimulatedLoop
-from traceml.model.layout import IDLE_CAUSES, NOT_MEASURED
+from traceml.model.record_layout import IDLE_CAUSES, NOT_MEASURED
 from traceml.steps import events, gpu_idle_marks
 from traceml.steps.gpu_idle_marks import IdleAccount
 

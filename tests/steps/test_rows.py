@@ -1,11 +1,11 @@
 """Rows wait for the GPU: in order, complete, and not for ever."""
 
-from traceml.model import layout
-from traceml.model.layout import NOT_MEASURED
+from traceml.model import record_layout
+from traceml.model.record_layout import NOT_MEASURED
 from traceml.steps.events import FORWARD, H2D, INPUT
 from traceml.steps.rows import Bounds, Rows, gpu_times
 
-FIELDS = [name for name, _ in layout.STEP]
+FIELDS = [name for name, _ in record_layout.STEP]
 
 
 def row(number):

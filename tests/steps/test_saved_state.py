@@ -5,7 +5,7 @@ import pytest
 from traceml.steps import events, saved_state
 from traceml.steps.event_reader import EventReader
 from traceml.steps.events import EVENT, EVENT_BYTES, EVENT_WITH_FLOAT, optimizer_ended, step_ended
-from traceml.steps.machine import StepMachine
+from traceml.steps.step_machine import StepMachine
 
 SLOT_BYTES = 1 << 14
 CAPACITY = 1024

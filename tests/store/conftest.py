@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from row_rings import RowRing
-from traceml.model import layout
+from traceml.model import record_layout
 from traceml.model.rank import Rank
 from traceml.model.run import Manifest
 from traceml.store import folder as folders
-from traceml.store.recordfile import RankFiles
+from traceml.store.record_file import RankFiles
 from traceml.store.rings import RingReader
 
 SECOND_NS = 1_000_000_000
@@ -36,8 +36,8 @@ def step_values(number: int, **known: int) -> list[int]:
         "optimizer_steps": 1,
         **known,
     }
-    names = [name for name, _ in layout.STEP if name != "sequence"]
-    return [plain.get(name, layout.NOT_MEASURED) for name in names]
+    names = [name for name, _ in record_layout.STEP if name != "sequence"]
+    return [plain.get(name, record_layout.NOT_MEASURED) for name in names]
 
 
 class Tracer:

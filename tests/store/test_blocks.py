@@ -6,19 +6,21 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traceml.model import layout
+from traceml.model import record_layout
 from traceml.store import blocks as folding
 from traceml.store.records import BLOCK_DTYPE, STEP_DTYPE
 
-VALUES = st.one_of(st.just(layout.NOT_MEASURED), st.integers(0, 2**50))
-FLAGS = st.sampled_from([0, 0, 0, 2, 32, int(layout.StepFlag.ABORTED), int(layout.StepFlag.TAIL)])
+VALUES = st.one_of(st.just(record_layout.NOT_MEASURED), st.integers(0, 2**50))
+FLAGS = st.sampled_from(
+    [0, 0, 0, 2, 32, int(record_layout.StepFlag.ABORTED), int(record_layout.StepFlag.TAIL)]
+)
 
 
 @st.composite
 def step_records(draw):
     rows = draw(st.lists(st.tuples(VALUES, VALUES, VALUES, FLAGS), max_size=300))
     steps = np.zeros(len(rows), STEP_DTYPE)
-    for name, _ in layout.STEP[:-1]:
+    for name, _ in record_layout.STEP[:-1]:
         steps[name] = 7
     for place, (wall, gpu, allocated, flags) in enumerate(rows):
         steps[place]["wall_ns"] = max(wall, 0)
@@ -31,13 +33,13 @@ def step_records(draw):
 
 
 def check(blocks: np.ndarray, steps: np.ndarray) -> None:
-    complete = steps[(steps["flags"] & int(layout.NO_STEP)) == 0]
-    others = steps[(steps["flags"] & int(layout.NO_STEP)) != 0]
+    complete = steps[(steps["flags"] & int(record_layout.NO_STEP)) == 0]
+    others = steps[(steps["flags"] & int(record_layout.NO_STEP)) != 0]
     assert blocks["steps"].sum() == len(steps)
     assert blocks["complete_steps"].sum() == len(complete)
     assert blocks["incomplete_wall_ns"].sum() == others["wall_ns"].sum()
-    for name in layout.FOLDED:
-        values = [int(value) for value in complete[name] if value != layout.NOT_MEASURED]
+    for name in record_layout.FOLDED:
+        values = [int(value) for value in complete[name] if value != record_layout.NOT_MEASURED]
         counted = blocks[blocks[f"{name}_count"] > 0]
         assert counted[f"{name}_count"].sum() == len(values)
         assert sum(int(each) for each in counted[f"{name}_sum"]) == sum(values)
@@ -68,6 +70,6 @@ def test_nothing_folds_to_nothing():
 
 def test_a_field_never_measured_has_no_count():
     steps = np.zeros(10, STEP_DTYPE)
-    steps["gpu_body_ns"] = layout.NOT_MEASURED
+    steps["gpu_body_ns"] = record_layout.NOT_MEASURED
     (block,) = folding.fold(steps)
     assert block["gpu_body_ns_count"] == block["gpu_body_ns_sum"] == 0

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from traceml.model import layout
-from traceml.model.layout import NOT_MEASURED
+from traceml.model import record_layout
+from traceml.model.record_layout import NOT_MEASURED
 from traceml.store.load import load_run
 
 KEPT = Path(__file__).parents[1] / "data" / "records"
@@ -15,11 +15,11 @@ MS = 1_000_000
 
 
 def test_there_is_a_kept_run_of_every_version():
-    expected = {f"v{version}" for version in range(1, layout.VERSION + 1)}
+    expected = {f"v{version}" for version in range(1, record_layout.VERSION + 1)}
     assert {path.name for path in KEPT.glob("v*")} == expected
 
 
-@pytest.mark.parametrize("version", range(1, layout.VERSION + 1))
+@pytest.mark.parametrize("version", range(1, record_layout.VERSION + 1))
 def test_a_kept_run_reads_as_it_did(version: int):
     run = load_run(KEPT / f"v{version}")
     assert run.notes == ()
@@ -32,7 +32,7 @@ def test_a_kept_run_reads_as_it_did(version: int):
     assert [artifact.path for artifact in run.artifacts] == ["/checkpoints/model.pt"]
 
 
-@pytest.mark.parametrize("version", range(1, layout.VERSION + 1))
+@pytest.mark.parametrize("version", range(1, record_layout.VERSION + 1))
 def test_the_steps_of_a_kept_run_are_all_there(version: int):
     (rank,) = load_run(KEPT / f"v{version}").ranks
     (block,) = rank.blocks
@@ -42,10 +42,12 @@ def test_the_steps_of_a_kept_run_are_all_there(version: int):
     assert block["gpu_body_ns_count"] == (16 if version >= 4 else 0)
     assert rank.steps["sequence"].tolist() == list(range(17, 49))
     assert set(rank.steps["body_ns"].tolist()) == {7 * MS}
-    for place, name in enumerate(layout.GPU_FIELDS):  # kept since the version that has them all
+    for place, name in enumerate(
+        record_layout.GPU_FIELDS
+    ):  # kept since the version that has them all
         known = [100 * place + number for number in range(16, 48)]
         assert rank.steps[name].tolist() == (known if version >= 4 else [NOT_MEASURED] * 32)
-    assert rank.steps["flags"].tolist() == [0] * 31 + [int(layout.StepFlag.ABORTED)]
+    assert rank.steps["flags"].tolist() == [0] * 31 + [int(record_layout.StepFlag.ABORTED)]
     assert (rank.rank.pid, rank.rank.hostname, rank.rank.device) == (1000, "host-a", "cpu")
     (region,) = rank.regions
     assert (region.name, region.calls, region.host_s) == ("augment", 10, 0.02)

@@ -8,7 +8,7 @@ import pytest
 from traceml.model.errors import RunNotFound
 from traceml.model.run import Ending, Manifest
 from traceml.store import folder as folders
-from traceml.store import recordfile
+from traceml.store import record_file
 from traceml.store.load import drain_rings, load_run
 from traceml.store.records import SeenLoss
 
@@ -79,8 +79,8 @@ def test_the_first_loss_and_the_first_that_was_lost_outlive_the_process(tracer, 
 
 
 def test_a_restart_that_has_blocks_keeps_what_came_before(tracer, run_folder, monkeypatch):
-    monkeypatch.setattr(recordfile, "SEGMENT_STEPS", 8)
-    monkeypatch.setattr(recordfile, "KEEP_SEGMENTS", 1)
+    monkeypatch.setattr(record_file, "SEGMENT_STEPS", 8)
+    monkeypatch.setattr(record_file, "KEEP_SEGMENTS", 1)
     for life, steps in enumerate((20, 50)):
         made = tracer(pid=200 + life, unix_s=STARTED_S + 60 * life)
         made.step(steps)

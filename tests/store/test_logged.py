@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traceml.store import logged, recordfile
+from traceml.store import logged, record_file
 from traceml.store.load import load_run
 
 NAMES = ("loss", "accuracy", "lr")
@@ -89,7 +89,7 @@ def test_values_that_are_not_finite_are_counted_and_kept_out_of_the_mean():
 
 
 def test_messages_stay_bounded_while_their_totals_grow(tracer, run_folder, monkeypatch):
-    monkeypatch.setattr(recordfile, "MAX_MESSAGE_BYTES", 4096)
+    monkeypatch.setattr(record_file, "MAX_MESSAGE_BYTES", 4096)
     made = tracer()
     made.step(1)
     for step in range(1, 2001):
@@ -145,7 +145,7 @@ def test_of_ddps_own_statistics_the_latest_count():
 
 
 def test_metric_names_that_grow_without_end_do_not_grow_the_file(tracer, run_folder, monkeypatch):
-    monkeypatch.setattr(recordfile, "MAX_MESSAGE_BYTES", 16_384)
+    monkeypatch.setattr(record_file, "MAX_MESSAGE_BYTES", 16_384)
     monkeypatch.setattr(logged, "MAX_METRIC_NAMES", 20)
     made = tracer()
     made.step(1)

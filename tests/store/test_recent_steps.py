@@ -13,7 +13,7 @@ import pytest
 from factories import make_run, make_samples
 from traceml.facts.step_table import complete_steps, step_table
 from traceml.model.failure import NOTHING_SEEN, AgentSaw, Doing, Stall, Standing
-from traceml.model.layout import StepFlag
+from traceml.model.record_layout import StepFlag
 from traceml.model.run import Manifest
 from traceml.store import recent_steps
 from traceml.store.recent_steps import RecentSteps, select_steps

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from ring_steps import note_steps
-from traceml.model import layout
+from traceml.model import record_layout
 from traceml.model.rank import Rank
 from traceml.steps import events
 from traceml.steps.events import optimizer_ended
-from traceml.store import recordfile
+from traceml.store import record_file
 from traceml.store.load import rank_records
-from traceml.store.recordfile import RankFiles
+from traceml.store.record_file import RankFiles
 from traceml.store.rings import RingReader
 from traceml.trace import ring as rings
 from traceml.trace.recorder import Recorder
@@ -98,7 +98,7 @@ def test_what_a_killed_agent_wrote_and_did_not_vouch_for_is_made_again(
 def test_of_a_killed_agents_segments_none_is_left_behind(
     trainer: Trainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("traceml.store.recordfile.SEGMENT_STEPS", 4)
+    monkeypatch.setattr("traceml.store.record_file.SEGMENT_STEPS", 4)
     trainer.steps(3)
     trainer.drain()
     trainer.steps(12)
@@ -164,7 +164,7 @@ def test_no_more_steps_than_asked_for_are_made(tmp_path: Path) -> None:
     files = trainer.drain(everything=True)
     head = files.head()
     assert trainer.numbers() == [1, 2, 3, 4, 5]
-    assert head is not None and head.counters["recording_ended"] == layout.LIMIT_REACHED
+    assert head is not None and head.counters["recording_ended"] == record_layout.LIMIT_REACHED
 
 
 def train_with_losses(trainer: Trainer, *losses: float) -> None:
@@ -209,7 +209,7 @@ def test_a_loss_that_a_full_disk_refused_is_written_down_later(
     files = RankFiles.of(trainer.folder, trainer.ring.path.stem)
     with RingReader(trainer.ring.path) as reader:
         with monkeypatch.context() as context, pytest.raises(OSError, match="full"):
-            context.setattr(recordfile, "append_lines", full_disk)
+            context.setattr(record_file, "append_lines", full_disk)
             files.drain(reader)
         files.drain(reader)
     assert [(each["step"], each["value"]) for each in files.read_messages()] == [(1, 2.0)]

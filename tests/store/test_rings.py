@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from traceml.model import layout
+from traceml.model import record_layout
 from traceml.model.errors import UnreadableRecords
-from traceml.model.layout import StepFlag
+from traceml.model.record_layout import StepFlag
 from traceml.store.rings import RingReader
 
 from .conftest import step_values
@@ -62,7 +62,7 @@ def test_a_full_ring_keeps_all_but_the_slot_that_may_be_in_mid_write(tracer):
 def test_a_slot_that_is_being_overwritten_is_never_taken_for_the_old_step(tracer):
     made = tracer(steps=16)
     made.step(16)
-    slot = layout.step_slots_offset(64)
+    slot = record_layout.step_slots_offset(64)
     made.ring._map[slot : slot + 8] = b"\xff" * 8  # step 16 has begun, its sequence is still 0's
     with RingReader(made.path) as ring:
         assert numbers(ring.steps_from(0, everything=True)) == list(range(1, 16))
@@ -71,8 +71,8 @@ def test_a_slot_that_is_being_overwritten_is_never_taken_for_the_old_step(tracer
 def test_a_torn_slot_is_passed_over(tracer):
     made = tracer()
     made.step(10)
-    sequence = layout.step_slots_offset(64) + 4 * layout.STEP_BYTES
-    sequence += layout.offset_of(layout.STEP, "sequence")
+    sequence = record_layout.step_slots_offset(64) + 4 * record_layout.STEP_BYTES
+    sequence += record_layout.offset_of(record_layout.STEP, "sequence")
     made.ring._map[sequence : sequence + 8] = bytes(8)
     with RingReader(made.path) as ring:
         assert numbers(ring.steps_from(0, everything=True)) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
@@ -84,11 +84,11 @@ def test_steps_wait_until_their_gpu_times_are_final(tracer):
     made.step(5, flags=int(StepFlag.GPU_TIMED))
     with RingReader(made.path) as ring:
         assert numbers(ring.steps_from(0, everything=False)) == [0, 1, 2]
-        made.ring.fill_gpu_times(3, [11] * len(layout.GPU_FIELDS))
+        made.ring.fill_gpu_times(3, [11] * len(record_layout.GPU_FIELDS))
         made.ring.mark_final(4)
         steps = ring.steps_from(0, everything=False)
         assert numbers(steps) == [0, 1, 2, 3]
-        assert steps["gpu_body_ns"].tolist() == [layout.NOT_MEASURED] * 3 + [11]
+        assert steps["gpu_body_ns"].tolist() == [record_layout.NOT_MEASURED] * 3 + [11]
         assert numbers(ring.steps_from(0, everything=True)) == list(range(8))
 
 
@@ -100,7 +100,7 @@ def test_a_step_that_becomes_final_while_it_is_read_waits_for_the_next_time(trac
 
         def finish_after_the_copy(*arguments):
             slots = read_slots(*arguments)
-            made.ring.fill_gpu_times(0, [11] * len(layout.GPU_FIELDS))
+            made.ring.fill_gpu_times(0, [11] * len(record_layout.GPU_FIELDS))
             made.ring.mark_final(1)
             return slots
 
@@ -145,8 +145,8 @@ def test_a_torn_piece_in_the_middle_spoils_its_own_message_alone(tracer):
     made.metrics(0, loss=0.0)
     made.say({"kind": "params", "values": {"note": "x" * 700}})
     made.metrics(1, loss=1.0)
-    piece = layout.message_slots_offset(64, 64) + 2 * layout.MESSAGE_BYTES
-    sequence = piece + layout.offset_of(layout.MESSAGE, "sequence")
+    piece = record_layout.message_slots_offset(64, 64) + 2 * record_layout.MESSAGE_BYTES
+    sequence = piece + record_layout.offset_of(record_layout.MESSAGE, "sequence")
     made.ring._map[sequence : sequence + 8] = bytes(8)
     with RingReader(made.path) as ring:
         assert [number for number, _ in ring.messages_from(0)] == [1, 6]
@@ -176,7 +176,7 @@ def test_regions_beyond_the_table_are_counted(tracer):
 
 
 def _patch(field: str, content: bytes) -> tuple[int, bytes]:
-    return layout.offset_of(layout.IDENTITY, field), content
+    return record_layout.offset_of(record_layout.IDENTITY, field), content
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,9 @@ def test_a_ring_that_was_never_finished_is_unreadable_not_a_crash(tracer, size: 
 
 def test_a_count_of_regions_that_cannot_be_is_not_believed(tracer):
     made = tracer()
-    offset = layout.COUNTERS_OFFSET + layout.offset_of(layout.COUNTERS, "regions_used")
+    offset = record_layout.COUNTERS_OFFSET + record_layout.offset_of(
+        record_layout.COUNTERS, "regions_used"
+    )
     made.ring._map[offset : offset + 8] = b"\xff" * 8
     with RingReader(made.path) as ring:
         assert ring.head().regions == ()

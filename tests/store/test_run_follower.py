@@ -14,10 +14,10 @@ import pytest
 
 from factories import make_samples
 from traceml.model.errors import RunNotFound
-from traceml.model.layout import STEP_BYTES, StepFlag
+from traceml.model.record_layout import STEP_BYTES, StepFlag
 from traceml.model.run import Manifest
 from traceml.store import folder as folders
-from traceml.store import logged, recordfile, run_follower, samples
+from traceml.store import logged, record_file, run_follower, samples
 from traceml.store.buckets import PEAKS, SUMMED, RankBuckets
 from traceml.store.load import load_run
 from traceml.store.records import RankRecords
@@ -92,8 +92,8 @@ def play(tracer: Tracers, folder: Path, seed: int) -> RunFollower:
 def test_bit_by_bit_or_at_once_it_is_the_same(
     tracer: Tracers, run_folder: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr(recordfile, "SEGMENT_STEPS", 40)
-    monkeypatch.setattr(recordfile, "KEEP_SEGMENTS", 1000)
+    monkeypatch.setattr(record_file, "SEGMENT_STEPS", 40)
+    monkeypatch.setattr(record_file, "KEEP_SEGMENTS", 1000)
     monkeypatch.setattr(run_follower, "MAX_BUCKETS", 64)
     early, late = play(tracer, run_folder, seed), followed(run_folder)
     for one, other in zip(early.ranks(), late.ranks(), strict=True):
@@ -105,10 +105,10 @@ def test_bit_by_bit_or_at_once_it_is_the_same(
 def test_totals_stay_exact_while_old_steps_are_folded(
     tracer: Tracers, run_folder: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr(recordfile, "SEGMENT_STEPS", 40)
-    monkeypatch.setattr(recordfile, "KEEP_SEGMENTS", 2)
-    monkeypatch.setattr(recordfile, "MAX_BLOCKS", 6)
-    monkeypatch.setattr(recordfile.folding, "BLOCK_STEPS", 8)
+    monkeypatch.setattr(record_file, "SEGMENT_STEPS", 40)
+    monkeypatch.setattr(record_file, "KEEP_SEGMENTS", 2)
+    monkeypatch.setattr(record_file, "MAX_BLOCKS", 6)
+    monkeypatch.setattr(record_file.folding, "BLOCK_STEPS", 8)
     monkeypatch.setattr(run_follower, "MAX_BUCKETS", 64)
     early, late = play(tracer, run_folder, seed), followed(run_folder)
     check_totals(run_folder, early.ranks())
@@ -119,8 +119,8 @@ def followed_while_folded(
     tracer: Tracers, run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> RunFollower:
     """Two hundred steps, followed from the first on, of which segments are folded meanwhile."""
-    monkeypatch.setattr(recordfile, "SEGMENT_STEPS", 16)
-    monkeypatch.setattr(recordfile, "KEEP_SEGMENTS", 1)
+    monkeypatch.setattr(record_file, "SEGMENT_STEPS", 16)
+    monkeypatch.setattr(record_file, "KEEP_SEGMENTS", 1)
     rank, follower = tracer(), RunFollower(run_folder)
     for _ in range(20):
         rank.step(10)
@@ -142,8 +142,8 @@ def test_what_was_read_stays_when_its_segment_is_folded(
 def test_steps_that_were_folded_unseen_come_from_blocks(
     tracer: Tracers, run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recordfile, "SEGMENT_STEPS", 16)
-    monkeypatch.setattr(recordfile, "KEEP_SEGMENTS", 1)
+    monkeypatch.setattr(record_file, "SEGMENT_STEPS", 16)
+    monkeypatch.setattr(record_file, "KEEP_SEGMENTS", 1)
     rank, follower = tracer(), RunFollower(run_folder)
     for count in (10, 60, 60, 60):
         rank.step(count)
@@ -274,9 +274,9 @@ def test_folded_steps_lie_where_they_were(
     tracer: Tracers, run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Aborted ones among them are no steps, and shift those after them."""
-    monkeypatch.setattr(recordfile, "SEGMENT_STEPS", 16)
-    monkeypatch.setattr(recordfile, "KEEP_SEGMENTS", 1)
-    monkeypatch.setattr(recordfile.folding, "BLOCK_STEPS", 8)
+    monkeypatch.setattr(record_file, "SEGMENT_STEPS", 16)
+    monkeypatch.setattr(record_file, "KEEP_SEGMENTS", 1)
+    monkeypatch.setattr(record_file.folding, "BLOCK_STEPS", 8)
     rank = tracer()
     for number in range(200):
         rank.step(flags=int(StepFlag.ABORTED) if number % 5 == 0 else 0)
@@ -289,7 +289,7 @@ def test_folded_steps_lie_where_they_were(
 def test_a_closer_look_has_every_step(
     tracer: Tracers, run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recordfile, "SEGMENT_STEPS", 40)
+    monkeypatch.setattr(record_file, "SEGMENT_STEPS", 40)
     monkeypatch.setattr(run_follower, "MAX_BUCKETS", 16)
     rank = tracer()
     for number in range(6):
@@ -308,8 +308,8 @@ def test_a_closer_look_has_every_step(
 def test_a_closer_look_at_folded_steps_shares_out_their_blocks(
     tracer: Tracers, run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recordfile, "SEGMENT_STEPS", 64)
-    monkeypatch.setattr(recordfile, "KEEP_SEGMENTS", 1)
+    monkeypatch.setattr(record_file, "SEGMENT_STEPS", 64)
+    monkeypatch.setattr(record_file, "KEEP_SEGMENTS", 1)
     rank = tracer()
     for _ in range(5):
         rank.step(60)
@@ -354,7 +354,7 @@ def test_a_file_that_is_no_record_file_is_a_note(tracer: Tracers, run_folder: Pa
 def test_a_segment_that_is_damaged_ends_its_rank_alone(
     tracer: Tracers, run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recordfile, "SEGMENT_STEPS", 16)
+    monkeypatch.setattr(record_file, "SEGMENT_STEPS", 16)
     for rank in range(2):
         made = tracer(rank=rank, pid=100 + rank)
         made.step(40)
@@ -369,7 +369,7 @@ def test_a_segment_that_is_damaged_ends_its_rank_alone(
 def test_a_segment_that_is_damaged_leaves_the_next_life_of_its_rank(
     tracer: Tracers, run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recordfile, "SEGMENT_STEPS", 16)
+    monkeypatch.setattr(record_file, "SEGMENT_STEPS", 16)
     for life in range(2):
         made = tracer(rank=0, pid=100 + life, unix_s=STARTED_S + 1000 * life)
         made.step(40)
@@ -387,7 +387,7 @@ def test_a_segment_that_is_damaged_leaves_the_next_life_of_its_rank(
 def test_a_segment_that_a_full_disk_left_empty_is_none(
     tracer: Tracers, run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recordfile, "SEGMENT_STEPS", 16)
+    monkeypatch.setattr(record_file, "SEGMENT_STEPS", 16)
     rank, follower = tracer(), RunFollower(run_folder)
     rank.step(32)
     rank.drain(run_folder)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceml.model.layout import NOT_MEASURED
+from traceml.model.record_layout import NOT_MEASURED
 from traceml.store.records import STEP_DTYPE
 from traceml.store.step_columns import columns_of
 from traceml.store.step_records import WIDE

@@ -7,8 +7,8 @@ import pytest
 
 from factories import GIB, make_rank, make_run, map_steps
 from failing import failed, report
-from traceml.model.layout import StepFlag
 from traceml.model.rank import Region
+from traceml.model.record_layout import StepFlag
 from traceml.model.run import Ending
 from traceml.store.records import Artifact, LoggedMetric, RunRecords, TracerHealth
 from traceml.summaries.build import build, with_text

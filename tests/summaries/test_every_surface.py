@@ -23,8 +23,8 @@ from traceml.facts.facts import Facts
 from traceml.facts.gather import gather
 from traceml.facts.history import StepHistory
 from traceml.facts.recent_window import gather_recent
+from traceml.figures.charts_over_steps import stacked_phases
 from traceml.figures.comparison_figures import before_and_after
-from traceml.figures.over_steps import stacked_phases
 from traceml.figures.page import Bars
 from traceml.figures.step_shares import phase_tree as drawn_tree
 from traceml.model.phase import PHASE_METRICS, Phase

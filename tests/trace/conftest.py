@@ -2,9 +2,9 @@ import sys
 
 import pytest
 
-from traceml.model.layout import NO_STEP
+from traceml.model.record_layout import NO_STEP
 from traceml.store.load import drain_rings
-from traceml.store.recordfile import RankFiles
+from traceml.store.record_file import RankFiles
 from traceml.trace import current, hooks
 from traceml.trace import session as sessions
 from traceml.trace.recorder import RecorderInPython, events_in_c, recorder_of

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import traceml
-from traceml.model.layout import NOT_MEASURED
+from traceml.model.record_layout import NOT_MEASURED
 from traceml.trace import current
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from traceml.model.layout import NO_STEP
+from traceml.model.record_layout import NO_STEP
 from traceml.store.load import drain_rings
-from traceml.store.recordfile import RankFiles
+from traceml.store.record_file import RankFiles
 
 HEAD = f"""\
 import gc, io, json, logging, multiprocessing, os, pathlib, sys

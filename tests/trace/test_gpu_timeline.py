@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import traceml
-from traceml.model.layout import IDLE_CAUSES, NOT_MEASURED, StepFlag
+from traceml.model.record_layout import IDLE_CAUSES, NOT_MEASURED, StepFlag
 from traceml.steps import events, gpu_idle_marks
 from traceml.trace import gpu
 from traceml.trace.recorder import Recorder

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from traceml.model.layout import NOT_MEASURED
+from traceml.model.record_layout import NOT_MEASURED
 from traceml.trace import current, graphs, hooks, models, optimizer_search
 
 

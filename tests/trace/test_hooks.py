@@ -21,11 +21,11 @@ from torch.utils.data.dataloader import (
 )
 
 import traceml
-from traceml.model.layout import StepFlag
+from traceml.model.record_layout import StepFlag
 from traceml.steps import events
 from traceml.steps.events import EVENT, EVENT_BYTES
 from traceml.store.load import drain_rings
-from traceml.store.recordfile import RankFiles
+from traceml.store.record_file import RankFiles
 from traceml.store.rings import RingReader
 from traceml.trace import current, gpu, hooks, loaders, optimizer_search
 from traceml.trace import session as sessions
@@ -485,7 +485,7 @@ def test_explicit_steps_and_regions(traced):
     steps = complete(traced.finish())
     assert len(steps) == 8
     assert (steps["forward_ns"] > 0).all()  # the model was named: the first step has it too
-    from traceml.store.recordfile import RankFiles
+    from traceml.store.record_file import RankFiles
 
     (files,) = RankFiles.all_in(traced.folder)
     regions = {region.name: region.calls for region in files.head().regions}

@@ -23,8 +23,8 @@ from torch.utils.data import (
 )
 
 import traceml
-from traceml.model.layout import NOT_MEASURED, StepFlag
-from traceml.store.recordfile import RankFiles
+from traceml.model.record_layout import NOT_MEASURED, StepFlag
+from traceml.store.record_file import RankFiles
 from traceml.trace import loaders
 from traceml.trace.loaders import ReadyBatches
 

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import traceml
-from traceml.model.layout import NOT_MEASURED, StepFlag
+from traceml.model.record_layout import NOT_MEASURED, StepFlag
 from traceml.trace import loss_and_memory_sampler
 
 KEPT_BYTES = 16 << 20

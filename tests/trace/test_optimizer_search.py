@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from traceml.model.layout import NOT_MEASURED
+from traceml.model.record_layout import NOT_MEASURED
 from traceml.trace import optimizer_search
 
 pytestmark = pytest.mark.usefixtures("nothing_compiled")

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from processes import run_traceml
-from traceml.model import layout
+from traceml.model import record_layout
 from traceml.model.packed_metrics import as_json
 from traceml.steps import events
 from traceml.trace import copies, loaders
@@ -526,9 +526,11 @@ def messages_in(ring):
     count = int.from_bytes(ring.mapping[counted_at : counted_at + 8], "little")
     found = []
     for number in range(count):
-        slot = first + number * layout.MESSAGE_BYTES
-        content = ring.mapping[slot : slot + layout.MESSAGE_BYTES]
-        length, more, payload, sequence = layout.packer(layout.MESSAGE).unpack(content)
+        slot = first + number * record_layout.MESSAGE_BYTES
+        content = ring.mapping[slot : slot + record_layout.MESSAGE_BYTES]
+        length, more, payload, sequence = record_layout.packer(record_layout.MESSAGE).unpack(
+            content
+        )
         assert (more, sequence) == (0, number + 1) and not payload[length:].strip(b"\0")
         found.append(json.loads(as_json(payload[:length])))
     return found

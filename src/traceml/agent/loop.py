@@ -38,7 +38,7 @@ from traceml.model.sample import Sample, StackBurst
 from traceml.store import folder as folders
 from traceml.store.failures import remove_ring, script_pids, stacks_of
 from traceml.store.load import not_on_disk, ring_paths
-from traceml.store.recordfile import RankFiles
+from traceml.store.record_file import RankFiles
 from traceml.store.rings import RingReader
 from traceml.store.samples import SampleFile
 from traceml.store.stack_samples import StackSampleFile

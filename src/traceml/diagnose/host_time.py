@@ -32,9 +32,9 @@ from traceml.facts.pauses import Pauses, pauses
 from traceml.facts.times import StepTimes
 from traceml.model.evidence import Evidence, as_number, as_words, in_ms
 from traceml.model.finding import Finding, Kind, Section
-from traceml.model.layout import ROUND_TRIP_NS
 from traceml.model.phase import COMPUTE, Phase
 from traceml.model.quantities import count, duration, percent
+from traceml.model.record_layout import ROUND_TRIP_NS
 
 WARN = Threshold(0.05, 0.001)  # half of what warns about the whole rest: this has a sure remedy
 CRITICAL = Threshold(0.20, 0.003)  # a fifth of the step, and enough to see in a progress bar

@@ -37,7 +37,7 @@ from traceml.facts.sums import add_up
 from traceml.facts.thread_time import thread_times
 from traceml.facts.times import NO_TIMES, StepTimes, mean_times, parts_by_block, times_by_rank
 from traceml.facts.user_time import user_time
-from traceml.model import layout
+from traceml.model import record_layout
 from traceml.model.rank import Region
 from traceml.model.sample import Sample
 from traceml.store.records import RankRecords, RunRecords
@@ -260,7 +260,7 @@ def _steps_aborted(rank: RankRecords, complete: RankSteps) -> int:
     folded = int((rank.blocks["steps"] - rank.blocks["complete_steps"]).sum())
     if len(complete.index) == len(rank.steps):  # as nearly always: none is incomplete
         return folded
-    return folded + int(np.count_nonzero(rank.steps["flags"] & layout.StepFlag.ABORTED))
+    return folded + int(np.count_nonzero(rank.steps["flags"] & record_layout.StepFlag.ABORTED))
 
 
 def _loop_s(rank: RankRecords) -> float:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from traceml.facts.times import StepTimes
-from traceml.model.layout import IDLE_CAUSES
+from traceml.model.record_layout import IDLE_CAUSES
 
 _HOST_CAUSES = tuple(cause for cause in IDLE_CAUSES if cause != "launching")
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from traceml.facts.step_table import StepTable
 from traceml.facts.times import StepTimes
-from traceml.model.layout import NO_STEP, StepFlag
+from traceml.model.record_layout import NO_STEP, StepFlag
 from traceml.store.records import RankRecords
 
 Flags = npt.NDArray[np.uint32]

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceml.facts.step_table import record_numbers
-from traceml.model import layout
+from traceml.model import record_layout
 from traceml.store.records import LoggedMetric, RankRecords, SeenLoss
 from traceml.store.step_records import is_incomplete
 
@@ -75,7 +75,7 @@ def logged_loss(metric: LoggedMetric) -> LossValues:
 
 def seen_loss(rank: RankRecords) -> LossValues | None:
     """Returns the loss that a rank called `backward` on, at the steps at which it was read."""
-    is_read = (rank.steps["flags"] & int(layout.StepFlag.LOSS_SEEN)) != 0
+    is_read = (rank.steps["flags"] & int(record_layout.StepFlag.LOSS_SEEN)) != 0
     if not is_read.any():
         return None
     complete = ~is_incomplete(rank.steps)

@@ -11,7 +11,7 @@ import numpy as np
 
 from traceml.facts.step_table import Ints, RankSteps, complete_steps
 from traceml.facts.trend import Floats, Trend, find_trend
-from traceml.model import layout
+from traceml.model import record_layout
 from traceml.model.sample import ProcessSample, Sample
 from traceml.store.records import RankRecords
 
@@ -116,7 +116,7 @@ def _from_steps(rank: RankRecords, steps: RankSteps, starts_s: Floats, name: str
     """Returns the sizes recorded with the steps; by chunks where old steps are merged into
     blocks."""
     sizes = steps.columns[name]
-    read = sizes != layout.NOT_MEASURED
+    read = sizes != record_layout.NOT_MEASURED
     numbers = steps.index + 1
     if not read.all():
         numbers, starts_s, sizes = numbers[read], starts_s[read], sizes[read]
@@ -170,8 +170,8 @@ def _unix_s(rank: RankRecords, starts_ns: Ints) -> Floats:
 
 
 def _peak(rank: RankRecords, name: str) -> int | None:
-    found = int(rank.steps[name].max(initial=layout.NOT_MEASURED))
+    found = int(rank.steps[name].max(initial=record_layout.NOT_MEASURED))
     if len(rank.blocks):
         counted = rank.blocks[f"{name}_count"] > 0
         found = max(found, int(rank.blocks[f"{name}_max"][counted].max(initial=found)))
-    return None if found == layout.NOT_MEASURED else found
+    return None if found == record_layout.NOT_MEASURED else found

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from traceml.model.layout import NO_STEP
+from traceml.model.record_layout import NO_STEP
 from traceml.model.settings import NOT_RECORDED, Settings
 from traceml.store.records import RankRecords
 

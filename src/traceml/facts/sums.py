@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceml.facts.step_table import COLUMNS, Ints, RankSteps, StepTable
-from traceml.model.layout import FOLDED, NOT_MEASURED
+from traceml.model.record_layout import FOLDED, NOT_MEASURED
 
 Floats = npt.NDArray[np.float64]
 

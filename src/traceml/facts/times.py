@@ -18,8 +18,8 @@ import numpy as np
 
 from traceml.facts.step_table import MAJORITY, Floats, StepTable
 from traceml.facts.sums import Sums
-from traceml.model.layout import IDLE_CAUSES
 from traceml.model.phase import BETWEEN, COMPUTE, COMPUTE_PART, IN_BETWEEN, IN_BODY, Phase
+from traceml.model.record_layout import IDLE_CAUSES
 
 PARTS = (*(phase.value for phase in Phase), BETWEEN, "wall")
 """The parts whose means are given by block. Compute and waiting follow from the phases where all

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from traceml.model import layout
+from traceml.model import record_layout
 from traceml.model.phase import BETWEEN, COMPUTE
 from traceml.model.sample import CodeLine, StackBurst, StackSample
 from traceml.store.records import RankRecords
@@ -124,8 +124,8 @@ def _in_steps(
     is_folded = (step < 0) & (at_ns >= began_ns)
     taken = steps[step]
     offset_ns, wall_ns = at_ns - taken["start_ns"], taken["wall_ns"]
-    is_explicit = (taken["flags"] & int(layout.StepFlag.EXPLICIT)) != 0
-    is_complete = (taken["flags"] & int(layout.NO_STEP)) == 0
+    is_explicit = (taken["flags"] & int(record_layout.StepFlag.EXPLICIT)) != 0
+    is_complete = (taken["flags"] & int(record_layout.NO_STEP)) == 0
     is_warm = (step >= warmup) | (rank.earlier_steps > 0 or len(rank.blocks) > 0)
     is_inside = (step >= 0) & is_complete & is_warm & (offset_ns <= wall_ns)
     is_training = is_explicit | (other_ns[step] <= MAX_OTHER_SHARE * wall_ns)

@@ -13,10 +13,10 @@ from msgspec import structs
 from traceml.facts.history import History, StepHistory
 from traceml.facts.loss_values import LossScale
 from traceml.facts.metric_history import MetricHistory, Stretch
-from traceml.figures import over_ranks
+from traceml.figures import charts_over_ranks
+from traceml.figures.charts_over_ranks import held, is_measured, measured_columns
+from traceml.figures.charts_over_steps import STEPS, each_point, only_columns, step_spans, steps_at
 from traceml.figures.colours import series_colour
-from traceml.figures.over_ranks import held, is_measured, measured_columns
-from traceml.figures.over_steps import STEPS, each_point, only_columns, step_spans, steps_at
 from traceml.figures.page import Axis, Figure, Lines, Mark, Part, Row, Series, Span, StepAxis, Table
 from traceml.figures.units import PLAIN, Floats, fitted, next_round, rounded, scaled
 from traceml.figures.words import cell, line
@@ -123,12 +123,15 @@ def loss_lines(steps: StepHistory, summary: Summary | None) -> Lines | None:
         series = Series(
             "Mean over ranks",
             colour,
-            scaled(over_ranks.mean(loss), PLAIN),
-            low=scaled(over_ranks.lowest(loss), PLAIN),
-            high=scaled(over_ranks.highest(loss), PLAIN),
+            scaled(charts_over_ranks.mean(loss), PLAIN),
+            low=scaled(charts_over_ranks.lowest(loss), PLAIN),
+            high=scaled(charts_over_ranks.highest(loss), PLAIN),
         )
     y, cut = _fitted(
-        "loss", steps.first_steps, over_ranks.lowest(steps.loss), over_ranks.highest(steps.loss)
+        "loss",
+        steps.first_steps,
+        charts_over_ranks.lowest(steps.loss),
+        charts_over_ranks.highest(steps.loss),
     )
     caption = [_loss_caption(steps, each_point(steps)), _bad_words(steps.bad_losses)]
     return Lines(

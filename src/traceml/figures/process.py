@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from traceml.facts.history import SensorHistory
+from traceml.figures.charts_over_time import curves_by, table_of
 from traceml.figures.findings import lead_card
-from traceml.figures.over_time import curves_by, table_of
 from traceml.figures.page import Axis, Lines, Part, Row, Table, Tile
 from traceml.figures.step_table import MAX_RANKS
 from traceml.figures.units import CORES, fitted, memory_unit

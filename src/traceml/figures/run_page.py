@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traceml.facts.history import History
-from traceml.figures import over_steps
+from traceml.figures import charts_over_steps
 from traceml.figures.failure import failure_part
 from traceml.figures.findings import rail
 from traceml.figures.head import (
@@ -82,9 +82,9 @@ def step_figures(
     drawn: list[Figure | None] = []
     if steps is not None:
         drawn += [
-            over_steps.stacked_phases(lens.history(steps), summary, lens.words),
-            over_steps.rank_spread(steps),
-            over_steps.rank_heat(steps),
+            charts_over_steps.stacked_phases(lens.history(steps), summary, lens.words),
+            charts_over_steps.rank_spread(steps),
+            charts_over_steps.rank_heat(steps),
             *memory_lines(steps, summary),
         ]
     drawn += metric_figures(summary, history, whole)

@@ -8,9 +8,15 @@ import numpy as np
 from msgspec import structs
 
 from traceml.facts.history import History, StepHistory
+from traceml.figures.charts_over_ranks import held, is_measured, rank_names, rank_series
+from traceml.figures.charts_over_steps import (
+    STEPS,
+    each_point,
+    step_spans,
+    steps_at,
+    where_measured,
+)
 from traceml.figures.findings import lead_card, tone
-from traceml.figures.over_ranks import held, is_measured, rank_names, rank_series
-from traceml.figures.over_steps import STEPS, each_point, step_spans, steps_at, where_measured
 from traceml.figures.page import Axis, Limit, Lines, Part, Row, Series, Table, Tile, Tone
 from traceml.figures.units import Floats, Unit, fitted, memory_unit, next_round, scaled_one
 from traceml.figures.words import measured_value, rank_cell, skew

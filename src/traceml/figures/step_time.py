@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from traceml.facts.history import StepHistory
-from traceml.figures import over_steps, step_shares
+from traceml.figures import charts_over_steps, step_shares
 from traceml.figures.findings import lead_card, leading, tone
 from traceml.figures.page import Figure, Part, Tile, Tone
 from traceml.figures.rank_lens import RankLens
@@ -57,14 +57,14 @@ def _figures(
 ) -> Iterator[Figure]:
     drawn: list[Figure | None] = []
     if history is not None:
-        drawn.append(over_steps.stacked_phases(lens.history(history), summary, lens.words))
+        drawn.append(charts_over_steps.stacked_phases(lens.history(history), summary, lens.words))
     if section is not None:
         drawn += [
             step_shares.phase_tree(section, lens.metrics(section), lens.words),
             step_shares.median_and_worst(section),
         ]
     if history is not None:
-        drawn += [over_steps.rank_spread(history), over_steps.rank_heat(history)]
+        drawn += [charts_over_steps.rank_spread(history), charts_over_steps.rank_heat(history)]
     yield from (figure for figure in drawn if figure is not None)
 
 

@@ -8,8 +8,8 @@ import numpy as np
 from msgspec import structs
 
 from traceml.facts.history import SensorHistory
+from traceml.figures.charts_over_time import curves, curves_by, peak, table_of
 from traceml.figures.findings import lead_card
-from traceml.figures.over_time import curves, curves_by, peak, table_of
 from traceml.figures.page import Axis, Lines, Part, Row, Table, Tile
 from traceml.figures.step_memory import with_capacity
 from traceml.figures.units import CELSIUS, PERCENT, WATT, fitted, memory_unit, rate_unit

@@ -15,7 +15,6 @@ from types import MappingProxyType
 from traceml.model.evidence import EvidenceUnit as Unit
 from traceml.model.evidence import unit_by_name
 from traceml.model.finding import Section
-from traceml.model.layout import IDLE_CAUSES
 from traceml.model.phase import (
     BETWEEN,
     COMPUTE,
@@ -25,6 +24,7 @@ from traceml.model.phase import (
     Phase,
     Within,
 )
+from traceml.model.record_layout import IDLE_CAUSES
 
 _SCALES = {Unit.MILLISECONDS: 1e3, Unit.PERCENT: 100.0}
 """Facts count in seconds and in shares of one."""

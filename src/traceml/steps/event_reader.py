@@ -12,7 +12,7 @@ import mmap
 import struct
 
 from traceml.steps.events import EVENT, EVENT_BYTES, KINDS, TIMED
-from traceml.steps.machine import StepMachine
+from traceml.steps.step_machine import StepMachine
 
 CHUNK = 4096
 """Events that are copied at a time."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import struct
 
-from traceml.model import layout
+from traceml.model import record_layout
 from traceml.model.phase import MEASURED, Phase
 
-EVENT = layout.packer(layout.EVENT)
+EVENT = record_layout.packer(record_layout.EVENT)
 """Moment in nanoseconds, kind, flags, mark, argument, number + 1."""
 EVENT_WITH_FLOAT = struct.Struct(EVENT.format[:-2] + "dQ")
 """The same where the argument is a floating-point number."""

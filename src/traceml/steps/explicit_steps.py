@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from traceml.model.layout import StepFlag
+from traceml.model.record_layout import StepFlag
 from traceml.steps import events
 
 if TYPE_CHECKING:
-    from traceml.steps.machine import StepMachine
+    from traceml.steps.step_machine import StepMachine
 
 _ABORTED = int(StepFlag.ABORTED)
 _EXPLICIT = int(StepFlag.EXPLICIT)

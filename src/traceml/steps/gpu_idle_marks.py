@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
-from traceml.model.layout import IDLE_CAUSES, ROUND_TRIP_NS
+from traceml.model.record_layout import IDLE_CAUSES, ROUND_TRIP_NS
 from traceml.steps.events import (
     BACKWARD,
     CHECKPOINT,

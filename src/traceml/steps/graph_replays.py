@@ -9,7 +9,7 @@ from traceml.steps import events
 from traceml.steps.events import BACKWARDS, GRAPH, OPTIMIZER
 
 if TYPE_CHECKING:
-    from traceml.steps.machine import StepMachine
+    from traceml.steps.step_machine import StepMachine
 
 MAX_GRAPHS = 1024
 

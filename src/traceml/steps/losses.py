@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from traceml.model.layout import MAX_LOSS_LAG, StepFlag
+from traceml.model.record_layout import MAX_LOSS_LAG, StepFlag
 from traceml.steps.open_step import OpenStep
 
 MAX_AWAITED = 256

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from traceml.model.layout import NOT_MEASURED
+from traceml.model.record_layout import NOT_MEASURED
 from traceml.steps.events import CHECKPOINT, EVALUATION, INPUT
 
 Span = tuple[int, int, int, "int | None"]

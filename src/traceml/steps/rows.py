@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, NamedTuple
 
-from traceml.model.layout import GPU_FIELDS, NOT_MEASURED, STEP
+from traceml.model.record_layout import GPU_FIELDS, NOT_MEASURED, STEP
 from traceml.steps.events import BODY, CHECKPOINT, EVALUATION, GRAPH, INPUT
 from traceml.steps.gpu_idle_marks import IdleAccount
 from traceml.steps.open_step import Span

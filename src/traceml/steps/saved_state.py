@@ -12,11 +12,11 @@ import struct
 import zlib
 from typing import Any, NamedTuple
 
-from traceml.model.layout import STATE_SLOTS
+from traceml.model.record_layout import STATE_SLOTS
 from traceml.steps.losses import StepLosses
-from traceml.steps.machine import MAX_CLOSINGS, StepMachine
 from traceml.steps.open_step import OpenStep
 from traceml.steps.rows import Rows
+from traceml.steps.step_machine import MAX_CLOSINGS, StepMachine
 
 CLOSINGS_KEPT = 64
 

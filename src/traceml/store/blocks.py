@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from traceml.model import layout
+from traceml.model import record_layout
 from traceml.store.records import BLOCK_DTYPE
 from traceml.store.step_records import is_incomplete
 
@@ -28,9 +28,9 @@ def fold(steps: npt.NDArray[Any]) -> npt.NDArray[Any]:
     blocks["complete_steps"] = np.add.reduceat(complete.astype(np.int64), starts)
     blocks["incomplete_wall_ns"] = np.add.reduceat(wall, starts)
     blocks["start_ns"] = steps["start_ns"][starts]
-    for name in layout.FOLDED:
+    for name in record_layout.FOLDED:
         values = steps[name].astype(np.int64)
-        measured = complete & (values != layout.NOT_MEASURED)
+        measured = complete & (values != record_layout.NOT_MEASURED)
         blocks[f"{name}_count"] = np.add.reduceat(measured.astype(np.int64), starts)
         blocks[f"{name}_sum"] = np.add.reduceat(np.where(measured, values, 0), starts)
         _put_extremes(
@@ -50,7 +50,7 @@ def merge_pairs(blocks: npt.NDArray[Any]) -> npt.NDArray[Any]:
         merged[name] = blocks[name][starts]
     for name in ("steps", "complete_steps", "incomplete_wall_ns"):
         merged[name] = np.add.reduceat(blocks[name], starts)
-    for name in layout.FOLDED:
+    for name in record_layout.FOLDED:
         measured = blocks[f"{name}_count"] > 0
         for statistic in ("count", "sum"):
             field = f"{name}_{statistic}"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from traceml.model import layout
+from traceml.model import record_layout
 from traceml.model.rank import Rank
 from traceml.store.step_records import WIDE, wide_fields
 
@@ -32,7 +32,7 @@ _TIMES = slice(0, _SUMMED.stop)
 _PEAKS = slice(WIDE.index(PEAKS[0]), WIDE.index(PEAKS[-1]) + 1)
 _START = WIDE.index("start_ns")
 _LATER_NS = np.iinfo(np.int64).max
-_NOTHING = float(layout.NOT_MEASURED)
+_NOTHING = float(record_layout.NOT_MEASURED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Buckets:
         for kept, found in ((self.peaks, peaks), (self.longest_ns, _whole_steps(table))):
             kept[at] = np.maximum(kept[at], np.maximum.reduceat(found, starts, axis=1).T)
         self.start_ns[at] = np.minimum(self.start_ns[at], table[_START, starts])
-        seen = np.flatnonzero(steps["flags"] & int(layout.StepFlag.LOSS_SEEN))
+        seen = np.flatnonzero(steps["flags"] & int(record_layout.StepFlag.LOSS_SEEN))
         self._add_losses(steps, index, seen)
 
     def _add_losses(self, steps: npt.NDArray[Any], index: Ints, seen: Ints) -> None:
@@ -232,7 +232,7 @@ def _whole_steps(table: Ints) -> Ints:
         body, waited = (table[WIDE.index(f"{prefix}{name}_ns")] for name in ("body", "input"))
         np.maximum(waited, 0, out=found[row])
         found[row] += body
-        found[row, body < 0] = layout.NOT_MEASURED
+        found[row, body < 0] = record_layout.NOT_MEASURED
     return found
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from traceml.model import layout
+from traceml.model import record_layout
 from traceml.model.environment import TROUBLE_MARK
 from traceml.model.errors import UnreadableRecords
 from traceml.model.quantities import count
@@ -23,7 +23,7 @@ from traceml.store import folder as folders
 from traceml.store.blocks import fold
 from traceml.store.json_lines import UNDECODABLE, load_json
 from traceml.store.lineage import read_lineage
-from traceml.store.recordfile import RankFiles, last_number
+from traceml.store.record_file import RankFiles, last_number
 from traceml.store.records import (
     RankRecords,
     RecordedLosses,
@@ -204,7 +204,7 @@ def rank_records(
             regions_dropped=counters["regions_dropped"],
             ended=bool(counters["ended"]),
             recording_ended=bool(counters["recording_ended"]),
-            limit_reached=counters["recording_ended"] == layout.LIMIT_REACHED,
+            limit_reached=counters["recording_ended"] == record_layout.LIMIT_REACHED,
         ),
     )
 

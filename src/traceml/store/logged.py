@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 from msgspec import Meta, Struct, convert
 
 from traceml.model.artifact import ArtifactKind
-from traceml.model.layout import MESSAGE_PAYLOAD_BYTES
+from traceml.model.record_layout import MESSAGE_PAYLOAD_BYTES
 from traceml.model.settings import Settings
 from traceml.store.json_lines import UNDECODABLE, load_json
 from traceml.store.records import (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from traceml.store import folder as folders
 from traceml.store.logged import unix_ns
-from traceml.store.recordfile import RankFiles
+from traceml.store.record_file import RankFiles
 
 Curve = tuple[tuple[float, float], ...]
 """Seconds since the run began, and the value; in order of time."""

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from traceml.model import layout
+from traceml.model import record_layout
 from traceml.model.rank import Rank
-from traceml.store import versions
+from traceml.store import old_formats
 from traceml.store.buckets import Buckets, Grid, Ints
-from traceml.store.recordfile import block_files
+from traceml.store.record_file import block_files
 from traceml.store.records import BLOCK_DTYPE
 from traceml.store.regular_files import read_regular
 from traceml.store.restarted_ranks import ProcessSpan
@@ -31,7 +31,7 @@ CHUNK_STEPS = 8192
 still in the CPU's cache when it is summed."""
 
 _HEAD_BYTES = 1 << 16
-_IDENTITY_BYTES = layout.COUNTERS_OFFSET
+_IDENTITY_BYTES = record_layout.COUNTERS_OFFSET
 
 
 class SegmentGone(Exception):
@@ -57,7 +57,7 @@ class _Segment:
     @property
     def record_bytes(self) -> int:
         """The size of one record."""
-        return versions.STEPS_BY_VERSION[self.version].itemsize
+        return old_formats.STEPS_BY_VERSION[self.version].itemsize
 
     def records(self, descriptor: int) -> int:
         """Returns how many whole records the file holds."""
@@ -67,7 +67,7 @@ class _Segment:
     def steps(self, descriptor: int, first: int, count: int) -> npt.NDArray[Any]:
         """Returns some of its records."""
         offset = self.head_bytes + first * self.record_bytes
-        return versions.read_steps(
+        return old_formats.read_steps(
             os.pread(descriptor, count * self.record_bytes, offset), self.version
         )
 
@@ -81,7 +81,7 @@ class _Segment:
         while first < end:
             os.lseek(descriptor, self.head_bytes + first * self.record_bytes, os.SEEK_SET)
             size = os.readv(descriptor, [content[: (end - first) * self.record_bytes]])
-            steps = versions.read_steps(content[:size], self.version)
+            steps = old_formats.read_steps(content[:size], self.version)
             if not len(steps):
                 return
             yield steps
@@ -244,7 +244,7 @@ class ProcessFollower:
 
     def _take(self, steps: npt.NDArray[Any], segment: _Segment) -> None:
         is_new = steps["sequence"] > self._sequence
-        steps = versions.sound_steps(steps if is_new.all() else steps[is_new])
+        steps = old_formats.sound_steps(steps if is_new.all() else steps[is_new])
         if not len(steps):
             return
         complete, index, incomplete = self._numbered(steps, self._incomplete)
@@ -291,7 +291,7 @@ class ProcessFollower:
             place, end = max(0, into.grid.first - begin), min(end, into.grid.end - begin)
         with _opened(segment.path) as descriptor:
             for steps in segment.chunks(descriptor, place, end):
-                sound = versions.sound_steps(steps)
+                sound = old_formats.sound_steps(steps)
                 complete, index, incomplete = self._numbered(sound, incomplete)
                 into.add_steps(complete, index)
 
@@ -300,8 +300,8 @@ class ProcessFollower:
         files = block_files(self._folder, self.stem)
         for version in sorted(files, reverse=True):
             try:
-                blocks = versions.read_blocks(read_regular(files[version]), version)
-                blocks = versions.sound_blocks(blocks)
+                blocks = old_formats.read_blocks(read_regular(files[version]), version)
+                blocks = old_formats.sound_blocks(blocks)
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -346,8 +346,8 @@ def _record(path: Path, place: int) -> npt.NDArray[Any] | None:
         held = 0 if segment is None else segment.records(descriptor)
         if segment is None or not held:
             return None
-        found = versions.sound_steps(segment.steps(descriptor, place % held, 1))
+        found = old_formats.sound_steps(segment.steps(descriptor, place % held, 1))
         if not len(found):  # it is damaged: one of its neighbours will do
             first = 0 if place == 0 else max(0, held - CHUNK_STEPS)
-            found = versions.sound_steps(segment.steps(descriptor, first, CHUNK_STEPS))
+            found = old_formats.sound_steps(segment.steps(descriptor, first, CHUNK_STEPS))
         return found[place] if len(found) else None

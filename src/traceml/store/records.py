@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from traceml.model import layout
+from traceml.model import record_layout
 from traceml.model.failure import NOTHING_SEEN, AgentSaw, FailureReport
 from traceml.model.lineage import Lineage
 from traceml.model.rank import Rank, Region
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _NUMPY_KIND = {"h": "<i2", "q": "<i8", "Q": "<u8", "i": "<i4", "I": "<u4", "H": "<u2", "d": "<f8"}
 
 
-def dtype_of(fields: tuple[layout.Field, ...]) -> np.dtype[Any]:
-    """Returns the numpy dtype of a layout, with the same bytes that `struct` packs."""
+def dtype_of(fields: tuple[record_layout.Field, ...]) -> np.dtype[Any]:
+    """Returns the numpy dtype of a record_layout, with the same bytes that `struct` packs."""
     return np.dtype(
         [
             (name, f"S{kind[:-1]}" if kind.endswith("s") else _NUMPY_KIND[kind])
@@ -33,8 +33,8 @@ def dtype_of(fields: tuple[layout.Field, ...]) -> np.dtype[Any]:
     )
 
 
-STEP_DTYPE = dtype_of(layout.STEP)
-BLOCK_DTYPE = dtype_of(layout.BLOCK)
+STEP_DTYPE = dtype_of(record_layout.STEP)
+BLOCK_DTYPE = dtype_of(record_layout.BLOCK)
 
 
 @dataclass(frozen=True, slots=True)

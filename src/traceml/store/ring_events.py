@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from traceml.model import layout
+from traceml.model import record_layout
 from traceml.model.packed_metrics import as_json
 from traceml.steps import saved_state
 from traceml.steps.event_reader import EventReader
 from traceml.steps.losses import Milestone
-from traceml.steps.machine import StepMachine
+from traceml.steps.step_machine import StepMachine
 from traceml.store.records import STEP_DTYPE
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ MIN_ROWS = 1024
 MAX_HELD_SAVED = 256
 """Steps that wait for the GPU; a state with more does not fit into its slot."""
 
-_pack_row = layout.packer(layout.STEP).pack
+_pack_row = record_layout.packer(record_layout.STEP).pack
 _LOGGED_AT = re.compile(rb'^\{"kind":"metrics","at":(\d{1,18}),')
 
 
@@ -47,7 +47,7 @@ class RingEvents:
 
     def __init__(self, buffer: mmap.mmap, head: RingHead) -> None:
         before = (head.region_capacity, head.step_capacity, head.message_capacity)
-        self._state_base = layout.state_slots_offset(*before)
+        self._state_base = record_layout.state_slots_offset(*before)
         self._state_bytes = head.state_bytes
         limit = head.counters["step_limit"]
         saved = saved_state.load(buffer, self._state_base, head.state_bytes, limit)
@@ -56,7 +56,7 @@ class RingEvents:
         after that are gone, so that rows which are on disk cannot be made again."""
         self._reader = EventReader(
             buffer,
-            layout.event_slots_offset(*before, head.state_bytes),
+            record_layout.event_slots_offset(*before, head.state_bytes),
             head.event_capacity,
             StepMachine(limit) if saved is None else saved.machine,
             head.counters["first_event"] if saved is None else saved.cursor,

@@ -17,25 +17,27 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from traceml.model import layout
+from traceml.model import record_layout
 from traceml.model.errors import UnreadableRecords
-from traceml.model.layout import StepFlag
 from traceml.model.rank import Rank, Region
+from traceml.model.record_layout import StepFlag
+from traceml.store.old_formats import MAX_MOMENT_NS, MAX_STEPS, STEPS_BY_VERSION
 from traceml.store.records import STEP_DTYPE, dtype_of
 from traceml.store.regular_files import open_regular
 from traceml.store.ring_events import RingEvents
-from traceml.store.versions import MAX_MOMENT_NS, MAX_STEPS, STEPS_BY_VERSION
 
 LAST_STEPS = 256
 """Enough to tell what a usual step takes, and how long its pauses are."""
 
-_IDENTITY = layout.packer(layout.IDENTITY)
-_IDENTITY_NAMES = tuple(name for name, _ in layout.IDENTITY)
-_COUNTERS = layout.packer(layout.COUNTERS)
-_COUNTER_NAMES = tuple(name for name, _ in layout.COUNTERS)
-_REGION = layout.packer(layout.REGION)
-_MESSAGE_DTYPE = dtype_of(layout.MESSAGE)
-_RECORDING_ENDED = layout.COUNTERS_OFFSET + layout.offset_of(layout.COUNTERS, "recording_ended")
+_IDENTITY = record_layout.packer(record_layout.IDENTITY)
+_IDENTITY_NAMES = tuple(name for name, _ in record_layout.IDENTITY)
+_COUNTERS = record_layout.packer(record_layout.COUNTERS)
+_COUNTER_NAMES = tuple(name for name, _ in record_layout.COUNTERS)
+_REGION = record_layout.packer(record_layout.REGION)
+_MESSAGE_DTYPE = dtype_of(record_layout.MESSAGE)
+_RECORDING_ENDED = record_layout.COUNTERS_OFFSET + record_layout.offset_of(
+    record_layout.COUNTERS, "recording_ended"
+)
 
 
 _MAX_RANKS = 1 << 20
@@ -70,20 +72,22 @@ class RingHead:
     @property
     def size(self) -> int:
         """Where the step records begin."""
-        return layout.step_slots_offset(self.region_capacity)
+        return record_layout.step_slots_offset(self.region_capacity)
 
 
 def parse_head(content: bytes | mmap.mmap, where: Path) -> RingHead:
     """Read who wrote a ring or record file; raises UnreadableRecords."""
-    if len(content) < layout.HEADER_BYTES:
-        raise _damaged(where, f"{len(content)} bytes long, expected {layout.HEADER_BYTES} or more")
+    if len(content) < record_layout.HEADER_BYTES:
+        raise _damaged(
+            where, f"{len(content)} bytes long, expected {record_layout.HEADER_BYTES} or more"
+        )
     told = _IDENTITY.unpack_from(content, 0)
     fields: dict[str, Any] = dict(zip(_IDENTITY_NAMES, told, strict=True))
     _check(fields, where)
-    head_bytes = layout.step_slots_offset(fields["region_capacity"])
+    head_bytes = record_layout.step_slots_offset(fields["region_capacity"])
     if len(content) < head_bytes:
         raise _damaged(where, f"{len(content)} bytes long, expected a head of {head_bytes} bytes")
-    counted = _COUNTERS.unpack_from(content, layout.COUNTERS_OFFSET)
+    counted = _COUNTERS.unpack_from(content, record_layout.COUNTERS_OFFSET)
     counters = dict(zip(_COUNTER_NAMES, counted, strict=True))
     total = fields["device_total_bytes"]
     rank = Rank(
@@ -100,7 +104,7 @@ def parse_head(content: bytes | mmap.mmap, where: Path) -> RingHead:
         hostname=_text(fields["hostname"]),
         process_unix_ns=fields["process_unix_ns"],
         device_uuid=_text(fields["device_uuid"]),
-        device_total_bytes=None if total == layout.NOT_MEASURED else total,
+        device_total_bytes=None if total == record_layout.NOT_MEASURED else total,
     )
     return RingHead(
         version=fields["version"],
@@ -116,16 +120,16 @@ def parse_head(content: bytes | mmap.mmap, where: Path) -> RingHead:
 
 
 def _check(fields: dict[str, Any], where: Path) -> None:
-    if fields["magic"].rstrip(b"\0") != layout.MAGIC.rstrip(b"\0"):
+    if fields["magic"].rstrip(b"\0") != record_layout.MAGIC.rstrip(b"\0"):
         raise UnreadableRecords(
             f"{where} is not a TraceML record file: it begins with {fields['magic']!r}, expected "
-            f"{layout.MAGIC!r}; move it out of the run folder"
+            f"{record_layout.MAGIC!r}; move it out of the run folder"
         )
-    if fields["byte_order"] != layout.BYTE_ORDER_MARK:
+    if fields["byte_order"] != record_layout.BYTE_ORDER_MARK:
         raise _damaged(
             where,
             f"its byte-order mark is {fields['byte_order']:#x}, "
-            f"expected {layout.BYTE_ORDER_MARK:#x}",
+            f"expected {record_layout.BYTE_ORDER_MARK:#x}",
         )
     for name, (least, most) in _BOUNDS.items():
         if not least <= fields[name] <= most:
@@ -134,7 +138,7 @@ def _check(fields: dict[str, Any], where: Path) -> None:
     if known is None or fields["step_bytes"] != known.itemsize:
         raise UnreadableRecords(
             f"{where} has record format {fields['version']}, this TraceML reads formats 1 to "
-            f"{layout.VERSION}; read it with the TraceML that wrote it, or a newer one"
+            f"{record_layout.VERSION}; read it with the TraceML that wrote it, or a newer one"
         )
 
 
@@ -168,10 +172,10 @@ def _damaged(where: Path, what: str) -> UnreadableRecords:
 def _parse_regions(content: bytes | mmap.mmap, used: int) -> tuple[Region, ...]:
     regions = []
     for line in range(used):
-        offset = layout.region_table_offset() + line * layout.REGION_BYTES
+        offset = record_layout.region_table_offset() + line * record_layout.REGION_BYTES
         name, calls, host_ns, longest_ns, gpu_ns = _REGION.unpack_from(content, offset)
         if calls:
-            gpu_s = None if gpu_ns == layout.NOT_MEASURED else gpu_ns / 1e9
+            gpu_s = None if gpu_ns == record_layout.NOT_MEASURED else gpu_ns / 1e9
             regions.append(Region(_text(name), calls, host_ns / 1e9, longest_ns / 1e9, gpu_s))
     return tuple(regions)
 
@@ -194,12 +198,12 @@ class RingReader:
             os.close(descriptor)
         try:
             head = parse_head(self._map, path)
-            if head.version != layout.VERSION:
+            if head.version != record_layout.VERSION:
                 raise UnreadableRecords(
                     f"{path} is a ring of record format {head.version}, expected "
-                    f"{layout.VERSION}; bring it to disk with the TraceML that wrote it"
+                    f"{record_layout.VERSION}; bring it to disk with the TraceML that wrote it"
                 )
-            expected = layout.ring_bytes(
+            expected = record_layout.ring_bytes(
                 head.region_capacity,
                 head.step_capacity,
                 head.message_capacity,
@@ -213,7 +217,9 @@ class RingReader:
             raise
         self._steps, self._step_base = head.step_capacity, head.size
         self._messages = head.message_capacity
-        self._message_base = layout.message_slots_offset(head.region_capacity, head.step_capacity)
+        self._message_base = record_layout.message_slots_offset(
+            head.region_capacity, head.step_capacity
+        )
         self._taken = 0
         """The number of the last step that was asked for."""
         self._events = RingEvents(self._map, head) if head.event_capacity else None
@@ -243,7 +249,7 @@ class RingReader:
         """The part before the records, for the record file to begin with."""
         head = bytearray(self._map[: self._step_base])
         if self._events is not None and self._events.is_limit_reached:
-            struct.pack_into("<Q", head, _RECORDING_ENDED, layout.LIMIT_REACHED)
+            struct.pack_into("<Q", head, _RECORDING_ENDED, record_layout.LIMIT_REACHED)
         return bytes(head)
 
     def written(self) -> int:
@@ -259,7 +265,9 @@ class RingReader:
         return self.written() - self._taken > share * self._steps
 
     def _count(self, name: str) -> int:
-        offset = layout.COUNTERS_OFFSET + layout.offset_of(layout.COUNTERS, name)
+        offset = record_layout.COUNTERS_OFFSET + record_layout.offset_of(
+            record_layout.COUNTERS, name
+        )
         return int(struct.unpack_from("<Q", self._map, offset)[0])
 
     def steps_from(self, number: int, everything: bool) -> npt.NDArray[Any]:
@@ -301,7 +309,7 @@ class RingReader:
                 pieces, is_whole = [], False
             expected = sequence + 1
             pieces.append(
-                slot["payload"].ljust(layout.MESSAGE_PAYLOAD_BYTES, b"\0")[: slot["length"]]
+                slot["payload"].ljust(record_layout.MESSAGE_PAYLOAD_BYTES, b"\0")[: slot["length"]]
             )
             if not slot["more"]:
                 if is_whole:

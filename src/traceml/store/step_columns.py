@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from traceml.model import layout
+from traceml.model import record_layout
 from traceml.store.records import STEP_DTYPE, dtype_of
 from traceml.store.step_records import NARROW, WIDE, Ints, wide_fields
 
@@ -86,7 +86,7 @@ def columns_of(steps: Steps) -> StepColumns:
     narrow = np.ascontiguousarray(behind).view(NARROW_DTYPE)[:, 0]
     is_varying = (table != table[:, :1]).any(axis=1).tolist()
     kept = [place for place, varies in enumerate(is_varying) if varies]
-    values = table[:, 0].tolist() if len(steps) else [layout.NOT_MEASURED] * len(WIDE)
+    values = table[:, 0].tolist() if len(steps) else [record_layout.NOT_MEASURED] * len(WIDE)
     table = table[kept]
     for part in (table, narrow):
         part.setflags(write=False)

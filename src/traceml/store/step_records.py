@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from traceml.model import layout
+from traceml.model import record_layout
 
 if TYPE_CHECKING:
     from traceml.store.step_columns import Steps
 
 Ints = npt.NDArray[np.int64]
 
-WIDE = tuple(name for name, kind in layout.STEP if kind == "q")
+WIDE = tuple(name for name, kind in record_layout.STEP if kind == "q")
 """The 64-bit fields of a step record, which are adjacent at its beginning."""
-NARROW = tuple(field for field in layout.STEP if field[0] not in WIDE)
+NARROW = tuple(field for field in record_layout.STEP if field[0] not in WIDE)
 """The fields after them."""
 
 
@@ -34,7 +34,7 @@ def wide_fields(steps: npt.NDArray[Any]) -> Ints:
 
 def is_incomplete(steps: Steps) -> npt.NDArray[np.bool_]:
     """Returns which records are no complete steps: their time counts, but not their parts."""
-    return np.asarray((steps["flags"] & int(layout.NO_STEP)) != 0)
+    return np.asarray((steps["flags"] & int(record_layout.NO_STEP)) != 0)
 
 
 def step_numbers(steps: Steps, incomplete_before: int = 0) -> Ints:

@@ -17,7 +17,7 @@ from threading import RLock
 from time import monotonic, sleep, time_ns
 from typing import TYPE_CHECKING, Any
 
-from traceml.model import layout
+from traceml.model import record_layout
 from traceml.model.packed_metrics import (
     AT_EVENT,
     AT_STEP,
@@ -350,7 +350,7 @@ class Messages:
             self._packers.clear()
             metric_names.clear()
         named = self._encode([_name(name) for name in names]).encode(errors="replace")
-        pack = packer(named, len(names), layout.MESSAGE_PAYLOAD_BYTES)
+        pack = packer(named, len(names), record_layout.MESSAGE_PAYLOAD_BYTES)
         self._packers[names] = pack, named
         if pack is not None:
             metric_names[names] = named

@@ -31,7 +31,7 @@ typedef struct {
     uint32_t mark;
     int64_t argument;
     uint64_t number;
-} Event; /* `EVENT` in model/layout.py */
+} Event; /* `EVENT` in model/record_layout.py */
 
 #define MAX_PAYLOAD 244
 typedef struct {

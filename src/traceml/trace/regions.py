@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from traceml.model.layout import NOT_MEASURED
+from traceml.model.record_layout import NOT_MEASURED
 
 if TYPE_CHECKING:
     from traceml.trace.session import Session

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from traceml.model import layout
+from traceml.model import record_layout
 from traceml.model.rank import Rank
 from traceml.trace.interruptions import is_interruption
 
@@ -27,23 +27,23 @@ STATE_BYTES = 1 << 16
 SPARE_BYTES = 8 << 20
 """What a ring must leave free on a shared tmpfs: a DataLoader's workers need it too."""
 
-_pack_identity = layout.packer(layout.IDENTITY).pack_into
-_pack_message = layout.packer(layout.MESSAGE).pack_into
-_pack_region = layout.packer(layout.REGION).pack_into
-_pack_count = layout.packer([("", "Q")]).pack_into
-_unpack_count = layout.packer([("", "Q")]).unpack_from
-_pack_text = layout.packer([("", "256s")]).pack_into
+_pack_identity = record_layout.packer(record_layout.IDENTITY).pack_into
+_pack_message = record_layout.packer(record_layout.MESSAGE).pack_into
+_pack_region = record_layout.packer(record_layout.REGION).pack_into
+_pack_count = record_layout.packer([("", "Q")]).pack_into
+_unpack_count = record_layout.packer([("", "Q")]).unpack_from
+_pack_text = record_layout.packer([("", "256s")]).pack_into
 
 _POPULATE = getattr(mmap, "MAP_POPULATE", 0)
 """All pages at once, where Linux can: later none of them costs a step a fault."""
 
 
 def _counter(name: str) -> int:
-    return layout.COUNTERS_OFFSET + layout.offset_of(layout.COUNTERS, name)
+    return record_layout.COUNTERS_OFFSET + record_layout.offset_of(record_layout.COUNTERS, name)
 
 
-_MESSAGE_BYTES = layout.MESSAGE_BYTES
-_PAYLOAD_BYTES = layout.MESSAGE_PAYLOAD_BYTES
+_MESSAGE_BYTES = record_layout.MESSAGE_BYTES
+_PAYLOAD_BYTES = record_layout.MESSAGE_PAYLOAD_BYTES
 _MESSAGES_WRITTEN = _counter("messages_written")
 _REGIONS_USED = _counter("regions_used")
 _ENDED = _counter("ended")
@@ -66,10 +66,12 @@ class Ring:
         self._map = mapping
         self.event_capacity = events
         self._messages = messages
-        self._message_base = layout.message_slots_offset(REGION_CAPACITY, 0)
-        self.state_base = layout.state_slots_offset(REGION_CAPACITY, 0, messages)
-        self.event_base = layout.event_slots_offset(REGION_CAPACITY, 0, messages, STATE_BYTES)
-        self.longest_message = messages // 4 * layout.MESSAGE_PAYLOAD_BYTES
+        self._message_base = record_layout.message_slots_offset(REGION_CAPACITY, 0)
+        self.state_base = record_layout.state_slots_offset(REGION_CAPACITY, 0, messages)
+        self.event_base = record_layout.event_slots_offset(
+            REGION_CAPACITY, 0, messages, STATE_BYTES
+        )
+        self.longest_message = messages // 4 * record_layout.MESSAGE_PAYLOAD_BYTES
         """In bytes: a quarter of the ring, so that no message evicts itself."""
         self._regions_used = 0
         self._regions_dropped = 0
@@ -89,14 +91,14 @@ class Ring:
         _pack_identity(
             self._map,
             0,
-            layout.MAGIC,
-            layout.VERSION,
-            layout.BYTE_ORDER_MARK,
-            layout.HEADER_BYTES,
+            record_layout.MAGIC,
+            record_layout.VERSION,
+            record_layout.BYTE_ORDER_MARK,
+            record_layout.HEADER_BYTES,
             REGION_CAPACITY,
-            layout.STEP_BYTES,
+            record_layout.STEP_BYTES,
             0,
-            layout.MESSAGE_BYTES,
+            record_layout.MESSAGE_BYTES,
             self._messages,
             rank.pid,
             rank.rank,
@@ -106,13 +108,15 @@ class Ring:
             rank.node_rank,
             rank.monotonic_ns,
             rank.unix_ns,
-            layout.NOT_MEASURED if rank.device_total_bytes is None else rank.device_total_bytes,
+            record_layout.NOT_MEASURED
+            if rank.device_total_bytes is None
+            else rank.device_total_bytes,
             rank.device.encode()[:32],
             rank.device_name.encode()[:64],
             rank.hostname.encode()[:64],
             rank.process_unix_ns,
             rank.device_uuid.encode()[:48],
-            layout.EVENT_BYTES,
+            record_layout.EVENT_BYTES,
             self.event_capacity,
             STATE_BYTES,
         )
@@ -154,7 +158,7 @@ class Ring:
 
     def write_region(self, line: int, name: bytes, *totals: int) -> None:
         """Bring a region's totals up to date."""
-        offset = layout.region_table_offset() + line * layout.REGION_BYTES
+        offset = record_layout.region_table_offset() + line * record_layout.REGION_BYTES
         _pack_region(self._map, offset, name, *totals)
         _pack_count(self._map, _REGIONS_USED, self._regions_used)
 
@@ -182,7 +186,7 @@ class Ring:
     def mark_limit_reached(self) -> None:
         """Say that as many steps are recorded as were asked for."""
         self._limit_reached = True
-        _pack_count(self._map, _RECORDING_ENDED, layout.LIMIT_REACHED)
+        _pack_count(self._map, _RECORDING_ENDED, record_layout.LIMIT_REACHED)
 
     def mark_ended(self) -> None:
         """Say that the process ended by itself."""
@@ -211,7 +215,7 @@ def create(folders: Iterable[Path], name: str) -> Ring:
 
 
 def _create_sized(path: Path, events: int, messages: int) -> Ring:
-    size = layout.ring_bytes(REGION_CAPACITY, 0, messages, STATE_BYTES, events)
+    size = record_layout.ring_bytes(REGION_CAPACITY, 0, messages, STATE_BYTES, events)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     _require_space(path.parent, size)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

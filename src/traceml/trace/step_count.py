@@ -10,7 +10,7 @@ import threading
 
 from traceml.steps import saved_state
 from traceml.steps.event_reader import EventReader
-from traceml.steps.machine import StepMachine
+from traceml.steps.step_machine import StepMachine
 from traceml.trace.recorder import STAGED_EVENTS, Recorder
 from traceml.trace.ring import STATE_BYTES, Ring
 

@@ -11,13 +11,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from traceml.model import layout
+from traceml.model import record_layout
 from traceml.model.rank import Rank
 from traceml.model.run import Ending, Manifest
 from traceml.model.sample import HostSample, ProcessSample, Sample
 from traceml.store import folder as folders
-from traceml.store import recordfile
-from traceml.store.recordfile import RankFiles
+from traceml.store import record_file
+from traceml.store.record_file import RankFiles
 from traceml.store.rings import RingReader
 from traceml.store.samples import SampleFile
 
@@ -28,8 +28,8 @@ STARTED_S = 1_800_000_000.0
 STEPS = 48
 MS = 1_000_000
 
-recordfile.SEGMENT_STEPS = 16  # small, so that blocks come into it
-recordfile.KEEP_SEGMENTS = 1
+record_file.SEGMENT_STEPS = 16  # small, so that blocks come into it
+record_file.KEEP_SEGMENTS = 1
 
 
 def write_steps(ring: RowRing) -> None:
@@ -46,14 +46,14 @@ def write_steps(ring: RowRing) -> None:
             "backward_ns": 3 * MS,
             "optimizer_ns": 1 * MS + number,
             "gc_ns": 0,
-            **{name: 100 * place + number for place, name in enumerate(layout.GPU_FIELDS)},
+            **{name: 100 * place + number for place, name in enumerate(record_layout.GPU_FIELDS)},
             "samples": 32,
             "micro_batches": 1,
-            "flags": int(layout.StepFlag.ABORTED) if number == STEPS - 1 else 0,
+            "flags": int(record_layout.StepFlag.ABORTED) if number == STEPS - 1 else 0,
             "optimizer_steps": 1,
         }
-        names = [name for name, _ in layout.STEP if name != "sequence"]
-        ring.write_step(*(known.get(name, layout.NOT_MEASURED) for name in names))
+        names = [name for name, _ in record_layout.STEP if name != "sequence"]
+        ring.write_step(*(known.get(name, record_layout.NOT_MEASURED) for name in names))
 
 
 def write_messages(ring: RowRing) -> None:
@@ -69,7 +69,7 @@ def write_messages(ring: RowRing) -> None:
 
 def main() -> None:
     """Write the run folder."""
-    folder = Path(__file__).parent / f"v{layout.VERSION}"
+    folder = Path(__file__).parent / f"v{record_layout.VERSION}"
     folder.mkdir()
     folders.write_manifest(
         folder,
@@ -104,7 +104,7 @@ def main() -> None:
         write_messages(ring)
         line = ring.open_region()
         assert line is not None
-        ring.write_region(line, b"augment", 10, 20 * MS, 5 * MS, layout.NOT_MEASURED)
+        ring.write_region(line, b"augment", 10, 20 * MS, 5 * MS, record_layout.NOT_MEASURED)
         ring.mark_ended()
         with RingReader(ring.path) as reader:
             RankFiles.of(folder, ring.path.stem).drain(reader, everything=True)

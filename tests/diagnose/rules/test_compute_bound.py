@@ -9,8 +9,8 @@ from factories import make_run, map_steps, with_settings
 from traceml.diagnose.rules import compute_bound
 from traceml.facts.gather import gather
 from traceml.model.finding import Severity
-from traceml.model.layout import NOT_MEASURED
 from traceml.model.phase import Phase
+from traceml.model.record_layout import NOT_MEASURED
 from traceml.store.records import RunRecords
 
 

@@ -9,7 +9,7 @@ from traceml.diagnose.engine import diagnose
 from traceml.diagnose.rules import cpu_starved
 from traceml.facts.gather import gather
 from traceml.model.finding import Kind, Section, Severity
-from traceml.model.layout import StepFlag
+from traceml.model.record_layout import StepFlag
 from traceml.store.records import RunRecords
 
 

@@ -21,7 +21,7 @@ from factories import flag_steps, make_run
 from traceml.facts.facts import Facts
 from traceml.facts.gather import gather
 from traceml.model.finding import Finding, Severity
-from traceml.model.layout import StepFlag
+from traceml.model.record_layout import StepFlag
 from traceml.model.settings import Settings
 
 FIRES: dict[str, dict[str, Facts]] = {

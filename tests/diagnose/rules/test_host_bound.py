@@ -18,7 +18,7 @@ from traceml.diagnose.rules import host_bound
 from traceml.diagnose.what_if import predict
 from traceml.facts.gather import gather
 from traceml.model.finding import Severity
-from traceml.model.layout import StepFlag
+from traceml.model.record_layout import StepFlag
 from traceml.model.settings import Settings
 from traceml.store.records import RunRecords
 

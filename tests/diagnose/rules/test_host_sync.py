@@ -6,7 +6,7 @@ from factories import count_syncs, flag_steps, make_run, spend
 from traceml.diagnose.rules import host_sync
 from traceml.facts.gather import gather
 from traceml.model.finding import Severity
-from traceml.model.layout import StepFlag
+from traceml.model.record_layout import StepFlag
 from traceml.store.records import RunRecords
 
 GPU = make_run(gpu=True, noise=0, rest_ms=0.5)

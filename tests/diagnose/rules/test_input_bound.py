@@ -8,8 +8,8 @@ from factories import flag_steps, make_run, make_samples, map_steps
 from traceml.diagnose.rules import input_bound
 from traceml.facts.gather import gather
 from traceml.model.finding import Kind, Severity
-from traceml.model.layout import StepFlag
 from traceml.model.phase import Phase
+from traceml.model.record_layout import StepFlag
 from traceml.model.sample import ProcessSample
 from traceml.store.records import RunRecords
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from factories import make_run, map_steps
 from traceml.diagnose.rules import no_data
 from traceml.facts.gather import gather
-from traceml.model.layout import StepFlag
+from traceml.model.record_layout import StepFlag
 from traceml.model.run import Ending
 
 

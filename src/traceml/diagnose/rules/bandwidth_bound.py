@@ -17,7 +17,7 @@ only what is not on already.
 
 from __future__ import annotations
 
-from traceml.diagnose import advice
+from traceml.diagnose import settings_advice
 from traceml.diagnose.compute_causes import cause, compute_cause, counted_use
 from traceml.diagnose.rule import Doc, Symptom
 from traceml.facts.facts import Facts
@@ -53,12 +53,12 @@ def check(facts: Facts) -> Finding | None:
 
 def _next_step(settings: Settings) -> str:
     """Recommends only what is not known to be on already."""
-    compiling = advice.compiling(settings)
-    half = advice.lower_precision(settings, tf32=False)
+    compiling = settings_advice.compiling(settings)
+    half = settings_advice.lower_precision(settings, tf32=False)
     ways = (
         f"fuse elementwise operations with {compiling}" if compiling else "",
         "use torch.nn.functional.scaled_dot_product_attention where there is attention",
-        f"set {fused}" if (fused := advice.fused_optimizer(settings)) else "",
+        f"set {fused}" if (fused := settings_advice.fused_optimizer(settings)) else "",
         f"halve the bytes with {half}" if half else "",
     )
     return f"Move fewer bytes: {'; '.join(filter(None, ways))}."

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import math
 
-from traceml.diagnose import advice
+from traceml.diagnose import settings_advice
 from traceml.diagnose.rule import GPU_IDLE, Doc, Remedy, Rule, Symptom, Turn
 from traceml.facts.facts import Facts, share
 from traceml.facts.job import Job
@@ -145,7 +145,7 @@ def _accumulate(facts: Facts, transfer_s: float, rest_s: float) -> str:
     most = MAX_MICRO_BATCHES // (now or 1)
     times = min(_times_more(transfer_s, rest_s), most)
     after = percent(transfer_s / (times * rest_s + transfer_s))
-    room = advice.larger_batch(facts)
+    room = settings_advice.larger_batch(facts)
     batch = f", or make the batch {times} times as large" if room else ""
     if now is None:
         return (
@@ -186,14 +186,14 @@ def _with_own_collectives(facts: Facts, transfer_s: float, rest_s: float) -> str
 
 def _with_fsdp(facts: Facts) -> str:
     """Recommends what helps FSDP, which gathers for every block and cannot exchange less often."""
-    half = "" if advice.is_half(facts.settings) else "gathers and reductions in bfloat16"
-    options = advice.listed(
+    half = "" if settings_advice.is_half(facts.settings) else "gathers and reductions in bfloat16"
+    options = settings_advice.listed(
         (
             "larger wrapped blocks, so that fewer and larger gathers run ahead of the compute",
             "parameters that stay gathered between forward and backward "
             "(reshard_after_forward=False, or SHARD_GRAD_OP) if memory allows",
             half,
-            advice.larger_batch(facts),
+            settings_advice.larger_batch(facts),
         ),
         "or",
     )
@@ -211,7 +211,7 @@ def _smaller(ddp: DdpStatistics, settings: Settings) -> str:
             f"All {size} of gradients travel in one bucket when backward is over: with "
             f"bucket_cap_mb={cap} most of them travel during it."
         )
-    if ddp.has_hook or settings.parameter_dtype in advice.HALF:
+    if ddp.has_hook or settings.parameter_dtype in settings_advice.HALF:
         return ""
     return f"bf16_compress_hook halves the {size} of gradients on their way."
 

@@ -21,7 +21,7 @@ batch so that it runs less often. On a CPU: a GPU, unused cores, bfloat16, or a 
 
 from __future__ import annotations
 
-from traceml.diagnose import advice
+from traceml.diagnose import settings_advice
 from traceml.diagnose.rule import CodeScope, Doc, Rule, Symptom
 from traceml.facts.facts import Facts, share
 from traceml.model.evidence import Evidence, as_number, as_share, as_words, in_ms
@@ -106,8 +106,8 @@ def _next_step(facts: Facts, largest: Phase | None, waits: bool) -> str:
 
 def _faster_optimizer(facts: Facts) -> str:
     settings = facts.settings
-    fused = advice.fused_optimizer(settings)
-    seldom = advice.larger_batch(facts) or "gradient accumulation"
+    fused = settings_advice.fused_optimizer(settings)
+    seldom = settings_advice.larger_batch(facts) or "gradient accumulation"
     if fused:
         return f"Try {fused}, or {seldom}, so that it runs less often."
     state = "is fused already" if settings.optimizer_is_fused else "has no fused form"
@@ -116,12 +116,12 @@ def _faster_optimizer(facts: Facts) -> str:
 
 
 def _faster_on_host(facts: Facts) -> str:
-    options = advice.listed(
+    options = settings_advice.listed(
         (
             "a GPU",
             _more_threads(facts),
-            advice.lower_precision(facts.settings, tf32=False),
-            advice.compiling(facts.settings),
+            settings_advice.lower_precision(facts.settings, tf32=False),
+            settings_advice.compiling(facts.settings),
             "a smaller model",
         ),
         "or",
@@ -140,17 +140,17 @@ def _more_threads(facts: Facts) -> str:
 
 def _faster_on_gpu(facts: Facts) -> str:
     settings = facts.settings
-    filled = advice.filled_share(facts)
+    filled = settings_advice.filled_share(facts)
     room = (
         f" Memory is {percent(filled)} used: a larger batch fits."
-        if filled is not None and filled < advice.ROOM_SHARE
+        if filled is not None and filled < settings_advice.ROOM_SHARE
         else ""
     )
-    options = advice.listed(
+    options = settings_advice.listed(
         (
-            advice.lower_precision(settings),
-            advice.compiling(settings),
-            advice.convolutions(settings),
+            settings_advice.lower_precision(settings),
+            settings_advice.compiling(settings),
+            settings_advice.convolutions(settings),
         )
     )
     if options:

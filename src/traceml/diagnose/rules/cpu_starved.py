@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from traceml.diagnose import advice
+from traceml.diagnose import settings_advice
 from traceml.diagnose.finding_order import STRAGGLERS
 from traceml.diagnose.host_time import host_delays_count
 from traceml.diagnose.late_ranks import held_up
@@ -178,7 +178,7 @@ def _next_step(facts: Facts) -> str:
     workers = facts.loader.workers or 0
     fewer = f"fewer workers than {workers}, " if workers else ""
     if _swap(facts) is not None:
-        ahead = advice.less_prefetching(facts)
+        ahead = settings_advice.less_prefetching(facts)
         return (
             f"Free memory first: {fewer}{f'{ahead}, ' if ahead else ''}less data held in memory; "
             "then look at the cores."

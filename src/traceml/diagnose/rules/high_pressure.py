@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from traceml.diagnose import advice
+from traceml.diagnose import settings_advice
 from traceml.diagnose.rule import Doc, Rule, Symptom
 from traceml.facts.facts import Facts, RankFacts, share, spread_over_ranks
 from traceml.model.evidence import Evidence, as_share, as_words, in_bytes
@@ -108,11 +108,11 @@ def _smaller(settings: Settings) -> str:
     """Recommends what needs less memory and is not on already."""
     options = (
         "" if settings.batch_size == 1 else "a smaller batch with gradient accumulation",
-        advice.recomputing(settings),
-        advice.lower_precision(settings, tf32=False),
-        "" if advice.is_sharded(settings) else "sharded optimizer state",
+        settings_advice.recomputing(settings),
+        settings_advice.lower_precision(settings, tf32=False),
+        "" if settings_advice.is_sharded(settings) else "sharded optimizer state",
     )
-    return advice.listed(options, "or") or "shorter sequences or a smaller model"
+    return settings_advice.listed(options, "or") or "shorter sequences or a smaller model"
 
 
 def _reserved_share(rank: RankFacts) -> float | None:
@@ -120,7 +120,9 @@ def _reserved_share(rank: RankFacts) -> float | None:
 
 
 def _less_held(facts: Facts) -> str:
-    options = advice.listed((advice.fewer_workers(facts), advice.less_prefetching(facts)), "or")
+    options = settings_advice.listed(
+        (settings_advice.fewer_workers(facts), settings_advice.less_prefetching(facts)), "or"
+    )
     return f"Take {options}, keep" if options else "Keep"
 
 

@@ -31,7 +31,7 @@ foreach optimizers, less Python inside the model; only what is not on already.
 
 from __future__ import annotations
 
-from traceml.diagnose import advice
+from traceml.diagnose import settings_advice
 from traceml.diagnose.rule import GPU_IDLE, CodeScope, Doc, Remedy, Rule, Symptom, Turn, Where
 from traceml.facts.facts import Facts
 from traceml.facts.gpu_use import GpuUse
@@ -103,11 +103,11 @@ def check(facts: Facts) -> Finding | None:
 
 
 def _next_step(facts: Facts) -> str:
-    options = advice.listed(
+    options = settings_advice.listed(
         (
-            advice.cuda_graphs(facts.settings),
-            advice.fused_optimizer(facts.settings),
-            advice.larger_batch(facts),
+            settings_advice.cuda_graphs(facts.settings),
+            settings_advice.fused_optimizer(facts.settings),
+            settings_advice.larger_batch(facts),
         )
     )
     fewer = f"Launch fewer and larger kernels: {options}; keep" if options else "Keep"

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import signal
 
-from traceml.diagnose import advice
+from traceml.diagnose import settings_advice
 from traceml.diagnose.failure_words import (
     evidence_of,
     failed_ranks,
@@ -160,7 +160,7 @@ def _action(facts: Facts, failure: Failure) -> str:
 
 
 def _fewer(facts: Facts) -> str:
-    fewer = advice.fewer_workers(facts)
+    fewer = settings_advice.fewer_workers(facts)
     return f"use {fewer}, " if fewer else ""
 
 

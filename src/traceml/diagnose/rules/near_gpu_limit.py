@@ -16,7 +16,7 @@ sample, fewer bytes moved, or more GPUs.
 
 from __future__ import annotations
 
-from traceml.diagnose import advice
+from traceml.diagnose import settings_advice
 from traceml.diagnose.compute_causes import cause, compute_cause, counted_use
 from traceml.diagnose.rule import Doc, Symptom
 from traceml.facts.facts import Facts
@@ -41,7 +41,7 @@ def check(facts: Facts) -> Finding | None:
 
 
 def _tensor_cores(facts: Facts, tensor: float) -> Finding:
-    half = advice.lower_precision(facts.settings, tf32=False)
+    half = settings_advice.lower_precision(facts.settings, tf32=False)
     limit = "the GPU's limit at this precision" if half else "the GPU's limit"
     left = "" if half else ": no setting makes this step much faster"
     first = f"Try {half}, which doubles what they do in a second. " if half else ""
@@ -59,7 +59,9 @@ def _tensor_cores(facts: Facts, tensor: float) -> Finding:
 
 def _memory(facts: Facts, dram: float) -> Finding:
     settings = facts.settings
-    ways = advice.listed((advice.compiling(settings), advice.lower_precision(settings, tf32=False)))
+    ways = settings_advice.listed(
+        (settings_advice.compiling(settings), settings_advice.lower_precision(settings, tf32=False))
+    )
     return cause(
         facts,
         KIND,

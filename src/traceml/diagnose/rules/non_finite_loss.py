@@ -30,7 +30,7 @@ learning rate and clipped gradients. In float16, try bfloat16;
 
 from __future__ import annotations
 
-from traceml.diagnose import advice
+from traceml.diagnose import settings_advice
 from traceml.diagnose.failure_words import step_name
 from traceml.diagnose.rule import Doc, Rule, Symptom
 from traceml.facts.facts import Facts
@@ -134,7 +134,7 @@ def _norms_claim(loss: LossFacts, lost: NotFinite) -> str:
 
 
 def _norms_action(settings: Settings) -> str:
-    clip = advice.listed(("clip gradients", _wider_range(settings)), "or")
+    clip = settings_advice.listed(("clip gradients", _wider_range(settings)), "or")
     if settings.has_grad_scaler is False:
         return f"{clip[0].upper()}{clip[1:]}; lower the learning rate if they keep coming."
     return (
@@ -145,7 +145,7 @@ def _norms_action(settings: Settings) -> str:
 
 def _wider_range(settings: Settings) -> str:
     """Recommends bfloat16, which has float32's range; only float16 overflows."""
-    overflows = advice.is_float16(settings)
+    overflows = settings_advice.is_float16(settings)
     if overflows is None:
         return "use bf16 where fp16 is used"
     return "use bf16 instead of fp16" if overflows else ""

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 
-from traceml.diagnose import advice
+from traceml.diagnose import settings_advice
 from traceml.diagnose.failure_words import (
     evidence_of,
     failed_ranks,
@@ -105,9 +105,9 @@ def _curve(peaks: tuple[int, ...]) -> str:
 def _action(facts: Facts, failure: Failure, held: MemoryAtFailure) -> str:
     settings = facts.settings
     if held.is_host:
-        ways = ("stream the dataset", advice.fewer_workers(facts), "ask for more memory")
+        ways = ("stream the dataset", settings_advice.fewer_workers(facts), "ask for more memory")
         return (
-            f"Load less at once: {advice.listed(ways, 'or')}; "
+            f"Load less at once: {settings_advice.listed(ways, 'or')}; "
             "the amount asked for shows whether a size was computed wrongly."
         )
     said = [_growth(failure.allocated_bytes), _size(settings, failure, held)]
@@ -119,14 +119,18 @@ def _action(facts: Facts, failure: Failure, held: MemoryAtFailure) -> str:
     whole = held.allocated_bytes or math.inf
     if (held.activation_bytes or 0) > LARGE * whole:
         share = percent((held.activation_bytes or 0) / whole)
-        less = (advice.lower_precision(settings, tf32=False), advice.recomputing(settings))
-        smaller = advice.listed(less, "or") or "shorter sequences, or layers split over GPUs"
+        less = (
+            settings_advice.lower_precision(settings, tf32=False),
+            settings_advice.recomputing(settings),
+        )
+        smaller = (
+            settings_advice.listed(less, "or") or "shorter sequences, or layers split over GPUs"
+        )
         said.append(f"Activations are {share} of it: {smaller}.")
     if (held.optimizer_bytes or 0) > LARGE * whole:
-        shard = "" if advice.is_sharded(settings) else "shard it (FSDP2)"
-        said.append(
-            f"Optimizer state is large: {advice.listed((shard, 'use an 8-bit optimizer'), 'or')}."
-        )
+        shard = "" if settings_advice.is_sharded(settings) else "shard it (FSDP2)"
+        lighter = settings_advice.listed((shard, "use an 8-bit optimizer"), "or")
+        said.append(f"Optimizer state is large: {lighter}.")
     return " ".join(filter(None, said))
 
 
@@ -145,7 +149,7 @@ def _size(settings: Settings, failure: Failure, held: MemoryAtFailure) -> str:
     if batch is not None:
         return f"{too_large}Try a batch of {batch} (it was {failure.samples})."
     if failure.samples == 1:
-        shard = "" if advice.is_sharded(settings) else " or shard the model (FSDP2)"
+        shard = "" if settings_advice.is_sharded(settings) else " or shard the model (FSDP2)"
         return f"{too_large}The batch is 1 already: shorten the sequence{shard}."
     return f"{too_large}Try half the batch, with twice the accumulation steps."
 

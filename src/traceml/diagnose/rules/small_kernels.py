@@ -16,7 +16,7 @@ faster (CUDA graphs) does not help.
 
 from __future__ import annotations
 
-from traceml.diagnose import advice
+from traceml.diagnose import settings_advice
 from traceml.diagnose.compute_causes import cause, compute_cause, counted_use
 from traceml.diagnose.rule import Doc, Symptom
 from traceml.diagnose.rules import host_bound
@@ -54,15 +54,15 @@ def check(facts: Facts) -> Finding | None:
 
 
 def _next_step(facts: Facts) -> str:
-    compiling = advice.compiling(facts.settings)
+    compiling = settings_advice.compiling(facts.settings)
     ways = (
-        advice.larger_batch(facts),
+        settings_advice.larger_batch(facts),
         "several small operations batched into one",
         f"operations fused by {compiling}" if compiling else "",
     )
     return (
-        f"Give each kernel more to do: {advice.listed(ways, 'or')}. Launching faster, as CUDA "
-        "graphs do, does not help."
+        f"Give each kernel more to do: {settings_advice.listed(ways, 'or')}. Launching faster, as "
+        "CUDA graphs do, does not help."
     )
 
 

@@ -14,7 +14,7 @@ fine.
 
 from __future__ import annotations
 
-from traceml.diagnose import advice
+from traceml.diagnose import settings_advice
 from traceml.diagnose.rule import Doc, Rule, Symptom
 from traceml.facts.facts import Facts
 from traceml.model.evidence import Evidence, in_bytes, in_bytes_per_s
@@ -46,8 +46,8 @@ def check(facts: Facts) -> Finding | None:
 
 
 def _less(facts: Facts) -> str:
-    ours = (advice.fewer_workers(facts), advice.less_prefetching(facts))
-    return advice.listed((*ours, "less data held in memory", "other jobs elsewhere"), "or")
+    ours = (settings_advice.fewer_workers(facts), settings_advice.less_prefetching(facts))
+    return settings_advice.listed((*ours, "less data held in memory", "other jobs elsewhere"), "or")
 
 
 RULE = Rule(

@@ -19,7 +19,7 @@ table](#gpu-counters) is 7.3 times as fast in bfloat16.
 
 from __future__ import annotations
 
-from traceml.diagnose import advice
+from traceml.diagnose import settings_advice
 from traceml.diagnose.compute_causes import cause, compute_cause, counted_use
 from traceml.diagnose.rule import Doc, Symptom
 from traceml.facts.facts import Facts
@@ -56,13 +56,13 @@ def check(facts: Facts) -> Finding | None:
 
 
 def _next_step(settings: Settings) -> str:
-    half = advice.lower_precision(settings, tf32=False)
+    half = settings_advice.lower_precision(settings, tf32=False)
     if not half:
         return (
             "The model computes in 16 bits, so this float32 work is done elsewhere: look for "
             "layers, losses or custom kernels that cast to float32 or leave autocast."
         )
-    tf32 = advice.allowing_tf32(settings)
+    tf32 = settings_advice.allowing_tf32(settings)
     other = f", or let float32 arithmetic use TF32: {tf32}" if tf32 else ""
     return f"Run forward and loss under {half}{other}."
 

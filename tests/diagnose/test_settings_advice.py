@@ -11,14 +11,14 @@ from counted_runs import ELEMENTWISE, FEW_BLOCKS, TRANSFORMER_FP32, counted
 from factories import GIB, flag_steps, make_late, make_run, make_samples, make_waiting, spend
 from failing import failed, report, with_loss
 from system_facts import DEVICE_BYTES, always, on_host, with_peaks
-from traceml.diagnose import advice
+from traceml.diagnose import settings_advice
 from traceml.diagnose.all_rules import all_rules
 from traceml.facts.facts import Facts
 from traceml.facts.gather import gather
 from traceml.facts.sensors import HostFacts, ProcessFacts
 from traceml.model.evidence import EvidenceUnit
 from traceml.model.failure import MemoryAtFailure
-from traceml.model.layout import StepFlag
+from traceml.model.record_layout import StepFlag
 from traceml.model.settings import Settings
 from traceml.store.records import DdpStatistics, RunRecords
 
@@ -182,9 +182,11 @@ def test_no_larger_batch_where_memory_is_full() -> None:
 
 
 def test_an_unknown_setting_makes_the_advice_conditional() -> None:
-    assert "if forward does not run under autocast yet" in advice.lower_precision(Settings())
-    assert "if it is not used yet" in advice.compiling(Settings())
-    assert "if the optimizer takes it" in advice.fused_optimizer(Settings())
+    assert "if forward does not run under autocast yet" in settings_advice.lower_precision(
+        Settings()
+    )
+    assert "if it is not used yet" in settings_advice.compiling(Settings())
+    assert "if the optimizer takes it" in settings_advice.fused_optimizer(Settings())
 
 
 @pytest.mark.parametrize(
@@ -203,15 +205,15 @@ def test_an_unknown_setting_makes_the_advice_conditional() -> None:
 def test_cuda_graphs_are_asked_for_in_terms_of_how_the_model_is_compiled(
     mode: str, said: str
 ) -> None:
-    assert advice.cuda_graphs(OFF._replace(compile_mode=mode)) == said
+    assert settings_advice.cuda_graphs(OFF._replace(compile_mode=mode)) == said
 
 
 def test_tf32_is_asked_for_where_float32_arithmetic_does_not_use_it() -> None:
-    assert advice.allowing_tf32(OFF) == advice.MATMUL_TF32
+    assert settings_advice.allowing_tf32(OFF) == settings_advice.MATMUL_TF32
     convolutions = OFF._replace(cudnn_tf32=False)
-    assert "cudnn.allow_tf32" in advice.allowing_tf32(convolutions)
-    assert "cudnn" not in advice.allowing_tf32(convolutions._replace(channels_last=None))
-    assert advice.allowing_tf32(OFF._replace(matmul_precision="high")) == ""
+    assert "cudnn.allow_tf32" in settings_advice.allowing_tf32(convolutions)
+    assert "cudnn" not in settings_advice.allowing_tf32(convolutions._replace(channels_last=None))
+    assert settings_advice.allowing_tf32(OFF._replace(matmul_precision="high")) == ""
 
 
 @pytest.mark.parametrize(
@@ -219,7 +221,7 @@ def test_tf32_is_asked_for_where_float32_arithmetic_does_not_use_it() -> None:
     [((), ""), (("", "a"), "a"), (("a", "", "b"), "a and b"), (("a", "b", "c"), "a, b and c")],
 )
 def test_options_are_listed_as_people_do(parts: tuple[str, ...], said: str) -> None:
-    assert advice.listed(parts) == said
+    assert settings_advice.listed(parts) == said
 
 
 @pytest.mark.parametrize("name", FACTS)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from traceml.model import layout
-from traceml.model.layout import StepFlag
+from traceml.model import record_layout
+from traceml.model.record_layout import StepFlag
 from traceml.steps import events, losses
 from traceml.steps.events import (
     BACKWARD,
@@ -20,9 +20,9 @@ from traceml.steps.events import (
     step_ended,
 )
 from traceml.steps.graph_replays import GraphContents
-from traceml.steps.machine import StepMachine
+from traceml.steps.step_machine import StepMachine
 
-FIELDS = [name for name, _ in layout.STEP]
+FIELDS = [name for name, _ in record_layout.STEP]
 TRAINING, VALIDATION, UNLABELLED = 11, 22, 33
 ADAM, OTHER = 101, 102
 
@@ -121,7 +121,7 @@ class Story:
 
     @property
     def complete(self):
-        return [record for record in self.records if not record["flags"] & layout.NO_STEP]
+        return [record for record in self.records if not record["flags"] & record_layout.NO_STEP]
 
     def finish(self):
         return self.tell(events.FINISH)
@@ -171,7 +171,7 @@ def test_without_a_fetch_a_step_ends_where_its_optimizer_does(story):
         story.step_without_fetch()
     story.takes(50).finish()
     assert [record["wall_ns"] for record in story.complete] == [55, 58, 58, 58]
-    assert all(record["input_ns"] == layout.NOT_MEASURED for record in story.records)
+    assert all(record["input_ns"] == record_layout.NOT_MEASURED for record in story.records)
     assert story.records[-1]["flags"] & StepFlag.TAIL
     assert story.records[-1]["wall_ns"] == 50
     check_accounts(story)
@@ -415,7 +415,7 @@ def test_updates_by_hand_are_marked_by_backward_and_fetch(story):
         story.fetch(10).takes(20).backward(30).takes(4)
     story.exhaust(1)
     assert len(story.complete) == 3
-    assert story.complete[1]["optimizer_ns"] == layout.NOT_MEASURED
+    assert story.complete[1]["optimizer_ns"] == record_layout.NOT_MEASURED
     check_accounts(story)
 
 
@@ -505,7 +505,7 @@ def test_a_model_that_moves_before_training_begins_starts_no_step(story):
     began = story.now
     story.step().exhaust(1)
     assert story.records[0]["start_ns"] == began
-    assert story.records[0]["h2d_ns"] == layout.NOT_MEASURED
+    assert story.records[0]["h2d_ns"] == record_layout.NOT_MEASURED
 
 
 def test_the_time_after_the_last_step_is_kept_as_the_tail(story):
@@ -702,7 +702,7 @@ def test_waits_for_the_device_are_counted_step_by_step():
         story.optimizer(5)
     story.fetch(10)
     assert [record["sync_ns"] for record in story.records] == [0, 3, 70_000]
-    assert [waited(record) for record in story.records] == [0, 3, layout.MAX_SYNCS]
+    assert [waited(record) for record in story.records] == [0, 3, record_layout.MAX_SYNCS]
 
 
 def test_waits_of_an_evaluation_are_no_steps():
@@ -750,7 +750,7 @@ def test_every_replay_of_a_graph_that_holds_the_optimizer_is_a_step(story):
     assert [record["optimizer_steps"] for record in replayed] == [1] * 5
     assert [record["micro_batches"] for record in replayed] == [1] * 5
     for name in ("forward_ns", "backward_ns", "optimizer_ns"):
-        assert [record[name] for record in replayed] == [layout.NOT_MEASURED] * 5
+        assert [record[name] for record in replayed] == [record_layout.NOT_MEASURED] * 5
     assert [record["body_ns"] for record in replayed[1:]] == [53] * 4
 
 
@@ -771,7 +771,7 @@ def test_a_graph_of_forward_and_backward_is_part_of_its_optimizers_step(story):
     check_accounts(story)
     assert len(story.complete) == 4
     assert [(r["graph_ns"], r["optimizer_ns"]) for r in story.complete] == [(40, 5)] * 4
-    assert {record["forward_ns"] for record in story.complete} == {layout.NOT_MEASURED}
+    assert {record["forward_ns"] for record in story.complete} == {record_layout.NOT_MEASURED}
 
 
 def test_a_graph_of_the_optimizer_alone_is_the_optimizer(story):
@@ -780,7 +780,7 @@ def test_a_graph_of_the_optimizer_alone_is_the_optimizer(story):
         replay(story.fetch(10).forward(20).backward(30), held, 5)
     story.exhaust(1).finish()
     assert [record["optimizer_ns"] for record in story.complete] == [5] * 4
-    assert {record["graph_ns"] for record in story.complete} == {layout.NOT_MEASURED}
+    assert {record["graph_ns"] for record in story.complete} == {record_layout.NOT_MEASURED}
 
 
 def test_two_graphs_with_an_optimizer_each_are_one_step(story):
@@ -803,7 +803,7 @@ def test_a_graph_inside_a_phase_stays_in_it(story):
     story.exhaust(1).finish()
     assert [record["backward_ns"] for record in story.complete] == [30] * 3
     assert [record["micro_batches"] for record in story.complete] == [1] * 3
-    assert {record["graph_ns"] for record in story.complete} == {layout.NOT_MEASURED}
+    assert {record["graph_ns"] for record in story.complete} == {record_layout.NOT_MEASURED}
 
 
 def test_a_replay_that_fails_is_no_step(story):
@@ -831,7 +831,7 @@ def test_parameters_that_change_are_a_step(story):
     story.finish()
     check_accounts(story)
     assert [record["body_ns"] for record in story.complete] == [55, 58, 58, 58]
-    assert {record["optimizer_ns"] for record in story.complete} == {layout.NOT_MEASURED}
+    assert {record["optimizer_ns"] for record in story.complete} == {record_layout.NOT_MEASURED}
 
 
 def test_micro_batches_before_a_change_are_one_step(story):
@@ -862,7 +862,7 @@ def test_a_batch_that_cannot_be_counted_leaves_its_step_uncounted(story):
     story.fetch(1).forward(20).backward(30).optimizer(5)
     story.fetch(1, samples=-1).fetch(1).forward(20).backward(30).optimizer(5)
     story.exhaust(1).finish()
-    assert [record["samples"] for record in story.complete] == [8, layout.NOT_MEASURED]
+    assert [record["samples"] for record in story.complete] == [8, record_layout.NOT_MEASURED]
 
 
 def test_the_samples_of_an_evaluation_are_no_steps(story):
@@ -872,7 +872,7 @@ def test_the_samples_of_an_evaluation_are_no_steps(story):
             story.fetch(1, VALIDATION).evaluate(4)
         story.exhaust(1, VALIDATION)
     story.takes(3).forward(20).backward(30).optimizer(5).finish()
-    assert {record["samples"] for record in story.complete} == {layout.NOT_MEASURED}
+    assert {record["samples"] for record in story.complete} == {record_layout.NOT_MEASURED}
 
 
 # Saving
@@ -888,7 +888,7 @@ def test_what_a_saver_does_is_saving(story):
     story.step().exhaust(1).finish()
     check_accounts(story)
     assert sum(record["checkpoint_ns"] for record in story.complete) == 168
-    assert {record["communication_ns"] for record in story.complete} == {layout.NOT_MEASURED}
+    assert {record["communication_ns"] for record in story.complete} == {record_layout.NOT_MEASURED}
 
 
 # Notebooks

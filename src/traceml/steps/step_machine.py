@@ -28,7 +28,7 @@ from collections import deque
 from collections.abc import Callable
 from operator import itemgetter
 
-from traceml.model.layout import (
+from traceml.model.record_layout import (
     GPU_FIELDS,
     MAX_SYNCS,
     NO_STEP,

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from traceml.model import layout
+from traceml.model import record_layout
 from traceml.model.errors import UnreadableRecords
-from traceml.model.layout import StepFlag
-from traceml.store import recordfile
+from traceml.model.record_layout import StepFlag
+from traceml.store import record_file
 from traceml.store.load import drain_rings, load_run
-from traceml.store.recordfile import RankFiles
+from traceml.store.record_file import RankFiles
 from traceml.store.rings import RingReader
 from traceml.trace.ring import REGION_CAPACITY
 
@@ -37,11 +37,11 @@ def size_of(folder: Path, pattern: str = "rank-*") -> int:
 @pytest.fixture
 def small_files(monkeypatch):
     """Segments of 32 steps, two of them kept, blocks of 4 steps, 16 of those."""
-    monkeypatch.setattr(recordfile, "SEGMENT_STEPS", 32)
-    monkeypatch.setattr(recordfile, "KEEP_SEGMENTS", 2)
-    monkeypatch.setattr(recordfile, "MAX_BLOCKS", 16)
-    monkeypatch.setattr(recordfile.folding, "BLOCK_STEPS", 4)
-    monkeypatch.setattr(recordfile, "MAX_MESSAGE_BYTES", 4096)
+    monkeypatch.setattr(record_file, "SEGMENT_STEPS", 32)
+    monkeypatch.setattr(record_file, "KEEP_SEGMENTS", 2)
+    monkeypatch.setattr(record_file, "MAX_BLOCKS", 16)
+    monkeypatch.setattr(record_file.folding, "BLOCK_STEPS", 4)
+    monkeypatch.setattr(record_file, "MAX_MESSAGE_BYTES", 4096)
 
 
 def test_a_run_is_read_back_at_full_resolution(tracer, run_folder):
@@ -113,7 +113,7 @@ def test_steps_whose_gpu_times_are_open_come_with_a_later_drain(tracer, run_fold
     made.step(2)
     made.step(3, flags=int(StepFlag.GPU_TIMED))
     assert numbers(made.drain(run_folder)) == [0, 1]
-    made.ring.fill_gpu_times(2, [5] * len(layout.GPU_FIELDS))
+    made.ring.fill_gpu_times(2, [5] * len(record_layout.GPU_FIELDS))
     made.ring.mark_final(3)
     files = made.drain(run_folder)
     assert numbers(files) == [0, 1, 2]
@@ -158,7 +158,11 @@ def test_files_stay_bounded_and_totals_exact_however_long_the_run(tracer, run_fo
             made.step(25)
             files.drain(ring)
             sizes.append(size_of(run_folder))
-    head, step, block = layout.step_slots_offset(64), layout.STEP_BYTES, layout.BLOCK_BYTES
+    head, step, block = (
+        record_layout.step_slots_offset(64),
+        record_layout.STEP_BYTES,
+        record_layout.BLOCK_BYTES,
+    )
     assert max(sizes) <= 3 * (head + 32 * step) + 16 * block
     (rank,) = load_run(run_folder).ranks
     total = 5_000
@@ -170,19 +174,23 @@ def test_files_stay_bounded_and_totals_exact_however_long_the_run(tracer, run_fo
 
 
 def test_the_real_limits_keep_a_rank_under_64_mb():
-    segments = recordfile.KEEP_SEGMENTS + 1
-    steps = segments * (layout.step_slots_offset(64) + recordfile.SEGMENT_STEPS * layout.STEP_BYTES)
-    blocks = recordfile.MAX_BLOCKS * layout.BLOCK_BYTES
-    messages = recordfile.MAX_MESSAGE_BYTES + 4096 * layout.MESSAGE_BYTES  # one ring's worth more
+    segments = record_file.KEEP_SEGMENTS + 1
+    steps = segments * (
+        record_layout.step_slots_offset(64) + record_file.SEGMENT_STEPS * record_layout.STEP_BYTES
+    )
+    blocks = record_file.MAX_BLOCKS * record_layout.BLOCK_BYTES
+    messages = (
+        record_file.MAX_MESSAGE_BYTES + 4096 * record_layout.MESSAGE_BYTES
+    )  # one ring's worth more
     assert steps + blocks + messages <= LIMIT_BYTES
-    folded = recordfile.SEGMENT_STEPS // recordfile.folding.BLOCK_STEPS
-    assert recordfile.MAX_BLOCKS // 2 + folded <= recordfile.MAX_BLOCKS
+    folded = record_file.SEGMENT_STEPS // record_file.folding.BLOCK_STEPS
+    assert record_file.MAX_BLOCKS // 2 + folded <= record_file.MAX_BLOCKS
 
 
 def test_an_agent_killed_between_folding_and_removing_counts_no_step_twice(
     tracer, run_folder, small_files, monkeypatch
 ):
-    monkeypatch.setattr(recordfile, "SEGMENT_STEPS", 36)  # nine blocks: pairs do not come out even
+    monkeypatch.setattr(record_file, "SEGMENT_STEPS", 36)  # nine blocks: pairs do not come out even
     made = tracer(steps=256)
     files = RankFiles.of(run_folder, made.stem)
 
@@ -209,11 +217,11 @@ def test_an_agent_killed_between_folding_and_removing_counts_no_step_twice(
 
 # A full disk
 
-HEAD = layout.step_slots_offset(REGION_CAPACITY)
+HEAD = record_layout.step_slots_offset(REGION_CAPACITY)
 _FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
-from traceml.store.recordfile import RankFiles
+from traceml.store.record_file import RankFiles
 from traceml.store.rings import RingReader
 
 ring, folder, limit = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
@@ -233,8 +241,8 @@ except OSError as error:
     [
         pytest.param(100, 0, 0, id="not even a head"),
         pytest.param(HEAD + 50, 0, 0, id="not one step"),
-        pytest.param(HEAD + 3 * layout.STEP_BYTES + 50, 0, 3, id="three steps and a bit"),
-        pytest.param(HEAD + 25 * layout.STEP_BYTES, 20, 25, id="within the second bite"),
+        pytest.param(HEAD + 3 * record_layout.STEP_BYTES + 50, 0, 3, id="three steps and a bit"),
+        pytest.param(HEAD + 25 * record_layout.STEP_BYTES, 20, 25, id="within the second bite"),
     ],
 )
 def test_of_a_disk_that_fills_up_every_whole_step_that_fits_is_kept_and_the_next_drain_goes_on(
@@ -313,9 +321,11 @@ def test_a_file_of_a_newer_version_is_told(tracer, run_folder):
     made.drain(run_folder)
     (path,) = run_folder.glob("rank-0-*.steps")
     content = bytearray(path.read_bytes())
-    content[layout.offset_of(layout.IDENTITY, "version")] = layout.VERSION + 1
+    content[record_layout.offset_of(record_layout.IDENTITY, "version")] = record_layout.VERSION + 1
     path.write_bytes(content)
-    with pytest.raises(UnreadableRecords, match=f"record format {layout.VERSION + 1}.*newer one"):
+    with pytest.raises(
+        UnreadableRecords, match=f"record format {record_layout.VERSION + 1}.*newer one"
+    ):
         RankFiles.of(run_folder, made.stem).read_steps()
 
 
@@ -342,7 +352,7 @@ def test_a_writer_that_is_killed_in_its_first_write_costs_no_step(tracer, run_fo
         raise Killed
 
     with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(recordfile, "write_whole", write_half)
+        patched.setattr(record_file, "write_whole", write_half)
         made.drain(run_folder)
     made.step(5)
     assert len(made.drain(run_folder).read_steps()) == 10

@@ -7,9 +7,9 @@ from hashlib import sha256
 
 import pytest
 
-from traceml.model import layout
-from traceml.model.layout import Field, block_fields, packer, step_fields
+from traceml.model import record_layout
 from traceml.model.phase import IN_BODY, Phase
+from traceml.model.record_layout import Field, block_fields, packer, step_fields
 
 
 def fingerprint(fields: Sequence[Field]) -> str:
@@ -40,12 +40,12 @@ def test_no_written_version_ever_changes(version, fields, size, expected):
 
 
 def test_every_measured_phase_has_a_field_on_both_clocks():
-    names = {name for name, _ in layout.STEP}
+    names = {name for name, _ in record_layout.STEP}
     for phase in (Phase.INPUT, *IN_BODY):
         assert {f"{phase.value}_ns", f"gpu_{phase.value}_ns"} <= names
-        assert f"gpu_{phase.value}_ns" in layout.GPU_FIELDS
+        assert f"gpu_{phase.value}_ns" in record_layout.GPU_FIELDS
 
 
 def test_no_field_comes_from_a_version_that_there_is_not():
-    assert set(layout.SINCE.values()) <= set(range(1, layout.VERSION + 1))
-    assert layout.SINCE.keys() <= {name for name, _ in layout.STEP}
+    assert set(record_layout.SINCE.values()) <= set(range(1, record_layout.VERSION + 1))
+    assert record_layout.SINCE.keys() <= {name for name, _ in record_layout.STEP}

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from traceml.model import layout
+from traceml.model import record_layout
 from traceml.store import blocks as folding
-from traceml.store import logged, versions
+from traceml.store import logged, old_formats
 from traceml.store.folder import write_atomically
 from traceml.store.line_files import append_lines, write_whole
 from traceml.store.records import BLOCK_DTYPE, STEP_DTYPE
@@ -27,7 +27,7 @@ from traceml.store.regular_files import read_regular, stat_regular
 from traceml.store.rings import RingHead, RingReader, open_records, parse_head, unreadable
 from traceml.store.step_columns import Steps
 
-SEGMENT_STEPS = 7_500_000 // layout.STEP_BYTES // 1024 * 1024
+SEGMENT_STEPS = 7_500_000 // record_layout.STEP_BYTES // 1024 * 1024
 KEEP_SEGMENTS = 5
 """Segments of single steps: about 115,000 steps, 37 MB."""
 MAX_BLOCKS = 8_192
@@ -136,7 +136,7 @@ class RankFiles:
         return self._next_step or 0
 
     def _append(self, head: bytes, steps: npt.NDArray[Any]) -> None:
-        if not self._segments or _version(self._segments[-1]) != layout.VERSION:
+        if not self._segments or _version(self._segments[-1]) != record_layout.VERSION:
             self._add_segment()
         while True:
             path = self._segments[-1]
@@ -191,8 +191,8 @@ class RankFiles:
             # Among themselves: if we die before the segment is gone, no block may reach into it.
             older = folding.merge_pairs(older)
         files = block_files(self._folder, self.stem)
-        write_atomically(files[layout.VERSION], np.concatenate([older, folded]).tobytes())
-        for version in range(1, layout.VERSION):
+        write_atomically(files[record_layout.VERSION], np.concatenate([older, folded]).tobytes())
+        for version in range(1, record_layout.VERSION):
             files[version].unlink(missing_ok=True)  # they are in the current one now
         oldest.unlink()
         del self._segments[0]
@@ -248,7 +248,7 @@ class RankFiles:
         heads, parts = zip(*map(_read_records, self._segments), strict=True)
         # Of most ranks of a large run there is one part: no second copy of everything.
         records = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        sound = versions.sound_steps(records)
+        sound = old_formats.sound_steps(records)
         self.damaged_records = len(records) - len(sound)
         return heads[-1], sound
 
@@ -258,7 +258,7 @@ class RankFiles:
         if not found:
             return _NO_BLOCKS
         newest = max(found)
-        blocks = versions.sound_blocks(versions.read_blocks(_content(found[newest]), newest))
+        blocks = old_formats.sound_blocks(old_formats.read_blocks(_content(found[newest]), newest))
         if self._segments and len(blocks):
             oldest = _read_steps(self._segments[0])
             if len(oldest):
@@ -285,7 +285,7 @@ def block_files(folder: Path, stem: str) -> dict[int, Path]:
 
 def _block_names(stem: str) -> Iterator[tuple[int, str]]:
     yield 1, f"{stem}.blocks"
-    for version in range(2, layout.VERSION + 1):
+    for version in range(2, record_layout.VERSION + 1):
         yield version, f"{stem}.v{version}.blocks"
 
 
@@ -307,21 +307,21 @@ def last_number(steps: Steps, blocks: npt.NDArray[Any]) -> int:
 
 def _read_steps(path: Path) -> npt.NDArray[Any]:
     _, records = _read_records(path)
-    return versions.sound_steps(records)
+    return old_formats.sound_steps(records)
 
 
 def _read_records(path: Path) -> tuple[RingHead, npt.NDArray[Any]]:
     """Returns the head of a segment, and its records as they are, including damaged ones."""
     content = _content(path)
     head = parse_head(content[:_HEAD_BYTES], path)
-    return head, versions.read_steps(memoryview(content)[head.size :], head.version)
+    return head, old_formats.read_steps(memoryview(content)[head.size :], head.version)
 
 
 def _version(path: Path) -> int:
     """Returns the record format of a segment; the current one for a new segment."""
     found = stat_regular(path)
     if found is None or not found.st_size:
-        return layout.VERSION
+        return record_layout.VERSION
     return _read_head(path).version
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from traceml.model import layout
+from traceml.model import record_layout
 from traceml.store.records import BLOCK_DTYPE, STEP_DTYPE, dtype_of
 
 MAX_STEPS = 1 << 40
@@ -15,13 +15,19 @@ MAX_STEPS = 1 << 40
 MAX_MOMENT_NS = 1 << 62
 """On a clock that starts with the machine: 146 years."""
 
-STEPS_BY_VERSION = {v: dtype_of(layout.step_fields(v)) for v in range(1, layout.VERSION + 1)}
-BLOCKS_BY_VERSION = {v: dtype_of(layout.block_fields(v)) for v in range(1, layout.VERSION + 1)}
+STEPS_BY_VERSION = {
+    v: dtype_of(record_layout.step_fields(v)) for v in range(1, record_layout.VERSION + 1)
+}
+BLOCKS_BY_VERSION = {
+    v: dtype_of(record_layout.block_fields(v)) for v in range(1, record_layout.VERSION + 1)
+}
 
 
 def read_steps(content: bytes | memoryview, version: int) -> npt.NDArray[Any]:
     """Returns whole step records; a field that the version lacks was not measured."""
-    return _upgraded(_whole(content, STEPS_BY_VERSION[version]), STEP_DTYPE, layout.NOT_MEASURED)
+    return _upgraded(
+        _whole(content, STEPS_BY_VERSION[version]), STEP_DTYPE, record_layout.NOT_MEASURED
+    )
 
 
 def read_blocks(content: bytes, version: int) -> npt.NDArray[Any]:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from traceml.facts.history import StepHistory
-from traceml.figures import over_ranks
+from traceml.figures import charts_over_ranks
+from traceml.figures.charts_over_ranks import is_measured, measured_columns, rank_names, rank_series
 from traceml.figures.colours import MEDIAN, STEP, WORST
 from traceml.figures.findings import spans
-from traceml.figures.over_ranks import is_measured, measured_columns, rank_names, rank_series
 from traceml.figures.page import Axis, Heatmap, Lines, Series, Span
 from traceml.figures.units import (
     Floats,
@@ -64,8 +64,8 @@ def stacked_phases(history: StepHistory, summary: Summary | None, whose: str = "
     if history.graph_s is not None:
         layers["Compute (CUDA graph)", COMPUTE_PART] = history.over_ranks(history.graph_s)
     if not layers:
-        layers = {("Step", STEP): over_ranks.mean(history.step_s)}
-    between = over_ranks.mean(history.between_s)
+        layers = {("Step", STEP): charts_over_ranks.mean(history.step_s)}
+    between = charts_over_ranks.mean(history.between_s)
     total = np.nansum(np.stack(list(layers.values())), axis=0)
     if np.nansum(between) > SHOWN_BETWEEN_SHARE * np.nansum(total):
         layers["Between steps", BETWEEN] = between
@@ -120,7 +120,9 @@ def rank_spread(history: StepHistory) -> Lines | None:
         y=_time_axis("per step", unit, top_s),
         at=steps_at(history),
         series=series,
-        caption=_caption(history, OWN if is_own else None, over_ranks.highest(shown[-1]), top_s),
+        caption=_caption(
+            history, OWN if is_own else None, charts_over_ranks.highest(shown[-1]), top_s
+        ),
         zooms=True,
     )
 
@@ -155,7 +157,7 @@ def where_measured(history: StepHistory, table: Floats) -> StepHistory:
     return only_columns(history, measured_columns(table))
 
 
-def only_columns(history: StepHistory, chosen: over_ranks.Bools) -> StepHistory:
+def only_columns(history: StepHistory, chosen: charts_over_ranks.Bools) -> StepHistory:
     """Returns the history with the chosen points alone."""
     if chosen.all():
         return history
@@ -242,14 +244,14 @@ def _thinned(table: Floats, at: tuple[float, ...]) -> tuple[Floats, tuple[float,
         return table, at
     group = -(-columns // most)
     starts = range(0, columns, group)
-    merged = np.stack([over_ranks.mean(table[:, s : s + group].T) for s in starts], axis=1)
+    merged = np.stack([charts_over_ranks.mean(table[:, s : s + group].T) for s in starts], axis=1)
     return merged, tuple(at[start] for start in starts)
 
 
 def _heat_range(table: Floats) -> tuple[float, float]:
     """Returns the times of the darkest and the brightest colour: the range of nearly all steps,
     without outliers such as a slow first step."""
-    medians = over_ranks.median(table)
+    medians = charts_over_ranks.median(table)
     known = medians[np.isfinite(medians)]
     typical = float(np.median(known))
     usual = table[:, np.nan_to_num(medians, nan=np.inf) <= CUT_TIMES * typical]

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from traceml.facts.history import SensorHistory
+from traceml.figures.charts_over_ranks import is_measured, rank_series
 from traceml.figures.colours import series_colour
-from traceml.figures.over_ranks import is_measured, rank_series
 from traceml.figures.page import Axis, Lines, Series
 from traceml.figures.units import Floats, Unit, moment_unit, moments, scaled
 
