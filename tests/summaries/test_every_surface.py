@@ -167,7 +167,7 @@ def test_the_printed_and_the_drawn_tree_are_the_summary(plan: Plan) -> None:
     summary = build(partial_run(plan), 0.0, "0")
     assert summary.step_time is not None
     step = step_tree(average(summary))
-    drawn = drawn_tree(summary.step_time)
+    drawn = drawn_tree(summary.step_time, average(summary), "")
     assert drawn is not None
     if step.parts:
         assert sum(part.ms for part in step.parts) == pytest.approx(step.ms, rel=1e-5)

@@ -70,7 +70,7 @@ def lens_choices(section: SectionSummary | None) -> tuple[Lens, ...]:
 
 def _label(lens: RankLens) -> str:
     if lens.id in (MEDIAN, WORST):
-        return f"{lens.id.capitalize()} rank ({lens.rank})"
+        return f"{lens.id.capitalize()} rank ({cell(lens.rank)})"
     return lens.words[0].upper() + lens.words[1:]
 
 
@@ -83,7 +83,9 @@ def _all_lenses(section: SectionSummary) -> list[RankLens]:
             RankLens(name, rank, f"{name} rank, {cell(rank)}")
             for name, rank in zip((MEDIAN, WORST), chosen, strict=True)
         ]
-    return found + [RankLens(f"{RANK}{name}", name, f"rank {cell(name)}") for name in rows]
+    # A damaged summary may have other names: no address can ask for those.
+    ranks = [name for name in rows if CHOICE.fullmatch(f"{RANK}{name}")]
+    return found + [RankLens(f"{RANK}{name}", name, f"rank {cell(name)}") for name in ranks]
 
 
 def only_rank(history: StepHistory, rank: int) -> StepHistory:
