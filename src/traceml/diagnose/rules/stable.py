@@ -85,8 +85,8 @@ def _bad_status(known: Stability) -> str:
     if not known.is_of_script:
         return f"The training ended, and the command around it ended with exit status {status}."
     return (
-        f"The script ended with exit status {status} by itself: no exception and no signal ended "
-        "it."
+        f"The script ended with exit status {status} by itself: no signal and no exception ended "
+        "it, but for a Ctrl-C perhaps."
     )
 
 
