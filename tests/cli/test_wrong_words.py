@@ -128,8 +128,8 @@ SAID = {
     "a mistyped option without a run": (["view", "--log-dir", "x"], "(did you mean --logs-dir?)"),
     "a run mistyped": (["compare", "before", "aftre"], "(did you mean after?)"),
     "a metric mistyped": (
-        ["compare", "--metric=steptime", "before", "after"],
-        "(did you mean step_time?)",
+        ["compare", "--metric=steptime", *PEER_SUMMARIES],
+        "did you mean 'step_time'",
     ),
     "a verdict mistyped": (
         ["compare", "--fail-on", "regresion", "a", "b"],

@@ -137,7 +137,10 @@ def check_savings(facts: Facts, what_ifs: tuple[WhatIf, ...]) -> None:
     if what_ifs:  # what one rank loses others wait for; nothing else is saved beyond what is lost,
         # but what the GPU idles where the host no longer waits for it
         beyond_s = [max(0.0, each.saved_s - lost(each.finding) * SLACK) for each in what_ifs]
-        frees = [all_rules().of(each.finding.kind).what_if.frees_host for each in what_ifs]
+        frees = [
+            all_rules().of(each.finding.kind).what_if.frees_host(facts.job, each.finding)
+            for each in what_ifs
+        ]
         idle_s = idle_between_phases_s(facts)
         for position in np.flatnonzero(frees):
             part_s = min(beyond_s[position], idle_s)

@@ -292,6 +292,15 @@ def test_working_ahead_hides_half_of_the_gaps_between_launches(
     assert found.predicted_s == pytest.approx(left_ms / 1e3, rel=2e-3)
 
 
+def test_a_host_that_is_busy_itself_works_no_more_ahead_without_its_own_code() -> None:
+    """Nothing waits for the device: the gaps between launches stay."""
+    run = idle_gpu(queued(READING, 47), launching=0.3)
+    run = count_gpus(replace(run, samples=()), busy_share=30 / 48.3)
+    found = what_ifs(run)[Kind.WAIT_HEAVY]
+    assert found.finding.evidence["launching_ms"] == pytest.approx(5.0, rel=0.01)
+    assert found.saved_s <= (found.finding.lost_s_per_step or 0.0) + 1e-9
+
+
 def test_a_gpu_that_others_let_idle_is_not_fed_by_working_ahead() -> None:
     """What the input's own finding claims is not saved by another."""
     starved = queued(make_run(gpu=True, noise=0, input_ms=30, h2d_ms=40), 4, h2d=80)

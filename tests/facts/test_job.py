@@ -1,12 +1,16 @@
 """A job takes as long as its slowest rank, and is known by whether its ranks wait."""
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 
-from factories import make_late, make_run, make_waiting, map_steps
+from factories import make_late, make_run, make_waiting, map_steps, stall
 from traceml.facts.gather import gather
 from traceml.facts.job import Job
 from traceml.model.phase import Phase
+from traceml.model.record_layout import GPU_FIELDS, NOT_MEASURED
 from traceml.store.records import RunRecords
 
 
@@ -79,3 +83,23 @@ def test_ranks_timed_in_different_steps_are_compared_by_their_means() -> None:
     job = job_of(map_steps(make_waiting(run), now_and_then))
     assert job.table.clock == "gpu"
     assert job.saved_s(job.table.phase(Phase.FORWARD)) == pytest.approx(0.030, rel=0.02)
+
+
+def test_steps_that_the_gpu_timed_have_their_weight_only_on_its_clock() -> None:
+    """Of 200 steps every fourth is timed on rank 1 and all on rank 0; one of them is long."""
+    run = stall(make_run(ranks=2, steps=200, gpu=True, noise=0), "rest", 0.4, 53)
+
+    def change(steps: Any, rank: int) -> None:
+        steps["checkpoint_ns"][2::10] = 10_000_000  # in steps that are not timed on the GPU
+        steps["wall_ns"] += np.maximum(steps["checkpoint_ns"], 0)
+        for name in GPU_FIELDS if rank else ():
+            steps[name][np.arange(len(steps)) % 4 != 0] = NOT_MEASURED
+
+    facts = gather(map_steps(run, change))
+    job = facts.job
+    assert job is not None and job.table.clock == "gpu" and job.table.weights is not None
+    both = replace(job, waits=True)
+    saved_s = both.saved_s(job.table.field("checkpoint_ns"), both.own_wall_s())
+    assert saved_s == pytest.approx(0.001, rel=0.01)
+    step_s = both.table.step()
+    assert both.saved_s(step_s, step_s) == pytest.approx(facts.mean.step_s, rel=0.01)

@@ -33,11 +33,14 @@ def test_arguments_cells_and_free_variables_are_read_and_stay():
 
 
 def test_a_variable_that_was_read_dies_when_it_is_bound_anew():
-    thing = Thing()
-    first = weakref.ref(thing)
-    assert here()["thing"] is thing
-    thing = Thing()
-    assert first() is None
+    def bind():  # asserts nothing: what pytest makes of that asks for locals()
+        thing = Thing()
+        first = weakref.ref(thing)
+        was_read = here()["thing"] is thing
+        thing = Thing()
+        return was_read, first() is None
+
+    assert bind() == (True, True)
 
 
 def test_what_a_script_took_from_locals_stays_its_own():
@@ -82,3 +85,15 @@ def test_a_function_under_a_debugger_keeps_its_variables(follow):
     finally:
         sys.settrace(before[0])
         sys.setprofile(before[1])
+
+
+def test_a_dictionary_that_a_script_got_from_locals_stays_as_it_is():
+    def main(rate=0.1):
+        config = locals()
+        model = object()
+        found = variables_of(sys._getframe(0))
+        return config, found, model
+
+    config, found, _ = main()
+    assert set(config) == {"rate"}
+    assert sys.version_info >= (3, 13) or not found

@@ -86,6 +86,11 @@ class CodeScope(Enum):
     """The finding's phase, where the thread waits in it instead of computing."""
 
 
+def _never(job: Job, finding: Finding) -> bool:
+    """The host goes on as before."""
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Remedy:
     """What would be different without a cause, and how much time that saves."""
@@ -95,8 +100,9 @@ class Remedy:
     saved_s: Callable[[Job, Finding], float | None]
     between: bool = False
     """Whether the cause lies between the steps, so that wall time is saved instead of step time."""
-    frees_host: bool = False
-    """Whether the host may then work ahead, so that the GPU no longer idles between its phases."""
+    frees_host: Callable[[Job, Finding], bool] = _never
+    """Says whether the host then works ahead, so that the GPU no longer idles between its
+    phases."""
     saves_at_least: bool = False
     """Whether the cure may well save more than can be measured."""
 

@@ -163,7 +163,7 @@ def _predict(facts: Facts, finding: Finding, budget: _Budget) -> WhatIf | None:
     saved_s = remedy.saved_s(job, finding)
     if not step_s or saved_s is None:
         return None
-    saved_s = budget.take(finding, saved_s, step_s, remedy.frees_host)
+    saved_s = budget.take(finding, saved_s, step_s, remedy.frees_host(job, finding))
     if saved_s < MIN_SHARE * step_s:
         return None
     words = remedy.words.format(ranks=named(finding.ranks) if finding.ranks else "every rank")

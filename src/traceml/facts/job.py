@@ -115,8 +115,7 @@ class Job:
 
     def _mean_of(self, step_s: Floats, chosen: npt.NDArray[np.bool_]) -> float:
         """Returns the mean over some steps that were timed on every rank."""
-        weights = None if self.table.weights is None else self.table.weights.mean(axis=0)[chosen]
-        return float(np.average(step_s[chosen], weights=weights))
+        return float(np.average(step_s[chosen], weights=self.table.weights_of(chosen)))
 
 
 def job_of(table: StepTable, times: Sequence[StepTimes]) -> Job:

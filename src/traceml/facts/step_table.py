@@ -217,10 +217,19 @@ class StepTable:
         """Returns each rank's mean over the steps in which it was timed; zero for a rank without
         any."""
         counted = np.isfinite(table).astype(np.float64)
-        if self.weights is not None and not counted[self.weights == 0].any():  # on the GPU's clock
-            counted *= self.weights
+        if self.weights is not None and not counted[self.weights == 0].any():
+            counted *= self.weights  # on the host's clock, steps without a weight have a time too
         sums = np.where(counted > 0, table, 0.0) * counted
         return np.asarray(sums.sum(axis=1) / np.maximum(counted.sum(axis=1), 1e-9))
+
+    def weights_of(self, chosen: npt.NDArray[np.bool_]) -> Floats | None:
+        """Returns how much each of some steps counts that were timed on every rank; `None`: all the
+        same, as on the host's clock, on which every step is timed."""
+        if self.weights is None or (self.weights[:, chosen] == 0).any():
+            return None
+        host_s = np.array([_step_s(rank.columns, "")[self.warmup :] for rank in self.rank_steps])
+        found = timed_weights(host_s.mean(axis=0), chosen)
+        return None if found is None else found[chosen]
 
     def over_ranks(self) -> Floats:
         """Returns each step's mean over the ranks that measured it; NaN where none did."""

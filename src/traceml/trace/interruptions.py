@@ -31,6 +31,8 @@ _KEEPS_SNAPSHOTS = sys.version_info < (3, 13)
 """Before Python 3.13 reading a function's variables stores a copy of them on its frame, which keeps
 every value alive until the function returns. Later Pythons give a view: what is removed from that
 is removed from the function."""
+_SNAPSHOT_MAKERS = frozenset(("locals", "vars"))
+"""What gives that copy to a function that calls it."""
 _NOBODY_ELSES = 3
 """References to that copy if nobody else has it: the frame's, ours, and the one counting them."""
 
@@ -77,13 +79,16 @@ def drop_our_frames(error: BaseException) -> None:
 def variables_of(frame: FrameType) -> dict[str, Any]:
     """The variables of a frame, by name; nothing of them stays behind on the frame.
 
-    The caller lets go of them soon.
+    The caller lets go of them soon. None of a function that says `locals()` or `vars()`: asking for
+    its variables would change the very dictionary that these gave it.
     """
     if not _KEEPS_SNAPSHOTS or not frame.f_code.co_flags & CO_OPTIMIZED:
         return dict(frame.f_locals)  # a module's or a class body's are the variables themselves
+    if _SNAPSHOT_MAKERS.intersection(frame.f_code.co_names):
+        return {}
     snapshot = frame.f_locals
     found = dict(snapshot)
-    # A script that called `locals()` has this very copy; a debugger writes it back to the function.
+    # Others may have this very copy; a debugger writes it back to the function.
     is_ours = sys.getrefcount(snapshot) == _NOBODY_ELSES
     if is_ours and sys.gettrace() is None and sys.getprofile() is None:
         code = frame.f_code

@@ -95,10 +95,15 @@ def _next_step(facts: Facts) -> str:
     return f"{reason}set pin_memory=True and copy with non_blocking=True; then {less}."
 
 
+def _frees_host(job: Job, _: Finding) -> bool:
+    """Returns whether nothing but copies makes the host wait."""
+    return job.host_waits_s() <= MAX_OTHER_WAITS_S
+
+
 def _without_copies(job: Job, finding: Finding) -> float:
     """Saves the copies; and where nothing else makes the host wait, it then works ahead."""
     saved_s = without_phase(Phase.H2D)(job, finding)
-    if job.host_waits_s() > MAX_OTHER_WAITS_S:
+    if not _frees_host(job, finding):
         return saved_s
     ahead_s = job.saved_by_working_ahead_s(evidence_s(finding, "launching_ms"), copies_too=True)
     return max(saved_s, ahead_s or 0.0)
@@ -111,7 +116,7 @@ RULE = Rule(
     explains=GPU_IDLE,
     yields_to=(Kind.H2D_STRAGGLER, Kind.STRAGGLER),
     turn=Turn.PHASE,
-    what_if=Remedy("without the copies", _without_copies, frees_host=True),
+    what_if=Remedy("without the copies", _without_copies, frees_host=_frees_host),
     measure=lambda facts, _: facts.mean_share(Phase.H2D),
     doc=Doc(
         "info, warn, crit",

@@ -116,7 +116,7 @@ RULE = host_cause(
     check,
     host_work,
     turn=Turn.HOST_WAITED,
-    what_if=Remedy("without waiting for the device", _without_waits, frees_host=True),
+    what_if=Remedy("without waiting for the device", _without_waits, frees_host=lambda *_: True),
     code=CodeScope.REST,
     doc=Doc(
         "info, warn, crit",

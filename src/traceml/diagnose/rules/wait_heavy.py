@@ -238,10 +238,17 @@ def _without_rest(job: Job, finding: Finding) -> float:
     host works ahead without it, and the GPU hides that overhead.
     """
     saved_s = job.saved_s(job.table.phase(Phase.RESIDUAL) - LOOP_OVERHEAD_S)
-    if evidence_s(finding, "device_wait_ms") < MOSTLY_WAITING * (finding.lost_s_per_step or 0.0):
+    if not _is_mostly_waiting(job, finding):
         return saved_s
     launching_s = evidence_s(finding, "launching_ms")
     return max(saved_s, job.saved_by_working_ahead_s(launching_s) or 0.0)
+
+
+def _is_mostly_waiting(_: Job, finding: Finding) -> bool:
+    """Returns whether the host would work ahead without the residual: it is mostly waiting for the
+    device."""
+    lost_s = finding.lost_s_per_step or 0.0
+    return lost_s > 0 and evidence_s(finding, "device_wait_ms") >= MOSTLY_WAITING * lost_s
 
 
 def _without_outside(job: Job, _: Finding) -> float:
@@ -293,7 +300,7 @@ RULE = Rule(
     explains=GPU_IDLE,
     yields_to=(Kind.WAIT_STRAGGLER, Kind.STRAGGLER),
     turn=Turn.PHASE,
-    what_if=Remedy("without the rest", _without_rest, frees_host=True),
+    what_if=Remedy("without the rest", _without_rest, frees_host=_is_mostly_waiting),
     what_if_between=Remedy(
         "of wall time without what passes between steps", _without_outside, between=True
     ),
