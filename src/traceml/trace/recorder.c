@@ -745,8 +745,11 @@ static int pack_metrics(Events *self, PyObject *values, PyObject *step, Message 
 static PyObject *quick_metrics(PyObject *bound, PyObject *const *given, Py_ssize_t count) {
     Events *self = events_of(bound);
     Message message = {0};
-    if (!is_plain(self) || !self->message_slots || self->message_writers ||
-        !PyDict_CheckExact(given[0]) || !pack_metrics(self, given[0], given[1], &message))
+    /* Packing may run Python (a key's `__hash__`), and with it other threads: so who else writes is
+       looked at after it. From there on no Python runs. */
+    if (!is_plain(self) || !PyDict_CheckExact(given[0]) ||
+        !pack_metrics(self, given[0], given[1], &message) || !self->message_slots ||
+        self->message_writers)
         return try_two(bound, given);
     char *ring = self->slots.buf, *slot;
     uint64_t number;
