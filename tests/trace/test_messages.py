@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,6 +13,7 @@ import traceml
 from ring_steps import write_steps
 from traceml.agent.close import summarise
 from traceml.store import logged
+from traceml.trace import ring as rings
 from traceml.trace.messages import MAX_TEXT
 
 
@@ -199,3 +201,54 @@ def test_a_packed_number_without_a_step_gets_the_one_it_was_logged_in(traced):
     metrics = [each for each in traced.messages() if each["kind"] == "metrics"]
     said = [(each["step"], each["values"]["loss"]) for each in metrics]
     assert said == [(1, 0.0), (2, 1.0), (3, 2.0)]
+
+
+@pytest.fixture
+def signal_in_a_message(monkeypatch):
+    """Has a handler run after the second piece of the next message is written."""
+    before = signal.getsignal(signal.SIGUSR1)
+    write_piece, pieces = rings._pack_message, []
+
+    def write_piece_and_signal(*given):
+        write_piece(*given)
+        pieces.append(given)
+        if len(pieces) == 2:
+            signal.raise_signal(signal.SIGUSR1)
+
+    def arm(handler):
+        signal.signal(signal.SIGUSR1, handler)
+        monkeypatch.setattr(rings, "_pack_message", write_piece_and_signal)
+
+    yield arm
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_what_a_handler_logs_in_the_middle_of_a_message_is_kept_with_it(
+    traced, signal_in_a_message
+):
+    write_steps(traced.session, 1)
+    for _ in range(2):
+        traceml.log_metrics({"loss": 1.0}, step=1)
+
+    def handle(*_):
+        traceml.log_metrics({"loss": 2.0}, step=2)
+        traceml.log_params({"caught": "y" * 1000})
+
+    signal_in_a_message(handle)
+    traceml.log_params({"long": "x" * 1000})
+    traceml.log_metrics({"loss": 3.0}, step=3)
+    assert params_of(traced) == {"long": "x" * 1000, "caught": "y" * 1000}
+    said = [each["step"] for each in traced.messages() if each["kind"] == "metrics"]
+    assert said == [1, 1, 2, 3]
+
+
+def test_what_a_handler_logs_before_it_raises_is_kept(traced, signal_in_a_message):
+    def handle(*_):
+        traceml.log_params({"caught": 1})
+        raise KeyboardInterrupt
+
+    signal_in_a_message(handle)
+    with pytest.raises(KeyboardInterrupt):
+        traceml.log_params({"long": "x" * 1000})
+    assert not traced.session.recorder.message_writers
+    assert params_of(traced) == {"caught": 1}

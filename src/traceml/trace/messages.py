@@ -131,6 +131,8 @@ class Messages:
     def forget(self) -> None:
         """Begin anew: in a forked child the parent's lock may be held for ever."""
         self._lock = RLock()
+        self._queue: list[bytes] = []
+        """Messages to be written, in their order."""
         self._pending: list[tuple[str, int, str, Any, Any]] = []
 
     def use_ring(self, ring: Ring) -> None:
@@ -257,14 +259,25 @@ class Messages:
         self._append(ring, payload)
 
     def _append(self, ring: Ring, payload: bytes) -> None:
-        """Write a message; meanwhile other threads come here too, and wait."""
-        recorder = self._session.recorder
+        """Write a message; meanwhile other threads come here too, and wait.
+
+        So does this thread: a signal's handler or a finalizer may log in the middle of a message.
+        What it logs is queued, and written by the call that it interrupted.
+        """
         with self._lock:
-            recorder.message_writers += 1
+            self._queue.append(payload)
+            self._write_queued(ring)
+
+    def _write_queued(self, ring: Ring) -> None:
+        """Write what is queued, unless a call that was interrupted will; the lock is held."""
+        recorder, queue = self._session.recorder, self._queue
+        while queue and not recorder.message_writers:
             try:
-                ring.write_message(payload)
+                recorder.message_writers = 1
+                while queue:
+                    ring.write_message(queue.pop(0))
             finally:
-                recorder.message_writers -= 1
+                recorder.message_writers = 0  # then once more: a handler may have come before this
 
     # Metrics
 
@@ -430,6 +443,10 @@ class Messages:
     def wait(self) -> None:
         """The process ends: write the values that still come from the GPU, and say what does not
         come."""
+        ring = self._session.ring
+        if self._queue and ring is not None:  # of a handler that ended the call it interrupted
+            with self._lock:
+                self._write_queued(ring)
         deadline_s = monotonic() + TIMEOUT_S
         while self._pending and not ended_by_device_error():
             self.look()
