@@ -6,6 +6,7 @@ import json
 import signal
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +14,8 @@ import traceml
 from ring_steps import write_steps
 from traceml.agent.close import summarise
 from traceml.store import logged
+from traceml.store.record_file import RankFiles
+from traceml.trace import messages
 from traceml.trace import ring as rings
 from traceml.trace.messages import MAX_TEXT
 
@@ -252,3 +255,64 @@ def test_what_a_handler_logs_before_it_raises_is_kept(traced, signal_in_a_messag
         traceml.log_params({"long": "x" * 1000})
     assert not traced.session.recorder.message_writers
     assert params_of(traced) == {"caught": 1}
+
+
+class Mark:
+    """A CUDA event, as far as values that come from the GPU ask one."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+
+    def query(self):
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def await_from_gpu(session, mark, name="loss"):
+    logging = session.messages
+    logging._pending.append(('"step":1', 1, name, torch.tensor(2.0), mark))
+    if logging.look not in session.looks:
+        session.looks.append(logging.look)
+
+
+def dropped_values(traced):
+    (files,) = RankFiles.all_in(traced.folder)
+    return files.head().counters["messages_dropped"]
+
+
+def test_values_that_come_from_the_gpu_in_time_are_written_as_the_process_ends(traced):
+    traceml.log_params({"lr": 0.1})
+    await_from_gpu(traced.session, Mark(False, False, True))
+    assert metrics_of(traced)["loss"].last == 2.0
+    assert not dropped_values(traced)
+
+
+def test_values_that_come_too_late_are_counted_and_not_written_after_all(
+    traced, capfd, monkeypatch
+):
+    monkeypatch.setattr(messages, "TIMEOUT_S", 0.0)
+    traceml.log_params({"lr": 0.1})
+    await_from_gpu(traced.session, Mark(False, True))
+    await_from_gpu(traced.session, Mark(True), "accuracy")
+    assert not metrics_of(traced)
+    assert dropped_values(traced) == 2
+    assert "the last 2 values had not come from the GPU" in capfd.readouterr().err
+
+
+def test_values_of_a_gpu_that_fails_are_counted(traced, capfd):
+    traceml.log_params({"lr": 0.1})
+    await_from_gpu(traced.session, Mark(RuntimeError("CUDA error: launch failure")))
+    with pytest.raises(RuntimeError, match="launch failure"):
+        traced.session.messages.wait()
+    assert not metrics_of(traced)
+    assert dropped_values(traced) == 1
+    assert "the last value had not come from the GPU" in capfd.readouterr().err
+
+
+def test_a_look_that_another_thread_took_out_is_no_failure(traced):
+    traceml.log_params({"lr": 0.1})
+    await_from_gpu(traced.session, Mark(True))
+    traced.session.looks.remove(traced.session.messages.look)
+    assert metrics_of(traced)["loss"].last == 2.0

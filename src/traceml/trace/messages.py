@@ -427,9 +427,9 @@ class Messages:
         host.copy_(value.detach().reshape(()), non_blocking=True)
         mark: Any = torch.cuda.Event()  # type: ignore[no-untyped-call] # torch has no types here
         mark.record()
-        if not self._pending:
-            self._session.looks.append(self.look)
         self._pending.append((at, now, name, host, mark))
+        if self.look not in self._session.looks:
+            self._session.looks.append(self.look)
 
     def look(self) -> None:
         """After each step, as long as any wait: write the values that came from the GPU."""
@@ -437,26 +437,38 @@ class Messages:
         while pending and pending[0][4].query():
             at, now, name, host, _ = pending.pop(0)
             self._put(metrics_message(at, now, [f"{self._quoted(name)}:{_number(host)}"]))
-        if not pending:
-            self._session.looks.remove(self.look)
+        looks = self._session.looks
+        if not pending and self.look in looks:
+            looks.remove(self.look)
 
     def wait(self) -> None:
         """The process ends: write the values that still come from the GPU, and say what does not
         come."""
         ring = self._session.ring
-        if self._queue and ring is not None:  # of a handler that ended the call it interrupted
-            with self._lock:
-                self._write_queued(ring)
+        try:
+            if self._queue and ring is not None:  # of a handler that ended the call it interrupted
+                with self._lock:
+                    self._write_queued(ring)
+            self._wait_for_gpu()
+        finally:
+            self._refuse_pending()
+
+    def _wait_for_gpu(self) -> None:
         deadline_s = monotonic() + TIMEOUT_S
         while self._pending and not ended_by_device_error():
             self.look()
             if not self._pending or monotonic() >= deadline_s:
                 break
             sleep(POLL_S)
-        if self._pending:
-            values = "value" if len(self._pending) == 1 else f"{len(self._pending):,} values"
+
+    def _refuse_pending(self) -> None:
+        """Count and name the values that did not come; no later look writes them any more."""
+        count = len(self._pending)
+        self._pending.clear()
+        if count:
+            values = "value" if count == 1 else f"{count:,} values"
             why = f"the last {values} had not come from the GPU when the process ended"
-            self._refuse("log_metrics", why, len(self._pending))
+            self._refuse("log_metrics", why, count)
 
 
 _PARAMS = b'{"kind":"params","values":{%s}}'
