@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -316,3 +317,20 @@ def test_a_look_that_another_thread_took_out_is_no_failure(traced):
     await_from_gpu(traced.session, Mark(True))
     traced.session.looks.remove(traced.session.messages.look)
     assert metrics_of(traced)["loss"].last == 2.0
+
+
+def test_slots_for_messages_are_told_of_last(tmp_path):
+    told = []
+
+    class Told:
+        """A recorder that keeps in which order it was told."""
+
+        def __setattr__(self, name, value):
+            told.append((name, value))
+
+    ring = rings.create([tmp_path], "made.ring")
+    first, slots, counted_at = ring.message_place
+    messages.Messages.use_ring(SimpleNamespace(_session=SimpleNamespace(recorder=Told())), ring)
+    assert told[0] == ("message_slots", 0)
+    assert set(told[1:-1]) == {("messages_at", first), ("messages_counted_at", counted_at)}
+    assert told[-1] == ("message_slots", slots)

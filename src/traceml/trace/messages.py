@@ -136,11 +136,15 @@ class Messages:
         self._pending: list[tuple[str, int, str, Any, Any]] = []
 
     def use_ring(self, ring: Ring) -> None:
-        """Tell `recorder.c` where messages go."""
+        """Tell `recorder.c` where messages go.
+
+        It writes as soon as it knows of slots: until it knows all of it, there are none.
+        """
         recorder = self._session.recorder
-        recorder.messages_at, recorder.message_slots, recorder.messages_counted_at = (
-            ring.message_place
-        )
+        first, slots, counted_at = ring.message_place
+        recorder.message_slots = 0
+        recorder.messages_at, recorder.messages_counted_at = first, counted_at
+        recorder.message_slots = slots
 
     # What the script got wrong
 
