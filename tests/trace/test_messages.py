@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from threading import get_ident
 from types import SimpleNamespace
 
 import pytest
@@ -334,3 +335,14 @@ def test_slots_for_messages_are_told_of_last(tmp_path):
     assert told[0] == ("message_slots", 0)
     assert set(told[1:-1]) == {("messages_at", first), ("messages_counted_at", counted_at)}
     assert told[-1] == ("message_slots", slots)
+
+
+def test_no_metrics_are_no_message(traced):
+    session = traced.session
+    session.recorder.followed = get_ident()  # so that `recorder.c` takes what it can
+    for _ in range(3):
+        traceml.log_metrics({})
+        traceml.log_metrics({"loss": 1.0})
+    traced.finish()
+    said = [each["values"] for each in traced.messages() if each["kind"] == "metrics"]
+    assert said == [{"loss": 1.0}] * 3

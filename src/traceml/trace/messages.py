@@ -337,7 +337,7 @@ class Messages:
         """Write metric values of any kind; those still on a GPU follow when they have arrived."""
         if self._not_a_mapping("log_metrics", values, "{'loss': 0.5}"):
             return
-        if type(values) is dict and tuple(values) not in self._packers:
+        if type(values) is dict and values and tuple(values) not in self._packers:
             self._learn(tuple(values))
         at = f'"at":{self._session.recorder.written}' if step is None else self._step(step)
         if at is None:
