@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
+from threading import get_ident
+from types import SimpleNamespace
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +16,9 @@ import traceml
 from ring_steps import write_steps
 from traceml.agent.close import summarise
 from traceml.store import logged
+from traceml.store.record_file import RankFiles
+from traceml.trace import messages
+from traceml.trace import ring as rings
 from traceml.trace.messages import MAX_TEXT
 
 
@@ -199,3 +206,143 @@ def test_a_packed_number_without_a_step_gets_the_one_it_was_logged_in(traced):
     metrics = [each for each in traced.messages() if each["kind"] == "metrics"]
     said = [(each["step"], each["values"]["loss"]) for each in metrics]
     assert said == [(1, 0.0), (2, 1.0), (3, 2.0)]
+
+
+@pytest.fixture
+def signal_in_a_message(monkeypatch):
+    """Has a handler run after the second piece of the next message is written."""
+    before = signal.getsignal(signal.SIGUSR1)
+    write_piece, pieces = rings._pack_message, []
+
+    def write_piece_and_signal(*given):
+        write_piece(*given)
+        pieces.append(given)
+        if len(pieces) == 2:
+            signal.raise_signal(signal.SIGUSR1)
+
+    def arm(handler):
+        signal.signal(signal.SIGUSR1, handler)
+        monkeypatch.setattr(rings, "_pack_message", write_piece_and_signal)
+
+    yield arm
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_what_a_handler_logs_in_the_middle_of_a_message_is_kept_with_it(
+    traced, signal_in_a_message
+):
+    write_steps(traced.session, 1)
+    for _ in range(2):
+        traceml.log_metrics({"loss": 1.0}, step=1)
+
+    def handle(*_):
+        traceml.log_metrics({"loss": 2.0}, step=2)
+        traceml.log_params({"caught": "y" * 1000})
+
+    signal_in_a_message(handle)
+    traceml.log_params({"long": "x" * 1000})
+    traceml.log_metrics({"loss": 3.0}, step=3)
+    assert params_of(traced) == {"long": "x" * 1000, "caught": "y" * 1000}
+    said = [each["step"] for each in traced.messages() if each["kind"] == "metrics"]
+    assert said == [1, 1, 2, 3]
+
+
+def test_what_a_handler_logs_before_it_raises_is_kept(traced, signal_in_a_message):
+    def handle(*_):
+        traceml.log_params({"caught": 1})
+        raise KeyboardInterrupt
+
+    signal_in_a_message(handle)
+    with pytest.raises(KeyboardInterrupt):
+        traceml.log_params({"long": "x" * 1000})
+    assert not traced.session.recorder.message_writers
+    assert params_of(traced) == {"caught": 1}
+
+
+class Mark:
+    """A CUDA event, as far as values that come from the GPU ask one."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+
+    def query(self):
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def await_from_gpu(session, mark, name="loss"):
+    logging = session.messages
+    logging._pending.append(('"step":1', 1, name, torch.tensor(2.0), mark))
+    if logging.look not in session.looks:
+        session.looks.append(logging.look)
+
+
+def dropped_values(traced):
+    (files,) = RankFiles.all_in(traced.folder)
+    return files.head().counters["messages_dropped"]
+
+
+def test_values_that_come_from_the_gpu_in_time_are_written_as_the_process_ends(traced):
+    traceml.log_params({"lr": 0.1})
+    await_from_gpu(traced.session, Mark(False, False, True))
+    assert metrics_of(traced)["loss"].last == 2.0
+    assert not dropped_values(traced)
+
+
+def test_values_that_come_too_late_are_counted_and_not_written_after_all(
+    traced, capfd, monkeypatch
+):
+    monkeypatch.setattr(messages, "TIMEOUT_S", 0.0)
+    traceml.log_params({"lr": 0.1})
+    await_from_gpu(traced.session, Mark(False, True))
+    await_from_gpu(traced.session, Mark(True), "accuracy")
+    assert not metrics_of(traced)
+    assert dropped_values(traced) == 2
+    assert "the last 2 values had not come from the GPU" in capfd.readouterr().err
+
+
+def test_values_of_a_gpu_that_fails_are_counted(traced, capfd):
+    traceml.log_params({"lr": 0.1})
+    await_from_gpu(traced.session, Mark(RuntimeError("CUDA error: launch failure")))
+    with pytest.raises(RuntimeError, match="launch failure"):
+        traced.session.messages.wait()
+    assert not metrics_of(traced)
+    assert dropped_values(traced) == 1
+    assert "the last value had not come from the GPU" in capfd.readouterr().err
+
+
+def test_a_look_that_another_thread_took_out_is_no_failure(traced):
+    traceml.log_params({"lr": 0.1})
+    await_from_gpu(traced.session, Mark(True))
+    traced.session.looks.remove(traced.session.messages.look)
+    assert metrics_of(traced)["loss"].last == 2.0
+
+
+def test_slots_for_messages_are_told_of_last(tmp_path):
+    told = []
+
+    class Told:
+        """A recorder that keeps in which order it was told."""
+
+        def __setattr__(self, name, value):
+            told.append((name, value))
+
+    ring = rings.create([tmp_path], "made.ring")
+    first, slots, counted_at = ring.message_place
+    messages.Messages.use_ring(SimpleNamespace(_session=SimpleNamespace(recorder=Told())), ring)
+    assert told[0] == ("message_slots", 0)
+    assert set(told[1:-1]) == {("messages_at", first), ("messages_counted_at", counted_at)}
+    assert told[-1] == ("message_slots", slots)
+
+
+def test_no_metrics_are_no_message(traced):
+    session = traced.session
+    session.recorder.followed = get_ident()  # so that `recorder.c` takes what it can
+    for _ in range(3):
+        traceml.log_metrics({})
+        traceml.log_metrics({"loss": 1.0})
+    traced.finish()
+    said = [each["values"] for each in traced.messages() if each["kind"] == "metrics"]
+    assert said == [{"loss": 1.0}] * 3

@@ -584,6 +584,27 @@ def test_metrics_are_left_to_python_where_another_writes(job, ring, state):
     assert len(job.slow) == 1 and not messages_in(ring)
 
 
+class Meddling(str):
+    """A metric's name: while it is looked up, something happens to the recorder."""
+
+    def __hash__(self):
+        self.meddle()
+        return super().__hash__()
+
+
+@needs_c
+@pytest.mark.parametrize("state", [("message_writers", 1), ("message_slots", 0)])
+def test_metrics_are_left_to_python_where_another_begins_to_write_meanwhile(job, ring, state):
+    name = Meddling("loss")
+    name.meddle = lambda: None
+    values = {name: 0.5, "epoch": 2}
+    job.shortcut("metrics")(values, 1)
+    assert len(messages_in(ring)) == 1 and not job.slow
+    name.meddle = lambda: setattr(job.recorder, *state)
+    job.shortcut("metrics")(values, 2)
+    assert len(messages_in(ring)) == 1 and job.slow == [(values, 2)]
+
+
 @needs_c
 @pytest.mark.parametrize(
     ("batch", "samples"),

@@ -131,14 +131,20 @@ class Messages:
     def forget(self) -> None:
         """Begin anew: in a forked child the parent's lock may be held for ever."""
         self._lock = RLock()
+        self._queue: list[bytes] = []
+        """Messages to be written, in their order."""
         self._pending: list[tuple[str, int, str, Any, Any]] = []
 
     def use_ring(self, ring: Ring) -> None:
-        """Tell `recorder.c` where messages go."""
+        """Tell `recorder.c` where messages go.
+
+        It writes as soon as it knows of slots: until it knows all of it, there are none.
+        """
         recorder = self._session.recorder
-        recorder.messages_at, recorder.message_slots, recorder.messages_counted_at = (
-            ring.message_place
-        )
+        first, slots, counted_at = ring.message_place
+        recorder.message_slots = 0
+        recorder.messages_at, recorder.messages_counted_at = first, counted_at
+        recorder.message_slots = slots
 
     # What the script got wrong
 
@@ -257,14 +263,25 @@ class Messages:
         self._append(ring, payload)
 
     def _append(self, ring: Ring, payload: bytes) -> None:
-        """Write a message; meanwhile other threads come here too, and wait."""
-        recorder = self._session.recorder
+        """Write a message; meanwhile other threads come here too, and wait.
+
+        So does this thread: a signal's handler or a finalizer may log in the middle of a message.
+        What it logs is queued, and written by the call that it interrupted.
+        """
         with self._lock:
-            recorder.message_writers += 1
+            self._queue.append(payload)
+            self._write_queued(ring)
+
+    def _write_queued(self, ring: Ring) -> None:
+        """Write what is queued, unless a call that was interrupted will; the lock is held."""
+        recorder, queue = self._session.recorder, self._queue
+        while queue and not recorder.message_writers:
             try:
-                ring.write_message(payload)
+                recorder.message_writers = 1
+                while queue:
+                    ring.write_message(queue.pop(0))
             finally:
-                recorder.message_writers -= 1
+                recorder.message_writers = 0  # then once more: a handler may have come before this
 
     # Metrics
 
@@ -320,7 +337,7 @@ class Messages:
         """Write metric values of any kind; those still on a GPU follow when they have arrived."""
         if self._not_a_mapping("log_metrics", values, "{'loss': 0.5}"):
             return
-        if type(values) is dict and tuple(values) not in self._packers:
+        if type(values) is dict and values and tuple(values) not in self._packers:
             self._learn(tuple(values))
         at = f'"at":{self._session.recorder.written}' if step is None else self._step(step)
         if at is None:
@@ -414,9 +431,9 @@ class Messages:
         host.copy_(value.detach().reshape(()), non_blocking=True)
         mark: Any = torch.cuda.Event()  # type: ignore[no-untyped-call] # torch has no types here
         mark.record()
-        if not self._pending:
-            self._session.looks.append(self.look)
         self._pending.append((at, now, name, host, mark))
+        if self.look not in self._session.looks:
+            self._session.looks.append(self.look)
 
     def look(self) -> None:
         """After each step, as long as any wait: write the values that came from the GPU."""
@@ -424,22 +441,38 @@ class Messages:
         while pending and pending[0][4].query():
             at, now, name, host, _ = pending.pop(0)
             self._put(metrics_message(at, now, [f"{self._quoted(name)}:{_number(host)}"]))
-        if not pending:
-            self._session.looks.remove(self.look)
+        looks = self._session.looks
+        if not pending and self.look in looks:
+            looks.remove(self.look)
 
     def wait(self) -> None:
         """The process ends: write the values that still come from the GPU, and say what does not
         come."""
+        ring = self._session.ring
+        try:
+            if self._queue and ring is not None:  # of a handler that ended the call it interrupted
+                with self._lock:
+                    self._write_queued(ring)
+            self._wait_for_gpu()
+        finally:
+            self._refuse_pending()
+
+    def _wait_for_gpu(self) -> None:
         deadline_s = monotonic() + TIMEOUT_S
         while self._pending and not ended_by_device_error():
             self.look()
             if not self._pending or monotonic() >= deadline_s:
                 break
             sleep(POLL_S)
-        if self._pending:
-            values = "value" if len(self._pending) == 1 else f"{len(self._pending):,} values"
+
+    def _refuse_pending(self) -> None:
+        """Count and name the values that did not come; no later look writes them any more."""
+        count = len(self._pending)
+        self._pending.clear()
+        if count:
+            values = "value" if count == 1 else f"{count:,} values"
             why = f"the last {values} had not come from the GPU when the process ended"
-            self._refuse("log_metrics", why, len(self._pending))
+            self._refuse("log_metrics", why, count)
 
 
 _PARAMS = b'{"kind":"params","values":{%s}}'

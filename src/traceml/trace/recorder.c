@@ -7,7 +7,8 @@
    `Events` holds the state and packs events into the ring. `shortcut(name, slow)` gives a function
    for a hook. It handles the plain case: the training thread, nothing special about the step, no
    boundary at which the GPU's clock plans. In any other case, and where a mark on the GPU fails, it
-   calls `slow`, the whole hook in Python, before it has changed anything. So what a hook does is read in Python; what is here has to agree.
+   calls `slow`, the whole hook in Python, before it has changed anything. So what a hook does is
+   read in Python; what is here has to agree.
 
    Everything runs under the GIL and calls no Python code between taking an event's number and
    writing it, so two threads never get the same slot. Errors are raised, never swallowed. */
@@ -54,9 +55,9 @@ typedef struct {
     each(workers) each(training_workers) each(collated_ns) each(optimizer_number) each(passes)     \
     each(usual_passes) each(patience) each(backwards_open) each(elsewhere_ns)                      \
     each(explicit_depth) each(due_ns) each(modules_seen) each(forward_of) each(untimed_steps)      \
-    each(stream) each(gpu_index) each(loss_number) each(loss_step) each(loss_device) each(loss_stream)      \
-    each(loss_due_ns) each(loss_due_number) each(messages_at) each(messages_counted_at)            \
-    each(message_slots) each(message_writers)
+    each(stream) each(gpu_index) each(loss_number) each(loss_step) each(loss_device)               \
+    each(loss_stream) each(loss_due_ns) each(loss_due_number) each(messages_at)                    \
+    each(messages_counted_at) each(message_slots) each(message_writers)
 #define FLAGS(each)                                                                                \
     each(timed) each(step_ends) each(identified) each(is_explicit) each(by_hand)                   \
     each(stepped_in_backward) each(is_in_step) each(is_watching) each(is_loss_scaled)              \
@@ -307,19 +308,19 @@ static int is_to_be_tried(PyObject *bound) {
     return goes_on == 0;
 }
 
-static PyObject *failed(PyObject *bound, PyObject *argument) {
+static PyObject *retry_in_python(PyObject *bound, PyObject *argument) {
     return is_to_be_tried(bound) ? call_slow(bound, argument) : NULL;
 }
 
 /* The same with two arguments, where something may have failed. */
-static PyObject *try_two(PyObject *bound, PyObject *const *given) {
+static PyObject *retry_in_python_with_two(PyObject *bound, PyObject *const *given) {
     if (PyErr_Occurred() && !is_to_be_tried(bound))
         return NULL;
     return PyObject_CallFunctionObjArgs(PyTuple_GetItem(bound, 1), given[0], given[1], NULL);
 }
 
 /* The end of a plain case that makes no mark on the GPU. */
-static PyObject *done(int64_t result) {
+static PyObject *none_or_error(int64_t result) {
     if (result < 0)
         return NULL;
     Py_RETURN_NONE;
@@ -355,7 +356,7 @@ static PyObject *quick_note(PyObject *bound, PyObject *const *given, Py_ssize_t 
     if (count != 2)
         return note_method(self, given, count);
     PyObject *noted = is_plain(self) ? note_method(self, given, count) : NULL;
-    return noted ? noted : try_two(bound, given);
+    return noted ? noted : retry_in_python_with_two(bound, given);
 }
 
 static PyObject *quick_begin_fetch(PyObject *bound, PyObject *iterator) {
@@ -365,8 +366,9 @@ static PyObject *quick_begin_fetch(PyObject *bound, PyObject *iterator) {
         return call_slow(bound, iterator);
     int is_known = refers_to(self->iterator, iterator);
     if (is_known < 0)
-        return failed(bound, iterator);
-    return is_known ? done(begin_fetch(self, self->iterator_source)) : call_slow(bound, iterator);
+        return retry_in_python(bound, iterator);
+    return is_known ? none_or_error(begin_fetch(self, self->iterator_source))
+                    : call_slow(bound, iterator);
 }
 
 /* The first thing in a batch, or the batch itself; borrowed, and NULL where it is empty. */
@@ -405,13 +407,13 @@ static PyObject *quick_end_fetch(PyObject *bound, PyObject *batch) {
         return call_slow(bound, batch);
     int64_t samples = samples_in(self, batch);
     if (samples == -1 && PyErr_Occurred())
-        return failed(bound, batch);
+        return retry_in_python(bound, batch);
     if (self->collated_ns) {
         put(self, 0, K(SPEND_WITHIN), K(COLLATE) << K(CAUSE_SHIFT), 0, self->collated_ns);
         self->collated_ns = 0;
     }
     if (note(self, K(END_FETCH), samples, 0) < 0)
-        return failed(bound, batch);
+        return retry_in_python(bound, batch);
     Py_RETURN_NONE;
 }
 
@@ -428,7 +430,8 @@ static PyObject *look_in_python(PyObject *bound, PyObject *const *given) {
 /* Whether the current stream is that of the last mark; -1 with an exception. */
 static int is_on_its_stream(Events *self) {
     PyObject *index = PyLong_FromLongLong(self->gpu_index);
-    int64_t stream = index ? as_number(PyObject_CallFunctionObjArgs(stream_number, index, NULL)) : -1;
+    int64_t stream =
+        index ? as_number(PyObject_CallFunctionObjArgs(stream_number, index, NULL)) : -1;
     Py_XDECREF(index);
     return stream == -1 && PyErr_Occurred() ? -1 : stream == self->stream;
 }
@@ -487,7 +490,7 @@ static PyObject *quick_begin_forward(PyObject *bound, PyObject *model) {
     int training = is_watched < 0 ? -1 : is_true(PyObject_GetAttr(model, training_name));
     int has_gradients = training < 0 ? -1 : is_true(PyObject_CallNoArgs(is_grad_enabled));
     if (has_gradients < 0 || note(self, K(BEGIN_FORWARD), training + 2 * has_gradients, 0) < 0)
-        return failed(bound, model);
+        return retry_in_python(bound, model);
     self->forward_of = (int64_t)(intptr_t)model;
     return PyLong_FromLong(training + 2 * has_gradients);
 }
@@ -498,7 +501,7 @@ static PyObject *quick_end_forward(PyObject *bound, PyObject *mode) {
     if (number < 0 || !is_plain(self))
         return call_slow(bound, mode);
     if (note(self, K(END_FORWARD), number, 0) < 0)
-        return failed(bound, mode);
+        return retry_in_python(bound, mode);
     self->forward_of = 0;
     Py_RETURN_NONE;
 }
@@ -578,10 +581,10 @@ static PyObject *begin_backward_on_gpu(PyObject *bound, PyObject *loss) {
         return call_slow(bound, loss);
     int64_t number = keep_loss(self, loss, &kept);
     if (number < 0)
-        return PyErr_Occurred() ? failed(bound, loss) : call_slow(bound, loss);
+        return PyErr_Occurred() ? retry_in_python(bound, loss) : call_slow(bound, loss);
     if (note(self, K(BEGIN_BACKWARD), number, number ? K(AWAITED_LOSS) : 0) < 0) {
         Py_XDECREF(kept);
-        return failed(bound, loss);
+        return retry_in_python(bound, loss);
     }
     self->backwards_open = 1;
     if (kept) {
@@ -604,7 +607,7 @@ static PyObject *quick_begin_backward(PyObject *bound, PyObject *loss) {
     int is_loss = is_plain_loss(loss);
     PyObject *value = is_loss > 0 ? PyObject_CallFunctionObjArgs(item, loss, NULL) : NULL;
     if (is_loss < 0 || (is_loss && !value))
-        return failed(bound, loss);
+        return retry_in_python(bound, loss);
     if (!value || !PyFloat_CheckExact(value)) {
         Py_XDECREF(value);
         return call_slow(bound, loss);
@@ -612,7 +615,7 @@ static PyObject *quick_begin_backward(PyObject *bound, PyObject *loss) {
     int64_t argument = as_bits(PyFloat_AsDouble(value)), now = now_ns();
     Py_DECREF(value);
     if (charge_collections(self) < 0)
-        return failed(bound, loss);
+        return retry_in_python(bound, loss);
     self->backwards_open = 1;
     put(self, now, K(BEGIN_BACKWARD), K(KNOWN_LOSS), 0, argument);
     if (now < self->due_ns)
@@ -631,7 +634,7 @@ static PyObject *quick_end_backward(PyObject *bound, PyObject *nothing) {
         (self->passes >= self->patience && !self->is_in_step))
         return call_slow(bound, nothing);
     if (note(self, K(END_BACKWARD), self->ends, 0) < 0)
-        return failed(bound, nothing);
+        return retry_in_python(bound, nothing);
     self->backwards_open = 0;
     self->passes += 1;
     Py_RETURN_NONE;
@@ -644,13 +647,13 @@ static PyObject *quick_begin_optimizer(PyObject *bound, PyObject *optimizer) {
         return call_slow(bound, optimizer);
     int is_known = refers_to(self->optimizer, optimizer);
     if (is_known <= 0)
-        return is_known ? failed(bound, optimizer) : call_slow(bound, optimizer);
+        return is_known ? retry_in_python(bound, optimizer) : call_slow(bound, optimizer);
     PyObject *mark = self->optimizer_mark;
     self->passes = 0;
     self->is_in_step = 1;
     self->optimizer_mark = Py_NewRef(Py_None);
     Py_XDECREF(mark);
-    return done(note(self, K(BEGIN_OPTIMIZER), self->optimizer_number, 0));
+    return none_or_error(note(self, K(BEGIN_OPTIMIZER), self->optimizer_number, 0));
 }
 
 static PyObject *quick_end_optimizer(PyObject *bound, PyObject *optimizer) {
@@ -661,15 +664,15 @@ static PyObject *quick_end_optimizer(PyObject *bound, PyObject *optimizer) {
         return call_slow(bound, optimizer);
     int is_known = refers_to(self->optimizer, optimizer);
     if (is_known <= 0)
-        return is_known ? failed(bound, optimizer) : call_slow(bound, optimizer);
+        return is_known ? retry_in_python(bound, optimizer) : call_slow(bound, optimizer);
     int is_end = !self->is_explicit && !self->backwards_open;
     int64_t ends = self->ends += is_end;
     int64_t argument = ends << K(NUMBER_BITS) | self->optimizer_number;
     self->is_in_step = 0;
     if (is_end)
-        return done(end_step(self, K(END_OPTIMIZER), argument, 0));
+        return none_or_error(end_step(self, K(END_OPTIMIZER), argument, 0));
     self->stepped_in_backward = !self->is_explicit;
-    return done(note(self, K(END_OPTIMIZER), argument, 0));
+    return none_or_error(note(self, K(END_OPTIMIZER), argument, 0));
 }
 
 static PyObject *quick_enter_step(PyObject *bound, PyObject *model) {
@@ -679,9 +682,9 @@ static PyObject *quick_enter_step(PyObject *bound, PyObject *model) {
         return call_slow(bound, model);
     int is_known = model == Py_None ? 1 : refers_to(self->step_model, model);
     if (is_known <= 0)
-        return is_known ? failed(bound, model) : call_slow(bound, model);
+        return is_known ? retry_in_python(bound, model) : call_slow(bound, model);
     self->explicit_depth += 1;
-    return done(note_boundary(self, K(ENTER_STEP), 0, 0));
+    return none_or_error(note_boundary(self, K(ENTER_STEP), 0, 0));
 }
 
 static PyObject *quick_exit_step(PyObject *bound, PyObject *is_aborted) {
@@ -693,7 +696,7 @@ static PyObject *quick_exit_step(PyObject *bound, PyObject *is_aborted) {
     self->ends += 1;
     self->step_ends = self->gpu != Py_None;
     self->trained = self->source;
-    return done(note_boundary(self, K(EXIT_STEP), self->ends << 1, 0));
+    return none_or_error(note_boundary(self, K(EXIT_STEP), self->ends << 1, 0));
 }
 
 /* Metrics that a script logs: numbers under names that came before. `Messages` does the rest. */
@@ -745,9 +748,12 @@ static int pack_metrics(Events *self, PyObject *values, PyObject *step, Message 
 static PyObject *quick_metrics(PyObject *bound, PyObject *const *given, Py_ssize_t count) {
     Events *self = events_of(bound);
     Message message = {0};
-    if (!is_plain(self) || !self->message_slots || self->message_writers ||
-        !PyDict_CheckExact(given[0]) || !pack_metrics(self, given[0], given[1], &message))
-        return try_two(bound, given);
+    /* Packing may run Python (a key's `__hash__`), and with it other threads: so who else writes is
+       looked at after it. From there on no Python runs. */
+    if (!is_plain(self) || !PyDict_CheckExact(given[0]) ||
+        !pack_metrics(self, given[0], given[1], &message) || !self->message_slots ||
+        self->message_writers)
+        return retry_in_python_with_two(bound, given);
     char *ring = self->slots.buf, *slot;
     uint64_t number;
     memcpy(&number, ring + self->messages_counted_at, sizeof(number));

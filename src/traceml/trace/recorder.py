@@ -224,7 +224,7 @@ class PythonEvents:
     messages_counted_at: int
     """… and where it stands how many have been written: what `recorder.c` needs for metrics."""
     message_writers: int
-    """How many calls in Python write a message at present."""
+    """Whether a call in Python writes a message at present: 0 or 1."""
     metric_names: dict[tuple[str, ...], bytes]
     """The names of values that were logged together, and the same as a list in JSON."""
 
