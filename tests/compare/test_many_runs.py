@@ -255,6 +255,15 @@ def test_a_warning_says_which_of_the_runs_it_is_about() -> None:
     assert compare_many([runs[0], runs[2], runs[3]]).warnings[0] == "World size differs: 1 -> 4."
 
 
+def test_of_many_warnings_the_text_has_a_few() -> None:
+    runs = [trained(0.5, {"lr": lr}, exit_status=int(lr > 0)) for lr in range(8)]
+    found = compare_many(runs)
+    text = many_text(found)
+    assert len(found.warnings) == 7
+    assert text.count("ended well") == 4
+    assert "… and 3 more warnings about pairs of runs, in the JSON file" in text
+
+
 def test_what_beats_several_is_named_once() -> None:
     runs = [trained(loss, {"lr": loss}, duration_s=60 * loss) for loss in (1.0, 2.0, 3.0)]
     said = " ".join(many_text(compare_many(runs)).split())

@@ -9,6 +9,7 @@ from math import isfinite
 from traceml.compare.logged_words import number
 from traceml.compare.many_record import Cost, Effect, ManyComparison, MetricRow, RunEntry
 from traceml.compare.many_runs import STEP_TIME, relabel_b
+from traceml.compare.parameter_groups import CODE
 from traceml.compare.record import Comparison, Delta
 from traceml.model.metric_direction import is_cost
 from traceml.model.printable import one_line, shorten_at_word, shorten_middle
@@ -19,6 +20,7 @@ MAX_PARAMS = 12
 MAX_PARAMS_OF_BEST = 4
 MAX_METRICS = 8
 MAX_EFFECTS = 12
+MAX_WARNINGS = 4
 MAX_METRICS_PER_EFFECT = 2
 _NAME_WIDTH = 28
 _CELL_WIDTH = 24
@@ -65,9 +67,10 @@ def _best(found: ManyComparison) -> list[str]:
 
 def _setting(found: ManyComparison, entry: RunEntry) -> str:
     """Returns what tells an entry from the others: its parameters, or its name."""
+    names = [name for name in found.parameters if name != CODE]
     values = [
         f"{one_line(name, _CELL_WIDTH)} {_param(found.parameters[name].get(entry.label))}"
-        for name in list(found.parameters)[:MAX_PARAMS_OF_BEST]
+        for name in names[:MAX_PARAMS_OF_BEST]
     ]
     return f"{', '.join(values)} ({entry.label})" if values else _name(entry)
 
@@ -278,7 +281,10 @@ def _verdict(entry: RunEntry, comparison: Comparison) -> str:
 
 
 def _notes(found: ManyComparison) -> list[str]:
-    said = list(found.warnings)
+    said = list(found.warnings[:MAX_WARNINGS])
+    more = len(found.warnings) - len(said)
+    if more:
+        said.append(f"… and {count(more, 'more warning')} about pairs of runs, in the JSON file")
     if all(len(entry.runs) == 1 for entry in found.entries) and found.metrics:
         said.append(
             "One run each: what another seed would change in the metrics is not known; runs that "
