@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from browsing import expect, obstacle, opened, window
 from processes import PYTHON, run, run_traceml
 from served import serving
 
-SWEEP = Path(__file__).parents[2] / "examples" / "sweep.py"
+ROOT = Path(__file__).parents[2]
+SWEEP, HOW_TO = ROOT / "examples" / "sweep.py", ROOT / "docs" / "how-to.md"
 FIXED = {"optimizer": "adam", "width": 32}
 """What keeps its value here, so that six trainings are left of 24."""
 RATES, SEEDS, BEST = ("0.0001", "0.01", "3"), (0, 1), "0.01"
@@ -124,6 +126,16 @@ def test_another_seed_is_as_good_on_every_kind_of_example(folder: Path) -> None:
     assert (found["paired"], set(score["segments"])) == (512, {"clear", "edge"})
     assert abs(score["whole"]["delta"]) < SEED_NOISE
     assert not any(each["significant"] for each in (score["whole"], *score["segments"].values()))
+
+
+def test_the_recipe_in_the_documentation_works(folder: Path) -> None:
+    recipe = HOW_TO.read_text().partition("## … run a sweep")[2].partition("\n## ")[0]
+    commands = re.findall(r"^traceml (.+)$", recipe, re.MULTILINE)
+    shown = ("val/accuracy (mean ± 95% CI)", "Best val/accuracy:", "On the same 512 samples (valid")
+    for command, words in zip(commands, shown, strict=True):
+        done = run_traceml(shlex.split(command), folder)
+        assert done.status == 0, done.stderr
+        assert words in done.stdout and words in recipe
 
 
 def test_the_server_and_a_browser_show_the_same(folder: Path) -> None:
