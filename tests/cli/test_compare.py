@@ -172,6 +172,18 @@ def test_a_pattern_by_itself_lists_its_runs(capsys: pytest.CaptureFixture[str]) 
     assert main(["compare", "base-0*"]) == 2  # one run alone
 
 
+@pytest.mark.parametrize("pattern", ["base-*", "base-[01]"])
+def test_a_run_before_a_pattern_that_it_is_among_is_the_baseline(
+    pattern: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", "base-1", pattern]) == 0
+    shown = capsys.readouterr().out
+    assert "runs, compared with A:" in shown
+    assert "A: base-1 " in shown and "B: base-0 " in shown
+    assert main(["compare", "base-1", "cand-*"]) == 0  # not among them: the other side
+    assert "B: cand-* (3 runs)" in capsys.readouterr().out
+
+
 def test_one_run_named_three_times_is_nothing_to_compare() -> None:
     assert main(["compare", "base-0", "base-0", "base-0"]) == 2
     assert main(["compare", "base-0", "base-1", "--reach", "1"]) == 2

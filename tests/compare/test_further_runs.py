@@ -16,6 +16,7 @@ from traceml.compare.further_runs import (
 )
 from traceml.compare.statistics import between_groups
 from traceml.compare.terms import Terms
+from traceml.compare.verdict_words import _range_words
 
 TERMS = Terms()
 PILOTS = 150
@@ -105,3 +106,18 @@ def test_what_is_allowed_for_the_worse_has_to_be_shown_or_exceeded() -> None:
 
 def test_no_spread_at_all_needs_one_more_run() -> None:
     assert further_runs(seen(0.02, 0.0), TERMS) == FurtherRuns(1, 1)
+
+
+@pytest.mark.parametrize(
+    ("further", "words"),
+    [
+        (FurtherRuns(1, 1), "1 more run per side would be enough in 4 of 5 such cases"),
+        (
+            FurtherRuns(1, 2),
+            "1 to 2 more runs per side, by what these show: with 1, half of such cases or more "
+            "have a verdict, with 2, 4 of 5 or more",
+        ),
+    ],
+)
+def test_one_more_run_reads_as_well_as_several(further: FurtherRuns, words: str) -> None:
+    assert _range_words(further) == words

@@ -346,3 +346,21 @@ def test_settings_that_one_side_did_not_record_are_said_to_be_missing() -> None:
     found = compare_lineages([Summary(lineage=LINEAGE)], [with_settings()])
     assert found.not_recorded["settings"] == ("A",)
     assert not found.identical
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shown"),
+    [
+        pytest.param((2048, 2048), "2 contents of 2.0 KiB", id="of one size"),
+        pytest.param((4096, 2048, 3072), "3 contents of 2.0 KiB to 4.0 KiB", id="of several sizes"),
+        pytest.param((None, None), "2 contents", id="of unknown size"),
+    ],
+)
+def test_the_files_of_several_runs_are_counted(sizes: tuple[int | None, ...], shown: str) -> None:
+    """Each training has weights of its own: a list of hashes told nobody anything."""
+    runs = [
+        Summary(artifacts={"weights": ArtifactSummary("w.pt", size, str(place) * 64)})
+        for place, size in enumerate(sizes)
+    ]
+    found = compare_lineages(runs, [SUMMARY]).differences["artifacts"]
+    assert found == (Difference("weights", shown, "10 B (333333333333)"),)

@@ -434,6 +434,7 @@ def test_groups_whose_hosts_were_unlike_are_warned_of() -> None:
         "Every run of A had a busier host than any run of B (other programs kept 40–45% of its CPU "
         "busy in A and 2–3% in B)"
     )
+    assert said.endswith("or more in step time can come from that.")
     assert "Every run of B had a busier host than any run of A" in warned(quiet, busy)[0]
 
 

@@ -215,3 +215,56 @@ def test_labels_go_on_after_z() -> None:
     assert [label_of(number) for number in (0, 25, 26, 27, 51, 52)] == [
         *("A", "Z", "AA", "AB", "AZ", "BA")
     ]
+
+
+@pytest.mark.parametrize(
+    ("losses", "said"),
+    [
+        pytest.param((0.5, 0.3, 0.4), "0.3 with lr 2 (B); next: 0.4 with lr 3 (C).", id="best"),
+        pytest.param((0.5, 0.4, 0.4), "0.4 with lr 2 (B); as good: 0.4 with lr 3 (C).", id="tied"),
+        pytest.param((0.5, None, 0.4), "0.4 with lr 3 (C); next: 0.5 with lr 1 (A).", id="NaN"),
+    ],
+)
+def test_the_first_line_says_which_setting_was_best(
+    losses: tuple[float | None, ...], said: str
+) -> None:
+    runs = [trained(loss, {"lr": lr}) for lr, loss in enumerate(losses, start=1)]
+    assert many_text(compare_many(runs)).startswith(f"Best val/loss: {said}\n\n3 runs, ")
+
+
+def test_without_a_direction_nothing_is_called_the_best() -> None:
+    runs = [
+        Candidate(name, run({"step_time_ms": 1.0}, metrics={"x": {"count": 1, "last": 1.0}}))
+        for name in "abc"
+    ]
+    assert many_text(compare_many(runs)).startswith("3 runs, compared with A:")
+
+
+def test_a_warning_says_which_of_the_runs_it_is_about() -> None:
+    runs = [
+        trained(0.5, {"lr": 1}, meta={"world_size": 1}),
+        trained(0.5, {"lr": 2}, meta={"world_size": 1}, exit_status=1),
+        trained(0.5, {"lr": 3}, meta={"world_size": 4}),
+        trained(0.5, {"lr": 4}, meta={"world_size": 4}, exit_status=1),
+    ]
+    assert compare_many(runs).warnings == (
+        "A -> B: Not every run of B ended well; see its own summary.",
+        "A -> C, D: World size differs: 1 -> 4.",
+        "A -> D: Not every run of D ended well; see its own summary.",
+    )
+    assert compare_many([runs[0], runs[2], runs[3]]).warnings[0] == "World size differs: 1 -> 4."
+
+
+def test_of_many_warnings_the_text_has_a_few() -> None:
+    runs = [trained(0.5, {"lr": lr}, exit_status=int(lr > 0)) for lr in range(8)]
+    found = compare_many(runs)
+    text = many_text(found)
+    assert len(found.warnings) == 7
+    assert text.count("ended well") == 4
+    assert "… and 3 more warnings about pairs of runs, in the JSON file" in text
+
+
+def test_what_beats_several_is_named_once() -> None:
+    runs = [trained(loss, {"lr": loss}, duration_s=60 * loss) for loss in (1.0, 2.0, 3.0)]
+    said = " ".join(many_text(compare_many(runs)).split())
+    assert "Not among them: B, C (A is at least as good and as cheap)." in said

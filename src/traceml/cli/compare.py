@@ -16,6 +16,7 @@ from traceml.api.compare import (
     refuse_folder,
     write_code_diff,
 )
+from traceml.api.find_runs import choose_summaries
 from traceml.cli.parser import CommandParser, add_logs_dir, in_braces, one_of, some_text
 from traceml.compare.record import Comparison, to_json
 from traceml.compare.terms import ENDPOINTS, TOLERANCE, Terms
@@ -38,7 +39,8 @@ A run is a final_summary.json, a run folder, or the name of a run under the logs
 --b it may also be a pattern of names ('baseline-*') or what runs were run with
 (params.lr=0.1,params.model=small). Of several runs on a side, the run is the unit. Three runs or
 more, or one pattern of them, are listed side by side, what differs between them and what each
-parameter did; A is the baseline, and runs that differ in a logged seed alone are taken together.
+parameter did; A is the baseline ('sweep-*' after the name of one of them compares all with that),
+and runs that differ in a logged seed alone are taken together.
 
 Two CSV or Parquet files with the columns id, scores and perhaps segment are two models on one test
 set, compared example by example. --arms compares arms of live traffic (columns arm, outcome and
@@ -137,11 +139,15 @@ def _compare_two(
 
 
 def _asks_for_many(options: argparse.Namespace, logs_dir: Path) -> bool:
-    """Returns whether runs are to be listed side by side: three or more, or a pattern of them."""
+    """Returns whether runs are to be listed side by side: three or more, a pattern of them, or one
+    and a pattern that it is among, which names the baseline of them all."""
     if options.a or options.b:
         return False
     if len(options.runs) == 1:
         return len(paths_by_name(options.runs, logs_dir)) > 1
+    if len(options.runs) == 2:
+        first, second = (choose_summaries([word], logs_dir) for word in options.runs)
+        return len(first) == 1 and len(second) > 1 and first[0] in second
     return len(options.runs) > 2
 
 

@@ -349,7 +349,7 @@ def unlike_hosts(a: Sequence[Conditions], b: Sequence[Conditions]) -> str | None
     return (
         f"Every run of {sides[0]} had a busier host than any run of {sides[1]} (other programs "
         f"kept {_range(busy[0])} of its CPU busy in A and {_range(busy[1])} in B): "
-        f"a difference of {_percent(math.expm1(gap))} or more can come from that."
+        f"a difference of {_percent(math.expm1(gap))} or more in step time can come from that."
     )
 
 

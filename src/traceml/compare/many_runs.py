@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,6 +46,8 @@ from traceml.model.finding import Section
 from traceml.model.metric_direction import is_cost
 from traceml.summaries.record import Summary
 
+_SIDE_B = re.compile(r"(?<=\b(?:in|of) )B\b")
+"""Where the words of a comparison of two name its second side: "in B", "every run of B"."""
 STEP_TIME, SAMPLES, STEPS = "step_time_ms", "samples_per_s", "steps_per_s"
 
 Curves = Mapping[str, Sequence[tuple[float, float]]]
@@ -117,7 +120,25 @@ def compare_many(
         pareto=pareto,
         effects=_effects(candidates, params, metrics),
         comparisons=comparisons,
-        warnings=tuple(dict.fromkeys(said for each in comparisons for said in each.warnings)),
+        warnings=_warnings(entries, comparisons),
+    )
+
+
+def relabel_b(said: str, label: str) -> str:
+    """Returns what a comparison of two says of its B, with the letter that B has among many."""
+    return _SIDE_B.sub(label, said)
+
+
+def _warnings(entries: Sequence[RunEntry], comparisons: Sequence[Comparison]) -> tuple[str, ...]:
+    """Returns every warning once, with the entries that it is about unless it is about all."""
+    others = entries[1:]
+    about: dict[str, list[str]] = {}
+    for entry, comparison in zip(others, comparisons, strict=True):
+        for said in comparison.warnings:
+            about.setdefault(relabel_b(said, entry.label), []).append(entry.label)
+    return tuple(
+        said if len(labels) == len(others) else f"{entries[0].label} -> {', '.join(labels)}: {said}"
+        for said, labels in about.items()
     )
 
 

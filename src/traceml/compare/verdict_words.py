@@ -305,8 +305,9 @@ def _range_words(further: FurtherRuns) -> str:
     if further.low == further.high:
         return f"{count(further.high, 'more run')} per side would be enough in 4 of 5 such cases"
     return (
-        f"{further.low} to {further.high} more runs per side, by what these show: {further.low} "
-        f"give a verdict in half of such cases or more, {further.high} in 4 of 5 or more"
+        f"{further.low} to {further.high} more runs per side, by what these show: with "
+        f"{further.low}, half of such cases or more have a verdict, with {further.high}, 4 of 5 or "
+        "more"
     )
 
 

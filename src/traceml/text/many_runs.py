@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
+from math import isfinite
 
 from traceml.compare.logged_words import number
 from traceml.compare.many_record import Cost, Effect, ManyComparison, MetricRow, RunEntry
-from traceml.compare.many_runs import STEP_TIME
+from traceml.compare.many_runs import STEP_TIME, relabel_b
+from traceml.compare.parameter_groups import CODE
 from traceml.compare.record import Comparison, Delta
 from traceml.model.metric_direction import is_cost
 from traceml.model.printable import one_line, shorten_at_word, shorten_middle
@@ -15,8 +17,10 @@ from traceml.model.quantities import NOT_MEASURED, count, duration, milliseconds
 
 WIDTH = 100
 MAX_PARAMS = 12
+MAX_PARAMS_OF_BEST = 4
 MAX_METRICS = 8
 MAX_EFFECTS = 12
+MAX_WARNINGS = 4
 MAX_METRICS_PER_EFFECT = 2
 _NAME_WIDTH = 28
 _CELL_WIDTH = 24
@@ -28,6 +32,7 @@ _MEANING = f"{SIGNIFICANT} shown by the runs: p < 0.05, corrected for all that w
 def many_text(found: ManyComparison) -> str:
     """Returns the whole report, at most `WIDTH` columns wide."""
     blocks = [
+        _best(found),
         _overview(found),
         _parameters(found),
         _metrics(found),
@@ -38,6 +43,36 @@ def many_text(found: ManyComparison) -> str:
         _notes(found),
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+
+
+def _best(found: ManyComparison) -> list[str]:
+    """Returns which entry has the best last value of the metric that stands for quality, and which
+    the next; nothing where no metric with a direction was logged."""
+    metric = _quality(found)
+    row = found.metrics.get(metric) if metric else None
+    if metric is None or row is None or row.higher_is_better is None:
+        return []
+    known = [
+        (value, entry)
+        for entry in found.entries
+        if (value := row.changes.get(entry.label, Delta()).rhs) is not None and isfinite(value)
+    ]
+    if len(known) < 2:
+        return []
+    known.sort(key=lambda each: each[0], reverse=row.higher_is_better)
+    said = [f"{number(value)} with {_setting(found, entry)}" for value, entry in known[:2]]
+    second = "as good" if known[0][0] == known[1][0] else "next"
+    return _wrapped("", f"Best {one_line(metric, 60)}: {said[0]}; {second}: {said[1]}.")
+
+
+def _setting(found: ManyComparison, entry: RunEntry) -> str:
+    """Returns what tells an entry from the others: its parameters, or its name."""
+    names = [name for name in found.parameters if name != CODE]
+    values = [
+        f"{one_line(name, _CELL_WIDTH)} {_param(found.parameters[name].get(entry.label))}"
+        for name in names[:MAX_PARAMS_OF_BEST]
+    ]
+    return f"{', '.join(values)} ({entry.label})" if values else _name(entry)
 
 
 def _overview(found: ManyComparison) -> list[str]:
@@ -112,7 +147,7 @@ def _metrics(found: ManyComparison) -> list[str]:
 def metrics_shown(found: ManyComparison) -> list[str]:
     """Returns the logged metrics in reading order: the one that stands for quality, those that the
     runs show to differ, those with a direction, and the others; time and resources last."""
-    quality = found.pareto.metric if found.pareto else found.to_reach and found.to_reach.metric
+    quality = _quality(found)
 
     def order(name: str) -> tuple[bool, bool, bool, bool, str]:
         row = found.metrics[name]
@@ -121,6 +156,12 @@ def metrics_shown(found: ManyComparison) -> list[str]:
         return (name != quality, is_cost(name), not is_shown, has_none, name)
 
     return sorted(found.metrics, key=order)
+
+
+def _quality(found: ManyComparison) -> str | None:
+    if found.pareto:
+        return found.pareto.metric
+    return found.to_reach.metric if found.to_reach else None
 
 
 def _metric(row: MetricRow, label: str, baseline: str) -> str:
@@ -179,12 +220,15 @@ def _pareto(found: ManyComparison) -> list[str]:
         f"Best trade-offs of {one_line(pareto.metric, 60)} against {cost}: "
         f"{', '.join(pareto.front)}."
     ]
-    beaten = [
-        f"{label} ({other} is at least as good and as cheap)"
-        for label, other in pareto.dominated_by.items()
-    ]
+    beaten: dict[str, list[str]] = {}
+    for label, other in pareto.dominated_by.items():
+        beaten.setdefault(other, []).append(label)
     if beaten:
-        said.append(f"Not among them: {', '.join(beaten)}.")
+        reasons = [
+            f"{', '.join(labels)} ({other} is at least as good and as cheap)"
+            for other, labels in beaten.items()
+        ]
+        said.append(f"Not among them: {'; '.join(reasons)}.")
     return _wrapped("", " ".join(said))
 
 
@@ -232,11 +276,15 @@ def _verdicts(found: ManyComparison) -> list[str]:
 
 
 def _verdict(entry: RunEntry, comparison: Comparison) -> str:
-    return f"A -> {entry.label}: {comparison.verdict.status}. {comparison.verdict.why}"
+    why = relabel_b(comparison.verdict.why, entry.label)
+    return f"A -> {entry.label}: {comparison.verdict.status}. {why}"
 
 
 def _notes(found: ManyComparison) -> list[str]:
-    said = list(found.warnings)
+    said = list(found.warnings[:MAX_WARNINGS])
+    more = len(found.warnings) - len(said)
+    if more:
+        said.append(f"… and {count(more, 'more warning')} about pairs of runs, in the JSON file")
     if all(len(entry.runs) == 1 for entry in found.entries) and found.metrics:
         said.append(
             "One run each: what another seed would change in the metrics is not known; runs that "
