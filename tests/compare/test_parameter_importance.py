@@ -240,7 +240,7 @@ def test_a_parameter_that_some_runs_lack_is_judged_by_those_that_have_it(no_skle
     assert (found.settings, found.matters) == (30, True)
 
 
-def test_where_the_gain_ends_is_said_and_a_steady_gain_is_not_called_ended(
+def test_where_the_gain_ends_is_said_but_not_of_a_steady_gain_or_a_peak(
     no_sklearn: None,
 ) -> None:
     chance = np.random.default_rng(4)
@@ -248,10 +248,13 @@ def test_where_the_gain_ends_is_said_and_a_steady_gain_is_not_called_ended(
     errors = chance.normal(size=100) / 50
     params = [{"width": int(each)} for each in width]
     ended = what_mattered(params, (np.minimum(width, 40) / 40 + errors).tolist(), "score", True)
+    valley = what_mattered(params, (-abs(width - 60) / 60 + errors).tolist(), "score", True)
     steady = what_mattered(params, (width / 100 + errors).tolist(), "score", True)
     assert by_name(ended)["width"].levels_off_at == 39
     assert [each.settings for each in by_name(ended)["width"].bins] == [20] * 5
     assert by_name(steady)["width"].levels_off_at is None
+    assert by_name(valley)["width"].matters and by_name(valley)["width"].levels_off_at is None
+    assert "with width 60 to 79" in what_mattered_text(valley)
     assert "no further gain shown above 39" in what_mattered_text(ended)
 
 
@@ -263,6 +266,14 @@ def test_without_scikit_learn_trends_are_shown_and_what_is_missing_is_said(
     assert any("pip install 'traceml-insight[importance]'" in said for said in found.warnings)
 
 
+def test_long_names_stay_within_the_width(no_sklearn: None) -> None:
+    params, metric = slope(30)
+    long = [{"a.very/long_" * 20 + "\n|": run["lr"]} for run in params]
+    text = what_mattered_text(what_mattered(long, metric, "loss" * 60, higher_is_better=False))
+    assert max(map(len, text.splitlines())) <= WIDTH
+    assert "Best on average" in text
+
+
 @pytest.mark.parametrize("largest", [1e308, 1.7e308])
 def test_values_near_the_largest_number_stay_a_document(no_sklearn: None, largest: float) -> None:
     params = [{"lr": 10**400 if place == 5 else place, "f": place % 2} for place in range(30)]
@@ -270,6 +281,18 @@ def test_values_near_the_largest_number_stay_a_document(no_sklearn: None, larges
     assert by_name(found)["lr"].spearman is not None
     assert b"NaN" not in to_json(found)
     assert max(map(len, what_mattered_text(found).splitlines())) <= WIDTH
+
+
+def test_the_order_of_the_runs_changes_nothing(no_sklearn: None) -> None:
+    params, metric = noise(30, 1)
+    turned = [dict(reversed(run.items())) for run in reversed(params)]
+    assert what_mattered(turned, metric[::-1], "m") == what_mattered(params, metric, "m")
+
+
+@pytest.mark.slow
+def test_the_order_of_the_runs_changes_no_importance(friedman_found: WhatMattered) -> None:
+    params, metric = friedman(200)
+    assert what_mattered(params[::-1], metric[::-1], "score", True) == friedman_found
 
 
 def test_a_metric_that_never_changes_has_nothing_to_explain(no_sklearn: None) -> None:

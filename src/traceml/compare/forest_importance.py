@@ -27,7 +27,7 @@ TREES = 100
 MIN_PER_LEAF = 2
 MIN_SETTINGS = 20
 """Four in each fold; below, a forest has nothing to learn from."""
-MAX_SETTINGS = 1_000
+MAX_SETTINGS = 500
 """More are drawn from: the forest takes longer and says no more."""
 MAX_SHUFFLED = 40
 """Parameters whose importance is computed, those that the trees split by most."""

@@ -31,17 +31,14 @@ class Column:
 
     name: str
     values: tuple[Shown, ...]
+    numbers: Floats
+    """The values as numbers; NaN where one is missing or a text."""
     ranks: Floats | None
     """Of a number: the rank of each setting's value, NaN where it has none; `None` of a
     category."""
     levels: NDArray[np.int64]
     """The number of each setting's value among the different ones, in the order of a number's size;
     a missing value is a level of its own."""
-
-    @property
-    def numbers(self) -> Floats:
-        """The values of a number; NaN where a setting has none."""
-        return np.array([_as_number(value) for value in self.values], dtype=float)
 
     @property
     def known(self) -> NDArray[np.bool_]:
@@ -77,7 +74,8 @@ class RunSettings:
 
 def settings_of(params: Sequence[Params], values: Sequence[float]) -> RunSettings:
     """Returns the settings of runs that all have a finite value of the metric."""
-    compared = [name for name in varying(params) if not is_repetition(name) and not is_label(name)]
+    varied = sorted(varying(params))
+    compared = [name for name in varied if not is_repetition(name) and not is_label(name)]
     groups = group_by(params, compared)
     # Each is divided first: the sum of two of the largest numbers is not a number.
     metric = np.array(
@@ -103,15 +101,14 @@ def settings_of(params: Sequence[Params], values: Sequence[float]) -> RunSetting
 
 
 def _column(name: str, values: Sequence[Shown]) -> Column:
-    numbers = [_as_number(value) for value in values]
-    is_number = _is_number(values, numbers)
-    if is_number:
-        order = np.array(numbers, dtype=float)
-        _, levels = np.unique(order, return_inverse=True)  # NaN is one level, the last
-        return Column(name, tuple(values), ranks_of(order), levels.astype(np.int64))
+    known = [_as_number(value) for value in values]
+    numbers = np.array(known, dtype=float)
+    if _is_number(values, known):
+        _, levels = np.unique(numbers, return_inverse=True)  # NaN is one level, the last
+        return Column(name, tuple(values), numbers, ranks_of(numbers), levels.astype(np.int64))
     found: dict[tuple[bool, Shown], int] = {}
     codes = [found.setdefault((type(value) is bool, value), len(found)) for value in values]
-    return Column(name, tuple(values), None, np.array(codes, dtype=np.int64))
+    return Column(name, tuple(values), numbers, None, np.array(codes, dtype=np.int64))
 
 
 def _is_number(values: Sequence[Shown], numbers: Sequence[float]) -> bool:

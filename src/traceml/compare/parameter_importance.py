@@ -71,6 +71,8 @@ def what_mattered(
         for run, value in zip(params, values, strict=True)
         if value is not None and math.isfinite(value)
     ]
+    # In one order, however the runs were listed: shuffles and folds go by position.
+    used.sort(key=lambda each: (each[1], sorted((name, str(v)) for name, v in each[0].items())))
     settings = settings_of([run for run, _ in used], [value for _, value in used])
     found = WhatMattered(
         metric=metric,

@@ -96,8 +96,9 @@ def levels_off_at(
     """Returns the upper end of the last bin that is shown to be worse than the best one after it;
     past it the runs show no further gain.
 
-    `None` where no gain is shown, where it goes on to the last bin, and where it is not shown that
-    the gain per bin is smaller past that bin than up to it.
+    `None` where no gain is shown, where it goes on to the last bin, where a bin after the best is
+    shown to be worse, and where it is not shown that the gain per bin is smaller past that bin than
+    up to it.
     """
     means = [each.mean for each in binned.bins]
     if column.ranks is None or higher_is_better is None or len(means) < 3 or None in means:
@@ -105,8 +106,9 @@ def levels_off_at(
     sign = 1 if higher_is_better else -1
     best = max(range(len(means)), key=lambda place: sign * (means[place] or 0.0))
     try:
-        worse = [place for place in range(best) if _differ(metric, binned.numbers, place, best)]
-        if not worse or worse[-1] == len(means) - 2:
+        others = [place for place in range(len(means)) if place != best]
+        worse = [place for place in others if _differ(metric, binned.numbers, place, best)]
+        if not worse or worse[-1] > best or worse[-1] == len(means) - 2:
             return None
         knee = worse[-1] + 1
         rise, rest = (

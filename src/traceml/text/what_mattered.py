@@ -18,11 +18,12 @@ from traceml.model.quantities import NOT_MEASURED, count
 
 WIDTH = 100
 MAX_PARAMETERS = 8
+MAX_ALONG = 4
 MAX_NOT_SHOWN = 6
 MARK = "*"
 _INDENT = "  "
 _NAME_WIDTH = 28
-_COLUMNS = ("", "Rank correlation", "Importance", "")
+_COLUMNS = ("", "Rank correlation", "Importance")
 
 
 def what_mattered_text(found: WhatMattered) -> str:
@@ -55,12 +56,12 @@ def _title(found: WhatMattered) -> str:
     )
 
 
-def _cells(found: ParameterImportance) -> tuple[str, str, str, str]:
+def _cells(found: ParameterImportance) -> tuple[str, str, str]:
     trend = _estimate(found.spearman, "+.2f")
     if found.kruskal_wallis is not None:
         trend = f"{found.distinct} values{_mark(found.kruskal_wallis)}"
     name = shorten_middle(one_line(found.name), _NAME_WIDTH)
-    return name, trend, _estimate(found.forest, ".2f"), _notes(found)
+    return name, trend, _estimate(found.forest, ".2f")
 
 
 def _estimate(found: Estimate | None, form: str) -> str:
@@ -75,10 +76,16 @@ def _mark(found: Estimate) -> str:
     return f" {MARK}" if found.is_significant else ""
 
 
-def _notes(found: ParameterImportance) -> str:
-    if found.levels_off_at is None:
-        return ""
-    return f"no further gain shown above {number(found.levels_off_at)}"
+def _along(found: ParameterImportance, higher_is_better: bool | None) -> str | None:
+    """Returns where the metric is best along a parameter that matters."""
+    known = [(each.mean, place) for place, each in enumerate(found.bins) if each.mean is not None]
+    if not found.matters or higher_is_better is None or not known:
+        return None
+    mean, place = (max if higher_is_better else min)(known)
+    end = found.levels_off_at
+    more = "" if end is None else f"; no further gain shown above {number(end)}"
+    where = f"{one_line(found.name, 40)} {_bin(found.bins[place])}"
+    return f"Best on average, {number(mean)}, with {where}{more}."
 
 
 def _sentences(found: WhatMattered) -> list[str]:
@@ -92,6 +99,8 @@ def _sentences(found: WhatMattered) -> list[str]:
         )
     elif found.parameters:
         said.append("No parameter is shown to matter by these runs.")
+    along = [_along(each, found.higher_is_better) for each in found.parameters[:MAX_ALONG]]
+    said += [each for each in along if each]
     said += _together(found.parameters)
     if found.interaction is not None:
         said.append(_interaction(found.interaction, found.higher_is_better))
@@ -101,7 +110,7 @@ def _sentences(found: WhatMattered) -> list[str]:
     unlike = [each for each in found.left_out if "only name" in each.why]
     if unlike:
         names = ", ".join(one_line(each.name, 40) for each in unlike[:MAX_NOT_SHOWN])
-        said.append(f"Left out, because its values only name the runs: {names}.")
+        said.append(f"Left out, because the values only name the runs: {names}.")
     return [*said, *(_sentence(each) for each in found.warnings)]
 
 
