@@ -240,6 +240,14 @@ def test_a_parameter_that_some_runs_lack_is_judged_by_those_that_have_it(no_skle
     assert (found.settings, found.matters) == (30, True)
 
 
+def test_a_parameter_that_runs_have_or_have_not_is_a_category(no_sklearn: None) -> None:
+    params, metric = slope(40)
+    given = [{**run, **({"resume": "x"} if run["lr"] > 0.5 else {})} for run in params]
+    found = what_mattered(given, metric, "loss")
+    assert by_name(found)["resume"].kind == "category" and "resume" in important(found)
+    assert "set or not *" in what_mattered_text(found)
+
+
 def test_where_the_gain_ends_is_said_but_not_of_a_steady_gain_or_a_peak(
     no_sklearn: None,
 ) -> None:
@@ -297,4 +305,4 @@ def test_the_order_of_the_runs_changes_no_importance(friedman_found: WhatMattere
 
 def test_a_metric_that_never_changes_has_nothing_to_explain(no_sklearn: None) -> None:
     found = what_mattered(slope(30)[0], [1.0] * 30, "loss")
-    assert found.warnings == ("loss is the same in all runs",) and not found.parameters
+    assert found.warnings == ("all runs have the same loss",) and not found.parameters

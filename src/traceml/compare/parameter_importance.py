@@ -96,7 +96,7 @@ def _reason_for_nothing(settings: RunSettings, metric: str) -> str | None:
     if not settings.columns:
         return "no parameter varies between these runs"
     if np.ptp(ranks_of(settings.metric)) == 0:
-        return f"{metric} is the same in all runs"
+        return f"all runs have the same {metric}"
     return None
 
 

@@ -59,7 +59,8 @@ def _title(found: WhatMattered) -> str:
 def _cells(found: ParameterImportance) -> tuple[str, str, str]:
     trend = _estimate(found.spearman, "+.2f")
     if found.kruskal_wallis is not None:
-        trend = f"{found.distinct} values{_mark(found.kruskal_wallis)}"
+        values = f"{found.distinct} values" if found.distinct > 1 else "set or not"
+        trend = f"{values}{_mark(found.kruskal_wallis)}"
     name = shorten_middle(one_line(found.name), _NAME_WIDTH)
     return name, trend, _estimate(found.forest, ".2f")
 
