@@ -44,6 +44,7 @@ OWNERS = {
     "pyarrow": {"store"},
     "pynvml": {"agent"},
     "scipy": {"compare"},
+    "sklearn": {"compare"},
     "starlette": {"web"},
     "textual": {"tui"},
     "rich": {"tui"},

@@ -115,6 +115,38 @@ def test_markdown_is_a_table(sweep: Path, shown: Shown):
     assert len(lines) == 3
 
 
+def list_slope(logs: Path) -> Path:
+    """Ten runs whose loss falls with the learning rate, and one without a loss."""
+    for place in range(11):
+        metrics = {} if place == 10 else {"val/loss": metric(10.0 - place)}
+        params = {"lr": place / 10, "width": (8, 16, 32)[place % 3], "|name": "x"}
+        list_run(logs, f"slope-{place:02}", params=params, metrics=metrics)
+    return logs
+
+
+def test_what_mattered_over_all_runs_of_a_filter(tmp_path: Path, shown: Shown):
+    words = ["runs", "--logs-dir", list_slope(tmp_path), "--what-mattered", "val/loss"]
+    text = shown(*words).splitlines()
+    assert text[0] == (
+        "What mattered for metrics.val/loss (10 settings; 1 run without it left out):"
+    )
+    assert text[2].split()[:2] == ["lr", "-1.00"] and text[2].split()[4] == "*"
+    assert shown(*words, "--format", "markdown").splitlines() == ["    " + line for line in text]
+    found = shown.json(*words, "--filter", "lr > 0.25")
+    assert (found["settings"], found["higher_is_better"]) == (7, False)
+    assert {each["name"] for each in found["parameters"]} == {"lr", "width"}
+
+
+def test_what_mattered_refuses_what_it_cannot_answer(sweep: Path, shown: Shown):
+    words = ["runs", "--logs-dir", sweep, "--what-mattered"]
+    shown(*words, "val/loss", "--group-by", "lr", "--format", "csv", status=2)
+    assert "leave out --group-by, --format=csv" in shown.errors
+    shown(*words, "params.lr", status=2)
+    assert "takes one metric or fact, not params.lr" in shown.errors
+    shown(*words, "val/lss", status=2)
+    assert "val/loss" in shown.errors
+
+
 def test_hostile_values_stay_in_their_cells(tmp_path: Path, shown: Shown):
     params = {"evil\x1b[2J": "\x1b[31m|<script>\nnext", "x": 1}
     metrics = {"loss": metric(None), "accuracy": metric(1e308)}

@@ -268,3 +268,24 @@ def test_what_beats_several_is_named_once() -> None:
     runs = [trained(loss, {"lr": loss}, duration_s=60 * loss) for loss in (1.0, 2.0, 3.0)]
     said = " ".join(many_text(compare_many(runs)).split())
     assert "Not among them: B, C (A is at least as good and as cheap)." in said
+
+
+def test_what_mattered_is_in_the_text_and_the_document() -> None:
+    chance = random.Random(3)
+    runs = [
+        trained(1.0 + place / 10, {"lr": place, "width": chance.choice((8, 16)), "seed": place})
+        for place in range(12)
+    ]
+    found = compare_many(runs)
+    assert found.what_mattered is not None
+    assert [each.name for each in found.what_mattered.parameters if each.matters] == ["lr"]
+    assert b'"what_mattered"' in to_json(found)
+    text = many_text(found)
+    assert "What mattered for val/loss (12 settings):" in text
+    assert max(map(len, text.splitlines())) <= WIDTH
+
+
+def test_a_few_settings_get_no_paragraph_about_what_mattered() -> None:
+    found = compare_many(sweep())
+    assert found.what_mattered is not None and "too few" in found.what_mattered.warnings[0]
+    assert "What mattered" not in many_text(found)

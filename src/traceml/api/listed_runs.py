@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from traceml.api.query_runs import Runs
-from traceml.compare.run_groups import RunGroup
+from traceml.compare.importance_record import WhatMattered
+from traceml.compare.lineage import Shown
+from traceml.compare.run_groups import RunGroup, is_more_better
+from traceml.model.errors import UsageError
+from traceml.model.printable import shorten
+from traceml.model.run_values import RunValue
 from traceml.store.query_language import split_names
 from traceml.store.query_names import written_key
 from traceml.text.run_list import json_aggregate, json_value
@@ -95,3 +100,31 @@ def groups_document(found: Runs, grouped: GroupedRuns) -> dict[str, Any]:
         for group in grouped.groups
     ]
     return {"groups": groups, "total": found.total, "notes": list(found.notes)}
+
+
+def what_mattered_in(found: Runs, name: str) -> WhatMattered:
+    """Returns which parameters a column of numbers, most often a logged metric, depends on over the
+    runs that were found. Raises UsageError for what is no such column."""
+    keys = found.choose_columns(name)
+    if len(keys) != 1 or keys[0].startswith("params."):
+        raise UsageError(
+            f"--what-mattered takes one metric or fact, not {shorten(name, 60)}; write a name such "
+            "as metrics.loss"
+        )
+    # Late: it takes scipy, which lists of runs are made without.
+    from traceml.compare.parameter_importance import what_mattered
+
+    params: list[dict[str, RunValue | None]] = [{} for _ in range(len(found))]
+    for key in found.varying():
+        for run, value in zip(params, found.column(key), strict=True):
+            run[key.partition(".")[2]] = value
+    values = [
+        float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+        for value in found.column(keys[0])
+    ]
+    known = [{name: _shown(value) for name, value in run.items()} for run in params]
+    return what_mattered(known, values, written_key(keys[0]), is_more_better(keys[0]))
+
+
+def _shown(value: RunValue | None) -> Shown:
+    return ", ".join(value) if isinstance(value, tuple) else value

@@ -7,6 +7,7 @@ import io
 import json
 import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,14 +19,24 @@ from traceml.api.listed_runs import (
     groups_document,
     runs_document,
     usual_columns,
+    what_mattered_in,
 )
 from traceml.api.query_runs import ALL_BUT, RunQuery, Runs, RunSearch
-from traceml.cli.parser import CommandParser, add_logs_dir, in_braces, one_of, whole_number
+from traceml.cli.parser import (
+    CommandParser,
+    add_logs_dir,
+    in_braces,
+    one_of,
+    some_text,
+    whole_number,
+)
+from traceml.compare.record import to_json
 from traceml.model.errors import UsageError
 from traceml.model.printable import printable_lines, shorten
 from traceml.model.quantities import count
 from traceml.store.query_names import written_key
 from traceml.text import run_list
+from traceml.text.what_mattered import what_mattered_text
 
 DEFAULT_LIMIT = 50
 """Rows of a table that people read; JSON and CSV have all."""
@@ -56,14 +67,18 @@ def main(words: list[str]) -> int:
             "as --logs-dir"
         )
     is_table = options.format in ("text", "table", "markdown")
-    # Groups are of all runs; the limit is then of groups.
-    limit = None if options.group_by else _limit(options.limit, is_table)
+    _refuse_together(options)
+    # Groups are of all runs, and so is what mattered; the limit is then of groups.
+    is_of_all = bool(options.group_by or options.what_mattered)
+    limit = None if is_of_all else _limit(options.limit, is_table)
     progress = _ReadingProgress()
     found = RunSearch(logs_dir, progress.show).search(
-        RunQuery(options.filter, None if options.group_by else options.sort, limit)
+        RunQuery(options.filter, None if is_of_all else options.sort, limit)
     )
     progress.clear()
-    if options.group_by:
+    if options.what_mattered:
+        _print_what_mattered(found, options)
+    elif options.group_by:
         _print_groups(found, options, _limit(options.limit, is_table))
     else:
         _print_runs(found, options)
@@ -98,6 +113,12 @@ def _parser() -> CommandParser:
         metavar="KEY",
         help=f"one row per group: by params.lr, or by {ALL_BUT}params.seed (all parameters but)",
     )
+    add(
+        "--what-mattered",
+        metavar="METRIC",
+        type=some_text,
+        help="which parameters this metric depends on over these runs, instead of a list",
+    )
     add("--columns", metavar="KEYS", help="with commas, or params.*; +KEY adds to the usual ones")
     add(
         "--limit",
@@ -114,6 +135,32 @@ def _parser() -> CommandParser:
     )
     add_logs_dir(parser)
     return parser
+
+
+def _refuse_together(options: argparse.Namespace) -> None:
+    if not options.what_mattered:
+        return
+    given = [
+        f"--{name.replace('_', '-')}"
+        for name in ("group_by", "sort", "columns", "limit")
+        if getattr(options, name) is not None
+    ]
+    given += ["--format=csv"] if options.format == "csv" else []
+    if given:
+        raise UsageError(
+            f"--what-mattered is about all runs that --filter lets through and has no rows: "
+            f"leave out {', '.join(given)}"
+        )
+
+
+def _print_what_mattered(found: Runs, options: argparse.Namespace) -> None:
+    mattered = what_mattered_in(found, options.what_mattered)
+    if options.format == "json":
+        print(to_json(mattered).decode(), end="")
+        return
+    # In markdown the lines are a block of code, which names of parameters cannot format.
+    opening = "    " if options.format == "markdown" else ""
+    print(textwrap.indent(what_mattered_text(mattered), opening), end="")
 
 
 def _limit(asked: int | None, is_table: bool) -> int | None:

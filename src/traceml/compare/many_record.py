@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from traceml.compare.importance_record import WhatMattered
 from traceml.compare.lineage import Shown
 from traceml.compare.record import Comparison, Delta
 
@@ -109,6 +110,8 @@ class ManyComparison(Struct, frozen=True, kw_only=True):
     to_reach: TargetCost | None = None
     pareto: Pareto | None = None
     effects: tuple[Effect, ...] = ()
+    what_mattered: WhatMattered | None = None
+    """Of the quality metric; `None` where there is none or no parameter differs."""
     comparisons: tuple[Comparison, ...] = ()
     """The baseline against each other entry."""
     warnings: tuple[str, ...] = ()

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from traceml.compare.cost_and_quality import cost_of, first_reached_s, mean_cost, pareto_front
 from traceml.compare.effects import effects_of
+from traceml.compare.importance_record import WhatMattered
 from traceml.compare.logged_metrics import (
     PREFIX,
     direction_in,
@@ -119,6 +120,7 @@ def compare_many(
         to_reach=None if quality is None else _to_reach(quality, groups, metrics[quality], target),
         pareto=pareto,
         effects=_effects(candidates, params, metrics),
+        what_mattered=_mattered(candidates, params, quality, metrics),
         comparisons=comparisons,
         warnings=_warnings(entries, comparisons),
     )
@@ -348,3 +350,18 @@ def _effects(
         return last_value(run, metric)
 
     return effects_of(params, [run.name for run in candidates], [*judged, STEP_TIME], value)
+
+
+def _mattered(
+    candidates: Sequence[Candidate],
+    params: Sequence[Params],
+    metric: str | None,
+    metrics: Mapping[str, MetricRow],
+) -> WhatMattered | None:
+    if metric is None or not any(_tells(name) for name in varying(params)):
+        return None
+    # Late: it takes numpy, which a few summaries are compared without.
+    from traceml.compare.parameter_importance import what_mattered
+
+    values = [last_value(run.summary, metric) for run in candidates]
+    return what_mattered(params, values, metric, metrics[metric].higher_is_better)

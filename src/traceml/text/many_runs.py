@@ -14,6 +14,7 @@ from traceml.compare.record import Comparison, Delta
 from traceml.model.metric_direction import is_cost
 from traceml.model.printable import one_line, shorten_at_word, shorten_middle
 from traceml.model.quantities import NOT_MEASURED, count, duration, milliseconds, rate
+from traceml.text.what_mattered import what_mattered_lines
 
 WIDTH = 100
 MAX_PARAMS = 12
@@ -39,6 +40,7 @@ def many_text(found: ManyComparison) -> str:
         _to_reach(found),
         _pareto(found),
         _effects(found),
+        _mattered(found),
         _verdicts(found),
         _notes(found),
     ]
@@ -266,6 +268,13 @@ def _effect(
     return f"{said}, p {'< 0.0001' if change.p < 0.0001 else f'= {change.p:.2g}'}" + (
         f" {SIGNIFICANT}" if change.significant else ""
     )
+
+
+def _mattered(found: ManyComparison) -> list[str]:
+    # Too few settings are not worth a paragraph; the JSON says so.
+    if found.what_mattered is None or not found.what_mattered.parameters:
+        return []
+    return what_mattered_lines(found.what_mattered)
 
 
 def _verdicts(found: ManyComparison) -> list[str]:
