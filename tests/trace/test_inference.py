@@ -75,6 +75,52 @@ def test_the_model_evaluates_without_gradients_and_keeps_its_mode(clock):
     assert (model.training, model.dropout.training) == (True, False)
 
 
+class Merging(nn.Linear):
+    """As LoRA's layers: `eval()` merges two weights, `train()` takes them apart."""
+
+    def __init__(self):
+        super().__init__(2, 2)
+        self.low = nn.Parameter(torch.ones(2, 2))
+        self.merged = False
+
+    def train(self, mode=True):
+        super().train(mode)
+        if mode is self.merged:
+            self.weight.data += -self.low.data if mode else self.low.data
+            self.merged = not mode
+        return self
+
+    def forward(self, x):
+        return super().forward(x) if self.merged else super().forward(x) + x @ self.low.T
+
+
+def test_a_module_that_merges_its_weights_to_evaluate_takes_them_apart_again():
+    model = nn.Sequential(Merging(), nn.Sequential(Merging(), nn.Dropout()))
+    model[1].eval()
+    traceml.time_inference(model, torch.ones(1, 2), calls=1, warmup=0)
+    assert (model[0].training, model[0].merged) == (True, False)
+    assert (model[1][0].training, model[1][0].merged) == (False, True)
+    model(torch.ones(1, 2)).sum().backward()
+    assert model[0].low.grad is not None
+
+
+def test_a_module_of_two_parents_and_one_that_is_deaf_keep_their_modes():
+    class Deaf(nn.Module):
+        def train(self, mode=True):
+            return super().train(False)
+
+        def forward(self, x):
+            return x
+
+    shared = nn.Dropout()
+    model = nn.Sequential(nn.Sequential(shared), nn.Sequential(shared), Deaf())
+    model.training = shared.training = False
+    before = [module.training for module in model.modules()]
+    traceml.time_inference(model, torch.ones(1), calls=1, warmup=0)
+    assert [module.training for module in model.modules()] == before
+    assert True in before
+
+
 def test_a_model_that_fails_keeps_its_mode_and_its_error(clock):
     class Failing(nn.Module):
         def forward(self, x):

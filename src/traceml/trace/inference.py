@@ -113,8 +113,20 @@ def _evaluating(model: Any) -> Iterator[None]:
             model.eval()
         yield
     finally:
-        for module, mode in zip(modules, modes, strict=True):
-            module.training = mode
+        _set_back(list(zip(modules, modes, strict=True)))
+
+
+def _set_back(modes: Sequence[tuple[torch.nn.Module, bool]]) -> None:
+    """Put modules into the modes they were in, parents before what is in them.
+
+    By `train()`, which a module may have made its own: LoRA's takes the weights apart again that
+    `eval()` has merged.
+    """
+    for module, mode in modes:
+        if module.training != mode:
+            module.train(mode)
+    for module, mode in modes:
+        module.training = mode  # where `train()` is deaf, or another parent's has spoken since
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
