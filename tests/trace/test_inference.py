@@ -104,6 +104,24 @@ def test_a_module_that_merges_its_weights_to_evaluate_takes_them_apart_again():
     assert model[0].low.grad is not None
 
 
+def test_what_a_model_keeps_from_a_call_can_be_trained_with():
+    class Keeping(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(2, 2)
+            self.table = None
+
+        def forward(self, x):
+            if self.table is None:
+                self.table = torch.ones(2)
+            return self.linear(x) * self.table
+
+    model = Keeping()
+    traceml.time_inference(model, torch.ones(1, 2), calls=1, warmup=0)
+    model(torch.ones(1, 2)).sum().backward()
+    assert model.linear.weight.grad is not None
+
+
 def test_a_module_of_two_parents_and_one_that_is_deaf_keep_their_modes():
     class Deaf(nn.Module):
         def train(self, mode=True):

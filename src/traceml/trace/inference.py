@@ -82,7 +82,9 @@ def time_inference(
         )
     call = _call(model, batch)
     devices = _devices(model, batch)
-    with _evaluating(model), torch.inference_mode():
+    # Not `inference_mode()`: what a model keeps from a call, such as a table, could not be trained
+    # with afterwards.
+    with _evaluating(model), torch.no_grad():
         for _ in range(warmup):
             call()
         _synchronise(devices)
