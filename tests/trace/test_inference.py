@@ -170,8 +170,17 @@ def test_a_batch_is_passed_as_models_take_it(clock, batch, inputs, named, size):
 
 
 def test_time_is_bounded_and_some_calls_are_always_made(clock):
-    found = traceml.time_inference(Working(clock, [600.0]), torch.zeros(1), warmup=0, max_s=1.0)
+    model = Working(clock, [600.0])
+    found = traceml.time_inference(model, torch.zeros(1), max_s=1.0)
     assert found.calls == inference.MIN_CALLS
+    assert found.throughput_per_s == pytest.approx(1 / 0.6)
+    assert len(model.seen) == 1 + inference.MIN_CALLS + 1
+
+
+def test_the_time_is_for_warmup_latency_and_throughput_together(clock):
+    found = traceml.time_inference(Working(clock, [100.0]), torch.zeros(1), warmup=50, max_s=6.0)
+    assert found.calls == 20
+    assert clock.ns == pytest.approx(6e9, rel=0.01)
 
 
 def test_a_clock_that_stands_still_gives_no_throughput(clock):
