@@ -23,7 +23,7 @@ from types import FrameType, FunctionType, MemberDescriptorType, ModuleType, Sim
 from typing import Any
 
 from traceml.model.secrets import masked_value
-from traceml.trace.interruptions import is_interruption, is_ours, variables_of
+from traceml.trace.interruptions import is_ours, variables_of
 from traceml.trace.messages import MAX_NAME, MAX_TEXT, plain
 from traceml.trace.script_objects import own_attributes
 from traceml.trace.session import Session
@@ -199,21 +199,22 @@ def _from_argparse(name: str, value: Any) -> dict[str, Any] | None:
 
 
 def _from_omegaconf(name: str, value: Any) -> dict[str, Any] | None:
-    omegaconf: Any = sys.modules.get("omegaconf")
-    kind = getattr(omegaconf, "DictConfig", None)
-    if kind is None or not issubclass(type(value), kind) or name.startswith("_"):
+    if name.startswith("_") or not _has_base(type(value), "DictConfig", "omegaconf."):
         return None
     if not _HOLDER.search(_words(name)):
         return None  # a part of it: hydra's own, or one that a function was given
-    convert = omegaconf.OmegaConf.to_container
-    try:
-        found = convert(value, resolve=True, enum_to_str=True)
-    except omegaconf.errors.OmegaConfBaseException as error:
-        if is_interruption(error):
-            raise
-        # an interpolation that leads nowhere
-        found = convert(value, resolve=False, enum_to_str=True)
+    found = _held_by_node(value)
     return found if type(found) is dict else None
+
+
+def _held_by_node(node: Any) -> Any:
+    """What OmegaConf keeps in an object of its own: a value, or a dictionary or list of objects.
+
+    An interpolation is the text that was written: to resolve it would run the script's resolvers,
+    which may draw random numbers, fetch something or read a secret.
+    """
+    own = own_attributes(node)
+    return own["_val"] if "_val" in own else own.get("_content", _MISSING)
 
 
 def _from_transformers(name: str, value: Any) -> dict[str, Any] | None:
@@ -323,6 +324,8 @@ def _readable(value: Any, depth: int) -> Any:
         return plain(int.__int__(value) if issubclass(kind, int) else float.__float__(value))
     if issubclass(kind, PurePath) or _is_torch_word(kind):
         return _shortened(str(value))
+    if _has_base(kind, "Node", "omegaconf."):
+        return _readable(_held_by_node(value), depth)
     return _readable_inside(value, depth + 1) if depth < MAX_DEPTH else _MISSING
 
 
