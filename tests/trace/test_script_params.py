@@ -98,6 +98,29 @@ class Hostile:
     __hash__ = object.__hash__
 
 
+class Meta(type):
+    """Makes classes that cannot be asked anything, and cannot be hashed."""
+
+    def __getattribute__(cls, name):
+        ASKED.append(name)
+        raise RuntimeError("asked")
+
+    def __eq__(cls, other):
+        ASKED.append("__eq__")
+        raise RuntimeError("asked")
+
+
+ASKED: list[str] = []
+
+
+class Withheld:
+    """Its attributes are computed, and cannot be."""
+
+    @property
+    def __dict__(self):
+        raise RuntimeError("asked")
+
+
 def test_an_argparse_namespace_is_taken(taken):
     found = taken(args=argparse.Namespace(lr=0.1, epochs=3, name="x", resume=None, amp=True))
     assert found.values == {"lr": 0.1, "epochs": 3, "name": "x", "resume": None, "amp": True}
@@ -152,6 +175,15 @@ def test_values_are_taken_as_plain_ones_and_objects_left_out(taken):
         "large": str(10**30),
         "counted": 2.5,
     }
+
+
+def test_an_object_that_cannot_be_read_costs_the_others_nothing(taken):
+    ASKED.clear()
+    odd = type.__call__(Meta("Unhashable", (), {}))
+    args = argparse.Namespace(lr=0.1, odd=odd, many=[1, odd])
+    found = taken(a=odd, self=Withheld(), config=odd, b=Withheld(), args=args)
+    assert found.values == {"lr": 0.1}
+    assert ASKED == []
 
 
 def test_a_value_that_holds_itself_ends(taken):

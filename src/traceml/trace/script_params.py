@@ -13,7 +13,7 @@ import json
 import re
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from inspect import CO_OPTIMIZED
@@ -56,11 +56,18 @@ _OTHERS = frozenset(
 )
 """Packages that call scripts and have arguments of their own, wherever they are installed."""
 _HOLD_NOTHING = frozenset(
-    (bool, int, float, str, bytes, list, tuple, set, type(None), type, ModuleType, FunctionType)
+    id(kind)
+    for kind in (
+        *(bool, int, float, str, bytes, list, tuple, set, type(None), type),
+        *(ModuleType, FunctionType),
+    )
 )
-"""Nearly all variables are of these kinds, and not worth a second look."""
+"""Nearly all variables are of these kinds, and not worth a second look. By identity: to hash or
+compare a class runs its metaclass's code, and so it is done all over this module."""
 _bases: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
-"""Asks the class itself, whatever a metaclass would answer."""
+_dictionary_of: Callable[[type], Mapping[str, Any]] = type.__dict__["__dict__"].__get__
+_name_of: Callable[[type], str] = type.__dict__["__name__"].__get__
+"""These ask the class itself, whatever a metaclass would answer."""
 _MISSING = object()
 
 
@@ -104,9 +111,10 @@ class ScriptParams:
         if self._session.rank() != 0:
             return
         found = Found()
-        for name, value in _variables_on(sys._getframe(1)):
-            if id(value) not in found.seen:
-                self._read(found, name, value)
+        for variables, kinds in _variables_on(sys._getframe(1)):
+            for name, value in _worth_a_look(variables):
+                if id(value) not in found.seen:
+                    self._read(found, kinds, name, value)
         for source, values in found.by_source.items():
             self._send(source, values)
 
@@ -132,9 +140,9 @@ def _ignored(error: BaseException) -> None:
 # Where to look
 
 
-def _variables_on(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
-    """The variables of the callers, the outermost first: the script's own, and where it has no
-    frame of its own (an installed program) everybody's."""
+def _variables_on(frame: FrameType | None) -> Iterator[tuple[dict[str, Any], _Kinds]]:
+    """The variables of the callers, the outermost first, and what they are looked through for: the
+    script's own, and where it has no frame of its own (an installed program) everybody's."""
     frames: list[FrameType] = []
     while frame is not None and len(frames) < MAX_FRAMES:
         if not is_ours(frame):
@@ -146,29 +154,22 @@ def _variables_on(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
     for each in own or frames:
         if id(each.f_globals) not in modules:
             modules.add(id(each.f_globals))
-            yield from _worth_a_look(each.f_globals)
+            yield each.f_globals, _KINDS
         if each.f_code.co_flags & CO_OPTIMIZED:  # a function: a module's variables are its globals
-            yield from _variables_in(each)
+            variables = variables_of(each)
+            yield variables, _KINDS
+            yield own_attributes(variables.get("self")), _KINDS
     for each in frames if own else ():
         # A model that was made in the call of its trainer is no variable of the script's.
         if each.f_code.co_flags & CO_OPTIMIZED:
-            for name, value in _worth_a_look(variables_of(each)):
-                if _is_framework(type(value)):
-                    yield name, value
-
-
-def _variables_in(frame: FrameType) -> Iterator[tuple[str, Any]]:
-    variables = variables_of(frame)
-    yield from _worth_a_look(variables)
-    if "self" in variables:
-        yield from _worth_a_look(own_attributes(variables["self"]))
+            yield variables_of(each), _FRAMEWORKS
 
 
 def _worth_a_look(variables: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """The variables that may hold parameters; another thread may add to them meanwhile."""
     for name in list(variables):
         value = variables.get(name)
-        if type(value) not in _HOLD_NOTHING:
+        if id(type(value)) not in _HOLD_NOTHING:
             yield name, value
 
 
@@ -182,9 +183,9 @@ def _is_of_script(frame: FrameType) -> bool:
 # What to read
 
 
-def _read_object(found: Found, name: str, value: Any) -> None:
-    """Add the parameters of an object, if it is one that holds some."""
-    for source, read in _KINDS:
+def _read_object(found: Found, kinds: _Kinds, name: str, value: Any) -> None:
+    """Add the parameters of an object, if it is one of the kinds that hold some."""
+    for source, read in kinds:
         values = read(name, value)
         if values is not None:
             found.seen.add(id(value))
@@ -234,7 +235,7 @@ def _from_lightning(name: str, value: Any) -> dict[str, Any] | None:
 
 def _from_dataclass(name: str, value: Any) -> dict[str, Any] | None:
     kind = type(value)
-    if not (_HOLDER.search(_words(name)) or _HOLDER.search(_words(kind.__name__))):
+    if not (_HOLDER.search(_words(name)) or _HOLDER.search(_words(_name_of(kind)))):
         return None
     if kind is SimpleNamespace:
         return own_attributes(value)
@@ -246,33 +247,30 @@ def _from_dictionary(name: str, value: Any) -> dict[str, Any] | None:
     return value if is_one and dict.__len__(value) <= MAX_PARAMS else None
 
 
-_KINDS: tuple[tuple[str, Callable[[str, Any], dict[str, Any] | None]], ...] = (
-    ("argparse", _from_argparse),
-    ("OmegaConf", _from_omegaconf),
+_Kinds = tuple[tuple[str, Callable[[str, Any], dict[str, Any] | None]], ...]
+"""What the source is called, and what reads it: `None` where an object is none of the kind."""
+_FRAMEWORKS: _Kinds = (
     ("transformers", _from_transformers),
     ("Lightning", _from_lightning),
+)
+_KINDS: _Kinds = (
+    ("argparse", _from_argparse),
+    ("OmegaConf", _from_omegaconf),
+    *_FRAMEWORKS,
     ("dataclass", _from_dataclass),
     ("dict", _from_dictionary),
 )
-"""What the source is called, and what reads it: `None` where an object is none of the kind."""
-
-
-def _is_framework(kind: type) -> bool:
-    return (
-        _has_base(kind, "Trainer", "transformers.")
-        or _has_base(kind, "TrainingArguments", "transformers.")
-        or _has_base(kind, "HyperparametersMixin", "pytorch_lightning.", "lightning.")
-    )
 
 
 def _has_base(kind: type, name: str, *packages: str) -> bool:
     return any(
-        base.__name__ == name and str(base.__module__).startswith(packages) for base in _bases(kind)
+        _name_of(base) == name and str(_dictionary_of(base).get("__module__")).startswith(packages)
+        for base in _bases(kind)
     )
 
 
 def _is_dataclass(kind: type) -> bool:
-    return any("__dataclass_fields__" in vars(base) for base in _bases(kind))
+    return any("__dataclass_fields__" in _dictionary_of(base) for base in _bases(kind))
 
 
 def _fields(value: Any) -> dict[str, Any]:
@@ -280,8 +278,9 @@ def _fields(value: Any) -> dict[str, Any]:
     own = own_attributes(value)
     found: dict[str, Any] = {}
     for base in _bases(type(value)):
-        for name in vars(base).get("__dataclass_fields__", ()):
-            slot = vars(base).get(name)
+        members = _dictionary_of(base)
+        for name in members.get("__dataclass_fields__", ()):
+            slot = members.get(name)
             if name in own:
                 found.setdefault(name, own[name])
             elif type(slot) is MemberDescriptorType:
@@ -314,7 +313,7 @@ def _readable(value: Any, depth: int) -> Any:
     An object's own text often holds its address, by which equal runs would differ.
     """
     kind = type(value)
-    if value is None or kind in (bool, int, float):
+    if value is None or kind is bool or kind is int or kind is float:
         return plain(value)
     if issubclass(kind, Enum):
         return _readable(own_attributes(value).get("_value_"), depth)
@@ -356,7 +355,7 @@ def _readable_list(values: list[Any], base: type, depth: int) -> Any:
 
 def _is_torch_word(kind: type) -> bool:
     torch: Any = sys.modules.get("torch")
-    return torch is not None and kind in (torch.dtype, torch.device)
+    return torch is not None and (kind is torch.dtype or kind is torch.device)
 
 
 def _shortened(text: str) -> str:
