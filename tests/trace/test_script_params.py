@@ -17,6 +17,7 @@ import torch
 import traceml
 from processes import TORCH_STEPS, run_traceml
 from traceml.store import logged
+from traceml.trace import script_params
 
 
 @pytest.fixture
@@ -288,6 +289,23 @@ def test_nothing_is_looked_at_after_the_first_step(traced):
 def test_very_many_parameters_are_bounded(taken):
     found = taken(config={f"name_{index}": "x" * 1000 for index in range(900)}).values
     assert 10 < len(found) < 900
+
+
+def test_large_tables_are_neither_taken_nor_read_to_their_end(taken, monkeypatch):
+    calls = []
+    real = script_params._readable
+    monkeypatch.setattr(script_params, "_readable", lambda *a: calls.append(1) or real(*a))
+    table = [[0.5] * 64 for _ in range(64)]
+    config = {f"layer{index}": {"table": table} for index in range(500)}
+    found = taken(config=config, args=argparse.Namespace(lr=0.1, sizes=[[1] * 64] * 64)).values
+    assert found == {"lr": 0.1}
+    assert len(calls) < 2 * script_params.MAX_VALUES
+
+
+def test_a_parameter_that_does_not_fit_costs_the_others_nothing(taken):
+    large = {f"part{index}": "x" * 4000 for index in range(60)}
+    found = taken(config={f"large{index}": large for index in range(9)} | {"lr": 0.1}).values
+    assert found["lr"] == 0.1
 
 
 SCRIPT = (

@@ -13,7 +13,7 @@ import json
 import re
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from inspect import CO_OPTIMIZED
@@ -34,6 +34,12 @@ MAX_ITEMS = 64
 """Of a list or a dictionary inside a parameter; a longer one is data."""
 MAX_DEPTH = 4
 """Of parameters inside each other."""
+MAX_INSIDE = 1000
+"""Values inside one parameter, at any depth; a larger one is data."""
+MIN_ROOM = 64
+"""Characters; with less left in a message it is full."""
+MAX_VALUES = 4000
+"""Values inside all of them that are looked at: a few milliseconds of the first step."""
 
 _HOLDER = re.compile(
     r"(^|_)(args?|arguments|opts?|options|cfg|conf|configs?|configuration|[hp]?params|hyperparams"
@@ -79,11 +85,13 @@ class Found:
     values: dict[str, Any] = field(default_factory=dict)
     seen: set[int] = field(default_factory=set)
     """The identities of the objects that were read."""
+    values_left: int = MAX_VALUES
+    """How many more values inside parameters may be looked at."""
 
-    def add(self, source: str, holder: str, values: dict[str, Any]) -> None:
+    def add(self, source: str, holder: str, values: Iterable[tuple[str, Any]]) -> None:
         """Add an object's parameters; a name that another object has used for something else is
         written with its own variable's before it."""
-        for name, value in values.items():
+        for name, value in values:
             if len(self.values) >= MAX_PARAMS:
                 return
             if name in self.values and self.values[name] != value:
@@ -91,6 +99,13 @@ class Found:
             if name not in self.values:
                 self.values[name] = value
                 self.by_source.setdefault(source, {})[name] = value
+
+
+@dataclass(slots=True)
+class Budget:
+    """How many more values inside a parameter may be looked at; below 0 it was too large."""
+
+    left: int
 
 
 class ScriptParams:
@@ -125,9 +140,14 @@ class ScriptParams:
         room = ring.longest_message // 2  # letters may take more bytes than one
         kept: dict[str, Any] = {}
         for name, value in values.items():
+            if room <= MIN_ROOM:
+                break
+            if type(value) is str and len(value) >= room:
+                continue
             known = masked_value(name, value)
-            room -= len(name) + len(json.dumps(known)) + 4
-            if room > 0:
+            size = len(name) + len(json.dumps(known)) + 4
+            if size < room:
+                room -= size
                 kept[name[:MAX_NAME]] = known
         if kept:
             self._session.messages.write({"kind": "params", "source": source, "values": kept})
@@ -189,7 +209,7 @@ def _read_object(found: Found, kinds: _Kinds, name: str, value: Any) -> None:
         values = read(name, value)
         if values is not None:
             found.seen.add(id(value))
-            found.add(source, name, _readable_items(values, 0))
+            found.add(source, name, _parameters(values, found))
             return
 
 
@@ -296,27 +316,49 @@ def _words(name: str) -> str:
 # Values
 
 
-def _readable_items(values: dict[str, Any], depth: int) -> dict[str, Any]:
-    """The parameters among the items of an object; what begins with `_` is its own business."""
-    found = {}
+def _parameters(values: dict[str, Any], found: Found) -> Iterator[tuple[str, Any]]:
+    """The parameters among the items of an object, read one by one; one that is too large is left
+    out."""
+    for name, value in _public_items(values):
+        given = min(MAX_INSIDE, found.values_left)
+        budget = Budget(given)
+        known = _readable(value, 0, budget)
+        found.values_left -= given - max(0, budget.left)
+        if known is not _MISSING and budget.left >= 0:
+            yield name, known
+
+
+def _public_items(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The items of a dictionary by name; what begins with `_` is an object's own business."""
     for name, value in list(dict.items(values)):  # whatever a class of the script's makes of it
         if type(name) is str and not name.startswith("_"):
-            known = _readable(value, depth)
-            if known is not _MISSING:
-                found[name] = known
+            yield name, value
+
+
+def _readable_items(values: dict[str, Any], depth: int, budget: Budget) -> dict[str, Any]:
+    found = {}
+    for name, value in _public_items(values):
+        known = _readable(value, depth, budget)
+        if known is not _MISSING:
+            found[name] = known
+        if budget.left < 0:
+            break
     return found
 
 
-def _readable(value: Any, depth: int) -> Any:
+def _readable(value: Any, depth: int, budget: Budget) -> Any:
     """A value as JSON knows it; `_MISSING` where it is neither number nor text, nor made of them.
 
     An object's own text often holds its address, by which equal runs would differ.
     """
+    budget.left -= depth > 0
+    if budget.left < 0:
+        return _MISSING
     kind = type(value)
     if value is None or kind is bool or kind is int or kind is float:
         return plain(value)
     if issubclass(kind, Enum):
-        return _readable(own_attributes(value).get("_value_"), depth)
+        return _readable(own_attributes(value).get("_value_"), depth, budget)
     if issubclass(kind, str):
         return _shortened(str.__str__(value))
     if issubclass(kind, (int, float)):  # as its number, whatever its class makes of it
@@ -324,32 +366,35 @@ def _readable(value: Any, depth: int) -> Any:
     if issubclass(kind, PurePath) or _is_torch_word(kind):
         return _shortened(str(value))
     if _has_base(kind, "Node", "omegaconf."):
-        return _readable(_held_by_node(value), depth)
-    return _readable_inside(value, depth + 1) if depth < MAX_DEPTH else _MISSING
+        return _readable(_held_by_node(value), depth, budget)
+    return _readable_inside(value, depth + 1, budget) if depth < MAX_DEPTH else _MISSING
 
 
-def _readable_inside(value: Any, depth: int) -> Any:
+def _readable_inside(value: Any, depth: int, budget: Budget) -> Any:
     """What is made of values: a list, a dictionary, an object inside another."""
     kind = type(value)
     argparse: Any = sys.modules.get("argparse")
     is_namespace = argparse is not None and issubclass(kind, argparse.Namespace)
     for base in (list, tuple, set, frozenset):
         if issubclass(kind, base):
-            return _readable_list(list(islice(base.__iter__(value), MAX_ITEMS + 1)), base, depth)
+            items = list(islice(base.__iter__(value), MAX_ITEMS + 1))
+            return _readable_list(items, base, depth, budget)
     if issubclass(kind, dict) and dict.__len__(value) <= MAX_ITEMS:
-        return _readable_items(value, depth) or _MISSING
+        return _readable_items(value, depth, budget) or _MISSING
     if kind is SimpleNamespace or is_namespace:
-        return _readable_items(own_attributes(value), depth) or _MISSING
+        return _readable_items(own_attributes(value), depth, budget) or _MISSING
     if _is_dataclass(kind):
-        return _readable_items(_fields(value), depth) or _MISSING
+        return _readable_items(_fields(value), depth, budget) or _MISSING
     return _MISSING
 
 
-def _readable_list(values: list[Any], base: type, depth: int) -> Any:
+def _readable_list(values: list[Any], base: type, depth: int, budget: Budget) -> Any:
     """The items of a list, or of a set in an order that does not change from run to run."""
-    items = [_readable(each, depth) for each in values]
-    if len(items) > MAX_ITEMS or any(each is _MISSING for each in items):
-        return _MISSING
+    items: list[Any] = []
+    for value in values:
+        items.append(_readable(value, depth, budget))
+        if items[-1] is _MISSING or len(items) > MAX_ITEMS:
+            return _MISSING
     return items if base in (list, tuple) else sorted(items, key=str)
 
 
