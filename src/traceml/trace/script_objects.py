@@ -23,7 +23,7 @@ def own_attributes(thing: Any) -> dict[str, Any]:
         return {}  # `None`, say: that is the usual case, and raising costs a hundred times as much
     try:
         found = object.__getattribute__(thing, "__dict__")
-    except Exception as error:
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         if is_interruption(error):
             raise
         return {}

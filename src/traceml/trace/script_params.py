@@ -102,7 +102,7 @@ class Found:
 
 
 @dataclass(slots=True)
-class Budget:
+class ReadingBudget:
     """How many more values inside a parameter may be looked at; below 0 it was too large."""
 
     left: int
@@ -321,7 +321,7 @@ def _parameters(values: dict[str, Any], found: Found) -> Iterator[tuple[str, Any
     out."""
     for name, value in _public_items(values):
         given = min(MAX_INSIDE, found.values_left)
-        budget = Budget(given)
+        budget = ReadingBudget(given)
         known = _readable(value, 0, budget)
         found.values_left -= given - max(0, budget.left)
         if known is not _MISSING and budget.left >= 0:
@@ -335,7 +335,7 @@ def _public_items(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _readable_items(values: dict[str, Any], depth: int, budget: Budget) -> dict[str, Any]:
+def _readable_items(values: dict[str, Any], depth: int, budget: ReadingBudget) -> dict[str, Any]:
     found = {}
     for name, value in _public_items(values):
         known = _readable(value, depth, budget)
@@ -346,7 +346,7 @@ def _readable_items(values: dict[str, Any], depth: int, budget: Budget) -> dict[
     return found
 
 
-def _readable(value: Any, depth: int, budget: Budget) -> Any:
+def _readable(value: Any, depth: int, budget: ReadingBudget) -> Any:
     """A value as JSON knows it; `_MISSING` where it is neither number nor text, nor made of them.
 
     An object's own text often holds its address, by which equal runs would differ.
@@ -370,7 +370,7 @@ def _readable(value: Any, depth: int, budget: Budget) -> Any:
     return _readable_inside(value, depth + 1, budget) if depth < MAX_DEPTH else _MISSING
 
 
-def _readable_inside(value: Any, depth: int, budget: Budget) -> Any:
+def _readable_inside(value: Any, depth: int, budget: ReadingBudget) -> Any:
     """What is made of values: a list, a dictionary, an object inside another."""
     kind = type(value)
     argparse: Any = sys.modules.get("argparse")
@@ -388,7 +388,7 @@ def _readable_inside(value: Any, depth: int, budget: Budget) -> Any:
     return _MISSING
 
 
-def _readable_list(values: list[Any], base: type, depth: int, budget: Budget) -> Any:
+def _readable_list(values: list[Any], base: type, depth: int, budget: ReadingBudget) -> Any:
     """The items of a list, or of a set in an order that does not change from run to run."""
     items: list[Any] = []
     for value in values:
