@@ -25,7 +25,6 @@ def test_a_hydra_configuration_is_taken(tmp_path: Path) -> None:
     )
     done = run_traceml(["run", "train.py", "--args", "lr=0.5"], tmp_path, script)
     assert done.status == 0, done.stderr
-    # An interpolation that leads nowhere leaves all of them as they are written.
     assert done.summary["params"] == {
         "lr": 0.5,
         "model": {"width": 8, "lr": "${lr}"},
@@ -35,15 +34,29 @@ def test_a_hydra_configuration_is_taken(tmp_path: Path) -> None:
     assert set(done.summary["param_sources"].values()) == {"OmegaConf"}
 
 
-def test_an_omegaconf_configuration_is_taken_with_what_it_refers_to(tmp_path: Path) -> None:
+def test_an_omegaconf_configuration_is_taken_without_running_its_resolvers(tmp_path: Path) -> None:
     pytest.importorskip("omegaconf")
     script = (
+        "from enum import Enum\n"
+        "from pathlib import Path\n"
         "from omegaconf import OmegaConf\n"
-        "config = OmegaConf.create({'lr': 0.1, 'model': {'lr': '${lr}', 'sizes': [1, 2]}})\n"
+        "class Colour(Enum):\n"
+        "    RED = 'red'\n"
+        "OmegaConf.register_new_resolver('draw', lambda: print('resolved'))\n"
+        "config = OmegaConf.create({'lr': 0.1, 'seed': '${draw:}', 'part': '${model}',\n"
+        "    'model': {'lr': '${lr}', 'sizes': [1, {'two': 2}], 'at': Path('x/y'), 'none': None},\n"
+        "    'colour': Colour.RED})\n"
         f"def main():\n{TRAIN}\nmain()\n"
     )
     done = run_traceml(["run", "train.py"], tmp_path, script)
-    assert done.summary["params"] == {"lr": 0.1, "model": {"lr": 0.1, "sizes": [1, 2]}}
+    assert (done.status, "resolved" in done.stdout) == (0, False), done.stderr
+    assert done.summary["params"] == {
+        "lr": 0.1,
+        "seed": "${draw:}",
+        "part": "${model}",
+        "model": {"lr": "${lr}", "sizes": [1, {"two": 2}], "at": "x/y", "none": None},
+        "colour": "red",
+    }
 
 
 TRANSFORMERS = """\

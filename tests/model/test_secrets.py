@@ -13,6 +13,7 @@ from traceml.model.secrets import (
     masked,
     masked_message,
     masked_text,
+    masked_value,
     without_credentials,
 )
 
@@ -88,6 +89,53 @@ def test_what_is_no_secret_stays(words: list[str]) -> None:
 )
 def test_a_secrets_name_is_known_whatever_its_value(name: str) -> None:
     assert is_secret(name, "word")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("pass", "db_pass", "DB-PASS", "pw", "user_pw", "passwd", "userpw", "jwt", "app.jwt"),
+        *("connstr", "connection_string", "AZURE_CONNECTION_STRING", "connectionstring"),
+    ],
+)
+def test_short_names_of_secrets_are_known_as_whole_words(name: str) -> None:
+    assert masked_value(name, "word") == "***"
+    assert masked([f"--{name}=word", f"--{name}", "word"])[2] == "***"
+
+
+@pytest.mark.parametrize(
+    "name", ["bypass", "passes", "num_passes", "compass", "pass_rate", "pwr", "string", "gpw"]
+)
+def test_longer_words_that_hold_them_are_none(name: str) -> None:
+    assert masked_value(name, "word") == "word"
+    assert masked_value(name, 3) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--token", "abc"], ["--token", "***"]),
+        (["--password", "-abc", "--lr", "1"], ["--password", "***", "--lr", "1"]),
+        (["--wandb-key", "0a1b2c3d"], ["--wandb-key", "***"]),
+        (["--pin-secret", 1234, "x"], ["--pin-secret", "***", "x"]),
+        (["run", "--token", "--fp16", "abc"], ["run", "--token", "--fp16", "abc"]),
+        (["--token=abc", "word"], ["--token=***", "word"]),
+        ([["--token", "abc"], "word"], [["--token", "***"], "word"]),
+        (["--sort-key", "loss", "--max-tokens", 512], None),
+        ([1, 2.5, None, True], None),
+    ],
+)
+def test_a_list_of_words_is_masked_like_a_command(words: list, expected: list | None) -> None:
+    assert masked_value("command", words) == (words if expected is None else expected)
+
+
+def test_a_pass_in_a_sentence_is_none() -> None:
+    text = "failed in the forward pass: expected 3 in pass: 2"
+    assert masked_message(text) == text
+    assert masked_message("cannot log in with user=me pass=hunter") == (
+        "cannot log in with user=me pass=***"
+    )
+    assert not is_secret("PWD", "/home/me")
 
 
 def test_a_variable_that_hides_a_secret_is_one() -> None:

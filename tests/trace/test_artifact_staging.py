@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,22 @@ def _many_files(path: Path) -> None:
     path.mkdir()
     for number in range(1001):
         (path / str(number)).touch()
+
+
+def test_a_large_folder_is_not_read_to_its_end(tmp_path, run_folder, monkeypatch):
+    _many_files(path := tmp_path / "it")
+    real, read = os.scandir, []
+
+    @contextmanager
+    def large(folder):
+        with real(folder) as entries:
+            known = list(entries)
+        yield (read.append(1) or each for each in known * 20)
+
+    monkeypatch.setattr(artifact_staging.os, "scandir", large)
+    with pytest.raises(CannotBeKept, match="more than 1,000 files"):
+        stage(path, run_folder, {})
+    assert len(read) == 1001
 
 
 def _own_parent(path: Path) -> None:

@@ -75,6 +75,70 @@ def test_the_model_evaluates_without_gradients_and_keeps_its_mode(clock):
     assert (model.training, model.dropout.training) == (True, False)
 
 
+class Merging(nn.Linear):
+    """As LoRA's layers: `eval()` merges two weights, `train()` takes them apart."""
+
+    def __init__(self):
+        super().__init__(2, 2)
+        self.low = nn.Parameter(torch.ones(2, 2))
+        self.merged = False
+
+    def train(self, mode=True):
+        super().train(mode)
+        if mode is self.merged:
+            self.weight.data += -self.low.data if mode else self.low.data
+            self.merged = not mode
+        return self
+
+    def forward(self, x):
+        return super().forward(x) if self.merged else super().forward(x) + x @ self.low.T
+
+
+def test_a_module_that_merges_its_weights_to_evaluate_takes_them_apart_again():
+    model = nn.Sequential(Merging(), nn.Sequential(Merging(), nn.Dropout()))
+    model[1].eval()
+    traceml.time_inference(model, torch.ones(1, 2), calls=1, warmup=0)
+    assert (model[0].training, model[0].merged) == (True, False)
+    assert (model[1][0].training, model[1][0].merged) == (False, True)
+    model(torch.ones(1, 2)).sum().backward()
+    assert model[0].low.grad is not None
+
+
+def test_what_a_model_keeps_from_a_call_can_be_trained_with():
+    class Keeping(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(2, 2)
+            self.table = None
+
+        def forward(self, x):
+            if self.table is None:
+                self.table = torch.ones(2)
+            return self.linear(x) * self.table
+
+    model = Keeping()
+    traceml.time_inference(model, torch.ones(1, 2), calls=1, warmup=0)
+    model(torch.ones(1, 2)).sum().backward()
+    assert model.linear.weight.grad is not None
+
+
+def test_a_module_of_two_parents_and_one_that_is_deaf_keep_their_modes():
+    class Deaf(nn.Module):
+        def train(self, mode=True):
+            return super().train(False)
+
+        def forward(self, x):
+            return x
+
+    shared = nn.Dropout()
+    model = nn.Sequential(nn.Sequential(shared), nn.Sequential(shared), Deaf())
+    model.training = shared.training = False
+    before = [module.training for module in model.modules()]
+    traceml.time_inference(model, torch.ones(1), calls=1, warmup=0)
+    assert [module.training for module in model.modules()] == before
+    assert True in before
+
+
 def test_a_model_that_fails_keeps_its_mode_and_its_error(clock):
     class Failing(nn.Module):
         def forward(self, x):
@@ -106,8 +170,17 @@ def test_a_batch_is_passed_as_models_take_it(clock, batch, inputs, named, size):
 
 
 def test_time_is_bounded_and_some_calls_are_always_made(clock):
-    found = traceml.time_inference(Working(clock, [600.0]), torch.zeros(1), warmup=0, max_s=1.0)
+    model = Working(clock, [600.0])
+    found = traceml.time_inference(model, torch.zeros(1), max_s=1.0)
     assert found.calls == inference.MIN_CALLS
+    assert found.throughput_per_s == pytest.approx(1 / 0.6)
+    assert len(model.seen) == 1 + inference.MIN_CALLS + 1
+
+
+def test_the_time_is_for_warmup_latency_and_throughput_together(clock):
+    found = traceml.time_inference(Working(clock, [100.0]), torch.zeros(1), warmup=50, max_s=6.0)
+    assert found.calls == 20
+    assert clock.ns == pytest.approx(6e9, rel=0.01)
 
 
 def test_a_clock_that_stands_still_gives_no_throughput(clock):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 
+import numpy as np
 import pytest
 import torch
 
 import traceml
+from traceml.model.environment import LOGGED_SAMPLES
 from traceml.store.logged_samples import read_logged_samples
 from traceml.trace import sample_log
 
@@ -63,6 +66,25 @@ def test_one_sample_after_the_other_and_the_last_scores_count(traced):
         for number in range(5):
             traceml.log_samples({"id": f"s{number}", "score": number + epoch}, step=epoch)
     assert logged(traced).scores == {"score": {f"s{number}": number + 2.0 for number in range(5)}}
+
+
+@pytest.mark.parametrize("step", [5, np.int64(5), torch.tensor(5), torch.tensor([5])], ids=repr)
+def test_a_step_of_numpy_or_torch_is_one(traced, step):
+    traceml.log_samples({"id": 1, "score": 0.5}, step=step)
+    assert _lines(traced)[0]["step"] == 5
+
+
+@pytest.mark.parametrize("step", ["soon", float("nan"), 1 << 63, torch.ones(2), [1]], ids=repr)
+def test_what_is_no_step_is_refused(traced, step, capfd):
+    traceml.log_samples({"id": 1, "score": 0.5}, step=step)
+    assert "step= takes a whole number" in capfd.readouterr().err
+    assert _lines(traced) == []
+
+
+def _lines(traced):
+    traced.finish()
+    files = traced.folder.glob(LOGGED_SAMPLES.format(pid="*"))
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
 def test_test_sets_have_names(traced):

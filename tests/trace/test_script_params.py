@@ -17,6 +17,7 @@ import torch
 import traceml
 from processes import TORCH_STEPS, run_traceml
 from traceml.store import logged
+from traceml.trace import script_params
 
 
 @pytest.fixture
@@ -98,6 +99,29 @@ class Hostile:
     __hash__ = object.__hash__
 
 
+class Meta(type):
+    """Makes classes that cannot be asked anything, and cannot be hashed."""
+
+    def __getattribute__(cls, name):
+        ASKED.append(name)
+        raise RuntimeError("asked")
+
+    def __eq__(cls, other):
+        ASKED.append("__eq__")
+        raise RuntimeError("asked")
+
+
+ASKED: list[str] = []
+
+
+class Withheld:
+    """Its attributes are computed, and cannot be."""
+
+    @property
+    def __dict__(self):
+        raise RuntimeError("asked")
+
+
 def test_an_argparse_namespace_is_taken(taken):
     found = taken(args=argparse.Namespace(lr=0.1, epochs=3, name="x", resume=None, amp=True))
     assert found.values == {"lr": 0.1, "epochs": 3, "name": "x", "resume": None, "amp": True}
@@ -152,6 +176,15 @@ def test_values_are_taken_as_plain_ones_and_objects_left_out(taken):
         "large": str(10**30),
         "counted": 2.5,
     }
+
+
+def test_an_object_that_cannot_be_read_costs_the_others_nothing(taken):
+    ASKED.clear()
+    odd = type.__call__(Meta("Unhashable", (), {}))
+    args = argparse.Namespace(lr=0.1, odd=odd, many=[1, odd])
+    found = taken(a=odd, self=Withheld(), config=odd, b=Withheld(), args=args)
+    assert found.values == {"lr": 0.1}
+    assert ASKED == []
 
 
 def test_a_value_that_holds_itself_ends(taken):
@@ -256,6 +289,23 @@ def test_nothing_is_looked_at_after_the_first_step(traced):
 def test_very_many_parameters_are_bounded(taken):
     found = taken(config={f"name_{index}": "x" * 1000 for index in range(900)}).values
     assert 10 < len(found) < 900
+
+
+def test_large_tables_are_neither_taken_nor_read_to_their_end(taken, monkeypatch):
+    calls = []
+    real = script_params._readable
+    monkeypatch.setattr(script_params, "_readable", lambda *a: calls.append(1) or real(*a))
+    table = [[0.5] * 64 for _ in range(64)]
+    config = {f"layer{index}": {"table": table} for index in range(500)}
+    found = taken(config=config, args=argparse.Namespace(lr=0.1, sizes=[[1] * 64] * 64)).values
+    assert found == {"lr": 0.1}
+    assert len(calls) < 2 * script_params.MAX_VALUES
+
+
+def test_a_parameter_that_does_not_fit_costs_the_others_nothing(taken):
+    large = {f"part{index}": "x" * 4000 for index in range(60)}
+    found = taken(config={f"large{index}": large for index in range(9)} | {"lr": 0.1}).values
+    assert found["lr"] == 0.1
 
 
 SCRIPT = (

@@ -7,7 +7,7 @@ compiled only for a text that holds something to be wary of.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -19,6 +19,8 @@ _SECRET = (
     *("authkey", "accountkey", "accesstoken", "authtoken", "apitoken", "refreshtoken"),
 )
 """A name that holds one of these, its separators left out, is a secret's whatever its value."""
+_SECRET_WORDS = frozenset(("pass", "pw", "passwd", "userpw", "jwt", "connstr", "connectionstring"))
+"""A name that ends in one of these as a word of its own is a secret's: `db_pass`, not `bypass`."""
 _MAYBE_SECRET = (
     "key",
     "auth",
@@ -56,7 +58,7 @@ _MAX_WORD_CHARS = 24
 _HINTS = (
     *(start.lower() for start in _TOKEN_STARTS),
     *("secret", "pass", "pwd", "credential", "bearer", "token", "key", "auth", "login", "pat"),
-    *("sas", "cookie", "sig", "://"),
+    *("sas", "cookie", "sig", "pw", "jwt", "conn", "://"),
 )
 """A text without any of these, in small letters, is not searched."""
 
@@ -152,11 +154,29 @@ def masked_value(name: str, value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: masked_value(str(key), inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [masked_value(name, inner) for inner in value]
+        return _masked_list(name, value)
     if isinstance(value, str):
         return _masked_text_of(name, value)
     is_given = value is not None and not isinstance(value, bool)
     return MASK if is_given and _is_surely_secret_name(name) else value
+
+
+def _masked_list(name: str, values: Sequence[Any]) -> list[Any]:
+    """Values of one name; in a list of words the one after `--token` is that option's."""
+    found: list[Any] = []
+    option = ""
+    for value in values:
+        is_word = isinstance(value, str)
+        is_option = is_word and value.startswith("-") and not _is_dashed_secret(option, value)
+        if option and not is_option and not isinstance(value, (Mapping, list, tuple)):
+            is_of_option = _is_surely_secret_name(option) or (
+                is_word and _is_secret_name(option, value)
+            )
+            found.append(MASK if is_of_option else masked_value(name, value))
+        else:
+            found.append(masked_value(name, value))
+        option = value if is_option and "=" not in value else ""
+    return found
 
 
 def masked_location(text: str) -> str:
@@ -237,6 +257,8 @@ def _masked_inline(found: re.Match[str]) -> str:
     is_signature = found["divider"] == "=" and _words(name)[-1] in _SIGNATURES
     if not (is_signature or _is_secret_name(name, value)):
         return found[0]
+    if name.lower() == "pass" and found["divider"] != "=" and _is_plain(value):
+        return found[0]  # "in the forward pass: expected a tensor"
     return f"{name}{found['divider']}{MASK}"
 
 
@@ -307,6 +329,8 @@ def _is_secret_inside(value: str) -> bool:
 def _is_surely_secret_name(name: str) -> bool:
     words = _words(name)
     if any(secret in "".join(words) for secret in _SECRET):
+        return True
+    if words[-1] in _SECRET_WORDS or words[-2:] == ["connection", "string"]:
         return True
     return words[-1] == "token" and (len(words) < 2 or words[-2] not in _VOCABULARY)
 

@@ -17,6 +17,7 @@ import json
 import os
 import shutil
 import stat
+from itertools import islice
 from pathlib import Path
 from time import time_ns
 from typing import Any
@@ -108,19 +109,36 @@ def _files_below(root: Path) -> tuple[list[tuple[Path, str]], int]:
     """
     files: list[tuple[Path, str]] = []
     links = entries = 0
-    for place, folders, names in os.walk(root):
-        folders.sort()
-        entries += len(folders) + len(names)
+    folders = [root]
+    while folders:
+        found = _entries_of(folders.pop(), MAX_FILES - entries)
+        entries += len(found)
         if entries > MAX_FILES:
             raise CannotBeKept(f"{root} holds more than {MAX_FILES:,} files; log an archive of it")
-        links += sum(Path(place, name).is_symlink() for name in folders)
-        for name in sorted(names):
-            path = Path(place, name)
+        inner: list[Path] = []
+        for path in found:
             mode = path.lstat().st_mode
             links += stat.S_ISLNK(mode)
-            if stat.S_ISREG(mode):
+            if stat.S_ISDIR(mode):
+                inner.append(path)
+            elif stat.S_ISREG(mode):
                 files.append((path, str(Path(root.name, path.relative_to(root)))))
+        folders.extend(reversed(inner))
     return files, links
+
+
+def _entries_of(folder: Path, room: int) -> list[Path]:
+    """What is in a folder, by name; no more than one beyond the room is read of a large one.
+
+    A folder that cannot be read counts as empty.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(Path(entry.path) for entry in islice(entries, room + 1))
+    except OSError as error:
+        if is_interruption(error):
+            raise
+        return []
 
 
 def _hold(path: Path, place: Path, room: int) -> tuple[str, os.stat_result]:

@@ -18,7 +18,7 @@ DEFAULT_WARMUP = 10
 """Calls that are not timed: the first ones allocate, choose kernels, and compile."""
 DEFAULT_CALLS = 100
 MIN_CALLS = 5
-"""However long they take."""
+"""Whose latency is measured, however long they take."""
 DEFAULT_MAX_S = 10.0
 
 now_ns: Callable[[], int] = perf_counter_ns
@@ -72,8 +72,9 @@ def time_inference(
 
     The batch is passed as `model(batch)`, `model(*batch)` for a tuple or list, `model(**batch)` for
     a mapping. The model is called in evaluation mode and without gradients, and is afterwards in
-    the mode it was in. After `max_s` seconds no further call is begun, but a few are always made.
-    Without a run nothing is logged.
+    the mode it was in. The warm-up, the latency and the throughput may take a third of `max_s`
+    seconds each and what is left of the one before; then no further call is begun, but a few are
+    always made. Without a run nothing is logged.
     """
     if warmup < 0 or calls < 1 or not max_s > 0:
         raise ValueError(
@@ -82,12 +83,13 @@ def time_inference(
         )
     call = _call(model, batch)
     devices = _devices(model, batch)
-    with _evaluating(model), torch.inference_mode():
-        for _ in range(warmup):
-            call()
-        _synchronise(devices)
-        latencies_ms, gpu_ms = _latencies(call, devices, calls, max_s)
-        per_s = _calls_per_s(call, devices, len(latencies_ms))
+    # Not `inference_mode()`: what a model keeps from a call, such as a table, could not be trained
+    # with afterwards.
+    with _evaluating(model), torch.no_grad():
+        began_ns, third_ns = now_ns(), int(max_s * 1e9 / 3)
+        _warm_up(call, devices, warmup, began_ns + third_ns)
+        latencies_ms, gpu_ms = _latencies(call, devices, calls, began_ns + 2 * third_ns)
+        per_s = _calls_per_s(call, devices, len(latencies_ms), began_ns + 3 * third_ns)
     size = _batch_size(batch)
     found = _times(latencies_ms, gpu_ms, per_s, size, devices)
     better = {key: key.endswith("_per_s") for key in found.metrics(name)}
@@ -113,8 +115,20 @@ def _evaluating(model: Any) -> Iterator[None]:
             model.eval()
         yield
     finally:
-        for module, mode in zip(modules, modes, strict=True):
-            module.training = mode
+        _set_back(list(zip(modules, modes, strict=True)))
+
+
+def _set_back(modes: Sequence[tuple[torch.nn.Module, bool]]) -> None:
+    """Put modules into the modes they were in, parents before what is in them.
+
+    By `train()`, which a module may have made its own: LoRA's takes the weights apart again that
+    `eval()` has merged.
+    """
+    for module, mode in modes:
+        if module.training != mode:
+            module.train(mode)
+    for module, mode in modes:
+        module.training = mode  # where `train()` is deaf, or another parent's has spoken since
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
@@ -147,14 +161,23 @@ def _synchronise(devices: Sequence[torch.device]) -> None:
             torch.mps.synchronize()
 
 
+def _warm_up(
+    call: Callable[[], Any], devices: Sequence[torch.device], calls: int, until_ns: int
+) -> None:
+    for _ in range(calls):
+        call()
+        _synchronise(devices)
+        if now_ns() >= until_ns:
+            return
+
+
 def _latencies(
-    call: Callable[[], Any], devices: Sequence[torch.device], calls: int, max_s: float
+    call: Callable[[], Any], devices: Sequence[torch.device], calls: int, until_ns: int
 ) -> tuple[list[float], list[float]]:
     """Each call by itself, in milliseconds: on the host's clock, and on that of the only GPU."""
     by_events = len(devices) == 1 and devices[0].type == "cuda"
     host_ms: list[float] = []
     gpu_ms: list[float] = []
-    began_ns = now_ns()
     while len(host_ms) < calls:
         marks = _marks(devices[0]) if by_events else None
         start_ns = now_ns()
@@ -168,7 +191,7 @@ def _latencies(
         host_ms.append((end_ns - start_ns) * 1e-6)
         if marks is not None:
             gpu_ms.append(marks[0].elapsed_time(marks[1]))
-        if end_ns - began_ns > max_s * 1e9 and len(host_ms) >= MIN_CALLS:
+        if end_ns >= until_ns and len(host_ms) >= MIN_CALLS:
             break
     return host_ms, gpu_ms
 
@@ -180,16 +203,20 @@ def _marks(device: torch.device) -> tuple[Any, Any]:
 
 
 def _calls_per_s(
-    call: Callable[[], Any], devices: Sequence[torch.device], calls: int
+    call: Callable[[], Any], devices: Sequence[torch.device], calls: int, until_ns: int
 ) -> float | None:
     """Calls a second, one after the other and without waiting; `None` where the clock is too
     coarse."""
     start_ns = now_ns()
-    for _ in range(calls):
+    made = 0
+    while made < calls:
         call()
+        made += 1
+        if now_ns() >= until_ns:
+            break
     _synchronise(devices)
     took_ns = now_ns() - start_ns
-    return calls * 1e9 / took_ns if took_ns > 0 else None
+    return made * 1e9 / took_ns if took_ns > 0 else None
 
 
 def _batch_size(batch: Any) -> int | None:

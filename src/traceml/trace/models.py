@@ -315,7 +315,7 @@ def _modules_in(value: Any) -> Iterator[nn.Module]:
     kind = type(value)
     if issubclass(kind, nn.Module):
         yield value
-    elif kind in (list, tuple, dict) and len(value) <= 100:
+    elif (kind is list or kind is tuple or kind is dict) and len(value) <= 100:
         for item in list(value.values() if kind is dict else value):
             if issubclass(type(item), nn.Module):
                 yield item

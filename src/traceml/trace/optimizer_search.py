@@ -256,8 +256,9 @@ def _optimizers_held(values: Iterable[Any]) -> Iterator[Any]:
     found: dict[int, Any] = {}
     for value in values:
         inside: Iterable[Any] = (value,)
-        if type(value) in (list, tuple, dict) and len(value) <= MAX_ITEMS:
-            inside = list(value.values() if type(value) is dict else value)
+        kind = type(value)  # compared by identity: `in` runs the code of the class's own class
+        if (kind is list or kind is tuple or kind is dict) and len(value) <= MAX_ITEMS:
+            inside = list(value.values() if kind is dict else value)
         found.update((id(each), each) for each in _optimizers_among(inside))
     return iter(found.values())
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 ID, SEGMENT = "id", "segment"
 NO_ID = f"there is no '{ID}', by which the same sample is found in another run"
+MAX_STEP = (1 << 63) - 1
 MAX_FILE_BYTES = 256 << 20
 """Of one process: about ten million scores."""
 MAX_TEXT = 256
@@ -52,9 +53,10 @@ class SampleLog:
         self._is_torn = False
         """Whether the last line could not be written to its end."""
 
-    def log(self, samples: Any, name: str, step: int | None) -> None:
+    def log(self, samples: Any, name: str, step: Any) -> None:
         """Write samples; what cannot be kept is refused in one line on stderr, and counted."""
         try:
+            at = None if step is None else _step(step)
             columns = _columns(samples)
             ids = [_text(value) for value in columns.pop(ID)]
             segments = columns.pop(SEGMENT, None)
@@ -71,8 +73,8 @@ class SampleLog:
         for start in range(0, len(ids), LINE_SAMPLES):
             part = slice(start, start + LINE_SAMPLES)
             line: dict[str, Any] = {"name": str(name)[:MAX_TEXT], "unix_ns": time_ns()}
-            if isinstance(step, int):
-                line["step"] = step
+            if at is not None:
+                line["step"] = at
             line["ids"] = ids[part]
             if segments is not None:
                 line["segments"] = segments[part]
@@ -126,6 +128,19 @@ class SampleLog:
             self._file, self._pid, self._bytes = os.open(path, flags, 0o600), pid, 0
             self._is_torn = False
         return self._file
+
+
+def _step(step: Any) -> int:
+    """The step as `log_metrics` takes it: whatever is a whole number, of numpy or torch too."""
+    try:
+        number = int(step)
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+        if is_interruption(error):
+            raise
+        number = MAX_STEP + 1
+    if not -MAX_STEP <= number <= MAX_STEP:
+        raise NoSamples("step= takes a whole number below 2**63")
+    return number
 
 
 def _columns(samples: Any) -> _Columns:

@@ -18,12 +18,12 @@ _place_of_dictionary: Any = type.__dict__["__dictoffset__"].__get__
 
 def own_attributes(thing: Any) -> dict[str, Any]:
     """The object's own dictionary, without asking its class anything; empty where it has none, as a
-    dead weak proxy has."""
+    dead weak proxy has, or where it does not let itself be asked."""
     if not _place_of_dictionary(type(thing)):
         return {}  # `None`, say: that is the usual case, and raising costs a hundred times as much
     try:
         found = object.__getattribute__(thing, "__dict__")
-    except AttributeError as error:
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         if is_interruption(error):
             raise
         return {}
