@@ -387,6 +387,30 @@ def test_arms_of_live_traffic(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "--arms", "one.csv"]) == 2
 
 
+def test_a_gate_needs_to_know_which_way_is_better(capsys: pytest.CaptureFixture[str]) -> None:
+    """A proven drop of a score that nobody knows to be good or bad must not pass in silence."""
+    for path, share in (("a.csv", 9), ("b.csv", 3)):
+        rows = [f"{n},{int(n % 10 < share)},{n}" for n in range(300)]
+        Path(path).write_text("\n".join(["id,outcome", *(row.rpartition(",")[0] for row in rows)]))
+        Path(f"two-{path}").write_text("\n".join(["id,outcome,size", *rows]))
+    arms = [f"{arm},{int(n % 10 < s)}" for n in range(999) for arm, s in (("control", 9), ("x", 3))]
+    Path("traffic.csv").write_text("\n".join(["arm,outcome", *arms]))
+    for words in (["a.csv", "b.csv"], ["--arms", "traffic.csv"]):
+        gate = ["compare", *words, "--fail-on", "regression"]
+        assert main(gate) == 2
+        assert "whether more or less of 'outcome' is better: add" in capsys.readouterr().err
+        assert main([*gate, "--better", "higher"]) == 1
+        assert main([*gate, "--better", "lower"]) == 0
+        capsys.readouterr()
+        assert main(["compare", *words]) == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert "Whether more of outcome is better is not known: add --better" in said
+    several = ["compare", "two-a.csv", "two-b.csv", "--better", "higher", "--fail-on", "regression"]
+    assert main(several) == 2
+    assert "name it with --metric" in capsys.readouterr().err
+    assert main([*several, "--metric", "outcome"]) == 1
+
+
 def test_two_runs_that_logged_samples(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, shift in (("base-0", 0), ("cand-0", 1)):
         scores = [float((n + shift) % 3 > 0) for n in range(90)]

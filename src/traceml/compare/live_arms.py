@@ -23,7 +23,7 @@ from msgspec import Struct
 from traceml.compare.record import Status
 from traceml.compare.terms import Terms
 from traceml.model.errors import UsageError
-from traceml.model.metric_direction import direction_of
+from traceml.model.metric_direction import direction_of, unknown_direction
 
 if TYPE_CHECKING:
     import numpy as np
@@ -113,6 +113,8 @@ def compare_arms(
     known = bounds or _known_bounds(arms)
     _refuse_outside(arms, known)
     direction = direction_of(outcome, terms.higher_is_better)
+    if direction.higher_is_better is None and terms.fail_on:
+        raise UsageError(unknown_direction(outcome))  # else a proven drop would pass the gate
     source = None
     if direction.higher_is_better is not None:
         source = "name" if direction.is_guessed else "user"

@@ -77,11 +77,12 @@ def _method(found: ArmsComparison) -> str:
             "an asymptotic confidence sequence, since the range of the outcomes is not known "
             "(--range LOW HIGH makes it exact)"
         )
-    guessed = (
-        f" Better or worse is guessed from the name of {one_line(found.outcome, _NAME_WIDTH)}."
-        if found.direction_from == "name"
-        else ""
-    )
+    outcome = one_line(found.outcome, _NAME_WIDTH)
+    guessed = ""
+    if found.direction_from == "name":
+        guessed = f" Better or worse is guessed from the name of {outcome}."
+    elif found.higher_is_better is None:
+        guessed = f" Whether more of {outcome} is better is not known: add --better."
     return (
         f"By {how}: it holds at all looks at once, so that one may look daily and stop when it "
         f"excludes zero.{guessed}"
