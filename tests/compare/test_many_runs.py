@@ -104,6 +104,16 @@ def test_without_seeds_an_effect_has_no_test() -> None:
     assert effects[0].changes["val/loss"].pct_change == pytest.approx(20.0)
 
 
+def test_runs_of_one_seed_are_one_pair() -> None:
+    """Four runs against one: that one was counted four times, and the effect called shown."""
+    runs = [trained(1.0 + 0.01 * n, {"lr": 0.1, "seed": 1}) for n in range(4)]
+    (effect,) = compare_many([*runs, trained(2.0, {"lr": 0.5, "seed": 1})]).effects
+    assert effect.pairs == 1
+    change = effect.changes["val/loss"]
+    assert (change.lhs, change.rhs) == (pytest.approx(1.015), 2.0)
+    assert change.p is None and not change.significant
+
+
 @pytest.mark.slow
 def test_false_effects_stay_at_their_rate() -> None:
     """Of 200 sweeps in which no parameter does anything, at most 5 % name one, give or take."""
