@@ -177,6 +177,17 @@ def test_one_run_named_three_times_is_nothing_to_compare() -> None:
     assert main(["compare", "base-0", "base-1", "--reach", "1"]) == 2
 
 
+def test_a_copied_folder_is_no_repetition(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    summary = logs / "base-0" / "final_summary.json"
+    summary.write_text(json.dumps({**json.loads(summary.read_text()), "duration_s": 61.5}))
+    (logs / "copied").mkdir()
+    (logs / "copied" / "final_summary.json").write_bytes(summary.read_bytes())
+    assert main(["compare", "--a", "base-0", "copied", "--b", "cand-*"]) == 2
+    assert "copied is a copy of base-0" in capsys.readouterr().err
+    assert main(["compare", "--a", "base-*", "--b", "cand-*"]) == 0
+    assert main(["compare", "base-0", "copied"]) == 0  # two runs are said to be identical
+
+
 def test_text_json_and_status_follow_one_threshold(capsys: pytest.CaptureFixture[str]) -> None:
     for allowed, status, verdict in (("3%", 1, "REGRESSION"), ("8", 0, "NO CHANGE")):
         words = [*GROUPS, "--fail-on", "regression", "--max-regression", allowed, "--output", "x"]

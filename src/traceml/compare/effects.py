@@ -96,9 +96,7 @@ def _by_seed(varied: Varied, lhs: Shown, rhs: Shown, params: Sequence[Params]) -
     )
 
 
-def _runs_by_seed(
-    runs: Sequence[int], params: Sequence[Params]
-) -> dict[Hashable, tuple[int, ...]]:
+def _runs_by_seed(runs: Sequence[int], params: Sequence[Params]) -> dict[Hashable, tuple[int, ...]]:
     found: dict[Hashable, tuple[int, ...]] = {}
     for run in runs:
         seed = seed_of(params[run])
