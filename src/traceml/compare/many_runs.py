@@ -26,6 +26,7 @@ from traceml.compare.many_record import (
     RunEntry,
     TargetCost,
 )
+from traceml.compare.many_verdicts import corrected_verdicts
 from traceml.compare.measured import values
 from traceml.compare.pair import compare_groups
 from traceml.compare.parameter_groups import (
@@ -101,7 +102,8 @@ def compare_many(
     metrics = _logged(groups, every, directions)
     shown = [name for name in varying(params) if len(groups) == len(params) or _tells(name)]
     entries = tuple(_entry(group, params, shown) for group in groups)
-    comparisons = tuple(_compared(groups, entries, terms, compare_places))
+    alone = tuple(_compared(groups, entries, terms, compare_places))
+    comparisons = corrected_verdicts(alone, terms)
     row = None if quality is None else metrics.get(quality)
     pareto = None
     if quality is not None and row is not None and row.higher_is_better is not None:
