@@ -24,7 +24,8 @@ from traceml.text.samples import samples_text
 
 ARM_COLUMNS = ("arm", "variant", "treatment", "group")
 TIME_COLUMNS = ("time", "timestamp", "datetime", "date", "day")
-CONTROL_ARMS = ("control", "baseline", "a", "old", "0")
+CONTROL_ARMS = ("control", "baseline")
+"""Arms to compare with by their names, the surest first."""
 OUTCOME_COLUMNS = ("outcome", "converted", "success", "value", "score")
 _ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _MILLISECONDS = 1e11
@@ -116,9 +117,13 @@ def read_arms(paths: Sequence[Path], outcome: str | None) -> tuple[str, list[Arm
             f"there is only one arm ({', '.join(arms) or 'none'}): pass a file with a column "
             "'arm', or a file for each arm"
         )
-    # The arm to compare with is the one that is called so, else the first.
-    ordered = sorted(arms, key=lambda arm: arm.lower() not in CONTROL_ARMS)
-    return name, [_arm(arm, arms[arm]) for arm in ordered]
+    return name, [_arm(arm, arms[arm]) for arm in sorted(arms, key=_control_first)]
+
+
+def _control_first(arm: str) -> int:
+    """Returns the place of an arm: the one that is called control, else baseline, else the first."""
+    word = arm.lower()
+    return CONTROL_ARMS.index(word) if word in CONTROL_ARMS else len(CONTROL_ARMS)
 
 
 def _arm(name: str, rows: list[tuple[str, float]]) -> Arm:
