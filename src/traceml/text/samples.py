@@ -36,6 +36,14 @@ def sample_notes(found: SampleComparison, hint: str = "") -> Iterator[str]:
             f"Left out, because only one side has them: {found.only_in_a:,} of A and "
             f"{found.only_in_b:,} of B."
         )
+    for name, each in list(found.scores.items())[:MAX_SCORES]:
+        lost = [
+            f"{side} has no number for {count(number, 'sample')}"
+            for side, number in zip("AB", each.without_number, strict=True)
+            if number
+        ]
+        if lost:
+            yield f"{one_line(name, _NAME_WIDTH)}: {', '.join(lost)}; left out of the comparison."
     more = len(found.scores) - MAX_SCORES
     if more > 0:
         yield f"{count(more, 'more score')}, in the JSON file."
