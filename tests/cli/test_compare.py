@@ -411,8 +411,9 @@ def test_a_gate_needs_to_know_which_way_is_better(capsys: pytest.CaptureFixture[
         assert main(gate) == 2
         assert "whether more or less of 'outcome' is better: add" in capsys.readouterr().err
         assert main([*gate, "--better", "higher"]) == 1
+        assert "Gate: FAILED (" in capsys.readouterr().out
         assert main([*gate, "--better", "lower"]) == 0
-        capsys.readouterr()
+        assert "Gate: passed (" in capsys.readouterr().out
         assert main(["compare", *words]) == 0
         said = " ".join(capsys.readouterr().out.split())
         assert "Whether more of outcome is better is not known: add --better" in said

@@ -114,6 +114,17 @@ def test_runs_of_one_seed_are_one_pair() -> None:
     assert change.p is None and not change.significant
 
 
+def test_warnings_and_reasons_name_their_pair() -> None:
+    runs = [trained(1.0, {"lr": lr}) for lr in (0.1, 0.2)]
+    lost = Candidate("lost", run({}, metrics={"val/loss": {"count": 1, "last_step": 5}}))
+    found = compare_many([*runs, lost], Terms(fail_on=("regression",)))
+    assert any(each.startswith("A -> C: val/loss ended as NaN") for each in found.warnings)
+    assert all(each.startswith("A -> ") for each in found.warnings)
+    text = " ".join(many_text(found).split())
+    assert "of 1 run of C" in text and "not measured in C" in text
+    assert "Gate: FAILED (A -> C (step_time not measured); fails on regression)" in text
+
+
 def alike(seed: int, groups: int = 12) -> list[Candidate]:
     chance = random.Random(seed)
     return [

@@ -19,6 +19,7 @@ from traceml.compare.terms import Terms
 from traceml.model.errors import UsageError
 from traceml.model.metric_direction import unknown_direction
 from traceml.store.logged_samples import as_numbers, named_column, read_sample_file, read_table
+from traceml.text.comparison_notes import gate_line
 from traceml.text.live_arms import arms_text
 from traceml.text.samples import samples_text
 
@@ -50,7 +51,10 @@ def compare_sample_files(
         _refuse_without_direction(found, judged)
     names = run_names(first, second)
     legend = [f"- A: {names[0]}", f"- B: {names[1]}", ""]
-    text = "\n".join([*legend, *samples_text("test set", found, _SAY_WHICH_WAY)]) + "\n"
+    known = {name: found.scores[name] for name in judged}
+    statuses = {name: each.status for name, each in known.items() if each.whole.delta is not None}
+    gate = gate_line(statuses, terms)
+    text = "\n".join([*legend, *samples_text("test set", found, _SAY_WHICH_WAY), *gate]) + "\n"
     return found, text, _written(found, text, Path(output or default_base(names)))
 
 
@@ -95,7 +99,10 @@ def compare_arm_files(
     outcome, arms = read_arms(paths, terms.metric)
     found = compare_arms(arms, outcome, bounds, terms)
     base = Path(output or FOLDER / f"{paths[0].stem}_arms")
-    text = arms_text(found)
+    known = {
+        name: each.status for name, each in found.differences.items() if each.delta is not None
+    }
+    text = arms_text(found) + "".join(f"\n{line}\n" for line in gate_line(known, terms))
     return found, text, _written(found, text, base)
 
 
@@ -121,7 +128,7 @@ def read_arms(paths: Sequence[Path], outcome: str | None) -> tuple[str, list[Arm
 
 
 def _control_first(arm: str) -> int:
-    """Returns the place of an arm: the one that is called control, else baseline, else the first."""
+    """Returns the place of an arm: first the one called control, else baseline, else the first."""
     word = arm.lower()
     return CONTROL_ARMS.index(word) if word in CONTROL_ARMS else len(CONTROL_ARMS)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -119,8 +120,26 @@ def compare_many(
         pareto=pareto,
         effects=_effects(candidates, params, metrics),
         comparisons=comparisons,
-        warnings=tuple(dict.fromkeys(said for each in comparisons for said in each.warnings)),
+        warnings=tuple(_warnings(entries, comparisons)),
     )
+
+
+_SECOND_SIDE = re.compile(r"\b(in|of|and|than|to) B\b")
+
+
+def for_pair(sentence: str, label: str) -> str:
+    """Returns a sentence about A and B for the pair of A and another entry."""
+    return _SECOND_SIDE.sub(rf"\1 {label}", sentence)
+
+
+def _warnings(entries: Sequence[RunEntry], comparisons: Sequence[Comparison]) -> Iterator[str]:
+    """Yields each warning once, with the pairs that it is about."""
+    found: dict[str, list[str]] = {}
+    for entry, comparison in zip(entries[1:], comparisons, strict=True):
+        for said in comparison.warnings:
+            found.setdefault(for_pair(said, entry.label), []).append(entry.label)
+    for said, labels in found.items():
+        yield f"{entries[0].label} -> {', '.join(labels)}: {said}"
 
 
 def quality_metric(every: Sides, terms: Terms) -> str | None:
