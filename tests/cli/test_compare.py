@@ -423,6 +423,27 @@ def test_a_gate_needs_to_know_which_way_is_better(capsys: pytest.CaptureFixture[
     assert main([*several, "--metric", "outcome"]) == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--arms", "x.csv", "--reach", "1"], "--reach is for three or more runs"),
+        (["--arms", "x.csv", "--artifacts"], "--artifacts is for two runs"),
+        (["--arms", "x.csv", "--code-diff"], "--code-diff is for two runs"),
+        (["a.csv", "b.csv", "--reach", "0"], "--reach is for three or more runs"),
+        (["base-0", "base-1", "--range", "0", "1"], "--range is for --arms"),
+        (["base-0", "base-1", "base-2", "--artifacts"], "--artifacts is for two runs"),
+        (["base-0", "base-1", "--better", "lower"], "name it with --metric"),
+        (["base-0", "base-1", "base-2", "--reach", "nan"], "'nan' is not a finite number"),
+        (["--arms", "x.csv", "--range", "0", "inf"], "'inf' is not a finite number"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(
+    words: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", *words]) == 2
+    assert why in capsys.readouterr().err
+
+
 def test_two_runs_that_logged_samples(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, shift in (("base-0", 0), ("cand-0", 1)):
         scores = [float((n + shift) % 3 > 0) for n in range(90)]
