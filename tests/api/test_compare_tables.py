@@ -29,6 +29,21 @@ def test_the_control_comes_first_and_outcomes_are_in_order_of_time(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
+    ("arms", "first"),
+    [
+        (["a", "b", "control"], "control"),
+        (["baseline", "Control"], "Control"),
+        (["a", "baseline"], "baseline"),
+        (["new", "a"], "new"),
+    ],
+)
+def test_the_arm_to_compare_with(tmp_path: Path, arms: list[str], first: str) -> None:
+    rows = "".join(f"{arm},1\n" for arm in arms)
+    _, found = read_arms([table(tmp_path, f"arm,outcome\n{rows}")], None)
+    assert found[0].name == first
+
+
+@pytest.mark.parametrize(
     ("moments", "days"),
     [
         pytest.param(["1793577600", "1793664000"], ["2026-11-02", "2026-11-03"], id="seconds"),

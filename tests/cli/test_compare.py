@@ -189,6 +189,17 @@ def test_one_run_named_three_times_is_nothing_to_compare() -> None:
     assert main(["compare", "base-0", "base-1", "--reach", "1"]) == 2
 
 
+def test_a_copied_folder_is_no_repetition(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    summary = logs / "base-0" / "final_summary.json"
+    summary.write_text(json.dumps({**json.loads(summary.read_text()), "duration_s": 61.5}))
+    (logs / "copied").mkdir()
+    (logs / "copied" / "final_summary.json").write_bytes(summary.read_bytes())
+    assert main(["compare", "--a", "base-0", "copied", "--b", "cand-*"]) == 2
+    assert "copied is a copy of base-0" in capsys.readouterr().err
+    assert main(["compare", "--a", "base-*", "--b", "cand-*"]) == 0
+    assert main(["compare", "base-0", "copied"]) == 0  # two runs are said to be identical
+
+
 def test_text_json_and_status_follow_one_threshold(capsys: pytest.CaptureFixture[str]) -> None:
     for allowed, status, verdict in (("3%", 1, "REGRESSION"), ("8", 0, "NO CHANGE")):
         words = [*GROUPS, "--fail-on", "regression", "--max-regression", allowed, "--output", "x"]
@@ -397,6 +408,52 @@ def test_arms_of_live_traffic(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "--arms", "traffic.csv", "--range", "2", "3"]) == 2
     Path("one.csv").write_text("arm,outcome\na,1\n")
     assert main(["compare", "--arms", "one.csv"]) == 2
+
+
+def test_a_gate_needs_to_know_which_way_is_better(capsys: pytest.CaptureFixture[str]) -> None:
+    """A proven drop of a score that nobody knows to be good or bad must not pass in silence."""
+    for path, share in (("a.csv", 9), ("b.csv", 3)):
+        rows = [f"{n},{int(n % 10 < share)},{n}" for n in range(300)]
+        Path(path).write_text("\n".join(["id,outcome", *(row.rpartition(",")[0] for row in rows)]))
+        Path(f"two-{path}").write_text("\n".join(["id,outcome,size", *rows]))
+    arms = [f"{arm},{int(n % 10 < s)}" for n in range(999) for arm, s in (("control", 9), ("x", 3))]
+    Path("traffic.csv").write_text("\n".join(["arm,outcome", *arms]))
+    for words in (["a.csv", "b.csv"], ["--arms", "traffic.csv"]):
+        gate = ["compare", *words, "--fail-on", "regression"]
+        assert main(gate) == 2
+        assert "whether more or less of 'outcome' is better: add" in capsys.readouterr().err
+        assert main([*gate, "--better", "higher"]) == 1
+        assert "Gate: FAILED (" in capsys.readouterr().out
+        assert main([*gate, "--better", "lower"]) == 0
+        assert "Gate: passed (" in capsys.readouterr().out
+        assert main(["compare", *words]) == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert "Whether more of outcome is better is not known: add --better" in said
+    several = ["compare", "two-a.csv", "two-b.csv", "--better", "higher", "--fail-on", "regression"]
+    assert main(several) == 2
+    assert "name it with --metric" in capsys.readouterr().err
+    assert main([*several, "--metric", "outcome"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--arms", "x.csv", "--reach", "1"], "--reach is for three or more runs"),
+        (["--arms", "x.csv", "--artifacts"], "--artifacts is for two runs"),
+        (["--arms", "x.csv", "--code-diff"], "--code-diff is for two runs"),
+        (["a.csv", "b.csv", "--reach", "0"], "--reach is for three or more runs"),
+        (["base-0", "base-1", "--range", "0", "1"], "--range is for --arms"),
+        (["base-0", "base-1", "base-2", "--artifacts"], "--artifacts is for two runs"),
+        (["base-0", "base-1", "--better", "lower"], "name it with --metric"),
+        (["base-0", "base-1", "base-2", "--reach", "nan"], "'nan' is not a finite number"),
+        (["--arms", "x.csv", "--range", "0", "inf"], "'inf' is not a finite number"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(
+    words: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", *words]) == 2
+    assert why in capsys.readouterr().err
 
 
 def test_two_runs_that_logged_samples(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ from traceml.compare.live_arms import (
 )
 from traceml.compare.terms import Terms
 from traceml.model.errors import UsageError
+from traceml.text.live_arms import arms_text
 
 LOOKS = range(100, 2001, 100)
 
@@ -35,6 +36,24 @@ def difference(
 
 def excludes(interval: tuple[float, float] | None, truth: float) -> bool:
     return interval is not None and not interval[0] <= truth <= interval[1]
+
+
+@pytest.mark.parametrize(
+    ("terms", "status"),
+    [
+        pytest.param(Terms(), "REGRESSION", id="as it is"),
+        pytest.param(Terms(max_regression=0.3), "NO CHANGE", id="so much worse is allowed"),
+        pytest.param(Terms(tolerance=0.3), "NO CHANGE", id="so much is tolerated"),
+        pytest.param(Terms(max_regression=0.11), "INCONCLUSIVE", id="perhaps more than allowed"),
+        pytest.param(Terms(max_regression=0.05), "REGRESSION", id="more than allowed"),
+    ],
+)
+def test_the_terms_hold_for_arms(terms: Terms, status: str) -> None:
+    a, b = ([float(n % 10 < share) for n in range(4000)] for share in (10, 9))
+    found = compare_arms([Arm("a", a), Arm("b", b)], "success", None, terms)
+    assert found.differences["b"].delta == pytest.approx(-0.1)
+    assert found.differences["b"].status == status
+    assert f"{status}." in " ".join(arms_text(found).split())
 
 
 def test_a_known_sequence() -> None:

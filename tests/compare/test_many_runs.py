@@ -104,6 +104,62 @@ def test_without_seeds_an_effect_has_no_test() -> None:
     assert effects[0].changes["val/loss"].pct_change == pytest.approx(20.0)
 
 
+def test_runs_of_one_seed_are_one_pair() -> None:
+    """Four runs against one: that one was counted four times, and the effect called shown."""
+    runs = [trained(1.0 + 0.01 * n, {"lr": 0.1, "seed": 1}) for n in range(4)]
+    (effect,) = compare_many([*runs, trained(2.0, {"lr": 0.5, "seed": 1})]).effects
+    assert effect.pairs == 1
+    change = effect.changes["val/loss"]
+    assert (change.lhs, change.rhs) == (pytest.approx(1.015), 2.0)
+    assert change.p is None and not change.significant
+
+
+def test_warnings_and_reasons_name_their_pair() -> None:
+    runs = [trained(1.0, {"lr": lr}) for lr in (0.1, 0.2)]
+    lost = Candidate("lost", run({}, metrics={"val/loss": {"count": 1, "last_step": 5}}))
+    found = compare_many([*runs, lost], Terms(fail_on=("regression",)))
+    assert any(each.startswith("A -> C: val/loss ended as NaN") for each in found.warnings)
+    assert all(each.startswith("A -> ") for each in found.warnings)
+    text = " ".join(many_text(found).split())
+    assert "of 1 run of C" in text and "not measured in C" in text
+    assert "Gate: FAILED (A -> C (step_time not measured); fails on regression)" in text
+
+
+def alike(seed: int, groups: int = 12) -> list[Candidate]:
+    chance = random.Random(seed)
+    return [
+        trained(1.0, {"lr": lr, "seed": run}, step_ms=100 * math.exp(chance.gauss(0, 0.05)))
+        for lr in range(groups)
+        for run in range(4)
+    ]
+
+
+def test_verdicts_are_corrected_for_the_number_of_groups() -> None:
+    """Twelve equal groups: one of eleven comparisons by itself is soon a regression by chance."""
+    lost = []
+    for seed in range(5):
+        found = compare_many(alike(seed), Terms(fail_on=("regression",))).comparisons
+        raw = {place: each.verdict.p or 0.0 for place, each in enumerate(found)}
+        for place, p in holm(raw).items():
+            is_changed = found[place].verdict.status in ("REGRESSION", "IMPROVEMENT")
+            assert is_changed == (p < 0.05)
+            lost += [found[place]] if raw[place] < 0.05 <= p else []
+    assert len(lost) >= 3  # the groups are a test of something
+    assert all("of 11 comparisons" in each.verdict.why for each in lost)
+    assert not any(each.gate.failed for each in lost if each.gate)
+
+
+def test_a_real_regression_among_equal_groups_stays_one() -> None:
+    chance = random.Random(3)
+    slow = [
+        trained(1.0, {"lr": 99, "seed": run}, step_ms=200 * math.exp(chance.gauss(0, 0.05)))
+        for run in range(4)
+    ]
+    found = compare_many([*alike(0), *slow], Terms(fail_on=("regression",)))
+    last = found.comparisons[-1]
+    assert last.verdict.status == "REGRESSION" and last.gate is not None and last.gate.failed
+
+
 @pytest.mark.slow
 def test_false_effects_stay_at_their_rate() -> None:
     """Of 200 sweeps in which no parameter does anything, at most 5 % name one, give or take."""

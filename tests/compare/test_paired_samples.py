@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from pathlib import Path
 
 import pytest
 from scipy import stats
@@ -12,7 +13,7 @@ from traceml.compare.paired_samples import MAX_BOOTSTRAPPED, compare_samples
 from traceml.compare.sample_record import PairedDifference, SampleComparison
 from traceml.compare.statistics import holm
 from traceml.compare.terms import Terms
-from traceml.store.logged_samples import ScoredSamples
+from traceml.store.logged_samples import ScoredSamples, read_sample_file
 from traceml.text.samples import WIDTH, samples_text
 
 
@@ -62,6 +63,22 @@ def test_the_same_answers_are_no_difference() -> None:
     found = right_and_wrong(50, 0, 0, 50).scores["correct"]
     assert (found.whole.p, found.whole.wilcoxon_p, found.whole.interval) == (1.0, 1.0, (0.0, 0.0))
     assert found.status == "NO CHANGE"
+
+
+def test_scores_that_are_no_numbers_are_counted_on_their_side(tmp_path: Path) -> None:
+    """A model that fails on 30 of 100 samples is not the same as one that scores them all."""
+    for side, lost in (("a", 30), ("b", 0)):
+        rows = [f"{n},{'nan' if n < lost else n % 2}" for n in range(100)]
+        (tmp_path / f"{side}.csv").write_text("\n".join(["id,accuracy", *rows]))
+    a, b = (read_sample_file(tmp_path / f"{side}.csv") for side in "ab")
+    found = compare_samples(a, b)
+    assert (found.paired, found.only_in_a, found.only_in_b) == (100, 0, 0)
+    score = found.scores["accuracy"]
+    assert (score.whole.count, score.without_number) == (70, (30, 0))
+    assert score.status == "INCONCLUSIVE"
+    text = "\n".join(samples_text("test", found))
+    assert "accuracy: A has no number for 30 samples" in text and "only one side" not in text
+    assert compare_samples(a, a).scores["accuracy"].status == "NO CHANGE"
 
 
 @pytest.mark.parametrize(

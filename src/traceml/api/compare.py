@@ -149,6 +149,8 @@ def find_changes(
     _refuse_overlap(first, second)
     names = _names(first, second, (a, b))
     left, right = ([read_compared(path, follow_links) for path in side] for side in (first, second))
+    if len(first) + len(second) > 2:
+        _refuse_copies([*zip(first, left, strict=True), *zip(second, right, strict=True)])
     terms = terms or Terms()
     if len(first) + len(second) == 2:
         terms = replace(terms, history=spread_of_earlier_runs([*first, *second], [*left, *right]))
@@ -241,6 +243,18 @@ def _refuse_overlap(a: Sequence[Path], b: Sequence[Path]) -> None:
             f"{sorted(both)[0].parent.name} is on both sides; a run can be compared with others "
             "only from one; say --a and --b so that no run is in both"
         )
+
+
+def _refuse_copies(runs: Sequence[tuple[Path, Summary]]) -> None:
+    """Raises UsageError where a run's folder is the copy of another's: it repeats nothing, and
+    would make any difference look more certain than it is."""
+    for place, (path, summary) in enumerate(runs):
+        for other, earlier in runs[:place]:
+            if summary.duration_s is not None and summary == earlier:
+                raise UsageError(
+                    f"{path.parent.name} is a copy of {other.parent.name}: both hold the same "
+                    "summary, which is one run and not two; name one of them"
+                )
 
 
 def write_files(base: Path, document: bytes, text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -16,17 +17,21 @@ from traceml.compare.record import to_json
 from traceml.compare.sample_record import SampleComparison
 from traceml.compare.terms import Terms
 from traceml.model.errors import UsageError
+from traceml.model.metric_direction import unknown_direction
 from traceml.store.logged_samples import as_numbers, named_column, read_sample_file, read_table
+from traceml.text.comparison_notes import gate_line
 from traceml.text.live_arms import arms_text
 from traceml.text.samples import samples_text
 
 ARM_COLUMNS = ("arm", "variant", "treatment", "group")
 TIME_COLUMNS = ("time", "timestamp", "datetime", "date", "day")
-CONTROL_ARMS = ("control", "baseline", "a", "old", "0")
+CONTROL_ARMS = ("control", "baseline")
+"""Arms to compare with by their names, the surest first."""
 OUTCOME_COLUMNS = ("outcome", "converted", "success", "value", "score")
 _ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _MILLISECONDS = 1e11
 """A larger number of seconds is after the year 5000: these are milliseconds."""
+_SAY_WHICH_WAY = ": add --better, and --metric where there are several scores"
 _DAY = 10
 """Characters of a date: 2026-11-16."""
 
@@ -38,16 +43,47 @@ def compare_sample_files(
     returns it with its text and the base name of the files."""
     refuse_folder(output)
     first, second = Path(a).absolute(), Path(b).absolute()
-    found = compare_samples(read_sample_file(first), read_sample_file(second), terms)
-    if terms.metric is not None and terms.metric not in found.scores:
-        raise UsageError(
-            f"there is no score {terms.metric!r} in both files; both have "
-            f"{', '.join(found.scores) or 'none'}"
-        )
+    left, right = read_sample_file(first), read_sample_file(second)
+    terms = _about_one_score(terms, [name for name in left.scores if name in right.scores])
+    found = compare_samples(left, right, terms)
+    judged = [terms.metric] if terms.metric else list(found.scores)
+    if terms.fail_on and judged:
+        _refuse_without_direction(found, judged)
     names = run_names(first, second)
     legend = [f"- A: {names[0]}", f"- B: {names[1]}", ""]
-    text = "\n".join([*legend, *samples_text("test set", found)]) + "\n"
+    known = {name: found.scores[name] for name in judged}
+    statuses = {name: each.status for name, each in known.items() if each.whole.delta is not None}
+    gate = gate_line(statuses, terms)
+    text = "\n".join([*legend, *samples_text("test set", found, _SAY_WHICH_WAY), *gate]) + "\n"
     return found, text, _written(found, text, Path(output or default_base(names)))
+
+
+def _about_one_score(terms: Terms, scores: Sequence[str]) -> Terms:
+    """Returns the terms, naming the only score where `--better` is said without a name.
+
+    Raises UsageError where both files lack the score that is named, or where `--better` could be
+    about any of several.
+    """
+    listed = ", ".join(scores) or "none"
+    if terms.metric is not None:
+        if terms.metric not in scores:
+            raise UsageError(
+                f"there is no score {terms.metric!r} in both files; both have {listed}"
+            )
+        return terms
+    if terms.higher_is_better is None:
+        return terms
+    if len(scores) != 1:
+        raise UsageError(
+            f"--better is about one score: name it with --metric; both files have {listed}"
+        )
+    return replace(terms, metric=scores[0])
+
+
+def _refuse_without_direction(found: SampleComparison, judged: Sequence[str]) -> None:
+    """Raises UsageError where a gate has no score of which it is known what a regression is."""
+    if all(found.scores[name].higher_is_better is None for name in judged):
+        raise UsageError(unknown_direction(judged[0]))
 
 
 def compare_arm_files(
@@ -63,7 +99,10 @@ def compare_arm_files(
     outcome, arms = read_arms(paths, terms.metric)
     found = compare_arms(arms, outcome, bounds, terms)
     base = Path(output or FOLDER / f"{paths[0].stem}_arms")
-    text = arms_text(found)
+    known = {
+        name: each.status for name, each in found.differences.items() if each.delta is not None
+    }
+    text = arms_text(found) + "".join(f"\n{line}\n" for line in gate_line(known, terms))
     return found, text, _written(found, text, base)
 
 
@@ -85,9 +124,13 @@ def read_arms(paths: Sequence[Path], outcome: str | None) -> tuple[str, list[Arm
             f"there is only one arm ({', '.join(arms) or 'none'}): pass a file with a column "
             "'arm', or a file for each arm"
         )
-    # The arm to compare with is the one that is called so, else the first.
-    ordered = sorted(arms, key=lambda arm: arm.lower() not in CONTROL_ARMS)
-    return name, [_arm(arm, arms[arm]) for arm in ordered]
+    return name, [_arm(arm, arms[arm]) for arm in sorted(arms, key=_control_first)]
+
+
+def _control_first(arm: str) -> int:
+    """Returns the place of an arm: first the one called control, else baseline, else the first."""
+    word = arm.lower()
+    return CONTROL_ARMS.index(word) if word in CONTROL_ARMS else len(CONTROL_ARMS)
 
 
 def _arm(name: str, rows: list[tuple[str, float]]) -> Arm:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -30,6 +31,19 @@ from traceml.text.many_runs import many_text
 _FAILED, _ERROR, _NOTHING_IN_COMMON = 1, 2, 3
 _FORMATS = ("text", "json", "markdown")
 _WAYS = ("higher", "lower")
+_TWO, _MANY, _FILES, _ARMS = (
+    "two runs or groups",
+    "three or more runs",
+    "two files of one test set",
+    "--arms",
+)
+_ONLY_FOR = {
+    "reach": (_MANY,),
+    "range": (_ARMS,),
+    "artifacts": (_TWO,),
+    "code_diff": (_TWO, _MANY),
+}
+"""Options that only some comparisons use."""
 _USAGE = """traceml compare [options] A B [C …]
        traceml compare [options] --a A1 A2 … --b B1 B2 …
        traceml compare [options] A.csv B.csv
@@ -76,15 +90,37 @@ def _compare(options: argparse.Namespace) -> int:
     )
     logs_dir = Path(options.logs_dir)
     refuse_folder(options.output)
-    if options.arms or any(map(is_table, options.runs)):
+    mode = _mode(options, logs_dir)
+    _refuse_unused(options, mode)
+    if mode in (_ARMS, _FILES):
         return _compare_tables(options, terms)
-    if _asks_for_many(options, logs_dir):
+    if mode == _MANY:
         compared = _compare_many(options, logs_dir, terms)
     else:
         compared = _compare_two(options, logs_dir, terms)
     if options.max_regression is not None and not options.fail_on:
         print("traceml compare: nothing fails without --fail-on regression", file=sys.stderr)
     return _exit_status(compared)
+
+
+def _mode(options: argparse.Namespace, logs_dir: Path) -> str:
+    """Returns what is compared."""
+    if options.arms:
+        return _ARMS
+    if any(map(is_table, options.runs)):
+        return _FILES
+    return _MANY if _asks_for_many(options, logs_dir) else _TWO
+
+
+def _refuse_unused(options: argparse.Namespace, mode: str) -> None:
+    """Raises UsageError where an option would do nothing: who gave it expects something."""
+    for name, modes in _ONLY_FOR.items():
+        value = getattr(options, name)
+        if value is not None and value is not False and mode not in modes:
+            word = name.replace("_", "-")
+            raise UsageError(f"--{word} is for {' or '.join(modes)}, not for {mode}; leave it out")
+    if options.better is not None and options.metric is None and mode == _TWO:
+        raise UsageError("--better is about a logged metric: name it with --metric")
 
 
 def _compare_tables(options: argparse.Namespace, terms: Terms) -> int:
@@ -127,8 +163,6 @@ def _compare_samples(options: argparse.Namespace, terms: Terms) -> _Shown:
 def _compare_two(
     options: argparse.Namespace, logs_dir: Path, terms: Terms
 ) -> tuple[Comparison, ...]:
-    if options.reach is not None:
-        raise UsageError("--reach is for three or more runs; name them one after the other")
     a, b = _sides(options)
     comparison, base = compare_sides(a, b, logs_dir, options.output, terms, options.artifacts)
     if options.code_diff:
@@ -200,14 +234,14 @@ def _parser() -> CommandParser:
     add(
         "--range",
         nargs=2,
-        type=float,
+        type=_finite,
         metavar=("LOW", "HIGH"),
         help="of --arms: the range that an outcome can have",
     )
     add(
         "--reach",
         metavar="VALUE",
-        type=float,
+        type=_finite,
         help="of three or more runs: the value of the logged metric whose cost is asked for",
     )
     add(
@@ -254,6 +288,16 @@ def _metric_help() -> str:
         "what the verdict is given by (default: step_time, then peak_memory): "
         f"{words}, or a metric that the script logged"
     )
+
+
+def _finite(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a finite number")
+    return number
 
 
 def _share(text: str) -> float:

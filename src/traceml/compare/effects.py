@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TypeAlias
@@ -82,18 +82,26 @@ def _matches(params: Sequence[Params]) -> dict[_Key, list[Matched]]:
 
 
 def _by_seed(varied: Varied, lhs: Shown, rhs: Shown, params: Sequence[Params]) -> Iterator[Matched]:
-    """Yields pairs of runs with the same seed; without any, all runs of both values as one pair."""
+    """Yields pairs of runs with the same seed; without any, all runs of both values as one pair.
+
+    Runs of one value that share their seed are one side of one pair, whose mean counts: no run is
+    in two pairs.
+    """
     left, right = varied.runs[lhs], varied.runs[rhs]
-    by_seed = {seed_of(params[run]): run for run in right}
-    pairs = [
-        Matched((run,), (by_seed[seed],))
-        for run in left
-        if (seed := seed_of(params[run])) in by_seed
-    ]
+    a, b = (_runs_by_seed(side, params) for side in (left, right))
+    pairs = [Matched(runs, b[seed]) for seed, runs in a.items() if seed in b]
     is_seeded = all(seed_of(params[run]) for run in (*left, *right))
     yield from (
         pairs if pairs and (is_seeded or len(left) == len(right) == 1) else [Matched(left, right)]
     )
+
+
+def _runs_by_seed(runs: Sequence[int], params: Sequence[Params]) -> dict[Hashable, tuple[int, ...]]:
+    found: dict[Hashable, tuple[int, ...]] = {}
+    for run in runs:
+        seed = seed_of(params[run])
+        found[seed] = (*found.get(seed, ()), run)
+    return found
 
 
 def _change(matched: Sequence[Matched], metric: str, value: Value) -> Delta:

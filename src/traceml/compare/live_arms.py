@@ -23,7 +23,7 @@ from msgspec import Struct
 from traceml.compare.record import Status
 from traceml.compare.terms import Terms
 from traceml.model.errors import UsageError
-from traceml.model.metric_direction import direction_of
+from traceml.model.metric_direction import direction_of, unknown_direction
 
 if TYPE_CHECKING:
     import numpy as np
@@ -113,6 +113,8 @@ def compare_arms(
     known = bounds or _known_bounds(arms)
     _refuse_outside(arms, known)
     direction = direction_of(outcome, terms.higher_is_better)
+    if direction.higher_is_better is None and terms.fail_on:
+        raise UsageError(unknown_direction(outcome))  # else a proven drop would pass the gate
     source = None
     if direction.higher_is_better is not None:
         source = "name" if direction.is_guessed else "user"
@@ -126,7 +128,7 @@ def compare_arms(
         bounds=known,
         arms=tuple(ArmMean(arm.name, len(arm.outcomes), _mean(arm.outcomes)) for arm in arms),
         differences={
-            arm.name: _difference(first, arm, known, alpha, direction.higher_is_better)
+            arm.name: _difference(first, arm, known, alpha, direction.higher_is_better, terms)
             for arm in arms[1:]
         },
     )
@@ -161,6 +163,7 @@ def _difference(
     bounds: tuple[float, float] | None,
     alpha: float,
     higher_is_better: bool | None,
+    terms: Terms,
 ) -> ArmDifference:
     sequence = _Sequences(first, other, bounds, alpha)
     counts = len(first.outcomes), len(other.outcomes)
@@ -169,7 +172,7 @@ def _difference(
     decided = next((look.day for look in looks if _excludes_zero(look.interval)), None)
     lhs, delta = _mean(first.outcomes), sequence.delta(*counts)
     return ArmDifference(
-        status=_status(interval, higher_is_better).value,
+        status=_status(interval, delta, lhs, higher_is_better, terms).value,
         delta=delta,
         pct_change=100 * delta / abs(lhs) if delta is not None and lhs else None,
         interval=interval,
@@ -199,10 +202,30 @@ def _excludes_zero(interval: tuple[float, float] | None) -> bool:
     return interval is not None and (interval[0] > 0 or interval[1] < 0)
 
 
-def _status(interval: tuple[float, float] | None, higher_is_better: bool | None) -> Status:
-    if interval is None or not _excludes_zero(interval) or higher_is_better is None:
+def _status(
+    interval: tuple[float, float] | None,
+    delta: float | None,
+    lhs: float | None,
+    higher_is_better: bool | None,
+    terms: Terms,
+) -> Status:
+    """Returns the verdict on one arm: what is shown to be within the tolerance, or within the
+    regression that is allowed, is no change."""
+    if interval is None or delta is None or lhs is None:
         return Status.INCONCLUSIVE
-    return Status.IMPROVEMENT if (interval[0] > 0) is higher_is_better else Status.REGRESSION
+    better = terms.tolerance * abs(lhs)
+    allowed = (terms.max_regression or 0.0) * abs(lhs)
+    worse = better if terms.max_regression is None else allowed
+    low, high = (-worse, better) if higher_is_better else (-better, worse)
+    if higher_is_better is None:
+        low, high = -better, better
+    if low <= interval[0] and interval[1] <= high:
+        return Status.NO_CHANGE
+    if not _excludes_zero(interval) or higher_is_better is None:
+        return Status.INCONCLUSIVE
+    if (interval[0] > 0) is higher_is_better:
+        return Status.IMPROVEMENT
+    return Status.REGRESSION if abs(delta) > allowed else Status.INCONCLUSIVE
 
 
 class _Sequences:

@@ -22,7 +22,7 @@ from traceml.compare.statistics import holm
 from traceml.compare.students_t import MeanError
 from traceml.compare.terms import ENDPOINTS, Endpoint, Terms
 from traceml.model.errors import UsageError
-from traceml.model.metric_direction import Direction, direction_of, is_cost
+from traceml.model.metric_direction import Direction, direction_of, is_cost, unknown_direction
 from traceml.model.quantities import count
 from traceml.summaries.record import Summary
 
@@ -106,8 +106,8 @@ def endpoint_named(word: str, sides: Sides, higher_is_better: bool | None) -> En
         better = direction_in(name, sides).higher_is_better
     if better is None:
         raise UsageError(
-            f"nothing says whether more or less of {name!r} is better: add --better higher or "
-            "--better lower, or let the script say log_metrics(…, higher_is_better=True)"
+            f"{unknown_direction(name)}, or let the script say "
+            "log_metrics(…, higher_is_better=True)"
         )
     return Endpoint(word, name, None, (name,), better)
 

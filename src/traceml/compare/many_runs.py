@@ -28,6 +28,7 @@ from traceml.compare.many_record import (
     RunEntry,
     TargetCost,
 )
+from traceml.compare.many_verdicts import corrected_verdicts
 from traceml.compare.measured import values
 from traceml.compare.pair import compare_groups
 from traceml.compare.parameter_groups import (
@@ -47,7 +48,7 @@ from traceml.model.finding import Section
 from traceml.model.metric_direction import is_cost
 from traceml.summaries.record import Summary
 
-_SIDE_B = re.compile(r"(?<=\b(?:in|of) )B\b")
+_SIDE_B = re.compile(r"\b(in|of|and|than|to) B\b")
 """Where the words of a comparison of two name its second side: "in B", "every run of B"."""
 STEP_TIME, SAMPLES, STEPS = "step_time_ms", "samples_per_s", "steps_per_s"
 
@@ -105,7 +106,8 @@ def compare_many(
     metrics = _logged(groups, every, directions)
     shown = [name for name in varying(params) if len(groups) == len(params) or _tells(name)]
     entries = tuple(_entry(group, params, shown) for group in groups)
-    comparisons = tuple(_compared(groups, entries, terms, compare_places))
+    alone = tuple(_compared(groups, entries, terms, compare_places))
+    comparisons = corrected_verdicts(alone, terms)
     row = None if quality is None else metrics.get(quality)
     pareto = None
     if quality is not None and row is not None and row.higher_is_better is not None:
@@ -128,7 +130,7 @@ def compare_many(
 
 def relabel_b(said: str, label: str) -> str:
     """Returns what a comparison of two says of its B, with the letter that B has among many."""
-    return _SIDE_B.sub(label, said)
+    return _SIDE_B.sub(rf"\1 {label}", said)
 
 
 def _warnings(entries: Sequence[RunEntry], comparisons: Sequence[Comparison]) -> tuple[str, ...]:

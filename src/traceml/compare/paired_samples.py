@@ -53,7 +53,7 @@ def compare_samples(
 ) -> SampleComparison:
     """Returns the scores that both sides have, compared over the examples that both have."""
     terms = terms or Terms()
-    ids = [set().union(*side.scores.values()) for side in (a, b)]
+    ids = [side.ids.union(*side.scores.values()) for side in (a, b)]
     segment_of = {**a.segments, **b.segments}
     names = [name for name in a.scores if name in b.scores]
     wholes = {name: _difference(_pairs(a.scores[name], b.scores[name])) for name in names}
@@ -65,14 +65,19 @@ def compare_samples(
         left_out = max(left_out, skipped)
         said = terms.higher_is_better if terms.metric == name else None
         direction = direction_of(name, said)
+        without = [(ids[0] & ids[1]) - side.scores[name].keys() for side in (a, b)]
+        status = _status(corrected[name], direction.higher_is_better, terms)
+        if status is Status.NO_CHANGE and without[0] != without[1]:
+            status = Status.INCONCLUSIVE  # the examples that one side failed on are not in it
         source = None
         if direction.higher_is_better is not None:
             source = "name" if direction.is_guessed else "user"
         scores[name] = ScoreComparison(
-            status=_status(corrected[name], direction.higher_is_better, terms).value,
+            status=status.value,
             higher_is_better=direction.higher_is_better,
             direction_from=source,
             whole=corrected[name],
+            without_number=(len(without[0]), len(without[1])),
             segments=segments,
         )
     return SampleComparison(

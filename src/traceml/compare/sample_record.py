@@ -40,6 +40,8 @@ class ScoreComparison(Struct, frozen=True, kw_only=True):
     higher_is_better: bool | None = None
     direction_from: str | None = None
     whole: PairedDifference
+    without_number: tuple[int, int] = (0, 0)
+    """Of the examples that both sides have, those without a finite score: in A, and in B."""
     segments: dict[str, PairedDifference] = {}
 
 

@@ -30,7 +30,7 @@ _HIGHER = _vocabulary(
     specificity tpr tnr iou miou jaccard dice bleu rouge meteor chrf bertscore reward rewards
     return returns score r2 psnr ssim throughput mfu hfu ndcg mrr hit hits em match pass win
     wins success elo speedup correct correlation pearson spearman kappa mcc likelihood elbo
-    utilization efficiency
+    utilization efficiency converted conversion conversions clicked revenue
     """
 )
 _COST = _vocabulary(
@@ -52,6 +52,14 @@ class Direction(NamedTuple):
     """`None` where neither the script nor the name says."""
     is_guessed: bool
     """Whether it is read from the name."""
+
+
+def unknown_direction(name: str) -> str:
+    """Returns what a user is told where a verdict needs a direction that nobody knows."""
+    return (
+        f"nothing says whether more or less of {name!r} is better: add --better higher or "
+        "--better lower"
+    )
 
 
 def direction_of(name: str, said: bool | None) -> Direction:

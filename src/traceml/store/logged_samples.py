@@ -32,6 +32,8 @@ class ScoredSamples:
 
     scores: dict[str, dict[str, float]] = field(default_factory=dict)
     segments: dict[str, str] = field(default_factory=dict)
+    ids: set[str] = field(default_factory=set)
+    """Every example, also one whose scores are empty, NaN or infinite and so not in `scores`."""
 
 
 class _Line(msgspec.Struct):
@@ -64,6 +66,7 @@ def read_logged_samples(folder: Path) -> dict[str, ScoredSamples]:
 
 def _add(table: ScoredSamples, line: _Line) -> None:
     ids = [str(each) for each in line.ids]
+    table.ids.update(ids)
     for place, segment in enumerate(line.segments or ()):
         if segment is not None and place < len(ids):
             table.segments[ids[place]] = str(segment)
@@ -149,7 +152,7 @@ def read_sample_file(path: Path) -> ScoredSamples:
     if len(set(ids)) < len(ids):
         twice = Counter(ids).most_common(1)[0][0]
         raise UsageError(f"{path} has the id {twice!r} twice; each sample needs one of its own")
-    found = ScoredSamples()
+    found = ScoredSamples(ids=set(ids))
     for name, values in columns.items():
         if name == segments_in:
             known = zip(ids, values, strict=True)

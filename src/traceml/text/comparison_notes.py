@@ -3,12 +3,14 @@ runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 
 from traceml.compare.lineage import RECORDED, Group, LineageComparison
 from traceml.compare.logged_words import directions_guessed
 from traceml.compare.record import Comparison, DiagnosisChange
+from traceml.compare.terms import Terms
+from traceml.compare.verdict import fails_on
 from traceml.compare.verdict_words import moved_words, noise_words, rank_words, reach_words
 from traceml.model.printable import one_line
 from traceml.model.quantities import NOT_MEASURED, count
@@ -45,10 +47,11 @@ def noise(comparison: Comparison) -> str:
         return "none: both sides hold the same measurements."
     if verdict.allowance_from != "runs":
         return f"{_one_run_each(comparison)}."
-    said = f"{len(comparison.a_runs)} + {len(comparison.b_runs)} runs"
+    said = f"with {len(comparison.a_runs)} + {len(comparison.b_runs)} runs"
     if comparison.paired_by:
         said += f", paired by {one_line(comparison.paired_by, NAME_WIDTH)}"
-    said += f"; repeated runs differ by up to {reach_words(verdict.allowance_pct / 100)}"
+    reach = reach_words(verdict.allowance_pct / 100)
+    said += f", differences of up to {reach} can come from run-to-run noise"
     if verdict.method and verdict.p is not None:
         said += f"; {verdict.method}, p {_p(verdict.p)}"
     if verdict.rank_test and verdict.rank_test_p is not None:
@@ -97,6 +100,20 @@ def gate(comparison: Comparison) -> str | None:
         return f"FAILED ({missing} not measured on both sides; fails on {words}{allowed})"
     state = "FAILED" if comparison.gate.failed else "passed"
     return f"{state} ({verdict.metric}; fails on {words}{allowed})"
+
+
+def gate_line(statuses: Mapping[str, str], terms: Terms) -> list[str]:
+    """Returns the line about a gate on several verdicts, by the name of what each is about; empty
+    where there is no gate, or nothing to judge."""
+    if not terms.fail_on or not statuses:
+        return []
+    failed = [name for name, status in statuses.items() if fails_on(status, terms)]
+    named = ", ".join(one_line(name, NAME_WIDTH) for name in failed or statuses)
+    allowed = ""
+    if terms.max_regression is not None:
+        allowed = f"; up to {100 * terms.max_regression:g}% worse is allowed"
+    state = "FAILED" if failed else "passed"
+    return [f"Gate: {state} ({named}; fails on {' or '.join(terms.fail_on)}{allowed})"]
 
 
 def significance(listed: Sequence[ChangeLine]) -> str | None:

@@ -11,6 +11,7 @@ from traceml.compare.live_arms import (
     ArmsComparison,
 )
 from traceml.compare.logged_words import number
+from traceml.compare.record import Status
 from traceml.model.printable import one_line, shorten_middle
 from traceml.model.quantities import count
 
@@ -46,12 +47,16 @@ def _difference(name: str, found: ArmDifference, whole: ArmsComparison) -> str:
         return f"{said}; an interval needs {MIN_OUTCOMES} outcomes of each arm."
     low, high = found.interval
     said += f", between {low:+,.3g} and {high:+,.3g} at any look (95%)"
+    if found.status == Status.NO_CHANGE.value:
+        return f"{said}: less than what counts as a change. {found.status}."
     if low <= 0 <= high:
-        return f"{said}: not decided yet. INCONCLUSIVE."
+        return f"{said}: not decided yet. {found.status}."
     if whole.higher_is_better is None:
         word = "higher" if low > 0 else "lower"
     else:
         word = "better" if (low > 0) is whole.higher_is_better else "worse"
+    if word == "worse" and found.status == Status.INCONCLUSIVE.value:
+        word = "worse, perhaps by more than is allowed"
     since = f", shown since {found.decided_on}" if found.decided_on else ""
     return f"{said}: it is {word}{since}. {found.status}."
 
@@ -77,11 +82,12 @@ def _method(found: ArmsComparison) -> str:
             "an asymptotic confidence sequence, since the range of the outcomes is not known "
             "(--range LOW HIGH makes it exact)"
         )
-    guessed = (
-        f" Better or worse is guessed from the name of {one_line(found.outcome, _NAME_WIDTH)}."
-        if found.direction_from == "name"
-        else ""
-    )
+    outcome = one_line(found.outcome, _NAME_WIDTH)
+    guessed = ""
+    if found.direction_from == "name":
+        guessed = f" Better or worse is guessed from the name of {outcome}."
+    elif found.higher_is_better is None:
+        guessed = f" Whether more of {outcome} is better is not known: add --better."
     return (
         f"By {how}: it holds at all looks at once, so that one may look daily and stop when it "
         f"excludes zero.{guessed}"

@@ -281,7 +281,29 @@ def _verdicts(found: ManyComparison) -> list[str]:
     lines = []
     for entry, comparison in zip(found.entries[1:], found.comparisons, strict=False):
         lines += _wrapped("", _verdict(entry, comparison))
-    return lines
+    return [*lines, *_gate(found)]
+
+
+def _gate(found: ManyComparison) -> list[str]:
+    """Returns the line about the gate: which pairs failed it; empty without one."""
+    gates = {
+        f"A -> {entry.label}": comparison.gate
+        for entry, comparison in zip(found.entries[1:], found.comparisons, strict=False)
+        if comparison.gate is not None
+    }
+    if not gates:
+        return []
+    failed = [
+        f"{pair} ({' and '.join(gate.unmeasured)} not measured)" if gate.unmeasured else pair
+        for pair, gate in gates.items()
+        if gate.failed
+    ]
+    words = " or ".join(next(iter(gates.values())).fail_on)
+    percent = found.comparisons[0].verdict.max_regression_pct
+    allowed = "" if percent is None else f"; up to {percent:g}% worse is allowed"
+    state = "FAILED" if failed else "passed"
+    pairs = ", ".join(failed or gates)
+    return _wrapped("", f"Gate: {state} ({pairs}; fails on {words}{allowed})")
 
 
 def _verdict(entry: RunEntry, comparison: Comparison) -> str:

@@ -18,22 +18,32 @@ _TESTS = {"mcnemar": "McNemar's test", "t": "paired t test"}
 _INDENT = "  "
 
 
-def samples_text(name: str, found: SampleComparison) -> list[str]:
+def samples_text(name: str, found: SampleComparison, hint: str = "") -> list[str]:
     """Returns the lines about one test set, at most `WIDTH` columns wide."""
     said = [f"On the same {count(found.paired, 'sample')} ({one_line(name, _NAME_WIDTH)}):"]
     for score, each in list(found.scores.items())[:MAX_SCORES]:
         said += _wrapped(_INDENT, score_words(score, each))
         said += _segments(each)
-    return [*said, *(line for note in sample_notes(found) for line in _wrapped(_INDENT, note))]
+    notes = sample_notes(found, hint)
+    return [*said, *(line for note in notes for line in _wrapped(_INDENT, note))]
 
 
-def sample_notes(found: SampleComparison) -> Iterator[str]:
-    """Yields what else has to be known about a comparison on one test set."""
+def sample_notes(found: SampleComparison, hint: str = "") -> Iterator[str]:
+    """Yields what else has to be known about a comparison on one test set; `hint` says how to tell
+    which way a score improves."""
     if found.only_in_a or found.only_in_b:
         yield (
             f"Left out, because only one side has them: {found.only_in_a:,} of A and "
             f"{found.only_in_b:,} of B."
         )
+    for name, each in list(found.scores.items())[:MAX_SCORES]:
+        lost = [
+            f"{side} has no number for {count(number, 'sample')}"
+            for side, number in zip("AB", each.without_number, strict=True)
+            if number
+        ]
+        if lost:
+            yield f"{one_line(name, _NAME_WIDTH)}: {', '.join(lost)}; left out of the comparison."
     more = len(found.scores) - MAX_SCORES
     if more > 0:
         yield f"{count(more, 'more score')}, in the JSON file."
@@ -41,6 +51,10 @@ def sample_notes(found: SampleComparison) -> Iterator[str]:
     if guessed:
         listed = ", ".join(one_line(name, _NAME_WIDTH) for name in guessed[:MAX_SCORES])
         yield f"Better or worse is guessed from the name of {listed}."
+    unknown = [name for name, each in found.scores.items() if each.higher_is_better is None]
+    if unknown:
+        listed = ", ".join(one_line(name, _NAME_WIDTH) for name in unknown[:MAX_SCORES])
+        yield f"Whether more of {listed} is better is not known{hint}."
     yield "The intervals are about these two models; another training of each is not in them."
 
 
