@@ -193,6 +193,33 @@ def test_a_script_that_says_which_direction_is_better_is_believed(tmp_path: Path
         traceml.runs("nonsense.best > 0", logs_dir=tmp_path)
 
 
+def test_a_stated_direction_goes_before_the_name_in_groups_and_among_the_main_metrics(
+    tmp_path: Path,
+):
+    for number, value in enumerate([0.2, 0.8]):
+        said = {**metric(value, 0.1, 0.9), "higher_is_better": True}
+        list_run(tmp_path, f"run-{number}", {"a": 1}, {"margin_loss": said, "gap": said})
+    list_run(tmp_path, "silent", {"a": 1}, {"margin_loss": metric(0.5, 0.1, 0.9)})
+    found = traceml.runs(logs_dir=tmp_path)
+    assert found.main_metrics(3) == ["metrics.gap", "metrics.margin_loss"]
+    (group,) = found.group("params.a", ["metrics.margin_loss", "max.gap", "params.a"])
+    assert group.columns["metrics.margin_loss"].best == 0.8
+    assert group.columns["max.gap"].best == 0.9
+    assert group.columns["params.a"].best is None
+    assert not [key for key in found.keys if "higher_is_better" in key]
+
+
+def test_best_is_there_for_runs_that_said_a_direction_and_for_those_that_did_not(tmp_path: Path):
+    said = {**metric(0.5, 0.1, 0.9), "higher_is_better": True}
+    list_run(tmp_path, "said", {}, {"margin_loss": said, "accuracy": metric(0.5, 0.1, 0.9)})
+    list_run(tmp_path, "silent", {}, {"margin_loss": metric(0.5, 0.1, 0.9)})
+    found = {run.name: run for run in traceml.runs(logs_dir=tmp_path)}
+    assert found["said"]["margin_loss.best"] == 0.9
+    assert found["silent"]["margin_loss.best"] == 0.1
+    assert dict(found["said"])["metrics.accuracy.best"] == 0.9
+    assert len(traceml.runs("margin_loss.best is not missing", logs_dir=tmp_path)) == 2
+
+
 def test_a_damaged_index_is_built_again_by_the_query_that_meets_it(sweep: Path):
     traceml.runs(logs_dir=sweep)
     for segment in index_folder(sweep).glob("*.runs"):

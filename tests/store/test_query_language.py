@@ -42,8 +42,10 @@ RUNS: dict[str, dict[str, RunValue]] = {
         "params.amp": True,
         "metrics.val/loss": 0.5,
         "min.val/loss": 0.25,
+        "best.val/loss": 0.25,
         "metrics.accuracy": 0.9,
         "max.accuracy": 0.95,
+        "best.accuracy": 0.95,
     },
     "b": {
         "facts.status": "failed",

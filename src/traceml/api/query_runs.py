@@ -6,6 +6,7 @@ import math
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -25,7 +26,7 @@ from traceml.model.errors import UsageError
 from traceml.model.run_values import RunValue
 from traceml.store.index_columns import DamagedIndex, Rows
 from traceml.store.query_language import QueryError, parse_filter, parse_name, split_names
-from traceml.store.query_names import MOMENTS, KnownColumns, resolve_filter, written_key
+from traceml.store.query_names import DIRECTION, MOMENTS, KnownColumns, resolve_filter, written_key
 from traceml.store.run_index import IndexedRun, Progress, RunIndex
 from traceml.store.run_table import RunTable
 from traceml.store.tags import read_tags
@@ -223,7 +224,9 @@ class Runs(Sequence[RunRecord]):
     @cached_property
     def _candidates(self) -> list[str]:
         """The keys of the columns that these runs may have, without reading any."""
-        found = set(self._table.keys_of(self._rows))
+        found = {
+            key for key in self._table.keys_of(self._rows) if not key.startswith(f"{DIRECTION}.")
+        }
         facts = [f"facts.{name}" for name in FACTS if f"facts.{name}" in found]
         return [*facts, *sorted(found - set(facts), key=_key_order)]
 
@@ -280,10 +283,14 @@ class Runs(Sequence[RunRecord]):
         return bool((codes != codes[:1]).any())
 
     def main_metrics(self, limit: int) -> list[str]:
-        """Returns the keys of metrics that say how good a run is, by their names; of many the
-        shortest names."""
+        """Returns the keys of metrics that say how good a run is, by what the scripts or their
+        names say; of many the shortest names."""
         known = [key for key in self._candidates if key.startswith("metrics.")]
-        named = [key for key in known if is_more_better(key) is not None]
+        named = [
+            key
+            for key in known
+            if _direction_key(key) in self._table.keys or is_more_better(key) is not None
+        ]
         ordered = sorted(named or known, key=lambda key: (len(key), key))
         found = (key for key in ordered[:MAX_TRIED_METRICS] if self.has(key))
         return list(islice(found, limit))
@@ -304,7 +311,16 @@ class Runs(Sequence[RunRecord]):
             {key: self.column(key) for key in summed_up},
             order,
             limit,
+            {key: said for key in summed_up if (said := self._said(key)) is not None},
         )
+
+    def _said(self, key: str) -> bool | None:
+        """Returns whether more of a metric is better, as most of the scripts said that said it;
+        `None` where none did, and of what is no metric."""
+        if key.partition(".")[0] in ("facts", "params"):
+            return None
+        said = [each for each in self.column(_direction_key(key)) if isinstance(each, bool)]
+        return Counter(said).most_common(1)[0][0] if said else None
 
     def count_groups(self, by: str) -> int:
         """Returns how many groups there are."""
@@ -352,6 +368,11 @@ def _key_order(key: str) -> tuple[int, str, str]:
     section, _, name = key.partition(".")
     is_metric = section not in ("facts", "params")
     return (int(is_metric), name, "" if section == "metrics" else key)
+
+
+def _direction_key(key: str) -> str:
+    """Returns the key of the column that has what scripts said of a metric's direction."""
+    return f"{DIRECTION}.{key.partition('.')[2]}"
 
 
 def _moment(value: RunValue) -> datetime | None:
