@@ -13,6 +13,7 @@ import pytest
 import traceml
 from listed_runs import list_run, list_sweep, metric
 from processes import wait_until
+from traceml.api import query_runs
 from traceml.api.find_runs import tag_run
 from traceml.api.query_runs import RunQuery, RunSearch
 from traceml.figures.run_columns import FACTS, MAX_TEXT_CHARS
@@ -143,6 +144,26 @@ def test_a_damaged_summary_is_listed_with_its_problem(tmp_path: Path):
     (folder / "final_summary.json").write_text("{")
     (run,) = traceml.runs("problem is not missing", logs_dir=tmp_path)
     assert "not a run summary" in str(run["problem"])
+
+
+def test_what_could_not_be_read_of_listed_runs_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    list_run(tmp_path, "good")
+    for number in range(3):
+        (list_run(tmp_path, f"broken-{number}") / "final_summary.json").write_text("{")
+    found = traceml.runs(logs_dir=tmp_path)
+    assert [f"broken-{number}" in note for number, note in enumerate(found.notes)] == [True] * 3
+    assert traceml.runs("name = 'good'", logs_dir=tmp_path).notes == ()
+    monkeypatch.setattr(query_runs, "MAX_PROBLEMS", 1)
+    first, more = traceml.runs(logs_dir=tmp_path).notes
+    assert "broken-0" in first and more.startswith("2 more")
+
+
+def test_a_folder_that_is_not_there_is_an_error_and_no_limit_is_all(sweep: Path, tmp_path: Path):
+    with pytest.raises(UsageError, match="there is no folder"):
+        traceml.runs(logs_dir=tmp_path / "nowhere")
+    assert len(traceml.runs(limit=0, logs_dir=sweep)) == 12
 
 
 def test_a_parameter_of_a_megabyte_is_cut_and_a_strange_one_is_kept(tmp_path: Path):

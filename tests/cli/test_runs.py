@@ -160,6 +160,18 @@ def test_a_run_that_cannot_be_read_is_a_note(tmp_path: Path, shown: Shown):
     assert "run.json is damaged" in shown.errors
 
 
+def test_a_summary_that_cannot_be_read_is_a_note_in_text_and_json(tmp_path: Path, shown: Shown):
+    folder = list_run(tmp_path, "cut")
+    summary = folder / "final_summary.json"
+    summary.write_text(summary.read_text()[:200])
+    assert "cut" in shown("runs", "--logs-dir", tmp_path)
+    assert f"traceml runs: {summary}" in shown.errors
+    (note,) = shown.json("runs", "--logs-dir", tmp_path)["notes"]
+    assert str(summary) in note
+    groups = shown.json("runs", "--logs-dir", tmp_path, "--group-by", "status")
+    assert groups["notes"] == [note]
+
+
 def test_tags_from_the_command_line(tmp_path: Path, shown: Shown):
     list_run(tmp_path, "a")
     list_run(tmp_path, "b")

@@ -34,6 +34,8 @@ from traceml.store.tags import read_tags
 ALL_BUT = "all-but:"
 """`--group-by all-but:params.seed`: by all parameters except these."""
 MAX_TRIED_METRICS = 50
+MAX_PROBLEMS = 20
+"""Runs whose problem is a note; of more only the number is said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class RunQuery:
     sort: str | None = None
     """Keys with commas; `-KEY` or `KEY desc` for the largest first; `None`: the newest first."""
     limit: int | None = None
+    """`None` and 0: all."""
 
 
 def runs(
@@ -56,10 +59,21 @@ def runs(
     """Returns the runs under a logs folder that a filter lets through, the newest first.
 
     `filter` is an expression such as `lr > 0.001 and status = "finished"`, `sort` a key, or
-    `-KEY` for the largest first. The result is a list of records with `.to_pandas()` and
-    `.to_polars()`.
+    `-KEY` for the largest first, `limit` the number of runs (0 and `None`: all). The result is a
+    list of records with `.to_pandas()` and `.to_polars()`; `.notes` says what could not be read.
+    Raises UsageError where there is no such folder.
     """
-    return RunSearch(Path(logs_dir)).search(RunQuery(filter, sort, limit))
+    return RunSearch(existing_folder(Path(logs_dir))).search(RunQuery(filter, sort, limit))
+
+
+def existing_folder(logs: Path) -> Path:
+    """Returns the logs folder; raises UsageError where there is none."""
+    if not logs.exists():
+        raise UsageError(
+            f"there is no folder {logs}: no run was kept there; pass the folder of the runs as "
+            "--logs-dir (in Python: logs_dir=)"
+        )
+    return logs
 
 
 class RunSearch:
@@ -113,7 +127,7 @@ def _search(table: RunTable, query: RunQuery) -> Runs:
     total = len(rows)
     for key, descending in reversed(list(_sort_keys(query.sort or "", known))):
         rows = table.sort(rows, key, descending)
-    if query.limit is not None and query.limit >= 0:
+    if query.limit is not None and query.limit > 0:
         rows = rows[: query.limit]
     return Runs(table, rows, known, total)
 
@@ -190,8 +204,6 @@ class Runs(Sequence[RunRecord]):
         self._columns: dict[str, list[RunValue | None]] = {}
         self.total = total
         """How many runs there are without the limit."""
-        self.notes = table.notes
-        """What could not be read, and why."""
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -209,6 +221,16 @@ class Runs(Sequence[RunRecord]):
 
     def __repr__(self) -> str:
         return f"<{len(self)} of {self.total} runs>"
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """What could not be read, and why: of all runs, then of those listed here."""
+        problems = [str(each) for each in self.column("facts.problem") if each is not None]
+        more = len(problems) - MAX_PROBLEMS
+        shown = problems[:MAX_PROBLEMS]
+        if more > 0:
+            shown.append(f"{more:,} more; list them with the filter: problem is not missing")
+        return (*self._table.notes, *shown)
 
     @cached_property
     def names(self) -> list[str]:

@@ -19,9 +19,8 @@ from traceml.api.listed_runs import (
     runs_document,
     usual_columns,
 )
-from traceml.api.query_runs import ALL_BUT, RunQuery, Runs, RunSearch
+from traceml.api.query_runs import ALL_BUT, RunQuery, Runs, RunSearch, existing_folder
 from traceml.cli.parser import CommandParser, add_logs_dir, in_braces, one_of, whole_number
-from traceml.model.errors import UsageError
 from traceml.model.printable import printable_lines, shorten
 from traceml.model.quantities import count
 from traceml.store.query_names import written_key
@@ -49,12 +48,7 @@ def main(words: list[str]) -> int:
     options = _parser().parse_args(list(_joined(words)))
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # not every terminal has a ±
-    logs_dir = Path(options.logs_dir)
-    if not logs_dir.exists():
-        raise UsageError(
-            f"there is no folder {logs_dir}: no run was kept there; pass the folder of the runs "
-            "as --logs-dir"
-        )
+    logs_dir = existing_folder(Path(options.logs_dir))
     is_table = options.format in ("text", "table", "markdown")
     # Groups are of all runs; the limit is then of groups.
     limit = None if options.group_by else _limit(options.limit, is_table)
