@@ -20,7 +20,7 @@ from traceml.figures.run_columns import FACTS, MAX_TEXT_CHARS
 from traceml.model.errors import RunNotFound, UsageError
 from traceml.store import folder as folders
 from traceml.store.query_language import QueryError
-from traceml.store.run_index import index_folder
+from traceml.store.run_index import RunIndex, index_folder
 
 
 @pytest.fixture(scope="module")
@@ -265,11 +265,32 @@ def test_several_threads_may_search_at_once(sweep: Path):
     assert found == [6] * 8
 
 
-def test_a_server_answers_at_once_and_soon_knows_what_is_new(tmp_path: Path):
+def test_a_server_answers_at_once_only_from_what_is_fresh(tmp_path: Path):
     list_run(tmp_path, "a")
-    search = RunSearch(tmp_path, max_age_s=0.0)
+    fresh, stale = RunSearch(tmp_path, max_age_s=600.0), RunSearch(tmp_path, max_age_s=0.0)
+    assert len(fresh.search(RunQuery())) == len(stale.search(RunQuery())) == 1
+    list_run(tmp_path, "b")
+    assert len(fresh.search(RunQuery())) == 1
+    assert len(stale.search(RunQuery())) == 2  # the first answer after idling, too
+
+
+def test_a_server_does_not_wait_for_ever_for_a_slow_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    list_run(tmp_path, "a")
+    search = RunSearch(tmp_path, max_age_s=0.0, timeout_s=0.01)
     assert len(search.search(RunQuery())) == 1
     list_run(tmp_path, "b")
+    is_there = threading.Event()
+    refresh = RunIndex.refresh
+
+    def slow(index: RunIndex, *rest: Any) -> Any:
+        is_there.wait()
+        return refresh(index, *rest)
+
+    monkeypatch.setattr(RunIndex, "refresh", slow)
+    assert len(search.search(RunQuery())) == 1
+    is_there.set()
     wait_until(lambda: len(search.search(RunQuery())) == 2, "the search finds both runs")
 
 

@@ -34,6 +34,8 @@ from traceml.store.tags import read_tags
 ALL_BUT = "all-but:"
 """`--group-by all-but:params.seed`: by all parameters except these."""
 MAX_TRIED_METRICS = 50
+REFRESH_TIMEOUT_S = 5.0
+"""How long a server's answer waits for what is new in the folder."""
 MAX_PROBLEMS = 20
 """Runs whose problem is a note; of more only the number is said."""
 
@@ -80,19 +82,27 @@ class RunSearch:
     """The runs of one folder; may be used by several threads."""
 
     def __init__(
-        self, logs: Path, progress: Progress | None = None, max_age_s: float | None = None
+        self,
+        logs: Path,
+        progress: Progress | None = None,
+        max_age_s: float | None = None,
+        timeout_s: float = REFRESH_TIMEOUT_S,
     ) -> None:
         """With `max_age_s`, as a server has it, a search answers at once from what was last found
-        in the folder; where that is older, it is looked through again meanwhile."""
+        in the folder, unless that is older. Then it waits until the folder was looked through, but
+        no longer than `timeout_s`: after that it answers with what is known."""
         if logs.exists() and not logs.is_dir():
             raise UsageError(f"{logs} is no folder; pass the folder of the runs as --logs-dir")
         self._index = RunIndex(logs, _read_run, f"{__version__}/{VERSION}")
         self._progress = progress
         self._max_age_s = max_age_s
+        self._timeout_s = timeout_s
         self._lock = threading.Lock()
         """Held while the index is read or written; tables never change."""
         self._table: RunTable | None = None
         self._refreshed_s = -math.inf
+        self._starting = threading.Lock()
+        self._refreshing: threading.Thread | None = None
 
     def search(self, query: RunQuery) -> Runs:
         """Returns the runs that the query asks for; raises QueryError where it is wrong."""
@@ -107,9 +117,20 @@ class RunSearch:
         table = self._table
         if table is None or self._max_age_s is None:
             return self._refresh()
-        if time.monotonic() - self._refreshed_s > self._max_age_s and not self._lock.locked():
-            threading.Thread(target=self._refresh, daemon=True).start()
-        return table
+        if time.monotonic() - self._refreshed_s <= self._max_age_s:
+            return table
+        self._refresh_in_thread().join(self._timeout_s)
+        return self._table or table
+
+    def _refresh_in_thread(self) -> threading.Thread:
+        """Returns the thread that looks through the folder; starts one where none does."""
+        with self._starting:
+            thread = self._refreshing
+            if thread is None or not thread.is_alive():
+                thread = threading.Thread(target=self._refresh, daemon=True)
+                thread.start()
+                self._refreshing = thread
+            return thread
 
     def _refresh(self) -> RunTable:
         with self._lock:

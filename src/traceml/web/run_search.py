@@ -20,7 +20,7 @@ from traceml.model.errors import UsageError
 
 DEFAULT_LIMIT = 100
 MAX_AGE_S = 1.0
-"""How old an answer may be: the folders are looked through beside the questions."""
+"""How old an answer may be; where it would be older, the folders are looked through first."""
 
 
 class SearchedRuns:
