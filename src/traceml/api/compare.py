@@ -59,8 +59,8 @@ def compare_sides(
     """
     refuse_folder(output)
     comparison, names = find_changes(a, b, logs_dir, terms)
-    base = Path(output or default_base(names))
     sides = choose_summaries(a, logs_dir), choose_summaries(b, logs_dir)
+    base = Path(output or default_base(names, list(map(many_names, sides))))
     comparison = _with_artifacts(comparison, sides, base, all_artifacts)
     write_files(base, to_json(comparison), comparison_text(comparison, shows_all=all_artifacts))
     return comparison, base
