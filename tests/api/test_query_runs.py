@@ -28,6 +28,14 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return list_sweep(tmp_path_factory.mktemp("logs"))
 
 
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    logs = tmp_path_factory.mktemp("mixed")
+    list_run(logs, "a", {"lr": 0.1, "seed": 1, "amp": True, "labels": "x", "mixed": 1})
+    list_run(logs, "b", {"amp": False, "mixed": "auto"})
+    return logs
+
+
 def test_a_record_has_what_the_run_was_what_it_achieved_and_how_it_ran(sweep: Path):
     found = traceml.runs('lr = 0.01 and optimizer = "sgd" and seed = 2', logs_dir=sweep)
     (run,) = found
@@ -69,6 +77,44 @@ def test_a_wrong_name_is_an_error_that_points_at_it(sweep: Path):
         traceml.runs('status = "finished" and optimiser = "adam"', logs_dir=sweep)
     with pytest.raises(QueryError, match="no run has 'nothing'"):
         traceml.runs(sort="nothing", logs_dir=sweep)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('step_time_ms < "1ms"', r"step_time_ms holds numbers, such as 20.*without quotes"),
+        ("status > 5", r'status holds texts, such as "finished", so that > 5 is true of no run'),
+        ('lr > "abc"', r"params\.lr holds numbers"),
+        ('step_time_ms contains "5"', r"holds numbers, such as 20"),
+        ('seed = 1 or not (step_time_ms matches "2*")', r"holds numbers"),
+        ("amp > 0", r"params\.amp holds true and false.*= true"),
+        ("lr > true", r"params\.lr holds numbers"),
+        ("labels > 5", r"params\.labels holds texts"),
+    ],
+)
+def test_a_filter_that_can_never_hold_says_what_the_column_holds(
+    mixed: Path, text: str, words: str
+):
+    with pytest.raises(QueryError, match=words):
+        traceml.runs(text, logs_dir=mixed)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ('lr > "0.001"', 1),
+        ("mixed > 3", 0),
+        ('mixed > "b"', 0),
+        ('mixed contains "ut"', 1),
+        ('status > "a"', 2),
+        ("status = 5", 0),
+        ("peak_memory_bytes < 5", 0),
+        ("duration_s < 2 min", 2),
+        ('note contains "x"', 0),
+    ],
+)
+def test_a_filter_that_could_hold_is_answered(mixed: Path, text: str, count: int):
+    assert len(traceml.runs(text, logs_dir=mixed)) == count
 
 
 def test_groups_have_means_with_intervals_and_bests(sweep: Path):

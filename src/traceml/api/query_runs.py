@@ -27,6 +27,7 @@ from traceml.model.run_values import RunValue
 from traceml.store.index_columns import DamagedIndex, Rows
 from traceml.store.query_language import QueryError, parse_filter, parse_name, split_names
 from traceml.store.query_names import DIRECTION, MOMENTS, KnownColumns, resolve_filter, written_key
+from traceml.store.query_types import refuse_wrong_types
 from traceml.store.run_index import IndexedRun, Progress, RunIndex
 from traceml.store.run_table import RunTable
 from traceml.store.tags import read_tags
@@ -144,6 +145,7 @@ def _search(table: RunTable, query: RunQuery) -> Runs:
     node = None
     if query.filter is not None and query.filter.strip():
         node = resolve_filter(parse_filter(query.filter), known)
+        refuse_wrong_types(node, table)
     rows = table.select(node)
     total = len(rows)
     for key, descending in reversed(list(_sort_keys(query.sort or "", known))):
