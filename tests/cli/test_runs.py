@@ -183,6 +183,9 @@ def test_tags_from_the_command_line(tmp_path: Path, shown: Shown):
     assert shown.json("tag", "a", "--logs-dir", tmp_path) == {"tags": ["good"], "note": "keep it"}
     listed = shown("runs", "--logs-dir", tmp_path, "--filter", 'tags contains "good"')
     assert "good" in listed and "1 run" in listed
+    shown("tag", "a", "fast", "--logs-dir", tmp_path)
+    rows = _csv(shown("runs", "--logs-dir", tmp_path, "--format", "csv"))
+    assert {row["tags"] for row in rows} == {"good, fast", ""}
     shown("tag", "a", "no,tag", "--logs-dir", tmp_path, status=2)
     assert "cannot be a tag" in shown.errors
     shown("tag", "nobody", "x", "--logs-dir", tmp_path, status=2)
