@@ -8,11 +8,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from traceml.api.compare import refuse_folder, write_files
+from traceml.api.compare import refuse_folder
 from traceml.compare.comparison_names import FOLDER, default_base, run_names
 from traceml.compare.live_arms import Arm, ArmsComparison, compare_arms
 from traceml.compare.paired_samples import compare_samples
-from traceml.compare.record import to_json
 from traceml.compare.sample_record import SampleComparison
 from traceml.compare.terms import Terms
 from traceml.model.errors import UsageError
@@ -34,8 +33,8 @@ _DAY = 10
 def compare_sample_files(
     a: str, b: str, output: str | None, terms: Terms
 ) -> tuple[SampleComparison, str, Path]:
-    """Compares two models on one test set, each a file of scores by example, and writes the result;
-    returns it with its text and the base name of the files."""
+    """Compares two models on one test set, each a file of scores by example; returns the result
+    with its text and the base name of the files to write."""
     refuse_folder(output)
     first, second = Path(a).absolute(), Path(b).absolute()
     found = compare_samples(read_sample_file(first), read_sample_file(second), terms)
@@ -47,7 +46,7 @@ def compare_sample_files(
     names = run_names(first, second)
     legend = [f"- A: {names[0]}", f"- B: {names[1]}", ""]
     text = "\n".join([*legend, *samples_text("test set", found)]) + "\n"
-    return found, text, _written(found, text, Path(output or default_base(names)))
+    return found, text, Path(output or default_base(names))
 
 
 def compare_arm_files(
@@ -57,19 +56,14 @@ def compare_arm_files(
     terms: Terms,
 ) -> tuple[ArmsComparison, str, Path]:
     """Compares arms of live traffic, in one file with a column that names the arm or in a file
-    each, and writes the result."""
+    each; returns the result with its text and the base name of the files to write."""
     refuse_folder(output)
     paths = [Path(word) for word in files]
     outcome, arms = read_arms(paths, terms.metric)
     found = compare_arms(arms, outcome, bounds, terms)
     base = Path(output or FOLDER / f"{paths[0].stem}_arms")
     text = arms_text(found)
-    return found, text, _written(found, text, base)
-
-
-def _written(found: SampleComparison | ArmsComparison, text: str, base: Path) -> Path:
-    write_files(base, to_json(found), text)
-    return base
+    return found, text, base
 
 
 def read_arms(paths: Sequence[Path], outcome: str | None) -> tuple[str, list[Arm]]:
