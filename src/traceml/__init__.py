@@ -1,6 +1,6 @@
 """Why is this PyTorch training job slow or unstable, and what changed between these runs?
 
-A lazy front door: importing it loads nothing, each name opens its room when it is first used.
+Imports each public name on first use.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
     "trace_time",
 ]
 
-_ROOMS = {
+_MODULES = {
     "final_summary": "traceml.api.ask_agent",
     "init": "traceml.trace.init",
     "log_artifact": "traceml.trace.verbs",
@@ -60,11 +60,11 @@ _ROOMS = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _ROOMS:
+    if name not in _MODULES:
         raise AttributeError(f"module 'traceml' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(_ROOMS[name]), name)
+    value = getattr(import_module(_MODULES[name]), name)
     globals()[name] = value
     return value
 

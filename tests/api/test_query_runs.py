@@ -13,18 +13,27 @@ import pytest
 import traceml
 from listed_runs import list_run, list_sweep, metric
 from processes import wait_until
+from traceml.api import query_runs
 from traceml.api.find_runs import tag_run
 from traceml.api.query_runs import RunQuery, RunSearch
 from traceml.figures.run_columns import FACTS, MAX_TEXT_CHARS
 from traceml.model.errors import RunNotFound, UsageError
 from traceml.store import folder as folders
 from traceml.store.query_language import QueryError
-from traceml.store.run_index import index_folder
+from traceml.store.run_index import RunIndex, index_folder
 
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return list_sweep(tmp_path_factory.mktemp("logs"))
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    logs = tmp_path_factory.mktemp("mixed")
+    list_run(logs, "a", {"lr": 0.1, "seed": 1, "amp": True, "labels": "x", "mixed": 1})
+    list_run(logs, "b", {"amp": False, "mixed": "auto"})
+    return logs
 
 
 def test_a_record_has_what_the_run_was_what_it_achieved_and_how_it_ran(sweep: Path):
@@ -68,6 +77,44 @@ def test_a_wrong_name_is_an_error_that_points_at_it(sweep: Path):
         traceml.runs('status = "finished" and optimiser = "adam"', logs_dir=sweep)
     with pytest.raises(QueryError, match="no run has 'nothing'"):
         traceml.runs(sort="nothing", logs_dir=sweep)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('step_time_ms < "1ms"', r"step_time_ms holds numbers, such as 20.*without quotes"),
+        ("status > 5", r'status holds texts, such as "finished", so that > 5 is true of no run'),
+        ('lr > "abc"', r"params\.lr holds numbers"),
+        ('step_time_ms contains "5"', r"holds numbers, such as 20"),
+        ('seed = 1 or not (step_time_ms matches "2*")', r"holds numbers"),
+        ("amp > 0", r"params\.amp holds true and false.*= true"),
+        ("lr > true", r"params\.lr holds numbers"),
+        ("labels > 5", r"params\.labels holds texts"),
+    ],
+)
+def test_a_filter_that_can_never_hold_says_what_the_column_holds(
+    mixed: Path, text: str, words: str
+):
+    with pytest.raises(QueryError, match=words):
+        traceml.runs(text, logs_dir=mixed)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ('lr > "0.001"', 1),
+        ("mixed > 3", 0),
+        ('mixed > "b"', 0),
+        ('mixed contains "ut"', 1),
+        ('status > "a"', 2),
+        ("status = 5", 0),
+        ("peak_memory_bytes < 5", 0),
+        ("duration_s < 2 min", 2),
+        ('note contains "x"', 0),
+    ],
+)
+def test_a_filter_that_could_hold_is_answered(mixed: Path, text: str, count: int):
+    assert len(traceml.runs(text, logs_dir=mixed)) == count
 
 
 def test_groups_have_means_with_intervals_and_bests(sweep: Path):
@@ -145,6 +192,26 @@ def test_a_damaged_summary_is_listed_with_its_problem(tmp_path: Path):
     assert "not a run summary" in str(run["problem"])
 
 
+def test_what_could_not_be_read_of_listed_runs_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    list_run(tmp_path, "good")
+    for number in range(3):
+        (list_run(tmp_path, f"broken-{number}") / "final_summary.json").write_text("{")
+    found = traceml.runs(logs_dir=tmp_path)
+    assert [f"broken-{number}" in note for number, note in enumerate(found.notes)] == [True] * 3
+    assert traceml.runs("name = 'good'", logs_dir=tmp_path).notes == ()
+    monkeypatch.setattr(query_runs, "MAX_PROBLEMS", 1)
+    first, more = traceml.runs(logs_dir=tmp_path).notes
+    assert "broken-0" in first and more.startswith("2 more")
+
+
+def test_a_folder_that_is_not_there_is_an_error_and_no_limit_is_all(sweep: Path, tmp_path: Path):
+    with pytest.raises(UsageError, match="there is no folder"):
+        traceml.runs(logs_dir=tmp_path / "nowhere")
+    assert len(traceml.runs(limit=0, logs_dir=sweep)) == 12
+
+
 def test_a_parameter_of_a_megabyte_is_cut_and_a_strange_one_is_kept(tmp_path: Path):
     params = {"long": "x" * 1_000_000, "odd name": True, "none": None, "list": [1, 2]}
     list_run(tmp_path, "run", params, {"top-5/acc.é": metric(0.5)})
@@ -193,6 +260,33 @@ def test_a_script_that_says_which_direction_is_better_is_believed(tmp_path: Path
         traceml.runs("nonsense.best > 0", logs_dir=tmp_path)
 
 
+def test_a_stated_direction_goes_before_the_name_in_groups_and_among_the_main_metrics(
+    tmp_path: Path,
+):
+    for number, value in enumerate([0.2, 0.8]):
+        said = {**metric(value, 0.1, 0.9), "higher_is_better": True}
+        list_run(tmp_path, f"run-{number}", {"a": 1}, {"margin_loss": said, "gap": said})
+    list_run(tmp_path, "silent", {"a": 1}, {"margin_loss": metric(0.5, 0.1, 0.9)})
+    found = traceml.runs(logs_dir=tmp_path)
+    assert found.main_metrics(3) == ["metrics.gap", "metrics.margin_loss"]
+    (group,) = found.group("params.a", ["metrics.margin_loss", "max.gap", "params.a"])
+    assert group.columns["metrics.margin_loss"].best == 0.8
+    assert group.columns["max.gap"].best == 0.9
+    assert group.columns["params.a"].best is None
+    assert not [key for key in found.keys if "higher_is_better" in key]
+
+
+def test_best_is_there_for_runs_that_said_a_direction_and_for_those_that_did_not(tmp_path: Path):
+    said = {**metric(0.5, 0.1, 0.9), "higher_is_better": True}
+    list_run(tmp_path, "said", {}, {"margin_loss": said, "accuracy": metric(0.5, 0.1, 0.9)})
+    list_run(tmp_path, "silent", {}, {"margin_loss": metric(0.5, 0.1, 0.9)})
+    found = {run.name: run for run in traceml.runs(logs_dir=tmp_path)}
+    assert found["said"]["margin_loss.best"] == 0.9
+    assert found["silent"]["margin_loss.best"] == 0.1
+    assert dict(found["said"])["metrics.accuracy.best"] == 0.9
+    assert len(traceml.runs("margin_loss.best is not missing", logs_dir=tmp_path)) == 2
+
+
 def test_a_damaged_index_is_built_again_by_the_query_that_meets_it(sweep: Path):
     traceml.runs(logs_dir=sweep)
     for segment in index_folder(sweep).glob("*.runs"):
@@ -217,11 +311,32 @@ def test_several_threads_may_search_at_once(sweep: Path):
     assert found == [6] * 8
 
 
-def test_a_server_answers_at_once_and_soon_knows_what_is_new(tmp_path: Path):
+def test_a_server_answers_at_once_only_from_what_is_fresh(tmp_path: Path):
     list_run(tmp_path, "a")
-    search = RunSearch(tmp_path, max_age_s=0.0)
+    fresh, stale = RunSearch(tmp_path, max_age_s=600.0), RunSearch(tmp_path, max_age_s=0.0)
+    assert len(fresh.search(RunQuery())) == len(stale.search(RunQuery())) == 1
+    list_run(tmp_path, "b")
+    assert len(fresh.search(RunQuery())) == 1
+    assert len(stale.search(RunQuery())) == 2  # the first answer after idling, too
+
+
+def test_a_server_does_not_wait_for_ever_for_a_slow_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    list_run(tmp_path, "a")
+    search = RunSearch(tmp_path, max_age_s=0.0, timeout_s=0.01)
     assert len(search.search(RunQuery())) == 1
     list_run(tmp_path, "b")
+    is_there = threading.Event()
+    refresh = RunIndex.refresh
+
+    def slow(index: RunIndex, *rest: Any) -> Any:
+        is_there.wait()
+        return refresh(index, *rest)
+
+    monkeypatch.setattr(RunIndex, "refresh", slow)
+    assert len(search.search(RunQuery())) == 1
+    is_there.set()
     wait_until(lambda: len(search.search(RunQuery())) == 2, "the search finds both runs")
 
 

@@ -152,7 +152,7 @@ def test_three_runs_as_text_and_markdown(capsys: pytest.CaptureFixture[str]) -> 
     main(["compare", "base-0", "base-1", "cand-0"])
     text = capsys.readouterr().out
     assert "3 runs, compared with A:" in text and "A -> C: REGRESSION." in text
-    assert "Written to compare/base-0_and_2_more.json" in text
+    assert "Written to compare/base-0_and_2_more-" in text
     main(["compare", "base-0", "base-1", "cand-0", "--format=markdown"])
     comment = capsys.readouterr().out
     assert comment.startswith("    3 runs, compared with A:") and comment.count("### ") == 2
@@ -466,3 +466,24 @@ def test_two_runs_that_logged_samples(logs: Path, capsys: pytest.CaptureFixture[
     assert (found["paired"], found["scores"]["correct"]["whole"]["test"]) == (90, "mcnemar")
     main(["compare", "base-0", "cand-0"])
     assert "On the same 90 samples (test):" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "report"),
+    [
+        (["base-0", "cand-0"], "REGRESSION"),
+        (["base-0", "base-1", "cand-0"], "3 runs, compared with A:"),
+        (["a.csv", "b.csv"], "- A: a"),
+    ],
+)
+def test_where_nothing_can_be_written_the_report_is_shown_before_the_error(
+    words: list[str], report: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("compare").write_text("a file where the folder would be")
+    for name, score in (("a", 0.5), ("b", 0.75)):
+        rows = "".join(f"{number},{score + number / 1000}\n" for number in range(30))
+        Path(f"{name}.csv").write_text(f"id,accuracy\n{rows}")
+    assert main(["compare", *words]) == 2
+    shown = capsys.readouterr()
+    assert report in shown.out and "Written to" not in shown.out
+    assert "the comparison cannot be written to compare/" in shown.err

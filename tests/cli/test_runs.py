@@ -192,6 +192,18 @@ def test_a_run_that_cannot_be_read_is_a_note(tmp_path: Path, shown: Shown):
     assert "run.json is damaged" in shown.errors
 
 
+def test_a_summary_that_cannot_be_read_is_a_note_in_text_and_json(tmp_path: Path, shown: Shown):
+    folder = list_run(tmp_path, "cut")
+    summary = folder / "final_summary.json"
+    summary.write_text(summary.read_text()[:200])
+    assert "cut" in shown("runs", "--logs-dir", tmp_path)
+    assert f"traceml runs: {summary}" in shown.errors
+    (note,) = shown.json("runs", "--logs-dir", tmp_path)["notes"]
+    assert str(summary) in note
+    groups = shown.json("runs", "--logs-dir", tmp_path, "--group-by", "status")
+    assert groups["notes"] == [note]
+
+
 def test_tags_from_the_command_line(tmp_path: Path, shown: Shown):
     list_run(tmp_path, "a")
     list_run(tmp_path, "b")
@@ -203,6 +215,9 @@ def test_tags_from_the_command_line(tmp_path: Path, shown: Shown):
     assert shown.json("tag", "a", "--logs-dir", tmp_path) == {"tags": ["good"], "note": "keep it"}
     listed = shown("runs", "--logs-dir", tmp_path, "--filter", 'tags contains "good"')
     assert "good" in listed and "1 run" in listed
+    shown("tag", "a", "fast", "--logs-dir", tmp_path)
+    rows = _csv(shown("runs", "--logs-dir", tmp_path, "--format", "csv"))
+    assert {row["tags"] for row in rows} == {"good, fast", ""}
     shown("tag", "a", "no,tag", "--logs-dir", tmp_path, status=2)
     assert "cannot be a tag" in shown.errors
     shown("tag", "nobody", "x", "--logs-dir", tmp_path, status=2)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from traceml.compare.comparison_names import default_base, run_names
+from traceml.compare.comparison_names import default_base, group_names, many_base, run_names
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,19 @@ from traceml.compare.comparison_names import default_base, run_names
 )
 def test_the_default_base(a: str, b: str, base: str) -> None:
     assert default_base(run_names(Path(a), Path(b))) == Path("compare") / base
+
+
+def test_comparisons_of_different_runs_have_different_files() -> None:
+    several = {many_base(names) for names in (["r1", "r2", "r3"], ["r1", "x", "r2"])}
+    assert len(several) == 2
+    assert all(base.name.startswith("r1_and_2_more-") for base in several)
+    assert many_base(["r1", "r2", "r3"]) in several
+    sides = [[["a1", "a2"], ["b"]], [["a1", "a3"], ["b"]], [["a1"], ["a2", "b"]]]
+    names = group_names([Path("a1"), Path("a2")], [Path("b")], (["a1", "a2"], ["b"]))
+    assert len({default_base(names, each) for each in sides}) == 3
+    assert default_base(("a", "b"), [["a"], ["b"]]).name == "a_vs_b"
+    long = "x" * 120
+    assert default_base((f"{long}1", "b")) != default_base((f"{long}2", "b"))
 
 
 def test_a_generic_name_takes_its_folders_name(tmp_path: Path) -> None:

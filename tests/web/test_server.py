@@ -67,6 +67,7 @@ def test_runs_can_be_searched(server: Served) -> None:
         ("filter=stauts+%3D+1", "did you mean status"),
         ("sort=nothing", "no run has 'nothing'"),
         ("limit=-1", "is no number of runs"),
+        ("fliter=steps+%3E+1", "a search has no 'fliter' (did you mean filter?)"),
         ("group_by=,", "nothing to group by"),
     ],
 )

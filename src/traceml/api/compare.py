@@ -41,7 +41,9 @@ def compare(
     a: str, b: str, logs_dir: Path, output: str | None, terms: Terms | None = None
 ) -> tuple[Comparison, Path]:
     """Compares two runs; returns the comparison, and the base name of the two files written."""
-    return compare_sides([a], [b], logs_dir, output, terms)
+    comparison, base = compare_sides([a], [b], logs_dir, output, terms)
+    write_comparison(comparison, base)
+    return comparison, base
 
 
 def compare_sides(
@@ -52,18 +54,21 @@ def compare_sides(
     terms: Terms | None = None,
     all_artifacts: bool = False,
 ) -> tuple[Comparison, Path]:
-    """Compares two groups of runs, each given in the words of `choose_summaries`, and writes the
-    result.
+    """Compares two groups of runs, each given in the words of `choose_summaries`; returns the
+    comparison, and the base name of the files that `write_comparison` is to write.
 
     `all_artifacts` says whether logged files of any size are read, and all that differs is listed.
     """
     refuse_folder(output)
     comparison, names = find_changes(a, b, logs_dir, terms)
-    base = Path(output or default_base(names))
     sides = choose_summaries(a, logs_dir), choose_summaries(b, logs_dir)
-    comparison = _with_artifacts(comparison, sides, base, all_artifacts)
+    base = Path(output or default_base(names, list(map(many_names, sides))))
+    return _with_artifacts(comparison, sides, base, all_artifacts), base
+
+
+def write_comparison(comparison: Comparison, base: Path, all_artifacts: bool = False) -> None:
+    """Writes BASE.json and BASE.txt; raises UsageError where that is not possible."""
     write_files(base, to_json(comparison), comparison_text(comparison, shows_all=all_artifacts))
-    return comparison, base
 
 
 def compare_runs(
@@ -73,16 +78,19 @@ def compare_runs(
     terms: Terms | None = None,
     target: float | None = None,
 ) -> tuple[ManyComparison, Path]:
-    """Compares three or more runs, the first being the baseline, and writes the result; the
-    comparison of the baseline with each other one is written beside it (`BASE_1`, `BASE_2`, …)."""
+    """Compares three or more runs, the first being the baseline; returns the result, and the base
+    name of the files that `write_many` is to write."""
     refuse_folder(output)
     found, names = find_differences(runs, logs_dir, terms, target)
-    base = Path(output or many_base(names))
+    return found, Path(output or many_base(names))
+
+
+def write_many(found: ManyComparison, base: Path) -> None:
+    """Writes the comparison of three or more runs, and beside it that of the baseline with each
+    other one (`BASE_1`, `BASE_2`, …); raises UsageError where that is not possible."""
     write_files(base, to_json(found), many_text(found))
     for place, comparison in enumerate(found.comparisons, start=1):
-        pair = base.with_name(f"{base.name}_{place}")
-        write_files(pair, to_json(comparison), comparison_text(comparison))
-    return found, base
+        write_comparison(comparison, base.with_name(f"{base.name}_{place}"))
 
 
 def paths_by_name(runs: Sequence[str], logs_dir: Path) -> dict[str, str]:

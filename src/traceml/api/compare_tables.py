@@ -9,11 +9,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from traceml.api.compare import refuse_folder, write_files
+from traceml.api.compare import refuse_folder
 from traceml.compare.comparison_names import FOLDER, default_base, run_names
 from traceml.compare.live_arms import Arm, ArmsComparison, compare_arms
 from traceml.compare.paired_samples import compare_samples
-from traceml.compare.record import to_json
 from traceml.compare.sample_record import SampleComparison
 from traceml.compare.terms import Terms
 from traceml.model.errors import UsageError
@@ -39,8 +38,8 @@ _DAY = 10
 def compare_sample_files(
     a: str, b: str, output: str | None, terms: Terms
 ) -> tuple[SampleComparison, str, Path]:
-    """Compares two models on one test set, each a file of scores by example, and writes the result;
-    returns it with its text and the base name of the files."""
+    """Compares two models on one test set, each a file of scores by example; returns the result
+    with its text and the base name of the files to write."""
     refuse_folder(output)
     first, second = Path(a).absolute(), Path(b).absolute()
     left, right = read_sample_file(first), read_sample_file(second)
@@ -55,7 +54,7 @@ def compare_sample_files(
     statuses = {name: each.status for name, each in known.items() if each.whole.delta is not None}
     gate = gate_line(statuses, terms)
     text = "\n".join([*legend, *samples_text("test set", found, _SAY_WHICH_WAY), *gate]) + "\n"
-    return found, text, _written(found, text, Path(output or default_base(names)))
+    return found, text, Path(output or default_base(names))
 
 
 def _about_one_score(terms: Terms, scores: Sequence[str]) -> Terms:
@@ -93,7 +92,7 @@ def compare_arm_files(
     terms: Terms,
 ) -> tuple[ArmsComparison, str, Path]:
     """Compares arms of live traffic, in one file with a column that names the arm or in a file
-    each, and writes the result."""
+    each; returns the result with its text and the base name of the files to write."""
     refuse_folder(output)
     paths = [Path(word) for word in files]
     outcome, arms = read_arms(paths, terms.metric)
@@ -103,12 +102,7 @@ def compare_arm_files(
         name: each.status for name, each in found.differences.items() if each.delta is not None
     }
     text = arms_text(found) + "".join(f"\n{line}\n" for line in gate_line(known, terms))
-    return found, text, _written(found, text, base)
-
-
-def _written(found: SampleComparison | ArmsComparison, text: str, base: Path) -> Path:
-    write_files(base, to_json(found), text)
-    return base
+    return found, text, base
 
 
 def read_arms(paths: Sequence[Path], outcome: str | None) -> tuple[str, list[Arm]]:

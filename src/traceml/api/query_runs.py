@@ -6,6 +6,7 @@ import math
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -25,7 +26,8 @@ from traceml.model.errors import UsageError
 from traceml.model.run_values import RunValue
 from traceml.store.index_columns import DamagedIndex, Rows
 from traceml.store.query_language import QueryError, parse_filter, parse_name, split_names
-from traceml.store.query_names import MOMENTS, KnownColumns, resolve_filter, written_key
+from traceml.store.query_names import DIRECTION, MOMENTS, KnownColumns, resolve_filter, written_key
+from traceml.store.query_types import refuse_wrong_types
 from traceml.store.run_index import IndexedRun, Progress, RunIndex
 from traceml.store.run_table import RunTable
 from traceml.store.tags import read_tags
@@ -33,6 +35,10 @@ from traceml.store.tags import read_tags
 ALL_BUT = "all-but:"
 """`--group-by all-but:params.seed`: by all parameters except these."""
 MAX_TRIED_METRICS = 50
+REFRESH_TIMEOUT_S = 5.0
+"""How long a server's answer waits for what is new in the folder."""
+MAX_PROBLEMS = 20
+"""Runs whose problem is a note; of more only the number is said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,7 @@ class RunQuery:
     sort: str | None = None
     """Keys with commas; `-KEY` or `KEY desc` for the largest first; `None`: the newest first."""
     limit: int | None = None
+    """`None` and 0: all."""
 
 
 def runs(
@@ -55,29 +62,48 @@ def runs(
     """Returns the runs under a logs folder that a filter lets through, the newest first.
 
     `filter` is an expression such as `lr > 0.001 and status = "finished"`, `sort` a key, or
-    `-KEY` for the largest first. The result is a list of records with `.to_pandas()` and
-    `.to_polars()`.
+    `-KEY` for the largest first, `limit` the number of runs (0 and `None`: all). The result is a
+    list of records with `.to_pandas()` and `.to_polars()`; `.notes` says what could not be read.
+    Raises UsageError where there is no such folder.
     """
-    return RunSearch(Path(logs_dir)).search(RunQuery(filter, sort, limit))
+    return RunSearch(existing_folder(Path(logs_dir))).search(RunQuery(filter, sort, limit))
+
+
+def existing_folder(logs: Path) -> Path:
+    """Returns the logs folder; raises UsageError where there is none."""
+    if not logs.exists():
+        raise UsageError(
+            f"there is no folder {logs}: no run was kept there; pass the folder of the runs as "
+            "--logs-dir (in Python: logs_dir=)"
+        )
+    return logs
 
 
 class RunSearch:
     """The runs of one folder; may be used by several threads."""
 
     def __init__(
-        self, logs: Path, progress: Progress | None = None, max_age_s: float | None = None
+        self,
+        logs: Path,
+        progress: Progress | None = None,
+        max_age_s: float | None = None,
+        timeout_s: float = REFRESH_TIMEOUT_S,
     ) -> None:
         """With `max_age_s`, as a server has it, a search answers at once from what was last found
-        in the folder; where that is older, it is looked through again meanwhile."""
+        in the folder, unless that is older. Then it waits until the folder was looked through, but
+        no longer than `timeout_s`: after that it answers with what is known."""
         if logs.exists() and not logs.is_dir():
             raise UsageError(f"{logs} is no folder; pass the folder of the runs as --logs-dir")
         self._index = RunIndex(logs, _read_run, f"{__version__}/{VERSION}")
         self._progress = progress
         self._max_age_s = max_age_s
+        self._timeout_s = timeout_s
         self._lock = threading.Lock()
         """Held while the index is read or written; tables never change."""
         self._table: RunTable | None = None
         self._refreshed_s = -math.inf
+        self._starting = threading.Lock()
+        self._refreshing: threading.Thread | None = None
 
     def search(self, query: RunQuery) -> Runs:
         """Returns the runs that the query asks for; raises QueryError where it is wrong."""
@@ -92,9 +118,20 @@ class RunSearch:
         table = self._table
         if table is None or self._max_age_s is None:
             return self._refresh()
-        if time.monotonic() - self._refreshed_s > self._max_age_s and not self._lock.locked():
-            threading.Thread(target=self._refresh, daemon=True).start()
-        return table
+        if time.monotonic() - self._refreshed_s <= self._max_age_s:
+            return table
+        self._refresh_in_thread().join(self._timeout_s)
+        return self._table or table
+
+    def _refresh_in_thread(self) -> threading.Thread:
+        """Returns the thread that looks through the folder; starts one where none does."""
+        with self._starting:
+            thread = self._refreshing
+            if thread is None or not thread.is_alive():
+                thread = threading.Thread(target=self._refresh, daemon=True)
+                thread.start()
+                self._refreshing = thread
+            return thread
 
     def _refresh(self) -> RunTable:
         with self._lock:
@@ -108,11 +145,12 @@ def _search(table: RunTable, query: RunQuery) -> Runs:
     node = None
     if query.filter is not None and query.filter.strip():
         node = resolve_filter(parse_filter(query.filter), known)
+        refuse_wrong_types(node, table)
     rows = table.select(node)
     total = len(rows)
     for key, descending in reversed(list(_sort_keys(query.sort or "", known))):
         rows = table.sort(rows, key, descending)
-    if query.limit is not None and query.limit >= 0:
+    if query.limit is not None and query.limit > 0:
         rows = rows[: query.limit]
     return Runs(table, rows, known, total)
 
@@ -189,8 +227,6 @@ class Runs(Sequence[RunRecord]):
         self._columns: dict[str, list[RunValue | None]] = {}
         self.total = total
         """How many runs there are without the limit."""
-        self.notes = table.notes
-        """What could not be read, and why."""
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -210,6 +246,16 @@ class Runs(Sequence[RunRecord]):
         return f"<{len(self)} of {self.total} runs>"
 
     @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """What could not be read, and why: of all runs, then of those listed here."""
+        problems = [str(each) for each in self.column("facts.problem") if each is not None]
+        more = len(problems) - MAX_PROBLEMS
+        shown = problems[:MAX_PROBLEMS]
+        if more > 0:
+            shown.append(f"{more:,} more; list them with the filter: problem is not missing")
+        return (*self._table.notes, *shown)
+
+    @cached_property
     def names(self) -> list[str]:
         """The names of the runs."""
         return self._table.names(self._rows)
@@ -223,7 +269,9 @@ class Runs(Sequence[RunRecord]):
     @cached_property
     def _candidates(self) -> list[str]:
         """The keys of the columns that these runs may have, without reading any."""
-        found = set(self._table.keys_of(self._rows))
+        found = {
+            key for key in self._table.keys_of(self._rows) if not key.startswith(f"{DIRECTION}.")
+        }
         facts = [f"facts.{name}" for name in FACTS if f"facts.{name}" in found]
         return [*facts, *sorted(found - set(facts), key=_key_order)]
 
@@ -280,10 +328,14 @@ class Runs(Sequence[RunRecord]):
         return bool((codes != codes[:1]).any())
 
     def main_metrics(self, limit: int) -> list[str]:
-        """Returns the keys of metrics that say how good a run is, by their names; of many the
-        shortest names."""
+        """Returns the keys of metrics that say how good a run is, by what the scripts or their
+        names say; of many the shortest names."""
         known = [key for key in self._candidates if key.startswith("metrics.")]
-        named = [key for key in known if is_more_better(key) is not None]
+        named = [
+            key
+            for key in known
+            if _direction_key(key) in self._table.keys or is_more_better(key) is not None
+        ]
         ordered = sorted(named or known, key=lambda key: (len(key), key))
         found = (key for key in ordered[:MAX_TRIED_METRICS] if self.has(key))
         return list(islice(found, limit))
@@ -304,7 +356,16 @@ class Runs(Sequence[RunRecord]):
             {key: self.column(key) for key in summed_up},
             order,
             limit,
+            {key: said for key in summed_up if (said := self._said(key)) is not None},
         )
+
+    def _said(self, key: str) -> bool | None:
+        """Returns whether more of a metric is better, as most of the scripts said that said it;
+        `None` where none did, and of what is no metric."""
+        if key.partition(".")[0] in ("facts", "params"):
+            return None
+        said = [each for each in self.column(_direction_key(key)) if isinstance(each, bool)]
+        return Counter(said).most_common(1)[0][0] if said else None
 
     def count_groups(self, by: str) -> int:
         """Returns how many groups there are."""
@@ -352,6 +413,11 @@ def _key_order(key: str) -> tuple[int, str, str]:
     section, _, name = key.partition(".")
     is_metric = section not in ("facts", "params")
     return (int(is_metric), name, "" if section == "metrics" else key)
+
+
+def _direction_key(key: str) -> str:
+    """Returns the key of the column that has what scripts said of a metric's direction."""
+    return f"{DIRECTION}.{key.partition('.')[2]}"
 
 
 def _moment(value: RunValue) -> datetime | None:

@@ -16,6 +16,9 @@ from traceml.api.compare import (
     paths_by_name,
     refuse_folder,
     write_code_diff,
+    write_comparison,
+    write_files,
+    write_many,
 )
 from traceml.api.find_runs import choose_summaries
 from traceml.cli.parser import CommandParser, add_logs_dir, in_braces, one_of, some_text
@@ -127,14 +130,16 @@ def _compare_tables(options: argparse.Namespace, terms: Terms) -> int:
     """Compares tables of outcomes: two files of one test set, or arms of live traffic."""
     compared = _compare_arms if options.arms else _compare_samples
     statuses, text, document, base = compared(options, terms)
-    _show((), text, document, base, options.format, overview=text)
+    _show((), text, document, options.format, overview=text)
+    write_files(base, document, text)
+    _say_written(base, options.format)
     if not statuses:
         return _NOTHING_IN_COMMON
     return _FAILED if any(fails_on(status, terms) for status in statuses) else 0
 
 
 _Shown = tuple[list[str], str, bytes, Path]
-"""Verdicts, none where nothing could be compared; text, JSON, and where both were written."""
+"""Verdicts, none where nothing could be compared; text, JSON, and where both are to be written."""
 
 
 def _compare_arms(options: argparse.Namespace, terms: Terms) -> _Shown:
@@ -165,10 +170,12 @@ def _compare_two(
 ) -> tuple[Comparison, ...]:
     a, b = _sides(options)
     comparison, base = compare_sides(a, b, logs_dir, options.output, terms, options.artifacts)
+    text = comparison_text(comparison, _wants_colour(), options.artifacts)
+    _show((comparison,), text, to_json(comparison), options.format)
+    write_comparison(comparison, base, options.artifacts)
     if options.code_diff:
         _write_code_diff(a, b, logs_dir, base)
-    text = comparison_text(comparison, _wants_colour(), options.artifacts)
-    _show((comparison,), text, to_json(comparison), base, options.format)
+    _say_written(base, options.format)
     return (comparison,)
 
 
@@ -189,13 +196,15 @@ def _compare_many(
     options: argparse.Namespace, logs_dir: Path, terms: Terms
 ) -> tuple[Comparison, ...]:
     found, base = compare_runs(options.runs, logs_dir, options.output, terms, options.reach)
+    text = many_text(found)
+    _show(found.comparisons, text, to_json(found), options.format, overview=text)
+    write_many(found, base)
     if options.code_diff:
         paths = paths_by_name(options.runs, logs_dir)
         sides = [[paths[name] for name in entry.runs] for entry in found.entries]
         for place, side in enumerate(sides[1:], start=1):
             _write_code_diff(sides[0], side, logs_dir, base.with_name(f"{base.name}_{place}"))
-    text = many_text(found)
-    _show(found.comparisons, text, to_json(found), base, options.format, overview=text)
+    _say_written(base, options.format)
     return found.comparisons
 
 
@@ -365,23 +374,29 @@ def _show(
     found: tuple[Comparison, ...],
     text: str,
     document: bytes,
-    base: Path,
     form: str,
     overview: str = "",
 ) -> None:
-    """Prints the comparison in the form asked for; `overview` precedes it in markdown."""
-    written = f"Written to {base}.json and {base}.txt"
+    """Prints the comparison in the form asked for; `overview` precedes it in markdown.
+
+    It comes before the files are written, so that it is seen where that is not possible.
+    """
     if form == "text":
         print(text)
-        print(written)
-        return
-    if form == "json":
+    elif form == "json":
         print(document.decode(), end="")
     else:
         from traceml.text.markdown import all_markdown
 
         print(all_markdown(found, overview), end="")
-    print(written, file=sys.stderr)
+    if sys.stdout is not None:
+        sys.stdout.flush()  # before what may be said on stderr
+
+
+def _say_written(base: Path, form: str) -> None:
+    """Says where the files are; on stderr where stdout is for a program."""
+    written = f"Written to {base}.json and {base}.txt"
+    print(written, file=sys.stdout if form == "text" else sys.stderr)
 
 
 def _wants_colour() -> bool:

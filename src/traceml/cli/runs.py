@@ -21,7 +21,7 @@ from traceml.api.listed_runs import (
     usual_columns,
     what_mattered_in,
 )
-from traceml.api.query_runs import ALL_BUT, RunQuery, Runs, RunSearch
+from traceml.api.query_runs import ALL_BUT, RunQuery, Runs, RunSearch, existing_folder
 from traceml.cli.parser import (
     CommandParser,
     add_logs_dir,
@@ -60,12 +60,7 @@ def main(words: list[str]) -> int:
     options = _parser().parse_args(list(_joined(words)))
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # not every terminal has a ±
-    logs_dir = Path(options.logs_dir)
-    if not logs_dir.exists():
-        raise UsageError(
-            f"there is no folder {logs_dir}: no run was kept there; pass the folder of the runs "
-            "as --logs-dir"
-        )
+    logs_dir = existing_folder(Path(options.logs_dir))
     is_table = options.format in ("text", "table", "markdown")
     _refuse_together(options)
     # Groups are of all runs, and so is what mattered; the limit is then of groups.

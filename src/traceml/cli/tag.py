@@ -14,7 +14,7 @@ from traceml.store.tags import RunTags
 _USAGE = "traceml tag RUN [WORD …] [--remove WORD …] [--note TEXT] [--format F] [--logs-dir DIR]"
 _FORMATS = ("text", "json")
 _EPILOG = """\
-Runs are found by what was said of them:
+Find runs by tag or note:
   traceml runs --filter 'tags contains "good" and note is not missing'
 """
 
@@ -36,7 +36,7 @@ def _parser() -> CommandParser:
         "tag",
         is_mixed=True,
         usage=_USAGE,
-        description="Tag a run, or write a note on it; without either, print what was said of it.",
+        description="Tag a run, or write a note on it; without either, print its tags and note.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

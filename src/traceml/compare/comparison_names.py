@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from pathlib import PurePath
@@ -12,6 +13,7 @@ FOLDER = PurePath("compare")
 _GENERIC = frozenset({"final_summary", "summary"})
 _MAX_NAME_BYTES = 100
 """Two names and the rest of the file name stay below the 255 bytes that file systems allow."""
+_HASH_CHARS = 6
 
 
 def run_names(a: PurePath, b: PurePath) -> tuple[str, str]:
@@ -41,9 +43,15 @@ def _group_name(paths: Sequence[PurePath], words: Sequence[str]) -> str:
     return f"{first}+{len(paths) - 1}"
 
 
-def default_base(names: tuple[str, str]) -> PurePath:
-    """Returns the path of a comparison's files without extension: `compare/<a>_vs_<b>`."""
-    return FOLDER / f"{_file_safe(names[0])}_vs_{_file_safe(names[1])}"
+def default_base(names: tuple[str, str], sides: Sequence[Sequence[str]] = ()) -> PurePath:
+    """Returns the path of a comparison's files without extension: `compare/<a>_vs_<b>`.
+
+    Where a side has several runs, `sides` are the names of all of them, and their hash keeps
+    different comparisons apart.
+    """
+    base = f"{_file_safe(names[0])}_vs_{_file_safe(names[1])}"
+    has_more = any(len(side) > 1 for side in sides)
+    return FOLDER / (f"{base}-{_hash(*map(_joined, sides))}" if has_more else base)
 
 
 def many_names(paths: Sequence[PurePath]) -> list[str]:
@@ -56,8 +64,18 @@ def many_names(paths: Sequence[PurePath]) -> list[str]:
 
 
 def many_base(names: Sequence[str]) -> PurePath:
-    """Returns the path of the files of three or more runs: `compare/<a>_and_<n>_more`."""
-    return FOLDER / f"{_file_safe(names[0])}_and_{len(names) - 1}_more"
+    """Returns the path of the files of three or more runs: `compare/<a>_and_<n>_more-<hash>`, with
+    a hash of all their names."""
+    return FOLDER / f"{_file_safe(names[0])}_and_{len(names) - 1}_more-{_hash(_joined(names))}"
+
+
+def _joined(names: Sequence[str]) -> str:
+    return "\n".join(names)
+
+
+def _hash(*texts: str) -> str:
+    """Returns a few characters that differ where any of the texts does."""
+    return hashlib.sha256("\0".join(texts).encode(errors="replace")).hexdigest()[:_HASH_CHARS]
 
 
 def _run_name(path: PurePath) -> str:
@@ -68,4 +86,6 @@ def _run_name(path: PurePath) -> str:
 
 def _file_safe(name: str) -> str:
     safe = re.sub(r"[^\w.+=@-]+", "_", name).encode("utf-8", "ignore")
-    return safe[:_MAX_NAME_BYTES].decode("utf-8", "ignore").strip("._") or "run"
+    if len(safe) > _MAX_NAME_BYTES:  # runs whose names differ at the end are kept apart
+        safe = safe[: _MAX_NAME_BYTES - _HASH_CHARS - 1] + f"-{_hash(name)}".encode()
+    return safe.decode("utf-8", "ignore").strip("._") or "run"

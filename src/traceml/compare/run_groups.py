@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 
 from traceml.compare.students_t import MeanError, reach
 from traceml.model.metric import METRICS
-from traceml.model.metric_direction import guess_direction
+from traceml.model.metric_direction import direction_of
 from traceml.model.run_values import RunValue
 
 Values = Sequence[RunValue | None]
@@ -60,16 +60,19 @@ def group_runs(
     columns: Mapping[str, Values],
     order: GroupOrder = (),
     limit: int | None = None,
+    said: Mapping[str, bool] | None = None,
 ) -> list[RunGroup]:
     """Returns the groups of runs, with aggregates of the columns.
 
     `numbers` says which group each run is in, `by` what they have in common. They are sorted by
-    that, or by other keys: of a column by its mean.
+    that, or by other keys: of a column by its mean. `said` is what the scripts said of columns:
+    whether more is better.
     """
     places: dict[int, list[int]] = {}
     for row, number in enumerate(numbers):
         places.setdefault(number, []).append(row)
     groups = list(places.values())
+    said = said or {}
     groups.sort(key=lambda rows: tuple(_order(values[rows[0]]) for values in by.values()))
     for key, descending in reversed(order):
         groups = _sorted(groups, _values_of_groups(groups, key, by, columns), descending)
@@ -78,7 +81,7 @@ def group_runs(
             values={key: values[rows[0]] for key, values in by.items()},
             rows=tuple(rows),
             columns={
-                key: aggregate([values[row] for row in rows], is_more_better(key))
+                key: aggregate([values[row] for row in rows], is_more_better(key, said.get(key)))
                 for key, values in columns.items()
             },
         )
@@ -126,12 +129,13 @@ def aggregate(values: Values, more_is_better: bool | None) -> Aggregate:
     )
 
 
-def is_more_better(key: str) -> bool | None:
-    """Returns whether more of a column is better; `None` where its name does not say."""
+def is_more_better(key: str, said: bool | None = None) -> bool | None:
+    """Returns whether more of a column is better: what the scripts said of it, else what its name
+    suggests; `None` where neither says."""
     section, _, name = key.partition(".")
     if section == "facts":
         return _MORE_IS_BETTER.get(name)
-    return None if section == "params" else guess_direction(name)
+    return None if section == "params" else direction_of(name, said).higher_is_better
 
 
 def _numbers(values: Values) -> list[float]:

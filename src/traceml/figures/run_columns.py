@@ -2,7 +2,8 @@
 
 Every fact is taken from where the run's page and the comparison take it. Keys begin with `facts.`,
 `params.` and `metrics.` (a metric's last value), `min.`, `max.` and `mean.` (over all its values);
-`best.` where the script said whether more is better.
+`best.` where the script or the metric's name says whether more is better, and `higher_is_better.`
+where the script does.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from traceml.figures.verdict import primary_of, run_verdict
 from traceml.model.finding import Section
 from traceml.model.lineage import Code, Command, Environment, Hardware, Lineage
 from traceml.model.metric import METRICS
+from traceml.model.metric_direction import direction_of
 from traceml.model.printable import shorten
 from traceml.model.run_values import RunValue, number_of
 from traceml.summaries.record import MetricSummary, Summary
 
-VERSION = 1
+VERSION = 2
 """Of the columns of a run; a change makes the index read all runs again."""
 MAX_TEXT_CHARS = 1000
 """A longer text is cut, with an ellipsis at its end."""
@@ -190,7 +192,7 @@ def _as_number(text: str) -> RunValue:
         return text if number is None else number
 
 
-def _metric(name: str, metric: MetricSummary) -> Iterator[tuple[str, float]]:
+def _metric(name: str, metric: MetricSummary) -> Iterator[tuple[str, RunValue]]:
     """Yields the columns of a metric; the extremes of a single value are that value.
 
     JSON has no NaN and no infinity: a last value that is missing was one of them.
@@ -200,12 +202,16 @@ def _metric(name: str, metric: MetricSummary) -> Iterator[tuple[str, float]]:
     yield f"metrics.{name}", math.nan if metric.last is None else metric.last
     only = metric.last if metric.count == 1 else None
     statistics = {"min": metric.min, "max": metric.max, "mean": metric.mean}
-    if metric.higher_is_better is not None:
-        statistics["best"] = metric.max if metric.higher_is_better else metric.min
+    said = metric.higher_is_better
+    higher = direction_of(name, said).higher_is_better
+    if higher is not None:
+        statistics["best"] = metric.max if higher else metric.min
     for key, value in statistics.items():
         known = only if value is None else value
         if known is not None:
             yield f"{key}.{name}", known
+    if said is not None:
+        yield f"higher_is_better.{name}", said
 
 
 def _storable(value: object) -> RunValue | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from traceml.model.errors import UsageError
 from traceml.model.printable import printable, shorten
@@ -303,17 +303,28 @@ class _FilterParser:
         token = self.token
         if token.kind == "number":
             self._advance()
-            return self._number(token, sign)
+            return self._number(self._with_unit(token), sign)
         if token.kind == "name" and token.text.casefold() in _CONSTANTS:
             self._advance()
             constant = _CONSTANTS[token.text.casefold()]
             return constant if isinstance(constant, bool | str) else sign * constant
         if token.kind == "name":
             raise self._error(
-                f'a text stands in quotes: "{shorten(token.text, 60)}"; values are numbers, texts, '
+                f'put text in quotes: "{shorten(token.text, 60)}"; values are numbers, texts, '
                 "true and false"
             )
         raise self._expected(f'a value after {operator!r}, such as 0.1 or "adam"')
+
+    def _with_unit(self, number: _Token) -> _Token:
+        """Returns a number with the unit that follows it after a blank, as in `1 min`."""
+        unit = self.token
+        is_unit = unit.kind == "name" and (
+            unit.text in TIME_UNITS_S or unit.text in SIZE_UNITS_BYTES
+        )
+        if number.unit or not is_unit:
+            return number
+        self._advance()
+        return replace(number, unit=unit.text)
 
     def _number(self, token: _Token, sign: float) -> Wanted | Quantity:
         number = sign * float(token.text.replace("_", ""))

@@ -28,8 +28,9 @@ from traceml.store.query_language import (
 STATISTICS = ("min", "max", "mean")
 """The columns of a metric besides its last value: `min.loss` beside `metrics.loss`."""
 BEST = "best"
-"""A column of its own where scripts said whether more is better; else it stands for `min` or `max`,
-as the metric's name suggests."""
+"""The smallest or the largest value, where the script or the metric's name says which is better."""
+DIRECTION = "higher_is_better"
+"""What the script said of a metric; a column that is not listed among a run's values."""
 MOMENTS = ("started",)
 """Facts that are moments, as seconds since 1970; a filter has them as dates."""
 MAX_CHOICES = 5
@@ -86,10 +87,8 @@ class KnownColumns:
         metric, _, statistic = name.rpartition(".")
         if f"metrics.{metric}" not in self.keys:
             return
-        higher = guess_direction(metric)
-        if statistic == BEST and f"{BEST}.{metric}" not in self.keys and higher is not None:
-            statistic = "max" if higher else "min"
-        if statistic in STATISTICS or f"{statistic}.{metric}" in self.keys:
+        is_known = statistic in STATISTICS or f"{statistic}.{metric}" in self.keys
+        if is_known or (statistic == BEST and guess_direction(metric) is not None):
             yield f"{statistic}.{metric}"
         elif statistic == "last":
             yield f"metrics.{metric}"
@@ -149,7 +148,7 @@ def column_key(condition: Condition) -> str:
 def written_key(key: str, is_full: bool = False) -> str:
     """Returns a column's key as a filter would have it; a fact has its prefix only if asked for."""
     section, _, name = key.partition(".")
-    if section in (*STATISTICS, BEST):
+    if section in (*STATISTICS, BEST, DIRECTION):
         return f"{written_name('metrics', name)}.{section}"
     written = written_name(section, name)
     return f"facts.{written}" if is_full and section == "facts" and "." not in written else written

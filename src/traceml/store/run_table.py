@@ -9,7 +9,14 @@ from functools import cached_property
 import numpy as np
 
 from traceml.model.run_values import RunValue, Wanted
-from traceml.store.index_columns import Column, Mask, Rows, distinct_values, sort_ranks
+from traceml.store.index_columns import (
+    Column,
+    Mask,
+    NumberColumn,
+    Rows,
+    distinct_values,
+    sort_ranks,
+)
 from traceml.store.index_segments import IndexSegment
 from traceml.store.query_language import AllOf, Condition, Negation, Quantity, QueryNode
 from traceml.store.query_names import column_key
@@ -82,6 +89,18 @@ class RunTable:
             for place, value in zip(places.tolist(), column.read(inner), strict=True):
                 found[place] = value
         return found
+
+    def examples(self, key: str) -> Iterator[RunValue]:
+        """Yields values of every type that runs have under a key; of numbers one per segment."""
+        for segment, mask in self._parts:
+            column = segment.column(key)
+            if column is None:
+                continue
+            rows = np.flatnonzero(mask & column.mask("present", ()))
+            if isinstance(column, NumberColumn):
+                rows = rows[:1]
+            values, places = distinct_values(column, rows)
+            yield from (values[place] for place in np.unique(places).tolist())
 
     def codes(self, rows: Rows, key: str) -> Rows:
         """Returns a number for each run's value under a key: the same for equal values.

@@ -164,7 +164,7 @@ def markdown(table: TextTable) -> str:
 
 
 def csv_text(head: Sequence[str], rows: Sequence[Sequence[RunValue | None]]) -> str:
-    """Returns plain values with commas; a missing one is empty, several are joined by blanks."""
+    """Returns plain values with commas; a missing one is empty, several are joined by commas."""
     lines: list[str] = []
     writer = csv.writer(_CsvLines(lines), lineterminator="\n")
     writer.writerow([printable(name) for name in head])
@@ -254,5 +254,5 @@ def _plain(value: RunValue | None) -> str:
     if value is None:
         return ""
     if isinstance(value, tuple):
-        return printable(" ".join(value))
+        return printable(", ".join(value))
     return printable(value) if isinstance(value, str) else str(value)

@@ -166,7 +166,7 @@ class Messages:
             ring.count_dropped(count)
         if verb not in self._refused:
             self._refused.add(verb)
-            self._session.say(f"{verb}: {why}; training goes on (later slips are only counted)")
+            self._session.say(f"{verb}: {why}; training goes on (further errors are only counted)")
 
     def _not_a_mapping(self, verb: str, values: object, example: str) -> bool:
         if type(values) is dict or isinstance(values, Mapping):

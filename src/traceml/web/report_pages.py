@@ -45,7 +45,7 @@ def reported(words: Sequence[str], logs: Path) -> Reported:
     found = [find_changes(words[:1], [word], logs) for word in words[1:]]
     _, (a, b) = found[0]
     others = f"+{len(found) - 1}" if len(found) > 1 else ""
-    path = Path(f"{default_base((a, b + others))}.html")
+    path = Path(f"{default_base((a, b + others), [words[:1], words[1:]])}.html")
     return _comparisons([each for each, _ in found], path)
 
 

@@ -16,11 +16,12 @@ from traceml.api.listed_runs import (
     usual_columns,
 )
 from traceml.api.query_runs import RunQuery, RunSearch
-from traceml.model.errors import UsageError
+from traceml.model.errors import UsageError, did_you_mean
 
 DEFAULT_LIMIT = 100
+_KEYS = ("filter", "sort", "columns", "group_by", "limit")
 MAX_AGE_S = 1.0
-"""How old an answer may be: the folders are looked through beside the questions."""
+"""How old an answer may be; where it would be older, the folders are looked through first."""
 
 
 class SearchedRuns:
@@ -39,6 +40,7 @@ class SearchedRuns:
         return await run_in_threadpool(self._answer, asked)
 
     def _answer(self, asked: Mapping[str, str]) -> bytes:
+        _refuse_unknown(asked)
         if self._search is None:
             self._search = RunSearch(self._logs, max_age_s=MAX_AGE_S)
         limit = _limit(asked.get("limit"))
@@ -50,6 +52,16 @@ class SearchedRuns:
         found = self._search.search(RunQuery(asked.get("filter")))
         grouped = group_listed(found, by, columns, sort, limit)
         return msgspec.json.encode(groups_document(found, grouped))
+
+
+def _refuse_unknown(asked: Mapping[str, str]) -> None:
+    """Raises UsageError for a key that is misspelt: without it, other runs would be answered."""
+    for key in asked:
+        if key not in (*_KEYS, "token"):  # the server's own, in addresses of other machines
+            raise UsageError(
+                f"a search has no {key[:40]!r}{did_you_mean(key, _KEYS)}; it takes "
+                f"{', '.join(_KEYS)}"
+            )
 
 
 def _limit(text: str | None) -> int | None:
