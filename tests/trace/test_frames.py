@@ -33,7 +33,7 @@ def test_arguments_cells_and_free_variables_are_read_and_stay():
 
 
 def test_a_variable_that_was_read_dies_when_it_is_bound_anew():
-    def bind():  # asserts nothing: what pytest makes of that asks for locals()
+    def bind():
         thing = Thing()
         first = weakref.ref(thing)
         was_read = here()["thing"] is thing

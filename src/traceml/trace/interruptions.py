@@ -32,7 +32,10 @@ _KEEPS_SNAPSHOTS = sys.version_info < (3, 13)
 every value alive until the function returns. Later Pythons give a view: what is removed from that
 is removed from the function."""
 _SNAPSHOT_MAKERS = frozenset(("locals", "vars"))
-"""What gives that copy to a function that calls it."""
+"""What gives that copy to a function that calls it …"""
+_ASSERTS_OF_PYTEST = "@py_builtins"
+"""… and what is in a function with `assert`s that pytest has rewritten: those ask for it only where
+they fail."""
 _NOBODY_ELSES = 3
 """References to that copy if nobody else has it: the frame's, ours, and the one counting them."""
 
@@ -84,7 +87,8 @@ def variables_of(frame: FrameType) -> dict[str, Any]:
     """
     if not _KEEPS_SNAPSHOTS or not frame.f_code.co_flags & CO_OPTIMIZED:
         return dict(frame.f_locals)  # a module's or a class body's are the variables themselves
-    if _SNAPSHOT_MAKERS.intersection(frame.f_code.co_names):
+    names = frame.f_code.co_names
+    if _SNAPSHOT_MAKERS.intersection(names) and _ASSERTS_OF_PYTEST not in names:
         return {}
     snapshot = frame.f_locals
     found = dict(snapshot)
