@@ -34,7 +34,7 @@ class Runs:
             place.write_bytes(content)
         found = place.read_bytes()
         self.artifacts[run][path] = {
-            "path": f"/work/{path}",
+            "path": f"/data/{path}",
             "size_bytes": len(found),
             "sha256": hashlib.sha256(found).hexdigest(),
             "kind": kind_of_file(path, found[:512]).value,

@@ -21,7 +21,7 @@ from traceml.api.compare import (
     write_many,
 )
 from traceml.api.find_runs import choose_summaries
-from traceml.cli.parser import CommandParser, add_logs_dir, in_braces, one_of, some_text
+from traceml.cli.parser import CommandParser, add_format, add_logs_dir, in_braces, one_of, some_text
 from traceml.compare.record import Comparison, to_json
 from traceml.compare.terms import ENDPOINTS, TOLERANCE, Terms
 from traceml.compare.verdict import FAIL_ON, fails_on
@@ -279,13 +279,7 @@ def _parser() -> CommandParser:
         action="store_true",
         help="read logged files of any size, and list all that differs in them",
     )
-    add(
-        "--format",
-        type=one_of(*_FORMATS),
-        metavar=in_braces(_FORMATS),
-        default="text",
-        help="what is printed",
-    )
+    add_format(parser, _FORMATS)
     add("--output", metavar="BASE", type=some_text, help="write BASE.json and BASE.txt")
     add_logs_dir(parser)
     return parser

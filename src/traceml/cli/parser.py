@@ -127,6 +127,15 @@ def some_text(text: str) -> str:
     return text
 
 
+def add_format(
+    parser: argparse.ArgumentParser, formats: Sequence[str], words: str = "what is printed"
+) -> None:
+    """Adds the option that chooses what is printed; text, unless it says otherwise."""
+    parser.add_argument(
+        "--format", type=one_of(*formats), metavar=in_braces(formats), default="text", help=words
+    )
+
+
 def add_logs_dir(parser: argparse.ArgumentParser, default: str | None = DEFAULT_LOGS_DIR) -> None:
     """Adds the option that every command has."""
     parser.add_argument(

@@ -22,14 +22,7 @@ from traceml.api.listed_runs import (
     what_mattered_in,
 )
 from traceml.api.query_runs import ALL_BUT, RunQuery, Runs, RunSearch, existing_folder
-from traceml.cli.parser import (
-    CommandParser,
-    add_logs_dir,
-    in_braces,
-    one_of,
-    some_text,
-    whole_number,
-)
+from traceml.cli.parser import CommandParser, add_format, add_logs_dir, some_text, whole_number
 from traceml.compare.record import to_json
 from traceml.model.errors import UsageError
 from traceml.model.printable import printable_lines, shorten
@@ -121,13 +114,7 @@ def _parser() -> CommandParser:
         type=whole_number(0),
         help=f"at most N rows (default: {DEFAULT_LIMIT} in tables, all in json and csv; 0: all)",
     )
-    add(
-        "--format",
-        type=one_of(*_FORMATS),
-        metavar=in_braces(_FORMATS),
-        default="text",
-        help="what is printed (default: text)",
-    )
+    add_format(parser, _FORMATS, "what is printed (default: text)")
     add_logs_dir(parser)
     return parser
 

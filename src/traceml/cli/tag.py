@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from traceml.api.find_runs import tag_run
-from traceml.cli.parser import CommandParser, add_logs_dir, in_braces, one_of, some_text
+from traceml.cli.parser import CommandParser, add_format, add_logs_dir, some_text
 from traceml.model.printable import printable_lines
 from traceml.store.tags import RunTags
 
@@ -45,13 +45,7 @@ def _parser() -> CommandParser:
     add("tags", nargs="*", metavar="WORD", help="a tag to add")
     add("--remove", nargs="+", default=[], metavar="WORD", help="tags to remove")
     add("--note", metavar="TEXT", help="the run's note, instead of what it was; '' removes it")
-    add(
-        "--format",
-        type=one_of(*_FORMATS),
-        metavar=in_braces(_FORMATS),
-        default="text",
-        help="what is printed",
-    )
+    add_format(parser, _FORMATS)
     add_logs_dir(parser)
     return parser
 
