@@ -49,18 +49,16 @@ class _TensorHeader(Struct):
 
 def open_safetensors(path: Path) -> TensorFile:
     """Opens a file and reads its header; raises UnreadableArtifact that says what is wrong."""
-    file = TensorFile.open(path)
-    try:
-        header, begin = _header(file)
-        for name, found in header.items():
-            if name != "__metadata__":
-                file.tensors[name] = _tensor(name, found, begin, file.size_bytes())
-            elif isinstance(found, dict):
-                file.values.update((key, str(value)) for key, value in found.items())
-    except BaseException:
-        file.__exit__(None, None, None)
-        raise
-    return file
+    return TensorFile.open(path, _read_tensors)
+
+
+def _read_tensors(file: TensorFile) -> None:
+    header, begin = _header(file)
+    for name, found in header.items():
+        if name != "__metadata__":
+            file.tensors[name] = _tensor(name, found, begin, file.size_bytes())
+        elif isinstance(found, dict):
+            file.values.update((key, str(value)) for key, value in found.items())
 
 
 def _header(file: TensorFile) -> tuple[dict[str, Any], int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from math import prod
@@ -95,12 +95,18 @@ class TensorFile:
     """What else is saved beside the tensors, by name: an epoch, a learning rate."""
 
     @staticmethod
-    def open(path: Path) -> TensorFile:
-        """Opens a regular file; raises UnreadableArtifact."""
+    def open(path: Path, read_tensors: Callable[[TensorFile], None]) -> TensorFile:
+        """Opens a regular file and has its tensors found; raises UnreadableArtifact."""
         try:
-            return TensorFile(path, open_regular(path))
+            file = TensorFile(path, open_regular(path))
         except OSError as error:
             raise UnreadableArtifact(f"it cannot be opened: {error.strerror}") from None
+        try:
+            read_tensors(file)
+        except BaseException:
+            os.close(file.descriptor)
+            raise
+        return file
 
     def __enter__(self) -> TensorFile:
         return self

@@ -22,13 +22,7 @@ _LEGACY = (b"\x80\x02\x8a\x0al\xfc\x9cF", b"\x80\x02\x8a\nl\xfc\x9c")
 
 def open_torch_file(path: Path) -> TensorFile:
     """Opens a file and reads which tensors it holds; raises UnreadableArtifact with the reason."""
-    file = TensorFile.open(path)
-    try:
-        _read_tensors(file)
-    except BaseException:
-        file.__exit__(None, None, None)
-        raise
-    return file
+    return TensorFile.open(path, _read_tensors)
 
 
 def _read_tensors(file: TensorFile) -> None:
