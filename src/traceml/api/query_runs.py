@@ -94,7 +94,7 @@ class RunSearch:
         no longer than `timeout_s`: after that it answers with what is known."""
         if logs.exists() and not logs.is_dir():
             raise UsageError(f"{logs} is no folder; pass the folder of the runs as --logs-dir")
-        self._index = RunIndex(logs, _read_run, f"{__version__}/{VERSION}")
+        self._index = RunIndex(logs, read_indexed_run, f"{__version__}/{VERSION}")
         self._progress = progress
         self._max_age_s = max_age_s
         self._timeout_s = timeout_s
@@ -108,11 +108,11 @@ class RunSearch:
     def search(self, query: RunQuery) -> Runs:
         """Returns the runs that the query asks for; raises QueryError where it is wrong."""
         try:
-            return _search(self._current_table(), query)
+            return search_table(self._current_table(), query)
         except DamagedIndex:
             with self._lock:
                 self._index.rebuild()
-            return _search(self._refresh(), query)
+            return search_table(self._refresh(), query)
 
     def _current_table(self) -> RunTable:
         table = self._table
@@ -140,7 +140,8 @@ class RunSearch:
             return self._table
 
 
-def _search(table: RunTable, query: RunQuery) -> Runs:
+def search_table(table: RunTable, query: RunQuery) -> Runs:
+    """Returns the runs of a table that a query asks for; raises QueryError where it is wrong."""
     known = KnownColumns(table.keys, FACTS)
     node = None
     if query.filter is not None and query.filter.strip():
@@ -166,8 +167,8 @@ def _sort_keys(text: str, known: KnownColumns) -> Iterator[tuple[str, bool]]:
         yield known.resolve(parse_name(name)), descending
 
 
-def _read_run(folder: Path) -> IndexedRun:
-    """Reads a run for the index."""
+def read_indexed_run(folder: Path) -> IndexedRun:
+    """Reads a run folder for the index."""
     files = RunFiles(folder)
     standing = RunStanding(
         manifest=files.manifest,
