@@ -6,6 +6,7 @@ that root starts it as `nobody`.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import pwd
 import shutil
@@ -73,8 +74,8 @@ def _postgres() -> Iterator[str]:
 
 def _programs(place: Path, owner: dict[str, Any]) -> Path:
     """The folder of PostgreSQL's programs: the first that its user may run."""
-    pgserver = pytest.importorskip("pgserver")
-    places = [str(Path(pgserver.__file__).with_name("pginstall") / "bin")]
+    package = importlib.util.find_spec("pgserver")  # there are none of it for every Python
+    places = [str(Path(package.origin).with_name("pginstall") / "bin")] if package else []
     places += [str(Path(found).parent) for found in (shutil.which("postgres"),) if found]
     places += sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin")), reverse=True)
     for each in places:
@@ -85,7 +86,7 @@ def _programs(place: Path, owner: dict[str, Any]) -> Path:
         except (OSError, subprocess.CalledProcessError):
             continue
         return Path(each)
-    pytest.skip(f"{UNPRIVILEGED} may run no PostgreSQL of {', '.join(places)}")
+    pytest.skip(f"no PostgreSQL can be run: {', '.join(places) or 'pgserver is not installed'}")
 
 
 @contextmanager

@@ -24,7 +24,7 @@ def is_taken(name: str) -> bool:
     """MLflow's rules: these characters, and a path that is its own normal form."""
     normal = posixpath.normpath(name)
     is_path = normal == name and normal != "." and not normal.startswith(("..", "/"))
-    return bool(re.fullmatch(r"[A-Za-z0-9_\-. :/]+", name)) and is_path
+    return bool(re.fullmatch(r"[\w\-. :/]+", name)) and is_path
 
 
 @given(NAMES)
@@ -40,7 +40,9 @@ def test_different_names_stay_different(names: set[str]) -> None:
     assert len({sent_name(name) for name in names}) == len(names)
 
 
-@pytest.mark.parametrize("name", ["loss", "val/loss", "model.layers.0.lr", "a b", "x-1", "a:b"])
+@pytest.mark.parametrize(
+    "name", ["loss", "val/loss", "model.layers.0.lr", "a b", "x-1", "a:b", "größe", "损失"]
+)
 def test_ordinary_names_stay_as_they_are(name: str) -> None:
     assert sent_name(name) == read_name(name) == name
 

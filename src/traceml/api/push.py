@@ -81,7 +81,10 @@ def push_run(
 @contextlib.contextmanager
 def _one_at_a_time(path: Path) -> Iterator[None]:
     """Waits for another push of the same run, which would make a second one at the server."""
-    descriptor = open_regular(path, follow_links=True)
+    try:
+        descriptor = open_regular(path, follow_links=True)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error.strerror}); check its rights") from error
     try:
         with contextlib.suppress(OSError):  # some file systems have no locks
             fcntl.flock(descriptor, fcntl.LOCK_EX)

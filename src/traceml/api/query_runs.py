@@ -58,14 +58,20 @@ def runs(
     sort: str | None = None,
     limit: int | None = None,
     logs_dir: str | os.PathLike[str] = "logs",
+    store: str | None = None,
 ) -> Runs:
     """Returns the runs under a logs folder that a filter lets through, the newest first.
 
     `filter` is an expression such as `lr > 0.001 and status = "finished"`, `sort` a key, or
     `-KEY` for the largest first, `limit` the number of runs (0 and `None`: all). The result is a
     list of records with `.to_pandas()` and `.to_polars()`; `.notes` says what could not be read.
-    Raises UsageError where there is no such folder.
+    `store` names runs of another tool instead: `mlflow+http://HOST:PORT`, `tensorboard:DIR`.
+    Raises UsageError where there is no such folder, or the store cannot be read.
     """
+    if store is not None:
+        from traceml.api.store_search import search_store  # late: it needs this module
+
+        return search_store(store, RunQuery(filter, sort, limit))
     return RunSearch(existing_folder(Path(logs_dir))).search(RunQuery(filter, sort, limit))
 
 

@@ -36,6 +36,8 @@ def main(words: list[str]) -> int:
         sys.stdout.buffer.write(report(found.pages).encode())
         return 0
     path = _file(options.output) if options.output is not None else found.path
+    if options.output is None and not path.parent.exists() and len(options.runs) == 1:
+        path = Path(f"{path.parent.name}.html")  # the folder of a fetched run is gone
     write_report(found.pages, path)
     print(f"Written to {path} ({memory(path.stat().st_size)})")
     return 0

@@ -45,6 +45,8 @@ class TrackedRun:
     statistics: Mapping[str, RunValue] = field(default_factory=dict)
     """Extremes and directions of metrics by key of the run index (`min.loss`), where TraceML sent
     them."""
+    was_pushed: bool = False
+    """Whether `traceml push` sent it, so that its own files are there."""
     notes: tuple[str, ...] = ()
     """What of it could not be read."""
 

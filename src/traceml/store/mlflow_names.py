@@ -1,8 +1,8 @@
 """How names and values are written so that MLflow takes them, and read back.
 
-MLflow allows letters, digits and `_ - . : /` and blanks in names, and nothing that a path would
-shorten (`a//b`, `../a`). Every other character is written as `_xHHHH_`, its number in hexadecimal
-digits, so that the name can be read back.
+MLflow allows letters of any script, digits, blanks and `_ - . : /` in names, and nothing that a
+path would shorten (`a//b`, `../a`). Every other character is written as `_xHHHH_`, its number in
+hexadecimal digits, so that the name can be read back.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PARAM_VALUE_CHARS = (6000, 500, 250)
 MAX_TAG_CHARS = 5000
 """What servers of every version take."""
 
-_FORBIDDEN = re.compile(r"[^A-Za-z0-9_\-. :/]")
+_FORBIDDEN = re.compile(r"[^\w\-. :/]")
 _ESCAPED = re.compile(r"_x([0-9A-F]{4,6})_")
 _LOOKS_ESCAPED = re.compile(r"_(?=x[0-9A-F]{4,6}_)")
 _HASH_CHARS = 8

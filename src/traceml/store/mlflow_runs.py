@@ -70,14 +70,16 @@ class MlflowRuns:
         """Returns the run that the address names by id or by name, with the histories of its
         metrics. Raises RunNotFound."""
         run = self.find(self._wanted)
-        found = _tracked(run)
-        if RUN_ID_TAG in run.data.tags:  # its files say more, and are fetched
-            return [found]
-        names = list(run.data.metrics)
+        state = run.data.tags.get(STATE_TAG, COMPLETE)
+        if RUN_ID_TAG in run.data.tags and state.startswith(COMPLETE):
+            return [_tracked(run)]  # its files say more, and are fetched
+        names = [name for name in run.data.metrics if not name.startswith(METRIC_PREFIX)]
         histories = {
             read_name(name): self._history(run.info.run_id, name) for name in names[:MAX_HISTORIES]
         }
-        notes = found.notes
+        notes: tuple[str, ...] = ()
+        if not state.startswith(COMPLETE):
+            notes += ("its push broke off: what had not arrived is missing; push it again",)
         if len(names) > MAX_HISTORIES:
             notes += (
                 f"of {len(names):,} metrics the history of {MAX_HISTORIES} was read, of the others "
@@ -166,7 +168,7 @@ class MlflowRuns:
     def fetch_files(self, run: TrackedRun, folder: Path) -> bool:
         """Writes the files that `traceml push` sent into a folder; returns whether there were
         such. Raises UsageError where the server's artifact store cannot be read."""
-        if RUN_ID_TAG not in run.facts:
+        if not run.was_pushed:
             return False
         try:
             paths = list(self._small_files(run.run_id, FOLDER))
@@ -229,8 +231,6 @@ def _tracked(
     }
     facts.setdefault("tags", _plain_tags(data.tags))
     facts.update(row.get("facts", {}))
-    if RUN_ID_TAG in data.tags:
-        facts[RUN_ID_TAG] = data.tags[RUN_ID_TAG]
     metrics = {
         read_name(name): _finite_or_infinite(value)
         for name, value in data.metrics.items()
@@ -248,6 +248,7 @@ def _tracked(
         histories=histories or {},
         facts=facts,
         statistics=row.get("statistics", {}),
+        was_pushed=RUN_ID_TAG in data.tags,
         notes=notes,
     )
 

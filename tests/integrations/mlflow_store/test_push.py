@@ -145,6 +145,8 @@ def test_a_push_that_breaks_is_continued(
     experiment = client.get_experiment_by_name("broken").experiment_id
     (half,) = client.search_runs([experiment])
     assert half.data.tags["traceml.push"] == "incomplete"
+    status, out, errors = said("view", f"mlflow:{half.info.run_id}")
+    assert (status, "its push broke off" in errors, "loss" in out) == (0, True, True)
     found = sent(said, "long", "--experiment", "broken")
     assert found["run_id"] == half.info.run_id
     assert 0 < found["values"] < 2500, "what had arrived is not sent again"

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+import traceml
+
 Said = Callable[..., tuple[int, str, str]]
 EXPERIMENT, NAMES = "read", ("good", "again", "poor")
 STORE_ONLY = {"run_id"}
@@ -88,6 +90,18 @@ def test_the_list_is_that_of_the_folder(
     found = rows(*store, *query)
     assert found == rows("--logs-dir", str(logs), *query)
     assert [run["name"] for run in found] == ["good", "again"]
+
+
+def test_the_list_in_python(pushed: dict[str, str]) -> None:
+    found = traceml.runs("lr < 0.001", store="mlflow")
+    assert set(found.names) == {"poor"}
+    assert found[0]["metrics.val/loss.min"] <= found[0]["metrics.val/loss"]
+
+
+def test_a_report_of_a_run_at_the_server(pushed: dict[str, str], said: Said) -> None:
+    status, out, errors = said("report", pushed["good"])
+    assert (status, "Written to good@mlflow.html" in out) == (0, True), errors
+    assert "val/accuracy" in Path("good@mlflow.html").read_text()
 
 
 def test_groups_of_runs_at_the_server(logs: Path, pushed: dict[str, str], said: Said) -> None:
