@@ -57,13 +57,14 @@ class FetchedRuns:
         return self._words[word]
 
     def _write_folder(self, source: TrackedSource, run: TrackedRun) -> Path:
-        folder = self._new_folder(run)
+        folder, notes = self._new_folder(run), run.notes
         if not source.fetch_files(run, folder) or not (folder / SUMMARY).is_file():
             # Late: it takes numpy, which two summaries are compared without.
             from traceml.api.tracked_folder import write_tracked
 
-            write_tracked(run, folder)
-        for note in run.notes:
+            if left_out := write_tracked(run, folder):
+                notes += (f"{left_out:,} of its metrics are left out: it has too many",)
+        for note in notes:
             print(f"traceml: {printable_lines(f'{run.name}: {note}')}", file=sys.stderr)
         return folder / SUMMARY
 

@@ -30,7 +30,7 @@ from traceml.store.mlflow_registry import (
     register,
 )
 from traceml.store.mlflow_runs import FOLDER, RUN_ID_TAG, MlflowRuns
-from traceml.store.mlflow_server import split_address
+from traceml.store.mlflow_server import SCHEME, split_address
 from traceml.store.mlflow_upload import Progress, Sent
 from traceml.store.regular_files import stat_regular
 from traceml.store.run_sources import is_source_word
@@ -116,12 +116,12 @@ def promote(
     Raises UsageError where there is no checkpoint, or several and none was chosen.
     """
     if is_source_word(request.run):
-        run_id, candidate, sent = _at_server(store, request, fetched)
+        found = _at_server(store, request, fetched)
     else:
-        run_id, candidate, sent = _on_this_machine(store, request, logs_dir, progress)
-    checkpoint, choice = candidate
-    tags = {ARTIFACT_TAG: checkpoint.name, "traceml.run": request.run, **_content_tags(checkpoint)}
-    text = f"{checkpoint.name} of the run {request.run}."
+        found = _on_this_machine(store, request, logs_dir, progress)
+    run_id, checkpoint = found.run_id, found.file
+    tags = {ARTIFACT_TAG: checkpoint.name, "traceml.run": found.name, **_content_tags(checkpoint)}
+    text = f"{checkpoint.name} of the run {found.name}."
     if judged is not None:
         report = comparison_text(judged.comparison)
         evidence = {
@@ -135,7 +135,7 @@ def promote(
     registered = register(
         store.server, request.model, run_id, checkpoint, tags, text, request.alias
     )
-    return Promotion(registered, checkpoint, choice, sent)
+    return Promotion(registered, checkpoint, found.choice, found.sent)
 
 
 def _content_tags(checkpoint: ModelFile) -> dict[str, str]:
@@ -154,48 +154,62 @@ def _verdict_tags(judged: Judged, is_forced: bool) -> dict[str, str]:
     }
 
 
-_Chosen = tuple[str, tuple[ModelFile, str], Sent | None]
-"""The id of the run at the server, its checkpoint and why that one, and what was sent."""
+@dataclass(frozen=True, slots=True)
+class _PromotedRun:
+    """A run at the server, and its file that is to be registered."""
+
+    run_id: str
+    name: str
+    file: ModelFile
+    choice: str
+    sent: Sent | None = None
 
 
 def _on_this_machine(
     store: MlflowRuns, request: PromotionRequest, logs_dir: Path, progress: Progress
-) -> _Chosen:
+) -> _PromotedRun:
     """Chooses a checkpoint before anything is sent, then sends the run."""
     path = locate(request.run, logs_dir).absolute()
     summary = read_summary(path, follow_links=True)
-    chosen = _chosen(_logged(summary), request)
-    _refuse_missing(path.parent, chosen[0].name, summary.artifacts[chosen[0].name])
+    chosen, choice = _chosen(_logged(summary), request)
+    artifact = summary.artifacts[chosen.name]
+    _refuse_missing(path.parent, chosen.name, artifact)
     sent = push_run(store, path, request.experiment, progress=progress)
-    place = summary.artifacts[chosen[0].name].stored
-    if any(f"'{place}'" in problem for problem in sent.problems):
+    there = artifact_there(store.server, sent.run_id, f"{FOLDER}/{artifact.stored}")
+    is_whole = there is not None and there.size_bytes in (None, artifact.size_bytes)
+    if not is_whole and artifact.kind != ArtifactKind.FOLDER.value:
+        found = "; ".join(sent.problems) or "it is not at the server, or not whole"
         raise UsageError(
-            f"{chosen[0].name} could not be sent: {'; '.join(sent.problems)}; nothing was "
-            "registered: mend that, and promote again"
+            f"{printable(chosen.name)} could not be sent: {found}; nothing was registered: mend "
+            "that, and promote again"
         )
-    return sent.run_id, chosen, sent
+    return _PromotedRun(sent.run_id, path.parent.name, chosen, choice, sent)
 
 
-def _at_server(store: MlflowRuns, request: PromotionRequest, fetched: FetchedRuns) -> _Chosen:
+def _at_server(store: MlflowRuns, request: PromotionRequest, fetched: FetchedRuns) -> _PromotedRun:
     """Chooses a checkpoint of a run that is at the server."""
+    if not request.run.startswith(SCHEME):
+        raise UsageError(
+            f"{printable(request.run)} has no checkpoint that MLflow could register; expected a "
+            "run on this machine, or mlflow:RUN_ID"
+        )
     uri, word = split_address(request.run)
-    if uri is not None and uri != store.server.uri:
+    if uri is not None and uri != store.server.uri.rstrip("/"):
         raise UsageError(
             f"the run is at {printable(uri)} and the model at {store.server.shown}: a registry "
             "takes runs of its own server; push the run there first"
         )
     run = store.find(word)
-    run_id = run.info.run_id
+    run_id, name = run.info.run_id, run.info.run_name or run.info.run_id
     if RUN_ID_TAG in run.data.tags:
         (path,) = fetched.local_words([request.run])
-        summary = read_summary(Path(path))
-        return run_id, _chosen(_logged(summary), request), None
+        return _PromotedRun(run_id, name, *_chosen(_logged(read_summary(Path(path))), request))
     if request.artifact is not None:
         found = artifact_there(store.server, run_id, request.artifact)
         known = {} if found is None else {found.name: found}
     else:
         known = checkpoints_there(store.server, run_id)
-    return run_id, _chosen(known, request), None
+    return _PromotedRun(run_id, name, *_chosen(known, request))
 
 
 def _logged(summary: Summary) -> dict[str, ModelFile]:

@@ -24,8 +24,11 @@ from traceml.summaries.record import SCHEMA_VERSION, Meta, Producer, SectionSumm
 _MESSAGES = "rank-0.messages"
 
 
-def write_tracked(run: TrackedRun, folder: Path) -> None:
-    """Writes the files of a run folder: manifest, ending, summary and logged metrics."""
+def write_tracked(run: TrackedRun, folder: Path) -> int:
+    """Writes the files of a run folder: manifest, ending, summary and logged metrics.
+
+    Returns how many metrics had no room: a summary has some thousands.
+    """
     messages = list(metric_messages(run))
     lines = [json.dumps(each, ensure_ascii=False).encode("utf-8", "replace") for each in messages]
     (folder / _MESSAGES).write_bytes(b"".join(line + b"\n" for line in lines))
@@ -53,6 +56,7 @@ def write_tracked(run: TrackedRun, folder: Path) -> None:
         metrics=metric_summaries(reduce_metrics(messages)),
     )
     write_atomically(folder / SUMMARY, to_json(summary))
+    return len({*run.histories, *run.last_values}) - len(summary.metrics)
 
 
 def metric_messages(run: TrackedRun) -> Iterator[dict[str, Any]]:

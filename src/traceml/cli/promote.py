@@ -37,6 +37,9 @@ def main(words: list[str]) -> int:
             "--metric and --force are about a comparison: name the other run with --against"
         )
     store, model = _registry(options.to)
+    options.run = _at_the_same_server(options.run, options.to)
+    if options.against is not None:
+        options.against = _at_the_same_server(options.against, options.to)
     with FetchedRuns() as fetched:
         judged = None
         if options.against is not None:
@@ -93,6 +96,13 @@ def _registry(word: str) -> tuple[MlflowRuns, str]:
         f"{printable(word)!r} names no model; expected mlflow:MODEL, or "
         "mlflow+http://HOST:PORT#MODEL"
     )
+
+
+def _at_the_same_server(word: str, to: str) -> str:
+    """Returns a run's word; `mlflow:RUN` means the server of the model where that is named."""
+    uri, _ = split_address(to)
+    name = word.removeprefix("mlflow:")
+    return word if uri is None or name == word else f"mlflow+{uri}#{name}"
 
 
 def _verdict_words(judged: Judged) -> str:

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from traceml.model.errors import TraceMLError, UsageError
 from traceml.model.printable import printable, shorten
+from traceml.model.secrets import masked_message
 
 SCHEME = "mlflow"
 CONNECT_TIMEOUT_S = 10
@@ -235,6 +236,6 @@ def _no_connection(error: Exception) -> str | None:
 
 
 def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split())
+    text = masked_message(" ".join(str(error).split()))
     text = re.sub(r"\b\w+Error\(.*object at 0x[0-9a-f]+>,?\s*", "", text)
     return shorten(printable(text), _MAX_ERROR_CHARS).rstrip(".")

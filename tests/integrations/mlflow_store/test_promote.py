@@ -66,14 +66,18 @@ def test_a_run_that_is_worse_is_registered_only_by_force(
     )
 
 
-def test_a_run_at_the_server_is_promoted_as_it_is(logs: Path, said: Said, client: Any) -> None:
+def test_a_run_at_the_server_is_promoted_as_it_is(
+    logs: Path, said: Said, client: Any, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert said("push", str(logs / "good"), "--experiment", "elsewhere")[0] == 0
     experiment = client.get_experiment_by_name("elsewhere").experiment_id
     (run,) = client.search_runs([experiment])
-    status, _, errors = said("promote", f"mlflow:{run.info.run_id}", "--to", "mlflow:there")
-    assert status == 0, errors
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    words = ["--to", f"mlflow+{server}#there", "--against", str(logs / "poor")]
+    status, out, errors = said("promote", f"mlflow:{run.info.run_id}", *words)
+    assert (status, "IMPROVEMENT" in out) == (0, True), errors
     (version,) = versions(client, "there")
-    assert version.run_id == run.info.run_id and "traceml.verdict" not in version.tags
+    assert (version.run_id, version.tags["traceml.run"]) == (run.info.run_id, "good")
 
 
 def test_a_run_of_others_is_promoted_by_its_own_files(
@@ -131,6 +135,33 @@ def test_what_cannot_be_promoted_is_said(
 ) -> None:
     status, _, errors = said("promote", "good", "--logs-dir", str(logs), *words)
     assert (status, expected in errors) == (2, True), errors
+
+
+def test_a_checkpoint_that_did_not_arrive_is_not_registered(
+    logs: Path, said: Said, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlflow
+    from mlflow.exceptions import RestException
+
+    whole = mlflow.MlflowClient.log_artifact
+
+    def refuses(self: Any, run_id: str, path: str, place: str) -> None:
+        if path.endswith("model.pt"):
+            raise RestException({"error_code": "INVALID_PARAMETER_VALUE", "message": "no room"})
+        whole(self, run_id, path, place)
+
+    monkeypatch.setattr("mlflow.MlflowClient.log_artifact", refuses)
+    words = ["--to", "mlflow:unsent", "--experiment", "unsent"]
+    status, _, errors = said("promote", "good", "--logs-dir", str(logs), *words)
+    assert (status, "model.pt could not be sent" in errors) == (2, True), errors
+    assert versions(client, "unsent") == []
+    status, _, errors = said("push", "good", "--logs-dir", str(logs), "--experiment", "unsent")
+    assert (status, "not sent: the file 'artifacts/0001/model.pt'" in errors) == (1, True), errors
+
+
+def test_runs_of_other_tools_have_nothing_to_register(said: Said) -> None:
+    status, _, errors = said("promote", "tensorboard:.", "--to", "mlflow:m")
+    assert (status, "expected a run on this machine" in errors) == (2, True), errors
 
 
 def test_a_run_without_a_checkpoint(said: Said) -> None:
