@@ -31,6 +31,7 @@ from traceml.store.mlflow_upload import (
 )
 from traceml.store.record_file import RankFiles
 from traceml.store.regular_files import open_regular, stat_regular
+from traceml.store.tags import read_tags
 from traceml.summaries.read import read_summary
 from traceml.summaries.record import Summary
 
@@ -127,6 +128,8 @@ def _run_to_send(path: Path, all_versions: bool, notes: list[str]) -> RunToSend:
     values = list(_values(folder, summary, ended_s, notes))
     values += _fact_values(facts, int(ended_s * 1000))
     tags = {**_tags(facts), **_row_tags(facts, known, notes), RUN_ID_TAG: traceml_id(path)}
+    if (note := read_tags(folder).note) is not None:  # one that was written there stays
+        tags["mlflow.note.content"] = note
     files = dict(_files(folder, summary, all_versions, notes))
     return RunToSend(
         traceml_id=tags[RUN_ID_TAG],
@@ -186,13 +189,13 @@ def _fact_values(facts: Mapping[str, RunValue], unix_ms: int) -> list[SentValue]
 
 
 def _tags(facts: Mapping[str, RunValue]) -> dict[str, str]:
-    tags = {f"traceml.{name}": _joined(facts[name]) for name in _SHOWN_FACTS if name in facts}
+    # What has been removed here is sent, too: an empty tag.
+    tags = {f"traceml.{name}": _joined(facts.get(name, "")) for name in _SHOWN_FACTS}
     for fact, tag in (
         ("traceml_version", "traceml.version"),
         ("user", "mlflow.user"),
         ("script", "mlflow.source.name"),
         ("commit", "mlflow.source.git.commit"),
-        ("note", "mlflow.note.content"),
     ):
         if fact in facts:
             tags[tag] = _joined(facts[fact])
@@ -222,10 +225,11 @@ def _row_tags(
         )
         text = json.dumps({"facts": facts})
     places = range(0, len(text), MAX_TAG_CHARS)
-    return {
+    pieces = {
         f"{ROW_TAG}.{number}": text[place : place + MAX_TAG_CHARS]
         for number, place in enumerate(places)
     }
+    return {ROW_TAG: str(len(pieces)), **pieces}
 
 
 def _files(

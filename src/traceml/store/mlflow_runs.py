@@ -23,7 +23,8 @@ STATE_TAG = "traceml.push"
 COMPLETE = "complete"
 """How the state of a push that was not interrupted begins."""
 ROW_TAG = "traceml.row"
-"""Tags `traceml.row.0`, `.1`, …: the run's facts and its metrics' extremes as pieces of JSON."""
+"""The number of tags `traceml.row.0`, `.1`, …: the run's facts and the extremes of its metrics as
+pieces of JSON."""
 FOLDER = "traceml"
 """The folder of the run's artifacts that holds the files of the run folder."""
 METRIC_PREFIX = "traceml/"
@@ -261,12 +262,11 @@ def _plain_tags(tags: Mapping[str, str]) -> tuple[str, ...]:
 
 def _row(tags: Mapping[str, str]) -> dict[str, Any]:
     """Returns what TraceML sent of a run for lists; empty where it sent nothing readable."""
-    pieces: list[str] = []
-    while (piece := tags.get(f"{ROW_TAG}.{len(pieces)}")) is not None:
-        pieces.append(piece)
+    said = tags.get(ROW_TAG, "")
+    count = int(said) if said.isdecimal() and len(said) < 4 else 0
     try:
-        found = json.loads("".join(pieces)) if pieces else {}
-    except (ValueError, RecursionError):
+        found = json.loads("".join(tags[f"{ROW_TAG}.{number}"] for number in range(count)) or "{}")
+    except (KeyError, ValueError, RecursionError):
         return {}
     if not isinstance(found, dict):
         return {}

@@ -333,6 +333,11 @@ class _Sending:
     def finish(self, state: str) -> None:
         """Sends tags, and says that all has arrived; this comes last."""
         tags = {name: shortened(value, MAX_TAG_CHARS) for name, value in self._run.tags.items()}
+        cut = [name for name, value in tags.items() if value != self._run.tags[name]]
+        if cut:
+            self.sent.notes.append(
+                f"{', '.join(cut)}: cut to the {MAX_TAG_CHARS:,} characters that MLflow takes"
+            )
         self._set_tags(tags)
         run = self._run
         with self._server.said_plainly("ending the run"):

@@ -41,7 +41,11 @@ LONG = "v" * 10_000
 def made(logs: Path, name: str, values: dict[str, list[float]], **params: Any) -> Path:
     """A finished run that logged these values, one per step."""
     metrics = {
-        key: {"count": len(each), "last": each[-1] if math.isfinite(each[-1]) else None}
+        key: {
+            "count": len(each),
+            "last": each[-1] if math.isfinite(each[-1]) else None,
+            **({"min": min(each), "max": max(each)} if all(map(math.isfinite, each)) else {}),
+        }
         for key, each in values.items()
     }
     folder = list_run(logs, name, params, metrics)
@@ -192,6 +196,27 @@ def test_a_parameter_that_has_changed_is_said(said: Said, client: Any) -> None:
     later = sent(said, "changed", "--experiment", "changed")
     assert "the parameter 'lr' is '0.1' there and '0.2' here" in later["said"]
     assert client.get_run(first["run_id"]).data.params["lr"] == "0.1"
+
+
+def test_what_was_removed_here_is_removed_there(said: Said, client: Any) -> None:
+    """The facts of many metrics fill several tags, those of one metric a single one."""
+    folder = made(Path("logs"), "less", {f"m{number}": [1.0, 2.0] for number in range(300)})
+    note = "n" * 6000
+    assert said("tag", "less", "good", "--note", note)[0] == 0
+    found = sent(said, "less", "--experiment", "less")
+    assert "mlflow.note.content: cut to the 5,000 characters" in found["said"]
+    tags = client.get_run(found["run_id"]).data.tags
+    assert tags["traceml.tags"] == "good" and int(tags["traceml.row"]) > 1
+    assert len(tags["mlflow.note.content"]) == 5000
+    path = folder / "final_summary.json"
+    summary = json.loads(path.read_text())
+    path.write_text(json.dumps({**summary, "metrics": {"m0": summary["metrics"]["m0"]}}))
+    assert said("tag", "less", "--remove", "good")[0] == 0
+    sent(said, "less", "--experiment", "less")
+    tags = client.get_run(found["run_id"]).data.tags
+    assert (tags["traceml.tags"], tags["traceml.row"]) == ("", "1")
+    (run,) = search_store("mlflow", RunQuery(), ["less"])
+    assert run["step_time_ms"] == 20.0 and run.get("tags") is None
 
 
 def test_a_server_of_an_older_version_gets_shorter_values(
