@@ -187,7 +187,7 @@ class _Sending:
                 if limit == PARAM_VALUE_CHARS[-1] or not self._has_longer(PARAM_VALUE_CHARS[-1]):
                     self._send_one_by_one(missing, error)
                     break
-        self.sent.params = len(self._run.params)
+        self.sent.params = len(missing) - len(self.sent.problems)
         self._note_shortened(limit)
 
     def _missing_params(self, have: Mapping[str, str], limit: int) -> dict[str, str]:
@@ -249,6 +249,7 @@ class _Sending:
         values = self._run.values
         arrived, digest = self._arrived()
         keys = {name: sent_name(name) for name in {value.name for value in values}}
+        earlier = len(self.sent.problems)
         while part := values[arrived : arrived + MAX_METRICS_PER_REQUEST - 1]:
             self._progress(f"metrics: {arrived:,} of {len(values):,} values")
             arrived += len(part)
@@ -256,11 +257,16 @@ class _Sending:
             metrics = [
                 Metric(keys[each.name], each.value, each.unix_ms, each.step) for each in part
             ]
-            self._send_metrics(metrics, [RunTag(SENT_VALUES_TAG, _mark(arrived, digest))])
+            # Behind a value that is refused no more are marked: the next push says it again.
+            is_whole = len(self.sent.problems) == earlier
+            mark = RunTag(SENT_VALUES_TAG, _mark(arrived, digest))
+            self._send_metrics(metrics, [mark] if is_whole else [])
             self.sent.values += len(part)
+        self.sent.values -= len(self.sent.problems) - earlier
 
     def _send_metrics(self, metrics: Sequence[Any], tags: Sequence[Any]) -> None:
-        """Sends values, and in the same request how many have arrived then."""
+        """Sends values, and in the same request how many have arrived then; where some are refused,
+        all others."""
         try:
             with self._server.said_plainly("sending metrics"):
                 self._client.log_batch(self._id, metrics=metrics, tags=tags)
@@ -271,7 +277,7 @@ class _Sending:
                 return
             middle = len(metrics) // 2
             self._send_metrics(metrics[:middle], ())
-            self._send_metrics(metrics[middle:], tags)
+            self._send_metrics(metrics[middle:], ())
 
     def _arrived(self) -> tuple[int, _Digest]:
         """Returns how many of the values are at the server, and their digest; 0 where those that

@@ -219,6 +219,30 @@ def test_what_was_removed_here_is_removed_there(said: Said, client: Any) -> None
     assert run["step_time_ms"] == 20.0 and run.get("tags") is None
 
 
+def test_a_value_that_is_refused_costs_no_other_and_is_said_every_time(
+    said: Said, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlflow
+    from mlflow.exceptions import RestException
+
+    whole = mlflow.MlflowClient.log_batch
+
+    def refuses(self: Any, run_id: str, metrics: Any = (), **options: Any) -> Any:
+        if any(each.key == "loss" and each.step == 70 for each in metrics):
+            raise RestException({"error_code": "INVALID_PARAMETER_VALUE", "message": "not that"})
+        return whole(self, run_id, metrics=metrics, **options)
+
+    monkeypatch.setattr("mlflow.MlflowClient.log_batch", refuses)
+    made(Path("logs"), "refused", {"loss": [1.0 + step for step in range(100)]})
+    for _ in range(2):
+        status, _, errors = said("push", "refused", "--experiment", "refused")
+        assert (status, errors.count("not sent: a value of the metric 'loss'")) == (1, 1), errors
+    monkeypatch.setattr("mlflow.MlflowClient.log_batch", whole)
+    found = sent(said, "refused", "--experiment", "refused")
+    history = client.get_metric_history(found["run_id"], "loss")
+    assert sorted(each.step for each in history) == list(range(100))
+
+
 def test_a_server_of_an_older_version_gets_shorter_values(
     said: Said, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
