@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from traceml.api.find_runs import choose_summaries
-from traceml.model.errors import TraceMLError
+from traceml.model.errors import RunNotFound, TraceMLError
 
 
 @pytest.fixture
@@ -50,3 +50,10 @@ def test_what_leads_to_no_run_is_said(logs: Path, word: str) -> None:
     with pytest.raises(TraceMLError) as refusal:
         choose_summaries([word], logs)
     assert "\n" not in str(refusal.value)
+
+
+def test_words_for_runs_of_other_tools_are_never_followed_here(tmp_path: Path) -> None:
+    """A server of ours comes this way: a browser must not make it ask other machines."""
+    for word in ("mlflow:1a2b", "mlflow+http://127.0.0.1:9#1a2b", "tensorboard:/", "wandb:/"):
+        with pytest.raises(RunNotFound):
+            choose_summaries([word], tmp_path)

@@ -18,7 +18,7 @@ from traceml.store.query_language import split_names
 from traceml.store.query_names import written_key
 from traceml.text.run_list import json_aggregate, json_value
 
-FACTS_SHOWN = ("name", "started", "status", "verdict", "step_time_ms", "tags")
+FACTS_SHOWN = ("name", "run_id", "started", "status", "verdict", "step_time_ms", "tags")
 MAX_METRICS = 3
 
 

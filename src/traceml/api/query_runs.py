@@ -58,14 +58,20 @@ def runs(
     sort: str | None = None,
     limit: int | None = None,
     logs_dir: str | os.PathLike[str] = "logs",
+    store: str | None = None,
 ) -> Runs:
     """Returns the runs under a logs folder that a filter lets through, the newest first.
 
     `filter` is an expression such as `lr > 0.001 and status = "finished"`, `sort` a key, or
     `-KEY` for the largest first, `limit` the number of runs (0 and `None`: all). The result is a
     list of records with `.to_pandas()` and `.to_polars()`; `.notes` says what could not be read.
-    Raises UsageError where there is no such folder.
+    `store` names runs of another tool instead: `mlflow+http://HOST:PORT`, `tensorboard:DIR`.
+    Raises UsageError where there is no such folder, or the store cannot be read.
     """
+    if store is not None:
+        from traceml.api.store_search import search_store  # late: it needs this module
+
+        return search_store(store, RunQuery(filter, sort, limit))
     return RunSearch(existing_folder(Path(logs_dir))).search(RunQuery(filter, sort, limit))
 
 
@@ -94,7 +100,7 @@ class RunSearch:
         no longer than `timeout_s`: after that it answers with what is known."""
         if logs.exists() and not logs.is_dir():
             raise UsageError(f"{logs} is no folder; pass the folder of the runs as --logs-dir")
-        self._index = RunIndex(logs, _read_run, f"{__version__}/{VERSION}")
+        self._index = RunIndex(logs, read_indexed_run, f"{__version__}/{VERSION}")
         self._progress = progress
         self._max_age_s = max_age_s
         self._timeout_s = timeout_s
@@ -108,11 +114,11 @@ class RunSearch:
     def search(self, query: RunQuery) -> Runs:
         """Returns the runs that the query asks for; raises QueryError where it is wrong."""
         try:
-            return _search(self._current_table(), query)
+            return search_table(self._current_table(), query)
         except DamagedIndex:
             with self._lock:
                 self._index.rebuild()
-            return _search(self._refresh(), query)
+            return search_table(self._refresh(), query)
 
     def _current_table(self) -> RunTable:
         table = self._table
@@ -140,7 +146,8 @@ class RunSearch:
             return self._table
 
 
-def _search(table: RunTable, query: RunQuery) -> Runs:
+def search_table(table: RunTable, query: RunQuery) -> Runs:
+    """Returns the runs of a table that a query asks for; raises QueryError where it is wrong."""
     known = KnownColumns(table.keys, FACTS)
     node = None
     if query.filter is not None and query.filter.strip():
@@ -166,8 +173,8 @@ def _sort_keys(text: str, known: KnownColumns) -> Iterator[tuple[str, bool]]:
         yield known.resolve(parse_name(name)), descending
 
 
-def _read_run(folder: Path) -> IndexedRun:
-    """Reads a run for the index."""
+def read_indexed_run(folder: Path) -> IndexedRun:
+    """Reads a run folder for the index."""
     files = RunFiles(folder)
     standing = RunStanding(
         manifest=files.manifest,

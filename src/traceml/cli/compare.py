@@ -20,6 +20,7 @@ from traceml.api.compare import (
     write_files,
     write_many,
 )
+from traceml.api.fetch_runs import FetchedRuns
 from traceml.api.find_runs import choose_summaries
 from traceml.cli.parser import CommandParser, add_format, add_logs_dir, in_braces, one_of, some_text
 from traceml.compare.record import Comparison, to_json
@@ -52,7 +53,8 @@ _USAGE = """traceml compare [options] A B [C …]
        traceml compare [options] A.csv B.csv
        traceml compare [options] --arms FILE [FILE …]"""
 _EPILOG = """\
-A run is a final_summary.json, a run folder, or the name of a run under the logs folder. In --a and
+A run is a final_summary.json, a run folder, or the name of a run under the logs folder; or a run of
+another tool: mlflow:RUN_ID, mlflow+http://HOST:PORT#RUN_ID, tensorboard:DIR, wandb:DIR. In --a and
 --b it may also be a pattern of names ('baseline-*') or what runs were run with
 (params.lr=0.1,params.model=small). Of several runs on a side, the run is the unit. Three runs or
 more, or one pattern of them, are listed side by side, what differs between them and what each
@@ -70,7 +72,11 @@ Exit status: 0 compared; 1 --fail-on matched; 2 a usage or input error; 3 nothin
 def main(words: list[str]) -> int:
     """Compares; a bug of ours exits like an input error, because 1 is the status of the gate."""
     try:
-        return _compare(_parser().parse_args(words))
+        options = _parser().parse_args(words)
+        with FetchedRuns() as fetched:
+            for side in ("runs", "a", "b"):
+                setattr(options, side, fetched.local_words(getattr(options, side) or ()))
+            return _compare(options)
     except (TraceMLError, BrokenPipeError):
         raise
     except Exception:  # noqa: BLE001 - shown; the status 1 must stay the gate's own

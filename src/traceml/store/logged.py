@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
@@ -250,6 +250,19 @@ def _sum_up(messages: Iterable[dict[str, Any]]) -> dict[str, _Totals]:
                 if step is not None and _WITH_HISTORY.search(name):
                     each.history.append((step, number))
     return totals
+
+
+def metric_values(
+    messages: Iterable[dict[str, Any]],
+) -> Iterator[tuple[int, str, float, int | None]]:
+    """Yields each value that is kept one by one: when it was logged, its name, the value, and the
+    step."""
+    for message in messages:
+        if message.get("kind") == "metrics":
+            at, step = unix_ns(message), _step(message.get("step"))
+            for name, value in _values(message).items():
+                if (number := _number(value)) is not None:
+                    yield at, name, number, step
 
 
 def directions(messages: Iterable[dict[str, Any]]) -> dict[str, bool]:
