@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from string import ascii_uppercase
@@ -46,10 +46,13 @@ from traceml.compare.terms import ENDPOINTS, Terms
 from traceml.model.errors import UsageError
 from traceml.model.finding import Section
 from traceml.model.metric_direction import is_cost
+from traceml.model.metric_segments import split_segment
 from traceml.summaries.record import Summary
 
 _SIDE_B = re.compile(r"\b(in|of|and|than|to) B\b")
 """Where the words of a comparison of two name its second side: "in B", "every run of B"."""
+MAX_SEGMENTS = 200
+"""Metrics of segments that are listed side by side."""
 STEP_TIME, SAMPLES, STEPS = "step_time_ms", "samples_per_s", "steps_per_s"
 
 Curves = Mapping[str, Sequence[tuple[float, float]]]
@@ -155,10 +158,17 @@ def quality_metric(every: Sides, terms: Terms) -> str | None:
         return name if name in known else None
     fit = [
         name
-        for name in known
+        for name in whole_metrics(known)
         if not is_cost(name) and direction_in(name, every).higher_is_better is not None
     ]
     return min(fit, key=lambda name: (-known[name], not is_evaluated(name)), default=None)
+
+
+def whole_metrics(names: Iterable[str]) -> list[str]:
+    """Returns the metrics that are not of a segment; where all are, the first `MAX_SEGMENTS`."""
+    known = list(names)
+    whole = [name for name in known if split_segment(name) is None]
+    return whole or known[:MAX_SEGMENTS]
 
 
 def _tells(name: str) -> bool:
@@ -244,7 +254,7 @@ def _logged(
     `directions` holds what the user says about the direction of a metric.
     """
     baseline, *others = groups
-    names = sorted({name for run in every.every_run for name in run.metrics})
+    names = _listed_metrics(every, directions)
     own = Sides(tuple(baseline.summaries), tuple(baseline.summaries))
     sides = {each.label: pair_up(baseline.summaries, each.summaries) for each in others}
     found: dict[tuple[str, str], Delta] = {}
@@ -253,13 +263,24 @@ def _logged(
         found[name, baseline.label] = Delta(alone.lhs, alone.lhs)
         for group in others:
             found[name, group.label] = logged_delta(name, sides[group.label])
-    corrected = _corrected(found)
+    corrected = _corrected({key: found[key] for key in found if split_segment(key[0]) is None})
+    corrected |= _corrected({key: found[key] for key in found if key not in corrected})
     rows: dict[str, MetricRow] = {}
     for name in names:
         better, source = _direction(name, every, directions.get(name))
         changes = {group.label: corrected[name, group.label] for group in groups}
         rows[name] = MetricRow(higher_is_better=better, direction_from=source, changes=changes)
     return rows
+
+
+def _listed_metrics(every: Sides, asked: Iterable[str]) -> list[str]:
+    """Returns the metrics of all runs, with their segments if these are few: each pair of runs has
+    its segments in its own comparison."""
+    names = sorted({name for run in every.every_run for name in run.metrics})
+    whole = whole_metrics(names)
+    if len(names) - len(whole) <= MAX_SEGMENTS:
+        return names
+    return sorted({*whole, *asked})
 
 
 def _direction(name: str, every: Sides, said: bool | None) -> tuple[bool | None, str | None]:
@@ -340,8 +361,8 @@ def _effects(
 ) -> tuple[Effect, ...]:
     judged = [
         name
-        for name, row in metrics.items()
-        if row.higher_is_better is not None and not is_cost(name)
+        for name in whole_metrics(metrics)
+        if metrics[name].higher_is_better is not None and not is_cost(name)
     ]
     judged.sort(key=lambda name: not is_evaluated(name))
 

@@ -9,6 +9,7 @@ from datetime import datetime
 from itertools import chain, islice
 
 from traceml.model.metric_direction import guess_direction
+from traceml.model.metric_segments import split_segment
 from traceml.model.printable import printable, shorten
 from traceml.model.run_values import Wanted
 from traceml.store.query_language import (
@@ -87,6 +88,8 @@ class KnownColumns:
         metric, _, statistic = name.rpartition(".")
         if f"metrics.{metric}" not in self.keys:
             return
+        if split_segment(metric) is not None and statistic != "last":
+            return  # of segments the last values are kept alone
         is_known = statistic in STATISTICS or f"{statistic}.{metric}" in self.keys
         if is_known or (statistic == BEST and guess_direction(metric) is not None):
             yield f"{statistic}.{metric}"
@@ -95,7 +98,10 @@ class KnownColumns:
 
     def _unknown(self, name: QueryName) -> str:
         metric, _, statistic = name.name.rpartition(".")
-        if statistic == BEST and f"metrics.{metric}" in self.keys:
+        is_metric = f"metrics.{metric}" in self.keys
+        if is_metric and split_segment(metric) is not None and statistic in (*STATISTICS, BEST):
+            return f"of a segment's values the last one alone can be asked for: {metric}"
+        if statistic == BEST and is_metric:
             return (
                 f"whether more of {metric!r} is better cannot be told from its name: write "
                 f"{written_key(f'min.{metric}')} or {written_key(f'max.{metric}')}"
