@@ -42,6 +42,7 @@ _TWO, _MANY, _FILES, _ARMS = (
 )
 _ONLY_FOR = {
     "reach": (_MANY,),
+    "ignore": (_MANY,),
     "range": (_ARMS,),
     "artifacts": (_TWO,),
     "code_diff": (_TWO, _MANY),
@@ -195,7 +196,10 @@ def _asks_for_many(options: argparse.Namespace, logs_dir: Path) -> bool:
 def _compare_many(
     options: argparse.Namespace, logs_dir: Path, terms: Terms
 ) -> tuple[Comparison, ...]:
-    found, base = compare_runs(options.runs, logs_dir, options.output, terms, options.reach)
+    ignored = [name.strip() for name in (options.ignore or "").split(",") if name.strip()]
+    found, base = compare_runs(
+        options.runs, logs_dir, options.output, terms, options.reach, ignored
+    )
     text = many_text(found)
     _show(found.comparisons, text, to_json(found), options.format, overview=text)
     write_many(found, base)
@@ -252,6 +256,13 @@ def _parser() -> CommandParser:
         metavar="VALUE",
         type=_finite,
         help="of three or more runs: the value of the logged metric whose cost is asked for",
+    )
+    add(
+        "--ignore",
+        metavar="PARAMS",
+        type=some_text,
+        help="of three or more runs: parameters in which runs may differ and still be alike, with "
+        "commas; code is the version of the code",
     )
     add(
         "--max-regression",

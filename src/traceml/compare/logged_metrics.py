@@ -105,10 +105,11 @@ def direction_in(name: str, sides: Sides) -> Direction:
 def endpoint_named(word: str, sides: Sides, higher_is_better: bool | None) -> Endpoint:
     """Returns what `--metric` names: a metric of TraceML's, or one that the runs logged.
 
-    Raises UsageError where there is none, or where nobody says which way it improves.
+    Raises UsageError where there is none, where nobody says which way it improves, or where the
+    user says of a metric of TraceML's that it improves the other way.
     """
     if word in ENDPOINTS:
-        return ENDPOINTS[word]
+        return _own_endpoint(word, higher_is_better)
     logged = dict.fromkeys(name for run in sides.every_run for name in run.metrics)
     name = word if word in logged else word.removeprefix(PREFIX)
     if name not in logged:
@@ -122,6 +123,17 @@ def endpoint_named(word: str, sides: Sides, higher_is_better: bool | None) -> En
             "log_metrics(…, higher_is_better=True)"
         )
     return Endpoint(word, name, None, (name,), better)
+
+
+def _own_endpoint(word: str, higher_is_better: bool | None) -> Endpoint:
+    found = ENDPOINTS[word]
+    if higher_is_better is not None and higher_is_better is not found.more_is_better:
+        known, said = ("higher", "lower") if found.more_is_better else ("lower", "higher")
+        raise UsageError(
+            f"--better {said} is about logged metrics; {word} is measured by TraceML, and {known} "
+            f"is better: leave it out, or name a logged metric of that name as {PREFIX}{word}"
+        )
+    return found
 
 
 def _no_such_metric(word: str, logged: list[str]) -> str:

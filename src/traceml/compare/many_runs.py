@@ -11,7 +11,7 @@ from string import ascii_uppercase
 from typing import TypeAlias
 
 from traceml.compare.cost_and_quality import cost_of, first_reached_s, mean_cost, pareto_front
-from traceml.compare.effects import effects_of
+from traceml.compare.effects import effects_of, pairs_of_other_code
 from traceml.compare.importance_record import WhatMattered
 from traceml.compare.logged_metrics import (
     PREFIX,
@@ -36,8 +36,10 @@ from traceml.compare.parameter_groups import (
     is_label,
     is_repetition,
     params_of,
+    refuse_unknown,
     repetitions,
     varying,
+    without,
 )
 from traceml.compare.record import Comparison, Delta
 from traceml.compare.sides import Sides, pair_up
@@ -88,15 +90,19 @@ def compare_many(
     terms: Terms | None = None,
     target: float | None = None,
     compare_places: ComparePlaces | None = None,
+    ignored: Sequence[str] = (),
 ) -> ManyComparison:
     """Returns all runs side by side; the first one, with its repetitions, is the baseline.
 
     `target` is the value of the quality metric whose cost is asked for; by default the baseline's
     last value. `compare_places` compares two groups of the runs where more is known about them than
-    their summaries.
+    their summaries. `ignored` are parameters in which runs may differ and still be alike, such as
+    `code`.
     """
     terms = terms or Terms()
-    params = params_of([run.summary for run in candidates])
+    recorded = params_of([run.summary for run in candidates])
+    refuse_unknown(ignored, recorded)
+    params = without(recorded, ignored)
     groups = _groups(candidates, params)
     every = Sides(tuple(run.summary for run in candidates), ())
     quality = quality_metric(every, terms)
@@ -105,7 +111,8 @@ def compare_many(
             "there is no metric whose value could be reached: these runs logged none with a known "
             "direction; name one with --metric"
         )
-    directions = {} if quality is None else {quality: terms.higher_is_better}
+    is_logged = terms.metric is None or terms.metric not in ENDPOINTS
+    directions = {} if quality is None or not is_logged else {quality: terms.higher_is_better}
     metrics = _logged(groups, every, directions)
     shown = [name for name in varying(params) if len(groups) == len(params) or _tells(name)]
     entries = tuple(_entry(group, params, shown) for group in groups)
@@ -125,6 +132,7 @@ def compare_many(
         to_reach=None if quality is None else _to_reach(quality, groups, metrics[quality], target),
         pareto=pareto,
         effects=_effects(candidates, params, metrics),
+        pairs_of_other_code=pairs_of_other_code(params),
         what_mattered=_mattered(candidates, params, quality, metrics),
         comparisons=comparisons,
         warnings=_warnings(entries, comparisons),

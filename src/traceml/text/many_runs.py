@@ -238,13 +238,28 @@ def _pareto(found: ManyComparison) -> list[str]:
 
 
 def _effects(found: ManyComparison) -> list[str]:
-    if not found.effects:
-        return []
-    lines = ["One parameter at a time (runs that differ in it alone):"]
+    lines = []
+    if found.effects:
+        lines.append("One parameter at a time (runs that differ in it alone):")
     for effect in found.effects[:MAX_EFFECTS]:
         lines += _wrapped(_INDENT, effect_words(effect, found))
     more = len(found.effects) - MAX_EFFECTS
-    return [*lines, f"{_INDENT}… and {more} more, in the JSON file"] if more > 0 else lines
+    if more > 0:
+        lines.append(f"{_INDENT}… and {more} more, in the JSON file")
+    return [*lines, *other_code_words(found)]
+
+
+def other_code_words(found: ManyComparison) -> list[str]:
+    """Returns what is said of pairs that no effect counts because their code differs, too."""
+    pairs = found.pairs_of_other_code
+    if not pairs:
+        return []
+    are = "pair of settings differs" if pairs == 1 else "pairs of settings differ"
+    return _wrapped(
+        "",
+        f"Left out: {pairs:,} {are} in one parameter and in the code (commit, uncommitted changes "
+        f"or script); --ignore {CODE} counts {'it' if pairs == 1 else 'them'} all the same.",
+    )
 
 
 def effect_words(effect: Effect, found: ManyComparison) -> str:
