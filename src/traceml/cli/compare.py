@@ -54,11 +54,12 @@ _USAGE = """traceml compare [options] A B [C …]
        traceml compare [options] --arms FILE [FILE …]"""
 _EPILOG = """\
 A run is a final_summary.json, a run folder, or the name of a run under the logs folder. In --a and
---b it may also be a pattern of names ('baseline-*') or what runs were run with
-(params.lr=0.1,params.model=small). Of several runs on a side, the run is the unit. Three runs or
-more, or one pattern of them, are listed side by side, what differs between them and what each
-parameter did; A is the baseline ('sweep-*' after the name of one of them compares all with that),
-and runs that differ in a logged seed alone are taken together.
+--b it may also be a pattern of names ('baseline-*'), what runs were run with
+(params.lr=0.1,params.model=small), or a filter of `traceml runs` ('lr < 0.1'). Of several runs on
+a side, the run is the unit. Three runs or more, or one pattern of them, are listed side by side,
+what differs between them and what each parameter did; A is the baseline ('sweep-*' after the name
+of one of them compares all with that), and runs that differ in a logged seed alone are taken
+together.
 
 Two CSV or Parquet files with the columns id, scores and perhaps segment are two models on one test
 set, compared example by example. --arms compares arms of live traffic (columns arm, outcome and

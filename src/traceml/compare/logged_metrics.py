@@ -6,7 +6,6 @@ and an accuracy zero; with several runs on a side, the run is the unit.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections import Counter
 from collections.abc import Mapping
@@ -21,7 +20,7 @@ from traceml.compare.sides import Sides
 from traceml.compare.statistics import holm
 from traceml.compare.students_t import MeanError
 from traceml.compare.terms import ENDPOINTS, Endpoint, Terms
-from traceml.model.errors import UsageError
+from traceml.model.errors import UsageError, near_names
 from traceml.model.metric_direction import Direction, direction_of, is_cost, unknown_direction
 from traceml.model.metric_segments import metric_of, split_segment
 from traceml.model.quantities import count
@@ -138,7 +137,7 @@ def _own_endpoint(word: str, higher_is_better: bool | None) -> Endpoint:
 
 def _no_such_metric(word: str, logged: list[str]) -> str:
     known = [*ENDPOINTS, *logged]
-    near = difflib.get_close_matches(word, known, n=3, cutoff=0.5)
+    near = near_names(word, known)
     meant = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
     more = ", …" if len(logged) > MAX_NAMES_LISTED else ""
     said = ", ".join(logged[:MAX_NAMES_LISTED]) + more if logged else "nothing"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import chain, islice
 
+from traceml.model.errors import near_names
 from traceml.model.metric_direction import guess_direction
 from traceml.model.metric_segments import split_segment
 from traceml.model.printable import printable, shorten
@@ -111,21 +111,14 @@ class KnownColumns:
         return f"no run has {_shown(name)}{hint}"
 
     def _near(self, name: QueryName) -> list[str]:
-        """Returns names that are written much alike, or end alike."""
-        wanted = name.name.casefold()
+        """Returns names that are written much alike, or begin or end alike."""
         by_name: dict[str, list[str]] = {}
         names = chain((f"facts.{fact}" for fact in self.facts), self.keys)
         for key in islice(names, MAX_TRIED_NAMES):
             section, _, own = key.partition(".")
             if section in ("facts", "params", "metrics"):
-                by_name.setdefault(own.casefold(), []).append(key)
-        alike = difflib.get_close_matches(wanted, by_name, MAX_CHOICES, cutoff=0.7)
-        ends = sorted(
-            (own for own in by_name if own.endswith((f"/{wanted}", f".{wanted}", f"_{wanted}"))),
-            key=len,
-        )
-        begins = sorted((own for own in by_name if own.startswith(f"{wanted}_")), key=len)
-        found = dict.fromkeys((*alike, *ends, *begins))
+                by_name.setdefault(own, []).append(key)
+        found = near_names(name.name, by_name, MAX_CHOICES)
         keys = dict.fromkeys(key for own in found for key in by_name[own])
         return [written_key(key) for key in list(keys)[:MAX_CHOICES]]
 
