@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import RLock
 from time import monotonic, sleep, time_ns
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from traceml.model import record_layout
 from traceml.model.packed_metrics import (
@@ -76,7 +77,11 @@ def _large(value: int) -> str:
 
 
 def _name(name: object) -> str:
-    return str(name)[:MAX_NAME]
+    """A name as it is kept; the end of a long one is its checksum, so that two stay two."""
+    text = str(name)
+    if len(text) > MAX_NAME:
+        return f"{text[: MAX_NAME - 9]}…{crc32(text.encode(errors='replace')):08x}"
+    return text or _NO_NAME
 
 
 def _shortened(text: str) -> str:
@@ -499,6 +504,7 @@ class Messages:
             self._refuse("log_metrics", why, count)
 
 
+_NO_NAME = "(no name)"
 _PARAMS = b'{"kind":"params","values":{%s}}'
 _VALUES_AT_ONCE = 256
 _MAX_PACKED = record_layout.MESSAGE_PAYLOAD_BYTES // 8
