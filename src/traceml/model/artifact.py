@@ -27,7 +27,7 @@ class ArtifactKind(str, Enum):
     LOG = "log"
     TEXT = "text"
     ARRAY = "array"
-    """A NumPy array, such as embeddings."""
+    """A NumPy array, such as embeddings, or several (`.npz`)."""
     FOLDER = "folder"
     REFERENCE = "reference"
     """A place elsewhere (`s3://…`), of which only the address is recorded."""
@@ -59,6 +59,12 @@ _BY_SUFFIX = {
     ".ini": ArtifactKind.TEXT,
     ".py": ArtifactKind.TEXT,
     ".npy": ArtifactKind.ARRAY,
+    ".npz": ArtifactKind.ARRAY,
+    ".parquet": ArtifactKind.TABLE,
+    ".pq": ArtifactKind.TABLE,
+    ".arrow": ArtifactKind.TABLE,
+    ".feather": ArtifactKind.TABLE,
+    ".ipc": ArtifactKind.TABLE,
 }
 _BY_HEAD = (
     (b"\x89PNG\r\n\x1a\n", ArtifactKind.IMAGE),
