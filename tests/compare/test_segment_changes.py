@@ -120,6 +120,23 @@ def test_segments_are_corrected_among_themselves_and_hide_no_whole_metric() -> N
     assert found.segments["accuracy"].worse == 0
 
 
+@pytest.mark.slow
+def test_false_alarms_over_all_segments_stay_at_their_rate() -> None:
+    """Of 200 comparisons of 4 + 4 runs, 20 segments each and none of them changed, at most 5 %
+    name one."""
+    rng = random.Random(11)
+    names = [f"accuracy[{n}]" for n in range(20)]
+    wrong = 0
+    for _ in range(200):
+        a, b = (
+            [logging({name: rng.gauss(0.8, 0.05) for name in names}) for _ in range(4)]
+            for _ in range(2)
+        )
+        found = compare_groups(a, b, ("a", "b")).segments["accuracy"]
+        wrong += bool(found.better or found.worse)
+    assert wrong <= stats.binom.ppf(0.999, 200, 0.05)
+
+
 def test_swapping_the_sides_mirrors_the_segments() -> None:
     after = animals(0.92, cat=0.95, dog=0.70, bird=0.90)
     there, back = compared(BEFORE, after), compared(after, BEFORE)
