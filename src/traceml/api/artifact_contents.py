@@ -25,6 +25,7 @@ from traceml.model.errors import UnreadableArtifact
 from traceml.model.quantities import memory
 from traceml.store.arrow_file import is_arrow, open_arrow
 from traceml.store.artifact_store import safe_relative
+from traceml.store.distributed_checkpoint import SUFFIX, open_distributed_checkpoint
 from traceml.store.document_files import read_json, read_json_lines, read_table, read_text
 from traceml.store.image_and_array_files import read_array, read_image, write_image
 from traceml.store.npz_file import open_npz
@@ -126,7 +127,8 @@ def _compare_checkpoints(lhs: Path, rhs: Path) -> CheckpointChange:
 
 
 def _open_checkpoint(path: Path) -> TensorFile:
-    return open_safetensors(path) if path.suffix == ".safetensors" else open_torch_file(path)
+    openers = {".safetensors": open_safetensors, SUFFIX: open_distributed_checkpoint}
+    return openers.get(path.suffix, open_torch_file)(path)
 
 
 def _compare_texts(lhs: Path, rhs: Path) -> Details:

@@ -39,6 +39,7 @@ _BY_SUFFIX = {
     ".pt": ArtifactKind.CHECKPOINT,
     ".pth": ArtifactKind.CHECKPOINT,
     ".ckpt": ArtifactKind.CHECKPOINT,
+    ".distcp": ArtifactKind.CHECKPOINT,
     ".png": ArtifactKind.IMAGE,
     ".jpg": ArtifactKind.IMAGE,
     ".jpeg": ArtifactKind.IMAGE,
