@@ -240,6 +240,14 @@ def test_segments_are_columns_with_their_last_value(tmp_path: Path):
     assert found.notes == ()
 
 
+def test_what_a_script_said_of_a_metric_holds_for_its_segments_in_groups(tmp_path: Path):
+    for name, value in (("a", 1.0), ("b", 2.0)):
+        said = {**metric(value), "higher_is_better": False}
+        list_run(tmp_path, name, {"lr": 1}, {"gap[x]": said})
+    (group,) = traceml.runs(logs_dir=tmp_path).group("lr", ["metrics.gap[x]"])
+    assert group.columns["metrics.gap[x]"].best == 1.0
+
+
 def test_options_of_the_command_line_are_parameters_where_nothing_was_logged(tmp_path: Path):
     options = ["data", "--lr", "1e-3", "--epochs=3", "--amp", "--name", "x"]
     list_run(tmp_path, "unlogged", arguments=options)

@@ -23,7 +23,7 @@ from traceml.compare.run_groups import RunGroup, group_runs, is_more_better
 from traceml.figures.head import RunStanding
 from traceml.figures.run_columns import FACTS, VERSION, run_values
 from traceml.model.errors import UsageError
-from traceml.model.metric_segments import split_segment
+from traceml.model.metric_segments import metric_of, split_segment
 from traceml.model.run_values import RunValue
 from traceml.store.index_columns import DamagedIndex, Rows
 from traceml.store.query_language import QueryError, parse_filter, parse_name, split_names
@@ -419,7 +419,7 @@ def _key_order(key: str) -> tuple[int, str, str]:
 
 def _direction_key(key: str) -> str:
     """Returns the key of the column that has what scripts said of a metric's direction."""
-    return f"{DIRECTION}.{key.partition('.')[2]}"
+    return f"{DIRECTION}.{metric_of(key.partition('.')[2])}"
 
 
 def _moment(value: RunValue) -> datetime | None:

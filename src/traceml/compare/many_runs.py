@@ -48,13 +48,13 @@ from traceml.compare.terms import ENDPOINTS, Terms
 from traceml.model.errors import UsageError
 from traceml.model.finding import Section
 from traceml.model.metric_direction import is_cost
-from traceml.model.metric_segments import split_segment
+from traceml.model.metric_segments import segments_by_metric, split_segment
 from traceml.summaries.record import Summary
 
 _SIDE_B = re.compile(r"\b(in|of|and|than|to) B\b")
 """Where the words of a comparison of two name its second side: "in B", "every run of B"."""
-MAX_SEGMENTS = 200
-"""Metrics of segments that are listed side by side."""
+MAX_SEGMENTS = 50
+"""Segments of one metric that are listed side by side; of more, none."""
 STEP_TIME, SAMPLES, STEPS = "step_time_ms", "samples_per_s", "steps_per_s"
 
 Curves = Mapping[str, Sequence[tuple[float, float]]]
@@ -282,13 +282,13 @@ def _logged(
 
 
 def _listed_metrics(every: Sides, asked: Iterable[str]) -> list[str]:
-    """Returns the metrics of all runs, with their segments if these are few: each pair of runs has
-    its segments in its own comparison."""
+    """Returns the metrics of all runs, with the segments of those that have few: each pair of runs
+    has its segments in its own comparison."""
     names = sorted({name for run in every.every_run for name in run.metrics})
-    whole = whole_metrics(names)
-    if len(names) - len(whole) <= MAX_SEGMENTS:
-        return names
-    return sorted({*whole, *asked})
+    found = {*whole_metrics(names), *asked}
+    for segments in segments_by_metric(names).values():
+        found.update(segments if len(segments) <= MAX_SEGMENTS else ())
+    return sorted(found)
 
 
 def _direction(name: str, every: Sides, said: bool | None) -> tuple[bool | None, str | None]:

@@ -25,7 +25,7 @@ from traceml.model.finding import Section
 from traceml.model.lineage import Code, Command, Environment, Hardware, Lineage
 from traceml.model.metric import METRICS
 from traceml.model.metric_direction import direction_of
-from traceml.model.metric_segments import split_segment
+from traceml.model.metric_segments import metric_of, split_segment
 from traceml.model.printable import shorten
 from traceml.model.run_values import RunValue, number_of
 from traceml.summaries.record import MetricSummary, Summary
@@ -202,11 +202,13 @@ def _metric(name: str, metric: MetricSummary) -> Iterator[tuple[str, RunValue]]:
     if not metric.count:
         return
     yield f"metrics.{name}", math.nan if metric.last is None else metric.last
+    said = metric.higher_is_better
+    if said is not None:
+        yield f"higher_is_better.{metric_of(name)}", said
     if split_segment(name) is not None:
         return
     only = metric.last if metric.count == 1 else None
     statistics = {"min": metric.min, "max": metric.max, "mean": metric.mean}
-    said = metric.higher_is_better
     higher = direction_of(name, said).higher_is_better
     if higher is not None:
         statistics["best"] = metric.max if higher else metric.min
@@ -214,8 +216,6 @@ def _metric(name: str, metric: MetricSummary) -> Iterator[tuple[str, RunValue]]:
         known = only if value is None else value
         if known is not None:
             yield f"{key}.{name}", known
-    if said is not None:
-        yield f"higher_is_better.{name}", said
 
 
 def _storable(value: object) -> RunValue | None:
