@@ -203,6 +203,13 @@ def test_a_damaged_entry_of_an_artifact_costs_no_other(entry):
     assert [(each.name, each.size_bytes) for each in found] == [("a", None), ("b", 3)]
 
 
+def test_values_that_are_no_numbers_take_no_room_from_others(monkeypatch):
+    monkeypatch.setattr(logged, "MAX_METRIC_NAME_BYTES", 10)
+    lines = [{"kind": "metrics", "values": {"word": "no number"}}] * 20
+    lines.append({"kind": "metrics", "values": {"a": 1.0, "bb": 2.0, "much too long": 3.0}})
+    assert [each.name for each in logged.reduce_metrics(lines)] == ["a", "bb"]
+
+
 @pytest.mark.parametrize("sign", ["x", "精"], ids=["one byte a sign", "three bytes"])
 def test_the_totals_of_all_names_that_are_kept_fit_a_file_of_messages(sign):
     """Else every message that follows would thin the file again."""

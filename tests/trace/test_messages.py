@@ -386,6 +386,15 @@ def test_a_segments_name_can_be_taken_apart_however_long_it_is(traced):
         assert split_segment(name) is not None
 
 
+def test_segments_and_metrics_that_begin_alike_stay_apart(traced):
+    for place in range(2):  # in calls of their own
+        traceml.log_metrics({"m" * 200 + str(place): {"x": float(place)}})
+        traceml.log_metrics({"acc": {"s" * 150 + str(place): float(place)}})
+    found = metrics_of(traced)
+    assert [each.count for each in found.values()] == [1] * 4
+    assert {split_segment(name).metric for name in found if name.startswith("acc")} == {"acc"}
+
+
 @pytest.mark.parametrize(
     ("bad", "said"),
     [

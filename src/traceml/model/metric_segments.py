@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import NamedTuple
+from zlib import crc32
 
 MAX_SEGMENT = 100
 """Characters of a segment's name."""
@@ -28,7 +29,15 @@ def segment_name(metric: str, segment: object) -> str:
     Square brackets in the segment's name become round ones, and a long name is cut, so that the
     name can be taken apart again.
     """
-    return f"{metric}[{str(segment).translate(_NO_BRACKETS)[:MAX_SEGMENT]}]"
+    return f"{metric}[{cut_name(str(segment).translate(_NO_BRACKETS), MAX_SEGMENT)}]"
+
+
+def cut_name(name: str, max_chars: int) -> str:
+    """Returns a name of at most so many characters; a long one ends in its checksum, so that two
+    that begin alike stay two."""
+    if len(name) <= max_chars:
+        return name
+    return f"{name[: max_chars - 9]}…{crc32(name.encode(errors='replace')):08x}"
 
 
 def split_segment(name: str) -> SegmentOf | None:

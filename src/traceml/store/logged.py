@@ -253,11 +253,9 @@ def _sum_up(messages: Iterable[dict[str, Any]]) -> dict[str, _Totals]:
     room = MAX_METRIC_NAME_BYTES
     for message in messages:
         for name, value in _values(message).items():
-            if name not in totals:
-                size = _name_bytes(name)
-                if len(totals) >= MAX_METRIC_NAMES or size > room:
-                    continue
-                room -= size
+            size = 0 if name in totals else _name_bytes(name)
+            if size > room or (name not in totals and len(totals) >= MAX_METRIC_NAMES):
+                continue
             if message.get("kind") == "folded":
                 folded = _converted(value, _Folded)
                 if folded is not None:
@@ -268,6 +266,7 @@ def _sum_up(messages: Iterable[dict[str, Any]]) -> dict[str, _Totals]:
                 each.add(number, step, at)
                 if step is not None and _has_history(name):
                     each.history.append((step, number))
+            room -= size if name in totals else 0
     return totals
 
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from threading import RLock
 from time import monotonic, sleep, time_ns
 from typing import TYPE_CHECKING, Any
-from zlib import crc32
 
 from traceml.model import record_layout
+from traceml.model.metric_segments import cut_name
 from traceml.model.packed_metrics import (
     AT_EVENT,
     AT_STEP,
@@ -77,11 +77,7 @@ def _large(value: int) -> str:
 
 
 def _name(name: object) -> str:
-    """A name as it is kept; the end of a long one is its checksum, so that two stay two."""
-    text = str(name)
-    if len(text) > MAX_NAME:
-        return f"{text[: MAX_NAME - 9]}…{crc32(text.encode(errors='replace')):08x}"
-    return text or _NO_NAME
+    return cut_name(str(name), MAX_NAME) or _NO_NAME
 
 
 def _shortened(text: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from traceml.model.metric_segments import MAX_SEGMENT, segment_name
+from traceml.model.metric_segments import MAX_SEGMENT, cut_name, segment_name
 
 if TYPE_CHECKING:
     from traceml.trace.session import Session
@@ -35,7 +35,7 @@ class SegmentNames:
             self._refuse(_VERB, f"'{metric}' was not recorded: its segments cannot be read")
 
     def _add(self, found: dict[str, Any], metric: str, values: Mapping[Any, Any]) -> bool:
-        whole = metric[: self._max_chars]
+        whole = cut_name(metric, self._max_chars)
         for segment, value in values.items():
             text = "" if segment is None else str(segment)
             name = segment_name(whole, text)
