@@ -237,6 +237,7 @@ def test_segments_are_columns_with_their_last_value(tmp_path: Path):
         "params.lr",
     ]
     assert len(found.choose_columns("metrics.accuracy[class 99*]")) == 111
+    assert len(found.choose_columns("accuracy[*]")) == 10_000
     assert found.notes == ()
 
 

@@ -314,7 +314,10 @@ class Runs(Sequence[RunRecord]):
     def _matching(self, pattern: str) -> list[str]:
         wanted = pattern.casefold().replace("[", "[[]")  # `accuracy[*]` is about segments
         named = (
-            key for key in self._candidates if fnmatchcase(written_key(key).casefold(), wanted)
+            key
+            for key in self._candidates
+            if fnmatchcase(written_key(key).casefold(), wanted)
+            or fnmatchcase(written_key(key).removeprefix("metrics.").casefold(), wanted)
         )
         return [key for key in named if self.has(key)]
 
