@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from traceml.compare.lineage import Group, LineageComparison
+from traceml.compare.logged_metrics import LOGGED
 from traceml.compare.logged_words import directions_guessed, number, segments_sentence
 from traceml.compare.record import (
     Comparison,
@@ -22,7 +23,7 @@ from traceml.figures.words import cell, line
 from traceml.model.evidence import EvidenceUnit
 from traceml.model.finding import Section
 from traceml.model.metric import BY_KEY, METRICS, Metric
-from traceml.model.metric_segments import split_segment
+from traceml.model.metric_segments import metric_of
 from traceml.model.quantities import NOT_MEASURED, count, rate
 from traceml.text import changes
 from traceml.text import comparison_notes as notes
@@ -188,7 +189,8 @@ def _logged_row(name: str, comparison: Comparison, change: LoggedDelta) -> Row:
     tone: Tone | None = None
     if change.delta and change.significant and change.higher_is_better is not None:
         tone = "good" if change.is_better else "crit"
-    label = cell(name) if split_segment(name) is None else NO_BREAK * INDENT + cell(name)
+    is_below = metric_of(name) != name and metric_of(name) in comparison.sections[LOGGED].metrics
+    label = NO_BREAK * INDENT + cell(name) if is_below else cell(name)
     return Row((label, row.lhs, row.rhs, row.delta, row.interval), tone)
 
 

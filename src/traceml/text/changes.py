@@ -165,8 +165,8 @@ def logged_shown(comparison: Comparison) -> list[str]:
 
 
 def logged_in_order(comparison: Comparison) -> list[str]:
-    """Returns the logged metrics that both sides have, those that matter first; `MAX_FOLLOWING`
-    segments of a metric follow it, those that lost the most."""
+    """Returns the logged metrics that both sides have, those that matter first; the segments of a
+    metric follow it, those that lost the most first. Of many, `MAX_FOLLOWING` that changed do."""
     found = logged_changes(comparison)
     known = [name for name, delta in found.items() if delta.delta is not None]
     first = [name for name in logged_shown(comparison) if split_segment(name) is None]
@@ -174,7 +174,10 @@ def logged_in_order(comparison: Comparison) -> list[str]:
     for name in dict.fromkeys((*first, *map(metric_of, known))):
         ordered += [name] if found.get(name, Delta()).delta is not None else []
         if name in comparison.segments:
-            ordered += worst_first(found, name)[:MAX_FOLLOWING]
+            segments = worst_first(found, name)
+            if len(segments) > MAX_FOLLOWING:
+                segments = [each for each in segments if found[each].delta][:MAX_FOLLOWING]
+            ordered += segments
     return ordered
 
 
