@@ -77,11 +77,15 @@ def compare_runs(
     output: str | None,
     terms: Terms | None = None,
     target: float | None = None,
+    ignored: Sequence[str] = (),
 ) -> tuple[ManyComparison, Path]:
     """Compares three or more runs, the first being the baseline; returns the result, and the base
-    name of the files that `write_many` is to write."""
+    name of the files that `write_many` is to write.
+
+    `ignored` are parameters in which runs may differ and still be alike.
+    """
     refuse_folder(output)
-    found, names = find_differences(runs, logs_dir, terms, target)
+    found, names = find_differences(runs, logs_dir, terms, target, ignored)
     return found, Path(output or many_base(names))
 
 
@@ -104,6 +108,7 @@ def find_differences(
     logs_dir: Path,
     terms: Terms | None = None,
     target: float | None = None,
+    ignored: Sequence[str] = (),
 ) -> tuple[ManyComparison, list[str]]:
     """Returns three or more runs side by side, and their names."""
     paths = choose_summaries(runs, logs_dir)
@@ -126,7 +131,7 @@ def find_differences(
         left, right = ([str(paths[place]) for place in side] for side in (a, b))
         return find_changes(left, right, logs_dir, terms)[0]
 
-    return compare_many(candidates, terms, target, compare_places), names
+    return compare_many(candidates, terms, target, compare_places, ignored), names
 
 
 def _curves(path: Path, metric: str | None) -> Curves:

@@ -23,6 +23,7 @@ from traceml.compare.run_groups import RunGroup, group_runs, is_more_better
 from traceml.figures.head import RunStanding
 from traceml.figures.run_columns import FACTS, VERSION, run_values
 from traceml.model.errors import UsageError
+from traceml.model.metric_segments import metric_of, split_segment
 from traceml.model.run_values import RunValue
 from traceml.store.index_columns import DamagedIndex, Rows
 from traceml.store.query_language import QueryError, parse_filter, parse_name, split_names
@@ -318,9 +319,12 @@ class Runs(Sequence[RunRecord]):
         return list(found)
 
     def _matching(self, pattern: str) -> list[str]:
-        wanted = pattern.casefold()
+        wanted = pattern.casefold().replace("[", "[[]")  # `accuracy[*]` is about segments
         named = (
-            key for key in self._candidates if fnmatchcase(written_key(key).casefold(), wanted)
+            key
+            for key in self._candidates
+            if fnmatchcase(written_key(key).casefold(), wanted)
+            or fnmatchcase(written_key(key).removeprefix("metrics.").casefold(), wanted)
         )
         return [key for key in named if self.has(key)]
 
@@ -336,8 +340,9 @@ class Runs(Sequence[RunRecord]):
 
     def main_metrics(self, limit: int) -> list[str]:
         """Returns the keys of metrics that say how good a run is, by what the scripts or their
-        names say; of many the shortest names."""
-        known = [key for key in self._candidates if key.startswith("metrics.")]
+        names say; of many the shortest names, and segments only where there is nothing else."""
+        logged = [key for key in self._candidates if key.startswith("metrics.")]
+        known = [key for key in logged if split_segment(key) is None] or logged
         named = [
             key
             for key in known
@@ -424,7 +429,7 @@ def _key_order(key: str) -> tuple[int, str, str]:
 
 def _direction_key(key: str) -> str:
     """Returns the key of the column that has what scripts said of a metric's direction."""
-    return f"{DIRECTION}.{key.partition('.')[2]}"
+    return f"{DIRECTION}.{metric_of(key.partition('.')[2])}"
 
 
 def _moment(value: RunValue) -> datetime | None:

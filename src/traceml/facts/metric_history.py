@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from traceml.model.metric_direction import badness, guess_direction
+from traceml.model.metric_segments import segments_by_metric, split_segment
 from traceml.store.metric_follower import Logged
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 MAX_METRICS = 50
+MAX_SEGMENTED = 12
+"""Metrics of which segments are drawn."""
+MAX_SEGMENTS = 8
+"""Segments of one metric: more lines than that cannot be told apart."""
 MAX_POINTS = 1000
 """Points of one curve: more than a chart has pixels."""
 MAX_STRETCHES = 100
@@ -75,12 +81,23 @@ def is_training_loss(name: str) -> bool:
 def metric_histories(
     logged: Mapping[str, Sequence[Logged]], steps: tuple[int, int] | None = None
 ) -> tuple[MetricHistory, ...]:
-    """Returns the logged metrics, losses first, each thinned to what a chart can show.
+    """Returns the logged metrics, losses first, each thinned to what a chart can show; then the
+    segments of metrics, those with the worst last values.
 
     With `steps`, the first and the last step, only values in that range, and so finer ones.
     """
-    names = sorted(logged, key=_order)
-    return tuple(_metric(name, logged[name], steps) for name in names[:MAX_METRICS])
+    whole = sorted((name for name in logged if split_segment(name) is None), key=_order)
+    names = [*whole[:MAX_METRICS], *_segments(logged)]
+    return tuple(_metric(name, logged[name], steps) for name in names)
+
+
+def _segments(logged: Mapping[str, Sequence[Logged]]) -> Iterator[str]:
+    """Yields the segments that are drawn, metric by metric."""
+    found = segments_by_metric(logged)
+    for metric in sorted(found, key=_order)[:MAX_SEGMENTED]:
+        is_up = guess_direction(metric)
+        worst = {name: badness(logged[name][-1].values[-1], is_up) for name in found[metric]}
+        yield from sorted(worst, key=worst.__getitem__)[:MAX_SEGMENTS]
 
 
 def _order(name: str) -> tuple[bool, bool, str]:

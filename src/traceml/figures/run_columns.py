@@ -3,7 +3,8 @@
 Every fact is taken from where the run's page and the comparison take it. Keys begin with `facts.`,
 `params.` and `metrics.` (a metric's last value), `min.`, `max.` and `mean.` (over all its values);
 `best.` where the script or the metric's name says whether more is better, and `higher_is_better.`
-where the script does.
+where the script does. Of a metric per segment (`accuracy[cat]`) there is the last value alone, as
+there may be thousands.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from traceml.model.finding import Section
 from traceml.model.lineage import Code, Command, Environment, Hardware, Lineage
 from traceml.model.metric import METRICS
 from traceml.model.metric_direction import direction_of
+from traceml.model.metric_segments import metric_of, split_segment
 from traceml.model.printable import shorten
 from traceml.model.run_values import RunValue, number_of
 from traceml.summaries.record import MetricSummary, Summary
 
-VERSION = 2
+VERSION = 3
 """Of the columns of a run; a change makes the index read all runs again."""
 MAX_TEXT_CHARS = 1000
 """A longer text is cut, with an ellipsis at its end."""
@@ -201,9 +203,13 @@ def metric_columns(name: str, metric: MetricSummary) -> Iterator[tuple[str, RunV
     if not metric.count:
         return
     yield f"metrics.{name}", math.nan if metric.last is None else metric.last
+    said = metric.higher_is_better
+    if said is not None:
+        yield f"higher_is_better.{metric_of(name)}", said
+    if split_segment(name) is not None:
+        return
     only = metric.last if metric.count == 1 else None
     statistics = {"min": metric.min, "max": metric.max, "mean": metric.mean}
-    said = metric.higher_is_better
     higher = direction_of(name, said).higher_is_better
     if higher is not None:
         statistics["best"] = metric.max if higher else metric.min
@@ -211,8 +217,6 @@ def metric_columns(name: str, metric: MetricSummary) -> Iterator[tuple[str, RunV
         known = only if value is None else value
         if known is not None and math.isfinite(known):
             yield f"{key}.{name}", known
-    if said is not None:
-        yield f"higher_is_better.{name}", said
 
 
 def storable(value: object) -> RunValue | None:

@@ -95,7 +95,7 @@ def load_run(folder: Path) -> RunRecords:
     messages.sort(key=logged.unix_ns)
     trouble = folders.read_mark(folder, TROUBLE_MARK)
     metrics = logged.reduce_metrics(messages)
-    if len(metrics) >= logged.MAX_METRIC_NAMES:
+    if logged.is_full(metrics):
         notes.append(
             f"metrics of {count(len(metrics))} names are kept; those of further names are left "
             "out: a step's number belongs into `step=`, not into the name"

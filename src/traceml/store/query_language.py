@@ -41,12 +41,13 @@ _TOKEN = re.compile(
     (?P<number>[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(?P<unit>[A-Za-zµ%]+)?
     |(?P<name>[^\W\d]\w*(?:[./:@%+-]+\w+)*)?
      (?P<text>(?(name)\.)(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'))(?P<end>\.[^\W\d]\w*)?
-    |(?P<word>[^\W\d]\w*(?:[./:@%+-]+\w+)*)
+    |(?P<word>[^\W\d]\w*(?:[./:@%+-]+\w+)*(?:\[[^][\n"']+\](?:\.\w+)?)?)
     |(?P<sign><=|>=|!=|==|<>|&&|\|\||[-=<>(),!~&|])
     )""",
     re.VERBOSE,
 )
-"""A number, a text in quotes with what may stand around it in a name, a word, or a sign."""
+"""A number, a text in quotes with what may stand around it in a name, a word (with a segment in
+square brackets, `accuracy[New York].min`), or a sign."""
 _WORDS = ("and", "or", "not", "in", "is", "contains", "matches", "missing")
 _CONSTANTS: dict[str, Wanted] = {
     "true": True,
@@ -176,8 +177,8 @@ def parse_name(text: str) -> QueryName:
 
 
 def split_names(text: str) -> Iterator[str]:
-    """Yields the names of a list with commas; a comma in quotes belongs to its name."""
-    for found in re.finditer(r'(?:"(?:[^"\\]|\\.)*"|[^,"]|")+', text):
+    """Yields the names of a list with commas; a comma in quotes or brackets belongs to its name."""
+    for found in re.finditer(r'(?:"(?:[^"\\]|\\.)*"|\[[^][]*\]|[^,"]|")+', text):
         if found[0].strip():
             yield found[0].strip()
 
