@@ -1,0 +1,158 @@
+"""Charts over many runs: the page, what mattered, and a metric's history by group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from traceml.api.listed_runs import numbers_in, params_in
+from traceml.api.query_runs import RunQuery, Runs, RunSearch
+from traceml.compare.run_groups import RunGroup
+from traceml.facts.metric_history import MetricHistory, metric_histories, no_history
+from traceml.figures.exploration import (
+    MAX_RUNS,
+    AskedCharts,
+    ChosenColumns,
+    choose_charts,
+    exploration_page,
+    group_label,
+    usual_params,
+)
+from traceml.figures.exploration_record import Exploration, GroupCurves, WhatMatteredPage
+from traceml.figures.explored_columns import label_of
+from traceml.figures.group_curves import MAX_GROUPS, GroupHistories, group_curves
+from traceml.figures.group_curves import MAX_RUNS as MAX_CURVES
+from traceml.model.quantities import count
+from traceml.store.metric_curves import read_logged
+from traceml.store.query_language import QueryError, parse_filter, written_text
+from traceml.store.query_names import written_key
+
+MAX_JUDGED_RUNS = 2000
+"""Runs from which it is computed what mattered, the newest ones: more take seconds."""
+MAX_JUDGED_PARAMS = 40
+WORDS_IN = ("name", "status", "verdict", "tags", "note")
+"""Facts that plain words are looked for in."""
+
+
+def filter_of(text: str) -> str:
+    """Returns what was typed as a filter: the filter itself, or, where it is only words, a filter
+    for runs that have each of them in their name, status, verdict, tags or note.
+
+    Raises QueryError for a filter that is wrong.
+    """
+    words = text.split()
+    if not words:
+        return ""
+    try:
+        parse_filter(text)
+    except QueryError:
+        if not all(word.replace("-", "").replace("_", "").isalnum() for word in words):
+            raise
+        return " and ".join(f"({_anywhere(word)})" for word in words)
+    return text.strip()
+
+
+def _anywhere(word: str) -> str:
+    return " or ".join(f"{fact} contains {written_text(word)}" for fact in WORDS_IN)
+
+
+def explore(search: RunSearch, typed: str, asked: AskedCharts) -> Exploration:
+    """Returns the page of charts over the runs that were asked for; raises UsageError for a filter
+    or a name that cannot be understood."""
+    filter_text = filter_of(typed)
+    found = search.search(RunQuery(filter_text, limit=MAX_RUNS))
+    return exploration_page(found, choose_charts(found, asked), filter_text, found.notes)
+
+
+def explore_what_mattered(
+    search: RunSearch, typed: str, metric: str | None, down: str | None, across: str | None
+) -> WhatMatteredPage | None:
+    """Returns which parameters a metric depends on; `None` where there is no metric."""
+    found = search.search(RunQuery(filter_of(typed), limit=MAX_JUDGED_RUNS))
+    chosen = choose_charts(found, AskedCharts(metric=metric)).metric
+    if chosen is None:
+        return None
+    # Late: it takes scipy, which lists of runs are made without.
+    from traceml.figures.what_mattered_page import what_mattered_page
+
+    params = usual_params(found)
+    pair = _param_name(found, down), _param_name(found, across)
+    kept = list(dict.fromkeys((*params[:MAX_JUDGED_PARAMS], *_keys_of(pair))))
+    return what_mattered_page(
+        params_in(found, kept),
+        numbers_in(found, chosen),
+        chosen,
+        found.more_is_better(chosen),
+        pair,
+        _judged_words(found, len(params)),
+    )
+
+
+def _judged_words(found: Runs, params: int) -> list[str]:
+    said = []
+    if found.total > len(found):
+        said.append(f"From the {count(len(found))} newest of {count(found.total, 'run')}.")
+    if params > MAX_JUDGED_PARAMS:
+        said.append(f"The {MAX_JUDGED_PARAMS} parameters that most runs have are looked at.")
+    return said
+
+
+def _param_name(found: Runs, asked: str | None) -> str | None:
+    """Returns the name of a parameter without its prefix; `None` for what is none."""
+    if not asked:
+        return None
+    (key, *_) = found.choose_columns(asked) or [""]
+    return key.removeprefix("params.") if key.startswith("params.") else None
+
+
+def _keys_of(names: Sequence[str | None]) -> list[str]:
+    return [f"params.{name}" for name in names if name is not None]
+
+
+def explore_curves(
+    search: RunSearch, logs: Path, typed: str, metric: str | None, group: str | None
+) -> GroupCurves:
+    """Returns the history of a metric over its steps, by group of runs."""
+    found = search.search(RunQuery(filter_of(typed)))
+    chosen = choose_charts(found, AskedCharts(metric=metric, group=group))
+    section, _, name = (chosen.metric or "").partition(".")
+    if chosen.metric is None or section in ("facts", "params"):
+        return GroupCurves(None, (f"{label_of(chosen.metric or 'it')} has no history.",))
+    groups = _largest_groups(found, chosen)
+    each = max(1, MAX_CURVES // max(1, len(groups)))
+    return group_curves(
+        name,
+        [
+            GroupHistories(
+                label, len(rows), [_history(logs / found.names[row], name) for row in rows[:each]]
+            )
+            for label, rows in groups
+        ],
+        _group_count(found, chosen),
+        ", ".join(map(label_of, chosen.group)) or None,
+    )
+
+
+def _by(chosen: ChosenColumns) -> str:
+    return ",".join(map(written_key, chosen.group))
+
+
+def _group_count(found: Runs, chosen: ChosenColumns) -> int:
+    return found.count_groups(_by(chosen)) if chosen.group else 1
+
+
+def _largest_groups(found: Runs, chosen: ChosenColumns) -> list[tuple[str, Sequence[int]]]:
+    """Returns the largest groups, in the order of what they have in common; one of all runs where
+    nothing groups them."""
+    if not chosen.group:
+        return [("all runs", range(len(found)))]
+    groups = found.group(_by(chosen), [])
+    kept: list[RunGroup] = sorted(groups, key=lambda group: -len(group.rows))[:MAX_GROUPS]
+    shown = {id(group) for group in kept}
+    return [(group_label(group), group.rows) for group in groups if id(group) in shown]
+
+
+def _history(folder: Path, name: str) -> MetricHistory:
+    """Returns what a run logged; without points where it logged nothing."""
+    logged = read_logged(folder, name)
+    return metric_histories({name: logged})[0] if logged else no_history(name)
