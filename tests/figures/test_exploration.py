@@ -137,4 +137,4 @@ def test_fifteen_hundred_columns_have_a_page(tmp_path) -> None:
         list_run(tmp_path, f"r{number}", params, {"loss": metric(number)})
     page = explored(tmp_path)
     assert len(page.choices) > 1500
-    assert len(page.axes) == 7
+    assert len(page.axes) == 8

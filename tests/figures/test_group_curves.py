@@ -14,6 +14,8 @@ from traceml.api.query_runs import RunSearch
 from traceml.facts.curves_over_runs import common_steps, curve_over_runs
 from traceml.facts.metric_history import no_history, thinned
 from traceml.figures.exploration_record import GroupCurves
+from traceml.figures.group_curves import GroupHistories, group_curves
+from traceml.model.errors import UsageError
 
 
 def history(steps: list[int], values: list[float]):
@@ -57,7 +59,7 @@ def log_curve(folder: Path, values: list[float | str], rank: int = 0) -> None:
 
 
 def curves(logs: Path, **asked: str) -> GroupCurves:
-    return explore_curves(RunSearch(logs), logs, "", asked.get("metric"), asked.get("group"))
+    return explore_curves(RunSearch(logs), logs, "", **asked)
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +86,24 @@ def test_each_group_is_a_line_with_a_band(logged: Path) -> None:
         "1 run kept no history of it.",
         "4 values that are NaN, infinite or beyond ±1e300 are not drawn.",
     )
+
+
+def test_a_band_can_be_the_interval_of_the_mean(logged: Path) -> None:
+    found = curves(logged, band="interval")
+    assert found.lines is not None and found.band == "interval"
+    assert found.lines.band == "95 % interval"
+    large = found.lines.series[1]
+    assert large.low is not None and large.high is not None
+    # Of 4 and 5: 4.5 ± 12.706 · 0.7071 / √2.
+    assert (large.low[0], large.high[0]) == pytest.approx((-1.853, 10.85), rel=1e-3)
+    with pytest.raises(UsageError, match="is no band"):
+        curves(logged, band="wide")
+
+
+def test_the_interval_of_one_run_is_not_known() -> None:
+    one = GroupHistories("a", 1, [history([0, 1], [1.0, 2.0])])
+    found = group_curves("loss", [one], 1, None, "interval")
+    assert found.lines is not None and found.lines.series[0].low == (None, None)
 
 
 def test_of_many_groups_the_largest_are_drawn(tmp_path) -> None:

@@ -20,8 +20,9 @@ from traceml.figures.exploration import (
 )
 from traceml.figures.exploration_record import Exploration, GroupCurves, WhatMatteredPage
 from traceml.figures.explored_columns import label_of
-from traceml.figures.group_curves import MAX_GROUPS, GroupHistories, group_curves
+from traceml.figures.group_curves import BANDS, MAX_GROUPS, GroupHistories, group_curves
 from traceml.figures.group_curves import MAX_RUNS as MAX_CURVES
+from traceml.model.errors import UsageError
 from traceml.model.quantities import count
 from traceml.store.metric_curves import read_logged
 from traceml.store.query_language import QueryError, parse_filter, written_text
@@ -110,9 +111,18 @@ def _keys_of(names: Sequence[str | None]) -> list[str]:
 
 
 def explore_curves(
-    search: RunSearch, logs: Path, typed: str, metric: str | None, group: str | None
+    search: RunSearch,
+    logs: Path,
+    typed: str,
+    metric: str | None = None,
+    group: str | None = None,
+    band: str | None = None,
 ) -> GroupCurves:
-    """Returns the history of a metric over its steps, by group of runs."""
+    """Returns the history of a metric over its steps, by group of runs; raises UsageError for a
+    band that there is not."""
+    shown = next((each for each in BANDS if each == band), None)
+    if band and shown is None:
+        raise UsageError(f"{band[:40]!r} is no band: expected {' or '.join(BANDS)}")
     found = search.search(RunQuery(filter_of(typed)))
     chosen = choose_charts(found, AskedCharts(metric=metric, group=group))
     section, _, name = (chosen.metric or "").partition(".")
@@ -130,6 +140,7 @@ def explore_curves(
         ],
         _group_count(found, chosen),
         ", ".join(map(label_of, chosen.group)) or None,
+        shown,
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceml.facts.metric_history import Floats, MetricHistory
+from traceml.facts.metric_history import Floats, Ints, MetricHistory
 
 MAX_POINTS = 300
 
@@ -19,6 +19,10 @@ class CurveOverRuns:
     mean: Floats
     low: Floats
     high: Floats
+    spread: Floats
+    """The standard deviation of the runs; NaN for fewer than two."""
+    counts: Ints
+    """How many runs there are at each step."""
     runs: int
     """How many runs have a point that can be drawn."""
 
@@ -52,10 +56,16 @@ def curve_over_runs(histories: Sequence[MetricHistory], at: Floats) -> CurveOver
     low = np.where(known, values, np.inf).min(axis=0, initial=np.inf)
     high = np.where(known, values, -np.inf).max(axis=0, initial=-np.inf)
     some = counts > 0
+    middle = np.where(some, mean.sum(axis=0), np.nan)
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = np.where(known, (values - middle) ** 2, 0.0).sum(axis=0)
+        spread = np.sqrt(squares / np.where(counts > 1, counts - 1, np.nan))
     return CurveOverRuns(
-        np.where(some, mean.sum(axis=0), np.nan),
+        middle,
         np.where(some, low, np.nan),
         np.where(some, high, np.nan),
+        spread,
+        counts,
         int(known.any(axis=1).sum()),
     )
 

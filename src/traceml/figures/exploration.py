@@ -163,7 +163,9 @@ def usual_params(runs: ExplorableRuns) -> list[str]:
     varying = runs.varying()[:MAX_TRIED]
     telling = [key for key in varying if not is_label(key) and not is_repetition(key)]
     present = {key: sum(each is not None for each in runs.column(key)) for key in telling}
-    return sorted(telling, key=lambda key: -present[key]) or varying
+    # Some runs may have it and others not: where all values are the same, it shows little.
+    is_same = {key: _distinct(runs, key) < 2 for key in telling}
+    return sorted(telling, key=lambda key: (is_same[key], -present[key])) or varying
 
 
 def _finite(runs: ExplorableRuns, key: str) -> int:
@@ -191,16 +193,17 @@ def _axes(
 ) -> tuple[str, ...]:
     if asked is not None:
         return tuple(runs.choose_columns(asked)[:MAX_AXES])
+    if not params:  # of one run, or of runs that are all the same
+        params = [key for key in runs.listed_keys if key.startswith("params.")]
     cost = next(_costs(runs, metric), None)
     last = [key for key in (cost, metric) if key is not None and len(runs.names)]
     return (*params[:USUAL_AXES], *last)
 
 
 def _costs(runs: ExplorableRuns, metric: str | None) -> Iterator[str]:
-    """Yields what runs took, where they differ in it."""
-    for key in COSTS:
-        if key in runs.listed_keys and key != metric and _distinct(runs, key) > 1:
-            yield key
+    """Yields what runs took, first where they differ in it."""
+    known = [key for key in COSTS if key in runs.listed_keys and key != metric]
+    yield from sorted(known, key=lambda key: _distinct(runs, key) < 2)
 
 
 def _usual_x(runs: ExplorableRuns, params: Sequence[str], metric: str | None) -> str | None:

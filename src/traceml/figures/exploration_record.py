@@ -146,12 +146,17 @@ class WhatMatteredPage(Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
+Band = Literal["range", "interval"]
+"""From the lowest to the highest run, or the 95 % confidence interval of the mean."""
+
+
 class GroupCurves(Struct, frozen=True):
     """The history of a metric, by group of runs."""
 
     lines: Lines | None
     notes: tuple[str, ...] = ()
     """What is left out, or why there is nothing to draw."""
+    band: Band = "range"
 
 
 class Exploration(Struct, frozen=True):

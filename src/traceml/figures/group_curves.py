@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import get_args
 
-from traceml.facts.curves_over_runs import common_steps, curve_over_runs
-from traceml.facts.metric_history import MetricHistory
+import numpy as np
+
+from traceml.compare.students_t import quantile
+from traceml.facts.curves_over_runs import CurveOverRuns, common_steps, curve_over_runs
+from traceml.facts.metric_history import MAX_DRAWN, Floats, MetricHistory
 from traceml.figures.colours import series_colour
-from traceml.figures.exploration_record import GroupCurves
+from traceml.figures.exploration_record import Band, GroupCurves
 from traceml.figures.page import Axis, Lines, Series
 from traceml.figures.units import PLAIN, fitted, rounded
 from traceml.figures.words import line
@@ -20,6 +26,14 @@ MAX_GROUPS = 8
 MAX_RUNS = 96
 """Runs whose histories are read, in all groups together."""
 MAX_NAME = 40
+MAX_RANGES = 2
+"""From more groups on the bands would cover each other: they are intervals of the means then."""
+
+BANDS: tuple[Band, ...] = get_args(Band)
+_BAND_WORDS: Mapping[Band, str] = {
+    "range": "from the lowest to the highest of them",
+    "interval": "the 95 % confidence interval of that mean, where there are two or more",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +47,14 @@ class GroupHistories:
 
 
 def group_curves(
-    metric: str, groups: Sequence[GroupHistories], all_groups: int, by: str | None
+    metric: str,
+    groups: Sequence[GroupHistories],
+    all_groups: int,
+    by: str | None,
+    band: Band | None = None,
 ) -> GroupCurves:
-    """Returns the chart; `all_groups` is how many groups there are, drawn or not."""
+    """Returns the chart; `all_groups` is how many groups there are, drawn or not. Without a `band`
+    it is the one that shows most."""
     histories = [each for group in groups for each in group.histories if len(each.steps)]
     name = shorten_middle(line(metric), MAX_NAME)
     if not histories:
@@ -48,29 +67,45 @@ def group_curves(
         )
     at = common_steps(histories)
     curves = [curve_over_runs(group.histories, at) for group in groups]
+    band = band or ("range" if len(groups) <= MAX_RANGES else "interval")
+    bands = [_band(curve, band) for curve in curves]
     series = tuple(
         Series(
             f"{group.label} ({count(curve.runs, 'run')})",
             series_colour(number),
             rounded(curve.mean),
-            low=rounded(curve.low),
-            high=rounded(curve.high),
+            low=rounded(low),
+            high=rounded(high),
         )
-        for number, (group, curve) in enumerate(zip(groups, curves, strict=True))
+        for number, (group, curve, (low, high)) in enumerate(
+            zip(groups, curves, bands, strict=True)
+        )
     )
     lines = Lines(
         id="group-curves",
         title=f"{name} over steps" + (f", by {by}" if by else ""),
         x=Axis("logged step"),
-        y=fitted(name, PLAIN, *(curve.low for curve in curves), *(curve.high for curve in curves)),
+        y=fitted(name, PLAIN, *(curve.mean for curve in curves), *chain.from_iterable(bands)),
         at=tuple(at.tolist()),
         series=series,
-        caption="Each line is the mean over the runs of a group, the band from the lowest to the "
-        "highest of them. A run counts from its first to its last logged step.",
+        caption=f"Each line is the mean over the runs of a group, the band {_BAND_WORDS[band]}. A "
+        "run counts from its first to its last logged step.",
         axis="logged",
         is_curve=True,
+        band=None if band == "range" else "95 % interval",
     )
-    return GroupCurves(lines, tuple(_left_out(groups, all_groups)))
+    return GroupCurves(lines, tuple(_left_out(groups, all_groups)), band)
+
+
+def _band(curve: CurveOverRuns, band: Band) -> tuple[Floats, Floats]:
+    """Returns the lower and the upper edge."""
+    if band == "range":
+        return curve.low, curve.high
+    factors = {each: quantile(each - 1) / math.sqrt(each) for each in set(curve.counts) if each > 1}
+    half = curve.spread * [factors.get(each, math.nan) for each in curve.counts]
+    low, high = curve.mean - half, curve.mean + half
+    is_drawn = np.abs(low) + np.abs(high) <= MAX_DRAWN
+    return np.where(is_drawn, low, np.nan), np.where(is_drawn, high, np.nan)
 
 
 def _left_out(groups: Sequence[GroupHistories], all_groups: int) -> list[str]:

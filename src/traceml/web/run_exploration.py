@@ -54,6 +54,11 @@ class ExploredRuns:
 
     def _curves(self, asked: Asked) -> bytes:
         found = explore_curves(
-            self._search(), self._logs, asked.get("q", ""), asked.get("metric"), asked.get("group")
+            self._search(),
+            self._logs,
+            asked.get("q", ""),
+            asked.get("metric"),
+            asked.get("group"),
+            asked.get("band"),
         )
         return msgspec.json.encode(found)

@@ -109,6 +109,7 @@ export interface Lines {
   marks: readonly Mark[];
   cut: string | null;
   is_curve: boolean;
+  band: string | null;
 }
 
 /** Stacked bars, one per category, drawn from left to right. */
@@ -378,10 +379,13 @@ export interface WhatMatteredPage {
   notes: readonly string[];
 }
 
+export type Band = "range" | "interval";
+
 /** The history of a metric, by group of runs. */
 export interface GroupCurves {
   lines: Lines | null;
   notes: readonly string[];
+  band: Band;
 }
 
 /** Charts over the runs that a filter lets through. */

@@ -18,6 +18,7 @@ const SIDE = 46;
 const AXIS_PX = 96; // narrower, and the picture is scrolled
 const NEAR_PX = 7;
 const CLICK_PX = 4;
+const DRAGGED_LINES = 1500; // painted while an axis is dragged over; all of them afterwards
 
 interface Properties {
   scales: readonly Scale[];
@@ -26,10 +27,15 @@ interface Properties {
   /** Which runs the brushes let through; `null`: all. */
   chosen: Uint8Array | null;
   brushes: Brushes;
-  onBrush: (name: string, brush: Brush | null) => void;
+  /** Whether an axis is being dragged over: what is painted has to follow the hand. */
+  isDragging: boolean;
+  onBrush: OnBrush;
   onLog: (name: string, isLog: boolean) => void;
   onOpen: (run: number) => void;
 }
+
+/** `isFinal`: the hand has let go. */
+export type OnBrush = (name: string, brush: Brush | null, isFinal: boolean) => void;
 
 interface Layout extends Size {
   x: (axis: number) => number;
@@ -38,14 +44,16 @@ interface Layout extends Size {
 }
 
 export function ParallelView(properties: Properties) {
-  const { scales, names, colours, chosen, brushes, onBrush, onLog, onOpen } = properties;
+  const { scales, names, colours, chosen, brushes, isDragging, onBrush, onLog, onOpen } = properties;
+  const every = isDragging ? Math.ceil(names.length / DRAGGED_LINES) : 1;
   const theme = useTheme();
   const [size, setSize] = useState<Size>({ width: 0, height: HEIGHT });
   const [pointed, setPointed] = useState<Pointed | null>(null);
   const layout = useMemo(() => layoutOf(size, scales.length), [size, scales.length]);
   const paint = useCallback<Paint>(
-    (context, at) => paintLines(context, layoutOf(at, scales.length), scales, colours, chosen, theme),
-    [scales, colours, chosen, theme],
+    (context, at) =>
+      paintLines(context, layoutOf(at, scales.length), scales, colours, chosen, every, theme),
+    [scales, colours, chosen, every, theme],
   );
   const paintOver = useCallback<Paint>(
     (context, at) => {
@@ -136,6 +144,7 @@ function paintLines(
   scales: readonly Scale[],
   colours: RunColours,
   chosen: Uint8Array | null,
+  every: number,
   theme: Theme,
 ): void {
   const { numbers } = colours;
@@ -144,12 +153,14 @@ function paintLines(
   if (chosen !== null) {
     context.globalAlpha = Math.max(0.15, strength(count) / 3);
     context.strokeStyle = ink(theme).line;
-    for (let run = 0; run < count; run++) if (chosen[run] === 0) line(context, layout, scales, run);
+    for (let run = 0; run < count; run += every) {
+      if (chosen[run] === 0) line(context, layout, scales, run);
+    }
   }
-  const drawn = chosen === null ? count : chosen.reduce((sum, one) => sum + one, 0);
+  const drawn = (chosen === null ? count : chosen.reduce((sum, one) => sum + one, 0)) / every;
   context.globalAlpha = strength(drawn);
   // In the order of the runs: in that of the colours the last one would cover all others.
-  for (let run = 0; run < count; run++) {
+  for (let run = 0; run < count; run += every) {
     if (chosen?.[run] === 0) continue;
     context.strokeStyle = colours.colours[numbers[run]!]!;
     line(context, layout, scales, run);
@@ -246,7 +257,7 @@ interface HandleProperties {
   scale: Scale;
   left: number;
   brush: Brush | null;
-  onBrush: (name: string, brush: Brush | null) => void;
+  onBrush: OnBrush;
   onLog: (name: string, isLog: boolean) => void;
 }
 
@@ -263,9 +274,10 @@ function AxisHandle({ scale, left, brush, onBrush, onLog }: HandleProperties) {
     if (begun.current === null) return;
     const here = placeAt(event);
     const isClick = Math.abs(here - begun.current) * (HEIGHT - TOP - BOTTOM) < CLICK_PX;
-    if (!isClick) onBrush(column.name, brushBetween(scale, begun.current, here));
-    else if (event.type === "pointerup") onBrush(column.name, clickBrush(scale, here));
-    if (event.type === "pointerup") begun.current = null;
+    const isFinal = event.type === "pointerup";
+    if (!isClick) onBrush(column.name, brushBetween(scale, begun.current, here), isFinal);
+    else if (isFinal) onBrush(column.name, clickBrush(scale, here), true);
+    if (isFinal) begun.current = null;
   };
   const range = brush === null ? null : brushPlaces(scale, brush);
   return (

@@ -7,7 +7,7 @@ import { ContourView } from "../charts/contour";
 import { CurveTools } from "../charts/curve_tools";
 import { EstimatesView } from "../charts/estimates";
 import { FigureView } from "../charts/figure";
-import { leftOutWords, ParallelView } from "../charts/parallel";
+import { leftOutWords, type OnBrush, ParallelView } from "../charts/parallel";
 import { runColours } from "../charts/run_colours";
 import { type Scale, scaleOf } from "../charts/scales";
 import { ScatterView } from "../charts/scatter";
@@ -15,7 +15,7 @@ import { ValueGridView } from "../charts/value_grid";
 import { fetched } from "../live";
 import { AxisRanges } from "../pieces/axis_ranges";
 import { BrushBar } from "../pieces/brush_bar";
-import { type Brush, brushed, filterOf, withBrush } from "../pieces/brushes";
+import { brushed, type Brushes, filterOf, withBrush } from "../pieces/brushes";
 import { ColumnPicker } from "../pieces/column_picker";
 import { Notes } from "../pieces/notes";
 import { RunsAsTable } from "../pieces/runs_as_table";
@@ -143,15 +143,27 @@ interface ChartsProperties {
 /** Columns and what is marked on them, as all charts of the page use them. */
 interface Shared extends ChartsProperties {
   columns: ReadonlyMap<string, ExploredColumn>;
+  brushes: Brushes;
+  /** The runs that the brushes let through; `null`: there is no brush. */
   chosen: Uint8Array | null;
+  /** The same as it was before a hand began to drag. */
+  settled: Uint8Array | null;
+  isDragging: boolean;
   isLog: (column: ExploredColumn) => boolean;
-  onBrush: (name: string, brush: Brush | null) => void;
+  onBrush: OnBrush;
   onOpen: (run: number) => void;
 }
 
 function Charts({ page, choices, choose, place }: ChartsProperties) {
   const columns = useMemo(() => new Map(page.columns.map((one) => [one.name, one])), [page]);
+  // While a hand drags, the address waits: browsers refuse to have it written at every move.
+  const [dragged, setDragged] = useState<Brushes | null>(null);
+  const brushes = dragged ?? choices.brushes;
   const chosen = useMemo(
+    () => brushed(brushes, columns, page.names.length),
+    [brushes, columns, page],
+  );
+  const settled = useMemo(
     () => brushed(choices.brushes, columns, page.names.length),
     [choices.brushes, columns, page],
   );
@@ -165,13 +177,18 @@ function Charts({ page, choices, choose, place }: ChartsProperties) {
       </section>
     );
   }
-  const filter = filterOf(page.filter, choices.brushes, columns);
+  const filter = filterOf(page.filter, brushes, columns);
   const shared: Shared = {
-    ...{ page, choices, choose, place, columns, chosen },
+    ...{ page, choices, choose, place, columns, brushes, chosen, settled },
+    isDragging: dragged !== null,
     isLog: (column) =>
       choices.log.includes(column.name) ||
       (column.is_log && !choices.linear.includes(column.name)),
-    onBrush: (name, brush) => choose({ brushes: withBrush(choices.brushes, name, brush) }),
+    onBrush: (name, brush, isFinal) => {
+      const next = withBrush(choices.brushes, name, brush);
+      setDragged(isFinal ? null : next);
+      if (isFinal) choose({ brushes: next });
+    },
     onOpen: (run) => window.location.assign(runAddress(place.base, page.names[run]!)),
   };
   return (
@@ -266,7 +283,7 @@ function setLog({ choices, choose }: Shared, name: string, isLog: boolean): void
 }
 
 function ParallelCard(shared: Shared) {
-  const { page, chosen, choices, choose, columns, place, onBrush, onOpen } = shared;
+  const { page, chosen, settled, brushes, isDragging, choose, columns, place, onBrush, onOpen } = shared;
   const scales = useScales(shared, page.axes, 0);
   const colours = useColours(shared, page.metric);
   const shown = page.axes.flatMap((name) => columns.get(name) ?? []);
@@ -290,19 +307,24 @@ function ParallelCard(shared: Shared) {
           names={page.names}
           colours={colours}
           chosen={chosen}
-          brushes={choices.brushes}
+          brushes={brushes}
+          isDragging={isDragging}
           onBrush={onBrush}
           onLog={(name, isLog) => setLog(shared, name, isLog)}
           onOpen={onOpen}
         />
       )}
       <LeftOut scales={scales} />
-      <AxisRanges columns={shown} brushes={choices.brushes} onBrush={onBrush} />
+      <AxisRanges
+        columns={shown}
+        brushes={brushes}
+        onBrush={(name, brush) => onBrush(name, brush, true)}
+      />
       <RunsAsTable
         title="Parallel coordinates"
         names={page.names}
         columns={shown}
-        chosen={chosen}
+        chosen={settled}
         base={place.base}
       />
     </Card>
@@ -315,7 +337,7 @@ function LeftOut({ scales }: { scales: readonly Scale[] }) {
 }
 
 function ScatterCard(shared: Shared) {
-  const { page, chosen, choices, choose, columns, place, onOpen } = shared;
+  const { page, settled, choices, choose, columns, place, onOpen } = shared;
   const scales = useScales(shared, [page.x, page.y], SCATTER_ROOM);
   const colours = useColours(shared, page.color);
   const size = page.size === null ? null : (columns.get(page.size) ?? null);
@@ -359,7 +381,7 @@ function ScatterCard(shared: Shared) {
           size={size?.kind === "category" ? null : size}
           names={page.names}
           colours={colours}
-          chosen={chosen}
+          chosen={settled}
           front={page.front}
           told={told}
           onSelect={(brushes) =>
@@ -378,7 +400,7 @@ function ScatterCard(shared: Shared) {
         <p class="caption">{size.label} holds words: it cannot be a size.</p>
       )}
       <LeftOut scales={[...new Set(scales)]} />
-      <RunsAsTable title="Scatter" names={page.names} columns={told} chosen={chosen} base={place.base} />
+      <RunsAsTable title="Scatter" names={page.names} columns={told} chosen={settled} base={place.base} />
     </Card>
   );
 }
@@ -398,8 +420,8 @@ function LogBox({ shared, scale }: { shared: Shared; scale: Scale | undefined })
   );
 }
 
-function GroupsCard({ page, choices, place }: Shared) {
-  const names = ["q", "metric", "group"] as const;
+function GroupsCard({ page, choices, choose, place }: Shared) {
+  const names = ["q", "metric", "group", "band"] as const;
   const { data, error, isLoading } = useAnswer<GroupCurves>(
     `${place.base}/api/explore/curves?${questionOf(choices, names)}`,
   );
@@ -415,7 +437,19 @@ function GroupsCard({ page, choices, place }: Shared) {
         <div class="curves-of-groups">
           {data?.lines && (
             <>
-              <CurveTools />
+              <CurveTools>
+                <label>
+                  Band{" "}
+                  <select
+                    class="band"
+                    value={data.band}
+                    onChange={(event) => choose({ band: event.currentTarget.value })}
+                  >
+                    <option value="range">lowest to highest</option>
+                    <option value="interval">95 % interval</option>
+                  </select>
+                </label>
+              </CurveTools>
               <FigureView figure={data.lines} />
             </>
           )}

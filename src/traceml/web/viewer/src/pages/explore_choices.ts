@@ -15,13 +15,18 @@ export interface ExploreChoices {
   size: string | null;
   down: string | null;
   across: string | null;
+  /** Of curves over runs: "range" or "interval". */
+  band: string | null;
   /** Columns on a logarithmic axis, and on a linear one, against what the server suggests. */
   log: readonly string[];
   linear: readonly string[];
   brushes: Brushes;
 }
 
-const ONES = ["metric", "group", "axes", "x", "y", "color", "size", "down", "across"] as const;
+const ONES = [
+  ...(["metric", "group", "axes", "x", "y", "color", "size"] as const),
+  ...(["down", "across", "band"] as const),
+];
 
 function read(): ExploreChoices {
   const search = new URLSearchParams(window.location.search);

@@ -112,6 +112,7 @@ function Choices({ label, choices, chosen, none, onChoose, onNone }: ChoicesProp
         onInput={(event) => setTyped(event.currentTarget.value)}
         onKeyDown={(event) => {
           if (event.key !== "Enter" || wanted === "") return;
+          event.preventDefault(); // or it would press the button that has the focus next
           onChoose(shown[0]?.name ?? typed.trim());
         }}
       />
