@@ -123,7 +123,7 @@ def explore_curves(
     shown = next((each for each in BANDS if each == band), None)
     if band and shown is None:
         raise UsageError(f"{band[:40]!r} is no band: expected {' or '.join(BANDS)}")
-    found = search.search(RunQuery(filter_of(typed)))
+    found = search.search(RunQuery(filter_of(typed), limit=MAX_RUNS))
     chosen = choose_charts(found, AskedCharts(metric=metric, group=group))
     section, _, name = (chosen.metric or "").partition(".")
     if chosen.metric is None or section in ("facts", "params"):

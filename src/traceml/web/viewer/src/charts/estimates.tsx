@@ -2,6 +2,8 @@
 
 import type { EstimateRow, Estimates } from "../schema";
 
+const LETTERS = 16;
+
 export function EstimatesView({ figure }: { figure: Estimates }) {
   const title = `figure-${figure.id}`;
   const low = figure.axis.low ?? 0;
@@ -58,8 +60,13 @@ function Row({ row, isBar, percent }: RowProperties) {
       </span>
       <span class="bar-text">
         {row.text}
-        {row.note && <span class={`hint${row.note.length > 16 ? " below" : ""}`}> {row.note}</span>}
+        {row.note && <Note words={row.note} />}
       </span>
     </div>
   );
+}
+
+/** Few words stand beside the number, many below it. */
+function Note({ words }: { words: string }) {
+  return <span class={`aside${words.length > LETTERS ? " below" : ""}`}> {words}</span>;
 }

@@ -1,9 +1,10 @@
 /** Chooses columns of runs from a list that may be long: by searching, or by typing a name. */
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { ColumnChoice } from "../schema";
 
 const MOST = 150; // rows of the list; more are found by typing
+const EDGE_PX = 8;
 
 interface Properties {
   label: string;
@@ -92,7 +93,12 @@ interface ChoicesProperties {
 function Choices({ label, choices, chosen, none, onChoose, onNone }: ChoicesProperties) {
   const [typed, setTyped] = useState("");
   const field = useRef<HTMLInputElement>(null);
-  useEffect(() => field.current?.focus(), []);
+  const list = useRef<HTMLDivElement>(null);
+  useLayoutEffect(() => {
+    const beyond = list.current!.getBoundingClientRect().right - document.body.clientWidth + EDGE_PX;
+    if (beyond > 0) list.current!.style.left = `${-beyond}px`; // at the edge of the window
+    field.current?.focus();
+  }, []);
   const wanted = typed.trim().toLowerCase();
   const picked = new Set(chosen);
   const matching = choices.filter(({ name }) => name.toLowerCase().includes(wanted));
@@ -102,7 +108,7 @@ function Choices({ label, choices, chosen, none, onChoose, onNone }: ChoicesProp
   ];
   const shown = ordered.slice(0, MOST);
   return (
-    <div class="picker-list" role="dialog" aria-label={`Choose: ${label}`}>
+    <div ref={list} class="picker-list" role="dialog" aria-label={`Choose: ${label}`}>
       <input
         ref={field}
         type="search"
