@@ -20,6 +20,9 @@ export interface Scale {
 }
 
 const LETTERS = 18; // of a category beside its axis
+const FEW_TICKS = 7;
+const FEW_VALUES = 13; // with the missing one
+const SPREAD = 0.03; // of the axis
 
 /** `room`: how much of the axis stays free at both ends. */
 export function scaleOf(column: ExploredColumn, wantsLog: boolean, room = 0): Scale {
@@ -65,6 +68,19 @@ function categoryScale(column: ExploredColumn): Scale {
   };
 }
 
+/**
+ * The same scale for a line per run: runs that share one of a few values lie beside each other, and
+ * do not hide behind the last one. Each is moved by little, and always by the same.
+ */
+export function spreadOut(scale: Scale): Scale {
+  const distinct = new Set(scale.column.values).size;
+  if (distinct > FEW_VALUES || scale.places.length <= distinct) return scale;
+  return {
+    ...scale,
+    places: scale.places.map((place, run) => place + (((run * 0.618034) % 1) - 0.5) * SPREAD),
+  };
+}
+
 function extentOf(values: readonly (number | null)[], isLog: boolean): [number, number] {
   let [low, high] = [Infinity, -Infinity];
   for (const value of values) {
@@ -91,12 +107,30 @@ function ticksOf(
   ends: readonly [number, number],
   placeOf: (value: number) => number,
 ): Tick[] {
-  const values = isLog ? logTicks(ends) : evenTicks(ends, column.kind === "moment" ? 3 : 5);
+  const values = fewValues(column) ?? roundTicks(column, isLog, ends);
   const written =
     column.kind === "moment" ? (value: number) => localTime(value, "").slice(5) : axisNumber;
   return values
     .map((value) => ({ at: placeOf(value), label: written(value) }))
     .filter(({ at }) => at > -1e-6 && at < 1 + 1e-6);
+}
+
+/** A parameter that was tried with a few values has these as its labels. */
+function fewValues({ kind, values }: ExploredColumn): number[] | null {
+  const found = new Set<number>();
+  for (const value of values) {
+    if (value !== null) found.add(value);
+    if (found.size > FEW_TICKS) return null;
+  }
+  return kind === "number" && found.size > 1 ? [...found].sort((one, other) => one - other) : null;
+}
+
+function roundTicks(
+  { kind }: ExploredColumn,
+  isLog: boolean,
+  ends: readonly [number, number],
+): number[] {
+  return isLog ? logTicks(ends) : evenTicks(ends, kind === "moment" ? 3 : 5);
 }
 
 /** Round numbers, about so many. */

@@ -9,7 +9,7 @@ import { EstimatesView } from "../charts/estimates";
 import { FigureView } from "../charts/figure";
 import { leftOutWords, type OnBrush, ParallelView } from "../charts/parallel";
 import { runColours } from "../charts/run_colours";
-import { type Scale, scaleOf } from "../charts/scales";
+import { type Scale, scaleOf, spreadOut } from "../charts/scales";
 import { ScatterView } from "../charts/scatter";
 import { ValueGridView } from "../charts/value_grid";
 import { fetched } from "../live";
@@ -284,7 +284,8 @@ function setLog({ choices, choose }: Shared, name: string, isLog: boolean): void
 
 function ParallelCard(shared: Shared) {
   const { page, chosen, settled, brushes, isDragging, choose, columns, place, onBrush, onOpen } = shared;
-  const scales = useScales(shared, page.axes, 0);
+  const straight = useScales(shared, page.axes, 0);
+  const scales = useMemo(() => straight.map(spreadOut), [straight]);
   const colours = useColours(shared, page.metric);
   const shown = page.axes.flatMap((name) => columns.get(name) ?? []);
   return (
