@@ -47,6 +47,7 @@ MAX_USUAL_GROUPS = 12
 COSTS = ("facts.duration_s", "facts.step_time_ms", "facts.peak_memory_bytes")
 FALLBACK_METRICS = ("facts.step_time_ms", "facts.throughput", "facts.duration_s")
 """What runs are judged by where none logged a metric."""
+PLAIN_KEYS = ("facts.", "params.", "metrics.")
 SECTIONS = {"facts": "Facts", "params": "Parameters"}
 
 LOG_METRICS = (
@@ -150,10 +151,10 @@ def choose_charts(runs: ExplorableRuns, asked: AskedCharts) -> ChosenColumns:
 
 def usual_metric(runs: ExplorableRuns) -> str | None:
     """Returns the metric that most runs have; without one, how fast they were."""
-    logged = {key: _finite(runs, key) for key in runs.main_metrics(MAX_TRIED_METRICS)}
-    if any(logged.values()):
+    logged = {key: _told(runs, key) for key in runs.main_metrics(MAX_TRIED_METRICS)}
+    if any(count for count, _ in logged.values()):
         return max(logged, key=lambda key: logged[key])
-    measured = {key: _finite(runs, key) for key in FALLBACK_METRICS if key in runs.listed_keys}
+    measured = {key: _told(runs, key) for key in FALLBACK_METRICS if key in runs.listed_keys}
     return max(measured, key=lambda key: measured[key], default=None)
 
 
@@ -168,8 +169,11 @@ def usual_params(runs: ExplorableRuns) -> list[str]:
     return sorted(telling, key=lambda key: (is_same[key], -present[key])) or varying
 
 
-def _finite(runs: ExplorableRuns, key: str) -> int:
-    return int(np.isfinite(numbers_of(runs.column(key))).sum())
+def _told(runs: ExplorableRuns, key: str) -> tuple[int, bool]:
+    """Returns how many runs have a finite number, and whether they differ in it."""
+    numbers = numbers_of(runs.column(key))
+    finite = numbers[np.isfinite(numbers)]
+    return len(finite), bool((finite != finite[:1]).any())
 
 
 def _asked_one(
@@ -228,7 +232,9 @@ def exploration_page(
     """Returns the page; `filter_text` is what the runs were found by."""
     columns = {key: explored_column(key, runs.column(key)) for key in chosen.drawn}
     front, words = _front(runs, chosen, columns)
-    choices = [_choice(key) for key in runs.listed_keys[:MAX_CHOICES]]
+    # The extremes of metrics last: of very many columns they are those that have to be typed.
+    offered = sorted(runs.listed_keys, key=lambda key: not key.startswith(PLAIN_KEYS))
+    choices = [_choice(key) for key in offered[:MAX_CHOICES]]
     said = [*notes, *_more_names(runs)]
     return Exploration(
         filter=filter_text,
