@@ -97,6 +97,7 @@ def test_the_first_sight_has_every_chart(look: Look, sweep: Served):
     seen = explore(look, sweep)
     expect(seen.page).to_have_title("Explore · TraceML")
     expect(seen.main.get_by_text(f"{RUNS} runs", exact=True)).to_be_visible()
+    seen.page.locator("#what-mattered").scroll_into_view_if_needed()
     for title in ("Parallel coordinates", "Scatter", "By group", "What mattered for loss"):
         expect(seen.part(title)).to_be_visible()
     expect(seen.part("By group").get_by_role("figure")).to_have_count(2)
@@ -223,6 +224,7 @@ def test_a_wrong_filter_says_where_it_went_wrong_and_leads_on(look: Look, sweep:
 
 def test_paper_holds_the_charts(look: Look, sweep: Served):
     seen = explore(look, sweep, "?down=optimizer&across=lr", color_scheme="dark")
+    seen.page.locator("#what-mattered").scroll_into_view_if_needed()
     expect(seen.main.get_by_role("table").first).to_be_visible()
     assert seen.page.pdf(format="A4").startswith(b"%PDF")
     seen.page.emulate_media(media="print")

@@ -14,6 +14,8 @@ from traceml.compare.importance_record import (
     WhatMattered,
 )
 from traceml.compare.metric_surface import surface_of
+from traceml.compare.parameter_importance import what_mattered
+from traceml.figures.exploration_record import WhatMatteredPage
 from traceml.figures.what_mattered_page import importance_figure, what_mattered_page
 
 
@@ -29,9 +31,14 @@ def made_runs(count: int = 60):
     return params, [float(value) for value in loss]
 
 
+def page_of(params, loss, asked=(None, None)) -> WhatMatteredPage:
+    found = what_mattered(params, loss, "loss", higher_is_better=False)
+    return what_mattered_page(found, params, loss, "metrics.loss", asked)
+
+
 def test_the_parameter_that_matters_leads() -> None:
     params, loss = made_runs()
-    page = what_mattered_page(params, loss, "metrics.loss", False)
+    page = page_of(params, loss)
     assert page.title == "What mattered for loss"
     assert page.metric == "metrics.loss"
     assert page.correlation is not None
@@ -47,7 +54,7 @@ def test_the_parameter_that_matters_leads() -> None:
 
 def test_the_grid_is_of_the_parameters_that_were_asked_for() -> None:
     params, loss = made_runs()
-    page = what_mattered_page(params, loss, "metrics.loss", False, ("kind", "lr"))
+    page = page_of(params, loss, ("kind", "lr"))
     assert (page.down, page.across) == ("params.kind", "params.lr")
     assert page.grid is not None
     assert set(page.grid.rows) == {"a", "b"}
@@ -59,7 +66,7 @@ def test_the_grid_is_of_the_parameters_that_were_asked_for() -> None:
 
 def test_two_numbers_have_a_contour() -> None:
     params, loss = made_runs()
-    page = what_mattered_page(params, loss, "metrics.loss", False, ("width", "lr"))
+    page = page_of(params, loss, ("width", "lr"))
     contour = page.contour
     assert contour is not None
     assert contour.is_across_log and not contour.is_down_log
@@ -70,14 +77,14 @@ def test_two_numbers_have_a_contour() -> None:
 
 def test_few_runs_are_warned_of() -> None:
     params, loss = made_runs(3)
-    page = what_mattered_page(params, loss, "metrics.loss", False)
+    page = page_of(params, loss)
     assert page.warnings[0].startswith("3 settings with loss: too few")
     assert page.correlation is None and page.grid is None
 
 
 def test_runs_without_the_metric_are_counted() -> None:
     params, loss = made_runs(20)
-    page = what_mattered_page(params, [*loss[:-2], math.nan, None], "metrics.loss", False)
+    page = page_of(params, [*loss[:-2], math.nan, None])
     assert "2 without a finite value are left out" in page.notes[0]
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 from traceml.api.listed_runs import numbers_in, params_in
 from traceml.api.query_runs import RunQuery, Runs, RunSearch
+from traceml.compare.importance_record import WhatMattered
+from traceml.compare.parameter_groups import Params
 from traceml.compare.run_groups import RunGroup
 from traceml.facts.metric_history import MetricHistory, metric_histories, no_history
 from traceml.figures.exploration import (
@@ -31,6 +34,8 @@ from traceml.store.query_names import written_key
 MAX_JUDGED_RUNS = 2000
 """Runs from which it is computed what mattered, the newest ones: more take seconds."""
 MAX_JUDGED_PARAMS = 40
+MAX_REMEMBERED = 4
+"""Answers to what mattered; each has the values of its runs, some megabytes at most."""
 WORDS_IN = ("name", "status", "verdict", "tags", "note")
 """Facts that plain words are looked for in."""
 
@@ -65,8 +70,43 @@ def explore(search: RunSearch, typed: str, asked: AskedCharts) -> Exploration:
     return exploration_page(found, choose_charts(found, asked), filter_text, found.notes)
 
 
+class RememberedImportance:
+    """Computes what mattered, one question at a time, and remembers the last answers: a forest
+    takes seconds, and each choice of two parameters to draw would fit it anew."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._found: dict[str, WhatMattered] = {}
+
+    def what_mattered(
+        self,
+        params: Sequence[Params],
+        values: Sequence[float | None],
+        metric: str,
+        higher_is_better: bool | None,
+    ) -> WhatMattered:
+        """Returns which parameters a metric depends on."""
+        # Late: it takes scipy, which lists of runs are made without.
+        from traceml.compare.parameter_importance import what_mattered
+
+        asked = repr((metric, higher_is_better, values, params))
+        with self._lock:
+            found = self._found.pop(asked, None)
+            if found is None:
+                found = what_mattered(params, values, metric, higher_is_better)
+            self._found[asked] = found  # the last one asked for is the last to be forgotten
+            for oldest in list(self._found)[:-MAX_REMEMBERED]:
+                del self._found[oldest]
+            return found
+
+
 def explore_what_mattered(
-    search: RunSearch, typed: str, metric: str | None, down: str | None, across: str | None
+    search: RunSearch,
+    remembered: RememberedImportance,
+    typed: str,
+    metric: str | None = None,
+    down: str | None = None,
+    across: str | None = None,
 ) -> WhatMatteredPage | None:
     """Returns which parameters a metric depends on; `None` where there is no metric."""
     found = search.search(RunQuery(filter_of(typed), limit=MAX_JUDGED_RUNS))
@@ -79,14 +119,12 @@ def explore_what_mattered(
     params = usual_params(found)
     pair = _param_name(found, down), _param_name(found, across)
     kept = list(dict.fromkeys((*params[:MAX_JUDGED_PARAMS], *_keys_of(pair))))
-    return what_mattered_page(
-        params_in(found, kept),
-        numbers_in(found, chosen),
-        chosen,
-        found.more_is_better(chosen),
-        pair,
-        _judged_words(found, len(params)),
+    settings, values = params_in(found, kept), numbers_in(found, chosen)
+    mattered = remembered.what_mattered(
+        settings, values, label_of(chosen), found.more_is_better(chosen)
     )
+    notes = _judged_words(found, len(params))
+    return what_mattered_page(mattered, settings, values, chosen, pair, notes)
 
 
 def _judged_words(found: Runs, params: int) -> list[str]:

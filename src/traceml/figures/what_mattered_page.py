@@ -11,7 +11,6 @@ from traceml.compare.importance_record import Estimate, ParameterImportance, Val
 from traceml.compare.metric_surface import MetricSurface, surface_of
 from traceml.compare.parameter_columns import Column, RunSettings, settings_of
 from traceml.compare.parameter_groups import Params
-from traceml.compare.parameter_importance import what_mattered
 from traceml.compare.value_bins import bins_of, grid_of
 from traceml.figures.estimates import estimates_of
 from traceml.figures.exploration_record import (
@@ -22,7 +21,7 @@ from traceml.figures.exploration_record import (
     ValueGrid,
     WhatMatteredPage,
 )
-from traceml.figures.explored_columns import MAX_LABEL, category_label, label_of
+from traceml.figures.explored_columns import MAX_LABEL, category_label
 from traceml.figures.page import Axis
 from traceml.figures.units import rounded
 from traceml.figures.words import line
@@ -41,19 +40,18 @@ LEVELS = 8
 
 
 def what_mattered_page(
+    found: WhatMattered,
     params: Sequence[Params],
     values: Sequence[float | None],
     metric: str,
-    higher_is_better: bool | None,
     asked: tuple[str | None, str | None] = (None, None),
     notes: Sequence[str] = (),
 ) -> WhatMatteredPage:
-    """Returns the figures of what runs with these parameters and values of the metric show.
+    """Returns the figures of what was found of runs with these parameters and values of the metric.
 
     `metric` is the key of its column; `asked` are the two parameters of the grid, down and across,
     as far as somebody chose them.
     """
-    found = what_mattered(params, values, label_of(metric), higher_is_better)
     used = [
         (run, value)
         for run, value in zip(params, values, strict=True)

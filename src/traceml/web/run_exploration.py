@@ -8,7 +8,12 @@ from pathlib import Path
 import msgspec
 from starlette.concurrency import run_in_threadpool
 
-from traceml.api.explore_runs import explore, explore_curves, explore_what_mattered
+from traceml.api.explore_runs import (
+    RememberedImportance,
+    explore,
+    explore_curves,
+    explore_what_mattered,
+)
 from traceml.api.query_runs import RunSearch
 from traceml.figures.exploration import AskedCharts
 
@@ -25,6 +30,7 @@ class ExploredRuns:
     def __init__(self, logs: Path, search: Callable[[], RunSearch]) -> None:
         self._logs = logs
         self._search = search
+        self._remembered = RememberedImportance()
 
     async def page(self, asked: Asked) -> bytes:
         """Returns the columns and the bars; raises UsageError for what cannot be understood."""
@@ -45,6 +51,7 @@ class ExploredRuns:
     def _what_mattered(self, asked: Asked) -> bytes:
         found = explore_what_mattered(
             self._search(),
+            self._remembered,
             asked.get("q", ""),
             asked.get("metric"),
             asked.get("down"),

@@ -1,7 +1,7 @@
 /** Charts over many runs: parallel coordinates, scatter, groups, and what mattered. */
 
-import type { ComponentChildren } from "preact";
-import { useEffect, useMemo, useState } from "preact/hooks";
+import type { ComponentChildren, RefObject } from "preact";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { ColourKey } from "../charts/colour_key";
 import { ContourView } from "../charts/contour";
 import { CurveTools } from "../charts/curve_tools";
@@ -69,10 +69,11 @@ interface Answer<T> {
   isLoading: boolean;
 }
 
-/** What the server says; until it has answered the last answer stays. */
-function useAnswer<T>(address: string): Answer<T> {
+/** What the server says, asked unless it is `null`; until it has answered the last answer stays. */
+function useAnswer<T>(address: string | null): Answer<T> {
   const [answer, setAnswer] = useState<Answer<T>>({ data: null, error: null, isLoading: true });
   useEffect(() => {
+    if (address === null) return;
     const asking = new AbortController();
     setAnswer((before) => ({ ...before, isLoading: true }));
     fetched<T>(address, asking.signal)
@@ -232,16 +233,38 @@ function Charts({ page, choices, choose, place }: ChartsProperties) {
   );
 }
 
+/** Whether an element has been in sight: what takes seconds to compute is asked for then. */
+function useSeen(): [RefObject<HTMLElement | null>, boolean] {
+  const place = useRef<HTMLElement>(null);
+  const [isSeen, setSeen] = useState(false);
+  useEffect(() => {
+    const sight = new IntersectionObserver((entries) => {
+      if (entries.some(({ isIntersecting }) => isIntersecting)) setSeen(true);
+    });
+    sight.observe(place.current!);
+    return () => sight.disconnect();
+  }, []);
+  return [place, isSeen];
+}
+
 interface CardProperties {
   id: string;
   title: string;
   note?: string;
+  place?: RefObject<HTMLElement | null>;
   children: ComponentChildren;
 }
 
-function Card({ id, title, note, children }: CardProperties) {
+function Card({ id, title, note, place, children }: CardProperties) {
   return (
-    <section class="card part" id={id} data-part tabIndex={-1} aria-labelledby={`${id}-title`}>
+    <section
+      ref={place ?? null}
+      class="card part"
+      id={id}
+      data-part
+      tabIndex={-1}
+      aria-labelledby={`${id}-title`}
+    >
       <header>
         <h2 id={`${id}-title`}>{title}</h2>
         {note && <span class="note">{note}</span>}
@@ -469,13 +492,17 @@ function GroupsCard({ page, choices, choose, place }: Shared) {
 
 function WhatMatteredCard({ page, choices, choose, place }: Shared) {
   const names = ["q", "metric", "down", "across"] as const;
-  const { data, error, isLoading } = useAnswer<WhatMatteredPage | null>(
-    `${place.base}/api/explore/what-mattered?${questionOf(choices, names)}`,
-  );
+  const [card, isSeen] = useSeen();
+  const address = `${place.base}/api/explore/what-mattered?${questionOf(choices, names)}`;
+  const { data, error, isLoading } = useAnswer<WhatMatteredPage | null>(isSeen ? address : null);
   const params = page.choices.filter(({ section }) => section === "Parameters");
   return (
-    <Card id="what-mattered" title={data?.title ?? "What mattered"}>
-      {isLoading && data === null && <p class="caption">Computing what mattered…</p>}
+    <Card id="what-mattered" title={data?.title ?? "What mattered"} place={card}>
+      {isLoading && (
+        <p class="caption" role="status">
+          Computing what mattered; with many runs this takes some seconds…
+        </p>
+      )}
       {error !== null && <p class="caption">{error}</p>}
       {data?.warnings.map((words) => (
         <p key={words} class="caption tone-warn warning">
