@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from listed_runs import list_run, list_sweep, metric
-from traceml.api.explore_runs import explore, filter_of
+from traceml.api.explore_runs import explore
 from traceml.api.query_runs import RunSearch
 from traceml.figures.exploration import LOG_METRICS, LOG_PARAMS, NO_MATCH, NO_RUNS, AskedCharts
 from traceml.figures.exploration_record import Exploration
@@ -99,10 +99,10 @@ def test_plain_words_are_a_filter(sweep: Path) -> None:
     page = explored(sweep, "sweep-1 input")
     assert set(page.names) == {"sweep-10", "sweep-11"}
     assert explored(sweep, page.filter).names == page.names, "the filter can be carried on"
-    assert filter_of("  ") == ""
-    assert filter_of("lr > 0.05") == "lr > 0.05"
+    assert len(explored(sweep, "  ").names) == 12
+    assert explored(sweep, " lr > 0.05 ").filter == "lr > 0.05"
     with pytest.raises(UsageError, match="expected"):
-        filter_of("lr >")
+        explored(sweep, "lr >")
 
 
 def test_no_runs_say_what_to_do(tmp_path, sweep: Path) -> None:

@@ -28,7 +28,7 @@ from traceml.figures.group_curves import MAX_RUNS as MAX_CURVES
 from traceml.model.errors import UsageError
 from traceml.model.quantities import count
 from traceml.store.metric_curves import read_logged
-from traceml.store.query_language import QueryError, parse_filter, written_text
+from traceml.store.plain_words import filter_of
 from traceml.store.query_names import written_key
 
 MAX_JUDGED_RUNS = 2000
@@ -36,36 +36,12 @@ MAX_JUDGED_RUNS = 2000
 MAX_JUDGED_PARAMS = 40
 MAX_REMEMBERED = 4
 """Answers to what mattered; each has the values of its runs, some megabytes at most."""
-WORDS_IN = ("name", "status", "verdict", "tags", "note")
-"""Facts that plain words are looked for in."""
-
-
-def filter_of(text: str) -> str:
-    """Returns what was typed as a filter: the filter itself, or, where it is only words, a filter
-    for runs that have each of them in their name, status, verdict, tags or note.
-
-    Raises QueryError for a filter that is wrong.
-    """
-    words = text.split()
-    if not words:
-        return ""
-    try:
-        parse_filter(text)
-    except QueryError:
-        if not all(word.replace("-", "").replace("_", "").isalnum() for word in words):
-            raise
-        return " and ".join(f"({_anywhere(word)})" for word in words)
-    return text.strip()
-
-
-def _anywhere(word: str) -> str:
-    return " or ".join(f"{fact} contains {written_text(word)}" for fact in WORDS_IN)
 
 
 def explore(search: RunSearch, typed: str, asked: AskedCharts) -> Exploration:
     """Returns the page of charts over the runs that were asked for; raises UsageError for a filter
     or a name that cannot be understood."""
-    filter_text = filter_of(typed)
+    filter_text = filter_of(typed.strip())
     found = search.search(RunQuery(filter_text, limit=MAX_RUNS))
     return exploration_page(found, choose_charts(found, asked), filter_text, found.notes)
 
@@ -109,7 +85,7 @@ def explore_what_mattered(
     across: str | None = None,
 ) -> WhatMatteredPage | None:
     """Returns which parameters a metric depends on; `None` where there is no metric."""
-    found = search.search(RunQuery(filter_of(typed), limit=MAX_JUDGED_RUNS))
+    found = search.search(RunQuery(filter_of(typed.strip()), limit=MAX_JUDGED_RUNS))
     chosen = choose_charts(found, AskedCharts(metric=metric)).metric
     if chosen is None:
         return None
@@ -161,7 +137,7 @@ def explore_curves(
     shown = next((each for each in BANDS if each == band), None)
     if band and shown is None:
         raise UsageError(f"{band[:40]!r} is no band: expected {' or '.join(BANDS)}")
-    found = search.search(RunQuery(filter_of(typed), limit=MAX_RUNS))
+    found = search.search(RunQuery(filter_of(typed.strip()), limit=MAX_RUNS))
     chosen = choose_charts(found, AskedCharts(metric=metric, group=group))
     section, _, name = (chosen.metric or "").partition(".")
     if chosen.metric is None or section in ("facts", "params"):

@@ -14,11 +14,11 @@ from traceml.compare.parameter_groups import is_label, is_repetition
 from traceml.compare.run_groups import Aggregate, RunGroup
 from traceml.figures.estimates import estimates_of
 from traceml.figures.exploration_record import (
-    ColumnChoice,
     EstimateRow,
     Estimates,
     Exploration,
     ExploredColumn,
+    OfferedColumn,
 )
 from traceml.figures.explored_columns import (
     Values,
@@ -275,9 +275,9 @@ def _more_names(runs: ExplorableRuns) -> list[str]:
     return [f"{count(more)} more names can be chosen by typing them in full."]
 
 
-def _choice(key: str) -> ColumnChoice:
+def _choice(key: str) -> OfferedColumn:
     section = SECTIONS.get(key.partition(".")[0], "Metrics")
-    return ColumnChoice(name=written_key(key), label=label_of(key), section=section)
+    return OfferedColumn(name=written_key(key), label=label_of(key), section=section)
 
 
 def _advice(runs: ExplorableRuns, filter_text: str, has_params: bool) -> list[str]:

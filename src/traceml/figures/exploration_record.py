@@ -42,7 +42,7 @@ class ExploredColumn(Struct, frozen=True):
     """How many runs have no value that can be drawn, and why."""
 
 
-class ColumnChoice(Struct, frozen=True):
+class OfferedColumn(Struct, frozen=True):
     """A column that can be chosen."""
 
     name: str
@@ -78,7 +78,7 @@ class Estimates(Struct, frozen=True):
     caption: str | None = None
 
 
-class GridCell(Struct, frozen=True):
+class ValueGridCell(Struct, frozen=True):
     """The runs with one value, or range of values, of each of two parameters."""
 
     value: float | None
@@ -99,7 +99,7 @@ class ValueGrid(Struct, frozen=True):
     """… and of the columns."""
     rows: tuple[str, ...]
     columns: tuple[str, ...]
-    cells: tuple[tuple[GridCell, ...], ...]
+    cells: tuple[tuple[ValueGridCell, ...], ...]
     """By row."""
     low: float
     high: float
@@ -170,7 +170,7 @@ class Exploration(Struct, frozen=True):
     """"24 runs", or "the 20,000 newest of 75,000 runs"."""
     columns: tuple[ExploredColumn, ...]
     """Those that the charts below name."""
-    choices: tuple[ColumnChoice, ...]
+    choices: tuple[OfferedColumn, ...]
     metric: str | None = None
     group: str | None = None
     """May be several, with commas."""

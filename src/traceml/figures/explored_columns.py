@@ -17,7 +17,7 @@ from traceml.figures.words import line
 from traceml.model.printable import shorten_middle
 from traceml.model.quantities import count, significant
 from traceml.model.run_values import RunValue, number_of
-from traceml.store.query_language import written_text
+from traceml.store.query_language import quoted
 from traceml.store.query_names import MOMENTS, written_key
 
 Values = Sequence[RunValue | None]
@@ -208,10 +208,10 @@ def condition_of(key: str, value: RunValue) -> str:
     """Returns the condition that runs with this value fulfil, in the language of filters."""
     name = written_key(key)
     if isinstance(value, tuple):
-        each = " and ".join(f"{name} contains {written_text(word)}" for word in value)
+        each = " and ".join(f"{name} contains {quoted(word)}" for word in value)
         return each or f"{name} is not missing"
     if isinstance(value, bool):
         return f"{name} = {str(value).lower()}"
     if isinstance(value, int | float):
         return f"{name} = {value!r}"
-    return f"{name} = {written_text(value)}"
+    return f"{name} = {quoted(value)}"

@@ -17,8 +17,8 @@ from traceml.figures.exploration_record import (
     Contour,
     EstimateRow,
     Estimates,
-    GridCell,
     ValueGrid,
+    ValueGridCell,
     WhatMatteredPage,
 )
 from traceml.figures.explored_columns import MAX_LABEL, category_label
@@ -133,16 +133,21 @@ def _together(found: ParameterImportance) -> str | None:
 
 def _estimate_row(name: str, found: Estimate, note: str | None) -> EstimateRow:
     low, high = found.interval or (None, None)
-    between = "" if low is None or high is None else f" [{low:.2f}, {high:.2f}]"
+    between = "" if low is None or high is None else f" [{_two(low)}, {_two(high)}]"
     return EstimateRow(
         name=_name(name),
         value=found.value,
         low=low,
         high=high,
-        text=f"{found.value:.2f}{between}{' *' if found.is_significant else ''}",
+        text=f"{_two(found.value)}{between}{' *' if found.is_significant else ''}",
         note=note,
         tone="info" if found.is_significant else "muted",
     )
+
+
+def _two(value: float) -> str:
+    """Returns two digits behind the point, and never "-0.00"."""
+    return f"{round(value, 2) + 0.0:.2f}"
 
 
 def _correlation(found: WhatMattered) -> Estimates | None:
@@ -233,7 +238,7 @@ def _grid(down: Column, across: Column, settings: RunSettings, found: WhatMatter
     means, numbers = grid_of(rows, columns, settings.metric)
     cells = tuple(
         tuple(
-            GridCell(mean, significant(mean) if number else "", count(number, "setting"))
+            ValueGridCell(mean, significant(mean) if number else "", count(number, "setting"))
             for mean, number in zip(row, counts, strict=True)
         )
         for row, counts in zip(means, numbers, strict=True)

@@ -300,7 +300,7 @@ export interface ExploredColumn {
 }
 
 /** A column that can be chosen. */
-export interface ColumnChoice {
+export interface OfferedColumn {
   name: string;
   label: string;
   section: string;
@@ -328,7 +328,7 @@ export interface Estimates {
 }
 
 /** The runs with one value, or range of values, of each of two parameters. */
-export interface GridCell {
+export interface ValueGridCell {
   value: number | null;
   text: string;
   note: string;
@@ -342,7 +342,7 @@ export interface ValueGrid {
   across: string;
   rows: readonly string[];
   columns: readonly string[];
-  cells: readonly (readonly GridCell[])[];
+  cells: readonly (readonly ValueGridCell[])[];
   low: number;
   high: number;
   caption: string | null;
@@ -394,7 +394,7 @@ export interface Exploration {
   names: readonly string[];
   found: string;
   columns: readonly ExploredColumn[];
-  choices: readonly ColumnChoice[];
+  choices: readonly OfferedColumn[];
   metric: string | null;
   group: string | null;
   axes: readonly string[];

@@ -1,14 +1,14 @@
 /** Chooses columns of runs from a list that may be long: by searching, or by typing a name. */
 
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import type { ColumnChoice } from "../schema";
+import type { OfferedColumn } from "../schema";
 
 const MOST = 150; // rows of the list; more are found by typing
 const EDGE_PX = 8;
 
 interface Properties {
   label: string;
-  choices: readonly ColumnChoice[];
+  choices: readonly OfferedColumn[];
   /** The names of the chosen columns. */
   chosen: readonly string[];
   /** Several may be chosen. */
@@ -83,7 +83,7 @@ export function ColumnPicker(properties: Properties) {
 
 interface ChoicesProperties {
   label: string;
-  choices: readonly ColumnChoice[];
+  choices: readonly OfferedColumn[];
   chosen: readonly string[];
   none: string | null;
   onChoose: (name: string) => void;
