@@ -187,6 +187,10 @@ def test_the_keyboard_marks_runs_and_chooses_columns(look: Look, sweep: Served):
     expect(picker).to_contain_text("loss")
     expect(picker).to_have_attribute("aria-expanded", "false")
     assert parse_qs(urlsplit(seen.page.url).query)["y"] == ["metrics.loss"]
+    seen.page.get_by_role("button", name="Move lr to the right").press("Enter")
+    expect(seen.page.locator(".axis-name").first).to_contain_text("optimizer")
+    assert parse_qs(urlsplit(seen.page.url).query)["axes"] == ["params.optimizer,params.lr"]
+    assert marked(seen)[0] == 8, "what is marked stays"
     table = seen.part("Scatter").get_by_text("Data as table")
     table.press("Enter")
     link = seen.part("Scatter").get_by_role("link").first

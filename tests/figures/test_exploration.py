@@ -35,7 +35,7 @@ def test_the_first_sight_is_what_varies_and_how_good_it_is(sweep: Path) -> None:
     assert page.metric == "metrics.accuracy"
     assert page.axes == ("params.lr", "params.optimizer", "step_time_ms", "metrics.accuracy")
     assert (page.x, page.y) == ("step_time_ms", "metrics.accuracy"), "all durations are the same"
-    assert page.group == page.color == "params.lr"
+    assert (page.group, page.color) == (("params.lr",), "params.lr")
     assert page.found == "12 runs"
     assert page.advice == ()
 

@@ -243,7 +243,7 @@ def exploration_page(
         columns=tuple(columns.values()),
         choices=tuple(choices),
         metric=_written(chosen.metric),
-        group=",".join(map(written_key, chosen.group)) or None,
+        group=tuple(map(written_key, chosen.group)),
         axes=tuple(written_key(key) for key in chosen.axes),
         x=_written(chosen.x),
         y=_written(chosen.y),

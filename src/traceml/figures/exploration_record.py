@@ -172,8 +172,7 @@ class Exploration(Struct, frozen=True):
     """Those that the charts below name."""
     choices: tuple[OfferedColumn, ...]
     metric: str | None = None
-    group: str | None = None
-    """May be several, with commas."""
+    group: tuple[str, ...] = ()
     axes: tuple[str, ...] = ()
     x: str | None = None
     y: str | None = None

@@ -396,7 +396,7 @@ export interface Exploration {
   columns: readonly ExploredColumn[];
   choices: readonly OfferedColumn[];
   metric: string | null;
-  group: string | null;
+  group: readonly string[];
   axes: readonly string[];
   x: string | null;
   y: string | null;

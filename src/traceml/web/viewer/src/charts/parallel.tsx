@@ -31,8 +31,12 @@ interface Properties {
   isDragging: boolean;
   onBrush: OnBrush;
   onLog: (name: string, isLog: boolean) => void;
+  onMove: OnMove;
   onOpen: (run: number) => void;
 }
+
+/** An axis changes places with the one to its left (-1) or right. */
+type OnMove = (name: string, by: -1 | 1) => void;
 
 /** `isFinal`: the hand has let go. */
 export type OnBrush = (name: string, brush: Brush | null, isFinal: boolean) => void;
@@ -44,7 +48,8 @@ interface Layout extends Size {
 }
 
 export function ParallelView(properties: Properties) {
-  const { scales, names, colours, chosen, brushes, isDragging, onBrush, onLog, onOpen } = properties;
+  const { scales, names, colours, chosen, brushes, isDragging, onBrush, onLog, onMove, onOpen } =
+    properties;
   const every = isDragging ? Math.ceil(names.length / DRAGGED_LINES) : 1;
   const theme = useTheme();
   const [size, setSize] = useState<Size>({ width: 0, height: HEIGHT });
@@ -93,6 +98,9 @@ export function ParallelView(properties: Properties) {
             brush={brushes.find(({ name }) => name === scale.column.name) ?? null}
             onBrush={onBrush}
             onLog={onLog}
+            onMove={onMove}
+            isFirst={axis === 0}
+            isLast={axis === scales.length - 1}
           />
         ))}
       {pointed && (
@@ -259,10 +267,14 @@ interface HandleProperties {
   brush: Brush | null;
   onBrush: OnBrush;
   onLog: (name: string, isLog: boolean) => void;
+  onMove: OnMove;
+  isFirst: boolean;
+  isLast: boolean;
 }
 
 /** The name of an axis, and the strip along it that is dragged over. */
-function AxisHandle({ scale, left, brush, onBrush, onLog }: HandleProperties) {
+function AxisHandle(properties: HandleProperties) {
+  const { scale, left, brush, onBrush, onLog, onMove, isFirst, isLast } = properties;
   const { column } = scale;
   const begun = useRef<number | null>(null);
   const strip = useRef<HTMLDivElement>(null);
@@ -284,20 +296,42 @@ function AxisHandle({ scale, left, brush, onBrush, onLog }: HandleProperties) {
     <>
       <div class="axis-name" style={{ left: `${left}px` }}>
         <span title={column.name}>{column.label}</span>
-        {canBeLog(column) ? (
-          <button
-            type="button"
-            class="quiet"
-            aria-pressed={scale.isLog}
-            aria-label={`${column.label}: ${scale.isLog ? "logarithmic" : "linear"} axis`}
-            onClick={() => onLog(column.name, !scale.isLog)}
-          >
-            {scale.isLog ? "log" : "linear"}
-            {column.unit && `, ${column.unit}`}
-          </button>
-        ) : (
-          <span class="hint">{column.kind === "category" ? "words" : column.unit}</span>
-        )}
+        <span class="axis-tools">
+          {!isFirst && (
+            <button
+              type="button"
+              class="quiet"
+              aria-label={`Move ${column.label} to the left`}
+              onClick={() => onMove(column.name, -1)}
+            >
+              ‹
+            </button>
+          )}
+          {canBeLog(column) ? (
+            <button
+              type="button"
+              class="quiet"
+              aria-pressed={scale.isLog}
+              aria-label={`${column.label}: ${scale.isLog ? "logarithmic" : "linear"} axis`}
+              onClick={() => onLog(column.name, !scale.isLog)}
+            >
+              {scale.isLog ? "log" : "linear"}
+              {column.unit && `, ${column.unit}`}
+            </button>
+          ) : (
+            <span class="hint">{column.kind === "category" ? "words" : column.unit}</span>
+          )}
+          {!isLast && (
+            <button
+              type="button"
+              class="quiet"
+              aria-label={`Move ${column.label} to the right`}
+              onClick={() => onMove(column.name, 1)}
+            >
+              ›
+            </button>
+          )}
+        </span>
       </div>
       <div
         ref={strip}

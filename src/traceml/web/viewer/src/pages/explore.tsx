@@ -209,9 +209,10 @@ function Charts({ page, choices, choose, place }: ChartsProperties) {
         <ColumnPicker
           label="Groups by"
           choices={page.choices}
-          chosen={page.group === null ? [] : [page.group]}
+          chosen={page.group}
+          isMany
           none="whatever shows most"
-          onChoose={([group]) => choose({ group: group ?? null })}
+          onChoose={(names) => choose({ group: names.join(",") || null })}
         />
       </div>
       <ParallelCard {...shared} />
@@ -335,6 +336,7 @@ function ParallelCard(shared: Shared) {
           isDragging={isDragging}
           onBrush={onBrush}
           onLog={(name, isLog) => setLog(shared, name, isLog)}
+          onMove={(name, by) => choose({ axes: moved(page.axes, name, by).join(",") })}
           onOpen={onOpen}
         />
       )}
@@ -353,6 +355,15 @@ function ParallelCard(shared: Shared) {
       />
     </Card>
   );
+}
+
+/** The names in another order: one of them changes places with its neighbour. */
+function moved(names: readonly string[], name: string, by: -1 | 1): string[] {
+  const found = [...names];
+  const place = found.indexOf(name);
+  const other = found[place + by];
+  if (other !== undefined) [found[place], found[place + by]] = [other, name];
+  return found;
 }
 
 function LeftOut({ scales }: { scales: readonly Scale[] }) {
@@ -451,7 +462,7 @@ function GroupsCard({ page, choices, choose, place }: Shared) {
   );
   return (
     <Card id="groups" title="By group">
-      {page.bars === null && page.group === null && (
+      {page.bars === null && page.group.length === 0 && (
         <p class="caption">
           No parameter has a few values that several runs share: choose what to group by.
         </p>

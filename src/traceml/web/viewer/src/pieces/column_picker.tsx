@@ -5,6 +5,7 @@ import type { OfferedColumn } from "../schema";
 
 const MOST = 150; // rows of the list; more are found by typing
 const EDGE_PX = 8;
+const FEW = 2; // so many are named on the button
 
 interface Properties {
   label: string;
@@ -35,7 +36,7 @@ export function ColumnPicker(properties: Properties) {
     };
   }, [isOpen]);
   const labels = chosen.map((name) => choices.find((one) => one.name === name)?.label ?? name);
-  const words = isMany ? `${chosen.length} chosen` : (labels[0] ?? none ?? "none");
+  const words = labels.length > FEW ? `${labels.length} chosen` : labels.join(", ") || (none ?? "none");
   const choose = (name: string): void => {
     if (!isMany) {
       setOpen(false);
