@@ -172,6 +172,24 @@ def test_a_click_opens_the_run_and_back_finds_what_was_marked(look: Look, sweep:
     assert marked(seen) == before
 
 
+def test_a_finger_is_told_which_run_it_is_before_it_opens(look: Look, sweep: Served):
+    seen = explore(look, sweep, "?axes=lr,width", **PHONE, has_touch=True)
+    frame = seen.page.locator("#parallel .painting-frame")
+    frame.scroll_into_view_if_needed()
+    box = frame.bounding_box()
+    assert box is not None
+    tip = seen.page.locator("#parallel .tip-title")
+    for down in range(70, 330, 4):
+        place = (box["x"] + box["width"] / 2, box["y"] + down)
+        seen.page.touchscreen.tap(*place)
+        if tip.count():
+            break
+    name = tip.inner_text()
+    assert "/explore" in seen.page.url
+    seen.page.touchscreen.tap(*place)
+    expect(seen.page.get_by_role("heading", level=1)).to_have_text(name)
+
+
 def test_the_keyboard_marks_runs_and_chooses_columns(look: Look, sweep: Served):
     seen = explore(look, sweep, "?axes=lr,optimizer")
     seen.page.get_by_text("Ranges as numbers").press("Enter")

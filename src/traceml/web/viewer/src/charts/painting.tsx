@@ -65,7 +65,10 @@ export function Painting(properties: Properties) {
         onPointerMove={at(properties.onMove)}
         onPointerDown={at(properties.onDown)}
         onPointerUp={at(properties.onUp)}
-        onPointerLeave={() => properties.onLeave?.()}
+        onPointerLeave={(event) => {
+          // A finger leaves with every tap: what it pointed at stays to be read.
+          if (event.pointerType !== "touch") properties.onLeave?.();
+        }}
       >
         <canvas ref={below} aria-hidden="true" />
         <canvas ref={above} aria-hidden="true" />

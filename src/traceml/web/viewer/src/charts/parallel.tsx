@@ -54,6 +54,7 @@ export function ParallelView(properties: Properties) {
   const theme = useTheme();
   const [size, setSize] = useState<Size>({ width: 0, height: HEIGHT });
   const [pointed, setPointed] = useState<Pointed | null>(null);
+  const tapped = useRef<number | null>(null);
   const layout = useMemo(() => layoutOf(size, scales.length), [size, scales.length]);
   const paint = useCallback<Paint>(
     (context, at) =>
@@ -85,8 +86,13 @@ export function ParallelView(properties: Properties) {
       onMove={(x, y) => setPointed(nearest(x, y))}
       onLeave={() => setPointed(null)}
       onUp={(x, y, event) => {
+        if (!(event.target instanceof HTMLCanvasElement)) return;
         const found = nearest(x, y);
-        if (found !== null && event.target instanceof HTMLCanvasElement) onOpen(found.run);
+        // The first tap of a finger says which run it is, the second opens it.
+        const isTold = event.pointerType !== "touch" || found?.run === tapped.current;
+        if (found !== null && isTold) return onOpen(found.run);
+        tapped.current = found?.run ?? null;
+        setPointed(found);
       }}
     >
       {size.width > 0 &&

@@ -52,6 +52,7 @@ export function ScatterView(properties: Properties) {
   const [pointed, setPointed] = useState<number | null>(null);
   const [drag, setDrag] = useState<readonly [Corner, Corner] | null>(null);
   const pressed = useRef<Corner | null>(null);
+  const tapped = useRef<number | null>(null);
   const dots = useMemo(() => dotsOf(x, y, size, frame), [x, y, size, frame]);
   const paint = useCallback<Paint>(
     (context, at) => {
@@ -90,14 +91,18 @@ export function ScatterView(properties: Properties) {
         setPointed(from === null ? nearestDot(dots, left, top) : null);
         if (from !== null) setDrag([from, [left, top]]);
       }}
-      onUp={(left, top) => {
+      onUp={(left, top, event) => {
         const from = pressed.current;
         pressed.current = null;
         setDrag(null);
         const isDrag = from !== null && Math.hypot(left - from[0], top - from[1]) > DRAG_PX;
         if (isDrag) return onSelect(brushesIn(x, y, frame, from, [left, top]));
         const found = nearestDot(dots, left, top);
-        if (found !== null) onOpen(found);
+        // The first tap of a finger says which run it is, the second opens it.
+        const isTold = event.pointerType !== "touch" || found === tapped.current;
+        if (found !== null && isTold) return onOpen(found);
+        tapped.current = found;
+        setPointed(found);
       }}
       onLeave={() => {
         setPointed(null);
