@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import pytest
 
 from listed_runs import list_run, metric
@@ -130,3 +131,10 @@ def test_the_condition_of_other_values_finds_them(tmp_path) -> None:
     expected = {n for n, v in zip(found.names, column.values, strict=True) if v == last}
     assert set(others.names) == expected
     assert len(expected) == 6
+
+
+def test_ten_thousand_runs_are_sent_in_few_bytes_each() -> None:
+    numbers = explored_column("metrics.loss", [math.sqrt(number) for number in range(10_000)])
+    words = explored_column("params.kind", [f"kind {number % 9}" for number in range(10_000)])
+    assert len(msgspec.json.encode(numbers)) < 11 * 10_000
+    assert len(msgspec.json.encode(words)) < 5 * 10_000
