@@ -283,6 +283,12 @@ class Runs(Sequence[RunRecord]):
         facts = [f"facts.{name}" for name in FACTS if f"facts.{name}" in found]
         return [*facts, *sorted(found - set(facts), key=_key_order)]
 
+    @property
+    def listed_keys(self) -> Sequence[str]:
+        """The keys of the columns that these runs may have, in the order of `keys`; none is read,
+        so that it may be one of other runs."""
+        return self._candidates
+
     def has(self, key: str) -> bool:
         """Returns whether any of these runs has a value under a key."""
         return any(value is not None for value in self.column(key))
@@ -370,6 +376,11 @@ class Runs(Sequence[RunRecord]):
             limit,
             {key: said for key in summed_up if (said := self._said(key)) is not None},
         )
+
+    def more_is_better(self, key: str) -> bool | None:
+        """Returns whether more of a column is better: by what the scripts said, else by its name;
+        `None` where neither says."""
+        return is_more_better(key, self._said(key))
 
     def _said(self, key: str) -> bool | None:
         """Returns whether more of a metric is better, as most of the scripts said that said it;

@@ -116,11 +116,16 @@ def _metric(name: str, lives: Sequence[Logged], wanted: tuple[int, int] | None) 
     return thinned(name, steps, values)
 
 
+def no_history(name: str) -> MetricHistory:
+    """Returns a metric of which nothing was logged."""
+    nothing = np.empty(0)
+    return MetricHistory(name, np.empty(0, np.int64), nothing, nothing, nothing, 0)
+
+
 def thinned(name: str, steps: Ints, values: Floats) -> MetricHistory:
     """Returns values, in the order of their steps, as at most `MAX_POINTS` points."""
     if not len(steps):
-        nothing = np.empty(0)
-        return MetricHistory(name, steps, nothing, nothing, nothing, 0)
+        return no_history(name)
     size = -(-len(steps) // MAX_POINTS)
     starts = np.arange(0, len(steps), size)
     with np.errstate(invalid="ignore"):

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 from traceml.model.errors import RunNotFound, TraceMLError, UsageError
 from traceml.web import assets
 from traceml.web.live_pages import Pages
+from traceml.web.run_exploration import ExploredRuns
 from traceml.web.run_search import SearchedRuns
 from traceml.web.security import Guard, Policy, run_folder
 from traceml.web.sources import LIST, Address, address_of, comparison_of, run_address
@@ -36,11 +37,15 @@ def application(logs: Path, policy: Policy, pages: Pages) -> ASGIApp:
         Route("/", site.shell),
         Route("/runs/{name}", site.run),
         Route("/compare", site.shell),
+        Route("/explore", site.shell),
         Route("/static/{name}", site.static),
         Route("/api/runs", _answering(site.api_list)),
         Route("/api/runs/{name}", _answering(site.api_run)),
         Route("/api/runs/{name}/detail", _answering(site.api_detail)),
         Route("/api/search", _answering(site.api_search)),
+        Route("/api/explore", _answering(site.api_explore)),
+        Route("/api/explore/what-mattered", _answering(site.api_what_mattered)),
+        Route("/api/explore/curves", _answering(site.api_curves)),
         Route("/api/compare", _answering(site.api_comparison)),
         Route("/api/events", _answering(site.events)),
     ]
@@ -67,6 +72,7 @@ class _Site:
     def __init__(self, logs: Path, pages: Pages) -> None:
         self._logs, self._pages = logs, pages
         self._searched = SearchedRuns(logs)
+        self._explored = ExploredRuns(logs, self._searched.search)
         try:
             self._assets = assets.load()
             self._shell = assets.shell(self._assets)
@@ -114,6 +120,18 @@ class _Site:
     async def api_search(self, request: Request) -> Response:
         """Returns the runs that a filter lets through, or groups of them."""
         return _json(await self._searched.answer(request.query_params))
+
+    async def api_explore(self, request: Request) -> Response:
+        """Returns the charts over the runs that a filter lets through."""
+        return _json(await self._explored.page(request.query_params))
+
+    async def api_what_mattered(self, request: Request) -> Response:
+        """Returns which parameters a metric depends on."""
+        return _json(await self._explored.what_mattered(request.query_params))
+
+    async def api_curves(self, request: Request) -> Response:
+        """Returns the history of a metric by group of runs."""
+        return _json(await self._explored.curves(request.query_params))
 
     async def api_run(self, request: Request) -> Response:
         """Returns a run's page."""
@@ -170,8 +188,8 @@ def _error(status: int, words: str) -> Response:
 async def _not_found(request: Request, error: Exception | None) -> Response:
     return _error(
         404,
-        f"there is nothing at {request.url.path[:80]!r}: pages are /, /runs/NAME and "
-        "/compare?a=NAME&b=NAME; start from the list of runs",
+        f"there is nothing at {request.url.path[:80]!r}: pages are /, /runs/NAME, "
+        "/compare?a=NAME&b=NAME and /explore; start from the list of runs",
     )
 
 

@@ -5,6 +5,7 @@ import { readChoice, rememberedList, writeChoices } from "./address";
 import { useKeys } from "./keys";
 import { fetched, Follower, type Live, NOTHING } from "./live";
 import { ComparisonView } from "./pages/comparison";
+import { ExploreView } from "./pages/explore";
 import { RunView } from "./pages/run";
 import { RunsView } from "./pages/runs";
 import { TopBar } from "./pieces/bar";
@@ -24,7 +25,7 @@ export function App({ place }: { place: Place }) {
   const home = place.isServed ? `${place.base}/${rememberedList()}` : null;
   const help = useCallback(() => setHelping(true), []);
   useKeys(home, help);
-  useTitle(live.page);
+  useTitle(isExploring(place) ? "Explore" : live.page && nameOf(live.page));
   useAnchor(live.page !== null);
   return (
     <>
@@ -34,6 +35,7 @@ export function App({ place }: { place: Place }) {
       <TopBar
         page={live.page}
         home={home}
+        name={isExploring(place) ? "Explore" : null}
         isLost={live.isLost || live.error !== null}
         onHelp={help}
       />
@@ -55,6 +57,7 @@ interface ShownProperties {
 }
 
 function Shown({ live: { page, error }, place, lens, onLens }: ShownProperties) {
+  if (isExploring(place)) return <ExploreView place={place} />;
   if (page === null) return error === null ? <Waiting /> : <Refused error={error} place={place} />;
   switch (page.type) {
     case "run":
@@ -76,6 +79,11 @@ function Shown({ live: { page, error }, place, lens, onLens }: ShownProperties) 
 /** By the page's own address: a folder may have another name than the run had when it began. */
 function detailOf(place: Place): string | null {
   return place.isServed ? `${place.base}/api${pathOf(place)}/detail` : null;
+}
+
+/** The charts over many runs ask for their data themselves. */
+function isExploring(place: Place): boolean {
+  return place.isServed && pathOf(place) === "/explore";
 }
 
 function Waiting() {
@@ -109,8 +117,8 @@ function nameOf(page: Page): string {
   }
 }
 
-function useTitle(page: Page | null): void {
-  const title = page === null ? "TraceML" : `${nameOf(page)} · TraceML`;
+function useTitle(name: string | null): void {
+  const title = name === null ? "TraceML" : `${name} · TraceML`;
   useEffect(() => void (document.title = title), [title]);
 }
 
@@ -128,7 +136,7 @@ function useAnchor(isThere: boolean): void {
 function useLive(place: Place, lens: string | null): Live {
   const [live, setLive] = useState<Live>({ ...NOTHING, page: place.page });
   useEffect(() => {
-    if (!place.isServed) return;
+    if (!place.isServed || isExploring(place)) return;
     const path = pathOf(place);
     if (path === "/compare") {
       if (place.page === null) void askForComparison(place, setLive);
