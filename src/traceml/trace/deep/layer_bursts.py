@@ -71,6 +71,7 @@ class LayerBursts:
         self._session, self._models, self._optimizers = session, models, optimizers
         self._file = LayerFile(session)
         self._events: list[Any] = []
+        self._new_event: Any = torch.cuda.Event
         self._guarded_look = session.guard(self._look)
         self._is_on = False
         session.forgets.append(self.forget)
@@ -226,7 +227,7 @@ class LayerBursts:
         return {str(device) for device in devices} == {self._session.device}
 
     def _record_event(self) -> Any:
-        event = self._events.pop() if self._events else torch.cuda.Event(enable_timing=True)
+        event = self._events.pop() if self._events else self._new_event(enable_timing=True)
         event.record()
         return event
 

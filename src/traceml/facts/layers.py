@@ -1,0 +1,221 @@
+"""The layers of the model: how long each takes, and what it holds, over steps and ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from traceml.store.layer_records import HELD, TIMES, LayerRecords
+
+CONFIDENCE = 0.95
+Values = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One module of the model; times are seconds per step, as means over steps and ranks."""
+
+    name: str
+    """Dotted; empty for the model itself."""
+    kind: str
+    calls: float
+    own_s: Mapping[str, float]
+    """By phase (`forward`, `recompute`, `backward`): its own time, without the layers below it; a
+    phase that was not measured is missing."""
+    half_width_s: float | None
+    """Half the width of the 95 % interval of its own time; `None` with a single step."""
+    total_s: float
+    """Its own time and that of every layer below its name."""
+    held_bytes: Mapping[str, int]
+    """What it holds itself on the rank that holds the most, by the names of `HELD`; what was not
+    measured is missing."""
+    worst_rank: int | None = None
+    """The rank on which its own time is the longest, and how long; `None` with one rank."""
+    worst_s: float | None = None
+    median_s: float | None = None
+    """Its own time on the median rank."""
+
+    @property
+    def time_s(self) -> float:
+        """Its own time in all phases."""
+        return sum(self.own_s.values())
+
+
+@dataclass(frozen=True, slots=True)
+class LayerProfile:
+    """What the deep profile saw."""
+
+    clock: str | None = None
+    """`gpu` or `cpu`; `None` where no step was timed."""
+    steps: int = 0
+    """How many steps of the rank with the fewest were timed."""
+    layers: tuple[Layer, ...] = ()
+    """Outer layers before those below them."""
+    notes: tuple[str, ...] = ()
+
+    def phase_s(self, phase: str) -> float | None:
+        """Returns how much of a phase lies in layers, in seconds per step."""
+        found = [layer.own_s[phase] for layer in self.layers if phase in layer.own_s]
+        return sum(found) if found else None
+
+
+NO_LAYERS = LayerProfile()
+
+
+def layer_profile(records: Sequence[LayerRecords], ranks: Mapping[int, int]) -> LayerProfile:
+    """Returns the layers of a run; `ranks` are the ranks of its processes, by pid.
+
+    Ranks with other layers than most (the stages of a pipeline) are added with their own names.
+    """
+    notes = tuple(dict.fromkeys(note for each in records for note in each.notes))
+    timed = [each for each in records if each.steps and each.names]
+    if not timed:
+        return LayerProfile(notes=notes)
+    has_gpu = all("gpu_forward" in each.times_ns for each in timed)
+    names = _all_names(timed)
+    own = {
+        phase: _by_rank(timed, f"{'gpu' if has_gpu else 'host'}_{phase}", names) for phase in TIMES
+    }
+    return LayerProfile(
+        clock="gpu" if has_gpu else "cpu",
+        steps=min(len(each.steps) for each in timed),
+        layers=_layers(timed, names, own, [ranks.get(each.pid, 0) for each in timed]),
+        notes=notes,
+    )
+
+
+def _all_names(timed: Sequence[LayerRecords]) -> dict[str, str]:
+    """Returns every layer's class by its name, in the model's order."""
+    return {name: kind for each in timed for name, kind in zip(each.names, each.kinds, strict=True)}
+
+
+def _by_rank(timed: Sequence[LayerRecords], key: str, names: Mapping[str, str]) -> Values:
+    """Returns mean seconds per step, by process and layer; NaN where it was not measured."""
+    places = {name: place for place, name in enumerate(names)}
+    found = np.full((len(timed), len(names)), np.nan)
+    for row, each in enumerate(timed):
+        if key in each.times_ns:
+            with np.errstate(invalid="ignore"):
+                means = _mean(each.times_ns[key], axis=0) / 1e9
+            found[row, [places[name] for name in each.names]] = means
+    return found
+
+
+def _mean(values: Values, axis: int) -> Values:
+    """Returns means of what was measured; NaN where nothing was."""
+    counts = np.sum(~np.isnan(values), axis=axis)
+    sums = np.nansum(values, axis=axis)
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+
+
+def _layers(
+    timed: Sequence[LayerRecords],
+    names: Mapping[str, str],
+    own: Mapping[str, Values],
+    ranks: Sequence[int],
+) -> tuple[Layer, ...]:
+    phases = {phase: _mean(values, axis=0) for phase, values in own.items()}
+    by_rank = reduce(np.add, (np.nan_to_num(values) for values in own.values()))
+    totals = _totals(list(names), by_rank.mean(axis=0))
+    widths = _half_widths(timed, names, own)
+    calls = _mean(_calls(timed, names), axis=0)
+    held = _held(timed, names)
+    worst, medians = by_rank.argmax(axis=0), np.median(by_rank, axis=0)
+    several = len(timed) > 1
+    return tuple(
+        Layer(
+            name=name,
+            kind=kind,
+            calls=float(np.nan_to_num(calls[place])),
+            own_s={
+                phase: float(means[place])
+                for phase, means in phases.items()
+                if not np.isnan(means[place])
+            },
+            half_width_s=None if np.isnan(widths[place]) else float(widths[place]),
+            total_s=float(totals[place]),
+            held_bytes={key: int(values[place]) for key, values in held.items()},
+            worst_rank=int(ranks[worst[place]]) if several else None,
+            worst_s=float(by_rank[worst[place], place]) if several else None,
+            median_s=float(medians[place]) if several else None,
+        )
+        for place, (name, kind) in enumerate(names.items())
+    )
+
+
+def _totals(names: Sequence[str], own_s: Values) -> Values:
+    """Returns each layer's time with that of all layers below its name."""
+    places = {name: place for place, name in enumerate(names)}
+    totals: Values = own_s.copy()
+    for place in sorted(range(len(names)), key=lambda place: -_depth(names[place])):
+        outer = _outer(names[place], places)
+        if outer is not None:
+            totals[outer] += totals[place]
+    return totals
+
+
+def _depth(name: str) -> int:
+    return 0 if not name else name.count(".") + 1
+
+
+def _outer(name: str, places: Mapping[str, int]) -> int | None:
+    """Returns the nearest layer above a name; `None` for the model itself."""
+    while name:
+        name = name.rpartition(".")[0]
+        if name in places:
+            return places[name]
+    return None
+
+
+def _half_widths(
+    timed: Sequence[LayerRecords], names: Mapping[str, str], own: Mapping[str, Values]
+) -> Values:
+    """Returns half of the interval of each layer's own time over the steps of all ranks; NaN with
+    fewer than two steps."""
+    clock = "gpu" if all("gpu_forward" in each.times_ns for each in timed) else "host"
+    places = {name: place for place, name in enumerate(names)}
+    count, total, squares = (np.zeros(len(names)) for _ in range(3))
+    for each in timed:
+        steps_s = reduce(
+            np.add,
+            (
+                np.nan_to_num(each.times_ns[key]) / 1e9
+                for phase in own
+                if (key := f"{clock}_{phase}") in each.times_ns
+            ),
+        )
+        where = [places[name] for name in each.names]
+        count[where] += len(steps_s)
+        total[where] += steps_s.sum(axis=0)
+        squares[where] += (steps_s**2).sum(axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        variance = np.maximum(squares - total**2 / count, 0.0) / (count - 1)
+        quantile = stats.t.ppf(0.5 + CONFIDENCE / 2, count - 1)
+        widths: Values = np.where(count > 1, quantile * np.sqrt(variance / count), np.nan)
+    return widths
+
+
+def _calls(timed: Sequence[LayerRecords], names: Mapping[str, str]) -> Values:
+    places = {name: place for place, name in enumerate(names)}
+    found = np.full((len(timed), len(names)), np.nan)
+    for row, each in enumerate(timed):
+        found[row, [places[name] for name in each.names]] = each.calls.mean(axis=0)
+    return found
+
+
+def _held(timed: Sequence[LayerRecords], names: Mapping[str, str]) -> dict[str, Values]:
+    """Returns what each layer holds on the rank that holds the most, by the names of `HELD`."""
+    places = {name: place for place, name in enumerate(names)}
+    found: dict[str, Values] = {}
+    for each in timed:
+        where = [places[name] for name in each.names]
+        for key in HELD:
+            if key in each.held_bytes:
+                values = found.setdefault(key, np.zeros(len(names)))
+                values[where] = np.maximum(values[where], each.held_bytes[key])
+    return found

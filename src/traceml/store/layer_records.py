@@ -1,0 +1,133 @@
+"""What the deep profile saw of a run's layers: read from the files that its processes wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from traceml.model.environment import LAYERS
+from traceml.store.json_lines import decode_lines
+from traceml.store.regular_files import read_regular
+
+TIMES = ("forward", "recompute", "backward")
+HELD = ("parameters", "buffers", "gradients", "optimizer", "saved", "peak")
+"""What a layer holds or keeps, in bytes, as the file names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRecords:
+    """What one process wrote about its layers."""
+
+    pid: int
+    names: tuple[str, ...] = ()
+    """Dotted, outer layers before what they hold; that of the model itself may be empty."""
+    kinds: tuple[str, ...] = ()
+    steps: tuple[int, ...] = ()
+    """The steps whose layers were timed."""
+    calls: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    """By step and layer."""
+    times_ns: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
+    """By clock and phase (`gpu_forward`), then by step and layer, each layer's own time; NaN in
+    steps where it was not measured."""
+    held_bytes: dict[str, npt.NDArray[np.int64]] = field(default_factory=dict)
+    """What each layer held in the last step that was looked at for it, by the names of `HELD`."""
+    notes: tuple[str, ...] = ()
+    """Why layers were not seen, or not all of them."""
+
+
+class _Line(msgspec.Struct):
+    """A line of the file: a set of layers, a step of one, or a note."""
+
+    set: int = 0
+    names: list[str] | None = None
+    kinds: list[str] = []
+    step: int | None = None
+    calls: list[int] | None = None
+    why: str | None = None
+    host_forward_ns: list[int] | None = None
+    host_recompute_ns: list[int] | None = None
+    host_backward_ns: list[int] | None = None
+    gpu_forward_ns: list[int] | None = None
+    gpu_recompute_ns: list[int] | None = None
+    gpu_backward_ns: list[int] | None = None
+    parameters: list[int] | None = None
+    buffers: list[int] | None = None
+    gradients: list[int] | None = None
+    optimizer: list[int] | None = None
+    saved: list[int] | None = None
+    peak: list[int] | None = None
+
+
+_decoder = msgspec.json.Decoder(_Line)
+
+
+def read_layers(folder: Path) -> tuple[LayerRecords, ...]:
+    """Returns what each process wrote; empty where the run had no deep profile."""
+    return tuple(_records(path) for path in sorted(folder.glob(LAYERS.format(pid="*"))))
+
+
+def _records(path: Path) -> LayerRecords:
+    pid = path.stem.rpartition("-")[2]
+    try:
+        lines = list(decode_lines(read_regular(path).splitlines(), _decoder))
+    except OSError:
+        lines = []
+    found = max(_sets(lines), key=lambda each: len(each[1]), default=None)
+    notes = tuple(line.why for line in lines if line.why is not None)
+    number = int(pid) if pid.isascii() and pid.isdigit() else 0
+    if found is None:
+        return LayerRecords(number, notes=notes)
+    names, of_set = found
+    return _of_set(number, names, of_set, notes)
+
+
+def _sets(lines: Sequence[_Line]) -> Iterator[tuple[_Line, list[_Line]]]:
+    """Yields each set of layers and the lines about it; a model that changes has several."""
+    for head in lines:
+        if head.names is not None and len(head.kinds) == len(head.names):
+            yield head, [each for each in lines if each.set == head.set and each.step is not None]
+
+
+def _of_set(pid: int, head: _Line, lines: Sequence[_Line], notes: tuple[str, ...]) -> LayerRecords:
+    names = tuple(head.names or ())
+    count = len(names)
+    timed = [line for line in lines if line.calls is not None and len(line.calls) == count]
+    times = {}
+    for clock in ("host", "gpu"):
+        for phase in TIMES:
+            rows = [getattr(line, f"{clock}_{phase}_ns") for line in timed]
+            if any(_fits(row, count) for row in rows):
+                times[f"{clock}_{phase}"] = _table(rows, count)
+    held = {}
+    for name in HELD:
+        known = [row for line in lines if _fits(row := getattr(line, name), count)]
+        if known:
+            held[name] = np.asarray(known[-1], np.int64)
+    return LayerRecords(
+        pid=pid,
+        names=names,
+        kinds=tuple(head.kinds),
+        steps=tuple(line.step or 0 for line in timed),
+        calls=np.asarray([line.calls for line in timed], np.int64).reshape(len(timed), count),
+        times_ns=times,
+        held_bytes=held,
+        notes=notes,
+    )
+
+
+def _fits(row: Any, count: int) -> bool:
+    return row is not None and len(row) == count
+
+
+def _table(rows: Sequence[list[int] | None], count: int) -> npt.NDArray[np.float64]:
+    table = np.full((len(rows), count), np.nan)
+    for number, row in enumerate(rows):
+        if row is not None and len(row) == count:
+            table[number] = row
+    return table

@@ -1,0 +1,57 @@
+"""Builds the part of the summary about the model's layers."""
+
+from __future__ import annotations
+
+from traceml.facts.facts import Facts
+from traceml.facts.layers import Layer
+from traceml.model.phase import Phase
+from traceml.summaries.layer_record import LayersSummary, LayerSummary
+
+
+def layers_summary(facts: Facts) -> LayersSummary | None:
+    """Returns the layers of a run; `None` where it had no deep profile."""
+    found = facts.layers
+    if not found.layers and not found.notes:
+        return None
+    forward_s, backward_s = found.phase_s("forward"), found.phase_s("backward")
+    return LayersSummary(
+        clock=found.clock,
+        steps=found.steps,
+        forward_ms=_ms(forward_s),
+        backward_ms=_ms(backward_s),
+        rest_forward_ms=_ms(_rest(facts.mean_s(Phase.FORWARD), forward_s)),
+        rest_backward_ms=_ms(
+            _rest(facts.mean_s(Phase.BACKWARD), backward_s, found.phase_s("recompute"))
+        ),
+        layers={layer.name: _layer(layer) for layer in found.layers},
+        notes=found.notes,
+    )
+
+
+def _rest(phase_s: float | None, *parts: float | None) -> float | None:
+    """Returns what is left of a phase; never less than nothing, since hooks take time too."""
+    if phase_s is None or parts[0] is None:
+        return None
+    return max(0.0, phase_s - sum(part or 0.0 for part in parts))
+
+
+def _layer(layer: Layer) -> LayerSummary:
+    own, held, half_s = layer.own_s, layer.held_bytes, layer.half_width_s
+    return LayerSummary(
+        kind=layer.kind,
+        calls=round(layer.calls, 3),
+        forward_ms=_ms(own.get("forward")),
+        backward_ms=_ms(own.get("backward")),
+        recompute_ms=_ms(own.get("recompute")),
+        own_low_ms=None if half_s is None else _ms(max(0.0, layer.time_s - half_s)),
+        own_high_ms=None if half_s is None else _ms(layer.time_s + half_s),
+        total_ms=_ms(layer.total_s),
+        **{f"{name}_bytes": count for name, count in held.items()},
+        worst_rank=layer.worst_rank,
+        worst_ms=_ms(layer.worst_s),
+        median_ms=_ms(layer.median_s),
+    )
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1e3, 6)

@@ -1,0 +1,84 @@
+"""The layers that take the most time, as text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from traceml.model.printable import one_line
+from traceml.model.quantities import count, memory, milliseconds, percent
+from traceml.summaries.layer_record import LayersSummary, LayerSummary
+
+MAX_SHOWN = 8
+MIN_SHARE = 0.01
+"""Of the time in layers: what takes less is left out."""
+NAME, CELL = 37, 10
+MODEL = "(the model itself)"
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A layer, or all layers of one kind whose names differ in a number alone."""
+
+    name: str
+    layers: int
+    forward_ms: float
+    backward_ms: float
+    saved_bytes: int | None
+
+    @property
+    def own_ms(self) -> float:
+        return self.forward_ms + self.backward_ms
+
+
+def layer_lines(found: LayersSummary | None) -> list[str]:
+    """Returns a table of the layers that take the most time; empty without a deep profile."""
+    if found is None:
+        return []
+    notes = [f"  {one_line(note, 78)}" for note in found.notes]
+    rows = sorted(_rows(found.layers), key=lambda row: -row.own_ms)
+    total_ms = sum(row.own_ms for row in rows)
+    if not total_ms:
+        return ["  Layers", *notes] if notes else []
+    clock = f", {one_line(found.clock or '', 8).upper()} clock" if found.clock else ""
+    lines = [
+        f"  Layers (own time in {count(found.steps, 'step')} looked at{clock})",
+        f"  {'':<{NAME}}{'forward':>{CELL}}{'backward':>{CELL}}{'share':>8}{'saved':>{CELL + 2}}",
+    ]
+    shown = [row for row in rows[:MAX_SHOWN] if row.own_ms >= MIN_SHARE * total_ms]
+    for row in shown:
+        many = f" ×{row.layers}" if row.layers > 1 else ""
+        name = one_line(row.name or MODEL, NAME - 1 - len(many)) + many
+        lines.append(
+            f"  {name:<{NAME}}{milliseconds(row.forward_ms):>{CELL}}"
+            f"{milliseconds(row.backward_ms):>{CELL}}{percent(row.own_ms / total_ms):>8}"
+            f"{'' if row.saved_bytes is None else memory(row.saved_bytes):>{CELL + 2}}"
+        )
+    hidden = len(rows) - len(shown)
+    if hidden > 0:
+        left = sum(row.own_ms for row in rows) - sum(row.own_ms for row in shown)
+        lines.append(f"  … and {count(hidden)} more with {milliseconds(left)} in all")
+    return lines + notes
+
+
+def _rows(layers: Mapping[str, LayerSummary]) -> Iterable[_Row]:
+    """Returns layers that repeat as one row each: `blocks.*.attn`."""
+    groups: dict[tuple[str, str | None], list[LayerSummary]] = {}
+    names: dict[tuple[str, str | None], str] = {}
+    for name, layer in layers.items():
+        key = _NUMBER.sub("*", name), layer.kind
+        groups.setdefault(key, []).append(layer)
+        names.setdefault(key, name)
+    for key, of_group in groups.items():
+        saved = [layer.saved_bytes for layer in of_group if layer.saved_bytes is not None]
+        yield _Row(
+            name=key[0] if len(of_group) > 1 else names[key],
+            layers=len(of_group),
+            forward_ms=sum(layer.forward_ms or 0.0 for layer in of_group),
+            backward_ms=sum(
+                (layer.backward_ms or 0.0) + (layer.recompute_ms or 0.0) for layer in of_group
+            ),
+            saved_bytes=sum(saved) if saved else None,
+        )
