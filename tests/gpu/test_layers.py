@@ -11,7 +11,8 @@ from traceml.model.phase import Phase  # noqa: E402
 from traceml.store.layer_records import read_layers  # noqa: E402
 from traceml.store.load import load_run  # noqa: E402
 from traceml.trace import current  # noqa: E402
-from traceml.trace.deep.layer_bursts import FIRST_BURST  # noqa: E402
+from traceml.trace.deep import bursts  # noqa: E402
+from traceml.trace.deep.bursts import FIRST_BURST  # noqa: E402
 
 
 class Repeated(nn.Module):
@@ -77,3 +78,77 @@ def test_layers_cover_the_phases_of_a_transformer(traced, tmp_path):
         in_layers = facts.layers.phase_s(phase)
         whole = facts.mean_s(Phase(phase))
         assert 0.9 < in_layers / whole < 1.1, (phase, in_layers, whole)
+
+
+def transformer_step(model, optimizer, width=1024):
+    loss = model(torch.randn(8, 512, width, device="cuda")).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+def transformer(layers=4, width=1024):
+    layer = nn.TransformerEncoderLayer(width, 16, 4 * width, batch_first=True, norm_first=True)
+    model = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False).cuda()
+    return model, torch.optim.AdamW(model.parameters(), 1e-4)
+
+
+def busy_ms_by_torch(steps, step):
+    """The time in which the GPU worked, per step, by a whole trace of torch's own profiler."""
+    from torch.profiler import ProfilerActivity, profile
+
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as trace:
+        for _ in range(steps):
+            step()
+        torch.cuda.synchronize()
+    spans = sorted(
+        (event.start_ns(), event.start_ns() + event.duration_ns())
+        for event in trace.profiler.kineto_results.events()
+        if "CUDA" in str(event.device_type())
+    )
+    total = until = 0
+    for start, end in spans:
+        total += max(0, end - max(start, until))
+        until = max(until, end)
+    return total / steps / 1e6
+
+
+def test_kernels_are_recorded_and_told_by_layer(traced, tmp_path, monkeypatch):
+    monkeypatch.setattr(bursts, "KERNELS_SHARE", 1.0)
+    model, optimizer = transformer()
+    current.current().begin_deep_profile()
+    for _ in range(FIRST_BURST + 40):
+        transformer_step(model, optimizer)
+    traced()
+    (found,) = read_layers(tmp_path)
+    assert len(found.kernels) >= 2
+    exact = busy_ms_by_torch(10, lambda: transformer_step(model, optimizer))
+    seen = np.median([step.busy_ns for step in found.kernels]) / 1e6
+    assert abs(seen / exact - 1) < 0.02, (seen, exact)
+    for step in found.kernels:
+        in_layers = step.layer_busy_ns.sum()
+        assert 0.6 * step.busy_ns < in_layers < step.busy_ns  # the optimizer is in none
+        names = [found.names[kernel.layer] for kernel in step.by_kernel if kernel.layer >= 0]
+        assert any("linear" in name for name in names)
+    linear = [place for place, kind in enumerate(found.kinds) if kind == "Linear"]
+    assert all(found.kernels[0].layer_kernels[place] >= 2 for place in linear)
+
+
+def test_a_profiler_of_the_script_s_own_has_its_way(traced, tmp_path, monkeypatch):
+    from torch.profiler import ProfilerActivity, profile
+
+    monkeypatch.setattr(bursts, "KERNELS_SHARE", 1.0)
+    model, optimizer = transformer(layers=1)
+    current.current().begin_deep_profile()
+    counts = []
+    for step in range(FIRST_BURST + 60):
+        if step % 3 == 2:
+            with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as trace:
+                transformer_step(model, optimizer)
+                torch.cuda.synchronize()
+            counts.append(sum("CUDA" in str(e.device_type) for e in trace.events()))
+        else:
+            transformer_step(model, optimizer)
+    traced()
+    assert len(set(counts[1:])) == 1 and counts[1] > 20  # every trace of theirs is whole

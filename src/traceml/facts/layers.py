@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -34,6 +35,10 @@ class Layer:
     held_bytes: Mapping[str, int]
     """What it holds itself on the rank that holds the most, by the names of `HELD`; what was not
     measured is missing."""
+    busy_s: float | None = None
+    """Time in which the kernels that it launched ran; `None` where that was not recorded."""
+    kernels: float | None = None
+    """How many those are."""
     worst_rank: int | None = None
     """The rank on which its own time is the longest, and how long; `None` with one rank."""
     worst_s: float | None = None
@@ -47,6 +52,33 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
+class KernelFacts:
+    """The kernels of one name, as means over the steps that were recorded."""
+
+    name: str
+    calls: float
+    time_s: float
+    layer: str | None
+    """The layer that launched most of them; `None` where none did, such as the optimizer."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuActivity:
+    """What the GPU did in a mean step, as it recorded it itself; seconds per step and rank."""
+
+    steps: int
+    busy_s: float
+    """Time in which at least one kernel or copy ran."""
+    kernels_per_step: float
+    copies_s: float
+    communication_s: float
+    communication_alone_s: float
+    """Communication beside which nothing else ran."""
+    kernels: tuple[KernelFacts, ...]
+    """The longest first."""
+
+
+@dataclass(frozen=True, slots=True)
 class LayerProfile:
     """What the deep profile saw."""
 
@@ -56,6 +88,8 @@ class LayerProfile:
     """How many steps of the rank with the fewest were timed."""
     layers: tuple[Layer, ...] = ()
     """Outer layers before those below them."""
+    activity: GpuActivity | None = None
+    """`None` where the GPU's activity was not recorded."""
     notes: tuple[str, ...] = ()
 
     def phase_s(self, phase: str) -> float | None:
@@ -85,6 +119,7 @@ def layer_profile(records: Sequence[LayerRecords], ranks: Mapping[int, int]) -> 
         clock="gpu" if has_gpu else "cpu",
         steps=min(len(each.steps) for each in timed),
         layers=_layers(timed, names, own, [ranks.get(each.pid, 0) for each in timed]),
+        activity=_activity(timed),
         notes=notes,
     )
 
@@ -125,6 +160,7 @@ def _layers(
     widths = _half_widths(timed, names, own)
     calls = _mean(_calls(timed, names), axis=0)
     held = _held(timed, names)
+    busy, kernels = (_kernel_means(timed, names, key) for key in ("busy_ns", "kernels"))
     worst, medians = by_rank.argmax(axis=0), np.median(by_rank, axis=0)
     several = len(timed) > 1
     return tuple(
@@ -140,6 +176,8 @@ def _layers(
             half_width_s=None if np.isnan(widths[place]) else float(widths[place]),
             total_s=float(totals[place]),
             held_bytes={key: int(values[place]) for key, values in held.items()},
+            busy_s=None if busy is None else float(busy[place]) / 1e9,
+            kernels=None if kernels is None else float(kernels[place]),
             worst_rank=int(ranks[worst[place]]) if several else None,
             worst_s=float(by_rank[worst[place], place]) if several else None,
             median_s=float(medians[place]) if several else None,
@@ -219,3 +257,51 @@ def _held(timed: Sequence[LayerRecords], names: Mapping[str, str]) -> dict[str, 
                 values = found.setdefault(key, np.zeros(len(names)))
                 values[where] = np.maximum(values[where], each.held_bytes[key])
     return found
+
+
+def _kernel_means(
+    timed: Sequence[LayerRecords], names: Mapping[str, str], what: str
+) -> Values | None:
+    """Returns a mean over steps and ranks by layer; `None` where no activity was recorded."""
+    places = {name: place for place, name in enumerate(names)}
+    rows = []
+    for each in timed:
+        for step in each.kernels:
+            row = np.zeros(len(names))
+            row[[places[name] for name in each.names]] = getattr(step, f"layer_{what}")
+            rows.append(row)
+    return np.mean(rows, axis=0) if rows else None
+
+
+def _activity(timed: Sequence[LayerRecords]) -> GpuActivity | None:
+    recorded = [(each, step) for each in timed for step in each.kernels]
+    if not recorded:
+        return None
+    steps = [step for _, step in recorded]
+    calls, took, layers = Counter[str](), Counter[str](), dict[str, Counter[str | None]]()
+    for each, step in recorded:
+        for kernel in step.by_kernel:
+            calls[kernel.name] += kernel.calls
+            took[kernel.name] += kernel.ns
+            known = 0 <= kernel.layer < len(each.names)
+            by_layer = layers.setdefault(kernel.name, Counter())
+            by_layer[each.names[kernel.layer] if known else None] += kernel.ns
+    count = len(steps)
+
+    def mean_s(name: str) -> float:
+        return float(sum(getattr(step, name) for step in steps)) / count / 1e9
+
+    return GpuActivity(
+        steps=count,
+        busy_s=mean_s("busy_ns"),
+        kernels_per_step=sum(step.kernels for step in steps) / count,
+        copies_s=mean_s("copies_ns"),
+        communication_s=mean_s("communication_ns"),
+        communication_alone_s=mean_s("communication_alone_ns"),
+        kernels=tuple(
+            KernelFacts(
+                name, calls[name] / count, ns / count / 1e9, layers[name].most_common(1)[0][0]
+            )
+            for name, ns in took.most_common()
+        ),
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,6 +18,33 @@ from traceml.store.regular_files import read_regular
 TIMES = ("forward", "recompute", "backward")
 HELD = ("parameters", "buffers", "gradients", "optimizer", "saved", "peak")
 """What a layer holds or keeps, in bytes, as the file names it."""
+
+
+class KernelTime(NamedTuple):
+    """The kernels of one name in a step."""
+
+    name: str
+    calls: int
+    ns: int
+    layer: int
+    """The place of the layer that launched most of them; -1 where none did."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelStep:
+    """What the GPU did for one step, in nanoseconds."""
+
+    step: int
+    busy_ns: int
+    """Time in which at least one kernel or copy ran."""
+    kernels: int
+    copies_ns: int
+    communication_ns: int
+    communication_alone_ns: int
+    """Communication beside which nothing else ran."""
+    by_kernel: tuple[KernelTime, ...]
+    layer_busy_ns: npt.NDArray[np.int64]
+    layer_kernels: npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +64,8 @@ class LayerRecords:
     steps where it was not measured."""
     held_bytes: dict[str, npt.NDArray[np.int64]] = field(default_factory=dict)
     """What each layer held in the last step that was looked at for it, by the names of `HELD`."""
+    kernels: tuple[KernelStep, ...] = ()
+    """The steps in which the GPU's activity was recorded."""
     notes: tuple[str, ...] = ()
     """Why layers were not seen, or not all of them."""
 
@@ -62,6 +91,14 @@ class _Line(msgspec.Struct):
     optimizer: list[int] | None = None
     saved: list[int] | None = None
     peak: list[int] | None = None
+    busy_ns: int | None = None
+    kernels: int = 0
+    copies_ns: int = 0
+    communication_ns: int = 0
+    communication_alone_ns: int = 0
+    by_kernel: list[tuple[str, int, int, int]] = []
+    layer_busy_ns: list[int] = []
+    layer_kernels: list[int] = []
 
 
 _decoder = msgspec.json.Decoder(_Line)
@@ -117,8 +154,25 @@ def _of_set(pid: int, head: _Line, lines: Sequence[_Line], notes: tuple[str, ...
         calls=np.asarray([line.calls for line in timed], np.int64).reshape(len(timed), count),
         times_ns=times,
         held_bytes=held,
+        kernels=tuple(_kernel_steps(lines, count)),
         notes=notes,
     )
+
+
+def _kernel_steps(lines: Sequence[_Line], count: int) -> Iterator[KernelStep]:
+    for line in lines:
+        if line.busy_ns is not None and _fits(line.layer_busy_ns, count):
+            yield KernelStep(
+                step=line.step or 0,
+                busy_ns=line.busy_ns,
+                kernels=line.kernels,
+                copies_ns=line.copies_ns,
+                communication_ns=line.communication_ns,
+                communication_alone_ns=line.communication_alone_ns,
+                by_kernel=tuple(KernelTime(*each) for each in line.by_kernel),
+                layer_busy_ns=np.asarray(line.layer_busy_ns, np.int64),
+                layer_kernels=np.asarray(line.layer_kernels, np.int64),
+            )
 
 
 def _fits(row: Any, count: int) -> bool:

@@ -30,9 +30,38 @@ class LayerSummary(Struct, frozen=True, gc=False):
     """Kept for the backward pass."""
     peak_bytes: int | None = None
     """The most that was allocated on the GPU while it was being called."""
+    busy_ms: float | None = None
+    """Time in which the kernels that it launched ran; `None` where that was not recorded."""
+    kernels: float | None = None
+    """How many those are."""
     worst_rank: int | None = None
     worst_ms: float | None = None
     median_ms: float | None = None
+
+
+class KernelSummary(Struct, frozen=True):
+    """The kernels of one name, per step."""
+
+    name: str
+    calls: float
+    time_ms: float
+    layer: str | None = None
+    """The layer that launched most of them; `None` where none did."""
+
+
+class ActivitySummary(Struct, frozen=True):
+    """What the GPU did in a mean step, as it recorded it itself."""
+
+    steps: int
+    busy_ms: float
+    """Time in which at least one kernel or copy ran."""
+    kernels_per_step: float
+    copies_ms: float
+    communication_ms: float
+    communication_alone_ms: float
+    """Communication beside which nothing else ran."""
+    kernels: tuple[KernelSummary, ...] = ()
+    """The longest first."""
 
 
 class LayersSummary(Struct, frozen=True):
@@ -50,4 +79,6 @@ class LayersSummary(Struct, frozen=True):
     loss."""
     layers: dict[str, LayerSummary] = {}
     """By dotted name, outer ones first; the model itself has the empty name."""
+    activity: ActivitySummary | None = None
+    """`None` where the GPU's activity was not recorded."""
     notes: tuple[str, ...] = ()

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from traceml.facts.facts import Facts
-from traceml.facts.layers import Layer
+from traceml.facts.layers import GpuActivity, Layer
 from traceml.model.phase import Phase
-from traceml.summaries.layer_record import LayersSummary, LayerSummary
+from traceml.summaries.layer_record import (
+    ActivitySummary,
+    KernelSummary,
+    LayersSummary,
+    LayerSummary,
+)
 
 
 def layers_summary(facts: Facts) -> LayersSummary | None:
@@ -24,6 +29,7 @@ def layers_summary(facts: Facts) -> LayersSummary | None:
             _rest(facts.mean_s(Phase.BACKWARD), backward_s, found.phase_s("recompute"))
         ),
         layers={layer.name: _layer(layer) for layer in found.layers},
+        activity=None if found.activity is None else _activity(found.activity),
         notes=found.notes,
     )
 
@@ -47,9 +53,26 @@ def _layer(layer: Layer) -> LayerSummary:
         own_high_ms=None if half_s is None else _ms(layer.time_s + half_s),
         total_ms=_ms(layer.total_s),
         **{f"{name}_bytes": count for name, count in held.items()},
+        busy_ms=_ms(layer.busy_s),
+        kernels=None if layer.kernels is None else round(layer.kernels, 3),
         worst_rank=layer.worst_rank,
         worst_ms=_ms(layer.worst_s),
         median_ms=_ms(layer.median_s),
+    )
+
+
+def _activity(found: GpuActivity) -> ActivitySummary:
+    return ActivitySummary(
+        steps=found.steps,
+        busy_ms=round(found.busy_s * 1e3, 6),
+        kernels_per_step=round(found.kernels_per_step, 3),
+        copies_ms=round(found.copies_s * 1e3, 6),
+        communication_ms=round(found.communication_s * 1e3, 6),
+        communication_alone_ms=round(found.communication_alone_s * 1e3, 6),
+        kernels=tuple(
+            KernelSummary(each.name, round(each.calls, 3), round(each.time_s * 1e3, 6), each.layer)
+            for each in found.kernels
+        ),
     )
 
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from traceml.model.printable import one_line
 from traceml.model.quantities import count, memory, milliseconds, percent
-from traceml.summaries.layer_record import LayersSummary, LayerSummary
+from traceml.summaries.layer_record import ActivitySummary, LayersSummary, LayerSummary
 
 MAX_SHOWN = 8
+MAX_KERNELS = 5
 MIN_SHARE = 0.01
 """Of the time in layers: what takes less is left out."""
 NAME, CELL = 37, 10
@@ -60,7 +61,28 @@ def layer_lines(found: LayersSummary | None) -> list[str]:
     if hidden > 0:
         left = sum(row.own_ms for row in rows) - sum(row.own_ms for row in shown)
         lines.append(f"  … and {count(hidden)} more with {milliseconds(left)} in all")
-    return lines + notes
+    return lines + _activity_lines(found.activity) + notes
+
+
+def _activity_lines(found: ActivitySummary | None) -> list[str]:
+    """Returns how busy the GPU was by its own record, and the kernels that take the longest."""
+    if found is None:
+        return []
+    kernels = f"{count(round(found.kernels_per_step))} kernels"
+    said = f"GPU busy {milliseconds(found.busy_ms)} of a step by its own record, in {kernels}"
+    if found.communication_ms:
+        alone = milliseconds(found.communication_alone_ms)
+        said += f"; communication {milliseconds(found.communication_ms)}, {alone} of it alone"
+    lines = [f"  {said}"]
+    for kernel in found.kernels[:MAX_KERNELS]:
+        name = one_line(kernel.name, NAME + CELL - 2)
+        calls = f"×{kernel.calls:,.0f}"
+        lines.append(
+            f"  {name:<{NAME + CELL}}{milliseconds(kernel.time_ms):>{CELL}}"
+            f"{percent(kernel.time_ms / found.busy_ms if found.busy_ms else None):>8}"
+            f"{calls:>{CELL + 2}}"
+        )
+    return lines
 
 
 def _rows(layers: Mapping[str, LayerSummary]) -> Iterable[_Row]:

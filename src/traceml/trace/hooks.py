@@ -321,10 +321,10 @@ def _prepare_deep_profile(
     """The deep profile is asked for by the run, or by a script that names its model."""
 
     def begin() -> None:
-        from traceml.trace.deep.layer_bursts import LayerBursts
+        from traceml.trace.deep.bursts import Bursts
 
         if not begun:
-            begun.append(LayerBursts(session, watched, known))
+            begun.append(Bursts(session, watched, known))
             begun[0].begin()
 
     begun: list[Any] = []

@@ -69,3 +69,8 @@ class LayerFile:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             self._file = os.open(path, flags, 0o600)
         return self._file
+
+
+def by_place(values: Mapping[int, int], count: int) -> list[int]:
+    """Values of layers as a list; a layer without one has none of it."""
+    return [values.get(place, 0) for place in range(count)]

@@ -71,6 +71,11 @@ class SavedTensors:
         return was_on
 
     @property
+    def was_evaluated(self) -> bool:
+        """Whether the step was given up because a model was evaluated in it."""
+        return self._calls.was_evaluated
+
+    @property
     def is_out(self) -> bool:
         """Whether nothing of this is left in torch."""
         return self._pushed is None

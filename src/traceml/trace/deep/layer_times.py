@@ -34,20 +34,16 @@ class OwnTimes(NamedTuple):
     backward: dict[int, int]
 
 
-def own_times(marks: Sequence[Mark], moments: Sequence[int]) -> OwnTimes:
-    """The time between each two marks is that of the layer which works there.
+Owner = tuple[int, int]
+"""A phase, and the layer that works in it."""
 
-    The moments are those of the marks, on the clock in question.
-    """
-    times = OwnTimes({}, {}, {})
-    works: tuple[int, int] | None = None
-    """The phase and the layer that work at present."""
-    outer: list[tuple[int, int] | None] = []
-    for number, mark in enumerate(marks):
-        if works is not None:
-            spent = moments[number] - moments[number - 1]
-            phase = times[works[0]]
-            phase[works[1]] = phase.get(works[1], 0) + spent
+
+def owners(marks: Sequence[Mark]) -> list[Owner | None]:
+    """Who works from each mark until the next; `None` where no layer does."""
+    found: list[Owner | None] = []
+    works: Owner | None = None
+    outer: list[Owner | None] = []
+    for mark in marks:
         if mark.kind in (ENTER, ENTER_AGAIN):
             outer.append(works)
             works = (FORWARD if mark.kind == ENTER else RECOMPUTE, mark.place)
@@ -57,4 +53,18 @@ def own_times(marks: Sequence[Mark], moments: Sequence[int]) -> OwnTimes:
             works = (BACKWARD, mark.place)
         else:
             works = None
+        found.append(works)
+    return found
+
+
+def own_times(marks: Sequence[Mark], moments: Sequence[int]) -> OwnTimes:
+    """The time between each two marks is that of the layer which works there.
+
+    The moments are those of the marks, on the clock in question.
+    """
+    times = OwnTimes({}, {}, {})
+    for number, works in enumerate(owners(marks)[:-1]):
+        if works is not None:
+            phase, place = times[works[0]], works[1]
+            phase[place] = phase.get(place, 0) + moments[number + 1] - moments[number]
     return times
