@@ -302,10 +302,10 @@ def test_the_next_burst_waits_for_what_the_last_one_cost(deep, monkeypatch):
     monkeypatch.setattr(bursts, "perf_counter_ns", clock)
     train(Parts(one=nn.Linear(4, 4)), steps=FIRST_BURST + 220, beside=pass_time)
     first, second, third = deep().steps[:3]
-    # Three steps took a second more each, so that 3 s are a share of what follows the burst; the
-    # step after it counts as its own.
     assert (first, second) == (FIRST_BURST + 1, FIRST_BURST + 2)
-    assert third - second - 3 == 3 / LAYERS_SHARE
+    # Three steps took a second more each: the next burst comes when that is a share of the time.
+    time_before_third = third - 1 + 3
+    assert time_before_third == 3 / LAYERS_SHARE
 
 
 def test_compiled_code_is_said_to_hide_its_layers(deep):

@@ -30,6 +30,8 @@ LAYERS_SHARE = 0.015
 that are promised, although what a burst adds is known only when it is over."""
 KERNELS_SHARE = 0.008
 """The same for recording kernels, which stops the GPU for some fifty milliseconds."""
+MIN_COST = 0.1
+"""Of each step that is looked at: what that costs at least, whatever a quick step says."""
 MEMORY_EVERY = 4
 """Every so many bursts one further step is looked at for its memory, which seldom changes."""
 MAX_EVALUATED = 8
@@ -57,15 +59,23 @@ class StepLook(Protocol):
 
 
 class Budget:
-    """When something may be done again, of which all that is done is to be a share of the time."""
+    """When something may be done again, of which all that is done is to be a share of the time.
 
-    def __init__(self, share: float) -> None:
-        self._share = share
-        self.due_ns = 0
+    What a single burst cost is known badly where steps take unequally long; the sum over bursts is
+    known well.
+    """
 
-    def spend(self, cost_ns: float, now: int) -> None:
-        """So much was spent by now: wait until it is no more than the share of the time."""
-        self.due_ns = now + int(cost_ns / self._share)
+    def __init__(self, share: float, began_ns: int) -> None:
+        self._share, self._began_ns = share, began_ns
+        self._spent_ns = 0.0
+
+    def spend(self, cost_ns: float) -> None:
+        """So much more was spent."""
+        self._spent_ns = max(0.0, self._spent_ns + cost_ns)
+
+    def allows(self, now: int) -> bool:
+        """Whether what was spent so far is no more than the share of the time by now."""
+        return self._spent_ns <= self._share * (now - self._began_ns)
 
 
 class Bursts:
@@ -93,14 +103,14 @@ class Bursts:
         self._timed.forget()
         self._plan: list[StepLook] = []
         """The ways in which the next steps are looked at."""
-        self._budget = self._layers_budget = Budget(LAYERS_SHARE)
-        self._kernels_budget = Budget(KERNELS_SHARE)
+        self._looked_at = perf_counter_ns()
+        self._budget = self._layers_budget = Budget(LAYERS_SHARE, self._looked_at)
+        self._kernels_budget = Budget(KERNELS_SHARE, self._looked_at)
         self._steps_until = FIRST_BURST
         self._bursts = self._evaluated = 0
         self._idle_ns: deque[int] = deque(maxlen=REMEMBERED_STEPS)
         self._burst_ns: list[int] = []
         self._is_settling = False
-        self._looked_at = perf_counter_ns()
         self._layers: list[Layer] = []
 
     def begin(self) -> None:
@@ -139,7 +149,7 @@ class Bursts:
             self._end_step(self._look_at)
         elif self._is_settling:
             self._burst_ns.append(took)
-            self._end_burst(now)
+            self._end_burst()
         else:
             self._idle_ns.append(took)
             self._timed.tell_passed()
@@ -149,12 +159,12 @@ class Bursts:
         self._looked_at = now
 
     def _begin_burst(self, now: int) -> None:
-        if now >= self._layers_budget.due_ns:
+        if self._layers_budget.allows(now):
             is_due = self._bursts % MEMORY_EVERY == 0
             self._plan = [self._timed] * TIMED_STEPS + [self._memory] * is_due
             self._budget = self._layers_budget
             self._bursts += 1
-        elif now >= self._kernels_budget.due_ns and self._session.recorder.gpu is not None:
+        elif self._kernels_budget.allows(now) and self._session.recorder.gpu is not None:
             self._plan = [self._kernels]
             self._budget = self._kernels_budget
         else:
@@ -191,10 +201,10 @@ class Bursts:
             self._plan.insert(0, look)
         self._is_settling = not self._begin_step()
 
-    def _end_burst(self, now: int) -> None:
-        """The step after a burst has ended: wait until all that it cost is a small share."""
+    def _end_burst(self) -> None:
+        """The step after a burst has ended: count what the burst cost."""
         self._is_settling = False
         self._steps_until = MIN_STEPS_BETWEEN
         usual = median(self._idle_ns) if self._idle_ns else 0.0
         added = sum(self._burst_ns) - usual * len(self._burst_ns)
-        self._budget.spend(max(added, 0.0), now)
+        self._budget.spend(max(added, MIN_COST * usual * (len(self._burst_ns) - 1)))

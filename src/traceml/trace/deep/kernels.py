@@ -85,9 +85,9 @@ def _profile() -> Any:
     """Torch's profiler, for the GPU alone."""
     kind: Any = profiler.profile
     try:
-        return kind(use_cpu=False, use_device="cuda")
+        return kind(use_cpu=False, use_device="cuda", use_kineto=True)
     except TypeError:  # before torch 2.3
-        return kind(use_cpu=False, use_cuda=True)
+        return kind(use_cpu=False, use_cuda=True, use_kineto=True)
 
 
 def _offset_ns() -> int:
