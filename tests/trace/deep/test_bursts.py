@@ -289,7 +289,7 @@ def test_an_exception_of_the_model_s_goes_its_way(deep):
     assert len(deep().steps) >= 2
 
 
-def test_the_next_burst_waits_for_what_the_last_one_cost(deep, monkeypatch):
+def test_the_next_burst_waits_for_what_the_last_one_cost(traced, monkeypatch):
     """On a clock that says that steps take a second, and twice as long while they are looked at."""
     now = [0]
 
@@ -300,8 +300,11 @@ def test_the_next_burst_waits_for_what_the_last_one_cost(deep, monkeypatch):
         now[0] += 2_000_000_000 if module_hooks._global_forward_hooks else 1_000_000_000
 
     monkeypatch.setattr(bursts, "perf_counter_ns", clock)
+    traced.session.begin_deep_profile()
     train(Parts(one=nn.Linear(4, 4)), steps=FIRST_BURST + 220, beside=pass_time)
-    first, second, third = deep().steps[:3]
+    traced.finish()
+    (found,) = read_layers(traced.folder)
+    first, second, third = found.steps[:3]
     assert (first, second) == (FIRST_BURST + 1, FIRST_BURST + 2)
     # Three steps took a second more each: the next burst comes when that is a share of the time.
     time_before_third = third - 1 + 3
