@@ -117,7 +117,10 @@ def gather(records: RunRecords, max_warmup: int | None = None) -> Facts:
         settings=settings_of(records.ranks),
         uneven_settings=uneven_settings(records.ranks),
         layers=layer_profile(
-            records.layers, {rank.rank.pid: rank.rank.rank for rank in records.ranks}
+            records.layers,
+            {rank.rank.pid: rank.rank.rank for rank in records.ranks},
+            next((rank.rank.device_name for rank in used), None),
+            settings_of(records.ranks),
         ),
     )
 

@@ -4,17 +4,30 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
 from functools import reduce
 
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
+from traceml.model.device_peaks import device_peak
+from traceml.model.settings import NOT_RECORDED, Settings
 from traceml.store.layer_records import HELD, TIMES, LayerRecords
 
 CONFIDENCE = 0.95
+MAX_BUSY_SHARE = 0.5
+"""A layer whose kernels run for less of its time than this waits for their launches."""
 Values = npt.NDArray[np.float64]
+
+
+class Bound(Enum):
+    """What limits a layer."""
+
+    COMPUTE = "compute"
+    BANDWIDTH = "bandwidth"
+    LAUNCH = "launch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +52,14 @@ class Layer:
     """Time in which the kernels that it launched ran; `None` where that was not recorded."""
     kernels: float | None = None
     """How many those are."""
+    flops: float | None = None
+    """Floating-point operations per step of itself; `None` where they were not counted."""
+    moved_bytes: float | None = None
+    """Bytes that its operations read and write per step, where each starts from memory."""
+    bound: Bound | None = None
+    """What limits it; `None` where that is not known, or it takes no time."""
+    peak_share: float | None = None
+    """Its operations per second as a share of what the device can do, 0–1."""
     worst_rank: int | None = None
     """The rank on which its own time is the longest, and how long; `None` with one rank."""
     worst_s: float | None = None
@@ -90,6 +111,11 @@ class LayerProfile:
     """Outer layers before those below them."""
     activity: GpuActivity | None = None
     """`None` where the GPU's activity was not recorded."""
+    flops: float | None = None
+    """Floating-point operations of a whole step of one rank, in layers or not; `None` where they
+    were not counted."""
+    peak_flops: float | None = None
+    """What the device can do per second at most in the dtype in use; `None` where it is unknown."""
     notes: tuple[str, ...] = ()
 
     def phase_s(self, phase: str) -> float | None:
@@ -101,8 +127,15 @@ class LayerProfile:
 NO_LAYERS = LayerProfile()
 
 
-def layer_profile(records: Sequence[LayerRecords], ranks: Mapping[int, int]) -> LayerProfile:
+def layer_profile(
+    records: Sequence[LayerRecords],
+    ranks: Mapping[int, int],
+    device: str | None = None,
+    settings: Settings = NOT_RECORDED,
+) -> LayerProfile:
     """Returns the layers of a run; `ranks` are the ranks of its processes, by pid.
+
+    The device's name and the settings say how close to its limits the layers come.
 
     Ranks with other layers than most (the stages of a pipeline) are added with their own names.
     """
@@ -115,11 +148,18 @@ def layer_profile(records: Sequence[LayerRecords], ranks: Mapping[int, int]) -> 
     own = {
         phase: _by_rank(timed, f"{'gpu' if has_gpu else 'host'}_{phase}", names) for phase in TIMES
     }
+    layers = _layers(timed, names, own, [ranks.get(each.pid, 0) for each in timed])
+    peak = device_peak(device) if has_gpu else None
+    fastest = None if peak is None else peak.operations(*_number_type(settings))
+    if peak is not None and fastest is not None:
+        layers = tuple(_with_limit(layer, fastest, peak.memory) for layer in layers)
     return LayerProfile(
         clock="gpu" if has_gpu else "cpu",
         steps=min(len(each.steps) for each in timed),
-        layers=_layers(timed, names, own, [ranks.get(each.pid, 0) for each in timed]),
+        layers=layers,
         activity=_activity(timed),
+        flops=_step_flops(timed),
+        peak_flops=fastest,
         notes=notes,
     )
 
@@ -160,6 +200,7 @@ def _layers(
     widths = _half_widths(timed, names, own)
     calls = _mean(_calls(timed, names), axis=0)
     held = _held(timed, names)
+    flops, moved = (_counted(timed, names, what) for what in ("flops", "bytes"))
     busy, kernels = (_kernel_means(timed, names, key) for key in ("busy_ns", "kernels"))
     worst, medians = by_rank.argmax(axis=0), np.median(by_rank, axis=0)
     several = len(timed) > 1
@@ -178,6 +219,8 @@ def _layers(
             held_bytes={key: int(values[place]) for key, values in held.items()},
             busy_s=None if busy is None else float(busy[place]) / 1e9,
             kernels=None if kernels is None else float(kernels[place]),
+            flops=None if flops is None else float(flops[place]),
+            moved_bytes=None if moved is None else float(moved[place]),
             worst_rank=int(ranks[worst[place]]) if several else None,
             worst_s=float(by_rank[worst[place], place]) if several else None,
             median_s=float(medians[place]) if several else None,
@@ -305,3 +348,50 @@ def _activity(timed: Sequence[LayerRecords]) -> GpuActivity | None:
             for name, ns in took.most_common()
         ),
     )
+
+
+# How close to the device's limits
+
+
+def _number_type(settings: Settings) -> tuple[str | None, bool]:
+    """Returns the dtype that matrix products run in, and whether TF32 may be used."""
+    dtype = settings.autocast_dtype or settings.parameter_dtype
+    return dtype, settings.matmul_precision not in (None, "highest")
+
+
+def _counted(timed: Sequence[LayerRecords], names: Mapping[str, str], what: str) -> Values | None:
+    """Returns operations or bytes of both passes by layer, as a mean over ranks; `None` where no
+    rank counted."""
+    places = {name: place for place, name in enumerate(names)}
+    rows = []
+    for each in timed:
+        if f"forward_{what}" in each.counted:
+            row = np.zeros(len(names))
+            found = each.counted[f"forward_{what}"] + each.counted[f"backward_{what}"]
+            row[[places[name] for name in each.names]] = found
+            rows.append(row)
+    return np.mean(rows, axis=0) if rows else None
+
+
+def _step_flops(timed: Sequence[LayerRecords]) -> float | None:
+    counted = [
+        sum(
+            int(each.counted[key].sum()) + each.counted_outside.get(key, 0)
+            for key in ("forward_flops", "backward_flops")
+        )
+        for each in timed
+        if "forward_flops" in each.counted
+    ]
+    return sum(counted) / len(counted) if counted else None
+
+
+def _with_limit(layer: Layer, fastest: float, bandwidth: float) -> Layer:
+    """Returns a layer with what limits it, by the time that its work takes at least."""
+    time_s = layer.busy_s if layer.busy_s is not None else layer.time_s
+    if layer.flops is None or layer.moved_bytes is None or time_s <= 0:
+        return layer
+    computing_s, moving_s = layer.flops / fastest, layer.moved_bytes / bandwidth
+    bound = Bound.COMPUTE if computing_s > moving_s else Bound.BANDWIDTH
+    if layer.busy_s is not None and layer.busy_s < MAX_BUSY_SHARE * layer.time_s:
+        bound = Bound.LAUNCH
+    return replace(layer, bound=bound, peak_share=layer.flops / time_s / fastest)

@@ -16,6 +16,7 @@ from traceml.store.json_lines import decode_lines
 from traceml.store.regular_files import read_regular
 
 TIMES = ("forward", "recompute", "backward")
+COUNTED = ("forward_flops", "backward_flops", "forward_bytes", "backward_bytes")
 HELD = ("parameters", "buffers", "gradients", "optimizer", "saved", "peak")
 """What a layer holds or keeps, in bytes, as the file names it."""
 
@@ -64,6 +65,11 @@ class LayerRecords:
     steps where it was not measured."""
     held_bytes: dict[str, npt.NDArray[np.int64]] = field(default_factory=dict)
     """What each layer held in the last step that was looked at for it, by the names of `HELD`."""
+    counted: dict[str, npt.NDArray[np.int64]] = field(default_factory=dict)
+    """Floating-point operations and bytes moved by layer, by the names of `COUNTED`, in the step
+    where they were counted."""
+    counted_outside: dict[str, int] = field(default_factory=dict)
+    """The same of what no layer did."""
     kernels: tuple[KernelStep, ...] = ()
     """The steps in which the GPU's activity was recorded."""
     notes: tuple[str, ...] = ()
@@ -91,6 +97,14 @@ class _Line(msgspec.Struct):
     optimizer: list[int] | None = None
     saved: list[int] | None = None
     peak: list[int] | None = None
+    forward_flops: list[int] | None = None
+    backward_flops: list[int] | None = None
+    forward_bytes: list[int] | None = None
+    backward_bytes: list[int] | None = None
+    outside_forward_flops: int = 0
+    outside_backward_flops: int = 0
+    outside_forward_bytes: int = 0
+    outside_backward_bytes: int = 0
     busy_ns: int | None = None
     kernels: int = 0
     copies_ns: int = 0
@@ -154,6 +168,18 @@ def _of_set(pid: int, head: _Line, lines: Sequence[_Line], notes: tuple[str, ...
         calls=np.asarray([line.calls for line in timed], np.int64).reshape(len(timed), count),
         times_ns=times,
         held_bytes=held,
+        counted={
+            name: np.asarray(getattr(line, name), np.int64)
+            for line in lines
+            for name in COUNTED
+            if _fits(getattr(line, name), count)
+        },
+        counted_outside={
+            name: getattr(line, f"outside_{name}")
+            for line in lines
+            for name in COUNTED
+            if _fits(getattr(line, name), count)
+        },
         kernels=tuple(_kernel_steps(lines, count)),
         notes=notes,
     )

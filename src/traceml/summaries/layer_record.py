@@ -34,6 +34,14 @@ class LayerSummary(Struct, frozen=True, gc=False):
     """Time in which the kernels that it launched ran; `None` where that was not recorded."""
     kernels: float | None = None
     """How many those are."""
+    flops: float | None = None
+    """Floating-point operations per step of itself; `None` where they were not counted."""
+    moved_bytes: float | None = None
+    """Bytes that its operations read and write per step, where each starts from memory."""
+    bound: str | None = None
+    """What limits it: `compute`, `bandwidth` or `launch`; `None` where that is not known."""
+    peak_share: float | None = None
+    """Its operations per second as a share of what the device can do, 0–1."""
     worst_rank: int | None = None
     worst_ms: float | None = None
     median_ms: float | None = None
@@ -77,6 +85,12 @@ class LayersSummary(Struct, frozen=True):
     rest_backward_ms: float | None = None
     """How much of the phases of all steps does not: functions outside of any module, such as a
     loss."""
+    flops_per_step: float | None = None
+    """Floating-point operations of a rank's whole step; `None` where they were not counted."""
+    peak_flops_per_s: float | None = None
+    """What the device can do at most in the dtype in use; `None` where it is not known."""
+    mfu: float | None = None
+    """The achieved share of that, 0–1 (model FLOPs utilisation)."""
     layers: dict[str, LayerSummary] = {}
     """By dotted name, outer ones first; the model itself has the empty name."""
     activity: ActivitySummary | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traceml.facts.facts import Facts
-from traceml.facts.layers import GpuActivity, Layer
+from traceml.facts.layers import GpuActivity, Layer, LayerProfile
 from traceml.model.phase import Phase
 from traceml.summaries.layer_record import (
     ActivitySummary,
@@ -28,6 +28,9 @@ def layers_summary(facts: Facts) -> LayersSummary | None:
         rest_backward_ms=_ms(
             _rest(facts.mean_s(Phase.BACKWARD), backward_s, found.phase_s("recompute"))
         ),
+        flops_per_step=found.flops,
+        peak_flops_per_s=found.peak_flops,
+        mfu=_mfu(found, facts.mean.step_s),
         layers={layer.name: _layer(layer) for layer in found.layers},
         activity=None if found.activity is None else _activity(found.activity),
         notes=found.notes,
@@ -55,10 +58,21 @@ def _layer(layer: Layer) -> LayerSummary:
         **{f"{name}_bytes": count for name, count in held.items()},
         busy_ms=_ms(layer.busy_s),
         kernels=None if layer.kernels is None else round(layer.kernels, 3),
+        flops=layer.flops,
+        moved_bytes=layer.moved_bytes,
+        bound=None if layer.bound is None else layer.bound.value,
+        peak_share=None if layer.peak_share is None else round(layer.peak_share, 6),
         worst_rank=layer.worst_rank,
         worst_ms=_ms(layer.worst_s),
         median_ms=_ms(layer.median_s),
     )
+
+
+def _mfu(found: LayerProfile, step_s: float | None) -> float | None:
+    """Returns the share of the device's operations per second that a mean step achieves."""
+    if found.flops is None or found.peak_flops is None or not step_s:
+        return None
+    return round(found.flops / step_s / found.peak_flops, 6)
 
 
 def _activity(found: GpuActivity) -> ActivitySummary:

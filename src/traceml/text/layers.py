@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from traceml.model.printable import one_line
@@ -15,6 +15,11 @@ MAX_KERNELS = 5
 MIN_SHARE = 0.01
 """Of the time in layers: what takes less is left out."""
 NAME, CELL = 37, 10
+BOUNDS = {
+    "compute": "compute-bound",
+    "bandwidth": "bandwidth-bound",
+    "launch": "launch-bound",
+}
 MODEL = "(the model itself)"
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
 
@@ -28,6 +33,8 @@ class _Row:
     forward_ms: float
     backward_ms: float
     saved_bytes: int | None
+    bound: str | None
+    """What limits them; `None` where that is not known, or differs."""
 
     @property
     def own_ms(self) -> float:
@@ -46,7 +53,7 @@ def layer_lines(found: LayersSummary | None) -> list[str]:
     clock = f", {one_line(found.clock or '', 8).upper()} clock" if found.clock else ""
     lines = [
         f"  Layers (own time in {count(found.steps, 'step')} looked at{clock})",
-        f"  {'':<{NAME}}{'forward':>{CELL}}{'backward':>{CELL}}{'share':>8}{'saved':>{CELL + 2}}",
+        f"  {'':<{NAME}}{'forward':>{CELL}}{'backward':>{CELL}}{'share':>8}{'saved':>{CELL + 1}}",
     ]
     shown = [row for row in rows[:MAX_SHOWN] if row.own_ms >= MIN_SHARE * total_ms]
     for row in shown:
@@ -55,13 +62,29 @@ def layer_lines(found: LayersSummary | None) -> list[str]:
         lines.append(
             f"  {name:<{NAME}}{milliseconds(row.forward_ms):>{CELL}}"
             f"{milliseconds(row.backward_ms):>{CELL}}{percent(row.own_ms / total_ms):>8}"
-            f"{'' if row.saved_bytes is None else memory(row.saved_bytes):>{CELL + 2}}"
+            f"{'' if row.saved_bytes is None else memory(row.saved_bytes):>{CELL + 1}}"
         )
     hidden = len(rows) - len(shown)
     if hidden > 0:
         left = sum(row.own_ms for row in rows) - sum(row.own_ms for row in shown)
         lines.append(f"  … and {count(hidden)} more with {milliseconds(left)} in all")
-    return lines + _activity_lines(found.activity) + notes
+    return [*lines, *_limit_lines(found, shown), *_activity_lines(found.activity), *notes]
+
+
+def _limit_lines(found: LayersSummary, shown: Sequence[_Row]) -> list[str]:
+    """Returns how close to the device's limits a step comes, and what limits the layers shown."""
+    lines = []
+    if found.flops_per_step is not None:
+        said = f"{found.flops_per_step / 1e12:,.3g} TFLOP per step"
+        if found.mfu is not None and found.peak_flops_per_s is not None:
+            most = f"{found.peak_flops_per_s / 1e12:,.0f} TFLOP/s"
+            said += f": {percent(found.mfu)} of the device's {most} (MFU)"
+        lines.append(f"  {said}")
+    for bound, words in BOUNDS.items():
+        names = [row.name or MODEL for row in shown if row.bound == bound]
+        if names:
+            lines.append("  " + one_line(f"{words}: {', '.join(names)}", 78))
+    return lines
 
 
 def _activity_lines(found: ActivitySummary | None) -> list[str]:
@@ -94,6 +117,7 @@ def _rows(layers: Mapping[str, LayerSummary]) -> Iterable[_Row]:
         groups.setdefault(key, []).append(layer)
         names.setdefault(key, name)
     for key, of_group in groups.items():
+        bounds = {layer.bound for layer in of_group}
         saved = [layer.saved_bytes for layer in of_group if layer.saved_bytes is not None]
         yield _Row(
             name=key[0] if len(of_group) > 1 else names[key],
@@ -103,4 +127,5 @@ def _rows(layers: Mapping[str, LayerSummary]) -> Iterable[_Row]:
                 (layer.backward_ms or 0.0) + (layer.recompute_ms or 0.0) for layer in of_group
             ),
             saved_bytes=sum(saved) if saved else None,
+            bound=bounds.pop() if len(bounds) == 1 else None,
         )

@@ -16,6 +16,7 @@ from traceml.trace.deep.kernel_steps import KernelSteps
 from traceml.trace.deep.layer_file import LayerFile
 from traceml.trace.deep.layer_names import Layer, layers_of
 from traceml.trace.deep.memory_steps import MemorySteps
+from traceml.trace.deep.operation_steps import OperationSteps
 from traceml.trace.deep.timed_steps import TimedSteps
 from traceml.trace.models import KnownOptimizers, Models, outermost, something_is_compiled
 from traceml.trace.session import Session
@@ -34,6 +35,8 @@ MIN_COST = 0.1
 """Of each step that is looked at: what that costs at least, whatever a quick step says."""
 MEMORY_EVERY = 4
 """Every so many bursts one further step is looked at for its memory, which seldom changes."""
+COUNTED_BURST = 1
+"""The burst, from 0 on, in which operations are counted."""
 MAX_EVALUATED = 8
 """Steps in a row that were given up because the model was evaluated in them."""
 REMEMBERED_STEPS = 15
@@ -87,6 +90,7 @@ class Bursts:
         self._timed = TimedSteps(session, self._file)
         self._memory = MemorySteps(session, self._file, optimizers.living)
         self._kernels = KernelSteps(session, self._file)
+        self._operations = OperationSteps(session, self._file)
         self._look_guarded = session.guard(self._look)
         self._is_on = False
         session.forgets.append(self.forget)
@@ -160,8 +164,11 @@ class Bursts:
 
     def _begin_burst(self, now: int) -> None:
         if self._layers_budget.allows(now):
-            is_due = self._bursts % MEMORY_EVERY == 0
-            self._plan = [self._timed] * TIMED_STEPS + [self._memory] * is_due
+            self._plan = [self._timed] * TIMED_STEPS
+            if self._bursts % MEMORY_EVERY == 0:
+                self._plan.append(self._memory)
+            if self._bursts == COUNTED_BURST:
+                self._plan.append(self._operations)
             self._budget = self._layers_budget
             self._bursts += 1
         elif self._kernels_budget.allows(now) and self._session.recorder.gpu is not None:

@@ -63,6 +63,11 @@ class LayerMarks:
         self._calls.end()
 
     @property
+    def is_on(self) -> bool:
+        """Whether calls are being seen."""
+        return self._calls.is_on
+
+    @property
     def was_evaluated(self) -> bool:
         """Whether the step was given up because a model was evaluated in it."""
         return self._calls.was_evaluated
