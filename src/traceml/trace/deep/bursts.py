@@ -139,8 +139,7 @@ class Bursts:
 
     def _finish(self) -> None:
         """The process ends: write what is there."""
-        self._take_out()
-        self._plan = []
+        self._stop()
         self._timed.finish()
 
     # After each step

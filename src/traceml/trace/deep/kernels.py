@@ -34,8 +34,8 @@ class Activity(NamedTuple):
     name: str
     start_ns: int
     end_ns: int
-    launched_ns: int | None
-    """When the host asked for it; `None` where that was before the recording began."""
+    launched_ns: int
+    """When the host asked for it."""
 
 
 class ProfilerInUse(Exception):
@@ -77,6 +77,8 @@ class KernelRecording:
             return []
         self._restore()
         self._restore = None
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()  # what the GPU has not done yet would not be recorded
         events = torch._C._autograd._disable_profiler().events()
         return [] if self.was_taken else activities(events)
 
@@ -100,7 +102,11 @@ def _offset_ns() -> int:
 
 
 def activities(events: Iterable[Any]) -> list[Activity]:
-    """What the GPU did, from the events of kineto: launches are matched by their number."""
+    """What the GPU did of what the host asked for meanwhile, from the events of kineto.
+
+    Launches are matched by their number; work of earlier steps that the GPU was behind with is
+    left out.
+    """
     launched: dict[int, int] = {}
     done: list[tuple[Any, int]] = []
     on_cpu = torch._C._autograd.DeviceType.CPU
@@ -113,9 +119,10 @@ def activities(events: Iterable[Any]) -> list[Activity]:
             done.append((event, number))
     found = []
     for event, number in done:
-        start = event.start_ns()
-        end = start + event.duration_ns()
-        found.append(Activity(event.name(), start, end, launched.get(number)))
+        if number in launched:
+            start = event.start_ns()
+            end = start + event.duration_ns()
+            found.append(Activity(event.name(), start, end, launched[number]))
     return found
 
 
@@ -180,8 +187,6 @@ def step_activity(found: Sequence[Activity], marks: Sequence[Mark], offset_ns: i
 
 def _launcher(each: Activity, moments: Sequence[int], working: Sequence[Owner | None]) -> int:
     """The layer that worked on the host when a kernel was launched."""
-    if each.launched_ns is None:
-        return OUTSIDE
     owner = bisect_right(moments, each.launched_ns) - 1
     found = working[owner] if owner >= 0 else None
     return OUTSIDE if found is None else found[1]
