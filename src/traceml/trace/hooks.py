@@ -80,7 +80,7 @@ def install(session: Session) -> None:
     watch_logging(session, spending, arrivals)
     ScriptParams(session)
     _watch_garbage_collection(session)
-    _prepare_deep_profile(session, watched, known)
+    _prepare_deep_profile(session, watched, known, graphs)
 
 
 # Backward
@@ -316,7 +316,7 @@ def _watch_communication(session: Session, watched: models.Models) -> None:
 
 
 def _prepare_deep_profile(
-    session: Session, watched: models.Models, known: models.KnownOptimizers
+    session: Session, watched: models.Models, known: models.KnownOptimizers, graphs: Graphs
 ) -> None:
     """The deep profile is asked for by the run, or by a script that names its model."""
 
@@ -324,7 +324,7 @@ def _prepare_deep_profile(
         from traceml.trace.deep.bursts import Bursts
 
         if not begun:
-            begun.append(Bursts(session, watched, known))
+            begun.append(Bursts(session, watched, known, lambda: graphs.was_captured))
             begun[0].begin()
 
     begun: list[Any] = []

@@ -7,7 +7,7 @@ it, and the next burst waits until that is a small share of the training time.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 from time import perf_counter_ns
 from typing import Protocol
@@ -84,12 +84,18 @@ class Budget:
 class Bursts:
     """Looks at the layers of the models that train, a few steps at a time."""
 
-    def __init__(self, session: Session, models: Models, optimizers: KnownOptimizers) -> None:
+    def __init__(
+        self,
+        session: Session,
+        models: Models,
+        optimizers: KnownOptimizers,
+        uses_graphs: Callable[[], bool | None],
+    ) -> None:
         self._session, self._models = session, models
         self._file = LayerFile(session)
         self._timed = TimedSteps(session, self._file)
         self._memory = MemorySteps(session, self._file, optimizers.living)
-        self._kernels = KernelSteps(session, self._file)
+        self._kernels = KernelSteps(session, self._file, uses_graphs)
         self._operations = OperationSteps(session, self._file)
         self._look_guarded = session.guard(self._look)
         self._is_on = False

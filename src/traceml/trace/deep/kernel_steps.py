@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from traceml.trace.deep.kernels import KernelRecording, ProfilerInUse, step_activity
@@ -17,15 +17,20 @@ from traceml.trace.session import Session
 class KernelSteps:
     """Records kernels, and on the host which layer works when."""
 
-    def __init__(self, session: Session, file: LayerFile) -> None:
-        self._session, self._file = session, file
+    def __init__(
+        self, session: Session, file: LayerFile, uses_graphs: Callable[[], bool | None]
+    ) -> None:
+        self._session, self._file, self._uses_graphs = session, file, uses_graphs
         self._layers: Sequence[Layer] = ()
         self._marks: LayerMarks | None = None
         self._recording: KernelRecording | None = None
 
     def begin(self, layers: Sequence[Layer]) -> bool:
-        """Record the step that begins; not without a GPU, nor beside another profiler."""
-        if not is_on_one_gpu(self._session, layers):
+        """Record the step that begins; not without a GPU, nor beside another profiler.
+
+        Nor with CUDA graphs, which do not bear that CUPTI is taken out again.
+        """
+        if not is_on_one_gpu(self._session, layers) or self._uses_graphs():
             return False
         recording = KernelRecording(self._session)
         try:
