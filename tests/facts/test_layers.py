@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from scipy import stats
 
 from layer_runs import kernel_step, layer_records
 from traceml.facts.layers import Bound, layer_profile
@@ -33,20 +34,20 @@ def test_phases_add_up_and_one_that_was_not_measured_is_missing():
     assert set(by_name(profile)["a"].own_s) == {"forward"}
 
 
-def test_the_interval_of_a_layer_covers_its_true_time():
+def test_the_standard_error_says_how_well_a_layer_s_time_is_known():
     covered = 0
     for seed in range(200):
         numbers = np.random.default_rng(seed)
         record = layer_records(steps=12, forward_ms={"a": 10.0})
         record.times_ns["host_forward"][:, 0] = 10e6 + 1e6 * numbers.standard_normal(12)
         (layer,) = layer_profile([record], {}).layers
-        covered += abs(layer.time_s - 0.010) <= layer.half_width_s
+        covered += abs(layer.time_s - 0.010) <= stats.t.ppf(0.975, 11) * layer.stderr_s
     assert 180 <= covered <= 199  # 95 %
 
 
-def test_a_single_step_has_no_interval():
+def test_a_single_step_has_no_standard_error():
     (layer,) = layer_profile([layer_records(steps=1, forward_ms={"a": 10.0})], {}).layers
-    assert layer.half_width_s is None
+    assert layer.stderr_s is None
 
 
 def test_the_rank_on_which_a_layer_is_slow_is_named():

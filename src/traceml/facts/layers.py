@@ -10,13 +10,11 @@ from functools import reduce
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
 from traceml.model.device_peaks import device_peak
 from traceml.model.settings import NOT_RECORDED, Settings
 from traceml.store.layer_records import HELD, TIMES, LayerRecords
 
-CONFIDENCE = 0.95
 MAX_BUSY_SHARE = 0.5
 """A layer whose kernels run for less of its time than this waits for their launches."""
 Values = npt.NDArray[np.float64]
@@ -31,7 +29,7 @@ class Bound(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class LayerFacts:
     """One module of the model; times are seconds per step, as means over steps and ranks."""
 
     name: str
@@ -41,8 +39,8 @@ class Layer:
     own_s: Mapping[str, float]
     """By phase (`forward`, `recompute`, `backward`): its own time, without the layers below it; a
     phase that was not measured is missing."""
-    half_width_s: float | None
-    """Half the width of the 95 % interval of its own time; `None` with a single step."""
+    stderr_s: float | None
+    """The standard error of its own time over steps; `None` with a single step."""
     total_s: float
     """Its own time and that of every layer below its name."""
     held_bytes: Mapping[str, int]
@@ -107,7 +105,7 @@ class LayerProfile:
     """`gpu` or `cpu`; `None` where no step was timed."""
     steps: int = 0
     """How many steps of the rank with the fewest were timed."""
-    layers: tuple[Layer, ...] = ()
+    layers: tuple[LayerFacts, ...] = ()
     """Outer layers before those below them."""
     activity: GpuActivity | None = None
     """`None` where the GPU's activity was not recorded."""
@@ -193,11 +191,11 @@ def _layers(
     names: Mapping[str, str],
     own: Mapping[str, Values],
     ranks: Sequence[int],
-) -> tuple[Layer, ...]:
+) -> tuple[LayerFacts, ...]:
     phases = {phase: _mean(values, axis=0) for phase, values in own.items()}
     by_rank = reduce(np.add, (np.nan_to_num(values) for values in own.values()))
     totals = _totals(list(names), by_rank.mean(axis=0))
-    widths = _half_widths(timed, names, own)
+    errors = _standard_errors(timed, names, own)
     calls = _mean(_calls(timed, names), axis=0)
     held = _held(timed, names)
     flops, moved = (_counted(timed, names, what) for what in ("flops", "bytes"))
@@ -205,7 +203,7 @@ def _layers(
     worst, medians = by_rank.argmax(axis=0), np.median(by_rank, axis=0)
     several = len(timed) > 1
     return tuple(
-        Layer(
+        LayerFacts(
             name=name,
             kind=kind,
             calls=float(np.nan_to_num(calls[place])),
@@ -214,7 +212,7 @@ def _layers(
                 for phase, means in phases.items()
                 if not np.isnan(means[place])
             },
-            half_width_s=None if np.isnan(widths[place]) else float(widths[place]),
+            stderr_s=None if np.isnan(errors[place]) else float(errors[place]),
             total_s=float(totals[place]),
             held_bytes={key: int(values[place]) for key, values in held.items()},
             busy_s=None if busy is None else float(busy[place]) / 1e9,
@@ -253,10 +251,10 @@ def _outer(name: str, places: Mapping[str, int]) -> int | None:
     return None
 
 
-def _half_widths(
+def _standard_errors(
     timed: Sequence[LayerRecords], names: Mapping[str, str], own: Mapping[str, Values]
 ) -> Values:
-    """Returns half of the interval of each layer's own time over the steps of all ranks; NaN with
+    """Returns the standard error of each layer's own time over the steps of all ranks; NaN with
     fewer than two steps."""
     clock = "gpu" if all("gpu_forward" in each.times_ns for each in timed) else "host"
     places = {name: place for place, name in enumerate(names)}
@@ -276,9 +274,8 @@ def _half_widths(
         squares[where] += (steps_s**2).sum(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
         variance = np.maximum(squares - total**2 / count, 0.0) / (count - 1)
-        quantile = stats.t.ppf(0.5 + CONFIDENCE / 2, count - 1)
-        widths: Values = np.where(count > 1, quantile * np.sqrt(variance / count), np.nan)
-    return widths
+        errors: Values = np.where(count > 1, np.sqrt(variance / count), np.nan)
+    return errors
 
 
 def _calls(timed: Sequence[LayerRecords], names: Mapping[str, str]) -> Values:
@@ -385,7 +382,7 @@ def _step_flops(timed: Sequence[LayerRecords]) -> float | None:
     return sum(counted) / len(counted) if counted else None
 
 
-def _with_limit(layer: Layer, fastest: float, bandwidth: float) -> Layer:
+def _with_limit(layer: LayerFacts, fastest: float, bandwidth: float) -> LayerFacts:
     """Returns a layer with what limits it, by the time that its work takes at least."""
     time_s = layer.busy_s if layer.busy_s is not None else layer.time_s
     if layer.flops is None or layer.moved_bytes is None or time_s <= 0:

@@ -76,7 +76,7 @@ class LayerRecords:
     """Why layers were not seen, or not all of them."""
 
 
-class _Line(msgspec.Struct):
+class _LayerLine(msgspec.Struct):
     """A line of the file: a set of layers, a step of one, or a note."""
 
     set: int = 0
@@ -115,7 +115,7 @@ class _Line(msgspec.Struct):
     layer_kernels: list[int] = []
 
 
-_decoder = msgspec.json.Decoder(_Line)
+_decoder = msgspec.json.Decoder(_LayerLine)
 
 
 def read_layers(folder: Path) -> tuple[LayerRecords, ...]:
@@ -138,14 +138,16 @@ def _records(path: Path) -> LayerRecords:
     return _of_set(number, names, of_set, notes)
 
 
-def _sets(lines: Sequence[_Line]) -> Iterator[tuple[_Line, list[_Line]]]:
+def _sets(lines: Sequence[_LayerLine]) -> Iterator[tuple[_LayerLine, list[_LayerLine]]]:
     """Yields each set of layers and the lines about it; a model that changes has several."""
     for head in lines:
         if head.names is not None and len(head.kinds) == len(head.names):
             yield head, [each for each in lines if each.set == head.set and each.step is not None]
 
 
-def _of_set(pid: int, head: _Line, lines: Sequence[_Line], notes: tuple[str, ...]) -> LayerRecords:
+def _of_set(
+    pid: int, head: _LayerLine, lines: Sequence[_LayerLine], notes: tuple[str, ...]
+) -> LayerRecords:
     names = tuple(head.names or ())
     count = len(names)
     timed = [line for line in lines if line.calls is not None and len(line.calls) == count]
@@ -185,7 +187,7 @@ def _of_set(pid: int, head: _Line, lines: Sequence[_Line], notes: tuple[str, ...
     )
 
 
-def _kernel_steps(lines: Sequence[_Line], count: int) -> Iterator[KernelStep]:
+def _kernel_steps(lines: Sequence[_LayerLine], count: int) -> Iterator[KernelStep]:
     for line in lines:
         if line.busy_ns is not None and _fits(line.layer_busy_ns, count):
             yield KernelStep(

@@ -17,9 +17,8 @@ class LayerSummary(Struct, frozen=True, gc=False):
     recompute_ms: float | None = None
     """Its own time, without the layers below it; `recompute_ms` is forward again during backward
     (activation checkpointing)."""
-    own_low_ms: float | None = None
-    own_high_ms: float | None = None
-    """The 95 % interval of its own time in all phases."""
+    own_stderr_ms: float | None = None
+    """The standard error of its own time in all phases; `None` with a single step."""
     total_ms: float | None = None
     """With every layer below its name."""
     parameters_bytes: int | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traceml.facts.facts import Facts
-from traceml.facts.layers import GpuActivity, Layer, LayerProfile
+from traceml.facts.layers import GpuActivity, LayerFacts, LayerProfile
 from traceml.model.phase import Phase
 from traceml.summaries.layer_record import (
     ActivitySummary,
@@ -44,16 +44,15 @@ def _rest(phase_s: float | None, *parts: float | None) -> float | None:
     return max(0.0, phase_s - sum(part or 0.0 for part in parts))
 
 
-def _layer(layer: Layer) -> LayerSummary:
-    own, held, half_s = layer.own_s, layer.held_bytes, layer.half_width_s
+def _layer(layer: LayerFacts) -> LayerSummary:
+    own, held = layer.own_s, layer.held_bytes
     return LayerSummary(
         kind=layer.kind,
         calls=round(layer.calls, 3),
         forward_ms=_ms(own.get("forward")),
         backward_ms=_ms(own.get("backward")),
         recompute_ms=_ms(own.get("recompute")),
-        own_low_ms=None if half_s is None else _ms(max(0.0, layer.time_s - half_s)),
-        own_high_ms=None if half_s is None else _ms(layer.time_s + half_s),
+        own_stderr_ms=_ms(layer.stderr_s),
         total_ms=_ms(layer.total_s),
         **{f"{name}_bytes": count for name, count in held.items()},
         busy_ms=_ms(layer.busy_s),

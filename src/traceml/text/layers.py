@@ -25,7 +25,7 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _LayerRow:
     """A layer, or all layers of one kind whose names differ in a number alone."""
 
     name: str
@@ -71,7 +71,7 @@ def layer_lines(found: LayersSummary | None) -> list[str]:
     return [*lines, *_limit_lines(found, shown), *_activity_lines(found.activity), *notes]
 
 
-def _limit_lines(found: LayersSummary, shown: Sequence[_Row]) -> list[str]:
+def _limit_lines(found: LayersSummary, shown: Sequence[_LayerRow]) -> list[str]:
     """Returns how close to the device's limits a step comes, and what limits the layers shown."""
     lines = []
     if found.flops_per_step is not None:
@@ -108,7 +108,7 @@ def _activity_lines(found: ActivitySummary | None) -> list[str]:
     return lines
 
 
-def _rows(layers: Mapping[str, LayerSummary]) -> Iterable[_Row]:
+def _rows(layers: Mapping[str, LayerSummary]) -> Iterable[_LayerRow]:
     """Returns layers that repeat as one row each: `blocks.*.attn`."""
     groups: dict[tuple[str, str | None], list[LayerSummary]] = {}
     names: dict[tuple[str, str | None], str] = {}
@@ -119,7 +119,7 @@ def _rows(layers: Mapping[str, LayerSummary]) -> Iterable[_Row]:
     for key, of_group in groups.items():
         bounds = {layer.bound for layer in of_group}
         saved = [layer.saved_bytes for layer in of_group if layer.saved_bytes is not None]
-        yield _Row(
+        yield _LayerRow(
             name=key[0] if len(of_group) > 1 else names[key],
             layers=len(of_group),
             forward_ms=sum(layer.forward_ms or 0.0 for layer in of_group),

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from traceml.trace.deep.kernel_steps import KernelSteps
 from traceml.trace.deep.layer_file import LayerFile
-from traceml.trace.deep.layer_names import Layer, layers_of
+from traceml.trace.deep.layer_names import ModelLayer, layers_of
 from traceml.trace.deep.memory_steps import MemorySteps
 from traceml.trace.deep.operation_steps import OperationSteps
 from traceml.trace.deep.timed_steps import TimedSteps
@@ -51,7 +51,7 @@ EVALUATED = "the model is evaluated in every step, where no hook may be in: no s
 class StepLook(Protocol):
     """A way of looking at a step."""
 
-    def begin(self, layers: Sequence[Layer]) -> bool:
+    def begin(self, layers: Sequence[ModelLayer]) -> bool:
         """Look at the step that begins; whether that is possible at present."""
 
     def end(self, step: int) -> bool:
@@ -61,7 +61,7 @@ class StepLook(Protocol):
         """Take everything out of torch; whether nothing is left there."""
 
 
-class Budget:
+class TimeBudget:
     """When something may be done again, of which all that is done is to be a share of the time.
 
     What a single burst cost is known badly where steps take unequally long; the sum over bursts is
@@ -114,14 +114,14 @@ class Bursts:
         self._plan: list[StepLook] = []
         """The ways in which the next steps are looked at."""
         self._looked_at = perf_counter_ns()
-        self._budget = self._layers_budget = Budget(LAYERS_SHARE, self._looked_at)
-        self._kernels_budget = Budget(KERNELS_SHARE, self._looked_at)
+        self._budget = self._layers_budget = TimeBudget(LAYERS_SHARE, self._looked_at)
+        self._kernels_budget = TimeBudget(KERNELS_SHARE, self._looked_at)
         self._steps_until = FIRST_BURST
         self._bursts = self._evaluated = 0
         self._idle_ns: deque[int] = deque(maxlen=REMEMBERED_STEPS)
         self._burst_ns: list[int] = []
         self._is_settling = False
-        self._layers: list[Layer] = []
+        self._layers: list[ModelLayer] = []
 
     def begin(self) -> None:
         """Look at layers from here on."""

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.modules import module as module_hooks
 
 from traceml.trace.compiling import is_compiling
-from traceml.trace.deep.layer_names import Layer
+from traceml.trace.deep.layer_names import ModelLayer
 from traceml.trace.deep.layer_times import OUTSIDE
 from traceml.trace.session import Session
 
@@ -26,7 +26,7 @@ class CallWatch:
     def __init__(
         self,
         session: Session,
-        layers: Sequence[Layer],
+        layers: Sequence[ModelLayer],
         enter: Callable[[int, int, Any, bool], None],
         leave: Callable[[int, Any], None],
     ) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from traceml.trace.deep.kernels import KernelRecording, ProfilerInUse, step_activity
+from traceml.trace.deep.kernels import KernelRecording, step_activity
 from traceml.trace.deep.layer_file import LayerFile, by_place
 from traceml.trace.deep.layer_marks import LayerMarks
-from traceml.trace.deep.layer_names import Layer
+from traceml.trace.deep.layer_names import ModelLayer
 from traceml.trace.deep.layer_times import OUTSIDE
 from traceml.trace.deep.timed_steps import is_on_one_gpu
 from traceml.trace.session import Session
@@ -21,11 +21,11 @@ class KernelSteps:
         self, session: Session, file: LayerFile, uses_graphs: Callable[[], bool | None]
     ) -> None:
         self._session, self._file, self._uses_graphs = session, file, uses_graphs
-        self._layers: Sequence[Layer] = ()
+        self._layers: Sequence[ModelLayer] = ()
         self._marks: LayerMarks | None = None
         self._recording: KernelRecording | None = None
 
-    def begin(self, layers: Sequence[Layer]) -> bool:
+    def begin(self, layers: Sequence[ModelLayer]) -> bool:
         """Record the step that begins; not without a GPU, nor beside another profiler.
 
         Nor with CUDA graphs, which do not bear that CUPTI is taken out again.
@@ -33,9 +33,7 @@ class KernelSteps:
         if not is_on_one_gpu(self._session, layers) or self._uses_graphs():
             return False
         recording = KernelRecording(self._session)
-        try:
-            recording.begin()
-        except ProfilerInUse:
+        if not recording.begin():
             return False
         self._layers, self._recording = layers, recording
         self._marks = LayerMarks(self._session, layers, None)

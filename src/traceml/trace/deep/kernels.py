@@ -10,13 +10,14 @@ import os
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from inspect import signature
 from time import perf_counter_ns, time_ns
 from typing import Any, NamedTuple
 
 import torch
 from torch.autograd import profiler
 
-from traceml.trace.deep.layer_times import OUTSIDE, Mark, Owner, owners
+from traceml.trace.deep.layer_times import OUTSIDE, LayerMark, Owner, owners
 from traceml.trace.session import Session
 
 TEARDOWN = "TEARDOWN_CUPTI"
@@ -41,10 +42,6 @@ class Activity(NamedTuple):
     """When the host asked for it."""
 
 
-class ProfilerInUse(Exception):
-    """Somebody else's profiler records: kineto serves one at a time."""
-
-
 class KernelRecording:
     """Records the GPU's activity, as long as nobody else wants to."""
 
@@ -57,10 +54,10 @@ class KernelRecording:
         self.offset_ns = 0
         """What to add to `perf_counter_ns` for the wall clock."""
 
-    def begin(self) -> None:
-        """Record from here on; raises ProfilerInUse."""
+    def begin(self) -> bool:
+        """Record from here on; not where somebody else does: kineto serves one at a time."""
         if torch._C._autograd._profiler_enabled() or "NSYS_PROFILING_SESSION_ID" in os.environ:
-            raise ProfilerInUse
+            return False
         recording = _profile()
         self._teardown = os.environ.get(TEARDOWN)
         if self._teardown is None:
@@ -77,6 +74,7 @@ class KernelRecording:
             return prepare(other)
 
         self._restore = self._session.replace(profiler.profile, "_prepare_trace", make_room)
+        return True
 
     def end(self) -> list[Activity]:
         """Record no more; returns what was recorded, once the GPU has done all of it."""
@@ -95,10 +93,9 @@ class KernelRecording:
 def _profile() -> Any:
     """Torch's profiler, for the GPU alone."""
     kind: Any = profiler.profile
-    try:
+    if "use_device" in signature(kind.__init__).parameters:
         return kind(use_cpu=False, use_device="cuda", use_kineto=True)
-    except TypeError:  # before torch 2.3
-        return kind(use_cpu=False, use_cuda=True, use_kineto=True)
+    return kind(use_cpu=False, use_cuda=True, use_kineto=True)  # before torch 2.3
 
 
 def _offset_ns() -> int:
@@ -155,7 +152,9 @@ class StepActivity(NamedTuple):
     layer_kernels: dict[int, int]
 
 
-def step_activity(found: Sequence[Activity], marks: Sequence[Mark], offset_ns: int) -> StepActivity:
+def step_activity(
+    found: Sequence[Activity], marks: Sequence[LayerMark], offset_ns: int
+) -> StepActivity:
     """Sums up a step's activity; the marks say which layer worked when, on the host."""
     moments = [mark.ns + offset_ns for mark in marks]
     working = owners(marks)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from traceml.model.environment import LAYERS
-from traceml.trace.deep.layer_names import Layer
+from traceml.trace.deep.layer_names import ModelLayer
 from traceml.trace.interruptions import is_interruption
 from traceml.trace.session import Session
 
@@ -37,7 +37,7 @@ class LayerFile:
         self._set = 0
         self.is_full = False
 
-    def write(self, layers: Sequence[Layer], line: Mapping[str, Any]) -> None:
+    def write(self, layers: Sequence[ModelLayer], line: Mapping[str, Any]) -> None:
         """Write what was seen of these layers in a step."""
         names = tuple(layer.name for layer in layers)
         if names != self._names:

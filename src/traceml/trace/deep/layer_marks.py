@@ -17,7 +17,7 @@ import torch
 
 from traceml.trace.compiling import is_compiling
 from traceml.trace.deep.call_watch import CallWatch
-from traceml.trace.deep.layer_names import Layer
+from traceml.trace.deep.layer_names import ModelLayer
 from traceml.trace.deep.layer_times import (
     ENTER,
     ENTER_AGAIN,
@@ -25,7 +25,7 @@ from traceml.trace.deep.layer_times import (
     LEAVE_BACKWARD,
     OUTSIDE,
     REACH,
-    Mark,
+    LayerMark,
 )
 from traceml.trace.session import Session
 
@@ -41,12 +41,18 @@ class LayerMarks:
     """The marks of one step; `begin` and `end` put the hooks in and take them out."""
 
     def __init__(
-        self, session: Session, layers: Sequence[Layer], record_event: Callable[[], Any] | None
+        self,
+        session: Session,
+        layers: Sequence[ModelLayer],
+        record_event: Callable[[], Any] | None,
+        is_entered: Callable[[], None] | None = None,
     ) -> None:
         self._calls = CallWatch(session, layers, self._enter, self._leave)
         self._record_event = record_event
         """Makes a CUDA event on the current stream; `None` for a model on the CPU."""
-        self.marks: list[Mark] = []
+        self._is_entered = is_entered
+        """Called before each layer's call."""
+        self.marks: list[LayerMark] = []
         self.calls: dict[int, int] = {}
         """How often each layer was called, without what was computed again for backward."""
         self._watched_nodes: set[tuple[int, int]] = set()
@@ -78,6 +84,8 @@ class LayerMarks:
         return not self.was_evaluated and 0 < len(self.marks) < MAX_MARKS
 
     def _enter(self, place: int, outer: int, arguments: Any, is_again: bool) -> None:
+        if self._is_entered is not None:
+            self._is_entered()
         self._watch_all(arguments, outer)
         if not is_again:
             self.calls[place] = self.calls.get(place, 0) + 1
@@ -122,7 +130,7 @@ class LayerMarks:
             self.end()
             return
         event = None if self._record_event is None else self._record_event()
-        self.marks.append(Mark(kind, place, perf_counter_ns(), event))
+        self.marks.append(LayerMark(kind, place, perf_counter_ns(), event))
 
 
 def _tensors_in(things: Any, depth: int = 0) -> Iterator[torch.Tensor]:

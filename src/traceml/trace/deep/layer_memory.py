@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import torch
 
 from traceml.trace.deep.call_watch import CallWatch
-from traceml.trace.deep.layer_names import Layer
+from traceml.trace.deep.layer_names import ModelLayer
+from traceml.trace.interruptions import is_interruption
 from traceml.trace.session import Session
 
 ReadAllocator = Callable[[], tuple[int, int]]
@@ -24,7 +25,7 @@ class SavedTensors:
     def __init__(
         self,
         session: Session,
-        layers: Sequence[Layer],
+        layers: Sequence[ModelLayer],
         read_allocator: ReadAllocator | None,
     ) -> None:
         self._session = session
@@ -139,7 +140,7 @@ class HeldBytes(NamedTuple):
     optimizer: list[int]
 
 
-def held_bytes(layers: Sequence[Layer], optimizers: Iterable[Any]) -> HeldBytes:
+def held_bytes(layers: Sequence[ModelLayer], optimizers: Iterable[Any]) -> HeldBytes:
     """What each layer holds; a parameter that several layers share counts for the first."""
     states = _state_bytes(optimizers)
     held = HeldBytes([], [], [], [])
@@ -165,7 +166,7 @@ def _state_bytes(optimizers: Iterable[Any]) -> dict[int, int]:
     return found
 
 
-def _held_by(layers: Sequence[Layer]) -> list[torch.Tensor]:
+def _held_by(layers: Sequence[ModelLayer]) -> list[torch.Tensor]:
     return [
         tensor
         for layer in layers
@@ -193,5 +194,7 @@ def id_of(tensor: Any) -> int:
     local = _local(tensor)
     try:
         return int(local.untyped_storage().data_ptr())
-    except (RuntimeError, NotImplementedError):
+    except (RuntimeError, NotImplementedError) as error:
+        if is_interruption(error):
+            raise
         return id(tensor)  # a tensor without memory of its own

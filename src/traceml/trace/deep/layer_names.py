@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import nn
 
-WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
-"""Names that wrappers put between a model and its parts."""
+from traceml.trace.module_names import own_name, unwrapped
+
 MAX_LAYERS = 16384
 """A model of more modules than these is followed no further."""
 MAX_NAME = 256
 
 
-class Layer(NamedTuple):
+class ModelLayer(NamedTuple):
     """A module of a model."""
 
     name: str
@@ -25,23 +25,10 @@ class Layer(NamedTuple):
     module: nn.Module
 
 
-def unwrapped(model: Any) -> Any:
-    """The author's own model inside what DDP and `torch.compile` put around it."""
-    while model is not None:
-        inner = getattr(model, "_modules", {})
-        if "_orig_mod" in inner:
-            model = inner["_orig_mod"]
-        elif "module" in inner and type(model).__module__.startswith("torch.nn.parallel"):
-            model = inner["module"]
-        else:
-            break
-    return model
-
-
-def layers_of(models: Iterable[nn.Module]) -> list[Layer]:
+def layers_of(models: Iterable[nn.Module]) -> list[ModelLayer]:
     """Every module of these models, each once, outer ones before what they hold."""
     roots = list({id(root): root for root in map(unwrapped, models)}.values())
-    found: list[Layer] = []
+    found: list[ModelLayer] = []
     seen: set[int] = set()
     taken: set[str] = set()
     for root in roots:
@@ -50,13 +37,12 @@ def layers_of(models: Iterable[nn.Module]) -> list[Layer]:
             if id(module) in seen or len(found) == MAX_LAYERS:
                 continue
             seen.add(id(module))
-            found.append(Layer(_joined(prefix, name), type(module).__name__, module))
+            found.append(ModelLayer(_joined(prefix, name), type(module).__name__, module))
     return found
 
 
 def _joined(prefix: str, name: str) -> str:
-    parts = [part for part in name.split(".") if part and part not in WRAPPERS]
-    return ".".join([prefix, *parts] if prefix else parts)[:MAX_NAME]
+    return ".".join(part for part in (prefix, own_name(name)) if part)[:MAX_NAME]
 
 
 def _free_name(kind: str, taken: set[str]) -> str:

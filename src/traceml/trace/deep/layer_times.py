@@ -14,7 +14,7 @@ OUTSIDE = -1
 FORWARD, RECOMPUTE, BACKWARD = range(3)
 
 
-class Mark(NamedTuple):
+class LayerMark(NamedTuple):
     """A moment at which the layer that works changes."""
 
     kind: int
@@ -38,7 +38,7 @@ Owner = tuple[int, int]
 """A phase, and the layer that works in it."""
 
 
-def owners(marks: Sequence[Mark]) -> list[Owner | None]:
+def owners(marks: Sequence[LayerMark]) -> list[Owner | None]:
     """Who works from each mark until the next; `None` where no layer does."""
     found: list[Owner | None] = []
     works: Owner | None = None
@@ -57,7 +57,7 @@ def owners(marks: Sequence[Mark]) -> list[Owner | None]:
     return found
 
 
-def own_times(marks: Sequence[Mark], moments: Sequence[int]) -> OwnTimes:
+def own_times(marks: Sequence[LayerMark], moments: Sequence[int]) -> OwnTimes:
     """The time between each two marks is that of the layer which works there.
 
     The moments are those of the marks, on the clock in question.

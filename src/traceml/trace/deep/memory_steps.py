@@ -14,7 +14,7 @@ from traceml.trace.deep.layer_memory import (
     can_count_saved,
     held_bytes,
 )
-from traceml.trace.deep.layer_names import Layer
+from traceml.trace.deep.layer_names import ModelLayer
 from traceml.trace.session import Session
 
 
@@ -26,9 +26,9 @@ class MemorySteps:
     ) -> None:
         self._session, self._file, self._optimizers = session, file, optimizers
         self._saved: SavedTensors | None = None
-        self._layers: Sequence[Layer] = ()
+        self._layers: Sequence[ModelLayer] = ()
 
-    def begin(self, layers: Sequence[Layer]) -> bool:
+    def begin(self, layers: Sequence[ModelLayer]) -> bool:
         """Count what the layers keep in the step that begins."""
         if not can_count_saved():
             return False

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from traceml.trace.deep.layer_file import LayerFile, by_place
-from traceml.trace.deep.layer_names import Layer
+from traceml.trace.deep.layer_names import ModelLayer
 from traceml.trace.deep.layer_times import OUTSIDE
 from traceml.trace.deep.operations import OperationCount
 from traceml.trace.session import Session
@@ -18,9 +18,9 @@ class OperationSteps:
     def __init__(self, session: Session, file: LayerFile) -> None:
         self._session, self._file = session, file
         self._count: OperationCount | None = None
-        self._layers: Sequence[Layer] = ()
+        self._layers: Sequence[ModelLayer] = ()
 
-    def begin(self, layers: Sequence[Layer]) -> bool:
+    def begin(self, layers: Sequence[ModelLayer]) -> bool:
         """Count in the step that begins."""
         self._layers = layers
         self._count = OperationCount(self._session, layers)

@@ -6,7 +6,6 @@ anyway, its operations are counted by torch's own formulas, and its tensors by t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from traceml.trace.deep.layer_marks import LayerMarks
-from traceml.trace.deep.layer_names import Layer
+from traceml.trace.deep.layer_names import ModelLayer
 from traceml.trace.deep.layer_times import BACKWARD, FORWARD, OUTSIDE, owners
 from traceml.trace.session import Session
 
@@ -24,11 +23,14 @@ COUNTED = ("forward_flops", "backward_flops", "forward_bytes", "backward_bytes")
 
 
 class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts a step's operations as torch dispatches them."""
+    """Counts a step's operations as torch dispatches them, from the first call of a layer on.
 
-    def __init__(self, session: Session, layers: Sequence[Layer]) -> None:
+    Not before: a loader's worker that is forked for a new epoch would count all that it ever does.
+    """
+
+    def __init__(self, session: Session, layers: Sequence[ModelLayer]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._marks = LayerMarks(session, layers, None)
+        self._marks = LayerMarks(session, layers, None, self._enter)
         self._count = session.guard(self._count_one, any_thread=True)
         self._is_entered = False
         self._seen: list[tuple[int, int, int]] = []
@@ -37,10 +39,11 @@ class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def begin(self) -> None:
         """Count from here on."""
         self._marks.begin()
-        self.__enter__()  # type: ignore[no-untyped-call]
-        self._is_entered = True
-        # A loader's worker that is forked in this step would count all that it ever does.
-        os.register_at_fork(after_in_child=self._leave_in_child)
+
+    def _enter(self) -> None:
+        if not self._is_entered:
+            self._is_entered = True
+            self.__enter__()  # type: ignore[no-untyped-call]
 
     def end(self) -> bool:
         """Count no more; whether nothing is left in torch.
@@ -53,10 +56,6 @@ class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.__exit__(None, None, None)
             self._is_entered = False
         return not self._is_entered
-
-    def _leave_in_child(self) -> None:
-        if self._is_entered:
-            self.end()
 
     @property
     def was_evaluated(self) -> bool:

@@ -11,8 +11,8 @@ import torch
 
 from traceml.trace.deep.layer_file import LayerFile, by_place
 from traceml.trace.deep.layer_marks import LayerMarks
-from traceml.trace.deep.layer_names import Layer
-from traceml.trace.deep.layer_times import OUTSIDE, Mark, OwnTimes, own_times
+from traceml.trace.deep.layer_names import ModelLayer
+from traceml.trace.deep.layer_times import OUTSIDE, LayerMark, OwnTimes, own_times
 from traceml.trace.session import Session
 
 LAST_WAIT_S = 0.05
@@ -23,8 +23,8 @@ class _Pending(NamedTuple):
     """A step whose marks the GPU may not have passed yet."""
 
     step: int
-    layers: Sequence[Layer]
-    marks: list[Mark]
+    layers: Sequence[ModelLayer]
+    marks: list[LayerMark]
     calls: dict[int, int]
 
 
@@ -34,7 +34,7 @@ class TimedSteps:
     def __init__(self, session: Session, file: LayerFile) -> None:
         self._session, self._file = session, file
         self._marks: LayerMarks | None = None
-        self._layers: Sequence[Layer] = ()
+        self._layers: Sequence[ModelLayer] = ()
         self._events: list[Any] = []
         self._new_event: Any = torch.cuda.Event
         self._pending: deque[_Pending] = deque()
@@ -44,7 +44,7 @@ class TimedSteps:
         self._pending.clear()
         self._events.clear()
 
-    def begin(self, layers: Sequence[Layer]) -> bool:
+    def begin(self, layers: Sequence[ModelLayer]) -> bool:
         """Time the layers in the step that begins."""
         self._layers = layers
         is_on_gpu = is_on_one_gpu(self._session, layers)
@@ -96,7 +96,7 @@ class TimedSteps:
         self._file.write(pending.layers, line)
 
 
-def is_on_one_gpu(session: Session, layers: Sequence[Layer]) -> bool:
+def is_on_one_gpu(session: Session, layers: Sequence[ModelLayer]) -> bool:
     """Whether all layers are on the GPU that is followed: over several GPUs, events of one say
     nothing about another."""
     if session.recorder.gpu is None:
@@ -115,7 +115,7 @@ def _is_passed(pending: _Pending) -> bool:
     return event is None or bool(event.query())
 
 
-def _moments(marks: Sequence[Mark]) -> list[int]:
+def _moments(marks: Sequence[LayerMark]) -> list[int]:
     """When the GPU passed each mark, in nanoseconds since the first; in a chain, because CUDA
     gives distances in single precision."""
     moments = [0]
