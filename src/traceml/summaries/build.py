@@ -23,6 +23,7 @@ from traceml.model.settings import NOT_RECORDED
 from traceml.store.records import LoggedMetric, RunRecords
 from traceml.summaries import sections
 from traceml.summaries.artifact_versions import artifact_summaries
+from traceml.summaries.layers import layers_summary
 from traceml.summaries.record import (
     FORMAT,
     PRODUCER,
@@ -115,6 +116,7 @@ def assemble(
         what_if=tuple(_what_if(each) for each in told.what_if),
         regions=tuple(_region(region) for region in facts.regions),
         user_time=_user_time(facts),
+        layers=layers_summary(facts),
         params=dict(records.params),
         param_sources=dict(records.param_sources),
         metrics=metric_summaries(records.metrics),

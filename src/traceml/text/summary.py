@@ -20,6 +20,7 @@ from traceml.summaries.record import (
     Summary,
 )
 from traceml.summaries.step_parts import step_parts
+from traceml.text.layers import layer_lines
 from traceml.text.phases import gpu_idle_words, phase_tree
 from traceml.text.settings import settings_line
 
@@ -44,6 +45,7 @@ def summary_text(summary: Summary) -> str:
         _traceback(summary),
         _step_time(summary),
         _ranks(summary.step_time),
+        layer_lines(summary.layers),
         _machine(summary),
         _settings(summary),
         _regions(summary),

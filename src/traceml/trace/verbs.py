@@ -100,10 +100,15 @@ class trace_time:  # noqa: N801 - a verb, as users write it
 
 
 def trace_model_instance(model: Any) -> Any:
-    """Name the model, where it is not to be found by itself; returns it unchanged."""
+    """Look at this model layer by layer, in a few steps; returns it unchanged.
+
+    Its calls are timed as forward passes from here on, also where the model is not to be found by
+    itself.
+    """
     session = current()
     if session is not None and session.steps is not None:
         session.steps.watch(model)
+        session.begin_deep_profile()
     return model
 
 
