@@ -18,7 +18,7 @@ from typing import Any, overload
 
 from traceml import __version__
 from traceml.api.run_files import RunFiles
-from traceml.compare.parameter_groups import is_label
+from traceml.compare.parameter_groups import ALL_BUT, is_label
 from traceml.compare.run_groups import RunGroup, group_runs, is_more_better
 from traceml.figures.head import RunStanding
 from traceml.figures.run_columns import FACTS, VERSION, run_values
@@ -32,8 +32,6 @@ from traceml.store.run_index import IndexedRun, Progress, RunIndex
 from traceml.store.run_table import RunTable
 from traceml.store.tags import read_tags
 
-ALL_BUT = "all-but:"
-"""`--group-by all-but:params.seed`: by all parameters except these."""
 MAX_TRIED_METRICS = 50
 REFRESH_TIMEOUT_S = 5.0
 """How long a server's answer waits for what is new in the folder."""
@@ -50,6 +48,8 @@ class RunQuery:
     """Keys with commas; `-KEY` or `KEY desc` for the largest first; `None`: the newest first."""
     limit: int | None = None
     """`None` and 0: all."""
+    offset: int = 0
+    """How many to leave out at the beginning."""
 
 
 def runs(
@@ -105,20 +105,24 @@ class RunSearch:
         self._starting = threading.Lock()
         self._refreshing: threading.Thread | None = None
 
-    def search(self, query: RunQuery) -> Runs:
-        """Returns the runs that the query asks for; raises QueryError where it is wrong."""
+    def search(self, query: RunQuery, max_age_s: float | None = None) -> Runs:
+        """Returns the runs that the query asks for; raises QueryError where it is wrong.
+
+        `max_age_s` holds for this search, instead of the usual one.
+        """
         try:
-            return _search(self._current_table(), query)
+            return _search(self._current_table(max_age_s), query)
         except DamagedIndex:
             with self._lock:
                 self._index.rebuild()
             return _search(self._refresh(), query)
 
-    def _current_table(self) -> RunTable:
+    def _current_table(self, max_age_s: float | None) -> RunTable:
         table = self._table
-        if table is None or self._max_age_s is None:
+        max_age_s = self._max_age_s if max_age_s is None else max_age_s
+        if table is None or max_age_s is None:
             return self._refresh()
-        if time.monotonic() - self._refreshed_s <= self._max_age_s:
+        if time.monotonic() - self._refreshed_s <= max_age_s:
             return table
         self._refresh_in_thread().join(self._timeout_s)
         return self._table or table
@@ -147,12 +151,9 @@ def _search(table: RunTable, query: RunQuery) -> Runs:
         node = resolve_filter(parse_filter(query.filter), known)
         refuse_wrong_types(node, table)
     rows = table.select(node)
-    total = len(rows)
     for key, descending in reversed(list(_sort_keys(query.sort or "", known))):
         rows = table.sort(rows, key, descending)
-    if query.limit is not None and query.limit > 0:
-        rows = rows[: query.limit]
-    return Runs(table, rows, known, total)
+    return Runs(table, rows, known, len(rows)).window(query.offset, query.limit)
 
 
 def _sort_keys(text: str, known: KnownColumns) -> Iterator[tuple[str, bool]]:
@@ -245,6 +246,29 @@ class Runs(Sequence[RunRecord]):
     def __repr__(self) -> str:
         return f"<{len(self)} of {self.total} runs>"
 
+    def window(self, offset: int, limit: int | None) -> Runs:
+        """Returns some of these runs, in their order; `None` and 0 are no limit."""
+        if not offset and not limit:
+            return self
+        end = offset + limit if limit else None
+        return Runs(self._table, self._rows[offset:end], self._known, self.total)
+
+    def named(self, names: Sequence[str]) -> Runs:
+        """Returns runs of the folder by their names, whether they are among these or not; a name
+        that no run has is left out."""
+        rows = self._table.rows_named(names)
+        return Runs(self._table, rows, self._known, len(rows))
+
+    @property
+    def run_count(self) -> int:
+        """How many runs there are in the folder."""
+        return len(self._table)
+
+    @property
+    def table(self) -> RunTable:
+        """What they were found in: the same object as long as nothing has changed."""
+        return self._table
+
     @cached_property
     def notes(self) -> tuple[str, ...]:
         """What could not be read, and why: of all runs, then of those listed here."""
@@ -264,10 +288,10 @@ class Runs(Sequence[RunRecord]):
     def keys(self) -> tuple[str, ...]:
         """The keys of the columns that any of these runs has: facts, then parameters, then
         metrics, each with its extremes."""
-        return tuple(key for key in self._candidates if self.has(key))
+        return tuple(key for key in self.candidate_keys if self.has(key))
 
     @cached_property
-    def _candidates(self) -> list[str]:
+    def candidate_keys(self) -> list[str]:
         """The keys of the columns that these runs may have, without reading any."""
         found = {
             key for key in self._table.keys_of(self._rows) if not key.startswith(f"{DIRECTION}.")
@@ -277,7 +301,17 @@ class Runs(Sequence[RunRecord]):
 
     def has(self, key: str) -> bool:
         """Returns whether any of these runs has a value under a key."""
-        return any(value is not None for value in self.column(key))
+        try:
+            return self._table.has(self._rows, key)
+        except (DamagedIndex, OSError) as error:
+            raise _changed_meanwhile(error) from error
+
+    def examples(self, key: str) -> Iterator[RunValue]:
+        """Yields values of every type that runs of the folder have under a key."""
+        try:
+            yield from self._table.examples(key)
+        except (DamagedIndex, OSError) as error:
+            raise _changed_meanwhile(error) from error
 
     def key_of(self, name: str) -> str:
         """Returns the key of the column that a name means; raises KeyError."""
@@ -293,9 +327,7 @@ class Runs(Sequence[RunRecord]):
             try:
                 self._columns[key] = self._table.read(self._rows, key)
             except (DamagedIndex, OSError) as error:
-                raise UsageError(
-                    f"the index of runs was changed or damaged meanwhile ({error}); ask again"
-                ) from error
+                raise _changed_meanwhile(error) from error
         return self._columns[key]
 
     def choose_columns(self, words: str) -> list[str]:
@@ -313,15 +345,16 @@ class Runs(Sequence[RunRecord]):
     def _matching(self, pattern: str) -> list[str]:
         wanted = pattern.casefold()
         named = (
-            key for key in self._candidates if fnmatchcase(written_key(key).casefold(), wanted)
+            key for key in self.candidate_keys if fnmatchcase(written_key(key).casefold(), wanted)
         )
         return [key for key in named if self.has(key)]
 
-    def varying(self) -> list[str]:
-        """Returns the keys of parameters in which these runs differ; those that only name a run
-        are last."""
-        keys = [key for key in self._candidates if key.startswith("params.")]
-        return sorted((key for key in keys if self._varies(key)), key=is_label)
+    def varying(self, limit: int | None = None) -> list[str]:
+        """Returns the keys of parameters in which these runs differ, all or some; those that only
+        name a run are last."""
+        keys = [key for key in self.candidate_keys if key.startswith("params.")]
+        found = (key for key in sorted(keys, key=is_label) if self._varies(key))
+        return list(islice(found, limit))
 
     def _varies(self, key: str) -> bool:
         codes = self._table.codes(self._rows, key)
@@ -330,7 +363,7 @@ class Runs(Sequence[RunRecord]):
     def main_metrics(self, limit: int) -> list[str]:
         """Returns the keys of metrics that say how good a run is, by what the scripts or their
         names say; of many the shortest names."""
-        known = [key for key in self._candidates if key.startswith("metrics.")]
+        known = [key for key in self.candidate_keys if key.startswith("metrics.")]
         named = [
             key
             for key in known
@@ -407,6 +440,10 @@ class Runs(Sequence[RunRecord]):
             if key.removeprefix("facts.") in MOMENTS:
                 values = [None if each is None else _moment(each) for each in values]
             yield written_key(key), [", ".join(v) if isinstance(v, tuple) else v for v in values]
+
+
+def _changed_meanwhile(error: Exception) -> UsageError:
+    return UsageError(f"the index of runs was changed or damaged meanwhile ({error}); ask again")
 
 
 def _key_order(key: str) -> tuple[int, str, str]:

@@ -28,7 +28,7 @@ from traceml.model.printable import shorten
 from traceml.model.run_values import RunValue, number_of
 from traceml.summaries.record import MetricSummary, Summary
 
-VERSION = 2
+VERSION = 3
 """Of the columns of a run; a change makes the index read all runs again."""
 MAX_TEXT_CHARS = 1000
 """A longer text is cut, with an ellipsis at its end."""
@@ -56,6 +56,7 @@ FACTS: Mapping[str, RunFact] = MappingProxyType(
             RunFact("exit_status", "the training command's exit status"),
             RunFact("verdict", "what is read first, in words: `INPUT-BOUND`, `OUT OF MEMORY`"),
             RunFact("severity", "of the verdict: `crit`, `warn`, `info`, `good` or `muted`"),
+            RunFact("why", "what the verdict says, in a sentence"),
             RunFact("diagnosis", "the kind of the primary diagnosis: `INPUT_BOUND`"),
             RunFact("failure", "the kind of failure that ended the run: `OUT_OF_MEMORY`"),
             RunFact("started", 'when it started; in filters a date: `started > "2026-11-16"`'),
@@ -124,6 +125,7 @@ def _facts(summary: Summary | None, standing: RunStanding) -> Iterator[tuple[str
     yield "exit_status", standing.exit_status
     yield "verdict", verdict.status
     yield "severity", verdict.severity
+    yield "why", verdict.why
     yield "diagnosis", None if primary is None else primary.kind
     yield "failure", summary.failure.kind if summary and summary.failure else None
     yield "started", manifest.started_unix_s

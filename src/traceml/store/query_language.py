@@ -187,12 +187,13 @@ def written_name(section: str, name: str) -> str:
     found = _TOKEN.fullmatch(name)
     is_plain = found is not None and found["word"] == name and name.casefold() not in _WORDS
     is_section = name.partition(".")[0] in SECTIONS
-    shown = name if is_plain and not (is_section and section == "facts") else _quoted(name)
+    shown = name if is_plain and not (is_section and section == "facts") else quoted(name)
     return shown if section == "facts" and is_plain else f"{section}.{shown}"
 
 
-def _quoted(name: str) -> str:
-    escaped = name.replace("\\", "\\\\").replace('"', '\\"')
+def quoted(text: str) -> str:
+    """Returns a text in quotes, as a filter has it."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
 

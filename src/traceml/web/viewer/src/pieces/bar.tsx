@@ -8,15 +8,17 @@ interface Properties {
   page: Page | null;
   /** Where the list of runs is; `null` where there is none: in a report. */
   home: string | null;
+  /** Whether this is the list of runs itself. */
+  isList: boolean;
   /** Nothing comes from the server: what the page says of the run may be old. */
   isLost: boolean;
   onHelp: () => void;
 }
 
-export function TopBar({ page, home, isLost, onHelp }: Properties) {
+export function TopBar({ page, home, isList, isLost, onHelp }: Properties) {
   const theme = useTheme();
   const other = theme === "dark" ? "light" : "dark";
-  const isInside = home !== null && page !== null && page.type !== "runs";
+  const isInside = home !== null && page !== null;
   return (
     <header class="top">
       <div class="crumbs">
@@ -32,6 +34,7 @@ export function TopBar({ page, home, isLost, onHelp }: Properties) {
             Runs
           </a>
         )}
+        {isList && <h1>Runs</h1>}
         {page && <Name page={page} isLost={isLost} />}
       </div>
       <div class="tools">
@@ -64,8 +67,6 @@ function Name({ page, isLost }: { page: Page; isLost: boolean }) {
           )}
         </>
       );
-    case "runs":
-      return <h1>Runs</h1>;
     case "comparison":
       return (
         <h1 title={`${page.a} against ${page.b}`}>
