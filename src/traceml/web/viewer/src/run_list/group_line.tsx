@@ -39,11 +39,13 @@ export const GroupLine = still(function GroupLine(properties: Properties) {
             <OpenGroup row={row} onOpen={onOpen} words={words} />
           </span>
           <span class="phone-second">
-            {columns.map((column, place) => (
-              <span key={column.key}>
-                <span class="phone-label">{column.label}</span> {shown(row.cells[place])}
-              </span>
-            ))}
+            {columns.map((column, place) =>
+              place < inCommon(columns) ? null : (
+                <span key={column.key}>
+                  <span class="phone-label">{column.label}</span> {shown(row.cells[place])}
+                </span>
+              ),
+            )}
           </span>
         </th>
       ) : (
@@ -87,6 +89,9 @@ function shown(value: string | number | null | undefined): string {
 
 /** What the runs of a group have in common: the cells before their number. */
 function wordsOf(row: GroupRow, columns: readonly ListColumn[]): string {
-  const end = columns.findIndex((column) => column.key === "runs");
-  return row.cells.slice(0, Math.max(1, end)).map(shown).join(", ");
+  return row.cells.slice(0, inCommon(columns)).map(shown).join(", ");
+}
+
+function inCommon(columns: readonly ListColumn[]): number {
+  return Math.max(1, columns.findIndex((column) => column.key === "runs"));
 }

@@ -69,6 +69,9 @@ function SortBy({ page, choices, choose }: Pick<Properties, "page" | "choices" |
       <label>
         Sort by{" "}
         <select value={key} onChange={(event) => set(event.currentTarget.value, isDown)}>
+          {!page.columns.some((column) => column.key === key) && (
+            <option value={key}>{choices.sort === "" ? "the usual" : key}</option>
+          )}
           {page.columns
             .filter((column) => column.can_sort)
             .map((column) => (
