@@ -25,12 +25,15 @@ from traceml.figures.run_columns import FACTS, VERSION, run_values
 from traceml.model.errors import UsageError
 from traceml.model.run_values import RunValue
 from traceml.store.index_columns import DamagedIndex, Rows
+from traceml.store.metric_follower import LiveMetrics
 from traceml.store.query_language import QueryError, parse_filter, parse_name, split_names
 from traceml.store.query_names import DIRECTION, MOMENTS, KnownColumns, resolve_filter, written_key
 from traceml.store.query_types import refuse_wrong_types
 from traceml.store.run_index import IndexedRun, Progress, RunIndex
 from traceml.store.run_table import RunTable
 from traceml.store.tags import read_tags
+from traceml.summaries.live_record import with_metrics
+from traceml.summaries.record import Summary
 
 MAX_TRIED_METRICS = 50
 REFRESH_TIMEOUT_S = 5.0
@@ -94,7 +97,7 @@ class RunSearch:
         no longer than `timeout_s`: after that it answers with what is known."""
         if logs.exists() and not logs.is_dir():
             raise UsageError(f"{logs} is no folder; pass the folder of the runs as --logs-dir")
-        self._index = RunIndex(logs, _read_run, f"{__version__}/{VERSION}")
+        self._index = RunIndex(logs, _RunReader(), f"{__version__}/{VERSION}")
         self._progress = progress
         self._max_age_s = max_age_s
         self._timeout_s = timeout_s
@@ -167,20 +170,35 @@ def _sort_keys(text: str, known: KnownColumns) -> Iterator[tuple[str, bool]]:
         yield known.resolve(parse_name(name)), descending
 
 
-def _read_run(folder: Path) -> IndexedRun:
-    """Reads a run for the index."""
-    files = RunFiles(folder)
-    standing = RunStanding(
-        manifest=files.manifest,
-        state=files.state,
-        exit_status=files.exit_status,
-        now_unix_s=time.time(),
-        output=None,
-        notes=files.notes,
-    )
-    said = read_tags(folder)
-    values = run_values(files.summary, standing, said.tags, said.note)
-    return IndexedRun(values, is_final=files.state != "live")
+class _RunReader:
+    """Reads runs for the index; of one in progress it reads what it logged as that grows."""
+
+    def __init__(self) -> None:
+        self._live: dict[Path, LiveMetrics] = {}
+
+    def __call__(self, folder: Path) -> IndexedRun:
+        files = RunFiles(folder)
+        standing = RunStanding(
+            manifest=files.manifest,
+            state=files.state,
+            exit_status=files.exit_status,
+            now_unix_s=time.time(),
+            output=None,
+            notes=files.notes,
+        )
+        said = read_tags(folder)
+        values = run_values(self._summary(folder, files), standing, said.tags, said.note)
+        is_final = files.state != "live"
+        if is_final:
+            self._live.pop(folder, None)
+        return IndexedRun(values, is_final)
+
+    def _summary(self, folder: Path, files: RunFiles) -> Summary | None:
+        """Returns a run's summary; one of the last steps gets the metrics of the whole run."""
+        if files.summary is None or not files.is_recent:
+            return files.summary
+        metrics = self._live.setdefault(folder, LiveMetrics(folder)).refresh()
+        return with_metrics(files.summary, metrics)
 
 
 class RunRecord(Mapping[str, RunValue]):

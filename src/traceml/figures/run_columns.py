@@ -197,23 +197,32 @@ def _as_number(text: str) -> RunValue:
 def _metric(name: str, metric: MetricSummary) -> Iterator[tuple[str, RunValue]]:
     """Yields the columns of a metric; the extremes of a single value are that value.
 
-    JSON has no NaN and no infinity: a last value that is missing was one of them.
+    JSON has no NaN and no infinity: a last value that is missing was one of them. Extremes that
+    are not finite are those of no value.
     """
     if not metric.count:
         return
     yield f"metrics.{name}", math.nan if metric.last is None else metric.last
     only = metric.last if metric.count == 1 else None
-    statistics = {"min": metric.min, "max": metric.max, "mean": metric.mean}
+    statistics = {
+        "min": _finite(metric.min),
+        "max": _finite(metric.max),
+        "mean": _finite(metric.mean),
+    }
     said = metric.higher_is_better
     higher = direction_of(name, said).higher_is_better
     if higher is not None:
-        statistics["best"] = metric.max if higher else metric.min
+        statistics["best"] = statistics["max" if higher else "min"]
     for key, value in statistics.items():
         known = only if value is None else value
         if known is not None:
             yield f"{key}.{name}", known
     if said is not None:
         yield f"higher_is_better.{name}", said
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _storable(value: object) -> RunValue | None:

@@ -23,6 +23,7 @@ from traceml.model.settings import NOT_RECORDED
 from traceml.store.records import RunRecords
 from traceml.summaries import sections
 from traceml.summaries.artifact_versions import artifact_summaries
+from traceml.summaries.live_record import metric_summaries
 from traceml.summaries.record import (
     FORMAT,
     PRODUCER,
@@ -31,7 +32,6 @@ from traceml.summaries.record import (
     FailureSummary,
     Issue,
     Meta,
-    MetricSummary,
     PhaseCodeSummary,
     PrimaryDiagnosis,
     Producer,
@@ -117,7 +117,7 @@ def assemble(
         user_time=_user_time(facts),
         params=dict(records.params),
         param_sources=dict(records.param_sources),
-        metrics=_metrics(records),
+        metrics=metric_summaries(records.metrics),
         artifacts=artifact_summaries(records.artifacts),
         settings=_settings(facts),
         lineage=records.lineage,
@@ -298,22 +298,6 @@ def _code(place: CodePlace, phase_s: float | None) -> CodeSummary:
         looks=place.looks,
         per_step_ms=None if phase_s is None else number(place.share * phase_s * 1e3),
     )
-
-
-def _metrics(records: RunRecords) -> dict[str, MetricSummary]:
-    return {
-        metric.name: MetricSummary(
-            count=metric.count,
-            last=metric.last,
-            min=metric.minimum,
-            max=metric.maximum,
-            mean=metric.mean,
-            first_step=metric.first_step,
-            last_step=metric.last_step,
-            higher_is_better=metric.higher_is_better,
-        )
-        for metric in records.metrics
-    }
 
 
 def _tracer(records: RunRecords, facts: Facts) -> TracerSummary:
