@@ -55,6 +55,7 @@ export function ColumnPicker({ base, columns, onColumns, onClose }: Properties) 
         <section aria-label="All columns">
           <input
             type="search"
+            autofocus
             value={words}
             placeholder="Search parameters, metrics and facts"
             aria-label="Search the columns"

@@ -8,6 +8,7 @@ const POLL_SHARE = 10; // a slow server is asked the less often: a tenth of its 
 const KNOWN_S = 10; // how old an answer to a click may be; the next poll brings what is new
 const FRESH_S = 1;
 const PATIENCE_MS = 3000; // a shorter break heals before anyone could read about it
+const SILENCE_MS = 12_000; // a server that hangs breaks no connection
 const SETTLED_MS = 60; // while one scrolls fast, what is passed is not asked for
 
 export type Row = ListRow | GroupRow;
@@ -111,6 +112,10 @@ export class ListRows {
     const isNew = this.query !== this.shownQuery || this.state.page === null;
     const wanted = isNew || maxAgeS < KNOWN_S ? this.inSight() : this.missing();
     const [query, began] = [this.query, performance.now()];
+    // The first answer may take long: then the server reads all runs.
+    const silence = window.setTimeout(() => {
+      if (this.state.page !== null && this.asking === asking) this.giveUp(asking);
+    }, SILENCE_MS);
     try {
       const pages = await Promise.all(
         wanted.map((block) => this.fetchBlock(query, block, maxAgeS, asking.signal)),
@@ -120,8 +125,16 @@ export class ListRows {
     } catch (error) {
       if (asking.signal.aborted) return;
       this.fail(error as Error);
+    } finally {
+      window.clearTimeout(silence);
     }
     this.pollLater(performance.now() - began);
+  }
+
+  private giveUp(asking: AbortController): void {
+    asking.abort();
+    this.become({ isLost: true });
+    this.pollLater(0);
   }
 
   private async fetchBlock(

@@ -32,7 +32,6 @@ export const RunLine = still(function RunLine(properties: Properties) {
   return (
     <tr
       class={`run-line${isSelected ? " is-selected" : ""}${pinned}`}
-      aria-selected={isSelected}
       {...(index === null
         ? {}
         : { "aria-rowindex": index + 2, "data-index": index, "data-name": row.name })}

@@ -88,6 +88,7 @@ export function TagEditor({ base, target, onChanged, onClose }: Properties) {
           Add tags{" "}
           <input
             type="text"
+            autofocus
             value={typed}
             maxLength={1000}
             placeholder="good, baseline"
