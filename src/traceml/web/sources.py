@@ -1,4 +1,4 @@
-"""The sources of pages: a run, the list of runs, a comparison; each can be read again."""
+"""The sources of pages that are followed: a run or a comparison; each can be read again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 from urllib.parse import parse_qs, unquote
 
-from traceml.api.run_list import RunList
 from traceml.api.watch import RunWatch, comparison_page
 from traceml.figures.page import Figure, Page
 from traceml.figures.rank_lens import CHOICE
@@ -69,25 +68,6 @@ class RunSource:
         return self._watch
 
 
-class ListSource:
-    """All runs under a logs folder."""
-
-    def __init__(self, logs: Path) -> None:
-        self._list = RunList(logs)
-        self._page: Page | None = None
-
-    def page(self) -> Page:
-        """Returns the list of runs."""
-        page = self._list.page()
-        if page != self._page:
-            self._page = page
-        return self._page
-
-    def pause_s(self) -> float:
-        """Returns the pause for pages that seldom change."""
-        return QUIET_PAUSE_S
-
-
 class ComparisonSource:
     """Two runs, or two groups of runs, side by side."""
 
@@ -113,30 +93,24 @@ class ComparisonSource:
 
 
 class Address(NamedTuple):
-    """Identifies a page: a run (`a` is its name, `b` its lens), a comparison, or the list of
-    runs."""
+    """Identifies a page: a run (`a` is its name, `b` its lens) or a comparison."""
 
-    kind: Literal["list", "run", "comparison"]
+    kind: Literal["run", "comparison"]
     a: tuple[str, ...] = ()
     b: tuple[str, ...] = ()
 
 
-LIST = Address("list")
-
-
 def address_of(page: str) -> Address:
-    """Returns the page for a URL: `/`, `/runs/NAME?lens=LENS` or `/compare?a=NAME&b=NAME`."""
+    """Returns the page for a URL: `/runs/NAME?lens=LENS` or `/compare?a=NAME&b=NAME`."""
     path, _, query = page.partition("?")
-    if path == "/":
-        return LIST
     if path == "/compare":
         sides = parse_qs(query)
         return comparison_of(sides.get("a", []), sides.get("b", []))
     if path.startswith("/runs/"):
         return run_address(unquote(path.removeprefix("/runs/")), parse_qs(query).get("lens", []))
     raise UsageError(
-        f"there is no page {page[:80]!r}: expected /, /runs/NAME or /compare?a=NAME&b=NAME; "
-        "start from the list of runs"
+        f"there is no page {page[:80]!r} to follow: expected /runs/NAME or "
+        "/compare?a=NAME&b=NAME; the list of runs is asked for again instead, at /api/runs"
     )
 
 
@@ -165,9 +139,7 @@ def source_of(address: Address, logs: Path) -> PageSource:
     """Returns the source of a page."""
     if address.kind == "run":
         return RunSource(logs, address.a[0], next(iter(address.b), None))
-    if address.kind == "comparison":
-        return ComparisonSource(logs, address.a, address.b)
-    return ListSource(logs)
+    return ComparisonSource(logs, address.a, address.b)
 
 
 def _words(folders: Sequence[Path]) -> list[str]:
