@@ -73,21 +73,25 @@ def is_training_loss(name: str) -> bool:
 
 
 def metric_histories(
-    logged: Mapping[str, Sequence[Logged]], steps: tuple[int, int] | None = None
+    logged: Mapping[str, Sequence[Logged]],
+    steps: tuple[int, int] | None = None,
+    max_points: int = MAX_POINTS,
 ) -> tuple[MetricHistory, ...]:
     """Returns the logged metrics, losses first, each thinned to what a chart can show.
 
     With `steps`, the first and the last step, only values in that range, and so finer ones.
     """
     names = sorted(logged, key=_order)
-    return tuple(_metric(name, logged[name], steps) for name in names[:MAX_METRICS])
+    return tuple(_metric(name, logged[name], steps, max_points) for name in names[:MAX_METRICS])
 
 
 def _order(name: str) -> tuple[bool, bool, str]:
     return not is_training_loss(name), "loss" not in name.lower(), name
 
 
-def _metric(name: str, lives: Sequence[Logged], wanted: tuple[int, int] | None) -> MetricHistory:
+def _metric(
+    name: str, lives: Sequence[Logged], wanted: tuple[int, int] | None, max_points: int
+) -> MetricHistory:
     steps: Ints = np.concatenate([np.array(life.steps, np.int64) for life in lives])
     values: Floats = np.concatenate([np.array(life.values, np.float64) for life in lives])
     if (np.diff(steps) <= 0).any():  # a step that was taken again: the last value holds
@@ -96,15 +100,15 @@ def _metric(name: str, lives: Sequence[Logged], wanted: tuple[int, int] | None) 
     if wanted is not None:
         begin, end = np.searchsorted(steps, wanted[0]), np.searchsorted(steps, wanted[1], "right")
         steps, values = steps[begin:end], values[begin:end]
-    return thinned(name, steps, values)
+    return thinned(name, steps, values, max_points)
 
 
-def thinned(name: str, steps: Ints, values: Floats) -> MetricHistory:
-    """Returns values, in the order of their steps, as at most `MAX_POINTS` points."""
+def thinned(name: str, steps: Ints, values: Floats, max_points: int = MAX_POINTS) -> MetricHistory:
+    """Returns values, in the order of their steps, as at most so many points."""
     if not len(steps):
         nothing = np.empty(0)
         return MetricHistory(name, steps, nothing, nothing, nothing, 0)
-    size = -(-len(steps) // MAX_POINTS)
+    size = -(-len(steps) // max_points)
     starts = np.arange(0, len(steps), size)
     with np.errstate(invalid="ignore"):
         known = np.abs(values) <= MAX_DRAWN

@@ -48,12 +48,13 @@ def artifact_lines(
         if len(lines) > len(shown):
             more = count(len(lines) - len(shown))
             shown = [*shown, f"… and {more} more; --artifacts lists them"]
-        yield _headline(change), shown
+        yield headline(change), shown
     if len(changes) > limit:
         yield f"… and {count(len(changes) - limit, 'file')} more; --artifacts lists them", []
 
 
-def _headline(change: ArtifactChange) -> str:
+def headline(change: ArtifactChange) -> str:
+    """Returns a file's name, kind, and what became of it, on one line."""
     name = one_line(change.name, NAME_WIDTH)
     if change.lhs is None or change.rhs is None:
         side, only = ("B", change.rhs) if change.lhs is None else ("A", change.lhs)
@@ -143,10 +144,10 @@ def _tensor(change: TensorChange) -> str:
     lhs, rhs = change.lhs, change.rhs
     if lhs is None or rhs is None:
         only = f"only in {'B' if lhs is None else 'A'}"
-        return f"{name}: {only}, {_form(lhs or rhs)}"
+        return f"{name}: {only}, {tensor_form(lhs or rhs)}"
     parts = []
     if (lhs.dtype, lhs.shape) != (rhs.dtype, rhs.shape):
-        parts.append(f"{_form(lhs)} -> {_form(rhs)}")
+        parts.append(f"{tensor_form(lhs)} -> {tensor_form(rhs)}")
     if rhs.not_finite or lhs.not_finite:
         parts.append(f"{count(lhs.not_finite)} -> {count(rhs.not_finite)} elements NaN or infinite")
     if change.relative_change is not None:
@@ -156,7 +157,8 @@ def _tensor(change: TensorChange) -> str:
     return f"{name}: {', '.join(parts) or 'its elements cannot be read here'}"
 
 
-def _form(state: TensorState | None) -> str:
+def tensor_form(state: TensorState | None) -> str:
+    """Returns a tensor's type and shape; empty where there is none."""
     return "" if state is None else f"{state.dtype} {list(state.shape)}"
 
 
@@ -237,13 +239,14 @@ def _table_summary(found: TableChange) -> str:
 def _value(change: ValueChange) -> str:
     path = one_line(change.path, NAME_WIDTH)
     if change.op == "added":
-        return f"{path}: only in B, {_scalar(change.rhs)}"
+        return f"{path}: only in B, {scalar_words(change.rhs)}"
     if change.op == "removed":
-        return f"{path}: only in A, {_scalar(change.lhs)}"
-    return f"{path}: {_scalar(change.lhs)} -> {_scalar(change.rhs)}"
+        return f"{path}: only in A, {scalar_words(change.lhs)}"
+    return f"{path}: {scalar_words(change.lhs)} -> {scalar_words(change.rhs)}"
 
 
-def _scalar(value: Scalar) -> str:
+def scalar_words(value: Scalar) -> str:
+    """Returns a value as a document has it, on one line."""
     if value is None:
         return "null"
     if isinstance(value, bool):

@@ -5,13 +5,15 @@ import { readChoice, rememberedList, writeChoices } from "./address";
 import { useKeys } from "./keys";
 import { fetched, Follower, type Live, NOTHING } from "./live";
 import { ComparisonView } from "./pages/comparison";
+import { ManyRunsView } from "./pages/many_runs";
 import { RunView } from "./pages/run";
 import { RunsView } from "./pages/runs";
 import { TopBar } from "./pieces/bar";
 import { Banner } from "./pieces/banner";
 import { Help } from "./pieces/help";
-import { pathOf, type Place } from "./place";
+import { pathOf, type Place, reportOf } from "./place";
 import type { Page } from "./schema";
+import { BaseContext } from "./served";
 
 export function App({ place }: { place: Place }) {
   const [lens, setLens] = useState(() => readChoice("lens"));
@@ -34,12 +36,15 @@ export function App({ place }: { place: Place }) {
       <TopBar
         page={live.page}
         home={home}
+        report={reportOf(place, live.page)}
         isLost={live.isLost || live.error !== null}
         onHelp={help}
       />
       <Banner live={live} />
       <main id="main" tabIndex={-1}>
-        <Shown live={live} place={place} lens={lens} onLens={choose} />
+        <BaseContext.Provider value={place.isServed ? place.base : null}>
+          <Shown live={live} place={place} lens={lens} onLens={choose} />
+        </BaseContext.Provider>
       </main>
       <Help isOpen={isHelping} onClose={() => setHelping(false)} />
     </>
@@ -70,6 +75,8 @@ function Shown({ live: { page, error }, place, lens, onLens }: ShownProperties) 
       return <RunsView page={page} base={place.base} canCompare={place.isServed} />;
     case "comparison":
       return <ComparisonView page={page} />;
+    case "many":
+      return <ManyRunsView page={page} />;
   }
 }
 
@@ -106,6 +113,8 @@ function nameOf(page: Page): string {
       return "Runs";
     case "comparison":
       return `${page.a} against ${page.b}`;
+    case "many":
+      return page.title;
   }
 }
 

@@ -31,6 +31,16 @@ export function pathOf(place: Place): string {
   return path.startsWith(place.base) ? path.slice(place.base.length) || "/" : path;
 }
 
+/** Where the server has this page as one file to keep; `null` where there is no such file. */
+export function reportOf(place: Place, page: Page | null): string | null {
+  if (!place.isServed || page === null || page.type === "runs") return null;
+  const path = pathOf(place);
+  if (page.type === "run") return `${place.base}/report?run=${path.slice("/runs/".length)}`;
+  const search = new URLSearchParams(window.location.search);
+  const kept = ["run", "a", "b"].flatMap((key) => search.getAll(key).map((value) => [key, value]));
+  return `${place.base}/report?${new URLSearchParams(kept).toString()}`;
+}
+
 export function runAddress(base: string, name: string): string {
   return `${base}/runs/${encodeURIComponent(name)}`;
 }

@@ -10,6 +10,7 @@ import {
   extent,
   grid,
   ink,
+  nearest,
   stepAxis,
   valueAxis,
   zoomControls,
@@ -85,7 +86,7 @@ function linesOption(
       axisPointer: { lineStyle: { color: ink(theme).text } },
       formatter: (points: unknown) =>
         tipOf(figure, series, points, theme, (one) =>
-          smoothed(figure.at, one.values, choice.smoothing, usual),
+          smoothed(one.at ?? figure.at, one.values, choice.smoothing, distanceOf(one, usual)),
         ),
     },
     xAxis: stepAxis(figure.x, whole, theme),
@@ -146,12 +147,17 @@ function curvesOf(
   const values = isLog ? series.values.map(aboveZero) : series.values;
   const raw = lineOf({ ...series, values }, figure, theme);
   if (smoothing === 0) return [raw];
-  const smooth = smoothed(figure.at, values, smoothing, usual);
+  const smooth = smoothed(series.at ?? figure.at, values, smoothing, distanceOf(series, usual));
   const faint = { color: colourOf(series.colour, theme), width: 1, opacity: 0.35 };
   return [
     { ...raw, lineStyle: faint },
     { ...lineOf({ ...series, values: smooth }, figure, theme), id: `${series.name}: smoothed` },
   ];
+}
+
+/** The distance of two points of a curve; one of another run may have its own. */
+function distanceOf(series: Series, usual: number): number {
+  return series.at === null ? usual : usualDistance(series.at);
 }
 
 /** From the least to the largest value above zero, those of the bands among them. */
@@ -188,7 +194,7 @@ function lineOf(series: Series, figure: Lines, theme: Theme): object {
     id: series.name,
     name: series.name,
     type: "line",
-    data: figure.at.map((at, index) => [at, series.values[index] ?? null]),
+    data: (series.at ?? figure.at).map((at, index) => [at, series.values[index] ?? null]),
     showSymbol: lone.size > 0,
     showAllSymbol: true,
     symbolSize: (_: unknown, { dataIndex }: { dataIndex: number }) => (lone.has(dataIndex) ? 5 : 0),
@@ -303,10 +309,16 @@ function tipOf(
   theme: Theme,
   smooth: (series: Series) => readonly (number | null)[],
 ): HTMLElement {
-  const index = (points as readonly { dataIndex: number }[])[0]?.dataIndex ?? 0;
+  const first = (points as readonly { dataIndex: number; axisValue?: unknown }[])[0];
   const unit = figure.y.unit;
-  const hasSmooth = (points as readonly unknown[]).length > series.length;
+  const isOverlay = series.some((one) => one.at !== null);
+  const place = isOverlay ? Number(first?.axisValue) : null;
+  const hasSmooth = (points as readonly { seriesId?: string }[]).some(({ seriesId }) =>
+    seriesId?.endsWith(": smoothed"),
+  );
   const rows = series.flatMap((one) => {
+    const index = place === null ? (first?.dataIndex ?? 0) : indexAt(one, figure, place);
+    if (index === null) return [];
     const colour = colourOf(one.colour, theme);
     const found = [{ name: one.name, value: written(one.values[index], unit), colour }];
     const [low, high] = [one.low?.[index] ?? null, one.high?.[index] ?? null];
@@ -321,9 +333,19 @@ function tipOf(
     return found;
   });
   if (figure.stacked) {
+    const index = first?.dataIndex ?? 0;
     rows.reverse(); // as they stand on one another
     const sum = series.reduce((total, one) => total + (one.values[index] ?? 0), 0);
     rows.push({ name: "Together", value: written(sum, unit), colour: "transparent" });
   }
-  return tip(`${figure.x.label} ${written(figure.at[index], figure.x.unit)}`, rows);
+  const at = place === null ? figure.at[first?.dataIndex ?? 0] : Math.round(place);
+  return tip(`${figure.x.label} ${written(at, figure.x.unit)}`, rows);
+}
+
+/** Which value a run has about there; `null` where its curve does not reach. */
+function indexAt(series: Series, figure: Lines, place: number): number | null {
+  const at = series.at ?? figure.at;
+  const index = nearest(at, place);
+  const reach = 1.5 * usualDistance(at);
+  return Math.abs((at[index] ?? Infinity) - place) <= reach ? index : null;
 }

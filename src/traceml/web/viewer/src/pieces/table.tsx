@@ -1,5 +1,6 @@
 /** A table of ready words; numbers stand to the right so that they can be compared. */
 
+import { useLink } from "../served";
 import { still } from "../still";
 import type { Table } from "../schema";
 import { ToneIcon } from "./tone";
@@ -39,7 +40,7 @@ export const TableView = still(function TableView({ table, isNamed }: Properties
                   place === 0 ? (
                     <th key={place} scope="row">
                       {row.tone && row.tone !== "muted" && <ToneIcon tone={row.tone} />}
-                      {cell}
+                      <Linked words={cell} link={row.link} />
                     </th>
                   ) : (
                     <td key={place} class={sides[place]}>
@@ -56,6 +57,11 @@ export const TableView = still(function TableView({ table, isNamed }: Properties
     </div>
   );
 });
+
+function Linked({ words, link }: { words: string; link: string | null }) {
+  const href = useLink()(link);
+  return href === null ? <>{words}</> : <a href={href}>{words}</a>;
+}
 
 const NUMBER = /^([-+−±~≈<>]?\s?\d|n\/a|–|—)/;
 const LONGEST = 34; // beyond it a cell is a sentence that begins with a number
