@@ -16,7 +16,7 @@ from PIL import Image
 from factories import make_run
 from run_folders import write_run
 from traceml.agent.close import summarise
-from traceml.api.comparison_pages import comparison_page, find_for_page, found_in, many_pages
+from traceml.api.comparison_pages import comparison_page, find_for_page, found_in, many_page
 from traceml.api.inline_pictures import MAX_PICTURES, InlinePictures
 from traceml.api.logged_file import find_logged_file
 from traceml.api.watch import RunWatch
@@ -75,9 +75,7 @@ def logs(tmp_path: Path) -> Path:
 
 def many(logs: Path, *names: str) -> ManyRunsPage:
     found, notes = find_for_page([logs / name for name in names])
-    page = many_pages(found, logs, notes)[0][0]
-    assert isinstance(page, ManyRunsPage)
-    return page
+    return many_page(found, logs, notes)[0]
 
 
 def part(parts: tuple[Part, ...], name: str) -> Part:
@@ -98,7 +96,7 @@ def test_two_runs_are_compared_and_nothing_is_written(logs: Path) -> None:
 
 def test_many_runs_are_one_page_with_their_curves_findings_and_images(logs: Path) -> None:
     page = many(logs, "a", "b", "c")
-    assert page.verdict.status == "2 REGRESSION"
+    assert page.verdict.status == "2 × REGRESSION"
     (curve,) = part(page.parts, "curves").figures
     assert [one.name for one in curve.series] == ["A: a", "B: b", "C: c"]
     assert {one.at for one in curve.series} == {(1.0, 2.0, 3.0)}
@@ -119,7 +117,7 @@ def test_a_run_that_is_not_over_takes_part_with_its_last_steps(logs: Path) -> No
     assert not found_in(logs / "b").is_over
     page = many(logs, "a", "b", "c")
     assert any(note.startswith("b is not over") for note in page.notes)
-    assert page.verdict.status == "2 REGRESSION"
+    assert page.verdict.status == "2 × REGRESSION"
 
 
 def test_a_run_without_a_summary_is_left_out_and_named(logs: Path) -> None:
@@ -147,7 +145,7 @@ def test_a_file_that_was_deleted_or_damaged_costs_only_itself(logs: Path) -> Non
 def test_more_runs_than_a_page_holds_are_refused(logs: Path) -> None:
     found, _ = find_for_page([logs / "a", logs / "b"])
     with pytest.raises(UsageError, match="21 runs are too many for one page: expected up to 20"):
-        many_pages([*found, *[found[1]] * 19], logs)
+        many_page([*found, *[found[1]] * 19], logs)
 
 
 def test_an_images_colours_stay_and_a_large_one_is_made_smaller() -> None:

@@ -16,16 +16,16 @@ from traceml.compare.artifact_details import (
 from traceml.compare.curve_changes import compare_curves, curve_of_json
 from traceml.compare.text_changes import compare_texts
 from traceml.compare.value_changes import compare_json
-from traceml.figures.artifact_changes import artifacts_part
+from traceml.figures.artifact_changes import artifacts_parts
 from traceml.figures.page import Lines, Part, Points
 
 SIDES = ArtifactSide(10, "0" * 64, 1), ArtifactSide(12, "1" * 64, 1)
 
 
 def drawn(name: str, kind: str, details: Details | None, why: str | None = None) -> Part:
-    found = artifacts_part([ArtifactChange(name, kind, *SIDES, details, why)])
-    assert found is not None
-    return found
+    overview, *details_parts = artifacts_parts([ArtifactChange(name, kind, *SIDES, details, why)])
+    (only,) = details_parts or [overview]
+    return only
 
 
 def test_a_checkpoint_is_a_table_of_tensors() -> None:
@@ -36,7 +36,7 @@ def test_a_checkpoint_is_a_table_of_tensors() -> None:
         TensorChange("b", state, TensorState("float16", (2,), 1.0, 3)),
     )
     details = CheckpointChange(2, 3, 6, 8, 0, 1, 0, 1, 0, 1, 0.25, tensors)
-    _, table = drawn("model.pt", "checkpoint", details).tables
+    (table,) = drawn("model.pt", "checkpoint", details).tables
     assert [row.cells for row in table.rows] == [
         ("a.weight", "float32 [2, 3]", "25%", "1.5", "1.5"),
         ("new", "float32 [2, 3]", "only in B", "n/a", "1.5"),
@@ -58,7 +58,7 @@ def test_texts_are_a_difference_of_words_and_never_markup() -> None:
 
 def test_a_document_is_a_table_of_values() -> None:
     details = compare_json({"a": 1, "b": {"c": 2}}, {"a": 1, "b": {"c": 3}, "d": None})
-    _, table = drawn("r.json", "json", details).tables
+    (table,) = drawn("r.json", "json", details).tables
     assert [row.cells for row in table.rows] == [("b.c", "2", "3"), ("d", "", "null")]
 
 
@@ -73,7 +73,7 @@ def test_a_roc_curve_is_drawn_and_its_area_told() -> None:
         ("A", (0.0, 0.5, 1.0)),
         ("B", (0.0, 0.9, 1.0)),
     ]
-    assert found.tables[1].rows[0].cells == ("area", "0.5", "0.7", "+0.2")
+    assert found.tables[0].rows[0].cells == ("area", "0.5", "0.7", "+0.2")
 
 
 def test_confusion_matrices_are_one_grid() -> None:

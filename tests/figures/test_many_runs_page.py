@@ -70,7 +70,7 @@ def rows(found: WideGrid) -> dict[str, list[str]]:
 def test_the_verdict_counts_and_names_the_best_as_the_text_does() -> None:
     page = page_of(SWEEP)
     assert page.title == "base and 2 more"
-    assert page.verdict.status == "1 REGRESSION · 1 IMPROVEMENT"
+    assert page.verdict.status == "1 × REGRESSION · 1 × IMPROVEMENT"
     assert page.verdict.severity == "crit"
     assert page.verdict.why.startswith("Best val/loss: 0.8 with lr 0.1, width 16 (C)")
     said = " ".join(many_text(compare_many(SWEEP)).split())

@@ -74,13 +74,10 @@ def comparison_page(
     return draw_comparison(comparison, beside)
 
 
-def many_pages(
+def many_page(
     found: Sequence[FoundRun], logs: Path, notes: Sequence[str] = (), follow_links: bool = False
-) -> tuple[tuple[ManyRunsPage | ComparisonPage, ...], ManyComparison]:
-    """Returns the page of three or more runs, each against the first, and their comparison.
-
-    Behind it are the pages of the baseline with each other one, without curves and files.
-    """
+) -> tuple[ManyRunsPage, ManyComparison]:
+    """Returns the page of three or more runs, each against the first, and their comparison."""
     if len(found) > MAX_RUNS:
         raise too_many(len(found))
     compared = compare_found(found, logs, follow_links=follow_links)
@@ -103,7 +100,12 @@ def many_pages(
             notes=(*notes, *([pictures.note] if pictures.note else ())),
         )
     )
-    return (page, *map(draw_comparison, compared.comparisons)), compared
+    return page, compared
+
+
+def pair_pages(compared: ManyComparison) -> tuple[ComparisonPage, ...]:
+    """Returns the pages of the first run with each other one, without curves and files."""
+    return tuple(map(draw_comparison, compared.comparisons))
 
 
 def further_curves(
@@ -188,10 +190,11 @@ def _with_curves(
     names: Sequence[str],
     is_loss_wanted: bool = True,
 ) -> Iterator[ComparedRun]:
-    """Yields the runs with their values of these metrics; also with the loss of their steps where
-    none of the metrics is one."""
+    """Yields the runs with their values of these metrics; also with the loss of their steps, unless
+    every run logged one among the metrics."""
     points = max(MIN_POINTS, min(MAX_POINTS, ALL_POINTS // max(1, len(found))))
-    has_loss = not is_loss_wanted or any(map(is_training_loss, names))
+    losses = {name for name in names if is_training_loss(name)}
+    has_loss = not is_loss_wanted or all(losses & run.summary.metrics.keys() for run in found)
     for run, label in zip(found, letters, strict=True):
         known = ComparedRun(label, run.name, run.summary, is_served=run.path.name == SUMMARY)
         try:

@@ -74,29 +74,36 @@ class _Drawn:
     grids: list[WideGrid] = field(default_factory=list)
 
 
-def artifacts_part(
+def artifacts_parts(
     changes: Sequence[ArtifactChange], pictures: Sequence[Picture] = ()
-) -> Part | None:
-    """Returns the logged files that differ between two runs; `None` where none does.
+) -> Iterator[Part]:
+    """Yields the logged files that differ between two runs, and then how; nothing where none does.
 
     `pictures` show A, B and their difference side by side.
     """
     if not changes:
-        return None
+        return
+    yield Part(
+        id="artifacts",
+        title="Logged files that differ",
+        tables=(_overview(changes),),
+        pictures=tuple(pictures),
+        is_wide=True,
+    )
     drawn = _Drawn()
     for change in changes[:MAX_FILES]:
         if change.details is not None:
             _draw(change, change.details, drawn)
-    return Part(
-        id="artifacts",
-        title="Logged files that differ",
-        figures=tuple(drawn.figures),
-        tables=(_overview(changes), *drawn.tables),
-        diffs=tuple(drawn.diffs),
-        grids=tuple(drawn.grids),
-        pictures=tuple(pictures),
-        is_wide=True,
-    )
+    if drawn.figures or drawn.tables or drawn.diffs or drawn.grids:
+        yield Part(
+            id="artifact-details",
+            title="What differs in logged files",
+            figures=tuple(drawn.figures),
+            tables=tuple(drawn.tables),
+            diffs=tuple(drawn.diffs),
+            grids=tuple(drawn.grids),
+            is_wide=True,
+        )
 
 
 def _overview(changes: Sequence[ArtifactChange]) -> Table:
@@ -108,7 +115,7 @@ def _overview(changes: Sequence[ArtifactChange]) -> Table:
     hidden = len(changes) - len(rows)
     return Table(
         id="artifact-changes",
-        title="Files",
+        title="Logged files that differ",
         columns=("File", "What changed"),
         rows=tuple(rows),
         note=f"{count(hidden)} more, in the JSON file." if hidden > 0 else None,

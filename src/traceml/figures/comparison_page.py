@@ -17,7 +17,7 @@ from traceml.compare.record import (
 )
 from traceml.compare.sample_record import PairedDifference, ScoreComparison
 from traceml.compare.verdict_words import moved_words, quantity
-from traceml.figures.artifact_changes import artifacts_part
+from traceml.figures.artifact_changes import artifacts_parts
 from traceml.figures.code_difference import CodeDifference, code_part
 from traceml.figures.compared_run import ComparedRun
 from traceml.figures.comparison_figures import before_and_after, waterfall
@@ -88,7 +88,7 @@ def comparison_page(comparison: Comparison, beside: RunsBeside | None = None) ->
         _ranks(comparison),
         _different(comparison, has_code=bool(beside.code)),
         code_part(beside.code),
-        artifacts_part(comparison.artifacts, beside.pictures),
+        *artifacts_parts(comparison.artifacts, beside.pictures),
     )
     verdict = comparison.verdict
     gate = notes.gate(comparison)

@@ -141,7 +141,7 @@ def _title(entries: Sequence[ComparedRun]) -> str:
 def _verdict(found: ManyComparison) -> Verdict:
     """Returns how many entries are better and worse than the baseline, and which is best."""
     statuses = Counter(comparison.verdict.status for comparison in found.comparisons)
-    said = [f"{statuses[status]} {status}" for status in _READ_FIRST if statuses[status]]
+    said = [f"{statuses[status]} × {status}" for status in _READ_FIRST if statuses[status]]
     tone: Tone = next((TONES[status] for status in _READ_FIRST if statuses[status]), "info")
     runs = sum(len(entry.runs) for entry in found.entries)
     groups = "" if runs == len(found.entries) else f" in {count(len(found.entries), 'group')}"

@@ -50,9 +50,9 @@ def curves_part(
 
 
 def overlays(runs: Sequence[ComparedRun], names: Sequence[str]) -> Iterator[Lines]:
-    """Yields the chart of the traced loss, where no logged one replaces it, and those of the
-    metrics."""
-    if not any(map(is_training_loss, names)):
+    """Yields the chart of the traced loss, unless every run logged one that is drawn, and those of
+    the metrics."""
+    if not all(_logs_loss(run, names) for run in runs):
         loss = _loss(runs)
         if loss is not None:
             yield loss
@@ -65,6 +65,10 @@ def overlays(runs: Sequence[ComparedRun], names: Sequence[str]) -> Iterator[Line
         }
         if found:
             yield _metric(name, runs, found)
+
+
+def _logs_loss(run: ComparedRun, names: Sequence[str]) -> bool:
+    return any(is_training_loss(metric.name) and metric.name in names for metric in run.metrics)
 
 
 def _metric(name: str, runs: Sequence[ComparedRun], found: Mapping[int, MetricHistory]) -> Lines:

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from traceml.api.compare import FoundRun, compare_found_sides, find_by_words, refuse_single
-from traceml.api.comparison_pages import comparison_page, many_pages
+from traceml.api.comparison_pages import comparison_page, many_page, pair_pages
 from traceml.api.watch import RunWatch
 from traceml.compare.comparison_names import default_base, many_base
 from traceml.compare.record import Comparison
@@ -50,9 +50,9 @@ def reported(words: Sequence[str], logs: Path) -> Reported:
     refuse_single(found, words)
     if len(found) == 2:  # one of them was named twice
         return _two(found[:1], found[1:], logs)
-    pages, compared = many_pages(found, logs, follow_links=True)
+    page, compared = many_page(found, logs, follow_links=True)
     base = many_base([run.name for run in found])
-    return Reported(pages, many_text(compared), Path(f"{base}.html"))
+    return Reported((page, *pair_pages(compared)), many_text(compared), Path(f"{base}.html"))
 
 
 def _two(a: Sequence[FoundRun], b: Sequence[FoundRun], logs: Path) -> Reported:

@@ -12,12 +12,14 @@ from traceml.api.comparison_pages import (
     find_for_page,
     found_in,
     further_curves,
-    many_pages,
+    many_page,
+    pair_pages,
     too_many,
     unfinished_note,
 )
 from traceml.api.run_list import RunList
 from traceml.api.watch import RunWatch
+from traceml.compare.many_record import ManyComparison
 from traceml.compare.many_runs import labels_of
 from traceml.figures.many_runs_page import MAX_RUNS, MIN_RUNS
 from traceml.figures.page import Figure, Lines, Page
@@ -135,7 +137,8 @@ class ManyRunsSource:
 
     def __init__(self, logs: Path, names: Sequence[str]) -> None:
         self._logs, self._names = logs, names
-        self._pages: tuple[Page, ...] = ()
+        self._page: Page | None = None
+        self._compared: ManyComparison | None = None
         self._state: _Stamp = ()
 
     def page(self) -> Page:
@@ -145,20 +148,20 @@ class ManyRunsSource:
         """
         folders, gone = self._folders()
         state = (gone, *(_stamp(folder, SUMMARY, LIVE_STATE) for folder in folders))
-        if not self._pages or state != self._state:
+        if self._page is None or state != self._state:
             found, notes = find_for_page(folders)
             if len(found) == 2:
-                page = comparison_page(found[:1], found[1:], self._logs, (*gone, *notes))
-                self._pages = (page,)
+                self._page = comparison_page(found[:1], found[1:], self._logs, (*gone, *notes))
+                self._compared = None
             else:
-                self._pages, _ = many_pages(found, self._logs, (*gone, *notes))
+                self._page, self._compared = many_page(found, self._logs, (*gone, *notes))
             self._state = state
-        return self._pages[0]
+        return self._page
 
     def file_pages(self) -> tuple[Page, ...]:
         """Returns what a file of it holds: behind it the first run with each other one."""
-        self.page()
-        return self._pages
+        page = self.page()
+        return (page, *(() if self._compared is None else pair_pages(self._compared)))
 
     def curves(self, names: Sequence[str]) -> tuple[Lines, ...]:
         """Returns the curves of metrics that the page does not have."""

@@ -1,6 +1,6 @@
 /** Values over steps or time: lines, or areas that stand on one another. */
 
-import { useMemo, useState } from "preact/hooks";
+import { useMemo } from "preact/hooks";
 import { written } from "../numbers";
 import type { Axis, Limit, Lines, Series } from "../schema";
 import { colourOf, type Theme, useTheme } from "../theme";
@@ -19,6 +19,7 @@ import { bandOf, marksOf } from "./bands";
 import { Canvas } from "./canvas";
 import { type CurveChoice, smoothed, useCurves, usualDistance } from "./curves";
 import type { Chart, Option } from "./engine";
+import { useHidden } from "./hidden_runs";
 import { Legend } from "./legend";
 import { stripsHeight, stripsOf } from "./spans";
 import { tip } from "./tip";
@@ -33,7 +34,7 @@ export function LinesView({ figure }: { figure: Lines }) {
   const theme = useTheme();
   const steps = useStepWindow(figure.axis);
   const curves = useCurves();
-  const [hidden, setHidden] = useState<ReadonlySet<string>>(new Set());
+  const [hidden, setHidden] = useHidden(isOverlaid(figure));
   const zooms = canZoom(figure);
   const drawn = zooms ? steps.refined(figure) : figure;
   const range = zooms ? steps.range : null;
@@ -129,6 +130,11 @@ function piled(series: readonly Series[]): Series[] {
     return { ...one, values: below };
   });
   return piles.reverse();
+}
+
+/** Whether the series are different runs, each with steps of its own. */
+function isOverlaid({ series, is_curve }: Lines): boolean {
+  return is_curve && series.some((one) => one.at !== null);
 }
 
 /** An axis that the title has named already says its unit alone. */
@@ -311,8 +317,7 @@ function tipOf(
 ): HTMLElement {
   const first = (points as readonly { dataIndex: number; axisValue?: unknown }[])[0];
   const unit = figure.y.unit;
-  const isOverlay = series.some((one) => one.at !== null);
-  const place = isOverlay ? Number(first?.axisValue) : null;
+  const place = isOverlaid(figure) ? Number(first?.axisValue) : null;
   const hasSmooth = (points as readonly { seriesId?: string }[]).some(({ seriesId }) =>
     seriesId?.endsWith(": smoothed"),
   );

@@ -6,24 +6,27 @@ import type { Axis, Point, Points } from "../schema";
 import { colourVariable } from "../theme";
 import { Key } from "./legend";
 
-const [WIDTH, HEIGHT] = [640, 300];
+const MAX_WIDTH = 640;
+const HEIGHT = 300;
+const AROUND = 70; // what a page has on both sides of a figure, where it is narrow
 const [LEFT, RIGHT, TOP, BOTTOM] = [58, 24, 16, 44];
 const MANY = 60; // beyond it points are small, and nobody reads their names
 const MARGIN = 0.06; // of the range of the values, on either side
 
 export function PointsView({ figure }: { figure: Points }) {
   const [told, setTold] = useState<Point | null>(null);
+  const width = Math.max(240, Math.min(MAX_WIDTH, window.innerWidth - AROUND));
   const across = rangeOf(figure.points.map(({ x }) => x));
   const up = rangeOf(figure.points.map(({ y }) => y));
   const placeX = (x: number): number =>
-    LEFT + ((x - across.low) / (across.high - across.low)) * (WIDTH - LEFT - RIGHT);
+    LEFT + ((x - across.low) / (across.high - across.low)) * (width - LEFT - RIGHT);
   const placeY = (y: number): number =>
     HEIGHT - BOTTOM - ((y - up.low) / (up.high - up.low)) * (HEIGHT - TOP - BOTTOM);
   const isMany = figure.points.length > MANY;
   return (
     <>
       <Key series={figure.key} />
-      <svg class="points" viewBox={`0 0 ${WIDTH} ${HEIGHT}`} role="img" aria-label={figure.title}>
+      <svg class="points" viewBox={`0 0 ${width} ${HEIGHT}`} role="img" aria-label={figure.title}>
         {ticksOf(across).map((x) => (
           <g key={x} class="points-tick">
             <line x1={placeX(x)} x2={placeX(x)} y1={TOP} y2={HEIGHT - BOTTOM} />
@@ -34,13 +37,13 @@ export function PointsView({ figure }: { figure: Points }) {
         ))}
         {ticksOf(up).map((y) => (
           <g key={y} class="points-tick">
-            <line x1={LEFT} x2={WIDTH - RIGHT} y1={placeY(y)} y2={placeY(y)} />
+            <line x1={LEFT} x2={width - RIGHT} y1={placeY(y)} y2={placeY(y)} />
             <text x={LEFT - 8} y={placeY(y) + 4} text-anchor="end">
               {axisNumber(y)}
             </text>
           </g>
         ))}
-        <text class="points-axis" x={WIDTH - RIGHT} y={HEIGHT - 8} text-anchor="end">
+        <text class="points-axis" x={width - RIGHT} y={HEIGHT - 8} text-anchor="end">
           {axisWords(figure.x.label, figure.x.unit)}
         </text>
         <text class="points-axis" x={4} y={11}>

@@ -91,7 +91,11 @@ function Rows({ grid, rows, places }: RowsProperties) {
         <tbody>
           {rows.map((row, index) => (
             <tr key={index}>
-              <th scope="row">{row.name}</th>
+              <th scope="row">
+                <span class="grid-name" title={row.name}>
+                  {row.name}
+                </span>
+              </th>
               {places.map((place) => (
                 <Cell key={place} cell={row.cells[place]} />
               ))}
@@ -132,8 +136,9 @@ function named(text: string): (row: GridRow) => boolean {
   return ({ name }) => words.every((word) => name.toLowerCase().includes(word));
 }
 
-/** The numbers from 0, so many at a time. */
-function chunks(count: number, size: number): number[][] {
+/** The numbers from 0 in even groups, none with more than so many. */
+function chunks(count: number, most: number): number[][] {
+  const size = Math.ceil(count / Math.ceil(count / most));
   const found: number[][] = [];
   for (let first = 0; first < count; first += size) {
     const length = Math.min(size, count - first);

@@ -64,10 +64,17 @@ function Linked({ words, link }: { words: string; link: string | null }) {
 }
 
 const NUMBER = /^([-+−±~≈<>]?\s?\d|n\/a|–|—)/;
+const SHORT = 14; // a word of this length is never broken
 const LONGEST = 34; // beyond it a cell is a sentence that begins with a number
 
 /** A column of words stands to the left, one of numbers, or mostly so, to the right. */
-function sideOf(table: Table, place: number): "numbers" | "words" {
+function sideOf(table: Table, place: number): string {
+  const found = wordsOrNumbers(table, place);
+  const isShort = table.rows.every(({ cells }) => (cells[place] ?? "").length <= SHORT);
+  return found === "words" && place > 0 && isShort ? "words short" : found;
+}
+
+function wordsOrNumbers(table: Table, place: number): "numbers" | "words" {
   if (place === 0 || table.columns.length < 4) return "words";
   const cells = table.rows.map((row) => row.cells[place] ?? "").filter((cell) => cell !== "");
   const numbers = cells.filter((cell) => NUMBER.test(cell)).length;
