@@ -114,6 +114,16 @@ def test_a_run_that_is_named_twice_counts_once(logs: Path, tmp_path: Path) -> No
     assert (data["page"]["a"], data["page"]["b"]) == ("a", "b")
 
 
+def test_a_comparison_can_be_printed_as_the_same_file(logs: Path, tmp_path: Path) -> None:
+    done = run_traceml(["compare", logs / "a", logs / "b", "--format", "html"], tmp_path)
+    assert done.status == 0
+    assert "Written to compare/a_vs_b.json" in done.stderr
+    assert run_traceml(["report", logs / "a", logs / "b", "-o", "b.html"], tmp_path).status == 0
+    assert enclosed(done.stdout) == enclosed((tmp_path / "b.html").read_text())
+    refused = run_traceml(["compare", "--arms", "x.csv", "--format", "html"], tmp_path)
+    assert (refused.status, "--format html is for runs" in refused.stderr) == (2, True)
+
+
 def test_a_comparison_that_was_written_can_be_reported(logs: Path, tmp_path: Path) -> None:
     assert run_traceml(["compare", logs / "a", logs / "b"], tmp_path).status == 0
     done = run_traceml(["report", "compare/a_vs_b.json"], tmp_path)

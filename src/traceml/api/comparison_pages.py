@@ -18,6 +18,7 @@ from traceml.compare.artifact_details import Details
 from traceml.compare.many_record import ManyComparison
 from traceml.compare.many_runs import labels_of
 from traceml.compare.record import Comparison
+from traceml.compare.terms import Terms
 from traceml.facts.history import step_history
 from traceml.facts.metric_history import MAX_POINTS, is_training_loss, metric_histories
 from traceml.figures.code_difference import CodeDifference
@@ -39,6 +40,8 @@ MAX_CURVES = 12
 """Metrics whose curves a page of many runs has from the start …"""
 MAX_PAIR_CURVES = 24
 """… and one of two runs."""
+MAX_OF_GROUP = 10
+"""Runs of a side whose curves and findings are shown."""
 MIN_POINTS = 150
 ALL_POINTS = 8000
 """Points of one chart: more runs have fewer each."""
@@ -55,10 +58,14 @@ def comparison_page(
     logs: Path,
     notes: Sequence[str] = (),
     follow_links: bool = False,
+    terms: Terms | None = None,
 ) -> ComparisonPage:
     """Returns the page that compares two runs or groups of runs; nothing is written."""
-    comparison = compare_found_sides(a, b, logs, follow_links=follow_links)
-    found, letters = (*a, *b), ["A"] * len(a) + ["B"] * len(b)
+    comparison = compare_found_sides(a, b, logs, terms, follow_links)
+    shown_a, shown_b = a[:MAX_OF_GROUP], b[:MAX_OF_GROUP]
+    found, letters = (*shown_a, *shown_b), ["A"] * len(shown_a) + ["B"] * len(shown_b)
+    if len(found) < len(a) + len(b):
+        notes = (*notes, f"Curves and findings are those of {MAX_OF_GROUP} runs of a side at most.")
     names = _names_in_pair(comparison, found)
     pictures = InlinePictures()
     if len(a) == len(b) == 1:
@@ -75,12 +82,17 @@ def comparison_page(
 
 
 def many_page(
-    found: Sequence[FoundRun], logs: Path, notes: Sequence[str] = (), follow_links: bool = False
+    found: Sequence[FoundRun],
+    logs: Path,
+    notes: Sequence[str] = (),
+    follow_links: bool = False,
+    compared: ManyComparison | None = None,
 ) -> tuple[ManyRunsPage, ManyComparison]:
-    """Returns the page of three or more runs, each against the first, and their comparison."""
+    """Returns the page of three or more runs, each against the first, and their comparison; that is
+    made here unless it is given."""
     if len(found) > MAX_RUNS:
         raise too_many(len(found))
-    compared = compare_found(found, logs, follow_links=follow_links)
+    compared = compared or compare_found(found, logs, follow_links=follow_links)
     letters = labels_of([run.summary for run in found])
     names = [name for name in metrics_shown(compared) if _has_curve(name, found)]
     runs = tuple(_with_curves(found, letters, names[:MAX_CURVES]))

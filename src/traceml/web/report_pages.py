@@ -13,7 +13,9 @@ from traceml.api.compare import FoundRun, compare_found_sides, find_by_words, re
 from traceml.api.comparison_pages import comparison_page, many_page, pair_pages
 from traceml.api.watch import RunWatch
 from traceml.compare.comparison_names import default_base, many_base
+from traceml.compare.many_record import ManyComparison
 from traceml.compare.record import Comparison
+from traceml.compare.terms import Terms
 from traceml.figures.comparison_page import comparison_page as draw_comparison
 from traceml.figures.page import Page, RunPage
 from traceml.model.errors import UsageError
@@ -23,7 +25,7 @@ from traceml.summaries.read import locate, read_summary
 from traceml.text.comparison import comparison_text
 from traceml.text.many_runs import many_text
 from traceml.text.summary import summary_text
-from traceml.web.report import FILE_NAME
+from traceml.web.report import FILE_NAME, report
 
 _KEYS_OF_COMPARISON = {"verdict", "overview", "sections"}
 _COMPARISON = msgspec.json.Decoder(Comparison)
@@ -61,6 +63,19 @@ def _two(a: Sequence[FoundRun], b: Sequence[FoundRun], logs: Path) -> Reported:
     sides = [[run.name for run in side] for side in (a, b)]
     path = Path(f"{default_base((comparison.a, comparison.b), sides)}.html")
     return Reported((page,), comparison_text(comparison), path)
+
+
+def sides_html(a: Sequence[str], b: Sequence[str], logs: Path, terms: Terms) -> str:
+    """Returns the comparison of two runs or groups of runs as one HTML file."""
+    sides = find_by_words(a, logs), find_by_words(b, logs)
+    return report([comparison_page(*sides, logs, follow_links=True, terms=terms)])
+
+
+def many_html(words: Sequence[str], logs: Path, compared: ManyComparison) -> str:
+    """Returns three or more runs, as they were compared, as one HTML file."""
+    found = find_by_words(words, logs)
+    page, _ = many_page(found, logs, follow_links=True, compared=compared)
+    return report([page, *pair_pages(compared)])
 
 
 def _one(word: str, logs: Path) -> Reported:

@@ -3,10 +3,10 @@
 import type { Series } from "../schema";
 import { colourVariable } from "../theme";
 
-const MANY = 8; // of more runs the letters stand alone: their names are in the tables
+export const MANY = 8; // of more runs the letters stand alone: their names are in the tables
 
 /** "A" of "A: base". */
-function letterOf(name: string): string {
+export function letterOf(name: string): string {
   return name.split(":", 1)[0]!;
 }
 

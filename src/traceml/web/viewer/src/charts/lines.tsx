@@ -20,7 +20,7 @@ import { Canvas } from "./canvas";
 import { type CurveChoice, smoothed, useCurves, usualDistance } from "./curves";
 import type { Chart, Option } from "./engine";
 import { useHidden } from "./hidden_runs";
-import { Legend } from "./legend";
+import { Legend, letterOf, MANY } from "./legend";
 import { stripsHeight, stripsOf } from "./spans";
 import { tip } from "./tip";
 import { type Range, useStepWindow } from "./zoom";
@@ -321,10 +321,15 @@ function tipOf(
   const hasSmooth = (points as readonly { seriesId?: string }[]).some(({ seriesId }) =>
     seriesId?.endsWith(": smoothed"),
   );
+  const isCrowded = place !== null && series.length > MANY;
   const rows = series.flatMap((one) => {
     const index = place === null ? (first?.dataIndex ?? 0) : indexAt(one, figure, place);
     if (index === null) return [];
     const colour = colourOf(one.colour, theme);
+    if (isCrowded) {
+      const value = hasSmooth ? smooth(one)[index] : one.values[index];
+      return [{ name: letterOf(one.name), value: written(value, unit), colour }];
+    }
     const found = [{ name: one.name, value: written(one.values[index], unit), colour }];
     const [low, high] = [one.low?.[index] ?? null, one.high?.[index] ?? null];
     if (low !== null && high !== null && low !== high) {
@@ -344,7 +349,8 @@ function tipOf(
     rows.push({ name: "Together", value: written(sum, unit), colour: "transparent" });
   }
   const at = place === null ? figure.at[first?.dataIndex ?? 0] : Math.round(place);
-  return tip(`${figure.x.label} ${written(at, figure.x.unit)}`, rows);
+  const smoothWords = isCrowded && hasSmooth ? ", smoothed" : "";
+  return tip(`${figure.x.label} ${written(at, figure.x.unit)}${smoothWords}`, rows, isCrowded);
 }
 
 /** Which value a run has about there; `null` where its curve does not reach. */

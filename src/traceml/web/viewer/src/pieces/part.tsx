@@ -20,7 +20,7 @@ export const PartView = still(function PartView({ part }: { part: Part }) {
   if (isEmpty(part)) return null;
   const curves = part.figures.filter(isCurve).length;
   const drawn = curves > FEW_CURVES ? part.figures.filter(named(wanted)) : part.figures;
-  const figures = [...drawn, ...chosen.figures];
+  const figures = [...chosen.figures, ...drawn];
   const choose = (text: string): void => {
     writeChoices({ charts: text });
     setWanted(text);
