@@ -221,7 +221,7 @@ def _with_curves(
         yield replace(
             known,
             metrics=metric_histories(wanted, max_points=points),
-            steps=None if has_loss else step_history(follower.ranks(), began_s, False),
+            steps=None if has_loss else step_history(follower.ranks(), began_s, not run.is_over),
         )
 
 

@@ -47,7 +47,7 @@ from traceml.figures.page import (
 from traceml.figures.units import rounded
 from traceml.figures.words import cell, line, output_line
 from traceml.model.quantities import NOT_MEASURED, count, percent, significant, written
-from traceml.text.artifacts import headline, scalar_words, tensor_form
+from traceml.text.artifacts import scalar_words, tensor_form, what_changed
 
 MAX_FILES = 40
 """Files whose differences are drawn; of more, the table says that they differ."""
@@ -110,8 +110,7 @@ def _overview(changes: Sequence[ArtifactChange]) -> Table:
     rows = []
     for change in changes[:MAX_ROWS]:
         name = cell(change.name)
-        said = headline(change).removeprefix(f"{name} ({change.kind}): ")
-        rows.append(Row((f"{name} ({change.kind})", line(said))))
+        rows.append(Row((f"{name} ({cell(change.kind)})", line(what_changed(change)))))
     hidden = len(changes) - len(rows)
     return Table(
         id="artifact-changes",

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from traceml.facts.history import StepHistory
 from traceml.facts.metric_history import MetricHistory
-from traceml.figures.colours import SERIES, series_colour
+from traceml.figures.colours import SERIES, A, B, series_colour
 from traceml.figures.page import GridColumn
 from traceml.figures.words import line
 from traceml.summaries.record import Summary
@@ -57,9 +57,9 @@ def pair_link(a: str, b: str) -> str:
     return "/compare?a={}&b={}".format(*sides)
 
 
-def run_colour(number: int) -> str:
-    """Returns the colour of a run's curves, by its place from 0."""
-    return series_colour(number)
+def run_colour(number: int, of: int) -> str:
+    """Returns the colour of a run, by its place from 0; two runs have those of their sides."""
+    return (A, B)[number] if of == 2 else series_colour(number)
 
 
 def is_dashed(number: int) -> bool:

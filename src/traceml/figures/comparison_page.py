@@ -158,11 +158,14 @@ def _logged(comparison: Comparison) -> Part | None:
     first = changes.logged_shown(comparison)
     ordered = [*first, *(name for name in listed if name not in first)]
     rows = tuple(_logged_row(name, comparison, found[name]) for name in ordered[:MAX_ROWS])
+    has_intervals = any(row.cells[-1] for row in rows)
+    if not has_intervals:
+        rows = tuple(Row(row.cells[:-1], row.tone) for row in rows)
     hidden = len(ordered) - MAX_ROWS
     table = Table(
         id="logged-table",
         title="Last value of each run" if len(comparison.a_runs) < 2 else "Mean of last values",
-        columns=("Metric", "A", "B", "Delta", "95% CI"),
+        columns=("Metric", "A", "B", "Delta", *(("95% CI",) if has_intervals else ())),
         rows=rows,
         note=f"{count(hidden)} more, in the JSON file." if hidden > 0 else None,
     )

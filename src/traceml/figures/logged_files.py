@@ -56,7 +56,7 @@ def _rows(name: str, found: ArtifactSummary, run_name: str) -> Iterator[Row]:
             cell(found.kind) or NOT_MEASURED,
             memory(found.size_bytes),
             NOT_MEASURED if found.logged_unix_s is None else moment(found.logged_unix_s),
-            (found.sha256 or "")[:HASH_LETTERS] or NOT_MEASURED,
+            _short(found.sha256),
             joined((cell(found.path), versions, cell(found.note))),
         ),
         link=file_link(run_name, name) if found.stored and not found.files else None,
@@ -68,7 +68,7 @@ def _rows(name: str, found: ArtifactSummary, run_name: str) -> Iterator[Row]:
                 cell(file.kind) or NOT_MEASURED,
                 memory(file.size_bytes),
                 "",
-                (file.sha256 or "")[:HASH_LETTERS] or NOT_MEASURED,
+                _short(file.sha256),
                 "",
             ),
             link=file_link(run_name, f"{name}/{path}") if found.stored else None,
@@ -76,6 +76,10 @@ def _rows(name: str, found: ArtifactSummary, run_name: str) -> Iterator[Row]:
     hidden = len(found.files) - MAX_IN_FOLDER
     if hidden > 0:
         yield Row((f"{INDENT}{count(hidden, 'more file')}", "", "", "", "", ""))
+
+
+def _short(sha256: str | None) -> str:
+    return cell((sha256 or "")[:HASH_LETTERS]) or NOT_MEASURED
 
 
 def file_link(run_name: str, name: str) -> str:

@@ -332,7 +332,7 @@ def _pareto(found: ManyComparison, entries: Sequence[ComparedRun]) -> Iterator[P
             Point(
                 cost / size,
                 value,
-                run_colour(place),
+                run_colour(place, len(entries)),
                 label=entries[place].label,
                 note=entries[place].words,
                 is_filled=entries[place].label in pareto.front,
@@ -427,7 +427,7 @@ def _artifact(name: str, entries: Sequence[ComparedRun]) -> GridRow:
     kind = next((each.kind for each in found if each is not None and each.kind), None)
     hashes = {None if each is None else (each.sha256 or each.size_bytes) for each in found}
     return GridRow(
-        line(name, 120) + (f" ({kind})" if kind else ""),
+        line(name, 120) + (f" ({cell(kind)})" if kind else ""),
         tuple(map(_file, found)),
         differs=len(hashes) > 1,
     )
@@ -436,4 +436,6 @@ def _artifact(name: str, entries: Sequence[ComparedRun]) -> GridRow:
 def _file(found: ArtifactSummary | None) -> GridCell:
     if found is None:
         return GridCell(NOT_GIVEN)
-    return GridCell(memory(found.size_bytes), note=(found.sha256 or "")[:HASH_LETTERS] or None)
+    return GridCell(
+        memory(found.size_bytes), note=cell((found.sha256 or "")[:HASH_LETTERS]) or None
+    )

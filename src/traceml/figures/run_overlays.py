@@ -89,8 +89,7 @@ def _metric(name: str, runs: Sequence[ComparedRun], found: Mapping[int, MetricHi
         y=y,
         at=_longest([metric.steps.astype(np.float64) for metric in every]),
         series=tuple(
-            _series(place, runs[place], metric, len(found) <= MAX_BANDS)
-            for place, metric in found.items()
+            _series(place, runs, metric, len(found) <= MAX_BANDS) for place, metric in found.items()
         ),
         caption=" ".join(filter(None, said)) or None,
         zooms=True,
@@ -101,12 +100,14 @@ def _metric(name: str, runs: Sequence[ComparedRun], found: Mapping[int, MetricHi
     )
 
 
-def _series(place: int, run: ComparedRun, metric: MetricHistory, has_band: bool) -> Series:
+def _series(
+    place: int, runs: Sequence[ComparedRun], metric: MetricHistory, has_band: bool
+) -> Series:
     band = (rounded(metric.low), rounded(metric.high))
     low, high = band if has_band and metric.is_thinned else (None, None)
     return Series(
-        run.words,
-        run_colour(place),
+        runs[place].words,
+        run_colour(place, len(runs)),
         rounded(metric.values),
         dashed=is_dashed(place),
         low=low,
@@ -166,7 +167,7 @@ def _loss(runs: Sequence[ComparedRun]) -> Lines | None:
         series.append(
             Series(
                 run.words,
-                run_colour(place),
+                run_colour(place, len(runs)),
                 scaled(values, PLAIN),
                 dashed=is_dashed(place),
                 at=at,

@@ -31,6 +31,7 @@ MAX_LINES = 5
 """Below each file; `--artifacts` shows all that the comparison file lists."""
 MAX_FILES = 20
 NAME_WIDTH = 60
+KIND_WIDTH = 20
 VALUE_WIDTH = 60
 WORDS_WIDTH = 160
 AROUND_WIDTH = 24
@@ -48,18 +49,22 @@ def artifact_lines(
         if len(lines) > len(shown):
             more = count(len(lines) - len(shown))
             shown = [*shown, f"… and {more} more; --artifacts lists them"]
-        yield headline(change), shown
+        yield _headline(change), shown
     if len(changes) > limit:
         yield f"… and {count(len(changes) - limit, 'file')} more; --artifacts lists them", []
 
 
-def headline(change: ArtifactChange) -> str:
-    """Returns a file's name, kind, and what became of it, on one line."""
-    name = one_line(change.name, NAME_WIDTH)
+def _headline(change: ArtifactChange) -> str:
+    named = f"{one_line(change.name, NAME_WIDTH)} ({one_line(change.kind, KIND_WIDTH)})"
+    return f"{named}: {what_changed(change)}"
+
+
+def what_changed(change: ArtifactChange) -> str:
+    """Returns what became of a file, on one line."""
     if change.lhs is None or change.rhs is None:
         side, only = ("B", change.rhs) if change.lhs is None else ("A", change.lhs)
-        return f"{name} ({change.kind}): only in {side}, {_size(only)}"
-    said = f"{name} ({change.kind}): {_change(change.lhs, change.rhs)}"
+        return f"only in {side}, {_size(only)}"
+    said = _change(change.lhs, change.rhs)
     if change.not_compared:
         return f"{said}; not compared: {change.not_compared}"
     return f"{said}; {_summary(change.details)}" if change.details else said
