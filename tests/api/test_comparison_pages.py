@@ -107,6 +107,10 @@ def test_many_runs_are_one_page_with_their_curves_findings_and_images(logs: Path
         ("evil.svg (other)", False),
         ("weights.png (image)", True),
     ]
+    assert [cell.note for cell in grid.rows[1].cells[1:]] == [
+        "100% of the pixels differ, by 15% on average, 15% at most",
+        "100% of the pixels differ, by 23% on average, 23% at most",
+    ]
 
 
 def test_a_run_that_is_not_over_takes_part_with_its_last_steps(logs: Path) -> None:

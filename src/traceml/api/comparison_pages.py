@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from traceml.api.artifact_contents import ArtifactContents
+from traceml.api.artifact_contents import ArtifactContents, KeepPicture
 from traceml.api.code_diff import Version, code_diff, differing
 from traceml.api.compare import FoundRun, compare_found, compare_found_sides
 from traceml.api.inline_pictures import THUMBNAIL, InlinePictures, images_of
@@ -69,7 +69,8 @@ def comparison_page(
     names = _names_in_pair(comparison, found)
     pictures = InlinePictures()
     if len(a) == len(b) == 1:
-        comparison = comparison.with_artifacts(_artifact_changes(a[0], b[0], pictures))
+        contents = _ComparedFiles(pictures.keep_difference)
+        comparison = comparison.with_artifacts(contents.changes(a[0], b[0]))
     beside = RunsBeside(
         runs=tuple(_with_curves(found, letters, names[:MAX_PAIR_CURVES])),
         curves=tuple(names[:MAX_PAIR_CURVES]),
@@ -100,6 +101,12 @@ def many_page(
     entries = tuple(first[entry.label] for entry in compared.entries)
     pictures = InlinePictures()
     _add_images(entries, found, pictures)
+    by_name = {run.name: run for run in found}
+    contents = _ComparedFiles(lambda name, pixels: None)
+    files = {
+        entry.label: contents.changes(by_name[entries[0].name], by_name[entry.name])
+        for entry in entries[1:]
+    }
     page = many_runs_page(
         ManyRuns(
             found=compared,
@@ -108,6 +115,7 @@ def many_page(
             curves=tuple(names[:MAX_CURVES]),
             further=tuple(names[MAX_CURVES:]),
             code=tuple(_code_of_entries(found, letters)),
+            files=files,
             pictures=tuple(pictures.kept),
             notes=(*notes, *([pictures.note] if pictures.note else ())),
         )
@@ -269,21 +277,27 @@ def _code_of_entries(found: Sequence[FoundRun], letters: Sequence[str]) -> Itera
 # Logged files
 
 
-def _artifact_changes(
-    a: FoundRun, b: FoundRun, pictures: InlinePictures
-) -> tuple[ArtifactChange, ...]:
-    contents = ArtifactContents(a.path.parent, b.path.parent, pictures.keep_difference)
-    left_bytes = MAX_READ_BYTES
+class _ComparedFiles:
+    """Compares the logged files of runs, until a page has had enough of them read."""
 
-    def compare(name: str, lhs: LoggedFile, rhs: LoggedFile) -> tuple[Details | None, str | None]:
-        nonlocal left_bytes
-        size = (lhs.size_bytes or 0) + (rhs.size_bytes or 0)
-        if size > left_bytes:
-            return None, f"{memory(size)} to read, too much for a page; traceml compare does"
-        left_bytes -= size
-        return contents.compare(name, lhs, rhs)
+    def __init__(self, keep_picture: KeepPicture) -> None:
+        self._keep_picture = keep_picture
+        self._left_bytes = MAX_READ_BYTES
 
-    return compare_artifacts(a.summary.artifacts, b.summary.artifacts, compare)
+    def changes(self, a: FoundRun, b: FoundRun) -> tuple[ArtifactChange, ...]:
+        """Returns the logged files that differ between two runs."""
+        contents = ArtifactContents(a.path.parent, b.path.parent, self._keep_picture)
+
+        def compare(
+            name: str, lhs: LoggedFile, rhs: LoggedFile
+        ) -> tuple[Details | None, str | None]:
+            size = (lhs.size_bytes or 0) + (rhs.size_bytes or 0)
+            if size > self._left_bytes:
+                return None, f"{memory(size)} to read, too much for a page; traceml compare does"
+            self._left_bytes -= size
+            return contents.compare(name, lhs, rhs)
+
+        return compare_artifacts(a.summary.artifacts, b.summary.artifacts, compare)
 
 
 def _add_images(

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from msgspec import structs
 
+from traceml.compare.artifact_changes import ArtifactChange
 from traceml.compare.logged_words import number
 from traceml.compare.many_record import ManyComparison, RunEntry
 from traceml.compare.many_runs import STEP_TIME, relabel_b
 from traceml.compare.record import Comparison, Delta, Status
 from traceml.figures.code_difference import CodeDifference, code_part
 from traceml.figures.compared_run import ComparedRun, pair_link, run_colour
+from traceml.figures.logged_files import file_grid
 from traceml.figures.page import (
     Axis,
     GridCell,
@@ -43,8 +45,7 @@ from traceml.figures.run_overlays import curves_part
 from traceml.figures.step_shares import stacked_bars
 from traceml.figures.units import time_unit
 from traceml.figures.words import cell, line
-from traceml.model.quantities import NOT_MEASURED, count, duration, memory, milliseconds, rate
-from traceml.summaries.record import ArtifactSummary
+from traceml.model.quantities import NOT_MEASURED, count, duration, milliseconds, rate
 from traceml.text.many_runs import (
     best_sentence,
     change_words,
@@ -66,8 +67,6 @@ from traceml.text.what_mattered import (
 MIN_RUNS, MAX_RUNS = 2, 20
 MAX_EFFECTS = 40
 MAX_METRICS_PER_EFFECT = 4
-MAX_ARTIFACTS = 500
-HASH_LETTERS = 8
 TONES: dict[str, Tone] = {
     Status.IMPROVEMENT.value: "good",
     Status.REGRESSION.value: "crit",
@@ -99,6 +98,8 @@ class ManyRuns:
     further: tuple[str, ...] = ()
     """Those that are not."""
     code: tuple[CodeDifference, ...] = ()
+    files: Mapping[str, Sequence[ArtifactChange]] = field(default_factory=dict)
+    """By letter: the logged files of the entry that differ from the baseline's."""
     pictures: tuple[Picture, ...] = ()
     """Logged images, each run's beside the others'."""
     notes: tuple[str, ...] = ()
@@ -402,40 +403,7 @@ def _mattered(found: ManyComparison) -> Part | None:
 
 
 def _artifacts(given: ManyRuns) -> Part | None:
-    """Returns which files each run logged; those of one hash are the same."""
-    names = dict.fromkeys(name for run in given.entries for name in run.summary.artifacts)
-    if not names:
+    grid = file_grid(given.entries, given.files, given.found.baseline)
+    if grid is None:
         return None
-    rows = tuple(_artifact(name, given.entries) for name in sorted(names)[:MAX_ARTIFACTS])
-    hidden = len(names) - len(rows)
-    more = f" {count(hidden)} more are in the summaries." if hidden > 0 else ""
-    baseline = given.found.baseline
-    grid = WideGrid(
-        id="artifact-grid",
-        title="Logged files",
-        columns=tuple(run.column for run in given.entries),
-        rows=rows,
-        note=f"Size, and the beginning of the hash; what differs in them is on the page of "
-        f"{baseline} and one other run.{more}",
-    )
-    part = _grid_part("artifacts", grid)
-    return structs.replace(part, pictures=given.pictures)
-
-
-def _artifact(name: str, entries: Sequence[ComparedRun]) -> GridRow:
-    found = [run.summary.artifacts.get(name) for run in entries]
-    kind = next((each.kind for each in found if each is not None and each.kind), None)
-    hashes = {None if each is None else (each.sha256 or each.size_bytes) for each in found}
-    return GridRow(
-        line(name, 120) + (f" ({cell(kind)})" if kind else ""),
-        tuple(map(_file, found)),
-        differs=len(hashes) > 1,
-    )
-
-
-def _file(found: ArtifactSummary | None) -> GridCell:
-    if found is None:
-        return GridCell(NOT_GIVEN)
-    return GridCell(
-        memory(found.size_bytes), note=cell((found.sha256 or "")[:HASH_LETTERS]) or None
-    )
+    return structs.replace(_grid_part("artifacts", grid), pictures=given.pictures)

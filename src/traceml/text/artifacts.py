@@ -67,7 +67,7 @@ def what_changed(change: ArtifactChange) -> str:
     said = _change(change.lhs, change.rhs)
     if change.not_compared:
         return f"{said}; not compared: {change.not_compared}"
-    return f"{said}; {_summary(change.details)}" if change.details else said
+    return f"{said}; {details_words(change.details)}" if change.details else said
 
 
 def _size(side: ArtifactSide | None) -> str:
@@ -81,7 +81,8 @@ def _change(lhs: ArtifactSide, rhs: ArtifactSide) -> str:
     return f"{_size(lhs)} -> {_size(rhs)}"
 
 
-def _summary(details: Details) -> str:
+def details_words(details: Details) -> str:
+    """Returns what differs in two files, on one line."""
     if isinstance(details, CheckpointChange):
         return _checkpoint_summary(details)
     if isinstance(details, TextChange):
