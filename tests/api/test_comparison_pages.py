@@ -16,7 +16,13 @@ from PIL import Image
 from factories import make_run
 from run_folders import write_run
 from traceml.agent.close import summarise
-from traceml.api.comparison_pages import comparison_page, find_for_page, found_in, many_page
+from traceml.api.comparison_pages import (
+    comparison_page,
+    find_for_page,
+    finer_curves,
+    found_in,
+    many_page,
+)
 from traceml.api.inline_pictures import MAX_PICTURES, InlinePictures
 from traceml.api.logged_file import find_logged_file
 from traceml.api.watch import RunWatch
@@ -194,3 +200,12 @@ def test_a_logged_file_that_leads_elsewhere_is_not_sent(logs: Path, tmp_path: Pa
     shutil.rmtree(logs / "a/artifacts")
     with pytest.raises(RunNotFound, match="copy is gone"):
         find_logged_file(logs / "a", "evil.svg")
+
+
+def test_a_part_of_the_curves_is_read_in_a_finer_resolution(logs: Path) -> None:
+    found, _ = find_for_page([logs / name for name in "abc"])
+    drawn = part(many(logs, "a", "b", "c").parts, "curves").figures
+    ids = [figure.id for figure in drawn]
+    (finer,) = finer_curves(found, ["A", "B", "C"], ids, (2, 3))
+    assert (finer.id, {one.at for one in finer.series}) == (drawn[0].id, {(2.0, 3.0)})
+    assert finer_curves(found, ["A", "B", "C"], ["metric-0"], (2, 3)) == ()

@@ -103,6 +103,13 @@ def test_further_curves_are_asked_for_by_name(server: Served) -> None:
         assert "expected 1 to 12" in answer.error
 
 
+def test_finer_values_are_asked_for_by_steps(server: Served) -> None:
+    for runs in ("run=a&run=b&run=c", "a=a&b=b"):
+        answer = server.get(f"/api/compare/detail?{runs}&first=2&last=9&figure=metric-0")
+        assert (answer.status, answer.json) == (200, {"figures": []})
+    assert server.get("/api/compare/detail?a=a&b=b&first=9&last=2").status == 400
+
+
 @pytest.mark.parametrize(
     ("query", "kinds", "name"),
     [

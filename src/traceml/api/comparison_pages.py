@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from traceml.figures.compared_run import ComparedRun
 from traceml.figures.comparison_page import RunsBeside
 from traceml.figures.comparison_page import comparison_page as draw_comparison
 from traceml.figures.many_runs_page import MAX_RUNS, ManyRuns, many_runs_page
+from traceml.figures.metrics import metric_id
 from traceml.figures.page import ComparisonPage, Lines, ManyRunsPage
 from traceml.figures.run_overlays import overlays
 from traceml.model.errors import RunNotFound, TraceMLError, UsageError
@@ -136,6 +137,19 @@ def further_curves(
     return tuple(overlays(runs, names))
 
 
+def finer_curves(
+    found: Sequence[FoundRun],
+    letters: Sequence[str],
+    ids: Collection[str],
+    steps: tuple[int, int],
+) -> tuple[Lines, ...]:
+    """Returns the curves with these ids between two steps, in more points than the page has."""
+    every = dict.fromkeys(name for run in found for name in run.summary.metrics)
+    names = [name for name in every if metric_id(name) in ids]
+    runs = list(_with_curves(found, letters, names, is_loss_wanted=False, steps=steps))
+    return tuple(overlays(runs, names))
+
+
 def too_many(number: int) -> UsageError:
     """Returns the error for more runs than a page can show."""
     return UsageError(
@@ -209,9 +223,10 @@ def _with_curves(
     letters: Sequence[str],
     names: Sequence[str],
     is_loss_wanted: bool = True,
+    steps: tuple[int, int] | None = None,
 ) -> Iterator[ComparedRun]:
     """Yields the runs with their values of these metrics; also with the loss of their steps, unless
-    every run logged one among the metrics."""
+    every run logged one among the metrics. `steps` are the first and the last that are wanted."""
     points = max(MIN_POINTS, min(MAX_POINTS, ALL_POINTS // max(1, len(found))))
     losses = {name for name in names if is_training_loss(name)}
     has_loss = not is_loss_wanted or all(losses & run.summary.metrics.keys() for run in found)
@@ -228,7 +243,7 @@ def _with_curves(
         began_s = follower.manifest.started_unix_s
         yield replace(
             known,
-            metrics=metric_histories(wanted, max_points=points),
+            metrics=metric_histories(wanted, steps, points),
             steps=None if has_loss else step_history(follower.ranks(), began_s, not run.is_over),
         )
 

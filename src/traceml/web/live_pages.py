@@ -163,6 +163,12 @@ class Channel:
         assert isinstance(self.source, ComparisonSource | ManyRunsSource)
         return await self._in_thread(self.source.curves, names)
 
+    async def finer(self, ids: Sequence[str], first: int, last: int) -> tuple[Figure, ...]:
+        """Returns curves of compared runs between two steps, in a finer resolution."""
+        self.used_s = time.monotonic()
+        assert isinstance(self.source, ComparisonSource | ManyRunsSource)
+        return await self._in_thread(self.source.finer, ids, first, last)
+
     async def file(self) -> bytes:
         """Returns the page as one HTML file; raises TraceMLError where there is none."""
         self.used_s = time.monotonic()

@@ -33,6 +33,8 @@ _DOWNLOAD = "application/octet-stream"
 _HTML, _JSON, _EVENTS = "text/html; charset=utf-8", "application/json", "text/event-stream"
 _MAX_CURVES = 12
 """Metrics whose curves are asked for at once."""
+_MAX_FIGURES = 100
+"""Charts that finer values are asked for at once."""
 _LAST_STEP = 1 << 53
 """The largest integer of a browser."""
 
@@ -55,6 +57,7 @@ def application(logs: Path, policy: Policy, pages: Pages) -> ASGIApp:
         Route("/api/search", _answering(site.api_search)),
         Route("/api/compare", _answering(site.api_comparison)),
         Route("/api/compare/curves", _answering(site.api_curves)),
+        Route("/api/compare/detail", _answering(site.api_finer)),
         Route("/api/events", _answering(site.events)),
     ]
     app = Starlette(routes=routes, exception_handlers={404: _not_found, 500: _our_bug})
@@ -147,6 +150,13 @@ class _Site:
         figures = await self._pages.channel(_compared(request)).curves(names)
         return _json(msgspec.json.encode({"figures": figures}))
 
+    async def api_finer(self, request: Request) -> Response:
+        """Returns curves of compared runs over a range of steps."""
+        first, last = _range(request)
+        ids = request.query_params.getlist("figure")[:_MAX_FIGURES]
+        figures = await self._pages.channel(_compared(request)).finer(ids, first, last)
+        return _json(msgspec.json.encode({"figures": figures}))
+
     async def logged_file(self, request: Request) -> Response:
         """Sends a file that a run logged, whatever it holds, as something to save."""
         folder = run_folder(self._logs, request.path_params["name"])
@@ -174,9 +184,7 @@ class _Site:
 
     async def api_detail(self, request: Request) -> Response:
         """Returns a run's charts over a range of its steps."""
-        first, last = (_step(request, name) for name in ("first", "last"))
-        if first > last:
-            raise UsageError(f"the steps {first} to {last} are none; ask for first <= last")
+        first, last = _range(request)
         figures = await self._pages.channel(_run(request)).detail(first, last)
         return _json(msgspec.json.encode({"figures": figures}))
 
@@ -231,6 +239,13 @@ def _file_name(address: Address) -> str:
 
 def _run(request: Request) -> Address:
     return run_address(request.path_params["name"], request.query_params.getlist("lens"))
+
+
+def _range(request: Request) -> tuple[int, int]:
+    first, last = (_step(request, name) for name in ("first", "last"))
+    if first > last:
+        raise UsageError(f"the steps {first} to {last} are none; ask for first <= last")
+    return first, last
 
 
 def _step(request: Request, name: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 from urllib.parse import parse_qs, unquote
@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, unquote
 from traceml.api.comparison_pages import (
     comparison_page,
     find_for_page,
+    finer_curves,
     found_in,
     further_curves,
     many_page,
@@ -127,6 +128,12 @@ class ComparisonSource:
         a, b = ([found_in(run_folder(self._logs, name)) for name in side] for side in self._sides)
         return further_curves([*a, *b], ["A"] * len(a) + ["B"] * len(b), names)
 
+    def finer(self, ids: Collection[str], first_step: int, last_step: int) -> tuple[Lines, ...]:
+        """Returns curves between two steps, in a finer resolution."""
+        a, b = ([found_in(run_folder(self._logs, name)) for name in side] for side in self._sides)
+        letters = ["A"] * len(a) + ["B"] * len(b)
+        return finer_curves([*a, *b], letters, ids, (first_step, last_step))
+
     def pause_s(self) -> float:
         """Returns the pause for pages that seldom change."""
         return QUIET_PAUSE_S
@@ -168,6 +175,12 @@ class ManyRunsSource:
         found, _ = find_for_page(self._folders()[0])
         letters = labels_of([run.summary for run in found])
         return further_curves(found, letters, names)
+
+    def finer(self, ids: Collection[str], first_step: int, last_step: int) -> tuple[Lines, ...]:
+        """Returns curves between two steps, in a finer resolution."""
+        found, _ = find_for_page(self._folders()[0])
+        letters = labels_of([run.summary for run in found])
+        return finer_curves(found, letters, ids, (first_step, last_step))
 
     def pause_s(self) -> float:
         """Returns the pause for pages that seldom change."""

@@ -36,9 +36,16 @@ export function reportOf(place: Place, page: Page | null): string | null {
   if (!place.isServed || page === null || page.type === "runs") return null;
   const path = pathOf(place);
   if (page.type === "run") return `${place.base}/report?run=${path.slice("/runs/".length)}`;
+  return `${place.base}/report?${comparedQuery()}`;
+}
+
+/** Which runs this page compares, as a query; with more keys and values where they are given. */
+export function comparedQuery(more: readonly (readonly [string, string])[] = []): string {
   const search = new URLSearchParams(window.location.search);
-  const kept = ["run", "a", "b"].flatMap((key) => search.getAll(key).map((value) => [key, value]));
-  return `${place.base}/report?${new URLSearchParams(kept).toString()}`;
+  const kept = ["run", "a", "b"].flatMap((key) =>
+    search.getAll(key).map((value): [string, string] => [key, value]),
+  );
+  return new URLSearchParams([...kept, ...more.map(([key, value]) => [key, value])]).toString();
 }
 
 export function runAddress(base: string, name: string): string {

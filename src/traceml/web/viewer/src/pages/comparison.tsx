@@ -1,14 +1,13 @@
 /** What changed between two runs, or two groups of them. */
 
-import { useMemo } from "preact/hooks";
-import { StepWindows, WindowContext } from "../charts/zoom";
+import { useComparedSteps, WindowContext } from "../charts/zoom_of_runs";
 import { Notes } from "../pieces/notes";
 import { Parts } from "../pieces/parts";
 import { VerdictView } from "../pieces/verdict";
 import type { ComparisonPage } from "../schema";
 
 export function ComparisonView({ page }: { page: ComparisonPage }) {
-  const steps = useMemo(() => new StepWindows(null, null), []);
+  const steps = useComparedSteps(page.parts);
   return (
     <WindowContext.Provider value={steps}>
       <section class="head" aria-label="What is compared">

@@ -1,14 +1,13 @@
 /** Three to twenty runs, each against the first. */
 
-import { useMemo } from "preact/hooks";
-import { StepWindows, WindowContext } from "../charts/zoom";
+import { useComparedSteps, WindowContext } from "../charts/zoom_of_runs";
 import { Notes } from "../pieces/notes";
 import { Parts } from "../pieces/parts";
 import { VerdictView } from "../pieces/verdict";
 import type { ManyRunsPage } from "../schema";
 
 export function ManyRunsView({ page }: { page: ManyRunsPage }) {
-  const steps = useMemo(() => new StepWindows(null, null), []);
+  const steps = useComparedSteps(page.parts);
   return (
     <WindowContext.Provider value={steps}>
       <VerdictView verdict={page.verdict} />

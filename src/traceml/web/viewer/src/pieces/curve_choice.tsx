@@ -3,15 +3,13 @@
 import { useContext, useEffect, useState } from "preact/hooks";
 import { readChoicesOf, writeChoices } from "../address";
 import { fetched } from "../live";
+import { comparedQuery } from "../place";
 import type { Figure } from "../schema";
 import { BaseContext } from "../served";
 
 /** The address of the curves, as the page's own says which runs are compared. */
 function curvesAddress(base: string, metrics: readonly string[]): string {
-  const search = new URLSearchParams(window.location.search);
-  const kept = ["run", "a", "b"].flatMap((key) => search.getAll(key).map((value) => [key, value]));
-  const query = new URLSearchParams([...kept, ...metrics.map((name) => ["metric", name])]);
-  return `${base}/api/compare/curves?${query.toString()}`;
+  return `${base}/api/compare/curves?${comparedQuery(metrics.map((name) => ["metric", name]))}`;
 }
 
 export interface Chosen {
