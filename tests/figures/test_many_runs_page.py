@@ -138,6 +138,13 @@ def test_quality_against_cost_marks_the_best_trade_offs() -> None:
     ]
 
 
+def test_a_value_that_no_chart_has_a_place_for_is_left_out() -> None:
+    (points,) = part(
+        page_of((*SWEEP, trained("huge", 1e305, duration_s=1.0))), "trade-offs"
+    ).figures
+    assert [point.label for point in points.points] == ["A", "B", "C"]
+
+
 def test_one_parameter_at_a_time() -> None:
     found = grid(page_of(SWEEP), "effects")
     assert [column.label for column in found.columns] == ["val/loss", "Step time"]

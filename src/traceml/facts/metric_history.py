@@ -66,6 +66,11 @@ class MetricHistory:
         return is_training_loss(self.name)
 
 
+def is_drawn(value: float) -> bool:
+    """Returns whether a chart has a place for a value."""
+    return abs(value) <= MAX_DRAWN  # NaN is not
+
+
 def is_training_loss(name: str) -> bool:
     """Returns whether a metric's name is one of those for the loss of the training."""
     plain = "".join(sign if sign.isalnum() else "_" for sign in name.strip().lower())

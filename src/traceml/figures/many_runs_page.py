@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from traceml.compare.logged_words import number
 from traceml.compare.many_record import ManyComparison, RunEntry
 from traceml.compare.many_runs import STEP_TIME, relabel_b
 from traceml.compare.record import Comparison, Delta, Status
+from traceml.facts.metric_history import is_drawn
 from traceml.figures.code_difference import CodeDifference, code_part
 from traceml.figures.compared_run import ComparedRun, pair_link, run_colour
 from traceml.figures.logged_files import file_grid
@@ -118,6 +118,7 @@ def many_runs_page(given: ManyRuns) -> ManyRunsPage:
         _findings(given),
         _effects(found),
         _trade_offs(found, given.entries),
+        _cost(found, given.entries),
         _mattered(found),
         _lineage(given),
         code_part(given.code, found.baseline),
@@ -297,16 +298,19 @@ def _phases(given: ManyRuns) -> Part | None:
 
 
 def _trade_offs(found: ManyComparison, entries: Sequence[ComparedRun]) -> Part | None:
-    """Returns quality against cost, and the cost to reach a value."""
+    """Returns quality against cost."""
     figures = () if found.pareto is None else tuple(_pareto(found, entries))
-    tables: tuple[Table, ...] = ()
-    if found.to_reach is not None:
-        columns, cells = cost_table(found)
-        rows = tuple(Row((run.words, *row)) for run, row in zip(entries, cells, strict=True))
-        tables = (Table("cost-table", cost_title(found.to_reach), columns, rows),)
-    if not figures and not tables:
+    return Part(id="trade-offs", title="Quality and cost", figures=figures) if figures else None
+
+
+def _cost(found: ManyComparison, entries: Sequence[ComparedRun]) -> Part | None:
+    """Returns what each entry took until the metric had a value."""
+    if found.to_reach is None:
         return None
-    return Part(id="trade-offs", title="Quality and cost", figures=figures, tables=tables)
+    columns, cells = cost_table(found)
+    rows = tuple(Row((run.words, *row)) for run, row in zip(entries, cells, strict=True))
+    title = cost_title(found.to_reach)
+    return Part(id="cost", title=title, tables=(Table("cost-table", title, columns, rows),))
 
 
 def _pareto(found: ManyComparison, entries: Sequence[ComparedRun]) -> Iterator[Points]:
@@ -318,7 +322,7 @@ def _pareto(found: ManyComparison, entries: Sequence[ComparedRun]) -> Iterator[P
     for place, entry in enumerate(found.entries):
         cost = entry.gpu_hours if by_gpu else entry.duration_s
         value = changes.get(entry.label, Delta()).rhs
-        if cost is not None and value is not None and math.isfinite(cost + value):
+        if cost is not None and value is not None and is_drawn(cost) and is_drawn(value):
             known.append((place, cost, value))
     if len(known) < 2:
         return
@@ -398,8 +402,9 @@ def _mattered(found: ManyComparison) -> Part | None:
         return None
     rows = tuple(Row(importance_cells(each)) for each in mattered.parameters)
     note = line(" ".join(importance_sentences(mattered)), 1000)
-    table = Table("importance-table", importance_title(mattered), COLUMNS, rows, note)
-    return Part(id="mattered", title="What mattered", tables=(table,))
+    title = importance_title(mattered)
+    table = Table("importance-table", title, COLUMNS, rows, note)
+    return Part(id="mattered", title=title, tables=(table,))
 
 
 def _artifacts(given: ManyRuns) -> Part | None:

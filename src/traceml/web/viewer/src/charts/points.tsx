@@ -11,6 +11,8 @@ const HEIGHT = 300;
 const AROUND = 70; // what a page has on both sides of a figure, where it is narrow
 const [LEFT, RIGHT, TOP, BOTTOM] = [58, 24, 16, 44];
 const MANY = 60; // beyond it points are small, and nobody reads their names
+const MAX_TICKS = 12;
+const MIN_ROOM = 1e-6; // of the values' size: closer together, they cannot be told apart
 const MARGIN = 0.06; // of the range of the values, on either side
 
 export function PointsView({ figure }: { figure: Points }) {
@@ -91,7 +93,8 @@ interface Ends {
 
 function rangeOf(values: readonly number[]): Ends {
   const [least, most] = [Math.min(...values), Math.max(...values)];
-  const room = (most - least) * MARGIN || Math.abs(most) * MARGIN || 1;
+  const size = Math.max(Math.abs(least), Math.abs(most));
+  const room = Math.max((most - least) * MARGIN, size * MIN_ROOM) || 1;
   return { low: least - room, high: most + room };
 }
 
@@ -100,9 +103,7 @@ function ticksOf({ low, high }: Ends): number[] {
   const rough = (high - low) / 5;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 2.5, 5, 10].map((digit) => digit * power).find((one) => one >= rough)!;
-  const found: number[] = [];
-  for (let n = Math.ceil(low / step); n * step <= high; n++) {
-    found.push(Number((n * step).toPrecision(6)));
-  }
-  return found;
+  const first = Math.ceil(low / step);
+  const count = Math.min(MAX_TICKS, Math.floor(high / step) - first + 1);
+  return Array.from({ length: Math.max(0, count) }, (_, place) => (first + place) * step);
 }
