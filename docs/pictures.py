@@ -3,7 +3,8 @@
     make pictures
 
 Two of them are the demo's, with a slow and with a fast input path; the third trains on four ranks,
-one of which is late. Takes about two minutes, and a browser (`tests/browsing.py`).
+one of which is late; 24 more are those of `examples/sweep.py`. Takes about four minutes, and a
+browser (`tests/browsing.py`).
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ COMMANDS = {
         *("--late-rank", "2", "--where", "forward", "--delay-ms", "30"),
     ),
 }
+SWEEP_AXES = "lr,width,optimizer,seed,duration_s,metrics.val/loss"
 SHOWN_FROM_STEP = 60
 """A live picture has something to show from here on."""
 
@@ -96,6 +98,7 @@ def main() -> None:
             for shot in FINISHED:
                 seen = window(browser, shot.width, shot.height, color_scheme=shot.scheme)
                 take(seen.go(f"{server.address}{shot.address}"), shot.name, shot.piece)
+        picture_sweep(home / "sweep")
     for path in sorted(IMAGES.iterdir()):
         size = path.stat().st_size
         print(f"{path.relative_to(ROOT)}  {size / 1000:.0f} kB")
@@ -125,6 +128,19 @@ def training(home: Path, name: str) -> Iterator[subprocess.Popen[bytes]]:
     finally:
         process.terminate()
         process.wait()
+
+
+def picture_sweep(logs: Path) -> None:
+    """Charts over many runs."""
+    print("sweep …", flush=True)
+    sweep = [sys.executable, ROOT / "examples" / "sweep.py", "--all", "--logs-dir", logs]
+    subprocess.run(sweep, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with opened() as browser, serving(logs) as server:
+        seen = window(browser, 1280, 1190).go(
+            f"{server.address}explore?size=width&axes={SWEEP_AXES}"
+        )
+        seen.part("Scatter").wait_for()
+        take(seen, "explore")
 
 
 def picture_live(home: Path) -> None:

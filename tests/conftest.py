@@ -21,7 +21,7 @@ from slow_tests import StartedProcesses, starts_a_process
 if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
 
-SHARED_FOLDERS = ("tests/browser/",)
+SHARED_FOLDERS = ("tests/browser/", "tests/integrations/mlflow_store/")
 """The files of such a folder share runs, so that one worker takes all of them."""
 SPREAD_FILES = ("tests/benchmarks/test_planted.py",)
 """Files of few and long tests that share nothing: each of the tests goes to whoever is free."""

@@ -38,6 +38,8 @@ OWNERS = {
     "numpy": {"store", "facts", "compare", "figures"},
     "msgspec": {"store", "summaries", "compare", "agent", "figures", "web"},
     "PIL": {"store"},
+    "google": {"store"},
+    "mlflow": {"store"},
     "pandas": {"api"},
     "polars": {"api"},
     "psutil": {"agent"},
@@ -46,10 +48,12 @@ OWNERS = {
     "scipy": {"compare"},
     "sklearn": {"compare"},
     "starlette": {"web"},
+    "tensorboard": {"store"},
     "textual": {"tui"},
     "rich": {"tui"},
     "torch": {"trace"},
     "uvicorn": {"web"},
+    "wandb": {"store"},
 }
 """The packages that may import each library; what is not here nobody may."""
 

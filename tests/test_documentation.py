@@ -34,7 +34,7 @@ from traceml.diagnose.rules import (
 from traceml.model import environment, interpreter, lineage, record_layout
 from traceml.model.finding import Kind, Section
 from traceml.model.metric import in_summary
-from traceml.summaries import record
+from traceml.summaries import layer_record, record
 from traceml.tui import help as terminal_help
 
 ROOT = Path(__file__).parents[1]
@@ -215,6 +215,10 @@ STRUCTS = [
     record.ArtifactVersion,
     record.ArtifactSummary,
     record.TracerSummary,
+    record.LayersSummary,
+    layer_record.LayerSummary,
+    layer_record.ActivitySummary,
+    layer_record.KernelSummary,
 ]
 
 
@@ -226,6 +230,7 @@ def test_no_part_of_the_summary_is_forgotten_here():
         and issubclass(part, msgspec.Struct)
         and part is not msgspec.Struct
     }
+    parts |= {part for part in vars(layer_record).values() if part in STRUCTS}
     assert parts == {*STRUCTS, record.Summary, record.RunLabels}  # labels: an excerpt of it
 
 

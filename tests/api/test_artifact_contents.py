@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import sys
+import zipfile
 import zlib
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from safetensors.torch import save_file
 from traceml.api import artifact_contents
 from traceml.cli import main
 from traceml.model.artifact import kind_of_file
+from traceml.store import arrow_file, npz_file
 
 
 class Runs:
@@ -333,3 +335,183 @@ def test_an_array_that_is_none_is_told(runs: Runs, how: str) -> None:
     runs.log("a", "x.npy")
     runs.log("b", "x.npy")
     assert runs.compare()[0]["not_compared"].startswith("B's file: it is no ")
+
+
+# Several arrays in one file
+
+
+def save_arrays(runs: Runs, run: str, compressed: bool = False, **arrays: Any) -> Path:
+    place = runs.place(run, "weights.npz")
+    save = np.savez_compressed if compressed else np.savez
+    save(place, **arrays)
+    return runs.log(run, "weights.npz")
+
+
+@pytest.mark.parametrize("compressed", [False, True], ids=["stored", "compressed"])
+def test_the_arrays_of_an_npz_file_are_compared_like_tensors(runs: Runs, compressed: bool) -> None:
+    rng = np.random.default_rng(1)
+    weight = rng.normal(size=(300, 500))  # more than one piece
+    moved = weight.copy()
+    moved[7, 3] += 2.0
+    same, matrix = np.arange(5), rng.normal(size=(4, 6))
+    save_arrays(runs, "a", compressed, w=weight, same=same, old=same, order=matrix, n=np.ones(3))
+    save_arrays(
+        runs, "b", compressed, w=moved, same=same, new=same, order=np.asfortranarray(matrix),
+        n=np.array([1.0, np.nan, 1.0]),
+    )  # fmt: skip
+    (change,) = runs.compare()
+    details = change["details"]
+    assert (details["type"], details["same"], details["moved"]) == ("checkpoint", 2, 2)
+    assert (details["added"], details["removed"]) == (1, 1)
+    by_name = {each["name"]: each for each in details["tensors"]}
+    expected = 2.0 / np.linalg.norm(weight)
+    assert by_name["w"]["relative_change"] == pytest.approx(expected)
+    assert by_name["w"]["lhs"] == {
+        "dtype": "float64",
+        "shape": [300, 500],
+        "norm": pytest.approx(np.linalg.norm(weight)),
+        "not_finite": 0,
+    }
+    assert by_name["n"]["rhs"]["not_finite"] == 1
+
+
+def test_complex_numbers_and_any_byte_order_are_read(runs: Runs) -> None:
+    values = np.array([[1 + 2j, 3], [4, 5j]])
+    save_arrays(runs, "a", c=values, big=np.arange(6, dtype=">i4"))
+    save_arrays(runs, "b", c=np.asfortranarray(values), big=np.arange(6, dtype="<i4") * 2)
+    (change,) = runs.compare()
+    details = change["details"]
+    assert [each["name"] for each in details["tensors"]] == ["big"]
+    assert details["same"] == 1
+
+
+def test_an_npz_file_with_a_pickle_is_not_unpickled(runs: Runs, tmp_path: Path) -> None:
+    mark = tmp_path / "unpickled"
+
+    class Evil:
+        def __reduce__(self) -> tuple[Any, tuple[str]]:
+            return (Path.touch, (mark,))  # type: ignore[return-value]
+
+    for run, number in (("a", 1.0), ("b", 2.0)):
+        save_arrays(runs, run, evil=np.array([Evil()], dtype=object), w=np.array([number]))
+    (change,) = runs.compare()
+    by_name = {each["name"]: each for each in change["details"]["tensors"]}
+    assert by_name["evil"]["lhs"] == {
+        "dtype": "object",
+        "shape": [1],
+        "norm": None,
+        "not_finite": 0,
+    }
+    assert by_name["w"]["relative_change"] == 1.0
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("damage", ["cut", "no zip", "no arrays", "a bomb", "header"])
+def test_a_damaged_npz_file_is_told(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    save_arrays(runs, "a", w=np.arange(1000.0))
+    place = save_arrays(runs, "b", w=np.arange(1000.0) + 1)
+    content = place.read_bytes()
+    if damage == "cut":
+        content = content[:1000]
+    elif damage == "no zip":
+        content = b"PK" + bytes(100)
+    elif damage == "no arrays":
+        made = io.BytesIO()
+        with zipfile.ZipFile(made, "w") as archive:
+            archive.writestr("readme.txt", "nothing")
+        content = made.getvalue()
+    elif damage == "header":
+        content = content.replace(b"'descr': '<f8'", b"'descr': '<q8'")
+    else:
+        monkeypatch.setattr(npz_file, "MAX_UNPACKED_BYTES", 100)
+    runs.log("b", "weights.npz", content)
+    (change,) = runs.compare()
+    assert change["details"] is None
+    assert change["not_compared"].startswith(("B's file: it", "A's file: it unpacks"))
+
+
+# Parquet and Arrow tables
+
+
+def save_table(runs: Runs, run: str, path: str, **columns: Any) -> Path:
+    arrow = pytest.importorskip("pyarrow")
+    table = arrow.table(columns)
+    place = runs.place(run, path)
+    if path.endswith("parquet"):
+        pytest.importorskip("pyarrow.parquet").write_table(table, place, row_group_size=1000)
+    elif path.endswith("stream.arrow"):
+        with arrow.ipc.new_stream(place, table.schema) as writer:
+            writer.write_table(table)
+    else:
+        with arrow.ipc.new_file(place, table.schema) as writer:
+            writer.write_table(table, max_chunksize=700)
+    return runs.log(run, path)
+
+
+@pytest.mark.parametrize("path", ["t.parquet", "t.feather", "stream.arrow"])
+def test_small_tables_are_paired_by_their_key(runs: Runs, path: str) -> None:
+    save_table(runs, "a", path, id=["x", "y", "z"], score=[0.1, 0.2, None], gone=[1, 2, 3])
+    save_table(runs, "b", path, id=["z", "x", "w"], score=[0.3, 0.1, 0.5], new=[True, None, False])
+    (change,) = runs.compare()
+    details = change["details"]
+    assert (change["kind"], details["type"], details["paired_by"]) == ("table", "table", "id")
+    assert (details["added_rows"], details["removed_rows"]) == (1, 1)
+    assert (details["added_columns"], details["removed_columns"]) == (["new"], ["gone"])
+    assert [cell["path"] for cell in details["cells"]] == ["id z, score"]
+
+
+@pytest.mark.parametrize("path", ["t.parquet", "t.feather", "stream.arrow"])
+def test_large_tables_are_compared_as_they_are_read(
+    runs: Runs, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(artifact_contents, "MAX_CELLS", 100)
+    monkeypatch.setattr(arrow_file, "BATCH_ROWS", 333)
+    rows = 5000
+    numbers = [float(n) for n in range(rows)]
+    words = [f"w{n}" for n in range(rows)]
+    other_numbers, other_words = [*numbers[:-1], 0.0], list(words)
+    other_words[1234] = "new"
+    gaps: list[int | None] = [None if n % 7 == 0 else n for n in range(rows)]
+    other_gaps = list(gaps)
+    other_gaps[7] = 7
+    save_table(runs, "a", path, n=numbers, w=words, g=gaps, nan=[float("nan")] * rows)
+    save_table(
+        runs, "b", path, n=[*other_numbers, 1.0], w=[*other_words, "end"], g=[*other_gaps, 1],
+        nan=[float("nan")] * (rows + 1),
+    )  # fmt: skip
+    (change,) = runs.compare()
+    details = change["details"]
+    assert (details["lhs_rows"], details["rhs_rows"], details["added_rows"]) == (rows, rows + 1, 1)
+    assert (details["paired_by"], details["changed_cells"]) == ("row", 3)
+    cells = {cell["path"]: (cell["lhs"], cell["rhs"]) for cell in details["cells"]}
+    assert cells == {
+        "row 1235, w": ("w1234", "new"),
+        "row 5000, n": (4999.0, 0.0),
+        "row 8, g": (None, 7),
+    }
+    (column,) = [each for each in details["columns"] if each["name"] == "n"]
+    assert column["lhs_mean"] == pytest.approx(np.mean(numbers))
+    assert column["rhs_mean"] == pytest.approx(np.mean(other_numbers))
+
+
+def test_a_table_that_is_cut_or_needs_pyarrow_says_so(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for run in "ab":
+        runs.log(run, "t.parquet", b"PAR1" + run.encode() * 50)
+    (change,) = runs.compare()
+    assert change["details"] is None
+    assert "pyarrow" in change["not_compared"] or "damaged" in change["not_compared"]
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (change,) = runs.compare()
+    assert change["not_compared"].endswith("need pyarrow; pip install pyarrow")
+
+
+def test_files_that_were_logged_before_their_kind_was_known_are_compared(runs: Runs) -> None:
+    for run, number in (("a", 1.0), ("b", 2.0)):
+        save_arrays(runs, run, w=np.array([number]))
+        runs.artifacts[run]["weights.npz"]["kind"] = "other"
+    (change,) = runs.compare()
+    assert change["details"]["moved"] == 1

@@ -221,6 +221,34 @@ def test_a_parameter_of_a_megabyte_is_cut_and_a_strange_one_is_kept(tmp_path: Pa
     assert "params.none" not in run
 
 
+def test_segments_are_columns_with_their_last_value(tmp_path: Path):
+    logged = {"accuracy": metric(0.8), "f1": metric(0.1)}
+    classes = {f"accuracy[class {n}]": metric(n / 10_000) for n in range(10_000)}
+    list_run(tmp_path, "wide", {"lr": 1}, {**classes, **logged})
+    list_run(tmp_path, "plain", {"lr": 2}, logged)
+    (run,) = traceml.runs("accuracy[class 9999] > 0.99", logs_dir=tmp_path)
+    assert run.name == "wide" and run["accuracy[class 7]"] == 7 / 10_000
+    assert "metrics.accuracy.max" in run
+    assert "metrics.accuracy[class 7].max" not in run
+    found = traceml.runs(logs_dir=tmp_path)
+    assert found.main_metrics(3) == ["metrics.f1", "metrics.accuracy"]
+    assert found.choose_columns("accuracy[class 7],lr") == [
+        "metrics.accuracy[class 7]",
+        "params.lr",
+    ]
+    assert len(found.choose_columns("metrics.accuracy[class 99*]")) == 111
+    assert len(found.choose_columns("accuracy[*]")) == 10_000
+    assert found.notes == ()
+
+
+def test_what_a_script_said_of_a_metric_holds_for_its_segments_in_groups(tmp_path: Path):
+    for name, value in (("a", 1.0), ("b", 2.0)):
+        said = {**metric(value), "higher_is_better": False}
+        list_run(tmp_path, name, {"lr": 1}, {"gap[x]": said})
+    (group,) = traceml.runs(logs_dir=tmp_path).group("lr", ["metrics.gap[x]"])
+    assert group.columns["metrics.gap[x]"].best == 1.0
+
+
 def test_options_of_the_command_line_are_parameters_where_nothing_was_logged(tmp_path: Path):
     options = ["data", "--lr", "1e-3", "--epochs=3", "--amp", "--name", "x"]
     list_run(tmp_path, "unlogged", arguments=options)

@@ -95,6 +95,21 @@ def test_bounded_outcomes_are_covered_at_all_looks(rate: float) -> None:
     assert np.any(looks, axis=0).sum() > 2 * limit
 
 
+def test_a_real_difference_is_covered_at_all_looks() -> None:
+    """Of 200 experiments with a difference of 0.1, at most 5 % ever exclude it."""
+    chance = np.random.default_rng(3)
+    days = [f"{place // 100:04d}" for place in range(LOOKS[-1])]
+    ever = shown = 0
+    for _ in range(200):
+        a, b = ((chance.random(LOOKS[-1]) < rate).astype(float) for rate in (0.3, 0.4))
+        found = compare_arms([Arm("a", list(a), days), Arm("b", list(b), days)], "success")
+        looks = found.differences["b"].looks
+        ever += any(excludes(look.interval, 0.1) for look in looks)
+        shown += excludes(looks[-1].interval, 0.0)
+    assert ever <= stats.binom.ppf(0.999, 200, 0.05)
+    assert shown > 150  # and it is no interval that covers everything
+
+
 def test_outcomes_without_a_known_range_are_covered_at_all_looks() -> None:
     chance = np.random.default_rng(7)
     ever = 0

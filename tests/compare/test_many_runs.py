@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from typing import Any
 
 import pytest
+from msgspec import structs
 from scipy import stats
 
 from compared_runs import run
@@ -17,6 +19,7 @@ from traceml.compare.record import to_json
 from traceml.compare.statistics import holm
 from traceml.compare.terms import Terms
 from traceml.model.errors import UsageError
+from traceml.model.lineage import Command, Lineage
 from traceml.summaries.record import Summary
 from traceml.text.many_runs import WIDTH, many_text
 
@@ -99,9 +102,75 @@ def test_one_parameter_at_a_time_pools_all_pairs_that_differ_in_it_alone() -> No
 def test_without_seeds_an_effect_has_no_test() -> None:
     runs = [trained(1.0, {"lr": 0.1}), trained(1.2, {"lr": 0.2}), trained(1.3, {"lr": 0.4})]
     effects = compare_many(runs).effects
-    assert [(each.lhs_value, each.rhs_value) for each in effects] == [(0.1, 0.2), (0.1, 0.4)]
+    values = [(each.lhs_value, each.rhs_value) for each in effects]
+    assert values == [(0.1, 0.2), (0.1, 0.4), (0.2, 0.4)]
     assert effects[0].changes["val/loss"].p is None
     assert effects[0].changes["val/loss"].pct_change == pytest.approx(20.0)
+
+
+def test_effects_are_found_where_the_baseline_is_not_among_the_runs() -> None:
+    """Widths were tried at another rate than the baseline's, and in another order each time."""
+    runs = [trained(1.0, {"lr": 0.1, "width": 8})]
+    runs += [trained(2.0 + w / 100, {"lr": 0.2, "width": w}) for w in (32, 16)]
+    runs += [trained(3.0 + w / 100, {"lr": 0.3, "width": w}) for w in (16, 32)]
+    effects = compare_many(runs).effects
+    found = {(each.param, each.lhs_value, each.rhs_value): each.pairs for each in effects}
+    assert found == {("lr", 0.2, 0.3): 2, ("width", 16, 32): 2}
+    (width,) = (each for each in effects if each.param == "width")
+    assert width.changes["val/loss"].delta == pytest.approx(0.16)
+
+
+def test_of_many_values_each_is_compared_with_the_baselines_and_its_neighbours() -> None:
+    runs = [trained(1.0 + n / 10, {"lr": n}) for n in (3, *range(3), *range(4, 12))]
+    values = [(each.lhs_value, each.rhs_value) for each in compare_many(runs).effects]
+    assert values[:11] == [(3, n) for n in (*range(3), *range(4, 12))]
+    others = [*range(3), *range(4, 12)]
+    assert values[11:] == list(itertools.pairwise(others))
+
+
+def of_code(version: str, loss: float, params: dict[str, object]) -> Candidate:
+    made = trained(loss, params)
+    command = Command(script="train.py", script_sha256=version)
+    summary = structs.replace(made.summary, lineage=Lineage(command=command))
+    return Candidate(made.name, summary)
+
+
+def test_pairs_that_an_edit_of_the_code_keeps_apart_are_told_and_can_be_counted() -> None:
+    """An uncommitted edit in the middle of a sweep left no effects, and nothing said so."""
+    runs = [
+        of_code("before" if lr < 0.2 else "after", 1.0 + lr, {"lr": lr, "seed": seed})
+        for lr in (0.1, 0.2)
+        for seed in range(3)
+    ]
+    found = compare_many(runs)
+    assert (found.effects, found.pairs_of_other_code) == ((), 3)
+    text = " ".join(many_text(found).split())
+    assert "Left out: 3 pairs of settings differ in one parameter and in the code" in text
+    assert "--ignore code counts them" in text
+    counted = compare_many(runs, ignored=("code",))
+    assert [(each.param, each.pairs) for each in counted.effects] == [("lr", 3)]
+    assert counted.pairs_of_other_code == 0
+    assert "Left out" not in many_text(counted)
+
+
+def test_the_same_sweep_with_two_versions_of_the_code_leaves_nothing_out() -> None:
+    runs = [of_code(code, 1.0 + lr, {"lr": lr}) for code in "ab" for lr in (0.1, 0.2)]
+    found = compare_many(runs)
+    assert {(each.param, each.pairs) for each in found.effects} == {("lr", 2), ("code", 2)}
+    assert found.pairs_of_other_code == 0
+
+
+def test_a_parameter_to_ignore_that_no_run_has_is_an_error_with_the_near_one() -> None:
+    with pytest.raises(UsageError, match=r"no run has the parameter 'widht' \(did you mean width"):
+        compare_many(sweep(), ignored=("widht",))
+
+
+def test_a_direction_is_not_said_of_a_metric_of_tracemls_own() -> None:
+    runs = sweep()
+    with pytest.raises(UsageError, match="lower is better: leave it out"):
+        compare_many(runs, Terms(metric="step_time", higher_is_better=True))
+    agreed = compare_many(runs, Terms(metric="step_time", higher_is_better=False))
+    assert agreed.metrics["val/loss"].direction_from == "name"
 
 
 def test_runs_of_one_seed_are_one_pair() -> None:

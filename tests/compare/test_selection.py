@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from traceml.compare.selection import argument_values, matches, parse
+from traceml.compare.selection import (
+    argument_values,
+    as_filter,
+    is_expression,
+    is_short,
+    matches,
+    parse,
+)
 from traceml.model.errors import UsageError
 from traceml.model.lineage import Command, Lineage
+from traceml.store.query_language import parse_filter
 from traceml.summaries.record import RunLabels, Summary
 
 LABELS = RunLabels(
@@ -40,6 +48,31 @@ def test_a_run_that_has_something_else_is_not_chosen(word: str) -> None:
 def test_what_is_no_group_is_refused(word: str) -> None:
     with pytest.raises(UsageError, match="key=value"):
         parse(word)
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("params.lr=0.1", 'params."lr" = 0.1'),
+        ("lr=1e-1,model=small net", '"lr" = 1e-1 and "model" = "small net"'),
+        ("params.amp=True", 'params."amp" = true'),
+        ("meta.run_name=a", 'facts."name" = "a"'),
+        ("lineage.code.branch=main", 'facts."branch" = "main"'),
+        ("lr=nan", '"lr" = "nan"'),
+        ("x=a\\b", '"x" = "a\\\\b"'),
+    ],
+)
+def test_the_short_form_is_a_filter(word: str, meant: str) -> None:
+    assert is_short(word)
+    assert as_filter(word) == meant
+    parse_filter(meant)
+
+
+@pytest.mark.parametrize(
+    "word", ["lr > 0.1", "lr = 1 and x = 2", "lr != 1", 'a = "b,c"', "a in (1, 2)", "a is missing"]
+)
+def test_what_has_more_than_keys_and_values_is_a_filter_itself(word: str) -> None:
+    assert is_expression(word) and not is_short(word)
 
 
 def test_labels_of_any_shape_are_no_error() -> None:

@@ -65,6 +65,20 @@ def test_enough_runs_get_the_rank_test_that_suits_them() -> None:
     assert rank_test(a, a, True) is None
 
 
+def test_the_rank_tests_of_runs_are_scipys() -> None:
+    a, b = [1.2, 1.9, 0.7, 2.2, 1.1, 1.7, 0.9], [1.8, 2.9, 1.3, 2.0, 2.4, 3.1, 1.0]
+    plain, paired = rank_test(a, b, False), rank_test(a, b, True)
+    assert plain is not None and paired is not None
+    assert plain[1] == pytest.approx(float(stats.mannwhitneyu(a, b).pvalue))
+    assert paired[1] == pytest.approx(float(stats.wilcoxon(a, b).pvalue))
+
+
+def test_holm_is_that_of_r() -> None:
+    """p.adjust(c(0.01, 0.02, 0.03, 0.04, 0.05), "holm") prints 0.05 0.08 0.09 0.09 0.09."""
+    raw = {str(place): place / 100 for place in range(1, 6)}
+    assert list(holm(raw).values()) == pytest.approx([0.05, 0.08, 0.09, 0.09, 0.09])
+
+
 def test_holm_is_holms_own_example() -> None:
     found = holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.005})
     assert found == pytest.approx({"d": 0.02, "a": 0.03, "c": 0.06, "b": 0.06})

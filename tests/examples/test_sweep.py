@@ -148,6 +148,16 @@ def test_the_server_and_a_browser_show_the_same(folder: Path) -> None:
         with opened() as browser:
             seen = window(browser).go(server.address)
             expect(seen.main.get_by_role("row")).to_have_count(1 + len(RATES) * len(SEEDS))
+            seen.go(f"{server.address}explore?metric=val/accuracy&axes=lr,val/accuracy")
+            expect(seen.part("By group").get_by_role("figure")).to_have_count(2)
+            expect(seen.part("By group")).to_contain_text("val/accuracy over steps, by lr")
+            seen.page.get_by_text("Ranges as numbers").click()
+            seen.page.get_by_label("lr, from").fill("0.005")
+            seen.page.get_by_label("lr, to").fill("0.05")
+            seen.page.get_by_label("lr, to").press("Tab")
+            seen.part("Parallel coordinates").get_by_text("Data as table").click()
+            links = seen.part("Parallel coordinates").get_by_role("link").all_inner_texts()
+            assert set(links) == {name_of(BEST, seed) for seed in SEEDS}
             sides = [
                 f"{side}={name_of(rate, seed)}"
                 for side, rate in (("a", "0.0001"), ("b", BEST))

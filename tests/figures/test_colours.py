@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from traceml.figures.colours import GROUND, HEAT, PALETTE, PHASES, SERIES, TONES
+from traceml.figures.colours import GROUND, HEAT, PALETTE, PHASES, RAMP, SERIES, TONES
 from traceml.model.phase import Colour
 
 Vector = npt.NDArray[np.float64]
@@ -117,3 +117,12 @@ def test_there_are_as_many_series_as_phases_and_all_differ() -> None:
 @pytest.mark.parametrize("side", ["a", "b"])
 def test_the_letter_of_a_side_can_be_read_on_its_badge(theme: str, side: str) -> None:
     assert contrast(on(theme, PALETTE[side]), on(theme, GROUND)) >= FOR_WORDS
+
+
+@pytest.mark.parametrize("by", SEEN_BY)
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_ramp_of_runs_gets_lighter_and_stands_out_from_the_page(theme: str, by: str) -> None:
+    stops = getattr(RAMP, theme)
+    for darker, lighter in pairwise(stops):
+        assert seen(lighter, by)[0] > seen(darker, by)[0]
+    assert min(contrast(stop, getattr(GROUND, theme)) for stop in stops) >= FOR_AREAS

@@ -191,3 +191,18 @@ def test_single_examples_are_a_part_of_the_page() -> None:
     assert part.title == "On the same 80 samples: test"
     assert [row.cells[0].strip() for row in table.rows] == ["correct", "a", "b"]
     assert table.rows[0].cells[1:5] == ("80", "0.75", "0.75", "+0")
+
+
+def test_segments_follow_their_metric_and_thousands_only_where_they_changed() -> None:
+    def logged(dog: float, odd: float) -> Summary:
+        values = {"accuracy": 0.9, "accuracy[cat]": 0.9, "accuracy[dog]": dog}
+        values |= {f"recall[{n}]": 0.5 for n in range(100)} | {"recall[77]": odd}
+        metrics = {name: {"count": 1, "last": value} for name, value in values.items()}
+        return run({"step_time_ms": 100.0}, metrics=metrics)
+
+    found = comparison_page(compare(logged(0.8, 0.5), logged(0.7, 0.6), ("a", "b")))
+    labels = [row.cells[0] for row in table(found, "logged-table").rows]
+    expected = ["accuracy", "\xa0\xa0accuracy[dog]", "\xa0\xa0accuracy[cat]", "recall[77]"]
+    assert labels == expected
+    (part,) = [each for each in found.parts if each.id == "logged"]
+    assert part.note is not None and "accuracy by segment: 0 better, 1 worse (dog)" in part.note

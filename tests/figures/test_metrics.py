@@ -1,5 +1,7 @@
 """Loss and metrics: a curve each, and a table of them all."""
 
+import math
+from array import array
 from dataclasses import replace
 
 import numpy as np
@@ -8,10 +10,12 @@ from drawn_runs import figure, history_of, page_of, part, standing_of
 from factories import make_run
 from failing import with_loss
 from traceml.facts.history import History
-from traceml.facts.metric_history import MetricHistory, thinned
+from traceml.facts.metric_history import MAX_SEGMENTS, MetricHistory, metric_histories, thinned
 from traceml.figures.metrics import MAX_FIGURES
 from traceml.figures.page import RunPage
 from traceml.figures.run_page import run_page
+from traceml.figures.segment_charts import MAX_ROWS as MAX_SEGMENT_ROWS
+from traceml.store.metric_follower import Logged
 from traceml.store.records import LoggedMetric
 from traceml.summaries.build import build
 
@@ -115,3 +119,35 @@ def test_a_loss_that_is_no_number_is_marked() -> None:
     assert [(mark.begin, mark.until) for mark in lines.marks] == [(151.0, 200.0)]
     spans = lines.spans
     assert [(span.begin, span.label) for span in spans] == [(151.0, "NON-FINITE LOSS")]
+
+
+def test_segments_share_one_chart_and_have_a_table_of_their_own() -> None:
+    page = with_metrics("accuracy", "accuracy[cat]", "accuracy[dog]", "f1[cat]")
+    titles = [each.title for each in part(page, "metrics").figures]
+    assert titles[-3:] == ["accuracy", "accuracy by segment", "f1 by segment"]
+    lines = next(f for f in part(page, "metrics").figures if f.title == "accuracy by segment")
+    assert [series.name for series in lines.series] == ["cat", "dog"]
+    whole, segments = part(page, "metrics").tables
+    assert [row.cells[0] for row in whole.rows] == ["accuracy"]
+    assert [row.cells[0] for row in segments.rows] == ["accuracy[cat]", "accuracy[dog]", "f1[cat]"]
+
+
+def test_segments_that_were_logged_at_other_steps_have_gaps() -> None:
+    a, b = metric("acc[a]", [0.1, 0.2], [10, 30]), metric("acc[b]", [0.5], [20])
+    (lines,) = [f for f in part(drawn_with(a, b), "metrics").figures if f.title == "acc by segment"]
+    assert lines.at == (10.0, 20.0, 30.0)
+    assert [series.values for series in lines.series] == [(0.1, None, 0.2), (None, 0.5, None)]
+
+
+def test_of_many_segments_the_worst_are_drawn_and_listed() -> None:
+    logged = {
+        f"accuracy[{n}]": [Logged(array("q", [1, 2]), array("d", [0.5, n / 100]))]
+        for n in range(100)
+    }
+    logged["accuracy[lost]"] = [Logged(array("q", [1]), array("d", [math.nan]))]
+    drawn = [each.name for each in metric_histories(logged)]
+    assert drawn[:3] == ["accuracy[lost]", "accuracy[0]", "accuracy[1]"]
+    assert len(drawn) == MAX_SEGMENTS
+    page = with_metrics(*(f"error[{n}]" for n in range(100)))
+    table = part(page, "metrics").tables[0]
+    assert len(table.rows) == MAX_SEGMENT_ROWS and table.note == "80 more are in the summary."

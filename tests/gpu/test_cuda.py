@@ -102,7 +102,8 @@ def test_copies_to_the_device_are_seen(traced):
     assert (steps["h2d_ns"] > 0).all()
     assert (steps["gpu_h2d_ns"] > FASTEST_COPY_NS).mean() > 0.9
     assert (steps["gpu_h2d_ns"] < steps["gpu_body_ns"]).mean() > 0.9
-    assert 0.7 < np.median(steps["gpu_h2d_ns"] / steps["h2d_ns"]) <= 1.05  # the host allocates too
+    # The host allocates too, and waits for others that use the memory bus: no longer than that.
+    assert 0.3 < np.median(steps["gpu_h2d_ns"] / steps["h2d_ns"]) <= 1.05
 
 
 class Prefetcher:

@@ -82,7 +82,7 @@ BEHIND = (
     "    loss.backward(); optimizer.step(); optimizer.zero_grad()\n"
     "    if step == 20:\n"
     "        torch.cuda._sleep(1_000_000_000)\n"  # half a second, which the host does not wait for
-    "    traceml.log_metrics({'loss': loss})\n"
+    "    traceml.log_metrics({'loss': loss, 'error': {'cat': loss, 'dog': 2 * loss}})\n"
 )
 
 
@@ -133,4 +133,7 @@ def test_values_that_the_gpu_has_not_computed_when_the_script_ends_are_kept(ran,
     assert ran["behind"].returncode == 0, ran["behind"].stderr
     summary = summary_of(folder, "behind")
     assert summary["metrics"]["loss"]["count"] == 40
+    assert summary["metrics"]["error[cat]"]["count"] == 40
+    cat, dog = (summary["metrics"][f"error[{name}]"]["last"] for name in ("cat", "dog"))
+    assert dog == pytest.approx(2 * cat)
     assert "log_metrics" not in ran["behind"].stderr

@@ -201,3 +201,29 @@ def test_a_damaged_entry_of_an_artifact_costs_no_other(entry):
     said = [{"kind": "artifact", "name": name, "path": f"/{name}", "id": name} for name in "ab"]
     found = logged.artifacts(said, {"a": entry, "b": {"size_bytes": 3}})
     assert [(each.name, each.size_bytes) for each in found] == [("a", None), ("b", 3)]
+
+
+def test_values_that_are_no_numbers_take_no_room_from_others(monkeypatch):
+    monkeypatch.setattr(logged, "MAX_METRIC_NAME_BYTES", 10)
+    lines = [{"kind": "metrics", "values": {"word": "no number"}}] * 20
+    lines.append({"kind": "metrics", "values": {"a": 1.0, "bb": 2.0, "much too long": 3.0}})
+    assert [each.name for each in logged.reduce_metrics(lines)] == ["a", "bb"]
+
+
+@pytest.mark.parametrize("sign", ["x", "精"], ids=["one byte a sign", "three bytes"])
+def test_the_totals_of_all_names_that_are_kept_fit_a_file_of_messages(sign):
+    """Else every message that follows would thin the file again."""
+    names = [sign * 240 + str(number) for number in range(15_000)]
+    parts = [names[start : start + 100] for start in range(0, len(names), 100)]
+    lines = [
+        {"number": n, "kind": "metrics", "unix_ns": n, "values": dict.fromkeys(part, 1e300 / 7)}
+        for n, part in enumerate(parts)
+    ]
+    content = b"".join(json.dumps(each, ensure_ascii=False).encode() + b"\n" for each in lines)
+    for _ in range(12):
+        content = logged.thin(content)
+    assert len(content) < record_file.MAX_MESSAGE_BYTES
+    metrics = logged.reduce_metrics(logged.decode(content))
+    assert logged.is_full(metrics)
+    assert len(metrics) <= logged.MAX_METRIC_NAMES
+    assert sum(len(each.name.encode()) for each in metrics) <= logged.MAX_METRIC_NAME_BYTES

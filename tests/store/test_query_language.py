@@ -46,6 +46,8 @@ RUNS: dict[str, dict[str, RunValue]] = {
         "metrics.accuracy": 0.9,
         "max.accuracy": 0.95,
         "best.accuracy": 0.95,
+        "metrics.accuracy[cat]": 0.9,
+        "metrics.accuracy[New York, v1.2]": 0.7,
     },
     "b": {
         "facts.status": "failed",
@@ -56,6 +58,7 @@ RUNS: dict[str, dict[str, RunValue]] = {
         "params.amp": False,
         "metrics.val/loss": math.nan,
         "metrics.odd name (%)": 1.0,
+        "metrics.accuracy[cat]": 0.5,
     },
     "c": {"facts.status": "live", "params.learning_rate": "auto", "metrics.val/loss": math.inf},
 }
@@ -126,6 +129,11 @@ def found(text: str, runs: dict[str, dict[str, RunValue]] = RUNS, segments: int 
         ("accuracy.best = 0.95", "a"),
         ("accuracy.last = 0.9", "a"),
         ('metrics."odd name (%)" = 1', "b"),
+        ("accuracy[cat] > 0.6", "a"),
+        ("metrics.accuracy[cat] < 0.6 and amp = false", "b"),
+        ('metrics."accuracy[cat]" < 0.6', "b"),
+        ("accuracy[cat].last = 0.5", "b"),
+        ("accuracy[New York, v1.2] < 0.8", "a"),
         ("step_time_ms < 0.05s", "a"),
         ("step_time_ms >= 60ms", "b"),
         ("duration_s = 2h", "a"),
@@ -181,6 +189,11 @@ def test_a_filter_selects(text: str, names: str | None):
         ("nothing_like_it > 3", 0, "no run has 'nothing_like_it'"),
         ("params.seeed != 3", 0, "did you mean params.seed"),
         ('metrics."odd name (%)".best > 3', 0, "cannot be told from its name"),
+        ("accuracy[cta] > 3", 0, "did you mean metrics.accuracy[cat]"),
+        ("accuracy[cat].min > 3", 0, "the last one alone"),
+        ("accuracy[cat].best > 3", 0, "the last one alone"),
+        ("accuracy[cat > 3", 8, "'[' is not understood"),
+        ("accuracy[] > 3", 8, "'[' is not understood"),
         ("(" * 200, 100, "nested"),
         ("not " * 200 + "seed = 3", 400, "nested"),
         ("seed = 3" + " or seed = 3" * 4000, 20_000, "longer than"),
@@ -390,3 +403,5 @@ def test_no_text_makes_the_parser_fail_otherwise(text: str):
 def test_a_list_of_names_may_hold_commas_in_quotes():
     text = 'status, metrics."a, b" , params.lr'
     assert list(split_names(text)) == ["status", 'metrics."a, b"', "params.lr"]
+    assert list(split_names("acc[a, b],lr")) == ["acc[a, b]", "lr"]
+    assert list(split_names("acc[a,lr")) == ["acc[a", "lr"]

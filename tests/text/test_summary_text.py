@@ -151,6 +151,13 @@ def test_slowdown_regions_and_logged_values_are_told() -> None:
     assert "Metrics  loss 0.1235" in text
 
 
+def test_of_segments_the_lowest_and_the_highest_are_told() -> None:
+    logged = {"accuracy": 0.9, "accuracy[cat]": 0.95, "accuracy[dog]": 0.7, "accuracy[bird]": 0.8}
+    metrics = tuple(LoggedMetric(name, 1, v, v, v, v, 0, 9) for name, v in logged.items())
+    text = text_of(replace(make_run(), metrics=metrics))
+    assert "Metrics  accuracy 0.9 · accuracy 0.7 (dog) to 0.95 (cat) in 3 segments" in text
+
+
 def test_other_findings_follow() -> None:
     text = text_of(make_run(input_ms=80, rest_ms=30))
     assert "Verdict  INPUT-BOUND" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 from threading import get_ident
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 import traceml
 from ring_steps import write_steps
 from traceml.agent.close import summarise
+from traceml.model.metric_segments import split_segment
 from traceml.store import logged
 from traceml.store.record_file import RankFiles
 from traceml.trace import messages
@@ -346,3 +348,89 @@ def test_no_metrics_are_no_message(traced):
     traced.finish()
     said = [each["values"] for each in traced.messages() if each["kind"] == "metrics"]
     assert said == [{"loss": 1.0}] * 3
+
+
+def test_a_metric_has_values_by_segment(traced):
+    for step in (1, 2):
+        traceml.log_metrics({"accuracy": {"cat": 0.9, "dog": 0.8 - step}, "loss": 0.3}, step=step)
+        traceml.log_metrics({"f1": 0.7, "recall": torch.tensor(0.5)}, step=step, segment="cat")
+    found = metrics_of(traced)
+    last = {name: (each.last, each.last_step, each.count) for name, each in found.items()}
+    assert last == {
+        "accuracy[cat]": (0.9, 2, 2),
+        "accuracy[dog]": (-1.2, 2, 2),
+        "f1[cat]": (0.7, 2, 2),
+        "recall[cat]": (0.5, 2, 2),
+        "loss": (0.3, 2, 2),
+    }
+
+
+def test_segments_have_the_direction_of_their_metric(traced):
+    traceml.log_metrics({"gap": {"a": 1.0}, "b": {"x": 1.0}}, step=1, higher_is_better=True)
+    traceml.log_metrics({"c": 1.0}, step=1, higher_is_better={"c": False}, segment="y")
+    said = {name: each.higher_is_better for name, each in metrics_of(traced).items()}
+    assert said == {"gap[a]": True, "b[x]": True, "c[y]": False}
+
+
+def test_classes_may_be_numbers_and_segments_have_any_text(traced):
+    traceml.log_metrics({"acc": {0: 0.5, 1: math.nan, "New [York] 🗽": 1e308, "a.b/c": math.inf}})
+    found = {name: each.last for name, each in metrics_of(traced).items()}
+    assert math.isnan(found.pop("acc[1]"))
+    assert found == {"acc[0]": 0.5, "acc[New (York) 🗽]": 1e308, "acc[a.b/c]": math.inf}
+
+
+def test_a_segments_name_can_be_taken_apart_however_long_it_is(traced):
+    traceml.log_metrics({"m" * 300: {"s" * 300: 1.0, "é" * 99: 2.0}})
+    for name in metrics_of(traced):
+        assert len(name) <= messages.MAX_NAME
+        assert split_segment(name) is not None
+
+
+def test_segments_and_metrics_that_begin_alike_stay_apart(traced):
+    for place in range(2):  # in calls of their own
+        traceml.log_metrics({"m" * 200 + str(place): {"x": float(place)}})
+        traceml.log_metrics({"acc": {"s" * 150 + str(place): float(place)}})
+    found = metrics_of(traced)
+    assert [each.count for each in found.values()] == [1] * 4
+    assert {split_segment(name).metric for name in found if name.startswith("acc")} == {"acc"}
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        ({"a": {"x": {"deep": 1.0}}}, "no further dict"),
+        ({"a": {"": 1.0}}, "has no name"),
+        ({"a": {None: 1.0}}, "has no name"),
+        ({"a": {"x": "word"}}, "str is not a number"),
+        ({"a": {Hostile(): 1.0}}, "cannot be read"),
+        ({"a": BrokenMapping(x=1.0)}, "cannot be read"),
+        ({"a": {"x": [0.1, 0.2]}}, "list is not a number"),
+    ],
+)
+def test_a_bad_segment_is_refused_in_one_line_and_costs_no_other(traced, capfd, bad, said):
+    for _ in range(2):
+        traceml.log_metrics({**bad, "b": {"kept": 0.5}, "c": 1.0}, step=1)
+    assert {name: each.count for name, each in metrics_of(traced).items()} == {"b[kept]": 2, "c": 2}
+    (line,) = capfd.readouterr().err.splitlines()
+    assert said in line
+
+
+def test_segments_that_are_written_alike_are_not_mixed(traced, capfd):
+    traceml.log_metrics({"a": {1: 0.1, "1": 0.2}})
+    found = metrics_of(traced)["a[1]"]
+    assert (found.last, found.count) == (0.1, 1)
+    assert "two segments are written alike" in capfd.readouterr().err
+
+
+def test_a_segment_of_segments_is_refused(traced, capfd):
+    traceml.log_metrics({"a": {"x": 0.1}, "b": 0.2}, segment="y")
+    assert set(metrics_of(traced)) == {"b[y]"}
+    assert "no further dict" in capfd.readouterr().err
+
+
+def test_ten_thousand_segments_are_kept(traced, capfd):
+    traceml.log_metrics({"accuracy": {f"class {n}": n / 10_000 for n in range(10_000)}}, step=1)
+    found = metrics_of(traced)
+    assert len(found) == 10_000
+    assert found["accuracy[class 9999]"].last == 0.9999
+    assert capfd.readouterr().err == ""

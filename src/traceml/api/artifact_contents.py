@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias, TypeVar
@@ -17,14 +17,18 @@ from traceml.compare.checkpoints import compare_checkpoints
 from traceml.compare.curve_changes import Curve, compare_curves, curve_of_json, curve_of_table
 from traceml.compare.image_changes import compare_images, side_by_side
 from traceml.compare.sample_changes import compare_samples
+from traceml.compare.table_batches import compare_batches
 from traceml.compare.text_changes import compare_logs, compare_texts
 from traceml.compare.value_changes import compare_json, compare_tables
-from traceml.model.artifact import ArtifactKind
+from traceml.model.artifact import ArtifactKind, kind_of_file
 from traceml.model.errors import UnreadableArtifact
 from traceml.model.quantities import memory
+from traceml.store.arrow_file import is_arrow, open_arrow
 from traceml.store.artifact_store import safe_relative
+from traceml.store.distributed_checkpoint import SUFFIX, open_distributed_checkpoint
 from traceml.store.document_files import read_json, read_json_lines, read_table, read_text
 from traceml.store.image_and_array_files import Pixels, read_array, read_image, write_image
+from traceml.store.npz_file import open_npz
 from traceml.store.regular_files import stat_regular
 from traceml.store.safetensors_file import open_safetensors
 from traceml.store.tensor_data import TensorFile
@@ -36,6 +40,8 @@ KeepPicture: TypeAlias = Callable[[str, Pixels], str | None]
 """Keeps the picture of an image's difference; returns where it is, `None` where it is not kept."""
 MAX_READ_BYTES = 8 << 30
 """Of both files together, about ten seconds of reading; more only where it is asked for."""
+MAX_CELLS = 1 << 20
+"""Of a Parquet or Arrow table that is held in memory, so that rows can be paired by a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +58,11 @@ class ArtifactContents:
         self, name: str, lhs: LoggedFile, rhs: LoggedFile
     ) -> tuple[Details | None, str | None]:
         """Returns how two files differ; or `None` and why that is not known."""
-        if lhs.kind != rhs.kind:
-            return None, f"A's is of the kind {lhs.kind}, B's {rhs.kind}"
-        is_image = lhs.kind == ArtifactKind.IMAGE.value
-        compare = _COMPARISONS.get(lhs.kind)
+        kind, other = _kind(lhs), _kind(rhs)
+        if kind != other:
+            return None, f"A's is of the kind {kind}, B's {other}"
+        is_image = kind == ArtifactKind.IMAGE.value
+        compare = _COMPARISONS.get(kind)
         if compare is None and not is_image:
             return None, None
         try:
@@ -96,6 +103,13 @@ def pictures_in(folder: Path) -> KeepPicture:
     return keep
 
 
+def _kind(file: LoggedFile) -> str:
+    """Returns a file's kind; of one that was logged before its kind was known, by its name."""
+    if file.kind == ArtifactKind.OTHER.value and file.stored:
+        return kind_of_file(file.stored, b"").value
+    return file.kind
+
+
 def _file_name(name: str) -> str:
     """Returns a name that any file system takes, and that no other artifact has."""
     plain = re.sub(r"[^\w.-]+", "_", name, flags=re.ASCII).strip("._")[:60]
@@ -125,17 +139,12 @@ def located(
 
 def _compare_checkpoints(lhs: Path, rhs: Path) -> CheckpointChange:
     with ExitStack() as opened:
-        a = opened.enter_context(_open_checkpoint("A", lhs))
-        b = opened.enter_context(_open_checkpoint("B", rhs))
-        return compare_checkpoints(a, b)
+        return compare_checkpoints(*_entered(opened, lhs, rhs, _open_checkpoint))
 
 
-def _open_checkpoint(side: str, path: Path) -> TensorFile:
-    opener = open_safetensors if path.suffix == ".safetensors" else open_torch_file
-    try:
-        return opener(path)
-    except UnreadableArtifact as error:
-        raise UnreadableArtifact(f"{side}'s file: {error}") from None
+def _open_checkpoint(path: Path) -> TensorFile:
+    openers = {".safetensors": open_safetensors, SUFFIX: open_distributed_checkpoint}
+    return openers.get(path.suffix, open_torch_file)(path)
 
 
 def _compare_texts(lhs: Path, rhs: Path) -> Details:
@@ -162,8 +171,29 @@ def _are_records(document: object) -> bool:
 
 
 def _compare_tables(lhs: Path, rhs: Path) -> Details:
+    if is_arrow(lhs) and is_arrow(rhs):
+        return _compare_arrow(lhs, rhs)
     a, b = _read(lhs, rhs, read_table)
     return _compare_curves(curve_of_table(a), curve_of_table(b)) or compare_tables(a, b)
+
+
+def _compare_arrow(lhs: Path, rhs: Path) -> Details:
+    """Compares small tables as all others, and large ones as they are read."""
+    with ExitStack() as opened:
+        a, b = _entered(opened, lhs, rhs, open_arrow)
+        if max(a.cells, b.cells) > MAX_CELLS:
+            return compare_batches((a.names, b.names), a.batches, b.batches)
+        left, right = a.as_text(), b.as_text()
+    return _compare_curves(curve_of_table(left), curve_of_table(right)) or compare_tables(
+        left, right
+    )
+
+
+def _entered(
+    opened: ExitStack, lhs: Path, rhs: Path, opener: Callable[[Path], AbstractContextManager[_T]]
+) -> tuple[_T, _T]:
+    """Opens both files; an error says whose it is."""
+    return _read(lhs, rhs, lambda path: opened.enter_context(opener(path)))
 
 
 def _compare_curves(a: Curve | None, b: Curve | None) -> Details | None:
@@ -176,7 +206,10 @@ def _compare_samples(lhs: Path, rhs: Path) -> Details:
 
 
 def _compare_arrays(lhs: Path, rhs: Path) -> Details:
-    return compare_arrays(*_read(lhs, rhs, read_array))
+    if lhs.suffix.lower() != ".npz" and rhs.suffix.lower() != ".npz":
+        return compare_arrays(*_read(lhs, rhs, read_array))
+    with ExitStack() as opened:
+        return compare_checkpoints(*_entered(opened, lhs, rhs, open_npz))
 
 
 def _read(lhs: Path, rhs: Path, read: Callable[[Path], _T]) -> tuple[_T, _T]:

@@ -77,11 +77,15 @@ def compare_runs(
     output: str | None,
     terms: Terms | None = None,
     target: float | None = None,
+    ignored: Sequence[str] = (),
 ) -> tuple[ManyComparison, Path]:
     """Compares three or more runs, the first being the baseline; returns the result, and the base
-    name of the files that `write_many` is to write."""
+    name of the files that `write_many` is to write.
+
+    `ignored` are parameters in which runs may differ and still be alike.
+    """
     refuse_folder(output)
-    found, names = find_differences(runs, logs_dir, terms, target)
+    found, names = find_differences(runs, logs_dir, terms, target, ignored)
     return found, Path(output or many_base(names))
 
 
@@ -104,11 +108,13 @@ def find_differences(
     logs_dir: Path,
     terms: Terms | None = None,
     target: float | None = None,
+    ignored: Sequence[str] = (),
 ) -> tuple[ManyComparison, list[str]]:
     """Returns three or more runs side by side, and their names."""
     found = find_by_words(runs, logs_dir)
     refuse_single(found, runs)
-    return compare_found(found, logs_dir, terms, target), [run.name for run in found]
+    compared = compare_found(found, logs_dir, terms, target, ignored)
+    return compared, [run.name for run in found]
 
 
 def refuse_single(found: Sequence[FoundRun], words: Sequence[str]) -> None:
@@ -137,9 +143,13 @@ def compare_found(
     logs_dir: Path,
     terms: Terms | None = None,
     target: float | None = None,
+    ignored: Sequence[str] = (),
     follow_links: bool = True,
 ) -> ManyComparison:
-    """Returns two or more runs side by side, the first being the baseline."""
+    """Returns two or more runs side by side, the first being the baseline.
+
+    `ignored` are parameters in which runs may differ and still be alike.
+    """
     terms = terms or Terms()
     quality = quality_metric(Sides(tuple(run.summary for run in runs), ()), terms)
     candidates = [Candidate(run.name, run.summary, _curves(run.path, quality)) for run in runs]
@@ -148,7 +158,7 @@ def compare_found(
         left, right = ([runs[place] for place in side] for side in (a, b))
         return compare_found_sides(left, right, logs_dir, terms, follow_links)
 
-    return compare_many(candidates, terms, target, compare_places)
+    return compare_many(candidates, terms, target, compare_places, ignored)
 
 
 def compare_found_sides(

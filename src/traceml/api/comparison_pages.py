@@ -16,7 +16,6 @@ from traceml.api.run_files import RunFiles
 from traceml.compare.artifact_changes import ArtifactChange, LoggedFile, compare_artifacts
 from traceml.compare.artifact_details import Details
 from traceml.compare.many_record import ManyComparison
-from traceml.compare.many_runs import labels_of
 from traceml.compare.record import Comparison
 from traceml.compare.terms import Terms
 from traceml.facts.history import step_history
@@ -95,7 +94,8 @@ def many_page(
     if len(found) > MAX_RUNS:
         raise too_many(len(found))
     compared = compared or compare_found(found, logs, follow_links=follow_links)
-    letters = labels_of([run.summary for run in found])
+    labels = {name: entry.label for entry in compared.entries for name in entry.runs}
+    letters = [labels[run.name] for run in found]
     names = [name for name in metrics_shown(compared) if _has_curve(name, found)]
     runs = tuple(_with_curves(found, letters, names[:MAX_CURVES]))
     first = {run.label: run for run in reversed(runs)}

@@ -10,6 +10,7 @@ from pathlib import Path
 from traceml.compare import selection
 from traceml.model.errors import RunNotFound, UsageError
 from traceml.store import folder as folders
+from traceml.store.query_language import QueryError
 from traceml.store.tags import RunTags, change_tags
 from traceml.summaries.read import FILE_NAME, locate, read_labels, read_summary, runs_there
 from traceml.text.summary import summary_text
@@ -94,11 +95,11 @@ def _chosen(word: str, logs_dir: Path) -> Iterator[Path]:
             raise
     found = list(_by_pattern(word, logs_dir) if _PATTERN & set(word) else ())
     if not found and selection.is_expression(word):
-        found = list(_by_expression(word, logs_dir))
+        found = _by_expression(word, logs_dir)
     if not found:
         raise RunNotFound(
             f"no run matches {word!r}: neither a path nor the name of a run under {logs_dir}, nor "
-            "what one was run with (key=value); traceml compare --help shows the forms"
+            "what one was run with (key=value, or a filter); traceml compare --help shows the forms"
         )
     yield from found
 
@@ -124,12 +125,42 @@ def _by_pattern(word: str, logs_dir: Path) -> Iterator[Path]:
             return
 
 
-def _by_expression(word: str, logs_dir: Path) -> Iterator[Path]:
+def _by_expression(word: str, logs_dir: Path) -> list[Path]:
+    """Returns the summaries of the runs that a filter lets through, by name.
+
+    The short form of a filter may also name what the index has no column of, such as
+    `lineage.data.version=3`. Raises QueryError where a filter names what no run has, and
+    RunNotFound where its short form does.
+    """
+    if not selection.is_short(word):
+        return _by_filter(word, logs_dir)
+    try:
+        return _by_filter(selection.as_filter(word), logs_dir) or _by_labels(word, logs_dir)
+    except QueryError as error:
+        found = _by_labels(word, logs_dir)
+        if not found:
+            raise RunNotFound(f"no run matches {word!r}: {error.problem}") from None
+        return found
+
+
+def _by_filter(text: str, logs_dir: Path) -> list[Path]:
+    # Late: most comparisons are of runs by name, and need no index.
+    from traceml.api.query_runs import runs
+
+    names = sorted(runs(text, logs_dir=logs_dir).names) if logs_dir.is_dir() else []
+    files = (logs_dir / name / FILE_NAME for name in names)
+    return [_in_its_folder(path) for path in files if path.is_file()]
+
+
+def _by_labels(word: str, logs_dir: Path) -> list[Path]:
+    """Returns the summaries that hold all these values in `params`, `meta` or `lineage`."""
     wanted = selection.parse(word)
+    found = []
     for path in sorted(logs_dir.glob(f"*/{FILE_NAME}")):
         labels = read_labels(path)
         if labels is not None and selection.matches(labels, wanted):
-            yield _in_its_folder(path)
+            found.append(_in_its_folder(path))
+    return found
 
 
 def _in_its_folder(path: Path) -> Path:

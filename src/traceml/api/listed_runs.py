@@ -18,7 +18,7 @@ from traceml.store.query_language import split_names
 from traceml.store.query_names import written_key
 from traceml.text.run_list import json_aggregate, json_value
 
-FACTS_SHOWN = ("name", "started", "status", "verdict", "step_time_ms", "tags")
+FACTS_SHOWN = ("name", "run_id", "started", "status", "verdict", "step_time_ms", "tags")
 MAX_METRICS = 3
 
 
@@ -114,16 +114,26 @@ def what_mattered_in(found: Runs, name: str) -> WhatMattered:
     # Late: it takes scipy, which lists of runs are made without.
     from traceml.compare.parameter_importance import what_mattered
 
-    params: list[dict[str, RunValue | None]] = [{} for _ in range(len(found))]
-    for key in found.varying():
-        for run, value in zip(params, found.column(key), strict=True):
-            run[key.partition(".")[2]] = value
-    values = [
-        float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-        for value in found.column(keys[0])
-    ]
-    known = [{name: _shown(value) for name, value in run.items()} for run in params]
+    known = params_in(found, found.varying())
+    values = numbers_in(found, keys[0])
     return what_mattered(known, values, written_key(keys[0]), is_more_better(keys[0]))
+
+
+def params_in(found: Runs, keys: Sequence[str]) -> list[dict[str, Shown]]:
+    """Returns these parameters of each run, by their names without a prefix."""
+    params: list[dict[str, Shown]] = [{} for _ in range(len(found))]
+    for key in keys:
+        for run, value in zip(params, found.column(key), strict=True):
+            run[key.partition(".")[2]] = _shown(value)
+    return params
+
+
+def numbers_in(found: Runs, key: str) -> list[float | None]:
+    """Returns a column of numbers; `None` for what is none."""
+    return [
+        float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+        for value in found.column(key)
+    ]
 
 
 def _shown(value: RunValue | None) -> Shown:

@@ -23,6 +23,7 @@ from traceml.compare.run_groups import RunGroup, group_runs, is_more_better
 from traceml.figures.head import RunStanding
 from traceml.figures.run_columns import FACTS, VERSION, run_values
 from traceml.model.errors import UsageError
+from traceml.model.metric_segments import metric_of, split_segment
 from traceml.model.run_values import RunValue
 from traceml.store.index_columns import DamagedIndex, Rows
 from traceml.store.query_language import QueryError, parse_filter, parse_name, split_names
@@ -58,14 +59,20 @@ def runs(
     sort: str | None = None,
     limit: int | None = None,
     logs_dir: str | os.PathLike[str] = "logs",
+    store: str | None = None,
 ) -> Runs:
     """Returns the runs under a logs folder that a filter lets through, the newest first.
 
     `filter` is an expression such as `lr > 0.001 and status = "finished"`, `sort` a key, or
     `-KEY` for the largest first, `limit` the number of runs (0 and `None`: all). The result is a
     list of records with `.to_pandas()` and `.to_polars()`; `.notes` says what could not be read.
-    Raises UsageError where there is no such folder.
+    `store` names runs of another tool instead: `mlflow+http://HOST:PORT`, `tensorboard:DIR`.
+    Raises UsageError where there is no such folder, or the store cannot be read.
     """
+    if store is not None:
+        from traceml.api.store_search import search_store  # late: it needs this module
+
+        return search_store(store, RunQuery(filter, sort, limit))
     return RunSearch(existing_folder(Path(logs_dir))).search(RunQuery(filter, sort, limit))
 
 
@@ -94,7 +101,7 @@ class RunSearch:
         no longer than `timeout_s`: after that it answers with what is known."""
         if logs.exists() and not logs.is_dir():
             raise UsageError(f"{logs} is no folder; pass the folder of the runs as --logs-dir")
-        self._index = RunIndex(logs, _read_run, f"{__version__}/{VERSION}")
+        self._index = RunIndex(logs, read_indexed_run, f"{__version__}/{VERSION}")
         self._progress = progress
         self._max_age_s = max_age_s
         self._timeout_s = timeout_s
@@ -108,11 +115,11 @@ class RunSearch:
     def search(self, query: RunQuery) -> Runs:
         """Returns the runs that the query asks for; raises QueryError where it is wrong."""
         try:
-            return _search(self._current_table(), query)
+            return search_table(self._current_table(), query)
         except DamagedIndex:
             with self._lock:
                 self._index.rebuild()
-            return _search(self._refresh(), query)
+            return search_table(self._refresh(), query)
 
     def _current_table(self) -> RunTable:
         table = self._table
@@ -140,7 +147,8 @@ class RunSearch:
             return self._table
 
 
-def _search(table: RunTable, query: RunQuery) -> Runs:
+def search_table(table: RunTable, query: RunQuery) -> Runs:
+    """Returns the runs of a table that a query asks for; raises QueryError where it is wrong."""
     known = KnownColumns(table.keys, FACTS)
     node = None
     if query.filter is not None and query.filter.strip():
@@ -166,8 +174,8 @@ def _sort_keys(text: str, known: KnownColumns) -> Iterator[tuple[str, bool]]:
         yield known.resolve(parse_name(name)), descending
 
 
-def _read_run(folder: Path) -> IndexedRun:
-    """Reads a run for the index."""
+def read_indexed_run(folder: Path) -> IndexedRun:
+    """Reads a run folder for the index."""
     files = RunFiles(folder)
     standing = RunStanding(
         manifest=files.manifest,
@@ -275,6 +283,12 @@ class Runs(Sequence[RunRecord]):
         facts = [f"facts.{name}" for name in FACTS if f"facts.{name}" in found]
         return [*facts, *sorted(found - set(facts), key=_key_order)]
 
+    @property
+    def listed_keys(self) -> Sequence[str]:
+        """The keys of the columns that these runs may have, in the order of `keys`; none is read,
+        so that it may be one of other runs."""
+        return self._candidates
+
     def has(self, key: str) -> bool:
         """Returns whether any of these runs has a value under a key."""
         return any(value is not None for value in self.column(key))
@@ -311,9 +325,12 @@ class Runs(Sequence[RunRecord]):
         return list(found)
 
     def _matching(self, pattern: str) -> list[str]:
-        wanted = pattern.casefold()
+        wanted = pattern.casefold().replace("[", "[[]")  # `accuracy[*]` is about segments
         named = (
-            key for key in self._candidates if fnmatchcase(written_key(key).casefold(), wanted)
+            key
+            for key in self._candidates
+            if fnmatchcase(written_key(key).casefold(), wanted)
+            or fnmatchcase(written_key(key).removeprefix("metrics.").casefold(), wanted)
         )
         return [key for key in named if self.has(key)]
 
@@ -329,8 +346,9 @@ class Runs(Sequence[RunRecord]):
 
     def main_metrics(self, limit: int) -> list[str]:
         """Returns the keys of metrics that say how good a run is, by what the scripts or their
-        names say; of many the shortest names."""
-        known = [key for key in self._candidates if key.startswith("metrics.")]
+        names say; of many the shortest names, and segments only where there is nothing else."""
+        logged = [key for key in self._candidates if key.startswith("metrics.")]
+        known = [key for key in logged if split_segment(key) is None] or logged
         named = [
             key
             for key in known
@@ -358,6 +376,11 @@ class Runs(Sequence[RunRecord]):
             limit,
             {key: said for key in summed_up if (said := self._said(key)) is not None},
         )
+
+    def more_is_better(self, key: str) -> bool | None:
+        """Returns whether more of a column is better: by what the scripts said, else by its name;
+        `None` where neither says."""
+        return is_more_better(key, self._said(key))
 
     def _said(self, key: str) -> bool | None:
         """Returns whether more of a metric is better, as most of the scripts said that said it;
@@ -417,7 +440,7 @@ def _key_order(key: str) -> tuple[int, str, str]:
 
 def _direction_key(key: str) -> str:
     """Returns the key of the column that has what scripts said of a metric's direction."""
-    return f"{DIRECTION}.{key.partition('.')[2]}"
+    return f"{DIRECTION}.{metric_of(key.partition('.')[2])}"
 
 
 def _moment(value: RunValue) -> datetime | None:

@@ -51,7 +51,7 @@ def run(command: list[str], subject: str, options: RunOptions) -> tuple[int, Pat
         return supervise.run_untraced(command, dict(os.environ)), None
     to = supervise.TracedRun(folder, folders.read_manifest(folder), _rebuild)
     environment = commands.environment_for(
-        os.environ, folder, to.manifest.ring_folder, options.max_steps
+        os.environ, folder, to.manifest.ring_folder, options.max_steps, options.profile
     )
     option = commands.isolated_python(command)
     if option is not None:

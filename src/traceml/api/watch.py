@@ -13,6 +13,7 @@ from traceml.facts.metric_history import MAX_METRICS, metric_histories
 from traceml.figures.head import RunStanding
 from traceml.figures.page import Figure, Picture, RunPage
 from traceml.figures.run_page import run_page, step_figures
+from traceml.model.metric_segments import split_segment
 from traceml.store.run_follower import RunFollower
 
 
@@ -103,7 +104,7 @@ def _history(follower: RunFollower, is_live: bool) -> History:
 
 
 def _notes(follower: RunFollower) -> tuple[str, ...]:
-    logged = len(follower.metrics())
+    logged = sum(split_segment(name) is None for name in follower.metrics())
     if logged <= MAX_METRICS:
         return follower.notes
     return (*follower.notes, f"{MAX_METRICS} of {logged} logged metrics are drawn")

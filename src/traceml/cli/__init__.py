@@ -11,6 +11,8 @@ COMMANDS = {
     "compare": "say what changed between two runs",
     "runs": "list and query runs by parameters, metrics and facts",
     "tag": "tag a run, or write a note on it",
+    "push": "send runs to the team's MLflow server",
+    "promote": "register a run's checkpoint as a model, with its comparison",
     "view": "print a finished run's summary again",
     "report": "write a run or a comparison as one HTML file",
     "ui": "serve the dashboard and all runs to a browser",

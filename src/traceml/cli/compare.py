@@ -20,6 +20,7 @@ from traceml.api.compare import (
     write_files,
     write_many,
 )
+from traceml.api.fetch_runs import FetchedRuns
 from traceml.api.find_runs import choose_summaries
 from traceml.cli.parser import CommandParser, add_format, add_logs_dir, in_braces, one_of, some_text
 from traceml.compare.record import Comparison, to_json
@@ -42,6 +43,7 @@ _TWO, _MANY, _FILES, _ARMS = (
 )
 _ONLY_FOR = {
     "reach": (_MANY,),
+    "ignore": (_MANY,),
     "range": (_ARMS,),
     "artifacts": (_TWO,),
     "code_diff": (_TWO, _MANY),
@@ -52,12 +54,14 @@ _USAGE = """traceml compare [options] A B [C …]
        traceml compare [options] A.csv B.csv
        traceml compare [options] --arms FILE [FILE …]"""
 _EPILOG = """\
-A run is a final_summary.json, a run folder, or the name of a run under the logs folder. In --a and
---b it may also be a pattern of names ('baseline-*') or what runs were run with
-(params.lr=0.1,params.model=small). Of several runs on a side, the run is the unit. Three runs or
-more, or one pattern of them, are listed side by side, what differs between them and what each
-parameter did; A is the baseline ('sweep-*' after the name of one of them compares all with that),
-and runs that differ in a logged seed alone are taken together.
+A run is a final_summary.json, a run folder, or the name of a run under the logs folder; or a run of
+another tool: mlflow:RUN_ID, mlflow+http://HOST:PORT#RUN_ID, tensorboard:DIR, wandb:DIR. In --a and
+--b it may also be a pattern of names ('baseline-*'), what runs were run with
+(params.lr=0.1,params.model=small), or a filter of `traceml runs` ('lr < 0.1'). Of several runs on
+a side, the run is the unit. Three runs or more, or one pattern of them, are listed side by side,
+what differs between them and what each parameter did; A is the baseline ('sweep-*' after the name
+of one of them compares all with that), and runs that differ in a logged seed alone are taken
+together.
 
 Two CSV or Parquet files with the columns id, scores and perhaps segment are two models on one test
 set, compared example by example. --arms compares arms of live traffic (columns arm, outcome and
@@ -70,7 +74,11 @@ Exit status: 0 compared; 1 --fail-on matched; 2 a usage or input error; 3 nothin
 def main(words: list[str]) -> int:
     """Compares; a bug of ours exits like an input error, because 1 is the status of the gate."""
     try:
-        return _compare(_parser().parse_args(words))
+        options = _parser().parse_args(words)
+        with FetchedRuns() as fetched:
+            for side in ("runs", "a", "b"):
+                setattr(options, side, fetched.local_words(getattr(options, side) or ()))
+            return _compare(options)
     except (TraceMLError, BrokenPipeError):
         raise
     except Exception:  # noqa: BLE001 - shown; the status 1 must stay the gate's own
@@ -204,7 +212,10 @@ def _asks_for_many(options: argparse.Namespace, logs_dir: Path) -> bool:
 def _compare_many(
     options: argparse.Namespace, logs_dir: Path, terms: Terms
 ) -> tuple[Comparison, ...]:
-    found, base = compare_runs(options.runs, logs_dir, options.output, terms, options.reach)
+    ignored = [name.strip() for name in (options.ignore or "").split(",") if name.strip()]
+    found, base = compare_runs(
+        options.runs, logs_dir, options.output, terms, options.reach, ignored
+    )
     text = many_text(found)
     if options.format == "html":
         from traceml.web.report_pages import many_html
@@ -266,6 +277,13 @@ def _parser() -> CommandParser:
         metavar="VALUE",
         type=_finite,
         help="of three or more runs: the value of the logged metric whose cost is asked for",
+    )
+    add(
+        "--ignore",
+        metavar="PARAMS",
+        type=some_text,
+        help="of three or more runs: parameters in which runs may differ and still be alike, with "
+        "commas; code is the version of the code",
     )
     add(
         "--max-regression",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from traceml.api.fetch_runs import FetchedRuns
 from traceml.cli.parser import CommandParser, add_logs_dir, some_text
 from traceml.model.errors import UsageError
 from traceml.model.quantities import memory
@@ -30,11 +31,14 @@ def main(words: list[str]) -> int:
     add("-o", "--output", metavar="FILE.html", help="where to write it; - for standard output")
     add_logs_dir(parser)
     options = parser.parse_args(words)
-    found = reported(options.runs, Path(options.logs_dir))
+    with FetchedRuns() as fetched:
+        found = reported(fetched.local_words(options.runs), Path(options.logs_dir))
     if options.output == _STANDARD_OUTPUT:
         sys.stdout.buffer.write(report(found.pages).encode())
         return 0
     path = _file(options.output) if options.output is not None else found.path
+    if options.output is None and not path.parent.exists() and len(options.runs) == 1:
+        path = Path(f"{path.parent.name}.html")  # the folder of a fetched run is gone
     write_report(found.pages, path)
     print(f"Written to {path} ({memory(path.stat().st_size)})")
     return 0

@@ -29,7 +29,7 @@ from traceml.store.regular_files import read_regular
 _USAGE = """traceml run [options] SCRIPT [options] [--args …]
        traceml run [options] -- COMMAND …"""
 _MODE_HELP = "what is shown, and when"
-_PROFILES = ("essential",)
+_PROFILES = ("essential", "deep")
 _EPILOG = """\
 Everything after --args goes to the script. The exit status is the training command's own.
 """
@@ -131,7 +131,7 @@ def _parser() -> _Parser:
         type=one_of(*_PROFILES),
         metavar=in_braces(_PROFILES),
         default="essential",
-        help="how much is traced",
+        help="how much is traced; deep: a few steps layer by layer",
     )
     add("--html-report", action="store_true", help="write report.html into the run folder")
     add("--save-output", action="store_true", help="keep what the script prints in the run folder")

@@ -53,16 +53,14 @@ def main(words: list[str]) -> int:
     options = _parser().parse_args(list(_joined(words)))
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # not every terminal has a ±
-    logs_dir = existing_folder(Path(options.logs_dir))
     is_table = options.format in ("text", "table", "markdown")
     _refuse_together(options)
     # Groups are of all runs, and so is what mattered; the limit is then of groups.
     is_of_all = bool(options.group_by or options.what_mattered)
     limit = None if is_of_all else _limit(options.limit, is_table)
     progress = _ReadingProgress()
-    found = RunSearch(logs_dir, progress.show).search(
-        RunQuery(options.filter, None if is_of_all else options.sort, limit)
-    )
+    query = RunQuery(options.filter, None if is_of_all else options.sort, limit)
+    found = _found(options, query, progress)
     progress.clear()
     if options.what_mattered:
         _print_what_mattered(found, options)
@@ -73,6 +71,17 @@ def main(words: list[str]) -> int:
     for note in found.notes:
         print(f"traceml runs: {printable_lines(note)}", file=sys.stderr)
     return 0
+
+
+def _found(options: argparse.Namespace, query: RunQuery, progress: _ReadingProgress) -> Runs:
+    """Returns the runs of the logs folder, or of the store that was asked for."""
+    if options.store is None:
+        if options.experiment:
+            raise UsageError("--experiment is of an MLflow server: name it with --store mlflow")
+        return RunSearch(existing_folder(Path(options.logs_dir)), progress.show).search(query)
+    from traceml.api.store_search import search_store  # late: a store needs a package of its own
+
+    return search_store(options.store, query, options.experiment, progress.show)
 
 
 def _joined(words: Sequence[str]) -> Iterator[str]:
@@ -113,6 +122,20 @@ def _parser() -> CommandParser:
         metavar="N",
         type=whole_number(0),
         help=f"at most N rows (default: {DEFAULT_LIMIT} in tables, all in json and csv; 0: all)",
+    )
+    add(
+        "--store",
+        metavar="STORE",
+        type=some_text,
+        help="runs of another tool: mlflow, mlflow+http://HOST:PORT, tensorboard:DIR, wandb:DIR",
+    )
+    add(
+        "--experiment",
+        metavar="NAME",
+        type=some_text,
+        action="append",
+        default=[],
+        help="of an MLflow store: this experiment alone; may be given several times",
     )
     add_format(parser, _FORMATS, "what is printed (default: text)")
     add_logs_dir(parser)
@@ -166,7 +189,7 @@ def _print_runs(found: Runs, options: argparse.Namespace) -> None:
     keys = choose_columns(found, options.columns, lambda: usual_columns(found))
     _print_table(run_list.run_table(keys, list(map(found.column, keys)), time.time()), options)
     if options.format != "markdown":
-        print(_count_line(found, options.logs_dir))
+        print(_count_line(found, options.store or options.logs_dir))
 
 
 def _print_groups(found: Runs, options: argparse.Namespace, limit: int | None) -> None:
@@ -205,9 +228,9 @@ def _print_table(table: run_list.TextTable, options: argparse.Namespace) -> None
         print(f"\nnot shown: {shorten(names, 200)} (choose with --columns)")
 
 
-def _count_line(found: Runs, logs_dir: str) -> str:
+def _count_line(found: Runs, place: str) -> str:
     if not found.total:
-        return f"no run under {logs_dir} matches"
+        return f"no run under {printable_lines(place)} matches"
     shown = "" if len(found) == found.total else f", {len(found)} shown (--limit 0 shows all)"
     return f"\n{count(found.total, 'run')}{shown}"
 
@@ -219,13 +242,14 @@ class _ReadingProgress:
         self._began_s = self._said_s = time.monotonic()
         self._has_said = False
 
-    def show(self, done: int, total: int) -> None:
+    def show(self, done: int, total: int | None) -> None:
         """Is called after each run."""
         now_s = time.monotonic()
         if now_s - self._began_s < PROGRESS_AFTER_S or now_s - self._said_s < PROGRESS_EVERY_S:
             return
         if sys.stderr is not None and sys.stderr.isatty():
-            text = f"\rreading runs for the index: {done:,} of {total:,} "
+            of_all = "" if total is None else f"for the index: {done:,} of {total:,} "
+            text = f"\rreading runs {of_all or f'{done:,} '}"
             print(text, end="", file=sys.stderr, flush=True)
             self._has_said = True
         self._said_s = now_s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from traceml.api.fetch_runs import FetchedRuns
 from traceml.api.find_runs import view
 from traceml.cli.parser import CommandParser, add_logs_dir, some_text
 
@@ -19,5 +20,7 @@ def main(words: list[str]) -> int:
     )
     add_logs_dir(parser)
     options = parser.parse_args(words)
-    print(view(options.run, Path(options.logs_dir)))
+    with FetchedRuns() as fetched:
+        for run in fetched.local_words([options.run]):
+            print(view(run, Path(options.logs_dir)))
     return 0

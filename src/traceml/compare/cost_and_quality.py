@@ -88,6 +88,24 @@ def pareto_front(
     )
 
 
+def front_places(
+    costs: Sequence[float | None], qualities: Sequence[float | None], higher_is_better: bool
+) -> list[int]:
+    """Returns the places of the runs that no other beats in cost and quality together, from the
+    cheapest on; of equal runs all. Runs that lack either are in no front."""
+    sign = -1.0 if higher_is_better else 1.0
+    points = sorted(
+        (cost, sign * quality, place)
+        for place, (cost, quality) in enumerate(zip(costs, qualities, strict=True))
+        if cost is not None and quality is not None
+    )
+    front: list[tuple[float, float, int]] = []
+    for point in points:
+        if not front or point[1] < front[-1][1] or point[:2] == front[-1][:2]:
+            front.append(point)
+    return [place for _, _, place in front]
+
+
 def _better_one(
     label: str, point: tuple[float, float], points: Mapping[str, tuple[float, float]]
 ) -> str | None:

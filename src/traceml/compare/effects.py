@@ -12,13 +12,25 @@ from msgspec import structs
 from traceml.compare import statistics
 from traceml.compare.lineage import Shown
 from traceml.compare.many_record import Effect
-from traceml.compare.parameter_groups import Params, Varied, one_at_a_time, seed_of
+from traceml.compare.parameter_groups import (
+    CODE,
+    Params,
+    Varied,
+    in_value_order,
+    one_at_a_time,
+    seed_of,
+    varying,
+    without,
+)
 from traceml.compare.record import Delta
 from traceml.compare.statistics import MIN_PAIRS, holm
 from traceml.compare.students_t import reach, two_sided_p
 
 MAX_METRICS = 32
 """Metrics of which effects are computed, besides the step time."""
+MAX_VALUES = 6
+"""Values of one parameter that are all compared with each other; of more, each with the reference
+and with its neighbours."""
 
 Value: TypeAlias = Callable[[int, str], "float | None"]
 """Returns a run's value of a metric, by the run's position."""
@@ -41,8 +53,9 @@ def effects_of(
 ) -> tuple[Effect, ...]:
     """Returns the effect of each parameter in which alone some runs differ.
 
-    `names` are the runs' names, `params` what each was run with. The value of the first run, the
-    baseline, is the reference where it can be.
+    `names` are the runs' names, `params` what each was run with. Every two values that were run in
+    otherwise equal settings are compared, those with the value of the first run, the baseline,
+    first.
     """
     found: list[Effect] = []
     for (param, lhs, rhs), matched in _matches(params).items():
@@ -68,17 +81,34 @@ def _names(matched: Sequence[Matched], names: Sequence[str]) -> Iterator[tuple[s
 
 
 def _matches(params: Sequence[Params]) -> dict[_Key, list[Matched]]:
-    """Returns, for each pair of values of a parameter, the runs that differ in nothing else."""
-    found: dict[_Key, list[Matched]] = {}
+    """Returns, for each pair of values of a parameter, the runs that differ in nothing else; pairs
+    with the baseline's value are first."""
+    first: dict[_Key, list[Matched]] = {}
+    further: dict[_Key, list[Matched]] = {}
     for varied in one_at_a_time(params):
         reference = params[0].get(varied.name)
-        if reference not in varied.runs:
-            reference = next(iter(varied.runs))
-        for other in varied.runs:
-            if other != reference:
-                key = (varied.name, reference, other)
-                found.setdefault(key, []).extend(_by_seed(varied, reference, other, params))
-    return found
+        for lhs, rhs in _value_pairs(in_value_order(varied.runs, reference), reference):
+            found = first if lhs == reference else further
+            found.setdefault((varied.name, lhs, rhs), []).extend(_by_seed(varied, lhs, rhs, params))
+    return first | further
+
+
+def _value_pairs(values: Sequence[Shown], reference: Shown) -> Iterator[tuple[Shown, Shown]]:
+    """Yields the values that are compared, each two once."""
+    for place, lhs in enumerate(values):
+        is_all = lhs == reference or len(values) <= MAX_VALUES
+        for rhs in values[place + 1 :] if is_all else values[place + 1 : place + 2]:
+            yield lhs, rhs
+
+
+def pairs_of_other_code(params: Sequence[Params]) -> int:
+    """Returns how many pairs of settings differ in one parameter and in the code besides, so that
+    no effect counts them."""
+    if CODE not in varying(params):
+        return 0
+    counted = sum(len(pairs) for key, pairs in _matches(params).items() if key[0] != CODE)
+    ignoring_code = sum(map(len, _matches(without(params, (CODE,))).values()))
+    return max(0, ignoring_code - counted)
 
 
 def _by_seed(varied: Varied, lhs: Shown, rhs: Shown, params: Sequence[Params]) -> Iterator[Matched]:

@@ -6,7 +6,6 @@ and an accuracy zero; with several runs on a side, the run is the unit.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections import Counter
 from collections.abc import Mapping
@@ -21,8 +20,9 @@ from traceml.compare.sides import Sides
 from traceml.compare.statistics import holm
 from traceml.compare.students_t import MeanError
 from traceml.compare.terms import ENDPOINTS, Endpoint, Terms
-from traceml.model.errors import UsageError
+from traceml.model.errors import UsageError, near_names
 from traceml.model.metric_direction import Direction, direction_of, is_cost, unknown_direction
+from traceml.model.metric_segments import metric_of, split_segment
 from traceml.model.quantities import count
 from traceml.summaries.record import Summary
 
@@ -38,17 +38,28 @@ MOVED_PCT = 1.0
 MAX_NAMES_LISTED = 8
 
 
-def logged_deltas(sides: Sides, judged: str | None) -> dict[str, LoggedDelta]:
+def logged_deltas(
+    sides: Sides, judged: str | None, higher_is_better: bool | None = None
+) -> dict[str, LoggedDelta]:
     """Returns every logged metric's change; the p-values of all but the judged one are corrected
-    together."""
+    together, those of segments by themselves: thousands of segments hide no change of a whole
+    metric.
+
+    `higher_is_better` is what the user says of the judged one, and so of its segments.
+    """
     names = dict.fromkeys(name for run in sides.every_run for name in run.metrics)
     found = {name: logged_delta(name, sides) for name in names}
-    asked = {
-        name: delta.p
-        for name, delta in found.items()
-        if delta.p is not None and delta.interval != (0, 0) and name != judged
-    }
-    for name, p in holm(asked).items():
+    if judged is not None and higher_is_better is not None:
+        for name in names:
+            if metric_of(name) == metric_of(judged):
+                found[name] = structs.replace(
+                    found[name], higher_is_better=higher_is_better, direction_from="user"
+                )
+    asked: dict[bool, dict[str, float]] = {False: {}, True: {}}
+    for name, delta in found.items():
+        if delta.p is not None and delta.interval != (0, 0) and name != judged:
+            asked[split_segment(name) is not None][name] = delta.p
+    for name, p in (*holm(asked[False]).items(), *holm(asked[True]).items()):
         found[name] = structs.replace(found[name], p=p, significant=p < SIGNIFICANT)
     return found
 
@@ -93,10 +104,11 @@ def direction_in(name: str, sides: Sides) -> Direction:
 def endpoint_named(word: str, sides: Sides, higher_is_better: bool | None) -> Endpoint:
     """Returns what `--metric` names: a metric of TraceML's, or one that the runs logged.
 
-    Raises UsageError where there is none, or where nobody says which way it improves.
+    Raises UsageError where there is none, where nobody says which way it improves, or where the
+    user says of a metric of TraceML's that it improves the other way.
     """
     if word in ENDPOINTS:
-        return ENDPOINTS[word]
+        return _own_endpoint(word, higher_is_better)
     logged = dict.fromkeys(name for run in sides.every_run for name in run.metrics)
     name = word if word in logged else word.removeprefix(PREFIX)
     if name not in logged:
@@ -112,9 +124,20 @@ def endpoint_named(word: str, sides: Sides, higher_is_better: bool | None) -> En
     return Endpoint(word, name, None, (name,), better)
 
 
+def _own_endpoint(word: str, higher_is_better: bool | None) -> Endpoint:
+    found = ENDPOINTS[word]
+    if higher_is_better is not None and higher_is_better is not found.more_is_better:
+        known, said = ("higher", "lower") if found.more_is_better else ("lower", "higher")
+        raise UsageError(
+            f"--better {said} is about logged metrics; {word} is measured by TraceML, and {known} "
+            f"is better: leave it out, or name a logged metric of that name as {PREFIX}{word}"
+        )
+    return found
+
+
 def _no_such_metric(word: str, logged: list[str]) -> str:
     known = [*ENDPOINTS, *logged]
-    near = difflib.get_close_matches(word, known, n=3, cutoff=0.5)
+    near = near_names(word, known)
     meant = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
     more = ", …" if len(logged) > MAX_NAMES_LISTED else ""
     said = ", ".join(logged[:MAX_NAMES_LISTED]) + more if logged else "nothing"
@@ -194,18 +217,22 @@ def quality_changes(logged: Mapping[str, LoggedDelta], several: bool) -> dict[st
     """Returns the changes of what the model has learned that are worth a sentence, the worst first.
 
     Of several runs those that the runs show, of one run per side those of at least `MOVED_PCT`.
-    Where anything was evaluated on other data than that of training, only that counts.
+    Segments are not among them, see `segment_changes.py`. Where anything was evaluated on other
+    data than that of training, only that counts.
     """
     quality = {
         name: delta
         for name, delta in logged.items()
-        if delta.higher_is_better is not None and delta.delta is not None and not is_cost(name)
+        if delta.higher_is_better is not None
+        and delta.delta is not None
+        and not is_cost(name)
+        and split_segment(name) is None
     }
     evaluated = {name: delta for name, delta in quality.items() if is_evaluated(name)}
     moved = {
         name: delta
         for name, delta in (evaluated or quality).items()
-        if (delta.significant if several else _is_moved(delta))
+        if (delta.significant if several else is_moved(delta))
     }
     return dict(sorted(moved.items(), key=lambda item: (item[1].is_better, -_size(item[1]))))
 
@@ -216,7 +243,8 @@ def is_evaluated(name: str) -> bool:
     return bool(_EVALUATION.intersection(words))
 
 
-def _is_moved(delta: Delta) -> bool:
+def is_moved(delta: Delta) -> bool:
+    """Returns whether a change of one run per side is worth a sentence."""
     return bool(delta.delta) and (delta.pct_change is None or abs(delta.pct_change) >= MOVED_PCT)
 
 
@@ -243,7 +271,7 @@ def left_out_runs(logged: Mapping[str, LoggedDelta], sides: Sides) -> str | None
     """Returns a warning where a run's last value is NaN or infinite, and so not in the mean of its
     side."""
     for name, delta in logged.items():
-        if delta.higher_is_better is None:
+        if delta.higher_is_better is None or split_segment(name) is not None:
             continue
         for side, runs in (("A", sides.a), ("B", sides.b)):
             lost = sum(name in run.metrics and last_value(run, name) is None for run in runs)

@@ -110,6 +110,9 @@ class ManyComparison(Struct, frozen=True, kw_only=True):
     to_reach: TargetCost | None = None
     pareto: Pareto | None = None
     effects: tuple[Effect, ...] = ()
+    pairs_of_other_code: int = 0
+    """Pairs of settings that differ in one parameter, and in the code besides: no effect counts
+    them."""
     what_mattered: WhatMattered | None = None
     """Of the quality metric; `None` where there is none or no parameter differs."""
     comparisons: tuple[Comparison, ...] = ()

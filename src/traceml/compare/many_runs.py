@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from string import ascii_uppercase
 from typing import TypeAlias
 
 from traceml.compare.cost_and_quality import cost_of, first_reached_s, mean_cost, pareto_front
-from traceml.compare.effects import effects_of
+from traceml.compare.effects import effects_of, pairs_of_other_code
 from traceml.compare.importance_record import WhatMattered
 from traceml.compare.logged_metrics import (
     PREFIX,
@@ -36,8 +36,10 @@ from traceml.compare.parameter_groups import (
     is_label,
     is_repetition,
     params_of,
+    refuse_unknown,
     repetitions,
     varying,
+    without,
 )
 from traceml.compare.record import Comparison, Delta
 from traceml.compare.sides import Sides, pair_up
@@ -46,10 +48,13 @@ from traceml.compare.terms import ENDPOINTS, Terms
 from traceml.model.errors import UsageError
 from traceml.model.finding import Section
 from traceml.model.metric_direction import is_cost
+from traceml.model.metric_segments import segments_by_metric, split_segment
 from traceml.summaries.record import Summary
 
 _SIDE_B = re.compile(r"\b(in|of|and|than|to) B\b")
 """Where the words of a comparison of two name its second side: "in B", "every run of B"."""
+MAX_SEGMENTS = 50
+"""Segments of one metric that are listed side by side; of more, none."""
 STEP_TIME, SAMPLES, STEPS = "step_time_ms", "samples_per_s", "steps_per_s"
 
 Curves = Mapping[str, Sequence[tuple[float, float]]]
@@ -85,15 +90,19 @@ def compare_many(
     terms: Terms | None = None,
     target: float | None = None,
     compare_places: ComparePlaces | None = None,
+    ignored: Sequence[str] = (),
 ) -> ManyComparison:
     """Returns all runs side by side; the first one, with its repetitions, is the baseline.
 
     `target` is the value of the quality metric whose cost is asked for; by default the baseline's
     last value. `compare_places` compares two groups of the runs where more is known about them than
-    their summaries.
+    their summaries. `ignored` are parameters in which runs may differ and still be alike, such as
+    `code`.
     """
     terms = terms or Terms()
-    params = params_of([run.summary for run in candidates])
+    recorded = params_of([run.summary for run in candidates])
+    refuse_unknown(ignored, recorded)
+    params = without(recorded, ignored)
     groups = _groups(candidates, params)
     every = Sides(tuple(run.summary for run in candidates), ())
     quality = quality_metric(every, terms)
@@ -102,7 +111,8 @@ def compare_many(
             "there is no metric whose value could be reached: these runs logged none with a known "
             "direction; name one with --metric"
         )
-    directions = {} if quality is None else {quality: terms.higher_is_better}
+    is_logged = terms.metric is None or terms.metric not in ENDPOINTS
+    directions = {} if quality is None or not is_logged else {quality: terms.higher_is_better}
     metrics = _logged(groups, every, directions)
     shown = [name for name in varying(params) if len(groups) == len(params) or _tells(name)]
     entries = tuple(_entry(group, params, shown) for group in groups)
@@ -122,6 +132,7 @@ def compare_many(
         to_reach=None if quality is None else _to_reach(quality, groups, metrics[quality], target),
         pareto=pareto,
         effects=_effects(candidates, params, metrics),
+        pairs_of_other_code=pairs_of_other_code(params),
         what_mattered=_mattered(candidates, params, quality, metrics),
         comparisons=comparisons,
         warnings=_warnings(entries, comparisons),
@@ -155,10 +166,17 @@ def quality_metric(every: Sides, terms: Terms) -> str | None:
         return name if name in known else None
     fit = [
         name
-        for name in known
+        for name in whole_metrics(known)
         if not is_cost(name) and direction_in(name, every).higher_is_better is not None
     ]
     return min(fit, key=lambda name: (-known[name], not is_evaluated(name)), default=None)
+
+
+def whole_metrics(names: Iterable[str]) -> list[str]:
+    """Returns the metrics that are not of a segment; where all are, the first `MAX_SEGMENTS`."""
+    known = list(names)
+    whole = [name for name in known if split_segment(name) is None]
+    return whole or known[:MAX_SEGMENTS]
 
 
 def _tells(name: str) -> bool:
@@ -251,7 +269,7 @@ def _logged(
     `directions` holds what the user says about the direction of a metric.
     """
     baseline, *others = groups
-    names = sorted({name for run in every.every_run for name in run.metrics})
+    names = _listed_metrics(every, directions)
     own = Sides(tuple(baseline.summaries), tuple(baseline.summaries))
     sides = {each.label: pair_up(baseline.summaries, each.summaries) for each in others}
     found: dict[tuple[str, str], Delta] = {}
@@ -260,13 +278,24 @@ def _logged(
         found[name, baseline.label] = Delta(alone.lhs, alone.lhs)
         for group in others:
             found[name, group.label] = logged_delta(name, sides[group.label])
-    corrected = _corrected(found)
+    corrected = _corrected({key: found[key] for key in found if split_segment(key[0]) is None})
+    corrected |= _corrected({key: found[key] for key in found if key not in corrected})
     rows: dict[str, MetricRow] = {}
     for name in names:
         better, source = _direction(name, every, directions.get(name))
         changes = {group.label: corrected[name, group.label] for group in groups}
         rows[name] = MetricRow(higher_is_better=better, direction_from=source, changes=changes)
     return rows
+
+
+def _listed_metrics(every: Sides, asked: Iterable[str]) -> list[str]:
+    """Returns the metrics of all runs, with the segments of those that have few: each pair of runs
+    has its segments in its own comparison."""
+    names = sorted({name for run in every.every_run for name in run.metrics})
+    found = {*whole_metrics(names), *asked}
+    for segments in segments_by_metric(names).values():
+        found.update(segments if len(segments) <= MAX_SEGMENTS else ())
+    return sorted(found)
 
 
 def _direction(name: str, every: Sides, said: bool | None) -> tuple[bool | None, str | None]:
@@ -347,8 +376,8 @@ def _effects(
 ) -> tuple[Effect, ...]:
     judged = [
         name
-        for name, row in metrics.items()
-        if row.higher_is_better is not None and not is_cost(name)
+        for name in whole_metrics(metrics)
+        if metrics[name].higher_is_better is not None and not is_cost(name)
     ]
     judged.sort(key=lambda name: not is_evaluated(name))
 

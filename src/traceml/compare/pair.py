@@ -19,6 +19,7 @@ from traceml.compare.logged_metrics import (
     observe_logged,
     unlike_steps,
 )
+from traceml.compare.logged_words import LoggedChanges
 from traceml.compare.machine_noise import unlike_hosts
 from traceml.compare.measured import (
     Observed,
@@ -41,6 +42,7 @@ from traceml.compare.record import (
     SectionComparison,
 )
 from traceml.compare.run_conditions import conditions
+from traceml.compare.segment_changes import most_changed, segment_changes
 from traceml.compare.sides import Sides, pair_up
 from traceml.compare.statistics import holm
 from traceml.compare.terms import PEAK_MEMORY, SAMPLE_TIME, Endpoint, Terms
@@ -69,8 +71,9 @@ def compare_groups(
         endpoint = endpoint_named(terms.metric, measured, terms.higher_is_better)
     judged = endpoint.metrics[0] if endpoint.section is None else None
     main = observe(endpoint, measured) if judged is None else observe_logged(endpoint, measured)
-    logged = logged_deltas(measured, judged)
-    sections = _sections(measured, main, logged)
+    logged = logged_deltas(measured, judged, terms.higher_is_better)
+    segments = segment_changes(logged, measured.several)
+    sections = _sections(measured, main, most_changed(logged, judged))
     if not measured.several and are_identical(measured):
         sections = {name: _without_intervals(section) for name, section in sections.items()}
     memory = _peak_memory(measured, sections) if terms.metric is None else None
@@ -90,13 +93,14 @@ def compare_groups(
         a_runs=_names(measured.a),
         b_runs=_names(measured.b),
         paired_by=measured.paired_by,
-        verdict=_verdict(found, measured, terms, waterfall, logged),
+        verdict=_verdict(found, measured, terms, waterfall, LoggedChanges(logged, segments)),
         gate=gate(found, terms),
         overview=_overview(measured),
         waterfall_ms=waterfall,
         moved=moved(waterfall, step_time, partial(_is_shown, several=measured.several)),
         ranks=rank_changes(measured),
         sections=sections,
+        segments=segments,
         lineage=comparable.lineage(measured),
         warnings=(*filter(None, notes), *comparable.differences(measured)),
     )
@@ -130,7 +134,7 @@ def _verdict(
     sides: Sides,
     terms: Terms,
     waterfall: Mapping[str, float] | None,
-    logged: Mapping[str, LoggedDelta],
+    logged: LoggedChanges,
 ) -> ComparisonVerdict:
     main, further = found.main, found.further_runs
     change, ranks = main.change, main.rank_test

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from traceml.compare.lineage import Shown, flat_params, options_in
 from traceml.compare.selection import alike
 from traceml.compare.sides import PAIRING_PARAMS
+from traceml.model.errors import UsageError, did_you_mean
 from traceml.summaries.record import Summary
 
 Params: TypeAlias = Mapping[str, Shown]
@@ -168,6 +169,31 @@ def _by_value(
         value = runs[place].get(name)
         found[value] = (*found.get(value, ()), place)
     return found
+
+
+def in_value_order(values: Collection[Shown], reference: Shown) -> list[Shown]:
+    """Returns values of a parameter in an order that does not depend on the runs: the reference,
+    then numbers by size, then the others by their text."""
+
+    def order(value: Shown) -> tuple[bool, bool, float, str]:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        size = float(value) if is_number and value is not None else 0.0
+        return (value != reference, not is_number, size, str(value))
+
+    return sorted(values, key=order)
+
+
+def without(runs: Sequence[Params], names: Collection[str]) -> list[dict[str, Shown]]:
+    """Returns the parameters of each run without those of these names."""
+    return [{name: value for name, value in params.items() if name not in names} for params in runs]
+
+
+def refuse_unknown(ignored: Collection[str], runs: Sequence[Params]) -> None:
+    """Raises UsageError where a parameter that is to be ignored is none of any run."""
+    known = {CODE, *(name for params in runs for name in params)}
+    for name in ignored:
+        if name not in known:
+            raise UsageError(f"no run has the parameter {name!r}{did_you_mean(name, known)}")
 
 
 def seed_of(params: Params) -> Hashable:

@@ -83,7 +83,8 @@ class LoggedDelta(Delta, frozen=True, kw_only=True):
     higher_is_better: bool | None = None
     """`None` where neither the script nor the name says."""
     direction_from: str | None = None
-    """Who says so: the `script`, or the `name` of the metric, from which it is guessed."""
+    """Who says so: the `script`, the `user` (`--better`), or the `name` of the metric, from which
+    it is guessed."""
 
     @staticmethod
     def of(delta: Delta) -> LoggedDelta:
@@ -95,6 +96,22 @@ class LoggedDelta(Delta, frozen=True, kw_only=True):
     def is_better(self) -> bool:
         """Whether B is better; only where the metric has changed and its direction is known."""
         return ((self.delta or 0.0) > 0) is self.higher_is_better
+
+
+class SegmentChanges(Struct, frozen=True, kw_only=True):
+    """How the segments (classes) of one logged metric changed; each is a metric `name[segment]`."""
+
+    compared: int
+    """Segments of which both sides have a value."""
+    better: int
+    """Of these, changes that the runs show; with one run per side those of one percent or more."""
+    worse: int
+    worst: str | None = None
+    """The segment that lost the most; `None` where none got worse."""
+    best: str | None = None
+    """The segment that gained the most."""
+    listed: int
+    """How many of them are among the logged metrics of the comparison: those that changed most."""
 
 
 class DiagnosisChange(Struct, frozen=True):
@@ -238,6 +255,8 @@ class Comparison(Struct, frozen=True, kw_only=True):
     moved: Moved | None = None
     ranks: RankChanges = RankChanges()
     sections: dict[str, SectionComparison]
+    segments: dict[str, SegmentChanges] = {}
+    """Of logged metrics per segment, by the name of the metric."""
     lineage: LineageComparison | None = None
     """The differences in the runs' code, command, environment, machine and data."""
     samples: dict[str, SampleComparison] = {}

@@ -1,7 +1,13 @@
-"""Selects runs by what they were run with: `params.lr=0.1,meta.world_size=8`."""
+"""Selects runs by what they were run with: `params.lr=0.1,meta.world_size=8`.
+
+That is a short form of a filter (`store/query_language.py`) that needs no quotes in a shell; any
+other word with a sign of comparison is such a filter itself.
+"""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -16,9 +22,53 @@ order."""
 Conditions = Mapping[str, str]
 
 
+_COMPARISON = re.compile(r"[=<>]|\s(in|is|not|contains|matches)\s", re.IGNORECASE)
+_LONG = re.compile(r"[<>!()\"']|==|=[^,]*=")
+"""What the short form does not have; quotes are for a shell."""
+_FACTS = {"run_name": "name", "nodes_observed": "nodes", "gpus_observed": "gpus"}
+"""Keys of a summary's `meta`, where the fact of a run has another name."""
+
+
 def is_expression(word: str) -> bool:
-    """Returns whether a word that names no run can be such an expression."""
-    return "=" in word
+    """Returns whether a word that names no run can be a filter, or the short form of one."""
+    return _COMPARISON.search(word) is not None
+
+
+def is_short(word: str) -> bool:
+    """Returns whether a word is the short form: `key=value[,key=value]`."""
+    return "=" in word and _LONG.search(word) is None
+
+
+def as_filter(word: str) -> str:
+    """Returns the filter that a short form means; raises UsageError where it is none.
+
+    Of a key of the summary's `meta` or `lineage`, the last part is the fact that it means.
+    """
+    return " and ".join(f"{_name(key)} = {_value(value)}" for key, value in parse(word).items())
+
+
+def _name(key: str) -> str:
+    place, _, rest = key.partition(".")
+    if place == "params" and rest:
+        return f"params.{_quoted(rest)}"
+    if place in PLACES and rest:
+        last = rest.rpartition(".")[2]
+        return f"facts.{_quoted(_FACTS.get(last, last))}"
+    return _quoted(key)
+
+
+def _value(text: str) -> str:
+    if text.lower() in ("true", "false"):
+        return text.lower()
+    try:
+        return text if math.isfinite(float(text)) else _quoted(text)
+    except ValueError:
+        return _quoted(text)
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
 
 
 def parse(word: str) -> dict[str, str]:

@@ -49,11 +49,11 @@ def _flat(value: object, path: str = "", depth: int = 0) -> Iterator[tuple[str, 
 def _changes(lhs: Mapping[str, Scalar], rhs: Mapping[str, Scalar]) -> Iterator[ValueChange]:
     for path in dict.fromkeys((*lhs, *rhs)):
         if path not in rhs:
-            yield ValueChange(path, "removed", lhs=_short(lhs[path]))
+            yield ValueChange(path, "removed", lhs=listed_value(lhs[path]))
         elif path not in lhs:
-            yield ValueChange(path, "added", rhs=_short(rhs[path]))
+            yield ValueChange(path, "added", rhs=listed_value(rhs[path]))
         elif not _is_equal(lhs[path], rhs[path]):
-            yield ValueChange(path, "changed", _short(lhs[path]), _short(rhs[path]))
+            yield ValueChange(path, "changed", listed_value(lhs[path]), listed_value(rhs[path]))
 
 
 def _is_equal(lhs: Scalar, rhs: Scalar) -> bool:
@@ -65,7 +65,7 @@ def _is_equal(lhs: Scalar, rhs: Scalar) -> bool:
     return lhs == rhs
 
 
-def _short(value: Scalar) -> Scalar:
+def listed_value(value: Scalar) -> Scalar:
     """Returns a value that strict JSON can hold, and not too long a one."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
@@ -92,7 +92,9 @@ def compare_tables(a: Sequence[Sequence[str]], b: Sequence[Sequence[str]]) -> Ta
                 changed[name] += 1
                 if len(cells) < MAX_LISTED:
                     path = f"{key or 'row'} {row}, {name}"
-                    cells.append(ValueChange(path, "changed", _short(left), _short(right)))
+                    cells.append(
+                        ValueChange(path, "changed", listed_value(left), listed_value(right))
+                    )
     return TableChange(
         lhs_rows=len(lhs),
         rhs_rows=len(rhs),

@@ -6,10 +6,16 @@ from collections.abc import Callable, Mapping
 
 from traceml.compare.further_runs import MAX_RUNS, FurtherRuns
 from traceml.compare.logged_metrics import quality_changes
-from traceml.compare.logged_words import logged_sentence, next_for_logged, quality_clause
+from traceml.compare.logged_words import (
+    LoggedChanges,
+    logged_sentence,
+    next_for_logged,
+    quality_clause,
+)
 from traceml.compare.machine_noise import SourceKind
 from traceml.compare.measured import Observed
-from traceml.compare.record import Delta, LoggedDelta, Moved, RankChanges, Status
+from traceml.compare.record import Delta, Moved, RankChanges, Status
+from traceml.compare.segment_changes import harmed
 from traceml.compare.sides import Sides
 from traceml.compare.statistics import RatioEstimate
 from traceml.compare.terms import Terms
@@ -18,6 +24,7 @@ from traceml.compare.waterfall import grouped_ms
 from traceml.model.evidence import EvidenceUnit as Unit
 from traceml.model.metric import BY_KEY
 from traceml.model.phase import COMPUTE_PART, PHASES, Phase
+from traceml.model.printable import one_line
 from traceml.model.quantities import (
     NOT_MEASURED,
     count,
@@ -38,13 +45,13 @@ def why(
     sides: Sides,
     terms: Terms,
     waterfall: Mapping[str, float] | None,
-    logged: Mapping[str, LoggedDelta],
+    logged: LoggedChanges,
 ) -> str:
     """Returns the sentence that supports the verdict, and what became of the logged metrics."""
     if found.identical:
         return "The two summaries hold the same measurements."
     if found.main.endpoint.section is None:
-        return logged_sentence(found.main, found.main_status, sides, terms)
+        return logged_sentence(found.main, found.main_status, sides, terms, logged)
     sentence = _main_sentence(found, sides, terms, waterfall)
     if found.memory is not None:
         sentence = f"{sentence[:-1]}; {_memory_words(found.memory)}."
@@ -226,7 +233,7 @@ def next_step(
     sides: Sides,
     waterfall: Mapping[str, float] | None,
     diagnosis: PrimaryDiagnosis | Issue | None,
-    logged: Mapping[str, LoggedDelta],
+    logged: LoggedChanges,
 ) -> str:
     """Returns what to do next."""
     status, main_status = found.status, found.main_status
@@ -250,26 +257,27 @@ def next_step(
     return "Nothing to do."
 
 
-def _next_by_logged(
-    found: Judgement, sides: Sides, logged: Mapping[str, LoggedDelta]
-) -> str | None:
+def _next_by_logged(found: Judgement, sides: Sides, logged: LoggedChanges) -> str | None:
     """Returns what to do where a logged metric decides, or is the price of an improvement."""
     if found.main.endpoint.section is None:
         return next_for_logged(found.status, found.main.endpoint.name, sides)
-    moved = quality_changes(logged, sides.several)
-    worse = [name for name, delta in moved.items() if not delta.is_better]
+    moved = quality_changes(logged.deltas, sides.several)
+    worse = [f"{name} is worse" for name, delta in moved.items() if not delta.is_better]
+    worse += [
+        f"{name} is worse for {logged.segments[name].worst}" for name in harmed(logged.segments)
+    ]
     if found.status is Status.IMPROVEMENT and worse:
-        return f"Decide whether what was gained is worth it: {worse[0]} is worse."
+        return f"Decide whether what was gained is worth it: {one_line(worse[0], 120)}."
     return None
 
 
-def _measure_first(sides: Sides, logged: Mapping[str, LoggedDelta]) -> str:
+def _measure_first(sides: Sides, logged: LoggedChanges) -> str:
     """Returns what to do where a side has no steps: fix what ended it, if that is known."""
     for name, runs in (("A", sides.a), ("B", sides.b)):
         for run in runs:
             if run.failure is not None and run.failure.summary:
                 return f"Fix {name} first, then compare again. {run.failure.summary}"
-    both = [name for name, delta in logged.items() if delta.delta is not None]
+    both = [name for name, delta in logged.deltas.items() if delta.delta is not None]
     if both:
         return f"Judge by what both sides logged, for example with --metric {both[0]}."
     return "Compare runs that took at least a few training steps with tracing on."

@@ -9,6 +9,7 @@ from functools import cached_property
 from traceml.facts.gpu_idle import GpuIdle, gpu_idle
 from traceml.facts.gpu_use import GpuUse, mean_use
 from traceml.facts.job import Job
+from traceml.facts.layers import NO_LAYERS, LayerProfile
 from traceml.facts.loader import NO_LOADER, LoaderFacts
 from traceml.facts.memory import RankMemory
 from traceml.facts.sensors import NOT_SAMPLED, GpuFacts, HostFacts, ProcessFacts
@@ -98,6 +99,8 @@ class Facts:
     """The settings of the lowest rank (autocast, compile, workers …), for the advice."""
     uneven_settings: tuple[str, ...] = ()
     """The names of the settings in which the ranks differ."""
+    layers: LayerProfile = NO_LAYERS
+    """What the deep profile saw of the model's layers."""
 
     @property
     def ranks_used(self) -> tuple[RankFacts, ...]:

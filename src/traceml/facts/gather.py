@@ -13,6 +13,7 @@ import numpy as np
 
 from traceml.facts.facts import Facts, RankFacts, StepWindow
 from traceml.facts.job import Job, ddp_facts, job_of
+from traceml.facts.layers import layer_profile
 from traceml.facts.loader import (
     flags_of_complete,
     loader_facts,
@@ -115,6 +116,12 @@ def gather(records: RunRecords, max_warmup: int | None = None) -> Facts:
         stability=stability(records),
         settings=settings_of(records.ranks),
         uneven_settings=uneven_settings(records.ranks),
+        layers=layer_profile(
+            records.layers,
+            {rank.rank.pid: rank.rank.rank for rank in records.ranks},
+            next((rank.rank.device_name for rank in used), None),
+            settings_of(records.ranks),
+        ),
     )
 
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from traceml.model.metric_direction import badness, guess_direction
+from traceml.model.metric_segments import segments_by_metric, split_segment
 from traceml.store.metric_follower import Logged
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 MAX_METRICS = 50
+MAX_SEGMENTED = 12
+"""Metrics of which segments are drawn."""
+MAX_SEGMENTS = 8
+"""Segments of one metric: more lines than that cannot be told apart."""
 MAX_POINTS = 1000
 """Points of one curve: more than a chart has pixels."""
 MAX_STRETCHES = 100
@@ -82,12 +88,23 @@ def metric_histories(
     steps: tuple[int, int] | None = None,
     max_points: int = MAX_POINTS,
 ) -> tuple[MetricHistory, ...]:
-    """Returns the logged metrics, losses first, each thinned to what a chart can show.
+    """Returns the logged metrics, losses first, each thinned to what a chart can show; then the
+    segments of metrics, those with the worst last values.
 
     With `steps`, the first and the last step, only values in that range, and so finer ones.
     """
-    names = sorted(logged, key=_order)
-    return tuple(_metric(name, logged[name], steps, max_points) for name in names[:MAX_METRICS])
+    whole = sorted((name for name in logged if split_segment(name) is None), key=_order)
+    names = [*whole[:MAX_METRICS], *_segments(logged)]
+    return tuple(_metric(name, logged[name], steps, max_points) for name in names)
+
+
+def _segments(logged: Mapping[str, Sequence[Logged]]) -> Iterator[str]:
+    """Yields the segments that are drawn, metric by metric."""
+    found = segments_by_metric(logged)
+    for metric in sorted(found, key=_order)[:MAX_SEGMENTED]:
+        is_up = guess_direction(metric)
+        worst = {name: badness(logged[name][-1].values[-1], is_up) for name in found[metric]}
+        yield from sorted(worst, key=worst.__getitem__)[:MAX_SEGMENTS]
 
 
 def _order(name: str) -> tuple[bool, bool, str]:
@@ -108,11 +125,16 @@ def _metric(
     return thinned(name, steps, values, max_points)
 
 
+def no_history(name: str) -> MetricHistory:
+    """Returns a metric of which nothing was logged."""
+    nothing = np.empty(0)
+    return MetricHistory(name, np.empty(0, np.int64), nothing, nothing, nothing, 0)
+
+
 def thinned(name: str, steps: Ints, values: Floats, max_points: int = MAX_POINTS) -> MetricHistory:
     """Returns values, in the order of their steps, as at most so many points."""
     if not len(steps):
-        nothing = np.empty(0)
-        return MetricHistory(name, steps, nothing, nothing, nothing, 0)
+        return no_history(name)
     size = -(-len(steps) // max_points)
     starts = np.arange(0, len(steps), size)
     with np.errstate(invalid="ignore"):

@@ -7,6 +7,8 @@ alone: its word stands beside it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from traceml.model.phase import BETWEEN, COMPUTE_PART, Colour
 from traceml.model.phase import PHASES as ENTRIES
 
@@ -81,6 +83,22 @@ HEAT: tuple[str, ...] = (
     "#fff3a6",
 )
 """From low to high; each is lighter than the one before, for every kind of colour vision."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ramp:
+    """Colours from low to high, for light pages and for dark ones."""
+
+    light: tuple[str, ...]
+    dark: tuple[str, ...]
+
+
+RAMP = Ramp(
+    light=("#1d2b6b", "#5a2f94", "#96318f", "#c23d6c", "#d55a3a", "#c98206"),
+    dark=("#6f86ff", "#a98bff", "#dc8fee", "#ff9fbe", "#ffbd8f", "#ffe27a"),
+)
+"""For thin lines and dots: unlike those of `HEAT`, each stands out from the page's ground; each is
+lighter than the one before, for every kind of colour vision."""
 
 
 def series_colour(number: int) -> str:

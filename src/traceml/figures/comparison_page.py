@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from traceml.compare.lineage import Group, LineageComparison
-from traceml.compare.logged_words import directions_guessed, number
+from traceml.compare.logged_metrics import LOGGED
+from traceml.compare.logged_words import directions_guessed, number, segments_sentence
 from traceml.compare.record import (
     Comparison,
     Delta,
@@ -28,6 +29,7 @@ from traceml.figures.words import cell, line
 from traceml.model.evidence import EvidenceUnit
 from traceml.model.finding import Section
 from traceml.model.metric import BY_KEY, METRICS, Metric
+from traceml.model.metric_segments import metric_of
 from traceml.model.quantities import NOT_MEASURED, count, rate, written
 from traceml.text import changes
 from traceml.text import comparison_notes as notes
@@ -155,13 +157,12 @@ def _logged(comparison: Comparison) -> Part | None:
     listed = [name for name, change in found.items() if change.delta is not None]
     if not listed:
         return None
-    first = changes.logged_shown(comparison)
-    ordered = [*first, *(name for name in listed if name not in first)]
+    ordered = changes.logged_in_order(comparison)
     rows = tuple(_logged_row(name, comparison, found[name]) for name in ordered[:MAX_ROWS])
     has_intervals = any(row.cells[-1] for row in rows)
     if not has_intervals:
         rows = tuple(Row(row.cells[:-1], row.tone) for row in rows)
-    hidden = len(ordered) - MAX_ROWS
+    hidden = len(listed) - len(rows)
     table = Table(
         id="logged-table",
         title="Last value of each run" if len(comparison.a_runs) < 2 else "Mean of last values",
@@ -169,7 +170,11 @@ def _logged(comparison: Comparison) -> Part | None:
         rows=rows,
         note=f"{count(hidden)} more, in the JSON file." if hidden > 0 else None,
     )
-    note = directions_guessed(found, ordered[:MAX_ROWS])
+    said = [segments_sentence(*each) for each in comparison.segments.items()][
+        : changes.MAX_SEGMENTED
+    ]
+    guessed = directions_guessed(found, ordered[:MAX_ROWS])
+    note = " ".join(filter(None, (*said, guessed))) or None
     return Part(id="logged", title="Logged metrics", note=note, tables=(table,))
 
 
@@ -217,7 +222,9 @@ def _logged_row(name: str, comparison: Comparison, change: LoggedDelta) -> Row:
     tone: Tone | None = None
     if change.delta and change.significant and change.higher_is_better is not None:
         tone = "good" if change.is_better else "crit"
-    return Row((cell(name), row.lhs, row.rhs, row.delta, row.interval), tone)
+    is_below = metric_of(name) != name and metric_of(name) in comparison.sections[LOGGED].metrics
+    label = NO_BREAK * INDENT + cell(name) if is_below else cell(name)
+    return Row((label, row.lhs, row.rhs, row.delta, row.interval), tone)
 
 
 def _table(comparison: Comparison) -> Table | None:

@@ -18,9 +18,17 @@ from traceml.figures.charts_over_ranks import held, is_measured, measured_column
 from traceml.figures.charts_over_steps import STEPS, each_point, only_columns, step_spans, steps_at
 from traceml.figures.colours import series_colour
 from traceml.figures.page import Axis, Figure, Lines, Mark, Part, Row, Series, Span, StepAxis, Table
+from traceml.figures.segment_charts import (
+    SEGMENT_TABLE,
+    left_out_words,
+    segment_of,
+    values_at,
+    worst_segments,
+)
 from traceml.figures.units import PLAIN, Floats, fitted, next_round, rounded, scaled
 from traceml.figures.words import cell, line
 from traceml.model.finding import Section
+from traceml.model.metric_segments import segments_by_metric, split_segment
 from traceml.model.quantities import NOT_MEASURED, count, significant
 from traceml.summaries.record import MetricSummary, Summary
 
@@ -45,10 +53,10 @@ _LOSS = "loss"
 def metrics_part(summary: Summary | None, history: History) -> Part | None:
     """Returns charts and a table; `None` without a loss and logged metrics."""
     figures = metric_figures(summary, history)
-    tables = () if summary is None or not summary.metrics else (_table(summary.metrics),)
+    tables = () if summary is None else tuple(_tables(summary.metrics))
     if not figures and not tables:
         return None
-    hidden = len(history.metrics) - MAX_FIGURES
+    hidden = len(_whole(history)) - MAX_FIGURES
     return Part(
         id="metrics",
         title="Loss and metrics" if history.metrics or tables else "Loss",
@@ -77,7 +85,7 @@ def _figures(summary: Summary | None, history: History, whole: History) -> Itera
         loss = loss_lines(history.steps, summary)
         if loss is not None:
             yield loss
-    for number, metric in enumerate(whole.metrics[:MAX_FIGURES]):
+    for number, metric in enumerate(_whole(whole)[:MAX_FIGURES]):
         found = drawn.get(metric.name)
         if found is None or not len(found.steps):
             continue
@@ -86,13 +94,62 @@ def _figures(summary: Summary | None, history: History, whole: History) -> Itera
         axis = _axis_of(metric, whole.steps)
         lines = metric_lines(found, number, axis, summary, whole.steps)
         yield _as_loss(lines, history.steps, summary) if metric is logged_loss else lines
+    yield from _segment_figures(summary, drawn, whole)
+
+
+def _whole(history: History) -> list[MetricHistory]:
+    """Returns the metrics that are not of a segment."""
+    return [metric for metric in history.metrics if split_segment(metric.name) is None]
+
+
+def _segment_figures(
+    summary: Summary | None, drawn: Mapping[str, MetricHistory], whole: History
+) -> Iterator[Figure]:
+    """Yields a chart for each metric with segments, which has a line for each of them."""
+    histories = {metric.name: metric for metric in whole.metrics}
+    for metric, names in segments_by_metric(histories).items():
+        found = [drawn[name] for name in names if name in drawn]
+        known = [each for each in found if len(each.steps) and is_measured(each.values)]
+        if known:
+            axis = _axis_of(histories[names[0]], whole.steps)
+            yield segment_lines(metric, known, axis, summary, whole.steps)
+
+
+def segment_lines(
+    metric: str,
+    segments: Sequence[MetricHistory],
+    axis: StepAxis,
+    summary: Summary | None,
+    steps: StepHistory | None,
+) -> Lines:
+    """Returns the chart of a metric with a line for each of these segments."""
+    name = line(metric, MAX_WORDS)
+    at: npt.NDArray[np.int64] = np.unique(np.concatenate([each.steps for each in segments]))
+    values = [values_at(each, at) for each in segments]
+    y, cut = fit_axis(name, at, *values)
+    return Lines(
+        id=f"segments-{zlib.crc32(metric.encode(errors='replace')):08x}",
+        title=f"{name} by segment",
+        x=_steps_axis(_steps_taken(steps)) if axis == "steps" else Axis("logged step"),
+        y=y,
+        at=tuple(at.astype(np.float64).tolist()),
+        series=tuple(
+            Series(line(segment_of(each.name), MAX_WORDS), series_colour(number), rounded(found))
+            for number, (each, found) in enumerate(zip(segments, values, strict=True))
+        ),
+        caption=left_out_words(metric, len(segments), summary),
+        zooms=True,
+        axis=axis,
+        cut=cut,
+        is_curve=True,
+    )
 
 
 def _logged_loss(whole: History) -> MetricHistory | None:
     """Returns the training loss that the script logged, if it is drawn instead of the traced
     one."""
     taken = _steps_taken(whole.steps)
-    for metric in whole.metrics:
+    for metric in _whole(whole):
         if metric.is_training_loss and is_measured(metric.values):
             enough = min(MIN_LOSSES, MIN_LOSS_SHARE * (taken or 0))
             return metric if metric.logged >= enough else None
@@ -285,26 +342,27 @@ def _with_top(label: str, known: Floats) -> Axis:
     return structs.replace(axis, high=next_round(float(known.max())))
 
 
-def _table(metrics: Mapping[str, MetricSummary]) -> Table:
-    rows = tuple(
-        Row(
-            (
-                cell(name),
-                *map(significant, (found.last, found.min, found.max, found.mean)),
-                count(found.count),
-                _steps(found),
+def _tables(metrics: Mapping[str, MetricSummary]) -> Iterator[Table]:
+    whole = {name: found for name, found in metrics.items() if split_segment(name) is None}
+    segments = worst_segments(metrics)
+    for id_, title, shown, known in (
+        ("metric-table", "Logged metrics", list(whole)[:MAX_ROWS], len(whole)),
+        ("segment-table", SEGMENT_TABLE, segments, len(metrics) - len(whole)),
+    ):
+        if shown:
+            hidden = known - len(shown)
+            yield Table(
+                id=id_,
+                title=title,
+                columns=("Metric", "Last", "Min", "Max", "Mean", "Values", "Steps"),
+                rows=tuple(_row(name, metrics[name]) for name in shown),
+                note=f"{count(hidden)} more are in the summary." if hidden > 0 else None,
             )
-        )
-        for name, found in list(metrics.items())[:MAX_ROWS]
-    )
-    hidden = len(metrics) - MAX_ROWS
-    return Table(
-        id="metric-table",
-        title="Logged metrics",
-        columns=("Metric", "Last", "Min", "Max", "Mean", "Values", "Steps"),
-        rows=rows,
-        note=f"{count(hidden)} more are in the summary." if hidden > 0 else None,
-    )
+
+
+def _row(name: str, found: MetricSummary) -> Row:
+    values = map(significant, (found.last, found.min, found.max, found.mean))
+    return Row((cell(name), *values, count(found.count), _steps(found)))
 
 
 def _steps(found: MetricSummary) -> str:

@@ -233,6 +233,8 @@ class Lines(Struct, frozen=True, tag="lines"):
     """What the axis leaves out, in words; on a logarithmic axis everything has its place."""
     is_curve: bool = False
     """A quantity of learning: readers may smooth it, and draw it on a logarithmic axis."""
+    band: str | None = None
+    """What the bands are, where they do not reach from the lowest to the highest value."""
 
 
 class Bars(Struct, frozen=True, tag="bars"):

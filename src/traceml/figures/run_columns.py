@@ -3,7 +3,8 @@
 Every fact is taken from where the run's page and the comparison take it. Keys begin with `facts.`,
 `params.` and `metrics.` (a metric's last value), `min.`, `max.` and `mean.` (over all its values);
 `best.` where the script or the metric's name says whether more is better, and `higher_is_better.`
-where the script does.
+where the script does. Of a metric per segment (`accuracy[cat]`) there is the last value alone, as
+there may be thousands.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from traceml.model.finding import Section
 from traceml.model.lineage import Code, Command, Environment, Hardware, Lineage
 from traceml.model.metric import METRICS
 from traceml.model.metric_direction import direction_of
+from traceml.model.metric_segments import metric_of, split_segment
 from traceml.model.printable import shorten
 from traceml.model.run_values import RunValue, number_of
 from traceml.summaries.record import MetricSummary, Summary
 
-VERSION = 2
+VERSION = 3
 """Of the columns of a run; a change makes the index read all runs again."""
 MAX_TEXT_CHARS = 1000
 """A longer text is cut, with an ellipsis at its end."""
@@ -52,6 +54,7 @@ FACTS: Mapping[str, RunFact] = MappingProxyType(
         fact.name: fact
         for fact in (
             RunFact("name", "the run's name"),
+            RunFact("run_id", "the run's id at the store that it was listed from (`--store`)"),
             RunFact("status", "`live`, `finished`, `failed` or `lost` (its end was not recorded)"),
             RunFact("exit_status", "the training command's exit status"),
             RunFact("verdict", "what is read first, in words: `INPUT-BOUND`, `OUT OF MEMORY`"),
@@ -103,15 +106,15 @@ def run_values(
     facts = {**dict(_measured(summary)), **dict(_facts(summary, standing))}
     facts |= {"tags": tuple(tags), "note": note}
     for name in FACTS:  # in their order
-        fact = _storable(facts.get(name))
+        fact = storable(facts.get(name))
         if fact is not None and fact not in ("", ()):
             found[f"facts.{name}"] = fact
     if summary is not None:
-        for name, value in _params(summary):
-            if (storable := _storable(value)) is not None:
-                found[f"params.{name}"] = storable
+        for name, value in listed_params(summary):
+            if (kept := storable(value)) is not None:
+                found[f"params.{name}"] = kept
         for name, metric in summary.metrics.items():
-            found.update(_metric(name, metric))
+            found.update(metric_columns(name, metric))
     return found
 
 
@@ -172,7 +175,7 @@ def _measured(summary: Summary | None) -> Iterator[tuple[str, object]]:
         yield name, next((known[key] for key in keys if known.get(key) is not None), None)
 
 
-def _params(summary: Summary) -> Iterator[tuple[str, object]]:
+def listed_params(summary: Summary) -> Iterator[tuple[str, object]]:
     """Yields the logged parameters, and the options of the command line that none of them holds."""
     logged = dict(flat_params(summary.params))
     yield from logged.items()
@@ -192,7 +195,7 @@ def _as_number(text: str) -> RunValue:
         return text if number is None else number
 
 
-def _metric(name: str, metric: MetricSummary) -> Iterator[tuple[str, RunValue]]:
+def metric_columns(name: str, metric: MetricSummary) -> Iterator[tuple[str, RunValue]]:
     """Yields the columns of a metric; the extremes of a single value are that value.
 
     JSON has no NaN and no infinity: a last value that is missing was one of them.
@@ -200,21 +203,23 @@ def _metric(name: str, metric: MetricSummary) -> Iterator[tuple[str, RunValue]]:
     if not metric.count:
         return
     yield f"metrics.{name}", math.nan if metric.last is None else metric.last
+    said = metric.higher_is_better
+    if said is not None:
+        yield f"higher_is_better.{metric_of(name)}", said
+    if split_segment(name) is not None:
+        return
     only = metric.last if metric.count == 1 else None
     statistics = {"min": metric.min, "max": metric.max, "mean": metric.mean}
-    said = metric.higher_is_better
     higher = direction_of(name, said).higher_is_better
     if higher is not None:
         statistics["best"] = metric.max if higher else metric.min
     for key, value in statistics.items():
         known = only if value is None else value
-        if known is not None:
+        if known is not None and math.isfinite(known):
             yield f"{key}.{name}", known
-    if said is not None:
-        yield f"higher_is_better.{name}", said
 
 
-def _storable(value: object) -> RunValue | None:
+def storable(value: object) -> RunValue | None:
     """Returns a value as the index keeps it; `None` where it is missing."""
     if isinstance(value, str):
         return shorten(value, MAX_TEXT_CHARS)

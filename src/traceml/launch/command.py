@@ -11,7 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from traceml.model.environment import DISABLED, MAX_STEPS, RING_FOLDER, RUN_FOLDER, SCRIPT
+from traceml.model.environment import (
+    DISABLED,
+    ESSENTIAL,
+    MAX_STEPS,
+    PROFILE,
+    RING_FOLDER,
+    RUN_FOLDER,
+    SCRIPT,
+)
 from traceml.model.errors import UsageError, did_you_mean
 
 DEFAULT_MASTER_PORT = 29500
@@ -212,6 +220,7 @@ def environment_for(
     run_folder: Path,
     ring_folder: str,
     max_steps: int | None,
+    profile: str = ESSENTIAL,
 ) -> dict[str, str]:
     """Returns the training command's environment, with the variables that point to the run
     folder."""
@@ -222,14 +231,16 @@ def environment_for(
         RUN_FOLDER: str(run_folder),
         RING_FOLDER: ring_folder,
     }
-    for name in (MAX_STEPS, DISABLED, SCRIPT):
+    for name in (MAX_STEPS, PROFILE, DISABLED, SCRIPT):
         environment.pop(name, None)
     if max_steps is not None:
         environment[MAX_STEPS] = str(max_steps)
+    if profile != ESSENTIAL:
+        environment[PROFILE] = profile
     return environment
 
 
 def untraced_environment(outer: Mapping[str, str]) -> dict[str, str]:
     """Returns the environment of a command that must not be traced."""
-    ours = (RUN_FOLDER, RING_FOLDER, MAX_STEPS, SCRIPT)
+    ours = (RUN_FOLDER, RING_FOLDER, MAX_STEPS, PROFILE, SCRIPT)
     return {name: value for name, value in outer.items() if name not in ours} | {DISABLED: "1"}

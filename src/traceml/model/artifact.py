@@ -27,7 +27,7 @@ class ArtifactKind(str, Enum):
     LOG = "log"
     TEXT = "text"
     ARRAY = "array"
-    """A NumPy array, such as embeddings."""
+    """A NumPy array, such as embeddings, or several (`.npz`)."""
     FOLDER = "folder"
     REFERENCE = "reference"
     """A place elsewhere (`s3://…`), of which only the address is recorded."""
@@ -39,6 +39,7 @@ _BY_SUFFIX = {
     ".pt": ArtifactKind.CHECKPOINT,
     ".pth": ArtifactKind.CHECKPOINT,
     ".ckpt": ArtifactKind.CHECKPOINT,
+    ".distcp": ArtifactKind.CHECKPOINT,
     ".png": ArtifactKind.IMAGE,
     ".jpg": ArtifactKind.IMAGE,
     ".jpeg": ArtifactKind.IMAGE,
@@ -59,6 +60,12 @@ _BY_SUFFIX = {
     ".ini": ArtifactKind.TEXT,
     ".py": ArtifactKind.TEXT,
     ".npy": ArtifactKind.ARRAY,
+    ".npz": ArtifactKind.ARRAY,
+    ".parquet": ArtifactKind.TABLE,
+    ".pq": ArtifactKind.TABLE,
+    ".arrow": ArtifactKind.TABLE,
+    ".feather": ArtifactKind.TABLE,
+    ".ipc": ArtifactKind.TABLE,
 }
 _BY_HEAD = (
     (b"\x89PNG\r\n\x1a\n", ArtifactKind.IMAGE),

@@ -3,6 +3,9 @@
 RUN_FOLDER = "TRACEML_RUN_FOLDER"
 RING_FOLDER = "TRACEML_RING_FOLDER"
 MAX_STEPS = "TRACEML_MAX_STEPS"
+PROFILE = "TRACEML_PROFILE"
+"""Set by `traceml run --profile`: how much is traced, `essential` or `deep`."""
+ESSENTIAL, DEEP = "essential", "deep"
 DISABLED = "TRACEML_DISABLED"
 """Set by `traceml run --disable-traceml`: `traceml.init` does nothing either."""
 SCRIPT = "TRACEML_SCRIPT"
@@ -46,3 +49,5 @@ sys.exit(main(["agent", *sys.argv[2:]]))
 
 LOGGED_SAMPLES = "logged-samples-{pid}.jsonl"
 """The file of a run folder that holds what a process logged with `log_samples`."""
+LAYERS = "layers-{pid}.jsonl"
+"""The file of a run folder that holds what the deep profile saw of a process's layers."""

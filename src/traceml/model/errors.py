@@ -7,8 +7,9 @@ from collections.abc import Iterable
 
 _MIN_SIMILARITY = 0.7
 """Of difflib's ratio: `runn` and `run`, `regresion` and `regression`; not `tag` and `run`."""
-_MIN_BEGINNING = 3
-"""Letters that a beginning needs to be one: `--nproc` for `--nproc-per-node`."""
+_MIN_PART = 3
+"""Letters that a beginning or an end needs to be one: `--nproc` for `--nproc-per-node`."""
+_SEPARATORS = "/._"
 
 
 class TraceMLError(Exception):
@@ -35,16 +36,31 @@ class UnreadableArtifact(TraceMLError):
     """A logged file cannot be read as what it is; the text says why, without the file's name."""
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Returns the known word nearest to another one; `None` where none is near."""
+def near_names(word: str, known: Iterable[str], limit: int = 3) -> list[str]:
+    """Returns the known names that are written much like a word, then those of which it is the end
+    (`loss` of `val/loss`) or the beginning (`step_time` of `step_time_ms`), the shortest first.
+
+    Small and capital letters are alike.
+    """
     from difflib import get_close_matches  # late: only errors need it
 
-    by_small = {each.lower(): each for each in known}
-    small = word.lower()
-    found = get_close_matches(small, by_small, n=1, cutoff=_MIN_SIMILARITY)
-    if not found and len(small.strip("-")) >= _MIN_BEGINNING:
-        found = [each for each in by_small if each.startswith(small)]
-    return by_small[found[0]] if found else None
+    by_small: dict[str, list[str]] = {}
+    for name in known:
+        by_small.setdefault(name.casefold(), []).append(name)
+    small = word.casefold()
+    alike = get_close_matches(small, by_small, limit, cutoff=_MIN_SIMILARITY)
+    parts: list[str] = []
+    if len(small.strip("-")) >= _MIN_PART:
+        ends = tuple(f"{sign}{small}" for sign in _SEPARATORS)
+        parts = [name for name in by_small if name.endswith(ends)]
+        parts += [name for name in by_small if name.startswith(small)]
+    found = dict.fromkeys((*alike, *sorted(parts, key=len)))
+    return [name for small in found for name in by_small[small]][:limit]
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """Returns the known word nearest to another one; `None` where none is near."""
+    return next(iter(near_names(word, known, 1)), None)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

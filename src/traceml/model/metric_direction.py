@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from itertools import pairwise
+from math import isfinite
 from typing import NamedTuple
+
+from traceml.model.metric_segments import metric_of
 
 MAX_KNOWN = 16_384
 """Names whose answer is kept at hand: comparisons of many runs ask about the same ones again."""
@@ -74,8 +77,10 @@ def guess_direction(name: str) -> bool | None:
     """Returns whether more of a metric of this name is better; `None` where the name does not say.
 
     `val/loss` and `error_rate` are better when lower, `eval.top5_accuracy` and `tokens_per_s` when
-    higher; `lr` and `epoch` are neither.
+    higher; `lr` and `epoch` are neither. What a segment is called says nothing: `recall[error]` is
+    a recall.
     """
+    name = metric_of(name)
     if _RATE.search(name):
         return True
     if _SIZE.search(name):
@@ -99,8 +104,19 @@ def _by_words(words: list[str]) -> bool | None:
     return True if _HIGHER & known or "true" in known else None
 
 
+def badness(value: float | None, higher_is_better: bool | None) -> tuple[bool, float]:
+    """Returns a key that sorts values of a metric, the worst first; what is missing or not finite
+    is the worst. Without a direction all finite values are alike."""
+    if value is None or not isfinite(value):
+        return (False, 0.0)
+    if higher_is_better is None:
+        return (True, 0.0)
+    return (True, value if higher_is_better else -value)
+
+
 @lru_cache(maxsize=MAX_KNOWN)
 def is_cost(name: str) -> bool:
     """Returns whether a metric is, by its name, about time or resources and not about what the
     model has learned: `tokens_per_s`, `epoch_time`."""
+    name = metric_of(name)
     return bool(_RATE.search(name)) or bool(_COST & set(_words(name)))

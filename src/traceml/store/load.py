@@ -22,6 +22,7 @@ from traceml.store import failures, logged, samples
 from traceml.store import folder as folders
 from traceml.store.blocks import fold
 from traceml.store.json_lines import UNDECODABLE, load_json
+from traceml.store.layer_records import read_layers
 from traceml.store.lineage import read_lineage
 from traceml.store.record_file import RankFiles, last_number
 from traceml.store.records import (
@@ -95,7 +96,7 @@ def load_run(folder: Path) -> RunRecords:
     messages.sort(key=logged.unix_ns)
     trouble = folders.read_mark(folder, TROUBLE_MARK)
     metrics = logged.reduce_metrics(messages)
-    if len(metrics) >= logged.MAX_METRIC_NAMES:
+    if logged.is_full(metrics):
         notes.append(
             f"metrics of {count(len(metrics))} names are kept; those of further names are left "
             "out: a step's number belongs into `step=`, not into the name"
@@ -127,6 +128,7 @@ def load_run(folder: Path) -> RunRecords:
         ),
         lineage=read_lineage(folder),
         stack_bursts=read_stack_samples(folder),
+        layers=read_layers(folder),
         notes=tuple(notes + trouble.splitlines() if trouble else notes),
     )
 

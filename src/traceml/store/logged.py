@@ -6,13 +6,14 @@ import json
 import math
 import re
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 from msgspec import Meta, Struct, convert
 
 from traceml.model.artifact import ArtifactKind
+from traceml.model.metric_segments import metric_of, split_segment
 from traceml.model.record_layout import MESSAGE_PAYLOAD_BYTES
 from traceml.model.settings import Settings
 from traceml.store.json_lines import UNDECODABLE, load_json
@@ -29,8 +30,12 @@ from traceml.store.regular_files import read_regular, stat_regular
 _TAIL_BYTES = 1 << 20
 _NEVER_NS = 1 << 63
 _MAX_STEP = (1 << 63) - 1
-MAX_METRIC_NAMES = 4096
+MAX_METRIC_NAMES = 12_288
 """Per process: a script that puts the step's number into a name makes a new one every step."""
+MAX_METRIC_NAME_BYTES = 3 << 20
+"""Of all names of metrics together: with the totals of each it fits a file of messages."""
+_MAX_NAME_BYTES = 1024
+"""Of one name: 256 characters."""
 MAX_PARAM_NAMES = 4096
 MAX_PARAM_LETTERS = 2 << 20
 """Of all parameters together: about two megabytes on disk."""
@@ -227,17 +232,29 @@ def reduce_metrics(messages: Iterable[dict[str, Any]]) -> tuple[LoggedMetric, ..
             first_not_finite_step=each.first_not_finite[1],
             first=each.first_value,
             history=tuple(each.history),
-            higher_is_better=known.get(name),
+            higher_is_better=known.get(name, known.get(metric_of(name))),
         )
         for name, each in sorted(totals.items())
     )
 
 
+def is_full(metrics: Iterable[LoggedMetric]) -> bool:
+    """Returns whether metrics of further names would have been left out."""
+    sizes = [_name_bytes(metric.name) for metric in metrics]
+    return len(sizes) >= MAX_METRIC_NAMES or sum(sizes) > MAX_METRIC_NAME_BYTES - _MAX_NAME_BYTES
+
+
+def _name_bytes(name: str) -> int:
+    return len(name.encode(errors="replace"))
+
+
 def _sum_up(messages: Iterable[dict[str, Any]]) -> dict[str, _Totals]:
     totals: dict[str, _Totals] = {}
+    room = MAX_METRIC_NAME_BYTES
     for message in messages:
         for name, value in _values(message).items():
-            if name not in totals and len(totals) >= MAX_METRIC_NAMES:
+            size = 0 if name in totals else _name_bytes(name)
+            if size > room or (name not in totals and len(totals) >= MAX_METRIC_NAMES):
                 continue
             if message.get("kind") == "folded":
                 folded = _converted(value, _Folded)
@@ -247,9 +264,28 @@ def _sum_up(messages: Iterable[dict[str, Any]]) -> dict[str, _Totals]:
                 at, step = unix_ns(message), _step(message.get("step"))
                 each = totals.setdefault(name, _Totals())
                 each.add(number, step, at)
-                if step is not None and _WITH_HISTORY.search(name):
+                if step is not None and _has_history(name):
                     each.history.append((step, number))
+            room -= size if name in totals else 0
     return totals
+
+
+def metric_values(
+    messages: Iterable[dict[str, Any]],
+) -> Iterator[tuple[int, str, float, int | None]]:
+    """Yields each value that is kept one by one: when it was logged, its name, the value, and the
+    step."""
+    for message in messages:
+        if message.get("kind") == "metrics":
+            at, step = unix_ns(message), _step(message.get("step"))
+            for name, value in _values(message).items():
+                if (number := _number(value)) is not None:
+                    yield at, name, number, step
+
+
+def _has_history(name: str) -> bool:
+    """Returns whether a metric's values are kept one by one; a segment's loss is not the loss."""
+    return _WITH_HISTORY.search(name) is not None and split_segment(name) is None
 
 
 def directions(messages: Iterable[dict[str, Any]]) -> dict[str, bool]:
@@ -292,7 +328,7 @@ def of_the_loss(messages: Iterable[bytes]) -> list[dict[str, Any]]:
     found = []
     for message in decode(b"\n".join(messages)):
         values = _values(message)
-        watched = {name: values[name] for name in values if _WITH_HISTORY.search(name)}
+        watched = {name: values[name] for name in values if _has_history(name)}
         if watched:
             found.append({**message, "values": watched})
     return found

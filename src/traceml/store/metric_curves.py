@@ -9,6 +9,7 @@ from pathlib import Path
 
 from traceml.store import folder as folders
 from traceml.store.logged import unix_ns
+from traceml.store.metric_follower import Logged, MetricFollower
 from traceml.store.record_file import RankFiles
 
 Curve = tuple[tuple[float, float], ...]
@@ -35,3 +36,21 @@ def read_curves(folder: Path, names: Collection[str]) -> dict[str, Curve]:
                     found[name].append((max(0.0, at_s), float(value)))
     in_order = {name: sorted(curve, key=itemgetter(0)) for name, curve in found.items()}
     return {name: tuple(curve) for name, curve in in_order.items() if curve}
+
+
+def read_logged(folder: Path, name: str) -> list[Logged]:
+    """Returns one metric over its steps, restart by restart: of the lowest rank that logged it,
+    by the names of the files. Empty where the folder has no such metric."""
+    found: dict[int, list[Logged]] = {}
+    for path in sorted(folder.glob("rank-*.messages")):
+        log = MetricFollower(path)
+        log.refresh()
+        if name in log.metrics:
+            found.setdefault(_rank_in(path.name), []).append(log.metrics[name])
+    return found[min(found)] if found else []
+
+
+def _rank_in(file_name: str) -> int:
+    """Returns the rank in a file's name: `rank-<rank>-<pid>.messages`."""
+    number = file_name.split("-")[1]
+    return int(number) if number.isdigit() else 0

@@ -10,7 +10,7 @@ runs. Neither torch nor the memory of the tensors is needed.
 from __future__ import annotations
 
 import pickletools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -109,6 +109,16 @@ class PickledTensor:
     stride: tuple[int, ...]
 
 
+class PickledRecord:
+    """An object of a class that was asked for: its fields by name. No code of the class runs."""
+
+    __slots__ = ("fields", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.fields: dict[str, Any] = {}
+
+
 @dataclass(frozen=True, slots=True)
 class _Name:
     """A function or a class that the pickle names; it is never looked up."""
@@ -145,6 +155,19 @@ def leaves_in(content: bytes) -> dict[str, Leaf]:
     return found
 
 
+def record_in(content: bytes, classes: Collection[str]) -> PickledRecord:
+    """Returns the object that a pickle is of; it and what it holds may be of these classes, given
+    with their modules, and of those of any checkpoint. Raises UnreadableArtifact.
+    """
+    try:
+        found = _Machine(frozenset(classes)).run(content)
+    except (ValueError, IndexError, KeyError, TypeError, RecursionError, OverflowError) as error:
+        raise UnreadableArtifact(f"its pickle is damaged ({error})") from None
+    if not isinstance(found, PickledRecord):
+        raise UnreadableArtifact("its pickle is of something else")
+    return found
+
+
 def _unused(name: str, known: dict[str, Leaf]) -> str:
     """Returns a name that is not known yet: `a.b` may be one key, or a key in another."""
     number, free = 1, name
@@ -174,7 +197,9 @@ def _walk(value: object, name: str, depth: int, left: list[int]) -> Iterator[tup
 class _Machine:
     """Follows a pickle's instructions."""
 
-    def __init__(self) -> None:
+    def __init__(self, records: frozenset[str] = frozenset()) -> None:
+        self.records = records
+        """Classes whose objects are read."""
         self.stack: list[Any] = []
         self.marks: list[int] = []
         """Where in the stack the arguments of the next instructions begin."""
@@ -218,11 +243,12 @@ class _Machine:
         return found
 
 
-def _named(module: str, name: str) -> _Name:
+def _named(module: str, name: str, records: frozenset[str]) -> _Name:
     """Returns a name that a checkpoint may have; all others are refused."""
     full = f"{module}.{name}"
     is_known = (
         full in _PLACEHOLDERS
+        or full in records
         or full in _DICTS
         or full in _REBUILD_TENSOR
         or full in _REBUILD_PARAMETER
@@ -240,9 +266,13 @@ def _named(module: str, name: str) -> _Name:
     return _Name(full)
 
 
-def _call(function: object, arguments: tuple[Any, ...]) -> object:
+def _call(function: object, arguments: tuple[Any, ...], records: frozenset[str]) -> object:
     """Returns what a call in the pickle stands for; nothing is called."""
     name = function.name if isinstance(function, _Name) else ""
+    if name in records:
+        return PickledRecord(name)
+    if records and name == "torch.Size" and arguments:
+        return tuple(arguments[0])
     if name in _DICTS:
         given = arguments[0] if name.endswith("OrderedDict") and arguments else []
         return dict(given) if isinstance(given, list) else {}
@@ -255,7 +285,7 @@ def _call(function: object, arguments: tuple[Any, ...]) -> object:
     if name in _REBUILD_PARAMETER:
         return arguments[0]
     if name == _REBUILD_SUBCLASS:
-        return _call(arguments[0], arguments[2])
+        return _call(arguments[0], arguments[2], records)
     return _Placeholder()
 
 
@@ -283,21 +313,25 @@ def _load_storage(machine: _Machine, _: object) -> None:
 
 def _load_global(machine: _Machine, argument: str) -> None:
     module, _, name = argument.partition(" ")
-    machine.stack.append(_named(module, name))
+    machine.stack.append(_named(module, name, machine.records))
 
 
 def _load_stack_global(machine: _Machine, _: object) -> None:
     module, name = machine.take(2)
-    machine.stack.append(_named(str(module), str(name)))
+    machine.stack.append(_named(str(module), str(name), machine.records))
 
 
 def _reduce(machine: _Machine, _: object) -> None:
     function, arguments = machine.take(2)
-    machine.stack.append(_call(function, tuple(arguments)))
+    machine.stack.append(_call(function, tuple(arguments), machine.records))
 
 
 def _build(machine: _Machine, _: object) -> None:
-    machine.take(1)  # the attributes of an object: none of them is a weight of the state dict
+    """Takes the attributes of an object: none of them is a weight of a state dict."""
+    (state,) = machine.take(1)
+    target = machine.stack[-1]
+    if isinstance(target, PickledRecord) and isinstance(state, dict):
+        target.fields.update(state)
 
 
 def _put(machine: _Machine, argument: int) -> None:
@@ -325,7 +359,7 @@ def _set_items(machine: _Machine, _: object) -> None:
 def _assign(target: object, pairs: list[Any]) -> None:
     if isinstance(target, dict):
         for key, value in zip(pairs[::2], pairs[1::2], strict=True):
-            is_plain = key is None or isinstance(key, (str, int, float))
+            is_plain = key is None or isinstance(key, (str, int, float, PickledRecord))
             target[key if is_plain else f"<{type(key).__name__}>"] = value
 
 

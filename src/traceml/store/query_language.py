@@ -41,12 +41,13 @@ _TOKEN = re.compile(
     (?P<number>[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(?P<unit>[A-Za-zµ%]+)?
     |(?P<name>[^\W\d]\w*(?:[./:@%+-]+\w+)*)?
      (?P<text>(?(name)\.)(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'))(?P<end>\.[^\W\d]\w*)?
-    |(?P<word>[^\W\d]\w*(?:[./:@%+-]+\w+)*)
+    |(?P<word>[^\W\d]\w*(?:[./:@%+-]+\w+)*(?:\[[^][\n"']+\](?:\.\w+)?)?)
     |(?P<sign><=|>=|!=|==|<>|&&|\|\||[-=<>(),!~&|])
     )""",
     re.VERBOSE,
 )
-"""A number, a text in quotes with what may stand around it in a name, a word, or a sign."""
+"""A number, a text in quotes with what may stand around it in a name, a word (with a segment in
+square brackets, `accuracy[New York].min`), or a sign."""
 _WORDS = ("and", "or", "not", "in", "is", "contains", "matches", "missing")
 _CONSTANTS: dict[str, Wanted] = {
     "true": True,
@@ -176,8 +177,8 @@ def parse_name(text: str) -> QueryName:
 
 
 def split_names(text: str) -> Iterator[str]:
-    """Yields the names of a list with commas; a comma in quotes belongs to its name."""
-    for found in re.finditer(r'(?:"(?:[^"\\]|\\.)*"|[^,"]|")+', text):
+    """Yields the names of a list with commas; a comma in quotes or brackets belongs to its name."""
+    for found in re.finditer(r'(?:"(?:[^"\\]|\\.)*"|\[[^][]*\]|[^,"]|")+', text):
         if found[0].strip():
             yield found[0].strip()
 
@@ -187,12 +188,13 @@ def written_name(section: str, name: str) -> str:
     found = _TOKEN.fullmatch(name)
     is_plain = found is not None and found["word"] == name and name.casefold() not in _WORDS
     is_section = name.partition(".")[0] in SECTIONS
-    shown = name if is_plain and not (is_section and section == "facts") else _quoted(name)
+    shown = name if is_plain and not (is_section and section == "facts") else quoted(name)
     return shown if section == "facts" and is_plain else f"{section}.{shown}"
 
 
-def _quoted(name: str) -> str:
-    escaped = name.replace("\\", "\\\\").replace('"', '\\"')
+def quoted(text: str) -> str:
+    """Returns a text in quotes, as a filter has it."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import chain, islice
 
+from traceml.model.errors import near_names
 from traceml.model.metric_direction import guess_direction
+from traceml.model.metric_segments import split_segment
 from traceml.model.printable import printable, shorten
 from traceml.model.run_values import Wanted
 from traceml.store.query_language import (
@@ -87,6 +88,8 @@ class KnownColumns:
         metric, _, statistic = name.rpartition(".")
         if f"metrics.{metric}" not in self.keys:
             return
+        if split_segment(metric) is not None and statistic != "last":
+            return  # of segments the last values are kept alone
         is_known = statistic in STATISTICS or f"{statistic}.{metric}" in self.keys
         if is_known or (statistic == BEST and guess_direction(metric) is not None):
             yield f"{statistic}.{metric}"
@@ -95,7 +98,10 @@ class KnownColumns:
 
     def _unknown(self, name: QueryName) -> str:
         metric, _, statistic = name.name.rpartition(".")
-        if statistic == BEST and f"metrics.{metric}" in self.keys:
+        is_metric = f"metrics.{metric}" in self.keys
+        if is_metric and split_segment(metric) is not None and statistic in (*STATISTICS, BEST):
+            return f"of a segment's values the last one alone can be asked for: {metric}"
+        if statistic == BEST and is_metric:
             return (
                 f"whether more of {metric!r} is better cannot be told from its name: write "
                 f"{written_key(f'min.{metric}')} or {written_key(f'max.{metric}')}"
@@ -105,21 +111,14 @@ class KnownColumns:
         return f"no run has {_shown(name)}{hint}"
 
     def _near(self, name: QueryName) -> list[str]:
-        """Returns names that are written much alike, or end alike."""
-        wanted = name.name.casefold()
+        """Returns names that are written much alike, or begin or end alike."""
         by_name: dict[str, list[str]] = {}
         names = chain((f"facts.{fact}" for fact in self.facts), self.keys)
         for key in islice(names, MAX_TRIED_NAMES):
             section, _, own = key.partition(".")
             if section in ("facts", "params", "metrics"):
-                by_name.setdefault(own.casefold(), []).append(key)
-        alike = difflib.get_close_matches(wanted, by_name, MAX_CHOICES, cutoff=0.7)
-        ends = sorted(
-            (own for own in by_name if own.endswith((f"/{wanted}", f".{wanted}", f"_{wanted}"))),
-            key=len,
-        )
-        begins = sorted((own for own in by_name if own.startswith(f"{wanted}_")), key=len)
-        found = dict.fromkeys((*alike, *ends, *begins))
+                by_name.setdefault(own, []).append(key)
+        found = near_names(name.name, by_name, MAX_CHOICES)
         keys = dict.fromkeys(key for own in found for key in by_name[own])
         return [written_key(key) for key in list(keys)[:MAX_CHOICES]]
 

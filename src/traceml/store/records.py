@@ -16,6 +16,7 @@ from traceml.model.rank import Rank, Region
 from traceml.model.run import Ending, Manifest
 from traceml.model.sample import Sample, StackBurst
 from traceml.model.settings import Settings
+from traceml.store.layer_records import LayerRecords
 
 if TYPE_CHECKING:
     from traceml.store.step_columns import Steps
@@ -190,5 +191,7 @@ class RunRecords:
     lineage: Lineage | None = None
     stack_bursts: tuple[StackBurst, ...] = ()
     """The stack samples of the training threads, in order of time."""
+    layers: tuple[LayerRecords, ...] = ()
+    """What the deep profile saw, by process."""
     notes: tuple[str, ...] = ()
     """What could not be done or read, in words."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -17,7 +17,7 @@ from traceml.store.index_columns import (
     distinct_values,
     sort_ranks,
 )
-from traceml.store.index_segments import IndexSegment
+from traceml.store.index_segments import MAX_ROWS, IndexSegment, SegmentBuilder
 from traceml.store.query_language import AllOf, Condition, Negation, Quantity, QueryNode
 from traceml.store.query_names import column_key
 
@@ -142,6 +142,29 @@ class RunTable:
     def _part_numbers(self, rows: Rows) -> Rows:
         found: Rows = np.searchsorted(self._first, rows, side="right") - 1
         return found
+
+
+def table_of(
+    runs: Iterable[tuple[str, Mapping[str, RunValue]]], notes: Sequence[str] = ()
+) -> RunTable:
+    """Returns a table of runs that are in no logs folder, by their names and values.
+
+    `notes` is read at the end, so that it may grow while the runs are read.
+    """
+    parts: list[tuple[IndexSegment, Mask]] = []
+    builder = SegmentBuilder()
+    for name, values in runs:
+        builder.add(name, (), values)
+        if len(builder) == MAX_ROWS:
+            parts.append(_whole(builder))
+            builder = SegmentBuilder()
+    if len(builder):
+        parts.append(_whole(builder))
+    return RunTable(parts, notes)
+
+
+def _whole(builder: SegmentBuilder) -> tuple[IndexSegment, Mask]:
+    return builder.segment(), np.ones(len(builder), bool)
 
 
 def _identity(value: RunValue) -> object:

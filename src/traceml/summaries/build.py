@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
@@ -20,9 +20,10 @@ from traceml.model.phase import COMPUTE, COMPUTE_PART, IN_RESIDUAL_MS, Phase
 from traceml.model.quantities import count
 from traceml.model.rank import Region
 from traceml.model.settings import NOT_RECORDED
-from traceml.store.records import RunRecords
+from traceml.store.records import LoggedMetric, RunRecords
 from traceml.summaries import sections
 from traceml.summaries.artifact_versions import artifact_summaries
+from traceml.summaries.layers import layers_summary
 from traceml.summaries.record import (
     FORMAT,
     PRODUCER,
@@ -115,9 +116,10 @@ def assemble(
         what_if=tuple(_what_if(each) for each in told.what_if),
         regions=tuple(_region(region) for region in facts.regions),
         user_time=_user_time(facts),
+        layers=layers_summary(facts),
         params=dict(records.params),
         param_sources=dict(records.param_sources),
-        metrics=_metrics(records),
+        metrics=metric_summaries(records.metrics),
         artifacts=artifact_summaries(records.artifacts),
         settings=_settings(facts),
         lineage=records.lineage,
@@ -300,7 +302,8 @@ def _code(place: CodePlace, phase_s: float | None) -> CodeSummary:
     )
 
 
-def _metrics(records: RunRecords) -> dict[str, MetricSummary]:
+def metric_summaries(metrics: Iterable[LoggedMetric]) -> dict[str, MetricSummary]:
+    """Returns the histories of logged metrics in a few numbers, by name."""
     return {
         metric.name: MetricSummary(
             count=metric.count,
@@ -312,7 +315,7 @@ def _metrics(records: RunRecords) -> dict[str, MetricSummary]:
             last_step=metric.last_step,
             higher_is_better=metric.higher_is_better,
         )
-        for metric in records.metrics
+        for metric in metrics
     }
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from traceml.model.lineage import Lineage
+from traceml.summaries.layer_record import LayersSummary
 
 Setting = str | int | float | bool | tuple[str, ...] | None
 """The value of one setting; `None` is not known."""
@@ -386,6 +387,8 @@ class Summary(Struct, frozen=True):
     regions: tuple[RegionSummary, ...] = ()
     user_time: UserTimeSummary | None = None
     """`None` where no stack was sampled: nothing was wrong, or it was not possible."""
+    layers: LayersSummary | None = None
+    """`None` where the run had no deep profile."""
     params: dict[str, Any] = {}
     param_sources: dict[str, str] = {}
     """What those parameters were taken from that the script did not log by a call, by name."""

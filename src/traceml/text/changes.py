@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 
 from traceml.compare.logged_metrics import LOGGED, PREFIX
 from traceml.compare.record import Comparison, Delta, DiagnosisChange, LoggedDelta
+from traceml.compare.segment_changes import worst_first
 from traceml.compare.terms import ENDPOINTS
 from traceml.compare.verdict_words import quantity
 from traceml.model.evidence import EvidenceUnit as Unit
 from traceml.model.finding import Section
 from traceml.model.metric import BY_KEY, METRICS, Metric
 from traceml.model.metric_direction import is_cost
+from traceml.model.metric_segments import metric_of, split_segment
 from traceml.model.phase import IN_RESIDUAL_MS, PHASES, Phase
 from traceml.model.printable import one_line, shorten_at_word, shorten_middle
 from traceml.model.quantities import NOT_MEASURED
@@ -28,6 +30,10 @@ STATUS_WIDTH = 28
 SIGNIFICANT = "*"
 MAX_LOGGED = 8
 """Logged metrics that the table lists; the JSON file has all of them."""
+MAX_SEGMENTED = 3
+"""Metrics whose segments are listed."""
+MAX_SEGMENTS = 4
+MAX_FOLLOWING = 12
 LOGGED_NAME_WIDTH = 28
 
 
@@ -127,7 +133,10 @@ def logged_changes(comparison: Comparison) -> dict[str, LoggedDelta]:
 
 def logged_shown(comparison: Comparison) -> list[str]:
     """Returns the logged metrics that get a line: the one judged by, those that the runs show to
-    have changed, and those with a direction, the largest changes first; time and resources last."""
+    have changed, and those with a direction, the largest changes first; time and resources last.
+
+    Of segments the one judged by is among them, and those of `segments_shown` follow.
+    """
     judged = comparison.verdict.metric.removeprefix(PREFIX)
     found = logged_changes(comparison)
     listed = [
@@ -135,6 +144,7 @@ def logged_shown(comparison: Comparison) -> list[str]:
         for name, delta in found.items()
         if delta.delta is not None
         and (name == judged or delta.significant or delta.higher_is_better is not None)
+        and (name == judged or split_segment(name) is None)
     ]
 
     def order(name: str) -> tuple[bool, bool, bool, bool, float]:
@@ -143,7 +153,39 @@ def logged_shown(comparison: Comparison) -> list[str]:
         has_none = delta.higher_is_better is None
         return (name != judged, is_cost(name), not delta.significant, has_none, -size)
 
-    return sorted(listed, key=order)[:MAX_LOGGED]
+    whole = sorted(listed, key=order)[:MAX_LOGGED]
+    return [*whole, *(name for name in segments_shown(comparison) if name not in whole)]
+
+
+def logged_in_order(comparison: Comparison) -> list[str]:
+    """Returns the logged metrics that both sides have, those that matter first; the segments of a
+    metric follow it, those that lost the most first. Of many, `MAX_FOLLOWING` that changed do."""
+    found = logged_changes(comparison)
+    known = [name for name, delta in found.items() if delta.delta is not None]
+    first = [name for name in logged_shown(comparison) if split_segment(name) is None]
+    ordered: list[str] = []
+    for name in dict.fromkeys((*first, *map(metric_of, known))):
+        ordered += [name] if found.get(name, Delta()).delta is not None else []
+        if name in comparison.segments:
+            segments = worst_first(found, name)
+            if len(segments) > MAX_FOLLOWING:
+                segments = [each for each in segments if found[each].delta][:MAX_FOLLOWING]
+            ordered += segments
+    return ordered
+
+
+def segments_shown(comparison: Comparison) -> list[str]:
+    """Returns the segments that get a line: of each metric those that lost the most; where none got
+    worse and the whole metric is not known, those that gained the most."""
+    logged = logged_changes(comparison)
+    shown: list[str] = []
+    for metric, found in list(comparison.segments.items())[:MAX_SEGMENTED]:
+        ordered = worst_first(logged, metric)
+        if found.worse:
+            shown += ordered[: min(found.worse, MAX_SEGMENTS)]
+        elif metric not in logged:
+            shown += ordered[::-1][: min(found.better, MAX_SEGMENTS)]
+    return shown
 
 
 def logged_row(name: str, comparison: Comparison) -> ChangeLine:

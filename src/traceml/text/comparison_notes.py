@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 
 from traceml.compare.lineage import RECORDED, Group, LineageComparison
-from traceml.compare.logged_words import directions_guessed
+from traceml.compare.logged_words import directions_guessed, segments_sentence
 from traceml.compare.record import Comparison, DiagnosisChange
 from traceml.compare.terms import Terms
 from traceml.compare.verdict import fails_on
@@ -15,6 +15,7 @@ from traceml.compare.verdict_words import moved_words, noise_words, rank_words, 
 from traceml.model.printable import one_line
 from traceml.model.quantities import NOT_MEASURED, count
 from traceml.text.changes import (
+    MAX_SEGMENTED,
     SIGNIFICANT,
     ChangeLine,
     logged_changes,
@@ -127,6 +128,8 @@ def observations(comparison: Comparison) -> Iterator[str]:
     if moved:
         yield moved
     yield from rank_words(comparison.ranks)
+    for metric, found in list(comparison.segments.items())[:MAX_SEGMENTED]:
+        yield segments_sentence(metric, found)
     guessed = directions_guessed(logged_changes(comparison), logged_shown(comparison))
     if guessed:
         yield guessed

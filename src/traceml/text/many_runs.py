@@ -20,6 +20,7 @@ from traceml.compare.many_runs import STEP_TIME, relabel_b
 from traceml.compare.parameter_groups import CODE
 from traceml.compare.record import Comparison, Delta
 from traceml.model.metric_direction import is_cost
+from traceml.model.metric_segments import metric_of, split_segment
 from traceml.model.printable import one_line, shorten_at_word, shorten_middle
 from traceml.model.quantities import NOT_MEASURED, count, duration, milliseconds, rate
 from traceml.text.what_mattered import what_mattered_lines
@@ -161,14 +162,16 @@ def _metrics(found: ManyComparison) -> list[str]:
 
 def metrics_shown(found: ManyComparison) -> list[str]:
     """Returns the logged metrics in reading order: the one that stands for quality, those that the
-    runs show to differ, those with a direction, and the others; time and resources last."""
+    runs show to differ, those with a direction, and the others; time and resources, then segments
+    last."""
     quality = _quality(found)
 
-    def order(name: str) -> tuple[bool, bool, bool, bool, str]:
+    def order(name: str) -> tuple[bool, bool, bool, bool, bool, str]:
         row = found.metrics[name]
         is_shown = any(change.significant for change in row.changes.values())
         has_none = row.higher_is_better is None
-        return (name != quality, is_cost(name), not is_shown, has_none, name)
+        is_segment = split_segment(name) is not None
+        return (name != quality, is_segment, is_cost(name), not is_shown, has_none, name)
 
     return sorted(found.metrics, key=order)
 
@@ -263,13 +266,28 @@ def pareto_sentence(pareto: Pareto) -> str:
 
 
 def _effects(found: ManyComparison) -> list[str]:
-    if not found.effects:
-        return []
-    lines = ["One parameter at a time (runs that differ in it alone):"]
+    lines = []
+    if found.effects:
+        lines.append("One parameter at a time (runs that differ in it alone):")
     for effect in found.effects[:MAX_EFFECTS]:
         lines += _wrapped(_INDENT, effect_words(effect, found))
     more = len(found.effects) - MAX_EFFECTS
-    return [*lines, f"{_INDENT}… and {more} more, in the JSON file"] if more > 0 else lines
+    if more > 0:
+        lines.append(f"{_INDENT}… and {more} more, in the JSON file")
+    return [*lines, *other_code_words(found)]
+
+
+def other_code_words(found: ManyComparison) -> list[str]:
+    """Returns what is said of pairs that no effect counts because their code differs, too."""
+    pairs = found.pairs_of_other_code
+    if not pairs:
+        return []
+    are = "pair of settings differs" if pairs == 1 else "pairs of settings differ"
+    return _wrapped(
+        "",
+        f"Left out: {pairs:,} {are} in one parameter and in the code (commit, uncommitted changes "
+        f"or script); --ignore {CODE} counts {'it' if pairs == 1 else 'them'} all the same.",
+    )
 
 
 def effect_words(effect: Effect, found: ManyComparison) -> str:
@@ -359,11 +377,11 @@ def note_sentences(found: ManyComparison) -> list[str]:
             "One run each: what another seed would change in the metrics is not known; runs that "
             "differ in nothing but a logged seed are taken together."
         )
-    guessed = [
-        one_line(name, 40)
+    guessed = dict.fromkeys(
+        one_line(metric_of(name), 40)
         for name in metrics_shown(found)[:MAX_METRICS]
         if found.metrics[name].direction_from == "name"
-    ]
+    )
     if guessed:
         said.append(f"Better or worse is guessed from the name of {', '.join(guessed)}.")
     return said

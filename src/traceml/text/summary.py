@@ -7,17 +7,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from traceml.model.finding import COMPUTE_CAUSES, Kind, consequence
 from traceml.model.metric import GPU_COUNTERS
+from traceml.model.metric_segments import segments_by_metric, split_segment
 from traceml.model.phase import COMPUTE, COMPUTE_PART, PHASES
 from traceml.model.printable import one_line, printable, printable_lines, shorten
 from traceml.model.quantities import count, duration, memory, milliseconds, percent, rate
 from traceml.summaries.record import (
     ArtifactSummary,
     Issue,
+    MetricSummary,
     PrimaryDiagnosis,
     SectionSummary,
     Summary,
 )
 from traceml.summaries.step_parts import step_parts
+from traceml.text.layers import layer_lines
 from traceml.text.phases import gpu_idle_words, phase_tree
 from traceml.text.settings import settings_line
 
@@ -42,6 +45,7 @@ def summary_text(summary: Summary) -> str:
         _traceback(summary),
         _step_time(summary),
         _ranks(summary.step_time),
+        layer_lines(summary.layers),
         _machine(summary),
         _settings(summary),
         _regions(summary),
@@ -303,7 +307,9 @@ def _logged(summary: Summary) -> list[str]:
         metrics = [
             f"{name} {'n/a' if metric.last is None else format(metric.last, '.4g')}"
             for name, metric in summary.metrics.items()
+            if split_segment(name) is None
         ]
+        metrics += _segments(summary.metrics)
         lines += _labelled("Metrics", " · ".join(_listed(metrics)))
     if summary.artifacts:
         artifacts = [_artifact(name, found) for name, found in summary.artifacts.items()]
@@ -311,6 +317,23 @@ def _logged(summary: Summary) -> list[str]:
         for note in _artifact_notes(summary.artifacts)[:MAX_NAMED]:
             lines += _labelled("", note)
     return lines
+
+
+def _segments(metrics: Mapping[str, MetricSummary]) -> list[str]:
+    """Returns of each metric with segments the lowest and the highest last value, and whose."""
+    said = []
+    for metric, names in segments_by_metric(metrics).items():
+        last = {
+            place.segment: value
+            for name in names
+            if (place := split_segment(name)) and (value := metrics[name].last) is not None
+        }
+        in_order = sorted(last, key=last.__getitem__)
+        ends = dict.fromkeys((*in_order[:1], *in_order[-1:]))
+        shown = [f"{last[segment]:.4g} ({segment})" for segment in ends]
+        many = count(len(names), "segment")
+        said.append(f"{metric} {' to '.join(shown) or 'n/a'} in {many}")
+    return said
 
 
 def _artifact(name: str, found: ArtifactSummary) -> str:

@@ -33,6 +33,7 @@ from traceml.model.failure import (
 from traceml.model.secrets import masked_message
 from traceml.trace.footprint import footprint
 from traceml.trace.interruptions import PACKAGE, is_interruption, variables_of
+from traceml.trace.module_names import own_name, unwrapped
 from traceml.trace.place import has_rank, is_helper, place_in_environment, was_started_again
 from traceml.trace.traceback_text import MAX_LETTERS, traceback_text
 
@@ -70,7 +71,6 @@ _ONLY_IN = {
 _WORKER = re.compile(r"Caught (\w+) in DataLoader worker process (\d+)")
 _DEVICE_ERROR = re.compile(r"CUDA error|CUDNN_STATUS|CUBLAS_STATUS|NCCL error|HIP error")
 _LINE_IN_TEXT = re.compile(r'^ *File "(.+?)", line (\d+), in (.+)$', re.MULTILINE)
-_WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 
 class Failures:
@@ -182,7 +182,7 @@ class Failures:
 
     def _name(self, module: Any, root: Any) -> str:
         for outer in (*self._models(), root):
-            found = _path(_unwrapped(outer), module)
+            found = _path(unwrapped(outer), module)
             if found:
                 return found
         return type(module).__name__
@@ -374,26 +374,13 @@ def _same(one: FailureReport, other: FailureReport) -> bool:
     return (one.error, one.message) == (other.error, other.message)
 
 
-def _unwrapped(module: Any) -> Any:
-    """The user's own model inside what DDP and `torch.compile` put around it."""
-    while module is not None:
-        inner = getattr(module, "_modules", {})
-        if "_orig_mod" in inner:
-            module = inner["_orig_mod"]
-        elif "module" in inner and type(module).__module__.startswith("torch.nn.parallel"):
-            module = inner["module"]
-        else:
-            break
-    return module
-
-
 def _path(root: Any, module: Any) -> str | None:
     """The module's dotted name under a root; `None` for the root itself and for other modules."""
     if root is None:
         return None
     for name, each in root.named_modules():
         if each is module:
-            return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+            return own_name(name)
     return None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
 import weakref
 from collections.abc import Callable
 from threading import get_ident
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 from torch.optim import optimizer as torch_optimizer
 
+from traceml.model.environment import DEEP, PROFILE
 from traceml.steps.events import (
     ABORT,
     BACKWARD,
@@ -78,6 +80,7 @@ def install(session: Session) -> None:
     watch_logging(session, spending, arrivals)
     ScriptParams(session)
     _watch_garbage_collection(session)
+    _prepare_deep_profile(session, watched, known, graphs)
 
 
 # Backward
@@ -307,6 +310,27 @@ def _watch_communication(session: Session, watched: models.Models) -> None:
     ddp_models.watch_all()
     watched.visitors.append(ddp_models.find)
     watched.visitors.append(lambda _: communication.watch_functional())
+
+
+# The deep profile
+
+
+def _prepare_deep_profile(
+    session: Session, watched: models.Models, known: models.KnownOptimizers, graphs: Graphs
+) -> None:
+    """The deep profile is asked for by the run, or by a script that names its model."""
+
+    def begin() -> None:
+        from traceml.trace.deep.bursts import Bursts
+
+        if not begun:
+            begun.append(Bursts(session, watched, known, lambda: graphs.was_captured))
+            begun[0].begin()
+
+    begun: list[Any] = []
+    session.begin_deep_profile = session.guard(begin, any_thread=True)
+    if os.environ.get(PROFILE) == DEEP:
+        session.begin_deep_profile()
 
 
 # Garbage collection

@@ -18,6 +18,7 @@ from time import monotonic, sleep, time_ns
 from typing import TYPE_CHECKING, Any
 
 from traceml.model import record_layout
+from traceml.model.metric_segments import cut_name
 from traceml.model.packed_metrics import (
     AT_EVENT,
     AT_STEP,
@@ -31,6 +32,7 @@ from traceml.trace.artifact_staging import CannotBeKept, stage
 from traceml.trace.failure import ended_by_device_error
 from traceml.trace.interruptions import is_interruption
 from traceml.trace.sample_log import SampleLog
+from traceml.trace.segment_names import SegmentNames
 
 if TYPE_CHECKING:
     from traceml.trace.ring import Ring
@@ -75,7 +77,7 @@ def _large(value: int) -> str:
 
 
 def _name(name: object) -> str:
-    return str(name)[:MAX_NAME]
+    return cut_name(str(name), MAX_NAME) or _NO_NAME
 
 
 def _shortened(text: str) -> str:
@@ -119,9 +121,11 @@ class Messages:
         self._plain = session.guard(lambda value: (plain(value),), any_thread=True, failed=_ignored)
         self._number = session.guard(_number, any_thread=True, failed=_ignored)
         self._is_on_gpu = session.guard(_is_on_gpu, any_thread=True, failed=_ignored)
+        self._segments = SegmentNames(session, self._refuse, MAX_NAME)
         self.params = self._verb("log_params", self._params)
         log_metrics = self._verb("log_metrics", self._metrics)
         self.metrics = session.recorder.shortcut("metrics", log_metrics)
+        self.segment = self._verb("log_metrics", self._segment)
         self.samples = self._verb("log_samples", SampleLog(session, self._refuse).log)
         self.directions = self._verb("log_metrics", self._directions)
         self.artifact = self._verb("log_artifact", self._artifact)
@@ -337,13 +341,15 @@ class Messages:
         """Write metric values of any kind; those still on a GPU follow when they have arrived."""
         if self._not_a_mapping("log_metrics", values, "{'loss': 0.5}"):
             return
-        if type(values) is dict and values and tuple(values) not in self._packers:
+        may_be_packed = type(values) is dict and 0 < len(values) <= _MAX_PACKED
+        if may_be_packed and tuple(values) not in self._packers:
             self._learn(tuple(values))
         at = f'"at":{self._session.recorder.written}' if step is None else self._step(step)
         if at is None:
             return
         now = time_ns()
         ready = []
+        by_segment: dict[str, Any] = {}
         for name, value in values.items():
             if type(value) is float:
                 ready.append(f"{self._quoted(name)}:{number_text(value)}")
@@ -352,13 +358,31 @@ class Messages:
             elif (number := self._number(value)) is not None:
                 ready.append(f"{self._quoted(name)}:{number}")
             else:
-                self._refuse(
-                    "log_metrics",
-                    f"'{_name(name)}' was not recorded: {type(value).__name__} is not a number; "
-                    "pass a number or a tensor of one element",
-                )
+                self._add_other(by_segment, _name(name), value)
         if ready:
             self._write_all(at, now, ready)
+        if by_segment:
+            self._metrics(by_segment, step)
+
+    def _add_other(self, by_segment: dict[str, Any], name: str, value: object) -> None:
+        """Add the values of a metric's segments; anything else that is no number is refused."""
+        if isinstance(value, Mapping):
+            self._segments.add(by_segment, name, value)
+            return
+        self._refuse(
+            "log_metrics",
+            f"'{name}' was not recorded: {type(value).__name__} is not a number; "
+            "pass a number or a tensor of one element, or a dict of them by segment",
+        )
+
+    def _segment(self, values: Mapping[str, Any], step: int | None, segment: object) -> None:
+        """Write metric values of one segment."""
+        if not self._not_a_mapping("log_metrics", values, "{'loss': 0.5}"):
+            found: dict[str, Any] = {}
+            for name, value in values.items():
+                self._segments.add(found, _name(name), {segment: value})
+            if found:
+                self._metrics(found, step)
 
     def _learn(self, names: tuple[str, ...]) -> None:
         """Know from here on how values of these names are packed: the same few come every time."""
@@ -396,7 +420,8 @@ class Messages:
         ring = self._session.ring or self._session.open()
         if ring is None:
             return
-        room, sent = ring.longest_message, 0
+        # Half of the ring, in parts: what is in the rest of it stays for the agent to read.
+        room, sent = 2 * ring.longest_message, 0
         for start in range(0, len(values), _VALUES_AT_ONCE):
             part = metrics_message(at, now, values[start : start + _VALUES_AT_ONCE])
             room -= len(part)
@@ -475,7 +500,10 @@ class Messages:
             self._refuse("log_metrics", why, count)
 
 
+_NO_NAME = "(no name)"
 _PARAMS = b'{"kind":"params","values":{%s}}'
 _VALUES_AT_ONCE = 256
+_MAX_PACKED = record_layout.MESSAGE_PAYLOAD_BYTES // 8
+"""Numbers of one call that may fit a slot of the ring; more are written as text."""
 _NOT_KNOWN = None, b""
 _PLAIN_KINDS = frozenset((float, int))

@@ -78,6 +78,7 @@ class Session:
             self.looks.append(self._stop_when_done)
         # What a script may say for itself; `steps` is there once torch is.
         self.steps: ExplicitSteps | None = None
+        self.begin_deep_profile: Callable[[], None] = _nothing
         self.regions = Regions(self)
         self.messages = Messages(self)
         self.failures = Failures(self)
@@ -461,7 +462,7 @@ def _call(function: Callable[[], None]) -> None:
 
 
 def _nothing() -> None:
-    """Nobody waits for a module."""
+    """There is no torch yet, or nobody waits for a module."""
 
 
 def _ring_name() -> str:

@@ -100,10 +100,15 @@ class trace_time:  # noqa: N801 - a verb, as users write it
 
 
 def trace_model_instance(model: Any) -> Any:
-    """Name the model, where it is not to be found by itself; returns it unchanged."""
+    """Look at this model layer by layer, in a few steps; returns it unchanged.
+
+    Its calls are timed as forward passes from here on, also where the model is not to be found by
+    itself.
+    """
     session = current()
     if session is not None and session.steps is not None:
         session.steps.watch(model)
+        session.begin_deep_profile()
     return model
 
 
@@ -119,17 +124,23 @@ def log_metrics(
     step: int | None = None,
     *,
     higher_is_better: bool | Mapping[str, bool] | None = None,
+    segment: object = None,
 ) -> None:
     """Record metric values at a step (by default the step that is running).
 
-    `higher_is_better` says which way a metric improves: of all in `values`, or by name. It need be
-    said once; without it, comparisons guess it from the name.
+    A value is a number, or a dict of numbers by segment or class: `{"accuracy": {"cat": 0.9, "dog":
+    0.8}}`. `segment` says that all of `values` are of one segment. `higher_is_better` says which
+    way a metric improves: of all in `values`, or by name. It need be said once; without it,
+    comparisons guess it from the name.
     """
     session = None if is_compiling() else current()
     if session is not None:
         if higher_is_better is not None:
             session.messages.directions(values, higher_is_better)
-        session.messages.metrics(values, step)
+        if segment is None:
+            session.messages.metrics(values, step)
+        else:
+            session.messages.segment(values, step, segment)
 
 
 def log_samples(samples: Any, step: int | None = None, *, name: str = "samples") -> None:

@@ -39,17 +39,22 @@ class SearchedRuns:
         """
         return await run_in_threadpool(self._answer, asked)
 
-    def _answer(self, asked: Mapping[str, str]) -> bytes:
-        _refuse_unknown(asked)
+    def search(self) -> RunSearch:
+        """Returns the index of the runs, made when it is first needed."""
         if self._search is None:
             self._search = RunSearch(self._logs, max_age_s=MAX_AGE_S)
+        return self._search
+
+    def _answer(self, asked: Mapping[str, str]) -> bytes:
+        _refuse_unknown(asked)
+        search = self.search()
         limit = _limit(asked.get("limit"))
         by, columns, sort = (asked.get(name) or None for name in ("group_by", "columns", "sort"))
         if by is None:
-            found = self._search.search(RunQuery(asked.get("filter"), sort, limit))
+            found = search.search(RunQuery(asked.get("filter"), sort, limit))
             keys = choose_columns(found, columns, lambda: usual_columns(found))
             return msgspec.json.encode(runs_document(found, keys))
-        found = self._search.search(RunQuery(asked.get("filter")))
+        found = search.search(RunQuery(asked.get("filter")))
         grouped = group_listed(found, by, columns, sort, limit)
         return msgspec.json.encode(groups_document(found, grouped))
 

@@ -21,6 +21,7 @@ from traceml.model.errors import RunNotFound, TraceMLError, UsageError
 from traceml.store.regular_files import open_regular
 from traceml.web import assets
 from traceml.web.live_pages import Pages
+from traceml.web.run_exploration import ExploredRuns
 from traceml.web.run_search import SearchedRuns
 from traceml.web.security import Guard, Policy, run_folder
 from traceml.web.sources import LIST, Address, address_of, compared_address, run_address
@@ -50,13 +51,17 @@ def application(logs: Path, policy: Policy, pages: Pages) -> ASGIApp:
         Route("/runs/{name}/file", _answering(site.logged_file)),
         Route("/compare", site.shell),
         Route("/report", _answering(site.report)),
+        Route("/explore", site.shell),
         Route("/static/{name}", site.static),
         Route("/api/runs", _answering(site.api_list)),
         Route("/api/runs/{name}", _answering(site.api_run)),
         Route("/api/runs/{name}/detail", _answering(site.api_detail)),
         Route("/api/search", _answering(site.api_search)),
+        Route("/api/explore", _answering(site.api_explore)),
+        Route("/api/explore/what-mattered", _answering(site.api_what_mattered)),
+        Route("/api/explore/curves", _answering(site.api_curves)),
         Route("/api/compare", _answering(site.api_comparison)),
-        Route("/api/compare/curves", _answering(site.api_curves)),
+        Route("/api/compare/curves", _answering(site.api_further_curves)),
         Route("/api/compare/detail", _answering(site.api_finer)),
         Route("/api/events", _answering(site.events)),
     ]
@@ -83,6 +88,7 @@ class _Site:
     def __init__(self, logs: Path, pages: Pages) -> None:
         self._logs, self._pages = logs, pages
         self._searched = SearchedRuns(logs)
+        self._explored = ExploredRuns(logs, self._searched.search)
         try:
             self._assets = assets.load()
             self._shell = assets.shell(self._assets)
@@ -131,6 +137,18 @@ class _Site:
         """Returns the runs that a filter lets through, or groups of them."""
         return _json(await self._searched.answer(request.query_params))
 
+    async def api_explore(self, request: Request) -> Response:
+        """Returns the charts over the runs that a filter lets through."""
+        return _json(await self._explored.page(request.query_params))
+
+    async def api_what_mattered(self, request: Request) -> Response:
+        """Returns which parameters a metric depends on."""
+        return _json(await self._explored.what_mattered(request.query_params))
+
+    async def api_curves(self, request: Request) -> Response:
+        """Returns the history of a metric by group of runs."""
+        return _json(await self._explored.curves(request.query_params))
+
     async def api_run(self, request: Request) -> Response:
         """Returns a run's page."""
         return await self._whole(_run(request))
@@ -139,7 +157,7 @@ class _Site:
         """Returns a comparison's page."""
         return await self._whole(_compared(request))
 
-    async def api_curves(self, request: Request) -> Response:
+    async def api_further_curves(self, request: Request) -> Response:
         """Returns charts of metrics that a comparison's page does not have from the start."""
         names = list(dict.fromkeys(request.query_params.getlist("metric")))
         if not 1 <= len(names) <= _MAX_CURVES:
@@ -271,7 +289,8 @@ async def _not_found(request: Request, error: Exception | None) -> Response:
     return _error(
         404,
         f"there is nothing at {request.url.path[:80]!r}: pages are /, /runs/NAME, "
-        "/compare?a=NAME&b=NAME and /compare?run=NAME&run=NAME; start from the list of runs",
+        "/compare?a=NAME&b=NAME, /compare?run=NAME&run=NAME and /explore; "
+        "start from the list of runs",
     )
 
 

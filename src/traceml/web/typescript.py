@@ -14,11 +14,12 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 import msgspec.inspect
 
-from traceml.figures import colours, page
+from traceml.figures import colours, exploration_record, page
 from traceml.model.phase import Colour
 
+MODULES = (page, exploration_record)
 HEADER = """\
-// The pages that the viewer draws. Made from figures/page.py and figures/colours.py by
+// The pages that the viewer draws. Made from the records and colours of figures/ by
 //   python -m traceml.web.typescript > src/traceml/web/viewer/src/schema.ts
 // An edit here is lost.
 """
@@ -27,21 +28,25 @@ HEADER = """\
 def typescript() -> str:
     """Returns everything that Python and the viewer share, as a TypeScript module."""
     declarations = [_declaration(name, value) for name, value in _declared()]
-    return "\n\n".join([HEADER.rstrip(), *declarations, _ground(), _palette(), _heat()]) + "\n"
+    colour_parts = [_ground(), _palette(), _heat(), _ramp()]
+    return "\n\n".join([HEADER.rstrip(), *declarations, *colour_parts]) + "\n"
 
 
 def _declared() -> Iterator[tuple[str, Any]]:
-    """Returns the names of page.py in their order there."""
-    for name, value in vars(page).items():
-        if _is_struct(value) or get_origin(value) is Literal or _is_union(value):
-            yield name, value
+    """Yields the names of the modules of records, in their order there, each once."""
+    found: dict[str, Any] = {}
+    for module in MODULES:
+        for name, value in vars(module).items():
+            if _is_struct(value) or get_origin(value) is Literal or _is_union(value):
+                found.setdefault(name, value)
+    yield from found.items()
 
 
 def _is_struct(value: object) -> bool:
     return (
         isinstance(value, type)
         and issubclass(value, msgspec.Struct)
-        and value.__module__ == (page.__name__)
+        and value.__module__ in {module.__name__ for module in MODULES}
     )
 
 
@@ -89,7 +94,7 @@ def _type(info: msgspec.inspect.Type) -> str:
         case msgspec.inspect.VarTupleType():
             return f"readonly {_in_brackets(_type(info.item_type))}[]"
     raise TypeError(
-        f"figures/page.py holds a field of a kind without a TypeScript type: {info}; use words, "
+        f"figures/ holds a field of a kind without a TypeScript type: {info}; use words, "
         "numbers, records and tuples of them there, or add the kind to web/typescript.py"
     )
 
@@ -102,7 +107,7 @@ def _union(info: msgspec.inspect.UnionType) -> str:
 
 
 def _named(members: set[Any]) -> str | None:
-    """Returns the name that page.py gives to a union of these."""
+    """Returns the name that the records give to a union of these."""
     for name, value in _declared():
         if not _is_struct(value) and set(get_args(value)) == members:
             return name
@@ -134,6 +139,12 @@ def _colour(colour: Colour) -> str:
 
 def _heat() -> str:
     return f"export const HEAT = {json.dumps(list(colours.HEAT))} as const;"
+
+
+def _ramp() -> str:
+    themes = {"light": colours.RAMP.light, "dark": colours.RAMP.dark}
+    lines = [f"  {name}: {json.dumps(list(stops))}," for name, stops in themes.items()]
+    return "\n".join(["export const RAMP = {", *lines, "} as const;"])
 
 
 if __name__ == "__main__":

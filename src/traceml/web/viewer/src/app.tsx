@@ -6,6 +6,7 @@ import { useKeys } from "./keys";
 import { fetched, Follower, type Live, NOTHING } from "./live";
 import { ComparisonView } from "./pages/comparison";
 import { ManyRunsView } from "./pages/many_runs";
+import { ExploreView } from "./pages/explore";
 import { RunView } from "./pages/run";
 import { RunsView } from "./pages/runs";
 import { TopBar } from "./pieces/bar";
@@ -26,7 +27,7 @@ export function App({ place }: { place: Place }) {
   const home = place.isServed ? `${place.base}/${rememberedList()}` : null;
   const help = useCallback(() => setHelping(true), []);
   useKeys(home, help);
-  useTitle(live.page);
+  useTitle(isExploring(place) ? "Explore" : live.page && nameOf(live.page));
   useAnchor(live.page !== null);
   return (
     <>
@@ -37,6 +38,7 @@ export function App({ place }: { place: Place }) {
         page={live.page}
         home={home}
         report={reportOf(place, live.page)}
+        name={isExploring(place) ? "Explore" : null}
         isLost={live.isLost || live.error !== null}
         onHelp={help}
       />
@@ -60,6 +62,7 @@ interface ShownProperties {
 }
 
 function Shown({ live: { page, error }, place, lens, onLens }: ShownProperties) {
+  if (isExploring(place)) return <ExploreView place={place} />;
   if (page === null) return error === null ? <Waiting /> : <Refused error={error} place={place} />;
   switch (page.type) {
     case "run":
@@ -83,6 +86,11 @@ function Shown({ live: { page, error }, place, lens, onLens }: ShownProperties) 
 /** By the page's own address: a folder may have another name than the run had when it began. */
 function detailOf(place: Place): string | null {
   return place.isServed ? `${place.base}/api${pathOf(place)}/detail` : null;
+}
+
+/** The charts over many runs ask for their data themselves. */
+function isExploring(place: Place): boolean {
+  return place.isServed && pathOf(place) === "/explore";
 }
 
 function Waiting() {
@@ -118,8 +126,8 @@ function nameOf(page: Page): string {
   }
 }
 
-function useTitle(page: Page | null): void {
-  const title = page === null ? "TraceML" : `${nameOf(page)} · TraceML`;
+function useTitle(name: string | null): void {
+  const title = name === null ? "TraceML" : `${name} · TraceML`;
   useEffect(() => void (document.title = title), [title]);
 }
 
@@ -137,7 +145,7 @@ function useAnchor(isThere: boolean): void {
 function useLive(place: Place, lens: string | null): Live {
   const [live, setLive] = useState<Live>({ ...NOTHING, page: place.page });
   useEffect(() => {
-    if (!place.isServed) return;
+    if (!place.isServed || isExploring(place)) return;
     const path = pathOf(place);
     if (path === "/compare") {
       if (place.page === null) void askForComparison(place, setLive);

@@ -1,4 +1,4 @@
-// The pages that the viewer draws. Made from figures/page.py and figures/colours.py by
+// The pages that the viewer draws. Made from the records and colours of figures/ by
 //   python -m traceml.web.typescript > src/traceml/web/viewer/src/schema.ts
 // An edit here is lost.
 
@@ -175,6 +175,7 @@ export interface Lines {
   marks: readonly Mark[];
   cut: string | null;
   is_curve: boolean;
+  band: string | null;
 }
 
 /** Stacked bars, one per category, drawn from left to right. */
@@ -379,6 +380,136 @@ export interface ManyRunsPage {
 
 export type Page = RunPage | RunsPage | ComparisonPage | ManyRunsPage;
 
+export type ExploredKind = "number" | "moment" | "category";
+
+/** One value of a column of words. */
+export interface Category {
+  label: string;
+  condition: string;
+}
+
+/** One parameter, metric or fact of all runs. */
+export interface ExploredColumn {
+  name: string;
+  label: string;
+  kind: ExploredKind;
+  values: readonly (number | null)[];
+  unit: string;
+  categories: readonly Category[];
+  is_log: boolean;
+  left_out: string | null;
+}
+
+/** A column that can be chosen. */
+export interface OfferedColumn {
+  name: string;
+  label: string;
+  section: string;
+}
+
+/** One number with its uncertainty. */
+export interface EstimateRow {
+  name: string;
+  value: number | null;
+  low: number | null;
+  high: number | null;
+  text: string;
+  note: string | null;
+  tone: Tone | null;
+}
+
+/** Numbers with their intervals, a row each. */
+export interface Estimates {
+  id: string;
+  title: string;
+  axis: Axis;
+  rows: readonly EstimateRow[];
+  is_bar: boolean;
+  caption: string | null;
+}
+
+/** The runs with one value, or range of values, of each of two parameters. */
+export interface ValueGridCell {
+  value: number | null;
+  text: string;
+  note: string;
+}
+
+/** A metric over two parameters. */
+export interface ValueGrid {
+  id: string;
+  title: string;
+  down: string;
+  across: string;
+  rows: readonly string[];
+  columns: readonly string[];
+  cells: readonly (readonly ValueGridCell[])[];
+  low: number;
+  high: number;
+  caption: string | null;
+}
+
+/** A metric over two numeric parameters, as a surface through the runs. */
+export interface Contour {
+  id: string;
+  title: string;
+  down: string;
+  across: string;
+  at_down: readonly number[];
+  at_across: readonly number[];
+  is_down_log: boolean;
+  is_across_log: boolean;
+  surface: readonly (readonly (number | null)[])[];
+  levels: readonly number[];
+  points: readonly (readonly number[])[];
+  caption: string | null;
+}
+
+/** Which parameters a metric depends on. */
+export interface WhatMatteredPage {
+  metric: string;
+  title: string;
+  down: string | null;
+  across: string | null;
+  importance: Estimates | null;
+  correlation: Estimates | null;
+  along: readonly Estimates[];
+  grid: ValueGrid | null;
+  contour: Contour | null;
+  warnings: readonly string[];
+  notes: readonly string[];
+}
+
+export type Band = "range" | "interval";
+
+/** The history of a metric, by group of runs. */
+export interface GroupCurves {
+  lines: Lines | null;
+  notes: readonly string[];
+  band: Band;
+}
+
+/** Charts over the runs that a filter lets through. */
+export interface Exploration {
+  filter: string;
+  names: readonly string[];
+  found: string;
+  columns: readonly ExploredColumn[];
+  choices: readonly OfferedColumn[];
+  metric: string | null;
+  group: readonly string[];
+  axes: readonly string[];
+  x: string | null;
+  y: string | null;
+  color: string | null;
+  size: string | null;
+  front: readonly number[];
+  front_words: string | null;
+  bars: Estimates | null;
+  notes: readonly string[];
+  advice: readonly string[];
+}
+
 export const GROUND = { light: "#ffffff", dark: "#161b22" } as const;
 
 export const PALETTE = {
@@ -415,3 +546,8 @@ export const PALETTE = {
 } as const;
 
 export const HEAT = ["#0b1f3f", "#123a6b", "#1f5690", "#3672a3", "#578ca6", "#7ea6a1", "#a9bd96", "#d3cf83", "#f4de71", "#fff3a6"] as const;
+
+export const RAMP = {
+  light: ["#1d2b6b", "#5a2f94", "#96318f", "#c23d6c", "#d55a3a", "#c98206"],
+  dark: ["#6f86ff", "#a98bff", "#dc8fee", "#ff9fbe", "#ffbd8f", "#ffe27a"],
+} as const;

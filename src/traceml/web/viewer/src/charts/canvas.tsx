@@ -122,6 +122,15 @@ const easels = new Set<Easel>();
 /** Brings every chart to paper, also those that nobody has scrolled to, and back to the screen. */
 export function redrawAll(): void {
   for (const easel of easels) easel.redraw();
+  for (const redraw of others) redraw();
+}
+
+const others = new Set<() => void>();
+
+/** For pictures that the charting library does not draw; returns how to stop it. */
+export function onRedraw(redraw: () => void): () => void {
+  others.add(redraw);
+  return () => void others.delete(redraw);
 }
 
 export function Canvas({ option, height, range, onReady }: Properties) {

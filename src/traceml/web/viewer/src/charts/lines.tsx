@@ -334,7 +334,7 @@ function tipOf(
     const [low, high] = [one.low?.[index] ?? null, one.high?.[index] ?? null];
     if (low !== null && high !== null && low !== high) {
       const value = `${written(low, unit)} … ${written(high, unit)}`;
-      found.push({ name: "lowest … highest", value, colour: "transparent" });
+      found.push({ name: figure.band ?? "lowest … highest", value, colour: "transparent" });
     }
     if (figure.is_curve && hasSmooth) {
       const value = written(smooth(one)[index], unit);

@@ -45,11 +45,11 @@ function named(axis: Axis): string {
   return axisWords(axis.label || "Place", axis.unit);
 }
 
-function linesNumbers({ x, y, at, series }: Lines): Numbers {
+function linesNumbers({ x, y, at, series, band }: Lines): Numbers {
   const unit = y.unit === "" ? "" : ` (${y.unit})`;
   if (series.some((one) => one.at !== null)) return overlaidNumbers(x, unit, at, series);
   return {
-    columns: [named(x), ...series.flatMap((one) => columnsOf(one).map((name) => name + unit))],
+    columns: [named(x), ...series.flatMap((one) => columnsOf(one, band).map((name) => name + unit))],
     rows: at.map((place, index) => [
       written(place),
       ...series.flatMap((one) => cellsOf(one, index)),
@@ -81,8 +81,9 @@ function overlaidNumbers(
 }
 
 /** A point that stands for several values has three numbers. */
-function columnsOf({ name, low }: Series): string[] {
-  return low === null ? [name] : [`${name}, mean`, "Lowest", "Highest"];
+function columnsOf({ name, low }: Series, band: string | null): string[] {
+  const ends = band === null ? ["Lowest", "Highest"] : [`${band}, from`, `${band}, to`];
+  return low === null ? [name] : [`${name}, mean`, ...ends];
 }
 
 function cellsOf({ values, low, high }: Series, index: number): string[] {

@@ -8,6 +8,8 @@ interface Properties {
   page: Page | null;
   /** Where the list of runs is; `null` where there is none: in a report. */
   home: string | null;
+  /** What the page is called, where it is none of the server's; `null`: see `page`. */
+  name: string | null;
   /** Nothing comes from the server: what the page says of the run may be old. */
   isLost: boolean;
   /** Where the page is as one file; `null` where there is none. */
@@ -15,10 +17,10 @@ interface Properties {
   onHelp: () => void;
 }
 
-export function TopBar({ page, home, isLost, report, onHelp }: Properties) {
+export function TopBar({ page, home, name, isLost, report, onHelp }: Properties) {
   const theme = useTheme();
   const other = theme === "dark" ? "light" : "dark";
-  const isInside = home !== null && page !== null && page.type !== "runs";
+  const isInside = home !== null && (name !== null || (page !== null && page.type !== "runs"));
   return (
     <header class="top">
       <div class="crumbs">
@@ -34,6 +36,7 @@ export function TopBar({ page, home, isLost, report, onHelp }: Properties) {
             Runs
           </a>
         )}
+        {name !== null && <h1>{name}</h1>}
         {page && <Name page={page} isLost={isLost} />}
       </div>
       <div class="tools">

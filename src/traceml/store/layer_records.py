@@ -1,0 +1,215 @@
+"""What the deep profile saw of a run's layers: read from the files that its processes wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from traceml.model.environment import LAYERS
+from traceml.store.json_lines import decode_lines
+from traceml.store.regular_files import read_regular
+
+TIMES = ("forward", "recompute", "backward")
+COUNTED = ("forward_flops", "backward_flops", "forward_bytes", "backward_bytes")
+HELD = ("parameters", "buffers", "gradients", "optimizer", "saved", "peak")
+"""What a layer holds or keeps, in bytes, as the file names it."""
+
+
+class KernelTime(NamedTuple):
+    """The kernels of one name in a step."""
+
+    name: str
+    calls: int
+    ns: int
+    layer: int
+    """The place of the layer that launched most of them; -1 where none did."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelStep:
+    """What the GPU did for one step, in nanoseconds."""
+
+    step: int
+    busy_ns: int
+    """Time in which at least one kernel or copy ran."""
+    kernels: int
+    copies_ns: int
+    communication_ns: int
+    communication_alone_ns: int
+    """Communication beside which nothing else ran."""
+    by_kernel: tuple[KernelTime, ...]
+    layer_busy_ns: npt.NDArray[np.int64]
+    layer_kernels: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRecords:
+    """What one process wrote about its layers."""
+
+    pid: int
+    names: tuple[str, ...] = ()
+    """Dotted, outer layers before what they hold; that of the model itself may be empty."""
+    kinds: tuple[str, ...] = ()
+    steps: tuple[int, ...] = ()
+    """The steps whose layers were timed."""
+    calls: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    """By step and layer."""
+    times_ns: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
+    """By clock and phase (`gpu_forward`), then by step and layer, each layer's own time; NaN in
+    steps where it was not measured."""
+    held_bytes: dict[str, npt.NDArray[np.int64]] = field(default_factory=dict)
+    """What each layer held in the last step that was looked at for it, by the names of `HELD`."""
+    counted: dict[str, npt.NDArray[np.int64]] = field(default_factory=dict)
+    """Floating-point operations and bytes moved by layer, by the names of `COUNTED`, in the step
+    where they were counted."""
+    counted_outside: dict[str, int] = field(default_factory=dict)
+    """The same of what no layer did."""
+    kernels: tuple[KernelStep, ...] = ()
+    """The steps in which the GPU's activity was recorded."""
+    notes: tuple[str, ...] = ()
+    """Why layers were not seen, or not all of them."""
+
+
+class _LayerLine(msgspec.Struct):
+    """A line of the file: a set of layers, a step of one, or a note."""
+
+    set: int = 0
+    names: list[str] | None = None
+    kinds: list[str] = []
+    step: int | None = None
+    calls: list[int] | None = None
+    why: str | None = None
+    host_forward_ns: list[int] | None = None
+    host_recompute_ns: list[int] | None = None
+    host_backward_ns: list[int] | None = None
+    gpu_forward_ns: list[int] | None = None
+    gpu_recompute_ns: list[int] | None = None
+    gpu_backward_ns: list[int] | None = None
+    parameters: list[int] | None = None
+    buffers: list[int] | None = None
+    gradients: list[int] | None = None
+    optimizer: list[int] | None = None
+    saved: list[int] | None = None
+    peak: list[int] | None = None
+    forward_flops: list[int] | None = None
+    backward_flops: list[int] | None = None
+    forward_bytes: list[int] | None = None
+    backward_bytes: list[int] | None = None
+    outside_forward_flops: int = 0
+    outside_backward_flops: int = 0
+    outside_forward_bytes: int = 0
+    outside_backward_bytes: int = 0
+    busy_ns: int | None = None
+    kernels: int = 0
+    copies_ns: int = 0
+    communication_ns: int = 0
+    communication_alone_ns: int = 0
+    by_kernel: list[tuple[str, int, int, int]] = []
+    layer_busy_ns: list[int] = []
+    layer_kernels: list[int] = []
+
+
+_decoder = msgspec.json.Decoder(_LayerLine)
+
+
+def read_layers(folder: Path) -> tuple[LayerRecords, ...]:
+    """Returns what each process wrote; empty where the run had no deep profile."""
+    return tuple(_records(path) for path in sorted(folder.glob(LAYERS.format(pid="*"))))
+
+
+def _records(path: Path) -> LayerRecords:
+    pid = path.stem.rpartition("-")[2]
+    try:
+        lines = list(decode_lines(read_regular(path).splitlines(), _decoder))
+    except OSError:
+        lines = []
+    found = max(_sets(lines), key=lambda each: len(each[1]), default=None)
+    notes = tuple(line.why for line in lines if line.why is not None)
+    number = int(pid) if pid.isascii() and pid.isdigit() else 0
+    if found is None:
+        return LayerRecords(number, notes=notes)
+    names, of_set = found
+    return _of_set(number, names, of_set, notes)
+
+
+def _sets(lines: Sequence[_LayerLine]) -> Iterator[tuple[_LayerLine, list[_LayerLine]]]:
+    """Yields each set of layers and the lines about it; a model that changes has several."""
+    for head in lines:
+        if head.names is not None and len(head.kinds) == len(head.names):
+            yield head, [each for each in lines if each.set == head.set and each.step is not None]
+
+
+def _of_set(
+    pid: int, head: _LayerLine, lines: Sequence[_LayerLine], notes: tuple[str, ...]
+) -> LayerRecords:
+    names = tuple(head.names or ())
+    count = len(names)
+    timed = [line for line in lines if line.calls is not None and len(line.calls) == count]
+    times = {}
+    for clock in ("host", "gpu"):
+        for phase in TIMES:
+            rows = [getattr(line, f"{clock}_{phase}_ns") for line in timed]
+            if any(_fits(row, count) for row in rows):
+                times[f"{clock}_{phase}"] = _table(rows, count)
+    held = {}
+    for name in HELD:
+        known = [row for line in lines if _fits(row := getattr(line, name), count)]
+        if known:
+            held[name] = np.asarray(known[-1], np.int64)
+    return LayerRecords(
+        pid=pid,
+        names=names,
+        kinds=tuple(head.kinds),
+        steps=tuple(line.step or 0 for line in timed),
+        calls=np.asarray([line.calls for line in timed], np.int64).reshape(len(timed), count),
+        times_ns=times,
+        held_bytes=held,
+        counted={
+            name: np.asarray(getattr(line, name), np.int64)
+            for line in lines
+            for name in COUNTED
+            if _fits(getattr(line, name), count)
+        },
+        counted_outside={
+            name: getattr(line, f"outside_{name}")
+            for line in lines
+            for name in COUNTED
+            if _fits(getattr(line, name), count)
+        },
+        kernels=tuple(_kernel_steps(lines, count)),
+        notes=notes,
+    )
+
+
+def _kernel_steps(lines: Sequence[_LayerLine], count: int) -> Iterator[KernelStep]:
+    for line in lines:
+        if line.busy_ns is not None and _fits(line.layer_busy_ns, count):
+            yield KernelStep(
+                step=line.step or 0,
+                busy_ns=line.busy_ns,
+                kernels=line.kernels,
+                copies_ns=line.copies_ns,
+                communication_ns=line.communication_ns,
+                communication_alone_ns=line.communication_alone_ns,
+                by_kernel=tuple(KernelTime(*each) for each in line.by_kernel),
+                layer_busy_ns=np.asarray(line.layer_busy_ns, np.int64),
+                layer_kernels=np.asarray(line.layer_kernels, np.int64),
+            )
+
+
+def _fits(row: Any, count: int) -> bool:
+    return row is not None and len(row) == count
+
+
+def _table(rows: Sequence[list[int] | None], count: int) -> npt.NDArray[np.float64]:
+    table = np.full((len(rows), count), np.nan)
+    for number, row in enumerate(rows):
+        if row is not None and len(row) == count:
+            table[number] = row
+    return table

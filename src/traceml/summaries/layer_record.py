@@ -1,0 +1,97 @@
+"""The layers of the model as `final_summary.json` has them."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class LayerSummary(Struct, frozen=True, gc=False):
+    """One layer; times are milliseconds per step, bytes those of the rank that holds the most."""
+
+    kind: str | None = None
+    """Its class."""
+    calls: float | None = None
+    """Per step."""
+    forward_ms: float | None = None
+    backward_ms: float | None = None
+    recompute_ms: float | None = None
+    """Its own time, without the layers below it; `recompute_ms` is forward again during backward
+    (activation checkpointing)."""
+    own_stderr_ms: float | None = None
+    """The standard error of its own time in all phases; `None` with a single step."""
+    total_ms: float | None = None
+    """With every layer below its name."""
+    parameters_bytes: int | None = None
+    buffers_bytes: int | None = None
+    gradients_bytes: int | None = None
+    optimizer_bytes: int | None = None
+    saved_bytes: int | None = None
+    """Kept for the backward pass."""
+    peak_bytes: int | None = None
+    """The most that was allocated on the GPU while it was being called."""
+    busy_ms: float | None = None
+    """Time in which the kernels that it launched ran; `None` where that was not recorded."""
+    kernels: float | None = None
+    """How many those are."""
+    flops: float | None = None
+    """Floating-point operations per step of itself; `None` where they were not counted."""
+    moved_bytes: float | None = None
+    """Bytes that its operations read and write per step, where each starts from memory."""
+    bound: str | None = None
+    """What limits it: `compute`, `bandwidth` or `launch`; `None` where that is not known."""
+    peak_share: float | None = None
+    """Its operations per second as a share of what the device can do, 0–1."""
+    worst_rank: int | None = None
+    worst_ms: float | None = None
+    median_ms: float | None = None
+
+
+class KernelSummary(Struct, frozen=True):
+    """The kernels of one name, per step."""
+
+    name: str
+    calls: float
+    time_ms: float
+    layer: str | None = None
+    """The layer that launched most of them; `None` where none did."""
+
+
+class ActivitySummary(Struct, frozen=True):
+    """What the GPU did in a mean step, as it recorded it itself."""
+
+    steps: int
+    busy_ms: float
+    """Time in which at least one kernel or copy ran."""
+    kernels_per_step: float
+    copies_ms: float
+    communication_ms: float
+    communication_alone_ms: float
+    """Communication beside which nothing else ran."""
+    kernels: tuple[KernelSummary, ...] = ()
+    """The longest first."""
+
+
+class LayersSummary(Struct, frozen=True):
+    """What the deep profile saw of the model's layers."""
+
+    clock: str | None = None
+    steps: int = 0
+    """How many steps were looked at."""
+    forward_ms: float | None = None
+    backward_ms: float | None = None
+    """How much of these phases lies in layers."""
+    rest_forward_ms: float | None = None
+    rest_backward_ms: float | None = None
+    """How much of the phases of all steps does not: functions outside of any module, such as a
+    loss."""
+    flops_per_step: float | None = None
+    """Floating-point operations of a rank's whole step; `None` where they were not counted."""
+    peak_flops_per_s: float | None = None
+    """What the device can do at most in the dtype in use; `None` where it is not known."""
+    mfu: float | None = None
+    """The achieved share of that, 0–1 (model FLOPs utilisation)."""
+    layers: dict[str, LayerSummary] = {}
+    """By dotted name, outer ones first; the model itself has the empty name."""
+    activity: ActivitySummary | None = None
+    """`None` where the GPU's activity was not recorded."""
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,93 @@
+"""Builds the part of the summary about the model's layers."""
+
+from __future__ import annotations
+
+from traceml.facts.facts import Facts
+from traceml.facts.layers import GpuActivity, LayerFacts, LayerProfile
+from traceml.model.phase import Phase
+from traceml.summaries.layer_record import (
+    ActivitySummary,
+    KernelSummary,
+    LayersSummary,
+    LayerSummary,
+)
+
+
+def layers_summary(facts: Facts) -> LayersSummary | None:
+    """Returns the layers of a run; `None` where it had no deep profile."""
+    found = facts.layers
+    if not found.layers and not found.notes:
+        return None
+    forward_s, backward_s = found.phase_s("forward"), found.phase_s("backward")
+    return LayersSummary(
+        clock=found.clock,
+        steps=found.steps,
+        forward_ms=_ms(forward_s),
+        backward_ms=_ms(backward_s),
+        rest_forward_ms=_ms(_rest(facts.mean_s(Phase.FORWARD), forward_s)),
+        rest_backward_ms=_ms(
+            _rest(facts.mean_s(Phase.BACKWARD), backward_s, found.phase_s("recompute"))
+        ),
+        flops_per_step=found.flops,
+        peak_flops_per_s=found.peak_flops,
+        mfu=_mfu(found, facts.mean.step_s),
+        layers={layer.name: _layer(layer) for layer in found.layers},
+        activity=None if found.activity is None else _activity(found.activity),
+        notes=found.notes,
+    )
+
+
+def _rest(phase_s: float | None, *parts: float | None) -> float | None:
+    """Returns what is left of a phase; never less than nothing, since hooks take time too."""
+    if phase_s is None or parts[0] is None:
+        return None
+    return max(0.0, phase_s - sum(part or 0.0 for part in parts))
+
+
+def _layer(layer: LayerFacts) -> LayerSummary:
+    own, held = layer.own_s, layer.held_bytes
+    return LayerSummary(
+        kind=layer.kind,
+        calls=round(layer.calls, 3),
+        forward_ms=_ms(own.get("forward")),
+        backward_ms=_ms(own.get("backward")),
+        recompute_ms=_ms(own.get("recompute")),
+        own_stderr_ms=_ms(layer.stderr_s),
+        total_ms=_ms(layer.total_s),
+        **{f"{name}_bytes": count for name, count in held.items()},
+        busy_ms=_ms(layer.busy_s),
+        kernels=None if layer.kernels is None else round(layer.kernels, 3),
+        flops=layer.flops,
+        moved_bytes=layer.moved_bytes,
+        bound=None if layer.bound is None else layer.bound.value,
+        peak_share=None if layer.peak_share is None else round(layer.peak_share, 6),
+        worst_rank=layer.worst_rank,
+        worst_ms=_ms(layer.worst_s),
+        median_ms=_ms(layer.median_s),
+    )
+
+
+def _mfu(found: LayerProfile, step_s: float | None) -> float | None:
+    """Returns the share of the device's operations per second that a mean step achieves."""
+    if found.flops is None or found.peak_flops is None or not step_s:
+        return None
+    return round(found.flops / step_s / found.peak_flops, 6)
+
+
+def _activity(found: GpuActivity) -> ActivitySummary:
+    return ActivitySummary(
+        steps=found.steps,
+        busy_ms=round(found.busy_s * 1e3, 6),
+        kernels_per_step=round(found.kernels_per_step, 3),
+        copies_ms=round(found.copies_s * 1e3, 6),
+        communication_ms=round(found.communication_s * 1e3, 6),
+        communication_alone_ms=round(found.communication_alone_s * 1e3, 6),
+        kernels=tuple(
+            KernelSummary(each.name, round(each.calls, 3), round(each.time_s * 1e3, 6), each.layer)
+            for each in found.kernels
+        ),
+    )
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1e3, 6)

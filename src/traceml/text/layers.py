@@ -1,0 +1,131 @@
+"""The layers that take the most time, as text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from traceml.model.printable import one_line
+from traceml.model.quantities import count, memory, milliseconds, percent
+from traceml.summaries.layer_record import ActivitySummary, LayersSummary, LayerSummary
+
+MAX_SHOWN = 8
+MAX_KERNELS = 5
+MIN_SHARE = 0.01
+"""Of the time in layers: what takes less is left out."""
+NAME, CELL = 37, 10
+BOUNDS = {
+    "compute": "compute-bound",
+    "bandwidth": "bandwidth-bound",
+    "launch": "launch-bound",
+}
+MODEL = "(the model itself)"
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class _LayerRow:
+    """A layer, or all layers of one kind whose names differ in a number alone."""
+
+    name: str
+    layers: int
+    forward_ms: float
+    backward_ms: float
+    saved_bytes: int | None
+    bound: str | None
+    """What limits them; `None` where that is not known, or differs."""
+
+    @property
+    def own_ms(self) -> float:
+        return self.forward_ms + self.backward_ms
+
+
+def layer_lines(found: LayersSummary | None) -> list[str]:
+    """Returns a table of the layers that take the most time; empty without a deep profile."""
+    if found is None:
+        return []
+    notes = [f"  {one_line(note, 78)}" for note in found.notes]
+    rows = sorted(_rows(found.layers), key=lambda row: -row.own_ms)
+    total_ms = sum(row.own_ms for row in rows)
+    if not total_ms:
+        return ["  Layers", *notes] if notes else []
+    clock = f", {one_line(found.clock or '', 8).upper()} clock" if found.clock else ""
+    lines = [
+        f"  Layers (own time in {count(found.steps, 'step')} looked at{clock})",
+        f"  {'':<{NAME}}{'forward':>{CELL}}{'backward':>{CELL}}{'share':>8}{'saved':>{CELL + 1}}",
+    ]
+    shown = [row for row in rows[:MAX_SHOWN] if row.own_ms >= MIN_SHARE * total_ms]
+    for row in shown:
+        many = f" ×{row.layers}" if row.layers > 1 else ""
+        name = one_line(row.name or MODEL, NAME - 1 - len(many)) + many
+        lines.append(
+            f"  {name:<{NAME}}{milliseconds(row.forward_ms):>{CELL}}"
+            f"{milliseconds(row.backward_ms):>{CELL}}{percent(row.own_ms / total_ms):>8}"
+            f"{'' if row.saved_bytes is None else memory(row.saved_bytes):>{CELL + 1}}"
+        )
+    hidden = len(rows) - len(shown)
+    if hidden > 0:
+        left = sum(row.own_ms for row in rows) - sum(row.own_ms for row in shown)
+        lines.append(f"  … and {count(hidden)} more with {milliseconds(left)} in all")
+    return [*lines, *_limit_lines(found, shown), *_activity_lines(found.activity), *notes]
+
+
+def _limit_lines(found: LayersSummary, shown: Sequence[_LayerRow]) -> list[str]:
+    """Returns how close to the device's limits a step comes, and what limits the layers shown."""
+    lines = []
+    if found.flops_per_step is not None:
+        said = f"{found.flops_per_step / 1e12:,.3g} TFLOP per step"
+        if found.mfu is not None and found.peak_flops_per_s is not None:
+            most = f"{found.peak_flops_per_s / 1e12:,.0f} TFLOP/s"
+            said += f": {percent(found.mfu)} of the device's {most} (MFU)"
+        lines.append(f"  {said}")
+    for bound, words in BOUNDS.items():
+        names = [row.name or MODEL for row in shown if row.bound == bound]
+        if names:
+            lines.append("  " + one_line(f"{words}: {', '.join(names)}", 78))
+    return lines
+
+
+def _activity_lines(found: ActivitySummary | None) -> list[str]:
+    """Returns how busy the GPU was by its own record, and the kernels that take the longest."""
+    if found is None:
+        return []
+    kernels = f"{count(round(found.kernels_per_step))} kernels"
+    said = f"GPU busy {milliseconds(found.busy_ms)} of a step by its own record, in {kernels}"
+    if found.communication_ms:
+        alone = milliseconds(found.communication_alone_ms)
+        said += f"; communication {milliseconds(found.communication_ms)}, {alone} of it alone"
+    lines = [f"  {said}"]
+    for kernel in found.kernels[:MAX_KERNELS]:
+        name = one_line(kernel.name, NAME + CELL - 2)
+        calls = f"×{kernel.calls:,.0f}"
+        lines.append(
+            f"  {name:<{NAME + CELL}}{milliseconds(kernel.time_ms):>{CELL}}"
+            f"{percent(kernel.time_ms / found.busy_ms if found.busy_ms else None):>8}"
+            f"{calls:>{CELL + 2}}"
+        )
+    return lines
+
+
+def _rows(layers: Mapping[str, LayerSummary]) -> Iterable[_LayerRow]:
+    """Returns layers that repeat as one row each: `blocks.*.attn`."""
+    groups: dict[tuple[str, str | None], list[LayerSummary]] = {}
+    names: dict[tuple[str, str | None], str] = {}
+    for name, layer in layers.items():
+        key = _NUMBER.sub("*", name), layer.kind
+        groups.setdefault(key, []).append(layer)
+        names.setdefault(key, name)
+    for key, of_group in groups.items():
+        bounds = {layer.bound for layer in of_group}
+        saved = [layer.saved_bytes for layer in of_group if layer.saved_bytes is not None]
+        yield _LayerRow(
+            name=key[0] if len(of_group) > 1 else names[key],
+            layers=len(of_group),
+            forward_ms=sum(layer.forward_ms or 0.0 for layer in of_group),
+            backward_ms=sum(
+                (layer.backward_ms or 0.0) + (layer.recompute_ms or 0.0) for layer in of_group
+            ),
+            saved_bytes=sum(saved) if saved else None,
+            bound=bounds.pop() if len(bounds) == 1 else None,
+        )

@@ -1,0 +1,144 @@
+"""When each layer begins and ends in one training step, forward and backward.
+
+Forward: every call of a layer is seen (`call_watch.py`). Backward: the nodes of autograd's graph
+whose tensors pass from one layer into another tell when the engine reaches them; the time from
+there to the next such node is that of the layer which made the node. No node is added, and no full
+backward hook, which would forbid to change a layer's output in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from threading import get_ident
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+
+from traceml.trace.compiling import is_compiling
+from traceml.trace.deep.call_watch import CallWatch
+from traceml.trace.deep.layer_names import ModelLayer
+from traceml.trace.deep.layer_times import (
+    ENTER,
+    ENTER_AGAIN,
+    LEAVE,
+    LEAVE_BACKWARD,
+    OUTSIDE,
+    REACH,
+    LayerMark,
+)
+from traceml.trace.session import Session
+
+MAX_MARKS = 100_000
+"""Of one step: a loop over thousands of tokens calls its layers very often."""
+MAX_NESTED = 3
+"""How deep tensors are looked for in the lists and dicts that a layer takes or returns."""
+_LEAF_NODE = (1 << 63) - 1
+"""Autograd numbers its nodes; those that store a parameter's gradient have the largest number."""
+
+
+class LayerMarks:
+    """The marks of one step; `begin` and `end` put the hooks in and take them out."""
+
+    def __init__(
+        self,
+        session: Session,
+        layers: Sequence[ModelLayer],
+        record_event: Callable[[], Any] | None,
+        is_entered: Callable[[], None] | None = None,
+    ) -> None:
+        self._calls = CallWatch(session, layers, self._enter, self._leave)
+        self._record_event = record_event
+        """Makes a CUDA event on the current stream; `None` for a model on the CPU."""
+        self._is_entered = is_entered
+        """Called before each layer's call."""
+        self.marks: list[LayerMark] = []
+        self.calls: dict[int, int] = {}
+        """How often each layer was called, without what was computed again for backward."""
+        self._watched_nodes: set[tuple[int, int]] = set()
+        self._passes: set[int] = set()
+        self._reach = session.guard(self._note_reached, any_thread=True)
+        self._leave_backward = session.guard(self._note_end, any_thread=True)
+
+    def begin(self) -> None:
+        """From here on every layer's call is seen."""
+        self._calls.begin()
+
+    def end(self) -> None:
+        """No call is seen any more; nodes that are reached later say nothing."""
+        self._calls.end()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether calls are being seen."""
+        return self._calls.is_on
+
+    @property
+    def was_evaluated(self) -> bool:
+        """Whether the step was given up because a model was evaluated in it."""
+        return self._calls.was_evaluated
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every mark of the step was kept."""
+        return not self.was_evaluated and 0 < len(self.marks) < MAX_MARKS
+
+    def _enter(self, place: int, outer: int, arguments: Any, is_again: bool) -> None:
+        if self._is_entered is not None:
+            self._is_entered()
+        self._watch_all(arguments, outer)
+        if not is_again:
+            self.calls[place] = self.calls.get(place, 0) + 1
+        self._mark(ENTER_AGAIN if is_again else ENTER, place)
+
+    def _leave(self, place: int, result: Any) -> None:
+        self._mark(LEAVE, place)
+        self._watch_all(result, place)
+
+    def _watch_all(self, things: Any, place: int) -> None:
+        for tensor in _tensors_in(things):
+            node = tensor.grad_fn
+            if node is not None:
+                self._watch(node, place)
+
+    def _watch(self, node: Any, place: int) -> None:
+        """Tell when the backward pass reaches this node; the innermost layer that saw it, made it.
+
+        Numbers of nodes count up in each thread by itself.
+        """
+        number = node._sequence_nr()
+        key = (get_ident(), number)
+        if number < _LEAF_NODE and key not in self._watched_nodes:
+            self._watched_nodes.add(key)
+            node.register_prehook(lambda _: self._reach(place))
+
+    def _note_reached(self, place: int) -> None:
+        if not self._calls.is_on or is_compiling():
+            return
+        backward_pass = torch._C._current_graph_task_id()
+        if backward_pass not in self._passes:
+            self._passes.add(backward_pass)
+            torch.autograd.Variable._execution_engine.queue_callback(self._leave_backward)
+        self._mark(REACH, place)
+
+    def _note_end(self) -> None:
+        if self._calls.is_on:
+            self._mark(LEAVE_BACKWARD, OUTSIDE)
+
+    def _mark(self, kind: int, place: int) -> None:
+        if len(self.marks) == MAX_MARKS:
+            self.end()
+            return
+        event = None if self._record_event is None else self._record_event()
+        self.marks.append(LayerMark(kind, place, perf_counter_ns(), event))
+
+
+def _tensors_in(things: Any, depth: int = 0) -> Iterator[torch.Tensor]:
+    if isinstance(things, torch.Tensor):
+        yield things
+    elif depth < MAX_NESTED and isinstance(things, (tuple, list)):
+        for thing in things:
+            yield from _tensors_in(thing, depth + 1)
+    elif depth < MAX_NESTED and isinstance(things, dict):
+        for thing in list(things.values()):
+            yield from _tensors_in(thing, depth + 1)

@@ -1,0 +1,51 @@
+"""Steps in which floating-point operations are counted: one in a run, since it is slow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from traceml.trace.deep.layer_file import LayerFile, by_place
+from traceml.trace.deep.layer_names import ModelLayer
+from traceml.trace.deep.layer_times import OUTSIDE
+from traceml.trace.deep.operations import OperationCount
+from traceml.trace.session import Session
+
+
+class OperationSteps:
+    """Counts operations by layer."""
+
+    def __init__(self, session: Session, file: LayerFile) -> None:
+        self._session, self._file = session, file
+        self._count: OperationCount | None = None
+        self._layers: Sequence[ModelLayer] = ()
+
+    def begin(self, layers: Sequence[ModelLayer]) -> bool:
+        """Count in the step that begins."""
+        self._layers = layers
+        self._count = OperationCount(self._session, layers)
+        self._count.begin()
+        return True
+
+    def end(self, step: int) -> bool:
+        """The step has ended; whether it was seen to its end."""
+        counted = self._count
+        if counted is None:
+            return False
+        is_new = counted.is_counting
+        counted.end()
+        if is_new and counted.is_complete:
+            line: dict[str, Any] = {"step": step}
+            for name, values in counted.by_layer().items():
+                line[name] = by_place(values, len(self._layers))
+                line[f"outside_{name}"] = values.get(OUTSIDE, 0)
+            self._file.write(self._layers, line)
+        return not counted.was_evaluated
+
+    def take_out(self) -> bool:
+        """Take everything out of torch; whether nothing of it is left there."""
+        if self._count is not None:
+            if not self._count.end():
+                return False
+            self._count = None
+        return True

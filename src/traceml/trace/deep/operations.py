@@ -1,0 +1,124 @@
+"""How many floating-point operations a step takes and how many bytes it moves, by layer.
+
+Every operation of one step is looked at as torch dispatches it: after it has run as it would have
+anyway, its operations are counted by torch's own formulas, and its tensors by their size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from traceml.trace.deep.layer_marks import LayerMarks
+from traceml.trace.deep.layer_names import ModelLayer
+from traceml.trace.deep.layer_times import BACKWARD, FORWARD, OUTSIDE, owners
+from traceml.trace.session import Session
+
+COUNTED = ("forward_flops", "backward_flops", "forward_bytes", "backward_bytes")
+"""What is counted by layer. What is computed again for backward is forward's."""
+
+
+class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts a step's operations as torch dispatches them, from the first call of a layer on.
+
+    Not before: a loader's worker that is forked for a new epoch would count all that it ever does.
+    """
+
+    def __init__(self, session: Session, layers: Sequence[ModelLayer]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._marks = LayerMarks(session, layers, None, self._enter)
+        self._count = session.guard(self._count_one, any_thread=True)
+        self._is_entered = False
+        self._seen: list[tuple[int, int, int]] = []
+        """After how many marks, how many operations, how many bytes."""
+
+    def begin(self) -> None:
+        """Count from here on."""
+        self._marks.begin()
+
+    def _enter(self) -> None:
+        if not self._is_entered:
+            self._is_entered = True
+            self.__enter__()  # type: ignore[no-untyped-call]
+
+    def end(self) -> bool:
+        """Count no more; whether nothing is left in torch.
+
+        A mode of the script's that it entered meanwhile lies above ours: then ours stays until it
+        is the topmost again.
+        """
+        self._marks.end()
+        if self._is_entered and _topmost() is self:
+            self.__exit__(None, None, None)
+            self._is_entered = False
+        return not self._is_entered
+
+    @property
+    def was_evaluated(self) -> bool:
+        """Whether the step was given up because a model was evaluated in it."""
+        return self._marks.was_evaluated
+
+    @property
+    def is_counting(self) -> bool:
+        """Whether the step is still being looked at."""
+        return self._marks.is_on
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the step was seen to its end."""
+        return self._marks.is_complete and bool(self._seen)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operation as it is, then count it."""
+        result = func(*args, **(kwargs or {}))
+        self._count(func, args, kwargs or {}, result)
+        return result
+
+    def _count_one(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        counted = flop_registry.get(func._overloadpacket)
+        done = 0 if counted is None else int(counted(*args, **kwargs, out_val=result))
+        moved = 0 if _is_view(func) else _bytes_in((args, kwargs)) + _bytes_in(result)
+        if done or moved:
+            self._seen.append((len(self._marks.marks), done, moved))
+
+    def by_layer(self) -> dict[str, dict[int, int]]:
+        """Operations and bytes of the forward and backward passes, by layer; what no layer did is
+        at `OUTSIDE`."""
+        found: dict[str, dict[int, int]] = {name: {} for name in COUNTED}
+        working = owners(self._marks.marks)
+        for marks_before, done, moved in self._seen:
+            owner = working[marks_before - 1] if marks_before else None
+            # What no layer does: a loss between the passes, an optimizer after them.
+            phase, place = owner or (FORWARD, OUTSIDE)
+            name = "backward" if phase == BACKWARD else "forward"
+            for what, amount in (("flops", done), ("bytes", moved)):
+                amounts = found[f"{name}_{what}"]
+                amounts[place] = amounts.get(place, 0) + amount
+        return found
+
+
+def _topmost() -> Any:
+    stack = torch._C._len_torch_dispatch_stack()
+    return torch._C._get_dispatch_stack_at(stack - 1) if stack else None
+
+
+def _is_view(func: Any) -> bool:
+    """Whether an operation moves nothing: its result is another look at the same memory."""
+    return any(
+        each.alias_info is not None and not each.alias_info.is_write
+        for each in func._schema.returns
+    )
+
+
+def _bytes_in(things: Any, depth: int = 0) -> int:
+    if isinstance(things, torch.Tensor):
+        return things.numel() * things.element_size()
+    if depth < 3 and isinstance(things, (tuple, list)):
+        return sum(_bytes_in(thing, depth + 1) for thing in things)
+    if depth < 3 and isinstance(things, dict):
+        return sum(_bytes_in(thing, depth + 1) for thing in things.values())
+    return 0

@@ -1,0 +1,336 @@
+"""The deep profile on real torch: what it sees of layers, and that training does not notice."""
+
+import copy
+import pickle
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.modules import module as module_hooks
+from torch.utils.checkpoint import checkpoint
+
+from traceml.store.layer_records import read_layers
+from traceml.trace.deep import bursts
+from traceml.trace.deep.bursts import COMPILED, EVALUATED, FIRST_BURST, LAYERS_SHARE
+
+WAIT_S = 0.01
+STEPS = FIRST_BURST + 4
+"""Until the first burst is over: two steps for the times, one for the memory."""
+
+
+class WaitsForward(nn.Module):
+    def __init__(self, width=4):
+        super().__init__()
+        self.inner = nn.Linear(width, width)
+
+    def forward(self, inputs):
+        time.sleep(WAIT_S)
+        return self.inner(inputs)
+
+
+class _WaitBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(context, inputs):
+        return inputs.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        time.sleep(WAIT_S)
+        return gradient
+
+
+class WaitsBackward(nn.Module):
+    def forward(self, inputs):
+        return _WaitBackward.apply(inputs)
+
+
+class Parts(nn.Module):
+    def __init__(self, **parts):
+        super().__init__()
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, inputs):
+        for part in self.children():
+            inputs = part(inputs)
+        return inputs
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, inner, use_reentrant):
+        super().__init__()
+        self.inner, self.use_reentrant = inner, use_reentrant
+
+    def forward(self, inputs):
+        return checkpoint(self.inner, inputs, use_reentrant=self.use_reentrant)
+
+
+def train(model, steps=STEPS, batch=2, width=4, beside=lambda: None):
+    torch.manual_seed(0)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    for _ in range(steps):
+        loss = model(torch.randn(batch, width)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        beside()
+        optimizer.step()
+
+
+@pytest.fixture
+def deep(traced):
+    """A session with the deep profile; what it wrote, when it is called."""
+    traced.session.begin_deep_profile()
+
+    def layers():
+        traced.finish()
+        (found,) = read_layers(traced.folder)
+        return found
+
+    return layers
+
+
+def seconds(found, key, name):
+    """A layer's own time, as a mean over the steps that were looked at."""
+    return np.nanmean(found.times_ns[key][:, found.names.index(name)]) / 1e9
+
+
+def test_time_is_that_of_the_layer_that_takes_it(deep):
+    train(Parts(first=nn.Linear(4, 4), slow=WaitsForward(), heavy=WaitsBackward()))
+    found = deep()
+    assert found.names == ("", "first", "slow", "slow.inner", "heavy")
+    assert found.kinds == ("Parts", "Linear", "WaitsForward", "Linear", "WaitsBackward")
+    assert found.steps == (FIRST_BURST + 1, FIRST_BURST + 2)
+    forward = {name: seconds(found, "host_forward", name) for name in found.names}
+    backward = {name: seconds(found, "host_backward", name) for name in found.names}
+    assert forward.pop("slow") >= WAIT_S > max(forward.values())
+    assert backward.pop("heavy") >= WAIT_S > max(backward.values())
+
+
+def test_own_times_add_up_to_the_model_s_call(deep):
+    model = Parts(one=WaitsForward(), two=WaitsForward(), three=nn.ReLU())
+    took = []
+    call = model.forward
+
+    def timed(inputs):
+        began = time.perf_counter_ns()
+        result = call(inputs)
+        took.append(time.perf_counter_ns() - began)
+        return result
+
+    model.forward = timed
+    train(model)
+    found = deep()
+    whole = found.times_ns["host_forward"].sum(axis=1)
+    measured = np.array([took[step - 1] for step in found.steps])
+    assert (whole >= measured).all()  # the hooks of the model itself lie around its `forward`
+
+
+def test_a_layer_that_is_shared_is_counted_once_by_name_and_twice_by_calls(deep):
+    shared = nn.Linear(4, 4)
+    train(Parts(first=shared, between=nn.ReLU(), again=nn.Sequential(shared)))
+    found = deep()
+    assert found.names == ("", "first", "between", "again")
+    assert found.calls.tolist() == [[1, 2, 1, 1]] * 2
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_what_checkpointing_computes_again_is_told_apart(deep, use_reentrant):
+    model = Parts(first=nn.Linear(4, 4), block=Checkpointed(WaitsForward(), use_reentrant))
+    train(model)
+    found = deep()
+    assert seconds(found, "host_forward", "block.inner") >= WAIT_S
+    assert seconds(found, "host_recompute", "block.inner") >= WAIT_S
+    assert seconds(found, "host_backward", "block.inner") < WAIT_S
+    assert found.calls[0].tolist() == [1, 1, 1, 1, 1]
+
+
+def test_memory_that_layers_keep_for_backward_and_hold(deep):
+    train(Parts(one=nn.Linear(8, 16), act=nn.ReLU(), two=nn.Linear(16, 8)), batch=32, width=8)
+    found = deep()
+    held = {
+        key: dict(zip(found.names, values, strict=True)) for key, values in found.held_bytes.items()
+    }
+    assert held["parameters"] == {
+        "": 0,
+        "one": 4 * (8 * 16 + 16),
+        "act": 0,
+        "two": 4 * (16 * 8 + 8),
+    }
+    assert held["gradients"] == held["parameters"]
+    assert held["optimizer"] == {"": 0, "one": 0, "act": 0, "two": 0}
+    # The input of `one`, and the result of `act`, which is also the input of `two`.
+    assert held["saved"] == {"": 0, "one": 4 * 32 * 8, "act": 4 * 32 * 16, "two": 0}
+
+
+def test_training_is_the_same_with_and_without(deep):
+    def trained():
+        torch.manual_seed(1)
+        model = Parts(
+            one=nn.Linear(4, 8),
+            act=nn.ReLU(inplace=True),
+            drop=nn.Dropout(0.2),
+            two=nn.Linear(8, 4),
+        )
+        train(model, steps=20)
+        return model.state_dict()
+
+    seen = trained()
+    assert deep().steps
+    for name, value in trained().items():  # the session is over
+        assert torch.equal(value, seen[name]), name
+
+
+def test_models_are_copied_and_pickled_in_a_step_that_is_looked_at(deep):
+    model = Parts(one=nn.Linear(4, 4))
+    pickled, copies = set(), []
+
+    def keep():
+        pickled.add(pickle.dumps(model.one).count(b"traceml"))
+        copies.append(copy.deepcopy(model))
+
+    train(model, beside=keep)
+    assert deep().steps and pickled == {0}
+    assert not any(each._forward_hooks or each._forward_pre_hooks for each in copies)
+
+
+def test_an_evaluation_sees_no_hook_and_the_next_step_is_looked_at_instead(deep):
+    model = Parts(one=nn.Linear(4, 4))
+    seen = []
+
+    class Looks(nn.Module):
+        def forward(self, inputs):
+            if not self.training:
+                seen.append(len(module_hooks._global_forward_pre_hooks))
+            return inputs
+
+    model.look = Looks()
+    steps = iter(range(STEPS + 2))
+
+    def evaluate():
+        if next(steps) == FIRST_BURST:
+            model.eval()
+            with torch.no_grad():
+                model(torch.zeros(1, 4))
+            model.train()
+
+    train(model, steps=STEPS + 2, beside=evaluate)
+    assert deep().steps == (FIRST_BURST + 2, FIRST_BURST + 3)
+    assert seen == [0]
+
+
+def test_a_model_that_is_evaluated_in_every_step_is_given_up_and_said(deep):
+    model = Parts(one=nn.Linear(4, 4))
+
+    def evaluate():
+        model.eval()
+        with torch.no_grad():
+            model(torch.zeros(1, 4))
+        model.train()
+
+    train(model, steps=40, beside=evaluate)
+    found = deep()
+    assert found.notes == (EVALUATED,) and not found.steps
+
+
+def test_functional_gradients_work_in_every_step(deep):
+    def gradients():
+        gradient = torch.func.grad(lambda x: x.square().sum())(torch.ones(3))
+        assert gradient.tolist() == [2, 2, 2]
+
+    train(Parts(one=nn.Linear(4, 4)), beside=gradients)
+    assert deep().steps
+
+
+def test_a_context_of_the_script_s_that_begins_in_a_burst_is_left_as_it_was(deep):
+    model, packed = Parts(one=nn.Linear(4, 4)), []
+
+    def pack(tensor):
+        packed.append(tensor.shape)
+        return tensor.detach()
+
+    context = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
+    steps = iter(range(STEPS + 4))
+
+    def enter_or_leave():
+        step = next(steps)
+        if step == FIRST_BURST + 2:  # the step that is looked at for its memory
+            context.__enter__()
+        if step == FIRST_BURST + 4:
+            context.__exit__()
+
+    train(model, steps=STEPS + 4, beside=enter_or_leave)
+    deep()
+    assert packed  # theirs was the topmost as long as it was entered
+    assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+
+
+def test_nothing_of_it_is_left_when_the_session_ends_in_a_burst(deep):
+    train(Parts(one=nn.Linear(4, 4)), steps=FIRST_BURST + 1)
+    deep()
+    assert not module_hooks._global_forward_hooks and not module_hooks._global_forward_pre_hooks
+
+
+def test_an_exception_of_the_model_s_goes_its_way(deep):
+    model, calls = Parts(one=nn.Linear(4, 4)), []
+
+    class Fails(nn.Module):
+        def forward(self, inputs):
+            calls.append(1)
+            if len(calls) == FIRST_BURST + 1:
+                raise ArithmeticError("mine")
+            return inputs
+
+    model.fails = Fails()
+    with pytest.raises(ArithmeticError, match="mine"):
+        train(model)
+    train(model)
+    assert len(deep().steps) >= 2
+
+
+def test_the_next_burst_waits_for_what_the_last_one_cost(traced, monkeypatch):
+    """On a clock that says that steps take a second, and twice as long while they are looked at."""
+    now = [0]
+
+    def clock():
+        return now[0]
+
+    def pass_time():
+        now[0] += 2_000_000_000 if module_hooks._global_forward_hooks else 1_000_000_000
+
+    monkeypatch.setattr(bursts, "perf_counter_ns", clock)
+    traced.session.begin_deep_profile()
+    train(Parts(one=nn.Linear(4, 4)), steps=FIRST_BURST + 220, beside=pass_time)
+    traced.finish()
+    (found,) = read_layers(traced.folder)
+    first, second, third = found.steps[:3]
+    assert (first, second) == (FIRST_BURST + 1, FIRST_BURST + 2)
+    # Three steps took a second more each: the next burst comes when that is a share of the time.
+    time_before_third = third - 1 + 3
+    assert time_before_third == 3 / LAYERS_SHARE
+
+
+def test_compiled_code_is_said_to_hide_its_layers(deep):
+    model = torch.compile(Parts(one=nn.Linear(4, 4)), backend="eager")
+    train(model)
+    found = deep()
+    assert not found.steps and found.notes == (COMPILED,)
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+
+
+def test_naming_the_model_begins_it(traced):
+    import traceml
+
+    model = traceml.trace_model_instance(Parts(one=nn.Linear(4, 4)))
+    train(model)
+    traced.finish()
+    (found,) = read_layers(traced.folder)
+    assert found.steps
+
+
+def test_without_the_deep_profile_nothing_is_written(traced):
+    train(Parts(one=nn.Linear(4, 4)))
+    traced.finish()
+    assert read_layers(traced.folder) == ()
