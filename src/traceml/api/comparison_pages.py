@@ -29,6 +29,7 @@ from traceml.figures.metrics import metric_id
 from traceml.figures.page import ComparisonPage, Lines, ManyRunsPage
 from traceml.figures.run_overlays import overlays
 from traceml.model.errors import RunNotFound, TraceMLError, UsageError
+from traceml.model.metric_segments import split_segment
 from traceml.model.quantities import memory
 from traceml.store.folder import SUMMARY
 from traceml.store.run_follower import RunFollower
@@ -215,7 +216,8 @@ def _names_in_pair(comparison: Comparison, found: Sequence[FoundRun]) -> list[st
     every = dict.fromkeys(name for run in found for name in sorted(run.summary.metrics))
     losses = [name for name in every if is_training_loss(name)]
     shown = changes.logged_shown(comparison)
-    return list(dict.fromkeys((*losses, *shown, *every)))
+    whole = [name for name in every if split_segment(name) is None]  # before its segments
+    return list(dict.fromkeys((*losses, *shown, *whole, *every)))
 
 
 def _with_curves(

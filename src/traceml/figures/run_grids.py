@@ -19,7 +19,8 @@ from traceml.figures.words import cell, line
 from traceml.model.quantities import NOT_MEASURED, count, milliseconds, rate
 from traceml.text.many_runs import change_words, metrics_shown
 
-MAX_ROWS = 2000
+MAX_ROWS = 600
+"""Of a grid; of more parameters or segments of metrics the JSON file has the rest."""
 COMMIT_LETTERS = 12
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 MAX_NAME = 120
