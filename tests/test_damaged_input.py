@@ -37,7 +37,7 @@ from traceml.api.comparison_pages import comparison_page as comparison_page_of
 from traceml.api.comparison_pages import find_for_page, many_page
 from traceml.api.find_runs import choose_summaries, recover, view
 from traceml.api.query_runs import RunQuery, RunSearch
-from traceml.api.run_list import RunList
+from traceml.api.run_list_page import ListQuery, RunLister
 from traceml.api.watch import RunWatch
 from traceml.figures.comparison_page import comparison_page
 from traceml.model import record_layout
@@ -154,7 +154,12 @@ def _page(folder: Path, good: Path) -> Iterator[str]:
 
 
 def _list(folder: Path, good: Path) -> Iterator[str]:
-    yield from _texts(msgspec.to_builtins(RunList(folder.parent).page()))
+    lister = RunLister(folder.parent, RunSearch(folder.parent))
+    page = msgspec.to_builtins(lister.page(ListQuery(columns="*")))
+    for choice in (*page["columns"], *page["groupings"]):
+        del choice["key"]  # what the page asks with, and does not show
+    yield from _texts(page)
+    yield from (each.label for each in lister.columns("", 200).columns)
 
 
 def _query(folder: Path, good: Path) -> Iterator[str]:

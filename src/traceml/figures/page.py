@@ -420,37 +420,91 @@ class RunPage(Struct, frozen=True, tag="run"):
     """What could not be read or shown."""
 
 
-class RunRow(Struct, frozen=True):
+ColumnKind = Literal["name", "status", "verdict", "number", "text", "moment", "tags"]
+"""How the cells of a column are drawn: a moment in the reader's own time zone, numbers at the
+right."""
+
+
+class ListColumn(Struct, frozen=True):
+    """A column of the list of runs."""
+
+    key: str
+    """As filters, sorting and addresses have it: "params.lr"; it is not shown."""
+    label: str
+    kind: ColumnKind
+    title: str
+    """What it is, in words."""
+    can_sort: bool = True
+
+
+class ListRow(Struct, frozen=True):
     """A run in the list of runs."""
 
     name: str
     state: RunState
-    state_words: str
     severity: Tone
-    status: str
     why: str
-    started: str
-    duration: str
-    steps: str
-    step_time: str
-    ranks: str
-    """With nodes and devices …"""
-    ranks_short: str
-    """… and their number alone: "8 ranks"."""
-    started_unix_s: float | None = None
-    """The list is sorted by these numbers where the text would sort wrongly; they are not shown."""
-    duration_s: float | None = None
-    step_count: int | None = None
-    step_time_s: float | None = None
+    """What the verdict says."""
+    cells: tuple[str | float | None, ...]
+    """By column: words, or seconds since 1970 for a moment; `None` where the run has none."""
+    tags: tuple[str, ...] = ()
+    note: str | None = None
+
+
+class GroupRow(Struct, frozen=True):
+    """Runs that have something in common, in the list of runs."""
+
+    cells: tuple[str | float | None, ...]
+    count: int
+    names: tuple[str, ...]
+    """Of its runs; of a very large group the first ones."""
+    filter: str
+    """Lets through the runs of this group."""
+
+
+class Grouping(Struct, frozen=True):
+    """A way to group the runs."""
+
+    key: str
+    label: str
 
 
 class RunsPage(Struct, frozen=True, tag="runs"):
-    """All runs under a logs folder, the newest first."""
+    """A part of the list of the runs under a logs folder, or of their groups."""
 
     folder: str
-    runs: tuple[RunRow, ...]
+    columns: tuple[ListColumn, ...]
+    total: int
+    """How many runs match, or groups there are."""
+    run_count: int
+    """How many runs there are in the folder."""
+    offset: int = 0
+    """The place of the first row among those that match."""
+    rows: tuple[ListRow, ...] = ()
+    groups: tuple[GroupRow, ...] | None = None
+    """Instead of rows, where the runs are grouped."""
+    baseline: ListRow | None = None
+    """The run that stays on top."""
+    groupings: tuple[Grouping, ...] = ()
+    """Ways to group these runs that are likely to be wanted; any other column will do."""
     notes: tuple[str, ...] = ()
     """Folders that could not be read, and why."""
+
+
+class ColumnChoice(Struct, frozen=True):
+    """A column that could be shown."""
+
+    key: str
+    label: str
+    """The key, in a form that can be shown whatever it holds."""
+    doc: str
+
+
+class ColumnChoices(Struct, frozen=True):
+    """The columns whose names contain some words; of many the first ones."""
+
+    columns: tuple[ColumnChoice, ...]
+    total: int
 
 
 class ComparisonPage(Struct, frozen=True, tag="comparison"):
@@ -477,4 +531,4 @@ class ManyRunsPage(Struct, frozen=True, tag="many"):
     notes: tuple[str, ...] = ()
 
 
-Page = RunPage | RunsPage | ComparisonPage | ManyRunsPage
+Page = RunPage | ComparisonPage | ManyRunsPage

@@ -1,4 +1,4 @@
-"""The page of one run: a part for everything that was measured; and its row in the list of runs."""
+"""The page of one run: a part for everything that was measured."""
 
 from __future__ import annotations
 
@@ -8,19 +8,11 @@ from traceml.facts.history import History
 from traceml.figures import charts_over_steps
 from traceml.figures.failure import failure_part
 from traceml.figures.findings import rail
-from traceml.figures.head import (
-    RunStanding,
-    elapsed_s,
-    moment,
-    ranks_short,
-    ranks_words,
-    run_head,
-    steps_taken,
-)
+from traceml.figures.head import RunStanding, run_head
 from traceml.figures.logged_files import logged_files_part
 from traceml.figures.metrics import metric_figures, metrics_part
 from traceml.figures.origin import origin_part, tracer_part
-from traceml.figures.page import Figure, Picture, RunPage, RunRow
+from traceml.figures.page import Figure, Picture, RunPage
 from traceml.figures.process import process_part
 from traceml.figures.rank_lens import choose_lens, lens_choices
 from traceml.figures.step_memory import memory_lines, step_memory_part
@@ -28,7 +20,6 @@ from traceml.figures.step_time import step_time_part
 from traceml.figures.system import gpu_part, system_part
 from traceml.figures.verdict import run_verdict
 from traceml.figures.words import line, output_line
-from traceml.model.quantities import count, duration, milliseconds
 from traceml.summaries.record import Summary
 
 _NO_HISTORY = History()
@@ -95,29 +86,3 @@ def step_figures(
         ]
     drawn += metric_figures(summary, history, whole)
     return tuple(figure for figure in drawn if figure is not None)
-
-
-def run_row(name: str, summary: Summary | None, standing: RunStanding) -> RunRow:
-    """Returns a run's row in the list of runs; `name` is the name of its page."""
-    verdict = run_verdict(summary, standing, _NO_HISTORY)
-    section = None if summary is None else summary.step_time
-    step_ms = None if section is None else section.global_.average.get("step_time_ms")
-    lasted_s, steps = elapsed_s(summary, standing), steps_taken(summary, _NO_HISTORY)
-    return RunRow(
-        name=name,
-        state=standing.state,
-        state_words=standing.state_words,
-        severity=verdict.severity,
-        status=verdict.status,
-        why=verdict.why,
-        started=moment(standing.manifest.started_unix_s),
-        duration=duration(lasted_s),
-        steps=count(steps),
-        step_time=milliseconds(step_ms),
-        ranks=ranks_words(summary, standing, _NO_HISTORY),
-        ranks_short=ranks_short(summary, standing, _NO_HISTORY),
-        started_unix_s=standing.manifest.started_unix_s,
-        duration_s=lasted_s,
-        step_count=steps,
-        step_time_s=None if step_ms is None else step_ms / 1e3,
-    )

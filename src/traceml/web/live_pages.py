@@ -275,6 +275,10 @@ class Pages:
             channel.leave(viewer)
             self._viewed_s = time.monotonic()
 
+    def note_view(self) -> None:
+        """Notes that somebody looks at a page that is not followed: the list of runs."""
+        self._viewed_s = time.monotonic()
+
     @property
     def was_viewed(self) -> bool:
         """Whether anybody has looked at a page so far."""

@@ -18,13 +18,15 @@ from starlette.types import ASGIApp
 from traceml.api.logged_file import find_logged_file
 from traceml.compare.comparison_names import default_base, many_base, safe_name
 from traceml.model.errors import RunNotFound, TraceMLError, UsageError
+from traceml.store.query_language import QueryError
 from traceml.store.regular_files import open_regular
 from traceml.web import assets
 from traceml.web.live_pages import Pages
 from traceml.web.run_exploration import ExploredRuns
 from traceml.web.run_search import SearchedRuns
-from traceml.web.security import Guard, Policy, run_folder
-from traceml.web.sources import LIST, Address, address_of, compared_address, run_address
+from traceml.web.security import READ_ONLY, Guard, Policy, run_folder
+from traceml.web.sources import Address, address_of, compared_address, run_address
+from traceml.web.tagging import change_tags
 
 _FOREVER = "public, max-age=31536000, immutable"
 _ASK_AGAIN = "no-cache"  # may be kept, but not shown without asking
@@ -32,6 +34,7 @@ _NEVER = "no-store"
 _CHUNK_BYTES = 1 << 18
 _DOWNLOAD = "application/octet-stream"
 _HTML, _JSON, _EVENTS = "text/html; charset=utf-8", "application/json", "text/event-stream"
+_CSV = "text/csv; charset=utf-8"
 _MAX_CURVES = 12
 """Metrics whose curves are asked for at once."""
 _MAX_FIGURES = 100
@@ -44,7 +47,7 @@ _Handler = Callable[[Request], Awaitable[Response]]
 
 def application(logs: Path, policy: Policy, pages: Pages) -> ASGIApp:
     """Returns the whole application, behind its guard."""
-    site = _Site(logs, pages)
+    site = _Site(logs, pages, policy)
     routes = [
         Route("/", site.shell),
         Route("/runs/{name}", site.run),
@@ -56,10 +59,14 @@ def application(logs: Path, policy: Policy, pages: Pages) -> ASGIApp:
         Route("/api/runs", _answering(site.api_list)),
         Route("/api/runs/{name}", _answering(site.api_run)),
         Route("/api/runs/{name}/detail", _answering(site.api_detail)),
+        Route("/api/runs/{name}/tags", _answering(site.tag), methods=["POST"]),
         Route("/api/search", _answering(site.api_search)),
         Route("/api/explore", _answering(site.api_explore)),
         Route("/api/explore/what-mattered", _answering(site.api_what_mattered)),
         Route("/api/explore/curves", _answering(site.api_curves)),
+        Route("/api/columns", _answering(site.api_columns)),
+        Route("/api/writing", _answering(site.api_writing)),
+        Route("/export.csv", _answering(site.export)),
         Route("/api/compare", _answering(site.api_comparison)),
         Route("/api/compare/curves", _answering(site.api_further_curves)),
         Route("/api/compare/detail", _answering(site.api_finer)),
@@ -76,6 +83,8 @@ def _answering(handler: _Handler) -> _Handler:
     async def handle(request: Request) -> Response:
         try:
             return await handler(request)
+        except QueryError as error:
+            return _error(400, str(error), at=error.at, problem=error.problem)
         except TraceMLError as error:
             return _error(400 if isinstance(error, UsageError) else 404, str(error))
 
@@ -85,8 +94,8 @@ def _answering(handler: _Handler) -> _Handler:
 class _Site:
     """The handlers, one method each."""
 
-    def __init__(self, logs: Path, pages: Pages) -> None:
-        self._logs, self._pages = logs, pages
+    def __init__(self, logs: Path, pages: Pages, policy: Policy) -> None:
+        self._logs, self._pages, self._policy = logs, pages, policy
         self._searched = SearchedRuns(logs)
         self._explored = ExploredRuns(logs, self._searched.search)
         try:
@@ -130,8 +139,32 @@ class _Site:
         return Response(asset.content, 200, headers, asset.kind)
 
     async def api_list(self, request: Request) -> Response:
-        """Returns the list of runs."""
-        return await self._whole(LIST)
+        """Returns a part of the list of runs; a page that shows it asks again and again."""
+        self._pages.note_view()
+        return _json(await self._searched.page(request.query_params))
+
+    async def api_columns(self, request: Request) -> Response:
+        """Returns the columns that the list of runs could show."""
+        return _json(await self._searched.columns(request.query_params))
+
+    async def api_writing(self, request: Request) -> Response:
+        """Returns the token that changes need, or why nothing can be changed."""
+        token = self._policy.write_token
+        why = READ_ONLY if token is None else None
+        return _json(msgspec.json.encode({"token": token, "why": why}))
+
+    async def tag(self, request: Request) -> Response:
+        """Changes the tags and the note of a run; returns what holds then."""
+        return _json(await change_tags(self._logs, request.path_params["name"], request))
+
+    async def export(self, request: Request) -> Response:
+        """Returns runs as a CSV file."""
+        content = await self._searched.export(request.query_params)
+        headers = {
+            "cache-control": _NEVER,
+            "content-disposition": 'attachment; filename="runs.csv"',
+        }
+        return Response(content, 200, headers, _CSV)
 
     async def api_search(self, request: Request) -> Response:
         """Returns the runs that a filter lets through, or groups of them."""
@@ -280,8 +313,8 @@ def _json(content: bytes) -> Response:
     return Response(content, 200, {"cache-control": _NEVER}, _JSON)
 
 
-def _error(status: int, words: str) -> Response:
-    body = msgspec.json.encode({"error": words})
+def _error(status: int, words: str, **more: object) -> Response:
+    body = msgspec.json.encode({"error": words, **more})
     return Response(body, status, {"cache-control": _NEVER}, _JSON)
 
 

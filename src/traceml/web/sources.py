@@ -1,4 +1,4 @@
-"""The sources of pages: a run, the list of runs, a comparison; each can be read again."""
+"""The sources of pages that are followed: a run or a comparison; each can be read again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from traceml.api.comparison_pages import (
     too_many,
     unfinished_note,
 )
-from traceml.api.run_list import RunList
 from traceml.api.watch import RunWatch
 from traceml.compare.many_record import ManyComparison
 from traceml.compare.many_runs import labels_of
@@ -82,25 +81,6 @@ class RunSource:
             self._watch = RunWatch(folder, self._lens_id)
             self._identity = identity
         return self._watch
-
-
-class ListSource:
-    """All runs under a logs folder."""
-
-    def __init__(self, logs: Path) -> None:
-        self._list = RunList(logs)
-        self._page: Page | None = None
-
-    def page(self) -> Page:
-        """Returns the list of runs."""
-        page = self._list.page()
-        if page != self._page:
-            self._page = page
-        return self._page
-
-    def pause_s(self) -> float:
-        """Returns the pause for pages that seldom change."""
-        return QUIET_PAUSE_S
 
 
 class ComparisonSource:
@@ -198,30 +178,25 @@ class ManyRunsSource:
 
 
 class Address(NamedTuple):
-    """Identifies a page: a run (`a` is its name, `b` its lens), a comparison, many runs (all in
-    `a`), or the list of runs."""
+    """Identifies a page: a run (`a` is its name, `b` its lens), a comparison, or many
+    runs (all in `a`)."""
 
-    kind: Literal["list", "run", "comparison", "many"]
+    kind: Literal["run", "comparison", "many"]
     a: tuple[str, ...] = ()
     b: tuple[str, ...] = ()
 
 
-LIST = Address("list")
-
-
 def address_of(page: str) -> Address:
-    """Returns the page for a URL: `/`, `/runs/NAME?lens=LENS` or `/compare?a=NAME&b=NAME`."""
+    """Returns the page for a URL: `/runs/NAME?lens=LENS` or `/compare?a=NAME&b=NAME`."""
     path, _, query = page.partition("?")
-    if path == "/":
-        return LIST
     if path == "/compare":
         sides = parse_qs(query)
         return compared_address(*(sides.get(name, []) for name in ("run", "a", "b")))
     if path.startswith("/runs/"):
         return run_address(unquote(path.removeprefix("/runs/")), parse_qs(query).get("lens", []))
     raise UsageError(
-        f"there is no page {page[:80]!r}: expected /, /runs/NAME or /compare?a=NAME&b=NAME; "
-        "start from the list of runs"
+        f"there is no page {page[:80]!r} to follow: expected /runs/NAME or "
+        "/compare?a=NAME&b=NAME; the list of runs is asked for again instead, at /api/runs"
     )
 
 
@@ -270,11 +245,9 @@ def source_of(address: Address, logs: Path) -> PageSource:
     """Returns the source of a page."""
     if address.kind == "run":
         return RunSource(logs, address.a[0], next(iter(address.b), None))
-    if address.kind == "comparison":
-        return ComparisonSource(logs, address.a, address.b)
     if address.kind == "many":
         return ManyRunsSource(logs, address.a)
-    return ListSource(logs)
+    return ComparisonSource(logs, address.a, address.b)
 
 
 def _stamp(folder: Path, *names: str) -> _Stamp:

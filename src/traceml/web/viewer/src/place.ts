@@ -33,7 +33,7 @@ export function pathOf(place: Place): string {
 
 /** Where the server has this page as one file to keep; `null` where there is no such file. */
 export function reportOf(place: Place, page: Page | null): string | null {
-  if (!place.isServed || page === null || page.type === "runs") return null;
+  if (!place.isServed || page === null) return null;
   const path = pathOf(place);
   if (page.type === "run") return `${place.base}/report?run=${path.slice("/runs/".length)}`;
   return `${place.base}/report?${comparedQuery()}`;

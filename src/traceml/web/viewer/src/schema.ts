@@ -328,32 +328,68 @@ export interface RunPage {
   notes: readonly string[];
 }
 
-/** A run in the list of runs. */
-export interface RunRow {
-  name: string;
-  state: RunState;
-  state_words: string;
-  severity: Tone;
-  status: string;
-  why: string;
-  started: string;
-  duration: string;
-  steps: string;
-  step_time: string;
-  ranks: string;
-  ranks_short: string;
-  started_unix_s: number | null;
-  duration_s: number | null;
-  step_count: number | null;
-  step_time_s: number | null;
+export type ColumnKind = "name" | "status" | "verdict" | "number" | "text" | "moment" | "tags";
+
+/** A column of the list of runs. */
+export interface ListColumn {
+  key: string;
+  label: string;
+  kind: ColumnKind;
+  title: string;
+  can_sort: boolean;
 }
 
-/** All runs under a logs folder, the newest first. */
+/** A run in the list of runs. */
+export interface ListRow {
+  name: string;
+  state: RunState;
+  severity: Tone;
+  why: string;
+  cells: readonly (string | number | null)[];
+  tags: readonly string[];
+  note: string | null;
+}
+
+/** Runs that have something in common, in the list of runs. */
+export interface GroupRow {
+  cells: readonly (string | number | null)[];
+  count: number;
+  names: readonly string[];
+  filter: string;
+}
+
+/** A way to group the runs. */
+export interface Grouping {
+  key: string;
+  label: string;
+}
+
+/** A part of the list of the runs under a logs folder, or of their groups. */
 export interface RunsPage {
   type: "runs";
   folder: string;
-  runs: readonly RunRow[];
+  columns: readonly ListColumn[];
+  total: number;
+  run_count: number;
+  offset: number;
+  rows: readonly ListRow[];
+  groups: readonly GroupRow[] | null;
+  baseline: ListRow | null;
+  groupings: readonly Grouping[];
   notes: readonly string[];
+}
+
+/** A column that could be shown. */
+export interface ColumnChoice {
+  key: string;
+  label: string;
+  doc: string;
+}
+
+/** The columns whose names contain some words; of many the first ones. */
+export interface ColumnChoices {
+  columns: readonly ColumnChoice[];
+  total: number;
 }
 
 /** What changed between two runs, or two groups of runs. */
@@ -378,7 +414,7 @@ export interface ManyRunsPage {
   notes: readonly string[];
 }
 
-export type Page = RunPage | RunsPage | ComparisonPage | ManyRunsPage;
+export type Page = RunPage | ComparisonPage | ManyRunsPage;
 
 export type ExploredKind = "number" | "moment" | "category";
 

@@ -20,7 +20,7 @@ interface Properties {
 export function TopBar({ page, home, name, isLost, report, onHelp }: Properties) {
   const theme = useTheme();
   const other = theme === "dark" ? "light" : "dark";
-  const isInside = home !== null && (name !== null || (page !== null && page.type !== "runs"));
+  const isInside = home !== null && (name === "Explore" || page !== null);
   return (
     <header class="top">
       <div class="crumbs">
@@ -79,8 +79,6 @@ function Name({ page, isLost }: { page: Page; isLost: boolean }) {
           )}
         </>
       );
-    case "runs":
-      return <h1>Runs</h1>;
     case "comparison":
       return (
         <h1 title={`${page.a} against ${page.b}`}>
