@@ -44,6 +44,8 @@ class Row(Struct, frozen=True):
 
     cells: tuple[str, ...]
     tone: Tone | None = None
+    link: str | None = None
+    """Where the first cell leads on the server: "/runs/NAME"; a report has no such place."""
 
 
 class Table(Struct, frozen=True):
@@ -54,6 +56,86 @@ class Table(Struct, frozen=True):
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     note: str | None = None
+
+
+class GridColumn(Struct, frozen=True):
+    """One of the things that a grid compares: a run."""
+
+    label: str
+    """"A"."""
+    title: str
+    """Its name."""
+    link: str | None = None
+
+
+class GridCell(Struct, frozen=True):
+    """A value, and below it what there is to say about it."""
+
+    text: str
+    note: str | None = None
+    tone: Tone | None = None
+
+
+class GridRow(Struct, frozen=True):
+    """One quantity of all columns."""
+
+    name: str
+    cells: tuple[GridCell, ...]
+    """One per column."""
+    differs: bool = True
+    """Readers see only such rows until they ask for all."""
+
+
+class WideGrid(Struct, frozen=True):
+    """Many rows of a few columns: the names stay in sight, and rows can be searched."""
+
+    id: str
+    title: str
+    columns: tuple[GridColumn, ...]
+    rows: tuple[GridRow, ...]
+    note: str | None = None
+
+
+DiffOp = Literal["same", "added", "removed", "head"]
+"""What a line or word of a difference is; `head` says where in the files one is."""
+
+
+class DiffPart(Struct, frozen=True):
+    """Words inside of a line."""
+
+    op: DiffOp
+    text: str
+
+
+class DiffLine(Struct, frozen=True):
+    """A line of a difference; `parts` is its text word by word, where words are told apart."""
+
+    op: DiffOp
+    text: str = ""
+    parts: tuple[DiffPart, ...] = ()
+
+
+class Diff(Struct, frozen=True):
+    """What differs between two texts."""
+
+    id: str
+    title: str
+    lines: tuple[DiffLine, ...]
+    note: str | None = None
+    is_open: bool = False
+    """Whether it is shown before somebody asks for it."""
+
+
+class Picture(Struct, frozen=True):
+    """An image that was logged, decoded and scaled here, never the file itself."""
+
+    id: str
+    title: str
+    source: str
+    """A `data:image/png` address."""
+    width: int
+    height: int
+    caption: str | None = None
 
 
 class FindingCard(Struct, frozen=True):
@@ -98,6 +180,8 @@ class Series(Struct, frozen=True):
     """Where a point stands for several values: the lowest of them …"""
     high: tuple[float | None, ...] | None = None
     """… and the highest; the band between both is drawn behind the line."""
+    at: tuple[float, ...] | None = None
+    """Where it has its values, if that is elsewhere than the figure's other series: another run."""
 
 
 class Span(Struct, frozen=True):
@@ -222,7 +306,33 @@ class Tree(Struct, frozen=True, tag="tree"):
     caption: str | None = None
 
 
-Figure = Lines | Bars | Heatmap | Waterfall | Tree
+class Point(Struct, frozen=True):
+    """One thing in a plane."""
+
+    x: float
+    y: float
+    colour: str
+    label: str = ""
+    """Stands beside it: "A"."""
+    note: str = ""
+    """What it is, in words."""
+    is_filled: bool = True
+
+
+class Points(Struct, frozen=True, tag="points"):
+    """Things in a plane of two quantities."""
+
+    id: str
+    title: str
+    x: Axis
+    y: Axis
+    points: tuple[Point, ...]
+    key: tuple[Series, ...] = ()
+    """What the colours stand for; without values."""
+    caption: str | None = None
+
+
+Figure = Lines | Bars | Heatmap | Waterfall | Tree | Points
 
 
 # Pages
@@ -244,6 +354,11 @@ class Part(Struct, frozen=True):
     """It has the whole width of the page."""
     has_lens: bool = False
     """Readers may choose the rank that its tiles, tree and stack show."""
+    grids: tuple[WideGrid, ...] = ()
+    diffs: tuple[Diff, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+    further_curves: tuple[str, ...] = ()
+    """Metrics whose curves the server has, and the page does not."""
 
 
 class Head(Struct, frozen=True):
@@ -406,4 +521,14 @@ class ComparisonPage(Struct, frozen=True, tag="comparison"):
     notes: tuple[str, ...] = ()
 
 
-Page = RunPage | ComparisonPage
+class ManyRunsPage(Struct, frozen=True, tag="many"):
+    """Three to twenty runs, each against the first."""
+
+    title: str
+    """"base and 4 more"."""
+    verdict: Verdict
+    parts: tuple[Part, ...]
+    notes: tuple[str, ...] = ()
+
+
+Page = RunPage | ComparisonPage | ManyRunsPage

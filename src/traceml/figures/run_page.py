@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from traceml.facts.history import History
 from traceml.figures import charts_over_steps
 from traceml.figures.failure import failure_part
 from traceml.figures.findings import rail
 from traceml.figures.head import RunStanding, run_head
+from traceml.figures.logged_files import logged_files_part
 from traceml.figures.metrics import metric_figures, metrics_part
 from traceml.figures.origin import origin_part, tracer_part
-from traceml.figures.page import Figure, RunPage
+from traceml.figures.page import Figure, Picture, RunPage
 from traceml.figures.process import process_part
 from traceml.figures.rank_lens import choose_lens, lens_choices
 from traceml.figures.step_memory import memory_lines, step_memory_part
@@ -27,10 +30,12 @@ def run_page(
     standing: RunStanding,
     history: History,
     lens_id: str | None = None,
+    pictures: Sequence[Picture] = (),
 ) -> RunPage:
     """Returns the whole page; what was not measured is left out.
 
     `lens_id` is whose step is shown (`figures/rank_lens.py`); `None` for the usual choice.
+    `pictures` are the images that the script logged.
     """
     section = None if summary is None else summary.step_time
     lens = choose_lens(section, lens_id)
@@ -43,6 +48,7 @@ def run_page(
         process_part(summary, sensors),
         system_part(summary, sensors),
         gpu_part(summary, sensors),
+        logged_files_part(summary, standing.manifest.run_name, pictures),
         origin_part(summary, standing),
         tracer_part(summary),
     )

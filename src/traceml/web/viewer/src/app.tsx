@@ -5,14 +5,16 @@ import { readChoice, rememberedList, writeChoices } from "./address";
 import { useKeys } from "./keys";
 import { fetched, Follower, type Live, NOTHING } from "./live";
 import { ComparisonView } from "./pages/comparison";
+import { ManyRunsView } from "./pages/many_runs";
 import { ExploreView } from "./pages/explore";
 import { RunView } from "./pages/run";
 import { RunsView } from "./pages/runs";
 import { TopBar } from "./pieces/bar";
 import { Banner } from "./pieces/banner";
 import { Help } from "./pieces/help";
-import { pathOf, type Place } from "./place";
+import { pathOf, type Place, reportOf } from "./place";
 import type { Page } from "./schema";
+import { BaseContext } from "./served";
 
 export function App({ place }: { place: Place }) {
   const [lens, setLens] = useState(() => readChoice("lens"));
@@ -37,17 +39,20 @@ export function App({ place }: { place: Place }) {
       <TopBar
         page={live.page}
         home={home}
+        report={reportOf(place, live.page)}
         name={ownTitle(place)}
         isLost={live.isLost || live.error !== null}
         onHelp={help}
       />
       <Banner live={isList ? { ...live, isLost: isListLost } : live} />
       <main id="main" tabIndex={-1}>
-        {isList ? (
-          <RunsView base={place.base} onLost={setListLost} />
-        ) : (
-          <Shown live={live} place={place} lens={lens} onLens={choose} />
-        )}
+        <BaseContext.Provider value={place.isServed ? place.base : null}>
+          {isList ? (
+            <RunsView base={place.base} onLost={setListLost} />
+          ) : (
+            <Shown live={live} place={place} lens={lens} onLens={choose} />
+          )}
+        </BaseContext.Provider>
       </main>
       <Help isOpen={isHelping} onClose={() => setHelping(false)} />
     </>
@@ -77,6 +82,8 @@ function Shown({ live: { page, error }, place, lens, onLens }: ShownProperties) 
       );
     case "comparison":
       return <ComparisonView page={page} />;
+    case "many":
+      return <ManyRunsView page={page} />;
   }
 }
 
@@ -116,6 +123,8 @@ function nameOf(page: Page): string {
       return page.head.name;
     case "comparison":
       return `${page.a} against ${page.b}`;
+    case "many":
+      return page.title;
   }
 }
 

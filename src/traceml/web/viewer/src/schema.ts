@@ -26,6 +26,7 @@ export interface Fact {
 export interface Row {
   cells: readonly string[];
   tone: Tone | null;
+  link: string | null;
 }
 
 /** Cells as they are read. */
@@ -35,6 +36,70 @@ export interface Table {
   columns: readonly string[];
   rows: readonly Row[];
   note: string | null;
+}
+
+/** One of the things that a grid compares: a run. */
+export interface GridColumn {
+  label: string;
+  title: string;
+  link: string | null;
+}
+
+/** A value, and below it what there is to say about it. */
+export interface GridCell {
+  text: string;
+  note: string | null;
+  tone: Tone | null;
+}
+
+/** One quantity of all columns. */
+export interface GridRow {
+  name: string;
+  cells: readonly GridCell[];
+  differs: boolean;
+}
+
+/** Many rows of a few columns: the names stay in sight, and rows can be searched. */
+export interface WideGrid {
+  id: string;
+  title: string;
+  columns: readonly GridColumn[];
+  rows: readonly GridRow[];
+  note: string | null;
+}
+
+export type DiffOp = "same" | "added" | "removed" | "head";
+
+/** Words inside of a line. */
+export interface DiffPart {
+  op: DiffOp;
+  text: string;
+}
+
+/** A line of a difference; `parts` is its text word by word, where words are told apart. */
+export interface DiffLine {
+  op: DiffOp;
+  text: string;
+  parts: readonly DiffPart[];
+}
+
+/** What differs between two texts. */
+export interface Diff {
+  id: string;
+  title: string;
+  lines: readonly DiffLine[];
+  note: string | null;
+  is_open: boolean;
+}
+
+/** An image that was logged, decoded and scaled here, never the file itself. */
+export interface Picture {
+  id: string;
+  title: string;
+  source: string;
+  width: number;
+  height: number;
+  caption: string | null;
 }
 
 /** A finding as the rail shows it. */
@@ -67,6 +132,7 @@ export interface Series {
   dashed: boolean;
   low: readonly (number | null)[] | null;
   high: readonly (number | null)[] | null;
+  at: readonly number[] | null;
 }
 
 /** A finding on the horizontal axis, from where on it holds; `until` open: to the end. */
@@ -175,7 +241,29 @@ export interface Tree {
   caption: string | null;
 }
 
-export type Figure = Lines | Bars | Heatmap | Waterfall | Tree;
+/** One thing in a plane. */
+export interface Point {
+  x: number;
+  y: number;
+  colour: string;
+  label: string;
+  note: string;
+  is_filled: boolean;
+}
+
+/** Things in a plane of two quantities. */
+export interface Points {
+  type: "points";
+  id: string;
+  title: string;
+  x: Axis;
+  y: Axis;
+  points: readonly Point[];
+  key: readonly Series[];
+  caption: string | null;
+}
+
+export type Figure = Lines | Bars | Heatmap | Waterfall | Tree | Points;
 
 /** A card of a page: a diagnosis, its numbers, its pictures. */
 export interface Part {
@@ -189,6 +277,10 @@ export interface Part {
   printed: readonly string[];
   is_wide: boolean;
   has_lens: boolean;
+  grids: readonly WideGrid[];
+  diffs: readonly Diff[];
+  pictures: readonly Picture[];
+  further_curves: readonly string[];
 }
 
 /** Which run, and how far it is. */
@@ -313,7 +405,16 @@ export interface ComparisonPage {
   notes: readonly string[];
 }
 
-export type Page = RunPage | ComparisonPage;
+/** Three to twenty runs, each against the first. */
+export interface ManyRunsPage {
+  type: "many";
+  title: string;
+  verdict: Verdict;
+  parts: readonly Part[];
+  notes: readonly string[];
+}
+
+export type Page = RunPage | ComparisonPage | ManyRunsPage;
 
 export type ExploredKind = "number" | "moment" | "category";
 

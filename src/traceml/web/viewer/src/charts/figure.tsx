@@ -8,6 +8,7 @@ import { canZoom } from "./axes";
 import { BarsView, TreeView, WaterfallView } from "./bars";
 import { HeatmapView } from "./heatmap";
 import { LinesView } from "./lines";
+import { PointsView } from "./points";
 import { numbersOf } from "./table";
 import { useStepWindow } from "./zoom";
 
@@ -41,6 +42,8 @@ function Drawing({ figure }: { figure: Figure }) {
       return <WaterfallView figure={figure} />;
     case "tree":
       return <TreeView figure={figure} />;
+    case "points":
+      return <PointsView figure={figure} />;
   }
 }
 
