@@ -22,7 +22,14 @@ from traceml.api.compare import (
 )
 from traceml.api.fetch_runs import FetchedRuns
 from traceml.api.find_runs import choose_summaries
-from traceml.cli.parser import CommandParser, add_format, add_logs_dir, in_braces, one_of, some_text
+from traceml.cli.parser import (
+    CommandParser,
+    add_better,
+    add_format,
+    add_logs_dir,
+    higher_is_better,
+    some_text,
+)
 from traceml.compare.record import Comparison, to_json
 from traceml.compare.terms import ENDPOINTS, TOLERANCE, Terms
 from traceml.compare.verdict import FAIL_ON, fails_on
@@ -34,7 +41,6 @@ from traceml.text.many_runs import many_text
 
 _FAILED, _ERROR, _NOTHING_IN_COMMON = 1, 2, 3
 _FORMATS = ("text", "json", "markdown", "html")
-_WAYS = ("higher", "lower")
 _TWO, _MANY, _FILES, _ARMS = (
     "two runs or groups",
     "three or more runs",
@@ -96,7 +102,7 @@ def _compare(options: argparse.Namespace) -> int:
         tolerance=options.tolerance,
         max_regression=options.max_regression,
         metric=options.metric,
-        higher_is_better=None if options.better is None else options.better == "higher",
+        higher_is_better=higher_is_better(options),
         fail_on=options.fail_on,
     )
     logs_dir = Path(options.logs_dir)
@@ -252,12 +258,7 @@ def _parser() -> CommandParser:
     add("--a", nargs="+", metavar="RUN", type=some_text, help="the runs of the first group")
     add("--b", nargs="+", metavar="RUN", type=some_text, help="the runs of the second group")
     add("--metric", metavar="NAME", type=some_text, help=_metric_help())
-    add(
-        "--better",
-        type=one_of(*_WAYS),
-        metavar=in_braces(_WAYS),
-        help="which way a logged metric improves, where neither script nor name says",
-    )
+    add_better(parser)
     add(
         "--arms",
         nargs="+",
