@@ -33,7 +33,7 @@ export function ColumnPicker({ base, columns, onColumns, onClose }: Properties) 
     choose(next);
   };
   return (
-    <dialog ref={dialog} class="help picker" aria-labelledby="picker-title" onClose={onClose}>
+    <dialog ref={dialog} class="help column-picker" aria-labelledby="picker-title" onClose={onClose}>
       <h2 id="picker-title">Columns</h2>
       <div class="picker-parts">
         <section aria-label="Shown">
