@@ -215,6 +215,17 @@ def test_the_keyboard_marks_runs_and_chooses_columns(look: Look, sweep: Served):
     assert "/runs/sweep-" in (link.get_attribute("href") or "")
 
 
+def test_the_buttons_that_choose_columns_stand_side_by_side(look: Look, sweep: Served):
+    seen = explore(look, sweep)
+    scatter = seen.part("Scatter")
+    across, up = (scatter.get_by_role("button", name=name) for name in ("Across", "Up"))
+    boxes = [across.bounding_box(), up.bounding_box()]
+    assert boxes[0] and boxes[1] and boxes[0]["y"] == boxes[1]["y"]
+    field = seen.page.get_by_role("searchbox", name="Filter the runs")
+    assert field.evaluate("field => field.clientWidth") > 500, "a filter can be read"
+    assert field.evaluate("field => getComputedStyle(field).borderRadius") == "8px"
+
+
 @pytest.mark.parametrize("options", [PHONE, {"color_scheme": "dark", "width": 1024}])
 def test_names_that_are_markup_or_long_stay_names(look: Look, sweep: Served, options: Any):
     named = quote(
