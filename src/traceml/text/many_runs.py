@@ -28,7 +28,14 @@ from traceml.model.printable import (
     shorten_middle,
     terminal_width,
 )
-from traceml.model.quantities import NOT_MEASURED, count, duration, milliseconds, rate
+from traceml.model.quantities import (
+    NOT_MEASURED,
+    count,
+    duration,
+    milliseconds,
+    param_words,
+    rate,
+)
 from traceml.text.what_mattered import what_mattered_lines
 
 WIDTH = 100
@@ -143,7 +150,7 @@ def _parameters(found: ManyComparison) -> list[str]:
 
 
 def _param(value: object) -> str:
-    return NOT_MEASURED if value is None else one_line(value, _CELL_WIDTH)
+    return NOT_MEASURED if value is None else one_line(param_words(value), _CELL_WIDTH)
 
 
 def _metrics(found: ManyComparison) -> list[str]:

@@ -16,6 +16,7 @@ from traceml.model.quantities import (
     last_logged,
     memory,
     milliseconds,
+    param_words,
     percent,
     rate,
 )
@@ -305,7 +306,7 @@ def _logged(summary: Summary) -> list[str]:
     lines: list[str] = []
     for label, is_taken in (("Params", False), ("Args", True)):
         params = [
-            f"{name}={value}"
+            f"{name}={param_words(value)}"
             for name, value in summary.params.items()
             if (name in summary.param_sources) is is_taken
         ]
