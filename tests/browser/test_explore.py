@@ -116,6 +116,32 @@ _HAS_INK = """canvas => {
 }"""
 
 
+_COLOUR_AT_THE_TOP = """canvas => {
+  const scale = canvas.width / canvas.clientWidth;
+  const [left, top] = [60 * scale, 32 * scale]; // just below the upper end of the axis
+  const { data } = canvas.getContext("2d").getImageData(left, top, canvas.width - left, 3 * scale);
+  const pixels = Array.from({ length: data.length / 4 }, (_, at) => data.slice(4 * at, 4 * at + 3));
+  return pixels.some((rgb) => Math.max(...rgb) - Math.min(...rgb) > 12);
+}"""
+
+
+def test_the_axis_of_curves_leaves_room_for_their_bands(look: Look, sweep: Served):
+    address = "?group=lr&metric=loss&band=range"
+    seen = explore(look, sweep, address, excuses=("willReadFrequently",))
+    seen.part("By group").scroll_into_view_if_needed()
+    seen.part("By group").get_by_role("figure").last.scroll_into_view_if_needed()
+    canvas = seen.part("By group").locator("canvas").first
+    wait_until(lambda: canvas.evaluate(_HAS_INK), "something is drawn")
+    assert not canvas.evaluate(_COLOUR_AT_THE_TOP), "the band is cut off"
+
+
+def test_a_long_name_in_a_legend_is_not_wider_than_a_phone(look: Look, sweep: Served):
+    seen = explore(look, sweep, "?group=optimizer", **PHONE)
+    item = seen.part("By group").locator(".legend-item").first
+    item.evaluate("item => { item.lastChild.textContent = 'n'.repeat(200); }")
+    assert not seen.scrolls_sideways()
+
+
 def test_what_is_dragged_over_is_a_filter_that_finds_the_same_runs(look: Look, sweep: Served):
     seen = explore(look, sweep, "?axes=lr,optimizer,width,loss")
     drag_axis(seen, 0, 0.2, 0.8)  # the two rates in the middle
@@ -213,6 +239,17 @@ def test_the_keyboard_marks_runs_and_chooses_columns(look: Look, sweep: Served):
     table.press("Enter")
     link = seen.part("Scatter").get_by_role("link").first
     assert "/runs/sweep-" in (link.get_attribute("href") or "")
+
+
+def test_the_buttons_that_choose_columns_stand_side_by_side(look: Look, sweep: Served):
+    seen = explore(look, sweep)
+    scatter = seen.part("Scatter")
+    across, up = (scatter.get_by_role("button", name=name) for name in ("Across", "Up"))
+    boxes = [across.bounding_box(), up.bounding_box()]
+    assert boxes[0] and boxes[1] and boxes[0]["y"] == boxes[1]["y"]
+    field = seen.page.get_by_role("searchbox", name="Filter the runs")
+    assert field.evaluate("field => field.clientWidth") > 500, "a filter can be read"
+    assert field.evaluate("field => getComputedStyle(field).borderRadius") == "8px"
 
 
 @pytest.mark.parametrize("options", [PHONE, {"color_scheme": "dark", "width": 1024}])

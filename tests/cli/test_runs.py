@@ -12,6 +12,7 @@ import pytest
 
 from listed_runs import list_run, list_sweep, metric
 from traceml.cli import main
+from traceml.model.printable import terminal_width
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +74,9 @@ def test_filter_sort_columns_and_limit(sweep: Path, shown: Shown):
     added = shown("runs", "--logs-dir", sweep, "--columns", "+user,+duration_s").splitlines()
     assert added[0].split()[-2:] == ["user", "duration"]
     assert added[2].split()[-3:] == ["ada", "1", "min"]
+    assert shown("runs", "--logs-dir", sweep, "--columns", "+user,duration_s").splitlines() == added
+    titled = shown("runs", "--logs-dir", sweep, "--columns", "run", "--filter", "run = 'sweep-03'")
+    assert titled.split() == ["run", "--------", "sweep-03", "1", "run"]
 
 
 def test_groups(sweep: Path, shown: Shown):
@@ -172,6 +176,31 @@ def test_a_mistake_in_the_filter_is_pointed_at(sweep: Path, shown: Shown):
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--columns", ""], "'' names no column; expected names with commas"),
+        (["--columns", " , "], "' , ' names no column; expected names with commas"),
+        (["--sort", "lr upwards"], "expected asc or desc after lr, found 'upwards'"),
+        (["--sort", "-zzz"], "no run has 'zzz'; there are params.lr, "),
+    ],
+)
+def test_a_mistake_in_an_option_says_what_was_expected(
+    words: list[str], said: str, sweep: Path, shown: Shown
+):
+    shown("runs", "--logs-dir", sweep, *words, status=2)
+    assert said in shown.errors
+
+
+def test_columns_stay_aligned_beside_letters_that_are_two_columns_wide(
+    tmp_path: Path, shown: Shown
+):
+    list_run(tmp_path, "a", {"model": "日本語", "x": 1})
+    list_run(tmp_path, "b", {"model": "plain", "x": 2})
+    lines = shown("runs", "--logs-dir", tmp_path, "--columns", "model,x").splitlines()[:4]
+    assert {terminal_width(line) for line in lines} == {len("日本語") * 2 + 3}
+
+
 def test_no_runs_and_no_folder(tmp_path: Path, shown: Shown):
     assert shown("runs", "--logs-dir", tmp_path) == f"no run under {tmp_path} matches\n"
     assert shown.json("runs", "--logs-dir", tmp_path) == {"runs": [], "total": 0, "notes": []}
@@ -220,5 +249,7 @@ def test_tags_from_the_command_line(tmp_path: Path, shown: Shown):
     assert {row["tags"] for row in rows} == {"good, fast", ""}
     shown("tag", "a", "no,tag", "--logs-dir", tmp_path, status=2)
     assert "cannot be a tag" in shown.errors
+    shown("tag", "--logs-dir", tmp_path, status=2)
+    assert shown.errors.startswith("traceml tag: no RUN was given;")
     shown("tag", "nobody", "x", "--logs-dir", tmp_path, status=2)
     assert "no run 'nobody'" in shown.errors

@@ -13,7 +13,7 @@ from compared_runs import run
 from traceml.compare.pair import compare, compare_groups
 from traceml.compare.record import ComparisonVerdict, to_json
 from traceml.compare.terms import EarlierSpread, Terms
-from traceml.compare.verdict_words import noise_words
+from traceml.compare.verdict_words import noise_words, within_both_words
 from traceml.summaries.record import Summary
 from traceml.text.comparison import comparison_text
 
@@ -352,6 +352,7 @@ def test_a_change_that_only_both_kinds_of_noise_together_explain_says_so() -> No
     low, high = found.ratio_interval or (0.0, 0.0)
     assert found.status == "INCONCLUSIVE" and 1 < low < 1.08 < high
     assert "within the ±9.43% of step-to-step variation and run-to-run noise together" in found.why
+    assert within_both_words(1.86).startswith(", within a factor of 2.86 of step-to-step")
 
 
 def on_virtual(summary: Summary) -> Summary:

@@ -189,6 +189,7 @@ def test_single_examples_are_a_part_of_the_page() -> None:
     (part,) = [part for part in comparison_page(found).parts if part.id == "samples-0"]
     (table,) = part.tables
     assert part.title == "On the same 80 samples: test"
+    assert part.is_wide, "its seven columns do not fit in half a page"
     assert [row.cells[0].strip() for row in table.rows] == ["correct", "a", "b"]
     assert table.rows[0].cells[1:5] == ("80", "0.75", "0.75", "+0")
 

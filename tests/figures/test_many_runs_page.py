@@ -98,7 +98,7 @@ def test_parameters_that_differ_come_first_and_the_others_wait() -> None:
     assert rows(found) == {"lr": ["0.1", "0.2", "0.1"], "width": ["8", "8", "16"]}
     same = trained("base", 1.0, params={"lr": 0.1, "width": 8, "amp": True})
     found = grid(page_of((same, *SWEEP[1:])), "parameters")
-    assert rows(found)["amp"] == ["True", "–", "–"]
+    assert rows(found)["amp"] == ["true", "–", "–"]
 
 
 def test_a_metric_has_its_value_and_below_it_the_change() -> None:

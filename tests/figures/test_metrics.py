@@ -5,6 +5,8 @@ from array import array
 from dataclasses import replace
 
 import numpy as np
+import pytest
+from msgspec import structs
 
 from drawn_runs import figure, history_of, page_of, part, standing_of
 from factories import make_run
@@ -18,6 +20,8 @@ from traceml.figures.segment_charts import MAX_ROWS as MAX_SEGMENT_ROWS
 from traceml.store.metric_follower import Logged
 from traceml.store.records import LoggedMetric
 from traceml.summaries.build import build
+from traceml.summaries.record import MetricSummary
+from traceml.text.summary import summary_text
 
 
 def metric(name: str, values: list[float], steps: list[int] | None = None) -> MetricHistory:
@@ -40,6 +44,23 @@ def with_metrics(*names: str) -> RunPage:
     history = history_of(run)
     drawn = tuple(metric(name, [1.5, 0.123456], [10, 20]) for name in names)
     return run_page(build(run, 0.0, "0"), standing_of(), replace(history, metrics=drawn))
+
+
+@pytest.mark.parametrize("last", [math.nan, -math.inf, None])
+def test_a_metric_that_ended_beyond_numbers_is_said_to_by_text_and_page(last: float | None) -> None:
+    """Right after the run it is known which it was; the summary's file keeps none."""
+    found = MetricSummary(60, last, -50.0, 0.0, -25.0, 0, 59)
+    summary = structs.replace(build(make_run(), 0.0, "0"), metrics={"score": found})
+    assert "Metrics  score not finite" in summary_text(summary)
+    page = run_page(summary, standing_of(), history_of(make_run()))
+    (row,) = (
+        row
+        for each in page.parts
+        for table in each.tables
+        for row in table.rows
+        if row.cells[0] == "score"
+    )
+    assert row.cells[1:3] == ("not finite", "-50")
 
 
 def test_the_loss_of_one_rank_is_one_curve() -> None:

@@ -2,7 +2,15 @@
 
 import pytest
 
-from traceml.model.printable import one_line, printable, shorten_at_word, shorten_middle
+from traceml.model.printable import (
+    one_line,
+    pad_left,
+    pad_right,
+    printable,
+    shorten_at_word,
+    shorten_middle,
+    terminal_width,
+)
 
 
 @pytest.mark.parametrize(
@@ -38,3 +46,14 @@ def test_a_label_is_cut_after_a_whole_word(text: str, shown: str) -> None:
 def test_a_long_name_keeps_its_end() -> None:
     assert shorten_middle("validation/class_17/accuracy", 15) == "validat…ccuracy"
     assert shorten_middle("short", 15) == "short"
+
+
+@pytest.mark.parametrize(
+    ("text", "columns"),
+    [("plain", 5), ("größe ±…", 8), ("日本語", 6), ("e\N{COMBINING ACUTE ACCENT}", 1), ("🚀", 2)],
+)
+def test_the_width_of_a_text_is_that_in_a_terminal(text: str, columns: int) -> None:
+    assert terminal_width(text) == columns
+    assert pad_right(text, 10) == text + " " * (10 - columns)
+    assert pad_left(text, 10) == " " * (10 - columns) + text
+    assert pad_left(text, 0) == text

@@ -11,6 +11,7 @@ from traceml.model.quantities import (
     duration,
     memory,
     milliseconds,
+    param_words,
     percent,
     rate,
     significant,
@@ -116,3 +117,21 @@ def test_a_longer_millisecond_figure_never_reads_shorter(one: float, other: floa
 )
 def test_a_number_without_a_unit_has_four_significant_digits(value, text: str) -> None:
     assert significant(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (3.0, "3"),
+        (3, "3"),
+        (0.1, "0.1"),
+        (1e-05, "1e-5"),
+        (1e308, "1e308"),
+        (False, "false"),
+        (None, "none"),
+        ("", '""'),
+        ("adam", "adam"),
+    ],
+)
+def test_a_parameter_is_written_alike_everywhere(value: object, words: str) -> None:
+    assert param_words(value) == words

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from traceml.model.printable import terminal_width
 from traceml.model.run_values import RunValue, holds
 from traceml.store.index_segments import SegmentBuilder
 from traceml.store.query_language import (
@@ -170,6 +171,8 @@ def test_a_filter_selects(text: str, names: str | None):
         ("status = 'a')", 12, "expected 'and', 'or' or the end"),
         ("status && 3", 7, "write 'and' for '&&'"),
         ("! status = 3", 0, "write 'not' for '!'"),
+        ("seed => 3", 5, "write '>=' for '=>'"),
+        ("seed =< 3", 5, "write '<=' for '=<'"),
         ("status is nothing", 10, "'missing'"),
         ("status in 'a'", 10, "values in parentheses"),
         ("status in ('a' 'b')", 15, "',' or ')'"),
@@ -186,7 +189,14 @@ def test_a_filter_selects(text: str, names: str | None):
         ("loss > 3", 0, "did you mean metrics.val/loss"),
         ("step_time > 3", 0, "did you mean step_time_ms"),
         ("metrics.seed > 3", 0, "did you mean params.seed"),
-        ("nothing_like_it > 3", 0, "no run has 'nothing_like_it'"),
+        ("val/los > 3", 0, "did you mean metrics.val/loss"),
+        ("los > 3", 0, "did you mean metrics.val/loss"),
+        (
+            "nothing_like_it > 3",
+            0,
+            "no run has 'nothing_like_it'; there are params.amp, params.seed, ",
+        ),
+        ("params.zzz > 3", 0, "no run has 'params.zzz'; there are params.amp, params.seed, "),
         ("params.seeed != 3", 0, "did you mean params.seed"),
         ('metrics."odd name (%)".best > 3', 0, "cannot be told from its name"),
         ("accuracy[cta] > 3", 0, "did you mean metrics.accuracy[cat]"),
@@ -208,6 +218,13 @@ def test_an_error_points_at_the_place(text: str, at: int, words: str):
     column = pointer.index("^")
     if at < len(text) and not shown.strip().startswith("…"):
         assert shown[column] == text[at]
+
+
+def test_an_error_points_at_the_place_after_letters_that_are_two_columns_wide():
+    with pytest.raises(QueryError) as raised:
+        found("status = '日本' and seed >")
+    _, shown, pointer = str(raised.value).split("\n")
+    assert terminal_width(pointer[:-1]) == terminal_width(shown) == len(shown) + 2
 
 
 def test_a_name_that_means_several_things_is_an_error_that_names_them():

@@ -41,6 +41,18 @@ def test_the_bundle_names_no_address_to_ask():
     assert strangers == set()
 
 
+def test_a_class_is_styled_for_itself_in_one_style_sheet_alone():
+    """All of them are in every page: a second file's `.picker` would change the first one's."""
+    sheets: dict[str, set[str]] = {}
+    for path in sorted((ROOT / VIEWER / "src").rglob("*.css")):
+        text = re.sub(r"/\*.*?\*/|@media[^{]*print.*", "", path.read_text(), flags=re.DOTALL)
+        for selectors in re.findall(r"([^{};]+)\{", text):
+            for alone in re.findall(r"(?:^|,)\s*(\.[\w-]+)\s*(?=,|$)", selectors):
+                sheets.setdefault(alone, set()).add(path.name)
+    assert {"styles.css", "explore.css", "run_list.css"} <= set().union(*sheets.values())
+    assert {name: found for name, found in sheets.items() if len(found) > 1} == {}
+
+
 def test_the_lock_names_no_registry_and_every_package_by_its_content():
     packages = json.loads((ROOT / VIEWER / "package-lock.json").read_text())["packages"]
     packages.pop("")

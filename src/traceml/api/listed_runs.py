@@ -24,12 +24,13 @@ MAX_METRICS = 3
 
 def choose_columns(found: Runs, asked: str | None, usual: Callable[[], Sequence[str]]) -> list[str]:
     """Returns the keys of the columns that were asked for, or the usual ones; `+KEY` adds to
-    those. Raises QueryError for a name that no run has."""
+    those, also where a plus stands before some of the names alone. Raises QueryError for a name
+    that no run has."""
     if asked is None:
         return list(usual())
     names = list(split_names(asked))
-    if names and all(name.startswith("+") for name in names):
-        more = found.choose_columns(",".join(name[1:] for name in names))
+    if any(name.startswith("+") for name in names):
+        more = found.choose_columns(",".join(name.removeprefix("+") for name in names))
         return list(dict.fromkeys((*usual(), *more)))
     return found.choose_columns(asked)
 

@@ -24,6 +24,7 @@ from traceml.figures.head import RunStanding
 from traceml.figures.run_columns import FACTS, VERSION, run_values
 from traceml.model.errors import UsageError
 from traceml.model.metric_segments import metric_of, split_segment
+from traceml.model.printable import printable
 from traceml.model.run_values import RunValue
 from traceml.store.index_columns import DamagedIndex, Rows
 from traceml.store.metric_follower import LiveMetrics
@@ -175,7 +176,14 @@ def _sort_keys(text: str, known: KnownColumns) -> Iterator[tuple[str, bool]]:
             name, descending = words[0], words[1].lower() == "desc"
         elif part.startswith("-"):
             name, descending = part[1:], True
-        yield known.resolve(parse_name(name)), descending
+        try:
+            key = known.resolve(parse_name(name))
+        except QueryError:
+            if len(words) == 2 and known.has(words[0]):
+                problem = f"expected asc or desc after {words[0]}, found {printable(words[1])!r}"
+                raise QueryError(part, part.rindex(words[1]), problem) from None
+            raise
+        yield key, descending
 
 
 class RunReader:

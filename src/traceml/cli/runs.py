@@ -28,6 +28,7 @@ from traceml.compare.record import to_json
 from traceml.model.errors import UsageError
 from traceml.model.printable import printable_lines, shorten
 from traceml.model.quantities import count
+from traceml.store.query_language import split_names
 from traceml.store.query_names import written_key
 from traceml.text import run_list
 from traceml.text.what_mattered import what_mattered_text
@@ -117,7 +118,12 @@ def _parser() -> CommandParser:
         type=some_text,
         help="which parameters this metric depends on over these runs, instead of a list",
     )
-    add("--columns", metavar="KEYS", help="with commas, or params.*; +KEY adds to the usual ones")
+    add(
+        "--columns",
+        metavar="KEYS",
+        type=_names,
+        help="with commas, or params.*; +KEY adds to the usual ones",
+    )
     add(
         "--limit",
         metavar="N",
@@ -141,6 +147,15 @@ def _parser() -> CommandParser:
     add_format(parser, _FORMATS, "what is printed (default: text)")
     add_logs_dir(parser)
     return parser
+
+
+def _names(text: str) -> str:
+    """Refuses a list of columns without any."""
+    if not any(split_names(text)):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} names no column; expected names with commas, such as name,params.lr"
+        )
+    return text
 
 
 def _refuse_together(options: argparse.Namespace) -> None:

@@ -42,7 +42,7 @@ def _parser() -> CommandParser:
     )
     add = parser.add_argument
     add("run", metavar="RUN", type=some_text, help="a run folder, or a run's name")
-    add("tags", nargs="*", metavar="WORD", help="a tag to add")
+    add("tags", nargs="*", default=[], metavar="WORD", help="a tag to add")
     add("--remove", nargs="+", default=[], metavar="WORD", help="tags to remove")
     add("--note", metavar="TEXT", help="the run's note, instead of what it was; '' removes it")
     add_format(parser, _FORMATS)

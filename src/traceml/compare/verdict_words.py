@@ -153,8 +153,13 @@ def _vary_words(found: Judgement) -> str:
     change = found.main.change
     if change is None or not change.excludes_none:
         return ", and the steps of each run vary as much"
-    both = reach_words(noise_with_steps(change, found.allowance))
-    return f", within the {both} of step-to-step variation and run-to-run noise together"
+    return within_both_words(noise_with_steps(change, found.allowance))
+
+
+def within_both_words(share: float) -> str:
+    """Returns words for a change that step-to-step variation and run-to-run noise can make."""
+    both = f"the {reach_words(share)}" if share < 1 else reach_words(share)
+    return f", within {both} of step-to-step variation and run-to-run noise together"
 
 
 def _runs(sides: Sides) -> str:

@@ -200,6 +200,7 @@ def _samples(comparison: Comparison) -> Iterator[Part]:
             title=f"On the same {count(found.paired, 'sample')}: {line(name, 60)}",
             note=" ".join(sample_notes(found)),
             tables=(table,),
+            is_wide=True,  # seven columns: half a page would cut the last digits of p
         )
 
 

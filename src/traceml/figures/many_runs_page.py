@@ -45,7 +45,14 @@ from traceml.figures.run_overlays import curves_part
 from traceml.figures.step_shares import stacked_bars
 from traceml.figures.units import time_unit
 from traceml.figures.words import cell, line
-from traceml.model.quantities import NOT_MEASURED, count, duration, milliseconds, rate
+from traceml.model.quantities import (
+    NOT_MEASURED,
+    count,
+    duration,
+    milliseconds,
+    param_words,
+    rate,
+)
 from traceml.text.many_runs import (
     best_sentence,
     change_words,
@@ -393,7 +400,7 @@ def _effect(metric: str, change: Delta | None, higher_is_better: bool | None) ->
 
 
 def _given(value: object) -> str:
-    return NOT_GIVEN if value is None else line(value, 40)
+    return NOT_GIVEN if value is None else line(param_words(value), 40)
 
 
 def _mattered(found: ManyComparison) -> Part | None:

@@ -29,7 +29,7 @@ from traceml.figures.units import PLAIN, Floats, fitted, next_round, rounded, sc
 from traceml.figures.words import cell, line
 from traceml.model.finding import Section
 from traceml.model.metric_segments import segments_by_metric, split_segment
-from traceml.model.quantities import NOT_MEASURED, count, significant
+from traceml.model.quantities import NOT_MEASURED, count, last_logged, significant
 from traceml.summaries.record import MetricSummary, Summary
 
 MAX_FIGURES = 50
@@ -361,8 +361,8 @@ def _tables(metrics: Mapping[str, MetricSummary]) -> Iterator[Table]:
 
 
 def _row(name: str, found: MetricSummary) -> Row:
-    values = map(significant, (found.last, found.min, found.max, found.mean))
-    return Row((cell(name), *values, count(found.count), _steps(found)))
+    others = map(significant, (found.min, found.max, found.mean))
+    return Row((cell(name), last_logged(found.last), *others, count(found.count), _steps(found)))
 
 
 def _steps(found: MetricSummary) -> str:

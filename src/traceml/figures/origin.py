@@ -9,7 +9,7 @@ from traceml.figures.head import RunStanding
 from traceml.figures.page import Part, Row, Table
 from traceml.figures.words import cell, joined
 from traceml.model.lineage import Code, Gpu, Hardware, Lineage
-from traceml.model.quantities import count, duration, memory, percent
+from traceml.model.quantities import count, duration, memory, param_words, percent
 from traceml.summaries.record import Summary, TracerSummary
 from traceml.text.settings import setting_rows
 
@@ -125,7 +125,13 @@ def _params(summary: Summary) -> Table:
     sources = summary.param_sources
     names = sorted(summary.params, key=lambda name: name in sources)[:MAX_ROWS]
     rows = tuple(
-        Row((cell(name), cell(summary.params[name]), cell(sources.get(name, "log_params"))))
+        Row(
+            (
+                cell(name),
+                cell(param_words(summary.params[name])),
+                cell(sources.get(name, "log_params")),
+            )
+        )
         for name in names
     )
     more = _more(len(summary.params))

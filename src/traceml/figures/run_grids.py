@@ -16,7 +16,7 @@ from traceml.figures.compared_run import ComparedRun
 from traceml.figures.findings import rail
 from traceml.figures.page import FindingCard, GridCell, GridRow, Tone, WideGrid
 from traceml.figures.words import cell, line
-from traceml.model.quantities import NOT_MEASURED, count, milliseconds, rate
+from traceml.model.quantities import NOT_MEASURED, count, milliseconds, param_words, rate
 from traceml.text.many_runs import change_words, metrics_shown
 
 MAX_ROWS = 600
@@ -75,9 +75,7 @@ def parameter_grid(runs: Sequence[ComparedRun], differing: Sequence[str]) -> Wid
 
 
 def _param(value: Shown, is_given: bool) -> str:
-    if not is_given:
-        return NOT_GIVEN
-    return "none" if value is None else cell(value)
+    return cell(param_words(value)) if is_given else NOT_GIVEN
 
 
 def metric_grid(found: ManyComparison, runs: Sequence[ComparedRun]) -> WideGrid | None:

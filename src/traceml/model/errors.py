@@ -37,8 +37,8 @@ class UnreadableArtifact(TraceMLError):
 
 
 def near_names(word: str, known: Iterable[str], limit: int = 3) -> list[str]:
-    """Returns the known names that are written much like a word, then those of which it is the end
-    (`loss` of `val/loss`) or the beginning (`step_time` of `step_time_ms`), the shortest first.
+    """Returns the known names that are written much like a word, then those of which a part
+    begins so (`loss` and `los` of `val/loss`, `step_time` of `step_time_ms`), the shortest first.
 
     Small and capital letters are alike.
     """
@@ -52,7 +52,7 @@ def near_names(word: str, known: Iterable[str], limit: int = 3) -> list[str]:
     parts: list[str] = []
     if len(small.strip("-")) >= _MIN_PART:
         ends = tuple(f"{sign}{small}" for sign in _SEPARATORS)
-        parts = [name for name in by_small if name.endswith(ends)]
+        parts = [name for name in by_small if any(end in name for end in ends)]
         parts += [name for name in by_small if name.startswith(small)]
     found = dict.fromkeys((*alike, *sorted(parts, key=len)))
     return [name for small in found for name in by_small[small]][:limit]

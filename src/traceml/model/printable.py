@@ -7,6 +7,7 @@ on a page passes through here.
 from __future__ import annotations
 
 import re
+import unicodedata
 
 _STYLES = re.compile("\x1b\\[[0-9;:]*m")
 """What makes a terminal's text bold or coloured, as in the messages of torch.load."""
@@ -19,6 +20,30 @@ def printable(text: str) -> str:
         return text
     text = _STYLES.sub("", text)
     return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def terminal_width(text: str) -> int:
+    """How many columns of a terminal the text takes: letters of Chinese, Japanese and Korean take
+    two, accents that are joined to a letter none."""
+    if text.isascii():
+        return len(text)
+    return sum(map(_columns, text))
+
+
+def _columns(character: str) -> int:
+    if unicodedata.category(character) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def pad_right(text: str, width: int) -> str:
+    """The text with blanks after it, as wide as so many columns of a terminal."""
+    return text + " " * (width - terminal_width(text))
+
+
+def pad_left(text: str, width: int) -> str:
+    """The text with blanks before it, as wide as so many columns of a terminal."""
+    return " " * (width - terminal_width(text)) + text
 
 
 def printable_lines(text: str) -> str:

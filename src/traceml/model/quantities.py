@@ -10,6 +10,7 @@ import re
 from typing import TypeGuard
 
 NOT_MEASURED = "n/a"
+NOT_FINITE = "not finite"
 
 MIN_TIMES = 10.0
 """From so much more on, nobody reads it as a percentage."""
@@ -112,6 +113,22 @@ def significant(value: float | None) -> str:
     if value == 0:
         return "0"  # and never "-0"
     return f"{value:,.0f}" if 999.95 < abs(value) < 1e9 else written(value, ".4g")
+
+
+def param_words(value: object) -> str:
+    """A parameter's value, written alike in lists, comparisons and on pages: 3 and not 3.0, 1e-5,
+    true, none, and quotes where a text is empty."""
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return _POWER.sub(r"e\1\2", repr(value).removesuffix(".0"))
+    return '""' if value == "" else str(value)
+
+
+def last_logged(value: float | None) -> str:
+    """The last value of a metric that was logged. A summary's file keeps none for NaN and Inf, so
+    that they are shown alike right after the run and later."""
+    return significant(value) if value is not None and math.isfinite(value) else NOT_FINITE
 
 
 def written(value: float, form: str) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from traceml.model.errors import UsageError
-from traceml.model.printable import printable, shorten
+from traceml.model.printable import printable, shorten, terminal_width
 from traceml.model.run_values import ORDERINGS, Wanted
 
 SECTIONS = ("params", "metrics", "facts")
@@ -42,7 +42,7 @@ _TOKEN = re.compile(
     |(?P<name>[^\W\d]\w*(?:[./:@%+-]+\w+)*)?
      (?P<text>(?(name)\.)(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'))(?P<end>\.[^\W\d]\w*)?
     |(?P<word>[^\W\d]\w*(?:[./:@%+-]+\w+)*(?:\[[^][\n"']+\](?:\.\w+)?)?)
-    |(?P<sign><=|>=|!=|==|<>|&&|\|\||[-=<>(),!~&|])
+    |(?P<sign><=|>=|=<|=>|!=|==|<>|&&|\|\||[-=<>(),!~&|])
     )""",
     re.VERBOSE,
 )
@@ -62,6 +62,8 @@ _SAID_OTHERWISE = {
     "|": "or",
     "!": "not",
     "<>": "!=",
+    "=<": "<=",
+    "=>": ">=",
     "~": "matches",
 }
 """Signs of other languages, and the word for each in this one."""
@@ -78,7 +80,7 @@ class QueryError(UsageError):
         first = max(0, min(at - _SHOWN_CHARS // 2, len(text) - _SHOWN_CHARS))
         shown = printable(text[first : first + _SHOWN_CHARS])
         before, after = "…" if first else "", "…" if first + _SHOWN_CHARS < len(text) else ""
-        pointer = " " * (len(before) + at - first) + "^"
+        pointer = " " * terminal_width(before + printable(text[first:at])) + "^"
         super().__init__(f"{problem}\n  {before}{shown}{after}\n  {pointer}")
 
 

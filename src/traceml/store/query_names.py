@@ -23,6 +23,7 @@ from traceml.store.query_language import (
     QueryError,
     QueryName,
     QueryNode,
+    parse_name,
     written_name,
 )
 
@@ -34,6 +35,8 @@ DIRECTION = "higher_is_better"
 """What the script said of a metric; a column that is not listed among a run's values."""
 MOMENTS = ("started",)
 """Facts that are moments, as seconds since 1970; a filter has them as dates."""
+TITLES = {"run": "name"}
+"""Facts whose title in a list is another word than their name: both are understood."""
 MAX_CHOICES = 5
 MAX_TRIED_NAMES = 50_000
 """Comparing one takes some microseconds."""
@@ -76,10 +79,20 @@ class KnownColumns:
             raise QueryError(name.text, name.at, self._unknown(name))
         return found[0]
 
+    def has(self, name: str) -> bool:
+        """Returns whether a name means one column."""
+        try:
+            self.resolve(parse_name(name))
+        except QueryError:
+            return False
+        return True
+
     def _in_section(self, section: str, name: str) -> Iterator[str]:
         key = f"{section}.{name}"
         if key in self.keys or (section == "facts" and name in self.facts):
             yield key
+        elif section == "facts" and name in TITLES:
+            yield f"facts.{TITLES[name]}"
         elif section == "metrics":
             yield from self._statistic(name)
 
@@ -107,8 +120,21 @@ class KnownColumns:
                 f"{written_key(f'min.{metric}')} or {written_key(f'max.{metric}')}"
             )
         near = self._near(name)
-        hint = f"; did you mean {', '.join(near)}?" if near else ""
-        return f"no run has {_shown(name)}{hint}"
+        hint = f"did you mean {', '.join(near)}?" if near else self._what_there_is(name.section)
+        return f"no run has {_shown(name)}; {hint}"
+
+    def _what_there_is(self, section: str) -> str:
+        """Returns some names that can be asked for: of metrics and parameters before facts, the
+        shortest first, segments last."""
+        keys = dict.fromkeys((*self.keys, *(f"facts.{fact}" for fact in self.facts)))
+        wanted = (section,) if section else ("params", "metrics", "facts")
+        named = [key for key in keys if key.partition(".")[0] in wanted]
+        if not named:
+            return f"no run has any {section}"
+        named.sort(key=lambda key: (key.startswith("facts."), _is_segment(key), len(key), key))
+        some = ", ".join(shorten(written_key(key), 60) for key in named[:MAX_CHOICES])
+        more = f" and {len(named) - MAX_CHOICES:,} more" if len(named) > MAX_CHOICES else ""
+        return f"there are {some}{more}; traceml runs --columns '*' --format csv shows all"
 
     def _near(self, name: QueryName) -> list[str]:
         """Returns names that are written much alike, or begin or end alike."""
@@ -121,6 +147,10 @@ class KnownColumns:
         found = near_names(name.name, by_name, MAX_CHOICES)
         keys = dict.fromkeys(key for own in found for key in by_name[own])
         return [written_key(key) for key in list(keys)[:MAX_CHOICES]]
+
+
+def _is_segment(key: str) -> bool:
+    return split_segment(key) is not None
 
 
 def resolve_filter(node: QueryNode, known: KnownColumns) -> QueryNode:

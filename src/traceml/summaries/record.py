@@ -298,6 +298,7 @@ class MetricSummary(Struct, frozen=True):
 
     count: int
     last: float | None = None
+    """`None`: it was NaN or infinite, which JSON cannot have."""
     min: float | None = None
     max: float | None = None
     mean: float | None = None

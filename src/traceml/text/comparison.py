@@ -6,7 +6,15 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from traceml.compare.record import Comparison, Status
-from traceml.model.printable import one_line, printable, shorten, shorten_at_word
+from traceml.model.printable import (
+    one_line,
+    pad_left,
+    pad_right,
+    printable,
+    shorten,
+    shorten_at_word,
+    terminal_width,
+)
 from traceml.text import comparison_notes as notes
 from traceml.text.artifacts import artifact_lines
 from traceml.text.changes import ChangeLine, rows
@@ -102,9 +110,16 @@ def _table(listed: Sequence[ChangeLine]) -> list[str]:
     if not listed:
         return []
     cells = [("", "A", "B", "Delta"), *map(_cells, listed)]
-    widths = [max(len(line[column]) for line in cells) for column in range(4)]
+    widths = [max(terminal_width(line[column]) for line in cells) for column in range(4)]
     lines = [
-        f"{label:<{widths[0]}}  {lhs:>{widths[1]}}  {rhs:>{widths[2]}}  {delta:<{widths[3]}}"
+        "  ".join(
+            (
+                pad_right(label, widths[0]),
+                pad_left(lhs, widths[1]),
+                pad_left(rhs, widths[2]),
+                pad_right(delta, widths[3]),
+            )
+        )
         for label, lhs, rhs, delta in cells
     ]
     intervals = [_INTERVAL if any(row.interval for row in listed) else ""]

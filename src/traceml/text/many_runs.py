@@ -21,8 +21,21 @@ from traceml.compare.parameter_groups import CODE
 from traceml.compare.record import Comparison, Delta
 from traceml.model.metric_direction import is_cost
 from traceml.model.metric_segments import metric_of, split_segment
-from traceml.model.printable import one_line, shorten_at_word, shorten_middle
-from traceml.model.quantities import NOT_MEASURED, count, duration, milliseconds, rate
+from traceml.model.printable import (
+    one_line,
+    pad_right,
+    shorten_at_word,
+    shorten_middle,
+    terminal_width,
+)
+from traceml.model.quantities import (
+    NOT_MEASURED,
+    count,
+    duration,
+    milliseconds,
+    param_words,
+    rate,
+)
 from traceml.text.what_mattered import what_mattered_lines
 
 WIDTH = 100
@@ -137,7 +150,7 @@ def _parameters(found: ManyComparison) -> list[str]:
 
 
 def _param(value: object) -> str:
-    return NOT_MEASURED if value is None else one_line(value, _CELL_WIDTH)
+    return NOT_MEASURED if value is None else one_line(param_words(value), _CELL_WIDTH)
 
 
 def _metrics(found: ManyComparison) -> list[str]:
@@ -392,9 +405,9 @@ def _tables(
 ) -> Iterator[str]:
     """Yields a table with a row per run; columns that do not fit are in further tables below."""
     names = [_name(entry) for entry in found.entries]
-    head = max(map(len, names))
+    head = max(map(terminal_width, names))
     widths = [
-        max(len(columns[place + 1]), *(len(row[place]) for row in cells))
+        max(map(terminal_width, (columns[place + 1], *(row[place] for row in cells))))
         for place in range(len(columns) - 1)
     ]
     start = 0
@@ -405,8 +418,8 @@ def _tables(
             end += 1
         rows = [("", columns[1:]), *zip(names, cells, strict=True)]
         for name, row in rows:
-            shown = "  ".join(f"{row[place]:<{widths[place]}}" for place in range(start, end))
-            yield f"{_INDENT}{name:<{head}}  {shown}".rstrip()
+            shown = "  ".join(pad_right(row[place], widths[place]) for place in range(start, end))
+            yield f"{_INDENT}{pad_right(name, head)}  {shown}".rstrip()
         start = end
 
 

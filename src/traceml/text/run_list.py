@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from traceml.compare.run_groups import Aggregate, RunGroup
-from traceml.model.printable import one_line, printable, shorten
+from traceml.model.printable import (
+    one_line,
+    pad_left,
+    pad_right,
+    printable,
+    shorten,
+    terminal_width,
+)
 from traceml.model.quantities import duration, memory, milliseconds, percent, significant
 from traceml.model.run_values import RunValue
 from traceml.store.query_names import MOMENTS, written_key
@@ -139,14 +146,12 @@ def aligned(table: TextTable, width: int | None) -> tuple[str, int]:
     Columns at the end are left out; `None` for the width leaves none out.
     """
     cells = [table.head, *table.rows]
-    widths = [max(len(row[place]) for row in cells) for place in range(len(table.head))]
+    widths = [max(terminal_width(row[place]) for row in cells) for place in range(len(table.head))]
     shown = _fitting(widths, width)
     lines = []
     for row in cells:
         parts = [
-            row[place].rjust(widths[place])
-            if table.are_numbers[place]
-            else row[place].ljust(widths[place])
+            (pad_left if table.are_numbers[place] else pad_right)(row[place], widths[place])
             for place in range(shown)
         ]
         lines.append(_GAP.join(parts).rstrip())

@@ -10,7 +10,16 @@ from traceml.model.metric import GPU_COUNTERS
 from traceml.model.metric_segments import segments_by_metric, split_segment
 from traceml.model.phase import COMPUTE, COMPUTE_PART, PHASES
 from traceml.model.printable import one_line, printable, printable_lines, shorten
-from traceml.model.quantities import count, duration, memory, milliseconds, percent, rate
+from traceml.model.quantities import (
+    count,
+    duration,
+    last_logged,
+    memory,
+    milliseconds,
+    param_words,
+    percent,
+    rate,
+)
 from traceml.summaries.record import (
     ArtifactSummary,
     Issue,
@@ -297,7 +306,7 @@ def _logged(summary: Summary) -> list[str]:
     lines: list[str] = []
     for label, is_taken in (("Params", False), ("Args", True)):
         params = [
-            f"{name}={value}"
+            f"{name}={param_words(value)}"
             for name, value in summary.params.items()
             if (name in summary.param_sources) is is_taken
         ]
@@ -305,7 +314,7 @@ def _logged(summary: Summary) -> list[str]:
             lines += _labelled(label, ", ".join(_listed(params)))
     if summary.metrics:
         metrics = [
-            f"{name} {'n/a' if metric.last is None else format(metric.last, '.4g')}"
+            f"{name} {last_logged(metric.last)}"
             for name, metric in summary.metrics.items()
             if split_segment(name) is None
         ]

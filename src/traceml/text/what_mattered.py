@@ -13,7 +13,7 @@ from traceml.compare.importance_record import (
     WhatMattered,
 )
 from traceml.compare.logged_words import number
-from traceml.model.printable import one_line, shorten_middle
+from traceml.model.printable import one_line, pad_right, shorten_middle, terminal_width
 from traceml.model.quantities import NOT_MEASURED, count
 
 WIDTH = 100
@@ -34,11 +34,8 @@ def what_mattered_text(found: WhatMattered) -> str:
 def what_mattered_lines(found: WhatMattered) -> list[str]:
     """Returns the lines: a table of the parameters, what goes with them, and the warnings."""
     rows = [COLUMNS, *map(importance_cells, found.parameters[:MAX_PARAMETERS])]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(COLUMNS))]
-    table = [
-        _INDENT + "  ".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    widths = [max(terminal_width(row[place]) for row in rows) for place in range(len(COLUMNS))]
+    table = [_INDENT + "  ".join(map(pad_right, row, widths)).rstrip() for row in rows]
     return [
         importance_title(found) + ":",
         *(table if found.parameters else []),

@@ -28,8 +28,14 @@ export function bandOf(series: Series, figure: Lines, isLog: boolean, theme: The
     clip: true,
     z: 1,
     tooltip: { show: false },
-    data: stretches.map((points) => [points[0]![0], points[points.length - 1]![0], null]),
-    encode: { x: [0, 1], y: 2 },
+    // The ends are what an axis is fitted to: without them it would cut the band off at the curve.
+    data: stretches.map((points) => [
+      points[0]![0],
+      points[points.length - 1]![0],
+      points.reduce((least, [, low]) => Math.min(least, low), Infinity),
+      points.reduce((most, [, , high]) => Math.max(most, high), -Infinity),
+    ]),
+    encode: { x: [0, 1], y: [2, 3] },
     renderItem: (drawing: unknown, api: unknown) => {
       const points = stretches[(drawing as Drawing).dataIndex];
       const { coord } = api as Coordinates;

@@ -111,7 +111,7 @@ function ExploreHead({ choices, choose, place, page }: HeadProperties) {
         <span aria-current="page">Explore</span>
       </nav>
       <form
-        class="filter"
+        class="filter-line"
         onSubmit={(event) => {
           event.preventDefault();
           apply();

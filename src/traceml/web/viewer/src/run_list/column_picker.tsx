@@ -33,9 +33,9 @@ export function ColumnPicker({ base, columns, onColumns, onClose }: Properties) 
     choose(next);
   };
   return (
-    <dialog ref={dialog} class="help column-picker" aria-labelledby="picker-title" onClose={onClose}>
+    <dialog ref={dialog} class="help column-dialog" aria-labelledby="picker-title" onClose={onClose}>
       <h2 id="picker-title">Columns</h2>
-      <div class="picker-parts">
+      <div class="column-dialog-parts">
         <section aria-label="Shown">
           <h3>Shown, in this order</h3>
           <ol>
@@ -61,7 +61,7 @@ export function ColumnPicker({ base, columns, onColumns, onClose }: Properties) 
             aria-label="Search the columns"
             onInput={(event) => setWords(event.currentTarget.value)}
           />
-          <ul class="picker-choices">
+          <ul class="column-dialog-choices">
             {found?.columns
               .filter(({ key }) => key !== NAME)
               .map(({ key, label, doc }) => (
@@ -72,7 +72,7 @@ export function ColumnPicker({ base, columns, onColumns, onClose }: Properties) 
                       checked={chosen.includes(key)}
                       onChange={() => toggle(key)}
                     />
-                    <span class="picker-key">{label}</span>
+                    <span class="column-dialog-key">{label}</span>
                     <span class="note">{doc}</span>
                   </label>
                 </li>
@@ -87,7 +87,7 @@ export function ColumnPicker({ base, columns, onColumns, onClose }: Properties) 
           )}
         </section>
       </div>
-      <div class="picker-buttons">
+      <div class="dialog-buttons">
         <button type="button" class="plain" onClick={() => choose(null)}>
           The usual ones
         </button>
@@ -116,7 +116,7 @@ function ChosenColumn({ label, title, isFirst, isLast, onMove, onHide }: ChosenP
   );
   return (
     <li>
-      <span class="picker-key" title={title}>
+      <span class="column-dialog-key" title={title}>
         {label}
       </span>
       {button("↑", `Move ${label} to the left`, isFirst, () => onMove(-1))}

@@ -116,7 +116,7 @@ export function TagEditor({ base, target, onChanged, onClose }: Properties) {
             {state.words}
           </p>
         )}
-        <div class="picker-buttons">
+        <div class="dialog-buttons">
           <button type="button" class="plain" onClick={() => dialog.current?.close()}>
             Cancel
           </button>
