@@ -10,6 +10,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from traceml.figures.layer_record import LayerTree
+
 Tone = Literal["good", "info", "warn", "crit", "muted"]
 """Whether something is good, neutral or a problem; info, warn and crit follow the severity."""
 RunState = Literal["live", "finished", "failed", "lost"]
@@ -222,7 +224,7 @@ class Tree(Struct, frozen=True, tag="tree"):
     caption: str | None = None
 
 
-Figure = Lines | Bars | Heatmap | Waterfall | Tree
+Figure = Lines | Bars | Heatmap | Waterfall | Tree | LayerTree
 
 
 # Pages

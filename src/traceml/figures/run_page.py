@@ -15,6 +15,7 @@ from traceml.figures.head import (
     run_head,
     steps_taken,
 )
+from traceml.figures.layers import layers_part
 from traceml.figures.metrics import metric_figures, metrics_part
 from traceml.figures.origin import origin_part, tracer_part
 from traceml.figures.page import Figure, RunPage, RunRow
@@ -47,6 +48,7 @@ def run_page(
     parts = (
         failure_part(summary),
         step_time_part(summary, steps, lens),
+        layers_part(summary),
         step_memory_part(summary, history),
         metrics_part(summary, history),
         process_part(summary, sensors),

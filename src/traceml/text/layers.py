@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from traceml.model.layer_names import MODEL, repeated_name
 from traceml.model.printable import one_line
 from traceml.model.quantities import count, memory, milliseconds, percent
 from traceml.summaries.layer_record import ActivitySummary, LayersSummary, LayerSummary
@@ -20,8 +20,6 @@ BOUNDS = {
     "bandwidth": "bandwidth-bound",
     "launch": "launch-bound",
 }
-MODEL = "(the model itself)"
-_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +111,7 @@ def _rows(layers: Mapping[str, LayerSummary]) -> Iterable[_LayerRow]:
     groups: dict[tuple[str, str | None], list[LayerSummary]] = {}
     names: dict[tuple[str, str | None], str] = {}
     for name, layer in layers.items():
-        key = _NUMBER.sub("*", name), layer.kind
+        key = repeated_name(name), layer.kind
         groups.setdefault(key, []).append(layer)
         names.setdefault(key, name)
     for key, of_group in groups.items():

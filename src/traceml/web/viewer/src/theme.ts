@@ -83,6 +83,18 @@ export function useTheme(): Theme {
   return theme;
 }
 
+/** Whether the page is being printed. */
+export function usePrinting(): boolean {
+  const [isPrinting, setIsPrinting] = useState(printing);
+  useLayoutEffect(() => {
+    const follow = (): void => setIsPrinting(printing);
+    listeners.add(follow);
+    follow();
+    return () => void listeners.delete(follow);
+  }, []);
+  return isPrinting;
+}
+
 /** A palette's colour for a canvas; a name that nobody knows is drawn muted. */
 export function colourOf(name: string, theme: Theme): string {
   return (COLOURS.get(name) ?? PALETTE.muted)[theme];

@@ -67,5 +67,7 @@ function pictureHeightOf(figure: Figure): number {
       return 80 + 23 * figure.changes.length;
     case "tree":
       return 260;
+    case "layers":
+      return 640;
   }
 }
