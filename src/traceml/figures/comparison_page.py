@@ -18,6 +18,7 @@ from traceml.compare.record import (
 from traceml.compare.sample_record import PairedDifference, ScoreComparison
 from traceml.compare.verdict_words import moved_words, quantity
 from traceml.figures.comparison_figures import before_and_after, waterfall
+from traceml.figures.layer_changes import layer_changes_part
 from traceml.figures.page import ComparisonPage, Part, Row, Table, Tile, Tone, Verdict
 from traceml.figures.words import cell, line
 from traceml.model.evidence import EvidenceUnit
@@ -69,6 +70,7 @@ def comparison_page(comparison: Comparison) -> ComparisonPage:
         _changes(comparison),
         _logged(comparison),
         *_samples(comparison),
+        layer_changes_part(comparison.layers),
         _ranks(comparison),
         _different(comparison),
     )
