@@ -28,7 +28,7 @@ OWN_MS = {
 
 
 def part_of(*records: Any) -> Part:
-    found = layers_part(build(with_layers(make_run(steps=40), *records), 0.0, "0"))
+    found = layers_part(build(with_layers(make_run(steps=40), *records), 0.0, "0").layers)
     assert found is not None
     return found
 
@@ -130,7 +130,7 @@ def test_the_worst_rank_of_a_layer_is_named_with_what_it_takes_more() -> None:
     fast, slow = {"": 1.0, "a": 2.0}, {"": 1.0, "a": 5.0}
     records = [layer_records(pid=pid, forward_ms=slow if pid == 2 else fast) for pid in range(3)]
     run = with_layers(make_run(ranks=3, steps=40), *records)
-    found = layers_part(build(run, 0.0, "0"))
+    found = layers_part(build(run, 0.0, "0").layers)
     assert found is not None
     tree = found.figures[0]
     assert isinstance(tree, LayerTree)

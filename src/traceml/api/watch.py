@@ -8,12 +8,13 @@ from pathlib import Path
 from threading import Lock
 
 from traceml.api.compare import find_changes
+from traceml.api.live_layers import LiveLayers
 from traceml.api.run_files import RunFiles
 from traceml.facts.history import History, sensor_history, step_history
 from traceml.facts.metric_history import MAX_METRICS, metric_histories
 from traceml.figures.comparison_page import comparison_page as draw_comparison
 from traceml.figures.head import RunStanding
-from traceml.figures.page import ComparisonPage, Figure, RunPage
+from traceml.figures.page import ComparisonPage, Figure, Part, RunPage
 from traceml.figures.run_page import run_page, step_figures
 from traceml.model.metric_segments import split_segment
 from traceml.store.run_follower import RunFollower
@@ -30,6 +31,7 @@ class RunWatch:
         self._lens_id = lens_id
         self._files = RunFiles(folder)
         self._follower = None if self._files.is_foreign else RunFollower(folder)
+        self._layers = LiveLayers(folder)
         self._lock = Lock()
         self._page: RunPage | None = None
         self._history: History | None = None
@@ -64,10 +66,13 @@ class RunWatch:
 
     def _drawn(self) -> RunPage:
         history, notes, output = History(), self._files.notes, None
+        layers: Part | None = None
         if self._follower is not None:
             self._follower.refresh()
             history = _history(self._follower, self._files.state == "live")
             notes, output = (*notes, *_notes(self._follower)), self._follower.output
+            if self._files.state == "live":
+                layers = self._layers.part(self._follower, self._files.summary)
         self._history = history
         standing = RunStanding(
             manifest=self._files.manifest,
@@ -77,7 +82,7 @@ class RunWatch:
             output=output,
             notes=notes,
         )
-        return run_page(self._files.summary, standing, history, self._lens_id)
+        return run_page(self._files.summary, standing, history, self._lens_id, layers)
 
 
 def comparison_page(a: Sequence[str], b: Sequence[str], logs: Path) -> ComparisonPage:

@@ -9,14 +9,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from traceml.figures.layer_record import LayerBar, LayerColumn, LayerRows, LayerTree, LayerTreeRow
+from traceml.figures.page import Row, Table
 from traceml.figures.units import PERCENT, PLAIN, Floats, Unit
 from traceml.figures.words import cell
 from traceml.model.layer_names import MODEL, outer_name, repeated_name
-from traceml.model.quantities import count
+from traceml.model.quantities import NOT_MEASURED, count
 from traceml.summaries.layer_record import LayersSummary, LayerSummary
 
 MAX_LAYERS = 10_000
 """A page with more would be too large to open; those further out come first."""
+MAX_TOP = 8
 MAX_DECIMALS = 2
 SMALL = 10.0
 """Where no value of a kind is larger, they have one decimal more."""
@@ -25,7 +27,8 @@ DIGITS = 6
 MILLISECONDS, MICROSECONDS = Unit("ms", 1e-3), Unit("µs", 1e-6)
 MEBIBYTES, KIBIBYTES = Unit("MiB", 2.0**20), Unit("KiB", 2.0**10)
 
-_BOUNDS = {"compute": "compute", "bandwidth": "bandwidth", "launch": "launch"}
+_BOUNDS = ("compute", "bandwidth", "launch")
+_SHORT = ("own", "forward", "backward", "over-median", "saved")
 _TIME = (("forward", "forward"), ("recompute", "series-6"), ("backward", "backward"))
 _MEMORY = (
     ("parameters", "series-1"),
@@ -124,6 +127,38 @@ def _grouped(layers: Mapping[str, LayerSummary]) -> list[_Node]:
 
 def _label(name: str, outer: str | None) -> str:
     return name[len(outer) + 1 :] if outer else name
+
+
+# The few that matter most
+
+
+def top_layers(tree: LayerTree) -> Table:
+    """Returns the layers that take the longest by themselves, repeated ones together, as a table
+    for where there is no room for a tree."""
+    data = tree.grouped or tree.single
+    columns = [each for name in _SHORT for each in data.columns if each.id == name]
+    own = next((each.whole for each in data.columns if each.id == "own"), ())
+    known = [place for place, value in enumerate(own) if value]
+    places = sorted(known, key=lambda place: -(own[place] or 0.0))[:MAX_TOP]
+    return Table(
+        id="top-layers-table",
+        title="Layers by their own time",
+        columns=("Layer", *(f"{each.label} ({each.unit})" for each in columns)),
+        rows=tuple(
+            Row((_with_count(data.rows[place]), *(_cell(each, place) for each in columns)))
+            for place in places
+        ),
+        note=f"{count(len(known) - len(places))} more" if len(known) > len(places) else None,
+    )
+
+
+def _with_count(row: LayerTreeRow) -> str:
+    return f"{row.name} ×{row.layers}" if row.layers > 1 else row.name
+
+
+def _cell(column: LayerColumn, place: int) -> str:
+    value = (column.whole if column.own is None else column.own)[place]
+    return NOT_MEASURED if value is None else f"{value:,.{column.decimals}f}"
 
 
 # Numbers
@@ -325,6 +360,6 @@ def _row(node: _Node) -> LayerTreeRow:
         parent=node.parent,
         kind=cell(node.kind),
         layers=len(node.members),
-        bound=_BOUNDS.get(bound or "", ""),
+        bound=bound if bound in _BOUNDS else "",
         worst_rank=str(slowest.worst_rank) if is_slower else "",
     )

@@ -11,7 +11,6 @@ from traceml.model.layer_names import MODEL
 from traceml.model.printable import shorten_middle
 from traceml.model.quantities import NOT_MEASURED, count, milliseconds, percent
 from traceml.summaries.layer_record import ActivitySummary, LayersSummary
-from traceml.summaries.record import Summary
 
 MAX_KERNELS = 15
 """Rows of the table of kernels; the JSON file has all of them."""
@@ -21,9 +20,8 @@ MAX_NAME_CHARS = 72
 _CLOCKS = {"gpu": "GPU clock", "cpu": "CPU clock"}
 
 
-def layers_part(summary: Summary | None) -> Part | None:
+def layers_part(found: LayersSummary | None) -> Part | None:
     """Returns the layers of a run, and the kernels of its GPU; `None` without a deep profile."""
-    found = None if summary is None else summary.layers
     if found is None or not (found.layers or found.activity or found.notes):
         return None
     tree = layer_tree(found)

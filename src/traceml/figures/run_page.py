@@ -18,7 +18,7 @@ from traceml.figures.head import (
 from traceml.figures.layers import layers_part
 from traceml.figures.metrics import metric_figures, metrics_part
 from traceml.figures.origin import origin_part, tracer_part
-from traceml.figures.page import Figure, RunPage, RunRow
+from traceml.figures.page import Figure, Part, RunPage, RunRow
 from traceml.figures.process import process_part
 from traceml.figures.rank_lens import choose_lens, lens_choices
 from traceml.figures.step_memory import memory_lines, step_memory_part
@@ -37,10 +37,12 @@ def run_page(
     standing: RunStanding,
     history: History,
     lens_id: str | None = None,
+    layers: Part | None = None,
 ) -> RunPage:
     """Returns the whole page; what was not measured is left out.
 
-    `lens_id` is whose step is shown (`figures/rank_lens.py`); `None` for the usual choice.
+    `lens_id` is whose step is shown (`figures/rank_lens.py`); `None` for the usual choice. `layers`
+    is the part about layers of a run in progress, whose summary has none.
     """
     section = None if summary is None else summary.step_time
     lens = choose_lens(section, lens_id)
@@ -48,7 +50,7 @@ def run_page(
     parts = (
         failure_part(summary),
         step_time_part(summary, steps, lens),
-        layers_part(summary),
+        layers or layers_part(None if summary is None else summary.layers),
         step_memory_part(summary, history),
         metrics_part(summary, history),
         process_part(summary, sensors),
