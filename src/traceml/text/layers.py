@@ -14,6 +14,8 @@ MAX_SHOWN = 8
 MAX_KERNELS = 5
 MIN_SHARE = 0.01
 """Of the time in layers: what takes less is left out."""
+MIN_RANK_FACTOR = 1.2
+"""A rank that is slower than the median one by less is not told."""
 NAME, CELL = 37, 10
 BOUNDS = {
     "compute": "compute-bound",
@@ -66,7 +68,32 @@ def layer_lines(found: LayersSummary | None) -> list[str]:
     if hidden > 0:
         left = sum(row.own_ms for row in rows) - sum(row.own_ms for row in shown)
         lines.append(f"  … and {count(hidden)} more with {milliseconds(left)} in all")
-    return [*lines, *_limit_lines(found, shown), *_activity_lines(found.activity), *notes]
+    return [
+        *lines,
+        *_rank_lines(found.layers, total_ms),
+        *_limit_lines(found, shown),
+        *_activity_lines(found.activity),
+        *notes,
+    ]
+
+
+def _rank_lines(layers: Mapping[str, LayerSummary], total_ms: float) -> list[str]:
+    """Returns the layer in which a rank is behind the median rank the most; empty where none is."""
+    gaps = {
+        name: layer.worst_ms - layer.median_ms
+        for name, layer in layers.items()
+        if layer.worst_ms is not None and layer.median_ms is not None
+    }
+    name = max(gaps, key=lambda name: gaps[name], default=None)
+    if name is None or gaps[name] < MIN_SHARE * total_ms:
+        return []
+    layer = layers[name]
+    worst_ms, median_ms = layer.worst_ms or 0.0, layer.median_ms or 0.0
+    if worst_ms < MIN_RANK_FACTOR * median_ms:
+        return []
+    # The name comes last: it is what may be cut.
+    said = f"rank {layer.worst_rank} takes {milliseconds(worst_ms)}, the median rank"
+    return ["  " + one_line(f"{said} {milliseconds(median_ms)}, in {name or MODEL}", 78)]
 
 
 def _limit_lines(found: LayersSummary, shown: Sequence[_LayerRow]) -> list[str]:
