@@ -46,10 +46,10 @@ def run() -> list[Figure]:
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         logs = place / "logs"
-        with _training(place, logs), _server(logs) as (pid, address):
+        with _training(place, logs), serve(logs) as (pid, address):
             first_byte = [_first_byte_ms(address) for _ in range(REQUESTS)]
             figures = [_first_byte_figure(first_byte), *_watched_figures(pid, address, place)]
-        with _server(logs) as (_, address):  # eight ranks would paint as well
+        with serve(logs) as (_, address):  # eight ranks would paint as well
             return [*figures, *_paint_figures(f"{address}runs/{RUN}")]
 
 
@@ -74,8 +74,8 @@ def _training(place: Path, logs: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _server(logs: Path) -> Iterator[tuple[int, str]]:
-    """A server for it; its process and its address."""
+def serve(logs: Path) -> Iterator[tuple[int, str]]:
+    """A server for a logs folder; its process and its address."""
     words = [*commands.traceml(), "ui", "--logs-dir", str(logs), "--port", "0"]
     with subprocess.Popen(
         words, env=commands.environment(), stderr=subprocess.PIPE, text=True
@@ -259,20 +259,32 @@ def _step_ms(place: Path, began: float, ended: float) -> float:
 # A browser
 
 
-def _paint_figures(address: str) -> list[Figure]:
+@contextmanager
+def launched_browser() -> Iterator[Any]:
+    """Yields a browser without a screen; `None` where there is none, and says why."""
+    browser = next((path for path in BROWSERS if Path(path).exists()), None)
+    if browser is None:
+        print(f"nothing is measured in a browser: there is none at {' or '.join(BROWSERS)}")
+        yield None
+        return
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
-        print("no first paint: playwright is not installed")
-        return []
-    browser = next((path for path in BROWSERS if Path(path).exists()), None)
-    if browser is None:
-        print(f"no first paint: no browser at {' or '.join(BROWSERS)}")
-        return []
-    paints, verdicts = [], []
+        print("nothing is measured in a browser: playwright is not installed")
+        yield None
+        return
     with sync_playwright() as driver:
         options = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
         chromium = driver.chromium.launch(executable_path=browser, args=options)
+        yield chromium
+        chromium.close()
+
+
+def _paint_figures(address: str) -> list[Figure]:
+    paints, verdicts = [], []
+    with launched_browser() as chromium:
+        if chromium is None:
+            return []
         for _ in range(PAINTS):
             page = chromium.new_context().new_page()  # nothing is cached
             page.goto(address)
@@ -280,7 +292,6 @@ def _paint_figures(address: str) -> list[Figure]:
             verdicts.append(float(page.evaluate("performance.now()")))
             paints.append(float(page.evaluate(_FIRST_PAINT)))
             page.context.close()
-        chromium.close()
     whole = f"range of {PAINTS}"
     return [
         Figure("first paint", "≤ 1 s", median(paints), "ms", min(paints), max(paints), whole),

@@ -116,7 +116,7 @@ def make_index(logs: Path, size: Size) -> None:
         path.write_bytes(b"{}")
         os.utime(path, (then, then))
         os.utime(folder, (then, then))
-    versions = scan_runs(logs)
+    versions = scan_runs(logs).versions
     place = index_folder(logs)
     place.mkdir(0o700)
     files = []

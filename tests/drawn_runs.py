@@ -13,7 +13,7 @@ from traceml.facts import history
 from traceml.facts.history import History, SensorHistory, StepHistory
 from traceml.facts.step_table import complete_steps
 from traceml.figures.layer_record import LayerRows, LayerTree
-from traceml.figures.page import Figure, Heatmap, Lines, Page, Part, RunPage, RunsPage
+from traceml.figures.page import Figure, Heatmap, Lines, Page, Part, RunPage
 from traceml.figures.run_page import RunStanding, run_page
 from traceml.model.record_layout import StepFlag
 from traceml.model.run import Manifest
@@ -122,7 +122,6 @@ def figure(page: RunPage, name: str) -> Any:
 
 def figures(page: Page) -> Iterator[Figure]:
     """All figures of a page."""
-    assert not isinstance(page, RunsPage)
     for each in page.parts:
         yield from each.figures
 

@@ -67,6 +67,23 @@ class Served:
         finally:
             connection.close()
 
+    def post(self, path: str, body: bytes, **headers: str) -> Answer:
+        """Send something; the headers are those of a page of the server unless they are given."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
+        usual = {
+            "Content-Type": "application/json",
+            "Origin": f"http://127.0.0.1:{self.port}",
+            "Sec-Fetch-Site": "same-origin",
+        }
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        try:
+            connection.request("POST", path, body, {**usual, **named})
+            answer = connection.getresponse()
+            found = {name.lower(): value for name, value in answer.getheaders()}
+            return Answer(answer.status, found, answer.read())
+        finally:
+            connection.close()
+
     def raw(self, request: bytes) -> bytes:
         """Send bytes as they are; everything that comes back before the connection ends."""
         with socket.create_connection(("127.0.0.1", self.port), PATIENCE_S) as connection:

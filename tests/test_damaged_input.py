@@ -14,6 +14,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,11 @@ from damage import (
     replace_file,
 )
 from traceml.api.compare import find_changes
+from traceml.api.comparison_pages import comparison_page as comparison_page_of
+from traceml.api.comparison_pages import find_for_page, many_page
 from traceml.api.find_runs import choose_summaries, recover, view
 from traceml.api.query_runs import RunQuery, RunSearch
-from traceml.api.run_list import RunList
+from traceml.api.run_list_page import ListQuery, RunLister
 from traceml.api.watch import RunWatch
 from traceml.figures.comparison_page import comparison_page
 from traceml.model import record_layout
@@ -134,6 +137,15 @@ def _compare(folder: Path, good: Path) -> Iterator[str]:
         yield from _texts(msgspec.to_builtins(comparison_page(comparison)))
 
 
+def _compared_pages(folder: Path, good: Path) -> Iterator[str]:
+    runs, _ = find_for_page([good, folder])
+    pages = [comparison_page_of(runs[:1], runs[1:], folder.parent)]
+    again = replace(runs[1], name="again")
+    pages += [many_page([*runs, again], folder.parent)[0]]
+    for page in pages:
+        yield from _texts(msgspec.to_builtins(page))
+
+
 def _page(folder: Path, good: Path) -> Iterator[str]:
     watch = RunWatch(folder)
     yield from _texts(msgspec.to_builtins(watch.page()))
@@ -142,7 +154,12 @@ def _page(folder: Path, good: Path) -> Iterator[str]:
 
 
 def _list(folder: Path, good: Path) -> Iterator[str]:
-    yield from _texts(msgspec.to_builtins(RunList(folder.parent).page()))
+    lister = RunLister(folder.parent, RunSearch(folder.parent))
+    page = msgspec.to_builtins(lister.page(ListQuery(columns="*")))
+    for choice in (*page["columns"], *page["groupings"]):
+        del choice["key"]  # what the page asks with, and does not show
+    yield from _texts(page)
+    yield from (each.label for each in lister.columns("", 200).columns)
 
 
 def _query(folder: Path, good: Path) -> Iterator[str]:
@@ -181,6 +198,7 @@ def _recover(folder: Path, good: Path) -> Iterator[str]:
 READERS = (
     _view,
     _compare,
+    _compared_pages,
     _page,
     _list,
     _query,
@@ -191,7 +209,7 @@ READERS = (
     _recover,
 )
 READ_BY_ALL = ("final_summary.json", "run.json")
-READERS_OF_FOLDERS = (_page, _list, _query, _recover)
+READERS_OF_FOLDERS = (_compared_pages, _page, _list, _query, _recover)
 """Those that read more than the summary and the manifest; `recover` loads the whole run."""
 
 

@@ -161,6 +161,28 @@ def test_status_tells_failed_lost_and_live_runs(tmp_path: Path):
     assert found == {"good": "finished", "bad": "failed", "lost": "lost", "live": "live"}
 
 
+def test_a_live_run_has_all_that_it_logged_and_not_only_its_last_losses(tmp_path: Path):
+    folder = list_run(tmp_path, "live", {"lr": 0.1}, {"loss": metric(0.5)}, exit_status=None)
+    summary = (folder / "final_summary.json").read_text()
+    (folder / "final_summary.json").unlink()
+    state = f'{{"unix_s": 1.0, "step": 9, "findings": [], "summary": {summary}}}'
+    (folder / "live.json").write_text(state)
+    said = '{{"number":{0},"kind":"metrics","step":{0},"unix_ns":{0},"values":{1}}}\n'
+    messages = folder / "rank-0-1.messages"
+    messages.write_text(
+        said.format(1, '{"loss":0.25,"val/acc":0.7}') + said.format(2, '{"loss":3}')
+    )
+    held = folders.hold(folder)
+    assert held is not None
+    search = RunSearch(tmp_path)
+    (run,) = search.search(RunQuery())
+    assert (run["status"], run["loss"], run["loss.min"], run["val/acc"]) == ("live", 3, 0.25, 0.7)
+    with messages.open("a") as file:
+        file.write(said.format(3, '{"loss":0.125}'))
+    (run,) = search.search(RunQuery())
+    assert (run["loss"], run["loss.best"], run["loss.max"]) == (0.125, 0.125, 3)
+
+
 def test_a_tag_is_found_at_once(tmp_path: Path):
     list_run(tmp_path, "a")
     list_run(tmp_path, "b")

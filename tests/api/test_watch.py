@@ -15,7 +15,7 @@ from failing import failed, report
 from processes import PATIENCE_S, TRACEML, started, wait_until
 from run_folders import write_rank, write_run
 from traceml.agent.close import summarise
-from traceml.api.watch import RunWatch, comparison_page
+from traceml.api.watch import RunWatch
 from traceml.figures.page import Heatmap, Lines, RunPage
 from traceml.model.errors import RunNotFound, UnreadableRecords
 from traceml.model.run import Ending
@@ -203,15 +203,6 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(UnreadableRecords, match="is damaged"):
         RunWatch(tmp_path)
-
-
-def test_two_runs_are_compared_and_nothing_is_written(tmp_path: Path) -> None:
-    write_run(tmp_path / "logs" / "a", make_run(input_ms=40.0))
-    write_run(tmp_path / "logs" / "b", make_run())
-    before = sorted(tmp_path.rglob("*"))
-    page = comparison_page(["a"], ["b"], tmp_path / "logs")
-    assert page.verdict.status == "IMPROVEMENT"
-    assert sorted(tmp_path.rglob("*")) == before
 
 
 TRAINING = """

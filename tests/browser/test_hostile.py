@@ -26,7 +26,7 @@ def test_a_hostile_name_is_a_name_on_every_page(look: Look, server: Served):
     assert not seen.was_hurt()
     seen.page.go_back()
     for name in (HOSTILE, FAST):
-        seen.page.get_by_role("checkbox", name=f"Compare {name}").check()
+        seen.page.get_by_role("checkbox", name=f"Select {name}").check()
     seen.page.get_by_role("link", name="Compare", exact=True).click()
     expect(seen.page.get_by_role("heading", level=1)).to_contain_text(HOSTILE)
     expect(seen.verdict).to_be_visible()

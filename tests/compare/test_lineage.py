@@ -364,3 +364,27 @@ def test_the_files_of_several_runs_are_counted(sizes: tuple[int | None, ...], sh
     ]
     found = compare_lineages(runs, [SUMMARY]).differences["artifacts"]
     assert found == (Difference("weights", shown, "10 B (333333333333)"),)
+
+
+def test_an_argument_that_is_a_parameter_as_well_is_told_once() -> None:
+    def given(lr: str, sleep: tuple[str, ...], params: dict[str, Any]) -> Summary:
+        words = ("--lr", lr, *sleep)
+        command = Command(words=("python", "train.py", *words), script="train.py", arguments=words)
+        return Summary(params=params, lineage=Lineage(command=command))
+
+    a = given("0.1", (), {"lr": 0.1, "sleep_ms": 0.0})
+    b = given("0.5", ("--sleep-ms", "8"), {"lr": 0.5, "sleep_ms": 8.0})
+    found = compare_lineages([a], [b])
+    assert [each.name for each in found.differences["command"]] == ["--lr", "--sleep-ms"]
+    assert {group: [each.name for each in told] for group, told in found.told.items()} == {
+        "params": ["lr", "sleep_ms"]
+    }
+
+
+def test_an_argument_with_another_value_than_the_parameter_is_told_too() -> None:
+    def given(lr: str, logged: float) -> Summary:
+        command = Command(("python", "train.py", "--lr", lr), "train.py", ("--lr", lr))
+        return Summary(params={"lr": logged}, lineage=Lineage(command=command))
+
+    found = compare_lineages([given("0.1", 1.0)], [given("0.5", 2.0)])
+    assert list(found.told) == ["command", "params"]

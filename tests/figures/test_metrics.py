@@ -109,7 +109,7 @@ def test_a_single_absurd_value_is_cut_off_and_said() -> None:
     values[120] = 1e12
     (_, lines) = part(drawn_with(metric("a", values)), "metrics").figures
     assert lines.y.high is not None and lines.y.high < 3
-    assert lines.cut == "Cut: 1e+12 at step 121 is out of the picture."
+    assert lines.cut == "Cut: 1e12 at step 121 is out of the picture."
 
 
 def test_a_loss_that_is_no_number_is_marked() -> None:

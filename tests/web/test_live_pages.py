@@ -11,13 +11,16 @@ from typing import Any, TypeVar
 
 import pytest
 
-from traceml.figures.page import RunsPage
+from traceml.figures.page import ComparisonPage, Verdict
 from traceml.model.errors import RunNotFound
 from traceml.web import live_pages
 from traceml.web.live_pages import Channel, Pages, Viewer
-from traceml.web.sources import LIST, Address
+from traceml.web.sources import Address
 
 T = TypeVar("T")
+
+VERDICT = Verdict("info", "NO CHANGE", "")
+RUN = Address("run", ("a",))
 
 
 class Counter:
@@ -27,11 +30,11 @@ class Counter:
         self.looks = 0
         self.trouble: Exception | None = None
 
-    def page(self) -> RunsPage:
+    def page(self) -> ComparisonPage:
         self.looks += 1
         if self.trouble is not None:
             raise self.trouble
-        return RunsPage(str(self.looks), ())
+        return ComparisonPage(str(self.looks), "b", (), VERDICT, None, ())
 
     def pause_s(self) -> float:
         return 0.01
@@ -97,7 +100,7 @@ def test_a_viewer_that_does_not_read_gets_the_whole_page_when_it_does() -> None:
 
     (first, page), (second, _) = with_channel(work)
     assert (first, second) == ("page", "delta")
-    assert int(page["folder"]) >= 3 * live_pages.MAX_WAITING_EVENTS
+    assert int(page["a"]) >= 3 * live_pages.MAX_WAITING_EVENTS
 
 
 def test_a_page_on_which_nothing_happens_has_a_heart_beat(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,11 +178,11 @@ def test_a_page_is_let_go_when_nobody_has_looked_for_a_while(
     async def run() -> None:
         pages = Pages(logs)
         await pages.channel(Address("run", ("a",))).whole()
-        kept = pages.channel(LIST)
+        kept = pages.channel(RUN)
         viewer = kept.join()
         while len(pages._channels) > 1:
             await asyncio.sleep(0.01)
-        assert pages.channel(LIST) is kept
+        assert pages.channel(RUN) is kept
         kept.leave(viewer)
         while pages._channels:
             await asyncio.sleep(0.01)

@@ -94,11 +94,34 @@ def test_the_report_of_two_runs_is_their_comparison(logs: Path, tmp_path: Path) 
 
 
 def test_further_runs_are_compared_with_the_first(logs: Path, tmp_path: Path) -> None:
-    words = [logs / "a", logs / "b", logs / "a"]
-    done = run_traceml(["report", *words], tmp_path)
+    shutil.copytree(logs, tmp_path / "logs")
+    other = tmp_path / "logs/c/final_summary.json"
+    shutil.copytree(logs / "b", other.parent)
+    other.write_text(other.read_text().replace('"duration_s":', '"duration_s": 1.5, "was":', 1))
+    done = run_traceml(["report", "a", "b", "c", "a"], tmp_path)
     assert (done.status, done.stderr) == (0, "")
-    (report,) = (tmp_path / "compare").glob("a_vs_b+1-*.html")
-    assert len(enclosed(report.read_text())) == 2
+    (report,) = (tmp_path / "compare").glob("a_and_2_more-*.html")
+    many, *pairs = (each["page"] for each in enclosed(report.read_text()))
+    assert (many["type"], many["title"]) == ("many", "a and 2 more")
+    assert [(pair["a"], pair["b"]) for pair in pairs] == [("a", "b"), ("a", "c")]
+
+
+def test_a_run_that_is_named_twice_counts_once(logs: Path, tmp_path: Path) -> None:
+    words = [logs / "a", logs / "b", logs / "a"]
+    done = run_traceml(["report", *words, "-o", "pair.html"], tmp_path)
+    assert (done.status, done.stderr) == (0, "")
+    (data,) = enclosed((tmp_path / "pair.html").read_text())
+    assert (data["page"]["a"], data["page"]["b"]) == ("a", "b")
+
+
+def test_a_comparison_can_be_printed_as_the_same_file(logs: Path, tmp_path: Path) -> None:
+    done = run_traceml(["compare", logs / "a", logs / "b", "--format", "html"], tmp_path)
+    assert done.status == 0
+    assert "Written to compare/a_vs_b.json" in done.stderr
+    assert run_traceml(["report", logs / "a", logs / "b", "-o", "b.html"], tmp_path).status == 0
+    assert enclosed(done.stdout) == enclosed((tmp_path / "b.html").read_text())
+    refused = run_traceml(["compare", "--arms", "x.csv", "--format", "html"], tmp_path)
+    assert (refused.status, "--format html is for runs" in refused.stderr) == (2, True)
 
 
 def test_a_comparison_that_was_written_can_be_reported(logs: Path, tmp_path: Path) -> None:

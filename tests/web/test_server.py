@@ -47,7 +47,32 @@ def test_every_page_is_there_for_programs(server: Served, address: str, kind: st
 
 
 def test_the_list_has_the_runs(server: Served) -> None:
-    assert {row["name"] for row in server.get("/api/runs").json["runs"]} == {"a", "b"}
+    page = server.get("/api/runs").json
+    assert {row["name"] for row in page["rows"]} == {"a", "b"}
+    assert (page["total"], page["run_count"]) == (2, 2)
+    (row,) = server.get("/api/runs?sort=-name&offset=1&limit=1&columns=steps").json["rows"]
+    assert (row["name"], row["cells"]) == ("a", ["a", "60"])
+
+
+def test_the_list_is_asked_with_words_groups_and_a_baseline(server: Served) -> None:
+    assert server.get("/api/runs?q=FINISHED+nobody").json["total"] == 0
+    page = server.get("/api/runs?q=name+%3D+%22a%22&base=b&max_age=10").json
+    assert ([row["name"] for row in page["rows"]], page["baseline"]["name"]) == (["a"], "b")
+    (group,) = server.get("/api/runs?group=status&columns=steps").json["groups"]
+    assert (group["count"], group["cells"][:2]) == (2, ["finished", "2"])
+    columns = server.get("/api/columns?search=step_time&limit=1").json
+    assert (columns["columns"][0]["key"], columns["total"] > 1) == ("step_time_ms", True)
+
+
+def test_runs_are_exported_as_csv(server: Served) -> None:
+    answer = server.get("/export.csv?columns=name,steps&sort=-name")
+    assert answer.headers["content-type"] == "text/csv; charset=utf-8"
+    assert answer.headers["content-disposition"] == 'attachment; filename="runs.csv"'
+    assert answer.body == b"name,steps\nb,60\na,60\n"
+    assert server.get("/export.csv?columns=name&run=a&run=gone").body == b"name\na\n"
+    assert server.get("/export.csv?columns=name&q=nobody").body == b"name\n"
+    grouped = server.get("/export.csv?group_by=status&columns=steps").body.decode()
+    assert grouped.splitlines()[1].startswith("finished,2,60")
 
 
 def test_runs_can_be_searched(server: Served) -> None:
@@ -55,6 +80,10 @@ def test_runs_can_be_searched(server: Served) -> None:
     assert (found.status, found.headers["cache-control"]) == (200, "no-store")
     assert found.json["runs"] == [{"name": "b", "steps": 60}, {"name": "a", "steps": 60}]
     assert server.get("/api/search?filter=name+%3D+%22b%22&limit=1").json["total"] == 1
+    later = server.get("/api/search?q=finished&sort=name&columns=name&offset=1").json
+    assert (later["runs"], later["total"]) == ([{"name": "b"}], 2)
+    assert server.get("/api/search?filter=steps>1&q=nobody").json["total"] == 0
+    assert server.get("/api/search?group_by=name&columns=steps&offset=1&limit=1").json["groups"]
     (group,) = server.get("/api/search?group_by=status&columns=steps").json["groups"]
     assert (group["group"], group["count"]) == ({"status": "finished"}, 2)
     assert group["columns"]["steps"]["mean"] == 60.0
@@ -69,6 +98,8 @@ def test_runs_can_be_searched(server: Served) -> None:
         ("limit=-1", "is no number of runs"),
         ("fliter=steps+%3E+1", "a search has no 'fliter' (did you mean filter?)"),
         ("group_by=,", "nothing to group by"),
+        ("offset=1e3", "is no number of runs"),
+        ("offset=%D9%A1", "is no number of runs"),
     ],
 )
 def test_a_search_that_cannot_be_understood_says_why(
@@ -77,6 +108,14 @@ def test_a_search_that_cannot_be_understood_says_why(
     answer = server.get(f"/api/search?{query}")
     assert answer.status == 400
     assert words in answer.error
+
+
+def test_an_error_says_at_which_place_of_the_filter_it_is(server: Served) -> None:
+    for path in ("/api/search", "/api/runs", "/export.csv"):
+        answer = server.get(f"{path}?q=steps+%3E+1+and+stauts+%3D+1")
+        assert (answer.status, answer.json["at"]) == (400, 14)
+        assert "did you mean status" in answer.json["problem"]
+        assert answer.error.splitlines()[-1].index("^") == 14 + 2
 
 
 def test_a_part_of_the_steps_is_there_in_detail(server: Served) -> None:
@@ -96,6 +135,10 @@ def test_a_part_of_the_steps_is_there_in_detail(server: Served) -> None:
         ("/api/compare?a=a", 400, "needs runs on both sides"),
         ("/api/compare?a=a&b=gone", 404, "there is no run 'gone'"),
         ("/api/events?page=/nowhere", 400, "there is no page '/nowhere'"),
+        ("/api/events?page=/", 400, "asked for again instead, at /api/runs"),
+        ("/api/runs?offset=-1", 400, "is no number of runs"),
+        ("/api/runs?fliter=1", 400, "a search has no 'fliter'"),
+        ("/api/runs?max_age=soon", 400, "is no number of seconds"),
         ("/api/events?page=//[", 400, "there is no page '//['"),
         ("/api/nothing", 404, "there is nothing at '/api/nothing'"),
         ("/runs/a/", 404, "there is nothing at '/runs/a/'"),
@@ -160,16 +203,16 @@ def test_a_live_run_is_followed_to_its_end_by_what_changes(tmp_path: Path) -> No
     words = [TRACEML, "run", "--run-name", "live", "train.py"]
     with started(words, tmp_path, LIVE) as run, serving(tmp_path / "logs") as server:
         wait_until(lambda: server.get("/api/runs/live").status == 200, "the run is there")
-        with server.viewer("/runs/live") as viewer, server.viewer("/") as everything:
+        with server.viewer("/runs/live") as viewer:
             _until(viewer, "it is live", lambda page: page["head"]["state"] == "live")
             steps = viewer.page["head"]["steps"]
             _until(viewer, "steps are added", lambda page: page["head"]["steps"] != steps)
-            assert everything.next()[0] == "page"
-            assert everything.page["runs"][0]["state"] == "live"
+            assert server.get("/api/runs").json["rows"][0]["state"] == "live"
             (tmp_path / "stop").touch()
             assert run.finish().status == 0
             _until(viewer, "it is over", lambda page: page["head"]["state"] == "finished")
-            _until(everything, "the list", lambda page: page["runs"][0]["state"] == "finished")
+            listed = server.get("/api/runs?max_age=0").json["rows"]
+            assert [row["state"] for row in listed] == ["finished"]
             wait_until(
                 lambda: server.get("/api/runs/live").json == viewer.page or viewer.next(),
                 "the page that was made of changes is the page",
@@ -225,7 +268,7 @@ def test_broken_folders_leave_the_others_in_the_list(logs: Path, tmp_path: Path)
     (tmp_path / "elsewhere").mkdir()
     with serving(place, cwd=tmp_path / "elsewhere") as server:
         page = server.get("/api/runs").json
-        assert "a" in {row["name"] for row in page["runs"]}
+        assert "a" in {row["name"] for row in page["rows"]}
         for name in ("empty", "cut", "other"):
             answer = server.get(f"/api/runs/{name}")
             assert answer.status == 404
@@ -233,18 +276,17 @@ def test_broken_folders_leave_the_others_in_the_list(logs: Path, tmp_path: Path)
 
 
 def test_no_logs_folder_yet_is_an_empty_list_that_fills(logs: Path, tmp_path: Path) -> None:
-    with serving(tmp_path / "logs") as server, server.viewer("/") as viewer:
-        viewer.next()
-        assert viewer.page["runs"] == []
+    with serving(tmp_path / "logs") as server:
+        assert server.get("/api/runs").json["rows"] == []
         assert "there is no folder logs here yet" in server.running.stderr_path.read_text()
         shutil.copytree(logs / "a", tmp_path / "logs" / "a")
-        _until(viewer, "the run appears", lambda page: page["runs"])
+        wait_until(lambda: server.get("/api/runs").json["rows"], "the run appears")
 
 
 def test_a_run_is_called_as_its_folder_is(logs: Path, tmp_path: Path) -> None:
     shutil.copytree(logs / "a", tmp_path / "logs" / "copy of a")
     with serving(tmp_path / "logs") as server:
-        (row,) = server.get("/api/runs").json["runs"]
+        (row,) = server.get("/api/runs").json["rows"]
         assert row["name"] == "copy of a"
         assert server.get("/api/runs/copy%20of%20a").json["head"]["name"] == "copy of a"
 

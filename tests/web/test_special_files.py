@@ -78,7 +78,7 @@ def test_a_server_compares_and_lists_beside_them(server: Served) -> None:
     assert compared.status == 200, compared.body
     listed = server.get("/api/runs")
     assert listed.status == 200, listed.body
-    assert {row["name"] for row in listed.json["runs"]} == {"a", "b", "pipes", "links"}
+    assert {row["name"] for row in listed.json["rows"]} == {"a", "b", "pipes", "links"}
     assert SECRET not in listed.body.decode()
 
 

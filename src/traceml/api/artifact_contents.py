@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from traceml.compare.array_changes import compare_arrays
 from traceml.compare.artifact_changes import LoggedFile
@@ -27,7 +27,7 @@ from traceml.store.arrow_file import is_arrow, open_arrow
 from traceml.store.artifact_store import safe_relative
 from traceml.store.distributed_checkpoint import SUFFIX, open_distributed_checkpoint
 from traceml.store.document_files import read_json, read_json_lines, read_table, read_text
-from traceml.store.image_and_array_files import read_array, read_image, write_image
+from traceml.store.image_and_array_files import Pixels, read_array, read_image, write_image
 from traceml.store.npz_file import open_npz
 from traceml.store.regular_files import stat_regular
 from traceml.store.safetensors_file import open_safetensors
@@ -36,6 +36,8 @@ from traceml.store.torch_file import open_torch_file
 
 _T = TypeVar("_T")
 
+KeepPicture: TypeAlias = Callable[[str, Pixels], str | None]
+"""Keeps the picture of an image's difference; returns where it is, `None` where it is not kept."""
 MAX_READ_BYTES = 8 << 30
 """Of both files together, about ten seconds of reading; more only where it is asked for."""
 MAX_CELLS = 1 << 20
@@ -48,8 +50,7 @@ class ArtifactContents:
 
     lhs_folder: Path
     rhs_folder: Path
-    pictures: Path
-    """A folder for pictures of differences, made when there is one."""
+    keep_picture: KeepPicture
     reads_all: bool = False
     """Whether files of any size are read."""
 
@@ -65,7 +66,10 @@ class ArtifactContents:
         if compare is None and not is_image:
             return None, None
         try:
-            paths = _located("A", self.lhs_folder, lhs), _located("B", self.rhs_folder, rhs)
+            paths = (
+                located("A", self.lhs_folder, lhs.stored, lhs.size_bytes, lhs.note),
+                located("B", self.rhs_folder, rhs.stored, rhs.size_bytes, rhs.note),
+            )
             size = (lhs.size_bytes or 0) + (rhs.size_bytes or 0)
             if size > MAX_READ_BYTES and not self.reads_all:
                 return None, f"{memory(size)} to read; --artifacts does"
@@ -76,17 +80,27 @@ class ArtifactContents:
             return None, str(error)
 
     def _compare_images(self, name: str, lhs: Path, rhs: Path) -> Details:
-        """Compares two images, and writes a picture of them and of their difference."""
+        """Compares two images, and has a picture of them and of their difference kept."""
         a, b = _read(lhs, rhs, read_image)
         found = compare_images(a, b)
         if found.changed_share == 0:
             return found
-        picture = self.pictures / f"{_file_name(name)}.png"
+        place = self.keep_picture(name, side_by_side(a, b))
+        return found if place is None else found.with_picture(place)
+
+
+def pictures_in(folder: Path) -> KeepPicture:
+    """Returns what writes pictures into a folder, which is made when there is one."""
+
+    def keep(name: str, pixels: Pixels) -> str | None:
+        path = folder / f"{_file_name(name)}.png"
         try:
-            write_image(picture, side_by_side(a, b))
+            write_image(path, pixels)
         except OSError:  # no room, or no right to write here: the numbers are said all the same
-            return found
-        return found.with_picture(str(picture))
+            return None
+        return str(path)
+
+    return keep
 
 
 def _kind(file: LoggedFile) -> str:
@@ -102,21 +116,23 @@ def _file_name(name: str) -> str:
     return f"{plain or 'image'}-{zlib.crc32(name.encode(errors='replace')):08x}"
 
 
-def _located(side: str, folder: Path, file: LoggedFile) -> Path:
+def located(
+    side: str, folder: Path, stored: str | None, size_bytes: int | None, note: str | None
+) -> Path:
     """Returns the kept copy of a file; raises UnreadableArtifact where it is not there."""
-    if file.stored is None:
-        raise UnreadableArtifact(f"{side}'s content was not kept ({file.note or 'no copy'})")
-    inside = safe_relative(file.stored)
+    if stored is None:
+        raise UnreadableArtifact(f"{side}'s content was not kept ({note or 'no copy'})")
+    inside = safe_relative(stored)
     path = folder / (inside or "")
     if inside is None or not path.resolve().is_relative_to(folder.resolve()):
         raise UnreadableArtifact(f"{side}'s copy is said to be outside of its run's folder")
     found = stat_regular(path)
     if found is None:
         raise UnreadableArtifact(f"{side}'s copy is gone: {path} was removed")
-    if file.size_bytes is not None and found.st_size != file.size_bytes:
+    if size_bytes is not None and found.st_size != size_bytes:
         raise UnreadableArtifact(
             f"{side}'s copy was changed: {path} has {found.st_size:,} bytes, "
-            f"expected {file.size_bytes:,}"
+            f"expected {size_bytes:,}"
         )
     return path
 

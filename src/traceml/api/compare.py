@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -111,27 +111,79 @@ def find_differences(
     ignored: Sequence[str] = (),
 ) -> tuple[ManyComparison, list[str]]:
     """Returns three or more runs side by side, and their names."""
-    paths = choose_summaries(runs, logs_dir)
-    if len(paths) < 2:
+    found = find_by_words(runs, logs_dir)
+    refuse_single(found, runs)
+    compared = compare_found(found, logs_dir, terms, target, ignored)
+    return compared, [run.name for run in found]
+
+
+def refuse_single(found: Sequence[FoundRun], words: Sequence[str]) -> None:
+    """Raises UsageError where all words name the same run."""
+    if len(found) < 2:
         raise UsageError(
-            f"there is nothing to compare with: {', '.join(runs)} are all the same run; "
+            f"there is nothing to compare with: {', '.join(words)} are all the same run; "
             "name two or more"
         )
-    summaries = [read_compared(path, follow_links=True) for path in paths]
-    names = many_names(paths)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRun:
+    """A run to compare: its name, its summary, and where that is."""
+
+    name: str
+    summary: Summary
+    path: Path
+    """Its `final_summary.json`; of a run that is not over, where that will be."""
+    is_over: bool = True
+    """Whether the file is there; `False` while the summary is that of the steps so far."""
+
+
+def compare_found(
+    runs: Sequence[FoundRun],
+    logs_dir: Path,
+    terms: Terms | None = None,
+    target: float | None = None,
+    ignored: Sequence[str] = (),
+    follow_links: bool = True,
+) -> ManyComparison:
+    """Returns two or more runs side by side, the first being the baseline.
+
+    `ignored` are parameters in which runs may differ and still be alike.
+    """
     terms = terms or Terms()
-    every = Sides(tuple(summaries), ())
-    quality = quality_metric(every, terms)
-    candidates = [
-        Candidate(name, summary, _curves(path, quality))
-        for name, summary, path in zip(names, summaries, paths, strict=True)
-    ]
+    quality = quality_metric(Sides(tuple(run.summary for run in runs), ()), terms)
+    candidates = [Candidate(run.name, run.summary, _curves(run.path, quality)) for run in runs]
 
     def compare_places(a: tuple[int, ...], b: tuple[int, ...]) -> Comparison:
-        left, right = ([str(paths[place]) for place in side] for side in (a, b))
-        return find_changes(left, right, logs_dir, terms)[0]
+        left, right = ([runs[place] for place in side] for side in (a, b))
+        return compare_found_sides(left, right, logs_dir, terms, follow_links)
 
-    return compare_many(candidates, terms, target, compare_places, ignored), names
+    return compare_many(candidates, terms, target, compare_places, ignored)
+
+
+def compare_found_sides(
+    a: Sequence[FoundRun],
+    b: Sequence[FoundRun],
+    logs_dir: Path,
+    terms: Terms | None = None,
+    follow_links: bool = True,
+) -> Comparison:
+    """Returns the comparison of two groups of runs; some of them may not be over."""
+    if all(run.is_over for run in (*a, *b)):
+        left, right = ([str(run.path) for run in side] for side in (a, b))
+        return find_changes(left, right, logs_dir, terms, follow_links)[0]
+    names = _names([run.path for run in a], [run.path for run in b], ((), ()))
+    before, after = ([run.summary for run in side] for side in (a, b))
+    return compare_groups(before, after, names, terms)
+
+
+def find_by_words(words: Sequence[str], logs_dir: Path) -> list[FoundRun]:
+    """Returns the runs that are over and that the words select (`choose_summaries`)."""
+    paths = choose_summaries(words, logs_dir)
+    return [
+        FoundRun(name, read_compared(path, follow_links=True), path)
+        for name, path in zip(many_names(paths), paths, strict=True)
+    ]
 
 
 def _curves(path: Path, metric: str | None) -> Curves:
@@ -195,10 +247,10 @@ def _with_artifacts(
     if not lhs.artifacts and not rhs.artifacts:
         return comparison
     # Late: most comparisons have no files to read.
-    from traceml.api.artifact_contents import ArtifactContents
+    from traceml.api.artifact_contents import ArtifactContents, pictures_in
 
-    pictures = base.with_name(f"{base.name}.files")
-    contents = ArtifactContents(first[0].parent, second[0].parent, pictures, reads_all)
+    keep = pictures_in(base.with_name(f"{base.name}.files"))
+    contents = ArtifactContents(first[0].parent, second[0].parent, keep, reads_all)
     changes = compare_artifacts(lhs.artifacts, rhs.artifacts, contents.compare)
     return comparison.with_artifacts(changes)
 

@@ -4,7 +4,7 @@ command and the server."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from traceml.api.query_runs import Runs
@@ -73,6 +73,10 @@ class GroupedRuns:
     columns: Sequence[str]
     total: int
     """The number of groups without the limit."""
+
+    def after(self, offset: int) -> GroupedRuns:
+        """Returns them without the first ones."""
+        return replace(self, groups=self.groups[offset:])
 
 
 def group_listed(

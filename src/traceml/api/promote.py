@@ -11,8 +11,9 @@ from traceml.api.compare import find_changes
 from traceml.api.fetch_runs import FetchedRuns
 from traceml.api.find_runs import choose_summaries
 from traceml.api.push import push_run
+from traceml.compare.logged_metrics import LOGGED, MOVED_PCT
 from traceml.compare.many_runs import quality_metric
-from traceml.compare.record import Comparison, to_json
+from traceml.compare.record import Comparison, LoggedDelta, to_json
 from traceml.compare.sides import Sides
 from traceml.compare.terms import Terms
 from traceml.model.artifact import ArtifactKind
@@ -58,8 +59,18 @@ class Judged:
 
     @property
     def is_worse(self) -> bool:
-        """Whether the run is worse than its baseline, or partly so."""
-        return self.status in WORSE
+        """Whether the run is worse than its baseline, or partly so, or seems to be."""
+        return self.status in WORSE or self.seems_worse
+
+    @property
+    def seems_worse(self) -> bool:
+        """Whether the metric that decides got worse, though these runs are too few to show it."""
+        found = self.comparison.sections[LOGGED].metrics.get(self.metric or "")
+        if self.status != "INCONCLUSIVE" or not isinstance(found, LoggedDelta):
+            return False
+        is_known = found.higher_is_better is not None
+        moved = abs(found.pct_change or 0.0) >= MOVED_PCT
+        return is_known and moved and not found.is_better
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from traceml.api.query_runs import read_indexed_run
+from traceml.api.query_runs import RunReader
 from traceml.figures.run_columns import listed_params
 from traceml.model.errors import RunNotFound, UsageError
 from traceml.model.quantities import count, memory
@@ -115,7 +115,7 @@ def traceml_id(path: Path) -> str:
 def _run_to_send(path: Path, all_versions: bool, notes: list[str]) -> RunToSend:
     folder = path.parent
     summary = read_summary(path, follow_links=True)
-    known = read_indexed_run(folder).values
+    known = RunReader()(folder).values
     facts = {
         key.removeprefix("facts."): value
         for key, value in known.items()

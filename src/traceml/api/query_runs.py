@@ -18,7 +18,7 @@ from typing import Any, overload
 
 from traceml import __version__
 from traceml.api.run_files import RunFiles
-from traceml.compare.parameter_groups import is_label
+from traceml.compare.parameter_groups import ALL_BUT, is_label
 from traceml.compare.run_groups import RunGroup, group_runs, is_more_better
 from traceml.figures.head import RunStanding
 from traceml.figures.run_columns import FACTS, VERSION, run_values
@@ -26,15 +26,16 @@ from traceml.model.errors import UsageError
 from traceml.model.metric_segments import metric_of, split_segment
 from traceml.model.run_values import RunValue
 from traceml.store.index_columns import DamagedIndex, Rows
+from traceml.store.metric_follower import LiveMetrics
 from traceml.store.query_language import QueryError, parse_filter, parse_name, split_names
 from traceml.store.query_names import DIRECTION, MOMENTS, KnownColumns, resolve_filter, written_key
 from traceml.store.query_types import refuse_wrong_types
 from traceml.store.run_index import IndexedRun, Progress, RunIndex
 from traceml.store.run_table import RunTable
 from traceml.store.tags import read_tags
+from traceml.summaries.live_record import with_metrics
+from traceml.summaries.record import Summary
 
-ALL_BUT = "all-but:"
-"""`--group-by all-but:params.seed`: by all parameters except these."""
 MAX_TRIED_METRICS = 50
 REFRESH_TIMEOUT_S = 5.0
 """How long a server's answer waits for what is new in the folder."""
@@ -51,6 +52,8 @@ class RunQuery:
     """Keys with commas; `-KEY` or `KEY desc` for the largest first; `None`: the newest first."""
     limit: int | None = None
     """`None` and 0: all."""
+    offset: int = 0
+    """How many to leave out at the beginning."""
 
 
 def runs(
@@ -101,7 +104,7 @@ class RunSearch:
         no longer than `timeout_s`: after that it answers with what is known."""
         if logs.exists() and not logs.is_dir():
             raise UsageError(f"{logs} is no folder; pass the folder of the runs as --logs-dir")
-        self._index = RunIndex(logs, read_indexed_run, f"{__version__}/{VERSION}")
+        self._index = RunIndex(logs, RunReader(), f"{__version__}/{VERSION}")
         self._progress = progress
         self._max_age_s = max_age_s
         self._timeout_s = timeout_s
@@ -112,20 +115,24 @@ class RunSearch:
         self._starting = threading.Lock()
         self._refreshing: threading.Thread | None = None
 
-    def search(self, query: RunQuery) -> Runs:
-        """Returns the runs that the query asks for; raises QueryError where it is wrong."""
+    def search(self, query: RunQuery, max_age_s: float | None = None) -> Runs:
+        """Returns the runs that the query asks for; raises QueryError where it is wrong.
+
+        `max_age_s` holds for this search, instead of the usual one.
+        """
         try:
-            return search_table(self._current_table(), query)
+            return search_table(self._current_table(max_age_s), query)
         except DamagedIndex:
             with self._lock:
                 self._index.rebuild()
             return search_table(self._refresh(), query)
 
-    def _current_table(self) -> RunTable:
+    def _current_table(self, max_age_s: float | None) -> RunTable:
         table = self._table
-        if table is None or self._max_age_s is None:
+        max_age_s = self._max_age_s if max_age_s is None else max_age_s
+        if table is None or max_age_s is None:
             return self._refresh()
-        if time.monotonic() - self._refreshed_s <= self._max_age_s:
+        if time.monotonic() - self._refreshed_s <= max_age_s:
             return table
         self._refresh_in_thread().join(self._timeout_s)
         return self._table or table
@@ -155,12 +162,9 @@ def search_table(table: RunTable, query: RunQuery) -> Runs:
         node = resolve_filter(parse_filter(query.filter), known)
         refuse_wrong_types(node, table)
     rows = table.select(node)
-    total = len(rows)
     for key, descending in reversed(list(_sort_keys(query.sort or "", known))):
         rows = table.sort(rows, key, descending)
-    if query.limit is not None and query.limit > 0:
-        rows = rows[: query.limit]
-    return Runs(table, rows, known, total)
+    return Runs(table, rows, known, len(rows)).window(query.offset, query.limit)
 
 
 def _sort_keys(text: str, known: KnownColumns) -> Iterator[tuple[str, bool]]:
@@ -174,20 +178,36 @@ def _sort_keys(text: str, known: KnownColumns) -> Iterator[tuple[str, bool]]:
         yield known.resolve(parse_name(name)), descending
 
 
-def read_indexed_run(folder: Path) -> IndexedRun:
-    """Reads a run folder for the index."""
-    files = RunFiles(folder)
-    standing = RunStanding(
-        manifest=files.manifest,
-        state=files.state,
-        exit_status=files.exit_status,
-        now_unix_s=time.time(),
-        output=None,
-        notes=files.notes,
-    )
-    said = read_tags(folder)
-    values = run_values(files.summary, standing, said.tags, said.note)
-    return IndexedRun(values, is_final=files.state != "live")
+class RunReader:
+    """Reads runs for the index; of one in progress it reads what it logged as that grows."""
+
+    def __init__(self) -> None:
+        self._live: dict[Path, LiveMetrics] = {}
+
+    def __call__(self, folder: Path) -> IndexedRun:
+        """Reads a run folder."""
+        files = RunFiles(folder)
+        standing = RunStanding(
+            manifest=files.manifest,
+            state=files.state,
+            exit_status=files.exit_status,
+            now_unix_s=time.time(),
+            output=None,
+            notes=files.notes,
+        )
+        said = read_tags(folder)
+        values = run_values(self._summary(folder, files), standing, said.tags, said.note)
+        is_final = files.state != "live"
+        if is_final:
+            self._live.pop(folder, None)
+        return IndexedRun(values, is_final)
+
+    def _summary(self, folder: Path, files: RunFiles) -> Summary | None:
+        """Returns a run's summary; one of the last steps gets the metrics of the whole run."""
+        if files.summary is None or not files.is_recent:
+            return files.summary
+        metrics = self._live.setdefault(folder, LiveMetrics(folder)).refresh()
+        return with_metrics(files.summary, metrics)
 
 
 class RunRecord(Mapping[str, RunValue]):
@@ -253,6 +273,29 @@ class Runs(Sequence[RunRecord]):
     def __repr__(self) -> str:
         return f"<{len(self)} of {self.total} runs>"
 
+    def window(self, offset: int, limit: int | None) -> Runs:
+        """Returns some of these runs, in their order; `None` and 0 are no limit."""
+        if not offset and not limit:
+            return self
+        end = offset + limit if limit else None
+        return Runs(self._table, self._rows[offset:end], self._known, self.total)
+
+    def named(self, names: Sequence[str]) -> Runs:
+        """Returns runs of the folder by their names, whether they are among these or not; a name
+        that no run has is left out."""
+        rows = self._table.rows_named(names)
+        return Runs(self._table, rows, self._known, len(rows))
+
+    @property
+    def run_count(self) -> int:
+        """How many runs there are in the folder."""
+        return len(self._table)
+
+    @property
+    def table(self) -> RunTable:
+        """What they were found in: the same object as long as nothing has changed."""
+        return self._table
+
     @cached_property
     def notes(self) -> tuple[str, ...]:
         """What could not be read, and why: of all runs, then of those listed here."""
@@ -272,10 +315,10 @@ class Runs(Sequence[RunRecord]):
     def keys(self) -> tuple[str, ...]:
         """The keys of the columns that any of these runs has: facts, then parameters, then
         metrics, each with its extremes."""
-        return tuple(key for key in self._candidates if self.has(key))
+        return tuple(key for key in self.candidate_keys if self.has(key))
 
     @cached_property
-    def _candidates(self) -> list[str]:
+    def candidate_keys(self) -> list[str]:
         """The keys of the columns that these runs may have, without reading any."""
         found = {
             key for key in self._table.keys_of(self._rows) if not key.startswith(f"{DIRECTION}.")
@@ -283,15 +326,19 @@ class Runs(Sequence[RunRecord]):
         facts = [f"facts.{name}" for name in FACTS if f"facts.{name}" in found]
         return [*facts, *sorted(found - set(facts), key=_key_order)]
 
-    @property
-    def listed_keys(self) -> Sequence[str]:
-        """The keys of the columns that these runs may have, in the order of `keys`; none is read,
-        so that it may be one of other runs."""
-        return self._candidates
-
     def has(self, key: str) -> bool:
         """Returns whether any of these runs has a value under a key."""
-        return any(value is not None for value in self.column(key))
+        try:
+            return self._table.has(self._rows, key)
+        except (DamagedIndex, OSError) as error:
+            raise _changed_meanwhile(error) from error
+
+    def examples(self, key: str) -> Iterator[RunValue]:
+        """Yields values of every type that runs of the folder have under a key."""
+        try:
+            yield from self._table.examples(key)
+        except (DamagedIndex, OSError) as error:
+            raise _changed_meanwhile(error) from error
 
     def key_of(self, name: str) -> str:
         """Returns the key of the column that a name means; raises KeyError."""
@@ -307,9 +354,7 @@ class Runs(Sequence[RunRecord]):
             try:
                 self._columns[key] = self._table.read(self._rows, key)
             except (DamagedIndex, OSError) as error:
-                raise UsageError(
-                    f"the index of runs was changed or damaged meanwhile ({error}); ask again"
-                ) from error
+                raise _changed_meanwhile(error) from error
         return self._columns[key]
 
     def choose_columns(self, words: str) -> list[str]:
@@ -328,17 +373,18 @@ class Runs(Sequence[RunRecord]):
         wanted = pattern.casefold().replace("[", "[[]")  # `accuracy[*]` is about segments
         named = (
             key
-            for key in self._candidates
+            for key in self.candidate_keys
             if fnmatchcase(written_key(key).casefold(), wanted)
             or fnmatchcase(written_key(key).removeprefix("metrics.").casefold(), wanted)
         )
         return [key for key in named if self.has(key)]
 
-    def varying(self) -> list[str]:
-        """Returns the keys of parameters in which these runs differ; those that only name a run
-        are last."""
-        keys = [key for key in self._candidates if key.startswith("params.")]
-        return sorted((key for key in keys if self._varies(key)), key=is_label)
+    def varying(self, limit: int | None = None) -> list[str]:
+        """Returns the keys of parameters in which these runs differ, all or some; those that only
+        name a run are last."""
+        keys = [key for key in self.candidate_keys if key.startswith("params.")]
+        found = (key for key in sorted(keys, key=is_label) if self._varies(key))
+        return list(islice(found, limit))
 
     def _varies(self, key: str) -> bool:
         codes = self._table.codes(self._rows, key)
@@ -347,7 +393,7 @@ class Runs(Sequence[RunRecord]):
     def main_metrics(self, limit: int) -> list[str]:
         """Returns the keys of metrics that say how good a run is, by what the scripts or their
         names say; of many the shortest names, and segments only where there is nothing else."""
-        logged = [key for key in self._candidates if key.startswith("metrics.")]
+        logged = [key for key in self.candidate_keys if key.startswith("metrics.")]
         known = [key for key in logged if split_segment(key) is None] or logged
         named = [
             key
@@ -430,6 +476,10 @@ class Runs(Sequence[RunRecord]):
             if key.removeprefix("facts.") in MOMENTS:
                 values = [None if each is None else _moment(each) for each in values]
             yield written_key(key), [", ".join(v) if isinstance(v, tuple) else v for v in values]
+
+
+def _changed_meanwhile(error: Exception) -> UsageError:
+    return UsageError(f"the index of runs was changed or damaged meanwhile ({error}); ask again")
 
 
 def _key_order(key: str) -> tuple[int, str, str]:

@@ -49,6 +49,11 @@ class RunFiles:
             return self.ending.exit_status
         return self._final.exit_status if self.is_foreign and self._final is not None else None
 
+    @property
+    def is_recent(self) -> bool:
+        """Whether the summary is of the last steps alone, and so are its metrics."""
+        return self.summary is not None and self.summary is self._live
+
     def refresh(self) -> bool:
         """Reads what has changed; returns whether anything has. Raises as the constructor does."""
         is_live = self._is_going_on()  # first: what is written before the end is then there

@@ -12,7 +12,7 @@ from traceml.model.tracked_run import TrackedRun
 from traceml.store.logged import reduce_metrics
 from traceml.store.run_sources import open_source
 from traceml.store.run_table import table_of
-from traceml.summaries.build import metric_summaries
+from traceml.summaries.live_record import metric_summaries
 
 Progress = Callable[[int, int | None], None]
 """Is told how many runs have been read, of how many; `None`: that is not known."""

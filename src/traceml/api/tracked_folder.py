@@ -18,7 +18,7 @@ from traceml.store.folder import (
     write_manifest,
 )
 from traceml.store.logged import reduce_metrics
-from traceml.summaries.build import metric_summaries
+from traceml.summaries.live_record import metric_summaries
 from traceml.summaries.record import SCHEMA_VERSION, Meta, Producer, SectionSummary, Summary
 
 _MESSAGES = "rank-0.messages"

@@ -1,20 +1,18 @@
-"""A run as a page that can be refreshed; and two runs side by side."""
+"""A run as a page that can be refreshed."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
 
-from traceml.api.compare import find_changes
+from traceml.api.inline_pictures import RUN_PICTURE, InlinePictures, images_of
 from traceml.api.live_layers import LiveLayers
 from traceml.api.run_files import RunFiles
 from traceml.facts.history import History, sensor_history, step_history
 from traceml.facts.metric_history import MAX_METRICS, metric_histories
-from traceml.figures.comparison_page import comparison_page as draw_comparison
 from traceml.figures.head import RunStanding
-from traceml.figures.page import ComparisonPage, Figure, Part, RunPage
+from traceml.figures.page import Figure, Part, Picture, RunPage
 from traceml.figures.run_page import run_page, step_figures
 from traceml.model.metric_segments import split_segment
 from traceml.store.run_follower import RunFollower
@@ -28,7 +26,9 @@ class RunWatch:
 
         `lens_id`: whose step is shown (`figures/rank_lens.py`).
         """
-        self._lens_id = lens_id
+        self._folder, self._lens_id = folder, lens_id
+        self._pictured: tuple[object, ...] = ()
+        self._pictures: tuple[Picture, ...] = ()
         self._files = RunFiles(folder)
         self._follower = None if self._files.is_foreign else RunFollower(folder)
         self._layers = LiveLayers(folder)
@@ -82,13 +82,26 @@ class RunWatch:
             output=output,
             notes=notes,
         )
-        return run_page(self._files.summary, standing, history, self._lens_id, layers)
+        return run_page(
+            self._files.summary,
+            standing,
+            history,
+            self._lens_id,
+            self._shown_pictures(),
+            layers,
+        )
 
-
-def comparison_page(a: Sequence[str], b: Sequence[str], logs: Path) -> ComparisonPage:
-    """Returns the page that compares two runs or groups of runs; nothing is written."""
-    comparison, _ = find_changes(a, b, logs, follow_links=False)
-    return draw_comparison(comparison)
+    def _shown_pictures(self) -> tuple[Picture, ...]:
+        """Returns the logged images; they are decoded again only where one has changed."""
+        summary = self._files.summary
+        images = {} if summary is None else images_of(summary)
+        known = tuple((name, found.sha256, found.stored) for name, found in images.items())
+        if known != self._pictured:
+            pictures = InlinePictures()
+            for name, found in images.items():
+                pictures.add_file(name, self._folder, found, RUN_PICTURE)
+            self._pictured, self._pictures = known, tuple(pictures.kept)
+        return self._pictures
 
 
 def _history(follower: RunFollower, is_live: bool) -> History:

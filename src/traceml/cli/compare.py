@@ -22,7 +22,14 @@ from traceml.api.compare import (
 )
 from traceml.api.fetch_runs import FetchedRuns
 from traceml.api.find_runs import choose_summaries
-from traceml.cli.parser import CommandParser, add_format, add_logs_dir, in_braces, one_of, some_text
+from traceml.cli.parser import (
+    CommandParser,
+    add_better,
+    add_format,
+    add_logs_dir,
+    higher_is_better,
+    some_text,
+)
 from traceml.compare.record import Comparison, to_json
 from traceml.compare.terms import ENDPOINTS, TOLERANCE, Terms
 from traceml.compare.verdict import FAIL_ON, fails_on
@@ -33,8 +40,7 @@ from traceml.text.comparison import comparison_text
 from traceml.text.many_runs import many_text
 
 _FAILED, _ERROR, _NOTHING_IN_COMMON = 1, 2, 3
-_FORMATS = ("text", "json", "markdown")
-_WAYS = ("higher", "lower")
+_FORMATS = ("text", "json", "markdown", "html")
 _TWO, _MANY, _FILES, _ARMS = (
     "two runs or groups",
     "three or more runs",
@@ -96,13 +102,17 @@ def _compare(options: argparse.Namespace) -> int:
         tolerance=options.tolerance,
         max_regression=options.max_regression,
         metric=options.metric,
-        higher_is_better=None if options.better is None else options.better == "higher",
+        higher_is_better=higher_is_better(options),
         fail_on=options.fail_on,
     )
     logs_dir = Path(options.logs_dir)
     refuse_folder(options.output)
     mode = _mode(options, logs_dir)
     _refuse_unused(options, mode)
+    if options.format == "html" and mode in (_ARMS, _FILES):
+        raise UsageError(
+            f"--format html is for runs, not for {mode}; choose text, json or markdown"
+        )
     if mode in (_ARMS, _FILES):
         return _compare_tables(options, terms)
     if mode == _MANY:
@@ -179,7 +189,12 @@ def _compare_two(
     a, b = _sides(options)
     comparison, base = compare_sides(a, b, logs_dir, options.output, terms, options.artifacts)
     text = comparison_text(comparison, _wants_colour(), options.artifacts)
-    _show((comparison,), text, to_json(comparison), options.format)
+    if options.format == "html":
+        from traceml.web.report_pages import sides_html
+
+        _print_whole(sides_html(a, b, logs_dir, terms))
+    else:
+        _show((comparison,), text, to_json(comparison), options.format)
     write_comparison(comparison, base, options.artifacts)
     if options.code_diff:
         _write_code_diff(a, b, logs_dir, base)
@@ -208,7 +223,12 @@ def _compare_many(
         options.runs, logs_dir, options.output, terms, options.reach, ignored
     )
     text = many_text(found)
-    _show(found.comparisons, text, to_json(found), options.format, overview=text)
+    if options.format == "html":
+        from traceml.web.report_pages import many_html
+
+        _print_whole(many_html(options.runs, logs_dir, found))
+    else:
+        _show(found.comparisons, text, to_json(found), options.format, overview=text)
     write_many(found, base)
     if options.code_diff:
         paths = paths_by_name(options.runs, logs_dir)
@@ -238,12 +258,7 @@ def _parser() -> CommandParser:
     add("--a", nargs="+", metavar="RUN", type=some_text, help="the runs of the first group")
     add("--b", nargs="+", metavar="RUN", type=some_text, help="the runs of the second group")
     add("--metric", metavar="NAME", type=some_text, help=_metric_help())
-    add(
-        "--better",
-        type=one_of(*_WAYS),
-        metavar=in_braces(_WAYS),
-        help="which way a logged metric improves, where neither script nor name says",
-    )
+    add_better(parser)
     add(
         "--arms",
         nargs="+",
@@ -403,6 +418,12 @@ def _show(
         print(all_markdown(found, overview), end="")
     if sys.stdout is not None:
         sys.stdout.flush()  # before what may be said on stderr
+
+
+def _print_whole(document: str) -> None:
+    """Prints an HTML file as it is, whatever the terminal's encoding."""
+    sys.stdout.buffer.write(document.encode())
+    sys.stdout.flush()
 
 
 def _say_written(base: Path, form: str) -> None:

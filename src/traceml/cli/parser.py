@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from traceml.model.errors import UsageError, did_you_mean
 
+_WAYS = ("higher", "lower")
 DEFAULT_LOGS_DIR = "logs"
 _MISSING = "the following arguments are required: "
 """How argparse begins when positional arguments are missing; the same in every Python."""
@@ -134,6 +135,21 @@ def add_format(
     parser.add_argument(
         "--format", type=one_of(*formats), metavar=in_braces(formats), default="text", help=words
     )
+
+
+def add_better(parser: argparse.ArgumentParser) -> None:
+    """Adds the option that says which way the metric that decides improves."""
+    parser.add_argument(
+        "--better",
+        type=one_of(*_WAYS),
+        metavar=in_braces(_WAYS),
+        help="which way a logged metric improves, where neither script nor name says",
+    )
+
+
+def higher_is_better(options: argparse.Namespace) -> bool | None:
+    """Returns what `--better` says; `None` where it was not given."""
+    return None if options.better is None else options.better == "higher"
 
 
 def add_logs_dir(parser: argparse.ArgumentParser, default: str | None = DEFAULT_LOGS_DIR) -> None:

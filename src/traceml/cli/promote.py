@@ -8,7 +8,7 @@ from pathlib import Path
 
 from traceml.api.fetch_runs import FetchedRuns
 from traceml.api.promote import Judged, PromotionRequest, judge, promote
-from traceml.cli.parser import CommandParser, add_logs_dir, some_text
+from traceml.cli.parser import CommandParser, add_better, add_logs_dir, higher_is_better, some_text
 from traceml.cli.push import SendingProgress, say_problems, sent_words
 from traceml.compare.terms import Terms
 from traceml.model.errors import UsageError
@@ -32,9 +32,11 @@ Exit status: 0 registered; 1 not registered because the run is worse; 2 a usage 
 def main(words: list[str]) -> int:
     """Compares, registers, and says what is registered as what."""
     options = _parser().parse_args(words)
-    if options.against is None and (options.metric is not None or options.force):
+    is_about_comparison = options.metric is not None or options.better is not None or options.force
+    if options.against is None and is_about_comparison:
         raise UsageError(
-            "--metric and --force are about a comparison: name the other run with --against"
+            "--metric, --better and --force are about a comparison: name the other run with "
+            "--against"
         )
     store, model = _registry(options.to)
     options.run = _at_the_same_server(options.run, options.to)
@@ -43,7 +45,7 @@ def main(words: list[str]) -> int:
     with FetchedRuns() as fetched:
         judged = None
         if options.against is not None:
-            terms = Terms(metric=options.metric)
+            terms = Terms(metric=options.metric, higher_is_better=higher_is_better(options))
             judged = judge(options.run, options.against, Path(options.logs_dir), terms, fetched)
             print(_verdict_words(judged), flush=True)
             if judged.is_worse and not options.force:
@@ -54,11 +56,13 @@ def main(words: list[str]) -> int:
 
 
 def _refusal(judged: Judged, options: argparse.Namespace) -> str:
-    partly = "partly " if judged.status == "MIXED" else ""
-    return (
-        f"not registered: {printable(options.run)} is {partly}worse than "
-        f"{printable(options.against)}; --force registers it nevertheless"
-    )
+    run, baseline = printable(options.run), printable(options.against)
+    if judged.seems_worse:
+        said = f"{run} seems worse than {baseline}, which more runs per side would have to show"
+    else:
+        partly = "partly " if judged.status == "MIXED" else ""
+        said = f"{run} is {partly}worse than {baseline}"
+    return f"not registered: {said}; --force registers it nevertheless"
 
 
 def _promote(
@@ -138,6 +142,7 @@ def _parser() -> CommandParser:
         help="the run, or a pattern of runs, that it may not be worse than",
     )
     add("--metric", metavar="NAME", type=some_text, help="what decides which of the two is better")
+    add_better(parser)
     add("--force", action="store_true", help="register it although it is worse")
     add("--alias", metavar="NAME", type=some_text, help="point this alias at it, such as champion")
     add("--experiment", metavar="NAME", type=some_text, help="where the run is sent to")

@@ -19,11 +19,12 @@ def main(words: list[str]) -> int:
     """Writes the report and prints where it is."""
     parser = CommandParser(
         "report",
-        description="Write one self-contained HTML file: a run, or the first of several runs "
+        description="Write one self-contained HTML file: a run, or the first of up to twenty runs "
         "compared with each of the others.",
         epilog="A run is a run folder, a final_summary.json, or the name of a run under the logs "
         "folder; the JSON file of a comparison will do as well. Without -o the file is "
-        "report.html in the run's folder, or compare/<a>_vs_<b>.html.",
+        "report.html in the run's folder, compare/<a>_vs_<b>.html, or "
+        "compare/<a>_and_<n>_more-<hash>.html.",
     )
     add = parser.add_argument
     add("runs", nargs="+", metavar="RUN", type=some_text, help="one run, or the runs to compare")

@@ -21,8 +21,9 @@ from traceml.api.listed_runs import (
     usual_columns,
     what_mattered_in,
 )
-from traceml.api.query_runs import ALL_BUT, RunQuery, Runs, RunSearch, existing_folder
+from traceml.api.query_runs import RunQuery, Runs, RunSearch, existing_folder
 from traceml.cli.parser import CommandParser, add_format, add_logs_dir, some_text, whole_number
+from traceml.compare.parameter_groups import ALL_BUT
 from traceml.compare.record import to_json
 from traceml.model.errors import UsageError
 from traceml.model.printable import printable_lines, shorten

@@ -39,6 +39,7 @@ def main(words: list[str]) -> int:
         options.until_run_ends,
         options.stay,
         _say_that_it_stays,
+        options.read_only,
     )
     serve(wanted, lambda url, token: _announce(options, url, token))
     return 0
@@ -86,6 +87,7 @@ def _parser() -> CommandParser:
         default=DEFAULT_PORT,
         help=f"the first port to try, 0 for any (default: {DEFAULT_PORT})",
     )
+    add("--read-only", action="store_true", help="nobody can change tags and notes in a page")
     # For `traceml run --mode=dashboard` and for notebooks.
     add("--run", metavar="NAME", help=argparse.SUPPRESS)
     add("--until-run-ends", action="store_true", help=argparse.SUPPRESS)
@@ -114,8 +116,8 @@ def _announce(options: argparse.Namespace, url: str, token: str | None) -> None:
         said[0] += f" (port {options.port} is taken)"
     if not is_loopback(options.host):
         said.append(
-            "traceml: anyone who has this link can read every run here, and the connection is not "
-            "encrypted; if you can, leave --host out and use a tunnel: "
+            f"traceml: anyone who has this link can read every run here{_and_tag(options)}, and "
+            "the connection is not encrypted; if you can, leave --host out and use a tunnel: "
             f"ssh -L {port}:127.0.0.1:{port} THIS-MACHINE"
         )
     if not options.logs_dir and not Path(DEFAULT_LOGS_DIR).is_dir():
@@ -126,6 +128,10 @@ def _announce(options: argparse.Namespace, url: str, token: str | None) -> None:
     if not options.until_run_ends:
         said.append("traceml: Ctrl-C ends the server; the runs go on")
     print("\n".join(said), file=sys.stderr, flush=True)
+
+
+def _and_tag(options: argparse.Namespace) -> str:
+    return "" if options.read_only else " and change its tags and note (not with --read-only)"
 
 
 def _say_that_it_stays() -> None:

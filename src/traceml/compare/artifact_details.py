@@ -173,6 +173,14 @@ class CurveChange(Struct, frozen=True, tag="curve"):
     """`confusion_matrix`, `roc` or `precision_recall`."""
     numbers: tuple[NumberChange, ...]
     """Accuracy, recall and precision of each class; or the area under the curve."""
+    lhs_points: tuple[tuple[float, float], ...] = ()
+    """Of a curve: its points from left to right, evenly chosen where there are very many."""
+    rhs_points: tuple[tuple[float, float], ...] = ()
+    lhs_matrix: tuple[tuple[float, ...], ...] = ()
+    """Of a confusion matrix with few classes: rows are the true classes."""
+    rhs_matrix: tuple[tuple[float, ...], ...] = ()
+    labels: tuple[str, ...] = ()
+    """The names of its classes, where both sides have the same."""
 
 
 class ImageChange(Struct, frozen=True, tag="image"):

@@ -49,7 +49,7 @@ def default_base(names: tuple[str, str], sides: Sequence[Sequence[str]] = ()) ->
     Where a side has several runs, `sides` are the names of all of them, and their hash keeps
     different comparisons apart.
     """
-    base = f"{_file_safe(names[0])}_vs_{_file_safe(names[1])}"
+    base = f"{safe_name(names[0])}_vs_{safe_name(names[1])}"
     has_more = any(len(side) > 1 for side in sides)
     return FOLDER / (f"{base}-{_hash(*map(_joined, sides))}" if has_more else base)
 
@@ -66,7 +66,7 @@ def many_names(paths: Sequence[PurePath]) -> list[str]:
 def many_base(names: Sequence[str]) -> PurePath:
     """Returns the path of the files of three or more runs: `compare/<a>_and_<n>_more-<hash>`, with
     a hash of all their names."""
-    return FOLDER / f"{_file_safe(names[0])}_and_{len(names) - 1}_more-{_hash(_joined(names))}"
+    return FOLDER / f"{safe_name(names[0])}_and_{len(names) - 1}_more-{_hash(_joined(names))}"
 
 
 def _joined(names: Sequence[str]) -> str:
@@ -84,7 +84,8 @@ def _run_name(path: PurePath) -> str:
     return path.stem
 
 
-def _file_safe(name: str) -> str:
+def safe_name(name: str) -> str:
+    """Returns a run's name as a file system takes it; names that differ stay different."""
     safe = re.sub(r"[^\w.+=@-]+", "_", name).encode("utf-8", "ignore")
     if len(safe) > _MAX_NAME_BYTES:  # runs whose names differ at the end are kept apart
         safe = safe[: _MAX_NAME_BYTES - _HASH_CHARS - 1] + f"-{_hash(name)}".encode()

@@ -15,6 +15,10 @@ from itertools import pairwise
 from traceml.compare.artifact_details import CurveChange, NumberChange
 
 MAX_CLASSES = 2000
+MAX_KEPT_CLASSES = 16
+"""Of a confusion matrix that the comparison holds as it is."""
+MAX_POINTS = 200
+"""Of a curve that the comparison holds, evenly chosen."""
 _MATRIX_KEYS = ("confusion_matrix", "confusion", "matrix")
 _LABEL_KEYS = ("labels", "classes", "class_names")
 
@@ -25,6 +29,10 @@ class Curve:
 
     shape: str
     numbers: dict[str, float | None]
+    points: tuple[tuple[float, float], ...] = ()
+    """Of a curve, from left to right."""
+    matrix: tuple[tuple[float, ...], ...] = ()
+    labels: tuple[str, ...] = ()
 
 
 def compare_curves(a: Curve, b: Curve) -> CurveChange | None:
@@ -35,6 +43,11 @@ def compare_curves(a: Curve, b: Curve) -> CurveChange | None:
     return CurveChange(
         a.shape,
         tuple(NumberChange(name, a.numbers.get(name), b.numbers.get(name)) for name in names),
+        lhs_points=a.points,
+        rhs_points=b.points,
+        lhs_matrix=a.matrix,
+        rhs_matrix=b.matrix,
+        labels=a.labels if a.labels == b.labels else (),
     )
 
 
@@ -72,8 +85,19 @@ def _curve(columns: Mapping[str, object]) -> Curve | None:
         x, y = _finite(columns.get(across)), _finite(columns.get(up))
         if x is not None and y is not None and len(x) == len(y) > 1:
             area = _roc_area(x, y) if shape == "roc" else _average_precision(x, y)
-            return Curve(shape, {"area" if shape == "roc" else "average precision": area})
+            numbers: dict[str, float | None] = {
+                "area" if shape == "roc" else "average precision": area
+            }
+            return Curve(shape, numbers, _chosen(sorted(zip(x, y, strict=True))))
     return None
+
+
+def _chosen(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    """Returns so many points as a picture can show, the first and the last among them."""
+    if len(points) <= MAX_POINTS:
+        return tuple(points)
+    last = len(points) - 1
+    return tuple(points[round(n * last / (MAX_POINTS - 1))] for n in range(MAX_POINTS))
 
 
 def _roc_area(x: Sequence[float], y: Sequence[float]) -> float:
@@ -108,7 +132,9 @@ def _confusion(matrix: Sequence[Sequence[float]], labels: object) -> Curve:
         true, said = sum(matrix[place]), sum(row[place] for row in matrix)
         numbers[f"recall of {name}"] = matrix[place][place] / true if true else None
         numbers[f"precision of {name}"] = matrix[place][place] / said if said else None
-    return Curve("confusion_matrix", numbers)
+    if size > MAX_KEPT_CLASSES:
+        return Curve("confusion_matrix", numbers)
+    return Curve("confusion_matrix", numbers, (), tuple(map(tuple, matrix)), tuple(names))
 
 
 def _matrix(found: object) -> list[list[float]] | None:

@@ -81,6 +81,46 @@ class LineageComparison(Struct, frozen=True):
         known = (*self.differences, *self.not_recorded)
         return tuple(group.value for group in Group if group.value not in known)
 
+    @property
+    def told(self) -> dict[str, tuple[Difference, ...]]:
+        """Returns the differences to show, each once: an argument of the command that a parameter
+        holds as well is left out of the command."""
+        params = {
+            found.name.rpartition(".")[2]: found
+            for found in self.differences.get(Group.PARAMS.value, ())
+        }
+        shown = {
+            group: tuple(
+                found
+                for found in listed
+                if group != Group.COMMAND.value or not _holds(params.get(_plain(found.name)), found)
+            )
+            for group, listed in self.differences.items()
+        }
+        return {group: listed for group, listed in shown.items() if listed}
+
+
+def _plain(option: str) -> str:
+    """Returns the name that argparse gives to the value of an option."""
+    return option.lstrip("-").replace("-", "_")
+
+
+def _holds(param: Difference | None, argument: Difference) -> bool:
+    """Returns whether a parameter has the values of an argument, on each side that gives one."""
+    if param is None:
+        return False
+    sides = ((param.lhs, argument.lhs), (param.rhs, argument.rhs))
+    return all(given is None or _is_value(value, str(given)) for value, given in sides)
+
+
+def _is_value(value: Shown, word: str) -> bool:
+    if str(value) == word:
+        return True
+    try:
+        return float(str(value)) == float(word)
+    except ValueError:
+        return False
+
 
 def compare_lineages(a: Sequence[Summary], b: Sequence[Summary]) -> LineageComparison:
     """Returns the differences between two groups of runs."""

@@ -13,7 +13,7 @@ from traceml.compare.sides import Sides
 from traceml.compare.terms import Terms
 from traceml.model.metric_segments import metric_of, segment_name
 from traceml.model.printable import one_line
-from traceml.model.quantities import count
+from traceml.model.quantities import count, written
 
 NAME_WIDTH = 60
 MAX_NAMED = 2
@@ -31,7 +31,7 @@ class LoggedChanges:
 
 def number(value: float | None) -> str:
     """Returns a logged value with four significant digits."""
-    return "n/a" if value is None else f"{value:,.4g}"
+    return "n/a" if value is None else written(value, ",.4g")
 
 
 def logged_sentence(
@@ -155,7 +155,7 @@ def _interval(delta: Delta) -> str:
     if delta.interval is None or delta.p is None:
         return ""
     low, high = delta.interval
-    return f", 95% interval of the change {low:+,.3g} to {high:+,.3g}"
+    return f", 95% interval of the change {written(low, '+,.3g')} to {written(high, '+,.3g')}"
 
 
 def next_for_logged(status: Status, name: str, sides: Sides) -> str | None:

@@ -194,6 +194,13 @@ def _groups(candidates: Sequence[Candidate], params: Sequence[Params]) -> list[_
     ]
 
 
+def labels_of(runs: Sequence[Summary]) -> list[str]:
+    """Returns the letter of each run's entry: runs that repeat each other share one."""
+    groups = _groups([Candidate("", run) for run in runs], params_of(runs))
+    by_place = {place: group.label for group in groups for place in group.places}
+    return [by_place[place] for place in range(len(runs))]
+
+
 def label_of(number: int) -> str:
     """Returns A, B, … Z, AA, AB, … for 0, 1, …"""
     letters = ""

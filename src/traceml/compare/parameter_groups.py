@@ -90,6 +90,10 @@ def _code(run: Summary) -> str | None:
     return "+".join(part[:_SHORT] for part in known if part) or None
 
 
+ALL_BUT = "all-but:"
+"""`--group-by all-but:params.seed`: by all parameters except these."""
+
+
 def is_repetition(name: str) -> bool:
     """Returns whether a parameter only repeats a run: a seed, a fold."""
     return _last_part(name) in PAIRING_PARAMS

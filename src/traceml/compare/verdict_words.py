@@ -32,6 +32,7 @@ from traceml.model.quantities import (
     memory,
     milliseconds,
     ms_decimals,
+    written,
 )
 from traceml.summaries.record import Issue, PrimaryDiagnosis
 
@@ -118,7 +119,7 @@ def quantity(value: float | None, unit: Unit) -> str:
     """Returns a number of a comparison in words, with its unit."""
     if value is None:
         return NOT_MEASURED
-    return _FORMATS[unit](value) if unit in _FORMATS else f"{value:,.4g}"
+    return _FORMATS[unit](value) if unit in _FORMATS else written(value, ",.4g")
 
 
 def _limit_words(main: Observed, terms: Terms) -> str:

@@ -72,6 +72,11 @@ class MetricHistory:
         return is_training_loss(self.name)
 
 
+def is_drawn(value: float) -> bool:
+    """Returns whether a chart has a place for a value."""
+    return abs(value) <= MAX_DRAWN  # NaN is not
+
+
 def is_training_loss(name: str) -> bool:
     """Returns whether a metric's name is one of those for the loss of the training."""
     plain = "".join(sign if sign.isalnum() else "_" for sign in name.strip().lower())
@@ -79,7 +84,9 @@ def is_training_loss(name: str) -> bool:
 
 
 def metric_histories(
-    logged: Mapping[str, Sequence[Logged]], steps: tuple[int, int] | None = None
+    logged: Mapping[str, Sequence[Logged]],
+    steps: tuple[int, int] | None = None,
+    max_points: int = MAX_POINTS,
 ) -> tuple[MetricHistory, ...]:
     """Returns the logged metrics, losses first, each thinned to what a chart can show; then the
     segments of metrics, those with the worst last values.
@@ -88,7 +95,7 @@ def metric_histories(
     """
     whole = sorted((name for name in logged if split_segment(name) is None), key=_order)
     names = [*whole[:MAX_METRICS], *_segments(logged)]
-    return tuple(_metric(name, logged[name], steps) for name in names)
+    return tuple(_metric(name, logged[name], steps, max_points) for name in names)
 
 
 def _segments(logged: Mapping[str, Sequence[Logged]]) -> Iterator[str]:
@@ -104,7 +111,9 @@ def _order(name: str) -> tuple[bool, bool, str]:
     return not is_training_loss(name), "loss" not in name.lower(), name
 
 
-def _metric(name: str, lives: Sequence[Logged], wanted: tuple[int, int] | None) -> MetricHistory:
+def _metric(
+    name: str, lives: Sequence[Logged], wanted: tuple[int, int] | None, max_points: int
+) -> MetricHistory:
     steps: Ints = np.concatenate([np.array(life.steps, np.int64) for life in lives])
     values: Floats = np.concatenate([np.array(life.values, np.float64) for life in lives])
     if (np.diff(steps) <= 0).any():  # a step that was taken again: the last value holds
@@ -113,7 +122,7 @@ def _metric(name: str, lives: Sequence[Logged], wanted: tuple[int, int] | None) 
     if wanted is not None:
         begin, end = np.searchsorted(steps, wanted[0]), np.searchsorted(steps, wanted[1], "right")
         steps, values = steps[begin:end], values[begin:end]
-    return thinned(name, steps, values)
+    return thinned(name, steps, values, max_points)
 
 
 def no_history(name: str) -> MetricHistory:
@@ -122,11 +131,11 @@ def no_history(name: str) -> MetricHistory:
     return MetricHistory(name, np.empty(0, np.int64), nothing, nothing, nothing, 0)
 
 
-def thinned(name: str, steps: Ints, values: Floats) -> MetricHistory:
-    """Returns values, in the order of their steps, as at most `MAX_POINTS` points."""
+def thinned(name: str, steps: Ints, values: Floats, max_points: int = MAX_POINTS) -> MetricHistory:
+    """Returns values, in the order of their steps, as at most so many points."""
     if not len(steps):
         return no_history(name)
-    size = -(-len(steps) // MAX_POINTS)
+    size = -(-len(steps) // max_points)
     starts = np.arange(0, len(steps), size)
     with np.errstate(invalid="ignore"):
         known = np.abs(values) <= MAX_DRAWN

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from traceml.compare.lineage import Group, LineageComparison
 from traceml.compare.logged_metrics import LOGGED
@@ -17,15 +18,20 @@ from traceml.compare.record import (
 )
 from traceml.compare.sample_record import PairedDifference, ScoreComparison
 from traceml.compare.verdict_words import moved_words, quantity
+from traceml.figures.artifact_changes import artifacts_parts
+from traceml.figures.code_difference import CodeDifference, code_part
+from traceml.figures.compared_run import ComparedRun
 from traceml.figures.comparison_figures import before_and_after, waterfall
 from traceml.figures.layer_changes import layer_changes_part
-from traceml.figures.page import ComparisonPage, Part, Row, Table, Tile, Tone, Verdict
+from traceml.figures.page import ComparisonPage, Part, Picture, Row, Table, Tile, Tone, Verdict
+from traceml.figures.run_grids import GROUPS, finding_grid, shown_value
+from traceml.figures.run_overlays import curves_part
 from traceml.figures.words import cell, line
 from traceml.model.evidence import EvidenceUnit
 from traceml.model.finding import Section
 from traceml.model.metric import BY_KEY, METRICS, Metric
 from traceml.model.metric_segments import metric_of
-from traceml.model.quantities import NOT_MEASURED, count, rate
+from traceml.model.quantities import NOT_MEASURED, count, rate, written
 from traceml.text import changes
 from traceml.text import comparison_notes as notes
 from traceml.text.samples import p_words, sample_notes, segments_shown
@@ -42,6 +48,8 @@ MAX_ROWS = 40
 MAX_RANKS = 16
 INDENT = 2
 """Spaces by which the text marks a row as a part of the one above."""
+FORM = "+,.3g"
+"""Of a change of a score."""
 NO_BREAK = "\u00a0"
 """A non-breaking space."""
 
@@ -51,28 +59,40 @@ _QUANTILES = {
     "p99": "step_time_p99_ms",
     "Standard deviation": "step_time_stdev_ms",
 }
-_TITLES = {
-    Group.CODE.value: "Code",
-    Group.COMMAND.value: "Command",
-    Group.ENVIRONMENT.value: "Environment",
-    Group.PACKAGES.value: "Packages",
-    Group.HARDWARE.value: "Hardware",
-    Group.DATA.value: "Data",
-    Group.VARIABLES.value: "Environment variables",
-    Group.PARAMS.value: "Parameters",
-    Group.ARTIFACTS.value: "Artifacts",
-}
 
 
-def comparison_page(comparison: Comparison) -> ComparisonPage:
-    """Returns the content of the comparison's text, with charts."""
+@dataclass(frozen=True, slots=True)
+class RunsBeside:
+    """What is known about two compared sides besides their comparison."""
+
+    runs: tuple[ComparedRun, ...] = ()
+    """The runs of both sides, with their curves."""
+    curves: tuple[str, ...] = ()
+    """The metrics whose curves are drawn, in reading order …"""
+    further: tuple[str, ...] = ()
+    """… and those that are not."""
+    code: tuple[CodeDifference, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+    """Images of both sides, with their difference."""
+    notes: tuple[str, ...] = ()
+    """What is special about the runs, or could not be shown."""
+
+
+def comparison_page(comparison: Comparison, beside: RunsBeside | None = None) -> ComparisonPage:
+    """Returns the content of the comparison's text, with charts; where the runs themselves are at
+    hand, also their curves, findings, code and logged files."""
+    beside = beside or RunsBeside()
     parts = (
         _changes(comparison),
         _logged(comparison),
+        curves_part(beside.runs, beside.curves, beside.further),
         *_samples(comparison),
         layer_changes_part(comparison.layers),
+        _findings(beside.runs),
         _ranks(comparison),
-        _different(comparison),
+        _different(comparison, has_code=bool(beside.code)),
+        code_part(beside.code),
+        *artifacts_parts(comparison.artifacts, beside.pictures),
     )
     verdict = comparison.verdict
     gate = notes.gate(comparison)
@@ -95,9 +115,17 @@ def comparison_page(comparison: Comparison) -> ComparisonPage:
         notes=(
             *([f"Gate: {gate}"] if gate else []),
             f"Noise: {notes.noise(comparison)}",
-            *map(line, comparison.warnings),
+            *map(line, (*comparison.warnings, *beside.notes)),
         ),
     )
+
+
+def _findings(runs: tuple[ComparedRun, ...]) -> Part | None:
+    """Returns which run has which finding."""
+    grid = finding_grid(runs) if len(runs) > 1 else None
+    if grid is None or not any(row.differs for row in grid.rows):
+        return None
+    return Part(id="findings", title="Findings", grids=(grid,))
 
 
 def _diagnosis(change: DiagnosisChange) -> str | None:
@@ -133,11 +161,14 @@ def _logged(comparison: Comparison) -> Part | None:
         return None
     ordered = changes.logged_in_order(comparison)
     rows = tuple(_logged_row(name, comparison, found[name]) for name in ordered[:MAX_ROWS])
+    has_intervals = any(row.cells[-1] for row in rows)
+    if not has_intervals:
+        rows = tuple(Row(row.cells[:-1], row.tone) for row in rows)
     hidden = len(listed) - len(rows)
     table = Table(
         id="logged-table",
         title="Last value of each run" if len(comparison.a_runs) < 2 else "Mean of last values",
-        columns=("Metric", "A", "B", "Delta", "95% CI"),
+        columns=("Metric", "A", "B", "Delta", *(("95% CI",) if has_intervals else ())),
         rows=rows,
         note=f"{count(hidden)} more, in the JSON file." if hidden > 0 else None,
     )
@@ -176,11 +207,13 @@ def _samples(comparison: Comparison) -> Iterator[Part]:
 
 def _sample_row(label: str, found: PairedDifference, score: ScoreComparison) -> Row:
     low, high = found.interval or (None, None)
-    interval = "" if low is None or high is None else f"{low:+,.3g} … {high:+,.3g}"
+    interval = (
+        "" if low is None or high is None else f"{written(low, FORM)} … {written(high, FORM)}"
+    )
     tone: Tone | None = None
     if found.significant and found.delta and score.higher_is_better is not None:
         tone = "good" if (found.delta > 0) is score.higher_is_better else "crit"
-    delta = NOT_MEASURED if found.delta is None else f"{found.delta:+,.3g}"
+    delta = NOT_MEASURED if found.delta is None else written(found.delta, FORM)
     p = "" if found.p is None else p_words(found.p).removeprefix("= ")
     cells = (label, count(found.count), number(found.lhs), number(found.rhs), delta, interval, p)
     return Row(cells, tone)
@@ -308,12 +341,16 @@ def _straggler(opening: str, straggler: StragglerRanks) -> Row:
     return Row((opening, cell(straggler.status), shown + more), tone)
 
 
-def _different(comparison: Comparison) -> Part | None:
-    """Returns the differences in code, command, environment, machine, data and parameters."""
+def _different(comparison: Comparison, has_code: bool) -> Part | None:
+    """Returns the differences in code, command, environment, machine, data and parameters.
+
+    Logged files have a part of their own, and so has the code where it is at hand.
+    """
     lineage = comparison.lineage
-    tables = () if lineage is None else tuple(_groups(lineage))
+    hidden = Group.ARTIFACTS.value if comparison.artifacts else None
+    tables = () if lineage is None else tuple(_groups(lineage, hidden))
     stat = (comparison.code_stat or "").splitlines()
-    if stat:
+    if stat and not has_code:
         rows = tuple(Row((cell(text),)) for text in stat[:MAX_ROWS])
         tables = (*tables, Table("code-stat-table", "What changed in the code", ("File",), rows))
     note = None if lineage is None else _not_compared(lineage)
@@ -322,20 +359,18 @@ def _different(comparison: Comparison) -> Part | None:
     return Part("different", "What is different about the runs", note=note, tables=tables)
 
 
-def _groups(lineage: LineageComparison) -> Iterator[Table]:
-    for group, listed in lineage.differences.items():
+def _groups(lineage: LineageComparison, hidden_group: str | None) -> Iterator[Table]:
+    for group, listed in lineage.told.items():
+        if group == hidden_group:
+            continue
         rows = tuple(
-            Row((cell(found.name), _value(found.lhs), _value(found.rhs)))
+            Row((cell(found.name), shown_value(found.lhs), shown_value(found.rhs)))
             for found in listed[:MAX_ROWS]
         )
         hidden = len(listed) - MAX_ROWS
         note = f"{count(hidden)} more, in the JSON file." if hidden > 0 else None
-        title = _TITLES.get(group, group)
+        title = GROUPS.get(group, group)
         yield Table(f"different-{group}", title, ("", "A", "B"), rows, note)
-
-
-def _value(value: object) -> str:
-    return NOT_MEASURED if value is None else cell(value)
 
 
 def _not_compared(lineage: LineageComparison) -> str | None:

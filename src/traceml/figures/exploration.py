@@ -72,7 +72,7 @@ class ExplorableRuns(Protocol):
         """The names of the runs."""
 
     @property
-    def listed_keys(self) -> Sequence[str]:
+    def candidate_keys(self) -> Sequence[str]:
         """The keys of the columns that they may have."""
 
     def column(self, key: str) -> Values:
@@ -154,7 +154,7 @@ def usual_metric(runs: ExplorableRuns) -> str | None:
     logged = {key: _told(runs, key) for key in runs.main_metrics(MAX_TRIED_METRICS)}
     if any(count for count, _ in logged.values()):
         return max(logged, key=lambda key: logged[key])
-    measured = {key: _told(runs, key) for key in FALLBACK_METRICS if key in runs.listed_keys}
+    measured = {key: _told(runs, key) for key in FALLBACK_METRICS if key in runs.candidate_keys}
     return max(measured, key=lambda key: measured[key], default=None)
 
 
@@ -198,7 +198,7 @@ def _axes(
     if asked is not None:
         return tuple(runs.choose_columns(asked)[:MAX_AXES])
     if not params:  # of one run, or of runs that are all the same
-        params = [key for key in runs.listed_keys if key.startswith("params.")]
+        params = [key for key in runs.candidate_keys if key.startswith("params.")]
     cost = next(_costs(runs, metric), None)
     last = [key for key in (cost, metric) if key is not None and len(runs.names)]
     return (*params[:USUAL_AXES], *last)
@@ -206,7 +206,7 @@ def _axes(
 
 def _costs(runs: ExplorableRuns, metric: str | None) -> Iterator[str]:
     """Yields what runs took, first where they differ in it."""
-    known = [key for key in COSTS if key in runs.listed_keys and key != metric]
+    known = [key for key in COSTS if key in runs.candidate_keys and key != metric]
     yield from sorted(known, key=lambda key: _distinct(runs, key) < 2)
 
 
@@ -233,7 +233,7 @@ def exploration_page(
     columns = {key: explored_column(key, runs.column(key)) for key in chosen.drawn}
     front, words = _front(runs, chosen, columns)
     # The extremes of metrics last: of very many columns they are those that have to be typed.
-    offered = sorted(runs.listed_keys, key=lambda key: not key.startswith(PLAIN_KEYS))
+    offered = sorted(runs.candidate_keys, key=lambda key: not key.startswith(PLAIN_KEYS))
     choices = [_choice(key) for key in offered[:MAX_CHOICES]]
     said = [*notes, *_more_names(runs)]
     return Exploration(
@@ -269,7 +269,7 @@ def _found_words(runs: ExplorableRuns) -> str:
 
 
 def _more_names(runs: ExplorableRuns) -> list[str]:
-    more = len(runs.listed_keys) - MAX_CHOICES
+    more = len(runs.candidate_keys) - MAX_CHOICES
     if more <= 0:
         return []
     return [f"{count(more)} more names can be chosen by typing them in full."]
@@ -284,7 +284,7 @@ def _advice(runs: ExplorableRuns, filter_text: str, has_params: bool) -> list[st
     if not len(runs.names):
         return [NO_MATCH if filter_text else NO_RUNS]
     said = []
-    if not any(key.startswith("metrics.") for key in runs.listed_keys):
+    if not any(key.startswith("metrics.") for key in runs.candidate_keys):
         said.append(LOG_METRICS)
     if len(runs.names) > 1 and not has_params:
         said.append(LOG_PARAMS)

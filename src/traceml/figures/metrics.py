@@ -126,7 +126,7 @@ def segment_lines(
     name = line(metric, MAX_WORDS)
     at: npt.NDArray[np.int64] = np.unique(np.concatenate([each.steps for each in segments]))
     values = [values_at(each, at) for each in segments]
-    y, cut = _fitted(name, at, *values)
+    y, cut = fit_axis(name, at, *values)
     return Lines(
         id=f"segments-{zlib.crc32(metric.encode(errors='replace')):08x}",
         title=f"{name} by segment",
@@ -184,13 +184,13 @@ def loss_lines(steps: StepHistory, summary: Summary | None) -> Lines | None:
             low=scaled(charts_over_ranks.lowest(loss), PLAIN),
             high=scaled(charts_over_ranks.highest(loss), PLAIN),
         )
-    y, cut = _fitted(
+    y, cut = fit_axis(
         "loss",
         steps.first_steps,
         charts_over_ranks.lowest(steps.loss),
         charts_over_ranks.highest(steps.loss),
     )
-    caption = [_loss_caption(steps, each_point(steps)), _bad_words(steps.bad_losses)]
+    caption = [_loss_caption(steps, each_point(steps)), bad_words(steps.bad_losses)]
     return Lines(
         id=_LOSS,
         title="Loss over steps",
@@ -201,7 +201,7 @@ def loss_lines(steps: StepHistory, summary: Summary | None) -> Lines | None:
         spans=step_spans(steps, summary, (Section.STABILITY.value,)),
         caption=" ".join(filter(None, caption)) or None,
         zooms=True,
-        marks=_marks(steps.bad_losses),
+        marks=marks_of(steps.bad_losses),
         cut=cut,
         is_curve=True,
     )
@@ -227,11 +227,11 @@ def metric_lines(
 ) -> Lines:
     """Returns the chart of a logged metric."""
     name = line(metric.name, MAX_WORDS)
-    y, cut = _fitted(name, metric.steps, metric.low, metric.high)
+    y, cut = fit_axis(name, metric.steps, metric.low, metric.high)
     band = (rounded(metric.low), rounded(metric.high)) if metric.is_thinned else (None, None)
-    said = [_drawn_words(metric, summary), _bad_words(metric.stretches)]
+    said = [_drawn_words(metric, summary), bad_words(metric.stretches)]
     return Lines(
-        id=f"metric-{zlib.crc32(metric.name.encode(errors='replace')):08x}",
+        id=metric_id(metric.name),
         title=name,
         x=_steps_axis(_steps_taken(steps)) if axis == "steps" else Axis("logged step"),
         y=y,
@@ -242,10 +242,15 @@ def metric_lines(
         caption=" ".join(filter(None, said)),
         zooms=True,
         axis=axis,
-        marks=_marks(metric.stretches),
+        marks=marks_of(metric.stretches),
         cut=cut,
         is_curve=True,
     )
+
+
+def metric_id(name: str) -> str:
+    """Returns the id of a metric's chart, which any name can have."""
+    return f"metric-{zlib.crc32(name.encode(errors='replace')):08x}"
 
 
 def _drawn_words(metric: MetricHistory, summary: Summary | None) -> str:
@@ -267,7 +272,7 @@ def _drawn_words(metric: MetricHistory, summary: Summary | None) -> str:
     )
 
 
-def _bad_words(stretches: Sequence[Stretch]) -> str:
+def bad_words(stretches: Sequence[Stretch]) -> str:
     """Returns how many values cannot be drawn, and where the first of them is."""
     if not stretches:
         return ""
@@ -278,7 +283,8 @@ def _bad_words(stretches: Sequence[Stretch]) -> str:
     return f"Marked on top: {kinds}, first at step {count(stretches[0].first_step)}."
 
 
-def _marks(stretches: Sequence[Stretch]) -> tuple[Mark, ...]:
+def marks_of(stretches: Sequence[Stretch]) -> tuple[Mark, ...]:
+    """Returns where values cannot be drawn, and what they are."""
     return tuple(
         Mark(
             float(stretch.first_step),
@@ -309,7 +315,7 @@ def _steps_axis(last_step: int | None) -> Axis:
     return STEPS if last_step is None else Axis("step", low=1.0, high=float(last_step))
 
 
-def _fitted(label: str, steps: npt.NDArray[np.int64], *tables: Floats) -> tuple[Axis, str | None]:
+def fit_axis(label: str, steps: npt.NDArray[np.int64], *tables: Floats) -> tuple[Axis, str | None]:
     """Returns an axis without single values that would flatten all others, and what was cut."""
     values = np.concatenate([np.ravel(table) for table in tables])
     known = values[np.isfinite(values)]

@@ -18,11 +18,11 @@ COMMIT_LETTERS = 12
 
 
 def origin_part(summary: Summary | None, standing: RunStanding) -> Part | None:
-    """Returns code, command and machine; settings, parameters, regions and artifacts as tables."""
+    """Returns code, command and machine; settings, parameters and regions as tables."""
     tables = [_origin(summary, standing)]
     if summary is not None:
         tables += [_settings(summary), _params(summary)]
-        tables += [_regions(summary), _code(summary), _artifacts(summary)]
+        tables += [_regions(summary), _code(summary)]
     shown = tuple(table for table in tables if table.rows)
     return Part("origin", "Where it comes from", tables=shown) if shown else None
 
@@ -167,15 +167,6 @@ def _code(summary: Summary) -> Table:
     )
     columns = ("Phase", "Function and line", "Share of the phase", "Per step", "Looks")
     return Table("code-table", "Where your code spends the time", columns, rows)
-
-
-def _artifacts(summary: Summary) -> Table:
-    rows = tuple(
-        Row((cell(name), cell(found.path), memory(found.size_bytes)))
-        for name, found in list(summary.artifacts.items())[:MAX_ROWS]
-    )
-    columns = ("Artifact", "Path", "Size")
-    return Table("artifact-table", "Artifacts", columns, rows, _more(len(summary.artifacts)))
 
 
 def _more(number: int) -> str | None:

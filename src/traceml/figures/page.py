@@ -46,6 +46,8 @@ class Row(Struct, frozen=True):
 
     cells: tuple[str, ...]
     tone: Tone | None = None
+    link: str | None = None
+    """Where the first cell leads on the server: "/runs/NAME"; a report has no such place."""
 
 
 class Table(Struct, frozen=True):
@@ -56,6 +58,86 @@ class Table(Struct, frozen=True):
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     note: str | None = None
+
+
+class GridColumn(Struct, frozen=True):
+    """One of the things that a grid compares: a run."""
+
+    label: str
+    """"A"."""
+    title: str
+    """Its name."""
+    link: str | None = None
+
+
+class GridCell(Struct, frozen=True):
+    """A value, and below it what there is to say about it."""
+
+    text: str
+    note: str | None = None
+    tone: Tone | None = None
+
+
+class GridRow(Struct, frozen=True):
+    """One quantity of all columns."""
+
+    name: str
+    cells: tuple[GridCell, ...]
+    """One per column."""
+    differs: bool = True
+    """Readers see only such rows until they ask for all."""
+
+
+class WideGrid(Struct, frozen=True):
+    """Many rows of a few columns: the names stay in sight, and rows can be searched."""
+
+    id: str
+    title: str
+    columns: tuple[GridColumn, ...]
+    rows: tuple[GridRow, ...]
+    note: str | None = None
+
+
+DiffOp = Literal["same", "added", "removed", "head"]
+"""What a line or word of a difference is; `head` says where in the files one is."""
+
+
+class DiffPart(Struct, frozen=True):
+    """Words inside of a line."""
+
+    op: DiffOp
+    text: str
+
+
+class DiffLine(Struct, frozen=True):
+    """A line of a difference; `parts` is its text word by word, where words are told apart."""
+
+    op: DiffOp
+    text: str = ""
+    parts: tuple[DiffPart, ...] = ()
+
+
+class Diff(Struct, frozen=True):
+    """What differs between two texts."""
+
+    id: str
+    title: str
+    lines: tuple[DiffLine, ...]
+    note: str | None = None
+    is_open: bool = False
+    """Whether it is shown before somebody asks for it."""
+
+
+class Picture(Struct, frozen=True):
+    """An image that was logged, decoded and scaled here, never the file itself."""
+
+    id: str
+    title: str
+    source: str
+    """A `data:image/png` address."""
+    width: int
+    height: int
+    caption: str | None = None
 
 
 class FindingCard(Struct, frozen=True):
@@ -100,6 +182,8 @@ class Series(Struct, frozen=True):
     """Where a point stands for several values: the lowest of them …"""
     high: tuple[float | None, ...] | None = None
     """… and the highest; the band between both is drawn behind the line."""
+    at: tuple[float, ...] | None = None
+    """Where it has its values, if that is elsewhere than the figure's other series: another run."""
 
 
 class Span(Struct, frozen=True):
@@ -224,7 +308,33 @@ class Tree(Struct, frozen=True, tag="tree"):
     caption: str | None = None
 
 
-Figure = Lines | Bars | Heatmap | Waterfall | Tree | LayerTree
+class Point(Struct, frozen=True):
+    """One thing in a plane."""
+
+    x: float
+    y: float
+    colour: str
+    label: str = ""
+    """Stands beside it: "A"."""
+    note: str = ""
+    """What it is, in words."""
+    is_filled: bool = True
+
+
+class Points(Struct, frozen=True, tag="points"):
+    """Things in a plane of two quantities."""
+
+    id: str
+    title: str
+    x: Axis
+    y: Axis
+    points: tuple[Point, ...]
+    key: tuple[Series, ...] = ()
+    """What the colours stand for; without values."""
+    caption: str | None = None
+
+
+Figure = Lines | Bars | Heatmap | Waterfall | Tree | Points | LayerTree
 
 
 # Pages
@@ -246,6 +356,11 @@ class Part(Struct, frozen=True):
     """It has the whole width of the page."""
     has_lens: bool = False
     """Readers may choose the rank that its tiles, tree and stack show."""
+    grids: tuple[WideGrid, ...] = ()
+    diffs: tuple[Diff, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+    further_curves: tuple[str, ...] = ()
+    """Metrics whose curves the server has, and the page does not."""
 
 
 class Head(Struct, frozen=True):
@@ -307,37 +422,91 @@ class RunPage(Struct, frozen=True, tag="run"):
     """What could not be read or shown."""
 
 
-class RunRow(Struct, frozen=True):
+ColumnKind = Literal["name", "status", "verdict", "number", "text", "moment", "tags"]
+"""How the cells of a column are drawn: a moment in the reader's own time zone, numbers at the
+right."""
+
+
+class ListColumn(Struct, frozen=True):
+    """A column of the list of runs."""
+
+    key: str
+    """As filters, sorting and addresses have it: "params.lr"; it is not shown."""
+    label: str
+    kind: ColumnKind
+    title: str
+    """What it is, in words."""
+    can_sort: bool = True
+
+
+class ListRow(Struct, frozen=True):
     """A run in the list of runs."""
 
     name: str
     state: RunState
-    state_words: str
     severity: Tone
-    status: str
     why: str
-    started: str
-    duration: str
-    steps: str
-    step_time: str
-    ranks: str
-    """With nodes and devices …"""
-    ranks_short: str
-    """… and their number alone: "8 ranks"."""
-    started_unix_s: float | None = None
-    """The list is sorted by these numbers where the text would sort wrongly; they are not shown."""
-    duration_s: float | None = None
-    step_count: int | None = None
-    step_time_s: float | None = None
+    """What the verdict says."""
+    cells: tuple[str | float | None, ...]
+    """By column: words, or seconds since 1970 for a moment; `None` where the run has none."""
+    tags: tuple[str, ...] = ()
+    note: str | None = None
+
+
+class GroupRow(Struct, frozen=True):
+    """Runs that have something in common, in the list of runs."""
+
+    cells: tuple[str | float | None, ...]
+    count: int
+    names: tuple[str, ...]
+    """Of its runs; of a very large group the first ones."""
+    filter: str
+    """Lets through the runs of this group."""
+
+
+class Grouping(Struct, frozen=True):
+    """A way to group the runs."""
+
+    key: str
+    label: str
 
 
 class RunsPage(Struct, frozen=True, tag="runs"):
-    """All runs under a logs folder, the newest first."""
+    """A part of the list of the runs under a logs folder, or of their groups."""
 
     folder: str
-    runs: tuple[RunRow, ...]
+    columns: tuple[ListColumn, ...]
+    total: int
+    """How many runs match, or groups there are."""
+    run_count: int
+    """How many runs there are in the folder."""
+    offset: int = 0
+    """The place of the first row among those that match."""
+    rows: tuple[ListRow, ...] = ()
+    groups: tuple[GroupRow, ...] | None = None
+    """Instead of rows, where the runs are grouped."""
+    baseline: ListRow | None = None
+    """The run that stays on top."""
+    groupings: tuple[Grouping, ...] = ()
+    """Ways to group these runs that are likely to be wanted; any other column will do."""
     notes: tuple[str, ...] = ()
     """Folders that could not be read, and why."""
+
+
+class ColumnChoice(Struct, frozen=True):
+    """A column that could be shown."""
+
+    key: str
+    label: str
+    """The key, in a form that can be shown whatever it holds."""
+    doc: str
+
+
+class ColumnChoices(Struct, frozen=True):
+    """The columns whose names contain some words; of many the first ones."""
+
+    columns: tuple[ColumnChoice, ...]
+    total: int
 
 
 class ComparisonPage(Struct, frozen=True, tag="comparison"):
@@ -354,4 +523,14 @@ class ComparisonPage(Struct, frozen=True, tag="comparison"):
     notes: tuple[str, ...] = ()
 
 
-Page = RunPage | RunsPage | ComparisonPage
+class ManyRunsPage(Struct, frozen=True, tag="many"):
+    """Three to twenty runs, each against the first."""
+
+    title: str
+    """"base and 4 more"."""
+    verdict: Verdict
+    parts: tuple[Part, ...]
+    notes: tuple[str, ...] = ()
+
+
+Page = RunPage | ComparisonPage | ManyRunsPage

@@ -30,7 +30,7 @@ from traceml.model.printable import shorten
 from traceml.model.run_values import RunValue, number_of
 from traceml.summaries.record import MetricSummary, Summary
 
-VERSION = 3
+VERSION = 4
 """Of the columns of a run; a change makes the index read all runs again."""
 MAX_TEXT_CHARS = 1000
 """A longer text is cut, with an ellipsis at its end."""
@@ -59,6 +59,7 @@ FACTS: Mapping[str, RunFact] = MappingProxyType(
             RunFact("exit_status", "the training command's exit status"),
             RunFact("verdict", "what is read first, in words: `INPUT-BOUND`, `OUT OF MEMORY`"),
             RunFact("severity", "of the verdict: `crit`, `warn`, `info`, `good` or `muted`"),
+            RunFact("why", "what the verdict says, in a sentence"),
             RunFact("diagnosis", "the kind of the primary diagnosis: `INPUT_BOUND`"),
             RunFact("failure", "the kind of failure that ended the run: `OUT_OF_MEMORY`"),
             RunFact("started", 'when it started; in filters a date: `started > "2026-11-16"`'),
@@ -127,6 +128,7 @@ def _facts(summary: Summary | None, standing: RunStanding) -> Iterator[tuple[str
     yield "exit_status", standing.exit_status
     yield "verdict", verdict.status
     yield "severity", verdict.severity
+    yield "why", verdict.why
     yield "diagnosis", None if primary is None else primary.kind
     yield "failure", summary.failure.kind if summary and summary.failure else None
     yield "started", manifest.started_unix_s
@@ -198,7 +200,8 @@ def _as_number(text: str) -> RunValue:
 def metric_columns(name: str, metric: MetricSummary) -> Iterator[tuple[str, RunValue]]:
     """Yields the columns of a metric; the extremes of a single value are that value.
 
-    JSON has no NaN and no infinity: a last value that is missing was one of them.
+    JSON has no NaN and no infinity: a last value that is missing was one of them. Extremes that
+    are not finite are those of no value.
     """
     if not metric.count:
         return
@@ -209,14 +212,22 @@ def metric_columns(name: str, metric: MetricSummary) -> Iterator[tuple[str, RunV
     if split_segment(name) is not None:
         return
     only = metric.last if metric.count == 1 else None
-    statistics = {"min": metric.min, "max": metric.max, "mean": metric.mean}
+    statistics = {
+        "min": _finite(metric.min),
+        "max": _finite(metric.max),
+        "mean": _finite(metric.mean),
+    }
     higher = direction_of(name, said).higher_is_better
     if higher is not None:
-        statistics["best"] = metric.max if higher else metric.min
+        statistics["best"] = statistics["max" if higher else "min"]
     for key, value in statistics.items():
         known = only if value is None else value
         if known is not None and math.isfinite(known):
             yield f"{key}.{name}", known
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 def storable(value: object) -> RunValue | None:

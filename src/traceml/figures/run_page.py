@@ -1,24 +1,19 @@
-"""The page of one run: a part for everything that was measured; and its row in the list of runs."""
+"""The page of one run: a part for everything that was measured."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from traceml.facts.history import History
 from traceml.figures import charts_over_steps
 from traceml.figures.failure import failure_part
 from traceml.figures.findings import rail
-from traceml.figures.head import (
-    RunStanding,
-    elapsed_s,
-    moment,
-    ranks_short,
-    ranks_words,
-    run_head,
-    steps_taken,
-)
+from traceml.figures.head import RunStanding, run_head
 from traceml.figures.layers import layers_part
+from traceml.figures.logged_files import logged_files_part
 from traceml.figures.metrics import metric_figures, metrics_part
 from traceml.figures.origin import origin_part, tracer_part
-from traceml.figures.page import Figure, Part, RunPage, RunRow
+from traceml.figures.page import Figure, Part, Picture, RunPage
 from traceml.figures.process import process_part
 from traceml.figures.rank_lens import choose_lens, lens_choices
 from traceml.figures.step_memory import memory_lines, step_memory_part
@@ -26,7 +21,6 @@ from traceml.figures.step_time import step_time_part
 from traceml.figures.system import gpu_part, system_part
 from traceml.figures.verdict import run_verdict
 from traceml.figures.words import line, output_line
-from traceml.model.quantities import count, duration, milliseconds
 from traceml.summaries.record import Summary
 
 _NO_HISTORY = History()
@@ -37,12 +31,14 @@ def run_page(
     standing: RunStanding,
     history: History,
     lens_id: str | None = None,
+    pictures: Sequence[Picture] = (),
     layers: Part | None = None,
 ) -> RunPage:
     """Returns the whole page; what was not measured is left out.
 
-    `lens_id` is whose step is shown (`figures/rank_lens.py`); `None` for the usual choice. `layers`
-    is the part about layers of a run in progress, whose summary has none.
+    `lens_id` is whose step is shown (`figures/rank_lens.py`); `None` for the usual choice.
+    `pictures` are the images that the script logged. `layers` is the part about layers of a run in
+    progress, whose summary has none.
     """
     section = None if summary is None else summary.step_time
     lens = choose_lens(section, lens_id)
@@ -56,6 +52,7 @@ def run_page(
         process_part(summary, sensors),
         system_part(summary, sensors),
         gpu_part(summary, sensors),
+        logged_files_part(summary, standing.manifest.run_name, pictures),
         origin_part(summary, standing),
         tracer_part(summary),
     )
@@ -93,29 +90,3 @@ def step_figures(
         ]
     drawn += metric_figures(summary, history, whole)
     return tuple(figure for figure in drawn if figure is not None)
-
-
-def run_row(name: str, summary: Summary | None, standing: RunStanding) -> RunRow:
-    """Returns a run's row in the list of runs; `name` is the name of its page."""
-    verdict = run_verdict(summary, standing, _NO_HISTORY)
-    section = None if summary is None else summary.step_time
-    step_ms = None if section is None else section.global_.average.get("step_time_ms")
-    lasted_s, steps = elapsed_s(summary, standing), steps_taken(summary, _NO_HISTORY)
-    return RunRow(
-        name=name,
-        state=standing.state,
-        state_words=standing.state_words,
-        severity=verdict.severity,
-        status=verdict.status,
-        why=verdict.why,
-        started=moment(standing.manifest.started_unix_s),
-        duration=duration(lasted_s),
-        steps=count(steps),
-        step_time=milliseconds(step_ms),
-        ranks=ranks_words(summary, standing, _NO_HISTORY),
-        ranks_short=ranks_short(summary, standing, _NO_HISTORY),
-        started_unix_s=standing.manifest.started_unix_s,
-        duration_s=lasted_s,
-        step_count=steps,
-        step_time_s=None if step_ms is None else step_ms / 1e3,
-    )

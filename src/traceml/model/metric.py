@@ -171,8 +171,8 @@ STEP_TIME = (
         word=COMPUTE_PART,
     ),
     *map(_of_phase, COMPUTE),
-    _step("wait_ms", "wait_s", "body − compute", row="Wait", depth=1, may_be_negative=True),
-    _step("wait_share_percent", "", "`wait_ms` as a share of the step", row="Wait share", depth=1),
+    _step("wait_ms", "wait_s", "body − compute", may_be_negative=True),
+    _step("wait_share_percent", "", "`wait_ms` as a share of the step"),
     _of_phase(Phase.RESIDUAL),
     *map(_of_phase, IN_RESIDUAL_MS),
     _step(

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TypeGuard
 
 NOT_MEASURED = "n/a"
@@ -13,6 +14,7 @@ NOT_MEASURED = "n/a"
 MIN_TIMES = 10.0
 """From so much more on, nobody reads it as a percentage."""
 
+_POWER = re.compile(r"e(?:(-)|\+)0*(\d)")
 _MEMORY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -102,14 +104,19 @@ def count(number: int | None, noun: str = "") -> str:
 
 
 def significant(value: float | None) -> str:
-    """A number of no unit, such as a loss, in four significant digits: 6.138, 9.28e-05, 12,345."""
+    """A number of no unit, such as a loss, in four significant digits: 6.138, 9.28e-5, 12,345."""
     if value is None:
         return NOT_MEASURED
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "infinite" if value > 0 else "-infinite"
     if value == 0:
         return "0"  # and never "-0"
-    return f"{value:,.0f}" if 999.95 < abs(value) < 1e9 else f"{value:.4g}"
+    return f"{value:,.0f}" if 999.95 < abs(value) < 1e9 else written(value, ".4g")
+
+
+def written(value: float, form: str) -> str:
+    """A number in a format of Python's, its power of ten as short as charts have it: 4e-8."""
+    return _POWER.sub(r"e\1\2", f"{value:{form}}")
 
 
 def rate(per_second: float | None, noun: str) -> str:

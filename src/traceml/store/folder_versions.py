@@ -6,32 +6,74 @@ from __future__ import annotations
 import os
 import stat
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from traceml.model.printable import printable
 from traceml.store.folder import MANIFEST, SUMMARY, is_right_in, is_run_name
 
 UNSETTLED_S = 2.0
 """A folder that changed so recently may change again within the same tick of its clock."""
 
+MAX_UNLISTED = 20
+"""Folders that are named; of more only the number is said."""
+
 FileVersion = tuple[int, ...]
 """Identifies the versions of a run's files by inode, size and time."""
 
 
-def scan_runs(logs: Path) -> dict[str, FileVersion]:
-    """Returns the runs in a logs folder by name, with the versions of their files."""
+@dataclass(frozen=True, slots=True)
+class FoundRuns:
+    """What there is in a logs folder."""
+
+    versions: dict[str, FileVersion] = field(default_factory=dict)
+    """The runs by name, with the versions of their files."""
+    notes: tuple[str, ...] = ()
+    """Which runs cannot be listed, and why."""
+
+
+def scan_runs(logs: Path) -> FoundRuns:
+    """Returns the runs in a logs folder; a folder that cannot be read has none, and says why."""
     try:
         root = os.open(logs, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        return {}
+    except OSError as error:
+        return FoundRuns(notes=(_unreadable(logs, error),))
     try:
         with os.scandir(logs) as entries:
-            names = [entry.name for entry in entries if _may_be_run(logs, entry)]
+            may_be_runs = {entry.name: _may_be_run(logs, entry) for entry in entries}
+        names = (name for name, may_be in may_be_runs.items() if may_be)
         versions = ((name, _file_version(name, root)) for name in names)
-        return {name: version for name, version in versions if version is not None}
-    except OSError:  # the folder vanished, or its disk did
-        return {}
+        others = sorted(name for name, may_be in may_be_runs.items() if may_be is False)
+        return FoundRuns(
+            {name: version for name, version in versions if version is not None},
+            _unlisted_notes(logs, others),
+        )
+    except OSError as error:  # the folder vanished, or its disk did
+        return FoundRuns(notes=(_unreadable(logs, error),))
     finally:
         os.close(root)
+
+
+def _unreadable(logs: Path, error: OSError) -> str:
+    return (
+        f"{logs} cannot be read ({error.strerror}); expected the folder of the runs; pass it as "
+        "--logs-dir"
+    )
+
+
+def _unlisted_notes(logs: Path, names: Sequence[str]) -> tuple[str, ...]:
+    """Returns what is to be said of folders whose names lead to no run, as far as they hold one."""
+    runs = [name for name in names if (logs / name / MANIFEST).is_file()]
+    notes = [
+        f"{printable(str(logs / name))} is not listed: a run has another kind of name, or it is a "
+        f"link that leads out of {logs}; rename it, or move what it leads to"
+        for name in runs[:MAX_UNLISTED]
+    ]
+    more = len(runs) - MAX_UNLISTED
+    if more > 0:
+        notes.append(f"{more:,} more folders are not listed for the same reason")
+    return tuple(notes)
 
 
 def is_settled(version: FileVersion) -> bool:
@@ -40,13 +82,14 @@ def is_settled(version: FileVersion) -> bool:
     return time.time_ns() - max(times_ns[:2]) > UNSETTLED_S * 1e9
 
 
-def _may_be_run(logs: Path, entry: os.DirEntry[str]) -> bool:
+def _may_be_run(logs: Path, entry: os.DirEntry[str]) -> bool | None:
+    """Returns whether a folder can be listed by its name; `None` for what is no folder."""
     try:
-        if entry.is_symlink():
-            return is_right_in(logs, entry.name) and entry.is_dir()
-        return entry.is_dir() and is_run_name(entry.name)
-    except OSError:
-        return False
+        if not entry.is_dir():
+            return None
+        return is_right_in(logs, entry.name) if entry.is_symlink() else is_run_name(entry.name)
+    except OSError:  # a link that leads in a circle, or where we may not look
+        return None
 
 
 def _file_version(name: str, root: int) -> FileVersion | None:

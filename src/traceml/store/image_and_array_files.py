@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +47,17 @@ def write_image(path: Path, pixels: Pixels) -> None:
 
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(pixels).save(path, format="PNG")
+
+
+def encode_png(pixels: Pixels, max_side: int) -> tuple[bytes, tuple[int, int]]:
+    """Returns an image as a PNG file, and its width and height; a larger one is made smaller."""
+    from PIL import Image
+
+    image = Image.fromarray(pixels)
+    image.thumbnail((max_side, max_side))
+    content = io.BytesIO()
+    image.save(content, format="PNG", optimize=True)
+    return content.getvalue(), image.size
 
 
 def read_array(path: Path) -> npt.NDArray[np.generic]:

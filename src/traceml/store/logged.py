@@ -47,6 +47,8 @@ MAX_HISTORY_VALUES = 4096
 """Values of a loss or a gradient norm that are kept one by one."""
 _WITH_HISTORY = re.compile(r"loss|grad[a-z]*[ ./_-]*norm", re.IGNORECASE)
 _SETTING_KINDS = {name: get_args(kind)[0] for name, kind in get_type_hints(Settings).items()}
+MESSAGE_FILES = "rank-*.messages"
+"""The files of a run folder with what its processes reported."""
 _MERGED = ("folded", "params", "directions", "lost", "metrics")
 """The kinds of lines that thinning merges or halves; it keeps all others."""
 
@@ -288,6 +290,17 @@ def _has_history(name: str) -> bool:
     return _WITH_HISTORY.search(name) is not None and split_segment(name) is None
 
 
+def fold(messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns what messages say of metrics in two of them at most: totals, and directions."""
+    said = list(messages)
+    totals = {name: each.folded() for name, each in _sum_up(said).items()}
+    known = directions(said)
+    return [
+        {"number": 0, "kind": "folded", "values": totals},
+        *([{"number": 0, "kind": "directions", "values": known}] if known else []),
+    ]
+
+
 def directions(messages: Iterable[dict[str, Any]]) -> dict[str, bool]:
     """Returns by metric whether the script said that more is better; the last word counts."""
     found: dict[str, bool] = {}
@@ -450,7 +463,7 @@ def earlier_params(folder: Path) -> list[bytes]:
     """Returns the parameter messages in a run folder, as they are on disk."""
     return [
         text
-        for path in sorted(folder.glob("rank-*.messages"))
+        for path in sorted(folder.glob(MESSAGE_FILES))
         for text in _lines(path)
         if b'"params"' in text[:64]
     ]

@@ -1,4 +1,5 @@
-"""Follows the metrics that a script logs: every metric's history, step by step."""
+"""Follows the metrics that a script logs: every metric's history step by step, or in a few
+numbers."""
 
 from __future__ import annotations
 
@@ -6,13 +7,15 @@ from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from traceml.store.json_lines import MAX_INTEGER, decode_lines
 from traceml.store.line_files import LineFollower
+from traceml.store.logged import MESSAGE_FILES, decode, fold, reduce_metrics
+from traceml.store.records import LoggedMetric
 
 
 @dataclass(slots=True)
@@ -66,3 +69,43 @@ def _number(value: float | str | None) -> float | None:
         return None if value is None else float(value)
     except ValueError:
         return None
+
+
+class LiveMetrics:
+    """What all processes of a run have logged so far, in a few numbers per metric.
+
+    Of a file that was read before, only what is new is read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files: dict[Path, _FileTotals] = {}
+        self._found: tuple[LoggedMetric, ...] = ()
+
+    def refresh(self) -> tuple[LoggedMetric, ...]:
+        """Returns every metric's history in a few numbers, as the final summary would have it."""
+        for path in sorted(self._folder.glob(MESSAGE_FILES)):
+            self._files.setdefault(path, _FileTotals(path))
+        changed = [each.refresh() for each in self._files.values()]
+        if any(changed):
+            known = [message for each in self._files.values() for message in each.messages]
+            self._found = reduce_metrics(known)
+        return self._found
+
+
+class _FileTotals:
+    """The totals of one process's messages."""
+
+    def __init__(self, path: Path) -> None:
+        self._lines = LineFollower(path)
+        self.messages: list[dict[str, Any]] = []
+        """What the file says of metrics, in two messages at most."""
+
+    def refresh(self) -> bool:
+        """Reads what is new; a file that was thinned is read again. Returns whether anything is."""
+        lines, is_anew = self._lines.read_new()
+        if not lines and not is_anew:
+            return False
+        earlier = [] if is_anew else self.messages
+        self.messages = fold([*earlier, *decode(b"\n".join(lines))])
+        return True

@@ -104,22 +104,25 @@ class RunIndex:
         self._memory: list[IndexSegment] = []
         """What is newer than the files, or is not to be written."""
         self._found: dict[str, FileVersion] = {}
+        self._scan_notes: tuple[str, ...] = ()
         self._problems: dict[str, str] = {}
         self._table: RunTable | None = None
 
     def refresh(self, progress: Progress | None = None) -> RunTable:
         """Returns the runs as they are now; reads those that have changed."""
         has_loaded = self._load()
-        found = scan_runs(self._logs)
+        scanned = scan_runs(self._logs)
+        found = scanned.versions
         changed = self._changed(found)
-        if not changed and not has_loaded and found == self._found and self._table is not None:
+        is_same = found == self._found and scanned.notes == self._scan_notes
+        if not changed and not has_loaded and is_same and self._table is not None:
             return self._table
         if changed:
             with self._writing() as may_write:
                 if may_write and self._load():
                     changed = self._changed(found)
                 self._read_changed(changed, found, may_write, progress)
-        self._found = found
+        self._found, self._scan_notes = found, scanned.notes
         self._table = self._make_table()
         return self._table
 
@@ -349,7 +352,7 @@ class RunIndex:
         segments = self._segments
         masks = self._masks(segments, set(), self._found)
         parts = list(zip(segments, masks, strict=True))
-        return RunTable(parts, [*self._problem_notes(), *_room_notes(parts)])
+        return RunTable(parts, [*self._scan_notes, *self._problem_notes(), *_room_notes(parts)])
 
     def _masks(
         self,

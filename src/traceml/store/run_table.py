@@ -82,6 +82,22 @@ class RunTable:
         """Returns the names of runs."""
         return [self._names[row] for row in rows.tolist()]
 
+    @cached_property
+    def _rows_by_name(self) -> dict[str, int]:
+        return {self._names[row]: row for row in self._newest_first.tolist()}
+
+    def rows_named(self, names: Sequence[str]) -> Rows:
+        """Returns the rows of runs by their names, in that order; unknown ones are left out."""
+        known = self._rows_by_name
+        return np.array([known[name] for name in names if name in known], np.int64)
+
+    def has(self, rows: Rows, key: str) -> bool:
+        """Returns whether any of the runs has a value under a key."""
+        return any(
+            bool(column.mask("present", ())[inner].any())
+            for _, column, inner in self._columns(rows, key)
+        )
+
     def read(self, rows: Rows, key: str) -> list[RunValue | None]:
         """Returns what the runs have under a key; `None` where it is missing."""
         found: list[RunValue | None] = [None] * len(rows)

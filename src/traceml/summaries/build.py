@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
@@ -20,10 +20,11 @@ from traceml.model.phase import COMPUTE, COMPUTE_PART, IN_RESIDUAL_MS, Phase
 from traceml.model.quantities import count
 from traceml.model.rank import Region
 from traceml.model.settings import NOT_RECORDED
-from traceml.store.records import LoggedMetric, RunRecords
+from traceml.store.records import RunRecords
 from traceml.summaries import sections
 from traceml.summaries.artifact_versions import artifact_summaries
 from traceml.summaries.layers import layers_summary
+from traceml.summaries.live_record import metric_summaries
 from traceml.summaries.record import (
     FORMAT,
     PRODUCER,
@@ -32,7 +33,6 @@ from traceml.summaries.record import (
     FailureSummary,
     Issue,
     Meta,
-    MetricSummary,
     PhaseCodeSummary,
     PrimaryDiagnosis,
     Producer,
@@ -300,23 +300,6 @@ def _code(place: CodePlace, phase_s: float | None) -> CodeSummary:
         looks=place.looks,
         per_step_ms=None if phase_s is None else number(place.share * phase_s * 1e3),
     )
-
-
-def metric_summaries(metrics: Iterable[LoggedMetric]) -> dict[str, MetricSummary]:
-    """Returns the histories of logged metrics in a few numbers, by name."""
-    return {
-        metric.name: MetricSummary(
-            count=metric.count,
-            last=metric.last,
-            min=metric.minimum,
-            max=metric.maximum,
-            mean=metric.mean,
-            first_step=metric.first_step,
-            last_step=metric.last_step,
-            higher_is_better=metric.higher_is_better,
-        )
-        for metric in metrics
-    }
 
 
 def _tracer(records: RunRecords, facts: Facts) -> TracerSummary:

@@ -1,12 +1,16 @@
-"""The live state as a record, with the names of `live.json` and `live.jsonl`."""
+"""The live state as a record, with the names of `live.json` and `live.jsonl`; and metrics as a
+summary, live or final, has them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from traceml.store.json_lines import UNDECODABLE, holds_huge_number
-from traceml.summaries.record import Issue, Summary
+from traceml.store.records import LoggedMetric
+from traceml.summaries.record import Issue, MetricSummary, Summary
 
 
 class LiveIssue(Issue, frozen=True):
@@ -50,3 +54,26 @@ def read_live(content: bytes) -> LiveState | None:
         return None if holds_huge_number(content) else _DECODER.decode(content)
     except UNDECODABLE:
         return None
+
+
+def metric_summaries(metrics: Iterable[LoggedMetric]) -> dict[str, MetricSummary]:
+    """Returns logged metrics by name."""
+    return {
+        metric.name: MetricSummary(
+            count=metric.count,
+            last=metric.last,
+            min=metric.minimum,
+            max=metric.maximum,
+            mean=metric.mean,
+            first_step=metric.first_step,
+            last_step=metric.last_step,
+            higher_is_better=metric.higher_is_better,
+        )
+        for metric in metrics
+    }
+
+
+def with_metrics(summary: Summary, metrics: Iterable[LoggedMetric]) -> Summary:
+    """Returns a summary with these metrics instead of what it says of them itself: that of a live
+    state only knows recent losses."""
+    return structs.replace(summary, metrics={**summary.metrics, **metric_summaries(metrics)})

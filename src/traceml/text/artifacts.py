@@ -31,6 +31,7 @@ MAX_LINES = 5
 """Below each file; `--artifacts` shows all that the comparison file lists."""
 MAX_FILES = 20
 NAME_WIDTH = 60
+KIND_WIDTH = 20
 VALUE_WIDTH = 60
 WORDS_WIDTH = 160
 AROUND_WIDTH = 24
@@ -54,14 +55,19 @@ def artifact_lines(
 
 
 def _headline(change: ArtifactChange) -> str:
-    name = one_line(change.name, NAME_WIDTH)
+    named = f"{one_line(change.name, NAME_WIDTH)} ({one_line(change.kind, KIND_WIDTH)})"
+    return f"{named}: {what_changed(change)}"
+
+
+def what_changed(change: ArtifactChange) -> str:
+    """Returns what became of a file, on one line."""
     if change.lhs is None or change.rhs is None:
         side, only = ("B", change.rhs) if change.lhs is None else ("A", change.lhs)
-        return f"{name} ({change.kind}): only in {side}, {_size(only)}"
-    said = f"{name} ({change.kind}): {_change(change.lhs, change.rhs)}"
+        return f"only in {side}, {_size(only)}"
+    said = _change(change.lhs, change.rhs)
     if change.not_compared:
         return f"{said}; not compared: {change.not_compared}"
-    return f"{said}; {_summary(change.details)}" if change.details else said
+    return f"{said}; {details_words(change.details)}" if change.details else said
 
 
 def _size(side: ArtifactSide | None) -> str:
@@ -75,7 +81,8 @@ def _change(lhs: ArtifactSide, rhs: ArtifactSide) -> str:
     return f"{_size(lhs)} -> {_size(rhs)}"
 
 
-def _summary(details: Details) -> str:
+def details_words(details: Details) -> str:
+    """Returns what differs in two files, on one line."""
     if isinstance(details, CheckpointChange):
         return _checkpoint_summary(details)
     if isinstance(details, TextChange):
@@ -143,10 +150,10 @@ def _tensor(change: TensorChange) -> str:
     lhs, rhs = change.lhs, change.rhs
     if lhs is None or rhs is None:
         only = f"only in {'B' if lhs is None else 'A'}"
-        return f"{name}: {only}, {_form(lhs or rhs)}"
+        return f"{name}: {only}, {tensor_form(lhs or rhs)}"
     parts = []
     if (lhs.dtype, lhs.shape) != (rhs.dtype, rhs.shape):
-        parts.append(f"{_form(lhs)} -> {_form(rhs)}")
+        parts.append(f"{tensor_form(lhs)} -> {tensor_form(rhs)}")
     if rhs.not_finite or lhs.not_finite:
         parts.append(f"{count(lhs.not_finite)} -> {count(rhs.not_finite)} elements NaN or infinite")
     if change.relative_change is not None:
@@ -156,7 +163,8 @@ def _tensor(change: TensorChange) -> str:
     return f"{name}: {', '.join(parts) or 'its elements cannot be read here'}"
 
 
-def _form(state: TensorState | None) -> str:
+def tensor_form(state: TensorState | None) -> str:
+    """Returns a tensor's type and shape; empty where there is none."""
     return "" if state is None else f"{state.dtype} {list(state.shape)}"
 
 
@@ -237,13 +245,14 @@ def _table_summary(found: TableChange) -> str:
 def _value(change: ValueChange) -> str:
     path = one_line(change.path, NAME_WIDTH)
     if change.op == "added":
-        return f"{path}: only in B, {_scalar(change.rhs)}"
+        return f"{path}: only in B, {scalar_words(change.rhs)}"
     if change.op == "removed":
-        return f"{path}: only in A, {_scalar(change.lhs)}"
-    return f"{path}: {_scalar(change.lhs)} -> {_scalar(change.rhs)}"
+        return f"{path}: only in A, {scalar_words(change.lhs)}"
+    return f"{path}: {scalar_words(change.lhs)} -> {scalar_words(change.rhs)}"
 
 
-def _scalar(value: Scalar) -> str:
+def scalar_words(value: Scalar) -> str:
+    """Returns a value as a document has it, on one line."""
     if value is None:
         return "null"
     if isinstance(value, bool):

@@ -91,7 +91,7 @@ def _step_time(comparison: Comparison) -> Iterator[tuple[str, Delta, Metric]]:
             moved = _moved(change, metric.unit)
         else:
             moved = change.delta is not None and abs(change.delta) > threshold_ms
-        if (headline or moved) and not _is_wait(change, metric, section.metrics):
+        if headline or moved:
             yield _label(metric, section.metrics), change, metric
 
 
@@ -106,13 +106,6 @@ def _label(metric: Metric, metrics: Mapping[str, Delta]) -> str:
     others = [PHASES[phase] for phase in IN_RESIDUAL_MS]
     changes = {entry.short: metrics.get(entry.metric, Delta()) for entry in others}
     return " + ".join([label, *(name for name, each in changes.items() if each.lhs or each.rhs)])
-
-
-def _is_wait(change: Delta, metric: Metric, metrics: Mapping[str, Delta]) -> bool:
-    """Returns whether the wait equals the rest, because nothing was copied: then one line is
-    enough."""
-    wait = metrics.get("wait_ms", Delta())
-    return metric.phase is Phase.RESIDUAL and (change.lhs, change.rhs) == (wait.lhs, wait.rhs)
 
 
 def _judged(comparison: Comparison, shown: list[str]) -> Iterator[ChangeLine]:

@@ -141,7 +141,7 @@ def different(comparison: Comparison) -> Iterator[str]:
     lineage = comparison.lineage
     if lineage is None:
         return
-    for group, listed in lineage.differences.items():
+    for group, listed in lineage.told.items():
         if group == Group.ARTIFACTS.value and comparison.artifacts:
             continue  # they have a part of their own
         for found in listed[:MAX_PER_GROUP]:

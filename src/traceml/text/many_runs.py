@@ -7,7 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from math import isfinite
 
 from traceml.compare.logged_words import number
-from traceml.compare.many_record import Cost, Effect, ManyComparison, MetricRow, RunEntry
+from traceml.compare.many_record import (
+    Cost,
+    Effect,
+    ManyComparison,
+    MetricRow,
+    Pareto,
+    RunEntry,
+    TargetCost,
+)
 from traceml.compare.many_runs import STEP_TIME, relabel_b
 from traceml.compare.parameter_groups import CODE
 from traceml.compare.record import Comparison, Delta
@@ -49,23 +57,28 @@ def many_text(found: ManyComparison) -> str:
 
 
 def _best(found: ManyComparison) -> list[str]:
+    said = best_sentence(found)
+    return _wrapped("", said) if said else []
+
+
+def best_sentence(found: ManyComparison) -> str | None:
     """Returns which entry has the best last value of the metric that stands for quality, and which
-    the next; nothing where no metric with a direction was logged."""
+    the next; `None` where no metric with a direction was logged."""
     metric = _quality(found)
     row = found.metrics.get(metric) if metric else None
     if metric is None or row is None or row.higher_is_better is None:
-        return []
+        return None
     known = [
         (value, entry)
         for entry in found.entries
         if (value := row.changes.get(entry.label, Delta()).rhs) is not None and isfinite(value)
     ]
     if len(known) < 2:
-        return []
+        return None
     known.sort(key=lambda each: each[0], reverse=row.higher_is_better)
     said = [f"{number(value)} with {_setting(found, entry)}" for value, entry in known[:2]]
     second = "as good" if known[0][0] == known[1][0] else "next"
-    return _wrapped("", f"Best {one_line(metric, 60)}: {said[0]}; {second}: {said[1]}.")
+    return f"Best {one_line(metric, 60)}: {said[0]}; {second}: {said[1]}."
 
 
 def _setting(found: ManyComparison, entry: RunEntry) -> str:
@@ -192,15 +205,27 @@ def _to_reach(found: ManyComparison) -> list[str]:
     asked = found.to_reach
     if asked is None:
         return []
+    columns, cells = cost_table(found)
+    return [f"{cost_title(asked)}:", *_tables(found, columns, cells)]
+
+
+def cost_title(asked: TargetCost) -> str:
+    """Returns which value of which metric the cost is about."""
     sign = "≥" if asked.higher_is_better else "≤"
     whose = ", the last value of A" if asked.target_from == "baseline" else ""
-    columns = ("", "Time", "GPU hours", "Energy")
+    return f"Cost to reach {one_line(asked.metric, 60)} {sign} {number(asked.target)}{whose}"
+
+
+def cost_table(found: ManyComparison) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Returns the columns, and what each entry took to reach the value; costs that no entry has are
+    left out."""
+    columns = ("Time", "GPU hours", "Energy")
     cells = [_cost(found, entry.label) for entry in found.entries]
     kept = [place for place in range(3) if any(row[place] != NOT_MEASURED for row in cells)] or [0]
-    kept_columns = ("", *(columns[place + 1] for place in kept))
-    kept_cells = [tuple(row[place] for place in kept) for row in cells]
-    title = f"Cost to reach {one_line(asked.metric, 60)} {sign} {number(asked.target)}{whose}:"
-    return [title, *_tables(found, kept_columns, kept_cells)]
+    return (
+        ("", *(columns[place] for place in kept)),
+        [tuple(row[place] for place in kept) for row in cells],
+    )
 
 
 def _cost(found: ManyComparison, label: str) -> tuple[str, str, str]:
@@ -217,9 +242,12 @@ def _cost(found: ManyComparison, label: str) -> tuple[str, str, str]:
 
 
 def _pareto(found: ManyComparison) -> list[str]:
-    pareto = found.pareto
-    if pareto is None:
-        return []
+    return [] if found.pareto is None else _wrapped("", pareto_sentence(found.pareto))
+
+
+def pareto_sentence(pareto: Pareto) -> str:
+    """Returns which entries no other beats in quality and cost together, and what beats the
+    others."""
     cost = "GPU hours" if pareto.cost == "gpu_hours" else "duration"
     said = [
         f"Best trade-offs of {one_line(pareto.metric, 60)} against {cost}: "
@@ -234,7 +262,7 @@ def _pareto(found: ManyComparison) -> list[str]:
             for other, labels in beaten.items()
         ]
         said.append(f"Not among them: {'; '.join(reasons)}.")
-    return _wrapped("", " ".join(said))
+    return " ".join(said)
 
 
 def _effects(found: ManyComparison) -> list[str]:
@@ -303,14 +331,19 @@ def _verdicts(found: ManyComparison) -> list[str]:
 
 
 def _gate(found: ManyComparison) -> list[str]:
-    """Returns the line about the gate: which pairs failed it; empty without one."""
+    said = gate_sentence(found)
+    return _wrapped("", said) if said else []
+
+
+def gate_sentence(found: ManyComparison) -> str | None:
+    """Returns which pairs failed the gate; `None` without one."""
     gates = {
         f"A -> {entry.label}": comparison.gate
         for entry, comparison in zip(found.entries[1:], found.comparisons, strict=False)
         if comparison.gate is not None
     }
     if not gates:
-        return []
+        return None
     failed = [
         f"{pair} ({' and '.join(gate.unmeasured)} not measured)" if gate.unmeasured else pair
         for pair, gate in gates.items()
@@ -321,7 +354,7 @@ def _gate(found: ManyComparison) -> list[str]:
     allowed = "" if percent is None else f"; up to {percent:g}% worse is allowed"
     state = "FAILED" if failed else "passed"
     pairs = ", ".join(failed or gates)
-    return _wrapped("", f"Gate: {state} ({pairs}; fails on {words}{allowed})")
+    return f"Gate: {state} ({pairs}; fails on {words}{allowed})"
 
 
 def _verdict(entry: RunEntry, comparison: Comparison) -> str:
@@ -330,6 +363,11 @@ def _verdict(entry: RunEntry, comparison: Comparison) -> str:
 
 
 def _notes(found: ManyComparison) -> list[str]:
+    return [line for note in note_sentences(found) for line in _wrapped("", note)]
+
+
+def note_sentences(found: ManyComparison) -> list[str]:
+    """Returns what limits the comparison: warnings, single runs, directions that are guessed."""
     said = list(found.warnings[:MAX_WARNINGS])
     more = len(found.warnings) - len(said)
     if more:
@@ -346,7 +384,7 @@ def _notes(found: ManyComparison) -> list[str]:
     )
     if guessed:
         said.append(f"Better or worse is guessed from the name of {', '.join(guessed)}.")
-    return [line for note in said for line in _wrapped("", note)]
+    return said
 
 
 def _tables(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -62,14 +63,19 @@ def group_table(
     rows = []
     for group in groups:
         cells = [format_value(key, group.values[key], now_unix_s) or "–" for key in by]
-        cells.append(f"{len(group.rows)}")
-        for key in columns:
-            found = group.columns[key]
-            cells += [_mean(key, found), _number(key, found.best)]
-        rows.append(tuple(cells))
+        rows.append((*cells, *group_cells(group, columns)))
     numbers = [_are_numbers(key, [group.values[key] for group in groups]) for key in by]
     are_numbers = (*numbers, True, *([True] * (2 * len(columns))))
     return TextTable(tuple(head), tuple(rows), are_numbers)
+
+
+def group_cells(group: RunGroup, columns: Sequence[str]) -> tuple[str, ...]:
+    """Returns the number of a group's runs, then each column's mean and best."""
+    cells = [f"{len(group.rows)}"]
+    for key in columns:
+        found = group.columns[key]
+        cells += [_mean(key, found), _number(key, found.best)]
+    return tuple(cells)
 
 
 def format_value(key: str, value: RunValue | None, now_unix_s: float) -> str:
@@ -91,7 +97,12 @@ def format_value(key: str, value: RunValue | None, now_unix_s: float) -> str:
         return _quantity(name)(value)
     if isinstance(value, int):
         return str(value)
-    return f"{value:.6g}" if section == "params" else significant(value)
+    return short_power(f"{value:.6g}" if section == "params" else significant(value))
+
+
+def short_power(number: str) -> str:
+    """Returns a number without the zero that leads its exponent: 4e-8 for 4e-08."""
+    return re.sub(r"e([+-])0(\d)$", r"e\1\2", number).replace("e+", "e")
 
 
 def _quantity(name: str) -> Callable[[float], str]:
@@ -105,7 +116,7 @@ def _quantity(name: str) -> Callable[[float], str]:
         return memory
     if name.endswith("_share"):
         return percent
-    return lambda value: str(value) if isinstance(value, int) else significant(value)
+    return lambda value: str(value) if isinstance(value, int) else short_power(significant(value))
 
 
 def moment(unix_s: float, now_unix_s: float) -> str:
@@ -217,11 +228,13 @@ def json_aggregate(found: Aggregate) -> Mapping[str, object]:
 
 def _label(key: str) -> str:
     known = _LABELS.get(key)
-    if known is not None:
-        return known
-    written = written_key(key)
-    short = written.removeprefix("params.").removeprefix("metrics.")
-    return shorten(printable(short.strip('"')), MAX_CELL_CHARS)
+    return shorten(column_label(key), MAX_CELL_CHARS) if known is None else known
+
+
+def column_label(key: str) -> str:
+    """Returns a column's name without what says that it is a parameter or a metric."""
+    short = written_key(key).removeprefix("params.").removeprefix("metrics.")
+    return printable(short.strip('"'))
 
 
 def _are_numbers(key: str, values: Sequence[RunValue | None]) -> bool:

@@ -23,7 +23,7 @@ MAX_NOT_SHOWN = 6
 MARK = "*"
 _INDENT = "  "
 _NAME_WIDTH = 28
-_COLUMNS = ("", "Rank correlation", "Importance")
+COLUMNS = ("", "Rank correlation", "Importance")
 
 
 def what_mattered_text(found: WhatMattered) -> str:
@@ -33,20 +33,21 @@ def what_mattered_text(found: WhatMattered) -> str:
 
 def what_mattered_lines(found: WhatMattered) -> list[str]:
     """Returns the lines: a table of the parameters, what goes with them, and the warnings."""
-    rows = [_COLUMNS, *map(_cells, found.parameters[:MAX_PARAMETERS])]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(_COLUMNS))]
+    rows = [COLUMNS, *map(importance_cells, found.parameters[:MAX_PARAMETERS])]
+    widths = [max(len(row[place]) for row in rows) for place in range(len(COLUMNS))]
     table = [
         _INDENT + "  ".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
     return [
-        _title(found) + ":",
+        importance_title(found) + ":",
         *(table if found.parameters else []),
-        *(line for said in _sentences(found) for line in _wrapped(said)),
+        *(line for said in importance_sentences(found) for line in _wrapped(said)),
     ]
 
 
-def _title(found: WhatMattered) -> str:
+def importance_title(found: WhatMattered) -> str:
+    """Returns for which metric, and over how many settings."""
     left = found.runs_without_metric
     without = f"; {count(left, 'run')} without it left out" if left else ""
     of = "" if found.runs == found.settings else f" of {count(found.runs, 'run')}"
@@ -56,7 +57,8 @@ def _title(found: WhatMattered) -> str:
     )
 
 
-def _cells(found: ParameterImportance) -> tuple[str, str, str]:
+def importance_cells(found: ParameterImportance) -> tuple[str, str, str]:
+    """Returns a parameter's row of the table."""
     trend = _estimate(found.spearman, "+.2f")
     if found.kruskal_wallis is not None:
         values = f"{found.distinct} values" if found.distinct > 1 else "set or not"
@@ -89,7 +91,8 @@ def _along(found: ParameterImportance, higher_is_better: bool | None) -> str | N
     return f"Best on average, {number(mean)}, with {where}{more}."
 
 
-def _sentences(found: WhatMattered) -> list[str]:
+def importance_sentences(found: WhatMattered) -> list[str]:
+    """Returns what the table shows, and what limits it."""
     said = []
     if any(each.matters for each in found.parameters):
         said.append(

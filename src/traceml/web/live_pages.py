@@ -6,7 +6,7 @@ import asyncio
 import time
 import traceback
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +17,15 @@ import msgspec
 from traceml.figures.page import Figure, Page
 from traceml.model.errors import RunNotFound, TraceMLError
 from traceml.web.delta import delta
-from traceml.web.sources import Address, PageSource, RunSource, source_of
+from traceml.web.report import report
+from traceml.web.sources import (
+    Address,
+    ComparisonSource,
+    ManyRunsSource,
+    PageSource,
+    RunSource,
+    source_of,
+)
 
 BEAT_S = 5.0
 """A viewer that receives nothing for twice as long considers the connection lost (live.ts)."""
@@ -149,6 +157,24 @@ class Channel:
         async with self._one_at_a_time:
             return await self._in_thread(self.source.detail, first_step, last_step)
 
+    async def curves(self, names: Sequence[str]) -> tuple[Figure, ...]:
+        """Returns the curves of further metrics of the runs that a page compares."""
+        self.used_s = time.monotonic()
+        assert isinstance(self.source, ComparisonSource | ManyRunsSource)
+        return await self._in_thread(self.source.curves, names)
+
+    async def finer(self, ids: Sequence[str], first: int, last: int) -> tuple[Figure, ...]:
+        """Returns curves of compared runs between two steps, in a finer resolution."""
+        self.used_s = time.monotonic()
+        assert isinstance(self.source, ComparisonSource | ManyRunsSource)
+        return await self._in_thread(self.source.finer, ids, first, last)
+
+    async def file(self) -> bytes:
+        """Returns the page as one HTML file; raises TraceMLError where there is none."""
+        self.used_s = time.monotonic()
+        async with self._one_at_a_time:
+            return await self._in_thread(_as_file, self.source)
+
     async def refresh_now(self) -> None:
         """Sends the latest state to every viewer, whether it is due or not."""
         async with self._one_at_a_time:
@@ -249,6 +275,10 @@ class Pages:
             channel.leave(viewer)
             self._viewed_s = time.monotonic()
 
+    def note_view(self) -> None:
+        """Notes that somebody looks at a page that is not followed: the list of runs."""
+        self._viewed_s = time.monotonic()
+
     @property
     def was_viewed(self) -> bool:
         """Whether anybody has looked at a page so far."""
@@ -313,6 +343,11 @@ def _read_page(source: PageSource, before: PageState) -> tuple[PageState, bytes 
         return look, _whole_event(look)
     change = delta(before.plain, look.plain)
     return look, None if change is None else _event("delta", change)
+
+
+def _as_file(source: PageSource) -> bytes:
+    pages = source.file_pages() if isinstance(source, ManyRunsSource) else (source.page(),)
+    return report(pages).encode()
 
 
 def _whole_event(look: PageState) -> bytes:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from traceml.figures.page import ComparisonPage, Page, RunPage
+from traceml.figures.page import ComparisonPage, ManyRunsPage, Page, RunPage
 from traceml.model.errors import UsageError
 from traceml.store.folder import write_atomically
 from traceml.web import assets
@@ -83,6 +83,8 @@ def _title(page: Page) -> str:
         return page.head.name
     if isinstance(page, ComparisonPage):
         return f"{page.a} vs {page.b}"
+    if isinstance(page, ManyRunsPage):
+        return page.title
     return page.folder
 
 

@@ -9,19 +9,23 @@ from pathlib import Path
 
 import msgspec
 
-from traceml.api.compare import find_changes
+from traceml.api.compare import FoundRun, compare_found_sides, find_by_words, refuse_single
+from traceml.api.comparison_pages import comparison_page, many_page, pair_pages
 from traceml.api.watch import RunWatch
-from traceml.compare.comparison_names import default_base
+from traceml.compare.comparison_names import default_base, many_base
+from traceml.compare.many_record import ManyComparison
 from traceml.compare.record import Comparison
-from traceml.figures.comparison_page import comparison_page
+from traceml.compare.terms import Terms
+from traceml.figures.comparison_page import comparison_page as draw_comparison
 from traceml.figures.page import Page, RunPage
 from traceml.model.errors import UsageError
 from traceml.store.folder import MANIFEST, SUMMARY
 from traceml.store.regular_files import read_regular
 from traceml.summaries.read import locate, read_summary
 from traceml.text.comparison import comparison_text
+from traceml.text.many_runs import many_text
 from traceml.text.summary import summary_text
-from traceml.web.report import FILE_NAME
+from traceml.web.report import FILE_NAME, report
 
 _KEYS_OF_COMPARISON = {"verdict", "overview", "sections"}
 _COMPARISON = msgspec.json.Decoder(Comparison)
@@ -42,11 +46,36 @@ def reported(words: Sequence[str], logs: Path) -> Reported:
         raise UsageError("no run was given; pass a run folder, a final_summary.json or a name")
     if len(words) == 1:
         return _one(words[0], logs)
-    found = [find_changes(words[:1], [word], logs) for word in words[1:]]
-    _, (a, b) = found[0]
-    others = f"+{len(found) - 1}" if len(found) > 1 else ""
-    path = Path(f"{default_base((a, b + others), [words[:1], words[1:]])}.html")
-    return _comparisons([each for each, _ in found], path)
+    if len(words) == 2:
+        return _two(find_by_words(words[:1], logs), find_by_words(words[1:], logs), logs)
+    found = find_by_words(words, logs)
+    refuse_single(found, words)
+    if len(found) == 2:  # one of them was named twice
+        return _two(found[:1], found[1:], logs)
+    page, compared = many_page(found, logs, follow_links=True)
+    base = many_base([run.name for run in found])
+    return Reported((page, *pair_pages(compared)), many_text(compared), Path(f"{base}.html"))
+
+
+def _two(a: Sequence[FoundRun], b: Sequence[FoundRun], logs: Path) -> Reported:
+    comparison = compare_found_sides(a, b, logs)
+    page = comparison_page(a, b, logs, follow_links=True)
+    sides = [[run.name for run in side] for side in (a, b)]
+    path = Path(f"{default_base((comparison.a, comparison.b), sides)}.html")
+    return Reported((page,), comparison_text(comparison), path)
+
+
+def sides_html(a: Sequence[str], b: Sequence[str], logs: Path, terms: Terms) -> str:
+    """Returns the comparison of two runs or groups of runs as one HTML file."""
+    sides = find_by_words(a, logs), find_by_words(b, logs)
+    return report([comparison_page(*sides, logs, follow_links=True, terms=terms)])
+
+
+def many_html(words: Sequence[str], logs: Path, compared: ManyComparison) -> str:
+    """Returns three or more runs, as they were compared, as one HTML file."""
+    found = find_by_words(words, logs)
+    page, _ = many_page(found, logs, follow_links=True, compared=compared)
+    return report([page, *pair_pages(compared)])
 
 
 def _one(word: str, logs: Path) -> Reported:
@@ -56,7 +85,8 @@ def _one(word: str, logs: Path) -> Reported:
     path = locate(word, logs).absolute()
     comparison = _read_comparison(path)
     if comparison is not None:
-        return _comparisons([comparison], path.with_suffix(".html"))
+        text = comparison_text(comparison)
+        return Reported((draw_comparison(comparison),), text, path.with_suffix(".html"))
     if path.name == SUMMARY:
         return _run(path.parent, path.with_name(FILE_NAME))
     with tempfile.TemporaryDirectory(prefix="traceml-") as place:
@@ -95,11 +125,6 @@ def _brief(page: RunPage) -> str:
         *page.notes,
     ]
     return "\n".join(lines)
-
-
-def _comparisons(found: Sequence[Comparison], path: Path) -> Reported:
-    pages = tuple(comparison_page(comparison) for comparison in found)
-    return Reported(pages, "\n".join(map(comparison_text, found)), path)
 
 
 def _read_comparison(path: Path) -> Comparison | None:

@@ -23,6 +23,10 @@ from traceml.summaries.read import FILE_NAME
 from traceml.web.addresses import is_loopback
 
 READS = ("GET", "HEAD")
+WRITABLE = re.compile(r"/api/runs/[^/]+/tags")
+"""What can be written to, with POST."""
+WRITE_HEADER = "x-traceml-token"
+READ_ONLY = "this server was started with --read-only: tags and notes cannot be changed here"
 _LOCAL = ("127.0.0.1", "localhost")
 _SAME = ("same-origin", "none")
 """`Sec-Fetch-Site` values of requests from our own pages, or typed by a person."""
@@ -96,11 +100,14 @@ class Policy:
     port: int
     token: str | None = None
     """Required where other machines can reach the server."""
+    write_token: str | None = None
+    """Required for changes, which our own pages are told; `None`: nothing can be changed here."""
 
     def refusal(self, scope: Scope) -> tuple[int, str] | None:
         """Returns why a request is refused, as a status and a sentence; `None` where it is
         allowed."""
-        if scope["method"] not in READS:
+        is_write = scope["method"] == "POST" and WRITABLE.fullmatch(scope["path"]) is not None
+        if scope["method"] not in READS and not is_write:
             return 405, f"{scope['method']} is not understood here: pages are only read, with GET"
         headers: list[tuple[bytes, bytes]] = scope["headers"]
         hosts = [value.decode("latin-1") for name, value in headers if name == b"host"]
@@ -117,6 +124,23 @@ class Policy:
             return 401, (
                 "a token is needed from other machines: open the address that `traceml ui` "
                 "printed, with its ?token=…"
+            )
+        return self._write_refusal(sent) if is_write else None
+
+    def _write_refusal(self, sent: Mapping[bytes, str]) -> tuple[int, str] | None:
+        """Returns why a change is refused. A foreign page can send a form without asking, but
+        neither this header nor this type of content, and it cannot read the token."""
+        if self.write_token is None:
+            return 403, READ_ONLY
+        if sent.get(b"sec-fetch-mode") == "navigate":
+            return 403, "a page is not changed by a form or a link; only pages of this server may"
+        if sent.get(b"content-type", "").partition(";")[0].strip() != "application/json":
+            return 415, "changes are sent as application/json"
+        found = sent.get(WRITE_HEADER.encode(), "")
+        if not secrets.compare_digest(found.encode(), self.write_token.encode()):
+            return 403, (
+                f"a change needs the token that /api/writing tells, as the header {WRITE_HEADER}; "
+                "the server may have been started anew: reload the page"
             )
         return None
 

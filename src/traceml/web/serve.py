@@ -47,6 +47,8 @@ class Serving:
     nobody has looked so far."""
     staying: Callable[[], None] = lambda: None
     """Called when the server stays."""
+    is_read_only: bool = False
+    """Whether tags and notes cannot be changed."""
 
 
 def serve(wanted: Serving, announce: Callable[[str, str | None], None]) -> None:
@@ -59,7 +61,8 @@ def serve(wanted: Serving, announce: Callable[[str, str | None], None]) -> None:
     listener = listen(wanted.host, wanted.port)
     port = listener.getsockname()[1]
     pages = Pages(wanted.logs)
-    app = application(wanted.logs, Policy(wanted.host, port, token), pages)
+    write_token = None if wanted.is_read_only else new_token()
+    app = application(wanted.logs, Policy(wanted.host, port, token, write_token), pages)
     config = uvicorn.Config(
         app,
         http="h11",

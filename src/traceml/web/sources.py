@@ -1,18 +1,32 @@
-"""The sources of pages: a run, the list of runs, a comparison; each can be read again."""
+"""The sources of pages that are followed: a run or a comparison; each can be read again."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 from urllib.parse import parse_qs, unquote
 
-from traceml.api.run_list import RunList
-from traceml.api.watch import RunWatch, comparison_page
-from traceml.figures.page import Figure, Page
+from traceml.api.comparison_pages import (
+    comparison_page,
+    find_for_page,
+    finer_curves,
+    found_in,
+    further_curves,
+    many_page,
+    pair_pages,
+    too_many,
+    unfinished_note,
+)
+from traceml.api.watch import RunWatch
+from traceml.compare.many_record import ManyComparison
+from traceml.compare.many_runs import labels_of
+from traceml.figures.many_runs_page import MAX_RUNS, MIN_RUNS
+from traceml.figures.page import Figure, Lines, Page
 from traceml.figures.rank_lens import CHOICE
-from traceml.model.errors import UsageError
+from traceml.model.errors import RunNotFound, UsageError
 from traceml.store.folder import MANIFEST, SUMMARY
+from traceml.store.line_files import LIVE_STATE
 from traceml.store.regular_files import stat_regular
 from traceml.web.security import run_folder
 
@@ -69,25 +83,6 @@ class RunSource:
         return self._watch
 
 
-class ListSource:
-    """All runs under a logs folder."""
-
-    def __init__(self, logs: Path) -> None:
-        self._list = RunList(logs)
-        self._page: Page | None = None
-
-    def page(self) -> Page:
-        """Returns the list of runs."""
-        page = self._list.page()
-        if page != self._page:
-            self._page = page
-        return self._page
-
-    def pause_s(self) -> float:
-        """Returns the pause for pages that seldom change."""
-        return QUIET_PAUSE_S
-
-
 class ComparisonSource:
     """Two runs, or two groups of runs, side by side."""
 
@@ -100,43 +95,108 @@ class ComparisonSource:
     def page(self) -> Page:
         """Returns the comparison, made again when a summary has changed."""
         a, b = ([run_folder(self._logs, name) for name in side] for side in self._sides)
-        state = tuple(_stamp(folder, SUMMARY) for folder in (*a, *b))
+        state = tuple(_stamp(folder, SUMMARY, LIVE_STATE) for folder in (*a, *b))
         if self._page is None or state != self._state:
-            # By their whole paths: a name alone may also stand for something beside the logs.
-            self._page = comparison_page(_words(a), _words(b), self._logs)
+            left, right = (list(map(found_in, side)) for side in (a, b))
+            notes = [unfinished_note(run) for run in (*left, *right) if not run.is_over]
+            self._page = comparison_page(left, right, self._logs, notes)
             self._state = state
         return self._page
+
+    def curves(self, names: Sequence[str]) -> tuple[Lines, ...]:
+        """Returns the curves of metrics that the page does not have."""
+        a, b = ([found_in(run_folder(self._logs, name)) for name in side] for side in self._sides)
+        return further_curves([*a, *b], ["A"] * len(a) + ["B"] * len(b), names)
+
+    def finer(self, ids: Collection[str], first_step: int, last_step: int) -> tuple[Lines, ...]:
+        """Returns curves between two steps, in a finer resolution."""
+        a, b = ([found_in(run_folder(self._logs, name)) for name in side] for side in self._sides)
+        letters = ["A"] * len(a) + ["B"] * len(b)
+        return finer_curves([*a, *b], letters, ids, (first_step, last_step))
 
     def pause_s(self) -> float:
         """Returns the pause for pages that seldom change."""
         return QUIET_PAUSE_S
 
 
-class Address(NamedTuple):
-    """Identifies a page: a run (`a` is its name, `b` its lens), a comparison, or the list of
-    runs."""
+class ManyRunsSource:
+    """Three to twenty runs, each against the first."""
 
-    kind: Literal["list", "run", "comparison"]
+    def __init__(self, logs: Path, names: Sequence[str]) -> None:
+        self._logs, self._names = logs, names
+        self._page: Page | None = None
+        self._compared: ManyComparison | None = None
+        self._state: _Stamp = ()
+
+    def page(self) -> Page:
+        """Returns the runs side by side, made again when a summary has changed.
+
+        Of a run that was deleted the page says so; without the first one there is none.
+        """
+        folders, gone = self._folders()
+        state = (gone, *(_stamp(folder, SUMMARY, LIVE_STATE) for folder in folders))
+        if self._page is None or state != self._state:
+            found, notes = find_for_page(folders)
+            if len(found) == 2:
+                self._page = comparison_page(found[:1], found[1:], self._logs, (*gone, *notes))
+                self._compared = None
+            else:
+                self._page, self._compared = many_page(found, self._logs, (*gone, *notes))
+            self._state = state
+        return self._page
+
+    def file_pages(self) -> tuple[Page, ...]:
+        """Returns what a file of it holds: behind it the first run with each other one."""
+        page = self.page()
+        return (page, *(() if self._compared is None else pair_pages(self._compared)))
+
+    def curves(self, names: Sequence[str]) -> tuple[Lines, ...]:
+        """Returns the curves of metrics that the page does not have."""
+        found, _ = find_for_page(self._folders()[0])
+        letters = labels_of([run.summary for run in found])
+        return further_curves(found, letters, names)
+
+    def finer(self, ids: Collection[str], first_step: int, last_step: int) -> tuple[Lines, ...]:
+        """Returns curves between two steps, in a finer resolution."""
+        found, _ = find_for_page(self._folders()[0])
+        letters = labels_of([run.summary for run in found])
+        return finer_curves(found, letters, ids, (first_step, last_step))
+
+    def pause_s(self) -> float:
+        """Returns the pause for pages that seldom change."""
+        return QUIET_PAUSE_S
+
+    def _folders(self) -> tuple[list[Path], tuple[str, ...]]:
+        """Returns the folders of the runs that are there, and what is wrong with the others."""
+        folders, gone = [run_folder(self._logs, self._names[0])], []
+        for name in self._names[1:]:
+            try:
+                folders.append(run_folder(self._logs, name))
+            except RunNotFound as error:
+                gone.append(str(error))
+        return folders, tuple(gone)
+
+
+class Address(NamedTuple):
+    """Identifies a page: a run (`a` is its name, `b` its lens), a comparison, or many
+    runs (all in `a`)."""
+
+    kind: Literal["run", "comparison", "many"]
     a: tuple[str, ...] = ()
     b: tuple[str, ...] = ()
 
 
-LIST = Address("list")
-
-
 def address_of(page: str) -> Address:
-    """Returns the page for a URL: `/`, `/runs/NAME?lens=LENS` or `/compare?a=NAME&b=NAME`."""
+    """Returns the page for a URL: `/runs/NAME?lens=LENS` or `/compare?a=NAME&b=NAME`."""
     path, _, query = page.partition("?")
-    if path == "/":
-        return LIST
     if path == "/compare":
         sides = parse_qs(query)
-        return comparison_of(sides.get("a", []), sides.get("b", []))
+        return compared_address(*(sides.get(name, []) for name in ("run", "a", "b")))
     if path.startswith("/runs/"):
         return run_address(unquote(path.removeprefix("/runs/")), parse_qs(query).get("lens", []))
     raise UsageError(
-        f"there is no page {page[:80]!r}: expected /, /runs/NAME or /compare?a=NAME&b=NAME; "
-        "start from the list of runs"
+        f"there is no page {page[:80]!r} to follow: expected /runs/NAME or "
+        "/compare?a=NAME&b=NAME; the list of runs is asked for again instead, at /api/runs"
     )
 
 
@@ -149,6 +209,26 @@ def run_address(name: str, lens: Sequence[str] = ()) -> Address:
                 "/runs/NAME?lens=rank-0"
             )
     return Address("run", (name,), tuple(lens[:1]))
+
+
+def compared_address(runs: Sequence[str], a: Sequence[str], b: Sequence[str]) -> Address:
+    """Returns the page for `/compare?run=…&run=…` or `/compare?a=…&b=…`; raises UsageError."""
+    if not runs:
+        return comparison_of(a, b)
+    names = tuple(dict.fromkeys(runs))
+    if a or b:
+        raise UsageError(
+            "runs are compared either each with the first (run=…&run=…) or as two sides "
+            "(a=…&b=…), not both at once; ask for /compare?run=NAME&run=NAME"
+        )
+    if len(names) < MIN_RUNS:
+        raise UsageError(
+            f"there is nothing to compare {names[0][:80]!r} with; ask for "
+            "/compare?run=NAME&run=NAME, with two runs or more"
+        )
+    if len(names) > MAX_RUNS:
+        raise too_many(len(names))
+    return comparison_of(names[:1], names[1:]) if len(names) == 2 else Address("many", names)
 
 
 def comparison_of(a: Sequence[str], b: Sequence[str]) -> Address:
@@ -165,13 +245,9 @@ def source_of(address: Address, logs: Path) -> PageSource:
     """Returns the source of a page."""
     if address.kind == "run":
         return RunSource(logs, address.a[0], next(iter(address.b), None))
-    if address.kind == "comparison":
-        return ComparisonSource(logs, address.a, address.b)
-    return ListSource(logs)
-
-
-def _words(folders: Sequence[Path]) -> list[str]:
-    return [str(folder.absolute()) for folder in folders]
+    if address.kind == "many":
+        return ManyRunsSource(logs, address.a)
+    return ComparisonSource(logs, address.a, address.b)
 
 
 def _stamp(folder: Path, *names: str) -> _Stamp:

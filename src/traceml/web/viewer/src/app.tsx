@@ -5,14 +5,16 @@ import { readChoice, rememberedList, writeChoices } from "./address";
 import { useKeys } from "./keys";
 import { fetched, Follower, type Live, NOTHING } from "./live";
 import { ComparisonView } from "./pages/comparison";
+import { ManyRunsView } from "./pages/many_runs";
 import { ExploreView } from "./pages/explore";
 import { RunView } from "./pages/run";
 import { RunsView } from "./pages/runs";
 import { TopBar } from "./pieces/bar";
 import { Banner } from "./pieces/banner";
 import { Help } from "./pieces/help";
-import { pathOf, type Place } from "./place";
+import { pathOf, type Place, reportOf } from "./place";
 import type { Page } from "./schema";
+import { BaseContext } from "./served";
 
 export function App({ place }: { place: Place }) {
   const [lens, setLens] = useState(() => readChoice("lens"));
@@ -22,10 +24,12 @@ export function App({ place }: { place: Place }) {
     setLens(id);
   }, []);
   const [isHelping, setHelping] = useState(false);
+  const isList = isListOf(place);
+  const [isListLost, setListLost] = useState(false);
   const home = place.isServed ? `${place.base}/${rememberedList()}` : null;
   const help = useCallback(() => setHelping(true), []);
   useKeys(home, help);
-  useTitle(isExploring(place) ? "Explore" : live.page && nameOf(live.page));
+  useTitle(ownTitle(place) ?? (live.page && nameOf(live.page)));
   useAnchor(live.page !== null);
   return (
     <>
@@ -35,13 +39,20 @@ export function App({ place }: { place: Place }) {
       <TopBar
         page={live.page}
         home={home}
-        name={isExploring(place) ? "Explore" : null}
+        report={reportOf(place, live.page)}
+        name={ownTitle(place)}
         isLost={live.isLost || live.error !== null}
         onHelp={help}
       />
-      <Banner live={live} />
+      <Banner live={isList ? { ...live, isLost: isListLost } : live} />
       <main id="main" tabIndex={-1}>
-        <Shown live={live} place={place} lens={lens} onLens={choose} />
+        <BaseContext.Provider value={place.isServed ? place.base : null}>
+          {isList ? (
+            <RunsView base={place.base} onLost={setListLost} />
+          ) : (
+            <Shown live={live} place={place} lens={lens} onLens={choose} />
+          )}
+        </BaseContext.Provider>
       </main>
       <Help isOpen={isHelping} onClose={() => setHelping(false)} />
     </>
@@ -69,10 +80,10 @@ function Shown({ live: { page, error }, place, lens, onLens }: ShownProperties) 
           onLens={place.isServed ? onLens : null}
         />
       );
-    case "runs":
-      return <RunsView page={page} base={place.base} canCompare={place.isServed} />;
     case "comparison":
       return <ComparisonView page={page} />;
+    case "many":
+      return <ManyRunsView page={page} />;
   }
 }
 
@@ -110,10 +121,10 @@ function nameOf(page: Page): string {
   switch (page.type) {
     case "run":
       return page.head.name;
-    case "runs":
-      return "Runs";
     case "comparison":
       return `${page.a} against ${page.b}`;
+    case "many":
+      return page.title;
   }
 }
 
@@ -132,19 +143,30 @@ function useAnchor(isThere: boolean): void {
   }, [isThere]);
 }
 
+/** What pages are called that ask for their data themselves; `null`: it is one of the others. */
+function ownTitle(place: Place): string | null {
+  if (isListOf(place)) return "Runs";
+  return isExploring(place) ? "Explore" : null;
+}
+
+/** The list of runs asks for its rows by itself, a part at a time. */
+function isListOf(place: Place): boolean {
+  return place.isServed && place.page === null && pathOf(place) === "/";
+}
+
 /** The page's data over time: enclosed, asked for once, or followed. */
 function useLive(place: Place, lens: string | null): Live {
   const [live, setLive] = useState<Live>({ ...NOTHING, page: place.page });
   useEffect(() => {
-    if (!place.isServed || isExploring(place)) return;
+    if (!place.isServed || ownTitle(place) !== null) return;
     const path = pathOf(place);
     if (path === "/compare") {
       if (place.page === null) void askForComparison(place, setLive);
       return;
     }
-    const query = path !== "/" && lens !== null ? `?lens=${encodeURIComponent(lens)}` : "";
+    const query = lens !== null ? `?lens=${encodeURIComponent(lens)}` : "";
     const events = `${place.base}/api/events?page=${encodeURIComponent(path + query)}`;
-    const json = `${place.base}/api${path === "/" ? "/runs" : path}${query}`;
+    const json = `${place.base}/api${path}${query}`;
     return new Follower(events, json, live.page, setLive).start();
   }, [place, lens]);
   return live;

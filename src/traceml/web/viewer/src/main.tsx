@@ -32,6 +32,7 @@ import { App } from "./app";
 import { redrawAll } from "./charts/canvas";
 import { findPlace } from "./place";
 import "./styles.css";
+import "./comparison.css";
 import { setPrinting, startTheme } from "./theme";
 
 /** Everything is drawn before this returns: the printer does not wait for the next frame. */

@@ -31,6 +31,23 @@ export function pathOf(place: Place): string {
   return path.startsWith(place.base) ? path.slice(place.base.length) || "/" : path;
 }
 
+/** Where the server has this page as one file to keep; `null` where there is no such file. */
+export function reportOf(place: Place, page: Page | null): string | null {
+  if (!place.isServed || page === null) return null;
+  const path = pathOf(place);
+  if (page.type === "run") return `${place.base}/report?run=${path.slice("/runs/".length)}`;
+  return `${place.base}/report?${comparedQuery()}`;
+}
+
+/** Which runs this page compares, as a query; with more keys and values where they are given. */
+export function comparedQuery(more: readonly (readonly [string, string])[] = []): string {
+  const search = new URLSearchParams(window.location.search);
+  const kept = ["run", "a", "b"].flatMap((key) =>
+    search.getAll(key).map((value): [string, string] => [key, value]),
+  );
+  return new URLSearchParams([...kept, ...more.map(([key, value]) => [key, value])]).toString();
+}
+
 export function runAddress(base: string, name: string): string {
   return `${base}/runs/${encodeURIComponent(name)}`;
 }

@@ -38,6 +38,7 @@ export interface Fact {
 export interface Row {
   cells: readonly string[];
   tone: Tone | null;
+  link: string | null;
 }
 
 /** Cells as they are read. */
@@ -47,6 +48,70 @@ export interface Table {
   columns: readonly string[];
   rows: readonly Row[];
   note: string | null;
+}
+
+/** One of the things that a grid compares: a run. */
+export interface GridColumn {
+  label: string;
+  title: string;
+  link: string | null;
+}
+
+/** A value, and below it what there is to say about it. */
+export interface GridCell {
+  text: string;
+  note: string | null;
+  tone: Tone | null;
+}
+
+/** One quantity of all columns. */
+export interface GridRow {
+  name: string;
+  cells: readonly GridCell[];
+  differs: boolean;
+}
+
+/** Many rows of a few columns: the names stay in sight, and rows can be searched. */
+export interface WideGrid {
+  id: string;
+  title: string;
+  columns: readonly GridColumn[];
+  rows: readonly GridRow[];
+  note: string | null;
+}
+
+export type DiffOp = "same" | "added" | "removed" | "head";
+
+/** Words inside of a line. */
+export interface DiffPart {
+  op: DiffOp;
+  text: string;
+}
+
+/** A line of a difference; `parts` is its text word by word, where words are told apart. */
+export interface DiffLine {
+  op: DiffOp;
+  text: string;
+  parts: readonly DiffPart[];
+}
+
+/** What differs between two texts. */
+export interface Diff {
+  id: string;
+  title: string;
+  lines: readonly DiffLine[];
+  note: string | null;
+  is_open: boolean;
+}
+
+/** An image that was logged, decoded and scaled here, never the file itself. */
+export interface Picture {
+  id: string;
+  title: string;
+  source: string;
+  width: number;
+  height: number;
+  caption: string | null;
 }
 
 /** A finding as the rail shows it. */
@@ -79,6 +144,7 @@ export interface Series {
   dashed: boolean;
   low: readonly (number | null)[] | null;
   high: readonly (number | null)[] | null;
+  at: readonly number[] | null;
 }
 
 /** A finding on the horizontal axis, from where on it holds; `until` open: to the end. */
@@ -187,7 +253,29 @@ export interface Tree {
   caption: string | null;
 }
 
-export type Figure = Lines | Bars | Heatmap | Waterfall | Tree | LayerTree;
+/** One thing in a plane. */
+export interface Point {
+  x: number;
+  y: number;
+  colour: string;
+  label: string;
+  note: string;
+  is_filled: boolean;
+}
+
+/** Things in a plane of two quantities. */
+export interface Points {
+  type: "points";
+  id: string;
+  title: string;
+  x: Axis;
+  y: Axis;
+  points: readonly Point[];
+  key: readonly Series[];
+  caption: string | null;
+}
+
+export type Figure = Lines | Bars | Heatmap | Waterfall | Tree | Points | LayerTree;
 
 /** A card of a page: a diagnosis, its numbers, its pictures. */
 export interface Part {
@@ -201,6 +289,10 @@ export interface Part {
   printed: readonly string[];
   is_wide: boolean;
   has_lens: boolean;
+  grids: readonly WideGrid[];
+  diffs: readonly Diff[];
+  pictures: readonly Picture[];
+  further_curves: readonly string[];
 }
 
 /** Which run, and how far it is. */
@@ -248,32 +340,68 @@ export interface RunPage {
   notes: readonly string[];
 }
 
-/** A run in the list of runs. */
-export interface RunRow {
-  name: string;
-  state: RunState;
-  state_words: string;
-  severity: Tone;
-  status: string;
-  why: string;
-  started: string;
-  duration: string;
-  steps: string;
-  step_time: string;
-  ranks: string;
-  ranks_short: string;
-  started_unix_s: number | null;
-  duration_s: number | null;
-  step_count: number | null;
-  step_time_s: number | null;
+export type ColumnKind = "name" | "status" | "verdict" | "number" | "text" | "moment" | "tags";
+
+/** A column of the list of runs. */
+export interface ListColumn {
+  key: string;
+  label: string;
+  kind: ColumnKind;
+  title: string;
+  can_sort: boolean;
 }
 
-/** All runs under a logs folder, the newest first. */
+/** A run in the list of runs. */
+export interface ListRow {
+  name: string;
+  state: RunState;
+  severity: Tone;
+  why: string;
+  cells: readonly (string | number | null)[];
+  tags: readonly string[];
+  note: string | null;
+}
+
+/** Runs that have something in common, in the list of runs. */
+export interface GroupRow {
+  cells: readonly (string | number | null)[];
+  count: number;
+  names: readonly string[];
+  filter: string;
+}
+
+/** A way to group the runs. */
+export interface Grouping {
+  key: string;
+  label: string;
+}
+
+/** A part of the list of the runs under a logs folder, or of their groups. */
 export interface RunsPage {
   type: "runs";
   folder: string;
-  runs: readonly RunRow[];
+  columns: readonly ListColumn[];
+  total: number;
+  run_count: number;
+  offset: number;
+  rows: readonly ListRow[];
+  groups: readonly GroupRow[] | null;
+  baseline: ListRow | null;
+  groupings: readonly Grouping[];
   notes: readonly string[];
+}
+
+/** A column that could be shown. */
+export interface ColumnChoice {
+  key: string;
+  label: string;
+  doc: string;
+}
+
+/** The columns whose names contain some words; of many the first ones. */
+export interface ColumnChoices {
+  columns: readonly ColumnChoice[];
+  total: number;
 }
 
 /** What changed between two runs, or two groups of runs. */
@@ -289,7 +417,16 @@ export interface ComparisonPage {
   notes: readonly string[];
 }
 
-export type Page = RunPage | RunsPage | ComparisonPage;
+/** Three to twenty runs, each against the first. */
+export interface ManyRunsPage {
+  type: "many";
+  title: string;
+  verdict: Verdict;
+  parts: readonly Part[];
+  notes: readonly string[];
+}
+
+export type Page = RunPage | ComparisonPage | ManyRunsPage;
 
 /** One quantity of every row; `None` is not measured. */
 export interface LayerColumn {

@@ -83,11 +83,11 @@ export function useTheme(): Theme {
   return theme;
 }
 
-/** Whether the page is being printed. */
+/** Whether the page is being brought to paper. */
 export function usePrinting(): boolean {
-  const [isPrinting, setIsPrinting] = useState(printing);
+  const [isPrinting, setState] = useState(printing);
   useLayoutEffect(() => {
-    const follow = (): void => setIsPrinting(printing);
+    const follow = (): void => setState(printing);
     listeners.add(follow);
     follow();
     return () => void listeners.delete(follow);

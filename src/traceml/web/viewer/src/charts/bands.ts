@@ -54,7 +54,8 @@ function widened([x, top]: [number, number], [, bottom]: [number, number]): [num
 }
 
 /** Neighbouring points that have a range: place, lowest, highest. */
-function stretchesOf(series: Series, { at }: Lines, isLog: boolean): [number, number, number][][] {
+function stretchesOf(series: Series, figure: Lines, isLog: boolean): [number, number, number][][] {
+  const at = series.at ?? figure.at;
   const found: [number, number, number][][] = [];
   let open: [number, number, number][] | null = null;
   const floor = isLog ? lowestAbove(series) : -Infinity;

@@ -9,6 +9,7 @@ import { BarsView, TreeView, WaterfallView } from "./bars";
 import { HeatmapView } from "./heatmap";
 import { LayersView } from "./layers";
 import { LinesView } from "./lines";
+import { PointsView } from "./points";
 import { numbersOf } from "./table";
 import { useStepWindow } from "./zoom";
 
@@ -44,6 +45,8 @@ function Drawing({ figure }: { figure: Figure }) {
       return <TreeView figure={figure} />;
     case "layers":
       return <LayersView figure={figure} />;
+    case "points":
+      return <PointsView figure={figure} />;
   }
 }
 

@@ -3,6 +3,13 @@
 import type { Series } from "../schema";
 import { colourVariable } from "../theme";
 
+export const MANY = 8; // of more runs the letters stand alone: their names are in the tables
+
+/** "A" of "A: base". */
+export function letterOf(name: string): string {
+  return name.split(":", 1)[0]!;
+}
+
 interface Properties {
   series: readonly Series[];
   hidden: ReadonlySet<string>;
@@ -11,10 +18,11 @@ interface Properties {
 
 export function Legend({ series, hidden, onToggle }: Properties) {
   if (series.length < 2) return null;
+  const isCrowded = series.length > MANY && series.every((one) => one.at !== null);
   const toggle = (name: string): void => {
     const next = new Set(hidden);
     if (!next.delete(name)) next.add(name);
-    onToggle(next.size === series.length ? new Set() : next);
+    onToggle(series.every((one) => next.has(one.name)) ? new Set() : next);
   };
   return (
     <div class="legend">
@@ -24,11 +32,11 @@ export function Legend({ series, hidden, onToggle }: Properties) {
           type="button"
           class="legend-item"
           aria-pressed={!hidden.has(one.name)}
-          title={hidden.has(one.name) ? "Show" : "Hide"}
+          title={`${hidden.has(one.name) ? "Show" : "Hide"}${isCrowded ? ` ${one.name}` : ""}`}
           onClick={() => toggle(one.name)}
         >
           <span class={`swatch${one.dashed ? " dashed" : ""}`} style={swatch(one)} />
-          {one.name}
+          {isCrowded ? <span aria-label={one.name}>{letterOf(one.name)}</span> : one.name}
         </button>
       ))}
     </div>

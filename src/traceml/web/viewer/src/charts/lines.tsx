@@ -1,6 +1,6 @@
 /** Values over steps or time: lines, or areas that stand on one another. */
 
-import { useMemo, useState } from "preact/hooks";
+import { useMemo } from "preact/hooks";
 import { written } from "../numbers";
 import type { Axis, Limit, Lines, Series } from "../schema";
 import { colourOf, type Theme, useTheme } from "../theme";
@@ -10,6 +10,7 @@ import {
   extent,
   grid,
   ink,
+  nearest,
   stepAxis,
   valueAxis,
   zoomControls,
@@ -18,7 +19,8 @@ import { bandOf, marksOf } from "./bands";
 import { Canvas } from "./canvas";
 import { type CurveChoice, smoothed, useCurves, usualDistance } from "./curves";
 import type { Chart, Option } from "./engine";
-import { Legend } from "./legend";
+import { useHidden } from "./hidden_runs";
+import { Legend, letterOf, MANY } from "./legend";
 import { stripsHeight, stripsOf } from "./spans";
 import { tip } from "./tip";
 import { type Range, useStepWindow } from "./zoom";
@@ -32,7 +34,7 @@ export function LinesView({ figure }: { figure: Lines }) {
   const theme = useTheme();
   const steps = useStepWindow(figure.axis);
   const curves = useCurves();
-  const [hidden, setHidden] = useState<ReadonlySet<string>>(new Set());
+  const [hidden, setHidden] = useHidden(isOverlaid(figure));
   const zooms = canZoom(figure);
   const drawn = zooms ? steps.refined(figure) : figure;
   const range = zooms ? steps.range : null;
@@ -85,7 +87,7 @@ function linesOption(
       axisPointer: { lineStyle: { color: ink(theme).text } },
       formatter: (points: unknown) =>
         tipOf(figure, series, points, theme, (one) =>
-          smoothed(figure.at, one.values, choice.smoothing, usual),
+          smoothed(one.at ?? figure.at, one.values, choice.smoothing, distanceOf(one, usual)),
         ),
     },
     xAxis: stepAxis(figure.x, whole, theme),
@@ -130,6 +132,11 @@ function piled(series: readonly Series[]): Series[] {
   return piles.reverse();
 }
 
+/** Whether the series are different runs, each with steps of its own. */
+function isOverlaid({ series, is_curve }: Lines): boolean {
+  return is_curve && series.some((one) => one.at !== null);
+}
+
 /** An axis that the title has named already says its unit alone. */
 function said({ title, y }: Lines): Axis {
   return y.label === title ? { ...y, label: "" } : y;
@@ -146,12 +153,17 @@ function curvesOf(
   const values = isLog ? series.values.map(aboveZero) : series.values;
   const raw = lineOf({ ...series, values }, figure, theme);
   if (smoothing === 0) return [raw];
-  const smooth = smoothed(figure.at, values, smoothing, usual);
+  const smooth = smoothed(series.at ?? figure.at, values, smoothing, distanceOf(series, usual));
   const faint = { color: colourOf(series.colour, theme), width: 1, opacity: 0.35 };
   return [
     { ...raw, lineStyle: faint },
     { ...lineOf({ ...series, values: smooth }, figure, theme), id: `${series.name}: smoothed` },
   ];
+}
+
+/** The distance of two points of a curve; one of another run may have its own. */
+function distanceOf(series: Series, usual: number): number {
+  return series.at === null ? usual : usualDistance(series.at);
 }
 
 /** From the least to the largest value above zero, those of the bands among them. */
@@ -188,7 +200,7 @@ function lineOf(series: Series, figure: Lines, theme: Theme): object {
     id: series.name,
     name: series.name,
     type: "line",
-    data: figure.at.map((at, index) => [at, series.values[index] ?? null]),
+    data: (series.at ?? figure.at).map((at, index) => [at, series.values[index] ?? null]),
     showSymbol: lone.size > 0,
     showAllSymbol: true,
     symbolSize: (_: unknown, { dataIndex }: { dataIndex: number }) => (lone.has(dataIndex) ? 5 : 0),
@@ -303,11 +315,21 @@ function tipOf(
   theme: Theme,
   smooth: (series: Series) => readonly (number | null)[],
 ): HTMLElement {
-  const index = (points as readonly { dataIndex: number }[])[0]?.dataIndex ?? 0;
+  const first = (points as readonly { dataIndex: number; axisValue?: unknown }[])[0];
   const unit = figure.y.unit;
-  const hasSmooth = (points as readonly unknown[]).length > series.length;
+  const place = isOverlaid(figure) ? Number(first?.axisValue) : null;
+  const hasSmooth = (points as readonly { seriesId?: string }[]).some(({ seriesId }) =>
+    seriesId?.endsWith(": smoothed"),
+  );
+  const isCrowded = place !== null && series.length > MANY;
   const rows = series.flatMap((one) => {
+    const index = place === null ? (first?.dataIndex ?? 0) : indexAt(one, figure, place);
+    if (index === null) return [];
     const colour = colourOf(one.colour, theme);
+    if (isCrowded) {
+      const value = hasSmooth ? smooth(one)[index] : one.values[index];
+      return [{ name: letterOf(one.name), value: written(value, unit), colour }];
+    }
     const found = [{ name: one.name, value: written(one.values[index], unit), colour }];
     const [low, high] = [one.low?.[index] ?? null, one.high?.[index] ?? null];
     if (low !== null && high !== null && low !== high) {
@@ -321,9 +343,20 @@ function tipOf(
     return found;
   });
   if (figure.stacked) {
+    const index = first?.dataIndex ?? 0;
     rows.reverse(); // as they stand on one another
     const sum = series.reduce((total, one) => total + (one.values[index] ?? 0), 0);
     rows.push({ name: "Together", value: written(sum, unit), colour: "transparent" });
   }
-  return tip(`${figure.x.label} ${written(figure.at[index], figure.x.unit)}`, rows);
+  const at = place === null ? figure.at[first?.dataIndex ?? 0] : Math.round(place);
+  const smoothWords = isCrowded && hasSmooth ? ", smoothed" : "";
+  return tip(`${figure.x.label} ${written(at, figure.x.unit)}${smoothWords}`, rows, isCrowded);
+}
+
+/** Which value a run has about there; `null` where its curve does not reach. */
+function indexAt(series: Series, figure: Lines, place: number): number | null {
+  const at = series.at ?? figure.at;
+  const index = nearest(at, place);
+  const reach = 1.5 * usualDistance(at);
+  return Math.abs((at[index] ?? Infinity) - place) <= reach ? index : null;
 }

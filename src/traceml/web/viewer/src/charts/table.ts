@@ -26,6 +26,12 @@ export function numbersOf(figure: Figure): Numbers {
         rows: figure.changes.map((one) => [one.name, written(one.value), one.text]),
         note: null,
       };
+    case "points":
+      return thinned({
+        columns: ["", named(figure.x), named(figure.y)],
+        rows: figure.points.map(({ note, label, x, y }) => [note || label, written(x), written(y)]),
+        note: null,
+      });
     case "tree":
       return {
         columns: ["Part", "Value", "Share"],
@@ -43,11 +49,34 @@ function named(axis: Axis): string {
 
 function linesNumbers({ x, y, at, series, band }: Lines): Numbers {
   const unit = y.unit === "" ? "" : ` (${y.unit})`;
+  if (series.some((one) => one.at !== null)) return overlaidNumbers(x, unit, at, series);
   return {
     columns: [named(x), ...series.flatMap((one) => columnsOf(one, band).map((name) => name + unit))],
     rows: at.map((place, index) => [
       written(place),
       ...series.flatMap((one) => cellsOf(one, index)),
+    ]),
+    note: null,
+  };
+}
+
+/** Runs have their values at places of their own: a row for each place that any of them has. */
+function overlaidNumbers(
+  x: Axis,
+  unit: string,
+  at: readonly number[],
+  series: readonly Series[],
+): Numbers {
+  const known = series.map(
+    (one) => new Map((one.at ?? at).map((place, index) => [place, one.values[index] ?? null])),
+  );
+  const places = [...new Set(known.flatMap((values) => [...values.keys()]))];
+  places.sort((one, other) => one - other);
+  return {
+    columns: [named(x), ...series.map((one) => one.name + unit)],
+    rows: places.map((place) => [
+      written(place),
+      ...known.map((values) => (values.has(place) ? written(values.get(place)) : "")),
     ]),
     note: null,
   };

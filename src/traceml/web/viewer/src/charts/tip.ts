@@ -6,8 +6,9 @@ export interface TipRow {
   colour?: string;
 }
 
-export function tip(title: string, rows: readonly TipRow[]): HTMLElement {
-  const root = element("div", "tip");
+/** `isCrowded`: there are so many rows that they stand in columns. */
+export function tip(title: string, rows: readonly TipRow[], isCrowded = false): HTMLElement {
+  const root = element("div", isCrowded ? "tip tip-many" : "tip");
   root.append(element("div", "tip-title", title));
   for (const row of rows) {
     const line = element("div", "tip-row");

@@ -4,7 +4,7 @@ import { createContext } from "preact";
 import { useContext, useEffect, useState } from "preact/hooks";
 import { readChoice, writeChoices } from "../address";
 import { fetched } from "../live";
-import type { Figure, Heatmap, Lines, StepAxis } from "../schema";
+import type { Figure, Heatmap, Lines, Series, StepAxis } from "../schema";
 
 export type Range = readonly [first: number, last: number];
 export type Zoomed = Lines | Heatmap;
@@ -84,7 +84,8 @@ export class StepWindow {
     ];
     try {
       const lens = this.lens === null ? "" : `&lens=${encodeURIComponent(this.lens)}`;
-      const address = `${this.address}?first=${wide[0]}&last=${wide[1]}${lens}`;
+      const sign = this.address!.includes("?") ? "&" : "?";
+      const address = `${this.address}${sign}first=${wide[0]}&last=${wide[1]}${lens}`;
       const answer = await fetched<{ figures: readonly Figure[] }>(address, request.signal);
       const ours = answer.figures.filter(isZoomed).filter((figure) => figure.axis === this.axis);
       this.finer = new Map(ours.map((figure) => [figure.id, figure]));
@@ -135,6 +136,7 @@ export function spliced(whole: Zoomed, finer: Zoomed): Zoomed {
     const byName = new Map(finer.series.map((series) => [series.name, series]));
     const series = whole.series.map((own) => {
       const fine = byName.get(own.name);
+      if (own.at !== null) return splicedRun(own, own.at, fine);
       return {
         ...own,
         values: join(own.values, fine?.values ?? gaps),
@@ -153,6 +155,30 @@ export function spliced(whole: Zoomed, finer: Zoomed): Zoomed {
     return { ...whole, at, values };
   }
   return whole;
+}
+
+/** The same of a run's curve among others, which has steps of its own. */
+function splicedRun(own: Series, ownAt: readonly number[], fine: Series | undefined): Series {
+  const at = fine?.at ?? [];
+  const [first, last] = [at[0], at[at.length - 1]];
+  if (fine === undefined || first === undefined || last === undefined) return own;
+  const after = (isPast: (place: number) => boolean): number => {
+    const found = ownAt.findIndex(isPast);
+    return found === -1 ? ownAt.length : found;
+  };
+  const [head, tail] = [after((place) => place >= first), after((place) => place > last)];
+  const join = <T>(whole: readonly T[], finer: readonly T[]): T[] => [
+    ...whole.slice(0, head),
+    ...finer,
+    ...whole.slice(tail),
+  ];
+  return {
+    ...own,
+    at: join(ownAt, at),
+    values: join(own.values, fine.values),
+    low: joinedEnds(own.low, fine.low ?? fine.values, join),
+    high: joinedEnds(own.high, fine.high ?? fine.values, join),
+  };
 }
 
 type Values = readonly (number | null)[];

@@ -1,427 +1,330 @@
-/** All runs under a folder: filter them, sort them, open one, or compare some. */
+/** All runs under a folder: filter them, sort them, group them, open one, or compare some. */
 
-import { useEffect, useState } from "preact/hooks";
-import { readChoice, readChoicesOf, rememberList, writeChoices } from "../address";
-import { localTime } from "../numbers";
-import { comparisonAddress, runAddress } from "../place";
+import type { ComponentChildren } from "preact";
+import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { Notes } from "../pieces/notes";
-import { Badge, StatePill } from "../pieces/tone";
-import type { RunRow, RunsPage } from "../schema";
-import { still } from "../still";
-
-type Column = "name" | "status" | "step_time" | "steps" | "duration" | "ranks" | "started";
-
-interface Order {
-  column: Column;
-  isDown: boolean;
-}
-
-const TITLES: Record<Column, string> = {
-  name: "Run",
-  status: "Diagnosis",
-  step_time: "Step time",
-  steps: "Steps",
-  duration: "Duration",
-  ranks: "Ranks",
-  started: "Started",
-};
-const COLUMNS = Object.keys(TITLES) as Column[];
-const SEVERITY = ["crit", "warn", "info", "good", "muted"];
+import { joined, type ListChoices, queryOf, useListChoices } from "../run_list/choices";
+import { ColumnPicker } from "../run_list/column_picker";
+import { Filter } from "../run_list/filter";
+import { ListRows, type ListState, NO_LIST } from "../run_list/rows";
+import type { RowActions } from "../run_list/run_line";
+import { SelectionBar } from "../run_list/selection_bar";
+import { ListTools } from "../run_list/list_tools";
+import { RunTable } from "../run_list/table";
+import { TagEditor } from "../run_list/tag_editor";
+import type { GroupRow, ListRow, RunsPage } from "../schema";
+import "../run_list/run_list.css";
 
 interface Properties {
-  page: RunsPage;
   base: string;
-  canCompare: boolean;
+  /** Told whether the server has not answered for a while. */
+  onLost: (isLost: boolean) => void;
 }
 
-/** What the reader made of the list; it is in the address, so that Back finds it again. */
-interface Choices {
-  filter: string;
-  order: Order;
-  /** In the order of choosing. */
-  a: readonly string[];
-  b: readonly string[];
-}
-
-const NEWEST_FIRST: Order = { column: "started", isDown: true };
-
-function readChoices(): Choices {
-  return {
-    filter: readChoice("q") ?? "",
-    order: orderIn(readChoice("sort")),
-    a: readChoicesOf("a"),
-    b: readChoicesOf("b"),
-  };
-}
-
-/** "steps" is upwards, "-steps" downwards. */
-function orderIn(text: string | null): Order {
-  const column = COLUMNS.find((one) => one === text?.replace(/^-/, ""));
-  return column === undefined ? NEWEST_FIRST : { column, isDown: text!.startsWith("-") };
-}
-
-function useChoices(): [Choices, (news: Partial<Choices>) => void] {
-  const [choices, setChoices] = useState(readChoices);
-  useEffect(rememberList, []);
-  const choose = (news: Partial<Choices>): void => {
-    const next = { ...choices, ...news };
-    const { column, isDown } = next.order;
-    const isUsual = column === NEWEST_FIRST.column && isDown === NEWEST_FIRST.isDown;
-    writeChoices({
-      q: next.filter,
-      sort: isUsual ? null : `${isDown ? "-" : ""}${column}`,
-      a: next.a,
-      b: next.b,
-    });
-    rememberList();
-    setChoices(next);
-  };
-  return [choices, choose];
-}
-
-export function RunsView({ page, base, canCompare }: Properties) {
-  const [{ filter, order, ...picked }, choose] = useChoices();
-  const names = new Set(page.runs.map((run) => run.name));
-  const [a, b] = [picked.a, picked.b].map((side) => side.filter((name) => names.has(name)));
-  const shown = page.runs.filter((run) => matches(run, filter));
-  const sides: Sides = { a: a!, b: b! };
-  const pick = (name: string): void => choose(toggled(sides, name));
-  const move = (name: string): void => choose(moved(sides, name));
+export function RunsView({ base, onLost }: Properties) {
+  const [choices, choose] = useListChoices();
+  const query = queryOf(choices).toString();
+  const [rows, state, scroller] = useRows(base, query);
+  const latest = useLatest({ choices, rows, base });
+  const [isPicking, setPicking] = useState(false);
+  const [tagged, setTagged] = useState<ListRow | readonly string[] | null>(null);
+  const actions = useActions(base, latest, choose, setTagged);
+  useEffect(() => onLost(state.isLost), [state.isLost]);
+  useSelectedAll(base, choices, choose);
+  const selected = useMemo(() => new Set(choices.selected), [choices.selected]);
+  const { page } = state;
+  const filter = (
+    <Filter
+      base={base}
+      filter={choices.filter}
+      error={state.error}
+      onFilter={(words) => choose({ filter: words, isAll: false })}
+      count={page === null ? "" : countWords(page, choices)}
+    />
+  );
+  if (page === null) {
+    return state.error === null ? <Waiting /> : <Refused>{filter}</Refused>;
+  }
+  const columns = joined(page.columns.map(({ key }) => key));
   return (
     <>
-      <section class="head" aria-label="The list">
-        <p class="command">{page.folder}</p>
-      </section>
-      {page.runs.length === 0 ? (
-        <Nothing />
+      {page.run_count === 0 ? (
+        <Nothing folder={page.folder} />
       ) : (
-        <section class="card part" aria-label="Runs">
-          <div class="filter">
-            <Filter
-              filter={filter}
-              onFilter={(text) => choose({ filter: text })}
-              count={shown.length}
-              of={page.runs.length}
+        <section class="card part run-list" aria-label="Runs">
+          <div class="list-head">
+            {filter}
+            <ListTools
+              page={page}
+              choices={choices}
+              base={base}
+              choose={choose}
+              onColumns={() => setPicking(true)}
             />
-            <SortBy order={order} onOrder={(next) => choose({ order: next })} />
           </div>
-          <List
-            runs={sorted(shown, order)}
-            base={base}
-            order={order}
-            onOrder={(next) => choose({ order: next })}
-            sides={canCompare ? sides : null}
-            onPick={pick}
+          <RunTable
+            page={page}
+            rows={rows}
+            isOld={state.isOld}
+            sort={choices.sort}
+            onSort={(sort) => choose({ sort })}
+            selected={selected}
+            isAll={choices.isAll && selected.size > 0}
+            onAll={() => choose(selected.size > 0 ? NO_SELECTION : { isAll: true })}
+            actions={actions}
+            onGroup={(row) => choose({ filter: row.filter, group: "", columns: "", sort: "" })}
+            onGroupSelect={(row) => choose(withGroup(choices, row))}
+            onScroller={scroller}
           />
-          {shown.length === 0 && <p class="note">No run matches “{filter}”.</p>}
+          {page.total === 0 && <p class="note">No run matches “{choices.filter}”.</p>}
         </section>
       )}
       <Notes title="Notes" lines={page.notes} />
-      {a!.length + b!.length > 0 && (
-        <Compare
-          sides={sides}
+      {choices.selected.length > 0 && (
+        <SelectionBar
           base={base}
-          onMove={move}
-          onDrop={pick}
-          onClear={() => choose({ a: [], b: [] })}
+          names={choices.selected}
+          sideA={sidesOf(choices)}
+          baseline={choices.baseline}
+          isAll={choices.isAll}
+          filter={choices.filter}
+          sort={choices.sort}
+          columns={choices.group === "" ? columns : choices.columns}
+          onSide={(name) => choose({ sideA: moved(sidesOf(choices), name) })}
+          onDrop={(name) => choose(without(choices, name))}
+          onClear={() => choose(NO_SELECTION)}
+          onBaseline={(name) => choose({ baseline: name })}
+          onTags={() => setTagged(only(choices, rows) ?? choices.selected)}
+        />
+      )}
+      {isPicking && (
+        <ColumnPicker
+          base={base}
+          columns={page.columns}
+          onColumns={(keys) => choose({ columns: keys === null ? "" : joined(keys) || "name" })}
+          onClose={() => setPicking(false)}
+        />
+      )}
+      {tagged !== null && (
+        <TagEditor
+          base={base}
+          target={tagged}
+          onChanged={() => rows.refresh()}
+          onClose={() => setTagged(null)}
         />
       )}
     </>
   );
 }
 
-interface Sides {
-  a: readonly string[];
-  b: readonly string[];
+const NO_SELECTION = { selected: [], sideA: [], isAll: false } as const;
+
+/** The rows behind the table, asked for by the query. */
+function useRows(base: string, query: string) {
+  const [state, setState] = useState<ListState>(NO_LIST);
+  const scrolled = useRef<{ element: HTMLElement; rowPx: number } | null>(null);
+  const rows = useMemo(
+    () =>
+      new ListRows(base, setState, (places) => {
+        const at = scrolled.current;
+        if (at !== null) at.element.scrollTop += places * at.rowPx;
+      }),
+    [base],
+  );
+  useEffect(() => rows.start(), [rows]);
+  const isFirst = useRef(true);
+  useEffect(() => {
+    if (!isFirst.current) scrolled.current?.element.scrollTo({ top: 0 });
+    isFirst.current = false;
+    rows.setQuery(query);
+  }, [rows, query]);
+  const onScroller = useCallback((element: HTMLElement | null, rowPx: number) => {
+    scrolled.current = element === null ? null : { element, rowPx };
+  }, []);
+  return [rows, state, onScroller] as const;
 }
 
-/** The first run is A, what others are compared with; every further one is B. */
-function toggled({ a, b }: Sides, name: string): Sides {
-  const without = (side: readonly string[]): string[] => side.filter((one) => one !== name);
-  if (a.includes(name) || b.includes(name)) return { a: without(a), b: without(b) };
-  return a.length === 0 ? { a: [name], b } : { a, b: [...b, name] };
+/** A box that always holds the newest: functions in it need not be made anew. */
+function useLatest<T>(value: T): { current: T } {
+  const box = useRef(value);
+  box.current = value;
+  return box;
 }
 
-function moved({ a, b }: Sides, name: string): Sides {
-  const without = (side: readonly string[]): string[] => side.filter((one) => one !== name);
-  return a.includes(name) ? { a: without(a), b: [...b, name] } : { a: [...a, name], b: without(b) };
+interface Latest {
+  choices: ListChoices;
+  rows: ListRows;
+  base: string;
 }
 
-function Nothing() {
+function useActions(
+  base: string,
+  latest: { current: Latest },
+  choose: (news: Partial<ListChoices>) => void,
+  editTags: (row: ListRow) => void,
+): RowActions {
+  const anchor = useRef<number | null>(null);
+  return useMemo(
+    () => ({
+      base,
+      select: (name, index, isRange) => {
+        const { choices } = latest.current;
+        const from = anchor.current;
+        if (index !== null) anchor.current = index;
+        if (isRange && index !== null && from !== null && from !== index) {
+          const isOn = !choices.selected.includes(name);
+          void namesBetween(latest.current, from, index).then((names) =>
+            choose(isOn ? withNames(latest.current.choices, names) : withoutNames(latest.current.choices, names)),
+          );
+          return;
+        }
+        choose(toggled(choices, name));
+      },
+      setBaseline: (name) => choose({ baseline: name }),
+      filterByTag: (tag) => {
+        const { filter } = latest.current.choices;
+        const wanted = `tags contains ${JSON.stringify(tag)}`;
+        const isFilter = /[<>=!~()"']/.test(filter);
+        if (filter.includes(wanted)) return;
+        choose({ filter: isFilter ? `${filter} and ${wanted}` : wanted, isAll: false });
+      },
+      editTags,
+    }),
+    [base],
+  );
+}
+
+/** The names from one row to another; those that were never in sight are asked for. */
+async function namesBetween({ rows, choices, base }: Latest, one: number, other: number) {
+  const [first, last] = [Math.min(one, other), Math.max(one, other)];
+  const known: string[] = [];
+  for (let place = first; place <= last; place++) {
+    const row = rows.at(place);
+    if (row === null || !("name" in row)) return askNames(base, choices, first, last - first + 1);
+    known.push(row.name);
+  }
+  return known;
+}
+
+/** The names of the runs that match, in the order of the list; with no limit all of them. */
+async function askNames(
+  base: string,
+  choices: ListChoices,
+  offset = 0,
+  limit = 0,
+): Promise<readonly string[]> {
+  const query = new URLSearchParams({
+    columns: "name",
+    offset: String(offset),
+    limit: String(limit),
+  });
+  if (choices.filter.trim() !== "") query.set("q", choices.filter);
+  if (choices.sort !== "" && choices.group === "") query.set("sort", choices.sort);
+  const answer = await fetch(`${base}/api/search?${query}`);
+  if (!answer.ok) return [];
+  const found = (await answer.json()) as { runs: readonly { name: string }[] };
+  return found.runs.map(({ name }) => name);
+}
+
+/** Where all that match are selected, their names are asked for. */
+function useSelectedAll(
+  base: string,
+  choices: ListChoices,
+  choose: (news: Partial<ListChoices>) => void,
+): void {
+  useEffect(() => {
+    if (!choices.isAll) return;
+    let isWanted = true;
+    void askNames(base, choices).then((selected) => {
+      if (isWanted) choose({ selected, sideA: [], isAll: selected.length > 0 });
+    });
+    return () => {
+      isWanted = false;
+    };
+  }, [choices.isAll, choices.filter]);
+}
+
+function toggled(choices: ListChoices, name: string): Partial<ListChoices> {
+  if (choices.selected.includes(name)) return without(choices, name);
+  return { selected: [...choices.selected, name], isAll: false };
+}
+
+function without(choices: ListChoices, name: string): Partial<ListChoices> {
+  return withoutNames(choices, [name]);
+}
+
+function withNames(choices: ListChoices, names: readonly string[]): Partial<ListChoices> {
+  return { selected: [...new Set([...choices.selected, ...names])], isAll: false };
+}
+
+function withoutNames(choices: ListChoices, names: readonly string[]): Partial<ListChoices> {
+  const out = new Set(names);
+  const left = (side: readonly string[]): string[] => side.filter((one) => !out.has(one));
+  return { selected: left(choices.selected), sideA: left(choices.sideA), isAll: false };
+}
+
+function withGroup(choices: ListChoices, { names }: GroupRow): Partial<ListChoices> {
+  const isOn = !names.every((name) => choices.selected.includes(name));
+  if (!isOn) return withoutNames(choices, names);
+  const news = withNames(choices, names);
+  // The first group is what others are compared with.
+  return choices.selected.length === 0 ? { ...news, sideA: names } : news;
+}
+
+/** Side A: the baseline, or whom the reader put there, or the first run. */
+function sidesOf({ baseline, selected, sideA }: ListChoices): readonly string[] {
+  const chosen = sideA.filter((name) => selected.includes(name));
+  if (chosen.length > 0) return chosen;
+  return baseline !== "" ? [baseline] : selected.slice(0, 1);
+}
+
+function moved(side: readonly string[], name: string): readonly string[] {
+  return side.includes(name) ? side.filter((one) => one !== name) : [...side, name];
+}
+
+/** The row of the only selected run, where it is at hand. */
+function only({ selected }: ListChoices, rows: ListRows): ListRow | null {
+  const row = selected.length === 1 ? rows.named(selected[0]!) : null;
+  return row !== null && "name" in row ? row : null;
+}
+
+function countWords(page: RunsPage, { filter, group }: ListChoices): string {
+  const number = (count: number): string => count.toLocaleString("en-US");
+  const all = `${number(page.run_count)} ${page.run_count === 1 ? "run" : "runs"}`;
+  if (group !== "") return `${number(page.total)} ${page.total === 1 ? "group" : "groups"}`;
+  return filter.trim() === "" || page.total === page.run_count
+    ? all
+    : `${number(page.total)} of ${all}`;
+}
+
+function Nothing({ folder }: { folder: string }) {
   return (
     <p class="card empty">
       <span>
         There are no runs here yet. Start one with <code>traceml run train.py</code>: it appears by
         itself.
       </span>
+      <span class="command">{folder}</span>
     </p>
   );
 }
 
-interface FilterProperties {
-  filter: string;
-  onFilter: (filter: string) => void;
-  count: number;
-  of: number;
-}
-
-function Filter({ filter, onFilter, count, of }: FilterProperties) {
-  const all = `${of} ${of === 1 ? "run" : "runs"}`;
+function Waiting() {
   return (
-    <>
-      <input
-        type="search"
-        data-filter
-        value={filter}
-        placeholder="Filter by name, state or diagnosis"
-        aria-label="Filter the runs"
-        onInput={(event) => onFilter(event.currentTarget.value)}
-        onKeyDown={(event) => event.key === "Escape" && event.currentTarget.blur()}
-      />
-      <span class="note" role="status">
-        {count === of ? all : `${count} of ${all}`}
-      </span>
-    </>
+    <p class="waiting" role="status">
+      Reading the runs…
+    </p>
   );
 }
 
-interface SortProperties {
-  order: Order;
-  onOrder: (order: Order) => void;
-}
-
-/** Where the list has no head to click on: on a phone. */
-function SortBy({ order, onOrder }: SortProperties) {
+/** The address asks for what cannot be understood: it can be mended, or left. */
+function Refused({ children }: { children: ComponentChildren }) {
   return (
-    <div class="sort-by">
-      <label>
-        Sort by{" "}
-        <select
-          value={order.column}
-          onChange={(event) => onOrder({ ...order, column: event.currentTarget.value as Column })}
-        >
-          {COLUMNS.map((column) => (
-            <option key={column} value={column}>
-              {TITLES[column]}
-            </option>
-          ))}
-        </select>
-      </label>
-      <button
-        type="button"
-        class="plain"
-        onClick={() => onOrder({ ...order, isDown: !order.isDown })}
-        aria-label={order.isDown ? "Downwards; change to upwards" : "Upwards; change to downwards"}
-      >
-        {order.isDown ? "↓" : "↑"}
-      </button>
-    </div>
+    <section class="card part run-list" aria-label="Runs">
+      {children}
+      <p>
+        <a href="?">All runs, with the usual columns</a>
+      </p>
+    </section>
   );
-}
-
-interface ListProperties {
-  runs: readonly RunRow[];
-  base: string;
-  order: Order;
-  onOrder: (order: Order) => void;
-  /** Those to compare; `null` where nothing can be compared. */
-  sides: Sides | null;
-  onPick: (name: string) => void;
-}
-
-function List({ runs, base, order, onOrder, sides, onPick }: ListProperties) {
-  return (
-    <table class="runs">
-      <thead>
-        <tr>
-          {sides && <th class="pick" aria-label="Compare" />}
-          {COLUMNS.map((column) => (
-            <Title key={column} column={column} order={order} onOrder={onOrder} />
-          ))}
-        </tr>
-      </thead>
-      <tbody>
-        {runs.map((run) => (
-          <Line key={run.name} run={run} base={base} side={sideOf(sides, run)} onPick={onPick} />
-        ))}
-      </tbody>
-    </table>
-  );
-}
-
-type Side = "a" | "b" | "none";
-
-/** `null`: nothing can be chosen. */
-function sideOf(sides: Sides | null, { name }: RunRow): Side | null {
-  if (sides === null) return null;
-  return sides.a.includes(name) ? "a" : sides.b.includes(name) ? "b" : "none";
-}
-
-interface TitleProperties {
-  column: Column;
-  order: Order;
-  onOrder: (order: Order) => void;
-}
-
-function Title({ column, order, onOrder }: TitleProperties) {
-  const isSorted = order.column === column;
-  const isDown = isSorted ? !order.isDown : column === "started";
-  const sort = isSorted ? (order.isDown ? "descending" : "ascending") : "none";
-  return (
-    <th scope="col" class={`runs-${column}`} aria-sort={sort}>
-      <button type="button" class="quiet" onClick={() => onOrder({ column, isDown })}>
-        {TITLES[column]}
-        <span aria-hidden="true">{isSorted ? (order.isDown ? " ↓" : " ↑") : ""}</span>
-      </button>
-    </th>
-  );
-}
-
-interface LineProperties {
-  run: RunRow;
-  base: string;
-  side: Side | null;
-  onPick: (name: string) => void;
-}
-
-const Line = still(function Line({ run, base, side, onPick }: LineProperties) {
-  return (
-    <tr>
-      {side !== null && (
-        <td class="pick">
-          <label>
-            <input
-              type="checkbox"
-              checked={side !== "none"}
-              aria-label={`Compare ${run.name}`}
-              onChange={() => onPick(run.name)}
-            />
-            {side !== "none" && <SideBadge side={side} />}
-          </label>
-        </td>
-      )}
-      <th scope="row" class="runs-name">
-        <a href={runAddress(base, run.name)} title={run.name}>
-          {run.name}
-        </a>
-        <StatePill state={run.state}>{run.state_words}</StatePill>
-      </th>
-      <td class="runs-status">
-        <Badge tone={run.severity}>{run.status}</Badge>
-        <span class="runs-why" title={run.why}>
-          {run.why}
-        </span>
-      </td>
-      {(["step_time", "steps", "duration"] as const).map((column) => (
-        <td key={column} class={`runs-${column}`} data-title={TITLES[column]}>
-          {run[column]}
-        </td>
-      ))}
-      <td class="runs-ranks" data-title={TITLES.ranks} title={run.ranks}>
-        {run.ranks_short}
-      </td>
-      <td class="runs-started" data-title={TITLES.started} title={run.started}>
-        {localTime(run.started_unix_s, run.started)}
-      </td>
-    </tr>
-  );
-});
-
-function SideBadge({ side }: { side: "a" | "b" }) {
-  return <span class={`side side-${side}`}>{side.toUpperCase()}</span>;
-}
-
-interface CompareProperties {
-  sides: Sides;
-  base: string;
-  onMove: (name: string) => void;
-  onDrop: (name: string) => void;
-  onClear: () => void;
-}
-
-function Compare({ sides: { a, b }, base, onMove, onDrop, onClear }: CompareProperties) {
-  const isReady = a.length > 0 && b.length > 0;
-  const chip = (side: "a" | "b") => (name: string) => (
-    <li key={name}>
-      <button
-        type="button"
-        class={`side side-${side}`}
-        title={`Move to side ${side === "a" ? "B" : "A"}`}
-        aria-label={`${name} is on side ${side.toUpperCase()}; move it to the other`}
-        onClick={() => onMove(name)}
-      >
-        {side.toUpperCase()}
-      </button>
-      <b title={name}>{name}</b>
-      <button
-        type="button"
-        class="quiet"
-        aria-label={`Leave ${name} out`}
-        title="Leave it out"
-        onClick={() => onDrop(name)}
-      >
-        ×
-      </button>
-    </li>
-  );
-  return (
-    <div class="compare" role="region" aria-label="Compare">
-      <ul class="chips">
-        {a.map(chip("a"))}
-        {b.map(chip("b"))}
-      </ul>
-      {!isReady && <span class="note">Choose a second run to compare it with.</span>}
-      {isReady && a.length + b.length > 2 && (
-        <span class="note">Two groups, the run being the unit.</span>
-      )}
-      <button type="button" class="quiet" onClick={onClear}>
-        Clear
-      </button>
-      {isReady && (
-        <a class="main-button" href={comparisonAddress(base, a, b)}>
-          Compare
-        </a>
-      )}
-    </div>
-  );
-}
-
-function matches(run: RunRow, filter: string): boolean {
-  const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
-  const text = [run.name, run.state_words, run.status, run.why, run.ranks].join(" ").toLowerCase();
-  return words.every((word) => text.includes(word));
-}
-
-/** Those without a value come last, whichever way it goes. */
-function sorted(runs: readonly RunRow[], { column, isDown }: Order): RunRow[] {
-  return [...runs].sort((one, other) => {
-    const [a, b] = [keyOf(one, column), keyOf(other, column)];
-    if (a === null || b === null) return Number(a === null) - Number(b === null);
-    return compared(a, b) * (isDown ? -1 : 1);
-  });
-}
-
-/** What a column is sorted by: numbers behind the words, where there are some. */
-function keyOf(run: RunRow, column: Column): number | string | null {
-  switch (column) {
-    case "status":
-      return `${SEVERITY.indexOf(run.severity)} ${run.status}`;
-    case "step_time":
-      return run.step_time_s;
-    case "steps":
-      return run.step_count;
-    case "duration":
-      return run.duration_s;
-    case "started":
-      return run.started_unix_s;
-    default:
-      return run[column];
-  }
-}
-
-const words = new Intl.Collator("en", { numeric: true });
-
-function compared(one: number | string, other: number | string): number {
-  if (typeof one === "number" && typeof other === "number") return one - other;
-  return words.compare(String(one), String(other));
 }

@@ -12,13 +12,15 @@ interface Properties {
   name: string | null;
   /** Nothing comes from the server: what the page says of the run may be old. */
   isLost: boolean;
+  /** Where the page is as one file; `null` where there is none. */
+  report: string | null;
   onHelp: () => void;
 }
 
-export function TopBar({ page, home, name, isLost, onHelp }: Properties) {
+export function TopBar({ page, home, name, isLost, report, onHelp }: Properties) {
   const theme = useTheme();
   const other = theme === "dark" ? "light" : "dark";
-  const isInside = home !== null && (name !== null || (page !== null && page.type !== "runs"));
+  const isInside = home !== null && (name === "Explore" || page !== null);
   return (
     <header class="top">
       <div class="crumbs">
@@ -38,6 +40,16 @@ export function TopBar({ page, home, name, isLost, onHelp }: Properties) {
         {page && <Name page={page} isLost={isLost} />}
       </div>
       <div class="tools">
+        {report !== null && (
+          <a class="tool" href={report} download title="Download as one HTML file">
+            <svg class="icon" viewBox="0 0 16 16" role="img" aria-label="Download as one HTML file">
+              <path
+                fill="currentColor"
+                d="M7.2 1.5h1.6v6.6l2.3-2.3 1.1 1.1L8 11.1 3.8 6.9l1.1-1.1 2.3 2.3zM2 12.5h12V14H2z"
+              />
+            </svg>
+          </a>
+        )}
         <button type="button" class="tool" onClick={toggleTheme} title={`Change to ${other} (t)`}>
           <svg class="icon" viewBox="0 0 16 16" role="img" aria-label={`Change to ${other}`}>
             <path
@@ -67,8 +79,6 @@ function Name({ page, isLost }: { page: Page; isLost: boolean }) {
           )}
         </>
       );
-    case "runs":
-      return <h1>Runs</h1>;
     case "comparison":
       return (
         <h1 title={`${page.a} against ${page.b}`}>
@@ -76,5 +86,7 @@ function Name({ page, isLost }: { page: Page; isLost: boolean }) {
           <span class="side side-b">B</span> {page.b}
         </h1>
       );
+    case "many":
+      return <h1 title={page.title}>{page.title}</h1>;
   }
 }

@@ -9,6 +9,8 @@ const KEYS: readonly (readonly [string, string])[] = [
   ["k", "The part before"],
   ["t", "Light or dark"],
   ["/", "Filter the list of runs"],
+  ["↑ ↓", "In the list: from run to run"],
+  ["x", "In the list: select the run; with Shift as far as the last one"],
   ["Esc", "Close this"],
 ];
 

@@ -5,16 +5,22 @@ import { readChoice, writeChoices } from "../address";
 import { CurveTools } from "../charts/curve_tools";
 import { FigureView } from "../charts/figure";
 import { still } from "../still";
-import type { Figure, Part, Tile } from "../schema";
+import type { Figure, Part, Table, Tile } from "../schema";
+import { CurveChoice, useChosenCurves } from "./curve_choice";
+import { DiffView } from "./diff";
+import { GridView } from "./grid";
 import { LensSelect } from "./lens";
+import { Pictures } from "./pictures";
 import { TableView } from "./table";
 import { Badge, ToneIcon } from "./tone";
 
 export const PartView = still(function PartView({ part }: { part: Part }) {
   const [wanted, setWanted] = useState(() => readChoice("charts") ?? "");
+  const chosen = useChosenCurves(part.further_curves);
   if (isEmpty(part)) return null;
   const curves = part.figures.filter(isCurve).length;
-  const figures = curves > FEW_CURVES ? part.figures.filter(named(wanted)) : part.figures;
+  const drawn = curves > FEW_CURVES ? part.figures.filter(named(wanted)) : part.figures;
+  const figures = [...chosen.figures, ...drawn];
   const choose = (text: string): void => {
     writeChoices({ charts: text });
     setWanted(text);
@@ -34,8 +40,9 @@ export const PartView = still(function PartView({ part }: { part: Part }) {
         {part.note && <p class="note">{part.note}</p>}
       </header>
       <Tiles tiles={part.tiles} />
-      {curves > 0 && (
+      {(curves > 0 || part.further_curves.length > 0) && (
         <CurveTools>
+          <CurveChoice further={part.further_curves} chosen={chosen} />
           {curves > FEW_CURVES && (
             <input
               type="search"
@@ -59,12 +66,23 @@ export const PartView = still(function PartView({ part }: { part: Part }) {
       {part.figures.length > 0 && figures.length === 0 && (
         <p class="note">No chart matches “{wanted}”.</p>
       )}
+      {part.grids.map((grid) => (
+        <GridView key={grid.id} grid={grid} isNamed={grid.title === part.title} />
+      ))}
+      <Pictures pictures={part.pictures} />
       {part.tables.length > 0 && (
         <div class="tables">
           {part.tables.map((table) => (
-            <div key={table.id} class={table.columns.length > 3 ? "full" : "half"}>
+            <div key={table.id} class={isBroad(table) ? "full" : "half"}>
               <TableView table={table} isNamed={table.title === part.title} />
             </div>
+          ))}
+        </div>
+      )}
+      {part.diffs.length > 0 && (
+        <div class="diffs">
+          {part.diffs.map((diff) => (
+            <DiffView key={diff.id} diff={diff} />
           ))}
         </div>
       )}
@@ -90,9 +108,15 @@ function named(text: string): (figure: Figure) => boolean {
 }
 
 /** A card without anything in it is never shown. */
-export function isEmpty({ note, finding, tiles, figures, tables, printed }: Part): boolean {
-  const parts = tiles.length + figures.length + tables.length + printed.length;
-  return !note && !finding && parts === 0;
+export function isEmpty(part: Part): boolean {
+  const { tiles, figures, tables, printed, grids, diffs, pictures } = part;
+  const pieces = [tiles, figures, tables, printed, grids, diffs, pictures, part.further_curves];
+  return !part.note && !part.finding && pieces.every((piece) => piece.length === 0);
+}
+
+/** Many columns, or sentences, take a whole line. */
+function isBroad({ columns, rows }: Table): boolean {
+  return columns.length > 3 || rows.some(({ cells }) => cells.some((cell) => cell.length > 90));
 }
 
 /** Small figures and curves of learning go two by two; what else can be zoomed has a whole line. */

@@ -49,10 +49,13 @@ function withoutHole(band: Part[]): Part[][] {
 }
 
 /** About how many pixels tall. */
-function heightOf({ tiles, figures, tables, printed }: Part): number {
-  const pictures = figures.reduce((sum, figure) => sum + pictureHeightOf(figure), 0);
+function heightOf({ tiles, figures, tables, printed, grids, diffs, pictures }: Part): number {
+  const charts = figures.reduce((sum, figure) => sum + pictureHeightOf(figure), 0);
   const rows = tables.reduce((sum, table) => sum + 66 + 30 * table.rows.length, 0);
-  return 70 + 85 * Math.ceil(tiles.length / 4) + pictures + rows + 19 * printed.length;
+  const lines = grids.reduce((sum, grid) => sum + 100 + 34 * grid.rows.length, 0);
+  const images = pictures.length > 0 ? 240 * Math.ceil(pictures.length / 3) : 0;
+  const others = lines + images + 30 * diffs.length + 19 * printed.length;
+  return 70 + 85 * Math.ceil(tiles.length / 4) + charts + rows + others;
 }
 
 function pictureHeightOf(figure: Figure): number {
@@ -69,5 +72,7 @@ function pictureHeightOf(figure: Figure): number {
       return 260;
     case "layers":
       return 640;
+    case "points":
+      return 360;
   }
 }

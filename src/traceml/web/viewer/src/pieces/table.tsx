@@ -1,5 +1,6 @@
 /** A table of ready words; numbers stand to the right so that they can be compared. */
 
+import { useLink } from "../served";
 import { still } from "../still";
 import type { Table } from "../schema";
 import { ToneIcon } from "./tone";
@@ -39,7 +40,7 @@ export const TableView = still(function TableView({ table, isNamed }: Properties
                   place === 0 ? (
                     <th key={place} scope="row">
                       {row.tone && row.tone !== "muted" && <ToneIcon tone={row.tone} />}
-                      {cell}
+                      <Linked words={cell} link={row.link} />
                     </th>
                   ) : (
                     <td key={place} class={sides[place]}>
@@ -57,11 +58,23 @@ export const TableView = still(function TableView({ table, isNamed }: Properties
   );
 });
 
+function Linked({ words, link }: { words: string; link: string | null }) {
+  const href = useLink()(link);
+  return href === null ? <>{words}</> : <a href={href}>{words}</a>;
+}
+
 const NUMBER = /^([-+−±~≈<>]?\s?\d|n\/a|–|—)/;
+const SHORT = 14; // a word of this length is never broken
 const LONGEST = 34; // beyond it a cell is a sentence that begins with a number
 
 /** A column of words stands to the left, one of numbers, or mostly so, to the right. */
-function sideOf(table: Table, place: number): "numbers" | "words" {
+function sideOf(table: Table, place: number): string {
+  const found = wordsOrNumbers(table, place);
+  const isShort = table.rows.every(({ cells }) => (cells[place] ?? "").length <= SHORT);
+  return found === "words" && place > 0 && isShort ? "words short" : found;
+}
+
+function wordsOrNumbers(table: Table, place: number): "numbers" | "words" {
   if (place === 0 || table.columns.length < 4) return "words";
   const cells = table.rows.map((row) => row.cells[place] ?? "").filter((cell) => cell !== "");
   const numbers = cells.filter((cell) => NUMBER.test(cell)).length;
