@@ -26,14 +26,15 @@ SAMPLES = 120
 REPEATS = 9
 
 
-def write_rank(folder: Path, rank: int) -> None:
+def write_rank(folder: Path, rank: int, ranks: int = RANKS, steps: int = STEPS) -> None:
     """The record files of one rank, by the code that brings steps to disk."""
     ring = rings._create_sized(folder / f"rank-{rank}-{1000 + rank}.ring", 16, 16)
-    ring.identify(made_rank(rank, RANKS))
+    ring.identify(made_rank(rank, ranks))
     ring.mark_ended()
     ring.close()
     with RingReader(ring.path) as reader:
-        RankFiles(folder, ring.path.stem, [])._append(reader.head_bytes(), made_steps(rank, STEPS))
+        files = RankFiles(folder, ring.path.stem, [])
+        files._append(reader.head_bytes(), made_steps(rank, steps))
     ring.path.unlink()
 
 
@@ -50,13 +51,13 @@ def write_run(folder: Path) -> None:
     folders.write_ending(folder, Ending(STARTED_S + SAMPLES, 0))
 
 
-def summarise(folder: Path) -> dict[str, Any]:
+def summarise(folder: Path, ranks: int = RANKS, steps: int = STEPS) -> dict[str, Any]:
     """Load, build and write out in a fresh process."""
     words = [sys.executable, str(commands.SCRIPTS / "summarise.py"), str(folder)]
     done = subprocess.run(words, env=commands.environment(), check=True, stdout=subprocess.PIPE)
     found: dict[str, Any] = json.loads(done.stdout)
-    if found["ranks"] != RANKS or found["steps"] != RANKS * STEPS:
-        raise RuntimeError(f"the summary of {RANKS} ranks × {STEPS} steps holds {found}")
+    if found["ranks"] != ranks or found["steps"] != ranks * steps:
+        raise RuntimeError(f"the summary of {ranks} ranks × {steps} steps holds {found}")
     return found
 
 

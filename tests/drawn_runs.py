@@ -12,6 +12,7 @@ from factories import STARTED_UNIX_S, map_steps
 from traceml.facts import history
 from traceml.facts.history import History, SensorHistory, StepHistory
 from traceml.facts.step_table import complete_steps
+from traceml.figures.layer_record import LayerRows, LayerTree
 from traceml.figures.page import Figure, Heatmap, Lines, Page, Part, RunPage
 from traceml.figures.run_page import RunStanding, run_page
 from traceml.model.record_layout import StepFlag
@@ -132,7 +133,14 @@ def lengths_agree(drawn: Figure) -> bool:
     if isinstance(drawn, Heatmap):
         is_even = {len(row) for row in drawn.values} == {len(drawn.at)}
         return is_even and len(drawn.rows) == len(drawn.values)
+    if isinstance(drawn, LayerTree):
+        return all(_are_whole(rows) for rows in (drawn.single, drawn.grouped) if rows is not None)
     return True
+
+
+def _are_whole(layers: LayerRows) -> bool:
+    columns = [values for each in layers.columns for values in (each.whole, each.own)]
+    return {len(values) for values in columns if values is not None} <= {len(layers.rows)}
 
 
 _RAM = ("ram_used_bytes", "ram_total_bytes")

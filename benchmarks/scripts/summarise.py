@@ -37,6 +37,7 @@ print(
             "ranks": len(records.ranks),
             "steps": summary.tracer.steps_recorded,
             "lines": len(text.splitlines()),
+            "layers": 0 if summary.layers is None else len(summary.layers.layers),
         }
     )
 )

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from drawn_runs import figures, history_of, lengths_agree, standing_of
 from factories import make_run, make_waiting
 from failing import failed, report
+from layer_runs import kernel_step, layer_records, with_layers
 from traceml.compare.pair import compare
 from traceml.facts.history import History
 from traceml.figures.colours import PALETTE
 from traceml.figures.comparison_page import comparison_page
+from traceml.figures.layer_record import LayerTree
 from traceml.figures.page import Branch, Figure, Page, RunPage, Tree, Waterfall
 from traceml.figures.run_page import run_page, step_figures
 from traceml.store.records import RunRecords
@@ -35,6 +37,16 @@ RUNS = {
     ),
     "no steps": make_run(steps=0),
     "failed": failed(report()),
+    "a deep profile": with_layers(
+        make_run(steps=40),
+        layer_records(
+            forward_ms={"": 1.0, "blocks.0": 2.0, "blocks.1": 3.0},
+            backward_ms={"": 1.0, "blocks.0": 2.0, "blocks.1": 3.0},
+            held={"saved": [0, 1 << 20, 1 << 20]},
+            kernels=(kernel_step(9.0, [("gemm", 12, 8_000_000, 0)], (3.0, 3.0, 3.0)),),
+            notes=("one is compiled",),
+        ),
+    ),
 }
 
 
@@ -43,6 +55,8 @@ def colours(drawn: Figure) -> set[str]:
         return _of_branch(drawn.root)
     if isinstance(drawn, Waterfall):
         return {change.colour for change in drawn.changes}
+    if isinstance(drawn, LayerTree):
+        return {colour for bar in drawn.bars for colour in bar.colours}
     return {series.colour for series in getattr(drawn, "series", ())}
 
 
@@ -78,7 +92,9 @@ def test_every_page_is_strict_json_and_whole(name: str, state: str) -> None:
 @given(data=st.data())
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_removing_a_measurement_never_breaks_the_page(data: st.DataObject) -> None:
-    run: RunRecords = RUNS[data.draw(st.sampled_from(["one rank", "a straggler", "failed"]))]
+    run: RunRecords = RUNS[
+        data.draw(st.sampled_from(["one rank", "a straggler", "failed", "a deep profile"]))
+    ]
     document = msgspec.to_builtins(build(run, 0.0, "0"))
     for _ in range(data.draw(st.integers(1, 6))):
         _forget(document, data)

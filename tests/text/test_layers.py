@@ -53,3 +53,20 @@ def test_hostile_names_stay_on_their_line():
     own = {"a\n\x1b[31mred" + "x" * 300: 3.0}
     text = summary_text(summary_of(layer_records(forward_ms=own)))
     assert "\x1b" not in text and all(len(line) <= 80 for line in text.splitlines())
+
+
+def test_a_rank_that_is_slow_in_one_layer_is_named():
+    def lines_of(slow_ms):
+        records = [
+            layer_records(
+                pid=rank.rank.pid,
+                forward_ms={"": 1.0, "block.attn": slow_ms if rank.rank.rank == 2 else 4.0},
+            )
+            for rank in run.ranks
+        ]
+        return layer_lines(build(with_layers(run, *records), 0.0, "0").layers)
+
+    run = make_run(ranks=4, steps=40)
+    said = "  rank 2 takes 9.0 ms, the median rank 4.0 ms, in block.attn"
+    assert said in lines_of(9.0)
+    assert not any("median rank" in line for line in lines_of(4.2))

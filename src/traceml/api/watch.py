@@ -7,11 +7,12 @@ from pathlib import Path
 from threading import Lock
 
 from traceml.api.inline_pictures import RUN_PICTURE, InlinePictures, images_of
+from traceml.api.live_layers import LiveLayers
 from traceml.api.run_files import RunFiles
 from traceml.facts.history import History, sensor_history, step_history
 from traceml.facts.metric_history import MAX_METRICS, metric_histories
 from traceml.figures.head import RunStanding
-from traceml.figures.page import Figure, Picture, RunPage
+from traceml.figures.page import Figure, Part, Picture, RunPage
 from traceml.figures.run_page import run_page, step_figures
 from traceml.model.metric_segments import split_segment
 from traceml.store.run_follower import RunFollower
@@ -30,6 +31,7 @@ class RunWatch:
         self._pictures: tuple[Picture, ...] = ()
         self._files = RunFiles(folder)
         self._follower = None if self._files.is_foreign else RunFollower(folder)
+        self._layers = LiveLayers(folder)
         self._lock = Lock()
         self._page: RunPage | None = None
         self._history: History | None = None
@@ -64,10 +66,13 @@ class RunWatch:
 
     def _drawn(self) -> RunPage:
         history, notes, output = History(), self._files.notes, None
+        layers: Part | None = None
         if self._follower is not None:
             self._follower.refresh()
             history = _history(self._follower, self._files.state == "live")
             notes, output = (*notes, *_notes(self._follower)), self._follower.output
+            if self._files.state == "live":
+                layers = self._layers.part(self._follower, self._files.summary)
         self._history = history
         standing = RunStanding(
             manifest=self._files.manifest,
@@ -78,7 +83,12 @@ class RunWatch:
             notes=notes,
         )
         return run_page(
-            self._files.summary, standing, history, self._lens_id, self._shown_pictures()
+            self._files.summary,
+            standing,
+            history,
+            self._lens_id,
+            self._shown_pictures(),
+            layers,
         )
 
     def _shown_pictures(self) -> tuple[Picture, ...]:

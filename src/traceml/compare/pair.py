@@ -11,6 +11,7 @@ from msgspec import structs
 
 from traceml.compare import comparable, verdict_words
 from traceml.compare.allowance import BARE_MEAN, Allowance
+from traceml.compare.layer_changes import layer_changes
 from traceml.compare.logged_metrics import (
     LOGGED,
     endpoint_named,
@@ -101,6 +102,7 @@ def compare_groups(
         ranks=rank_changes(measured),
         sections=sections,
         segments=segments,
+        layers=layer_changes(measured, found.allowance.share),
         lineage=comparable.lineage(measured),
         warnings=(*filter(None, notes), *comparable.differences(measured)),
     )

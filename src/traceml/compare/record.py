@@ -114,6 +114,59 @@ class SegmentChanges(Struct, frozen=True, kw_only=True):
     """How many of them are among the logged metrics of the comparison: those that changed most."""
 
 
+class LayerChange(Struct, frozen=True, kw_only=True):
+    """One layer, or all those whose names differ in a number alone, on both sides."""
+
+    name: str
+    """Dotted; empty for the model itself; `blocks.*.attn` for layers that repeat."""
+    was: str | None = None
+    """Its name in A, where that differs."""
+    kind: str | None = None
+    layers: int = 1
+    """How many layers it stands for."""
+    change: Delta
+    """Of its own time in milliseconds per step, or of bytes that it holds."""
+
+
+class LayerMemoryChange(LayerChange, frozen=True, kw_only=True):
+    """The same of something that a layer holds."""
+
+    what: str
+    """`saved` (for backward), `parameters`, `gradients`, `optimizer`, `buffers` or `peak`."""
+
+
+class LayersOfOneSide(Struct, frozen=True):
+    """Layers that the other side does not have."""
+
+    layers: int = 0
+    time_ms: float = 0.0
+    """Their own time in all."""
+    names: tuple[str, ...] = ()
+    """Of those that take the longest."""
+
+
+class LayerComparison(Struct, frozen=True, kw_only=True):
+    """The layers of both sides, by their own time (without the layers below them)."""
+
+    compared: int
+    """How many layers both sides have."""
+    time_ms: Delta
+    """Own time of all layers of a side, per step."""
+    moved: tuple[LayerChange, ...] = ()
+    """Those whose time changed by more than chance explains, the largest change first."""
+    moved_in_all: int = 0
+    """How many those are; `moved` has the first of them."""
+    memory: tuple[LayerMemoryChange, ...] = ()
+    """Those that hold more or less memory, the largest change first."""
+    memory_in_all: int = 0
+    renamed: tuple[tuple[str, str], ...] = ()
+    """Names in A and in B of layers that have the same class, size and order on both sides."""
+    renamed_in_all: int = 0
+    new: LayersOfOneSide = LayersOfOneSide()
+    gone: LayersOfOneSide = LayersOfOneSide()
+    notes: tuple[str, ...] = ()
+
+
 class DiagnosisChange(Struct, frozen=True):
     """The diagnosis of each side in words; `changed` compares the kinds."""
 
@@ -257,6 +310,8 @@ class Comparison(Struct, frozen=True, kw_only=True):
     sections: dict[str, SectionComparison]
     segments: dict[str, SegmentChanges] = {}
     """Of logged metrics per segment, by the name of the metric."""
+    layers: LayerComparison | None = None
+    """Which layers moved; `None` where a side has no deep profile."""
     lineage: LineageComparison | None = None
     """The differences in the runs' code, command, environment, machine and data."""
     samples: dict[str, SampleComparison] = {}

@@ -10,6 +10,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from traceml.figures.layer_record import LayerTree
+
 Tone = Literal["good", "info", "warn", "crit", "muted"]
 """Whether something is good, neutral or a problem; info, warn and crit follow the severity."""
 RunState = Literal["live", "finished", "failed", "lost"]
@@ -332,7 +334,7 @@ class Points(Struct, frozen=True, tag="points"):
     caption: str | None = None
 
 
-Figure = Lines | Bars | Heatmap | Waterfall | Tree | Points
+Figure = Lines | Bars | Heatmap | Waterfall | Tree | Points | LayerTree
 
 
 # Pages

@@ -9,10 +9,11 @@ from traceml.figures import charts_over_steps
 from traceml.figures.failure import failure_part
 from traceml.figures.findings import rail
 from traceml.figures.head import RunStanding, run_head
+from traceml.figures.layers import layers_part
 from traceml.figures.logged_files import logged_files_part
 from traceml.figures.metrics import metric_figures, metrics_part
 from traceml.figures.origin import origin_part, tracer_part
-from traceml.figures.page import Figure, Picture, RunPage
+from traceml.figures.page import Figure, Part, Picture, RunPage
 from traceml.figures.process import process_part
 from traceml.figures.rank_lens import choose_lens, lens_choices
 from traceml.figures.step_memory import memory_lines, step_memory_part
@@ -31,11 +32,13 @@ def run_page(
     history: History,
     lens_id: str | None = None,
     pictures: Sequence[Picture] = (),
+    layers: Part | None = None,
 ) -> RunPage:
     """Returns the whole page; what was not measured is left out.
 
     `lens_id` is whose step is shown (`figures/rank_lens.py`); `None` for the usual choice.
-    `pictures` are the images that the script logged.
+    `pictures` are the images that the script logged. `layers` is the part about layers of a run in
+    progress, whose summary has none.
     """
     section = None if summary is None else summary.step_time
     lens = choose_lens(section, lens_id)
@@ -43,6 +46,7 @@ def run_page(
     parts = (
         failure_part(summary),
         step_time_part(summary, steps, lens),
+        layers or layers_part(None if summary is None else summary.layers),
         step_memory_part(summary, history),
         metrics_part(summary, history),
         process_part(summary, sensors),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,12 +14,19 @@ import numpy.typing as npt
 
 from traceml.model.environment import LAYERS
 from traceml.store.json_lines import decode_lines
-from traceml.store.regular_files import read_regular
+from traceml.store.regular_files import open_regular
 
 TIMES = ("forward", "recompute", "backward")
 COUNTED = ("forward_flops", "backward_flops", "forward_bytes", "backward_bytes")
 HELD = ("parameters", "buffers", "gradients", "optimizer", "saved", "peak")
 """What a layer holds or keeps, in bytes, as the file names it."""
+MAX_BYTES = 96 << 20
+"""Of the files of all processes together: about a second of reading."""
+MIN_BYTES = 1 << 20
+"""Of each file, however many there are."""
+PIECE_BYTES, MAX_PIECES = 1 << 20, 16
+"""A long file is read in pieces of about this size; a line of 2,000 layers has 80 kB."""
+NOT_ALL_READ = "So many steps were looked at that only a part of them, from the whole run, is read"
 
 
 class KernelTime(NamedTuple):
@@ -116,26 +124,83 @@ class _LayerLine(msgspec.Struct):
 
 
 _decoder = msgspec.json.Decoder(_LayerLine)
+_ROWS = (
+    "calls",
+    *(f"{clock}_{phase}_ns" for clock in ("host", "gpu") for phase in TIMES),
+    *HELD,
+    *COUNTED,
+    "layer_busy_ns",
+    "layer_kernels",
+)
+"""The fields of a line that have a number per layer."""
+
+
+def layer_files(folder: Path) -> list[Path]:
+    """Returns the files of a run's processes; empty where it had no deep profile."""
+    return sorted(folder.glob(LAYERS.format(pid="*")))
 
 
 def read_layers(folder: Path) -> tuple[LayerRecords, ...]:
-    """Returns what each process wrote; empty where the run had no deep profile."""
-    return tuple(_records(path) for path in sorted(folder.glob(LAYERS.format(pid="*"))))
+    """Returns what each process wrote; empty where the run had no deep profile.
+
+    Of files that are large together, pieces are read that are spread over the run.
+    """
+    paths = layer_files(folder)
+    return tuple(read_layer_file(path, len(paths)) for path in paths)
 
 
-def _records(path: Path) -> LayerRecords:
+def read_layer_file(path: Path, files: int) -> LayerRecords:
+    """Returns what one process wrote; `files` is how many there are, which share `MAX_BYTES`."""
     pid = path.stem.rpartition("-")[2]
+    lines: list[_LayerLine] = []
+    left_out = 0
     try:
-        lines = list(decode_lines(read_regular(path).splitlines(), _decoder))
+        content, left_out = read_spread(path, max(MAX_BYTES // max(files, 1), MIN_BYTES))
+        for line in decode_lines(content.splitlines(), _decoder):
+            lines.append(_packed(line))
     except OSError:
-        lines = []
+        pass  # gone, or no file: nothing is known of that process
     found = max(_sets(lines), key=lambda each: len(each[1]), default=None)
     notes = tuple(line.why for line in lines if line.why is not None)
+    if left_out:
+        notes = (*notes, NOT_ALL_READ)
     number = int(pid) if pid.isascii() and pid.isdigit() else 0
     if found is None:
         return LayerRecords(number, notes=notes)
     names, of_set = found
     return _of_set(number, names, of_set, notes)
+
+
+def _packed(line: _LayerLine) -> _LayerLine:
+    """Returns a line whose numbers take an eighth of the memory."""
+    for name in _ROWS:
+        if (row := getattr(line, name)) is not None:
+            setattr(line, name, np.asarray(row, np.int64))
+    return line
+
+
+def read_spread(path: Path, max_bytes: int) -> tuple[bytes, int]:
+    """Returns whole lines of a file of at most so many bytes, and how many bytes are left out.
+
+    Of a longer file that is its beginning, its end, and pieces in between, equally far apart.
+    Raises OSError.
+    """
+    with os.fdopen(open_regular(path), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size <= max_bytes:
+            return file.read(max_bytes), 0
+        pieces = min(max(max_bytes // PIECE_BYTES, 2), MAX_PIECES)
+        length = max_bytes // pieces
+        found = []
+        for place in range(pieces):
+            begin = (size - length) * place // (pieces - 1)
+            file.seek(begin)
+            piece = file.read(length)
+            if begin:
+                piece = piece.partition(b"\n")[2]  # the line that it begins in is not whole
+            found.append(piece[: piece.rfind(b"\n") + 1])
+        content = b"".join(found)
+        return content, size - len(content)
 
 
 def _sets(lines: Sequence[_LayerLine]) -> Iterator[tuple[_LayerLine, list[_LayerLine]]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from traceml.facts.facts import Facts
 from traceml.facts.layers import GpuActivity, LayerFacts, LayerProfile
 from traceml.model.phase import Phase
@@ -13,9 +15,23 @@ from traceml.summaries.layer_record import (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class StepMeans:
+    """Means of all steps in seconds, beside which layers stand; `None` is not measured."""
+
+    step_s: float | None = None
+    forward_s: float | None = None
+    backward_s: float | None = None
+
+
 def layers_summary(facts: Facts) -> LayersSummary | None:
     """Returns the layers of a run; `None` where it had no deep profile."""
-    found = facts.layers
+    means = StepMeans(facts.mean.step_s, facts.mean_s(Phase.FORWARD), facts.mean_s(Phase.BACKWARD))
+    return profile_summary(facts.layers, means)
+
+
+def profile_summary(found: LayerProfile, means: StepMeans) -> LayersSummary | None:
+    """Returns the layers of a profile; `None` where it is empty."""
     if not found.layers and not found.notes:
         return None
     forward_s, backward_s = found.phase_s("forward"), found.phase_s("backward")
@@ -24,13 +40,11 @@ def layers_summary(facts: Facts) -> LayersSummary | None:
         steps=found.steps,
         forward_ms=_ms(forward_s),
         backward_ms=_ms(backward_s),
-        rest_forward_ms=_ms(_rest(facts.mean_s(Phase.FORWARD), forward_s)),
-        rest_backward_ms=_ms(
-            _rest(facts.mean_s(Phase.BACKWARD), backward_s, found.phase_s("recompute"))
-        ),
+        rest_forward_ms=_ms(_rest(means.forward_s, forward_s)),
+        rest_backward_ms=_ms(_rest(means.backward_s, backward_s, found.phase_s("recompute"))),
         flops_per_step=found.flops,
         peak_flops_per_s=found.peak_flops,
-        mfu=_mfu(found, facts.mean.step_s),
+        mfu=_mfu(found, means.step_s),
         layers={layer.name: _layer(layer) for layer in found.layers},
         activity=None if found.activity is None else _activity(found.activity),
         notes=found.notes,

@@ -18,6 +18,7 @@ from traceml.model.printable import (
 from traceml.text import comparison_notes as notes
 from traceml.text.artifacts import artifact_lines
 from traceml.text.changes import ChangeLine, rows
+from traceml.text.layer_changes import layer_sentences
 from traceml.text.samples import samples_text
 
 WIDTH = 100
@@ -61,6 +62,7 @@ def comparison_text(comparison: Comparison, colour: bool = False, shows_all: boo
         _table(listed),
         [line for said in notes.observations(comparison) for line in _wrapped("", said)],
         *(samples_text(name, found) for name, found in comparison.samples.items()),
+        _layers(comparison),
         _different(list(notes.different(comparison))),
         _code(comparison),
         _artifacts(comparison, shows_all),
@@ -71,6 +73,13 @@ def comparison_text(comparison: Comparison, colour: bool = False, shows_all: boo
 
 def _status(status: str, colour: bool) -> str:
     return f"\x1b[1;{_COLOURS[Status(status)]}m{status}\x1b[0m" if colour else status
+
+
+def _layers(comparison: Comparison) -> list[str]:
+    if comparison.layers is None:
+        return []
+    headline, said = layer_sentences(comparison.layers)
+    return [*_wrapped("", headline), *(line for each in said for line in _wrapped(_INDENT, each))]
 
 
 def _different(said: Sequence[str]) -> list[str]:

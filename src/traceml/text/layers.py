@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from traceml.model.layer_names import MODEL, repeated_name
 from traceml.model.printable import one_line
 from traceml.model.quantities import count, memory, milliseconds, percent
 from traceml.summaries.layer_record import ActivitySummary, LayersSummary, LayerSummary
@@ -14,14 +14,14 @@ MAX_SHOWN = 8
 MAX_KERNELS = 5
 MIN_SHARE = 0.01
 """Of the time in layers: what takes less is left out."""
+MIN_RANK_FACTOR = 1.2
+"""A rank that is slower than the median one by less is not told."""
 NAME, CELL = 37, 10
 BOUNDS = {
     "compute": "compute-bound",
     "bandwidth": "bandwidth-bound",
     "launch": "launch-bound",
 }
-MODEL = "(the model itself)"
-_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,32 @@ def layer_lines(found: LayersSummary | None) -> list[str]:
     if hidden > 0:
         left = sum(row.own_ms for row in rows) - sum(row.own_ms for row in shown)
         lines.append(f"  … and {count(hidden)} more with {milliseconds(left)} in all")
-    return [*lines, *_limit_lines(found, shown), *_activity_lines(found.activity), *notes]
+    return [
+        *lines,
+        *_rank_lines(found.layers, total_ms),
+        *_limit_lines(found, shown),
+        *_activity_lines(found.activity),
+        *notes,
+    ]
+
+
+def _rank_lines(layers: Mapping[str, LayerSummary], total_ms: float) -> list[str]:
+    """Returns the layer in which a rank is behind the median rank the most; empty where none is."""
+    gaps = {
+        name: layer.worst_ms - layer.median_ms
+        for name, layer in layers.items()
+        if layer.worst_ms is not None and layer.median_ms is not None
+    }
+    name = max(gaps, key=lambda name: gaps[name], default=None)
+    if name is None or gaps[name] < MIN_SHARE * total_ms:
+        return []
+    layer = layers[name]
+    worst_ms, median_ms = layer.worst_ms or 0.0, layer.median_ms or 0.0
+    if worst_ms < MIN_RANK_FACTOR * median_ms:
+        return []
+    # The name comes last: it is what may be cut.
+    said = f"rank {layer.worst_rank} takes {milliseconds(worst_ms)}, the median rank"
+    return ["  " + one_line(f"{said} {milliseconds(median_ms)}, in {name or MODEL}", 78)]
 
 
 def _limit_lines(found: LayersSummary, shown: Sequence[_LayerRow]) -> list[str]:
@@ -113,7 +138,7 @@ def _rows(layers: Mapping[str, LayerSummary]) -> Iterable[_LayerRow]:
     groups: dict[tuple[str, str | None], list[LayerSummary]] = {}
     names: dict[tuple[str, str | None], str] = {}
     for name, layer in layers.items():
-        key = _NUMBER.sub("*", name), layer.kind
+        key = repeated_name(name), layer.kind
         groups.setdefault(key, []).append(layer)
         names.setdefault(key, name)
     for key, of_group in groups.items():

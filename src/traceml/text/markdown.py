@@ -12,6 +12,7 @@ from traceml.model.quantities import count
 from traceml.text import comparison_notes as notes
 from traceml.text.artifacts import artifact_lines
 from traceml.text.changes import ChangeLine, rows
+from traceml.text.layer_changes import layer_sentences
 from traceml.text.samples import score_words
 
 MAX_BYTES = 60_000
@@ -54,6 +55,8 @@ def comparison_markdown(comparison: Comparison, extent: Extent = Extent.ALL) -> 
         lines += ["", *_sides(comparison, _SHORT_NAME if extent == Extent.VERDICT else _MAX_CHARS)]
     if extent == Extent.ALL:
         lines += _folded("Example by example", list(_samples(comparison)))
+        if comparison.layers is not None:
+            lines += _folded(*layer_sentences(comparison.layers))
         lines += _folded("What is different about the runs", list(notes.different(comparison)))
         lines += _folded("What changed in the code", (comparison.code_stat or "").splitlines())
         files = artifact_lines(comparison.artifacts)

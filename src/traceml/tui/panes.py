@@ -11,6 +11,8 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widgets import Static
 
+from traceml.figures.layer_record import LayerTree
+from traceml.figures.layer_tree import top_layers
 from traceml.figures.page import FindingCard, Part, RunPage
 from traceml.tui.charts import chart
 from traceml.tui.palette import Ink
@@ -62,7 +64,8 @@ class PartPicture:
         if found is not None and found.summary not in self.told:
             words = status_words(found.severity, found.status, self.ink)
             yield words.append("  ").append_text(plain(found.summary))
-        for table in self.part.tables:
+        trees = (each for each in self.part.figures if isinstance(each, LayerTree))
+        for table in (*map(top_layers, trees), *self.part.tables):
             yield drawn_table(table, options.max_width, self.ink)
         for printed in self.part.printed:
             yield plain(printed)

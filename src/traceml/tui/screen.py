@@ -26,7 +26,7 @@ SHORT_BELOW, TALL_FROM = 20, 36
 
 _NOT_KEPT = ("The output is not kept; `traceml run --save-output` or `--mode=cli` keeps it.",)
 _FIRST_PARTS = ("failure", "step-time")
-_LEFT_PARTS = ("step-memory", "metrics")
+_LEFT_PARTS = ("layers", "step-memory", "metrics")
 """The parts on the left; the others stand to the right of them, or below."""
 
 

@@ -8,11 +8,13 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from traceml.figures.page import Row, Table
-from traceml.model.printable import printable
+from traceml.model.printable import printable, shorten_middle
 from traceml.model.quantities import NOT_MEASURED
 from traceml.tui.palette import Ink
 
 MAX_ROWS = 16
+MIN_NAME_CELLS = 16
+"""However narrow the pane: below it, names say nothing."""
 
 _UNITS = (" ms", " MiB", " GiB", "%")
 _NOT_MEASURED = ("", NOT_MEASURED)
@@ -27,6 +29,10 @@ def drawn_table(table: Table, width: int, ink: Ink) -> Text:
         place > 0 and all(_is_number(row[place]) for row in rows) for place in range(len(columns))
     ]
     widths = _widths(columns, rows, width)
+    over = sum(widths) + len(_GAP) * (len(widths) - 1) - width
+    if over > 0 and widths[0] > MIN_NAME_CELLS:  # a long name gives way before a number does
+        widths[0] = max(widths[0] - over, MIN_NAME_CELLS)
+        rows = [(_shortened(name, widths[0]), *cells) for name, *cells in rows]
     lines = [
         Text(_line(line, widths, are_numbers), style=ink["muted"])
         for line in _heading(columns, widths)
@@ -36,6 +42,14 @@ def drawn_table(table: Table, width: int, ink: Ink) -> Text:
     drawn = Text("\n").join(lines)
     drawn.no_wrap, drawn.overflow = True, "ellipsis"
     return drawn
+
+
+def _shortened(name: str, cells: int) -> str:
+    """Returns a name in so many cells, its middle left out; wide characters take two."""
+    kept = cells
+    while cell_len(short := shorten_middle(name, kept)) > cells and kept > 1:
+        kept -= 1
+    return short
 
 
 def _widths(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[int]:

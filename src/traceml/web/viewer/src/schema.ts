@@ -2,6 +2,18 @@
 //   python -m traceml.web.typescript > src/traceml/web/viewer/src/schema.ts
 // An edit here is lost.
 
+/** Which layer takes the time and the memory. */
+export interface LayerTree {
+  type: "layers";
+  id: string;
+  title: string;
+  single: LayerRows;
+  grouped: LayerRows | null;
+  bars: readonly LayerBar[];
+  flames: readonly string[];
+  caption: string | null;
+}
+
 export type Tone = "good" | "info" | "warn" | "crit" | "muted";
 
 export type RunState = "live" | "finished" | "failed" | "lost";
@@ -263,7 +275,7 @@ export interface Points {
   caption: string | null;
 }
 
-export type Figure = Lines | Bars | Heatmap | Waterfall | Tree | Points;
+export type Figure = Lines | Bars | Heatmap | Waterfall | Tree | Points | LayerTree;
 
 /** A card of a page: a diagnosis, its numbers, its pictures. */
 export interface Part {
@@ -415,6 +427,40 @@ export interface ManyRunsPage {
 }
 
 export type Page = RunPage | ComparisonPage | ManyRunsPage;
+
+/** One quantity of every row; `None` is not measured. */
+export interface LayerColumn {
+  id: string;
+  label: string;
+  unit: string;
+  decimals: number;
+  whole: readonly (number | null)[];
+  own: readonly (number | null)[] | null;
+}
+
+/** One layer, or all those whose names differ in a number alone. */
+export interface LayerTreeRow {
+  name: string;
+  label: string;
+  parent: number;
+  kind: string;
+  layers: number;
+  bound: string;
+  worst_rank: string;
+}
+
+/** The rows of a tree, and their numbers. */
+export interface LayerRows {
+  rows: readonly LayerTreeRow[];
+  columns: readonly LayerColumn[];
+}
+
+/** A bar of every row, made of the values of some columns of one unit. */
+export interface LayerBar {
+  label: string;
+  columns: readonly string[];
+  colours: readonly string[];
+}
 
 export type ExploredKind = "number" | "moment" | "category";
 

@@ -7,6 +7,7 @@ import type { Figure, StepAxis } from "../schema";
 import { canZoom } from "./axes";
 import { BarsView, TreeView, WaterfallView } from "./bars";
 import { HeatmapView } from "./heatmap";
+import { LayersView } from "./layers";
 import { LinesView } from "./lines";
 import { PointsView } from "./points";
 import { numbersOf } from "./table";
@@ -42,6 +43,8 @@ function Drawing({ figure }: { figure: Figure }) {
       return <WaterfallView figure={figure} />;
     case "tree":
       return <TreeView figure={figure} />;
+    case "layers":
+      return <LayersView figure={figure} />;
     case "points":
       return <PointsView figure={figure} />;
   }

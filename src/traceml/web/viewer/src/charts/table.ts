@@ -1,7 +1,7 @@
 /** Every figure's numbers as a table: not everybody sees a picture, and some want the numbers. */
 
 import { axisWords, written } from "../numbers";
-import type { Axis, Bars, Branch, Figure, Heatmap, Lines, Series } from "../schema";
+import type { Axis, Bars, Branch, Figure, Heatmap, LayerTree, Lines, Series } from "../schema";
 
 const MOST_ROWS = 200;
 const MOST_COLUMNS = 40;
@@ -38,6 +38,8 @@ export function numbersOf(figure: Figure): Numbers {
         rows: branchNumbers(figure.root, 0),
         note: null,
       };
+    case "layers":
+      return layerNumbers(figure);
   }
 }
 
@@ -123,6 +125,25 @@ function branchNumbers(branch: Branch, depth: number): string[][] {
     [name, branch.text, written(100 * branch.share, "%")],
     ...branch.parts.flatMap((part) => branchNumbers(part, depth + 1)),
   ];
+}
+
+/** Each layer by itself; of many those that take the longest. */
+function layerNumbers({ single: { rows, columns } }: LayerTree): Numbers {
+  const longest = columns.find(({ id }) => id === "own")?.whole ?? [];
+  const places = rows
+    .map((_, place) => place)
+    .sort((one, other) => (longest[other] ?? -1) - (longest[one] ?? -1))
+    .slice(0, MOST_ROWS);
+  const left = rows.length - places.length;
+  return {
+    columns: ["Layer", "Class", ...columns.map(({ label, unit }) => axisWords(label, unit))],
+    rows: places.map((place) => [
+      rows[place]!.name,
+      rows[place]!.kind,
+      ...columns.map((column) => written((column.own ?? column.whole)[place])),
+    ]),
+    note: left > 0 ? `The ${written(left)} layers that take the least time are left out.` : null,
+  };
 }
 
 /** Every so many rows, where all of them would be too many to read. */

@@ -129,7 +129,7 @@ function widthOf(figures: readonly Figure[], index: number): "full" | "half" {
 }
 
 function isNarrow(figure: Figure | undefined): boolean {
-  if (figure === undefined || figure.type === "heatmap") return false;
+  if (figure === undefined || figure.type === "heatmap" || figure.type === "layers") return false;
   return figure.type !== "lines" || figure.is_curve || !figure.zooms;
 }
 

@@ -70,6 +70,8 @@ function pictureHeightOf(figure: Figure): number {
       return 80 + 23 * figure.changes.length;
     case "tree":
       return 260;
+    case "layers":
+      return 640;
     case "points":
       return 360;
   }

@@ -1,0 +1,99 @@
+"""The part of a run's page about the layers of its model; there with a deep profile only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from traceml.figures.layer_tree import layer_tree
+from traceml.figures.page import Part, Row, Table, Tile
+from traceml.figures.words import cell, joined, line
+from traceml.model.layer_names import MODEL
+from traceml.model.printable import shorten_middle
+from traceml.model.quantities import NOT_MEASURED, count, milliseconds, percent
+from traceml.summaries.layer_record import ActivitySummary, LayersSummary
+
+MAX_KERNELS = 15
+"""Rows of the table of kernels; the JSON file has all of them."""
+MAX_NOTES = 5
+MAX_NAME_CHARS = 72
+"""Of a kernel: its template's arguments would fill the page."""
+_CLOCKS = {"gpu": "GPU clock", "cpu": "CPU clock"}
+
+
+def layers_part(found: LayersSummary | None) -> Part | None:
+    """Returns the layers of a run, and the kernels of its GPU; `None` without a deep profile."""
+    if found is None or not (found.layers or found.activity or found.notes):
+        return None
+    tree = layer_tree(found)
+    kernels = None if found.activity is None else _kernels(found.activity)
+    return Part(
+        id="layers",
+        title="Layers",
+        note=_note(found),
+        tiles=tuple(_tiles(found)),
+        figures=() if tree is None else (tree,),
+        tables=() if kernels is None else (kernels,),
+        is_wide=True,
+    )
+
+
+def _note(found: LayersSummary) -> str | None:
+    """Returns how much was looked at, and what could not be seen."""
+    looked = f"{count(found.steps, 'step')} looked at" if found.steps else None
+    told = [line(note) for note in found.notes[:MAX_NOTES]]
+    hidden = len(found.notes) - len(told)
+    more = f"{count(hidden, 'more note')}" if hidden > 0 else None
+    return joined((looked, _CLOCKS.get(found.clock or ""), *told, more)) or None
+
+
+def _tiles(found: LayersSummary) -> Iterator[Tile]:
+    for label, in_layers_ms, rest_ms in (
+        ("Forward in layers", found.forward_ms, found.rest_forward_ms),
+        ("Backward in layers", found.backward_ms, found.rest_backward_ms),
+    ):
+        if in_layers_ms is not None:
+            rest = None if not rest_ms else f"{milliseconds(rest_ms)} outside of layers"
+            yield Tile(label, milliseconds(in_layers_ms), note=rest)
+    if found.flops_per_step is not None:
+        yield Tile("Operations per step", f"{found.flops_per_step / 1e12:,.3g} TFLOP")
+    if found.mfu is not None and found.peak_flops_per_s is not None:
+        most = f"of {found.peak_flops_per_s / 1e12:,.0f} TFLOP/s"
+        yield Tile("FLOPs utilisation (MFU)", percent(found.mfu), note=most)
+    if found.activity is not None:
+        yield from _activity_tiles(found.activity)
+
+
+def _activity_tiles(found: ActivitySummary) -> Iterator[Tile]:
+    steps = f"by its own record of {count(found.steps, 'step')}"
+    yield Tile("GPU busy per step", milliseconds(found.busy_ms), note=steps)
+    yield Tile("Kernels per step", count(round(found.kernels_per_step)))
+    if found.copies_ms:
+        yield Tile("Copies per step", milliseconds(found.copies_ms))
+    if found.communication_ms:
+        alone = f"{milliseconds(found.communication_alone_ms)} of it alone"
+        yield Tile("Communication per step", milliseconds(found.communication_ms), note=alone)
+
+
+def _kernels(found: ActivitySummary) -> Table | None:
+    rows = tuple(
+        Row(
+            (
+                shorten_middle(cell(kernel.name), MAX_NAME_CHARS),
+                f"{kernel.calls:,.4g}",
+                milliseconds(kernel.time_ms),
+                percent(kernel.time_ms / found.busy_ms) if found.busy_ms else NOT_MEASURED,
+                "–" if kernel.layer is None else cell(kernel.layer) or MODEL,
+            )
+        )
+        for kernel in found.kernels[:MAX_KERNELS]
+    )
+    if not rows:
+        return None
+    hidden = len(found.kernels) - len(rows)
+    return Table(
+        id="kernels-table",
+        title="GPU kernels",
+        columns=("Kernel", "Calls per step", "Time per step", "Of busy time", "Layer"),
+        rows=rows,
+        note=f"{count(hidden)} more, in the JSON file." if hidden > 0 else None,
+    )

@@ -1,0 +1,192 @@
+"""The part about layers: sums below a name, repeated layers as one, nothing without a profile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from drawn_runs import page_of, part
+from factories import make_run
+from layer_runs import kernel_step, layer_records, with_layers
+from traceml.figures.layer_record import LayerRows, LayerTree
+from traceml.figures.layer_tree import MAX_LAYERS, layer_tree
+from traceml.figures.layers import MAX_KERNELS, layers_part
+from traceml.figures.page import Part
+from traceml.summaries.build import build
+from traceml.summaries.layer_record import LayersSummary, LayerSummary
+
+OWN_MS = {
+    "": 0.5,
+    "blocks": 0.0,
+    "blocks.0": 1.0,
+    "blocks.0.attn": 3.0,
+    "blocks.1": 1.0,
+    "blocks.1.attn": 5.0,
+    "head": 4.0,
+}
+
+
+def part_of(*records: Any) -> Part:
+    found = layers_part(build(with_layers(make_run(steps=40), *records), 0.0, "0").layers)
+    assert found is not None
+    return found
+
+
+def tree_of(*records: Any) -> LayerTree:
+    found = part_of(*records).figures[0]
+    assert isinstance(found, LayerTree)
+    return found
+
+
+def values(rows: LayerRows, column: str, own: bool = False) -> dict[str, float | None]:
+    found = next(each for each in rows.columns if each.id == column)
+    shown = found.own if own and found.own is not None else found.whole
+    return {row.name: value for row, value in zip(rows.rows, shown, strict=True)}
+
+
+def test_a_run_without_a_deep_profile_has_no_such_part() -> None:
+    assert "layers" not in [found.id for found in page_of(make_run(steps=40)).parts]
+
+
+def test_the_part_stands_beside_the_step_s_time() -> None:
+    page = page_of(with_layers(make_run(steps=40), layer_records(forward_ms=OWN_MS)))
+    assert [found.id for found in page.parts][:2] == ["step-time", "layers"]
+    assert part(page, "layers").note == "4 steps looked at · CPU clock"
+
+
+def test_a_row_counts_what_is_below_its_name_and_its_own_time_apart() -> None:
+    rows = tree_of(layer_records(forward_ms=OWN_MS, backward_ms=OWN_MS)).single
+    assert values(rows, "total")["(the model itself)"] == 29.0
+    assert values(rows, "total")["blocks"] == 20.0
+    assert values(rows, "total", own=True)["blocks"] == 0.0
+    assert values(rows, "own")["blocks.1"] == 2.0
+    assert values(rows, "forward")["blocks.1"] == 6.0
+    assert values(rows, "forward", own=True)["blocks.1"] == 1.0
+
+
+def test_rows_know_the_one_above_them_which_comes_first() -> None:
+    for rows in (tree := tree_of(layer_records(forward_ms=OWN_MS))).single, tree.grouped:
+        assert rows is not None
+        for place, row in enumerate(rows.rows):
+            assert row.parent < place
+            if row.parent >= 0:
+                above = rows.rows[row.parent].name
+                assert row.name in (row.label, f"{above}.{row.label}")
+
+
+def test_layers_that_repeat_are_one_row_with_their_sum() -> None:
+    rows = tree_of(layer_records(forward_ms=OWN_MS)).grouped
+    assert rows is not None
+    counts = {row.name: row.layers for row in rows.rows}
+    assert counts == {
+        "(the model itself)": 1,
+        "blocks": 1,
+        "head": 1,
+        "blocks.*": 2,
+        "blocks.*.attn": 2,
+    }
+    assert values(rows, "own")["blocks.*.attn"] == 8.0
+    assert values(rows, "total")["blocks.*"] == 10.0
+    assert values(rows, "calls")["blocks.*"] == 2.0
+
+
+def test_layers_of_another_class_are_no_repetition() -> None:
+    found = LayersSummary(
+        layers={
+            "net": LayerSummary(kind="Sequential", forward_ms=0.0),
+            "net.0": LayerSummary(kind="Linear", forward_ms=1.0),
+            "net.1": LayerSummary(kind="ReLU", forward_ms=2.0),
+            "net.2": LayerSummary(kind="Linear", forward_ms=4.0),
+        }
+    )
+    tree = layer_tree(found)
+    assert tree is not None and tree.grouped is not None
+    assert {(row.name, row.kind, row.layers) for row in tree.grouped.rows} == {
+        ("net", "Sequential", 1),
+        ("net.*", "Linear", 2),
+        ("net.1", "ReLU", 1),
+    }
+
+
+def test_without_repetition_there_is_one_tree() -> None:
+    assert tree_of(layer_records(forward_ms={"": 1.0, "a": 2.0})).grouped is None
+
+
+def test_memory_is_summed_but_a_peak_is_the_highest() -> None:
+    held = {"parameters": [0, 1 << 20, 2 << 20], "peak": [3 << 20, 9 << 20, 5 << 20]}
+    rows = tree_of(layer_records(forward_ms={"": 1.0, "a": 1.0, "b": 1.0}, held=held)).single
+    assert values(rows, "parameters") == {"(the model itself)": 3.0, "a": 1.0, "b": 2.0}
+    assert values(rows, "peak") == {"(the model itself)": 9.0, "a": 9.0, "b": 5.0}
+    assert {each.unit for each in rows.columns if each.id in ("parameters", "peak")} == {"MiB"}
+
+
+def test_what_was_not_measured_has_no_column() -> None:
+    columns = {each.id for each in tree_of(layer_records(forward_ms=OWN_MS)).single.columns}
+    assert columns == {"total", "own", "forward", "calls"}
+
+
+def test_the_worst_rank_of_a_layer_is_named_with_what_it_takes_more() -> None:
+    fast, slow = {"": 1.0, "a": 2.0}, {"": 1.0, "a": 5.0}
+    records = [layer_records(pid=pid, forward_ms=slow if pid == 2 else fast) for pid in range(3)]
+    run = with_layers(make_run(ranks=3, steps=40), *records)
+    found = layers_part(build(run, 0.0, "0").layers)
+    assert found is not None
+    tree = found.figures[0]
+    assert isinstance(tree, LayerTree)
+    assert values(tree.single, "over-median")["a"] == 3.0
+    rows = {row.name: row.worst_rank for row in tree.single.rows}
+    assert rows["a"] != "" and rows["(the model itself)"] == ""
+
+
+def test_kernels_and_busy_time_are_told_and_the_many_are_cut() -> None:
+    kernels = [(f"gemm{n}", 12, 1_000_000 * (90 - n), 0 if n else -1) for n in range(40)]
+    record = layer_records(forward_ms={"a": 10.0}, kernels=(kernel_step(90.0, kernels, (9.0,)),))
+    found = part_of(record)
+    assert {tile.label: tile.value for tile in found.tiles}["GPU busy per step"] == "90.0 ms"
+    table = found.tables[0]
+    assert len(table.rows) == MAX_KERNELS and table.note == "25 more, in the JSON file."
+    assert table.rows[0].cells == ("gemm0", "12", "90.0 ms", "100%", "–")
+    assert table.rows[1].cells[-1] == "a"
+
+
+def test_why_nothing_was_seen_is_told() -> None:
+    found = part_of(layer_records(steps=0, forward_ms={"a": 1.0}, notes=("it is compiled",)))
+    assert (found.note, found.figures) == ("it is compiled", ())
+
+
+def test_what_limits_a_group_is_told_where_all_agree() -> None:
+    def layers(*bounds: str | None) -> LayersSummary:
+        found = {
+            f"blocks.{place}": LayerSummary(
+                kind="Block", forward_ms=1.0, flops=2e9, bound=bound, peak_share=0.2
+            )
+            for place, bound in enumerate(bounds)
+        }
+        return LayersSummary(layers=found, peak_flops_per_s=1e13)
+
+    same, mixed = layer_tree(layers("compute", "compute")), layer_tree(layers("compute", "launch"))
+    assert same is not None and same.grouped is not None
+    assert same.grouped.rows[0].bound == "compute"
+    assert values(same.grouped, "mfu") == {"blocks.*": pytest.approx(20.0)}
+    assert mixed is not None and mixed.grouped is not None and mixed.grouped.rows[0].bound == ""
+
+
+def test_a_small_layer_of_a_large_model_keeps_its_digits() -> None:
+    rows = tree_of(layer_records(forward_ms={"": 0.0, "huge": 2500.0, "small": 0.42})).single
+    assert values(rows, "total")["small"] == 0.42
+
+
+def test_hostile_names_are_one_short_line() -> None:
+    own = {"a\n\x1b[31m" + "x" * 500: 1.0, "a." * 300 + "b": 1.0, "..": 1.0}
+    for row in tree_of(layer_records(forward_ms=own)).single.rows:
+        assert "\x1b" not in row.name and "\n" not in row.name and len(row.name) <= 160
+
+
+def test_a_summary_of_too_many_layers_makes_a_page_that_opens() -> None:
+    found = LayersSummary(
+        layers={f"a{n}": LayerSummary(forward_ms=1.0) for n in range(MAX_LAYERS + 2)}
+    )
+    tree = layer_tree(found)
+    assert tree is not None and len(tree.single.rows) == MAX_LAYERS
+    assert tree.caption is not None and "2 more layers in the JSON file." in tree.caption

@@ -1,0 +1,72 @@
+"""The files of the deep profile: read whole, or in whole lines from all over a long run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from traceml.store import layer_records
+from traceml.store.layer_records import NOT_ALL_READ, read_layers, read_spread
+
+NAMES = {"set": 1, "names": ["", "block"], "kinds": ["Net", "Block"]}
+
+
+def write(folder: Path, steps: int, pid: int = 7) -> Path:
+    lines = [NAMES]
+    for step in range(1, steps + 1):
+        times = {"host_forward_ns": [step, 2 * step], "host_backward_ns": [1, 1]}
+        lines.append({"set": 1, "step": step, "calls": [1, 3], **times})
+    lines.append({"set": 1, "step": steps, "saved": [0, 512]})
+    path = folder / f"layers-{pid}.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_a_short_file_is_read_whole(tmp_path: Path) -> None:
+    write(tmp_path, steps=5)
+    (found,) = read_layers(tmp_path)
+    assert (found.pid, found.names, found.kinds) == (7, ("", "block"), ("Net", "Block"))
+    assert found.steps == (1, 2, 3, 4, 5) and found.notes == ()
+    assert found.times_ns["host_forward"].tolist()[-1] == [5.0, 10.0]
+    assert found.calls.tolist()[0] == [1, 3] and found.held_bytes["saved"].tolist() == [0, 512]
+
+
+def test_of_long_files_steps_from_the_whole_run_are_read_and_it_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"MAX_BYTES": 12_000, "MIN_BYTES": 4_000, "PIECE_BYTES": 1_000}.items():
+        monkeypatch.setattr(layer_records, name, value)
+    for pid in (7, 8):
+        write(tmp_path, steps=4_000, pid=pid)
+    for found in read_layers(tmp_path):
+        assert found.names == ("", "block") and found.notes == (NOT_ALL_READ,)
+        assert found.steps[0] == 1 and found.steps[-1] == 4_000
+        assert any(1_500 < step < 2_500 for step in found.steps) and 20 < len(found.steps) < 200
+        assert found.times_ns["host_forward"][:, 0].tolist() == list(map(float, found.steps))
+        assert found.held_bytes["saved"].tolist() == [0, 512]
+
+
+@pytest.mark.parametrize("most", [1, 60, 1_000, 5_000, 10**6])
+def test_what_is_read_of_a_file_is_whole_lines_of_it(tmp_path: Path, most: int) -> None:
+    path = write(tmp_path, steps=300)
+    content, left_out = read_spread(path, most)
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert set(content.splitlines(keepends=True)) <= set(lines)
+    assert len(content) <= most and len(content) + left_out == path.stat().st_size
+
+
+def test_a_line_that_was_cut_short_is_left_out(tmp_path: Path) -> None:
+    path = write(tmp_path, steps=3)
+    path.write_bytes(path.read_bytes()[:-5])
+    (found,) = read_layers(tmp_path)
+    assert found.steps == (1, 2, 3) and found.held_bytes == {}
+
+
+def test_a_link_in_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
+    elsewhere = write(tmp_path, steps=3)
+    elsewhere.rename(tmp_path / "kept")
+    (tmp_path / "layers-7.jsonl").symlink_to(tmp_path / "kept")
+    (found,) = read_layers(tmp_path)
+    assert found.names == () and found.steps == ()
