@@ -44,13 +44,15 @@ class CallWatch:
         In evaluation some layers of torch's take a faster way only where no hook is in; no result
         may depend on us.
         """
+        self.has_failed = False
+        """Whether one of our own functions failed: then the step was not seen to its end."""
         self._removes: list[Callable[[], None]] = []
 
     def begin(self) -> None:
         """See the calls from here on."""
         self.is_on = True
-        enter = self._session.guard(self._enter, any_thread=True)
-        leave = self._session.guard(self._leave, any_thread=True)
+        enter = self._session.guard(self._enter, any_thread=True, failed=self.fail)
+        leave = self._session.guard(self._leave, any_thread=True, failed=self.fail)
         self._removes = [
             module_hooks.register_module_forward_pre_hook(enter).remove,
             module_hooks.register_module_forward_hook(leave, always_call=True).remove,
@@ -61,6 +63,13 @@ class CallWatch:
         self.is_on = False
         while self._removes:
             self._removes.pop()()
+
+    def fail(self, error: BaseException) -> None:
+        """Count a failure of our own, and see no more of the step: the next call would fail too,
+        and many failures end all tracing."""
+        self.has_failed = True
+        self.end()
+        self._session.failed(error)
 
     def _enter(self, module: nn.Module, arguments: Any) -> None:
         place = None if is_compiling() else self._places.get(id(module))
