@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from traceml.store.layer_records import read_layers
 from traceml.trace.deep import bursts, operations
 from traceml.trace.deep.bursts import COMPILED, EVALUATED, FIRST_BURST, LAYERS_SHARE
+from traceml.trace.deep.memory_steps import MARKED
 
 WAIT_S = 0.01
 STEPS = FIRST_BURST + 4
@@ -289,6 +290,34 @@ def test_a_script_that_forbids_to_save_tensors_in_other_ways_is_traced(deep):
     with torch.autograd.graph.disable_saved_tensors_hooks("not here"):
         train(Parts(one=nn.Linear(4, 4)))
     assert deep().steps
+
+
+class _AddsToMainGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(context, inputs, weight):
+        context.save_for_backward(inputs, weight)
+        return inputs @ weight
+
+    @staticmethod
+    def backward(context, gradient):
+        inputs, weight = context.saved_tensors
+        weight.main_grad += inputs.t() @ gradient
+        return gradient @ weight.t(), torch.zeros_like(weight)
+
+
+def test_attributes_of_a_saved_parameter_are_there_in_backward(deep):
+    class Fused(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(4, 4))
+            self.weight.main_grad = torch.zeros(4, 4)
+
+        def forward(self, inputs):
+            return _AddsToMainGradient.apply(inputs, self.weight)
+
+    train(Parts(one=nn.Linear(4, 4), fused=Fused()))
+    found = deep()
+    assert found.steps and found.notes == (MARKED,)
 
 
 class Counts(TorchDispatchMode):

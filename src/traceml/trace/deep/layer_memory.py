@@ -141,6 +141,20 @@ def can_count_saved() -> bool:
     )
 
 
+def has_marked_parameters(layers: Iterable[ModelLayer]) -> bool:
+    """Whether a parameter has attributes that somebody gave it, such as Megatron's `main_grad`.
+
+    A function of theirs may save the parameter and want them in its backward pass: what is saved
+    in our way comes back as another tensor, without them.
+    """
+    return any(
+        not name.startswith("_")
+        for layer in layers
+        for parameter in _tensors(layer.module._parameters)
+        for name in getattr(parameter, "__dict__", ())
+    )
+
+
 class HeldBytes(NamedTuple):
     """What each layer holds by itself, without the layers below it, in bytes."""
 
