@@ -3,6 +3,7 @@
 import copy
 import os
 import pickle
+import threading
 import time
 
 import numpy as np
@@ -136,6 +137,22 @@ def test_a_layer_that_is_shared_is_counted_once_by_name_and_twice_by_calls(deep)
     found = deep()
     assert found.names == ("", "first", "between", "again")
     assert found.calls.tolist() == [[1, 2, 1, 1]] * 2
+
+
+def test_calls_of_another_thread_take_no_time_from_a_layer(deep):
+    class CalledBeside(nn.Module):
+        def forward(self, inputs, is_beside=False):
+            if not is_beside:
+                beside = threading.Thread(target=self, args=(inputs, True))
+                beside.start()
+                beside.join()
+                time.sleep(WAIT_S)
+            return inputs
+
+    train(Parts(one=nn.Linear(4, 4), slow=CalledBeside()))
+    found = deep()
+    assert seconds(found, "host_forward", "slow") >= WAIT_S
+    assert found.calls.tolist() == [[1, 1, 1]] * 2
 
 
 @pytest.mark.parametrize("use_reentrant", [True, False])

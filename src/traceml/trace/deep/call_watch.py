@@ -75,9 +75,9 @@ class CallWatch:
         place = None if is_compiling() else self._places.get(id(module))
         if place is None or not self.is_on:
             return
-        in_backward = torch._C._current_graph_task_id() >= 0
-        if not in_backward and get_ident() != self._session.thread:
-            return  # a replica in a thread of its own
+        if not self._is_of_training():
+            return
+        in_backward = _is_in_backward()
         if not self.open and not in_backward and not torch.is_grad_enabled():
             if not module.training:
                 self.was_evaluated = True
@@ -87,8 +87,16 @@ class CallWatch:
         self.open.append(place)
         self._tell_enter(place, outer, arguments, in_backward)
 
+    def _is_of_training(self) -> bool:
+        """Whether a call is not one of another thread: a replica, or an evaluation beside."""
+        return get_ident() == self._session.thread or _is_in_backward()
+
     def _leave(self, module: nn.Module, arguments: Any, result: Any) -> None:
         place = None if is_compiling() else self._places.get(id(module))
-        if self.is_on and self.open and self.open[-1] == place:
+        if self.is_on and self.open and self.open[-1] == place and self._is_of_training():
             self.open.pop()
             self._tell_leave(place, result)
+
+
+def _is_in_backward() -> bool:
+    return bool(torch._C._current_graph_task_id() >= 0)
