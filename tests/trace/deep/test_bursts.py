@@ -1,10 +1,12 @@
 """The deep profile on real torch: what it sees of layers, and that training does not notice."""
 
 import copy
+import gc
 import os
 import pickle
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -307,6 +309,26 @@ def test_a_script_that_forbids_to_save_tensors_in_other_ways_is_traced(deep):
     with torch.autograd.graph.disable_saved_tensors_hooks("not here"):
         train(Parts(one=nn.Linear(4, 4)))
     assert deep().steps
+
+
+def test_a_model_is_freed_and_nothing_grows_between_bursts(traced, monkeypatch):
+    monkeypatch.setattr(bursts, "LAYERS_SHARE", 1e9)
+    monkeypatch.setattr(bursts, "MEMORY_EVERY", 1)
+    traced.session.begin_deep_profile()
+    model = Parts(one=nn.Linear(4, 4))
+    train(model)
+    before = len(traced.session.restores)
+    steps_of_burst = bursts.TIMED_STEPS + 2 + bursts.MIN_STEPS_BETWEEN
+    train(model, steps=4 * steps_of_burst + 1)
+    assert not module_hooks._global_forward_hooks
+    assert len(traced.session.restores) <= before
+    freed = weakref.ref(model)
+    del model
+    gc.collect()
+    assert freed() is None
+    traced.finish()
+    (found,) = read_layers(traced.folder)
+    assert len(found.steps) > 4 * bursts.TIMED_STEPS
 
 
 class _AddsToMainGradient(torch.autograd.Function):

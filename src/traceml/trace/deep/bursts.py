@@ -228,6 +228,8 @@ class Bursts:
     def _end_burst(self) -> None:
         """The step after a burst has ended: count what the burst cost."""
         self._is_settling = False
+        self._layers = []  # a model that the script lets go of is freed
+        self._timed.tell_passed()
         self._steps_until = MIN_STEPS_BETWEEN
         usual = median(self._idle_ns) if self._idle_ns else 0.0
         added = sum(self._burst_ns) - usual * len(self._burst_ns)

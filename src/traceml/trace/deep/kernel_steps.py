@@ -58,6 +58,7 @@ class KernelSteps:
         if self._recording is not None:
             self._recording.end()
         self._marks = self._recording = None
+        self._layers = ()
         return True
 
     def forget(self) -> None:

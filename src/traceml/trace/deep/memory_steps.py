@@ -71,6 +71,7 @@ class MemorySteps:
             if not self._saved.is_out:
                 return False
             self._saved = None
+        self._layers = ()
         return True
 
 

@@ -54,4 +54,5 @@ class OperationSteps:
             if not self._count.end():
                 return False
             self._count = None
+        self._layers = ()
         return True
