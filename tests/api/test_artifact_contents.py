@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 import sys
+import tracemalloc
 import zipfile
 import zlib
 from pathlib import Path
@@ -19,6 +21,7 @@ from safetensors.torch import save_file
 from traceml.api import artifact_contents
 from traceml.cli import main
 from traceml.model.artifact import kind_of_file
+from traceml.model.errors import UnreadableArtifact
 from traceml.store import arrow_file, npz_file
 
 
@@ -430,6 +433,28 @@ def test_a_damaged_npz_file_is_told(
     (change,) = runs.compare()
     assert change["details"] is None
     assert change["not_compared"].startswith(("B's file: it", "A's file: it unpacks"))
+
+
+@pytest.mark.parametrize(
+    ("head", "said"),
+    [
+        (b"{'descr': '<f8', 'fortran_order': False, 'shape': (-5,)}", "the shape (-5,)"),
+        (b" " * (8 << 20), "description of an array has 8,388,608 bytes"),
+    ],
+    ids=["less than nothing", "an endless description"],
+)
+def test_a_small_npz_file_takes_little_memory(tmp_path: Path, head: bytes, said: str) -> None:
+    path = tmp_path / "small.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        start = b"\x93NUMPY\x02\x00" + len(head).to_bytes(4, "little")
+        archive.writestr("w.npy", start + head + bytes(8 << 20))
+    tracemalloc.start()
+    with pytest.raises(UnreadableArtifact, match=re.escape(said)), npz_file.open_npz(path) as file:
+        for piece in file.pieces("w") or ():
+            assert piece.size
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak_bytes < 4 << 20
 
 
 # Parquet and Arrow tables

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 
-from repositories import commit, make_repository
+from repositories import commit, git, make_repository
 from traceml.api import code_diff as diffs
 from traceml.api.code_diff import Version, code_diff, code_stat, differing
 from traceml.model.lineage import Changes, Code
@@ -126,3 +128,32 @@ def test_of_groups_two_that_differ_are_shown() -> None:
     a, b, c = (_run_of(letter * 40) for letter in "abc")
     assert differing([a, a], [a, c, b]) == (a, c)
     assert differing([a], [a]) == (a, a)
+
+
+def test_a_recorded_repository_runs_nothing(
+    project: Path, runs: tuple[Version, Version], elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own settings say how to fetch what it lacks, and allow it; with a git before 2.45."""
+    command, mark = elsewhere / "fetch", elsewhere / "was-run"
+    _write_script(command, f"touch {mark}")
+    for setting, value in (
+        ("core.repositoryformatversion", "1"),
+        ("extensions.partialClone", "origin"),
+        ("remote.origin.promisor", "true"),
+        ("remote.origin.url", f"ext::{command}"),
+        ("protocol.ext.allow", "always"),
+    ):
+        git(project, "config", setting, value)
+    blob = git(project, "rev-parse", "HEAD:other.py")
+    (project / ".git/objects" / blob[:2] / blob[2:]).unlink()
+    older = elsewhere / "bin"
+    older.mkdir()
+    _write_script(older / "git", f'unset GIT_NO_LAZY_FETCH\nexec {shutil.which("git")} "$@"')
+    monkeypatch.setenv("PATH", f"{older}:{os.environ['PATH']}")
+    assert code_diff(*runs, project) is None
+    assert not mark.exists()
+
+
+def _write_script(path: Path, lines: str) -> None:
+    path.write_text(f"#!/bin/sh\n{lines}\n")
+    path.chmod(0o755)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import math
 import os
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from processes import PYTHON, run
+from traceml.api.fetch_runs import FetchedRuns
 from traceml.api.query_runs import RunQuery, Runs
 from traceml.api.store_search import search_store
 from traceml.cli import main
@@ -163,3 +166,43 @@ def test_what_holds_no_run_is_said(tmp_path: Path) -> None:
     (tmp_path / "run-x.wandb").write_bytes(b"something else")
     with pytest.raises(UsageError, match="is no run of Weights & Biases"):
         open_source(f"wandb:{tmp_path}").find_runs()
+
+
+def _wandb_file(path: Path, *records: Any) -> Path:
+    content = struct.pack("<4sHB", b":W&B", 0xBEE1, 0)
+    for record in records:
+        payload = record.SerializeToString()
+        checksum = zlib.crc32(payload, zlib.crc32(b"\x01"))
+        content += struct.pack("<IHB", checksum, len(payload), 1) + payload
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("moment", ["1e400", "-1", "NaN", "1" + "0" * 400])
+def test_numbers_that_no_run_can_have_are_read(tmp_path: Path, moment: str) -> None:
+    pytest.importorskip("wandb")
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    record = Record()
+    said = {"_step": "1" + "0" * 30, "_timestamp": moment, "loss": "1" + "0" * 400, "other": "1"}
+    for key, value in said.items():
+        record.history.item.add(key=key, value_json=value)
+    path = _wandb_file(tmp_path / "run-x.wandb", record)
+    (found,) = open_source(f"wandb:{path}").find_runs()
+    assert found.histories == {"loss": ((math.inf, 0, None),), "other": ((1.0, 0, None),)}
+    with FetchedRuns() as fetched:
+        (summary,) = fetched.local_words([f"wandb:{path}"])
+        assert json.loads(Path(summary).read_text())["metrics"]["other"]["last"] == 1
+
+
+def test_a_moment_that_no_run_can_have_is_left_out_of_events(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = SummaryWriter(str(tmp_path / "run"))
+    for moment in (math.inf, 1e20, 1.7e9):
+        writer.add_scalar("loss", 1.0, 1, walltime=moment)
+    writer.close()
+    with FetchedRuns() as fetched:
+        (summary,) = fetched.local_words([f"tensorboard:{tmp_path}"])
+        assert json.loads(Path(summary).read_text())["metrics"]["loss"]["count"] == 3

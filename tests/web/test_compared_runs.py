@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import gc
 import json
 import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from starlette.requests import ClientDisconnect
 
 from served import Served, serving
 from traceml.model.errors import RunNotFound, UsageError
+from traceml.web.live_pages import Pages
+from traceml.web.security import Policy
+from traceml.web.server import application
 from traceml.web.sources import Address, address_of, compared_address, source_of
 
 LOGGED = b"<script>alert(1)</script>"
@@ -146,3 +154,33 @@ def test_a_logged_file_is_saved_and_never_shown(server: Served) -> None:
     assert server.get("/runs/c/file?name=page.html", "HEAD").headers["content-length"] == "25"
     for name in ("..%2Frun.json", "run.json", "%00", ""):
         assert server.get(f"/runs/c/file?name={name}").status == 404
+
+
+def test_a_logged_file_is_closed_where_the_reader_is_gone_before_its_first_byte(
+    several: Path,
+) -> None:
+    app = application(several, Policy("127.0.0.1", 80), Pages(several))
+    scope = {
+        "type": "http",
+        "asgi": {"spec_version": "2.4"},
+        "method": "GET",
+        "path": "/runs/c/file",
+        "query_string": b"name=page.html",
+        "headers": [(b"host", b"127.0.0.1:80")],
+    }
+
+    statuses = []
+
+    async def receive() -> Any:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        statuses.append(message["status"])
+        raise OSError("gone")
+
+    with contextlib.suppress(OSError, ClientDisconnect):
+        asyncio.run(app(scope, receive, send))
+    gc.collect()  # of what the exception referred to
+    still_open = [each.resolve().name for each in Path("/proc/self/fd").iterdir()]
+    assert statuses == [200]
+    assert "page.html" not in still_open

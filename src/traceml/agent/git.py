@@ -106,6 +106,7 @@ def _environment(index: Path | None) -> dict[str, str]:
         **kept,
         "GIT_OPTIONAL_LOCKS": "0",  # the user's own git must never find the index locked
         "GIT_TERMINAL_PROMPT": "0",
-        "GIT_NO_LAZY_FETCH": "1",
+        "GIT_NO_LAZY_FETCH": "1",  # since git 2.45
+        "GIT_ALLOW_PROTOCOL": "none",  # whatever the repository allows itself
         "LC_ALL": "C",
     }

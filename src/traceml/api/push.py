@@ -268,7 +268,9 @@ def _artifacts(
             inside = None if place is None else safe_relative(place)
             if inside is None:
                 continue
-            found = list(_regular_files(folder / inside))
+            # A link to a folder elsewhere would send what the run never logged.
+            is_inside = (folder / inside).resolve().is_relative_to(folder.resolve())
+            found = list(_regular_files(folder / inside)) if is_inside else []
             if not found:
                 notes.append(f"the artifact {name!r} cannot be sent: {folder / inside} is gone")
             yield from ((path.relative_to(folder).as_posix(), path) for path in found)

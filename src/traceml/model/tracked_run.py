@@ -13,6 +13,9 @@ from typing import NamedTuple, Protocol
 
 from traceml.model.run_values import RunValue, number_of
 
+MAX_UNIX_S = 9.2e9
+"""The year 2261, from which on 64 bits cannot count nanoseconds."""
+
 
 class MetricPoint(NamedTuple):
     """One logged value."""
@@ -75,6 +78,11 @@ class TrackedSource(Protocol):
     def fetch_files(self, run: TrackedRun, folder: Path) -> bool:
         """Writes the files of a run that `traceml push` sent into a folder; returns whether there
         were such."""
+
+
+def moment_of(unix_s: float) -> float | None:
+    """Returns a moment as a file or a server says it; `None` for what can be none."""
+    return unix_s if 0 <= unix_s < MAX_UNIX_S else None
 
 
 def typed_value(text: str) -> RunValue:

@@ -205,9 +205,13 @@ def read_spread(path: Path, max_bytes: int) -> tuple[bytes, int]:
 
 def _sets(lines: Sequence[_LayerLine]) -> Iterator[tuple[_LayerLine, list[_LayerLine]]]:
     """Yields each set of layers and the lines about it; a model that changes has several."""
+    steps: dict[int, list[_LayerLine]] = {}
+    for line in lines:
+        if line.step is not None:
+            steps.setdefault(line.set, []).append(line)
     for head in lines:
         if head.names is not None and len(head.kinds) == len(head.names):
-            yield head, [each for each in lines if each.set == head.set and each.step is not None]
+            yield head, steps.get(head.set, [])
 
 
 def _of_set(
@@ -254,7 +258,8 @@ def _of_set(
 
 def _kernel_steps(lines: Sequence[_LayerLine], count: int) -> Iterator[KernelStep]:
     for line in lines:
-        if line.busy_ns is not None and _fits(line.layer_busy_ns, count):
+        layers = (line.layer_busy_ns, line.layer_kernels)
+        if line.busy_ns is not None and all(_fits(each, count) for each in layers):
             yield KernelStep(
                 step=line.step or 0,
                 busy_ns=line.busy_ns,

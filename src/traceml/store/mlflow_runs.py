@@ -7,14 +7,14 @@ import math
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from traceml.model.errors import RunNotFound, UsageError, did_you_mean
 from traceml.model.printable import printable
 from traceml.model.quantities import memory
 from traceml.model.run_values import RunValue
-from traceml.model.tracked_run import MetricPoint, TrackedRun, typed_value
+from traceml.model.tracked_run import MetricPoint, TrackedRun, moment_of, typed_value
 from traceml.store.mlflow_names import read_name
 from traceml.store.mlflow_server import SCHEME, MlflowServer, NotAtServer, split_address
 
@@ -163,8 +163,11 @@ class MlflowRuns:
     def _history(self, run_id: str, name: str) -> tuple[MetricPoint, ...]:
         with self.server.said_plainly(f"reading the metric {printable(name)}"):
             points = self.server.client.get_metric_history(run_id, name)
-        found = [MetricPoint(_value(each), each.step, each.timestamp / 1000) for each in points]
-        return tuple(sorted(found, key=lambda point: (point.unix_s, point.step)))
+        found = [
+            MetricPoint(_value(each), each.step, moment_of(each.timestamp / 1000))
+            for each in points
+        ]
+        return tuple(sorted(found, key=lambda point: (point.unix_s or 0.0, point.step)))
 
     def fetch_files(self, run: TrackedRun, folder: Path) -> bool:
         """Writes the files that `traceml push` sent into a folder; returns whether there were
@@ -196,10 +199,10 @@ class MlflowRuns:
                 )
 
     def _fetch(self, run_id: str, path: str, folder: Path) -> None:
-        inside = Path(path).relative_to(FOLDER)
-        if ".." in inside.parts:
-            return
-        target = folder / inside
+        listed = PurePosixPath(path)
+        if not listed.is_relative_to(FOLDER) or ".." in listed.parts:
+            return  # a server may list anything
+        target = folder / listed.relative_to(FOLDER)
         target.parent.mkdir(0o700, parents=True, exist_ok=True)
         place = folder / ".fetched"
         place.mkdir(0o700, exist_ok=True)
@@ -242,8 +245,8 @@ def _tracked(
         run_id=info.run_id,
         name=info.run_name or info.run_id,
         status=_STATES.get(info.status, "failed"),
-        started_unix_s=None if info.start_time is None else info.start_time / 1000,
-        ended_unix_s=None if info.end_time is None else info.end_time / 1000,
+        started_unix_s=moment_of((info.start_time or 0) / 1000) or None,
+        ended_unix_s=moment_of((info.end_time or 0) / 1000) or None,
         params={read_name(name): typed_value(value) for name, value in data.params.items()},
         last_values=metrics,
         histories=histories or {},

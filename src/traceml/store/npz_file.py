@@ -5,10 +5,11 @@ An array of objects is a pickle, and is not read.
 
 from __future__ import annotations
 
+import io
 import os
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -25,6 +26,13 @@ from traceml.store.tensor_data import MAX_STRIDED_BYTES, PIECE_ELEMENTS, Numbers
 MAX_UNPACKED_BYTES = 64 << 30
 """Of all arrays together: a small file may claim any number."""
 MAX_ARRAYS = 100_000
+MAX_HEAD_BYTES = 10_000
+"""Of the description of one array; what numpy takes, too."""
+_HEADS: dict[tuple[int, int], tuple[int, Callable[..., Any]]] = {
+    (1, 0): (2, np.lib.format.read_array_header_1_0),
+    (2, 0): (4, np.lib.format.read_array_header_2_0),
+}
+"""By version: how many bytes say how long the description is, and what reads it."""
 _NUMBERS = "biufc"
 """The kinds of types whose elements are numbers, by numpy's letters."""
 _DAMAGE = (
@@ -142,11 +150,17 @@ def _find_arrays(opened: NpzFile) -> None:
 def _read_head(member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Returns shape, order and type of an array, and leaves the member at its first element."""
     version = np.lib.format.read_magic(member)
-    if version == (1, 0):
-        return np.lib.format.read_array_header_1_0(member)
-    if version == (2, 0):
-        return np.lib.format.read_array_header_2_0(member)
-    raise ValueError(f"arrays of version {version} are not known")
+    if version not in _HEADS:
+        raise ValueError(f"arrays of version {version} are not known")
+    length_bytes, read = _HEADS[version]
+    said = _read_whole(member, length_bytes)
+    length = int.from_bytes(said, "little")
+    if length > MAX_HEAD_BYTES:  # numpy reads any length before it refuses one
+        raise ValueError(f"the description of an array has {length:,} bytes")
+    shape, is_fortran, dtype = read(io.BytesIO(said + _read_whole(member, length)))
+    if any(size < 0 for size in shape):
+        raise ValueError(f"an array has the shape {shape}")
+    return shape, is_fortran, dtype
 
 
 def _read_whole(member: IO[bytes], size: int) -> bytes:

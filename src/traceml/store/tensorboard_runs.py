@@ -12,7 +12,7 @@ from typing import Any
 from traceml.model.errors import RunNotFound, UsageError
 from traceml.model.printable import printable
 from traceml.model.run_values import RunValue
-from traceml.model.tracked_run import MetricPoint, TrackedRun
+from traceml.model.tracked_run import MetricPoint, TrackedRun, moment_of
 
 SCHEME = "tensorboard"
 EVENTS = "events.out.tfevents."
@@ -149,7 +149,7 @@ def _histories(events: Any) -> dict[str, tuple[MetricPoint, ...]]:
     tags = events.Tags()
     found = {
         name: tuple(
-            MetricPoint(float(each.value), int(each.step), float(each.wall_time))
+            MetricPoint(float(each.value), int(each.step), moment_of(float(each.wall_time)))
             for each in events.Scalars(name)
         )
         for name in tags["scalars"]
@@ -166,8 +166,9 @@ def _tensor_points(tensors: Any) -> Iterator[MetricPoint]:
 
     for each in tensors:
         values = make_ndarray(each.tensor_proto)
-        if values.size == 1:
-            yield MetricPoint(float(values.item()), int(each.step), float(each.wall_time))
+        if values.size == 1 and values.dtype.kind in "biuf":
+            moment = moment_of(float(each.wall_time))
+            yield MetricPoint(float(values.item()), int(each.step), moment)
 
 
 def _hparams(events: Any) -> tuple[dict[str, RunValue], str | None]:

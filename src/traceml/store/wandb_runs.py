@@ -8,6 +8,7 @@ protocol buffer that the `wandb` package describes.
 from __future__ import annotations
 
 import json
+import math
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
@@ -17,7 +18,7 @@ from typing import Any
 from traceml.model.errors import RunNotFound, UsageError
 from traceml.model.printable import printable
 from traceml.model.run_values import RunValue
-from traceml.model.tracked_run import MetricPoint, TrackedRun
+from traceml.model.tracked_run import MetricPoint, TrackedRun, moment_of
 from traceml.store.regular_files import read_regular
 
 SCHEME = "wandb"
@@ -178,7 +179,7 @@ class _RunReading:
     def _add_run(self, run: Any) -> None:
         self._id = run.run_id or self._id
         self._name = run.display_name or self._name
-        self._started_s = run.start_time.ToNanoseconds() / 1e9 or self._started_s
+        self._started_s = moment_of(run.start_time.ToNanoseconds() / 1e9) or self._started_s
         self._facts.update({"host": run.host} if run.host else {})
         self._facts.update({"note": run.notes} if run.notes else {})
         self._facts.update({"tags": tuple(run.tags)} if run.tags else {})
@@ -194,9 +195,10 @@ class _RunReading:
     def _add_history(self, history: Any) -> None:
         values = {_key(item): _json(item.value_json) for item in history.item}
         step = values.get("_step")
-        number = step if isinstance(step, int) else int(history.step.num) or self._rows
+        is_step = isinstance(step, int) and abs(step) < 1 << 63
+        number = step if is_step else int(history.step.num) or self._rows
         at_s = values.get("_timestamp")
-        unix_s = float(at_s) if isinstance(at_s, int | float) else None
+        unix_s = moment_of(at_s) if isinstance(at_s, int | float) else None
         self._rows += 1
         self._last_s = unix_s or self._last_s
         for name, value in values.items():
@@ -207,7 +209,7 @@ class _RunReading:
     def _add_summary(self, item: Any) -> None:
         name, value = _key(item), _json(item.value_json)
         if name == "_runtime" and isinstance(value, int | float):
-            self._runtime_s = float(value)
+            self._runtime_s = moment_of(value)
         for key, found in _flat(name, value):
             if key.split(".")[0] not in _INTERNAL and (real := _number(found)) is not None:
                 self._summary[key] = real
@@ -253,7 +255,10 @@ def _number(value: RunValue) -> float | None:
         return float(value) if isinstance(value, bool) else None
     if isinstance(value, str):
         return float(value) if value in ("NaN", "Infinity", "-Infinity") else None
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        return math.inf if value > 0 else -math.inf
 
 
 def _flat(name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, RunValue]]:

@@ -33,6 +33,9 @@ _LABELS = {
     "facts.peak_memory_bytes": "peak memory",
 }
 _RECENT_S = 24 * 3600
+_FORMULA_SIGNS = ("=", "+", "-", "@")
+"""With which a cell begins that a spreadsheet computes."""
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +183,14 @@ def markdown(table: TextTable) -> str:
 
 
 def csv_text(head: Sequence[str], rows: Sequence[Sequence[RunValue | None]]) -> str:
-    """Returns plain values with commas; a missing one is empty, several are joined by commas."""
+    """Returns plain values with commas; a missing one is empty, several are joined by commas.
+
+    A text that a spreadsheet would compute as a formula has an apostrophe before it: names, notes
+    and parameters of a shared folder are written by others.
+    """
     lines: list[str] = []
     writer = csv.writer(_CsvLines(lines), lineterminator="\n")
-    writer.writerow([printable(name) for name in head])
+    writer.writerow([_no_formula(name) for name in head])
     for row in rows:
         writer.writerow([_plain(value) for value in row])
     return "".join(lines)
@@ -272,5 +279,11 @@ def _plain(value: RunValue | None) -> str:
     if value is None:
         return ""
     if isinstance(value, tuple):
-        return printable(", ".join(value))
-    return printable(value) if isinstance(value, str) else str(value)
+        return _no_formula(", ".join(value))
+    return _no_formula(value) if isinstance(value, str) else str(value)
+
+
+def _no_formula(text: str) -> str:
+    shown = printable(text)
+    is_formula = shown.lstrip().startswith(_FORMULA_SIGNS) and not _NUMBER.fullmatch(shown.strip())
+    return f"'{shown}" if is_formula else shown

@@ -27,6 +27,8 @@ class CompileTime:
         self._session = session
         self._depth = 0
         self._began_ns = 0
+        self.before_compiling: Callable[[], None] = lambda: None
+        """Called in the thread that trains, before anything is compiled there."""
         self.after_compiling: Callable[[], None] = lambda: None
         """Called where something was compiled for the loop."""
         self._start = session.guard(self._begin, any_thread=True)
@@ -76,6 +78,7 @@ class CompileTime:
             if not mine or not session.tracing:
                 return
             if session.thread == get_ident():
+                self.before_compiling()
                 session.recorder.note_collections()
             # Compilers run the model and its gradients on tensors without values: no phases.
             session.tracing = False

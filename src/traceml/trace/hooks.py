@@ -69,7 +69,8 @@ def install(session: Session) -> None:
     session.failures.follow(watched.living, known.living)
     spending, arrivals = Spending(session), Arrivals(session)
     loaders.watch(session, spending, search, settings.see_loader)
-    _watch_backward(session, search, CompileTime(session, arrivals), graphs)
+    compile_time = CompileTime(session, arrivals)
+    _watch_backward(session, search, compile_time, graphs)
     _watch_optimizers(session, known, search, graphs)
     checkpoints.watch(session, arrivals)
     watch_cells(session)
@@ -80,7 +81,7 @@ def install(session: Session) -> None:
     watch_logging(session, spending, arrivals)
     ScriptParams(session)
     _watch_garbage_collection(session)
-    _prepare_deep_profile(session, watched, known, graphs)
+    _prepare_deep_profile(session, watched, known, graphs, compile_time)
 
 
 # Backward
@@ -316,7 +317,11 @@ def _watch_communication(session: Session, watched: models.Models) -> None:
 
 
 def _prepare_deep_profile(
-    session: Session, watched: models.Models, known: models.KnownOptimizers, graphs: Graphs
+    session: Session,
+    watched: models.Models,
+    known: models.KnownOptimizers,
+    graphs: Graphs,
+    compile_time: CompileTime,
 ) -> None:
     """The deep profile is asked for by the run, or by a script that names its model."""
 
@@ -326,6 +331,7 @@ def _prepare_deep_profile(
         if not begun:
             begun.append(Bursts(session, watched, known, lambda: graphs.was_captured))
             begun[0].begin()
+            compile_time.before_compiling = begun[0].make_room_for_compiler
 
     begun: list[Any] = []
     session.begin_deep_profile = session.guard(begin, any_thread=True)

@@ -271,6 +271,12 @@ def something_is_compiled() -> bool:
     return dynamo is not None and bool(dynamo.counters["stats"])
 
 
+def something_may_be_compiled() -> bool:
+    """Whether the script has called `torch.compile`: what it got is compiled when it is called."""
+    dynamo: Any = sys.modules.get("torch._dynamo.eval_frame")
+    return bool(getattr(dynamo, "cached_backends", None))
+
+
 def own_any(wanted: set[int], modules: Iterable[nn.Module]) -> list[nn.Module]:
     """Those modules that own at least one of the wanted parameters."""
     return [

@@ -242,6 +242,8 @@ class Session:
                 setattr(owner, name, original)
             else:
                 delattr(owner, name)
+            if restore in self.restores:  # what is replaced again and again adds up otherwise
+                self.restores.remove(restore)
 
         self.restores.append(restore)
         return restore

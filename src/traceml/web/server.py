@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import IO
 from urllib.parse import quote
 
 import msgspec
@@ -213,14 +214,14 @@ class _Site:
         folder = run_folder(self._logs, request.path_params["name"])
         name = request.query_params.get("name", "")
         path = await run_in_threadpool(find_logged_file, folder, name)
-        descriptor = _opened(path)
         headers = _as_download(path.name)
-        size = os.fstat(descriptor).st_size
+        file = await run_in_threadpool(_opened, path)
+        size = os.fstat(file.fileno()).st_size
         headers["content-length"] = str(size)
         if request.method == "HEAD":
-            os.close(descriptor)
+            file.close()
             return Response(None, 200, headers, _DOWNLOAD)
-        return StreamingResponse(_chunks(descriptor, size), 200, headers, _DOWNLOAD)
+        return StreamingResponse(_chunks(file, size), 200, headers, _DOWNLOAD)
 
     async def report(self, request: Request) -> Response:
         """Returns a run's page or a comparison's as one HTML file to keep."""
@@ -257,16 +258,18 @@ def _as_download(file_name: str) -> dict[str, str]:
     }
 
 
-def _opened(path: Path) -> int:
+def _opened(path: Path) -> IO[bytes]:
+    """Returns the open file. It closes itself when nobody refers to it any more: whoever asked may
+    be gone before its first byte is sent."""
     try:
-        return open_regular(path)
+        return os.fdopen(open_regular(path), "rb", buffering=0)
     except OSError as error:
         raise RunNotFound(f"{path.name} cannot be read ({error.strerror}); it is gone") from None
 
 
-def _chunks(descriptor: int, size: int) -> Iterator[bytes]:
+def _chunks(file: IO[bytes], size: int) -> Iterator[bytes]:
     """Yields a file piece by piece, as long as it was when its length was told."""
-    with os.fdopen(descriptor, "rb", buffering=0) as file:
+    with file:
         while size > 0 and (chunk := file.read(min(size, _CHUNK_BYTES))):
             size -= len(chunk)
             yield chunk

@@ -286,16 +286,19 @@ def test_earlier_versions_and_lost_contents_are_said(said: Said, client: Any) ->
         "removed.txt": {"path": "removed.txt", "stored": "artifacts/0003/removed.txt"},
         "large.bin": {"path": "large.bin", "stored": None, "note": "too large"},
         "out.txt": {"path": "out.txt", "stored": "../../out.txt"},
+        "linked": {"path": "linked", "stored": "artifacts/0004"},
     }
     folder = list_run(Path("logs"), "versions", artifacts=artifacts)
     for number in ("0001", "0002"):
         (folder / "artifacts" / number).mkdir(parents=True)
         (folder / "artifacts" / number / "model.pt").write_text(number)
     Path("out.txt").write_text("not of the run")
+    (folder / "artifacts" / "0004").symlink_to(Path.cwd())
     found = sent(said, "versions", "--experiment", "versions")
     assert "1 earlier version of artifacts" in found["said"]
     assert "'large.bin' cannot be sent: its content was not kept (too large)" in found["said"]
     assert "'removed.txt' cannot be sent" in found["said"]
+    assert "'linked' cannot be sent" in found["said"]
     listed = client.list_artifacts(found["run_id"], "traceml/artifacts")
     assert [each.path for each in listed] == ["traceml/artifacts/0002"]
     sent(said, "versions", "--experiment", "versions", "--all-versions")

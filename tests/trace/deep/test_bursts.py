@@ -1,19 +1,25 @@
 """The deep profile on real torch: what it sees of layers, and that training does not notice."""
 
 import copy
+import gc
+import os
 import pickle
+import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn.modules import module as module_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from traceml.store.layer_records import read_layers
-from traceml.trace.deep import bursts
+from traceml.trace.deep import bursts, operations
 from traceml.trace.deep.bursts import COMPILED, EVALUATED, FIRST_BURST, LAYERS_SHARE
+from traceml.trace.deep.memory_steps import MARKED
 
 WAIT_S = 0.01
 STEPS = FIRST_BURST + 4
@@ -133,6 +139,22 @@ def test_a_layer_that_is_shared_is_counted_once_by_name_and_twice_by_calls(deep)
     found = deep()
     assert found.names == ("", "first", "between", "again")
     assert found.calls.tolist() == [[1, 2, 1, 1]] * 2
+
+
+def test_calls_of_another_thread_take_no_time_from_a_layer(deep):
+    class CalledBeside(nn.Module):
+        def forward(self, inputs, is_beside=False):
+            if not is_beside:
+                beside = threading.Thread(target=self, args=(inputs, True))
+                beside.start()
+                beside.join()
+                time.sleep(WAIT_S)
+            return inputs
+
+    train(Parts(one=nn.Linear(4, 4), slow=CalledBeside()))
+    found = deep()
+    assert seconds(found, "host_forward", "slow") >= WAIT_S
+    assert found.calls.tolist() == [[1, 1, 1]] * 2
 
 
 @pytest.mark.parametrize("use_reentrant", [True, False])
@@ -266,6 +288,144 @@ def test_a_context_of_the_script_s_that_begins_in_a_burst_is_left_as_it_was(deep
     assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
 
 
+def top_of_saved_tensors():
+    return torch._C._autograd._top_saved_tensors_default_hooks(True)
+
+
+def test_a_context_of_the_script_s_around_every_step_is_left_as_it_was(deep):
+    model, tops = Parts(one=nn.Linear(4, 4)), []
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    for _ in range(STEPS + 4):
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: x.detach(), lambda x: x):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()  # where we begin to look at the next step
+        tops.append(top_of_saved_tensors())
+        if tops[-1] is not None:
+            torch._C._autograd._pop_saved_tensors_default_hooks()
+    assert deep().steps and set(tops) == {None}
+
+
+def test_a_script_that_forbids_to_save_tensors_in_other_ways_is_traced(deep):
+    with torch.autograd.graph.disable_saved_tensors_hooks("not here"):
+        train(Parts(one=nn.Linear(4, 4)))
+    assert deep().steps
+
+
+def test_a_model_is_freed_and_nothing_grows_between_bursts(traced, monkeypatch):
+    monkeypatch.setattr(bursts, "LAYERS_SHARE", 1e9)
+    monkeypatch.setattr(bursts, "MEMORY_EVERY", 1)
+    traced.session.begin_deep_profile()
+    model = Parts(one=nn.Linear(4, 4))
+    train(model)
+    before = len(traced.session.restores)
+    steps_of_burst = bursts.TIMED_STEPS + 2 + bursts.MIN_STEPS_BETWEEN
+    train(model, steps=4 * steps_of_burst + 1)
+    assert not module_hooks._global_forward_hooks
+    assert len(traced.session.restores) <= before
+    freed = weakref.ref(model)
+    del model
+    gc.collect()
+    assert freed() is None
+    traced.finish()
+    (found,) = read_layers(traced.folder)
+    assert len(found.steps) > 4 * bursts.TIMED_STEPS
+
+
+class _AddsToMainGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(context, inputs, weight):
+        context.save_for_backward(inputs, weight)
+        return inputs @ weight
+
+    @staticmethod
+    def backward(context, gradient):
+        inputs, weight = context.saved_tensors
+        weight.main_grad += inputs.t() @ gradient
+        return gradient @ weight.t(), torch.zeros_like(weight)
+
+
+def test_attributes_of_a_saved_parameter_are_there_in_backward(deep):
+    class Fused(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(4, 4))
+            self.weight.main_grad = torch.zeros(4, 4)
+
+        def forward(self, inputs):
+            return _AddsToMainGradient.apply(inputs, self.weight)
+
+    train(Parts(one=nn.Linear(4, 4), fused=Fused()))
+    found = deep()
+    assert found.steps and found.notes == (MARKED,)
+
+
+class Counts(TorchDispatchMode):
+    """A mode as scripts have them, to count operations."""
+
+    def __init__(self):
+        super().__init__()
+        self.operations = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.operations += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_mode_of_the_script_s_around_the_model_s_call_is_left_as_it_was(deep, monkeypatch):
+    monkeypatch.setattr(bursts, "COUNTED_BURST", 0)
+    model, mode = Parts(one=nn.Linear(4, 4)), Counts()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    left = []
+    for _ in range(STEPS + 4):
+        with mode:
+            loss = model(torch.ones(2, 4)).sum()
+        loss.backward()
+        optimizer.step()
+        left.append(torch._C._len_torch_dispatch_stack())
+    while torch._C._len_torch_dispatch_stack():
+        torch._C._pop_torch_dispatch_stack()
+    assert deep().steps and mode.operations and set(left) == {0}
+
+
+def test_a_forked_child_has_none_of_the_parent_s_hooks(deep):
+    hooks = []
+
+    def fork():
+        reader, writer = os.pipe()
+        child = os.fork()
+        if not child:
+            nn.Linear(1, 1)(torch.zeros(1, 1))
+            has_hooks = bool(module_hooks._global_forward_pre_hooks)
+            os.write(writer, bytes([has_hooks, top_of_saved_tensors() is not None]))
+            os._exit(0)
+        hooks.append((bool(module_hooks._global_forward_pre_hooks), *os.read(reader, 2)))
+        os.waitpid(child, 0)
+        os.close(reader)
+        os.close(writer)
+
+    train(Parts(one=nn.Linear(4, 4)), beside=fork)
+    assert deep().steps
+    assert {(False, 0, 0), (True, 0, 0)} == set(hooks)
+
+
+def test_a_count_that_fails_ends_with_its_first_failure(traced, monkeypatch):
+    class FailingFormulas:
+        def get(self, operation):
+            raise ArithmeticError("an odd shape")
+
+    monkeypatch.setattr(bursts, "COUNTED_BURST", 0)
+    monkeypatch.setattr(operations, "flop_registry", FailingFormulas())
+    counted = []
+    monkeypatch.setattr(traced.session, "failed", counted.append)
+    traced.session.begin_deep_profile()
+    train(Parts(one=nn.Linear(4, 4), two=nn.Linear(4, 4)), steps=STEPS + 4)
+    assert [str(error) for error in counted] == ["an odd shape"]
+    assert torch._C._len_torch_dispatch_stack() == 0
+    traced.finish()
+    (found,) = read_layers(traced.folder)
+    assert found.steps
+
+
 def test_nothing_of_it_is_left_when_the_session_ends_in_a_burst(deep):
     train(Parts(one=nn.Linear(4, 4)), steps=FIRST_BURST + 1)
     deep()
@@ -318,6 +478,35 @@ def test_compiled_code_is_said_to_hide_its_layers(deep):
     assert not found.steps and found.notes == (COMPILED,)
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
+
+
+@pytest.mark.parametrize("look", [FIRST_BURST, FIRST_BURST + 3], ids=["timed", "counted"])
+def test_code_that_is_first_compiled_in_a_burst_is_compiled_without_our_hooks(
+    deep, monkeypatch, look
+):
+    monkeypatch.setattr(bursts, "COUNTED_BURST", 0)
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(len(module_hooks._global_forward_pre_hooks))
+        return graph.forward
+
+    helper = Parts(a=nn.Linear(4, 4), b=nn.ReLU())
+    compiled = torch.compile(lambda inputs: helper(inputs), backend=backend)
+    steps = iter(range(STEPS + 8))
+
+    def call_compiled():
+        if next(steps) >= look:
+            compiled(torch.ones(2, 4))
+
+    train(Parts(one=nn.Linear(4, 4)), steps=STEPS + 8, beside=call_compiled)
+    breaks = torch._dynamo.utils.counters["graph_break"].total()
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    assert (graphs, breaks) == ([0], 0)
+    assert deep().notes == (COMPILED,)
 
 
 def test_naming_the_model_begins_it(traced):

@@ -45,6 +45,7 @@ REMEMBERED_STEPS = 15
 COMPILED = (
     "torch.compile has compiled code of this process: what is inside it cannot be seen by layers"
 )
+FAILED = "the deep profile failed in this process, and was ended"
 EVALUATED = "the model is evaluated in every step, where no hook may be in: no step could be seen"
 
 
@@ -97,8 +98,10 @@ class Bursts:
         self._memory = MemorySteps(session, self._file, optimizers.living)
         self._kernels = KernelSteps(session, self._file, uses_graphs)
         self._operations = OperationSteps(session, self._file)
-        self._look_guarded = session.guard(self._look)
+        self._look_guarded = session.guard(self._look, failed=self._fail)
         self._is_on = False
+        self._look_at: StepLook | None = None
+        """The way in which the step that runs is looked at."""
         session.forgets.append(self.forget)
         session.restores.append(self._take_out)
         session.last_looks.append(self._finish)
@@ -106,8 +109,7 @@ class Bursts:
 
     def forget(self) -> None:
         """Begin anew in a forked child; what the parent had put into torch is out."""
-        self._look_at: StepLook | None = None
-        """The way in which the step that runs is looked at."""
+        self._kernels.forget()
         self._take_out()
         self._file.forget()
         self._timed.forget()
@@ -128,6 +130,16 @@ class Bursts:
         if not self._is_on:
             self._is_on = True
             self._session.looks.append(self._look_guarded)
+
+    def make_room_for_compiler(self) -> None:
+        """Torch is about to compile: it would compile our hooks too, or refuse because of them."""
+        if self._is_on:
+            self._stop(COMPILED)
+
+    def _fail(self, error: BaseException) -> None:
+        """Count a failure of our own, and look at no further step; all else is traced as before."""
+        self._session.failed(error)
+        self._stop(FAILED)
 
     def _stop(self, why: str | None = None) -> None:
         if why is not None:
@@ -216,6 +228,8 @@ class Bursts:
     def _end_burst(self) -> None:
         """The step after a burst has ended: count what the burst cost."""
         self._is_settling = False
+        self._layers = []  # a model that the script lets go of is freed
+        self._timed.tell_passed()
         self._steps_until = MIN_STEPS_BETWEEN
         usual = median(self._idle_ns) if self._idle_ns else 0.0
         added = sum(self._burst_ns) - usual * len(self._burst_ns)

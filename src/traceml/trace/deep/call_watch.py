@@ -44,13 +44,15 @@ class CallWatch:
         In evaluation some layers of torch's take a faster way only where no hook is in; no result
         may depend on us.
         """
+        self.has_failed = False
+        """Whether one of our own functions failed: then the step was not seen to its end."""
         self._removes: list[Callable[[], None]] = []
 
     def begin(self) -> None:
         """See the calls from here on."""
         self.is_on = True
-        enter = self._session.guard(self._enter, any_thread=True)
-        leave = self._session.guard(self._leave, any_thread=True)
+        enter = self._session.guard(self._enter, any_thread=True, failed=self.fail)
+        leave = self._session.guard(self._leave, any_thread=True, failed=self.fail)
         self._removes = [
             module_hooks.register_module_forward_pre_hook(enter).remove,
             module_hooks.register_module_forward_hook(leave, always_call=True).remove,
@@ -62,13 +64,20 @@ class CallWatch:
         while self._removes:
             self._removes.pop()()
 
+    def fail(self, error: BaseException) -> None:
+        """Count a failure of our own, and see no more of the step: the next call would fail too,
+        and many failures end all tracing."""
+        self.has_failed = True
+        self.end()
+        self._session.failed(error)
+
     def _enter(self, module: nn.Module, arguments: Any) -> None:
         place = None if is_compiling() else self._places.get(id(module))
         if place is None or not self.is_on:
             return
-        in_backward = torch._C._current_graph_task_id() >= 0
-        if not in_backward and get_ident() != self._session.thread:
-            return  # a replica in a thread of its own
+        if not self._is_of_training():
+            return
+        in_backward = _is_in_backward()
         if not self.open and not in_backward and not torch.is_grad_enabled():
             if not module.training:
                 self.was_evaluated = True
@@ -78,8 +87,16 @@ class CallWatch:
         self.open.append(place)
         self._tell_enter(place, outer, arguments, in_backward)
 
+    def _is_of_training(self) -> bool:
+        """Whether a call is not one of another thread: a replica, or an evaluation beside."""
+        return get_ident() == self._session.thread or _is_in_backward()
+
     def _leave(self, module: nn.Module, arguments: Any, result: Any) -> None:
         place = None if is_compiling() else self._places.get(id(module))
-        if self.is_on and self.open and self.open[-1] == place:
+        if self.is_on and self.open and self.open[-1] == place and self._is_of_training():
             self.open.pop()
             self._tell_leave(place, result)
+
+
+def _is_in_backward() -> bool:
+    return bool(torch._C._current_graph_task_id() >= 0)

@@ -58,7 +58,13 @@ class KernelSteps:
         if self._recording is not None:
             self._recording.end()
         self._marks = self._recording = None
+        self._layers = ()
         return True
+
+    def forget(self) -> None:
+        """Begin anew in a forked child, which must not touch CUDA."""
+        if self._recording is not None:
+            self._recording.forget()
 
     def _write(self, step: int, seen: Any) -> None:
         count = len(self._layers)

@@ -85,9 +85,19 @@ class KernelRecording:
         if torch.version.cuda or torch.version.hip:
             torch.cuda.synchronize()  # what the GPU has not done yet would not be recorded
         events = torch._C._autograd._disable_profiler().events()
+        self._put_back_teardown()
+        return [] if self.was_taken else activities(events)
+
+    def forget(self) -> None:
+        """Put torch back as it was in a forked child; kineto records the parent alone."""
+        if self._restore is not None:
+            self._restore()
+            self._restore = None
+            self._put_back_teardown()
+
+    def _put_back_teardown(self) -> None:
         if self._teardown is None:
             os.environ.pop(TEARDOWN, None)
-        return [] if self.was_taken else activities(events)
 
 
 def _profile() -> Any:

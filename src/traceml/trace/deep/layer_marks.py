@@ -48,6 +48,7 @@ class LayerMarks:
         is_entered: Callable[[], None] | None = None,
     ) -> None:
         self._calls = CallWatch(session, layers, self._enter, self._leave)
+        self.fail = self._calls.fail
         self._record_event = record_event
         """Makes a CUDA event on the current stream; `None` for a model on the CPU."""
         self._is_entered = is_entered
@@ -57,8 +58,8 @@ class LayerMarks:
         """How often each layer was called, without what was computed again for backward."""
         self._watched_nodes: set[tuple[int, int]] = set()
         self._passes: set[int] = set()
-        self._reach = session.guard(self._note_reached, any_thread=True)
-        self._leave_backward = session.guard(self._note_end, any_thread=True)
+        self._reach = session.guard(self._note_reached, any_thread=True, failed=self.fail)
+        self._leave_backward = session.guard(self._note_end, any_thread=True, failed=self.fail)
 
     def begin(self) -> None:
         """From here on every layer's call is seen."""
@@ -81,7 +82,8 @@ class LayerMarks:
     @property
     def is_complete(self) -> bool:
         """Whether every mark of the step was kept."""
-        return not self.was_evaluated and 0 < len(self.marks) < MAX_MARKS
+        is_seen = not self.was_evaluated and not self._calls.has_failed
+        return is_seen and 0 < len(self.marks) < MAX_MARKS
 
     def _enter(self, place: int, outer: int, arguments: Any, is_again: bool) -> None:
         if self._is_entered is not None:

@@ -40,7 +40,7 @@ class SavedTensors:
         self.peak_bytes: dict[int, int] = {}
         """By layer: the most that was allocated on the GPU while it was being called."""
         self._entered_at: list[tuple[int, int]] = []
-        self._count = session.guard(self._count_saved, any_thread=True)
+        self._count = session.guard(self._count_saved, any_thread=True, failed=self._calls.fail)
         self._pushed: tuple[Any, Any] | None = None
 
     def begin(self) -> None:
@@ -127,8 +127,32 @@ def _unpack(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def can_count_saved() -> bool:
-    """Whether this torch lets us see whose way of saving tensors is the topmost."""
-    return hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks")
+    """Whether tensors can be counted as they are saved, from here on.
+
+    Not inside a context of the script's that saves tensors in its own way: as the script leaves
+    it, torch takes out the topmost way, which would be ours, and the script's would stay for ever.
+    Nor where the script forbids such contexts, nor with a torch that does not tell the topmost.
+    """
+    autograd: Any = torch._C._autograd
+    return (
+        hasattr(autograd, "_top_saved_tensors_default_hooks")
+        and autograd._saved_tensors_hooks_is_enabled()
+        and autograd._top_saved_tensors_default_hooks(True) is None
+    )
+
+
+def has_marked_parameters(layers: Iterable[ModelLayer]) -> bool:
+    """Whether a parameter has attributes that somebody gave it, such as Megatron's `main_grad`.
+
+    A function of theirs may save the parameter and want them in its backward pass: what is saved
+    in our way comes back as another tensor, without them.
+    """
+    return any(
+        not name.startswith("_")
+        for layer in layers
+        for parameter in _tensors(layer.module._parameters)
+        for name in getattr(parameter, "__dict__", ())
+    )
 
 
 class HeldBytes(NamedTuple):

@@ -12,10 +12,16 @@ from traceml.trace.deep.layer_memory import (
     ReadAllocator,
     SavedTensors,
     can_count_saved,
+    has_marked_parameters,
     held_bytes,
 )
 from traceml.trace.deep.layer_names import ModelLayer
 from traceml.trace.session import Session
+
+MARKED = (
+    "parameters of this model have attributes of their own, which functions may want back in the "
+    "backward pass: what layers keep for it was not counted"
+)
 
 
 class MemorySteps:
@@ -26,11 +32,17 @@ class MemorySteps:
     ) -> None:
         self._session, self._file, self._optimizers = session, file, optimizers
         self._saved: SavedTensors | None = None
+        self._has_said = False
         self._layers: Sequence[ModelLayer] = ()
 
     def begin(self, layers: Sequence[ModelLayer]) -> bool:
         """Count what the layers keep in the step that begins."""
         if not can_count_saved():
+            return False
+        if has_marked_parameters(layers):
+            if not self._has_said:
+                self._file.say(MARKED)
+                self._has_said = True
             return False
         self._layers = layers
         self._saved = SavedTensors(self._session, layers, _allocator(self._session))
@@ -59,6 +71,7 @@ class MemorySteps:
             if not self._saved.is_out:
                 return False
             self._saved = None
+        self._layers = ()
         return True
 
 

@@ -9,6 +9,7 @@ from traceml.trace.deep.layer_file import LayerFile, by_place
 from traceml.trace.deep.layer_names import ModelLayer
 from traceml.trace.deep.layer_times import OUTSIDE
 from traceml.trace.deep.operations import OperationCount
+from traceml.trace.models import something_may_be_compiled
 from traceml.trace.session import Session
 
 
@@ -21,7 +22,12 @@ class OperationSteps:
         self._layers: Sequence[ModelLayer] = ()
 
     def begin(self, layers: Sequence[ModelLayer]) -> bool:
-        """Count in the step that begins."""
+        """Count in the step that begins; not where it may be the first to call compiled code.
+
+        Torch does not compile inside a mode like ours, and some versions never try again.
+        """
+        if something_may_be_compiled():
+            return False
         self._layers = layers
         self._count = OperationCount(self._session, layers)
         self._count.begin()
@@ -48,4 +54,5 @@ class OperationSteps:
             if not self._count.end():
                 return False
             self._count = None
+        self._layers = ()
         return True

@@ -7,6 +7,7 @@ anyway, its operations are counted by torch's own formulas, and its tensors by t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -26,12 +27,15 @@ class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts a step's operations as torch dispatches them, from the first call of a layer on.
 
     Not before: a loader's worker that is forked for a new epoch would count all that it ever does.
+    Nor where the script has entered a mode of its own around that call: as the script leaves it,
+    torch takes out the topmost mode, which would be ours, and the script's would stay for ever.
     """
 
     def __init__(self, session: Session, layers: Sequence[ModelLayer]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._session = session
         self._marks = LayerMarks(session, layers, None, self._enter)
-        self._count = session.guard(self._count_one, any_thread=True)
+        self._count = session.guard(self._count_one, any_thread=True, failed=self._marks.fail)
         self._is_entered = False
         self._seen: list[tuple[int, int, int]] = []
         """After how many marks, how many operations, how many bytes."""
@@ -41,7 +45,8 @@ class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._marks.begin()
 
     def _enter(self) -> None:
-        if not self._is_entered:
+        is_here = get_ident() == self._session.thread  # a thread of the backward pass has its own
+        if not self._is_entered and is_here and _topmost() is None:
             self._is_entered = True
             self.__enter__()  # type: ignore[no-untyped-call]
 
@@ -79,6 +84,8 @@ class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _count_one(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        if not self._marks.is_on:
+            return
         counted = flop_registry.get(func._overloadpacket)
         done = 0 if counted is None else int(counted(*args, **kwargs, out_val=result))
         moved = 0 if _is_view(func) else _bytes_in((args, kwargs)) + _bytes_in(result)

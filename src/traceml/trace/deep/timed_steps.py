@@ -67,6 +67,7 @@ class TimedSteps:
         if self._marks is not None:
             self._marks.end()
             self._marks = None
+        self._layers = ()
         return True
 
     def tell_passed(self) -> None:
