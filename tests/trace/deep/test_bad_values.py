@@ -1,0 +1,251 @@
+"""Gradient norms and activations by layer: what becomes non-finite first, and where it grew."""
+
+import gc
+import math
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from tests.trace.deep.test_bursts import Parts, train
+from torch import nn
+
+from traceml.facts.gradients import gradient_facts
+from traceml.store.layer_records import read_layers
+from traceml.trace.deep import gradient_norms
+
+
+@pytest.fixture
+def deep(traced, monkeypatch):
+    """A session with the deep profile that measures the norms of every step."""
+    monkeypatch.setattr(gradient_norms, "NORMS_SHARE", 1.0)
+    traced.session.begin_deep_profile()
+
+    def layers():
+        traced.finish()
+        (found,) = read_layers(traced.folder)
+        return found
+
+    return layers
+
+
+def test_the_norm_of_each_layer_is_that_of_its_gradient_before_clipping(deep):
+    model, wanted = Parts(one=nn.Linear(4, 4), act=nn.ReLU(), two=nn.Linear(4, 4)), []
+
+    def clip():
+        wanted.append(
+            [
+                math.hypot(*(float(p.grad.norm()) for p in layer.parameters()))
+                for layer in (model.one, model.two)
+            ]
+        )
+        nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+
+    train(model, steps=12, beside=clip)
+    found = deep()
+    assert found.norms.steps == tuple(range(2, 13))  # the model is known from the first step on
+    assert np.isnan(found.norms.values[:, [0, 2]]).all()  # these have no parameters of their own
+    assert np.allclose(found.norms.values[:, [1, 3]], wanted[1:], rtol=1e-4)
+
+
+class Overflows(nn.Module):
+    """Returns infinity from a given call on, made of finite numbers."""
+
+    def __init__(self, at):
+        super().__init__()
+        self.at, self.calls = at, 0
+
+    def forward(self, inputs):
+        self.calls += 1
+        return inputs * 1e30 * 1e30 if self.calls >= self.at else inputs * 1.0
+
+
+class OverflowsAsUsual(Overflows):
+    """The same by the operations that it always does."""
+
+    def forward(self, inputs):
+        self.calls += 1
+        return inputs * (1e30 if self.calls >= self.at else 1.0) * 1e20 * 1e-20
+
+
+class _NanBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(context, inputs):
+        return inputs.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient * float("nan")
+
+
+class NanBackward(nn.Module):
+    def __init__(self, at):
+        super().__init__()
+        self.at, self.calls = at, 0
+
+    def forward(self, inputs):
+        self.calls += 1
+        return _NanBackward.apply(inputs) if self.calls >= self.at else inputs * 1.0
+
+
+BAD_STEP = 11
+
+
+def bad_value(found):
+    return gradient_facts([found], {}).bad_value
+
+
+def with_planted(planted):
+    return Parts(
+        first=nn.Linear(4, 4),
+        act=nn.Tanh(),
+        block=Parts(inner=nn.Linear(4, 4), planted=planted, after=nn.ReLU()),
+        last=nn.Linear(4, 4),
+    )
+
+
+@pytest.mark.parametrize("planted", [Overflows, OverflowsAsUsual])
+def test_the_layer_whose_output_becomes_infinite_is_named(deep, planted):
+    train(with_planted(planted(BAD_STEP)), steps=16)
+    bad = bad_value(deep())
+    assert (bad.step, bad.phase, bad.layer) == (BAD_STEP, "forward", "block.planted")
+    assert (bad.kind, bad.finite_step) == (planted.__name__, BAD_STEP - 1)
+
+
+def test_the_layer_whose_backward_gives_nan_is_named(deep):
+    train(with_planted(NanBackward(BAD_STEP)), steps=16)
+    bad = bad_value(deep())
+    assert (bad.step, bad.phase, bad.layer) == (BAD_STEP, "backward", "block.planted")
+    assert bad.finite_layer == "last"
+
+
+def test_a_loss_that_is_lost_outside_of_any_layer_is_no_layer_s(deep):
+    model = with_planted(nn.Identity())
+    torch.manual_seed(0)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    for step in range(1, 17):
+        out = model(torch.randn(2, 4)).square().mean()
+        loss = (out - out).sqrt() / 0.0 if step >= BAD_STEP else out
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    bad = bad_value(deep())
+    assert (bad.step, bad.phase, bad.layer) == (BAD_STEP, "forward", None)
+
+
+class _TimesBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(context, inputs, factor):
+        context.factor = factor
+        return inputs.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient * context.factor, None
+
+
+class GrowsBackward(nn.Module):
+    """A layer whose gradient is three times larger in every step, from a given one on."""
+
+    def __init__(self, at):
+        super().__init__()
+        self.at, self.calls = at, 0
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, inputs):
+        self.calls += 1
+        factor = 3.0 ** max(0, self.calls - self.at)
+        return _TimesBackward.apply(self.inner(inputs), factor)
+
+
+def test_the_layer_whose_gradient_explodes_is_named(deep):
+    model = with_planted(GrowsBackward(20))
+    torch.manual_seed(0)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-9)
+    for _ in range(30):
+        loss = model(torch.randn(64, 4)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    rise = gradient_facts([deep()], {}).rise
+    assert rise.layer == "block.planted.inner"
+    assert 22 <= rise.layer_step <= 24 and rise.layer_step < rise.step <= 28 and rise.lasts
+    assert rise.layer_norm > 20 * rise.layer_usual and rise.norm > 100 * rise.usual
+
+
+def gan_step(generator, critic, optimizers):
+    fake = generator(torch.randn(8, 4))
+    optimizers[1].zero_grad()
+    (critic(fake.detach()).mean() - critic(torch.randn(8, 4)).mean()).backward()
+    optimizers[1].step()
+    optimizers[0].zero_grad()
+    (-critic(fake).mean()).backward()
+    optimizers[0].step()
+
+
+def test_a_healthy_gan_is_silent(deep):
+    torch.manual_seed(0)
+    generator = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4))
+    critic = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    optimizers = [torch.optim.Adam(each.parameters(), 1e-3) for each in (generator, critic)]
+    for _ in range(40):
+        gan_step(generator, critic, optimizers)
+    found = gradient_facts([deep()], {})
+    assert found.steps > 20 and found.bad_value is None and found.rise is None
+
+
+class _HalfBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(context, inputs):
+        return inputs.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient.half().float()  # overflows above 65,504
+
+
+class HalfBackward(nn.Module):
+    def forward(self, inputs):
+        return _HalfBackward.apply(inputs)
+
+
+def test_steps_that_a_scaler_skips_are_silent_and_its_factor_is_taken_out(deep):
+    torch.manual_seed(0)
+    model = with_planted(HalfBackward())
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24, growth_interval=4)
+    skipped = []
+    for _ in range(40):
+        loss = model(torch.randn(8, 4)).square().mean() * 4
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        skipped.append(not all(p.grad.isfinite().all() for p in model.parameters()))
+        scaler.step(optimizer)
+        scaler.update()
+    assert any(skipped[10:])  # the scaler goes on trying
+    facts = gradient_facts([deep()], {})
+    assert facts.steps > 20 and facts.rise is None and facts.usual < 100
+    assert facts.bad_value is None or facts.bad_value.is_scaled
+
+
+def test_training_is_the_same_with_norms_and_activations(deep):
+    def trained():
+        torch.manual_seed(1)
+        model = Parts(one=nn.Linear(4, 8), drop=nn.Dropout(0.2), two=nn.Linear(8, 4))
+        train(model, steps=30)
+        return model.state_dict()
+
+    seen = trained()
+    assert deep().norms.steps
+    for name, value in trained().items():  # the session is over
+        assert torch.equal(value, seen[name]), name
+
+
+def test_no_model_is_kept_alive(deep):
+    model = Parts(one=nn.Linear(4, 4))
+    train(model, steps=3)
+    gone = weakref.ref(model.one.weight)
+    del model
+    gc.collect()
+    assert gone() is None
