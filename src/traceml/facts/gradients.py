@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from traceml.store.layer_records import LayerRecords
+from traceml.store.layer_records import BadLayer, LayerRecords
 
 Values = npt.NDArray[np.float64]
 
@@ -159,6 +159,8 @@ def _bad_value(records: LayerRecords, rank: int) -> BadValue | None:
     if seen is not None:
         step, place = seen
         name, kind = records.names[place], records.kinds[place]
+        if BadLayer(step, place) in records.bad_layers:
+            before = step - 1  # where losses are looked at, it is every one of them
         return BadValue(rank, step, "forward", name, kind, None, before, is_scaled)
     if np.isinf(norms[~np.isnan(norms)]).all():
         return BadValue(rank, step, "forward", None, None, None, before, is_scaled)

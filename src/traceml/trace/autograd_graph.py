@@ -45,16 +45,18 @@ def nodes_of(roots: Any) -> list[Any]:
     return sorted((n for n in found if not _is_leaf(n)), key=lambda n: -n._sequence_nr())
 
 
-def reached_node(nodes: Iterable[Any]) -> Any | None:
+def reached_node(nodes: Iterable[Any], has_begun: bool) -> Any | None:
     """The node at which a backward pass was when it failed: the latest that still has what it
-    saved, where nodes after it have released theirs; `None` where that cannot be told."""
-    has_released = False
+    saved; `None` where that cannot be told.
+
+    Unless the pass is known to have begun, a node after it must have released what it had saved.
+    """
     for node in nodes:
         for name in _saved_names(node):
             held = [_data(each) is not None for each in _saved(node, name)]
             if any(held):
-                return node if has_released else None
-            has_released = has_released or bool(held)
+                return node if has_begun else None
+            has_begun = has_begun or bool(held)
     return None
 
 

@@ -249,3 +249,62 @@ def test_no_model_is_kept_alive(deep):
     del model
     gc.collect()
     assert gone() is None
+
+
+class _FailsBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(context, inputs, error):
+        context.error = error
+        return inputs.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        if context.error is not None:
+            raise context.error
+        return gradient, None
+
+
+class FailsBackward(nn.Module):
+    """Fails in the backward pass between its two layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.before, self.after, self.error = nn.Linear(4, 4), nn.Linear(4, 4), None
+
+    def forward(self, inputs):
+        passed = _FailsBackward.apply(torch.sigmoid(self.before(inputs)), self.error)
+        return self.after(passed)
+
+
+def failed_in_backward(traced, error):
+    planted = FailsBackward()
+    model = with_planted(planted)
+    train(model, steps=8)
+    planted.error = error
+    with pytest.raises(type(error)):
+        train(model, steps=1)
+    traced.finish()
+    (found,) = [said for said in traced.messages() if said["kind"] == "failure"]
+    assert found["phase"] == "backward"
+    return found["module"]
+
+
+OUT_OF_MEMORY = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes."
+
+
+@pytest.mark.parametrize("error", [RuntimeError(OUT_OF_MEMORY), ArithmeticError("mine")])
+@pytest.mark.parametrize("is_deep", [True, False])
+def test_the_layer_whose_backward_fails_is_named(traced, error, is_deep):
+    if is_deep:
+        traced.session.begin_deep_profile()
+    assert failed_in_backward(traced, error) == "block.planted"
+
+
+def test_an_error_before_backward_began_is_no_layer_s(traced):
+    model = with_planted(nn.Identity())
+    train(model, steps=3)
+    with pytest.raises(RuntimeError, match="scalar outputs"):
+        model(torch.randn(2, 4)).backward()
+    traced.finish()
+    (found,) = [said for said in traced.messages() if said["kind"] == "failure"]
+    assert (found["phase"], found["module"]) == ("backward", None)

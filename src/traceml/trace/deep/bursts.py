@@ -88,6 +88,8 @@ class Bursts:
         self._operations = OperationSteps(session, self._file)
         self._activations = ActivationSteps(session, self._file)
         self._loss_graph = LossGraph(session, models, self._file, lambda: self._timed.spans)
+        session.failures.layer_of_node = self._loss_graph.layer_of
+        session.failures.note_held = self._note_held
         self._norms = GradientNorms(
             session, models, self._file, self._loss_graph.look, self._look_at_activations
         )
@@ -153,6 +155,10 @@ class Bursts:
     def _look_at_activations(self) -> None:
         """A gradient is no longer usual: look at the activations of the next steps."""
         self._is_alarmed = True
+
+    def _note_held(self, step: int) -> None:
+        """Memory ran out: write what each layer holds at that moment."""
+        self._memory.tell_held(layers_of(outermost(self._models.living())), step)
 
     # After each step
 

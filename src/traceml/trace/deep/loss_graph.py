@@ -71,6 +71,12 @@ class LossGraph:
             line = {"step": self._session.count_steps() + 1, "bad_layer": place}
             self._file.write(layers, line)
 
+    def layer_of(self, node: Any, nodes: list[Any]) -> str | None:
+        """The name of the layer that an operation belongs to; `None` where that is not known."""
+        layers = layers_of(outermost(self._models.living()))
+        place = self.place_of(node, nodes, layers)
+        return None if place is None else layers[place].name
+
     def place_of_first_bad(self, loss: torch.Tensor, layers: Sequence[ModelLayer]) -> int | None:
         """The place of the layer that made the first bad value; `None` where none did."""
         nodes = autograd_graph.nodes_of(loss)
