@@ -308,3 +308,40 @@ def test_an_error_before_backward_began_is_no_layer_s(traced):
     traced.finish()
     (found,) = [said for said in traced.messages() if said["kind"] == "failure"]
     assert (found["phase"], found["module"]) == ("backward", None)
+
+
+def largest_by_name(found, row=0):
+    return dict(zip(found.names, found.largest.values[row].tolist(), strict=True))
+
+
+class Constant(nn.Module):
+    """Returns a number that is known beforehand, whatever it is given."""
+
+    def __init__(self, number):
+        super().__init__()
+        self.number = number
+
+    def forward(self, inputs):
+        return inputs * 0 + self.number
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_largest_activation_of_each_layer_is_seen_after_an_alarm(deep, dtype):
+    model = Parts(
+        one=nn.Linear(4, 4), large=Constant(-4096.0), last=nn.Linear(4, 4), spike=GrowsBackward(6)
+    )
+    torch.manual_seed(0)
+    optimizer = torch.optim.SGD(model.parameters(), 0.0)
+    for step in range(24):
+        model.spike.at = 6 if step < 12 else 10_000  # a gradient that explodes, and comes back
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype is torch.bfloat16):
+            loss = model(torch.randn(2, 4)).float().square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    found = deep()
+    assert found.largest.steps
+    assert largest_by_name(found)["large"] == 4096.0
+    order = [found.names[place] for place in found.return_order]
+    assert order.index("one") < order.index("large") < order.index("last") < order.index("")
+    assert gradient_facts([found], {}).bad_value is None

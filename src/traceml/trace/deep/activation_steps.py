@@ -16,6 +16,7 @@ from traceml.trace.deep.late_numbers import (
     LateNumbers,
     can_compute,
     computing_apart,
+    current_stream,
     for_file,
     plain_numbers,
     sum_type,
@@ -53,12 +54,14 @@ class ActivationSteps:
         self._numbers.forget()
         self._places: list[int] = []
         self._largest: list[torch.Tensor] = []
+        self._streams: set[Any] = set()
 
     def begin(self, layers: Sequence[ModelLayer]) -> bool:
         """Look at what the layers return in the step that begins."""
         if not self._numbers.has_room or not can_compute():
             return False
         self._layers, self._places, self._largest = layers, [], []
+        self._streams.clear()
         self._calls = CallWatch(self._session, layers, _nothing, self._leave)
         self._calls.begin()
         return True
@@ -70,11 +73,9 @@ class ActivationSteps:
             for tensor in tensors_in(result):
                 numbers = plain_numbers(tensor)
                 if numbers is not None and len(self._places) < MAX_TENSORS:
-                    largest = torch.linalg.vector_norm(
-                        numbers, float("inf"), dtype=sum_type(numbers.dtype)
-                    )
+                    self._streams.add(current_stream(numbers))
                     self._places.append(place)
-                    self._largest.append(largest.float())
+                    self._largest.append(_largest(numbers))
 
     def end(self, step: int) -> bool:
         """The step has ended; whether it was seen to its end."""
@@ -82,13 +83,17 @@ class ActivationSteps:
         if calls is None:
             return False
         calls.end()
-        if not calls.was_evaluated and len({each.device for each in self._largest}) == 1:
-            row = torch.stack(self._largest)
-            self._numbers.send_for(
-                _ReturnedNumbers(step, without_modules(self._layers), self._places), row
-            )
+        if not calls.was_evaluated and len(self._streams) == 1 and can_compute():
+            self._send_for(step, self._streams.pop())
         self._places, self._largest = [], []
         return not calls.was_evaluated
+
+    def _send_for(self, step: int, stream: Any) -> None:
+        """Have all numbers copied to the host; over several streams or devices none would be right
+        without waiting."""
+        about = _ReturnedNumbers(step, without_modules(self._layers), self._places)
+        with computing_apart(), torch.cuda.stream(stream):
+            self._numbers.send_for(about, torch.stack(self._largest), stream)
 
     def take_out(self) -> bool:
         """Take the hooks out."""
@@ -117,6 +122,14 @@ class ActivationSteps:
         """The process ends: wait a moment for the GPU."""
         self._numbers.wait()
         self.tell_arrived()
+
+
+def _largest(numbers: torch.Tensor) -> torch.Tensor:
+    # Autocast would have a norm computed of a copy in float32, as large again.
+    with torch.autocast(numbers.device.type, enabled=False):
+        kind = sum_type(numbers.dtype)
+        largest: torch.Tensor = torch.linalg.vector_norm(numbers, float("inf"), dtype=kind)
+        return largest.float()
 
 
 def _nothing(place: int, outer: int, arguments: Any, is_again: bool) -> None:

@@ -23,6 +23,7 @@ from traceml.trace.deep.late_numbers import (
     LateNumbers,
     can_compute,
     computing_apart,
+    current_stream,
     for_file,
     plain_numbers,
     sum_type,
@@ -43,6 +44,8 @@ ALARM_STEPS = 8
 MAX_ALARMS = 8
 EXPLODED = 100.0
 """Times the usual norm of the whole model: then the next steps are measured one by one."""
+GROWING = 10.0
+"""Times the usual norm: larger ones do not change what is usual."""
 USUAL_WEIGHT = 0.1
 """How much each norm changes the one that is taken for usual."""
 RECENT_STEPS = 64
@@ -85,6 +88,8 @@ class _Measured(NamedTuple):
     """The layer of each norm."""
     is_scaled: bool
     """Whether the last number is the factor of a scaler."""
+    stream: Any
+    """The stream on which they are computed; `None` on the host."""
 
 
 class GradientNorms:
@@ -208,7 +213,8 @@ class GradientNorms:
             is_scaled = scale is not None and scale.device == norms.device
             if scale is not None and is_scaled:
                 norms = torch.cat((norms, scale.reshape(1).float()))
-        self._latest = _Measured(owned.layers, places, is_scaled), norms
+        about = _Measured(owned.layers, places, is_scaled, current_stream(norms))
+        self._latest = about, norms
         if norms.is_cpu:
             return 0
         return sum(gradient.numel() * gradient.element_size() for gradient in gradients)
@@ -237,7 +243,7 @@ class GradientNorms:
         if latest is not None and can_compute():
             about, norms = latest
             with computing_apart():
-                self._numbers.send_for((step, about), norms)
+                self._numbers.send_for((step, about), norms, about.stream)
 
     def _read_arrived(self) -> None:
         for (step, about), values in self._numbers.arrived():
@@ -271,7 +277,10 @@ class GradientNorms:
         usual = self._usual
         if usual is not None and norm > EXPLODED * usual:
             return True
-        self._usual = norm if usual is None else usual + USUAL_WEIGHT * (norm - usual)
+        if usual is None:
+            self._usual = norm
+        elif norm < GROWING * usual:
+            self._usual = usual + USUAL_WEIGHT * (norm - usual)
         return False
 
     def _thin_out(self, oldest: StepNorms) -> None:

@@ -41,17 +41,26 @@ class LateNumbers:
         """Whether one more row may be sent for."""
         return len(self._coming) < MAX_COMING
 
-    def send_for(self, about: Any, numbers: torch.Tensor) -> None:
-        """Have a row of float32 copied to the host, behind what its stream still has to do."""
+    def send_for(self, about: Any, numbers: torch.Tensor, stream: Any = None) -> None:
+        """Have a row of float32 copied to the host, behind what its stream still has to do.
+
+        The stream is the one on which it was computed; by default the current one.
+        """
         if numbers.is_cpu:
             self._coming.append(_Coming(about, numbers, None))
         elif numbers.is_cuda:  # of no other device is it known how not to wait for it
-            free = self._free.setdefault(len(numbers), [])
-            host = free.pop() if free else torch.empty(len(numbers), pin_memory=True)
-            host.copy_(numbers, non_blocking=True)
-            mark = torch.cuda.Event()  # type: ignore[no-untyped-call] # torch
-            mark.record(torch.cuda.current_stream(numbers.device))
-            self._coming.append(_Coming(about, host, mark))
+            with torch.cuda.stream(stream or torch.cuda.current_stream(numbers.device)):
+                if not torch.cuda.is_current_stream_capturing():
+                    self._coming.append(_Coming(about, *self._copied(numbers)))
+
+    def _copied(self, numbers: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """Where the numbers arrive, and the mark behind them on the current stream."""
+        free = self._free.setdefault(len(numbers), [])
+        host = free.pop() if free else torch.empty(len(numbers), pin_memory=True)
+        host.copy_(numbers, non_blocking=True)
+        mark = torch.cuda.Event()  # type: ignore[no-untyped-call] # torch
+        mark.record()
+        return host, mark
 
     def arrived(self) -> Iterator[tuple[Any, list[float]]]:
         """The rows that have come by now, each with what it is about."""
@@ -86,6 +95,11 @@ def computing_apart() -> Iterator[None]:
     """In here operations are ours alone: no graph, and no function mode of the script's."""
     with torch.no_grad(), torch._C.DisableTorchFunction():
         yield
+
+
+def current_stream(numbers: torch.Tensor) -> Any:
+    """The stream on which a device computes at present; `None` for the host."""
+    return torch.cuda.current_stream(numbers.device) if numbers.is_cuda else None
 
 
 HALF = (torch.float16, torch.bfloat16)
