@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from traceml.trace.interruptions import is_interruption
+
 MAX_NODES = 200_000
 """A larger graph is not looked at."""
 MAX_CHAIN = 4
@@ -50,10 +52,14 @@ def reached_node(nodes: Iterable[Any], has_begun: bool) -> Any | None:
     saved; `None` where that cannot be told.
 
     Unless the pass is known to have begun, a node after it must have released what it had saved.
+    Of what a hook has packed (activation checkpointing, offloading) it cannot be told.
     """
     for node in nodes:
         for name in _saved_names(node):
-            held = [_data(each) is not None for each in _saved(node, name)]
+            saved = list(_saved(node, name))
+            if any(map(_is_packed, saved)):
+                return None
+            held = [_data(each) is not None for each in saved]
             if any(held):
                 return node if has_begun else None
             has_begun = has_begun or bool(held)
@@ -145,15 +151,23 @@ def _saved_names(node: Any) -> list[str]:
 
 def _saved(node: Any, name: str) -> Iterator[Any]:
     """What a node has saved under a name; an operation on many tensors saves many."""
-    raw = getattr(node, name)
+    try:
+        raw = getattr(node, name)
+    except RuntimeError as error:  # a function of the script's, which says so once it is released
+        if is_interruption(error):
+            raise
+        raw = None
     yield from raw if isinstance(raw, (list, tuple)) else (raw,)
 
 
 def _data(saved: Any) -> Any:
     """A saved tensor as it lies; `None` once it is released, and where a hook would unpack it."""
-    if getattr(saved, "unpack_hook", True) is not None:
-        return None
-    return saved.data
+    return None if saved is None or _is_packed(saved) else saved.data
+
+
+def _is_packed(saved: Any) -> bool:
+    """Whether only a hook knows what was saved, or an old torch does not let us see it."""
+    return saved is not None and getattr(saved, "unpack_hook", True) is not None
 
 
 def _is_finite(tensor: Any) -> bool:

@@ -87,6 +87,9 @@ class Failures:
         self.note = session.guard(self._note)
         """Called where an exception leaves a phase, with its name, while it is being handled; of a
         backward pass also with what it began with."""
+        # What is told besides must not keep the failure itself from being told.
+        self._find_layer = session.guard(self._layer_in_backward, any_thread=True)
+        self._keep_memory = session.guard(self._note_memory, any_thread=True)
         self.layer_of_node: Callable[[Any, list[Any]], str | None] | None = None
         """Says to which layer a node of a graph belongs, where the deep profile knows."""
         self.note_held: Callable[[int], None] | None = None
@@ -116,7 +119,7 @@ class Failures:
         report = self._describe(error, self._session.count_steps() + 1, True, phase)
         if report.phase == "backward" and report.module is None and roots is not None:
             has_begun = report.memory is not None  # other errors may come before any node has run
-            report = replace(report, module=self._layer_in_backward(roots, has_begun))
+            report = replace(report, module=self._find_layer(roots, has_begun))
         if last is not None and last.step == report.step and _same(last, report):
             return  # the innermost hook has seen it already
         if report.memory is not None:
@@ -198,7 +201,7 @@ class Failures:
         module = None if walk.module is None else self._name(walk.module, walk.root)
         return replace(report, step=step, module=module)
 
-    def _keep_memory(self, report: FailureReport) -> str | None:
+    def _note_memory(self, report: FailureReport) -> str | None:
         """Memory ran out: write what each layer holds, and the snapshot that was asked for."""
         if self.note_held is not None and report.step is not None:
             self.note_held(report.step)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from tests.trace.deep.test_bursts import Parts, train
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from traceml.facts.gradients import gradient_facts
 from traceml.store.layer_records import read_layers
@@ -102,6 +103,11 @@ def with_planted(planted):
         block=Parts(inner=nn.Linear(4, 4), planted=planted, after=nn.ReLU()),
         last=nn.Linear(4, 4),
     )
+
+
+def twice(planted):
+    """The same with another such layer behind it, which backward has passed and released."""
+    return Parts(front=with_planted(planted), behind=FailsBackward())
 
 
 @pytest.mark.parametrize("planted", [Overflows, OverflowsAsUsual])
@@ -255,6 +261,7 @@ class _FailsBackward(torch.autograd.Function):
     @staticmethod
     def forward(context, inputs, error):
         context.error = error
+        context.save_for_backward(inputs)
         return inputs.clone()
 
     @staticmethod
@@ -278,7 +285,7 @@ class FailsBackward(nn.Module):
 
 def failed_in_backward(traced, error):
     planted = FailsBackward()
-    model = with_planted(planted)
+    model = twice(planted)
     train(model, steps=8)
     planted.error = error
     with pytest.raises(type(error)):
@@ -297,7 +304,7 @@ OUT_OF_MEMORY = "DefaultCPUAllocator: can't allocate memory: you tried to alloca
 def test_the_layer_whose_backward_fails_is_named(traced, error, is_deep):
     if is_deep:
         traced.session.begin_deep_profile()
-    assert failed_in_backward(traced, error) == "block.planted"
+    assert failed_in_backward(traced, error) == "front.block.planted"
 
 
 def test_an_error_before_backward_began_is_no_layer_s(traced):
@@ -345,3 +352,27 @@ def test_the_largest_activation_of_each_layer_is_seen_after_an_alarm(deep, dtype
     order = [found.names[place] for place in found.return_order]
     assert order.index("one") < order.index("large") < order.index("last") < order.index("")
     assert gradient_facts([found], {}).bad_value is None
+
+
+class Recomputed(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, inputs):
+        return checkpoint(self.inner, inputs, use_reentrant=False)
+
+
+def test_what_a_hook_has_packed_is_left_alone(traced):
+    """Looking at the graph must not compute a checkpointed block again, nor guess."""
+    planted, calls = FailsBackward(), []
+    model = Parts(front=nn.Linear(4, 4), block=Recomputed(planted), last=nn.Linear(4, 4))
+    train(model, steps=4)
+    planted.register_forward_hook(lambda *_: calls.append(1))
+    planted.error = RuntimeError(OUT_OF_MEMORY)
+    with pytest.raises(RuntimeError, match="allocate"):
+        train(model, steps=1)
+    assert len(calls) <= 2  # forward, and once more in backward
+    traced.finish()
+    (found,) = [said for said in traced.messages() if said["kind"] == "failure"]
+    assert found["phase"] == "backward" and found["module"] in (None, "block.inner")
