@@ -2,6 +2,7 @@
 
 import gc
 import math
+import os
 import weakref
 
 import numpy as np
@@ -376,3 +377,47 @@ def test_what_a_hook_has_packed_is_left_alone(traced):
     traced.finish()
     (found,) = [said for said in traced.messages() if said["kind"] == "failure"]
     assert found["phase"] == "backward" and found["module"] in (None, "block.inner")
+
+
+def test_norms_are_measured_as_often_as_their_share_of_the_time_allows(traced, monkeypatch):
+    """On a clock on which a step takes a second, and measuring its norms a twentieth of one."""
+    now = [0]
+
+    def clock():
+        now[0] += 50_000_000
+        return now[0]
+
+    def pass_time():
+        now[0] += 950_000_000
+
+    monkeypatch.setattr(gradient_norms, "perf_counter_ns", clock)
+    traced.session.begin_deep_profile()
+    train(Parts(one=nn.Linear(4, 4)), steps=400, beside=pass_time)
+    traced.finish()
+    (found,) = read_layers(traced.folder)
+    assert len(found.norms.steps) == pytest.approx(400 * gradient_norms.NORMS_SHARE / 0.05, abs=2)
+
+
+def test_of_a_long_run_the_first_and_the_last_norms_are_kept_and_ever_fewer_between(
+    deep, monkeypatch
+):
+    monkeypatch.setattr(gradient_norms, "FIRST_STEPS", 10)
+    monkeypatch.setattr(gradient_norms, "RECENT_STEPS", 8)
+    monkeypatch.setattr(gradient_norms, "WRITTEN_GROWTH", 1.2)
+    train(Parts(one=nn.Linear(4, 4)), steps=300)
+    steps = deep().norms.steps
+    assert steps[:9] == tuple(range(2, 11)) and steps[-8:] == tuple(range(293, 301))
+    assert len(steps) < 45
+
+
+def test_a_forked_child_begins_anew(deep, traced):
+    train(Parts(one=nn.Linear(4, 4)), steps=3)
+    child = os.fork()
+    if child == 0:
+        train(Parts(other=nn.Linear(4, 4)), steps=3)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    train(Parts(one=nn.Linear(4, 4)), steps=3)
+    traced.finish()
+    by_pid = {each.pid: each for each in read_layers(traced.folder)}
+    assert "one" in by_pid[os.getpid()].names and "other" not in by_pid[os.getpid()].names
