@@ -401,13 +401,11 @@ def test_norms_are_measured_as_often_as_their_share_of_the_time_allows(traced, m
 def test_of_a_long_run_the_first_and_the_last_norms_are_kept_and_ever_fewer_between(
     deep, monkeypatch
 ):
-    monkeypatch.setattr(gradient_norms, "FIRST_STEPS", 10)
-    monkeypatch.setattr(gradient_norms, "RECENT_STEPS", 8)
-    monkeypatch.setattr(gradient_norms, "WRITTEN_GROWTH", 1.2)
+    monkeypatch.setattr(gradient_norms, "MAX_NUMBERS", 60)  # of the model and its layer, 30 steps
     train(Parts(one=nn.Linear(4, 4)), steps=300)
     steps = deep().norms.steps
-    assert steps[:9] == tuple(range(2, 11)) and steps[-8:] == tuple(range(293, 301))
-    assert len(steps) < 45
+    assert steps[:9] == tuple(range(2, 11)) and steps[-10:] == tuple(range(291, 301))
+    assert 19 < len(steps) <= 30
 
 
 def test_a_forked_child_begins_anew(deep, traced):

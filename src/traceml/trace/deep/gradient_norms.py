@@ -41,19 +41,19 @@ DEVICE_BYTES_PER_NS = 500
 """How fast a GPU reads gradients, by a cautious guess: what it costs there is not seen here."""
 ALARM_STEPS = 8
 """Steps in a row that are measured, whatever it costs, after a gradient that is no longer usual."""
-MAX_ALARMS = 8
+MAX_ALARMS = 4
 EXPLODED = 100.0
 """Times the usual norm of the whole model: then the next steps are measured one by one."""
 GROWING = 10.0
 """Times the usual norm: larger ones do not change what is usual."""
 USUAL_WEIGHT = 0.1
 """How much each norm changes the one that is taken for usual."""
-RECENT_STEPS = 64
-"""Measured steps that are kept in memory, and written at an alarm and at the end."""
-FIRST_STEPS = 100
-"""Measured steps that are all written; after them ever fewer …"""
-WRITTEN_GROWTH = 1.02
-"""… the next one when the number of steps has grown by this."""
+MAX_NUMBERS, MIN_ROWS = 60_000, 24
+"""Norms of a process that are written beside those around an alarm, however long the run: so many
+numbers, but no fewer steps than this. The summary reads them of every rank."""
+MAX_RECENT, MAX_FIRST = 64, 100
+LONG_RUN = 1e6
+"""Steps of a run for which these suffice."""
 REFRESH_EVERY = 200
 """Measured steps after which the layers are looked at anew: a script may add some."""
 
@@ -92,6 +92,24 @@ class _Measured(NamedTuple):
     """The stream on which they are computed; `None` on the host."""
 
 
+class _Cadence(NamedTuple):
+    """Which measured steps are written."""
+
+    recent: int
+    """So many are kept in memory, and written at an alarm and at the end."""
+    first: int
+    """All up to this one are; after it ever fewer: …"""
+    growth: float
+    """… the next one when the number of steps has grown by this."""
+
+
+def _cadence(layers: int) -> _Cadence:
+    rows = max(MIN_ROWS, MAX_NUMBERS // max(layers, 1))
+    first = min(MAX_FIRST, rows // 3)
+    growth = math.exp(math.log(LONG_RUN / first) / (rows // 3))
+    return _Cadence(min(MAX_RECENT, rows // 3), first, growth)
+
+
 class GradientNorms:
     """Measures the gradients of layers when backward has ended."""
 
@@ -122,7 +140,7 @@ class GradientNorms:
         self._latest: tuple[_Measured, torch.Tensor] | None = None
         """The norms of the step that runs: of several backward passes, the last has the whole
         gradient."""
-        self._recent: deque[StepNorms] = deque(maxlen=RECENT_STEPS)
+        self._recent: deque[StepNorms] = deque()
         self._scaler: Callable[[], Any] = _none
         self._measured = self._alarm_steps = self._alarms = 0
         self._next_written = 0.0
@@ -263,9 +281,9 @@ class GradientNorms:
         scale = values.pop() if about.is_scaled else 1.0
         norms = _by_layer(about.places, values, scale, len(layers))
         found = StepNorms(step, layers, norms, about.is_scaled)
-        if len(self._recent) == RECENT_STEPS:
-            self._thin_out(self._recent.popleft())
         self._recent.append(found)
+        if len(self._recent) > _cadence(len(layers)).recent:
+            self._thin_out(self._recent.popleft())
         if self._is_unusual(math.hypot(*filter(None, found.norms))):
             self._raise_alarm()
         if self._alarm_steps:
@@ -293,8 +311,9 @@ class GradientNorms:
             self._write(self._recent.popleft())
 
     def _write(self, found: StepNorms) -> None:
-        is_early = found.step <= FIRST_STEPS
-        self._next_written = found.step + 1 if is_early else found.step * WRITTEN_GROWTH
+        cadence = _cadence(len(found.layers))
+        is_early = found.step <= cadence.first
+        self._next_written = found.step + 1 if is_early else found.step * cadence.growth
         norms = [for_file(norm) for norm in found.norms]
         line: dict[str, Any] = {"step": found.step, "norms": norms}
         if found.is_scaled:
