@@ -82,11 +82,12 @@ def layer_memory(records: Sequence[LayerRecords]) -> LayerMemory | None:
     known = [each for each in records if "parameters" in each.held_bytes]
     if not known:
         return None
-    return max((_of_rank(each) for each in known), key=_all_bytes)
+    return _of_rank(max(known, key=_all_bytes))
 
 
-def _all_bytes(found: LayerMemory) -> int:
-    return found.lasting_bytes + (found.saved_bytes or 0)
+def _all_bytes(records: LayerRecords) -> int:
+    held = records.held_bytes
+    return sum(int(held[name].sum()) for name in (*LASTING, "saved") if name in held)
 
 
 def _of_rank(records: LayerRecords) -> LayerMemory:
