@@ -117,7 +117,8 @@ class Failures:
         if is_one_of_many and last is not None and time.time() - last.unix_s < RARELY_S:
             return
         report = self._describe(error, self._session.count_steps() + 1, True, phase)
-        if report.phase == "backward" and report.module is None and roots is not None:
+        is_layer_unknown = report.phase == "backward" and report.module is None
+        if is_layer_unknown and roots is not None and not is_one_of_many:
             has_begun = report.memory is not None  # other errors may come before any node has run
             report = replace(report, module=self._find_layer(roots, has_begun))
         if last is not None and last.step == report.step and _same(last, report):

@@ -419,3 +419,18 @@ def test_a_forked_child_begins_anew(deep, traced):
     traced.finish()
     by_pid = {each.pid: each for each in read_layers(traced.folder)}
     assert "one" in by_pid[os.getpid()].names and "other" not in by_pid[os.getpid()].names
+
+
+def test_a_loss_that_a_scaler_skips_for_ever_names_its_layer(deep):
+    torch.manual_seed(0)
+    model = with_planted(OverflowsAsUsual(BAD_STEP))
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    scaler = torch.amp.GradScaler("cpu")
+    for _ in range(20):
+        loss = model(torch.randn(8, 4)).square().mean()
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    bad = bad_value(deep())
+    assert (bad.step, bad.phase, bad.layer) == (BAD_STEP, "forward", "block.planted")
