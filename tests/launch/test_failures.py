@@ -291,3 +291,43 @@ def _saw(folder: Path) -> str:
 def _hangs_shown(folder: Path) -> list[dict[str, Any]]:
     lines = "".join(path.read_text() for path in folder.glob("logs/*/live.jsonl")).splitlines()
     return [change for line in lines if (change := json.loads(line))["kind"] == "HANG"]
+
+
+OUT_OF_HOST_MEMORY = """\
+import resource
+import torch
+from torch import nn
+
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.project = nn.Linear(16, 16)
+
+    def forward(self, x):
+        return self.project(x).square()
+
+model = nn.Sequential(nn.Embedding(4_000_000, 16), nn.ReLU(), Head())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model[0].weight.requires_grad_(False)
+for step in range(20):
+    if step == 12:  # the gradient of the embedding takes 256 MB, and there are 100
+        model[0].weight.requires_grad_(True)
+        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + 100_000_000, resource.RLIM_INFINITY))
+    loss = model(torch.randint(0, 100, (64,))).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS is Linux's")
+def test_memory_that_runs_out_in_backward_names_the_layer(tmp_path: Path) -> None:
+    done = run_traceml(["run", "--profile=deep", "train.py"], tmp_path, OUT_OF_HOST_MEMORY)
+    assert done.status == 1, done.stderr
+    failure = failure_of(done)
+    assert (failure["step"], failure["phase"], failure["module"]) == (13, "backward", "0")
+    found = done.summary["primary_diagnosis"]
+    assert found["kind"] == "OUT_OF_MEMORY"
+    assert "By layer: 0 244.1 MiB" in found["summary"], found["summary"]
+    done.assert_nothing_is_left()

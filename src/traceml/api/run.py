@@ -29,6 +29,8 @@ class RunOptions:
     logs_dir: Path = Path("logs")
     mode: str = "summary"
     profile: str = "essential"
+    oom_snapshot: bool = False
+    """Whether a process whose GPU memory runs out saves its allocator's snapshot."""
     max_steps: int | None = None
     save_output: bool = False
     overwrite: bool = False
@@ -51,7 +53,12 @@ def run(command: list[str], subject: str, options: RunOptions) -> tuple[int, Pat
         return supervise.run_untraced(command, dict(os.environ)), None
     to = supervise.TracedRun(folder, folders.read_manifest(folder), _rebuild)
     environment = commands.environment_for(
-        os.environ, folder, to.manifest.ring_folder, options.max_steps, options.profile
+        os.environ,
+        folder,
+        to.manifest.ring_folder,
+        options.max_steps,
+        options.profile,
+        options.oom_snapshot,
     )
     option = commands.isolated_python(command)
     if option is not None:

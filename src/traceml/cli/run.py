@@ -133,6 +133,11 @@ def _parser() -> _Parser:
         default="essential",
         help="how much is traced; deep: a few steps layer by layer",
     )
+    add(
+        "--oom-snapshot",
+        action="store_true",
+        help="save the CUDA allocator's snapshot where GPU memory runs out",
+    )
     add("--html-report", action="store_true", help="write report.html into the run folder")
     add("--save-output", action="store_true", help="keep what the script prints in the run folder")
     add("--trace-max-steps", metavar="N", type=whole_number(1), help="stop tracing after N steps")
@@ -168,6 +173,7 @@ def _run_options(options: argparse.Namespace, cluster: commands.Cluster) -> RunO
         logs_dir=Path(options.logs_dir),
         mode=choose(options.mode),
         profile=options.profile,
+        oom_snapshot=options.oom_snapshot,
         max_steps=options.trace_max_steps,
         save_output=options.save_output,
         overwrite=options.overwrite,

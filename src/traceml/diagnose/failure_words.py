@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 
+from traceml.facts.gradients import BadValue
 from traceml.facts.stability import Failure
 from traceml.model.evidence import Piece, as_number, as_words
 from traceml.model.failure import FailureReport
@@ -97,4 +98,46 @@ def evidence_of(failure: Failure) -> tuple[Piece, ...]:
         as_words("where", None if report is None else report.where),
         as_words("ranks_alike", ", ".join(map(str, failure.alike)) or None),
         as_words("ranks_that_followed", ", ".join(map(str, failure.followers)) or None),
+    )
+
+
+# The first value that was not finite
+
+
+def layer_words(name: str) -> str:
+    """Returns a layer's name as a sentence names it."""
+    return f"layer {name}" if name else "the model itself"
+
+
+def bad_value_sentence(bad: BadValue) -> str:
+    """Returns where the first value was that was not finite."""
+    when = f"step {bad.step:,}"
+    if bad.finite_step is not None and bad.finite_step < bad.step - 1:
+        when = f"a step from {bad.finite_step + 1:,} to {bad.step:,}"
+    if bad.layer is None:
+        return (
+            f"Every layer's gradient was not finite from {when} on: the forward pass or the loss "
+            "was not, in a layer that was not looked at."
+        )
+    layer = layer_words(bad.layer)
+    kind = f" ({bad.kind})" if bad.kind else ""
+    if bad.phase == "forward":
+        said = f"{layer}{kind} was the first to return a value that is not finite, in {when}."
+        return said[0].upper() + said[1:]
+    after = f", after that of {bad.finite_layer}, which was finite" if bad.finite_layer else ""
+    return (
+        f"The gradient was first not finite in the backward pass of {layer}{kind}"
+        f", in {when}{after}."
+    )
+
+
+def bad_value_evidence(bad: BadValue | None) -> tuple[Piece, ...]:
+    """Returns the first bad value as evidence; empty where none is known."""
+    if bad is None:
+        return ()
+    return (
+        as_number("bad_step", bad.step),
+        as_words("bad_phase", bad.phase),
+        as_words("bad_layer", bad.layer),
+        as_number("bad_after_step", bad.finite_step),
     )

@@ -11,6 +11,8 @@ from functools import reduce
 import numpy as np
 import numpy.typing as npt
 
+from traceml.facts.gradients import NO_GRADIENTS, GradientFacts, gradient_facts
+from traceml.facts.layer_memory import LayerMemory, layer_memory
 from traceml.model.device_peaks import device_peak
 from traceml.model.settings import NOT_RECORDED, Settings
 from traceml.store.layer_records import HELD, TIMES, LayerRecords
@@ -114,6 +116,10 @@ class LayerProfile:
     were not counted."""
     peak_flops: float | None = None
     """What the device can do per second at most in the dtype in use; `None` where it is unknown."""
+    gradients: GradientFacts = NO_GRADIENTS
+    """The gradients and activations of layers: what became non-finite, what grew."""
+    memory: LayerMemory | None = None
+    """What layers hold and keep for backward; `None` where that was not looked at."""
     notes: tuple[str, ...] = ()
 
     def phase_s(self, phase: str) -> float | None:
@@ -138,9 +144,10 @@ def layer_profile(
     Ranks with other layers than most (the stages of a pipeline) are added with their own names.
     """
     notes = tuple(dict.fromkeys(note for each in records for note in each.notes))
+    gradients = gradient_facts(records, ranks)
     timed = [each for each in records if each.steps and each.names]
     if not timed:
-        return LayerProfile(notes=notes)
+        return LayerProfile(gradients=gradients, memory=layer_memory(records), notes=notes)
     has_gpu = all("gpu_forward" in each.times_ns for each in timed)
     names = _all_names(timed)
     own = {
@@ -158,6 +165,8 @@ def layer_profile(
         activity=_activity(timed),
         flops=_step_flops(timed),
         peak_flops=fastest,
+        gradients=gradients,
+        memory=layer_memory(records),
         notes=notes,
     )
 

@@ -15,6 +15,7 @@ from traceml.model.environment import (
     DISABLED,
     ESSENTIAL,
     MAX_STEPS,
+    OOM_SNAPSHOT,
     PROFILE,
     RING_FOLDER,
     RUN_FOLDER,
@@ -221,6 +222,7 @@ def environment_for(
     ring_folder: str,
     max_steps: int | None,
     profile: str = ESSENTIAL,
+    oom_snapshot: bool = False,
 ) -> dict[str, str]:
     """Returns the training command's environment, with the variables that point to the run
     folder."""
@@ -231,16 +233,18 @@ def environment_for(
         RUN_FOLDER: str(run_folder),
         RING_FOLDER: ring_folder,
     }
-    for name in (MAX_STEPS, PROFILE, DISABLED, SCRIPT):
+    for name in (MAX_STEPS, PROFILE, OOM_SNAPSHOT, DISABLED, SCRIPT):
         environment.pop(name, None)
     if max_steps is not None:
         environment[MAX_STEPS] = str(max_steps)
     if profile != ESSENTIAL:
         environment[PROFILE] = profile
+    if oom_snapshot:
+        environment[OOM_SNAPSHOT] = "1"
     return environment
 
 
 def untraced_environment(outer: Mapping[str, str]) -> dict[str, str]:
     """Returns the environment of a command that must not be traced."""
-    ours = (RUN_FOLDER, RING_FOLDER, MAX_STEPS, PROFILE, SCRIPT)
+    ours = (RUN_FOLDER, RING_FOLDER, MAX_STEPS, PROFILE, OOM_SNAPSHOT, SCRIPT)
     return {name: value for name, value in outer.items() if name not in ours} | {DISABLED: "1"}

@@ -6,6 +6,9 @@ MAX_STEPS = "TRACEML_MAX_STEPS"
 PROFILE = "TRACEML_PROFILE"
 """Set by `traceml run --profile`: how much is traced, `essential` or `deep`."""
 ESSENTIAL, DEEP = "essential", "deep"
+OOM_SNAPSHOT = "TRACEML_OOM_SNAPSHOT"
+"""Set to 1 by `traceml run --oom-snapshot`: a process whose GPU memory runs out saves a snapshot of
+its allocator."""
 DISABLED = "TRACEML_DISABLED"
 """Set by `traceml run --disable-traceml`: `traceml.init` does nothing either."""
 SCRIPT = "TRACEML_SCRIPT"
@@ -49,5 +52,7 @@ sys.exit(main(["agent", *sys.argv[2:]]))
 
 LOGGED_SAMPLES = "logged-samples-{pid}.jsonl"
 """The file of a run folder that holds what a process logged with `log_samples`."""
+MEMORY_SNAPSHOT = "memory-snapshot-{pid}.pickle"
+"""The file of a run folder that holds the snapshot of a process's CUDA allocator."""
 LAYERS = "layers-{pid}.jsonl"
 """The file of a run folder that holds what the deep profile saw of a process's layers."""

@@ -63,6 +63,9 @@ class FailureReport:
     """Where it says that there was no more memory."""
     unix_s: float = 0.0
     pid: int = 0
+    snapshot: str | None = None
+    """The file in the run folder with the allocator's snapshot of that moment, if one was asked
+    for."""
     traceback: str | None = None
     """As Python prints it, chained exceptions included, without our frames and without secrets."""
     is_rank: bool = True

@@ -57,6 +57,27 @@ class KernelStep:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerNumbers:
+    """A number of each layer over steps."""
+
+    steps: tuple[int, ...] = ()
+    values: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
+    """By step and layer; NaN where a layer has none, infinity where it was not finite (infinite or
+    not a number)."""
+
+
+NO_NUMBERS = LayerNumbers()
+
+
+class BadLayer(NamedTuple):
+    """A layer whose output was found to be the first that is not finite."""
+
+    step: int
+    layer: int
+    """Its place."""
+
+
+@dataclass(frozen=True, slots=True)
 class LayerRecords:
     """What one process wrote about its layers."""
 
@@ -80,6 +101,18 @@ class LayerRecords:
     """The same of what no layer did."""
     kernels: tuple[KernelStep, ...] = ()
     """The steps in which the GPU's activity was recorded."""
+    norms: LayerNumbers = NO_NUMBERS
+    """The norm of each layer's own gradient before clipping, in the steps where it was measured."""
+    largest: LayerNumbers = NO_NUMBERS
+    """The largest absolute number that each layer returned, in the steps where it was measured."""
+    scaled_steps: frozenset[int] = frozenset()
+    """The steps with norms whose loss a scaler had scaled: it skips one that is not finite."""
+    bad_layers: tuple[BadLayer, ...] = ()
+    """By step: where the loss was not finite, and its graph was looked at."""
+    of_torch: frozenset[int] = frozenset()
+    """The places of layers whose class is torch's own."""
+    return_order: tuple[int, ...] = ()
+    """The places of the layers in the order in which they return; empty where it is not known."""
     notes: tuple[str, ...] = ()
     """Why layers were not seen, or not all of them."""
 
@@ -121,6 +154,12 @@ class _LayerLine(msgspec.Struct):
     by_kernel: list[tuple[str, int, int, int]] = []
     layer_busy_ns: list[int] = []
     layer_kernels: list[int] = []
+    norms: list[float | None] | None = None
+    largest: list[float | None] | None = None
+    returned: list[int] | None = None
+    is_scaled: bool = False
+    bad_layer: int | None = None
+    of_torch: list[int] = []
 
 
 _decoder = msgspec.json.Decoder(_LayerLine)
@@ -252,6 +291,16 @@ def _of_set(
             if _fits(getattr(line, name), count)
         },
         kernels=tuple(_kernel_steps(lines, count)),
+        norms=_numbers(lines, "norms", count),
+        largest=_numbers(lines, "largest", count),
+        scaled_steps=frozenset(line.step or 0 for line in lines if line.is_scaled),
+        bad_layers=tuple(
+            BadLayer(line.step or 0, line.bad_layer)
+            for line in lines
+            if line.bad_layer is not None and 0 <= line.bad_layer < count
+        ),
+        of_torch=frozenset(head.of_torch),
+        return_order=_return_order(lines, count),
         notes=notes,
     )
 
@@ -271,6 +320,24 @@ def _kernel_steps(lines: Sequence[_LayerLine], count: int) -> Iterator[KernelSte
                 layer_busy_ns=np.asarray(line.layer_busy_ns, np.int64),
                 layer_kernels=np.asarray(line.layer_kernels, np.int64),
             )
+
+
+def _numbers(lines: Sequence[_LayerLine], name: str, count: int) -> LayerNumbers:
+    """Returns a number of each layer by step; of several lines about one step, the last."""
+    rows = {
+        line.step or 0: row for line in lines if _fits(row := getattr(line, name), count) and row
+    }
+    if not rows:
+        return NO_NUMBERS
+    steps = tuple(sorted(rows))
+    values = np.array([rows[step] for step in steps], np.float64)  # `None` becomes NaN
+    values[values < 0] = np.inf
+    return LayerNumbers(steps, values)
+
+
+def _return_order(lines: Sequence[_LayerLine], count: int) -> tuple[int, ...]:
+    found = [line.returned for line in lines if line.returned]
+    return tuple(place for place in found[-1] if 0 <= place < count) if found else ()
 
 
 def _fits(row: Any, count: int) -> bool:

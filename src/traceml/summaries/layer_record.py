@@ -27,6 +27,8 @@ class LayerSummary(Struct, frozen=True, gc=False):
     optimizer_bytes: int | None = None
     saved_bytes: int | None = None
     """Kept for the backward pass."""
+    gradient_norm: float | None = None
+    """The median norm of its own gradient before clipping; `None` where it was not measured."""
     peak_bytes: int | None = None
     """The most that was allocated on the GPU while it was being called."""
     busy_ms: float | None = None
@@ -71,6 +73,46 @@ class ActivitySummary(Struct, frozen=True):
     """The longest first."""
 
 
+class BadValueSummary(Struct, frozen=True):
+    """The first value that was infinite or not a number, as far as it was looked for."""
+
+    step: int
+    phase: str
+    """`forward`: a layer returned it; `backward`: a gradient, while the loss was finite."""
+    layer: str | None = None
+    """The layer that made it; `None` where only the step and the phase are known."""
+    rank: int = 0
+    after_step: int | None = None
+    """The last step before it that was looked at."""
+
+
+class GradientRiseSummary(Struct, frozen=True):
+    """The gradient norm grew a hundredfold and did not come back."""
+
+    step: int
+    usual: float
+    norm: float
+    layer: str
+    """The layer whose gradient rose first, at `layer_step`."""
+    layer_step: int
+    layer_usual: float
+    layer_norm: float
+    rank: int = 0
+
+
+class GradientsSummary(Struct, frozen=True):
+    """The norm of the whole model's gradient before clipping, and what went wrong with it."""
+
+    steps: int = 0
+    """How many steps were measured."""
+    first_norm: float | None = None
+    usual_norm: float | None = None
+    last_norm: float | None = None
+    """The median of the first ones, that of all finite ones, and the last finite one."""
+    bad_value: BadValueSummary | None = None
+    rise: GradientRiseSummary | None = None
+
+
 class LayersSummary(Struct, frozen=True):
     """What the deep profile saw of the model's layers."""
 
@@ -94,4 +136,6 @@ class LayersSummary(Struct, frozen=True):
     """By dotted name, outer ones first; the model itself has the empty name."""
     activity: ActivitySummary | None = None
     """`None` where the GPU's activity was not recorded."""
+    gradients: GradientsSummary | None = None
+    """`None` where no gradient was measured."""
     notes: tuple[str, ...] = ()

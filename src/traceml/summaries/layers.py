@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from traceml.facts.facts import Facts
+from traceml.facts.gradients import GradientFacts
 from traceml.facts.layers import GpuActivity, LayerFacts, LayerProfile
 from traceml.model.phase import Phase
 from traceml.summaries.layer_record import (
     ActivitySummary,
+    BadValueSummary,
+    GradientRiseSummary,
+    GradientsSummary,
     KernelSummary,
     LayersSummary,
     LayerSummary,
@@ -32,7 +36,8 @@ def layers_summary(facts: Facts) -> LayersSummary | None:
 
 def profile_summary(found: LayerProfile, means: StepMeans) -> LayersSummary | None:
     """Returns the layers of a profile; `None` where it is empty."""
-    if not found.layers and not found.notes:
+    gradients = _gradients(found.gradients)
+    if not found.layers and not found.notes and gradients is None:
         return None
     forward_s, backward_s = found.phase_s("forward"), found.phase_s("backward")
     return LayersSummary(
@@ -45,8 +50,9 @@ def profile_summary(found: LayerProfile, means: StepMeans) -> LayersSummary | No
         flops_per_step=found.flops,
         peak_flops_per_s=found.peak_flops,
         mfu=_mfu(found, means.step_s),
-        layers={layer.name: _layer(layer) for layer in found.layers},
+        layers={layer.name: _layer(layer, found.gradients) for layer in found.layers},
         activity=None if found.activity is None else _activity(found.activity),
+        gradients=gradients,
         notes=found.notes,
     )
 
@@ -58,7 +64,7 @@ def _rest(phase_s: float | None, *parts: float | None) -> float | None:
     return max(0.0, phase_s - sum(part or 0.0 for part in parts))
 
 
-def _layer(layer: LayerFacts) -> LayerSummary:
+def _layer(layer: LayerFacts, gradients: GradientFacts) -> LayerSummary:
     own, held = layer.own_s, layer.held_bytes
     return LayerSummary(
         kind=layer.kind,
@@ -69,6 +75,7 @@ def _layer(layer: LayerFacts) -> LayerSummary:
         own_stderr_ms=_ms(layer.stderr_s),
         total_ms=_ms(layer.total_s),
         **{f"{name}_bytes": count for name, count in held.items()},
+        gradient_norm=(gradients.layer_norms or {}).get(layer.name),
         busy_ms=_ms(layer.busy_s),
         kernels=None if layer.kernels is None else round(layer.kernels, 3),
         flops=layer.flops,
@@ -99,6 +106,33 @@ def _activity(found: GpuActivity) -> ActivitySummary:
         kernels=tuple(
             KernelSummary(each.name, round(each.calls, 3), round(each.time_s * 1e3, 6), each.layer)
             for each in found.kernels
+        ),
+    )
+
+
+def _gradients(found: GradientFacts) -> GradientsSummary | None:
+    bad, rise = found.bad_value, found.rise
+    if not found.steps and bad is None:
+        return None
+    return GradientsSummary(
+        steps=found.steps,
+        first_norm=found.first,
+        usual_norm=found.usual,
+        last_norm=found.last,
+        bad_value=None
+        if bad is None
+        else BadValueSummary(bad.step, bad.phase, bad.layer, bad.rank, bad.finite_step),
+        rise=None
+        if rise is None
+        else GradientRiseSummary(
+            step=rise.step,
+            usual=rise.usual,
+            norm=rise.norm,
+            layer=rise.layer,
+            layer_step=rise.layer_step,
+            layer_usual=rise.layer_usual,
+            layer_norm=rise.layer_norm,
+            rank=rise.rank,
         ),
     )
 

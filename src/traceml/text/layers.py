@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from traceml.model.layer_names import MODEL, repeated_name
 from traceml.model.printable import one_line
-from traceml.model.quantities import count, memory, milliseconds, percent
+from traceml.model.quantities import count, memory, milliseconds, percent, significant
 from traceml.summaries.layer_record import ActivitySummary, LayersSummary, LayerSummary
 
 MAX_SHOWN = 8
@@ -45,7 +45,7 @@ def layer_lines(found: LayersSummary | None) -> list[str]:
     """Returns a table of the layers that take the most time; empty without a deep profile."""
     if found is None:
         return []
-    notes = [f"  {one_line(note, 78)}" for note in found.notes]
+    notes = [*_gradient_lines(found), *(f"  {one_line(note, 78)}" for note in found.notes)]
     rows = sorted(_rows(found.layers), key=lambda row: -row.own_ms)
     total_ms = sum(row.own_ms for row in rows)
     if not total_ms:
@@ -110,6 +110,22 @@ def _limit_lines(found: LayersSummary, shown: Sequence[_LayerRow]) -> list[str]:
         if names:
             lines.append("  " + one_line(f"{words}: {', '.join(names)}", 78))
     return lines
+
+
+def _gradient_lines(found: LayersSummary) -> list[str]:
+    """Returns the gradient norm of the whole model, and the layers with the largest."""
+    gradients = found.gradients
+    if gradients is None or gradients.usual_norm is None:
+        return []
+    said = (
+        f"gradient norm {significant(gradients.usual_norm)} "
+        f"(first {significant(gradients.first_norm)}, last {significant(gradients.last_norm)}) "
+        f"in {count(gradients.steps, 'step')}"
+    )
+    largest = max(found.layers.items(), key=lambda item: item[1].gradient_norm or 0.0, default=None)
+    if largest is not None and largest[1].gradient_norm:
+        said += f"; largest: {largest[0] or MODEL} {significant(largest[1].gradient_norm)}"
+    return ["  " + one_line(said, 78)]
 
 
 def _activity_lines(found: ActivitySummary | None) -> list[str]:

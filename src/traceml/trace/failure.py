@@ -19,7 +19,13 @@ from traceback import TracebackException
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from traceml.model.environment import FAILURE_MARK, MARKS, RUN_FOLDER
+from traceml.model.environment import (
+    FAILURE_MARK,
+    MARKS,
+    MEMORY_SNAPSHOT,
+    OOM_SNAPSHOT,
+    RUN_FOLDER,
+)
 from traceml.model.failure import (
     FailureReport,
     MemoryAtFailure,
@@ -79,7 +85,15 @@ class Failures:
     def __init__(self, session: Session) -> None:
         self._session = session
         self.note = session.guard(self._note)
-        """Called where an exception leaves a phase, with its name, while it is being handled."""
+        """Called where an exception leaves a phase, with its name, while it is being handled; of a
+        backward pass also with what it began with."""
+        # What is told besides must not keep the failure itself from being told.
+        self._find_layer = session.guard(self._layer_in_backward, any_thread=True)
+        self._keep_memory = session.guard(self._note_memory, any_thread=True)
+        self.layer_of_node: Callable[[Any, list[Any]], str | None] | None = None
+        """Says to which layer a node of a graph belongs, where the deep profile knows."""
+        self.note_held: Callable[[int], None] | None = None
+        """Writes what each layer holds in a step, where the deep profile is on."""
         self._models: Callable[[], list[Any]] = list
         self._optimizers: Callable[[], list[Any]] = list
         self.forget()
@@ -93,8 +107,9 @@ class Failures:
         self._last: FailureReport | None = None
         self._noted = 0
         self._is_written = False
+        self._snapshot: str | None = None
 
-    def _note(self, phase: str | None = None) -> None:
+    def _note(self, phase: str | None = None, roots: Any = None) -> None:
         error, last = sys.exc_info()[1], self._last
         if error is None or isinstance(error, NO_FAILURES):
             return
@@ -102,8 +117,14 @@ class Failures:
         if is_one_of_many and last is not None and time.time() - last.unix_s < RARELY_S:
             return
         report = self._describe(error, self._session.count_steps() + 1, True, phase)
+        is_layer_unknown = report.phase == "backward" and report.module is None
+        if is_layer_unknown and roots is not None and not is_one_of_many:
+            has_begun = report.memory is not None  # other errors may come before any node has run
+            report = replace(report, module=self._find_layer(roots, has_begun))
         if last is not None and last.step == report.step and _same(last, report):
             return  # the innermost hook has seen it already
+        if report.memory is not None:
+            report = replace(report, snapshot=self._keep_memory(report))
         self._last = report
         self._noted += 1
         self._is_written = self._session.ring is not None and not is_one_of_many
@@ -125,7 +146,8 @@ class Failures:
             return
         report = self._describe(error, None, is_handled=False)
         if last is not None and _same(last, report):  # the hook that it passed knows its phase
-            report = replace(report, phase=last.phase or report.phase)
+            module = report.module or last.module
+            report = replace(report, phase=last.phase or report.phase, module=module)
         if session.ring is None and (is_helper() or not _is_of_training(report)):
             return
         steps = session.count_steps()
@@ -139,7 +161,7 @@ class Failures:
         last = self._last
         if last is not None and _same(last, report):
             # What was measured while it passed is nearer to the moment than what is left now.
-            report = replace(report, memory=last.memory)
+            report = replace(report, memory=last.memory, snapshot=last.snapshot)
         report = replace(report, step=step)
         self._write(report)
         self._say(report)
@@ -179,6 +201,36 @@ class Failures:
             report = replace(report, memory=self._memory(report, walk.root))
         module = None if walk.module is None else self._name(walk.module, walk.root)
         return replace(report, step=step, module=module)
+
+    def _note_memory(self, report: FailureReport) -> str | None:
+        """Memory ran out: write what each layer holds, and the snapshot that was asked for."""
+        if self.note_held is not None and report.step is not None:
+            self.note_held(report.step)
+        is_on_gpu = report.memory is not None and not report.memory.is_host
+        if is_on_gpu and self._snapshot is None and os.environ.get(OOM_SNAPSHOT) == "1":
+            from traceml.trace.gpu import save_memory_snapshot
+
+            name = MEMORY_SNAPSHOT.format(pid=os.getpid())
+            save_memory_snapshot(self._session.run_folder / name)
+            self._snapshot = name
+        return self._snapshot
+
+    def _layer_in_backward(self, roots: Any, has_begun: bool) -> str | None:
+        """The layer whose backward pass failed, from how far the graph has been released."""
+        from traceml.trace import autograd_graph
+
+        nodes = autograd_graph.nodes_of(roots)
+        node = autograd_graph.reached_node(nodes, has_begun)
+        if node is None:
+            return None
+        if self.layer_of_node is not None:
+            return self.layer_of_node(node, nodes) or None
+        modules = [
+            (own_name(name), module)
+            for model in self._models()
+            for name, module in unwrapped(model).named_modules()
+        ]
+        return autograd_graph.layer_of(node, nodes, autograd_graph.parameter_names(modules))
 
     def _name(self, module: Any, root: Any) -> str:
         for outer in (*self._models(), root):

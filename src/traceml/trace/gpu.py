@@ -7,9 +7,11 @@ single precision, which is too coarse for long ones.
 
 from __future__ import annotations
 
+import pickle
 from bisect import bisect_left
 from collections import deque
 from enum import Enum
+from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
@@ -35,6 +37,9 @@ MEMORY_EVERY_NS = 100_000_000
 The allocator's peak covers everything since the last reading, so no new height is missed."""
 MEMORY_RETRY_NS = 3_600_000_000_000
 """An allocator of the user's own may keep no statistics: each time it is asked is a failure."""
+
+MAX_HISTORY = 50_000
+"""Allocations whose stacks torch keeps for a snapshot."""
 
 
 class _Timing(Enum):
@@ -255,3 +260,18 @@ class CudaTimeline:
     def look_at_last_memory(self) -> None:
         """The process ends: note what it holds by now."""
         self.note_memory(self.look_at_memory())
+
+
+def record_memory_history() -> None:
+    """Have torch record the stack of every allocation, unless the script has it do so already."""
+    is_recording = getattr(torch._C, "_cuda_isHistoryEnabled", lambda: False)
+    if not is_recording():
+        torch.cuda.memory._record_memory_history(max_entries=MAX_HISTORY)
+
+
+def save_memory_snapshot(place: Path) -> None:
+    """Save what the allocator of every device holds; nothing waits for a device."""
+    temporary = place.with_name(f".{place.name}")
+    with temporary.open("wb") as file:
+        pickle.dump(torch.cuda.memory._snapshot(), file)
+    temporary.replace(place)

@@ -96,10 +96,10 @@ def _watch_backward(
     note = session.guard(session.recorder.note)
     close = session.guard(_close_backward)  # in another thread none was opened
 
-    def abort() -> None:
+    def abort(tensors: Any) -> None:
         close(session)
         note(ABORT, BACKWARD)
-        session.failures.note("backward")
+        session.failures.note("backward", tensors)
 
     # Tensor.backward calls torch.autograd.backward: one place serves both.
     for name in ("backward", "grad"):
@@ -195,7 +195,7 @@ def _timed_backward(
     function: Callable[..., Any],
     begin: Callable[[Any], Any],
     end: Callable[[Any], Any],
-    abort: Callable[[], None],
+    abort: Callable[[Any], None],
 ) -> Callable[..., Any]:
     has_loss = function.__name__ == "backward"  # what `grad` is asked about need not be one
 
@@ -209,11 +209,20 @@ def _timed_backward(
             end(None)
             return result
         except BaseException as error:
-            abort()
+            abort(_released_graph(arguments, options) if has_loss else None)
             drop_our_frames(error)
             raise
 
     return left_alone(backward)
+
+
+def _released_graph(arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """What `backward` was called with, where the pass releases the graph as it goes: then the graph
+    says how far it came."""
+    names = ("tensors", "grad_tensors", "retain_graph", "create_graph")
+    given = {**dict(zip(names, arguments, strict=False)), **options}
+    is_kept = given.get("retain_graph") or given.get("create_graph")
+    return None if is_kept else given.get("tensors")
 
 
 def _close_backward(session: Session) -> None:

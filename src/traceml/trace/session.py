@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from traceml.model.environment import MARKS, TRAINER_MARK, TROUBLE_MARK
+from traceml.model.environment import MARKS, OOM_SNAPSHOT, TRAINER_MARK, TROUBLE_MARK
 from traceml.model.failure import STACKS_SUFFIX
 from traceml.model.printable import printable
 from traceml.model.rank import Rank
@@ -302,12 +302,14 @@ class Session:
 
     def follow_cuda(self, index: int) -> None:
         """The model lives on a CUDA device: time its phases there as well."""
-        from traceml.trace.gpu import CudaTimeline
+        from traceml.trace.gpu import CudaTimeline, record_memory_history
 
         ring = self.open()
         if ring is not None:
             self.device = f"cuda:{index}"
             self.recorder.gpu = CudaTimeline(self.recorder, index)
+            if os.environ.get(OOM_SNAPSHOT) == "1":
+                self.guard(record_memory_history, any_thread=True)()
             if self.recorder.identified:  # an explicit step began before its model was known
                 ring.identify(self._identity())
 

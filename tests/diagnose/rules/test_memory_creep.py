@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from factories import GIB
+from layer_runs import layer_records, with_layers
 from memory_runs import MIB, Curve, with_sampled_memory, with_steps_memory
 from traceml.diagnose.rules import memory_creep
 from traceml.facts.gather import gather
@@ -198,3 +199,29 @@ def test_without_a_known_capacity_nothing_is_said_about_its_end() -> None:
 )
 def test_the_action_names_the_usual_culprits(run: RunRecords, words: str) -> None:
     assert words in fires(run).action
+
+
+def test_the_claim_says_after_how_many_steps_memory_is_full() -> None:
+    run = gpu(lambda x, rank: 500 + 2 * x)
+    finding = fires(run)
+    steps = finding.evidence["full_in_steps"]
+    total_bytes = run.ranks[0].rank.device_total_bytes
+    assert total_bytes is not None and isinstance(steps, int)
+    left = (total_bytes / MIB - (500 + 2 * 300)) / 2  # MiB that are free, at 2 MiB per step
+    assert steps == pytest.approx(left, rel=0.02)
+    assert f"after about {steps:,} more steps" in finding.claim
+
+
+def test_the_deep_profile_says_for_how_long_a_smaller_batch_makes_room() -> None:
+    layers = layer_records(
+        forward_ms={"": 1.0, "one": 1.0},
+        held={"parameters": [0, MIB], "saved": [0, 400 * MIB]},
+    )
+    run = with_layers(gpu(lambda x, rank: 500 + 2 * x), layers)
+    samples = 32
+    # A quarter of 400 MiB is 50 steps at 2 MiB.
+    assert (
+        f"a batch of {samples * 3 // 4} instead of {samples} makes room for about 50 more steps"
+        in fires(run).action
+    )
+    assert "batch" not in fires(gpu(lambda x, rank: 500 + 2 * x)).action

@@ -7,6 +7,7 @@ import pytest
 
 from factories import GIB, map_steps
 from failing import failed, report, said_goodbye
+from layer_runs import layer_records, with_layers
 from traceml.diagnose.rules import exception, out_of_memory
 from traceml.facts.gather import gather
 from traceml.model.failure import FailureReport, MemoryAtFailure
@@ -103,3 +104,49 @@ def test_a_growing_curve_asks_for_what_is_kept() -> None:
     finding = found(map_steps(failed(full(), gpu=True), grow))
     assert "had grown from 178.0 GiB to 209.0 GiB over the 32 steps before" in finding.claim
     assert "detach()" in finding.action
+
+
+def with_deep_profile(run: RunRecords, saved_gib: float) -> RunRecords:
+    """Four blocks that keep the same for backward, and a head that holds 15 GiB by itself."""
+    names = ("", *(name for n in range(4) for name in (f"blocks.{n}", f"blocks.{n}.mlp")), "head")
+    saved = [0, *(part for _ in range(4) for part in (0, saved_gib * GIB / 4)), 0]
+    held = {
+        "parameters": [0] * 9 + [5 * GIB],
+        "gradients": [0] * 9 + [5 * GIB],
+        "optimizer": [0] * 9 + [5 * GIB],
+        "saved": saved,
+    }
+    return with_layers(run, layer_records(forward_ms=dict.fromkeys(names, 1.0), held=held))
+
+
+def test_the_deep_profile_names_the_layers_and_the_batch_that_fits() -> None:
+    finding = found(with_deep_profile(failed(full(allocated_bytes=78 * GIB), gpu=True), 60.0))
+    assert (
+        "By layer: blocks.*.mlp (×4) 60.0 GiB (60.0 GiB of it for backward), head 15.0 GiB."
+        in finding.claim
+    )
+    # 92 % of 80 GiB less 15 that stay, of 67 that were needed above them: 0.87 of the batch.
+    samples = finding.evidence["samples_per_step"]
+    assert finding.evidence["suggested_batch"] == int(samples * (0.92 * 80 - 15) / 67)
+    assert finding.evidence["suggested_batch"] > samples / 2
+    assert (
+        "Activation checkpointing of blocks.* (×4) saves up to 45.0 GiB of 60.0 GiB"
+        in finding.action
+    )
+    assert finding.evidence["checkpoint_block"] == "blocks.*"
+
+
+def test_few_saved_activations_are_not_worth_checkpointing() -> None:
+    run = with_deep_profile(failed(full(), gpu=True), 0.0)
+    assert "checkpointing of" not in found(run).action
+
+
+def test_a_snapshot_is_named() -> None:
+    saved = replace(full(), snapshot="memory-snapshot-7.pickle")
+    assert "memory-snapshot-7.pickle in the run folder" in found(failed(saved, gpu=True)).action
+
+
+def test_host_memory_that_a_layer_asked_for_is_the_model_s() -> None:
+    held = MemoryAtFailure(is_host=True, tried_bytes=GIB)
+    finding = found(failed(report(0, "RuntimeError", "can't allocate memory", memory=held)))
+    assert "dataset" not in finding.action and "batch" in finding.action

@@ -29,6 +29,7 @@ MIN_RISE_BYTES = {
     MemoryOwner.WORKERS: 64 << 20,
 }
 MIN_RISE_SHARE = 0.03  # of what was held before: less takes a run longer to fill than to end
+SMALLER_BATCH = 0.75  # of the present one: what a person would try first
 CRITICAL_S = 24 * 3600.0  # a run that is full within a day does not end by itself
 
 _WHOSE = {
@@ -94,6 +95,7 @@ def check(facts: Facts) -> Finding | None:
             in_bytes("worst_rise_bytes", trend.rise_bytes),
             in_bytes("median_rise_bytes", median_low(rises)),
             in_s("full_in_s", creep.full_s),
+            as_number("full_in_steps", _full_steps(facts, creep)),
             as_number("readings", trend.readings),
         ),
     )
@@ -155,7 +157,31 @@ def _claim(facts: Facts, creep: _Creep) -> str:
     )
     if creep.full_s is None:
         return f"{claim}."
-    return f"{claim}; at this rate memory is full in {duration(creep.full_s)}."
+    steps = _full_steps(facts, creep)
+    about = "" if steps is None else f", after about {count(steps, 'more step')}"
+    return f"{claim}; at this rate memory is full in {duration(creep.full_s)}{about}."
+
+
+def _full_steps(facts: Facts, creep: _Creep) -> int | None:
+    """Returns how many more steps there is memory for; `None` where that is not known."""
+    wall_s = facts.mean.wall_s
+    return None if creep.full_s is None or not wall_s else int(creep.full_s / wall_s)
+
+
+def _smaller_batch(facts: Facts, creep: _Creep) -> tuple[int, int, int] | None:
+    """Returns a smaller batch, the present one, and for how many more steps the activations that it
+    saves make room; `None` where the deep profile did not count them."""
+    found, mean = facts.layers.memory, facts.mean
+    if creep.owner is not MemoryOwner.GPU or found is None or not found.saved_bytes:
+        return None
+    if mean.samples_per_s is None or mean.wall_s is None:
+        return None
+    samples = round(mean.samples_per_s * mean.wall_s)
+    smaller = int(samples * SMALLER_BATCH)
+    if smaller < 1:
+        return None
+    less_bytes = found.saved_bytes * (samples - smaller) / samples
+    return smaller, samples, int(less_bytes / creep.worst.per_step_bytes)
 
 
 def _next_step(facts: Facts, creep: _Creep) -> str:
@@ -171,7 +197,19 @@ def _next_step(facts: Facts, creep: _Creep) -> str:
         caches = "caches in __getitem__"
     return (
         f"{left}: look for losses or outputs kept with their graph (keep loss.item() or "
-        f"loss.detach() instead), growing lists, {caches}."
+        f"loss.detach() instead), growing lists, {caches}.{_until_then(facts, creep)}"
+    )
+
+
+def _until_then(facts: Facts, creep: _Creep) -> str:
+    """Returns how much longer a smaller batch lets the run go on; empty where that is not known."""
+    found = _smaller_batch(facts, creep)
+    if found is None:
+        return ""
+    smaller, samples, steps = found
+    return (
+        f" Until then a batch of {smaller:,} instead of {samples:,} makes room for about "
+        f"{count(steps, 'more step')}."
     )
 
 
@@ -198,7 +236,7 @@ how much per 1,000 steps and per hour, since which step, and when memory is full
 
 *Evidence.* `place` (`gpu`, `host`, `workers`), `per_1000_steps_bytes`, `per_hour_bytes`,
 `onset_step`, `start_bytes`, `end_bytes`, `worst_rise_bytes`, `median_rise_bytes`, `full_in_s`,
-`readings`.
+`full_in_steps`, `readings`.
 
 *Thresholds.* The readings of a rank (at least 8, over at least 50 steps) are taken together in 12
 blocks. The first is left out, and of each the lowest quarter counts, so that evaluation peaks and
@@ -217,7 +255,9 @@ be full within 24 hours, else it warns.
 
 *What to do.* Look for what outlives its step: losses or outputs appended with their graph (keep
 `loss.item()` or `loss.detach()`), growing lists, caches in `__getitem__`. In workers also a long
-Python list in the dataset, which forked workers copy page by page: an array stays shared.
+Python list in the dataset, which forked workers copy page by page: an array stays shared. With the
+deep profile the action says for how many more steps a smaller batch makes room on the GPU, by the
+activations that were counted.
 
 *Silent* where memory was not read often enough.
 """,

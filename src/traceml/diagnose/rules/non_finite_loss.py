@@ -16,7 +16,9 @@ lost), `earliest_step`, `last_finite_step` (the loss was lost after it), `number
 steps as the tracer counts them; `logged`: as the script numbered them, "logged step" in the text;
 the two are never compared), `values`, `values_not_finite`, `last_finite` (the value at that
 step), `gradient_norm_before` and `gradient_norm_usual` where a logged norm had risen before it
-was lost too.
+was lost too. With the deep profile also the first value that was not finite: `bad_layer`,
+`bad_phase` (`forward`: the layer returned it; `backward`: its gradient was lost while the loss was
+finite), `bad_step`, `bad_after_step`.
 
 *Thresholds.* One value. A norm has risen when one of the last 3 was 3 times its median.
 
@@ -31,9 +33,10 @@ learning rate and clipped gradients. In float16, try bfloat16;
 from __future__ import annotations
 
 from traceml.diagnose import settings_advice
-from traceml.diagnose.failure_words import step_name
+from traceml.diagnose.failure_words import bad_value_evidence, bad_value_sentence, step_name
 from traceml.diagnose.rule import Doc, Rule, Symptom
 from traceml.facts.facts import Facts
+from traceml.facts.gradients import BadValue
 from traceml.facts.losses import LossFacts, NotFinite
 from traceml.facts.stability import Failure
 from traceml.model.evidence import Evidence, as_number, as_words
@@ -52,12 +55,16 @@ def check(facts: Facts) -> Finding | None:
     if loss is None or loss.not_finite is None:
         return None
     lost = loss.not_finite
+    bad = None if lost.is_norm or not lost.to_the_end else facts.layers.gradients.bad_value
+    claim = _norms_claim(loss, lost) if lost.is_norm else _claim(lost)
     return Finding(
         kind=KIND,
         section=Section.STABILITY,
         severity=_severity(loss, lost, facts.stability.failure),
-        claim=_norms_claim(loss, lost) if lost.is_norm else _claim(lost),
-        action=_norms_action(facts.settings) if lost.is_norm else _action(lost, facts.settings),
+        claim=claim if bad is None else f"{claim} {bad_value_sentence(bad)}",
+        action=_norms_action(facts.settings)
+        if lost.is_norm
+        else _action(lost, facts.settings, bad),
         ranks=lost.ranks,
         evidence=Evidence(
             as_words("name", lost.name),
@@ -70,6 +77,7 @@ def check(facts: Facts) -> Finding | None:
             as_number("last_finite_step", lost.finite_step),
             as_number("gradient_norm_usual", lost.norm_usual),
             as_number("gradient_norm_before", lost.norm_before),
+            *bad_value_evidence(bad),
         ),
     )
 
@@ -151,10 +159,16 @@ def _wider_range(settings: Settings) -> str:
     return "use bf16 instead of fp16" if overflows else ""
 
 
-def _action(lost: NotFinite, settings: Settings) -> str:
+def _action(lost: NotFinite, settings: Settings, bad: BadValue | None) -> str:
     if not lost.to_the_end:
         return "Clip gradients, or skip such batches; look at the batch of that step."
     half = _about_half_precision(settings)
+    if bad is not None and bad.layer:
+        return (
+            f"Look at what {bad.layer} computes in {bad.phase} (a division, a root or a logarithm "
+            "near zero, an exponential, a sum that overflows) and at the batch of that step"
+            f"{half}. Resume from a checkpoint before it."
+        )
     if lost.finite_step is None or (lost.first_step <= FIRST_STEPS and not lost.is_logged):
         return (
             "It happened in the first steps: look for NaN or infinite values in the data, at the "

@@ -12,11 +12,15 @@ from statistics import median
 from time import perf_counter_ns
 from typing import Protocol
 
+from traceml.trace.deep.activation_steps import ActivationSteps
+from traceml.trace.deep.gradient_norms import GradientNorms
 from traceml.trace.deep.kernel_steps import KernelSteps
 from traceml.trace.deep.layer_file import LayerFile
 from traceml.trace.deep.layer_names import ModelLayer, layers_of
+from traceml.trace.deep.loss_graph import LossGraph
 from traceml.trace.deep.memory_steps import MemorySteps
 from traceml.trace.deep.operation_steps import OperationSteps
+from traceml.trace.deep.time_budget import TimeBudget
 from traceml.trace.deep.timed_steps import TimedSteps
 from traceml.trace.models import KnownOptimizers, Models, outermost, something_is_compiled
 from traceml.trace.session import Session
@@ -35,8 +39,13 @@ MIN_COST = 0.1
 """Of each step that is looked at: what that costs at least, whatever a quick step says."""
 MEMORY_EVERY = 4
 """Every so many bursts one further step is looked at for its memory, which seldom changes."""
+ACTIVATIONS_BURST = 2
+"""The first burst, from 0 on, in which one further step is looked at for the size of activations;
+then as seldom as for memory."""
 COUNTED_BURST = 1
 """The burst, from 0 on, in which operations are counted."""
+ALARM_STEPS = 2
+"""Steps whose activations are looked at when a gradient is no longer usual."""
 MAX_EVALUATED = 8
 """Steps in a row that were given up because the model was evaluated in them."""
 REMEMBERED_STEPS = 15
@@ -62,26 +71,6 @@ class StepLook(Protocol):
         """Take everything out of torch; whether nothing is left there."""
 
 
-class TimeBudget:
-    """When something may be done again, of which all that is done is to be a share of the time.
-
-    What a single burst cost is known badly where steps take unequally long; the sum over bursts is
-    known well.
-    """
-
-    def __init__(self, share: float, began_ns: int) -> None:
-        self._share, self._began_ns = share, began_ns
-        self._spent_ns = 0.0
-
-    def spend(self, cost_ns: float) -> None:
-        """So much more was spent."""
-        self._spent_ns = max(0.0, self._spent_ns + cost_ns)
-
-    def allows(self, now: int) -> bool:
-        """Whether what was spent so far is no more than the share of the time by now."""
-        return self._spent_ns <= self._share * (now - self._began_ns)
-
-
 class Bursts:
     """Looks at the layers of the models that train, a few steps at a time."""
 
@@ -98,7 +87,15 @@ class Bursts:
         self._memory = MemorySteps(session, self._file, optimizers.living)
         self._kernels = KernelSteps(session, self._file, uses_graphs)
         self._operations = OperationSteps(session, self._file)
+        self._activations = ActivationSteps(session, self._file)
+        self._loss_graph = LossGraph(session, models, self._file, lambda: self._timed.spans)
+        session.failures.layer_of_node = self._loss_graph.layer_of
+        session.failures.note_held = self._note_held
+        self._norms = GradientNorms(
+            session, models, self._file, self._loss_graph.look, self._look_at_activations
+        )
         self._look_guarded = session.guard(self._look, failed=self._fail)
+        self._end_norms = session.guard(self._norms.end_step)
         self._is_on = False
         self._look_at: StepLook | None = None
         """The way in which the step that runs is looked at."""
@@ -113,6 +110,9 @@ class Bursts:
         self._take_out()
         self._file.forget()
         self._timed.forget()
+        self._activations.forget()
+        self._norms.forget()
+        self._loss_graph.forget()
         self._plan: list[StepLook] = []
         """The ways in which the next steps are looked at."""
         self._looked_at = perf_counter_ns()
@@ -124,12 +124,14 @@ class Bursts:
         self._burst_ns: list[int] = []
         self._is_settling = False
         self._layers: list[ModelLayer] = []
+        self._is_alarmed = False
+        """Whether the next steps are looked at for the size of activations, whatever it costs."""
 
     def begin(self) -> None:
         """Look at layers from here on."""
         if not self._is_on:
             self._is_on = True
-            self._session.looks.append(self._look_guarded)
+            self._session.looks += [self._end_norms, self._look_guarded]
 
     def make_room_for_compiler(self) -> None:
         """Torch is about to compile: it would compile our hooks too, or refuse because of them."""
@@ -159,6 +161,16 @@ class Bursts:
         """The process ends: write what is there."""
         self._stop()
         self._timed.finish()
+        self._activations.finish()
+        self._norms.finish()
+
+    def _look_at_activations(self) -> None:
+        """A gradient is no longer usual: look at the activations of the next steps."""
+        self._is_alarmed = True
+
+    def _note_held(self, step: int) -> None:
+        """Memory ran out: write what each layer holds at that moment."""
+        self._memory.tell_held(layers_of(outermost(self._models.living())), step)
 
     # After each step
 
@@ -174,16 +186,23 @@ class Bursts:
         else:
             self._idle_ns.append(took)
             self._timed.tell_passed()
+            self._activations.tell_arrived()
             self._steps_until -= 1
-            if self._steps_until <= 0:
+            if self._is_alarmed or self._steps_until <= 0:
                 self._begin_burst(now)
         self._looked_at = now
 
     def _begin_burst(self, now: int) -> None:
-        if self._layers_budget.allows(now):
+        if self._is_alarmed:
+            self._is_alarmed = False
+            self._plan = [self._activations] * ALARM_STEPS
+            self._budget = self._layers_budget
+        elif self._layers_budget.allows(now):
             self._plan = [self._timed] * TIMED_STEPS
             if self._bursts % MEMORY_EVERY == 0:
                 self._plan.append(self._memory)
+            if self._bursts % MEMORY_EVERY == ACTIVATIONS_BURST:
+                self._plan.append(self._activations)
             if self._bursts == COUNTED_BURST:
                 self._plan.append(self._operations)
             self._budget = self._layers_budget

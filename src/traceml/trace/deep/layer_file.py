@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from traceml.model.environment import LAYERS
-from traceml.trace.deep.layer_names import ModelLayer
+from traceml.trace.deep.layer_names import LayerName, ModelLayer
 from traceml.trace.interruptions import is_interruption
 from traceml.trace.session import Session
 
@@ -37,14 +37,15 @@ class LayerFile:
         self._set = 0
         self.is_full = False
 
-    def write(self, layers: Sequence[ModelLayer], line: Mapping[str, Any]) -> None:
+    def write(self, layers: Sequence[ModelLayer | LayerName], line: Mapping[str, Any]) -> None:
         """Write what was seen of these layers in a step."""
         names = tuple(layer.name for layer in layers)
         if names != self._names:
             self._names = names
             self._set += 1
             kinds = [layer.kind for layer in layers]
-            self._append({"set": self._set, "names": names, "kinds": kinds})
+            of_torch = [place for place, layer in enumerate(layers) if layer.is_of_torch]
+            self._append({"set": self._set, "names": names, "kinds": kinds, "of_torch": of_torch})
         self._append({"set": self._set, **line})
 
     def say(self, why: str) -> None:

@@ -27,6 +27,7 @@ from traceml.trace.deep.layer_times import (
     REACH,
     LayerMark,
 )
+from traceml.trace.deep.loss_graph import LayerSpan
 from traceml.trace.session import Session
 
 MAX_MARKS = 100_000
@@ -35,6 +36,9 @@ MAX_NESTED = 3
 """How deep tensors are looked for in the lists and dicts that a layer takes or returns."""
 _LEAF_NODE = (1 << 63) - 1
 """Autograd numbers its nodes; those that store a parameter's gradient have the largest number."""
+
+_next_node: Callable[[], int] = getattr(torch.autograd, "_get_sequence_nr", lambda: 0)
+"""The number that the next node will have; not known in an old torch."""
 
 
 class LayerMarks:
@@ -56,6 +60,10 @@ class LayerMarks:
         self.marks: list[LayerMark] = []
         self.calls: dict[int, int] = {}
         """How often each layer was called, without what was computed again for backward."""
+        self.spans: list[LayerSpan] = []
+        """The operations of each call in the last call of a model, by their numbers."""
+        self._first_node = 0
+        self._open_nodes: list[int] = []
         self._watched_nodes: set[tuple[int, int]] = set()
         self._passes: set[int] = set()
         self._reach = session.guard(self._note_reached, any_thread=True, failed=self.fail)
@@ -89,16 +97,23 @@ class LayerMarks:
         if self._is_entered is not None:
             self._is_entered()
         self._watch_all(arguments, outer)
+        self._open_nodes.append(_next_node())
+        if outer == OUTSIDE and not is_again:
+            self.spans, self._first_node = [], self._open_nodes[-1]
         if not is_again:
             self.calls[place] = self.calls.get(place, 0) + 1
         self._mark(ENTER_AGAIN if is_again else ENTER, place)
 
     def _leave(self, place: int, result: Any) -> None:
         self._mark(LEAVE, place)
+        first = self._open_nodes.pop()
+        self.spans.append(
+            LayerSpan(place, first - self._first_node, _next_node() - self._first_node)
+        )
         self._watch_all(result, place)
 
     def _watch_all(self, things: Any, place: int) -> None:
-        for tensor in _tensors_in(things):
+        for tensor in tensors_in(things):
             node = tensor.grad_fn
             if node is not None:
                 self._watch(node, place)
@@ -135,12 +150,13 @@ class LayerMarks:
         self.marks.append(LayerMark(kind, place, perf_counter_ns(), event))
 
 
-def _tensors_in(things: Any, depth: int = 0) -> Iterator[torch.Tensor]:
+def tensors_in(things: Any, depth: int = 0) -> Iterator[torch.Tensor]:
+    """The tensors in what a layer takes or returns."""
     if isinstance(things, torch.Tensor):
         yield things
     elif depth < MAX_NESTED and isinstance(things, (tuple, list)):
         for thing in things:
-            yield from _tensors_in(thing, depth + 1)
+            yield from tensors_in(thing, depth + 1)
     elif depth < MAX_NESTED and isinstance(things, dict):
         for thing in list(things.values()):
-            yield from _tensors_in(thing, depth + 1)
+            yield from tensors_in(thing, depth + 1)

@@ -24,6 +24,24 @@ class ModelLayer(NamedTuple):
     """Its class."""
     module: nn.Module
 
+    @property
+    def is_of_torch(self) -> bool:
+        """Whether its class is torch's own."""
+        return type(self.module).__module__.partition(".")[0] == "torch"
+
+
+class LayerName(NamedTuple):
+    """A layer without its module: keeping it keeps no model alive."""
+
+    name: str
+    kind: str
+    is_of_torch: bool
+
+
+def without_modules(layers: Iterable[ModelLayer]) -> list[LayerName]:
+    """The names of layers."""
+    return [LayerName(layer.name, layer.kind, layer.is_of_torch) for layer in layers]
+
 
 def layers_of(models: Iterable[nn.Module]) -> list[ModelLayer]:
     """Every module of these models, each once, outer ones before what they hold."""

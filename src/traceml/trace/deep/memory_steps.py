@@ -64,6 +64,10 @@ class MemorySteps:
             self._file.write(self._layers, line)
         return not saved.was_evaluated
 
+    def tell_held(self, layers: Sequence[ModelLayer], step: int) -> None:
+        """Write what the layers hold by now."""
+        self._file.write(layers, {"step": step} | held_bytes(layers, self._optimizers())._asdict())
+
     def take_out(self) -> bool:
         """Take everything out of torch; whether nothing of it is left there."""
         if self._saved is not None:

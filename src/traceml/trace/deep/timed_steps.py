@@ -13,6 +13,7 @@ from traceml.trace.deep.layer_file import LayerFile, by_place
 from traceml.trace.deep.layer_marks import LayerMarks
 from traceml.trace.deep.layer_names import ModelLayer
 from traceml.trace.deep.layer_times import OUTSIDE, LayerMark, OwnTimes, own_times
+from traceml.trace.deep.loss_graph import LayerSpan
 from traceml.trace.session import Session
 
 LAST_WAIT_S = 0.05
@@ -38,6 +39,8 @@ class TimedSteps:
         self._events: list[Any] = []
         self._new_event: Any = torch.cuda.Event
         self._pending: deque[_Pending] = deque()
+        self.spans: list[LayerSpan] = []
+        """Which operations belong to which layer, from the last step that was timed."""
 
     def forget(self) -> None:
         """Begin anew in a forked child, which has no CUDA events."""
@@ -59,6 +62,7 @@ class TimedSteps:
             return False
         marks.end()
         if marks.is_complete:
+            self.spans = marks.spans
             self._pending.append(_Pending(step, self._layers, marks.marks, marks.calls))
         return not marks.was_evaluated
 

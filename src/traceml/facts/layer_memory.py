@@ -1,0 +1,138 @@
+"""What the layers of the model hold and keep for backward: who takes the memory, and how much
+less of it there could be."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from traceml.store.layer_records import HELD, LayerRecords
+
+LASTING = ("parameters", "buffers", "gradients", "optimizer")
+"""What stays from step to step, by the names of `HELD`; `saved` goes with the batch."""
+FULL = 0.92
+"""Of the device: what a batch may fill and still leave the allocator room to move."""
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class LayerGroup:
+    """A layer, or all those of its class whose names differ in a number alone
+    (`blocks.*.attn`)."""
+
+    name: str
+    layers: int
+    held_bytes: Mapping[str, int]
+    """By the names of `HELD`, of all of them together, each without the layers below it."""
+
+    @property
+    def total_bytes(self) -> int:
+        """All that they hold and keep for backward."""
+        return sum(self.held_bytes.get(name, 0) for name in (*LASTING, "saved"))
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedBlock:
+    """Blocks of the model that repeat, and what activation checkpointing of each would save."""
+
+    name: str
+    """`blocks.*`."""
+    layers: int
+    saved_bytes: int
+    """What all of them keep for backward, with the layers below them."""
+
+    @property
+    def less_bytes(self) -> int:
+        """How much less is kept when each is computed again in backward: all but one of them."""
+        return self.saved_bytes - math.ceil(self.saved_bytes / self.layers)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerMemory:
+    """The memory of the rank whose layers hold the most."""
+
+    groups: tuple[LayerGroup, ...]
+    """The largest first; containers that hold nothing themselves are left out."""
+    lasting_bytes: int
+    """Parameters, buffers, gradients and optimizer state of all layers."""
+    saved_bytes: int | None
+    """What one step keeps for backward in all layers; `None` where that was not counted."""
+    block: RepeatedBlock | None = None
+    """The repeated block that keeps the most for backward; `None` where none repeats."""
+
+    def fitting_batch(self, samples: int, total_bytes: int, peak_bytes: int | None) -> int | None:
+        """Returns the largest batch that fits into a device, where activations grow with it.
+
+        A step of `samples` samples had this peak, or the activations that were counted.
+        """
+        if self.saved_bytes is None or samples < 1:
+            return None
+        above = 0 if peak_bytes is None else peak_bytes - self.lasting_bytes
+        growing = max(self.saved_bytes, above)
+        room = FULL * total_bytes - self.lasting_bytes
+        if growing <= 0 or room <= 0:
+            return None
+        return math.floor(samples * room / growing)
+
+
+def layer_memory(records: Sequence[LayerRecords]) -> LayerMemory | None:
+    """Returns what layers hold; `None` where that was not looked at."""
+    known = [each for each in records if "parameters" in each.held_bytes]
+    if not known:
+        return None
+    return _of_rank(max(known, key=_all_bytes))
+
+
+def _all_bytes(records: LayerRecords) -> int:
+    held = records.held_bytes
+    return sum(int(held[name].sum()) for name in (*LASTING, "saved") if name in held)
+
+
+def _of_rank(records: LayerRecords) -> LayerMemory:
+    held = {name: values for name, values in records.held_bytes.items() if name in HELD}
+    groups: dict[tuple[str, str], LayerGroup] = {}
+    for place, (name, kind) in enumerate(zip(records.names, records.kinds, strict=True)):
+        own = {key: int(values[place]) for key, values in held.items() if key != "peak"}
+        pattern = _NUMBER.sub("*", name)
+        before = groups.get((pattern, kind))
+        if before is None:
+            groups[pattern, kind] = LayerGroup(name, 1, own)
+        else:
+            own = {key: own[key] + before.held_bytes[key] for key in own}
+            groups[pattern, kind] = LayerGroup(pattern, before.layers + 1, own)
+    found = sorted(
+        (group for group in groups.values() if group.total_bytes),
+        key=lambda group: -group.total_bytes,
+    )
+    saved = held.get("saved")
+    return LayerMemory(
+        groups=tuple(found),
+        lasting_bytes=sum(int(values.sum()) for key, values in held.items() if key in LASTING),
+        saved_bytes=None if saved is None else int(saved.sum()),
+        block=None if saved is None else _repeated_block(records.names, saved.tolist()),
+    )
+
+
+def _repeated_block(names: Sequence[str], saved: Sequence[int]) -> RepeatedBlock | None:
+    """Returns the outermost layers with layers below them that differ in one number alone, and keep
+    the most for backward."""
+    sums: dict[str, int] = {}
+    for name, count in zip(names, saved, strict=True):
+        parts = name.split(".")
+        for depth in range(1, len(parts)):
+            if parts[depth - 1].isdigit():
+                outer = ".".join(parts[:depth])
+                sums[outer] = sums.get(outer, 0) + count
+                break  # what lies in a block within a block is the outer one's
+    own = dict(zip(names, saved, strict=True))
+    blocks: dict[str, list[int]] = {}
+    for outer, count in sums.items():
+        blocks.setdefault(_NUMBER.sub("*", outer), []).append(count + own.get(outer, 0))
+    found = [
+        RepeatedBlock(name, len(counts), sum(counts))
+        for name, counts in blocks.items()
+        if len(counts) > 1 and any(counts)
+    ]
+    return max(found, key=lambda each: each.saved_bytes, default=None)

@@ -1,0 +1,362 @@
+"""The norm of each layer's gradient, before anything clips it, read without waiting for the device.
+
+As often as its cost allows, and in every step for a while after a gradient that is not finite or
+has grown far. On a GPU the norms of all layers are copied to the host together, behind what the
+device still has to do, and read some steps later.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from time import perf_counter_ns
+from typing import Any, NamedTuple
+
+import torch
+
+from traceml.trace.compiling import is_compiling, left_alone
+from traceml.trace.deep.late_numbers import (
+    HALF,
+    LateNumbers,
+    can_compute,
+    computing_apart,
+    current_stream,
+    for_file,
+    plain_numbers,
+    sum_type,
+)
+from traceml.trace.deep.layer_file import LayerFile
+from traceml.trace.deep.layer_names import LayerName, ModelLayer, layers_of, without_modules
+from traceml.trace.deep.time_budget import TimeBudget
+from traceml.trace.interruptions import drop_our_frames
+from traceml.trace.models import Models, outermost
+from traceml.trace.session import Session
+
+NORMS_SHARE = 0.005
+"""Of the training time: what measuring norms may add."""
+DEVICE_BYTES_PER_NS = 500
+"""How fast a GPU reads gradients, by a cautious guess: what it costs there is not seen here."""
+ALARM_STEPS = 8
+"""Steps in a row that are measured, whatever it costs, after a gradient that is no longer usual."""
+MAX_ALARMS = 4
+EXPLODED = 100.0
+"""Times the usual norm of the whole model: then the next steps are measured one by one."""
+GROWING = 10.0
+"""Times the usual norm: larger ones do not change what is usual."""
+USUAL_WEIGHT = 0.1
+"""How much each norm changes the one that is taken for usual."""
+MAX_NUMBERS, MIN_ROWS = 60_000, 24
+"""Norms of a process that are written beside those around an alarm, however long the run: so many
+numbers, but no fewer steps than this. The summary reads them of every rank."""
+MAX_RECENT, MAX_FIRST = 64, 100
+LONG_RUN = 1e6
+"""Steps of a run for which these suffice."""
+REFRESH_EVERY = 200
+"""Measured steps after which the layers are looked at anew: a script may add some."""
+
+SUMS_IN_FLOAT32 = torch.torch_version.TorchVersion(torch.__version__) >= "2.5"
+"""Whether `_foreach_norm` takes a type to sum the squares in."""
+
+
+class StepNorms(NamedTuple):
+    """The norms of one step."""
+
+    step: int
+    layers: Sequence[LayerName]
+    norms: list[float | None]
+    """By the layer's place; `None` for a layer that has no gradient of its own."""
+    is_scaled: bool
+    """Whether a scaler had scaled the loss: it skips a step whose gradients are not finite."""
+
+
+class _Owned(NamedTuple):
+    """The parameters of the model, none kept alive, and which layer each belongs to."""
+
+    layers: list[LayerName]
+    parameters: list[weakref.ref[torch.Tensor]]
+    places: list[int]
+
+
+class _Measured(NamedTuple):
+    """What a row of norms is about."""
+
+    layers: Sequence[LayerName]
+    places: list[int]
+    """The layer of each norm."""
+    is_scaled: bool
+    """Whether the last number is the factor of a scaler."""
+    stream: Any
+    """The stream on which they are computed; `None` on the host."""
+
+
+class _Cadence(NamedTuple):
+    """Which measured steps are written."""
+
+    recent: int
+    """So many are kept in memory, and written at an alarm and at the end."""
+    first: int
+    """All up to this one are; after it ever fewer: …"""
+    growth: float
+    """… the next one when the number of steps has grown by this."""
+
+
+def _cadence(layers: int) -> _Cadence:
+    rows = max(MIN_ROWS, MAX_NUMBERS // max(layers, 1))
+    first = min(MAX_FIRST, rows // 3)
+    growth = math.exp(math.log(LONG_RUN / first) / (rows // 3))
+    return _Cadence(min(MAX_RECENT, rows // 3), first, growth)
+
+
+class GradientNorms:
+    """Measures the gradients of layers when backward has ended."""
+
+    def __init__(
+        self,
+        session: Session,
+        models: Models,
+        file: LayerFile,
+        look_at_loss: Callable[[Any], bool],
+        alarm: Callable[[], None],
+    ) -> None:
+        """`look_at_loss` says whether the loss that backward begins with is not finite; `alarm` is
+        called when a gradient is no longer finite, or has grown far."""
+        self._session, self._models, self._file, self._alarm = session, models, file, alarm
+        self._look_at_loss = look_at_loss
+        self._begin_guarded = session.guard(self._begin)
+        self._measure_guarded = session.guard(self._measure)
+        self._watch_scaler()
+        self._watch_backward()
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew in a forked child."""
+        self._budget = TimeBudget(NORMS_SHARE, perf_counter_ns())
+        self._owned: _Owned | None = None
+        self._models_seen: tuple[int, ...] = ()
+        self._numbers = LateNumbers()
+        self._latest: tuple[_Measured, torch.Tensor] | None = None
+        """The norms of the step that runs: of several backward passes, the last has the whole
+        gradient."""
+        self._recent: deque[StepNorms] = deque()
+        self._scaler: Callable[[], Any] = _none
+        self._measured = self._alarm_steps = self._alarms = 0
+        self._next_written = 0.0
+        self._usual: float | None = None
+
+    # What the script does
+
+    def _watch_backward(self) -> None:
+        function = torch.autograd.backward
+
+        @functools.wraps(function)
+        def backward(*arguments: Any, **options: Any) -> Any:
+            if is_compiling():
+                return function(*arguments, **options)
+            try:
+                self._begin_guarded(arguments[0] if arguments else options.get("tensors"))
+                result = function(*arguments, **options)
+                self._measure_guarded()
+                return result
+            except BaseException as error:
+                drop_our_frames(error)
+                raise
+
+        self._session.replace(torch.autograd, "backward", left_alone(backward))
+
+    def _watch_scaler(self) -> None:
+        """Know the scaler of the loss: the gradients are larger by its factor."""
+        scaler: Any = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
+        original, keep = scaler.scale, self._session.guard(self._keep_scaler)
+
+        @functools.wraps(original)
+        def scale(this: Any, outputs: Any) -> Any:
+            try:
+                scaled = original(this, outputs)
+                keep(this)
+                return scaled
+            except BaseException as error:
+                drop_our_frames(error)
+                raise
+
+        self._session.replace(scaler, "scale", scale)
+
+    def _keep_scaler(self, scaler: Any) -> None:
+        if not is_compiling():
+            self._scaler = weakref.ref(scaler)
+
+    # After each backward pass
+
+    def _begin(self, loss: Any) -> None:
+        if not self._session.recorder.backwards_open and self._look_at_loss(loss):
+            self._raise_alarm()
+
+    def _raise_alarm(self) -> None:
+        """Measure the next steps one by one."""
+        if not self._alarm_steps and self._alarms < MAX_ALARMS:
+            self._alarms += 1
+            self._alarm_steps = ALARM_STEPS
+            self._alarm()
+
+    def _measure(self) -> None:
+        if self._session.recorder.backwards_open or not can_compute():
+            return
+        began = perf_counter_ns()
+        if self._alarm_steps:
+            self._alarm_steps -= 1
+        elif not self._budget.allows(began):
+            return
+        if self._numbers.has_room and not self._file.is_full:
+            device_bytes = self._measure_now()
+            took = perf_counter_ns() - began
+            self._budget.spend(took + device_bytes / DEVICE_BYTES_PER_NS)
+
+    def _measure_now(self) -> int:
+        """Have the norms computed; how many bytes a GPU reads for that."""
+        owned = self._layers()
+        places, gradients = [], []
+        for place, parameter in zip(owned.places, owned.parameters, strict=True):
+            gradient = plain_numbers(getattr(parameter(), "grad", None))
+            if gradient is not None:
+                places.append(place)
+                gradients.append(gradient)
+        devices = {gradient.device for gradient in gradients}
+        if len(devices) != 1:
+            return 0  # none at all, or a model over several devices
+        with computing_apart():
+            norms = torch.stack(_norms(gradients)).float()
+            scale = self._scale()
+            is_scaled = scale is not None and scale.device == norms.device
+            if scale is not None and is_scaled:
+                norms = torch.cat((norms, scale.reshape(1).float()))
+        about = _Measured(owned.layers, places, is_scaled, current_stream(norms))
+        self._latest = about, norms
+        if norms.is_cpu:
+            return 0
+        return sum(gradient.numel() * gradient.element_size() for gradient in gradients)
+
+    def _layers(self) -> _Owned:
+        models = self._models.living()
+        seen = tuple(map(id, models))
+        if self._owned is None or seen != self._models_seen or self._measured % REFRESH_EVERY == 0:
+            self._models_seen, self._owned = seen, _owned_by(layers_of(outermost(models)))
+        self._measured += 1
+        return self._owned
+
+    def _scale(self) -> torch.Tensor | None:
+        scaler, self._scaler = self._scaler(), _none
+        scale = getattr(scaler, "_scale", None)
+        return scale if isinstance(scale, torch.Tensor) else None
+
+    def end_step(self) -> None:
+        """A step has ended: send for its norms, and read those that have come by now."""
+        if self._latest is not None:
+            self._send_for_latest(self._session.count_steps())
+        self._read_arrived()
+
+    def _send_for_latest(self, step: int) -> None:
+        latest, self._latest = self._latest, None
+        if latest is not None and can_compute():
+            about, norms = latest
+            with computing_apart():
+                self._numbers.send_for((step, about), norms, about.stream)
+
+    def _read_arrived(self) -> None:
+        for (step, about), values in self._numbers.arrived():
+            self._take(step, about, values)
+
+    def finish(self) -> None:
+        """The process ends: write the last steps, and one that did not come to its end."""
+        self._send_for_latest(self._session.count_steps() + 1)
+        self._numbers.wait()
+        self._read_arrived()
+        self._write_recent()
+
+    # What the norms say
+
+    def _take(self, step: int, about: _Measured, values: list[float]) -> None:
+        layers = about.layers
+        scale = values.pop() if about.is_scaled else 1.0
+        norms = _by_layer(about.places, values, scale, len(layers))
+        found = StepNorms(step, layers, norms, about.is_scaled)
+        self._recent.append(found)
+        if len(self._recent) > _cadence(len(layers)).recent:
+            self._thin_out(self._recent.popleft())
+        if self._is_unusual(math.hypot(*filter(None, found.norms))):
+            self._raise_alarm()
+        if self._alarm_steps:
+            self._write_recent()
+
+    def _is_unusual(self, norm: float) -> bool:
+        if not math.isfinite(norm):
+            return True
+        usual = self._usual
+        if usual is not None and norm > EXPLODED * usual:
+            return True
+        if usual is None:
+            self._usual = norm
+        elif norm < GROWING * usual:
+            self._usual = usual + USUAL_WEIGHT * (norm - usual)
+        return False
+
+    def _thin_out(self, oldest: StepNorms) -> None:
+        """Write a step that is old now, where enough steps lie behind the last one written."""
+        if oldest.step >= self._next_written:
+            self._write(oldest)
+
+    def _write_recent(self) -> None:
+        while self._recent:
+            self._write(self._recent.popleft())
+
+    def _write(self, found: StepNorms) -> None:
+        cadence = _cadence(len(found.layers))
+        is_early = found.step <= cadence.first
+        self._next_written = found.step + 1 if is_early else found.step * cadence.growth
+        norms = [for_file(norm) for norm in found.norms]
+        line: dict[str, Any] = {"step": found.step, "norms": norms}
+        if found.is_scaled:
+            line["is_scaled"] = True
+        self._file.write(found.layers, line)
+
+
+def _owned_by(layers: list[ModelLayer]) -> _Owned:
+    """A parameter that several layers share counts for the first."""
+    owned = _Owned(without_modules(layers), [], [])
+    seen: set[int] = set()
+    for place, layer in enumerate(layers):
+        for parameter in layer.module._parameters.values():
+            if parameter is not None and id(parameter) not in seen:
+                seen.add(id(parameter))
+                owned.parameters.append(weakref.ref(parameter))
+                owned.places.append(place)
+    return owned
+
+
+def _norms(gradients: list[torch.Tensor]) -> list[torch.Tensor]:
+    types = {gradient.dtype for gradient in gradients}
+    if len(types) == 1 and not types & set(HALF):
+        return list(torch._foreach_norm(gradients, 2))
+    if types <= set(HALF) and SUMS_IN_FLOAT32:
+        return list(torch._foreach_norm(gradients, 2, dtype=torch.float32))
+    return [
+        torch.linalg.vector_norm(each, 2, dtype=sum_type(each.dtype)).float() for each in gradients
+    ]
+
+
+def _by_layer(
+    places: Sequence[int], values: Sequence[float], scale: float, count: int
+) -> list[float | None]:
+    """The norm of all gradients of each layer, without the factor of a scaler."""
+    squares: dict[int, float] = {}
+    for place, value in zip(places, values, strict=True):
+        squares[place] = squares.get(place, 0.0) + value * value
+    return [
+        None if (square := squares.get(place)) is None else math.sqrt(square) / (scale or 1.0)
+        for place in range(count)
+    ]
+
+
+def _none() -> None:
+    """There is no scaler."""

@@ -1,0 +1,132 @@
+"""Numbers that a device computes and the host reads some steps later, without waiting for it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import monotonic, sleep
+from typing import Any, NamedTuple
+
+import torch
+
+MAX_COMING = 4
+"""Rows on their way from the device; with more of them, no further one is sent for."""
+LAST_WAIT_S = 0.05
+"""How long the end of the process may be held up for the GPU."""
+
+
+class _Coming(NamedTuple):
+    """A row of numbers on its way."""
+
+    about: Any
+    host: torch.Tensor
+    mark: Any
+    """The CUDA event behind the copy; `None` for numbers that are on the host already."""
+
+
+class LateNumbers:
+    """Rows of numbers, each with what it is about; the first sent is the first to come."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew in a forked child, which has neither CUDA events nor pinned memory."""
+        self._coming: deque[_Coming] = deque()
+        self._free: dict[int, list[torch.Tensor]] = {}
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more row may be sent for."""
+        return len(self._coming) < MAX_COMING
+
+    def send_for(self, about: Any, numbers: torch.Tensor, stream: Any = None) -> None:
+        """Have a row of float32 copied to the host, behind what its stream still has to do.
+
+        The stream is the one on which it was computed; by default the current one.
+        """
+        if numbers.is_cpu:
+            self._coming.append(_Coming(about, numbers, None))
+        elif numbers.is_cuda:  # of no other device is it known how not to wait for it
+            with torch.cuda.stream(stream or torch.cuda.current_stream(numbers.device)):
+                if not torch.cuda.is_current_stream_capturing():
+                    self._coming.append(_Coming(about, *self._copied(numbers)))
+
+    def _copied(self, numbers: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """Where the numbers arrive, and the mark behind them on the current stream."""
+        free = self._free.setdefault(len(numbers), [])
+        host = free.pop() if free else torch.empty(len(numbers), pin_memory=True)
+        host.copy_(numbers, non_blocking=True)
+        mark = torch.cuda.Event()  # type: ignore[no-untyped-call] # torch
+        mark.record()
+        return host, mark
+
+    def arrived(self) -> Iterator[tuple[Any, list[float]]]:
+        """The rows that have come by now, each with what it is about."""
+        while self._coming and _is_there(self._coming[0]):
+            come = self._coming.popleft()
+            values: list[float] = come.host.tolist()
+            if come.mark is not None:
+                self._free[len(come.host)].append(come.host)
+            yield come.about, values
+
+    def wait(self) -> None:
+        """The process ends: wait a moment for the device."""
+        deadline = monotonic() + LAST_WAIT_S
+        while self._coming and not _is_there(self._coming[-1]) and monotonic() < deadline:
+            sleep(0.001)
+
+
+def _is_there(row: _Coming) -> bool:
+    return row.mark is None or bool(row.mark.query())
+
+
+def can_compute() -> bool:
+    """Whether a computation of ours is nobody else's business: no CUDA graph is being captured,
+    and no mode of the script's sees every operation."""
+    is_watched = bool(torch._C._len_torch_dispatch_stack())
+    on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call] # torch
+    return not is_watched and not (on_gpu and torch.cuda.is_current_stream_capturing())
+
+
+@contextmanager
+def computing_apart() -> Iterator[None]:
+    """In here operations are ours alone: no graph, and no function mode of the script's."""
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        yield
+
+
+def current_stream(numbers: torch.Tensor) -> Any:
+    """The stream on which a device computes at present; `None` for the host."""
+    return torch.cuda.current_stream(numbers.device) if numbers.is_cuda else None
+
+
+HALF = (torch.float16, torch.bfloat16)
+
+
+def sum_type(dtype: torch.dtype) -> torch.dtype | None:
+    """In which type to take the norm of numbers of a type: the squares of half-precision ones
+    overflow in their own."""
+    return torch.float32 if dtype in HALF else None
+
+
+def plain_numbers(thing: Any) -> torch.Tensor | None:
+    """A tensor as this rank holds it, if it is made of plain real numbers."""
+    local = getattr(thing, "_local_tensor", thing)
+    if type(local) not in (torch.Tensor, torch.nn.Parameter) or not local.numel():
+        return None
+    is_plain = local.layout == torch.strided and local.is_floating_point()
+    return local.detach() if is_plain and not local.is_meta else None
+
+
+NOT_FINITE = -1.0
+"""What the file has in place of a norm that is infinite or not a number."""
+
+
+def for_file(norm: float | None) -> float | None:
+    """A norm as the file has it, with five digits; JSON has no infinity."""
+    if norm is None:
+        return None
+    is_finite = abs(norm) < float("inf")  # not so for NaN
+    return float(f"{norm:.5g}") if is_finite else NOT_FINITE

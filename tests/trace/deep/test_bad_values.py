@@ -1,0 +1,436 @@
+"""Gradient norms and activations by layer: what becomes non-finite first, and where it grew."""
+
+import gc
+import math
+import os
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from tests.trace.deep.test_bursts import Parts, train
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from traceml.facts.gradients import gradient_facts
+from traceml.store.layer_records import read_layers
+from traceml.trace.deep import gradient_norms
+
+
+@pytest.fixture
+def deep(traced, monkeypatch):
+    """A session with the deep profile that measures the norms of every step."""
+    monkeypatch.setattr(gradient_norms, "NORMS_SHARE", 1.0)
+    traced.session.begin_deep_profile()
+
+    def layers():
+        traced.finish()
+        (found,) = read_layers(traced.folder)
+        return found
+
+    return layers
+
+
+def test_the_norm_of_each_layer_is_that_of_its_gradient_before_clipping(deep):
+    model, wanted = Parts(one=nn.Linear(4, 4), act=nn.ReLU(), two=nn.Linear(4, 4)), []
+
+    def clip():
+        wanted.append(
+            [
+                math.hypot(*(float(p.grad.norm()) for p in layer.parameters()))
+                for layer in (model.one, model.two)
+            ]
+        )
+        nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+
+    train(model, steps=12, beside=clip)
+    found = deep()
+    assert found.norms.steps == tuple(range(2, 13))  # the model is known from the first step on
+    assert np.isnan(found.norms.values[:, [0, 2]]).all()  # these have no parameters of their own
+    assert np.allclose(found.norms.values[:, [1, 3]], wanted[1:], rtol=1e-4)
+
+
+class Overflows(nn.Module):
+    """Returns infinity from a given call on, made of finite numbers."""
+
+    def __init__(self, at):
+        super().__init__()
+        self.at, self.calls = at, 0
+
+    def forward(self, inputs):
+        self.calls += 1
+        return inputs * 1e30 * 1e30 if self.calls >= self.at else inputs * 1.0
+
+
+class OverflowsAsUsual(Overflows):
+    """The same by the operations that it always does."""
+
+    def forward(self, inputs):
+        self.calls += 1
+        return inputs * (1e30 if self.calls >= self.at else 1.0) * 1e20 * 1e-20
+
+
+class _NanBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(context, inputs):
+        return inputs.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient * float("nan")
+
+
+class NanBackward(nn.Module):
+    def __init__(self, at):
+        super().__init__()
+        self.at, self.calls = at, 0
+
+    def forward(self, inputs):
+        self.calls += 1
+        return _NanBackward.apply(inputs) if self.calls >= self.at else inputs * 1.0
+
+
+BAD_STEP = 11
+
+
+def bad_value(found):
+    return gradient_facts([found], {}).bad_value
+
+
+def with_planted(planted):
+    return Parts(
+        first=nn.Linear(4, 4),
+        act=nn.Tanh(),
+        block=Parts(inner=nn.Linear(4, 4), planted=planted, after=nn.ReLU()),
+        last=nn.Linear(4, 4),
+    )
+
+
+def twice(planted):
+    """The same with another such layer behind it, which backward has passed and released."""
+    return Parts(front=with_planted(planted), behind=FailsBackward())
+
+
+@pytest.mark.parametrize("planted", [Overflows, OverflowsAsUsual])
+def test_the_layer_whose_output_becomes_infinite_is_named(deep, planted):
+    train(with_planted(planted(BAD_STEP)), steps=16)
+    bad = bad_value(deep())
+    assert (bad.step, bad.phase, bad.layer) == (BAD_STEP, "forward", "block.planted")
+    assert (bad.kind, bad.finite_step) == (planted.__name__, BAD_STEP - 1)
+
+
+def test_the_layer_whose_backward_gives_nan_is_named(deep):
+    train(with_planted(NanBackward(BAD_STEP)), steps=16)
+    bad = bad_value(deep())
+    assert (bad.step, bad.phase, bad.layer) == (BAD_STEP, "backward", "block.planted")
+    assert bad.finite_layer == "last"
+
+
+def test_a_loss_that_is_lost_outside_of_any_layer_is_no_layer_s(deep):
+    model = with_planted(nn.Identity())
+    torch.manual_seed(0)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    for step in range(1, 17):
+        out = model(torch.randn(2, 4)).square().mean()
+        loss = (out - out).sqrt() / 0.0 if step >= BAD_STEP else out
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    bad = bad_value(deep())
+    assert (bad.step, bad.phase, bad.layer) == (BAD_STEP, "forward", None)
+
+
+class _TimesBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(context, inputs, factor):
+        context.factor = factor
+        return inputs.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient * context.factor, None
+
+
+class GrowsBackward(nn.Module):
+    """A layer whose gradient is three times larger in every step, from a given one on."""
+
+    def __init__(self, at):
+        super().__init__()
+        self.at, self.calls = at, 0
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, inputs):
+        self.calls += 1
+        factor = 3.0 ** max(0, self.calls - self.at)
+        return _TimesBackward.apply(self.inner(inputs), factor)
+
+
+def test_the_layer_whose_gradient_explodes_is_named(deep):
+    model = with_planted(GrowsBackward(20))
+    torch.manual_seed(0)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-9)
+    for _ in range(30):
+        loss = model(torch.randn(64, 4)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    rise = gradient_facts([deep()], {}).rise
+    assert rise.layer == "block.planted.inner"
+    assert 22 <= rise.layer_step <= 24 and rise.layer_step < rise.step <= 28 and rise.lasts
+    assert rise.layer_norm > 20 * rise.layer_usual and rise.norm > 100 * rise.usual
+
+
+def gan_step(generator, critic, optimizers):
+    fake = generator(torch.randn(8, 4))
+    optimizers[1].zero_grad()
+    (critic(fake.detach()).mean() - critic(torch.randn(8, 4)).mean()).backward()
+    optimizers[1].step()
+    optimizers[0].zero_grad()
+    (-critic(fake).mean()).backward()
+    optimizers[0].step()
+
+
+def test_a_healthy_gan_is_silent(deep):
+    torch.manual_seed(0)
+    generator = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4))
+    critic = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    optimizers = [torch.optim.Adam(each.parameters(), 1e-3) for each in (generator, critic)]
+    for _ in range(40):
+        gan_step(generator, critic, optimizers)
+    found = gradient_facts([deep()], {})
+    assert found.steps > 20 and found.bad_value is None and found.rise is None
+
+
+class _HalfBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(context, inputs):
+        return inputs.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient.half().float()  # overflows above 65,504
+
+
+class HalfBackward(nn.Module):
+    def forward(self, inputs):
+        return _HalfBackward.apply(inputs)
+
+
+def test_steps_that_a_scaler_skips_are_silent_and_its_factor_is_taken_out(deep):
+    torch.manual_seed(0)
+    model = with_planted(HalfBackward())
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24, growth_interval=4)
+    skipped = []
+    for _ in range(40):
+        loss = model(torch.randn(8, 4)).square().mean() * 4
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        skipped.append(not all(p.grad.isfinite().all() for p in model.parameters()))
+        scaler.step(optimizer)
+        scaler.update()
+    assert any(skipped[10:])  # the scaler goes on trying
+    facts = gradient_facts([deep()], {})
+    assert facts.steps > 20 and facts.rise is None and facts.usual < 100
+    assert facts.bad_value is None or facts.bad_value.is_scaled
+
+
+def test_training_is_the_same_with_norms_and_activations(deep):
+    def trained():
+        torch.manual_seed(1)
+        model = Parts(one=nn.Linear(4, 8), drop=nn.Dropout(0.2), two=nn.Linear(8, 4))
+        train(model, steps=30)
+        return model.state_dict()
+
+    seen = trained()
+    assert deep().norms.steps
+    for name, value in trained().items():  # the session is over
+        assert torch.equal(value, seen[name]), name
+
+
+def test_no_model_is_kept_alive(deep):
+    model = Parts(one=nn.Linear(4, 4))
+    train(model, steps=3)
+    gone = weakref.ref(model.one.weight)
+    del model
+    gc.collect()
+    assert gone() is None
+
+
+class _FailsBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(context, inputs, error):
+        context.error = error
+        context.save_for_backward(inputs)
+        return inputs.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        if context.error is not None:
+            raise context.error
+        return gradient, None
+
+
+class FailsBackward(nn.Module):
+    """Fails in the backward pass between its two layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.before, self.after, self.error = nn.Linear(4, 4), nn.Linear(4, 4), None
+
+    def forward(self, inputs):
+        passed = _FailsBackward.apply(torch.sigmoid(self.before(inputs)), self.error)
+        return self.after(passed)
+
+
+def failed_in_backward(traced, error):
+    planted = FailsBackward()
+    model = twice(planted)
+    train(model, steps=8)
+    planted.error = error
+    with pytest.raises(type(error)):
+        train(model, steps=1)
+    traced.finish()
+    (found,) = [said for said in traced.messages() if said["kind"] == "failure"]
+    assert found["phase"] == "backward"
+    return found["module"]
+
+
+OUT_OF_MEMORY = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes."
+
+
+@pytest.mark.parametrize("error", [RuntimeError(OUT_OF_MEMORY), ArithmeticError("mine")])
+@pytest.mark.parametrize("is_deep", [True, False])
+def test_the_layer_whose_backward_fails_is_named(traced, error, is_deep):
+    if is_deep:
+        traced.session.begin_deep_profile()
+    assert failed_in_backward(traced, error) == "front.block.planted"
+
+
+def test_an_error_before_backward_began_is_no_layer_s(traced):
+    model = with_planted(nn.Identity())
+    train(model, steps=3)
+    with pytest.raises(RuntimeError, match="scalar outputs"):
+        model(torch.randn(2, 4)).backward()
+    traced.finish()
+    (found,) = [said for said in traced.messages() if said["kind"] == "failure"]
+    assert (found["phase"], found["module"]) == ("backward", None)
+
+
+def largest_by_name(found, row=0):
+    return dict(zip(found.names, found.largest.values[row].tolist(), strict=True))
+
+
+class Constant(nn.Module):
+    """Returns a number that is known beforehand, whatever it is given."""
+
+    def __init__(self, number):
+        super().__init__()
+        self.number = number
+
+    def forward(self, inputs):
+        return inputs * 0 + self.number
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_largest_activation_of_each_layer_is_seen_after_an_alarm(deep, dtype):
+    model = Parts(
+        one=nn.Linear(4, 4), large=Constant(-4096.0), last=nn.Linear(4, 4), spike=GrowsBackward(6)
+    )
+    torch.manual_seed(0)
+    optimizer = torch.optim.SGD(model.parameters(), 0.0)
+    for step in range(24):
+        model.spike.at = 6 if step < 12 else 10_000  # a gradient that explodes, and comes back
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype is torch.bfloat16):
+            loss = model(torch.randn(2, 4)).float().square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    found = deep()
+    assert found.largest.steps
+    assert largest_by_name(found)["large"] == 4096.0
+    order = [found.names[place] for place in found.return_order]
+    assert order.index("one") < order.index("large") < order.index("last") < order.index("")
+    assert gradient_facts([found], {}).bad_value is None
+
+
+class Recomputed(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, inputs):
+        return checkpoint(self.inner, inputs, use_reentrant=False)
+
+
+def test_what_a_hook_has_packed_is_left_alone(traced):
+    """Looking at the graph must not compute a checkpointed block again, nor guess."""
+    planted, calls = FailsBackward(), []
+    model = Parts(front=nn.Linear(4, 4), block=Recomputed(planted), last=nn.Linear(4, 4))
+    train(model, steps=4)
+    planted.register_forward_hook(lambda *_: calls.append(1))
+    planted.error = RuntimeError(OUT_OF_MEMORY)
+    with pytest.raises(RuntimeError, match="allocate"):
+        train(model, steps=1)
+    assert len(calls) <= 2  # forward, and once more in backward
+    traced.finish()
+    (found,) = [said for said in traced.messages() if said["kind"] == "failure"]
+    assert found["phase"] == "backward" and found["module"] in (None, "block.inner")
+
+
+def test_norms_are_measured_as_often_as_their_share_of_the_time_allows(traced, monkeypatch):
+    """On a clock on which a step takes a second, and measuring its norms a twentieth of one."""
+    now = [0]
+
+    def clock():
+        now[0] += 50_000_000
+        return now[0]
+
+    def pass_time():
+        now[0] += 950_000_000
+
+    monkeypatch.setattr(gradient_norms, "perf_counter_ns", clock)
+    traced.session.begin_deep_profile()
+    train(Parts(one=nn.Linear(4, 4)), steps=400, beside=pass_time)
+    traced.finish()
+    (found,) = read_layers(traced.folder)
+    assert len(found.norms.steps) == pytest.approx(400 * gradient_norms.NORMS_SHARE / 0.05, abs=2)
+
+
+def test_of_a_long_run_the_first_and_the_last_norms_are_kept_and_ever_fewer_between(
+    deep, monkeypatch
+):
+    monkeypatch.setattr(gradient_norms, "MAX_NUMBERS", 60)  # of the model and its layer, 30 steps
+    train(Parts(one=nn.Linear(4, 4)), steps=300)
+    steps = deep().norms.steps
+    assert steps[:9] == tuple(range(2, 11)) and steps[-10:] == tuple(range(291, 301))
+    assert 19 < len(steps) <= 30
+
+
+def test_a_forked_child_begins_anew(deep, traced):
+    train(Parts(one=nn.Linear(4, 4)), steps=3)
+    child = os.fork()
+    if child == 0:
+        train(Parts(other=nn.Linear(4, 4)), steps=3)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    train(Parts(one=nn.Linear(4, 4)), steps=3)
+    traced.finish()
+    by_pid = {each.pid: each for each in read_layers(traced.folder)}
+    assert "one" in by_pid[os.getpid()].names and "other" not in by_pid[os.getpid()].names
+
+
+def test_a_loss_that_a_scaler_skips_for_ever_names_its_layer(deep):
+    torch.manual_seed(0)
+    model = with_planted(OverflowsAsUsual(BAD_STEP))
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    scaler = torch.amp.GradScaler("cpu")
+    for _ in range(20):
+        loss = model(torch.randn(8, 4)).square().mean()
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    bad = bad_value(deep())
+    assert (bad.step, bad.phase, bad.layer) == (BAD_STEP, "forward", "block.planted")
