@@ -341,3 +341,11 @@ def test_paper_has_the_list_and_nothing_that_one_clicks(look: Look, server: Serv
     expect(seen.page.get_by_role("searchbox")).not_to_be_visible()
     expect(seen.main.get_by_role("link", name=SLOW, exact=True)).to_be_visible()
     assert not rows(seen).get_by_role("checkbox").first.is_visible()
+
+
+def test_a_long_title_of_a_column_breaks_on_paper(look: Look, server: Served):
+    seen = look(server.address, width=1047, height=718)
+    seen.page.emulate_media(media="print")
+    title = seen.main.locator("thead .kind-number .title-words").first
+    title.evaluate("title => { title.textContent = 'n'.repeat(200); }")
+    assert title.evaluate("title => title.closest('th').scrollWidth") < 200
