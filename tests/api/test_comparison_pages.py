@@ -16,6 +16,7 @@ from PIL import Image
 from factories import make_run
 from run_folders import write_run
 from traceml.agent.close import summarise
+from traceml.api.artifact_contents import find_logged_file
 from traceml.api.comparison_pages import (
     comparison_page,
     find_for_page,
@@ -24,7 +25,6 @@ from traceml.api.comparison_pages import (
     many_page,
 )
 from traceml.api.inline_pictures import MAX_PICTURES, InlinePictures
-from traceml.api.logged_file import find_logged_file
 from traceml.api.watch import RunWatch
 from traceml.figures.page import ManyRunsPage, Part
 from traceml.model.artifact import kind_of_file

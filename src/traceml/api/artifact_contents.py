@@ -1,4 +1,4 @@
-"""Compares the contents of two logged files by their kind, from the folders of two runs."""
+"""The contents of logged files: found by name, and compared by kind between two runs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
+from traceml.api.run_files import RunFiles
 from traceml.compare.array_changes import compare_arrays
 from traceml.compare.artifact_changes import LoggedFile
 from traceml.compare.artifact_details import CheckpointChange, Details
@@ -21,7 +22,7 @@ from traceml.compare.table_batches import compare_batches
 from traceml.compare.text_changes import compare_logs, compare_texts
 from traceml.compare.value_changes import compare_json, compare_tables
 from traceml.model.artifact import ArtifactKind, kind_of_file
-from traceml.model.errors import UnreadableArtifact
+from traceml.model.errors import RunNotFound, UnreadableArtifact
 from traceml.model.quantities import memory
 from traceml.store.arrow_file import is_arrow, open_arrow
 from traceml.store.artifact_store import safe_relative
@@ -232,3 +233,29 @@ _COMPARISONS: dict[str, Callable[[Path, Path], Details]] = {
     ArtifactKind.SAMPLES.value: _compare_samples,
     ArtifactKind.ARRAY.value: _compare_arrays,
 }
+
+
+def find_logged_file(folder: Path, name: str) -> Path:
+    """Returns the kept copy of a logged file, or of a file in a logged folder (`FOLDER/PATH`).
+
+    Raises RunNotFound where the run logged no such file, or nothing was kept of it.
+    """
+    summary = RunFiles(folder).summary
+    artifacts = {} if summary is None else summary.artifacts
+    found = artifacts.get(name)
+    if found is not None and not found.files:
+        stored, size = found.stored, found.size_bytes
+    else:
+        for above, outer in artifacts.items():
+            inner = outer.files.get(name.removeprefix(f"{above}/"))
+            if inner is not None and name.startswith(f"{above}/") and outer.stored is not None:
+                found, stored, size = outer, f"{outer.stored}/{name[len(above) + 1 :]}", None
+                break
+        else:
+            raise RunNotFound(
+                f"the run {folder.name!r} has logged no file {name[:120]!r}; its page lists them"
+            )
+    try:
+        return located(folder.name, folder, stored, size, found.note)
+    except UnreadableArtifact as error:
+        raise RunNotFound(f"{name[:120]!r} cannot be sent: {error}") from None

@@ -16,7 +16,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from traceml.api.logged_file import find_logged_file
+from traceml.api.artifact_contents import find_logged_file
 from traceml.compare.comparison_names import default_base, many_base, safe_name
 from traceml.model.errors import RunNotFound, TraceMLError, UsageError
 from traceml.store.query_language import QueryError

@@ -26,7 +26,7 @@ def test_must_fire_when_nothing_happened() -> None:
 
 def test_the_loss_is_told_in_significant_digits() -> None:
     assert "loss went from 0.3141 to 0.000928." in said(with_loss([0.3141, 0.000928])).claim
-    assert "loss went from 0 to 1.234e-06." in said(with_loss([-0.0, 1.2341e-6])).claim
+    assert "loss went from 0 to 1.234e-6." in said(with_loss([-0.0, 1.2341e-6])).claim
 
 
 def test_the_loss_of_an_accumulating_loop_is_told_with_its_scale() -> None:
