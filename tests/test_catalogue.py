@@ -163,7 +163,7 @@ CHOICES = {
     "diagnose/late_ranks.py": "phases with a kind of straggler, or words, of their own",
     "figures/colours.py": "the order of colours for ranks, which are borrowed from phases",
     "figures/comparison_page.py": "the percentiles, which are a table of their own",
-    "figures/layer_tree.py": "what is measured of a layer: its own columns, some called as phases are",
+    "figures/layer_tree.py": "the columns of a layer, some of them called as phases are",
     "figures/step_memory.py": "each peak beside its own rise",
     "summaries/foreign.py": "names of older and foreign files",
     "text/summary.py": "the one line about the machine",
