@@ -68,6 +68,16 @@ def explore(look: Look, sweep: Served, query: str = "", **options: Any) -> Windo
     return seen
 
 
+def scroll_to_what_mattered(seen: Window) -> None:
+    """It is asked for once it is in sight; charts above it push it down when they are drawn."""
+
+    def is_told() -> bool:
+        seen.page.locator("#what-mattered").scroll_into_view_if_needed()
+        return seen.part("What mattered for loss").is_visible()
+
+    wait_until(is_told, "what mattered is told")
+
+
 def drag_axis(seen: Window, number: int, begin: float, end: float) -> None:
     """From one place of an axis to another; 0 is its upper end."""
     box = seen.page.locator(".axis-strip").nth(number).bounding_box()
@@ -97,7 +107,7 @@ def test_the_first_sight_has_every_chart(look: Look, sweep: Served):
     seen = explore(look, sweep)
     expect(seen.page).to_have_title("Explore · TraceML")
     expect(seen.main.get_by_text(f"{RUNS} runs", exact=True)).to_be_visible()
-    seen.page.locator("#what-mattered").scroll_into_view_if_needed()
+    scroll_to_what_mattered(seen)
     for title in ("Parallel coordinates", "Scatter", "By group", "What mattered for loss"):
         expect(seen.part(title)).to_be_visible()
     expect(seen.part("By group").get_by_role("figure")).to_have_count(2)
@@ -283,7 +293,7 @@ def test_a_wrong_filter_says_where_it_went_wrong_and_leads_on(look: Look, sweep:
 
 def test_paper_holds_the_charts(look: Look, sweep: Served):
     seen = explore(look, sweep, "?down=optimizer&across=lr", color_scheme="dark")
-    seen.page.locator("#what-mattered").scroll_into_view_if_needed()
+    scroll_to_what_mattered(seen)
     expect(seen.main.get_by_role("table").first).to_be_visible()
     assert seen.page.pdf(format="A4").startswith(b"%PDF")
     seen.page.emulate_media(media="print")
