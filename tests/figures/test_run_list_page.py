@@ -17,7 +17,7 @@ from traceml.figures.run_list_page import (
     list_rows,
 )
 from traceml.model.run_values import RunValue
-from traceml.store.query_language import parse_filter
+from traceml.store.query_language import AllOf, parse_filter
 
 
 def cells(key: str, *values: RunValue | None) -> list[object]:
@@ -82,7 +82,9 @@ def test_a_group_shows_mean_interval_and_best() -> None:
     "value", [None, True, 0.1, 3, -4e-8, math.nan, math.inf, 'say "x\\"', "", ("good", 'a"b')]
 )
 def test_the_filter_of_a_group_can_be_read(value: RunValue | None) -> None:
-    parse_filter(group_filter({"params.a name": value, "facts.status": "finished"}))
+    found = parse_filter(group_filter({"params.a name": value, "facts.status": "finished"}))
+    conditions = len(value) if isinstance(value, tuple) else 1
+    assert isinstance(found, AllOf) and len(found.parts) == conditions + 1
 
 
 def test_ways_to_group_leave_out_what_only_repeats_a_run() -> None:

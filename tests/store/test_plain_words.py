@@ -45,4 +45,4 @@ def test_nothing_is_no_filter(text: str) -> None:
 @given(st.text(st.characters(exclude_characters="<>=!~()\"'", exclude_categories=["Cs"])))
 def test_words_of_any_letters_can_be_read(text: str) -> None:
     if filter_of(text).strip() and len(filter_of(text)) < 5000:
-        parse_filter(filter_of(text))
+        assert parse_filter(filter_of(text)) is not None
