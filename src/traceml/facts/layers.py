@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import reduce
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ import numpy.typing as npt
 from traceml.facts.gradients import NO_GRADIENTS, GradientFacts, gradient_facts
 from traceml.facts.layer_memory import LayerMemory, layer_memory
 from traceml.model.device_peaks import device_peak
+from traceml.model.layer_names import outer_name
 from traceml.model.settings import NOT_RECORDED, Settings
 from traceml.store.layer_records import HELD, TIMES, LayerRecords
 
@@ -145,15 +147,12 @@ def layer_profile(
     """
     notes = tuple(dict.fromkeys(note for each in records for note in each.notes))
     gradients = gradient_facts(records, ranks)
+    memory = layer_memory(records)
     timed = [each for each in records if each.steps and each.names]
     if not timed:
-        return LayerProfile(gradients=gradients, memory=layer_memory(records), notes=notes)
+        return LayerProfile(gradients=gradients, memory=memory, notes=notes)
     has_gpu = all("gpu_forward" in each.times_ns for each in timed)
-    names = _all_names(timed)
-    own = {
-        phase: _by_rank(timed, f"{'gpu' if has_gpu else 'host'}_{phase}", names) for phase in TIMES
-    }
-    layers = _layers(timed, names, own, [ranks.get(each.pid, 0) for each in timed])
+    layers = _layers(timed, ranks, "gpu" if has_gpu else "host")
     peak = device_peak(device) if has_gpu else None
     fastest = None if peak is None else peak.operations(*_number_type(settings))
     if peak is not None and fastest is not None:
@@ -166,7 +165,7 @@ def layer_profile(
         flops=_step_flops(timed),
         peak_flops=fastest,
         gradients=gradients,
-        memory=layer_memory(records),
+        memory=memory,
         notes=notes,
     )
 
@@ -176,15 +175,37 @@ def _all_names(timed: Sequence[LayerRecords]) -> dict[str, str]:
     return {name: kind for each in timed for name, kind in zip(each.names, each.kinds, strict=True)}
 
 
-def _by_rank(timed: Sequence[LayerRecords], key: str, names: Mapping[str, str]) -> Values:
-    """Returns mean seconds per step, by process and layer; NaN where it was not measured."""
+@dataclass(frozen=True, slots=True)
+class _PlacedRecords:
+    """What one process wrote, and where its layers stand among those of all processes."""
+
+    records: LayerRecords
+    places: npt.NDArray[np.intp]
+    count: int
+    """How many layers all processes have."""
+
+    def spread(self, values: npt.NDArray[Any], elsewhere: float = 0.0) -> Values:
+        """Returns values of its own layers as a row of all layers."""
+        row = np.full(self.count, elsewhere)
+        row[self.places] = values
+        return row
+
+
+def _placed(timed: Sequence[LayerRecords], names: Mapping[str, str]) -> list[_PlacedRecords]:
     places = {name: place for place, name in enumerate(names)}
-    found = np.full((len(timed), len(names)), np.nan)
-    for row, each in enumerate(timed):
-        if key in each.times_ns:
-            with np.errstate(invalid="ignore"):
-                means = _mean(each.times_ns[key], axis=0) / 1e9
-            found[row, [places[name] for name in each.names]] = means
+    return [
+        _PlacedRecords(each, np.array([places[name] for name in each.names]), len(names))
+        for each in timed
+    ]
+
+
+def _by_rank(placed: Sequence[_PlacedRecords], key: str) -> Values:
+    """Returns mean seconds per step, by process and layer; NaN where it was not measured."""
+    found = np.full((len(placed), placed[0].count), np.nan)
+    for row, each in enumerate(placed):
+        if key in each.records.times_ns:
+            means = _mean(each.records.times_ns[key], axis=0) / 1e9
+            found[row] = each.spread(means, np.nan)
     return found
 
 
@@ -196,19 +217,21 @@ def _mean(values: Values, axis: int) -> Values:
 
 
 def _layers(
-    timed: Sequence[LayerRecords],
-    names: Mapping[str, str],
-    own: Mapping[str, Values],
-    ranks: Sequence[int],
+    timed: Sequence[LayerRecords], ranks: Mapping[int, int], clock: str
 ) -> tuple[LayerFacts, ...]:
+    names = _all_names(timed)
+    placed = _placed(timed, names)
+    own = {phase: _by_rank(placed, f"{clock}_{phase}") for phase in TIMES}
     phases = {phase: _mean(values, axis=0) for phase, values in own.items()}
     by_rank = reduce(np.add, (np.nan_to_num(values) for values in own.values()))
     totals = _totals(list(names), by_rank.mean(axis=0))
-    errors = _standard_errors(timed, names, own)
-    calls = _mean(_calls(timed, names), axis=0)
-    held = _held(timed, names)
-    flops, moved = (_counted(timed, names, what) for what in ("flops", "bytes"))
-    busy, kernels = (_kernel_means(timed, names, key) for key in ("busy_ns", "kernels"))
+    errors = _standard_errors(placed, clock)
+    calls = _mean(
+        np.array([each.spread(each.records.calls.mean(axis=0), np.nan) for each in placed]), axis=0
+    )
+    held = _held(placed)
+    flops, moved = (_counted(placed, what) for what in ("flops", "bytes"))
+    busy, kernels = (_kernel_means(placed, key) for key in ("busy_ns", "kernels"))
     worst, medians = by_rank.argmax(axis=0), np.median(by_rank, axis=0)
     several = len(timed) > 1
     return tuple(
@@ -228,7 +251,7 @@ def _layers(
             kernels=None if kernels is None else float(kernels[place]),
             flops=None if flops is None else float(flops[place]),
             moved_bytes=None if moved is None else float(moved[place]),
-            worst_rank=int(ranks[worst[place]]) if several else None,
+            worst_rank=ranks.get(timed[worst[place]].pid, 0) if several else None,
             worst_s=float(by_rank[worst[place], place]) if several else None,
             median_s=float(medians[place]) if several else None,
         )
@@ -241,9 +264,9 @@ def _totals(names: Sequence[str], own_s: Values) -> Values:
     places = {name: place for place, name in enumerate(names)}
     totals: Values = own_s.copy()
     for place in sorted(range(len(names)), key=lambda place: -_depth(names[place])):
-        outer = _outer(names[place], places)
+        outer = outer_name(names[place], places)
         if outer is not None:
-            totals[outer] += totals[place]
+            totals[places[outer]] += totals[place]
     return totals
 
 
@@ -251,74 +274,47 @@ def _depth(name: str) -> int:
     return 0 if not name else name.count(".") + 1
 
 
-def _outer(name: str, places: Mapping[str, int]) -> int | None:
-    """Returns the nearest layer above a name; `None` for the model itself."""
-    while name:
-        name = name.rpartition(".")[0]
-        if name in places:
-            return places[name]
-    return None
-
-
-def _standard_errors(
-    timed: Sequence[LayerRecords], names: Mapping[str, str], own: Mapping[str, Values]
-) -> Values:
+def _standard_errors(placed: Sequence[_PlacedRecords], clock: str) -> Values:
     """Returns the standard error of each layer's own time over the steps of all ranks; NaN with
     fewer than two steps."""
-    clock = "gpu" if all("gpu_forward" in each.times_ns for each in timed) else "host"
-    places = {name: place for place, name in enumerate(names)}
-    count, total, squares = (np.zeros(len(names)) for _ in range(3))
-    for each in timed:
+    count, total, squares = (np.zeros(placed[0].count) for _ in range(3))
+    for each in placed:
+        times_ns = each.records.times_ns
         steps_s = reduce(
             np.add,
             (
-                np.nan_to_num(each.times_ns[key]) / 1e9
-                for phase in own
-                if (key := f"{clock}_{phase}") in each.times_ns
+                np.nan_to_num(times_ns[key]) / 1e9
+                for phase in TIMES
+                if (key := f"{clock}_{phase}") in times_ns
             ),
         )
-        where = [places[name] for name in each.names]
-        count[where] += len(steps_s)
-        total[where] += steps_s.sum(axis=0)
-        squares[where] += (steps_s**2).sum(axis=0)
+        count[each.places] += len(steps_s)
+        total[each.places] += steps_s.sum(axis=0)
+        squares[each.places] += (steps_s**2).sum(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
         variance = np.maximum(squares - total**2 / count, 0.0) / (count - 1)
         errors: Values = np.where(count > 1, np.sqrt(variance / count), np.nan)
     return errors
 
 
-def _calls(timed: Sequence[LayerRecords], names: Mapping[str, str]) -> Values:
-    places = {name: place for place, name in enumerate(names)}
-    found = np.full((len(timed), len(names)), np.nan)
-    for row, each in enumerate(timed):
-        found[row, [places[name] for name in each.names]] = each.calls.mean(axis=0)
-    return found
-
-
-def _held(timed: Sequence[LayerRecords], names: Mapping[str, str]) -> dict[str, Values]:
+def _held(placed: Sequence[_PlacedRecords]) -> dict[str, Values]:
     """Returns what each layer holds on the rank that holds the most, by the names of `HELD`."""
-    places = {name: place for place, name in enumerate(names)}
     found: dict[str, Values] = {}
-    for each in timed:
-        where = [places[name] for name in each.names]
+    for each in placed:
         for key in HELD:
-            if key in each.held_bytes:
-                values = found.setdefault(key, np.zeros(len(names)))
-                values[where] = np.maximum(values[where], each.held_bytes[key])
+            if key in each.records.held_bytes:
+                values = each.spread(each.records.held_bytes[key])
+                found[key] = np.maximum(found.get(key, 0.0), values)
     return found
 
 
-def _kernel_means(
-    timed: Sequence[LayerRecords], names: Mapping[str, str], what: str
-) -> Values | None:
+def _kernel_means(placed: Sequence[_PlacedRecords], what: str) -> Values | None:
     """Returns a mean over steps and ranks by layer; `None` where no activity was recorded."""
-    places = {name: place for place, name in enumerate(names)}
-    rows = []
-    for each in timed:
-        for step in each.kernels:
-            row = np.zeros(len(names))
-            row[[places[name] for name in each.names]] = getattr(step, f"layer_{what}")
-            rows.append(row)
+    rows = [
+        each.spread(getattr(step, f"layer_{what}"))
+        for each in placed
+        for step in each.records.kernels
+    ]
     return np.mean(rows, axis=0) if rows else None
 
 
@@ -365,17 +361,14 @@ def _number_type(settings: Settings) -> tuple[str | None, bool]:
     return dtype, settings.matmul_precision not in (None, "highest")
 
 
-def _counted(timed: Sequence[LayerRecords], names: Mapping[str, str], what: str) -> Values | None:
+def _counted(placed: Sequence[_PlacedRecords], what: str) -> Values | None:
     """Returns operations or bytes of both passes by layer, as a mean over ranks; `None` where no
     rank counted."""
-    places = {name: place for place, name in enumerate(names)}
-    rows = []
-    for each in timed:
-        if f"forward_{what}" in each.counted:
-            row = np.zeros(len(names))
-            found = each.counted[f"forward_{what}"] + each.counted[f"backward_{what}"]
-            row[[places[name] for name in each.names]] = found
-            rows.append(row)
+    rows = [
+        each.spread(counted[f"forward_{what}"] + counted[f"backward_{what}"])
+        for each in placed
+        if f"forward_{what}" in (counted := each.records.counted)
+    ]
     return np.mean(rows, axis=0) if rows else None
 
 

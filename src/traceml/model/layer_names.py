@@ -1,10 +1,14 @@
-"""Names of a model's layers: dotted, and alike but for a number where layers repeat."""
+"""Names of a model's layers: dotted, and alike but for a number where layers repeat; and what is
+counted of each."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Container
 
+COUNTED = ("forward_flops", "backward_flops", "forward_bytes", "backward_bytes")
+"""What is counted by layer, as the file of layers names it. What is computed again for backward is
+forward's."""
 MODEL = "(the model itself)"
 """How the layer with the empty name is shown."""
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")

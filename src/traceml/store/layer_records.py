@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from traceml.model.environment import LAYERS
+from traceml.model.layer_names import COUNTED
 from traceml.store.json_lines import decode_lines
 from traceml.store.regular_files import open_regular
 
 TIMES = ("forward", "recompute", "backward")
-COUNTED = ("forward_flops", "backward_flops", "forward_bytes", "backward_bytes")
 HELD = ("parameters", "buffers", "gradients", "optimizer", "saved", "peak")
 """What a layer holds or keeps, in bytes, as the file names it."""
 MAX_BYTES = 96 << 20

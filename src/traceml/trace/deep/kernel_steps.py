@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from traceml.trace.deep.kernels import KernelRecording, step_activity
+from traceml.trace.deep.kernels import KernelRecording, StepActivity, step_activity
 from traceml.trace.deep.layer_file import LayerFile, by_place
 from traceml.trace.deep.layer_marks import LayerMarks
 from traceml.trace.deep.layer_names import ModelLayer
@@ -66,7 +65,7 @@ class KernelSteps:
         if self._recording is not None:
             self._recording.forget()
 
-    def _write(self, step: int, seen: Any) -> None:
+    def _write(self, step: int, seen: StepActivity) -> None:
         count = len(self._layers)
         line = {
             "step": step,

@@ -14,13 +14,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from traceml.model.layer_names import COUNTED
 from traceml.trace.deep.layer_marks import LayerMarks
 from traceml.trace.deep.layer_names import ModelLayer
 from traceml.trace.deep.layer_times import BACKWARD, FORWARD, OUTSIDE, owners
 from traceml.trace.session import Session
-
-COUNTED = ("forward_flops", "backward_flops", "forward_bytes", "backward_bytes")
-"""What is counted by layer. What is computed again for backward is forward's."""
 
 
 class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
