@@ -70,6 +70,16 @@ function axisOf(label: string, values: readonly number[], isLog: boolean): Scale
   return scaleOf(column, isLog);
 }
 
+/** What everything is painted on: places along both axes, from 0 to 1, and where those are. */
+interface Plane {
+  context: CanvasRenderingContext2D;
+  across: Scale;
+  down: Scale;
+  x: (place: number) => number;
+  y: (place: number) => number;
+  theme: Theme;
+}
+
 function paintContour(
   context: CanvasRenderingContext2D,
   size: Size,
@@ -80,8 +90,9 @@ function paintContour(
   const down = axisOf(figure.down, figure.at_down, figure.is_down_log);
   const x = (place: number): number => LEFT + place * (size.width - LEFT - RIGHT);
   const y = (place: number): number => size.height - BOTTOM - place * (size.height - TOP - BOTTOM);
-  paintLevels(context, figure, across, down, x, y, theme);
-  for (const level of figure.levels) paintLine(context, figure, level, across, down, x, y, theme);
+  const plane: Plane = { context, across, down, x, y, theme };
+  paintLevels(plane, figure);
+  for (const level of figure.levels) paintLine(plane, figure, level);
   const [low, high] = endsOf(figure);
   context.strokeStyle = GROUND[theme];
   context.lineWidth = 1;
@@ -92,18 +103,13 @@ function paintContour(
     context.fill();
     context.stroke();
   }
-  paintAxes(context, size, across, down, x, y, theme);
+  paintAxes(plane, size);
 }
 
 /** Each cell in the colour of its level. */
 function paintLevels(
-  context: CanvasRenderingContext2D,
+  { context, across, down, x, y, theme }: Plane,
   { surface, levels }: Contour,
-  across: Scale,
-  down: Scale,
-  x: (place: number) => number,
-  y: (place: number) => number,
-  theme: Theme,
 ): void {
   context.globalAlpha = 0.45;
   const [rows, columns] = [down.places.length, across.places.length];
@@ -123,14 +129,9 @@ function paintLevels(
 
 /** The line of one level, cell by cell: where it crosses the edges of each. */
 function paintLine(
-  context: CanvasRenderingContext2D,
+  { context, across, down, x, y, theme }: Plane,
   { surface }: Contour,
   level: number,
-  across: Scale,
-  down: Scale,
-  x: (place: number) => number,
-  y: (place: number) => number,
-  theme: Theme,
 ): void {
   context.strokeStyle = ink(theme).text;
   context.lineWidth = 0.8;
@@ -190,13 +191,8 @@ function crossed(
 }
 
 function paintAxes(
-  context: CanvasRenderingContext2D,
+  { context, across, down, x, y, theme }: Plane,
   { width, height }: Size,
-  across: Scale,
-  down: Scale,
-  x: (place: number) => number,
-  y: (place: number) => number,
-  theme: Theme,
 ): void {
   const { text, line } = ink(theme);
   context.font = "11px system-ui, sans-serif";
