@@ -22,6 +22,8 @@ class ProcessSpan(NamedTuple):
     began_ns: int | None
     """`None` where it recorded nothing."""
     ended_ns: int | None
+    restart: int | None = None
+    """How often torch's launcher had started the ranks again; `None` where that is not known."""
 
 
 def restarts_by_rank(
@@ -60,8 +62,18 @@ def number_ranks(ranks: Sequence[Rank]) -> list[int]:
 
 
 def _follows(first: ProcessSpan, second: ProcessSpan) -> bool:
-    """Returns whether the second process began after the first had ended: the same rank,
-    restarted."""
+    """Returns whether the second process is the same rank, restarted: its launcher says so, or it
+    began after the first had ended.
+
+    Of two attempts of a launcher the second may begin while a process of the first still ends.
+    """
+    if (
+        first.restart is not None
+        and second.restart is not None
+        and first.rank.hostname == second.rank.hostname
+        and second.restart > first.restart
+    ):
+        return True
     if first.ended_ns is None or second.began_ns is None:
         return False
     began_s = second.rank.unix_s(second.began_ns)

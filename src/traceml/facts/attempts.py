@@ -1,0 +1,368 @@
+"""The attempts of a run: each time that its ranks were started, and why the ones before ended.
+
+A launcher such as torchrun starts all ranks again when one fails (`--max-restarts`). That is
+one run with several attempts. A script that is run again after it ended well (a second script of a
+shell, the next fold of a cross-validation) is a further attempt, but no restart.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+
+from traceml.facts.stability import Failure, Stability, find_failure
+from traceml.facts.stability import last_step_unix_s as last_complete_unix_s
+from traceml.model.failure import AgentSaw, Death
+from traceml.model.run import Ending
+from traceml.store.records import RankRecords, RunRecords
+from traceml.store.step_records import count_complete
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One start of the ranks, and what came of it."""
+
+    number: int
+    """From 1."""
+    began_unix_s: float
+    """When its first process was started; the run's own start for the first attempt."""
+    until_unix_s: float
+    """When the next attempt began, or the run ended; the latest that is known where it goes on."""
+    world_size: int
+    processes: tuple[RankRecords, ...]
+    """Its processes that took steps; empty where it ended before its first step."""
+    steps: int
+    """Complete steps of the rank that took the most."""
+    resumed_step: int | None = None
+    """The number of steps from which it went on, by what it had loaded; 0 where it began anew;
+    `None` where that is not known."""
+    redone_steps: int | None = 0
+    """How many of its steps a later attempt had to do again; `None` where that is not known."""
+    failure: Failure | None = None
+    """What ended it; `None` where it ended well, or goes on, or where only `first_to_leave` is
+    known."""
+    first_to_leave: Death | None = None
+    """The first of its processes to end with a status other than 0."""
+    restart: int | None = None
+    """How often its launcher had started the ranks again; `None` where it did not say."""
+    is_restart: bool = False
+    """Whether the attempt before it failed, or its launcher says so."""
+    next_world_size: int | None = None
+    """Of the attempt after it, which is a restart; `None` for the last one."""
+    is_regrouped: bool = False
+    """Whether its launcher stopped it to go on with another number of ranks: a machine came, or
+    left in good order."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """A process of a rank, with or without steps."""
+
+    rank: int
+    pid: int
+    hostname: str
+    began_unix_s: float
+    ended_unix_s: float
+    restart: int | None
+    records: RankRecords | None = None
+
+
+def find_attempts(records: RunRecords, whole: Stability) -> tuple[Attempt, ...]:
+    """Returns the attempts of a run in order of time; empty where no rank took a step, and where
+    the records hold the last steps alone.
+
+    `whole` is how the run itself ended: so ended its last attempt.
+    """
+    if any(rank.earlier_steps for rank in records.ranks):
+        return ()  # these are the last steps of a run that goes on
+    processes = _processes(records)
+    if not any(each.records is not None for each in processes):
+        return ()
+    groups = _grouped(processes)
+    starts = [min(each.began_unix_s for each in group) for group in groups[1:]]
+    # A clock that was set back may have changed their order.
+    begins = list(accumulate([records.manifest.started_unix_s, *starts], max))
+    ends = [*begins[1:], max(run_end_unix_s(records), begins[-1])]
+    last = len(groups) - 1
+    found = [
+        _attempt(records, place + 1, group, begins[place], ends[place], whole, place == last)
+        for place, group in enumerate(groups)
+    ]
+    return tuple(_with_redone(_with_restarts(found)))
+
+
+def run_end_unix_s(records: RunRecords) -> float:
+    """Returns when the run ended; of one that goes on, the latest moment that is recorded."""
+    if records.ending is not None:
+        return records.ending.unix_s
+    recorded = [span_unix_s(rank)[1] for rank in records.ranks if has_records(rank)]
+    sampled = [records.samples[-1].unix_s] if records.samples else []
+    return max(recorded + sampled, default=records.manifest.started_unix_s)
+
+
+def has_records(process: RankRecords) -> bool:
+    """Returns whether a process recorded any time at all."""
+    return bool(len(process.steps) or len(process.blocks))
+
+
+def span_unix_s(process: RankRecords) -> tuple[float, float]:
+    """Returns when the first record of a process began and its last one ended."""
+    steps, blocks, rank = process.steps, process.blocks, process.rank
+    first = blocks[0]["start_ns"] if len(blocks) else steps["start_ns"][0]
+    if len(steps):
+        last = steps["start_ns"][-1] + max(int(steps["wall_ns"][-1]), 0)
+    else:
+        wall = blocks[-1]["wall_ns_sum"] + blocks[-1]["incomplete_wall_ns"]
+        last = blocks[-1]["start_ns"] + wall
+    return rank.unix_s(int(first)), rank.unix_s(int(last))
+
+
+# Which processes are one attempt
+
+
+def _processes(records: RunRecords) -> list[_Process]:
+    """Returns the processes of the ranks in the order in which they were started."""
+    deaths = {death.pid: death.unix_s for death in records.seen.deaths}
+    found = []
+    for each in records.processes or records.ranks:
+        if not has_records(each):
+            continue
+        rank, (began_s, ended_s) = each.rank, span_unix_s(each)
+        started_s = rank.process_unix_ns / 1e9 or began_s
+        restart = None if each.resumption is None else each.resumption.restart
+        found.append(
+            _Process(
+                rank.rank,
+                rank.pid,
+                rank.hostname,
+                min(started_s, began_s),
+                max(deaths.get(rank.pid, ended_s), ended_s),
+                restart,
+                each,
+            )
+        )
+    trained = {each.pid for each in found}
+    for start in records.starts:  # ranks that a launcher started, and that took no step
+        if start.rank is not None and start.unix_s is not None and start.pid not in trained:
+            ended_s = max(deaths.get(start.pid, math.inf), start.unix_s)
+            found.append(
+                _Process(
+                    start.rank, start.pid, start.hostname, start.unix_s, ended_s, start.restart
+                )
+            )
+    return sorted(found, key=lambda each: (each.began_unix_s, each.pid))
+
+
+class _ProcessGroup:
+    """The processes of one attempt, found one after the other."""
+
+    def __init__(self) -> None:
+        self.processes: list[_Process] = []
+        self._ranks: set[int] = set()
+        self._restarts: dict[str, set[int | None]] = {}
+        """By machine."""
+        self._ended_unix_s = -math.inf
+
+    def add(self, process: _Process) -> None:
+        self.processes.append(process)
+        self._ranks.add(process.rank)
+        self._restarts.setdefault(process.hostname, set()).add(process.restart)
+        self._ended_unix_s = max(self._ended_unix_s, process.ended_unix_s)
+
+    def is_before(self, process: _Process) -> bool:
+        """Returns whether a process belongs to an attempt after this one: its launcher says so,
+        its rank is there already, or all the others had ended when it began.
+
+        Counts of restarts are compared on one machine alone: in one attempt those of two may
+        differ.
+        """
+        counts = self._restarts.get(process.hostname, set())
+        is_there = process.rank in self._ranks
+        if process.restart is not None and counts and None not in counts:
+            if all(count is not None and process.restart > count for count in counts):
+                return True
+            if process.restart in counts and not is_there:
+                return False
+        return is_there or self._ended_unix_s <= process.began_unix_s
+
+
+def _grouped(processes: Sequence[_Process]) -> list[list[_Process]]:
+    """Returns the processes of each attempt."""
+    groups = [_ProcessGroup()]
+    for process in processes:
+        if groups[-1].processes and groups[-1].is_before(process):
+            groups.append(_ProcessGroup())
+        groups[-1].add(process)
+    return [group.processes for group in groups]
+
+
+# What came of an attempt
+
+
+def _attempt(
+    records: RunRecords,
+    number: int,
+    group: Sequence[_Process],
+    began_unix_s: float,
+    until_unix_s: float,
+    whole: Stability,
+    is_last: bool,
+) -> Attempt:
+    processes = tuple(each.records for each in group if each.records is not None)
+    pids = {each.pid for each in group}
+    failure = (
+        whole.failure
+        if is_last
+        else find_failure(_records_of(records, processes, pids, until_unix_s))
+    )
+    ranks = {each.pid: each.rank for each in group}
+    deaths = (
+        replace(death, rank=ranks[death.pid])
+        for death in records.seen.deaths
+        if death.pid in pids and death.status
+    )
+    told = max((each.rank.world_size for each in processes), default=0)
+    return Attempt(
+        number=number,
+        began_unix_s=began_unix_s,
+        until_unix_s=until_unix_s,
+        world_size=max(told, len(group)),
+        processes=processes,
+        steps=max((count_complete(each.steps, each.blocks) for each in processes), default=0),
+        resumed_step=_resumed_step(processes),
+        failure=failure,
+        first_to_leave=next(deaths, None) if failure is None else None,
+        restart=max((each.restart for each in group if each.restart is not None), default=None),
+    )
+
+
+def _records_of(
+    records: RunRecords, processes: tuple[RankRecords, ...], pids: set[int], until_unix_s: float
+) -> RunRecords:
+    """Returns the part of a run's records that an attempt is judged by."""
+    seen = records.seen
+    return replace(
+        records,
+        ranks=processes,
+        processes=(),
+        starts=(),
+        samples=tuple(each for each in records.samples if each.unix_s <= until_unix_s),
+        reports=tuple(each for each in records.reports if each.pid in pids),
+        seen=AgentSaw(
+            tuple(each for each in seen.deaths if each.pid in pids),
+            tuple(each for each in seen.stalls if {s.pid for s in each.ranks} & pids),
+            seen.scripts,
+        ),
+        ending=Ending(until_unix_s),
+    )
+
+
+def _resumed_step(processes: Sequence[RankRecords]) -> int | None:
+    """Returns the number of steps that an attempt went on from; the lowest where ranks differ."""
+    said = [each.resumption for each in processes if each.resumption is not None]
+    if not said or len(said) < len(processes):
+        return None
+    known = [each.step for each in said if each.step is not None]
+    if known:
+        return min(known)
+    return None if any(each.has_loaded for each in said) else 0
+
+
+def _with_restarts(attempts: Sequence[Attempt]) -> list[Attempt]:
+    found = list(attempts[:1])
+    for before, after in pairwise(attempts):
+        has_failed = before.failure is not None or before.first_to_leave is not None
+        was_counted = (after.restart or 0) > (before.restart or 0)
+        is_restart = has_failed or was_counted
+        if is_restart:
+            found[-1] = replace(
+                found[-1],
+                next_world_size=after.world_size,
+                is_regrouped=_is_regrouped(before, after) and not was_counted,
+            )
+        found.append(replace(after, is_restart=is_restart))
+    return found
+
+
+def _is_regrouped(before: Attempt, after: Attempt) -> bool:
+    """Returns whether nothing but the launcher's SIGTERM ended an attempt, and the next one has
+    another number of ranks."""
+    failure = before.failure
+    was_told_to_end = failure is not None and failure.signal == signal.SIGTERM
+    return was_told_to_end and before.world_size != after.world_size
+
+
+def _with_redone(attempts: Sequence[Attempt]) -> list[Attempt]:
+    """Returns the attempts with the number of their steps that later ones did again.
+
+    An attempt that goes on from step R undoes every step after R of the attempts before it. Only
+    restarts undo anything: a further script does not go on where the one before it ended.
+    """
+    redone: dict[int, int | None] = {}
+    trained = [each for each in attempts if each.processes]
+    lowest: int | None = None
+    is_known = True
+    for before, after in reversed([*pairwise(trained)]):
+        if not _is_continued(attempts, before, after):
+            lowest, is_known = None, True
+            continue
+        base = before.resumed_step or 0
+        reached = base + before.steps
+        resumed = after.resumed_step
+        if resumed is None or resumed > reached:
+            is_known = False
+        else:
+            lowest = resumed if lowest is None else min(lowest, resumed)
+        is_known = is_known and not (before.number > 1 and before.resumed_step is None)
+        redone[before.number] = (
+            min(max(reached - max(lowest, base), 0), before.steps)
+            if is_known and lowest is not None
+            else None
+        )
+    return [replace(each, redone_steps=redone.get(each.number, 0)) for each in attempts]
+
+
+def _is_continued(attempts: Sequence[Attempt], before: Attempt, after: Attempt) -> bool:
+    """Returns whether everything between two attempts with steps was a restart."""
+    return all(each.is_restart for each in attempts[before.number : after.number])
+
+
+def restart_count(attempts: Sequence[Attempt]) -> int:
+    """Returns how often the ranks were started again after a failure."""
+    return sum(each.is_restart for each in attempts)
+
+
+def redone_count(attempts: Sequence[Attempt]) -> int | None:
+    """Returns how many steps had to be done again; `None` where that is not known of every
+    attempt."""
+    counts = [each.redone_steps for each in attempts]
+    known = [each for each in counts if each is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def lost_s_by_attempt(attempts: Sequence[Attempt]) -> Mapping[int, float]:
+    """Returns, by the number of each attempt that a restart followed, the time from its last
+    complete step to the first step of the next attempt.
+
+    An attempt without steps lost all of its time; that of its neighbours is not counted twice.
+    """
+    found: dict[int, float] = {}
+    for attempt, after in pairwise(attempts):
+        if after.is_restart:
+            since_s = last_step_unix_s(attempt) or attempt.began_unix_s
+            until_s = first_step_unix_s(after) or after.began_unix_s
+            found[attempt.number] = max(0.0, until_s - since_s)
+    return found
+
+
+def first_step_unix_s(attempt: Attempt) -> float | None:
+    """Returns when the first step of an attempt began; `None` where it took none."""
+    return min((span_unix_s(each)[0] for each in attempt.processes), default=None)
+
+
+def last_step_unix_s(attempt: Attempt) -> float | None:
+    """Returns when the last complete step of an attempt ended; `None` where it completed none."""
+    return max(map(last_complete_unix_s, attempt.processes), default=0.0) or None
