@@ -10,7 +10,8 @@ import pytest
 
 from traceml.agent import stalls
 from traceml.agent.stalls import StallWatch, Training
-from traceml.model.failure import Doing, Stall
+from traceml.model.failure import Doing, Stall, StuckCollective
+from traceml.store.ring_events import NO_PROGRESS, StepProgress
 
 TORCH = "/env/lib/python3.11/site-packages/torch"
 REDUCING = [(f"{TORCH}/distributed/distributed_c10d.py", 3052, "all_reduce"), ("/job/a.py", 9, "f")]
@@ -33,6 +34,7 @@ class Job:
     walls_s: list[float] = field(default_factory=lambda: [0.1] * 50)
     gpu_share: float | None = None
     """Of every rank; not known on the CPU."""
+    progress: StepProgress = NO_PROGRESS
     asked: int = 0
     now_s: float = 1000.0
 
@@ -64,6 +66,7 @@ class Job:
                     lambda: self.walls_s,
                     on_gpu=self.gpu_share is not None,
                     gpu_share=self.gpu_share,
+                    progress=self.progress,
                 )
                 for rank, steps in enumerate(self.steps)
             ]
@@ -236,3 +239,69 @@ def test_what_an_agent_before_us_saw_is_kept(tmp_path: Path) -> None:
     assert not watch.update([training], 0.0, 0.0)
     assert not watch.update([replace(training, steps=6)], 1.0, 1.0)
     assert watch.stalls == [earlier]
+
+
+class Recorded:
+    """A flight recorder that knows of these collectives, and who was asked."""
+
+    def __init__(self, *stuck: StuckCollective) -> None:
+        self.found = stuck
+        self.asked: list[dict[int, int]] = []
+
+    def ask(self, ranks: dict[int, int]) -> None:
+        self.asked.append(dict(ranks))
+
+    def stuck(self) -> tuple[StuckCollective, ...]:
+        return self.found
+
+
+def in_all_reduce(since_s: float) -> StuckCollective:
+    return StuckCollective("default_pg", 7, "all_reduce", 1e9 + since_s, (0,), (1,))
+
+
+def with_recorder(job: Job, *stuck: StuckCollective) -> Recorded:
+    recorder = Recorded(*stuck)
+    job.watch = StallWatch(lambda *_: "stacks", ask=job.answer, recorder=recorder)  # type: ignore[arg-type]
+    return recorder
+
+
+def test_a_gpu_that_waits_in_a_collective_is_not_busy(job: Job) -> None:
+    """Both hosts stand in a plain line, and NCCL keeps both GPUs at work."""
+    job.frames, job.gpu_share = [EVALUATING, ASLEEP], 1.0
+    recorder = with_recorder(job, in_all_reduce(since_s=1000))
+    job.pass_s(40)
+    assert recorder.asked == [{0: 0, 1: 1}]
+    waits, missing = job.stall.ranks
+    assert (waits.doing, waits.call, waits.moved) == (Doing.COLLECTIVE, "all_reduce", False)
+    assert missing.doing is Doing.CODE
+    assert job.stall.collectives[0].missing == (1,)
+
+
+def test_a_collective_that_was_just_begun_is_under_way(job: Job) -> None:
+    with_recorder(job, in_all_reduce(since_s=1030))
+    job.pass_s(40)
+    assert job.stall.collectives == ()
+
+
+def test_what_is_written_at_a_timeout_is_added_to_the_stall(job: Job) -> None:
+    recorder = with_recorder(job)
+    job.pass_s(40)
+    assert not job.watch.read_recorder()
+    recorder.found = (in_all_reduce(since_s=1000),)
+    assert job.watch.read_recorder()
+    assert job.stall.collectives == recorder.found
+    assert not job.watch.read_recorder()
+
+
+def test_how_far_a_rank_is_in_its_step_is_kept(job: Job) -> None:
+    job.progress = StepProgress("forward", 3)
+    job.pass_s(40)
+    assert [(each.phase, each.collectives) for each in job.stall.ranks] == [("forward", 3)] * 2
+
+
+def test_looking_again_keeps_when_the_stall_was_first_seen(job: Job) -> None:
+    job.pass_s(40)
+    first_s = job.stall.seen_unix_s
+    job.pass_s(60)
+    assert job.stall.seen_unix_s > first_s
+    assert job.stall.noticed_unix_s == first_s

@@ -16,8 +16,10 @@ from pathlib import Path
 import psutil
 
 from traceml.agent import stacks
-from traceml.model.failure import Doing, Stall, Standing
+from traceml.agent.flight_recorder import FlightRecorder
+from traceml.model.failure import Doing, Stall, Standing, StuckCollective
 from traceml.store.regular_files import read_regular, stat_regular
+from traceml.store.ring_events import NO_PROGRESS, StepProgress
 
 FLOOR_S = 20.0
 """A shorter pause is no hang, however short the steps are."""
@@ -52,6 +54,7 @@ class Training:
     on_gpu: bool = False
     gpu_share: float | None = None
     """The utilisation of its GPU in the last sample; `None` where it is not known."""
+    progress: StepProgress = NO_PROGRESS
 
 
 @dataclass
@@ -93,11 +96,13 @@ class StallWatch:
         between_looks_s: float = BETWEEN_LOOKS_S,
         ask: Callable[[int], bool] = stacks.ask,
         seen: Sequence[Stall] = (),
+        recorder: FlightRecorder | None = None,
     ) -> None:
         self._keep = keep
         self._floor_s = floor_s
         self._between_looks_s = between_looks_s
         self._ask = ask
+        self._recorder = recorder
         self._progress: dict[int, _Progress] = {}
         self.stalls: list[Stall] = list(seen)
         self._is_open = False
@@ -147,6 +152,8 @@ class StallWatch:
         longest_s = max(now_s - self._progress[each.pid].since_s for each in ranks)
         self._again_s = now_s + longest_s
         usual_s = max(map(_usual_s, ranks))
+        if self._recorder is not None:
+            self._recorder.ask({each.rank: each.pid for each in ranks})
         return _Looks([self._ask_all(ranks)], usual_s, now_s + self._between_looks_s)
 
     def _ask_all(self, ranks: Sequence[Training]) -> list[_Asked]:
@@ -184,18 +191,44 @@ class StallWatch:
     def _write(self, looks: _Looks, unix_s: float) -> None:
         since = [each.since_unix_s for each in self._progress.values()]
         by_rank = list(zip(*looks.asked, strict=True))
+        collectives = self._stuck(unix_s)
         stall = Stall(
             since_unix_s=max(since, default=unix_s),
             seen_unix_s=unix_s,
             usual_s=looks.usual_s,
-            ranks=self._standings(by_rank),
+            ranks=_in_collectives(self._standings(by_rank), collectives),
             stacks=tuple(self._keep_all([asked[-1].training for asked in by_rank])),
+            collectives=collectives,
         )
         if self._is_open:
-            self.stalls[-1] = replace(stall, since_unix_s=self.stalls[-1].since_unix_s)
+            before = self.stalls[-1]
+            self.stalls[-1] = replace(
+                stall, since_unix_s=before.since_unix_s, first_seen_unix_s=before.noticed_unix_s
+            )
         else:
             self.stalls.append(stall)
             self._is_open = True
+
+    def read_recorder(self) -> bool:
+        """Reads what the flight recorder has written since a stall was seen, such as when the
+        collective timed out; returns whether there is anything new to write.
+
+        For the end of a process: it is then that torch writes.
+        """
+        last = self.stalls[-1] if self.stalls else None
+        if last is None or last.resumed_unix_s is not None:
+            return False
+        found = self._stuck(last.seen_unix_s)
+        if not found or found == last.collectives:
+            return False
+        ranks = _in_collectives(last.ranks, found)
+        self.stalls[-1] = replace(last, collectives=found, ranks=ranks)
+        return True
+
+    def _stuck(self, unix_s: float) -> tuple[StuckCollective, ...]:
+        """Returns the collectives that ranks have waited in for long; others are under way."""
+        found = () if self._recorder is None else self._recorder.stuck()
+        return tuple(each for each in found if unix_s - each.since_unix_s >= self._floor_s)
 
     def _keep_all(self, ranks: Sequence[Training]) -> list[str]:
         return [
@@ -237,6 +270,8 @@ class StallWatch:
             call=call,
             where=stacks.users_line(stack, stacks.folder_of(training.pid)),
             moved=has_moved,
+            phase=training.progress.phase,
+            collectives=training.progress.collectives,
         )
 
     def _resume(self, unix_s: float) -> bool:
@@ -245,6 +280,23 @@ class StallWatch:
         if was_open:
             self.stalls[-1] = replace(self.stalls[-1], resumed_unix_s=unix_s)
         return was_open
+
+
+def _in_collectives(
+    ranks: Sequence[Standing], collectives: Sequence[StuckCollective]
+) -> tuple[Standing, ...]:
+    """Returns the ranks with those in a collective that the flight recorder knows to be in one.
+
+    On a GPU the host goes on after it has begun a collective, and waits elsewhere; and a GPU that
+    waits in a collective looks busy.
+    """
+    calls = {rank: each.name for each in reversed(collectives) for rank in each.waiting}
+    return tuple(
+        replace(each, doing=Doing.COLLECTIVE, call=calls[each.rank], moved=False)
+        if each.rank in calls
+        else each
+        for each in ranks
+    )
 
 
 def _usual_s(training: Training) -> float:

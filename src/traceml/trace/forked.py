@@ -1,4 +1,5 @@
-"""What a forked child inherits from a process that traces, and must never finalise.
+"""What a forked child inherits from a process that traces: what it must never finalise, and locks
+that must be free in it.
 
 A CUDA event that is destroyed in a forked child calls into CUDA, which aborts the child; a pinned
 tensor returns to an allocator that does the same. So a child keeps everything it inherits from us
@@ -12,10 +13,12 @@ import functools
 import gc
 import os
 import sys
+from _thread import RLock
 from collections import deque
 from collections.abc import Callable, Iterable
+from operator import methodcaller
 from types import BuiltinMethodType, CellType, FunctionType, MethodType
-from typing import Any
+from typing import Any, cast
 
 from traceml.trace.interruptions import PACKAGE
 
@@ -42,6 +45,26 @@ def after_fork(owner: object, **changes: Any) -> None:
     os.register_at_fork(after_in_child=functools.partial(_reference_taker(), owner))
     for name, value in changes.items():
         os.register_at_fork(after_in_child=functools.partial(setattr, owner, name, value))
+
+
+def lock_for_forks(max_wait_s: float) -> RLock:
+    """Returns a lock that a fork waits for, at most that long, and that is free in the child.
+
+    It is to be held around calls into a library, from a thread of ours: the locks of that library
+    would otherwise stay locked in a child for ever, because the thread is not there to open them.
+    These handlers are functions in C, too; only during that wait can a signal's exception be lost.
+    """
+    lock: Any = RLock()  # two of its methods are known to Python's own modules alone
+    # An endless iterator in C: each `next` calls `release` if the lock is ours, else `tuple`, which
+    # does nothing.
+    actions = map((tuple, lock.release).__getitem__, iter(lock._is_owned, None))
+    release_if_owned = functools.partial(next, map(methodcaller("__call__"), actions))
+    os.register_at_fork(
+        before=functools.partial(lock.acquire, True, max_wait_s),
+        after_in_parent=release_if_owned,  # where the wait was too long, it is the thread's
+        after_in_child=lock._at_fork_reinit,
+    )
+    return cast(RLock, lock)
 
 
 def keep_for_ever(root: object) -> None:

@@ -1,6 +1,7 @@
 """A hang names the rank that never came; a long pause is none."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -8,13 +9,29 @@ from factories import make_run
 from failing import failed, report, standing, unrecorded, with_deaths, with_stall
 from traceml.diagnose.rules import hang
 from traceml.facts.gather import gather
-from traceml.model.failure import Doing
+from traceml.model.failure import Doing, Standing, StuckCollective
 from traceml.model.finding import Kind, Severity
 from traceml.store.records import RunRecords
 
 REDUCING = standing(0, Doing.COLLECTIVE, call="all_reduce")
 ASLEEP = standing(1, Doing.CODE, "train.py:30 in load")
 UNRECORDED = standing(2, Doing.CODE, "train.py:40 in train")
+
+
+def by_recorder(*ranks: Standing, **more: Any) -> RunRecords:
+    """A hang of two ranks in which rank 0 waits in a collective, by NCCL's flight recorder."""
+    run = with_stall(failed(status=143, ranks=2), *ranks)
+    (stall,) = run.seen.stalls
+    stuck = StuckCollective(
+        group="default_pg",
+        number=1207,
+        name="all_reduce",
+        size_bytes=16 << 20,
+        since_unix_s=stall.since_unix_s + 1,
+        waiting=(0,),
+        **more,
+    )
+    return replace(run, seen=replace(run.seen, stalls=(replace(stall, collectives=(stuck,)),)))
 
 
 @pytest.mark.parametrize(
@@ -53,6 +70,38 @@ UNRECORDED = standing(2, Doing.CODE, "train.py:40 in train")
             None,
             "wait in different places",
             id="two collectives",
+        ),
+        pytest.param(
+            with_stall(
+                failed(status=143, ranks=2),
+                replace(REDUCING, collectives=2),
+                standing(1, Doing.COLLECTIVE, "b.py:1 in f", call="barrier", collectives=1),
+            ),
+            1,
+            "rank 1 waits for the other ranks in barrier at b.py:1 in f, in call 1 of a collective "
+            "since its last step, while rank 0 waits in all_reduce at train.py:9 in main, in call "
+            "2: they took different branches",
+            id="one rank is a collective behind",
+        ),
+        pytest.param(
+            with_stall(failed(status=143, ranks=2), REDUCING, replace(ASLEEP, phase="forward")),
+            1,
+            "rank 1 stands in forward at train.py:30 in load",
+            id="its open phase is known",
+        ),
+        pytest.param(
+            by_recorder(REDUCING, ASLEEP, missing=(1,)),
+            1,
+            "rank 1 never reached all_reduce #1,207 of group default_pg (16.0 MiB), which rank 0 "
+            "has waited in for 29.0 s; rank 1 stands at train.py:30 in load.",
+            id="the flight recorder names what a rank is missing from",
+        ),
+        pytest.param(
+            by_recorder(REDUCING, replace(REDUCING, rank=1, pid=1001), others=((1, "broadcast"),)),
+            None,
+            "took different branches: as collective #1,207 of group default_pg rank 0 began "
+            "all_reduce (16.0 MiB); rank 1 began broadcast.",
+            id="the flight recorder shows different operations",
         ),
         pytest.param(
             with_stall(failed(status=143, ranks=2), REDUCING, replace(REDUCING, rank=1, pid=1001)),
@@ -160,3 +209,15 @@ def test_a_rank_that_ended_its_training_early_is_named() -> None:
     assert finding is not None
     assert "rank 1 has gone after step 200" in finding.claim
     assert "same number of steps" in finding.action
+
+
+def test_ranks_that_were_ended_while_their_stacks_were_taken_again_did_not_cause_it() -> None:
+    run = with_stall(failed(status=1, ranks=2), REDUCING, ASLEEP, after_s=60.0)
+    (stall,) = run.seen.stalls
+    again = replace(stall, first_seen_unix_s=stall.seen_unix_s - 30)
+    run = with_deaths(run, (1, 143), (0, 143))
+    assert all(death.unix_s < stall.seen_unix_s for death in run.seen.deaths)
+    run = replace(run, seen=replace(run.seen, stalls=(again,)))
+    finding = hang.check(gather(run))
+    assert finding is not None
+    assert finding.ranks == (1,)

@@ -5,14 +5,24 @@ still stands. The agent has asked every rank for its Python stacks (signal SIGRT
 to a process that is known to catch it), three times: a rank whose stack has changed, that
 computes on the CPU, or whose GPU is at work while nobody stands in a collective, is busy and not
 stuck. The culprit is the rank that is not where the others wait: in a collective, or in backward,
-where DDP waits. A process that trains alone waits for nobody: it is the culprit itself. The
-stacks are in the run folder, `stacks/`.
+where DDP waits; or, where all wait in collectives, the one that has begun fewer of them since its
+last step. A process that trains alone waits for nobody: it is the culprit itself. The stacks are in
+the run folder, `stacks/`.
 
-*Evidence.* `rank` and `where` of the culprit, `step`, `waiting_ranks`, `collective`,
-`no_step_for_s`, `usual_step_s`, `stacks`.
+With NCCL the host goes on after it has begun a collective, so stacks do not show who waits. There
+torch's flight recorder is read, which is on by default since torch 2.7 and writes the last
+collectives of each rank to a file when one of them times out (`TORCH_NCCL_DUMP_ON_TIMEOUT`), or at
+once where the job sets `TORCH_NCCL_DEBUG_INFO_PIPE_FILE`: collectives of a process group have the
+same numbers on every rank, so that the one that a rank never began is named, with its group and
+size, or the other operation that it began instead. The file is read without loading any code.
+
+*Evidence.* `rank` and `where` of the culprit, `phase` (the innermost that it had begun and not
+ended), `step`, `waiting_ranks`, `collective`, `collective_number` and `group` (by the flight
+recorder), `no_step_for_s`, `usual_step_s`, `stacks`.
 
 *Thresholds.* 20 s, 30 usual steps, and twice the longest pause so far (without the first step),
-whichever is longest. The looks are 5 s apart, and repeated each time the pause has doubled. A GPU
+whichever is longest; the three looks are 5 s apart, so that a hang is told 32 s after the last step
+at the earliest, while it lasts. They are repeated each time the pause has doubled. A GPU
 is at work with a sampled utilisation of 50 % at every look; a rank on the CPU with half a core
 between two.
 
@@ -24,25 +34,27 @@ collectives, they took different branches; where one had ended, it had fewer ste
 two cells, about ranks whose steps are no longer recorded (`--trace-max-steps`), and before a
 rank's first step: what hangs while the job starts (`init_process_group`, loading a model) is not
 seen. Ranks on GPUs that all wait for a kernel outside any Python call of a collective look busy,
-and so do not count as stuck.
+and so do not count as stuck unless the flight recorder shows it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traceml.diagnose.failure_words import ranks_of
+from traceml.diagnose.failure_words import rank_list, ranks_of
 from traceml.diagnose.rule import Doc, Rule, Symptom
 from traceml.facts.facts import Facts
 from traceml.facts.stability import Failure
 from traceml.model.evidence import Evidence, as_number, as_words, in_s
 from traceml.model.failure import Doing, Stall, Standing
 from traceml.model.finding import Finding, Kind, Section, Severity
-from traceml.model.quantities import duration
+from traceml.model.quantities import duration, memory
 
 KIND = Kind.HANG
 
 MAX_NAMED = 8  # ranks in one sentence
+
+_SAME_ORDER = "Have every rank take the same branch and call the same collectives in the same order"
 
 _DOING = {
     Doing.COLLECTIVE: "waits for the other ranks",
@@ -59,6 +71,7 @@ def check(facts: Facts) -> Finding | None:
     if failure is None or failure.kind is not KIND or failure.stall is None:
         return None
     stall, waiting = failure.stall, failure.waiting
+    stuck = stall.collectives[0] if stall.collectives else None
     return Finding(
         kind=KIND,
         section=Section.STABILITY,
@@ -70,8 +83,11 @@ def check(facts: Facts) -> Finding | None:
             as_number("rank", failure.rank),
             as_number("step", failure.step),
             as_words("where", failure.culprits[0].where if failure.culprits else None),
+            as_words("phase", failure.culprits[0].phase if failure.culprits else None),
             as_words("waiting_ranks", ", ".join(str(each.rank) for each in waiting) or None),
             as_words("collective", next((each.call for each in waiting if each.call), None)),
+            as_number("collective_number", None if stuck is None else stuck.number),
+            as_words("group", None if stuck is None else stuck.group),
             in_s("no_step_for_s", stall.seen_unix_s - stall.since_unix_s),
             in_s("usual_step_s", stall.usual_s),
             as_words("stacks", ", ".join(stall.stacks) or None),
@@ -85,6 +101,12 @@ def _claim(failure: Failure, stall: Stall, waiting: Sequence[Standing]) -> str:
         f"No step came for {duration(still_s)} after step {(failure.step or 1) - 1:,} "
         f"(a usual one takes {duration(stall.usual_s)})"
     )
+    recorded = _recorded(failure, stall)
+    if recorded:
+        return f"{begin}: {recorded}."
+    if failure.culprits and all(each in waiting for each in failure.culprits):
+        others = [each for each in waiting if each not in failure.culprits]
+        return f"{begin}: {_is_behind(failure.culprits, others)}."
     if failure.culprits:
         said = "; ".join(_stands(each, waits=False) for each in failure.culprits[:MAX_NAMED])
         also = f", while {_waits(waiting)}" if waiting else ""
@@ -93,6 +115,44 @@ def _claim(failure: Failure, stall: Stall, waiting: Sequence[Standing]) -> str:
         said = "; ".join(_stands(each, waits=True) for each in waiting[:MAX_NAMED])
         return f"{begin}: the ranks wait in different places: {said}."
     return f"{begin}: {_waits(waiting)}, and none of the ranks here is missing."
+
+
+def _recorded(failure: Failure, stall: Stall) -> str | None:
+    """Returns what the flight recorder says of the collective that ranks wait in; `None` where
+    there is nothing, or nobody is missing from it."""
+    stuck = stall.collectives[0] if stall.collectives else None
+    if stuck is None or not (stuck.missing or stuck.others):
+        return None
+    size = "" if stuck.size_bytes is None else f" ({memory(stuck.size_bytes)})"
+    number = f"#{stuck.number:,} of group {stuck.group}"
+    waited = duration(stall.seen_unix_s - stuck.since_unix_s)
+    if not stuck.missing:
+        others = "; ".join(f"rank {rank} began {name}" for rank, name in stuck.others[:MAX_NAMED])
+        return (
+            f"the ranks took different branches: as collective {number} {_ranks(stuck.waiting)} "
+            f"began {stuck.name}{size}; {others}"
+        )
+    verb = "has" if len(stuck.waiting) == 1 else "have"
+    parts = [
+        f"{_ranks(stuck.missing)} never reached {stuck.name} {number}{size}, which "
+        f"{_ranks(stuck.waiting)} {verb} waited in for {waited}"
+    ]
+    parts += [_stands(each, waits=False) for each in failure.culprits[:MAX_NAMED]]
+    return "; ".join(parts)
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'' if len(ranks) == 1 else 's'} {rank_list(ranks)}" if ranks else "no rank"
+
+
+def _is_behind(culprits: Sequence[Standing], others: Sequence[Standing]) -> str:
+    """Returns who waits in an earlier collective than the others, and in which."""
+    behind = "; ".join(_stands(each, waits=True) for each in culprits[:MAX_NAMED])
+    calls, most = culprits[0].collectives or 0, max(each.collectives or 0 for each in others)
+    return (
+        f"{behind}, in call {calls:,} of a collective since its last step, while {_waits(others)}, "
+        f"in call {most:,}: they took different branches"
+    )
 
 
 def _stands(each: Standing, waits: bool) -> str:
@@ -107,7 +167,8 @@ def _does(each: Standing, waits: bool) -> str:
     if not waits and each.doing in (Doing.COLLECTIVE, Doing.BACKWARD):
         return f"stands in {each.call or 'backward'}"  # there is nobody else to wait for
     call = f" in {each.call}" if each.call else ""
-    return f"{_DOING[each.doing]}{call}"
+    phase = f" in {each.phase}" if each.doing is Doing.CODE and each.phase else ""
+    return f"{_DOING[each.doing]}{call}{phase}"
 
 
 def _waits(waiting: Sequence[Standing]) -> str:
@@ -138,13 +199,12 @@ def _action(failure: Failure, stall: Stall, waiting: Sequence[Standing]) -> str:
             f"Give every rank the same number of steps: rank {culprit.rank} left the others "
             f"waiting.{stacks}"
         )
+    if culprit is not None and culprit in waiting:
+        return f"{_SAME_ORDER}.{stacks}"
     if culprit is not None:
         never = " never came to the collective" if waiting else " did not go on"
         return f"See why rank {culprit.rank}{never}: {culprit.where or 'see its stack'}.{stacks}"
-    return (
-        "Have every rank take the same branch and call the same collectives in the same order; "
-        f"ranks on other machines may be missing.{stacks}"
-    )
+    return f"{_SAME_ORDER}; ranks on other machines may be missing.{stacks}"
 
 
 RULE = Rule(
