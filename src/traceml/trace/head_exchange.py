@@ -1,0 +1,246 @@
+"""Lets the agents of several machines find each other, through the store that the job's own
+`init_process_group` opened.
+
+Rank 0 publishes how its agent is reached; the first rank of every other machine looks for that and
+leaves it for its own agent. Nothing here waits while the job trains, and none of the job's own keys
+is touched. The end of a job that was shorter than this takes waits for it, for a moment, where
+other machines have said that they are traced too.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from traceml.model.environment import MARKS
+from traceml.model.launcher_place import machine_count, place_in_environment, spans_machines
+from traceml.model.node import (
+    HEAD_MARK,
+    HEAD_WANTED_MARK,
+    JOIN_MARK,
+    JOINED_MARK,
+    STORE_EXPECTED_KEY,
+    STORE_KEY,
+    joined_key,
+    traced_key,
+)
+from traceml.trace.compiling import left_alone
+from traceml.trace.interruptions import drop_our_frames, is_interruption
+from traceml.trace.marks import write_mark
+from traceml.trace.place import place
+from traceml.trace.session import Session
+
+MAX_TRIES = 40
+FIRST_PAUSE_NS = 200_000_000
+"""Between two tries; the pauses grow by a fifth each time, to 25 minutes in all."""
+_GROWTH = 1.2
+SHORT_JOB_S = 30.0
+"""In a job younger than this, machines may not have found each other when it ends …"""
+MAX_END_WAIT_S = 3.0
+"""… and its end waits so long at most, on rank 0 and the first rank of each other machine."""
+_POLL_S = 0.02
+
+
+class HeadExchange:
+    """One process's part in it: rank 0 of the job, or the first rank of another machine."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._tries_left = MAX_TRIES
+        self._due_ns = 0
+        self._pause_ns = FIRST_PAUSE_NS
+        self._store: Any = None
+        self._is_known = False
+        """Whether rank 0 has published the head, or this machine has found it."""
+        self._begun_s = 0.0
+        self._has_asked = False
+        self._has_said = False
+        """Whether the job's store knows that this machine is traced."""
+        self._after_init = session.guard(self._begin, any_thread=True)
+        self._before_destroy = session.guard(self._conclude, any_thread=True)
+        session.forgets.append(self._forget)
+        session.before_last_record.append(self._conclude)
+
+    def watch(self) -> None:
+        """Ask for a head as early as it can be known that there has to be one, and be there when
+        the process group is."""
+        if spans_machines() and place_in_environment()[0] == 0:
+            self._ask_for_head()
+        distributed: Any = sys.modules.get("torch.distributed")
+        if distributed is None or not distributed.is_available():
+            return
+        home: Any = sys.modules["torch.distributed.distributed_c10d"]
+        made = self._beginning_after(home.init_process_group)
+        destroyed = self._concluding_before(home.destroy_process_group)
+        for owner in (home, distributed):
+            self._session.replace(owner, "init_process_group", made)
+            self._session.replace(owner, "destroy_process_group", destroyed)
+        if distributed.is_initialized():
+            self._after_init()
+
+    def _beginning_after(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        after = self._after_init
+
+        @functools.wraps(function)
+        def init_process_group(*arguments: Any, **options: Any) -> Any:
+            try:
+                made = function(*arguments, **options)
+            except BaseException as error:
+                drop_our_frames(error)
+                raise
+            after()
+            return made
+
+        return left_alone(init_process_group)
+
+    def _concluding_before(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        before = self._before_destroy
+
+        @functools.wraps(function)
+        def destroy_process_group(*arguments: Any, **options: Any) -> Any:
+            if not arguments and not options:  # the whole job's, and with it rank 0's store
+                before()
+            try:
+                return function(*arguments, **options)
+            except BaseException as error:
+                drop_our_frames(error)
+                raise
+
+        return left_alone(destroy_process_group)
+
+    def _forget(self) -> None:
+        """In a forked child: the parent has done its part."""
+        self._tries_left, self._store = 0, None
+
+    def _begin(self) -> None:
+        rank, _, local_rank, _, _ = place()
+        if not spans_machines() or (rank and local_rank):
+            return
+        self._tries_left, self._due_ns, self._pause_ns = MAX_TRIES, 0, FIRST_PAUSE_NS
+        self._store, self._is_known, self._has_said = _job_store(), False, False
+        self._begun_s = time.monotonic()
+        if self._store is not None and self._look not in self._session.looks:
+            self._session.looks.append(self._look)
+            self._look()
+
+    def _look(self) -> None:
+        """Try once more, where it is time for that; after a step, and when the group is made."""
+        now_ns = time.perf_counter_ns()
+        if now_ns < self._due_ns:
+            return
+        if self._store is None:  # of the process that this one was forked from
+            self._stop_looking()
+            return
+        self._tries_left -= 1
+        self._due_ns = now_ns + self._pause_ns
+        self._pause_ns = int(self._pause_ns * _GROWTH)
+        try:
+            is_first = place()[0] == 0
+            self._is_known = self._publish(self._store) if is_first else self._find(self._store)
+        except RuntimeError as error:  # the store is gone: the job is about to end
+            if is_interruption(error):
+                raise
+            self._tries_left, self._store = 0, None
+        if self._is_known or self._tries_left <= 0:
+            self._stop_looking()
+
+    def _stop_looking(self) -> None:
+        if self._look in self._session.looks:
+            self._session.looks.remove(self._look)
+
+    def _conclude(self) -> None:
+        """The job ends: in a short one, see that all machines that take part know the head."""
+        store, self._store = self._store, None
+        self._stop_looking()
+        if store is None:
+            return
+        is_short = time.monotonic() - self._begun_s < SHORT_JOB_S
+        until_s = time.monotonic() + (MAX_END_WAIT_S if is_short else 0.0)
+        try:
+            if place()[0] == 0:
+                self._conclude_as_first(store, until_s)
+            else:
+                self._conclude_elsewhere(store, until_s)
+        except RuntimeError as error:  # the store is gone
+            if is_interruption(error):
+                raise
+
+    def _conclude_as_first(self, store: Any, until_s: float) -> None:
+        """Publish the head, and stay until the other traced machines know it: the store may be
+        ours."""
+        self._is_known = self._is_known or self._publish(store)
+        joined = 0
+        for node in range(1, machine_count()):
+            while not (has_joined := store.check([joined_key(node)])):
+                if time.monotonic() > until_s or not store.check([traced_key(node)]):
+                    break
+                time.sleep(_POLL_S)
+                self._is_known = self._is_known or self._publish(store)
+            joined += has_joined
+        self._leave(JOINED_MARK, str(joined).encode())
+
+    def _conclude_elsewhere(self, store: Any, until_s: float) -> None:
+        """Find the head where one is expected: rank 0 says so before its first collective."""
+        while not (self._is_known or self._find(store)):
+            if time.monotonic() > until_s or not store.check([STORE_EXPECTED_KEY]):
+                return
+            time.sleep(_POLL_S)
+
+    def _publish(self, store: Any) -> bool:
+        """Set the key to the head that this machine has joined, or is; whether it has one yet."""
+        for mark in (JOIN_MARK, HEAD_MARK):
+            try:
+                content = (self._session.run_folder / MARKS / mark).read_bytes()
+                store.set(STORE_KEY, content)
+            except FileNotFoundError as error:
+                if is_interruption(error):
+                    raise
+                continue
+            return True
+        store.set(STORE_EXPECTED_KEY, b"1")
+        self._ask_for_head()
+        return False
+
+    def _find(self, store: Any) -> bool:
+        """Leave what rank 0 published for our agent; whether it has published anything yet."""
+        if not self._has_said:  # rank 0 may look for this as soon as we have our answer below
+            store.set(traced_key(place()[4]), b"1")
+            self._has_said = True
+        if not store.check([STORE_KEY]):
+            return False
+        self._leave(JOIN_MARK, bytes(store.get(STORE_KEY)))
+        store.set(joined_key(place()[4]), b"1")
+        return True
+
+    def _ask_for_head(self) -> None:
+        if not self._has_asked:
+            self._has_asked = True
+            wanted = {"master": os.environ.get("MASTER_ADDR", "")}
+            self._leave(HEAD_WANTED_MARK, json.dumps(wanted).encode())
+
+    def _leave(self, mark: str, content: bytes) -> None:
+        """Write a mark, where that is possible."""
+        try:
+            write_mark(self._session.run_folder, mark, content)
+        except OSError as error:
+            if is_interruption(error):
+                raise
+            # nowhere to write: then this machine's records stay here
+
+
+def _job_store() -> Any:
+    """The store of the default process group, by a connection of our own where torch can make one:
+    a thread of the job's that waits for a key would make ours wait too."""
+    home: Any = sys.modules["torch.distributed.distributed_c10d"]
+    try:
+        store = home._get_default_store()
+        return store.clone() if hasattr(store, "clone") else store
+    except (RuntimeError, ValueError, AttributeError, NotImplementedError) as error:
+        if is_interruption(error):
+            raise
+        return None  # this backend has none

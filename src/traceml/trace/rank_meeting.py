@@ -1,0 +1,122 @@
+"""How the ranks that one launcher started on a machine agree on one run, where each of them calls
+`traceml.init()`: the first one makes it, the others find it in a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+from traceml.model.launcher_place import (
+    has_rank,
+    is_elastic,
+    launch_id,
+    place_in_environment,
+)
+from traceml.trace.interruptions import is_interruption
+
+_SHARED_MEMORY = Path("/dev/shm")
+_POLL_S = 0.02
+
+
+class RankMeeting:
+    """A small file in shared memory, named after the launcher; only this user can read it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @classmethod
+    def of_launcher(cls) -> RankMeeting | None:
+        """The meeting of the ranks of one launch; `None` for a process that is alone.
+
+        Ranks that torch's launcher starts again find the run of those before them.
+        """
+        is_alone = place_in_environment()[1] < 2 and not is_elastic()
+        if not has_rank() or is_alone or not _SHARED_MEMORY.is_dir():
+            return None
+        parent = os.getppid()
+        return cls._named(launch_id() or f"{parent}-{_started(parent)}")
+
+    @classmethod
+    def of_run(cls, run_folder: Path, ring_folder: str) -> RankMeeting | None:
+        """The meeting of the ranks of a run that was begun on another machine: named after its
+        folder in shared memory, which is random, or after the run where it has none."""
+        if not _SHARED_MEMORY.is_dir():
+            return None
+        of_run = f"{run_folder.name}-{zlib.crc32(bytes(run_folder)):08x}"
+        return cls._named(Path(ring_folder).name or of_run)
+
+    @property
+    def path(self) -> str:
+        """Where the file is, for the agent to remove where no rank does."""
+        return str(self._path)
+
+    @classmethod
+    def _named(cls, name: str) -> RankMeeting:
+        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name)
+        return cls(_SHARED_MEMORY / f"traceml-init-{os.getuid()}-{plain}.json")
+
+    def is_first(self) -> bool:
+        """Whether nobody was here before us; then we have to `tell` the others."""
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
+        try:
+            os.close(os.open(self._path, flags, 0o600))
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if is_interruption(error):
+                raise
+            # shared memory is full: then each rank has a run of its own
+        return True
+
+    def tell(self, run: dict[str, Any]) -> None:
+        """Say where the run is; nothing in it says that there is none."""
+        part = self._path.with_suffix(".part")
+        flags = os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC
+        try:
+            with os.fdopen(os.open(part, flags, 0o600), "w") as file:
+                json.dump(run, file)
+            part.replace(self._path)
+        except OSError as error:
+            if is_interruption(error):
+                raise
+            # the others give up after a while
+
+    def wait_for_run(self, patience_s: float) -> dict[str, Any] | None:
+        """Where the run of the first rank is; `None` where it has none, or does not say in time."""
+        deadline_s = time.monotonic() + patience_s
+        while time.monotonic() < deadline_s:
+            try:
+                owner, text = self._path.stat().st_uid, self._path.read_text()
+            except OSError as error:
+                if is_interruption(error):
+                    raise
+                return None  # the first rank has ended already
+            if text:
+                run: dict[str, Any] = json.loads(text)
+                return run if "folder" in run and owner == os.getuid() else None
+            time.sleep(_POLL_S)
+        return None
+
+    def end(self) -> None:
+        """Remove the file: the run is about to be closed."""
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError as error:
+            if is_interruption(error):
+                raise
+            # it is as small as files get
+
+
+def _started(pid: int) -> str:
+    """When a process was started, in the system's own count: numbers of processes are reused."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError) as error:
+        if is_interruption(error):
+            raise
+        return "0"

@@ -1,0 +1,463 @@
+"""Jobs on several machines, which are network namespaces here: one job is one run.
+
+Each fixture trains once, over gloo, with something that goes wrong on the way.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from node_namespaces import Machines, why_not_possible
+from processes import PYTHON, TRACEML, wait_until
+from traceml.store import folder as folders
+from traceml.store.node_folders import NODES, read_node, read_refused
+
+WHY_NOT = why_not_possible()
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(WHY_NOT is not None, reason=f"no machines to train on: {WHY_NOT}"),
+]
+SCRIPT = str(Path(__file__).parents[1] / "distributed_training.py")
+TIMEOUT_S = 120
+
+
+@dataclass
+class Job:
+    """A job that is over: what each machine has, and what it printed."""
+
+    machines: Machines
+    statuses: list[int]
+
+    def logs(self, number: int) -> Path:
+        """The only run folder of a machine."""
+        (folder,) = (self.machines.folder(number) / "logs").iterdir()
+        return folder
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.logs(0) / folders.SUMMARY).read_text())
+        return found
+
+
+def trained(steps: int, late_rank: int) -> list[str]:
+    """The arguments of a training whose last rank is late."""
+    return ["--steps", str(steps), "--late-rank", str(late_rank), "--delay-ms", "40"]
+
+
+def wait_for_steps(folder: Path) -> None:
+    wait_until(lambda: list(folder.glob("rank-*.steps")), f"{folder} has steps")
+
+
+def below(process: subprocess.Popen[bytes], word: str) -> list[psutil.Process]:
+    """The processes of a machine whose command line holds a word."""
+    found = psutil.Process(process.pid).children(recursive=True)
+    return [each for each in found if any(word in part for part in each.cmdline())]
+
+
+# A link that is cut
+
+
+@pytest.fixture(scope="module")
+def cut_job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+    """`traceml run --nnodes 2`, on machines that share no folder; the link between them is cut for
+    some seconds while they train."""
+    with Machines(2, tmp_path_factory.mktemp("cut")) as machines:
+        started = []
+        for number in range(2):
+            run = [TRACEML, "run", SCRIPT, "--nnodes=2", f"--node-rank={number}"]
+            run += [f"--master-addr={machines.address(0)}", "--run-name=job"]
+            started.append(machines.start(number, [*run, "--args", *trained(120, late_rank=1)]))
+        copy = machines.folder(0) / "logs" / "job" / NODES / "node-b"
+        wait_for_steps(copy)
+        machines.cut(1)
+        size = _size(copy)
+        wait_until(
+            lambda: _size(machines.folder(1) / "logs" / "job.node-b") > size, "the node records on"
+        )
+        machines.mend(1)
+        yield Job(machines, [each.wait(TIMEOUT_S) for each in started])
+
+
+def _size(folder: Path) -> int:
+    file = folder / "samples.jsonl"
+    return file.stat().st_size if file.exists() else 0
+
+
+def test_two_machines_are_one_run(cut_job: Job):
+    assert cut_job.statuses == [0, 0], cut_job.machines.said(1)
+    summary = cut_job.summary
+    assert [(node["name"], node["way"], node["ranks"]) for node in summary["nodes"]] == [
+        ("node-a", "head", [0]),
+        ("node-b", "http", [1]),
+    ]
+    assert summary["meta"]["nodes_observed"] == summary["meta"]["world_size"] == 2
+    assert summary["step_time"]["metadata"]["training_total_steps"] == 120
+    assert list(summary["process"]["groups"]["rows"]) == ["0", "1"]
+    assert summary["primary_diagnosis"]["kind"] == "COMPUTE_STRAGGLER"
+    assert [issue["ranks"] for issue in summary["step_time"]["issues"][:1]] == [[1]]
+
+
+def test_the_late_machine_is_named_and_each_has_its_own_numbers(cut_job: Job):
+    summary = cut_job.summary
+    first = summary["step_time"]["issues"][0]
+    assert first["nodes"] == ["node-b"]
+    assert first["summary"].startswith("Rank 1 of node-b takes")
+    assert "All late ranks are on node-b" in first["action"]
+    ahead, late = (node["metrics"] for node in summary["nodes"])
+    assert late["own_time_ms"] > ahead["own_time_ms"] + 30
+    assert late["arrival_late_ms"] > late["arrival_uncertainty_ms"]
+    assert ahead["round_trip_ms"] is None
+    assert late["round_trip_ms"] > 0
+    rows = summary["system"]["groups"]["rows"]
+    assert [rows[number]["identity"]["hostname"] for number in "01"] == ["node-a", "node-b"]
+    assert "  Nodes (in ms)" in summary["text"]
+
+
+def test_a_cut_link_loses_nothing_and_is_no_attack(cut_job: Job):
+    assert all(node["is_complete"] for node in cut_job.summary["nodes"])
+    assert cut_job.summary["tracer"]["notes"] == []
+    assert cut_job.summary["tracer"]["steps_recorded"] == 240
+    assert read_refused(cut_job.logs(0)) == {}
+
+
+def test_the_clock_of_the_other_machine_was_measured(cut_job: Job):
+    node = cut_job.summary["nodes"][1]
+    assert 0 < node["clock_uncertainty_s"] < 0.1
+    assert abs(node["clock_offset_s"]) <= node["clock_uncertainty_s"]  # it is the same clock
+
+
+def test_only_the_head_has_a_summary_and_the_other_says_where(cut_job: Job):
+    assert not (cut_job.logs(1) / folders.SUMMARY).exists()
+    place = f"node-a:{cut_job.logs(0) / folders.SUMMARY}"
+    assert f"the summary of all machines is {place}" in cut_job.machines.said(1)
+    assert "Verdict" in cut_job.machines.said(0)
+    assert "Verdict" not in cut_job.machines.said(1)
+
+
+def test_folders_that_are_put_together_later_make_the_same_summary(cut_job: Job, tmp_path: Path):
+    head, node = tmp_path / "job", tmp_path / "node"
+    shutil.copytree(cut_job.logs(0), head, ignore=shutil.ignore_patterns(NODES, "final_summary.*"))
+    shutil.copytree(cut_job.logs(1), node)
+    command = [TRACEML, "recover", str(node), str(head)]
+    subprocess.run(command, check=True, capture_output=True, timeout=TIMEOUT_S)
+    assert json.loads((head / folders.SUMMARY).read_text()) == cut_job.summary
+
+
+def test_the_port_was_open_on_the_address_of_the_job_alone(cut_job: Job):
+    head = json.loads((cut_job.logs(0) / "marks" / "head.json").read_text())
+    assert head["host"] == cut_job.machines.address(0)
+
+
+# A shared folder, and a head whose agent is killed
+
+
+@pytest.fixture(scope="module")
+def shared_job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+    """`traceml run -- torchrun --rdzv…` on machines that share a logs folder; the agent of the head
+    is killed while they train."""
+    with Machines(2, tmp_path_factory.mktemp("shared"), is_shared=True) as machines:
+        started = []
+        for number in range(2):
+            torchrun = [PYTHON, "-m", "torch.distributed.run", "--nnodes=2", "--rdzv-id=7"]
+            torchrun += ["--rdzv-backend=c10d", f"--rdzv-endpoint={machines.address(0)}:29533"]
+            torchrun += [f"--local-addr={machines.address(number)}", SCRIPT, *trained(120, 1)]
+            logs = f"--logs-dir={machines.folder(0) / 'logs'}"
+            started.append(machines.start(number, [TRACEML, "run", logs, "--", *torchrun]))
+        (head,) = wait_until(
+            lambda: list((machines.folder(0) / "logs").glob(f"*/{NODES}/*/rank-*.steps")),
+            "the other machine's steps are there",
+        )[:1]
+        run = head.parents[2]
+        heads = started[int(read_node(run).name == "node-b")]
+        below(heads, "from traceml.cli import main")[0].kill()
+        yield Job(machines, [each.wait(TIMEOUT_S) for each in started])
+
+
+def test_machines_that_share_a_folder_write_into_it(shared_job: Job):
+    assert shared_job.statuses == [0, 0], shared_job.machines.said(1)
+    summary = shared_job.summary
+    assert {node["way"] for node in summary["nodes"]} == {"head", "shared"}
+    assert sorted(rank for node in summary["nodes"] for rank in node["ranks"]) == [0, 1]
+    assert all(node["is_complete"] for node in summary["nodes"])
+    assert summary["nodes"][1]["clock_uncertainty_s"] < 0.1
+
+
+def test_a_restarted_head_has_all_steps(shared_job: Job):
+    summary = shared_job.summary
+    assert summary["tracer"]["steps_recorded"] == 240
+    assert summary["tracer"]["notes"] == []
+
+
+# Machines that are lost, or never come
+
+
+@pytest.fixture(scope="module")
+def lost_job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+    """Three machines: one trains without TraceML, and that of the head is lost on the way."""
+    with Machines(3, tmp_path_factory.mktemp("lost")) as machines:
+        started = []
+        for number in range(3):
+            torchrun = [PYTHON, "-m", "torch.distributed.run", "--nnodes=3"]
+            torchrun += [f"--node-rank={number}", f"--master-addr={machines.address(0)}"]
+            torchrun += [SCRIPT, *trained(4000, 1)]
+            with_traceml = [] if number == 2 else [TRACEML, "run", "--run-name=job", "--"]
+            started.append(machines.start(number, [*with_traceml, *torchrun]))
+        head = machines.folder(0) / "logs" / "job"
+        wait_for_steps(head)
+        wait_for_steps(head / NODES / "node-b")
+        (first,) = psutil.Process(started[0].pid).children()
+        first.kill()  # and with it everything on that machine
+        yield Job(machines, [each.wait(TIMEOUT_S) for each in started])
+
+
+def test_a_machine_whose_head_is_lost_keeps_its_records_and_says_how_to_go_on(lost_job: Job):
+    said = lost_job.machines.said(1)
+    assert "the head (node-a) has not got all records of node-b" in said
+    assert f"traceml recover {lost_job.logs(0)}" in said
+    assert lost_job.statuses[1] != 0  # torchrun's own: the training failed there
+
+
+def test_what_is_left_of_a_lost_job_becomes_one_summary(lost_job: Job, tmp_path: Path):
+    head, node = tmp_path / "job", tmp_path / "node"
+    shutil.copytree(lost_job.logs(0), head)
+    shutil.copytree(lost_job.logs(1), node)
+    for path in (head, *head.iterdir()):  # a while later: nobody writes there any more
+        os.utime(path, (0, path.stat().st_mtime - 2 * folders.FRESH_S))
+    command = [TRACEML, "recover", str(head), str(node)]
+    subprocess.run(command, check=True, capture_output=True, timeout=TIMEOUT_S)
+    summary = json.loads((head / folders.SUMMARY).read_text())
+    assert [node["name"] for node in summary["nodes"]] == ["node-a", "node-b"]
+    assert [node["ranks"] for node in summary["nodes"]] == [[0], [1]]
+    notes = " ".join(summary["tracer"]["notes"])
+    assert "1 node of 3 never reached the head" in notes
+    assert "cut off" not in notes
+
+
+# `traceml.init()` under plain torchrun
+
+INIT = f"""\
+import runpy, sys, traceml
+traceml.init(run_name="job")
+runpy.run_path({SCRIPT!r}, run_name="__main__")
+"""
+
+
+@pytest.fixture(scope="module")
+def init_job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+    """torchrun on two machines with two ranks each, every one of which calls `traceml.init()`."""
+    place = tmp_path_factory.mktemp("init")
+    (place / "train.py").write_text(INIT)
+    with Machines(2, place) as machines:
+        started = []
+        for number in range(2):
+            torchrun = [PYTHON, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=2"]
+            torchrun += [f"--node-rank={number}", f"--master-addr={machines.address(0)}"]
+            started.append(
+                machines.start(number, [*torchrun, str(place / "train.py"), "--steps=20"])
+            )
+        yield Job(machines, [each.wait(TIMEOUT_S) for each in started])
+
+
+def test_ranks_that_call_init_are_one_run(init_job: Job):
+    assert init_job.statuses == [0, 0], init_job.machines.said(0)
+    summary = init_job.summary  # of the only run folder of that machine
+    assert [node["ranks"] for node in summary["nodes"]] == [[0, 1], [2, 3]]
+    assert all(node["is_complete"] for node in summary["nodes"])
+    assert summary["tracer"]["steps_recorded"] == 80
+    assert summary["tracer"]["notes"] == []
+    assert "the summary of all machines is node-a:" in init_job.machines.said(1)
+
+
+# A link that is slow
+
+
+@pytest.fixture(scope="module")
+def delayed_job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+    """Three machines; whatever goes to or comes from the last one takes 20 ms longer."""
+    with Machines(3, tmp_path_factory.mktemp("delayed")) as machines:
+        machines.delay(2, delay_ms=20)
+        started = []
+        for number in range(3):
+            run = [TRACEML, "run", SCRIPT, "--nnodes=3", f"--node-rank={number}"]
+            run += [f"--master-addr={machines.address(0)}", "--run-name=job"]
+            started.append(machines.start(number, [*run, "--args", "--steps=30"]))
+        yield Job(machines, [each.wait(TIMEOUT_S) for each in started])
+
+
+def test_the_machine_behind_a_slow_link_is_named(delayed_job: Job):
+    assert delayed_job.statuses == [0, 0, 0], delayed_job.machines.said(2)
+    found = {issue["kind"]: issue for issue in delayed_job.summary["step_time"]["issues"]}
+    link = found["SLOW_LINK"]
+    assert (link["nodes"], link["ranks"]) == (["node-c"], [2])
+    assert link["evidence"]["round_trip_ms"] >= 40
+    assert found["COMM_BOUND"]["nodes"] == ["node-c"]
+    assert "Test the link of node-c" in delayed_job.summary["primary_diagnosis"]["action"]
+
+
+def test_no_link_is_called_slow_where_none_is(init_job: Job, launched_job: Job, cut_job: Job):
+    for job in (init_job, launched_job, cut_job):
+        kinds = {issue["kind"] for issue in job.summary["step_time"]["issues"]}
+        assert "SLOW_LINK" not in kinds
+
+
+# One launcher for all machines, as srun and mpirun are
+
+
+@pytest.fixture(scope="module")
+def launched_job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+    """`traceml run` on one machine, whose shared memory cannot be written, and whose command starts
+    ranks on two, each with the environment that `traceml run` gave the command."""
+    place = tmp_path_factory.mktemp("launched")
+    with Machines(2, place) as machines:
+        ranks = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+        ranks |= {"MASTER_ADDR": machines.address(0), "MASTER_PORT": "29544"}
+        variables = machines.folder(0) / "variables"
+        train = f"env -0 > {variables}.part && mv {variables}.part {variables} && exec "
+        train += f"{PYTHON} {SCRIPT} --steps=20"
+        first = machines.start(
+            0,
+            [TRACEML, "run", "--run-name=job", "--", "sh", "-c", train],
+            {**ranks, "RANK": "0"},
+            before="mount -o remount,ro /dev/shm",
+        )
+        wait_until(variables.exists, "the command has begun")
+        given = dict(line.split("=", 1) for line in variables.read_text().split("\0") if line)
+        second = machines.start(1, [PYTHON, SCRIPT, "--steps=20"], {**given, "RANK": "1"})
+        yield Job(machines, [each.wait(TIMEOUT_S) for each in (first, second)])
+
+
+def test_ranks_that_a_launcher_starts_elsewhere_have_an_agent_there(launched_job: Job):
+    assert launched_job.statuses == [0, 0], launched_job.machines.said(1)
+    summary = launched_job.summary
+    assert [(node["name"], node["ranks"]) for node in summary["nodes"]] == [
+        ("node-a", [0]),
+        ("node-b", [1]),
+    ]
+    assert all(node["is_complete"] for node in summary["nodes"])
+    assert summary["tracer"]["steps_recorded"] == 40
+    assert "the summary of all machines is node-a:" in launched_job.machines.said(1)
+
+
+# A shared folder that becomes read-only
+
+
+@pytest.fixture(scope="module")
+def readonly_job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+    """Two machines that share a logs folder, until one of them may only read it."""
+    place = tmp_path_factory.mktemp("readonly")
+    with Machines(2, place, is_shared=True) as machines:
+        logs, started = machines.folder(0) / "logs", []
+        for number in range(2):
+            run = [TRACEML, "run", SCRIPT, "--nnodes=2", f"--node-rank={number}", "--run-name=job"]
+            run += [f"--master-addr={machines.address(0)}", f"--logs-dir={logs}"]
+            started.append(
+                machines.start(
+                    number,
+                    [*run, "--args", *trained(120, late_rank=1)],
+                    {"TMPDIR": str(place)},
+                )
+            )
+        wait_for_steps(logs / "job" / NODES / "node-b")
+        machines.run_inside(started[1], f"mount --bind {logs} {logs}")
+        machines.run_inside(started[1], f"mount -o remount,bind,ro {logs}")
+        yield Job(machines, [each.wait(TIMEOUT_S) for each in started])
+
+
+def test_a_shared_folder_that_becomes_read_only_costs_nothing(readonly_job: Job):
+    assert readonly_job.statuses == [0, 0], readonly_job.machines.said(1)
+    summary = json.loads(
+        (readonly_job.machines.folder(0) / "logs/job/final_summary.json").read_text()
+    )
+    assert [(node["way"], node["is_complete"]) for node in summary["nodes"]] == [
+        ("head", True),
+        ("http", True),
+    ]
+    assert summary["tracer"]["steps_recorded"] == 240
+    (note,) = summary["tracer"]["notes"]
+    assert "the shared folder became read-only" in note
+    assert "the summary of all machines is node-a:" in readonly_job.machines.said(1)
+
+
+# An elastic job: machines come and go
+
+ELASTIC = """\
+import os, time, traceml
+traceml.init(run_name="job")
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+step, is_over = 0, torch.zeros(1)
+while not is_over.item():
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    step += 1
+    if step == 10:
+        open(f"{os.environ['TORCHELASTIC_RESTART_COUNT']}-of-{dist.get_world_size()}", "w").close()
+    time.sleep(0.01)
+    is_over = torch.tensor([float(os.path.exists("stop"))])
+    dist.all_reduce(is_over)
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def elastic_job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+    """`torchrun --nnodes=1:2` whose ranks call `traceml.init()`: a second machine joins, and is
+    lost again."""
+    place = tmp_path_factory.mktemp("elastic")
+    (place / "train.py").write_text(ELASTIC)
+    with Machines(2, place) as machines:
+
+        def start(number: int) -> subprocess.Popen[bytes]:
+            torchrun = [PYTHON, "-m", "torch.distributed.run", "--nnodes=1:2", "--rdzv-id=7"]
+            torchrun += ["--rdzv-backend=c10d", f"--rdzv-endpoint={machines.address(0)}:29533"]
+            torchrun += [f"--local-addr={machines.address(number)}", "--max-restarts=3"]
+            torchrun += ["--rdzv-conf=last_call_timeout=1", str(place / "train.py")]
+            # With the store of the first round, torch 2.13 lets no further machine join.
+            return machines.start(number, torchrun, {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})
+
+        def wait_for(name: str) -> None:
+            wait_until((machines.folder(0) / name).exists, f"an attempt trains: {name}", TIMEOUT_S)
+
+        stays = start(0)
+        wait_for("0-of-1")
+        comes = start(1)
+        wait_for("0-of-2")
+        head = machines.folder(0) / "logs" / "job"
+        wait_for_steps(head)
+        wait_for_steps(head / NODES / "node-b")
+        (first,) = psutil.Process(comes.pid).children()
+        first.kill()  # and with it everything on that machine
+        wait_for("1-of-1")
+        (machines.folder(0) / "stop").touch()
+        yield Job(machines, [stays.wait(TIMEOUT_S)])
+
+
+def test_machines_that_come_and_go_are_attempts_of_one_run(elastic_job: Job):
+    assert elastic_job.statuses == [0], elastic_job.machines.said(0)
+    summary = elastic_job.summary  # of the only run folder of that machine
+    assert [node["name"] for node in summary["nodes"]] == ["node-a", "node-b"]
+    attempts = summary["attempts"]
+    assert [each["world_size"] for each in attempts] == [1, 2, 1]
+    assert [each["kind"] is None for each in attempts] == [True, False, True]
+    came, lost, _ = (each["reason"] for each in attempts)
+    assert came == "its launcher stopped it, to go on with 2 ranks instead of 1"
+    assert lost.endswith("; went on with 1 rank instead of 2")
+    assert summary["failure"] is None
+    assert summary["stability"]["diagnosis"]["kind"] == "RESTARTED"
+    assert summary["goodput"]["restarts"] == 2
