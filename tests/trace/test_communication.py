@@ -3,10 +3,11 @@
 import gc
 import inspect
 import re
+import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from traceml.model.phase import Phase
 from traceml.store.load import load_run
 from traceml.trace import collectives, current, ddp, hooks
 from traceml.trace.ddp import FIRST_SAMPLES, LAST_GRADIENTS
+from warm_jobs import WarmJob, run_warm
 
 SCRIPT = Path(__file__).parents[1] / "distributed_training.py"
 STEPS = 12
@@ -48,47 +50,58 @@ HEALTHY = {"healthy": (2, -1)}
 COMPARED = ("accumulation and a hook", "fsdp2")
 """These run a second time without tracing."""
 BY_TORCHRUN = ("healthy",)
-"""Its ranks are started by torchrun; those of the others are forked, with torch imported once."""
+"""Runs under `traceml run`, which has torchrun start its ranks; the others call `traceml.init` and
+fork their ranks, with torch imported once for all."""
 ALL = {**LATE, **HEALTHY}
 
 
 class Job:
     """What a job printed, and the facts that were recorded of it."""
 
-    def __init__(self, name, cwd, traced):
-        ranks, late, *words = ALL[name]
-        self.delay_ms = DELAY_MS * ranks
-        words = ["--steps", STEPS, "--late-rank", late, "--delay-ms", self.delay_ms, *words]
-        options = [] if traced else ["--disable-traceml"]
-        if name in BY_TORCHRUN:
-            options += ["--nproc-per-node", ranks]
-        else:
-            words += ["--fork-ranks", ranks]
-        cwd.mkdir()
-        command = [TRACEML, "run", *options, SCRIPT, "--args", *words]
-        self.done = run(command, cwd)
-        assert self.done.status == 0, self.done.stderr
-        self.learnt = sorted(re.findall(r"rank \d+: [0-9a-f]{64}", self.done.stdout))
-        assert len(self.learnt) == ranks
-        self.facts = gather(load_run(self.done.folder)) if traced else None
+    def __init__(self, name, traced, done):
+        self.done = done
+        self.delay_ms = delay_ms(name)
+        assert done.status == 0, done.stderr
+        self.learnt = sorted(re.findall(r"rank \d+: [0-9a-f]{64}", done.stdout))
+        assert len(self.learnt) == ALL[name][0]
+        self.facts = gather(load_run(done.folder)) if traced else None
 
     def column(self, name):
         return [getattr(rank.times, name) * 1e3 for rank in self.facts.ranks]
 
 
+def delay_ms(name):
+    return DELAY_MS * ALL[name][0]
+
+
+def words_of(name):
+    """What the script is told."""
+    _, late, *words = ALL[name]
+    return ["--steps", STEPS, "--late-rank", late, "--delay-ms", delay_ms(name), *words]
+
+
+def launched(name, cwd):
+    command = [TRACEML, "run", "--nproc-per-node", ALL[name][0], SCRIPT]
+    return run([*command, "--args", *words_of(name)], cwd)
+
+
+def forked(name, traced, cwd):
+    words = [SCRIPT, *words_of(name), "--fork-ranks", ALL[name][0]]
+    return WarmJob(words, cwd, "job" if traced else None)
+
+
 @pytest.fixture(scope="module")
 def jobs(request, tmp_path_factory):
     """The jobs that the selected tests ask for."""
-    folder = tmp_path_factory.mktemp("jobs")
     chosen = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
     asked = {each["job"] for each in chosen if "job" in each}
-    asked |= {(name, True) for name, _ in asked}
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        made = {
-            each: pool.submit(Job, each[0], folder / str(number), each[1])
-            for number, each in enumerate(sorted(asked))
-        }
-        return {each: job.result() for each, job in made.items()}
+    asked = sorted(asked | {(name, True) for name, _ in asked})
+    folders = {each: tmp_path_factory.mktemp("job") for each in asked}
+    copies = [each for each in asked if each[0] not in BY_TORCHRUN]
+    warm = run_warm([forked(*each, folders[each]) for each in copies], AT_ONCE)
+    done = dict(zip(copies, warm, strict=True))
+    done |= {each: launched(each[0], folders[each]) for each in asked if each not in done}
+    return {each: Job(*each, finished) for each, finished in done.items()}
 
 
 def traced_jobs(names):
@@ -392,3 +405,130 @@ def test_statistics_of_a_model_that_is_gone_are_not_overwritten_by_zeros(
     assert read
     assert all(message["gradient_bytes"] > 0 for message in read)
     assert all(message["buckets"] > 0 for message in read)
+
+
+# FSDP2 on a GPU, whose gathers run on streams of their own
+
+
+class OnlyStream:
+    """A GPU on which everything runs on one stream, and nothing is marked."""
+
+    def is_on_its_stream(self):
+        return True
+
+    def look_at_memory(self):
+        return None
+
+
+class ParamGroup:
+    """What FSDP2 calls before it computes with a block's parameters, and after the last block."""
+
+    def __init__(self):
+        self._all_gather_result = self._post_reduce_event = None
+        self.waits = []
+
+    def wait_for_unshard(self):
+        self.waits.append("parameters")
+
+    def finalize_backward(self):
+        self.waits.append("gradients")
+        if self._post_reduce_event == "broken":
+            raise ValueError("the script's")
+
+
+def sharded_by(monkeypatch):
+    """The class that stands in for FSDP2's own."""
+    kind = type("FSDPParamGroup", (ParamGroup,), dict(vars(ParamGroup)))
+    name = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
+    monkeypatch.setitem(sys.modules, name, SimpleNamespace(FSDPParamGroup=kind))
+    return kind
+
+
+@pytest.fixture
+def param_group(traced, monkeypatch):
+    train(make_net(), 1)  # which imports the real one
+    kind = sharded_by(monkeypatch)
+    traced.session.recorder.gpu = OnlyStream()
+    communication = collectives.Communication(traced.session)
+    communication.watch_sharded()
+    communication.watch_sharded()  # once for each model
+    yield kind()
+    traced.session.recorder.gpu = None
+
+
+@pytest.mark.parametrize(
+    ("pending", "waits"),
+    [
+        pytest.param("_all_gather_result", "wait_for_unshard", id="parameters"),
+        pytest.param("_post_reduce_event", "finalize_backward", id="gradients"),
+    ],
+)
+def test_waiting_for_what_fsdp2_sends_is_communication(traced, param_group, pending, waits):
+    def step():
+        for is_pending in (None, object()):
+            setattr(param_group, pending, is_pending)
+            getattr(param_group, waits)()
+
+    gc.disable()  # its pauses are events too
+    step()  # and those before are written with the next event
+    param_group.waits.clear()
+    before = traced.session.recorder.written
+    step()
+    gc.enable()
+    assert len(param_group.waits) == 2
+    assert traced.session.recorder.written - before == 2  # the second call's begin and end
+
+
+def test_what_fsdp2_raises_goes_on_and_is_over(traced, param_group):
+    param_group._post_reduce_event = "broken"
+    with pytest.raises(ValueError, match="the script's") as raised:
+        param_group.finalize_backward()
+    assert [frame.name for frame in raised.traceback][1:] == ["finalize_backward"]
+
+
+def test_on_the_cpu_fsdp2_is_left_as_it_is(traced, monkeypatch):
+    kind = sharded_by(monkeypatch)
+    before = kind.wait_for_unshard
+    collectives.Communication(traced.session).watch_sharded()
+    assert kind.wait_for_unshard is before
+
+
+# Exchanges
+
+
+@pytest.mark.parametrize(
+    "exchange",
+    [
+        pytest.param(
+            lambda: dist.all_to_all_single(torch.empty(6, 2), torch.ones(6, 2)), id="one tensor"
+        ),
+        pytest.param(
+            lambda: dist.all_to_all([torch.empty(3, 4)], [torch.ones(3, 4)]), id="a list of them"
+        ),
+        pytest.param(
+            lambda: dist.all_to_all_single(output=torch.empty(12), input=torch.ones(12)), id="named"
+        ),
+    ],
+)
+def test_what_an_exchange_brings_is_counted(traced, group, exchange):
+    train(make_net(), 4, exchange)
+    assert traced.finish()["received_elements"][1:4].tolist() == [12, 12, 12]
+
+
+def test_an_exchange_of_a_spread_tensor_is_counted_and_compiles_in_one_graph(traced, group):
+    from torch.distributed import _functional_collectives as functional
+
+    train(make_net(), 2)  # from here on it is watched
+
+    def exchange(values):
+        return functional.all_to_all_single(values, [12], [12], dist.group.WORLD)
+
+    train(make_net(), 3, lambda: exchange(torch.ones(12)).sum())
+    compiled = torch.compile(lambda values: exchange(values * 2), backend="eager", fullgraph=True)
+    assert compiled(torch.ones(12)).tolist() == [2.0] * 12
+    assert traced.finish()["received_elements"][2:5].tolist() == [12, 12, 12]
+
+
+def test_without_exchanges_nothing_is_counted(traced, group):
+    train(make_net(), 4, lambda: dist.all_reduce(torch.ones(3)))
+    assert set(traced.finish()["received_elements"].tolist()) == {-1}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
 
+from traceml.diagnose.nodes import late_nodes, node_evidence, node_words
 from traceml.diagnose.rule import GPU_IDLE, CodeScope, Doc, Remedy, Rule, Turn, Where, lost
 from traceml.diagnose.thresholds import Threshold, severity_of
 from traceml.facts.facts import Facts
@@ -13,6 +14,7 @@ from traceml.facts.job import Job
 from traceml.facts.stragglers import Against, Straggler, excess_share, lost_s
 from traceml.model.evidence import Evidence, Piece, as_number, as_share, as_words, in_ms
 from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.model.parallel_place import common_place
 from traceml.model.phase import COMPUTE, Phase
 from traceml.model.quantities import count, duration
 
@@ -56,7 +58,10 @@ class Late:
     ranks: tuple[int, ...]
     phase: Phase | None
     names: str
-    """In words: `rank 1`, `ranks 2 and 3`."""
+    """In words: `rank 1`, `ranks 2 and 3`, `all 8 ranks of node-b`."""
+    places: str
+    """Where in the device mesh all of them stand, in words: `dp 1, tp 0`; empty where that is not
+    known, or they share no coordinate."""
     other: int | None
     """The rank they are compared with if there is only one; else `None`: the typical rank."""
     lost_s: float
@@ -115,18 +120,24 @@ def find(facts: Facts, kind: Kind, action: Callable[[Facts, Late], str]) -> Find
     if late is None or facts.job is None:
         return None
     worst, part = late.worst, late.slow_work
+    nodes = late_nodes(facts, late.ranks)
     return Finding(
         kind=kind,
         section=Section.STEP_TIME,
         severity=_severity(facts, worst) or Severity.WARNING,
         claim=f"{_claim(facts.job, late)}{_why(facts, worst)}",
-        action=f"{_machine(facts, late)}{action(facts, late)}",
+        action=f"{node_words(facts, nodes) if nodes else ''}{action(facts, late)}",
         phase=late.phase,
         share=worst.own.excess_s / worst.typical_s,
         skew=part.excess_s / part.others_s if part.others_s > 0 else None,
         ranks=late.ranks,
+        nodes=nodes.names if nodes else (),
         lost_s_per_step=late.lost_s,
-        evidence=Evidence(*_evidence(facts.job, late), *_scheduled(facts, worst)),
+        evidence=Evidence(
+            *(node_evidence(facts, nodes) if nodes else ()),
+            *_evidence(facts.job, late),
+            *_scheduled(facts, worst),
+        ),
     )
 
 
@@ -139,13 +150,16 @@ def _late(facts: Facts, kind: Kind) -> Late | None:
     if not found:
         return None
     ranks = tuple(sorted(late.rank for late in found))
-    others = [rank for rank in facts.job.table.ranks if rank not in ranks]
+    table = facts.job.table
+    peers = [table.ranks[row] for row in facts.job.peers_of(table.ranks.index(found[0].rank))]
+    others = [rank for rank in peers if rank not in ranks]
     return Late(
         worst=found[0],
         ranks=ranks,
         phase=cause_of(found[0])[1],
-        names=named(ranks),
-        other=others[0] if len(facts.job.table.ranks) == 2 else None,
+        names=names_of(facts, ranks),
+        places=common_place([rank.place for rank in facts.ranks if rank.rank.rank in ranks]),
+        other=others[0] if len(peers) == 2 and len(ranks) == 1 else None,
         lost_s=lost_s(facts.job, ranks),
     )
 
@@ -223,6 +237,12 @@ def _errors_of_chance(chance: float, ranks: int) -> float:
     return NormalDist().inv_cdf(1 - chance / ranks)
 
 
+def names_of(facts: Facts, ranks: tuple[int, ...]) -> str:
+    """Returns ranks in words, by their machines where those say it better."""
+    nodes = late_nodes(facts, ranks)
+    return named(ranks) if nodes is None else nodes.words
+
+
 def named(ranks: tuple[int, ...]) -> str:
     """Returns ranks in words: `rank 1`, `ranks 2 and 3`."""
     if len(ranks) == 1:
@@ -236,16 +256,20 @@ def named(ranks: tuple[int, ...]) -> str:
 def _claim(job: Job, late: Late) -> str:
     worst, one = late.worst, len(late.ranks) == 1
     whom = "a typical rank" if late.other is None else f"rank {late.other}"
+    if job.peers and late.other is None:
+        whom = "a typical rank of the same work"
+    place = f" ({late.places})" if late.places else ""
     since = "" if worst.since_step is None else f", all since step {count(worst.since_step)}"
     own = f"{duration(worst.own.rank_s)} of own work against {duration(worst.own.others_s)}"
     claim = (
-        f"{late.names[0].upper()}{late.names[1:]} {'takes' if one else 'take up to'} "
+        f"{late.names[0].upper()}{late.names[1:]}{place} {'takes' if one else 'take up to'} "
         f"{duration(worst.own.excess_s)} longer per step than {whom} "
         f"({own}{since}): {_where(late)}."
     )
     if not job.waits:
         return f"{claim} The ranks do not wait for each other."
-    who = "The others wait" if late.other is None else f"Rank {late.other} waits"
+    is_pair = late.other is not None and len(job.table.ranks) == 2
+    who = f"Rank {late.other} waits" if is_pair else "The others wait"
     waiting = f"{who} for {'it' if one else 'them'}, {duration(late.lost_s)} per step"
     if job.wait_is_hidden:
         waiting += (
@@ -286,17 +310,6 @@ def _where(late: Late) -> str:
     if cause_of(late.worst)[0] is Kind.STRAGGLER:
         return f"several phases take longer; in the largest, {against}"
     return against
-
-
-def _machine(facts: Facts, late: Late) -> str:
-    """Returns a sentence about the machine where exactly its ranks are late; else an empty text."""
-    hosts = {rank.rank.rank: rank.rank.hostname for rank in facts.ranks_used}
-    slow = {hosts[rank] for rank in late.ranks}
-    if len(slow) > 1 or len(set(hosts.values())) == 1 or len(late.ranks) == 1:
-        return ""
-    if any(host in slow and rank not in late.ranks for rank, host in hosts.items()):
-        return ""
-    return f"All ranks of {slow.pop()} are late, and no others: suspect that machine first. "
 
 
 def _why(facts: Facts, late: Straggler) -> str:

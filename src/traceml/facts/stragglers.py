@@ -2,8 +2,9 @@
 
 A collective makes all ranks' steps equally long, so ranks are compared by what they do themselves:
 the last to arrive is the one with the largest own time. A rank's excess is taken over the median of
-the other ranks' means, so that two slow ranks of four are both found, and stalls, which every rank
-may have, weigh as much as they last.
+its peers' means, so that two slow ranks of four are both found, and stalls, which every rank may
+have, weigh as much as they last. Peers are ranks that do the same work: those of another pipeline
+stage hold other layers, and one that has no peer cannot be late.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 
 from traceml.facts.job import MIN_STEPS, Job, timed_together
 from traceml.facts.series import describe_series, find_slowdown
-from traceml.facts.step_table import Floats, Ints, StepTable
+from traceml.facts.step_table import Floats, Ints
 from traceml.facts.thread_time import ThreadTime
 from traceml.facts.times import StepTimes
 from traceml.model.phase import COMPUTE, MEASURED, Phase
@@ -41,7 +42,7 @@ INSIDE_REST = ("gc_s", "logging_s", "compile_s")
 
 @dataclass(frozen=True, slots=True)
 class Against:
-    """A time of one rank, and the median of the same time over the other ranks."""
+    """A time of one rank, and the median of the same time over its peers."""
 
     rank_s: float
     others_s: float
@@ -54,7 +55,7 @@ class Against:
 
 @dataclass(frozen=True, slots=True)
 class Straggler:
-    """A rank that takes longer than the others."""
+    """A rank that takes longer than its peers."""
 
     rank: int
     own: Against
@@ -70,8 +71,8 @@ class Straggler:
     standard_errors: float
     """The excess divided by its standard error, corrected for few independent steps."""
     slowest_share: float | None
-    """The share of the steps in which this rank was the slowest; `None` where the ranks share no
-    timed step."""
+    """The share of the steps in which this rank was the slowest of its peers; `None` where the
+    ranks share no timed step."""
     since_step: int | None
     """The number of the step at which the rank became slow; `None` where it always was."""
     late_blocks: float | None = None
@@ -95,11 +96,12 @@ def find_stragglers(
     whole, own = _own_work(job, times)
     if not np.isfinite(own).all():
         return ()
-    typical, excess = median_of_others(whole), own - median_of_others(own)
+    groups = job.peer_groups
+    typical, excess = median_of_peers(whole, groups), own - median_of_peers(own, groups)
     suspects = np.flatnonzero(excess > MIN_EXCESS_SHARE * typical)
     if not len(suspects):
         return ()
-    doubt = _Doubt.of(job.own_s(), job.table)
+    uncertainty = _Uncertainty.of(job.even_own_s(), job)
     late = suspects[np.argsort(-excess[suspects], kind="stable")]
     phases, unmeasured = _phases(job, times, own)
     inside = _measured(times, INSIDE_REST) if job.table.clock == "cpu" else {}
@@ -107,21 +109,22 @@ def find_stragglers(
     return tuple(
         Straggler(
             rank=job.table.ranks[row],
-            own=_against(own, row),
+            own=_against(own, row, peers),
             typical_s=float(typical[row]),
-            phases={phase: _against(column, row) for phase, column in phases.items()},
+            phases={phase: _against(column, row, peers) for phase, column in phases.items()},
             unmeasured=unmeasured,
-            inside_rest={name: _against(column, row) for name, column in inside.items()},
-            standard_errors=doubt.standard_errors(float(excess[row]), pieces),
-            slowest_share=doubt.slowest_share(row),
-            since_step=doubt.since_step(pieces),
+            inside_rest={name: _against(column, row, peers) for name, column in inside.items()},
+            standard_errors=uncertainty.standard_errors(float(excess[row]), pieces),
+            slowest_share=uncertainty.slowest_share(row),
+            since_step=uncertainty.since_step(pieces),
             late_blocks=_late_blocks(pieces[-1]),
-            cpu=None if scheduled is None else _against(scheduled[0], row),
-            core_wait=None if scheduled is None else _against(scheduled[1], row),
+            cpu=None if scheduled is None else _against(scheduled[0], row, peers),
+            core_wait=None if scheduled is None else _against(scheduled[1], row, peers),
         )
         for row in late.tolist()
-        if doubt.recurs(row)
-        for pieces in [doubt.pieces(row)]
+        if uncertainty.recurs(row)
+        for peers in [job.peers_of(row)]
+        for pieces in [uncertainty.pieces(row)]
     )
 
 
@@ -133,20 +136,19 @@ def excess_share(job: Job, times: Sequence[StepTimes], ranks: Sequence[int]) -> 
     whole, own = _own_work(job, times)
     if not np.isfinite(own).all():
         return None
-    excess = own - median_of_others(own)
+    excess = own - median_of_peers(own, job.peer_groups)
     latest = max(rows, key=lambda row: float(excess[row]))
-    typical_s = float(median_of_others(whole)[latest])
+    typical_s = float(median_of_peers(whole, job.peer_groups)[latest])
     return float(excess[latest]) / typical_s if typical_s > 0 else None
 
 
 def lost_s(job: Job, ranks: Sequence[int]) -> float:
     """Returns how much shorter a mean step would be if these ranks kept up with the others."""
-    own_s = job.own_s()
-    return job.saved_s(_excess_by_step_s(job, own_s, ranks), own_s)
+    return job.saved_s(_excess_by_step_s(job, job.even_own_s(), ranks))
 
 
 def _excess_by_step_s(job: Job, own_s: Floats, ranks: Sequence[int]) -> Floats:
-    """Returns by how much these ranks were slower than the others in each step; zero for other
+    """Returns by how much these ranks were slower than their peers in each step; zero for other
     ranks.
 
     Noise is kept: what remains without the excess varies as a healthy rank does.
@@ -156,11 +158,14 @@ def _excess_by_step_s(job: Job, own_s: Floats, ranks: Sequence[int]) -> Floats:
     rows = [row for row, rank in enumerate(job.table.ranks) if rank in ranks]
     if together is None:
         means = job.table.mean_by_rank(own_s)
-        excess_s[rows] = np.maximum(means - median_of_others(means), 0.0)[rows, np.newaxis]
+        others = median_of_peers(means, job.peer_groups)
+        excess_s[rows] = np.maximum(means - others, 0.0)[rows, np.newaxis]
         return excess_s
-    doubt = _Doubt.of(own_s, job.table)
+    uncertainty = _Uncertainty.of(own_s, job)
     for row in rows:
-        excess_s[row, together] = np.concatenate([_beyond_noise(p) for p in doubt.pieces(row)])
+        excess_s[row, together] = np.concatenate(
+            [_beyond_noise(p) for p in uncertainty.pieces(row)]
+        )
     return excess_s
 
 
@@ -178,12 +183,30 @@ def median_of_others(table: Floats) -> Floats:
     return np.asarray((low_value + high_value) / 2)
 
 
+def median_of_peers(table: Floats, groups: Sequence[Sequence[int]]) -> Floats:
+    """For each row the median of the other rows of its group; the row itself where it is alone."""
+    found = np.array(table)
+    for group in groups:
+        if len(group) > 1:
+            rows = list(group)
+            found[rows] = median_of_others(table[rows])
+    return found
+
+
 def _own_work(job: Job, times: Sequence[StepTimes]) -> tuple[Floats, Floats]:
     """Returns each rank's step without waiting, and the part of it that can be compared between
-    ranks."""
+    ranks: as if they had equally much to work on."""
     whole = _column(times, "own_s")
     hidden = _column(times, "backward_s") if job.wait_is_hidden else np.zeros(len(times))
-    return whole, np.asarray(whole - np.nan_to_num(hidden))
+    return whole, np.asarray(whole - np.nan_to_num(hidden) - _extra_work_s(job))
+
+
+def _extra_work_s(job: Job) -> Floats:
+    """Returns how much longer each rank works per step for having more to work on than its
+    peers."""
+    if job.extra_work_s is None:
+        return np.zeros(len(job.table.ranks))
+    return job.table.mean_by_rank(job.extra_work_s)
 
 
 def _column(times: Sequence[StepTimes], name: str) -> Floats:
@@ -209,8 +232,8 @@ def _late_blocks(difference: Floats) -> float | None:
     return float((means > CLEARLY_LATE * difference.mean()).mean())
 
 
-def _against(column: Floats, row: int) -> Against:
-    others = np.delete(column, row)
+def _against(column: Floats, row: int, peers: Sequence[int]) -> Against:
+    others = [column[peer] for peer in peers if peer != row]
     return Against(float(column[row]), float(np.median(others)))
 
 
@@ -231,9 +254,21 @@ def _phases(
         phase: np.array([each.phase(phase) for each in times], dtype=np.float64) for phase in parts
     }
     found = {phase: column for phase, column in columns.items() if np.isfinite(column).all()}
+    for phase, extra_s in _extra_by_phase(job, found).items():
+        found[phase] = found[phase] - extra_s
     rest = own - sum(found.values(), np.zeros(len(own)))
     unmeasured = tuple(phase for phase in parts if phase in COMPUTE and phase not in found)
     return {**found, Phase.RESIDUAL: rest}, unmeasured
+
+
+def _extra_by_phase(job: Job, columns: Mapping[Phase, Floats]) -> dict[Phase, Floats]:
+    """Returns the time of uneven work in forward and backward, by how long they take."""
+    worked = {
+        phase: columns[phase] for phase in (Phase.FORWARD, Phase.BACKWARD) if phase in columns
+    }
+    total = sum(worked.values(), np.zeros(len(job.table.ranks)))
+    shares = np.divide(_extra_work_s(job), total, out=np.zeros_like(total), where=total > 0)
+    return {phase: column * shares for phase, column in worked.items()}
 
 
 def _beyond_noise(difference: Floats) -> Floats:
@@ -273,29 +308,40 @@ def _independent_steps(noise: Floats) -> float:
     return min(series.effective_count, steps * (1 - neighbours) / (1 + neighbours))
 
 
+def _slowest_shares(shared_s: Floats, groups: Sequence[Sequence[int]]) -> Floats:
+    """Returns for each row the share of steps in which it was the slowest of its group."""
+    shares = np.zeros(len(shared_s))
+    for group in groups:
+        rows = list(group)
+        slowest = shared_s[rows].argmax(axis=0)
+        shares[rows] = np.bincount(slowest, minlength=len(rows)) / len(slowest)
+    return shares
+
+
 @dataclass(frozen=True, slots=True)
-class _Doubt:
+class _Uncertainty:
     """How much of a rank's excess may be chance, judged by how its steps vary."""
 
     differences: tuple[Floats, ...]
-    """A series per rank: its steps minus the others' median."""
+    """A series per rank: its steps minus its peers' median."""
     variance: float
     """Pooled over ranks: noise affects all alike, so a rank that varies more has a cause for it."""
     numbers: Ints | None
     """The steps of the series; `None` where each rank was timed in different steps."""
-    slowest: Ints | None
-    """The row of the slowest rank in each of these steps."""
+    slowest_shares: Floats | None
+    """By row: the share of these steps in which no peer took longer."""
     others_s: float
     """A step of the ranks without any excess, approximately."""
 
     @classmethod
-    def of(cls, own_s: Floats, steps: StepTable) -> _Doubt:
-        """Returns the doubt from every rank's own work in these steps."""
+    def of(cls, own_s: Floats, job: Job) -> _Uncertainty:
+        """Returns the uncertainty from every rank's own work in the job's steps."""
+        steps, groups = job.table, job.peer_groups
         means = steps.mean_by_rank(own_s)
         usual_s = float(np.median(means))
         together = timed_together(own_s)
         if together is None:
-            others = median_of_others(means)
+            others = median_of_peers(means, groups)
             rows = tuple(
                 row[np.isfinite(row)] - other for row, other in zip(own_s, others, strict=True)
             )
@@ -303,9 +349,11 @@ class _Doubt:
             variance = 2 * float(np.mean([row.var() for row in rows if len(row)]))
             return cls(rows, variance, None, None, usual_s)
         shared = own_s[:, together]
-        table = shared - median_of_others(shared)
-        variance = float(table.var(axis=1).mean())
-        return cls(tuple(table), variance, steps.numbers[together], shared.argmax(axis=0), usual_s)
+        table = shared - median_of_peers(shared, groups)
+        compared = [row for group in groups if len(group) > 1 for row in group]
+        variance = float(table[compared].var(axis=1).mean()) if compared else 0.0
+        slowest = _slowest_shares(shared, groups)
+        return cls(tuple(table), variance, steps.numbers[together], slowest, usual_s)
 
     def recurs(self, row: int) -> bool:
         """Returns whether the rank is late repeatedly rather than in a few single steps."""
@@ -336,8 +384,8 @@ class _Doubt:
         return int(self.numbers[len(pieces[0])])
 
     def slowest_share(self, row: int) -> float | None:
-        """Returns the share of steps in which no rank took longer."""
-        return None if self.slowest is None else float((self.slowest == row).mean())
+        """Returns the share of steps in which no peer took longer."""
+        return None if self.slowest_shares is None else float(self.slowest_shares[row])
 
     def standard_errors(self, excess_s: float, pieces: Sequence[Floats]) -> float:
         """Returns the excess divided by its standard error."""

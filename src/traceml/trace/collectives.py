@@ -9,12 +9,13 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from math import prod
 from threading import get_ident
 from typing import Any
 
 import torch
 
-from traceml.steps.events import BEGIN, COMMUNICATION, END
+from traceml.steps.events import BEGIN, COMMUNICATION, END, RECEIVE
 from traceml.trace.compiling import is_compiling, left_alone
 from traceml.trace.interruptions import drop_our_frames
 from traceml.trace.session import Session
@@ -48,8 +49,36 @@ COLLECTIVES = (
 )
 """Calls that wait, or start what `Work.wait` waits for; no torch has all of these names."""
 
+EXCHANGES = ("all_to_all", "all_to_all_single")
+"""Those by which each rank sends the others their parts: how much comes to a rank may differ, as
+with the tokens of experts."""
+_FUNCTIONAL_EXCHANGES = ("all_to_all_single", "all_to_all_single_autograd")
+
 _FUNCTIONAL = "torch.distributed._functional_collectives"
 """What DTensor waits through; a module that torch itself does not import."""
+
+
+_SHARDED = (
+    "torch.distributed.fsdp._fully_shard._fsdp_param_group",
+    "torch.distributed._composable.fsdp._fsdp_param_group",
+)
+"""Where FSDP2 keeps what it knows of a block's parameters, in newer and in older versions."""
+
+
+def _has_gathered(group: Any) -> bool:
+    """Whether parameters are on their way, which the computing stream will wait for."""
+    return getattr(group, "_all_gather_result", None) is not None
+
+
+def _has_reduced(group: Any) -> bool:
+    """The same of gradients; newer versions keep the events of all blocks in one place."""
+    events = getattr(getattr(group, "comm_ctx", None), "_last_post_reduce_events", None)
+    return bool(events) or getattr(group, "_post_reduce_event", None) is not None
+
+
+_SHARDED_WAITS = {"wait_for_unshard": _has_gathered, "finalize_backward": _has_reduced}
+"""Its methods in which the computing stream waits for those that gather and reduce, and how to ask
+whether it will: only then it is worth a mark."""
 
 
 class Communication:
@@ -59,6 +88,7 @@ class Communication:
         self._session = session
         self._begin = session.guard(self._begin_call, any_thread=True)
         self._end = session.guard(self._end_call, any_thread=True)
+        self._watches_sharded = False
         session.forgets.append(self.forget)
         self.forget()
 
@@ -75,7 +105,8 @@ class Communication:
         home: Any = sys.modules["torch.distributed.distributed_c10d"]
         for name in COLLECTIVES:
             if hasattr(home, name):
-                collective = self.timed(getattr(home, name))
+                received = _elements_of_output if name in EXCHANGES else None
+                collective = self.timed(getattr(home, name), received)
                 for owner in (home, distributed):
                     if hasattr(owner, name):
                         self._session.replace(owner, name, collective)
@@ -85,13 +116,61 @@ class Communication:
     def watch_functional(self) -> None:
         """Time the collectives of tensors that are spread over ranks, once a script uses them."""
         functional: Any = sys.modules.get(_FUNCTIONAL)
-        if functional is not None and not hasattr(functional.wait_tensor, "__wrapped__"):
-            self._session.replace(functional, "wait_tensor", self.timed(functional.wait_tensor))
+        if functional is None or hasattr(functional.wait_tensor, "__wrapped__"):
+            return
+        self._session.replace(functional, "wait_tensor", self.timed(functional.wait_tensor))
+        for name in _FUNCTIONAL_EXCHANGES:
+            if hasattr(functional, name):
+                exchange = self.timed(getattr(functional, name), _elements_of_result)
+                self._session.replace(functional, name, exchange)
 
-    def timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function, its time charged to communication."""
+    def watch_sharded(self) -> None:
+        """Time what FSDP2 on a GPU lets the computing stream wait for its gathers and reductions.
+
+        They run on streams of their own, and cost nothing until that stream needs their result. The
+        host waits for none of it. On the CPU it does, in `Work.wait`.
+        """
+        module = next((sys.modules[name] for name in _SHARDED if name in sys.modules), None)
+        kind: Any = getattr(module, "FSDPParamGroup", None)
+        if kind is None or self._session.recorder.gpu is None or self._watches_sharded:
+            return
+        self._watches_sharded = True
+        for name, will_wait in _SHARDED_WAITS.items():
+            if name in vars(kind):
+                wait = self._timed_where(vars(kind)[name], will_wait)
+                self._session.replace(kind, name, wait)
+
+    def _timed_where(
+        self, wait: Callable[..., Any], will_wait: Callable[[Any], bool]
+    ) -> Callable[..., Any]:
+        """The same method, its time charged to communication where there is something to wait
+        for."""
+        timed = self.timed(wait)
+
+        @functools.wraps(wait)
+        def wait_if_needed(group: Any, *arguments: Any, **options: Any) -> Any:
+            try:
+                chosen = timed if will_wait(group) else wait
+                return chosen(group, *arguments, **options)
+            except BaseException as error:
+                drop_our_frames(error)
+                raise
+
+        return left_alone(wait_if_needed)
+
+    def timed(
+        self,
+        function: Callable[..., Any],
+        received: Callable[[Any, Any, Any], int] | None = None,
+    ) -> Callable[..., Any]:
+        """The same function, its time charged to communication.
+
+        `received` says, of what the function was given and returned, how many elements came to
+        this rank.
+        """
 
         begin, end = self._begin, self._end
+        count = None if received is None else self._counting(received)
 
         @functools.wraps(function)
         def collective(*arguments: Any, **options: Any) -> Any:
@@ -101,15 +180,26 @@ class Communication:
                 if not begin():
                     return function(*arguments, **options)
                 try:
-                    return function(*arguments, **options)
+                    result = function(*arguments, **options)
                 finally:
                     end()
+                if count is not None:
+                    count(arguments, options, result)
+                return result
             except BaseException as error:
                 self._is_open = False  # its end may have been interrupted
                 drop_our_frames(error)
                 raise
 
         return left_alone(collective)
+
+    def _counting(self, received: Callable[[Any, Any, Any], int]) -> Callable[..., Any]:
+        recorder = self._session.recorder
+
+        def count(arguments: Any, options: Any, result: Any) -> None:
+            recorder.note_on_host(RECEIVE, received(arguments, options, result))
+
+        return self._session.guard(count, any_thread=True)
 
     def _timed_wait(self, function: Callable[..., Any]) -> Callable[..., Any]:
         begin, end = self._begin, self._end
@@ -156,6 +246,19 @@ class Communication:
         gpu = session.recorder.gpu
         # On a stream of its own (FSDP gathers ahead that way) a collective holds nobody up.
         return gpu is None or gpu.is_on_its_stream()
+
+
+def _elements_of_output(arguments: Any, options: Any, result: Any) -> int:
+    """How many elements an exchange wrote: into one tensor, or into a list of them."""
+    named = options.get("output", options.get("output_tensor_list"))
+    output = arguments[0] if arguments else named
+    parts = output if isinstance(output, (list, tuple)) else (output,)
+    return sum(prod(part.shape) for part in parts)
+
+
+def _elements_of_result(arguments: Any, options: Any, result: Any) -> int:
+    """The same of one that returns its tensor, of which the shape is known on its way."""
+    return prod(result.shape)
 
 
 def _keep_traceable() -> None:

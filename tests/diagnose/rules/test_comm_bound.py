@@ -4,7 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from factories import make_late, make_run, make_samples, make_waiting, map_steps, with_settings
+from factories import (
+    make_late,
+    make_run,
+    make_samples,
+    make_waiting,
+    map_steps,
+    place_ranks,
+    with_settings,
+)
 from traceml.diagnose.rules import comm_bound
 from traceml.facts.gather import gather
 from traceml.model.finding import Finding, Severity
@@ -146,6 +154,24 @@ def test_accumulation_in_use_is_where_the_advice_starts() -> None:
     assert "instead of" not in found(with_ddp(most, DDP)).action
     unknown = found(with_ddp(run_with_share(0.20), DDP)).action
     assert "3 times as many micro-batches as now" in unknown
+
+
+@pytest.mark.parametrize(
+    ("hosts", "said"),
+    [
+        pytest.param("aabb", "Every layer's exchange of tensor parallelism", id="within machines"),
+        pytest.param("abab", "lie on several machines", id="across machines"),
+    ],
+)
+def test_tensor_parallel_waits_are_advised_by_where_the_ranks_lie(hosts: str, said: str) -> None:
+    run = with_settings(place_ranks(run_with_share(0.3, ranks=4), dp=2, tp=2), parallelism="FSDP2")
+    ranks = [
+        replace(rank, rank=replace(rank.rank, hostname=host))
+        for rank, host in zip(run.ranks, hosts, strict=True)
+    ]
+    action = found(replace(run, ranks=tuple(ranks))).action
+    assert said in action
+    assert "fewer ranks per layer" in action
 
 
 def test_fsdp_is_told_what_fsdp_can_do() -> None:

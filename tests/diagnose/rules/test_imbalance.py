@@ -12,6 +12,7 @@ from traceml.diagnose.rules import imbalance
 from traceml.facts.facts import Facts
 from traceml.facts.sensors import HostFacts
 from traceml.model.finding import Kind, Severity
+from traceml.model.parallel_place import ParallelPlace
 
 
 def on_gpu(*gib: float) -> Facts:
@@ -53,3 +54,11 @@ def test_must_fire(facts: Facts, worst: int) -> None:
 )
 def test_must_stay_silent(facts: Facts) -> None:
     assert imbalance.check(facts) is None
+
+
+def test_stages_of_a_pipeline_are_told_to_move_layers() -> None:
+    facts = on_gpu(50, 80)
+    stages = [replace(rank, place=ParallelPlace((), (at,))) for at, rank in enumerate(facts.ranks)]
+    finding = imbalance.check(replace(facts, ranks=tuple(stages)))
+    assert finding is not None
+    assert finding.action.startswith("Rank 1 (stage 1) holds other layers")

@@ -8,7 +8,8 @@ hidden and costs nothing.
 from a rank's own last gradient to the end of backward, and the broadcast of buffers before
 forward. On a GPU the same between marks on its timeline. Of each step counts what the rank that
 waited least has waited: for it nobody was late. What other ranks wait beyond that is the late
-rank's doing, a [straggler](#straggler).
+rank's doing, a [straggler](#straggler). In a pipeline, what even its longest stage waits while the
+pipeline fills and drains is not counted.
 
 *Evidence.* `communication_share`, `transfer_ms` (what every rank waits), `exposed_ms` (the mean
 wait of a rank, for late ranks too), `hidden_ms` and `gradient_bytes` (from DDP's own statistics),
@@ -22,12 +23,13 @@ waits for their turns to run: then 20 % warns, and nothing is critical.
 `no_sync()`) for the transfer to fall below 10 %, counted from the accumulation in use, at most
 16, and what is left of it then. In DDP also, from 1 MiB of gradients on: a smaller
 `bucket_cap_mb` where they all travel in one bucket, else `bf16_compress_hook` unless a hook is
-registered already or gradients have 16 bits. For FSDP: larger blocks, parameters that stay
-gathered, a larger batch. For collectives that the script calls itself: start them with
-`async_op=True`, join small ones, call them less often.
+registered already or gradients have 16 bits. With tensor parallelism: whether ranks that share
+layers lie on several machines, fewer ranks per layer, overlapping exchanges. For FSDP: larger
+blocks, parameters that stay gathered, a larger batch. For collectives that the script calls itself:
+start them with `async_op=True`, join small ones, call them less often.
 
-*Silent* with one rank, and where communication was not seen: FSDP over NCCL gathers on streams of
-its own.
+*Silent* with one rank, and where communication was not seen: the first FSDP (not `fully_shard`)
+over NCCL gathers on streams of its own.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ from traceml.facts.facts import Facts, share
 from traceml.facts.job import Job
 from traceml.model.evidence import Evidence, as_share, as_words, in_bytes, in_ms
 from traceml.model.finding import Finding, Kind, Section, Severity
+from traceml.model.parallel_place import TENSOR
 from traceml.model.phase import Phase
 from traceml.model.quantities import duration, memory, percent
 from traceml.model.settings import Settings
@@ -100,13 +103,16 @@ def exposed_transfer_s(facts: Facts) -> float | None:
     job = facts.job
     if job is None or not job.communication_measured or len(facts.ranks_used) < 2:
         return None
-    return job.transfer_s()
+    filling_s = 0.0 if facts.pipeline is None else facts.pipeline.least_wait_s
+    return max(0.0, job.transfer_s() - filling_s)
 
 
-def _without_transfer(job: Job, _: Finding) -> float | None:
+def _without_transfer(job: Job, finding: Finding) -> float | None:
     """Returns the saving without the transfer that the last rank to arrive still needs; waiting for
     that rank is not part of it."""
-    return job.transfer_s() if job.communication_measured else None
+    if not job.communication_measured:
+        return None
+    return job.transfer_s() if finding.lost_s_per_step is None else finding.lost_s_per_step
 
 
 def _is_crowded(facts: Facts) -> bool:
@@ -121,6 +127,8 @@ def _next_step(facts: Facts, transfer_s: float, rest_s: float) -> str:
     """Returns what to try first, by how the ranks share their work and what they accumulate
     already."""
     kinds, ddp = facts.settings.parallelism, facts.ddp
+    if any(rank.place.tensor_slice for rank in facts.ranks_used):
+        return _with_tensor_parallelism(facts)
     if kinds and "FSDP" in kinds:
         return _with_fsdp(facts)
     if kinds and "DeepSpeed" in kinds:
@@ -181,6 +189,25 @@ def _with_own_collectives(facts: Facts, transfer_s: float, rest_s: float) -> str
         "Start collectives with async_op=True and wait for them where their result is needed, "
         f"join small tensors into one call, or communicate {times} times less often, which brings "
         f"the wait down to {after}.{sharded}"
+    )
+
+
+def _with_tensor_parallelism(facts: Facts) -> str:
+    """Recommends what helps ranks that exchange parts of every layer, within each step."""
+    groups: dict[tuple[object, ...], set[str]] = {}
+    for rank in facts.ranks_used:
+        rest = [each for each in rank.place.dimensions if each.name.lower() not in TENSOR]
+        groups.setdefault((*rest, *rank.place.stages), set()).add(rank.rank.hostname)
+    spanning = any(len(hosts) > 1 for hosts in groups.values())
+    first = (
+        "Ranks that share layers lie on several machines: let each such group lie within one, so "
+        "that every layer's exchange stays on its fast links. Then use"
+        if spanning
+        else "Every layer's exchange of tensor parallelism waits for all its ranks: use"
+    )
+    return (
+        f"{first} fewer ranks per layer if memory allows, sequence parallelism, a larger batch, or "
+        "exchanges that overlap with the matrix products (async tensor parallelism)."
     )
 
 

@@ -10,7 +10,7 @@ part.
 uneven memory ends no run.
 
 *What to do.* Compare the shapes, batches and extra state (logging, gathered results) of that
-rank.
+rank. In a pipeline: move layers, or checkpoint activations, in that stage.
 
 *Silent* with one rank.
 """
@@ -62,8 +62,8 @@ def _judge(
             f"median rank ({memory(spread.worst)} against {memory(spread.median)})."
         ),
         action=(
-            f"Compare what rank {spread.worst_rank} holds and the shapes it gets with the others: "
-            f"it alone keeps the batch from growing ({percent(pressure)} of its {place} memory)."
+            f"{_what_to_compare(facts, spread.worst_rank)}: it alone keeps the batch from growing "
+            f"({percent(pressure)} of its {place} memory)."
         ),
         skew=spread.skew,
         share=pressure,
@@ -76,6 +76,19 @@ def _judge(
             as_share("pressure", pressure),
         ),
     )
+
+
+def _what_to_compare(facts: Facts, worst_rank: int) -> str:
+    """Returns where to look first: the stages of a pipeline hold different layers."""
+    worst = next(rank for rank in facts.ranks if rank.rank.rank == worst_rank)
+    stages = {rank.place.pipeline for rank in facts.ranks}
+    if len(stages) > 1:
+        return (
+            f"Rank {worst_rank} ({worst.place.label}) holds other layers than the other stages, "
+            "and early stages keep the activations of more micro-batches: move layers, or "
+            "checkpoint activations there"
+        )
+    return f"Compare what rank {worst_rank} holds and the shapes it gets with the others"
 
 
 RULE = Rule(

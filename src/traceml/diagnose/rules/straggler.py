@@ -10,6 +10,13 @@ two slow ranks of four are both named; with two ranks it is taken over the other
 claim says which. Means are weighted by time: a stall in every twentieth step counts by what it
 takes.
 
+Only ranks that do the same work are compared. Stages of a pipeline hold different layers, so each
+stage's ranks are compared with each other alone ([PIPELINE_IMBALANCE](#pipeline_imbalance) compares
+the stages); a stage that one rank holds has no straggler. Where layers are split over ranks (a mesh
+dimension such as `tp`) and at least three ranks hold each part, so are those of one part. Where a
+rank stands is read from `init_device_mesh`, `torch.distributed.pipelining`, Megatron, DeepSpeed, or
+process groups with a description, and told with its name.
+
 Where communication was not measured and the ranks still keep in step, they wait inside backward;
 then the work outside backward is compared, and the claim says that this is inferred. Where ranks
 do not keep in step, they do not wait for each other, and a late rank is never critical.
@@ -39,7 +46,8 @@ the run's 8 blocks of steps (since it became slow), where each has 5 steps or mo
 system does not say who had no core, a score of 15 % is needed, from 1.5 ms on.
 
 *What to do.* Take one cause at a time, the largest first; the action lists them. Where exactly
-the ranks of one host are late, it says so: suspect that machine.
+the ranks of one machine are late, it names the machine, and in what its sensors differ from those
+of the others: other processes on its cores, a CPU quota, the clocks of its GPUs, a busy disk.
 
 *Silent* where ranks that wait for each other look alike because nothing of the waiting was
 measured.

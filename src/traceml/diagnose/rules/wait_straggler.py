@@ -38,7 +38,8 @@ def _next_step(facts: Facts, late: Late) -> str:
     inside = inside_rest(late)
     if inside is not None:
         name, words, part = inside
-        return f"{late.names.capitalize()}: {duration(part.rank_s)} of {words}; {REMEDIES[name]}."
+        names = late.names[0].upper() + late.names[1:]
+        return f"{names}: {duration(part.rank_s)} of {words}; {REMEDIES[name]}."
     return (
         f"Look at what the loop does on {late.names} alone: logging, printing, metrics, saving "
         "under `if rank == 0`, locks; name a suspect with traceml.trace_time."
