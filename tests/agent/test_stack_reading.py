@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from traceml.agent.stack_reading import TimedStack, read_chrome_trace, read_looks, without_torn
+import traceml
+from traceml.agent.stack_folding import LEFT_OUT, MAX_DEPTH, FoldedStacks
+from traceml.agent.stack_reading import (
+    TimedStack,
+    busiest_thread,
+    read_chrome_trace,
+    read_looks,
+    read_other_looks,
+    without_torn,
+    worker_thread,
+)
 from traceml.agent.stacks import Frame
 from traceml.model.sample import CodeLine
 
@@ -33,7 +44,7 @@ def read(*inner: Frame, also: tuple[Frame, ...] = ()) -> Any:
     looks = [TimedStack(0.5, 2, (*inner, ROOT))]
     if also:
         looks.append(TimedStack(0.6, 1, (*also, ROOT)))
-    return next(iter(read_looks(looks, 100.0, "/job")), None)
+    return read_looks(looks, 100.0, "/job", FoldedStacks("/job"))[0]
 
 
 @pytest.mark.parametrize(
@@ -112,10 +123,35 @@ def test_without_our_frame_torchs_call_is_the_forward_pass_but_for_losses() -> N
 
 
 @pytest.mark.parametrize(
-    "place", ["serialization.py", "_inductor/compile_fx.py", "_dynamo/convert_frame.py"]
+    ("place", "phase"),
+    [
+        ("serialization.py", "checkpoint"),
+        ("_inductor/compile_fx.py", "compile"),
+        ("_dynamo/convert_frame.py", "compile"),
+    ],
 )
-def test_saving_and_compiling_have_accounts_of_their_own(place: str) -> None:
-    assert read(Frame(f"{TORCH}/{place}", 5, "save"), MAIN) is None
+def test_saving_and_compiling_have_accounts_of_their_own(place: str, phase: str) -> None:
+    sample = read(Frame(f"{TORCH}/{place}", 5, "save"), TIMED, MAIN)
+    assert (sample.phase, sample.user, sample.caller) == (phase, None, None)
+
+
+def test_what_we_do_ourselves_after_a_step_is_nobodys_time() -> None:
+    """It runs below the optimizer's `step`, and would be taken for it."""
+    package = Path(traceml.__file__).parent
+    written = Frame("/usr/lib/python3.11/gzip.py", 3, "GzipFile.write")
+    for ours in ("trace/step_recording.py", "trace/deep/bursts.py", "steps/event_reader.py"):
+        stack = (written, Frame(f"{package}/{ours}", 3, "write"), WRAPPER, MAIN, ROOT)
+        looks = [TimedStack(0.0, 1, stack)]
+        assert read_looks(looks, 100.0, "/job", FoldedStacks("/job")) == []
+
+
+@pytest.mark.parametrize(
+    "ours", ["trace/models.py", "trace/deep/compiled_calls.py", "trace/deep/operations.py"]
+)
+def test_what_we_are_around_is_the_scripts_time(ours: str) -> None:
+    around = Frame(f"{Path(traceml.__file__).parent}/{ours}", 3, "call")
+    assert read(user("collate"), around, MAIN).user == CodeLine("collate", "data.py", 7)
+    assert read(BACKWARD, around, MAIN).phase == "backward"
 
 
 def test_running_compiled_code_is_not_compiling() -> None:
@@ -160,7 +196,7 @@ def test_a_trace_of_begins_and_ends_is_read_as_stacks() -> None:
         event("E", "wait", 400_000),
         event("E", "root", 400_000),
     ]
-    first, second = read_chrome_trace(events, thread=1, rate=20.0)
+    first, second = read_chrome_trace(events, rate=20.0)[1]
     assert (first.at_s, first.looks) == (0.0, 2)
     assert [frame.function for frame in first.stack] == ["work", "root"]
     assert (round(second.at_s, 6), second.looks) == (0.1, 6)
@@ -170,12 +206,87 @@ def test_a_trace_of_begins_and_ends_is_read_as_stacks() -> None:
 def test_a_thread_that_is_not_known_is_the_one_seen_most() -> None:
     events = [event("B", "a", 0, 7), event("B", "b", 0, 7), event("B", "c", 0, 8)]
     events += [event("E", "b", 50_000, 7), event("E", "a", 50_000, 7)]
-    (look,) = read_chrome_trace(events, thread=None, rate=20.0)
+    by_thread = read_chrome_trace(events, rate=20.0)
+    assert busiest_thread(by_thread) == 7
+    (look,) = by_thread[7]
     assert [frame.function for frame in look.stack] == ["b", "a"]
-    assert read_chrome_trace([], None, 20.0) == []
+    assert read_chrome_trace([], 20.0) == {}
+    assert busiest_thread({}) is None
 
 
 def test_a_stack_that_begins_elsewhere_is_torn() -> None:
     whole = [TimedStack(0.0, 5, (MAIN, ROOT)), TimedStack(0.2, 1, (BACKWARD, MAIN, ROOT))]
     assert without_torn([*whole, TimedStack(0.3, 2, (BACKWARD, MAIN))]) == (whole, 2)
     assert without_torn([]) == ([], 0)
+
+
+def folded(*inner: Frame) -> list[tuple[str, str, bool]]:
+    """The stack as it is kept, the outermost call first."""
+    stacks = FoldedStacks("/job")
+    place = stacks.add(inner)
+    if place is None:
+        return []
+    kept = [stacks.frames[number] for number in stacks.stacks[place]]
+    return [(frame.function, frame.file, frame.is_users) for frame in kept]
+
+
+def test_what_says_nothing_is_left_out_of_a_stack() -> None:
+    start = Frame("/usr/lib/python3.11/threading.py", 1002, "Thread._bootstrap")
+    run = Frame("<frozen runpy>", 88, "_run_code")
+    forward = user("Net.forward")
+    seen = folded(SLEEP, forward, MODULE, TIMED, MAIN, ROOT, run, start)
+    assert [function for function, _, _ in seen[-2:]] == ["Net.forward", SLEEP.function]
+    files = {file for _, file, _ in seen}
+    assert not any("threading" in file or "runpy" in file or "module.py" in file for file in files)
+    assert ("Net.forward", "data.py", True) in seen
+    assert folded(run, start) == []
+
+
+def test_equal_stacks_and_calls_are_kept_once() -> None:
+    stacks = FoldedStacks("/job")
+    first = stacks.add((user("get_batch", 3), MAIN))
+    assert stacks.add((user("get_batch", 3), MAIN)) == first
+    assert stacks.add((user("get_batch", 4), MAIN)) != first
+    assert (len(stacks.stacks), len(stacks.frames)) == (2, 3)
+
+
+def test_recursion_is_one_call_and_a_deep_stack_loses_its_middle() -> None:
+    fall = [user("fall", line) for line in range(1000)]
+    assert [function for function, _, _ in folded(*fall, MAIN)] == ["main", "fall"]
+    chain = [user(f"call_{number}") for number in range(1000)]
+    seen = [function for function, _, _ in folded(*chain, MAIN)]
+    assert len(seen) == MAX_DEPTH
+    assert (seen[0], seen[-1], seen.count(LEFT_OUT.function)) == ("main", "call_0", 1)
+
+
+def test_generated_code_is_nobodys_and_has_no_number() -> None:
+    (seen,) = folded(Frame("<eval_with_key>.17", 5, "forward"))
+    assert seen == ("forward", "<eval_with_key>", False)
+    assert folded(Frame("<string>", 1, "<module>"))[0][2] is False
+    assert folded(user("main.<locals>.get_batch"))[0][0] == "get_batch"
+
+
+def test_a_worker_is_looked_at_where_it_works_and_not_where_its_batches_are_sent() -> None:
+    loop = Frame(f"{TORCH}/utils/data/_utils/worker.py", 300, "_worker_loop")
+    feeder = (Frame("/usr/lib/python3.11/multiprocessing/queues.py", 244, "_feed"),)
+    feeds = [TimedStack(moment / 10, 1, feeder) for moment in range(9)]
+    works = [TimedStack(0.0, 9, (user("collate"), loop, LOADER, MAIN))]
+    assert worker_thread({1: feeds, 2: works}) == 2
+    assert worker_thread({1: feeds}) is None
+    assert worker_thread({}) is None
+
+
+def test_other_threads_count_while_they_do_not_wait_and_workers_as_such() -> None:
+    waits = Frame("/usr/lib/python3.11/queue.py", 171, "get")
+    busy = [TimedStack(0.0, 3, (user("prefetch"),)), TimedStack(0.2, 5, (waits, user("consume")))]
+    stacks = FoldedStacks("/job")
+    (sample,) = read_other_looks(busy, 100.0, stacks, is_of_worker=False)
+    assert (sample.phase, sample.looks) == ("threads", 3)
+    loop = Frame(f"{TORCH}/utils/data/_utils/worker.py", 300, "_worker_loop")
+    forked = TimedStack(0.0, 4, (user("collate"), loop, LOADER, MAIN))
+    child = TimedStack(0.1, 1, (user("shell"),))  # of something else that the script has started
+    (sample,) = read_other_looks([forked, child], 100.0, stacks, is_of_worker=True)
+    assert (sample.phase, sample.looks) == ("workers", 4)
+    assert sample.stack is not None
+    calls = [stacks.frames[place].function for place in stacks.stacks[sample.stack]]
+    assert calls == ["_worker_loop", "collate"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 import subprocess
 import sys
@@ -17,16 +18,25 @@ from processes import wait_until
 from traceml.agent import stack_sampler
 from traceml.agent.stack_sampler import (
     BURST_S,
+    DEEP_BURST_S,
+    DEEP_RATE_HZ,
+    DEEP_SHARE_OF_CORE,
     FIRST_BURSTS,
+    MAX_IN_VAIN,
     MAX_REFUSALS,
     MAX_SIGNALS,
+    MIN_RATE_HZ,
     StackSampler,
     Target,
+    children_of,
     find_py_spy,
 )
 from traceml.model.sample import StackBurst
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the files of /proc are Linux's")
+
+NOBODY = 2**22 + 1
+"""No process has this number."""
 
 SCRIPT = """\
 import sys, threading, time
@@ -104,7 +114,7 @@ def test_where_py_spy_may_not_attach_the_signal_is_asked_for_sparingly(
 @pytest.mark.slow
 def test_a_process_that_has_gone_is_no_refusal(tmp_path: Path) -> None:
     sampler = StackSampler(str(program(tmp_path, "exit 1")))
-    gone = Target(0, 2**22 + 1, tmp_path / "none.stacks")
+    gone = Target(0, NOBODY, tmp_path / "none.stacks")
     sampler.poll([gone])
     wait_until(lambda: sampler.poll([]) is None and sampler._burst is None, "it has ended")
     assert sampler._py_spy
@@ -118,6 +128,21 @@ def test_looks_that_were_all_torn_are_no_refusal(tmp_path: Path) -> None:
             sampler.poll([target])
             wait_until(lambda: sampler.poll([]) is None and sampler._burst is None, "it has ended")
     assert sampler._py_spy
+
+
+def test_a_trace_that_is_too_large_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where the stand-in notes its calls
+    program = recording(tmp_path)
+    with training(tmp_path) as target:
+        assert next_burst(StackSampler(str(program)), target).samples
+        size = (tmp_path / "trace.json").stat().st_size
+        monkeypatch.setattr(stack_sampler, "MAX_TRACE_BYTES", size - 1)
+        sampler = StackSampler(str(program))
+        assert sampler.poll([target]) is None
+        wait_until(lambda: sampler.poll([]) is None and sampler._burst is None, "it has ended")
+        assert sampler._py_spy, "no refusal"
 
 
 @dataclass
@@ -167,9 +192,84 @@ def test_after_the_first_bursts_the_pauses_grow(
             clock.now_s += 0.05
             assert sampler.poll([target]) is None
         gaps.append(clock.now_s - began_s)
-        assert next_burst(sampler, target).looks == 15
+        assert next_burst(sampler, target).samples
     assert 0 < gaps[0] < gaps[1] < gaps[2]
     assert BURST_S <= 3.0
+
+
+@pytest.mark.slow
+def test_the_deep_profile_always_looks_at_a_rate_that_it_can_afford(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stand-in takes a tenth of a second for its looks, so that they are expensive."""
+    monkeypatch.chdir(tmp_path)
+    spends = 'echo "$@" >> said\npython3 -c "import time\nwhile time.process_time() < 0.1: pass"\n'
+    writes = recording(tmp_path).read_text().removeprefix("#!/bin/sh\n")
+    clock = Clock()
+    sampler = StackSampler(str(program(tmp_path, spends + writes)), clock, is_deep=True)
+    target = Target(0, NOBODY, tmp_path / "none.stacks")
+    for _ in range(FIRST_BURSTS):
+        next_burst(sampler, target)
+    assert sampler.poll([target]) is None and sampler._burst is None  # it waits now
+    clock.now_s += 0.1 * FIRST_BURSTS / DEEP_SHARE_OF_CORE - 1
+    assert sampler.poll([target]) is None and sampler._burst is None
+    clock.now_s += 3600
+    next_burst(sampler, target)
+    said = (tmp_path / "said").read_text().splitlines()
+    rates = [float(line.split("--rate ")[1].split()[0]) for line in said]
+    assert rates == [*[DEEP_RATE_HZ] * FIRST_BURSTS, MIN_RATE_HZ]
+
+
+@pytest.mark.slow
+def test_where_bursts_were_dropped_fewer_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    clock = Clock()
+    sampler = StackSampler(str(recording(tmp_path)), clock, is_deep=True)
+    target = Target(0, NOBODY, tmp_path / "none.stacks")
+    for _ in range(FIRST_BURSTS):
+        next_burst(sampler, target)
+    clock.now_s += 3600  # all is paid for
+    wait_until(lambda: sampler.poll([target], 4), "a burst has ended")
+    clock.now_s += 3 * DEEP_BURST_S - 1
+    assert sampler.poll([target], 4) is None and sampler._burst is None
+    clock.now_s += 2
+    wait_until(lambda: sampler.poll([target], 4), "a burst has ended")
+
+
+@pytest.mark.slow
+def test_a_child_that_is_no_worker_is_looked_at_a_few_times_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sampler = StackSampler(str(recording(tmp_path)), Clock(), is_deep=True)
+    with training(tmp_path) as child:
+        rank = Target(0, os.getpid(), tmp_path / "none.stacks")
+        assert child.pid in children_of(rank.pid)
+        next_burst(sampler, rank)  # of itself: the next one is a worker's turn
+        turn = Target(0, rank.pid, rank.stacks, worker=child.pid)
+        for _ in range(MAX_IN_VAIN):
+            sampler._sampled[child.pid] = -1  # of all children it is the one to be looked at next
+            assert sampler._worker_of(rank) == turn
+            sampler._begin(turn)
+            wait_until(lambda: sampler.poll([]) is None and sampler._burst is None, "it has ended")
+            sampler._bursts = 1
+        sampler._sampled[child.pid] = -1
+        again = sampler._worker_of(rank)
+        assert again is None or again.worker != child.pid
+
+
+def test_a_worker_that_may_not_be_looked_at_is_left_alone(tmp_path: Path) -> None:
+    """Under Yama a forked worker has not allowed the agent to look, its parent has."""
+    sampler = StackSampler(str(program(tmp_path, "exit 1")), is_deep=True)
+    with training(tmp_path) as target:
+        worker = Target(3, target.pid, target.stacks, worker=target.pid)
+        for _ in range(MAX_REFUSALS):
+            sampler._begin(worker)
+            wait_until(lambda: sampler.poll([]) is None and sampler._burst is None, "it has ended")
+        assert sampler._py_spy
+        assert sampler._worker_of(target) is None
 
 
 @pytest.mark.slow

@@ -15,10 +15,25 @@ pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or not find_py_spy(), reason="py-spy looks from outside, on Linux"
 )
 
+LOOKED = """\
+import glob, time
+
+began_s = time.monotonic()
+
+
+def is_looked_at():
+    # Whether the agent has written down two bursts of looks; nothing is waited for for ever.
+    bursts = [open(path, "rb").read() for path in glob.glob("logs/*/stack_samples.jsonl")]
+    is_enough = sum(each.count(b"\\n") for each in bursts) >= 2
+    return is_enough or time.monotonic() > began_s + 120
+"""
+"""The module `looked`: a script trains until it was looked at, however busy the machine."""
+
 LOOP = """\
 import time
 import torch
 from torch import nn
+from looked import is_looked_at
 
 model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -43,7 +58,9 @@ class Env:
 
 def main():
     env = Env()
-    for _ in range(250):
+    steps = 0
+    while steps < 100 or steps % 20 or not is_looked_at():
+        steps += 1
         loss = slow_loss(model(get_batch()))
         optimizer.zero_grad()
         loss.backward()
@@ -58,12 +75,13 @@ LOADER = """\
 import time
 import torch
 from torch import nn
+from looked import is_looked_at
 from torch.utils.data import DataLoader, Dataset
 
 
 class Items(Dataset):
     def __len__(self):
-        return 800
+        return 100_000
 
     def __getitem__(self, index):
         time.sleep(0.004)
@@ -72,10 +90,12 @@ class Items(Dataset):
 
 model = nn.Linear(16, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for batch in DataLoader(Items(), batch_size=4):
+for step, batch in enumerate(DataLoader(Items(), batch_size=4)):
     optimizer.zero_grad()
     model(batch).mean().backward()
     optimizer.step()
+    if step >= 60 and step % 20 == 0 and is_looked_at():
+        break
 """
 
 
@@ -93,6 +113,7 @@ def finding(summary: dict[str, Any], kind: str) -> dict[str, Any]:
 
 
 def test_the_rest_of_a_step_is_named_function_by_function(tmp_path: Path) -> None:
+    (tmp_path / "looked.py").write_text(LOOKED)
     done = run_traceml(["run", "train.py"], tmp_path, LOOP)
     assert done.status == 0, done.stderr
     seen = places(done.summary, "residual")
@@ -112,6 +133,7 @@ def test_the_rest_of_a_step_is_named_function_by_function(tmp_path: Path) -> Non
 
 
 def test_input_made_in_the_training_process_is_named(tmp_path: Path) -> None:
+    (tmp_path / "looked.py").write_text(LOOKED)
     done = run_traceml(["run", "train.py"], tmp_path, LOADER)
     assert done.status == 0, done.stderr
     line = LOADER.splitlines().index("        time.sleep(0.004)") + 1
